@@ -11,7 +11,7 @@ from overlaptop.console.following import settle, settle_waits
 from overlaptop.console.hosts import Hosts
 from overlaptop.console.jobs import join
 from overlaptop.console.table import Table
-from overlaptop.fleet.records import device_record, step_record
+from overlaptop.fleet.records import device_record, end_records, step_record
 from overlaptop.fleet.snapshot import LinkState, RankView, Snapshot
 from overlaptop.fleet.trouble import Trouble, first_failure, trouble_of
 from overlaptop.report import hosts as nodes
@@ -43,6 +43,8 @@ def run(key: str | None, hosts: Hosts | None = None, *, as_json: bool, ascii_onl
             print_data(step_record(snapshot.job.job, view.info, totals, waits))
         if view.sample is not None or view.numa is not None:
             print_data(device_record(snapshot.job.job, view, view.sample))
+    for record in end_records(snapshot):
+        print_data(record)
     return 0
 
 

@@ -16,7 +16,13 @@ from overlaptop.console import CommandError, print_message
 from overlaptop.console.following import require_connection
 from overlaptop.console.hosts import ConnectionReporter, Hosts, pause
 from overlaptop.console.jobs import join
-from overlaptop.fleet.records import collective_record, cost_record, device_record, step_record
+from overlaptop.fleet.records import (
+    collective_record,
+    cost_record,
+    device_record,
+    end_records,
+    step_record,
+)
 from overlaptop.fleet.session import Session
 from overlaptop.fleet.snapshot import LinkState, Snapshot
 from overlaptop.fleet.waits import StepWaits
@@ -32,6 +38,8 @@ REPORT_LOST_S = 10.0
 HOLD_NS = 1_000_000_000
 """For so long a step waits for the timelines of the other ranks."""
 MAX_SPLIT = 64
+EXIT_S = 1.0
+"""From a rank's own report that it ends to the end of its process, and with it its exit status."""
 
 
 class _Held(NamedTuple):
@@ -102,6 +110,12 @@ class RecordWriter:
                 if self._without_gpu.get(view.rank) != record:
                     self._without_gpu[view.rank] = record
                     self._put(record)
+
+    def end(self, snapshot: Snapshot) -> None:
+        """Write how each rank ended, after its steps."""
+        self.release()
+        for record in end_records(snapshot):
+            self._put(record)
 
     def release(self, arrived_by_ns: int = MAX_INT64) -> None:
         """Write the steps that wait for nothing more, and those that arrived by this Unix time."""
@@ -194,6 +208,7 @@ def stream(
     """
     connections = ConnectionReporter()
     watched: set[int] = set()
+    ended_s: float | None = None
     try:
         while True:
             gone = job_gone()  # asked first: what arrived before is still written
@@ -208,7 +223,11 @@ def stream(
             if writer.has_enough(snapshot, now_s):
                 return True
             if snapshot.link is LinkState.ENDED or gone:
-                return False
+                ended_s = ended_s or now_s
+                ends = [view.end for view in snapshot.ranks if view.end is not None]
+                if all(end.exit_code is not None for end in ends) or now_s - ended_s > EXIT_S:
+                    writer.end(snapshot)
+                    return False
             require_connection(snapshot)
             pause(session, TICK_S)
     finally:

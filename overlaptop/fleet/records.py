@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from overlaptop.fleet.snapshot import RankView
+from overlaptop.fleet.snapshot import RankView, Snapshot
+from overlaptop.fleet.trouble import first_failure
 from overlaptop.fleet.waits import StepWaits
 from overlaptop.text import AT_LEAST, AT_MOST
 from overlaptop.timeline.arrivals import Collective
 from overlaptop.wire.devices import DeviceSample
 from overlaptop.wire.messages import OwnCost, RankInfo, StepTotals
+from overlaptop.wire.processes import signal_name
 
 _STEP_TIMES = (
     "step_ns", "compute_ns", "comm_ns", "hidden_ns", "exposed_ns", "compute_only_ns", "copy_only_ns",
@@ -153,6 +155,26 @@ def cost_record(job: str, cost: OwnCost) -> dict[str, object]:
         "rank": cost.rank,
         **{name: getattr(cost, name) for name in ("change", "error", "measured_change", "measured_error")},
     }
+
+
+def end_records(snapshot: Snapshot) -> list[dict[str, object]]:
+    """A record for each rank that has ended, in the documented order of its fields."""
+    first = first_failure(snapshot.ranks)
+    return [
+        {
+            "type": "end",
+            "job": snapshot.job.job if snapshot.job else "",
+            "rank": end.rank,
+            "at_ns": end.at_ns,
+            "failed": end.failed,
+            "first": first is not None and end.rank in first.ranks,
+            "exit_status": code if code is not None and code >= 0 else None,
+            "signal": signal_name(code) or None,
+            "failure": end.failure or None,
+        }
+        for end in (view.end for view in snapshot.ranks if view.end is not None)
+        for code in (end.exit_code,)
+    ]
 
 
 def rank_record(

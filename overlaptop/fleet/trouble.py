@@ -7,6 +7,7 @@ agents that still speak say in what their ranks stand (Standstill), which `hang.
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -31,7 +32,7 @@ class Kind(Enum):
     FAILED = "failed"
     """The first rank to fail sent the reason."""
     DIED = "died"
-    """It ended without a reason: a signal, or os._exit."""
+    """It ended without a reason of its own: by a signal, or os._exit."""
     ALL_DIED = "all died"
     """So did all others, in the same way: whoever did it to the first may have done it to each."""
     SILENT = "silent"
@@ -57,6 +58,8 @@ class Trouble:
     """Ranks that ended badly after it."""
     hang: Hang | None = None
     """What hangs, where `kind` is HUNG; where it is NO_STEP, at which line a rank stands, if known."""
+    exit_code: int | None = None
+    """Of the first rank that ended badly, as RankEnd has it."""
 
 
 def is_stale(age_s: float, steps: Sequence[StepTotals]) -> bool:
@@ -102,12 +105,16 @@ def first_failure(ranks: Sequence[RankView]) -> Trouble | None:
     failed = [view.end for view in ranks if view.end is not None and view.end.failed]
     if not failed:
         return None
-    first = min(failed, key=lambda end: end.at_ns - (0 if end.clean else NOTICED_NS))
-    kind = Kind.FAILED if first.clean else Kind.DIED
+    # With SIGTERM a launcher ends those that are left.
+    own = [end for end in failed if end.exit_code != -signal.SIGTERM] or failed
+    first = min(own, key=lambda end: end.at_ns - (0 if end.clean else NOTICED_NS))
+    kind = Kind.FAILED if first.failure else Kind.DIED
     seen = sum(view.info is not None or view.last is not None for view in ranks)
-    if len(failed) == seen > 1 and not any(end.clean for end in failed):
+    alike = len({end.exit_code for end in failed}) == 1 and not any(end.clean for end in failed)
+    if len(failed) == seen > 1 and alike:
         kind = Kind.ALL_DIED
-    return Trouble(kind, (first.rank,), first.at_ns, first.failure, others=len(failed) - 1)
+    others = len(failed) - 1
+    return Trouble(kind, (first.rank,), first.at_ns, first.failure, others, exit_code=first.exit_code)
 
 
 def _since_ns(snapshot: Snapshot, views: Sequence[RankView]) -> int:

@@ -5,6 +5,7 @@ No call here waits: neither a rank that stopped reading nor one that sends half 
 
 from __future__ import annotations
 
+import os
 import socket
 import time
 from collections import deque
@@ -12,9 +13,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from selectors import EVENT_READ, EVENT_WRITE, BaseSelector
 
+from msgspec.structs import replace
+
 from overlaptop.hub.history import FromRank
 from overlaptop.wire.codec import FrameReader, WireError, decode, encode, frame
 from overlaptop.wire.messages import RankEnd, RankInfo, Watch
+from overlaptop.wire.processes import exit_code
 
 MAX_RANKS = 4096
 _RECEIVE_BYTES = 1 << 16
@@ -87,6 +91,8 @@ class RankServer:
         self._seen: set[int] = set()
         self._connections: set[RankConnection] = set()
         self._by_rank: dict[int, RankConnection] = {}
+        self._exiting: dict[int, int] = {}
+        """Of processes whose connection has ended: a pidfd, by pid."""
         self._watched: frozenset[int] = frozenset()
         self._accept_again_s: float | None = None
         selector.register(listener, EVENT_READ, self._on_listener)
@@ -138,6 +144,8 @@ class RankServer:
         """Closes all connections and sends the dashboards nothing."""
         for connection in self._connections:
             connection.sock.close()
+        for descriptor in self._exiting.values():
+            os.close(descriptor)
         self._listener.close()
 
     def _on_listener(self, _events: int) -> None:
@@ -225,6 +233,8 @@ class RankServer:
         self._deliver(message, payload)
         if isinstance(message, RankEnd):
             self._forget(connection)
+            if (info := connection.info) is not None:
+                self._await_exit(message, info.pid)
 
     def _introduce(self, connection: RankConnection, message: FromRank) -> None:
         if not isinstance(message, RankInfo):
@@ -256,6 +266,28 @@ class RankServer:
         if info is not None:
             end = RankEnd(info.rank, time.time_ns(), clean=False)
             self._deliver(end, encode(end))
+            self._await_exit(end, info.pid)
+
+    def _await_exit(self, end: RankEnd, pid: int) -> None:
+        """Sends `end` again with the exit code once the process is over. Its launcher knows the code, and
+        says nothing to us; but a zombie's, and with newer kernels a pidfd's, can be read by anybody.
+        """
+        if pid in self._exiting:
+            return
+        try:
+            descriptor = self._exiting[pid] = os.pidfd_open(pid)
+        except (OSError, ValueError):
+            return  # it has been waited for already
+
+        def on_exit(_events: int) -> None:
+            code = exit_code(pid, descriptor)
+            self._selector.unregister(descriptor)
+            os.close(self._exiting.pop(pid))
+            if code is not None and end.rank not in self._by_rank:
+                told = replace(end, exit_code=code)
+                self._deliver(told, encode(told))
+
+        self._selector.register(descriptor, EVENT_READ, on_exit)
 
     def _forget(self, connection: RankConnection) -> None:
         self._connections.discard(connection)

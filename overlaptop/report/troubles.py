@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import signal
+
 from overlaptop.fleet.hang import Blame, Hang
 from overlaptop.fleet.snapshot import RankView
 from overlaptop.fleet.trouble import Kind, Trouble
 from overlaptop.text import age, byte_count, clock, named_ranks, printable
+from overlaptop.wire.processes import signal_name
 
 MOST_NAMED = 6
 """Beyond it ranks are counted."""
@@ -18,9 +21,9 @@ def in_brief(trouble: Trouble, now_ns: int) -> str:
         case Kind.FAILED:
             return f"{_who(trouble)} failed"
         case Kind.DIED:
-            return f"{_who(trouble)} died"
+            return f"{_who(trouble)} {_how(trouble.exit_code)}"
         case Kind.ALL_DIED:
-            return "all ranks ended without a word"
+            return f"all ranks {_how(trouble.exit_code)}"
         case Kind.SILENT:
             return f"{_who(trouble)} silent for {for_s}"
         case Kind.HUNG:
@@ -36,9 +39,10 @@ def in_full(trouble: Trouble) -> str:
         case Kind.FAILED:
             return f"{_who(trouble)} failed: {printable(trouble.why)}{_after(trouble)}"
         case Kind.DIED:
-            return f"{_who(trouble)} died without a word: killed, or by os._exit{_after(trouble)}"
+            return f"{_who(trouble)} {_how(trouble.exit_code)}{_why(trouble.exit_code)}{_after(trouble)}"
         case Kind.ALL_DIED:
-            return f"all ranks ended without a word, {_who(trouble)} first: by a signal, or os._exit"
+            how, why = _how(trouble.exit_code), _why(trouble.exit_code)
+            return f"all ranks {how}{why}; {_who(trouble)} first"
         case Kind.SILENT:
             return f"{_who(trouble)} sent nothing since {since}: stopped, or its interpreter hangs"
         case Kind.HUNG:
@@ -55,16 +59,33 @@ def color(trouble: Trouble) -> str:
 
 
 def ending(view: RankView, first: Trouble | None) -> str:
-    """How a rank that has ended did: ``ended``, ``failed: ValueError: ...``, ``died after rank 1``.
+    """How a rank that has ended did: ``ended``, ``failed: ValueError: ...``, ``killed by SIGTERM after rank
+    1``.
 
     ``first``: the failure that came before all others.
     """
     end = view.end
     if end is None or not end.failed:
         return "ended"
-    how = "failed" if end.clean else "died"
+    how = "failed" if end.failure else _how(end.exit_code)
     after = f" after {_who(first)}" if first is not None and view.rank not in first.ranks else ""
     return printable(f"{how}{after}{': ' if end.failure else ''}{end.failure}")
+
+
+def _how(exit_code: int | None) -> str:
+    if exit_code is None:
+        return "died"
+    name = signal_name(exit_code)
+    return f"killed by {name}" if name else f"ended with exit status {exit_code}"
+
+
+def _why(exit_code: int | None) -> str:
+    """What may be behind an end without a reason."""
+    if exit_code is None:
+        return " without a word: by a signal, or os._exit"
+    if exit_code == -signal.SIGKILL:
+        return ": by somebody, or by the kernel where memory runs out"
+    return "" if exit_code < 0 else ", without a reason: by os._exit"
 
 
 def _hang(hang: Hang) -> str:

@@ -42,6 +42,9 @@ MOST_CHANGE = 10.0
 Change = Annotated[float, Meta(ge=-MOST_CHANGE, le=MOST_CHANGE)]
 """By how much something is longer, as a share of what it was: 0.01 for 1 %."""
 
+ExitCode = Annotated[int, Meta(ge=-128, le=255)]
+"""A process's exit status, or less than 0: the number of the signal that ended it."""
+
 Text = Annotated[str, Meta(max_length=MAX_TEXT_CHARS)]
 """What is longer is clipped on the way out, and refused on the way in."""
 

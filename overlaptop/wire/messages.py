@@ -15,6 +15,7 @@ from overlaptop.wire.bounds import (
     Change,
     Count,
     DurationNs,
+    ExitCode,
     OffsetNs,
     Rank,
     Ranks,
@@ -305,7 +306,9 @@ class Notice(Message, frozen=True, tag=4):
 
 
 class RankEnd(Message, frozen=True, tag=5):
-    """A rank has ended: from the agent at exit, else from the hub when the connection broke."""
+    """A rank has ended: from the agent at exit, else from the hub when the connection broke. It comes again
+    from the hub, with the exit code, once the process is over.
+    """
 
     rank: Rank
     at_ns: UnixNs
@@ -314,10 +317,14 @@ class RankEnd(Message, frozen=True, tag=5):
     failure: Text = ""
     """The exception or exit status that ended it, in words: ``ValueError: ...``. Empty: it ended well, or
     nobody knows."""
+    exit_code: ExitCode | None = None
+    """None: not known."""
 
     @property
     def failed(self) -> bool:
         """Whether the rank did not end of its own free will and well."""
+        if self.exit_code is not None:
+            return self.exit_code != 0
         return bool(self.failure) or not self.clean
 
 

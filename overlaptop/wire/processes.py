@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+import signal
+import struct
+from contextlib import suppress
 from pathlib import Path
+
+# linux/pidfd.h: struct pidfd_info as it was first, which ends with the exit code.
+_PIDFD_INFO_BYTES, _PIDFD_INFO_EXIT = 64, 1 << 3
+_PIDFD_GET_INFO = 3 << 30 | _PIDFD_INFO_BYTES << 16 | 0xFF << 8 | 11
 
 
 def process_start_time(pid: int) -> int | None:
@@ -22,6 +31,35 @@ def process_start_time(pid: int) -> int | None:
     if after_name[0] in (b"Z", b"X"):
         return None
     return int(after_name[19])
+
+
+def exit_code(pid: int, pidfd: int) -> int | None:
+    """How this process, which has ended and need not be a child, did: its exit status, or less than 0 the
+    signal. None: it cannot be known.
+    """
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+        if fields[0] == b"Z":
+            return os.waitstatus_to_exitcode(int(fields[-1]))  # proc(5): exit_code
+    except OSError:
+        pass  # its parent has waited for it
+    info = bytearray(_PIDFD_INFO_BYTES)
+    struct.pack_into("Q", info, 0, _PIDFD_INFO_EXIT)
+    try:
+        fcntl.ioctl(pidfd, _PIDFD_GET_INFO, info)
+    except OSError:  # before Linux 6.15
+        return None
+    (mask,), (status,) = struct.unpack_from("Q", info), struct.unpack_from("i", info, _PIDFD_INFO_BYTES - 4)
+    return os.waitstatus_to_exitcode(status) if mask & _PIDFD_INFO_EXIT else None
+
+
+def signal_name(exit_code: int | None) -> str:
+    """``SIGKILL``; empty where no signal ended the process, or nothing is known."""
+    if exit_code is None or exit_code >= 0:
+        return ""
+    with suppress(ValueError):
+        return signal.Signals(-exit_code).name
+    return f"signal {-exit_code}"
 
 
 def is_alive(pid: int, start_ticks: int | None) -> bool:

@@ -62,4 +62,4 @@ def reported(
 
 def end() -> list[Message]:
     """Both ranks leave."""
-    return [*(RankEnd(rank=rank, at_ns=0, clean=True) for rank in (0, 1)), status(ended=True)]
+    return [*(RankEnd(rank=rank, at_ns=0, clean=True, exit_code=0) for rank in (0, 1)), status(ended=True)]

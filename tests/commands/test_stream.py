@@ -8,9 +8,9 @@ import pytest
 from overlaptop.console import CommandError
 from overlaptop.console.stream import RecordWriter, stream
 from overlaptop.fleet.snapshot import LinkState
-from overlaptop.wire.messages import AGENT_DISABLED, Notice, OwnCost
+from overlaptop.wire.messages import AGENT_DISABLED, Notice, OwnCost, RankEnd
 from overlaptop.wire.schema import Message
-from tests.fleet.builders import T0, detail, device, info, numa, sample, unmeasured, welcome
+from tests.fleet.builders import T0, detail, device, info, numa, sample, status, unmeasured, welcome
 
 from .fakes import PlayedSession, arrival, end, rank_info, totals
 
@@ -27,7 +27,8 @@ FIELDS = [
 def played(session: PlayedSession, steps: int | None = None) -> tuple[bool, list[dict[str, object]]]:
     out = io.StringIO()
     enough = stream(session, RecordWriter(out, steps))
-    return enough, [json.loads(line) for line in out.getvalue().splitlines()]
+    records = [json.loads(line) for line in out.getvalue().splitlines()]
+    return enough, [record for record in records if record["type"] != "end"]
 
 
 def places(records: list[dict[str, object]]) -> list[tuple[object, object]]:
@@ -40,6 +41,18 @@ def test_each_rank_and_step_is_one_line_in_the_order_of_arrival_until_the_job_en
     assert not enough
     assert places(records) == [(0, 0), (1, 0), (1, 1), (0, 1)]
     assert list(records[0]) == FIELDS
+
+
+def test_the_last_records_say_how_each_rank_ended_and_which_failed_first() -> None:
+    ends = [RankEnd(0, 7, False, exit_code=-9), RankEnd(1, 8, True, "RuntimeError: lost", 1)]
+    out = io.StringIO()
+    stream(PlayedSession(arrival(), [totals(0, 0), *ends, status(ended=True)]), RecordWriter(out))
+    first, second = [json.loads(line) for line in out.getvalue().splitlines()][-2:]
+    assert first == {
+        "type": "end", "job": "job-1", "rank": 0, "at_ns": 7, "failed": True, "first": True,
+        "exit_status": None, "signal": "SIGKILL", "failure": None,
+    }  # fmt: skip
+    assert (second["first"], second["exit_status"], second["failure"]) == (False, 1, "RuntimeError: lost")
 
 
 def test_overlap_is_a_fraction_and_null_without_communication_or_unmeasured() -> None:
@@ -140,7 +153,7 @@ def test_every_line_is_flushed_by_itself() -> None:
 
     out = Pipe()
     stream(PlayedSession(arrival(), [totals(0, 0), totals(1, 0), *end()]), RecordWriter(out))
-    assert out.flushed == 2
+    assert out.flushed == 4
 
 
 def test_each_sample_is_a_line_of_its_own_that_does_not_count_as_a_step() -> None:

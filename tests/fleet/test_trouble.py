@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from overlaptop.fleet.snapshot import LinkState
-from overlaptop.fleet.trouble import NOTICED_NS, Kind, trouble_of
+from overlaptop.fleet.trouble import NOTICED_NS, Kind, first_failure, trouble_of
+from overlaptop.report.troubles import ending, in_full
 from overlaptop.wire.messages import RankEnd, StepTotals
 
 from .builders import T0, S, info, status, step, welcome
@@ -95,6 +96,45 @@ def test_a_rank_that_ends_without_a_reason_has_died(job):
     assert job.words == (Kind.DIED, (0,))
     job.send(RankEnd(1, T0 - S, clean=False))
     assert job.words == (Kind.ALL_DIED, (1,))  # the first is not blamed alone
+
+
+def test_with_exit_codes_it_is_known_who_was_killed_and_who_was_only_ended_after_it(job):
+    job.send(
+        RankEnd(0, T0, clean=False, exit_code=-15), RankEnd(1, T0 + S // 50, clean=False, exit_code=-9)
+    )
+    assert job.words == (Kind.DIED, (1,))
+    killed = "rank 1 killed by SIGKILL: by somebody, or by the kernel where memory runs out"
+    assert in_full(job.trouble) == f"{killed}; 1 other rank ended badly after it"
+    first = first_failure(job.fleet.snapshot().ranks)
+    said = [ending(view, first) for view in job.fleet.snapshot().ranks]
+    assert said == ["killed by SIGTERM after rank 1", "killed by SIGKILL"]
+    # A launcher ends the others also where the first one has failed by itself.
+    job.send(RankEnd(1, T0 + S // 50, True, "ValueError: boom", 1))
+    assert job.words == (Kind.FAILED, (1,))
+
+
+@pytest.mark.parametrize(
+    ("end", "words"),
+    [
+        (
+            RankEnd(1, T0, False, exit_code=3),
+            "rank 1 ended with exit status 3, without a reason: by os._exit",
+        ),
+        (RankEnd(1, T0, False), "rank 1 died without a word: by a signal, or os._exit"),
+        (RankEnd(1, T0, True, exit_code=-6), "rank 1 killed by SIGABRT"),
+        (RankEnd(1, T0, True, "SystemExit: no", 1), "rank 1 failed: SystemExit: no"),
+        (RankEnd(1, T0, False, exit_code=0), None),
+        (RankEnd(1, T0, True, exit_code=0), None),
+    ],
+)
+def test_an_end_in_words(job, end, words):
+    job.send(end)
+    assert (job.trouble and in_full(job.trouble)) == words
+
+
+def test_where_all_ended_by_the_same_signal_no_rank_is_blamed_alone(job):
+    job.send(*(RankEnd(rank, T0, False, exit_code=-15) for rank in (0, 1)))
+    assert in_full(job.trouble) == "all ranks killed by SIGTERM; rank 0 first"
 
 
 def test_a_death_that_the_hub_noticed_a_moment_late_still_comes_before_what_it_has_led_to(job):

@@ -157,6 +157,35 @@ def test_the_hub_reports_the_end_of_a_rank_whose_connection_broke(hubs, make_ran
     viewer.receive(HubStatus, lambda status: status.ranks_connected == 1)
 
 
+@pytest.mark.parametrize(
+    ("ends", "clean", "exit_code"),
+    [
+        ("kill -KILL $$", False, -signal.SIGKILL),
+        ("exit 3", False, 3),
+        ("kill -ABRT $$", True, -signal.SIGABRT),
+    ],
+)
+def test_the_end_of_a_rank_is_followed_by_its_exit_code(
+    hubs, make_rank, make_viewer, ends, clean, exit_code
+):
+    hubs.start("--linger-s", "20")
+    process = subprocess.Popen(["sh", "-c", f"read word; {ends}"], stdin=subprocess.PIPE)
+    rank = make_rank(0)
+    rank.info = replace(rank.info, pid=process.pid)
+    rank.greet()
+    viewer = make_viewer()
+    viewer.receive(RankInfo)
+    if clean:
+        rank.send(RankEnd(0, 1, clean=True))
+    else:
+        rank.close()
+    assert viewer.receive(RankEnd).exit_code is None
+    process.stdin.close()
+    end = viewer.receive(RankEnd, lambda end: end.exit_code is not None)
+    assert (end.clean, end.exit_code, end.failed) == (clean, exit_code, True)
+    process.wait()
+
+
 def test_a_rank_that_comes_back_takes_the_place_of_its_old_connection(hubs, make_rank, make_viewer):
     hubs.start()
     old = make_rank(0).greet()

@@ -373,7 +373,7 @@ async def test_the_row_and_the_header_say_which_rank_failed_and_why():
         session.say(*(RankEnd(rank, T0 + S, False) for rank in (0, 2, 3)))
         session.fleet.set_link(LinkState.ENDED, "waiting for it to start again")
         text = await shown(app, pilot)
-        assert "■ ended since" in text
+        assert "■ rank 1 failed, ended since" in text
         assert "rank 1 failed: ValueError: boom; 3 other ranks ended badly after it" in text
         assert text.count("■ died after rank 1") == 3
 

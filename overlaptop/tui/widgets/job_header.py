@@ -76,7 +76,7 @@ def _link(state: ViewState) -> StyledLine:
     elif trouble is not None and snapshot.link is LinkState.LIVE:
         color, words = troubles.color(trouble), troubles.in_brief(trouble, snapshot.at_ns)
     elif trouble is not None and snapshot.link is LinkState.ENDED:
-        color = troubles.color(trouble)
+        color, words = troubles.color(trouble), f"{troubles.in_brief(trouble, snapshot.at_ns)}, ended"
     if snapshot.link not in (LinkState.LIVE, LinkState.TRACE) and snapshot.job is not None:
         now_ns = state.paused_now_ns or snapshot.at_ns
         words += f" since {clock(snapshot.link_since_ns)} ({age((now_ns - snapshot.link_since_ns) / 1e9)})"
