@@ -1,7 +1,7 @@
 """Compute and communication are both there for long, and never at once.
 
-What serialises them is named where it is seen: an environment variable, or the call. Where
-`timing_events`, `one_queue` or `bucket_too_large` name the cause, this rule is silent.
+What serialises them is named where it is seen: an environment variable, or the call. Where a rule of
+CAUSES names the cause, this one is silent.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from overlaptop import text
 from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.exposure import Issued, StepCalls, exposure, step_calls
 from overlaptop.findings.finding import Certainty, Finding
-from overlaptop.findings.rules import bucket_too_large, one_queue, timing_events
-from overlaptop.findings.settings import is_on, ranks_with
+from overlaptop.findings.rules import bucket_too_large, one_queue, prefetch_too_shallow, timing_events
+from overlaptop.findings.settings import is_on, ranks_with, uses_fsdp2
 
+CAUSES = (timing_events, one_queue, bucket_too_large, prefetch_too_shallow)
 BLOCKING = ("TORCH_NCCL_BLOCKING_WAIT", "NCCL_BLOCKING_WAIT")
 
 
@@ -23,7 +24,7 @@ def look(evidence: Evidence) -> Iterable[Finding]:
     mean = exposure(evidence)
     if mean is None or not mean.one_after_the_other:
         return
-    if any(tuple(rule.look(evidence)) for rule in (timing_events, one_queue, bucket_too_large)):
+    if any(tuple(rule.look(evidence)) for rule in CAUSES):
         return
     advice, certainty = _cause(evidence)
     yield Finding(
@@ -42,6 +43,12 @@ def _cause(evidence: Evidence) -> tuple[str, Certainty]:
     for variable in BLOCKING:
         if is_on(evidence, variable):
             return f"unset {variable}: wait() holds up the CPU until bytes have moved", Certainty.LIKELY
+    if uses_fsdp2(evidence):
+        return (
+            "FSDP2 hides its gathers where the CPU runs ahead: leave out .item() and synchronize() "
+            "in forward and backward, or set a depth: overlaptop set prefetch_forward=2",
+            Certainty.POSSIBLE,
+        )
     found = step_calls(evidence)
     if found is None or not found.issued:
         return (

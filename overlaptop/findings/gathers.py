@@ -1,0 +1,50 @@
+"""FSDP2's all-gathers in a step, pass by pass, beside the compute that they serve."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import fmean, median
+
+from overlaptop.findings.evidence import Evidence
+from overlaptop.findings.exposure import Exposure, Issued, StepCalls, exposure, step_calls
+from overlaptop.findings.settings import uses_fsdp2
+from overlaptop.timeline.spans import clip, from_pairs, length_ns
+from overlaptop.wire.messages import StepDetail
+
+
+@dataclass(frozen=True, slots=True)
+class Gathers:
+    """Those of one step."""
+
+    mean: Exposure
+    calls: StepCalls
+
+    def of(self, which: str) -> list[Issued]:
+        """Those of the group that has most, in one pass: ``forward`` or ``backward``."""
+        by_group: dict[str, list[Issued]] = {}
+        for each in self.calls.of("allgather", phase=which):
+            by_group.setdefault(each.collective.group, []).append(each)
+        return max(by_group.values(), key=len, default=[])
+
+    def layer_ns(self, which: str) -> int:
+        """Compute for each gather of this pass: the mean over ranks."""
+        compute_ns = fmean(_compute_ns(detail, which) for detail in self.calls.step.details.values())
+        return round(compute_ns / max(1, len(self.of(which))))
+
+    def usual_ns(self, which: str) -> int:
+        """What one of them transfers."""
+        return round(median(each.collective.least_transfer_ns for each in self.of(which)))
+
+
+def gathers_of(evidence: Evidence) -> Gathers | None:
+    """None: the job has no FSDP2 modules, or they are not known, or transferring costs little."""
+    mean, calls = exposure(evidence), step_calls(evidence)
+    if not uses_fsdp2(evidence) or mean is None or calls is None or not mean.costly:
+        return None
+    return Gathers(mean, calls)
+
+
+def _compute_ns(detail: StepDetail, which: str) -> int:
+    compute = from_pairs([*zip(detail.compute_spans_ns[::2], detail.compute_spans_ns[1::2], strict=True)])
+    passes = (phase for phase in detail.phases if phase.name == which)
+    return sum(length_ns(clip(compute, phase.start_ns, phase.end_ns)) for phase in passes)

@@ -1,0 +1,119 @@
+"""A link does less than its like: too few NVLinks, PCIe turned down, a group slower than its peers.
+
+A group is slower where its fastest collective takes half as long again as the usual one of other groups of
+as many ranks on one host, for the same operation and bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from statistics import median
+
+from overlaptop import text
+from overlaptop.findings.evidence import Evidence
+from overlaptop.findings.exposure import Exposure, exposure, step_calls
+from overlaptop.findings.finding import Certainty, Finding
+from overlaptop.findings.hosts import LEAST_BYTES, hosts_of
+from overlaptop.fleet.snapshot import RankView
+from overlaptop.report.links import pcie_is_turned_down, pcie_words
+
+SLOWER = 1.5
+FEWEST = 4
+"""Collectives of a group, less tell nothing."""
+
+
+def look(evidence: Evidence) -> Iterable[Finding]:
+    """One for each rank whose GPU has such a link, and one for each group."""
+    mean = exposure(evidence)
+    if mean is None or not mean.costly:
+        return
+    views = evidence.ranks.values()
+    most_links: dict[str, int] = {}
+    for view in views:
+        if view.device is not None and view.device.nvlink_count:
+            name = view.device.gpu_name
+            most_links[name] = max(most_links.get(name, 0), view.device.nvlink_count)
+    for view in views:
+        yield from _fewer_nvlinks(view, most_links, mean)
+        yield from _pcie(view, mean)
+    yield from _slow_groups(evidence, mean)
+
+
+def _fewer_nvlinks(view: RankView, most_links: dict[str, int], mean: Exposure) -> Iterable[Finding]:
+    device = view.device
+    if (
+        device is None
+        or device.nvlink_count is None
+        or view.traffic is None
+        or view.traffic.over != "nvlink"
+    ):
+        return
+    count, most = device.nvlink_count, most_links.get(device.gpu_name, 0)
+    if count >= most:
+        return
+    yield Finding(
+        title=f"the GPU of rank {view.rank} has {count} active NVLinks of {most}: all wait for its bytes",
+        measured=f"other {device.gpu_name}s of the job have {most}; {mean.in_words}",
+        advice="nvidia-smi nvlink --status -i "
+        f"{device.pci_bus_id} shows which are down; drain the host or leave that GPU out",
+        certainty=Certainty.MEASURED,
+        gain_ns=round(mean.exposed_transfer_ns * (1 - count / most)),
+        ranks=(view.rank,),
+    )
+
+
+def _pcie(view: RankView, mean: Exposure) -> Iterable[Finding]:
+    device = view.device
+    if (
+        device is None
+        or view.traffic is None
+        or view.traffic.over != "pcie"
+        or not pcie_is_turned_down(view)
+    ):
+        return
+    now = pcie_words(device.pcie_generation, device.pcie_width)
+    most = pcie_words(device.pcie_generation_max, device.pcie_width_max)
+    # A generation doubles the rate; None is no difference.
+    down = (device.pcie_generation_max or 0) - (device.pcie_generation or device.pcie_generation_max or 0)
+    width, width_max = device.pcie_width or 1, device.pcie_width_max or device.pcie_width or 1
+    yield Finding(
+        title=f"PCIe of rank {view.rank}'s GPU runs at {now} of {most} under load",
+        measured=f"the job's collectives go over it; {mean.in_words}",
+        advice=f"reseat or replace {device.pci_bus_id}, its riser or slot; "
+        f"nvidia-smi -q -i {device.pci_bus_id} shows replays",
+        certainty=Certainty.MEASURED,
+        gain_ns=round(mean.exposed_transfer_ns * (1 - 0.5**down * width / width_max)),
+        ranks=(view.rank,),
+    )
+
+
+def _slow_groups(evidence: Evidence, mean: Exposure) -> Iterable[Finding]:
+    calls = step_calls(evidence)
+    times_ns: dict[tuple[str, int, int], dict[tuple[int, ...], list[int]]] = {}
+    for each in calls.issued if calls is not None else ():
+        size, ranks = each.collective.bytes or 0, tuple(part.rank for part in each.collective.parts)
+        on_one_host = evidence.is_trace or len(hosts_of(evidence, each.collective)) == 1
+        if size >= LEAST_BYTES and on_one_host:
+            alike = times_ns.setdefault((each.kind, size, len(ranks)), {})
+            alike.setdefault(ranks, []).append(each.collective.least_transfer_ns)
+    found: dict[tuple[int, ...], Finding] = {}
+    for (kind, size, _), by_ranks in times_ns.items():
+        for ranks, own_ns in by_ranks.items():
+            others_ns = [ns for other, times in by_ranks.items() if not {*ranks} & {*other} for ns in times]
+            if len(own_ns) < FEWEST or len(others_ns) < FEWEST:
+                continue
+            fastest_ns, usual_ns = min(own_ns), median(others_ns)
+            if fastest_ns < SLOWER * usual_ns:
+                continue
+            found[ranks] = Finding(
+                title=f"a link among {text.named_ranks(ranks)} is slow: {kind} takes at least "
+                f"{text.duration(fastest_ns)}, elsewhere {text.duration(usual_ns)}",
+                measured=f"{len(own_ns)} of {text.byte_count(size)} here, {len(others_ns)} in other "
+                "groups of as many ranks",
+                advice="nvidia-smi topo -m and nvidia-smi nvlink --status on that host; nccl-tests between "
+                "those GPUs tell which link",
+                certainty=Certainty.LIKELY,
+                gain_ns=round(mean.exposed_transfer_ns * (1 - usual_ns / fastest_ns)),
+                ranks=ranks,
+            )
+    yield from found.values()

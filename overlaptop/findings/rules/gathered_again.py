@@ -1,0 +1,66 @@
+"""Backward gathers again what forward had, exposed, though there is memory to keep it.
+
+FSDP2 frees a layer's parameters after its forward pass unless told otherwise. Raised where those gathers
+are exposed, and the GPU of each rank has the memory for all of them, or for a host's share of them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from overlaptop import text
+from overlaptop.findings.evidence import Evidence
+from overlaptop.findings.exposure import COSTLY_SHARE, exposed_sum_ns
+from overlaptop.findings.finding import Certainty, Finding
+from overlaptop.findings.gathers import gathers_of
+
+AGAIN = 0.5
+"""Of the bytes that forward gathers."""
+SPARE = 1.1
+"""So many times the memory that is needed must be free."""
+
+
+def look(evidence: Evidence) -> Iterable[Finding]:
+    """One for the job."""
+    found, free_bytes = gathers_of(evidence), _free_bytes(evidence)
+    if found is None or free_bytes is None:
+        return
+    forward, backward = (
+        sum(each.collective.bytes or 0 for each in found.of(which)) for which in ("forward", "backward")
+    )
+    again = found.of("backward")
+    gain_ns = round(min(found.mean.exposed_transfer_ns, exposed_sum_ns(again)))
+    if backward < AGAIN * max(1, forward) or gain_ns < COSTLY_SHARE * found.mean.step_ns:
+        return
+    ranks = len(again[0].collective.parts)
+    on_host = max(Counter(view.info.host for view in evidence.ranks.values() if view.info).values())
+    if free_bytes >= SPARE * backward:
+        advice = f"fully_shard(..., reshard_after_forward=False): takes {text.byte_count(backward)} more"
+    elif 1 < on_host < ranks and ranks % on_host == 0 and free_bytes >= SPARE * backward / on_host:
+        advice = (
+            f"fully_shard(..., reshard_after_forward={on_host}): gathers within a host, and takes "
+            f"{text.byte_count(backward // on_host)} more"
+        )
+    else:
+        return
+    yield Finding(
+        title=f"backward gathers {text.byte_count(backward)} again, {text.duration(gain_ns)} of it exposed",
+        measured=f"{len(again)} all-gathers in backward; the GPU with least memory has "
+        f"{text.byte_count(free_bytes)} free",
+        advice=advice,
+        certainty=Certainty.MEASURED,
+        gain_ns=gain_ns,
+    )
+
+
+def _free_bytes(evidence: Evidence) -> int | None:
+    """Of the GPU that has least; None where one of them is not known."""
+    free: list[int] = []
+    for view in evidence.ranks.values():
+        total = view.device.memory_total_bytes if view.device is not None else None
+        used = [each.memory_used_bytes for each in view.samples if each.memory_used_bytes is not None]
+        if total is None or not used:
+            return None
+        free.append(total - max(used))
+    return min(free, default=None)

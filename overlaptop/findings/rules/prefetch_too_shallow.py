@@ -1,0 +1,65 @@
+"""FSDP2's all-gathers are exposed at layer after layer although there is compute to hide them.
+
+The first gather of a pass has nothing to hide behind: that is expected, and not counted. Where a gather
+takes longer than a layer computes no depth helps: that is no matter of prefetch. The depth is that of
+`models/prefetch`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from overlaptop import text
+from overlaptop.findings.evidence import Evidence
+from overlaptop.findings.exposure import COSTLY_SHARE, exposed_sum_ns
+from overlaptop.findings.finding import Certainty, Finding
+from overlaptop.findings.gathers import Gathers, gathers_of
+from overlaptop.findings.settings import knob_of
+from overlaptop.models.prefetch import prefetch
+from overlaptop.wire.knobs import PREFETCH
+
+EXPOSED = 0.25
+"""Of its transferring, from which on a gather counts as exposed."""
+MOSTLY = 0.6
+FEWEST = 3
+"""Gathers behind the first."""
+
+
+def look(evidence: Evidence) -> Iterable[Finding]:
+    """One for each pass."""
+    found = gathers_of(evidence)
+    if found is None:
+        return
+    for which, name in PREFETCH.items():
+        knob = knob_of(evidence, name)
+        if knob is not None and not knob.refusal:
+            yield from _of_pass(found, which, name, knob.value or 0)
+
+
+def _of_pass(found: Gathers, which: str, name: str, present: int) -> Iterable[Finding]:
+    gathers = found.of(which)
+    layer_ns, behind = found.layer_ns(which), gathers[1:]
+    if len(behind) < FEWEST or not layer_ns:
+        return
+    exposed = [each for each in behind if each.exposed_ns >= EXPOSED * each.collective.least_transfer_ns]
+    gain_ns = round(min(found.mean.exposed_transfer_ns, exposed_sum_ns(exposed)))
+    if len(exposed) < MOSTLY * len(behind) or gain_ns < COSTLY_SHARE * found.mean.step_ns:
+        return
+    usual_ns = found.usual_ns(which)
+    slowest_ns = max(each.collective.least_transfer_ns for each in gathers)
+    if not 0 < usual_ns < layer_ns:
+        return
+    depth = prefetch(usual_ns, layer_ns, slowest_ns).depth
+    if depth <= present:
+        return
+    memory_bytes = depth * max(each.collective.bytes or 0 for each in gathers)
+    yield Finding(
+        title=f"all-gathers in {which} are exposed at {len(exposed)} of {len(gathers)} layers: "
+        f"{text.duration(gain_ns)} a step",
+        measured=f"a gather takes {text.duration(usual_ns)}, a layer computes for "
+        f"{text.duration(layer_ns)}; {name} is {present}",
+        advice=f"overlaptop set {name}={depth}, which takes up to {text.byte_count(memory_bytes)} of memory"
+        f"; for good: set_modules_to_{which}_prefetch()",
+        certainty=Certainty.LIKELY,
+        gain_ns=gain_ns,
+    )

@@ -1,0 +1,64 @@
+"""Collectives between hosts are far slower than those within one, and are exposed.
+
+Compared with collectives within a host, where the job has such; else with the peak of its GPUs' NVLinks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from overlaptop import text
+from overlaptop.findings.evidence import Evidence
+from overlaptop.findings.exposure import COSTLY_SHARE, Issued, exposed_sum_ns, exposure, step_calls
+from overlaptop.findings.finding import Certainty, Finding
+from overlaptop.findings.hosts import hosts_of, usual_bandwidth
+from overlaptop.findings.settings import gradients_of, ranks_with, uses_fsdp2
+
+FAR_BELOW = 0.25
+
+
+def look(evidence: Evidence) -> Iterable[Finding]:
+    """One for the job."""
+    mean, calls = exposure(evidence), step_calls(evidence)
+    if mean is None or calls is None or not mean.costly:
+        return
+    between: list[Issued] = []
+    within: list[Issued] = []
+    for each in calls.issued:
+        hosts = hosts_of(evidence, each.collective)
+        if hosts:
+            (between if len(hosts) > 1 else within).append(each)
+    rate, reference = usual_bandwidth(between), usual_bandwidth(within) or _peak(evidence)
+    if rate is None or reference is None or rate >= FAR_BELOW * reference:
+        return
+    exposed_ns = min(mean.exposed_transfer_ns, exposed_sum_ns(between))
+    if exposed_ns < COSTLY_SHARE * mean.step_ns:
+        return
+    inside = "collectives within a host move" if within else "its NVLinks can move"
+    yield Finding(
+        title=f"collectives between hosts move {text.rate(rate)} and cost "
+        f"{text.duration(exposed_ns)} a step",
+        measured=f"{inside} {text.rate(reference)}; {len(between)} of {len(calls.issued)} collectives "
+        "a step go between hosts",
+        advice=_advice(evidence),
+        certainty=Certainty.MEASURED,
+        gain_ns=round(exposed_ns * (1 - rate / reference)),
+    )
+
+
+def _peak(evidence: Evidence) -> float | None:
+    peaks = [view.device.nvlink_peak_bytes_per_s for view in evidence.ranks.values() if view.device]
+    return min((peak for peak in peaks if peak), default=None)
+
+
+def _advice(evidence: Evidence) -> str:
+    if ranks_with(evidence, "NCCL_IB_DISABLE", "1"):
+        return "unset NCCL_IB_DISABLE if the hosts have InfiniBand or RoCE"
+    if uses_fsdp2(evidence):
+        return (
+            "shard within a host and replicate between them: fully_shard(..., mesh="
+            "init_device_mesh('cuda', (hosts, GPUs of one)))"
+        )
+    if gradients_of(evidence) is not None:
+        return "larger buckets (overlaptop tune), or fewer reductions: accumulate with model.no_sync()"
+    return "keep the groups that move most within a host; NCCL_DEBUG=INFO says over which network they go"
