@@ -84,9 +84,9 @@ def parse(words: list[str]) -> CommandLine:
         action="append",
         default=[],
         metavar="LANE=REGEX",
-        help="kernels whose name contains a match belong to this lane (compute, comm, copy), whatever the "
-        "built-in rules say; may be given several times, the first match counts. Only the kernels source "
-        "sees names",
+        help="kernels whose name contains a match belong to this lane (compute, comm, copy, fused, idle), "
+        "whatever the built-in rules say; may be given several times, the first match counts. "
+        "Only the kernels source sees names",
     )
     add(
         "--control",

@@ -41,7 +41,14 @@ def totals(
     named = detailed and measured.named
     link = sum_links_where_known(each.call.link for each in measured.collectives) if named else None
     parts = (
-        break_down(measured.start_ns, measured.end_ns, measured.compute, measured.comm, measured.copy)
+        break_down(
+            measured.start_ns,
+            measured.end_ns,
+            measured.compute,
+            measured.comm,
+            measured.copy,
+            measured.fused,
+        )
         if detailed
         else None
     )
@@ -69,6 +76,7 @@ def totals(
         matched_ns=measured.matched_ns if own else None,
         captured=disturbed_by == CAPTURE,
         transitional=disturbed_by not in ("", CAPTURE),
+        fused_ns=parts.fused_ns if parts else None,
         link_tx_bytes=link.tx if link else None,
         link_rx_bytes=link.rx if link else None,
         cpu_ns=spent.cpu_ns if spent else None,
@@ -129,4 +137,5 @@ def detail(measured: StepSpans, rank: int) -> StepDetail:
             )
             for each in measured.collectives[:MAX_COLLECTIVES]
         ),
+        fused_spans_ns=flat(measured.fused),
     )

@@ -88,6 +88,8 @@ class StepSpans:
     compute: Spans = field(default_factory=empty)
     comm: Spans = field(default_factory=empty)
     copy: Spans = field(default_factory=empty)
+    fused: Spans = field(default_factory=empty)
+    """Kernels that compute and communicate in one; the other lanes hold nothing of what ran beside them."""
     stall: Spans = field(default_factory=empty)
     collectives: tuple[CollectiveTimes, ...] = ()
     named: bool = True

@@ -143,7 +143,9 @@ def read_steps(
         if last.step != first.step + 1:
             continue
         start_ns, end_ns = gpu_ns[begin], gpu_ns[end]
-        compute = spans.clip(lanes[Lane.COMPUTE], start_ns, end_ns)
+        in_step = {lane: spans.clip(of_lane, start_ns, end_ns) for lane, of_lane in lanes.items()}
+        fused = in_step[Lane.FUSED]
+        computing = spans.union(in_step[Lane.COMPUTE], fused)
         edges = [(mark.edge, gpu_ns[at]) for at in range(begin, end) if (mark := seen[at][0]).edge]
         steps.append(
             TracedStep(
@@ -153,10 +155,11 @@ def read_steps(
                 phases=phases_of(start_ns, end_ns, edges),
                 collective_count=cuts[end] - cuts[begin],
                 detailed=True,
-                compute=compute,
-                comm=spans.clip(lanes[Lane.COMM], start_ns, end_ns),
-                copy=spans.clip(lanes[Lane.COPY], start_ns, end_ns),
-                stall=stalls(start_ns, end_ns, compute, lanes[Lane.COMM]),
+                compute=spans.difference(in_step[Lane.COMPUTE], fused),
+                comm=spans.difference(in_step[Lane.COMM], fused),
+                copy=spans.difference(in_step[Lane.COPY], fused),
+                fused=fused,
+                stall=stalls(start_ns, end_ns, computing, lanes[Lane.COMM]),
                 named=False,
                 launch_lead_ns=end_ns - last.host_ns,
                 intervals=tuple(

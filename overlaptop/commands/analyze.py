@@ -14,7 +14,7 @@ steps; without them, the whole trace is one.
 EPILOG = """\
 --json prints a line for each rank and step, as overlaptop --json does, and then one for each rank over the
 whole trace, from its first GPU activity to its last: {"type": "rank", "rank", "overlap", "comm_ns",
-"hidden_ns", "exposed_ns", "compute_ns", "copy_only_ns", "idle_ns", "compute_exact", "wait_ns",
+"hidden_ns", "exposed_ns", "compute_ns", "copy_only_ns", "idle_ns", "fused_ns", "compute_exact", "wait_ns",
 "transfer_ns", "unsplit_ns", "exposed_wait_ns", "exposed_transfer_ns", "late_rank"}.
 
 Waiting is told from transferring by comparing the traces of all ranks; null: nothing could be compared.
@@ -50,8 +50,8 @@ def run(words: list[str]) -> int:
         action="append",
         default=[],
         metavar="LANE=REGEX",
-        help="put GPU activities whose name matches into compute, comm or copy: comm=my_allreduce "
-        "(repeat it; the first match wins)",
+        help="put GPU activities whose name matches into compute, comm, copy, fused or idle: "
+        "comm=my_allreduce (repeat it; the first match wins)",
     )
     add_screen(parser)
     options = parser.parse_args(words)

@@ -95,7 +95,9 @@ def _table(job: TracedJob, *, by_hta: bool, ascii_only: bool) -> str:
     from overlaptop.console import once, trace_waits
     from overlaptop.console.table import Table
 
-    table = Table(["rank", "steps", "overlap", "exposed", "hidden", "compute", "comm", "copy only", "idle"])
+    fuses = any(whole.fused_ns for whole in job.whole)
+    parts = ["exposed", "hidden", "compute", "comm", *(["fused"] if fuses else []), "copy only", "idle"]
+    table = Table(["rank", "steps", "overlap", *parts])
     for summary, whole in zip(job.ranks, job.whole, strict=True):
         exact = summary.info.compute_exact
         table.add(
@@ -106,6 +108,7 @@ def _table(job: TracedJob, *, by_hta: bool, ascii_only: bool) -> str:
             text.bounded(text.duration(whole.hidden_ns), text.AT_MOST, exact=exact),
             text.bounded(text.duration(whole.compute_ns), text.AT_MOST, exact=exact),
             text.duration(whole.comm_ns),
+            *([text.duration(whole.fused_ns)] if fuses else []),
             text.duration(whole.copy_only_ns),
             text.duration(whole.idle_ns if exact else None),
         )

@@ -16,7 +16,7 @@ _STEP_TIMES = (
 )  # fmt: skip
 _STEP_DETAILS = (
     "launch_lead_ns", "comm_kernels_ns", "matched_ns", "captured", "link_tx_bytes", "link_rx_bytes",
-    "transitional", "cpu_ns", "loading_ns", "full_collections",
+    "transitional", "cpu_ns", "loading_ns", "full_collections", "fused_ns",
 )  # fmt: skip
 _WAIT_FIELDS = (
     "wait_ns", "transfer_ns", "unsplit_ns", "exposed_wait_ns", "exposed_transfer_ns", "late_rank",
@@ -184,7 +184,10 @@ def rank_record(
 
     Times are ns, ``overlap`` is a fraction, None without communication. ``compute_exact`` as in a step's.
     """
-    names = ("overlap", "comm_ns", "hidden_ns", "exposed_ns", "compute_ns", "copy_only_ns", "idle_ns")
+    names = (
+        "overlap", "comm_ns", "hidden_ns", "exposed_ns", "compute_ns", "copy_only_ns", "idle_ns",
+        "fused_ns",
+    )  # fmt: skip
     values = {name: getattr(whole, name) for name in names}
     fields = _wait_fields(rank, waits)
     return {"type": "rank", "rank": rank, **values, "compute_exact": compute_exact, **fields}

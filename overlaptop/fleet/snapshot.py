@@ -141,9 +141,9 @@ class Totals:
     """The job over a window of steps. None where nothing is known.
 
     One rule for all: times are the mean over ranks and steps, shares are of the sums over ranks and steps,
-    which is the same. ``speedup`` is ``(len C + len M) / step`` and ``attainable``
-    ``(len C + len M) / max(len C, len M)``, of the sums. Steps that a command disturbed are left out, what
-    was before a setting was changed, and steps in which the job stood still.
+    which is the same. ``speedup`` is ``(len C + len M + len F) / step`` and ``attainable``
+    ``(len C + len M + len F) / (max(len C, len M) + len F)``, of the sums. Steps that a command disturbed
+    are left out, what was before a setting was changed, and steps in which the job stood still.
     """
 
     step: int | None
@@ -168,6 +168,8 @@ class Totals:
     measured_step: int | None
     """The newest step that they are of, which is that of the ranks' rows; None where it is not the same on
     all ranks."""
+    fused_ns: int | None = None
+    """In kernels that compute and communicate in one."""
     waits: WaitTimes | None = None
     """How the ranks' communication splits, the mean over ``split_steps``; None where that is not known of
     each."""

@@ -27,7 +27,7 @@ STANDSTILL_NS, STANDSTILL_STEPS = 10_000_000_000, 5
 _IS_MEASURED = attrgetter("measured")
 _NUMBER = attrgetter("step")
 _WAITS = attrgetter(*(field.name for field in fields(WaitTimes)))
-_LANES = attrgetter("step_ns", "compute_ns", "comm_ns", "hidden_ns", "exposed_ns", "stall_ns")
+_LANES = attrgetter("step_ns", "compute_ns", "comm_ns", "hidden_ns", "exposed_ns", "stall_ns", "fused_ns")
 _MOST_SUMMED = {Window.SECONDS: 2048, Window.STEPS: 2048, Window.MINUTE: 8192}
 """Steps of all ranks together. The first is summed ten times a second."""
 _MOST_LOOKS, _MOST_READ = 64, 4096
@@ -58,10 +58,10 @@ def total(
     means = [_RankMean.of(each.view, each.measured) for each in recent if each.measured]
     lanes_ns = zip(*(_LANES(step) for each in recent for step in each.measured), strict=True)
     known_ns = [[value for value in values if value is not None] for values in lanes_ns]
-    steps_ns, computes_ns, comms_ns, hiddens_ns, exposeds_ns, stalls_ns = known_ns or ([],) * 6
-    compute_ns, comm_ns = sum(computes_ns), sum(comms_ns)
+    steps_ns, computes_ns, comms_ns, hiddens_ns, exposeds_ns, stalls_ns, fuseds_ns = known_ns or ([],) * 7
+    compute_ns, comm_ns, fused_ns = sum(computes_ns), sum(comms_ns), sum(fuseds_ns)
     leads_ns = [mean.launch_lead_ns for mean in means if mean.launch_lead_ns is not None]
-    busy_ns, longer_ns = compute_ns + comm_ns, max(compute_ns, comm_ns)
+    busy_ns, longer_ns = compute_ns + comm_ns + fused_ns, max(compute_ns, comm_ns) + fused_ns
     first_step = min((each.measured[-1].step for each in recent if each.measured), default=None)
     if window is Window.STEP:
         waits = [view.waits for view in counted if view.measured is not None]
@@ -75,6 +75,7 @@ def total(
         step_ns=_mean(step.step_ns for each in recent for step in each.all),
         overlap=sum(hiddens_ns) / comm_ns if comm_ns else None,
         exposed_ns=_mean(exposeds_ns),
+        fused_ns=_mean(fuseds_ns),
         stall_ns=_mean(stalls_ns),
         idle_ns=_mean(
             step.idle_ns

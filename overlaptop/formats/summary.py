@@ -16,7 +16,7 @@ from overlaptop.timeline.arrivals import Call
 from overlaptop.timeline.breakdown import break_down, stalls
 from overlaptop.timeline.collectives import ELEMENT_BYTES, group_title, kind_of, sum_where_known
 from overlaptop.timeline.lanes import Lane
-from overlaptop.timeline.spans import Spans, clip, coalesce, flatten, length_ns
+from overlaptop.timeline.spans import Spans, clip, coalesce, difference, flatten, length_ns, union
 from overlaptop.wire.bounds import MAX_INT64
 from overlaptop.wire.messages import CollectiveSpan, RankInfo, StepDetail, StepTotals
 
@@ -56,6 +56,7 @@ class Lanes:
     compute: Spans
     comm: Spans
     copy: Spans
+    fused: Spans
 
     def around(self, start_ns: int, end_ns: int) -> Lanes:
         """What meets ``[start_ns, end_ns)``, uncut: stalls want to know what reaches beyond it."""
@@ -65,13 +66,24 @@ class Lanes:
             stop = np.searchsorted(lane[:, 0], end_ns, side="left")
             return lane[first:stop]
 
-        return Lanes(meeting(self.compute), meeting(self.comm), meeting(self.copy))
+        return Lanes(*map(meeting, (self.compute, self.comm, self.copy, self.fused)))
+
+    def beside_fused(self) -> Lanes:
+        """The other lanes without what ran while a fused kernel did."""
+        compute, comm, copy = (
+            difference(lane, self.fused) for lane in (self.compute, self.comm, self.copy)
+        )
+        return Lanes(compute, comm, copy, self.fused)
+
+    def stalls(self, start_ns: int, end_ns: int) -> Spans:
+        """Where compute stood still at communication in ``[start_ns, end_ns)``: fused kernels compute."""
+        return stalls(start_ns, end_ns, union(self.compute, self.fused), self.comm)
 
 
 def summarize(traced: RankTrace, rank: int, job: str, *, detailed: bool = False) -> RankSummary:
     """Take one rank's trace apart, step by step and as a whole; `rank` is what it was found to be."""
     activities = traced.activities
-    lanes = Lanes(*(activities.spans(lane) for lane in (Lane.COMPUTE, Lane.COMM, Lane.COPY)))
+    lanes = Lanes(*map(activities.spans, (Lane.COMPUTE, Lane.COMM, Lane.COPY, Lane.FUSED)))
     found = find_steps(activities, traced.annotations)
     comm = _CommKernels(activities)
     whole = Step(WHOLE_TRACE, int(activities.start_ns[0]), int(activities.end_ns.max()), None)
@@ -120,7 +132,7 @@ def _device(traced: RankTrace) -> str:
 
 def _totals(step: Step, rank: int, lanes: Lanes, comm: _CommKernels) -> StepTotals:
     near = lanes.around(step.start_ns, step.end_ns)
-    parts = break_down(step.start_ns, step.end_ns, near.compute, near.comm, near.copy)
+    parts = break_down(step.start_ns, step.end_ns, near.compute, near.comm, near.copy, near.fused)
     begun = comm.begun_in(step)
     matched = [at for at in begun if comm.bytes_of(at) is not None]
     return StepTotals(
@@ -128,7 +140,7 @@ def _totals(step: Step, rank: int, lanes: Lanes, comm: _CommKernels) -> StepTota
         step=step.number,
         start_ns=step.start_ns,
         **asdict(parts),
-        stall_ns=length_ns(stalls(step.start_ns, step.end_ns, near.compute, near.comm)),
+        stall_ns=length_ns(near.stalls(step.start_ns, step.end_ns)),
         forward_ns=None,
         backward_ns=None,
         optimizer_ns=None,
@@ -143,6 +155,7 @@ def _totals(step: Step, rank: int, lanes: Lanes, comm: _CommKernels) -> StepTota
 
 def _detail(step: Step, rank: int, lanes: Lanes, comm: _CommKernels) -> StepDetail:
     near = lanes.around(step.start_ns, step.end_ns)
+    drawn = near.beside_fused()
 
     def flat(lane: Spans) -> tuple[int, ...]:
         clipped = clip(lane, step.start_ns, step.end_ns)
@@ -154,11 +167,12 @@ def _detail(step: Step, rank: int, lanes: Lanes, comm: _CommKernels) -> StepDeta
         start_ns=step.start_ns,
         step_ns=step.end_ns - step.start_ns,
         phases=(),
-        compute_spans_ns=flat(near.compute),
-        comm_spans_ns=flat(near.comm),
-        copy_spans_ns=flat(near.copy),
-        stall_spans_ns=flat(stalls(step.start_ns, step.end_ns, near.compute, near.comm)),
+        compute_spans_ns=flat(drawn.compute),
+        comm_spans_ns=flat(drawn.comm),
+        copy_spans_ns=flat(drawn.copy),
+        stall_spans_ns=flat(near.stalls(step.start_ns, step.end_ns)),
         collectives=tuple(comm.span(at, step.start_ns) for at in comm.begun_in(step)[:MAX_COLLECTIVES]),
+        fused_spans_ns=flat(drawn.fused),
     )
 
 

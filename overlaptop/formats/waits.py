@@ -51,7 +51,7 @@ class _OfRank:
     def times(self, summary: RankSummary, step: StepTotals) -> WaitTimes:
         """What the rank's communication in this step was."""
         end_ns = step.start_ns + step.step_ns
-        near = summary.lanes.around(step.start_ns, end_ns)
+        near = summary.lanes.around(step.start_ns, end_ns).beside_fused()
         first = int(np.searchsorted(self._reached_ns, step.start_ns, side="right"))
         stop = int(np.searchsorted(self._starts_ns, end_ns))
         met = (each for _, each in self._own[first:stop])

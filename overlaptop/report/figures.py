@@ -22,11 +22,13 @@ def totals_in_words(totals: Totals, *, exact: bool) -> dict[str, str]:
     """Each by its name, with its unit, and with its sign where it is a bound.
 
     ``exact``: every rank's source sees the gaps between kernels. Else compute is an upper bound, and so are
-    overlap and speed-up; exposed is a lower one, attainable may be off either way.
+    overlap and speed-up; exposed is a lower one, attainable may be off either way. ``fused`` is there only
+    where it is not 0.
     """
     return {
         "overlap": bounded(percent(totals.overlap), AT_MOST, exact=exact),
         "exposed": bounded(duration(totals.exposed_ns), AT_LEAST, exact=exact),
+        **({"fused": duration(totals.fused_ns)} if totals.fused_ns else {}),
         "stall": duration(totals.stall_ns),
         "idle": duration(totals.idle_ns) if exact or totals.idle_ns is not None else "not seen",
         "speed-up": bounded(ratio(totals.speedup), AT_MOST, exact=exact),

@@ -93,7 +93,8 @@ def _per(snapshot: Snapshot) -> str:
 def _left_to_win(snapshot: Snapshot, why: str) -> Headline:
     figures = totals_in_words(snapshot.totals, exact=all_see_gaps(snapshot.ranks))
     exposed = f"{figures['exposed']} {_per(snapshot)}" if snapshot.totals.exposed_ns else "nothing"
-    gain = f"{exposed} is exposed; speed-up {figures['speed-up']}"
+    fused = f", {figures['fused']} fused" if "fused" in figures else ""
+    gain = f"{exposed} is exposed{fused}; speed-up {figures['speed-up']}"
     return Headline(
         f"{why}{': ' * bool(why)}{gain}, {figures['attainable']} attainable",
         f"{gain} of {figures['attainable']}",

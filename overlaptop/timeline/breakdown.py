@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from overlaptop.timeline.spans import Spans, clip, difference, from_pairs, length_ns, union
+from overlaptop.timeline.spans import Spans, clip, difference, empty, from_pairs, length_ns, union
 
 NO_LEAD = 0.02
 """A launch lead below this share of the step is none: the GPU waits for each launch."""
@@ -18,14 +18,15 @@ MUCH_IDLE = 0.05
 class Breakdown:
     """Where the time of one step went.
 
-    ``hidden + exposed + compute_only + copy_only + idle == step``, exactly.
+    ``hidden + exposed + compute_only + copy_only + idle + fused == step``, exactly. While a kernel ran that
+    computes and communicates in one, what ran beside it counts in no other part.
     """
 
     step_ns: int
     compute_ns: int
-    """Time in which compute ran, whatever else did."""
+    """Time in which compute ran, whatever else did but fused kernels."""
     comm_ns: int
-    """Time in which communication ran, whatever else did."""
+    """Time in which communication ran, whatever else did but fused kernels."""
     hidden_ns: int
     """Communication with compute beside it."""
     exposed_ns: int
@@ -34,6 +35,8 @@ class Breakdown:
     copy_only_ns: int
     """Copies with neither compute nor communication beside them."""
     idle_ns: int
+    fused_ns: int = 0
+    """Kernels that compute and communicate in one: neither hidden nor exposed."""
 
     @property
     def overlap(self) -> float | None:
@@ -44,41 +47,51 @@ class Breakdown:
 
     @property
     def speedup(self) -> float | None:
-        """``(compute + comm) / step``: how much faster than one after the other, without gaps.
+        """``(compute + comm + fused) / step``: how much faster than one after the other, without gaps; what
+        fused kernels save in themselves is not known.
 
         Below 1 where the step is mostly copies and idle time; None where nothing ran.
         """
-        busy_ns = self.compute_ns + self.comm_ns
+        busy_ns = self.compute_ns + self.comm_ns + self.fused_ns
         if busy_ns == 0:
             return None
         return busy_ns / self.step_ns
 
     @property
     def attainable(self) -> float | None:
-        """``(compute + comm) / max(compute, comm)``: the speed-up of perfect overlap, in [1, 2].
+        """``(compute + comm + fused) / (max(compute, comm) + fused)``: the speed-up of perfect overlap, in
+        [1, 2].
 
         None where nothing ran.
         """
-        longer_ns = max(self.compute_ns, self.comm_ns)
+        longer_ns = max(self.compute_ns, self.comm_ns) + self.fused_ns
         if longer_ns == 0:
             return None
-        return (self.compute_ns + self.comm_ns) / longer_ns
+        return (self.compute_ns + self.comm_ns + self.fused_ns) / longer_ns
 
 
-def break_down(start_ns: int, end_ns: int, compute: Spans, comm: Spans, copy: Spans) -> Breakdown:
+def break_down(
+    start_ns: int, end_ns: int, compute: Spans, comm: Spans, copy: Spans, fused: Spans | None = None
+) -> Breakdown:
     """Take the step ``[start_ns, end_ns)`` apart.
 
     The lanes are (n, 2) arrays of ns on the same clock; they need not be canonical, and what lies
-    outside the step does not count.
+    outside the step does not count. `fused`: kernels that compute and communicate; None: there were none.
 
     Raises:
         ValueError: the step ends before it starts.
     """
     if end_ns < start_ns:
         raise ValueError(f"a step cannot end before it starts: [{start_ns}, {end_ns})")
-    in_compute, in_comm, in_copy = (
-        clip(from_pairs(lane), start_ns, end_ns) for lane in (compute, comm, copy)
+    in_compute, in_comm, in_copy, in_fused = (
+        clip(from_pairs(lane), start_ns, end_ns)
+        for lane in (compute, comm, copy, empty() if fused is None else fused)
     )
+    if len(in_fused):
+        in_compute, in_comm, in_copy = (
+            difference(lane, in_fused) for lane in (in_compute, in_comm, in_copy)
+        )
+    fused_ns = length_ns(in_fused)
     step_ns = end_ns - start_ns
     compute_ns = length_ns(in_compute)
     comm_ns = length_ns(in_comm)
@@ -94,7 +107,8 @@ def break_down(start_ns: int, end_ns: int, compute: Spans, comm: Spans, copy: Sp
         exposed_ns=comm_ns - hidden_ns,
         compute_only_ns=compute_ns - hidden_ns,
         copy_only_ns=copy_only_ns,
-        idle_ns=step_ns - busy_ns - copy_only_ns,
+        idle_ns=step_ns - busy_ns - copy_only_ns - fused_ns,
+        fused_ns=fused_ns,
     )
 
 

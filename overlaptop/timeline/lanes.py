@@ -16,19 +16,25 @@ from typing import Literal, TypeAlias
 
 
 class Lane(StrEnum):
-    """What a span is. Any kernel that is not known to communicate computes."""
+    """What a span is. Any kernel that is not known by its name computes."""
 
     COMPUTE = "compute"
     COMM = "comm"
     COPY = "copy"
     """Host-device and device-local copies and memsets."""
+    FUSED = "fused"
+    """Kernels that compute and communicate in one: what of it hides what cannot be told from outside."""
+    IDLE = "idle"
+    """Kernels that only let time pass: nothing runs in them."""
 
 
 Kind: TypeAlias = Literal["kernel", "memcpy", "peer_memcpy", "memset"]
 
 _LANE_OF_KIND: dict[Kind, Lane] = {
     "memcpy": Lane.COPY,
-    "peer_memcpy": Lane.COMM,  # over NVLink or PCIe to another GPU
+    # Over NVLink or PCIe to another GPU: symmetric memory's chunks, and NCCL's copy-engine collectives,
+    # which launch no kernel (cudaMemcpyBatchAsync in its src/ce_coll.cc).
+    "peer_memcpy": Lane.COMM,
     "memset": Lane.COPY,
 }
 
@@ -51,12 +57,42 @@ _COMM_KERNELS = (
     r"deep_ep::elastic::(?:(?:hybrid_)?(?:dispatch|combine)|barrier|engram_fetch|pp_)(?!\w*epilogue)",
     r"hybrid_ep::(?:dispatch|combine)_kernel",
     r"nvshmem|rocshmem|\w+_on_stream_kernel",
-    # TransformerEngine
+    # TransformerEngine's user buffers (common/comm_gemm_overlap/userbuffers/userbuffers.cu): they move
+    # chunks beside products that are cuBLAS's own kernels, so nothing is fused there
     r"k?userbuffers_",
 )
-_COMM_KERNEL = re.compile(
-    "(?<![A-Za-z_])(?:" + "|".join(_COMM_KERNELS).replace("::", r"(?:::|L?\d+)") + ")"
+# A product and its transfer in one kernel. Reductions with a norm behind them (allreduce_fusion_kernel) are
+# not: what they compute takes no time of its own.
+_FUSED_KERNELS = (
+    # Flux, class names of its src/ag_gemm, src/gemm_rs, src/moe_ag_scatter and src/moe_gather_rs
+    r"Sm90(?:AG|RS)GemmUniversal|Sm80AGGemmWithEpilogueVisitor|Sm89AGGemmWithAbsMax",
+    r"VisitorAuxStoreScatter(?:InterNode)?|Sm90AuxStoreReduceScatter|Sm90AGScatterGemmArrayUniversal",
+    r"GatherRSGemmGroupedWithAbsMax",
+    # and of 2024, as its issue 7 shows one: all but CommNone and AllGather (a product alone), flux.h
+    r"CommOpEnum(?:\)|E)[2-9]",
+    # torch.ops.symm_mem._async_input_mm: test_symmetric_memory.py of torch looks for it in a profile
+    r"PersistentAsyncInputScheduler",
+    # Triton-distributed, python/triton_dist/kernels: they wait for each tile, or write it to its peer
+    r"kernel_consumer_gemm|kernel_gemm_rs_producer",
+    # DeepGEMM, deep_gemm/impls/sm*_mega_moe.cuh: dispatch, both products and combine
+    r"sm\d+_\w*mega_moe_impl",
 )
+# at::cuda::spin_kernel is torch.cuda._sleep (ATen/native/cuda/Sleep.cu), with which symmetric memory's
+# pipelines put two streams in order.
+_IDLE_KERNEL = re.compile(r"at(?:::|\d)cuda.*?spin_kernel")
+
+
+def _any_of(patterns: Iterable[str]) -> re.Pattern[str]:
+    """What finds an identifier that begins like one of these, in mangled names too."""
+    return re.compile("(?<![A-Za-z_])(?:" + "|".join(patterns).replace("::", r"(?:::|L?\d+)") + ")")
+
+
+_LANE_OF_KERNEL = (
+    (Lane.FUSED, _any_of(_FUSED_KERNELS)),
+    (Lane.COMM, _any_of(_COMM_KERNELS)),
+    (Lane.IDLE, _IDLE_KERNEL),
+)
+"""The first that matches counts: a fused kernel's arguments may mention what it is made of."""
 
 _NAMES_CACHED = 4096
 
@@ -106,4 +142,4 @@ class LaneRules:
                 return rule.lane
         if kind != "kernel":
             return _LANE_OF_KIND[kind]
-        return Lane.COMM if _COMM_KERNEL.search(name) else Lane.COMPUTE
+        return next((lane for lane, known in _LANE_OF_KERNEL if known.search(name)), Lane.COMPUTE)

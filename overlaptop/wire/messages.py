@@ -96,7 +96,7 @@ class RankInfo(Message, frozen=True, tag=1):
 class StepTotals(Message, frozen=True, tag=2):
     """One rank's finished step. Times in ns; the lane totals are None in a step measured without them.
 
-    ``hidden + exposed + compute_only + copy_only + idle == step`` to the nanosecond.
+    ``hidden + exposed + compute_only + copy_only + idle + fused == step`` to the nanosecond.
     """
 
     rank: Rank
@@ -149,6 +149,9 @@ class StepTotals(Message, frozen=True, tag=2):
     """What that thread spent in a DataLoader's ``next``."""
     full_collections: Count | None = None
     """Python's garbage collections of the oldest generation."""
+    fused_ns: DurationNs | None = None
+    """Kernels that compute and communicate in one. None also from agents that know of none: they count as
+    compute there."""
 
     @property
     def disturbed(self) -> bool:
@@ -169,7 +172,10 @@ class StepTotals(Message, frozen=True, tag=2):
 
     def inconsistency(self) -> str:
         """As Part says: a part that is longer than the whole."""
-        parts = (self.hidden_ns, self.exposed_ns, self.compute_only_ns, self.copy_only_ns, self.idle_ns)
+        parts = (
+            self.hidden_ns, self.exposed_ns, self.compute_only_ns, self.copy_only_ns, self.idle_ns,
+            self.fused_ns,
+        )  # fmt: skip
         if sum(part or 0 for part in parts) > self.step_ns:
             return f"its parts are longer than the {self.step_ns} ns of the step"
         if any((lane or 0) > self.step_ns for lane in (self.compute_ns, self.comm_ns, self.stall_ns)):
@@ -223,10 +229,15 @@ class StepDetail(Message, frozen=True, tag=3):
     copy_spans_ns: Spans
     stall_spans_ns: Spans
     collectives: Annotated[tuple[CollectiveSpan, ...], Meta(max_length=MAX_COLLECTIVES)]
+    fused_spans_ns: Spans = ()
+    """Kernels that compute and communicate; the other lanes hold nothing of what ran beside them."""
 
     def inconsistency(self) -> str:
         """As Part says: a span without its end."""
-        lanes = (self.compute_spans_ns, self.comm_spans_ns, self.copy_spans_ns, self.stall_spans_ns)
+        lanes = (
+            self.compute_spans_ns, self.comm_spans_ns, self.copy_spans_ns, self.stall_spans_ns,
+            self.fused_spans_ns,
+        )  # fmt: skip
         odd = any(len(lane) % 2 for lane in lanes)
         return "expected pairs of start and end, not an odd number of numbers" if odd else ""
 

@@ -17,7 +17,7 @@ from .running import LEAVE_ALTERNATE_SCREEN, Terminal, records, run_code, run_he
 
 RANK_KEYS = [
     "type", "rank", "overlap", "comm_ns", "hidden_ns", "exposed_ns", "compute_ns", "copy_only_ns",
-    "idle_ns", "compute_exact", "wait_ns", "transfer_ns", "unsplit_ns", "exposed_wait_ns",
+    "idle_ns", "fused_ns", "compute_exact", "wait_ns", "transfer_ns", "unsplit_ns", "exposed_wait_ns",
     "exposed_transfer_ns", "late_rank",
 ]  # fmt: skip
 

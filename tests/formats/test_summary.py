@@ -25,6 +25,31 @@ def copy(ts, dur):
     return kernel(ts, dur, "Memcpy HtoD (Pinned -> Device)", cat="gpu_memcpy", stream=9)
 
 
+def flux(ts, dur):
+    return kernel(ts, dur, "void cutlass::device_kernel<cutlass::gemm::kernel::Sm90AGGemmUniversal<X> >()")
+
+
+def test_a_job_of_fused_kernels_has_fused_time_and_what_ran_beside_them_counts_nowhere_else():
+    found = summary_of(kernel(0, 20), flux(20, 50), nccl(60, 30))
+    whole = found.whole
+    assert (whole.fused_ns, whole.compute_ns, whole.comm_ns) == (50 * US, 20 * US, 20 * US)
+    assert (whole.hidden_ns, whole.exposed_ns, whole.stall_ns) == (0, 20 * US, 20 * US)
+    detail = found.details[0]
+    assert (detail.fused_spans_ns, detail.comm_spans_ns) == ((20 * US, 70 * US), (70 * US, 90 * US))
+    # Compute did not wait for communication that goes on beside a fused kernel.
+    assert summary_of(nccl(0, 30), flux(20, 50)).whole.stall_ns == 0
+
+
+def test_products_in_chunks_beside_peer_copies_and_barriers_are_compute_and_communication():
+    """As symmetric memory and NCCL's copy-engine collectives run."""
+    peer = kernel(10, 20, "Memcpy PtoP (Device -> Device)", cat="gpu_memcpy", stream=9)
+    barrier = kernel(30, 5, "c10d::symmetric_memory::barrier_kernel(unsigned int**)", stream=9)
+    spin = kernel(35, 10, "at::cuda::(anonymous namespace)::spin_kernel(long)")
+    whole = summary_of(kernel(0, 20), peer, barrier, spin, kernel(45, 5)).whole
+    assert (whole.compute_ns, whole.comm_ns, whole.hidden_ns) == (25 * US, 25 * US, 10 * US)
+    assert (whole.idle_ns, whole.fused_ns) == (10 * US, 0)
+
+
 def test_each_step_is_cut_out_of_the_whole_and_the_rest_counts_in_the_whole_only():
     found = summary_of(
         kernel(0, 50), nccl(40, 110),
@@ -111,7 +136,9 @@ def test_each_step_and_the_whole_trace_are_there_in_detail():
 
 @given(
     st.lists(
-        st.tuples(st.integers(0, 10**6), st.integers(0, 10**5), st.sampled_from((kernel, nccl, copy))),
+        st.tuples(
+            st.integers(0, 10**6), st.integers(0, 10**5), st.sampled_from((kernel, nccl, copy, flux))
+        ),
         min_size=1,
         max_size=40,
     ),
@@ -123,7 +150,7 @@ def test_a_step_is_the_sum_of_its_parts_to_the_nanosecond(activities, marks):
     found = summary_of(*events)
     for step in found.steps:
         parts = (step.hidden_ns, step.exposed_ns, step.compute_only_ns, step.copy_only_ns, step.idle_ns)
-        assert sum(parts) == step.step_ns > 0
+        assert sum(parts) + step.fused_ns == step.step_ns > 0
         assert min(parts) >= 0
         assert 0 <= step.stall_ns <= step.exposed_ns
     starts = [start_ns for start_ns, _, _ in activities]

@@ -10,12 +10,13 @@ from overlaptop.timeline.spans import empty, flatten, from_pairs
 from .strategies import offsets_ns, origins_ns, raw_pairs, shifted, ticks
 
 
-def swept(start_ns, end_ns, compute, comm, copy):
+def swept(start_ns, end_ns, compute, comm, copy, fused):
     """The breakdown by looking at every ns of the step on its own."""
-    step = set(range(start_ns, end_ns))
+    whole = set(range(start_ns, end_ns))
+    step = whole - ticks(fused)
     in_compute, in_comm, in_copy = (ticks(lane) & step for lane in (compute, comm, copy))
     return Breakdown(
-        step_ns=len(step),
+        step_ns=len(whole),
         compute_ns=len(in_compute),
         comm_ns=len(in_comm),
         hidden_ns=len(in_compute & in_comm),
@@ -23,15 +24,16 @@ def swept(start_ns, end_ns, compute, comm, copy):
         compute_only_ns=len(in_compute - in_comm),
         copy_only_ns=len(in_copy - in_compute - in_comm),
         idle_ns=len(step - in_compute - in_comm - in_copy),
+        fused_ns=len(whole & ticks(fused)),
     )
 
 
-@given(offsets_ns, offsets_ns, raw_pairs, raw_pairs, raw_pairs, origins_ns)
+@given(offsets_ns, offsets_ns, raw_pairs, raw_pairs, raw_pairs, raw_pairs, origins_ns)
 def test_a_breakdown_is_what_a_sweep_of_every_ns_finds(
-    edge_ns, other_edge_ns, compute, comm, copy, origin_ns
+    edge_ns, other_edge_ns, compute, comm, copy, fused, origin_ns
 ):
     start_ns, end_ns = sorted((edge_ns, other_edge_ns))
-    lanes = (compute, comm, copy)
+    lanes = (compute, comm, copy, fused)
     found = break_down(
         start_ns + origin_ns, end_ns + origin_ns, *(shifted(lane, origin_ns) for lane in lanes)
     )
@@ -56,6 +58,17 @@ def test_overlap_is_the_hidden_fraction_of_communication():
     assert found.overlap == pytest.approx(15 / 35)
     assert found.speedup == pytest.approx(95 / 100)
     assert found.attainable == pytest.approx(95 / 60)
+
+
+def test_a_fused_kernel_is_neither_hidden_nor_exposed_and_counts_once_in_the_speed_up():
+    fused, beside = from_pairs([(20, 50)]), from_pairs([(40, 80)])
+    found = break_down(0, 100, from_pairs([(0, 20), (60, 70)]), beside, empty(), fused)
+    assert (found.fused_ns, found.hidden_ns, found.exposed_ns, found.idle_ns) == (30, 10, 20, 20)
+    assert found.overlap == pytest.approx(10 / 30)
+    assert found.speedup == pytest.approx((30 + 30 + 30) / 100)
+    assert found.attainable == pytest.approx((30 + 30 + 30) / (30 + 30))
+    alone = break_down(0, 100, empty(), empty(), empty(), fused)
+    assert (alone.overlap, alone.speedup, alone.attainable) == (None, 0.3, 1.0)
 
 
 def test_no_ratio_is_made_up_for_a_step_without_communication_or_in_which_nothing_ran():

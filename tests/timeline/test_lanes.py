@@ -30,6 +30,7 @@ COMMUNICATES = (
     "barrier_on_stream_kernel_threadgroup(int, int)",
     "void userbuffers_fp16_sum_inplace_gpu_rw_ag<8>(int, int, int, int, int, int, int, void**)",
     "kuserbuffers_pushsend(int*, int*, int4*, int4*, int)",
+    "kuserbuffers_pushsendrecv_multiatomic(int*, int*, int4*, int4*, int*, int*, int, int, int)",
     # the same as CUPTI hands them over
     "_Z40ncclDevKernel_AllReduce_Sum_bf16_RING_LL24ncclDevKernelArgsStorageILm4096EE",
     "_ZN4vllm26cross_device_reduce_1stageI13__nv_bfloat16Li8EEEvPNS_8RankDataENS_11RankSignalsE",
@@ -38,7 +39,35 @@ COMMUNICATES = (
     "_ZN4c10d16symmetric_memoryL14barrier_kernelEPPjiiim",
 )
 
+FUSED = (
+    # Flux: today's products with their all-gather or reduce-scatter, Hopper's and Ampere's, and 2024's
+    "void cutlass::device_kernel<cutlass::gemm::kernel::Sm90AGGemmUniversal<cute::tuple<int> >>()",
+    "_ZN7cutlass13device_kernelINS_4gemm6kernel19Sm90RSGemmUniversalIN4cute5tupleIJiiiEEEEEEEvNT_6ParamsE",
+    "void cutlass::Kernel2<cutlass::gemm::kernel::GemmkWithVisitor<cutlass::epilogue::threadblock::"
+    "VisitorAuxStoreScatter<float> >>(Params)",
+    "void cutlass::Kernel2<bytedance::flux::FluxGemmKernel<bytedance::flux::GemmMeta<"
+    "cute::C<(bytedance::flux::CommOpEnum)2> > > >(Params)",
+    # torch's own
+    "void cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversal<cute::tuple<int>, Mainloop, "
+    "Epilogue, cutlass::gemm::PersistentAsyncInputScheduler<Schedule> > >(Params)",
+    "kernel_consumer_gemm_persistent",
+    "kernel_gemm_rs_producer_fuse_scatter",
+    "void deep_gemm::sm100_fp8_fp4_mega_moe_impl<8192u, 7168u>(void*, int*, unsigned int)",
+    "_ZN9deep_gemm27sm100_fp8_fp4_mega_moe_implILj8192EEEvPvPij",
+)
+
+SPINS = (
+    "at::cuda::(anonymous namespace)::spin_kernel(long)",
+    "_ZN2at4cuda12_GLOBAL__N_111spin_kernelEl",
+    "_ZN2at4cuda55_GLOBAL__N__c8e2a0b1_8_Sleep_cu_8f7a3b2c_1234511spin_kernelEl",
+)
+
 COMPUTES = (
+    # products that only a library of fused ones is behind
+    "void cutlass::Kernel2<bytedance::flux::FluxGemmKernel<bytedance::flux::GemmMeta<"
+    "cute::C<(bytedance::flux::CommOpEnum)0> > > >(Params)",
+    "nvjet_tst_128x256_64x4_1x2_h_bz_coopA_NNT",
+    "my_spin_kernel(int)",
     # Inductor names what it fuses after the operations that the code came from
     "triton_poi_fused_add_all_reduce_4",
     "triton_red_fused__wait_tensor_all_gather_into_tensor_native_layer_norm_2",
@@ -58,6 +87,16 @@ COMPUTES = (
 @pytest.mark.parametrize("name", COMMUNICATES)
 def test_a_kernel_of_a_communication_library_is_communication(name):
     assert LaneRules().lane(name, "kernel") is Lane.COMM
+
+
+@pytest.mark.parametrize("name", FUSED)
+def test_a_product_and_its_transfer_in_one_kernel_are_fused(name):
+    assert LaneRules().lane(name, "kernel") is Lane.FUSED
+
+
+@pytest.mark.parametrize("name", SPINS)
+def test_a_kernel_that_only_lets_time_pass_is_idle_time(name):
+    assert LaneRules().lane(name, "kernel") is Lane.IDLE
 
 
 @pytest.mark.parametrize("name", COMPUTES)
@@ -107,7 +146,7 @@ def test_the_users_rules_come_first_and_the_first_that_matches_wins():
         ("my_allreduce", "LANE=REGEX"),
         ("comm=", "LANE=REGEX"),
         ("", "LANE=REGEX"),
-        ("network=x", "unknown lane 'network'.*compute, comm, copy"),
+        ("network=x", "unknown lane 'network'.*compute, comm, copy, fused"),
         ("comm=(", "not a regular expression"),
     ],
 )

@@ -26,14 +26,14 @@ def painted(line):
     return cells
 
 
-@given(st.lists(st.integers(0, 1000), min_size=5, max_size=5).filter(any), st.integers(1, 160))
+@given(st.lists(st.integers(0, 1000), min_size=6, max_size=6).filter(any), st.integers(1, 160))
 def test_a_bar_is_exactly_as_wide_as_its_room(lengths, width):
     for textured in (False, True):
         bar = stacked_bar(list(zip(KEYS, lengths, strict=True)), sum(lengths), width, textured=textured)
         assert line_width(bar) == width
 
 
-@given(st.lists(st.integers(8, 1000), min_size=5, max_size=5), st.integers(80, 200))
+@given(st.lists(st.integers(8, 1000), min_size=6, max_size=6), st.integers(80, 200))
 def test_each_part_takes_its_share_of_the_bar_to_an_eighth_at_each_edge(lengths, width):
     total = sum(lengths)
     bar = stacked_bar(list(zip(KEYS, lengths, strict=True)), total, width, textured=False)

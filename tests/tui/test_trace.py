@@ -12,7 +12,7 @@ from overlaptop.formats.job import analyze
 from overlaptop.timeline.lanes import LaneRules
 from tests.formats.traces import kernel, small_job, write
 
-from .fakes import opened, running_job, screen_lines, screen_text
+from .fakes import line_of, opened, running_job, screen_lines, screen_of, screen_text
 
 DATA = Path(__file__).parent.parent / "formats" / "data"
 
@@ -43,6 +43,20 @@ async def test_the_dashboard_shows_the_trace_and_stands_still(tmp_path: Path) ->
         assert "pid" not in screen_text(app).splitlines()[1]
         await pilot.press("q")
     assert app.return_code == 0
+
+
+async def test_fused_kernels_have_a_glyph_figures_and_a_legend_and_other_traces_have_none(
+    tmp_path: Path,
+) -> None:
+    flux = "void cutlass::device_kernel<cutlass::gemm::kernel::Sm90RSGemmUniversal<X> >()"
+    fused = write(tmp_path / "fused.json", kernel(0, 20), kernel(20, 60, flux), kernel(80, 20))
+    screen = await screen_of(trace_of(fused), ascii=True, size=(100, 40))
+    for row in (" compute  ", " comm  "):
+        assert re.search(r"%{40,}", line_of(screen, row))
+    for words in ("%% fused", "fused 60.0 us", "nothing is exposed, 60.0 us fused"):
+        assert words in screen
+    fused.unlink()
+    assert " fused " not in await screen_of(trace_of(small_job(tmp_path)), ascii=True, size=(100, 40))
 
 
 async def test_each_step_can_be_turned_to_and_the_whole_trace_comes_before_the_first(

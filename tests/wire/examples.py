@@ -68,9 +68,9 @@ def values_of(declared):
 @st.composite
 def allowed_steps(draw):
     """Parts that make the step; its lanes are what they say of it, or are not known."""
-    most = MAX_DURATION_NS // 5
-    hidden, exposed, compute_only, copy_only, idle = (draw(st.integers(0, most)) for _ in range(5))
-    step_ns = max(1, hidden + exposed + compute_only + copy_only + idle)
+    most = MAX_DURATION_NS // 6
+    hidden, exposed, compute_only, copy_only, idle, fused = (draw(st.integers(0, most)) for _ in range(6))
+    step_ns = max(1, hidden + exposed + compute_only + copy_only + idle + fused)
     lanes = {
         "compute_ns": st.just(hidden + compute_only),
         "comm_ns": st.just(hidden + exposed),
@@ -79,6 +79,7 @@ def allowed_steps(draw):
         "compute_only_ns": st.just(compute_only),
         "copy_only_ns": st.just(copy_only),
         "idle_ns": st.just(idle),
+        "fused_ns": st.just(fused),
         "stall_ns": st.integers(0, step_ns),
     }
     if draw(st.booleans()):

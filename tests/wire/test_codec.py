@@ -212,6 +212,7 @@ def test_what_is_out_of_bounds_is_refused_by_its_fields_name(message, field, val
     ("message", "changed", "words"),
     [
         (STEP, {"idle_ns": 5}, "StepTotals: its parts are longer than the 5 ns of the step"),
+        (STEP, {"fused_ns": 3}, "StepTotals: its parts are longer than the 5 ns of the step"),
         (STEP, {"stall_ns": 6}, "StepTotals: a lane is longer than the 5 ns of the step"),
         (
             STEP,
@@ -219,6 +220,7 @@ def test_what_is_out_of_bounds_is_refused_by_its_fields_name(message, field, val
             "StepTotals: more communication is hidden",
         ),
         (DETAIL, {"compute_spans_ns": (1, 2, 3)}, "odd number"),
+        (DETAIL, {"fused_spans_ns": (1,)}, "odd number"),
         (COMMAND, {"name": "rm"}, "Command: there is no such command; there is: capture"),
         (COMMAND, {"arguments": (("steps", 101),)}, "Command: steps must be from 1 to 100, not 101"),
         (COMMAND, {"arguments": (("steps", 5), ("steps", 6))}, "capture takes exactly"),

@@ -14,7 +14,7 @@ EIGHTHS = " ▏▎▍▌▋▊▉█"
 LEVELS = " ▁▂▃▄▅▆▇█"
 TEXTURES = {
     "compute": "█", "hidden": "▓", "hidden_waiting": "▒", "exposed": "░", "waiting": "~", "copy": "▞",
-    "idle": "·", "stall": "x",
+    "fused": "%", "idle": "·", "stall": "x",
 }  # fmt: skip
 """The glyph of each kind of piece where colours cannot tell them apart; keys are those of the colours."""
 

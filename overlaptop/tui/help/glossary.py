@@ -82,10 +82,11 @@ WORDS = (
         "disagree, or their clocks are not known well enough",
         _STEPS,
     ),
-    Word("step", "compute only + hidden + exposed + copy only + idle, to the nanosecond", _FIGURES),
+    Word("step", "compute only + hidden + exposed + fused + copy only + idle, to the nanosecond", _FIGURES),
     Word(
         "speed-up",
-        "(compute + communication) / step: what was gained over running one after the other",
+        "(compute + communication) / step: what was gained over running one after the other. Fused "
+        "kernels count once",
         (OVERVIEW,),
     ),
     Word(

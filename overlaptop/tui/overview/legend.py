@@ -7,6 +7,7 @@ from overlaptop.tui.timeline.parts import (
     COMPUTE,
     COPY,
     EXPOSED,
+    FUSED,
     HIDDEN,
     HIDDEN_WAITING,
     IDLE,
@@ -25,7 +26,8 @@ class Legend(JobView):
         textured, gap = self.look.textured, "   " if width >= 70 else "  "
         items = []
         waiting = (WAITING,) if self.state.waits is not None else ()
-        for part in (COMPUTE, HIDDEN, EXPOSED, *waiting, COPY, IDLE, STALL):
+        fused = (FUSED,) if self.state.snapshot.totals.fused_ns else ()
+        for part in (COMPUTE, HIDDEN, EXPOSED, *waiting, *fused, COPY, IDLE, STALL):
             word = part.word.removesuffix(" only") if width < 70 else part.word
             beside = HIDDEN_WAITING if part is WAITING else part
             swatch = [

@@ -69,6 +69,7 @@ def total_items(state: ViewState, width: int) -> list[Item]:
     return [
         item("overlap", figures["overlap"], 8, overlap_ink(totals.overlap, bold=True)),
         item("exposed", figures["exposed"], 8, BOLD, *_exposed_parts(state, width)),
+        *([item("fused", figures["fused"], 8)] if "fused" in figures else []),
         *([item("stall", figures["stall"], 7)] if any(map(stalls_apart, ranks)) else []),
         *_knob(state),
         *([known_idle] if seen else []),

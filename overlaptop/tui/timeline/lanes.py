@@ -31,9 +31,9 @@ class Lanes:
 
     detail: StepDetail
     compute: tuple[Piece, ...]
-    """Compute, and the stalls in its gaps."""
+    """Compute, kernels that also communicate, and the stalls in the gaps."""
     comm: tuple[Piece, ...]
-    """Hidden and exposed communication, and of both what was waiting."""
+    """Hidden and exposed communication, and of both what was waiting; and kernels that also compute."""
     copy: tuple[Piece, ...]
     hidden_ns: tuple[int, ...]
     """Of each collective, in order: how much of it ran beside compute."""
@@ -54,20 +54,24 @@ def lanes_of(detail: StepDetail, collectives: Sequence[Collective] = ()) -> Lane
     def from_flat(flat: Sequence[int]) -> Spans:
         return spans.from_pairs([(flat[i], flat[i + 1]) for i in range(0, len(flat) - 1, 2)])
 
-    compute, comm = from_flat(detail.compute_spans_ns), from_flat(detail.comm_spans_ns)
-    stall = spans.difference(from_flat(detail.stall_spans_ns), compute)
+    fused = from_flat(detail.fused_spans_ns)
+    compute, comm = (  # as they are sent, small gaps are closed
+        spans.difference(from_flat(lane), fused) for lane in (detail.compute_spans_ns, detail.comm_spans_ns)
+    )
+    stall = spans.difference(from_flat(detail.stall_spans_ns), spans.union(compute, fused))
     start_ns = detail.start_ns
     waits = waiting(detail.rank, comm + start_ns, collectives, start_ns, start_ns + detail.step_ns)
     wait = waits.wait - start_ns
     hidden, exposed = spans.intersection(comm, compute), spans.difference(comm, compute)
     return Lanes(
         detail=detail,
-        compute=_pieces((compute, "compute"), (stall, "stall")),
+        compute=_pieces((compute, "compute"), (fused, "fused"), (stall, "stall")),
         comm=_pieces(
             (spans.difference(hidden, wait), "hidden"),
             (spans.intersection(hidden, wait), "hidden_waiting"),
             (spans.difference(exposed, wait), "exposed"),
             (spans.intersection(exposed, wait), "waiting"),
+            (fused, "fused"),
         ),
         copy=_pieces((from_flat(detail.copy_spans_ns), "copy")),
         hidden_ns=tuple(

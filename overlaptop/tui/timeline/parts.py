@@ -1,4 +1,4 @@
-"""The five parts of a step and the lanes of its timeline: order, words, colours, glyphs."""
+"""The parts of a step and the lanes of its timeline: order, words, colours, glyphs."""
 
 from __future__ import annotations
 
@@ -26,13 +26,16 @@ COMPUTE = StepPart("compute", "compute only", "kernels ran, no communication bes
 HIDDEN = StepPart("hidden", "hidden", "communication that ran while compute ran")
 EXPOSED = StepPart("exposed", "exposed", "communication with no compute beside it")
 COPY = StepPart("copy", "copy only", "only host-device or device-local copies ran")
+FUSED = StepPart(
+    "fused", "fused", "kernels that compute and communicate in one: neither hidden nor exposed"
+)
 IDLE = StepPart("idle", "idle", "nothing ran")
 STALL = StepPart("stall", "stall", "compute stood still at a wait for communication")
 WAITING = StepPart(
     "waiting", "waiting", "of communication: the time until the late rank came; no byte moves"
 )
 HIDDEN_WAITING = StepPart("hidden_waiting", "waiting", "the same, beside compute: it costs nothing")
-STEP_PARTS = (COMPUTE, HIDDEN, EXPOSED, COPY, IDLE)
+STEP_PARTS = (COMPUTE, HIDDEN, EXPOSED, FUSED, COPY, IDLE)
 PARTS = {part.key: part for part in (*STEP_PARTS, STALL, WAITING, HIDDEN_WAITING)}
 
 
@@ -46,6 +49,7 @@ def parts_of(step: StepTotals, exposed_wait_ns: int = 0) -> tuple[tuple[str, int
         (HIDDEN.key, step.hidden_ns or 0),
         (EXPOSED.key, exposed_ns),
         *(((WAITING.key, exposed_wait_ns),) if exposed_wait_ns else ()),
+        *(((FUSED.key, step.fused_ns),) if step.fused_ns else ()),
         (COPY.key, step.copy_only_ns or 0),
         (IDLE.key, step.idle_ns or 0),
     )

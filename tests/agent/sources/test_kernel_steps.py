@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from overlaptop.agent.reporting import reporter
 from overlaptop.agent.sources.base import Edge
 from overlaptop.agent.sources.cupti.layouts import MEMSET
 from overlaptop.agent.sources.kernel_names import KernelNames
@@ -23,16 +24,18 @@ from .recordings import (
     ALL_GATHER,
     ALL_REDUCE,
     ELEMENTWISE,
+    FUSED,
     GEMM,
     GENERIC,
     RECORDED,
+    SPIN,
     Trace,
     names,
     recording,
 )
 from .recordings import replay as replaying
 
-LANES = ("compute", "comm", "copy", "stall")
+LANES = ("compute", "comm", "copy", "fused", "stall")
 
 
 def read(trace: Trace, clock_offset_ns: int = 0):
@@ -231,6 +234,20 @@ def test_a_mark_belongs_to_no_lane_but_the_jobs_own_memsets_and_copies_do():
         lambda trace: trace.kernel(0, 40, 50),  # without a name
     )
     assert flat(step, "compute", "comm", "copy") == [(40, 50), (30, 36), (10, 12, 14, 16, 20, 25)]
+
+
+def test_a_fused_kernel_is_a_lane_of_its_own_and_what_runs_beside_it_counts_in_no_other():
+    step = in_one_step(
+        lambda trace: trace.kernel(GEMM, 10, 20),
+        lambda trace: trace.kernel(FUSED, 20, 40),
+        lambda trace: trace.kernel(ALL_REDUCE, 35, 60, stream=13),
+        lambda trace: trace.kernel(SPIN, 60, 70),
+    )
+    assert flat(step, "compute", "comm", "fused", "stall") == [(10, 20), (40, 60), (20, 40), (40, 60)]
+    totals = reporter.totals(step, 0, 0)
+    assert (totals.fused_ns, totals.exposed_ns, totals.compute_only_ns) == (20, 20, 10)
+    assert totals.idle_ns == totals.step_ns - 50
+    assert reporter.detail(step, 0).fused_spans_ns == tuple(at - step.start_ns for at in (20, 40))
 
 
 @pytest.mark.parametrize(
