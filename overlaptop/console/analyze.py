@@ -18,6 +18,7 @@ from overlaptop.report.headline import headline
 from overlaptop.timeline.lanes import LaneRules, parse_rule
 
 if TYPE_CHECKING:
+    from overlaptop.findings.finding import Finding
     from overlaptop.fleet.finished_session import FinishedSession
     from overlaptop.tui import TuiOptions
 
@@ -32,7 +33,7 @@ def run(path: Path, lane_rules: Sequence[str], *, by_hta: bool, screen: TuiOptio
     """
     on_screen = screen is not None and sys.stdin.isatty() and sys.stdout.isatty() and not by_hta
     try:
-        job = analyze(path, LaneRules(map(parse_rule, lane_rules)), by_hta=by_hta, detailed=on_screen)
+        job = analyze(path, LaneRules(map(parse_rule, lane_rules)), by_hta=by_hta, detailed=not by_hta)
     except (TraceError, ValueError) as fault:
         raise CommandError(str(fault), 2) from fault
     if job.missing and path.is_dir():
@@ -61,7 +62,19 @@ def _print_records(job: TracedJob) -> None:
         rank_record(summary.info.rank, whole, over_all, compute_exact=summary.info.compute_exact)
         for summary, whole in zip(job.ranks, job.whole, strict=True)
     ]
+    records += [finding.record(job.name) for finding in _found(job)]
     print_data("\n".join(map(json.dumps, records)))
+
+
+def _found(job: TracedJob) -> tuple[Finding, ...]:
+    from overlaptop.console.findings import found_in
+
+    if not job.waits:
+        return ()
+    try:
+        return found_in(session_of(job).tick())
+    except CommandError:  # more ranks than a Snapshot takes: their records are written all the same
+        return ()
 
 
 def session_of(job: TracedJob) -> FinishedSession:
@@ -93,6 +106,7 @@ def session_of(job: TracedJob) -> FinishedSession:
 def _table(job: TracedJob, *, by_hta: bool, ascii_only: bool) -> str:
     """The whole traces: all ranks together, and below it each one."""
     from overlaptop.console import once, trace_waits
+    from overlaptop.console.findings import render
     from overlaptop.console.table import Table
 
     fuses = any(whole.fused_ns for whole in job.whole)
@@ -129,6 +143,7 @@ def _table(job: TracedJob, *, by_hta: bool, ascii_only: bool) -> str:
     ]
     if not exact:
         lines.append("≤ ≥: without a GPU compute is an upper bound")
+    lines += ["", *render(found).splitlines()] if (found := _found(job)) else []
     if waits := trace_waits.render(job):
         lines += ["", waits]
     page = "\n".join(lines)

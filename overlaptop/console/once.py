@@ -7,6 +7,7 @@ from contextlib import closing
 
 from overlaptop import text
 from overlaptop.console import print_data
+from overlaptop.console.findings import found_in, in_a_line
 from overlaptop.console.following import settle, settle_waits
 from overlaptop.console.hosts import Hosts
 from overlaptop.console.jobs import join
@@ -37,6 +38,8 @@ def run(key: str | None, hosts: Hosts | None = None, *, as_json: bool, ascii_onl
         print_data(render(snapshot, ascii_only=ascii_only))
         return 0
     assert snapshot.job is not None
+    for finding in found_in(snapshot):
+        print_data(finding.record(snapshot.job.job))
     for view in snapshot.ranks:
         if (totals := view.measured or view.last) is not None:
             waits = snapshot.waits if snapshot.waits and snapshot.waits.step == totals.step else None
@@ -65,6 +68,7 @@ def render(snapshot: Snapshot, *, ascii_only: bool = False) -> str:
         title(snapshot),
         *([troubles.in_full(trouble)] if trouble is not None else []),
         *([said.words] if said is not None else []),
+        *filter(None, [in_a_line(found_in(snapshot))]),
         "   ".join(
             [*(f"{name} {figure}" for name, figure in totals.items()), window_in_words(snapshot.totals)]
         ),

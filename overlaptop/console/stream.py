@@ -13,6 +13,7 @@ from typing import NamedTuple, TextIO
 from msgspec.structs import replace
 
 from overlaptop.console import CommandError, print_message
+from overlaptop.console.findings import FindingsLog
 from overlaptop.console.following import require_connection
 from overlaptop.console.hosts import ConnectionReporter, Hosts, pause
 from overlaptop.console.jobs import join
@@ -76,6 +77,7 @@ class RecordWriter:
         self._unreported: Counter[int] = Counter()
         """Steps that were lost since the last report, by rank."""
         self._report_due_s = float("-inf")
+        self._findings = FindingsLog()
 
     @property
     def written(self) -> int:
@@ -99,6 +101,8 @@ class RecordWriter:
                 for collective in waits.collectives:
                     self._put(collective_record(job, waits.step, collective))
         self.release(snapshot.at_ns - HOLD_NS)
+        for record in self._findings.due(snapshot):
+            self._put(record)
         for sample in snapshot.fresh_samples:
             self._put(device_record(job, views[sample.rank], sample))
         for view in snapshot.ranks:

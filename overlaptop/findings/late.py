@@ -58,6 +58,8 @@ class LateRank:
     """
 
     rank: int
+    others: tuple[int, ...]
+    """Those with which it is compared."""
     late: int
     collectives: int
     """In so many of which it was late."""
@@ -78,10 +80,21 @@ class LateRank:
     def in_words(self) -> str:
         """``rank 2 is late in 71 of 75 collectives; the others wait 12.1 ms a step``."""
         late = f"rank {self.rank} is late in {self.late} of {self.collectives} collectives"
-        others = f"the others wait {text.duration(self.wait_ns)} a step"
+        waits = "waits" if len(self.others) == 1 else "wait"
+        others = f"{self.than} {waits} {text.duration(self.wait_ns)} a step"
         if self.passed_on_by:
             others = f"{text.named_ranks(self.passed_on_by)} waits for it in another group, and {others}"
         return f"{late}; {others}"
+
+    @property
+    def than(self) -> str:
+        """With whom it is compared: ``the others``, ``rank 0``."""
+        return f"rank {self.others[0]}" if len(self.others) == 1 else "the others"
+
+    @property
+    def whose(self) -> str:
+        """``the others'``, ``rank 0's``."""
+        return f"{self.than}'s" if len(self.others) == 1 else f"{self.than}'"
 
     def gain_ns(self, longer_ns: int | None) -> int:
         """What can be won where it does something no longer than the others."""
@@ -135,7 +148,7 @@ def misplacement(evidence: Evidence, rank: int, others: Collection[int]) -> str:
     own, theirs = _cpus(evidence.ranks[rank]), [_cpus(evidence.ranks[other]) for other in others]
     known = [cpus for cpus in theirs if cpus is not None]
     if own is not None and known and 2 * own <= median(known):
-        return f"rank {rank} may run on {text.plural(own, 'CPU')}, the others on {round(median(known))}"
+        return f"rank {rank} may run on {text.plural(own, 'CPU')}, others on {round(median(known))}"
     return ""
 
 
@@ -164,6 +177,7 @@ def _late_rank(evidence: Evidence, rank: int, chain: tuple[int, ...], involved: 
     collections = longer["collections"]
     return LateRank(
         rank,
+        tuple(others),
         late.late,
         late.collectives,
         evidence.exposed_wait_ns,

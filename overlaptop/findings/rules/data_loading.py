@@ -29,8 +29,8 @@ def look(evidence: Evidence) -> Iterable[Finding]:
     late = [each for each in late_ranks(evidence) if each.cause is Cause.LOADING]
     for each in late:
         yield Finding(
-            title=f"rank {each.rank} waits {text.duration(each.loads_ns)} a step longer for data than the "
-            "others",
+            title=f"rank {each.rank} waits {text.duration(each.loads_ns)} a step longer for data than "
+            f"{each.than}",
             measured=each.in_words,
             advice=ADVICE,
             certainty=Certainty.MEASURED,

@@ -34,9 +34,9 @@ def look(evidence: Evidence) -> Iterable[Finding]:
             longer_ns = max(each.computes_ns or 0, each.stands_ns or 0)
             yield Finding(
                 title=f"rank {each.rank} collects garbage, {each.collections:.1f} times a step more than "
-                "the others",
+                f"{each.than}",
                 measured=f"{each.in_words}; between collectives it takes {text.duration(longer_ns)} a step "
-                "longer than they do",
+                f"longer than {each.than}",
                 advice=ADVICE,
                 certainty=Certainty.LIKELY,
                 gain_ns=each.gain_ns(longer_ns),

@@ -26,7 +26,8 @@ def look(evidence: Evidence) -> Iterable[Finding]:
         what = "GPU is idle" if on_gpu else "training thread stands still"
         where = longest_pause(evidence, late.rank) if on_gpu else ""
         yield Finding(
-            title=f"rank {late.rank}'s {what} {text.duration(late.stands_ns)} a step longer than others'",
+            title=f"rank {late.rank}'s {what} {text.duration(late.stands_ns)} a step longer than "
+            f"{late.whose}",
             measured=late.in_words + (f"; {where}" if where else ""),
             advice=f"py-spy dump --pid {info.pid if info and info.pid > 0 else 'PID'} shows where its "
             "Python stands: sleeping, reading, logging, a lock; top, whether other processes take its CPUs",

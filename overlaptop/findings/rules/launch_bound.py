@@ -29,7 +29,7 @@ def look(evidence: Evidence) -> Iterable[Finding]:
         if each.cause is Cause.STANDING and is_launch_bound(evidence, each.rank):
             yield Finding(
                 title=f"rank {each.rank} is launch-bound: its GPU is idle {text.duration(each.stands_ns)} "
-                "a step longer than the others'",
+                f"a step longer than {each.whose}",
                 measured=each.in_words,
                 advice=f"top shows what else runs on its CPUs; {ADVICE}",
                 certainty=Certainty.LIKELY,

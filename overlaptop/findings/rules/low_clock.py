@@ -20,12 +20,12 @@ def look(evidence: Evidence) -> Iterable[Finding]:
     for late in late_ranks(evidence):
         if late.cause is not Cause.LOW_CLOCK:
             continue
-        share = clock_share(evidence, late.rank, evidence.ranks.keys() - {late.rank})
+        share = clock_share(evidence, late.rank, late.others)
         samples = evidence.ranks[late.rank].samples
         reasons = Counter(reason for sample in samples for reason in sample.throttle_reasons or ())
         why = f", reduced by {', '.join(sorted(reasons))}" if reasons else ""
         yield Finding(
-            title=f"rank {late.rank}'s GPU runs at {text.whole_percent(share)} of the others' clock",
+            title=f"rank {late.rank}'s GPU runs at {text.whole_percent(share)} of {late.whose} clock",
             measured=f"{late.in_words}; it computes {text.duration(late.computes_ns)} a step longer{why}",
             advice="nvidia-smi -q -d POWER,TEMPERATURE,PERFORMANCE shows the limit that it meets; look at "
             "its cooling, raise its power limit, or take another GPU",

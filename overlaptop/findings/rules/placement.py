@@ -22,9 +22,9 @@ def look(evidence: Evidence) -> Iterable[Finding]:
             continue
         longer_ns = max(late.computes_ns or 0, late.stands_ns or 0)
         yield Finding(
-            title=misplacement(evidence, late.rank, evidence.ranks.keys() - {late.rank}),
+            title=misplacement(evidence, late.rank, late.others),
             measured=f"{late.in_words}; between collectives it takes {text.duration(longer_ns)} a step "
-            "longer than they do",
+            f"longer than {late.than}",
             advice=numa.advice
             or f"give it more CPUs than {numa.cpu_set}: taskset, the job's cgroup, or --cpus-per-task of "
             "the scheduler",

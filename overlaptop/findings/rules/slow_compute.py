@@ -25,8 +25,8 @@ def look(evidence: Evidence) -> Iterable[Finding]:
         if late.cause is Cause.COMPUTING:
             info = evidence.ranks[late.rank].info
             yield Finding(
-                title=f"rank {late.rank} computes {text.duration(late.computes_ns)} a step longer than the "
-                "others",
+                title=f"rank {late.rank} computes {text.duration(late.computes_ns)} a step longer than "
+                f"{late.than}",
                 measured=late.in_words,
                 advice=ON_GPU if info is None or info.source != "host" else ON_CPU,
                 certainty=Certainty.LIKELY,

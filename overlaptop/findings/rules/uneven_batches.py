@@ -26,8 +26,8 @@ def look(evidence: Evidence) -> Iterable[Finding]:
     for each in late:
         if each.cause is Cause.UNEVEN:
             yield Finding(
-                title=f"rank {each.rank} computes {text.duration(each.computes_ns)} a step longer than the "
-                "others, by another time in each",
+                title=f"rank {each.rank} computes {text.duration(each.computes_ns)} a step longer than "
+                f"{each.than}, by another time in each",
                 measured=each.in_words,
                 advice=ADVICE,
                 certainty=Certainty.POSSIBLE,
