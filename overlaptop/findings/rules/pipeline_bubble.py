@@ -1,0 +1,47 @@
+"""Stages of a pipeline stand idle while it fills and drains.
+
+Raised where they stand about as long as the schedule's formula says for so many stages and micro-batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from overlaptop import text
+from overlaptop.findings.evidence import Evidence
+from overlaptop.findings.finding import Certainty, Finding
+from overlaptop.findings.stages import pipelines_of
+
+LARGE = 0.15
+"""Of the step."""
+AS_PREDICTED = 0.5, 2.0
+"""The formula over what is measured."""
+MORE = 4
+"""Times the stages: as many micro-batches leave a bubble of a fifth."""
+
+
+def look(evidence: Evidence) -> Iterable[Finding]:
+    """One for each pipeline."""
+    for found in pipelines_of(evidence):
+        share, stages = found.stands_ns / found.step_ns, len(found.compute_ns)
+        least, most = AS_PREDICTED
+        if share < LARGE or not least * share <= found.bubble <= most * share:
+            continue
+        more = MORE * stages
+        advice = (
+            "an interleaved schedule (ScheduleInterleaved1F1B) with several stages a rank, or zero-bubble"
+        )
+        if found.micro_batches < more:
+            left = (stages - 1) / (more + stages - 1)
+            advice = (
+                f"n_microbatches={more} leaves {text.percent(left)}, if the batch allows it; or {advice}"
+            )
+        yield Finding(
+            title=f"a pipeline of {stages} stages stands idle for {text.percent(share)} of each step",
+            measured=f"{text.duration(found.stands_ns)} without compute in {text.duration(found.step_ns)}; "
+            f"with {found.micro_batches} micro-batches the formula says {text.percent(found.bubble)}",
+            advice=advice,
+            certainty=Certainty.LIKELY,
+            gain_ns=round(min(found.stands_ns, found.bubble * found.step_ns)),
+            ranks=tuple(sorted(found.compute_ns)),
+        )

@@ -1,0 +1,39 @@
+"""One stage of a pipeline computes longer than the others, and they wait for it in each micro-batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from statistics import fmean
+
+from overlaptop import text
+from overlaptop.findings.evidence import Evidence
+from overlaptop.findings.exposure import COSTLY_SHARE
+from overlaptop.findings.finding import Certainty, Finding
+from overlaptop.findings.stages import pipelines_of
+
+LONGER = 1.15
+"""Than the mean of all stages."""
+
+
+def look(evidence: Evidence) -> Iterable[Finding]:
+    """One for each pipeline."""
+    for found in pipelines_of(evidence):
+        if found.bubble < COSTLY_SHARE:
+            continue  # so many sends: ring attention, or another exchange between neighbours
+        by_rank = found.compute_ns
+        slowest, quickest = max(by_rank, key=by_rank.__getitem__), min(by_rank, key=by_rank.__getitem__)
+        mean_ns = fmean(by_rank.values())
+        gain_ns = round(min(by_rank[slowest] - mean_ns, found.stands_ns))
+        if by_rank[slowest] < LONGER * mean_ns or gain_ns < COSTLY_SHARE * found.step_ns:
+            continue
+        longer, less = by_rank[slowest] / mean_ns - 1, 1 - mean_ns / by_rank[slowest]
+        yield Finding(
+            title=f"the stage on rank {slowest} computes {text.percent(longer)} longer than the mean stage",
+            measured=f"{text.duration(by_rank[slowest])} a step, rank {quickest} "
+            f"{text.duration(by_rank[quickest])}, the mean {text.duration(mean_ns)}",
+            advice=f"move layers worth {text.percent(less)} of its compute away from rank {slowest}, "
+            f"towards rank {quickest}: embedding and output head count as well",
+            certainty=Certainty.MEASURED,
+            gain_ns=gain_ns,
+            ranks=(slowest,),
+        )

@@ -1,0 +1,65 @@
+"""A pipeline's stages: the ranks that send to each other, and what they do in a step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import fmean
+
+from overlaptop.findings.evidence import Evidence
+from overlaptop.wire.messages import StepDetail
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """The ranks of a group in which there are sends and receives, and what each does: means over steps."""
+
+    step_ns: float
+    compute_ns: Mapping[int, float]
+    """By rank; an upper bound where the source sees no gaps."""
+    stands_ns: float
+    """Without compute, in the mean of its ranks."""
+    micro_batches: int
+    """The fewest sends of a rank in a step: the first stage sends each on, the last one sends each back."""
+
+    @property
+    def bubble(self) -> float:
+        """The share of a step that GPipe and 1F1B leave idle: ``(p - 1) / (m + p - 1)`` with p stages and m
+        micro-batches (Narayanan et al. 2021, section 2.2).
+        """
+        stages = len(self.compute_ns)
+        return (stages - 1) / (self.micro_batches + stages - 1)
+
+
+def pipelines_of(evidence: Evidence) -> list[Pipeline]:
+    """One for each group; none where the timelines of some rank are not here."""
+    step = next(
+        (each for each in reversed(evidence.steps) if each.details.keys() == each.totals.keys()), None
+    )
+    sends: dict[str, dict[int, int]] = {}
+    for rank, detail in step.details.items() if step is not None else ():
+        for group, count in _sends(detail).items():
+            sends.setdefault(group, {})[rank] = count
+    return [
+        _pipeline(evidence, by_rank)
+        for by_rank in sends.values()
+        if len(by_rank) > 1 and min(by_rank.values())
+    ]
+
+
+def _sends(detail: StepDetail) -> dict[str, int]:
+    """How many launches with a send, by group; 0 where there are receives only."""
+    found: dict[str, int] = {}
+    for call in detail.collectives:
+        if "send" in call.op or "recv" in call.op:
+            found[call.group] = found.get(call.group, 0) + ("send" in call.op)
+    return found
+
+
+def _pipeline(evidence: Evidence, sends: Mapping[int, int]) -> Pipeline:
+    of_rank = {rank: [step.totals[rank] for step in evidence.steps] for rank in sends}
+    step_ns = fmean(totals.step_ns for of_all in of_rank.values() for totals in of_all)
+    compute_ns = {
+        rank: fmean(totals.compute_ns or 0 for totals in of_all) for rank, of_all in of_rank.items()
+    }
+    return Pipeline(step_ns, compute_ns, step_ns - fmean(compute_ns.values()), min(sends.values()))

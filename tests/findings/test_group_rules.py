@@ -1,0 +1,88 @@
+"""What ranks do together: stages of a pipeline, and groups whose ranks do not do the same."""
+
+from __future__ import annotations
+
+from overlaptop.findings.find import find
+
+from .jobs import rules
+from .timelines import MS, Timeline, call, job
+
+MICRO_BATCHES = 4
+
+
+def stage(compute_ms, *, micro_batches=MICRO_BATCHES, ranks=2, step_ms=100):
+    """Each rank computes for so many ms, and sends and receives once for each micro-batch."""
+
+    def lay(rank, number):
+        each_ms = step_ms / micro_batches
+        busy_ms = compute_ms[rank] / micro_batches
+        calls, busy = [], []
+        for at in range(micro_batches):
+            begin = at * each_ms
+            busy.append((begin, begin + busy_ms))
+            calls.append(
+                call("coalesced recv_+send", begin + busy_ms, begin + each_ms - 0.1, 4, "7 mesh_pp")
+            )
+        return Timeline(step_ms, tuple(busy), tuple(calls))
+
+    return job(lay, ranks=ranks)
+
+
+def the(evidence, rule):
+    (found,) = [each for each in find(evidence) if each.rule == rule]
+    return found
+
+
+def test_a_bubble_as_the_formula_has_it_is_told_with_the_micro_batches_that_shrink_it():
+    # Four stages and four micro-batches: 3/7 of the step.
+    found = the(stage([58] * 4, ranks=4), "pipeline_bubble")
+    assert found.ranks == (0, 1, 2, 3)
+    assert found.gain_ns == 42 * MS
+    assert "with 4 micro-batches the formula says 42.9 %" in found.measured
+    assert found.advice.startswith("n_microbatches=16 leaves 15.8 %")
+
+
+def test_stages_that_stand_far_longer_than_the_formula_or_hardly_have_another_cause():
+    names = [{rule for rule, _ in rules(stage([busy] * 4, ranks=4))} for busy in (10, 90)]
+    assert not names[0] & {"pipeline_bubble"}
+    assert not names[1] & {"pipeline_bubble", "uneven_stages"}
+
+
+def test_the_stage_that_computes_longest_is_named_with_the_one_that_has_room():
+    found = the(stage([50, 50, 80, 40], ranks=4), "uneven_stages")
+    assert (found.ranks, found.gain_ns) == ((2,), 25 * MS)
+    assert found.advice.startswith(
+        "move layers worth 31.2 % of its compute away from rank 2, towards rank 3"
+    )
+
+
+def test_an_exchange_between_neighbours_in_each_layer_is_no_pipeline():
+    found = {rule for rule, _ in rules(stage([50, 80], micro_batches=40))}
+    assert not found & {"pipeline_bubble", "uneven_stages"}
+
+
+def reducing(sizes_of):
+    """Each rank all-reduces these MiB one after the other, beside compute."""
+
+    def lay(rank, number):
+        calls = [
+            call("allreduce_", 10 + 10 * at, 18 + 10 * at, mib)
+            for at, mib in enumerate(sizes_of(rank, number))
+        ]
+        return Timeline(100, ((0, 100),), tuple(calls))
+
+    return job(lay, ranks=3)
+
+
+def test_a_rank_that_reduces_other_sizes_or_fewer_is_named_with_the_difference():
+    other = the(reducing(lambda rank, _: (25, 12 if rank == 1 else 25)), "ranks_differ")
+    assert (other.ranks, other.gain_ns) == ((1,), None)
+    assert other.measured.endswith("more 1 allreduce_ of 12.0 MiB; fewer 1 allreduce_ of 25.0 MiB")
+    fewer = the(reducing(lambda rank, _: (25,) * (2 - (rank == 2))), "ranks_differ")
+    assert (fewer.ranks, fewer.measured.endswith("steps: fewer 1 allreduce_ of 25.0 MiB")) == ((2,), True)
+
+
+def test_ranks_that_differ_now_and_then_differ_by_a_steps_edge():
+    alike = reducing(lambda rank, number: (25,) * (2 + (rank == number % 3)))
+    assert "ranks_differ" not in {rule for rule, _ in rules(alike)}
+    assert find(reducing(lambda rank, number: (25, 12))) == ()
