@@ -4,17 +4,31 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from overlaptop.workloads.entries.data_parallel import DDP, FSDP
+from overlaptop.workloads.entries.data_parallel import DDP, FSDP, ZERO
 from overlaptop.workloads.entries.faults import FAULTS
-from overlaptop.workloads.entries.primitives import ALLREDUCE_MATMUL
+from overlaptop.workloads.entries.primitives import ALLREDUCE_MATMUL, DOUBLE_BUFFER, SMALL_MESSAGES
 from overlaptop.workloads.entries.workload import Workload
 
-__all__ = ["ALLREDUCE_MATMUL", "DDP", "FAULTS", "FSDP", "WORKLOADS", "Workload", "find"]
+__all__ = [
+    "ALLREDUCE_MATMUL",
+    "DDP",
+    "DOUBLE_BUFFER",
+    "FAULTS",
+    "FSDP",
+    "SMALL_MESSAGES",
+    "WORKLOADS",
+    "ZERO",
+    "Workload",
+    "find",
+]
 
 WORKLOADS: tuple[Workload, ...] = (
     DDP,
     FSDP,
+    ZERO,
     ALLREDUCE_MATMUL,
+    DOUBLE_BUFFER,
+    SMALL_MESSAGES,
     FAULTS,
 )
 

@@ -1,9 +1,9 @@
-"""A small GPT under DistributedDataParallel: gradients are all-reduced in buckets while backward runs.
+"""A small GPT whose gradients are averaged over the ranks while backward runs, or behind it.
 
     torchrun --nproc-per-node=2 -m overlaptop.agent workloads/ddp.py
 
-With ``--no-overlap`` the same buckets are reduced one after the other when backward has ended. The
-numbers are the same, the step is longer: what the difference is worth is what the monitor shows.
+With ``--mode bucketed`` DistributedDataParallel does it. The other modes are written out here: they give
+the same numbers to the last bit, and differ in when what is reduced.
 
 Its knob ``accumulation`` says over how many batches gradients are summed before they are reduced: the more,
 the smaller is the share of communication.
@@ -12,30 +12,86 @@ the smaller is the share of communication.
 from __future__ import annotations
 
 import argparse
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from overlaptop.agent import knob
 from overlaptop.workloads import catalog, gpt, job
 
 ACCUMULATION = (1, 2, 4, 8)
-"""What there is to choose from; the first is the default."""
+"""What there is to choose from."""
 
 
-def reduce_after_backward(buckets: list[list[nn.Parameter]], world_size: int) -> None:
-    """Average the gradients over the ranks, bucket by bucket, with nothing beside it."""
-    for bucket in buckets:
-        gradients = [parameter.grad for parameter in bucket if parameter.grad is not None]
-        flat = torch.cat([gradient.flatten() for gradient in gradients])
-        flat /= world_size  # before the sum, as DDP does, so that two ranks agree with it to the last bit
-        dist.all_reduce(flat)
-        pieces = flat.split_with_sizes([gradient.numel() for gradient in gradients])
-        for gradient, piece in zip(gradients, pieces, strict=True):
-            gradient.copy_(piece.view_as(gradient))
+class Bucket:
+    """Some parameters, whose gradients lie one after the other in one tensor."""
+
+    def __init__(self, parameters: list[nn.Parameter], world_size: int) -> None:
+        self._world_size = world_size
+        self._size = len(parameters)
+        self._missing = self._size
+        first = parameters[0]
+        self.flat = torch.zeros(sum(p.numel() for p in parameters), dtype=first.dtype, device=first.device)
+        pieces = self.flat.split_with_sizes([p.numel() for p in parameters])
+        for parameter, piece in zip(parameters, pieces, strict=True):
+            parameter.grad = piece.view_as(parameter)
+
+    def take_one(self) -> bool:
+        """One more gradient is complete; whether all are, after which it begins anew."""
+        self._missing -= 1
+        if self._missing:
+            return False
+        self._missing = self._size
+        return True
+
+    def reduce(self, *, async_op: bool) -> dist.Work | None:
+        """Average over the ranks."""
+        # Before the sum, as DDP does, so that two ranks agree with it to the last bit.
+        self.flat /= self._world_size
+        work: dist.Work | None = dist.all_reduce(self.flat, async_op=async_op)
+        return work
+
+
+class Reducer:
+    """Averages a model's gradients: what DDP does, written out.
+
+    Args:
+        model: its gradients become views into buckets; zero them with ``set_to_none=False``.
+        cap_mb: MiB that a bucket just reaches; 0: each parameter has one of its own.
+        world_size: how many ranks there are.
+        overlaps: a bucket is reduced as soon as backward has filled it; else all are when it has ended.
+    """
+
+    def __init__(self, model: nn.Module, cap_mb: float, world_size: int, *, overlaps: bool) -> None:
+        self._buckets: list[Bucket] = []
+        self._pending: list[dist.Work | None] = []
+        self._overlaps = overlaps
+        self.is_last_batch = True
+        """The next backward pass completes the gradients."""
+        for parameters in in_buckets(model, cap_mb):
+            bucket = Bucket(parameters, world_size)
+            self._buckets.append(bucket)
+            for parameter in parameters if overlaps else ():
+                parameter.register_post_accumulate_grad_hook(
+                    lambda _, bucket=bucket: self._gradient_is_there(bucket)
+                )
+
+    def _gradient_is_there(self, bucket: Bucket) -> None:
+        if self.is_last_batch and bucket.take_one():
+            self._pending.append(bucket.reduce(async_op=True))
+
+    def finish(self) -> None:
+        """Have all gradients averaged before the optimizer uses them."""
+        if not self._overlaps:
+            for bucket in self._buckets:
+                bucket.reduce(async_op=False)
+        for work in self._pending:
+            if work is not None:
+                work.wait()
+        self._pending.clear()
 
 
 def in_buckets(model: nn.Module, cap_mb: float) -> list[list[nn.Parameter]]:
@@ -43,7 +99,7 @@ def in_buckets(model: nn.Module, cap_mb: float) -> list[list[nn.Parameter]]:
     buckets: list[list[nn.Parameter]] = [[]]
     filled_bytes = 0
     for parameter in reversed(list(model.parameters())):
-        if filled_bytes >= cap_mb * job.MIB:
+        if buckets[-1] and filled_bytes >= cap_mb * job.MIB:
             buckets.append([])
             filled_bytes = 0
         buckets[-1].append(parameter)
@@ -51,30 +107,33 @@ def in_buckets(model: nn.Module, cap_mb: float) -> list[list[nn.Parameter]]:
     return buckets
 
 
-def train_on(
-    ddp: DistributedDataParallel, batches: gpt.Batches, count: int, *, reduces: bool
-) -> torch.Tensor:
-    """Gather the gradients of so many batches, each counting for its share.
+def train_on(model: nn.Module, reducer: Reducer | None, batches: gpt.Batches, count: int) -> Tensor:
+    """Gather the gradients of so many batches, each counting for its share, and average them at the last.
 
     Args:
-        ddp: the model.
+        model: what is trained; without a reducer a DistributedDataParallel.
+        reducer: averages its gradients.
         batches: where they come from.
         count: how many.
-        reduces: have DDP reduce the gradients in the last backward pass.
 
     Returns:
         The mean loss, shape ().
     """
-    total: torch.Tensor | None = None
+    losses = []
     for left in reversed(range(count)):
-        with nullcontext() if reduces and left == 0 else ddp.no_sync():
-            loss = ddp(batches.next())
-            if count > 1:
-                loss = loss / count
+        keeps_to_itself: AbstractContextManager[None] = nullcontext()
+        if reducer is not None:
+            reducer.is_last_batch = left == 0
+        elif left:
+            assert isinstance(model, DistributedDataParallel)
+            keeps_to_itself = model.no_sync()
+        with keeps_to_itself:
+            loss = model(batches.next()) / count
             loss.backward()
-        total = loss.detach() if total is None else total + loss.detach()
-    assert total is not None, "there is at least one batch"
-    return total
+        losses.append(loss.detach())
+    if reducer is not None:
+        reducer.finish()
+    return torch.stack(losses).sum()
 
 
 def run(options: argparse.Namespace, place: job.Place) -> None:
@@ -85,17 +144,21 @@ def run(options: argparse.Namespace, place: job.Place) -> None:
 
 def train(options: argparse.Namespace, place: job.Place) -> None:
     """Train with the numbers as the process has them."""
-    model = gpt.build(options, place)
-    ddp = DistributedDataParallel(
-        model, bucket_cap_mb=options.bucket_cap_mb, gradient_as_bucket_view=not options.no_overlap
-    )
-    buckets = in_buckets(model, options.bucket_cap_mb)
+    model: nn.Module = gpt.build(options, place)
     optimizer = torch.optim.AdamW(model.parameters(), lr=gpt.LEARNING_RATE, fused=True)
+    reducer = None
+    if options.mode == "bucketed":
+        model = DistributedDataParallel(
+            model, bucket_cap_mb=options.bucket_cap_mb, gradient_as_bucket_view=True
+        )
+    else:
+        cap_mb = 0.0 if options.mode == "per-parameter" else options.bucket_cap_mb
+        reducer = Reducer(model, cap_mb, place.world_size, overlaps=options.mode != "after-backward")
     batches = gpt.Batches(options, place)
     report = job.Report(place, "loss", options.results)
     accumulation = knob(
         "accumulation",
-        ACCUMULATION[0],
+        int(options.accumulation),
         choices=ACCUMULATION,
         unit="batches",
         about="batches whose gradients are summed before they are reduced",
@@ -103,11 +166,9 @@ def train(options: argparse.Namespace, place: job.Place) -> None:
     )
 
     for _ in job.step_numbers(options, place, lambda: accumulation.value):
-        loss = train_on(ddp, batches, accumulation.value, reduces=not options.no_overlap)
-        if options.no_overlap:
-            reduce_after_backward(buckets, place.world_size)
+        loss = train_on(model, reducer, batches, accumulation.value)
         optimizer.step()
-        optimizer.zero_grad()
+        optimizer.zero_grad(set_to_none=reducer is None)
         report.add(loss)
     report.close()
 

@@ -29,6 +29,10 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 REPORT_EVERY_S = 2.0
 
+# As torch calls them from 2.13 on, and before.
+all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
 
 @dataclass(frozen=True, slots=True)
 class Place:

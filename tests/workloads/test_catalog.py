@@ -69,9 +69,9 @@ def test_every_default_is_a_value_that_the_option_takes(workload):
 
 
 def test_options_that_are_not_given_are_completed_by_the_device():
-    parsed = DDP.parser().parse_args(["--layers", "3", "--no-overlap"])
+    parsed = DDP.parser().parse_args(["--layers", "3", "--deterministic"])
     complete(DDP.options, parsed, "cuda")
-    assert (parsed.layers, parsed.no_overlap, parsed.deterministic) == (3, True, False)
+    assert (parsed.layers, parsed.deterministic, parsed.mode) == (3, True, "bucketed")
     assert (parsed.width, parsed.dtype, parsed.seconds) == (2048, "bfloat16", None)
     parsed = FSDP.parser().parse_args(["--no-reshard-after-forward"])
     complete(FSDP.options, parsed, "cpu")
@@ -80,5 +80,5 @@ def test_options_that_are_not_given_are_completed_by_the_device():
 
 def test_the_help_of_a_workload_says_what_is_taken_on_which_device():
     text = " ".join(DDP.parser().format_help().split())
-    assert "DDP's bucket size in MiB; default 25 on a GPU, 2 on a CPU" in text
+    assert "bucket size in MiB; default 25 on a GPU, 2 on a CPU" in text
     assert "sequences a rank and step; default 4" in text

@@ -49,57 +49,6 @@ def test_ddp_learns(ddp_losses):
     assert float(ddp_losses[-1]) < float(ddp_losses[0])
 
 
-@pytest.mark.parametrize(
-    ("workload", "options"),
-    [
-        ("ddp", ["--no-overlap", *SMALL_BUCKETS]),
-        ("ddp", ["--bucket-cap-mb", "100"]),
-        ("fsdp", []),
-        ("fsdp", ["--prefetch-forward", "2", "--prefetch-backward", "2"]),
-        ("fsdp", ["--no-reshard-after-forward"]),
-    ],
-    ids=["after backward", "one bucket", "fsdp", "fsdp prefetch", "fsdp no reshard"],
-)
-def test_losses_are_the_same_to_the_last_bit_however_gradients_are_reduced(
-    ddp_losses, results, workload, options
-):
-    """The same model, weights and batches; between two ranks no order of a sum can make a difference."""
-    assert results(workload, "--steps", "8", *options, *TINY_GPT) == ddp_losses
-
-
-def test_gradients_of_several_batches_count_for_their_share_and_only_the_last_pass_reduces(
-    run_warm, tmp_path
-):
-    script = tmp_path / "script.py"
-    script.write_text(
-        "import torch\n"
-        "from torch.nn.parallel import DistributedDataParallel\n"
-        "from overlaptop.workloads import catalog, ddp, gpt, job\n"
-        f"options, place = job.parse(catalog.DDP, {TINY_GPT!r})\n"
-        "with job.process_group(place):\n"
-        "    def trained(*counts):\n"
-        "        model = gpt.build(options, place)\n"
-        "        wrapped, batches = DistributedDataParallel(model), gpt.Batches(options, place)\n"
-        "        reduced = []\n"
-        "        def hook(state, bucket):\n"
-        "            reduced.append(bucket.index())\n"
-        "            future = torch.futures.Future()\n"
-        "            future.set_result(bucket.buffer())\n"
-        "            return future\n"
-        "        wrapped.register_comm_hook(None, hook)\n"
-        "        losses = [ddp.train_on(wrapped, batches, count, reduces=True) for count in counts]\n"
-        "        return losses, [p.grad for p in model.parameters()], reduced.count(0)\n"
-        "    (loss,), gradients, passes = trained(4)\n"
-        "    losses, sums, single_passes = trained(1, 1, 1, 1)\n"
-        "    assert (passes, single_passes) == (1, 4)\n"
-        "    torch.testing.assert_close(loss, torch.stack(losses).mean())\n"
-        "    for gradient, summed in zip(gradients, sums, strict=True):\n"
-        "        torch.testing.assert_close(gradient, summed / 4)\n"
-    )
-    done = run_warm(script, [], tmp_path, 0)
-    assert done.returncode == 0, done.stderr
-
-
 def test_ranks_share_what_they_learn(ddp_losses, results):
     """Rank 0 alone sees the same first batch and then goes its own way."""
     alone = results("ddp", "--steps", "8", *TINY_GPT, ranks=0)
@@ -116,30 +65,6 @@ def test_deterministic_runs_are_equal_to_the_last_bit_and_another_seed_is_anothe
     )
     assert first == again
     assert first != other
-
-
-def test_an_asynchronous_all_reduce_gives_the_same_figures_to_the_last_bit(results):
-    asynchronous, sequential = (
-        results("allreduce_matmul", "--mode", mode, "--steps", "6", *TINY_MATMUL)
-        for mode in ("async", "sequential")
-    )
-    assert asynchronous == sequential
-    assert len(set(asynchronous)) == 6
-
-
-@pytest.mark.parametrize("workload", ["ddp", "fsdp"])
-def test_no_thread_of_gloo_outlives_the_process_group(workload, run_warm, tmp_path):
-    """One that did could abort the process at exit, in one run of ten."""
-    script = tmp_path / "script.py"
-    script.write_text(
-        "import pathlib\n"
-        f"from overlaptop.workloads import {workload} as job\n"
-        "job.main()\n"
-        "names = [task.read_text() for task in pathlib.Path('/proc/self/task').glob('*/comm')]\n"
-        "assert not [name for name in names if 'gloo' in name], names\n"
-    )
-    done = run_warm(script, ["--steps", "2", *TINY_GPT], tmp_path, 0)
-    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(("by", "workload"), [("gc", "ddp"), ("loader", "allreduce_matmul")])

@@ -5,21 +5,51 @@ from __future__ import annotations
 from overlaptop.workloads.entries.workload import bundled, gpt
 from overlaptop.workloads.options import Option, count, positive_float
 
+_BUCKETS = Option("--bucket-cap-mb", "bucket size in MiB", positive_float, "MB", on_gpu=25.0, on_cpu=2.0)
+
 DDP = bundled(
     "ddp",
-    "a transformer under DDP: gradient buckets reduced during backward, or after it",
-    "Train a small GPT under DDP.",
-    "the communication lane of each rank's timeline lies below backward, and with --no-overlap behind it: "
-    "the overlap falls to 0, and the step becomes longer by what was hidden.",
-    Option("--bucket-cap-mb", "DDP's bucket size in MiB", positive_float, "MB", on_gpu=25.0, on_cpu=2.0),
+    "a transformer under DDP: gradients reduced in buckets, one by one, or after backward",
+    "Train a small GPT, whose gradients are averaged over the ranks. bucketed: DDP does it, in buckets, "
+    "while backward runs. The others are written out: bucketed-hooks does what DDP does; per-parameter "
+    "reduces each gradient by itself as soon as it is there; after-backward has no overlap.",
+    "in the timeline of a rank communication lies below backward, and with after-backward behind it: the "
+    "overlap falls to 0, and the step becomes longer by what was hidden. per-parameter: many short "
+    "collectives, less bandwidth in each. accumulation: communication in every Nth batch only.",
     Option(
-        "--no-overlap",
-        "reduce gradients after backward, with nothing beside it; the bucket size is then fixed",
-        default=False,
+        "--mode", "when gradients are reduced, and by whom",
+        choices=("bucketed", "per-parameter", "bucketed-hooks", "after-backward"), default="bucketed",
+    ),
+    _BUCKETS,
+    Option(
+        "--accumulation", "batches whose gradients are summed before they are reduced (no_sync)",
+        choices=("1", "2", "4", "8"), default="1",
     ),
     # 840 million parameters, 1.7 GB of gradients: about 50 ms a step on two H200s.
     *gpt(gpu_layers=16, gpu_width=2048),
-)
+)  # fmt: skip
+ZERO = bundled(
+    "zero",
+    "a transformer under ZeRO-1/2, written out: gradients scattered, weights gathered, shares optimized",
+    "Train a small GPT of which each rank optimizes a share. overlapped: gradients are reduce-scattered "
+    "in buckets while backward runs, each share is optimized as it arrives, and weights are gathered "
+    "beside the next forward. sequential: one after the other, no overlap.",
+    "reduce-scatters below backward and all-gathers below forward; with sequential all of them stand "
+    "between backward and forward, exposed.",
+    Option(
+        "--mode", "when ranks communicate", choices=("overlapped", "sequential"), default="overlapped",
+    ),
+    Option(
+        "--stage", "1: optimizers are sharded; 2: gradients, too, which are freed when they are reduced",
+        choices=("1", "2"), default="2",
+    ),
+    Option(
+        "--engine", "what does it: this file, or DeepSpeed where it is installed",
+        choices=("own", "deepspeed"), default="own",
+    ),
+    _BUCKETS,
+    *gpt(gpu_layers=16, gpu_width=2048),
+)  # fmt: skip
 FSDP = bundled(
     "fsdp",
     "a transformer under FSDP2: weights gathered as each block needs them, or ahead",

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from overlaptop.workloads.entries.workload import bundled, common
-from overlaptop.workloads.options import Option, positive_float, positive_int
+from overlaptop.workloads.options import Option, count, new_folder, positive_float, positive_int
 
 ALLREDUCE_MATMUL = bundled(
     "allreduce_matmul",
     "an all-reduce beside matrix products and host-to-device copies",
-    "All-reduce beside matrix products and host-to-device copies.",
-    "with --mode async the all-reduce lies below the products and the copy beside them; with sequential "
-    "all three lie one behind the other, and the overlap is 0.",
+    "All-reduce beside matrix products and host-to-device copies. async: all three at once; sequential: "
+    "one after the other, no overlap; host-staged: the sum is made in system memory, by gloo, as where no "
+    "link joins the GPUs.",
+    "with async the all-reduce lies below the products and the copy beside them; with sequential all three "
+    "lie one behind the other, and the overlap is 0. host-staged: copies both ways, and no NCCL kernel.",
     Option(
-        "--mode", "all three at once, or one after the other", choices=("async", "sequential"),
-        default="async",
+        "--mode", "how it is done", choices=("async", "sequential", "host-staged"), default="async",
     ),
+    Option(
+        "--numa", "bind: put each rank on its GPU's NUMA node, which pinned memory then comes from, as "
+        "the agent's own option does", choices=("leave", "bind"), default="leave",
+    ),
+    Option("--trace", "write a Chrome trace of a few steps: rank-0.json", new_folder, "FOLDER"),
     # On two H200s a few ms each: 1 GiB reduced, 4 products of 1.1 Tflop, 128 MiB copied. On two laptop
     # cores a step of about 0.1 s.
     Option(
@@ -26,5 +32,43 @@ ALLREDUCE_MATMUL = bundled(
         on_gpu=8192, on_shared=4096, on_cpu=1024,
     ),
     Option("--products", "matrix products a step", positive_int, "N", default=4),
+    *common("--figures"),
+)  # fmt: skip
+DOUBLE_BUFFER = bundled(
+    "double_buffer",
+    "two batches and two sets of gradients: one is loaded, copied or reduced while the other is used",
+    "Train a stack of linear layers on batches that take a while to load. double-buffered: the next batch "
+    "is loaded and copied, and the last gradients are reduced, while this step computes; slow-loader: the "
+    "same, but each batch is loaded when it is needed; sequential: one after the other, no overlap. "
+    "Gradients are applied a step late in all of them.",
+    "double-buffered: the all-reduce lies below the next step's forward and backward, the copy beside "
+    "them. slow-loader: both lanes are empty while a batch is loaded. sequential: the all-reduce is "
+    "exposed, too.",
+    Option(
+        "--mode", "what overlaps", choices=("double-buffered", "slow-loader", "sequential"),
+        default="double-buffered",
+    ),
+    Option("--loader-ms", "how long a batch takes to load", count, "MS", default=10),
+    # 16 layers of 33 MB (bfloat16) and a batch of 134 MB on a GPU.
+    Option("--layers", "linear layers", positive_int, "N", on_gpu=16, on_cpu=6),
+    Option("--width", "of each layer", positive_int, "N", on_gpu=4096, on_shared=2048, on_cpu=512),
+    Option("--batch", "rows a step", positive_int, "N", on_gpu=16384, on_cpu=512),
+    *common("--losses"),
+)  # fmt: skip
+SMALL_MESSAGES = bundled(
+    "small_messages",
+    "many small all-reduces: separate, coalesced or flat, and four ways to wait for them",
+    "Reduce many small tensors beside matrix products. separate: each by itself; coalesced: as one "
+    "operation of the backend; flat: copied into one tensor. They are waited for at once (no overlap), "
+    "late (one behind each product), together, or by polling.",
+    "the number of collectives a step, and how long they take in all. at-once: nothing hidden; the others: "
+    "hidden behind the products.",
+    Option("--send", "how", choices=("separate", "coalesced", "flat"), default="separate"),
+    Option(
+        "--wait", "when", choices=("at-once", "late", "together", "polling"), default="together",
+    ),
+    Option("--messages", "tensors, and products, a step", positive_int, "N", default=64),
+    Option("--kb", "KiB of each tensor", positive_int, "N", on_gpu=256, on_shared=64, on_cpu=16),
+    Option("--matrix", "rows and columns of the matrices", positive_int, "N", on_gpu=2048, on_cpu=192),
     *common("--figures"),
 )  # fmt: skip

@@ -104,7 +104,7 @@ class WorkloadsScreen(DashboardScreen):
         rest = max(0, height - 1 - foot - title)
         plan = min(self._plan.full_height(width), rest, max(1, height // 4))
         rest -= plan
-        listed = min(len(self._form.workloads), max(0, rest - 3) if rest > 3 else rest)
+        listed = min(len(self._form.workloads), max(min(rest, 3), rest * 2 // 5))
         rest = max(0, rest - listed - 5 * airy)
 
         failed = self.dashboard.launch.status.failed

@@ -55,14 +55,19 @@ class WorkloadList(FormView):
         """As many as fit, that under the cursor among them."""
         shown = self._form.workloads
         self._first = scrolled(self._first, self._form.at, len(shown), height)
-        return [self._line(at, width) for at in range(self._first, min(self._first + height, len(shown)))]
+        end = min(self._first + height, len(shown))
+        return [
+            self._line(at, width, len(shown) - end if at == end - 1 else 0)
+            for at in range(self._first, end)
+        ]
 
-    def _line(self, at: int, width: int) -> StyledLine:
+    def _line(self, at: int, width: int, below: int) -> StyledLine:
         workload, cursor = self._form.workloads[at], at == self._form.at
         items = [Item((bold(f"{workload.name:<17}"),)), Item((dim(workload.summary),))]
+        more = [Item((dim(f" {below} more below"),))] if below else []
         line = (
             Segment(" ▸ " if cursor else "   ", TextStyle("accent", bold=True)),
-            *fit(items, [], width - 3, " "),
+            *fit(items, more, width - 3, " "),
         )
         return on(line, "cursor") if cursor else line
 

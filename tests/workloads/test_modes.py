@@ -1,0 +1,237 @@
+"""Every mode of the workloads, in one job of two ranks: what it computes, and what the agent sees."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.agent.commanded import socket_directory
+from tests.agent.conftest import run_job
+
+IN_TURN = Path(__file__).resolve().parents[2] / "benchmarks" / "jobs" / "in_turn.py"
+SCRIPT = f"""
+import pathlib, runpy
+runpy.run_path({str(IN_TURN)!r}, run_name="__main__")
+threads = [task.read_text() for task in pathlib.Path("/proc/self/task").glob("*/comm")]
+print("gloo's threads:", len([name for name in threads if "gloo" in name]))
+"""
+STEPS = 4
+RANKS = 2
+GPT = "--layers 2 --width 64 --seq 16 --batch 2 --bucket-cap-mb 0.05"
+FSDP = "--layers 2 --width 64 --seq 16 --batch 2"
+MATMUL = "--matrix 32 --products 2 --size-mb 0.01"
+DOUBLE = "--layers 2 --width 32 --batch 8 --loader-ms 1"
+SMALL = "--messages 5 --kb 1 --matrix 16"
+PARAMETERS, BUCKETS, DDP_BUCKETS = 29, 9, 8
+"""Of that GPT; DDP's own once it has made them anew, in its second step."""
+
+
+@dataclass(frozen=True)
+class Mode:
+    """One run: what its figures have to be like, and how many collectives a step has."""
+
+    words: str
+    reference: str
+    collectives: int
+
+
+MODES = [
+    Mode(f"ddp --mode bucketed {GPT}", "gpt", DDP_BUCKETS),
+    Mode(f"ddp --mode bucketed-hooks {GPT}", "gpt", BUCKETS),
+    Mode(f"ddp --mode after-backward {GPT}", "gpt", BUCKETS),
+    Mode(f"ddp --mode per-parameter {GPT}", "gpt", PARAMETERS),
+    Mode(f"ddp --mode bucketed --accumulation 2 {GPT}", "accumulated", DDP_BUCKETS),
+    Mode(f"ddp --mode bucketed-hooks --accumulation 2 {GPT}", "accumulated", BUCKETS),
+    # A root and two blocks are gathered and reduced; in backward the blocks are gathered again.
+    Mode(f"fsdp {FSDP}", "gpt", 3 + 2 + 3),
+    Mode(f"fsdp --prefetch-forward 2 --prefetch-backward 2 {FSDP}", "gpt", 3 + 2 + 3),
+    Mode(f"fsdp --no-reshard-after-forward {FSDP}", "gpt", 3 + 3),
+    Mode(f"zero --mode overlapped --stage 1 {GPT}", "gpt", 2 * BUCKETS),
+    Mode(f"zero --mode overlapped --stage 2 {GPT}", "gpt", 2 * BUCKETS),
+    Mode(f"zero --mode sequential --stage 1 {GPT}", "gpt", 2 * BUCKETS),
+    Mode(f"zero --mode sequential --stage 2 {GPT}", "gpt", 2 * BUCKETS),
+    *(
+        Mode(f"allreduce_matmul --mode {mode} {MATMUL}", "matmul", 1)
+        for mode in ("async", "sequential", "host-staged")
+    ),
+    *(
+        Mode(f"double_buffer --mode {mode} {DOUBLE}", "delayed", 1)
+        for mode in ("double-buffered", "slow-loader", "sequential")
+    ),
+    *(
+        Mode(f"small_messages --send separate --wait {wait} {SMALL}", "small", 5)
+        for wait in ("at-once", "late", "together", "polling")
+    ),
+    Mode(f"small_messages --send coalesced --wait together {SMALL}", "small", 1),
+    Mode(f"small_messages --send flat --wait polling {SMALL}", "small", 1),
+]
+
+
+@pytest.fixture(scope="module")
+def ran(warm, tmp_path_factory):
+    """The job, and the folder with each run's figures."""
+    folder = tmp_path_factory.mktemp("modes")
+    runs = []
+    for at, mode in enumerate(MODES):
+        results = "--figures" if mode.reference in ("matmul", "small") else "--losses"
+        runs.append(f"{mode.words} --device cpu {results} {at}")
+    with socket_directory():
+        done = run_job(warm, folder, SCRIPT, arguments=(str(STEPS), *runs), nproc=RANKS, forked=True)
+    assert done.codes == [0] * RANKS, done.errs
+    return done, folder
+
+
+@functools.cache
+def options_of(words):
+    from overlaptop.workloads import catalog, job
+
+    name, *options = words.split()
+    return job.parse(catalog.find(name), [*options, "--device", "cpu"])[0]
+
+
+def places():
+    import torch
+
+    from overlaptop.workloads import job
+
+    return [job.Place(rank, RANKS, torch.device("cpu")) for rank in range(RANKS)]
+
+
+@functools.cache
+def gpt_reference(accumulation):
+    """The model trained in one process: the losses of rank 0's batches."""
+    import torch
+
+    from overlaptop.workloads import gpt
+
+    options = options_of(f"ddp {GPT}")
+    model = gpt.build(options, places()[0])
+    optimizer = torch.optim.AdamW(model.parameters(), lr=gpt.LEARNING_RATE, fused=True)
+    batches = [gpt.Batches(options, place) for place in places()]
+    losses = []
+    for _ in range(STEPS):
+        means = [torch.zeros_like(parameter) for parameter in model.parameters()]
+        for rank, of_rank in enumerate(batches):
+            model.zero_grad()
+            total = torch.tensor(0.0)
+            for _ in range(accumulation):
+                loss = model(of_rank.next()) / accumulation
+                loss.backward()
+                total += loss.detach()
+            if rank == 0:
+                losses.append(total.item())
+            for mean, parameter in zip(means, model.parameters(), strict=True):
+                mean += parameter.grad / RANKS
+        for mean, parameter in zip(means, model.parameters(), strict=True):
+            parameter.grad = mean
+        optimizer.step()
+    return losses
+
+
+def delayed_reference():
+    """Linear layers by plain gradient descent, each gradient applied a step late."""
+    import torch
+    from torch import nn
+
+    from overlaptop.workloads import double_buffer
+
+    options = options_of(f"double_buffer {DOUBLE}")
+    torch.manual_seed(options.seed)
+    model = nn.Sequential(*(nn.Linear(options.width, options.width) for _ in range(options.layers)))
+    loaders = [double_buffer.Loader(options, place, ahead=False) for place in places()]
+    late = [torch.zeros_like(parameter) for parameter in model.parameters()]
+    losses = []
+    for _ in range(STEPS):
+        means = [torch.zeros_like(parameter) for parameter in model.parameters()]
+        for rank, loader in enumerate(loaders):
+            model.zero_grad()
+            loss = model(loader.next()).square().mean()
+            loss.backward()
+            if rank == 0:
+                losses.append(loss.item())
+            for mean, parameter in zip(means, model.parameters(), strict=True):
+                mean += parameter.grad / RANKS
+        with torch.no_grad():
+            for parameter, gradient in zip(model.parameters(), late, strict=True):
+                parameter -= double_buffer.LEARNING_RATE * gradient
+        late = means
+    return losses
+
+
+def matmul_reference():
+    """By its recurrence: every element of the gradient is the same."""
+    import torch
+
+    options = options_of(f"allreduce_matmul {MATMUL}")
+    n = options.matrix
+    random = torch.Generator().manual_seed(options.seed * RANKS)
+    weight = torch.randn(n, n, generator=random) / n**0.5
+    batches = torch.randn(2, n, n, generator=random)
+    gradient, figures = 0.0, []
+    for step in range(STEPS):
+        gradient = sum(rank + 1 + gradient * 0.5 / RANKS for rank in range(RANKS))
+        # Both are on the device at first; from then on each is fetched a step before its use.
+        product = batches[0 if step == 0 else (step - 1) % 2]
+        for _ in range(options.products):
+            product = weight @ product
+        figures.append((product[0].mean() + gradient).item())
+    return figures
+
+
+def small_reference():
+    """By its recurrence: every element of a message is the same."""
+    import torch
+
+    options = options_of(f"small_messages {SMALL}")
+    n = options.matrix
+    matrix = torch.randn(n, n, generator=torch.Generator().manual_seed(options.seed)) / n**0.5
+    product = torch.linalg.matrix_power(matrix, options.messages + 1)
+    values, figures = [0.0] * options.messages, []
+    for _ in range(STEPS):
+        values = [
+            sum(value * 0.5 / RANKS + rank + number for rank in range(RANKS))
+            for number, value in enumerate(values)
+        ]
+        figures.append(sum(values) + product[0].mean().item())
+    return figures
+
+
+REFERENCES = {
+    "gpt": lambda: gpt_reference(1),
+    "accumulated": lambda: gpt_reference(2),
+    "delayed": delayed_reference,
+    "matmul": matmul_reference,
+    "small": small_reference,
+}
+EXACT = ("gpt", "accumulated", "delayed")
+
+
+@pytest.mark.parametrize("at", range(len(MODES)), ids=[mode.words.split(" --layers")[0] for mode in MODES])
+def test_its_figures_are_those_of_a_plain_reference(ran, at):
+    """To the last bit where two ranks train: no order of a sum of two can make a difference."""
+    _, folder = ran
+    figures = [float(line) for line in (folder / str(at)).read_text().split()]
+    expected = REFERENCES[MODES[at].reference]()
+    if MODES[at].reference in EXACT:
+        assert figures == expected
+    else:
+        assert figures == pytest.approx(expected, rel=1e-6)
+
+
+def test_the_agent_sees_all_collectives_of_each_on_all_ranks(ran):
+    done, _ = ran
+    for rank in range(RANKS):
+        seen = {totals.step: totals.collectives for totals in done.steps(rank)}
+        # A run's step after its last boundary is also the start of the next one.
+        last = {mode.words: seen[at * STEPS + STEPS - 2] for at, mode in enumerate(MODES)}
+        assert last == {mode.words: mode.collectives for mode in MODES}
+        assert not [notice for notice in done.notices(rank) if notice.level == "error"]
+
+
+def test_no_thread_of_gloo_outlives_the_process_group(ran):
+    """One that did could abort the process at exit, in one run of ten."""
+    done, _ = ran
+    assert [out.splitlines()[-1] for out in done.outs] == ["gloo's threads: 0"] * RANKS

@@ -1,0 +1,145 @@
+"""Two of each: batches, so that one is loaded and copied while the other is used; gradients, so that one
+set is reduced while the next is computed.
+
+    torchrun --nproc-per-node=2 -m overlaptop.agent workloads/double_buffer.py
+
+``--mode double-buffered`` loads the next batch on a thread and copies it on a stream of its own, and
+waits for an all-reduce a step after it began: it has the next step's forward and backward to hide
+behind. ``--mode slow-loader`` does the same with gradients, but loads and copies each batch when it is
+needed. ``--mode sequential`` does one after the other. Gradients are applied one step late in all
+three, so the numbers are the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from overlaptop.agent import step as mark_step
+from overlaptop.workloads import catalog, job
+
+LEARNING_RATE = 0.1
+HOST_BATCHES = 3
+
+
+class Loader:
+    """Batches in host memory, each of which takes a while to load, then on the device.
+
+    Args:
+        options: how large they are, and how long one takes.
+        place: each rank has its own batches.
+        ahead: the next batch is loaded and copied while the one before is used.
+    """
+
+    def __init__(self, options: argparse.Namespace, place: job.Place, *, ahead: bool) -> None:
+        random = torch.Generator().manual_seed(options.seed * place.world_size + place.rank)
+        shape, dtype = (options.batch, options.width), job.DTYPES[options.dtype]
+        on_gpu = place.device.type == "cuda"
+        host = torch.randn(HOST_BATCHES, *shape, generator=random).to(dtype)
+        self._host = host.pin_memory() if on_gpu else host
+        self._buffers = [torch.empty(shape, dtype=dtype, device=place.device) for _ in range(2)]
+        self._load_s = options.loader_ms / 1e3
+        self._loaded = 0
+        self._stream = torch.cuda.Stream() if on_gpu and ahead else None
+        self._thread = ThreadPoolExecutor(1) if ahead else None
+        self._coming = self._thread.submit(self._load) if self._thread else None
+
+    def next(self) -> Tensor:
+        """A batch of shape (batch, width). It is overwritten during the step after this one."""
+        if self._thread is None or self._coming is None:
+            return self._load()
+        batch = self._coming.result()
+        if self._stream:
+            current = torch.cuda.current_stream()
+            current.wait_stream(self._stream)
+            self._stream.wait_stream(current)  # the other buffer may still be in use
+        self._coming = self._thread.submit(self._load)
+        return batch
+
+    def _load(self) -> Tensor:
+        time.sleep(self._load_s)  # a disk, a decoder
+        batch = self._buffers[self._loaded % 2]
+        with torch.cuda.stream(self._stream):
+            batch.copy_(self._host[self._loaded % HOST_BATCHES], non_blocking=True)
+        self._loaded += 1
+        return batch
+
+    def close(self) -> None:
+        """End its thread."""
+        if self._thread is not None:
+            self._thread.shutdown()
+
+
+class Gradients:
+    """One of two sets: all gradients of a model in one flat tensor."""
+
+    def __init__(self, model: nn.Module, world_size: int) -> None:
+        self._parameters = list(model.parameters())
+        sizes = [parameter.numel() for parameter in self._parameters]
+        self._flat = torch.cat([torch.zeros_like(p).flatten() for p in self._parameters])
+        self._pieces = self._flat.split_with_sizes(sizes)
+        self._world_size = world_size
+        self._reducing: dist.Work | None = None
+
+    def attach(self) -> None:
+        """Have backward add to, and the optimizer read, these."""
+        for parameter, piece in zip(self._parameters, self._pieces, strict=True):
+            parameter.grad = piece.view_as(parameter)
+
+    def zero(self) -> None:
+        """Begin anew."""
+        self._flat.zero_()
+
+    def reduce(self, *, async_op: bool) -> None:
+        """Average them over the ranks."""
+        self._flat /= self._world_size
+        self._reducing = dist.all_reduce(self._flat, async_op=async_op)
+
+    def wait(self) -> None:
+        """For the averages."""
+        if self._reducing is not None:
+            self._reducing.wait()
+            self._reducing = None
+
+
+def run(options: argparse.Namespace, place: job.Place) -> None:
+    """Train until the steps or the time are over."""
+    torch.manual_seed(options.seed)
+    with place.device:
+        model = nn.Sequential(*(nn.Linear(options.width, options.width) for _ in range(options.layers)))
+    model.to(job.DTYPES[options.dtype])
+    optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
+    filling, reduced = (Gradients(model, place.world_size) for _ in range(2))
+    loader = Loader(options, place, ahead=options.mode == "double-buffered")
+    report = job.Report(place, "loss", options.results)
+
+    for _ in job.step_numbers(options, place):
+        filling.attach()
+        filling.zero()
+        loss = model(loader.next()).float().square().mean()
+        loss.backward()
+
+        reduced.wait()
+        reduced.attach()
+        optimizer.step()  # with the gradients of the step before; in the first they are 0
+        filling.reduce(async_op=options.mode != "sequential")
+        filling, reduced = reduced, filling
+        report.add(loss)
+        mark_step()
+    reduced.wait()
+    loader.close()
+    report.close()
+
+
+def main() -> None:
+    """Run the job."""
+    job.main(catalog.DOUBLE_BUFFER, run)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+"""Many small all-reduces, whose fixed cost counts more than their bytes; and four ways to wait for them.
+
+    torchrun --nproc-per-node=2 -m overlaptop.agent workloads/small_messages.py
+
+``--send separate`` reduces each message by itself, ``coalesced`` hands all to the backend as one
+operation, ``flat`` copies them into one tensor and back. Then the step multiplies matrices, one for
+each message. ``--wait at-once`` waits for each message behind its start, so nothing overlaps; ``late``
+waits for one behind each product; ``together`` for all behind the last product; ``polling`` asks behind
+each product which have arrived. The numbers are the same in all of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.distributed_c10d import _coalescing_manager  # torch has no public one
+
+from overlaptop.agent import step as mark_step
+from overlaptop.workloads import catalog, job
+
+
+class Messages:
+    """The tensors to be reduced, and how they are sent."""
+
+    def __init__(self, options: argparse.Namespace, place: job.Place) -> None:
+        dtype = job.DTYPES[options.dtype]
+        elements = max(1, options.kb * 1024 // dtype.itemsize)
+        self._rank, self._ranks, self._send = place.rank, place.world_size, options.send
+        self._messages = [
+            torch.zeros(elements, dtype=dtype, device=place.device) for _ in range(options.messages)
+        ]
+        self._flat = torch.cat(self._messages) if options.send == "flat" else None
+
+    def start(self) -> Iterator[dist.Work]:
+        """Make something new of each mean, and start to reduce it; gives what to wait for, one by one."""
+        for number, message in enumerate(self._messages):
+            message.mul_(0.5 / self._ranks).add_(self._rank + number)
+        if self._send == "coalesced":
+            with _coalescing_manager(async_ops=True) as manager:
+                for message in self._messages:
+                    dist.all_reduce(message)
+            yield from manager.works
+            return
+        if self._flat is not None:
+            torch.cat(self._messages, out=self._flat)
+        for message in self._messages if self._flat is None else [self._flat]:
+            work = dist.all_reduce(message, async_op=True)
+            assert work is not None, "it is asynchronous"
+            yield work
+
+    def finish(self) -> Tensor:
+        """Use what has arrived; a figure, shape (), of all of it."""
+        if self._flat is not None:
+            pieces = self._flat.chunk(len(self._messages))
+            for message, piece in zip(self._messages, pieces, strict=True):
+                message.copy_(piece)
+        return torch.stack([message.float().mean() for message in self._messages]).sum()
+
+
+def step(messages: Messages, matrix: Tensor, products: int, wait: str) -> Tensor:
+    """Do one step; returns a figure, shape (), which every product and message went into."""
+    pending = []
+    for work in messages.start():
+        if wait == "at-once":
+            work.wait()
+        else:
+            pending.append(work)
+
+    product = matrix
+    for _ in range(products):
+        product = matrix @ product
+        arrived = []
+        if wait == "late":
+            arrived = pending[:1]
+        elif wait == "polling":
+            arrived = [work for work in pending if work.is_completed()]
+        for work in arrived:
+            work.wait()
+            pending.remove(work)
+    for work in pending:
+        work.wait()
+    return messages.finish() + product[0].float().mean()
+
+
+def run(options: argparse.Namespace, place: job.Place) -> None:
+    """Work until the steps or the time are over."""
+    random = torch.Generator().manual_seed(options.seed)
+    n = options.matrix
+    matrix = (torch.randn(n, n, generator=random) / n**0.5).to(place.device, job.DTYPES[options.dtype])
+    messages = Messages(options, place)
+    report = job.Report(place, "figure", options.results)
+    for _ in job.step_numbers(options, place):
+        report.add(step(messages, matrix, options.messages, options.wait))
+        mark_step()
+    report.close()
+
+
+def main() -> None:
+    """Run the job."""
+    job.main(catalog.SMALL_MESSAGES, run)
+
+
+if __name__ == "__main__":
+    main()

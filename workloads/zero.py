@@ -1,0 +1,220 @@
+"""A small GPT under ZeRO-1 or ZeRO-2, written out: each rank optimizes a share of the weights.
+
+    torchrun --nproc-per-node=2 -m overlaptop.agent workloads/zero.py
+
+It is the model of ddp.py, with the same weights and batches. Weights lie in buckets, and each rank has an
+optimizer for its share of each bucket. A step: gradients are reduce-scattered, so that each rank gets the
+mean of its share; the rank's optimizers step; the new weights are gathered from all ranks.
+
+With ``--mode overlapped`` a bucket's gradients are reduce-scattered as soon as backward has filled it, the
+optimizers step in the order in which their shares arrive, and weights are gathered beside the next forward
+pass, each module waiting for its own. With ``--mode sequential`` one follows the other. The numbers are the
+same. ``--stage 1`` keeps a bucket's gradients for good, ``--stage 2`` until they are reduced.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from overlaptop.agent import step as mark_step
+from overlaptop.workloads import catalog, gpt, job
+from overlaptop.workloads.ddp import in_buckets
+
+
+class Bucket:
+    """Some parameters, which are views into one flat tensor, and this rank's share of them.
+
+    Args:
+        parameters: become views of the bucket's tensor.
+        place: which share is this rank's.
+        keeps_gradients: they are views of another flat tensor for good; else they are put together when all
+            are there, and freed when they are reduced.
+    """
+
+    def __init__(self, parameters: list[nn.Parameter], place: job.Place, *, keeps_gradients: bool) -> None:
+        self._parameters = parameters
+        self._ranks = place.world_size
+        sizes = [parameter.numel() for parameter in parameters]
+        share = -(-sum(sizes) // self._ranks)  # rounded up: the last one has padding
+        self._padding = share * self._ranks - sum(sizes)
+        self._weights = torch.cat([p.detach().flatten() for p in parameters] + self._zeros(self._padding))
+        self._gradients = torch.zeros_like(self._weights) if keeps_gradients else None
+        self._reduced_from: Tensor | None = None
+        """What is being reduced: it has to stay until that is done."""
+        at = 0
+        for parameter, size in zip(parameters, sizes, strict=True):
+            parameter.data = self._weights[at : at + size].view_as(parameter)
+            if self._gradients is not None:
+                parameter.grad = self._gradients[at : at + size].view_as(parameter)
+            at += size
+
+        self._share = nn.Parameter(self._weights[place.rank * share :][:share].clone())
+        self._share.grad = torch.zeros_like(self._share)
+        self._optimizer = torch.optim.AdamW([self._share], lr=gpt.LEARNING_RATE, fused=True)
+        self._missing = len(parameters)
+        self._reducing: dist.Work | None = None
+        self._gathering: dist.Work | None = None
+
+    def _zeros(self, count: int) -> list[Tensor]:
+        return [self._parameters[0].new_zeros(count)]
+
+    def take_one(self) -> bool:
+        """One more gradient is complete; whether all are, after which it begins anew."""
+        self._missing -= 1
+        if self._missing:
+            return False
+        self._missing = len(self._parameters)
+        return True
+
+    def reduce(self, *, async_op: bool) -> None:
+        """Give each rank the mean of its share of the gradients."""
+        flat = self._gradients
+        if flat is None:
+            gradients = [p.grad.flatten() for p in self._parameters if p.grad is not None]
+            flat = torch.cat(gradients + self._zeros(self._padding))
+            for parameter in self._parameters:
+                parameter.grad = None
+        flat /= self._ranks
+        self._reduced_from = flat
+        self._reducing = job.reduce_scatter(self._share.grad, flat, async_op=async_op)
+
+    def step(self) -> None:
+        """Optimize this rank's share as soon as its gradients are there."""
+        if self._reducing is not None:
+            self._reducing.wait()
+            self._reducing = None
+        self._optimizer.step()
+        if self._gradients is not None:
+            self._gradients.zero_()
+        self._reduced_from = None
+
+    def gather(self, *, async_op: bool) -> None:
+        """Get the new weights from all ranks."""
+        self._gathering = job.all_gather(self._weights, self._share.detach(), async_op=async_op)
+
+    def wait_for_weights(self) -> None:
+        """Before their use."""
+        if self._gathering is not None:
+            self._gathering.wait()
+            self._gathering = None
+
+
+class Zero:
+    """The buckets of a model, and when what is done with them."""
+
+    def __init__(self, model: nn.Module, options: argparse.Namespace, place: job.Place) -> None:
+        self._overlaps = options.mode == "overlapped"
+        self._buckets: list[Bucket] = []
+        """In the order in which backward fills them."""
+        self._arriving: list[Bucket] = []
+        bucket_of: dict[nn.Parameter, Bucket] = {}
+        for parameters in in_buckets(model, options.bucket_cap_mb):
+            bucket = Bucket(parameters, place, keeps_gradients=options.stage == "1")
+            self._buckets.append(bucket)
+            bucket_of |= dict.fromkeys(parameters, bucket)
+        if not self._overlaps:
+            return
+        for parameter, bucket in bucket_of.items():
+            parameter.register_post_accumulate_grad_hook(
+                lambda _, bucket=bucket: self._gradient_is_there(bucket)
+            )
+        for module in model.modules():
+            needed = {bucket_of[parameter] for parameter in module.parameters(recurse=False)}
+            for bucket in needed:
+                module.register_forward_pre_hook(lambda *_, bucket=bucket: bucket.wait_for_weights())
+
+    def _gradient_is_there(self, bucket: Bucket) -> None:
+        if bucket.take_one():
+            bucket.reduce(async_op=True)
+            self._arriving.append(bucket)
+
+    def step(self) -> None:
+        """Behind backward: from gradients to new weights."""
+        for bucket in () if self._overlaps else self._buckets:
+            bucket.reduce(async_op=False)
+        for bucket in self._arriving or self._buckets:
+            bucket.step()
+        for bucket in reversed(self._buckets):  # as forward needs them
+            bucket.gather(async_op=self._overlaps)
+        self._arriving.clear()
+
+    def close(self) -> None:
+        """Wait for what is under way."""
+        for bucket in self._buckets:
+            bucket.wait_for_weights()
+
+
+def run(options: argparse.Namespace, place: job.Place) -> None:
+    """Train until the steps or the time are over."""
+    with gpt.arithmetic(options):
+        if options.engine == "deepspeed":
+            train_with_deepspeed(options, place)
+        else:
+            train(options, place)
+
+
+def train(options: argparse.Namespace, place: job.Place) -> None:
+    """Train with what is written out here."""
+    model = gpt.build(options, place)
+    zero = Zero(model, options, place)
+    batches = gpt.Batches(options, place)
+    report = job.Report(place, "loss", options.results)
+    for _ in job.step_numbers(options, place):
+        loss = model(batches.next())
+        loss.backward()
+        zero.step()
+        report.add(loss)
+        mark_step()  # there are as many optimizers as buckets
+    zero.close()
+    report.close()
+
+
+def train_with_deepspeed(options: argparse.Namespace, place: job.Place) -> None:
+    """Train the same model with DeepSpeed's ZeRO; ends the process where that cannot be."""
+    fault = ""
+    if importlib.util.find_spec("deepspeed") is None:
+        fault = "DeepSpeed is not installed here (pip install deepspeed)"
+    elif place.device.type == "cpu":
+        fault = "needs GPUs: on gloo DeepSpeed hangs"
+    if fault:
+        catalog.ZERO.parser().error(f"--engine deepspeed: {fault}")
+    import deepspeed  # type: ignore[import-not-found]
+
+    bucket_elements = int(options.bucket_cap_mb * job.MIB) // job.DTYPES[options.dtype].itemsize
+    model = gpt.build(options, place)
+    config = {
+        "train_micro_batch_size_per_gpu": options.batch,
+        "optimizer": {"type": "AdamW", "params": {"lr": gpt.LEARNING_RATE, "torch_adam": True}},
+        "bf16": {"enabled": options.dtype == "bfloat16"},
+        "zero_optimization": {
+            "stage": int(options.stage),
+            "overlap_comm": options.mode == "overlapped",
+            "reduce_scatter": True,
+            "reduce_bucket_size": bucket_elements,
+            "allgather_bucket_size": bucket_elements,
+        },
+    }
+    engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
+    batches = gpt.Batches(options, place)
+    report = job.Report(place, "loss", options.results)
+    for _ in job.step_numbers(options, place):
+        loss = engine(batches.next())
+        engine.backward(loss)
+        engine.step()
+        report.add(loss)
+        mark_step()
+    report.close()
+
+
+def main() -> None:
+    """Run the job."""
+    job.main(catalog.ZERO, run)
+
+
+if __name__ == "__main__":
+    main()
