@@ -120,7 +120,16 @@ class FinishedSession:
 
     def turn(self, steps: int) -> None:
         """Show the step that comes so many later, or earlier; before the first one is the whole trace."""
-        at = min(max(self._at + steps, 0), len(self._numbers) - 1)
+        self.choose(self._numbers[min(max(self._at + steps, 0), len(self._numbers) - 1)])
+
+    @property
+    def steps(self) -> Sequence[int]:
+        """The numbers that `choose` takes: of the whole trace, then of its steps."""
+        return self._numbers
+
+    def choose(self, number: int) -> None:
+        """Show the step of this number."""
+        at = self._numbers.index(number)
         if at != self._at:
             self._at, self._snapshot = at, self._snapshot_of(self._numbers[at])
 

@@ -10,6 +10,7 @@ from overlaptop.fleet.commands import CommandBook
 from overlaptop.fleet.knobs import job_knobs
 from overlaptop.fleet.snapshot import LinkState, RankView, Snapshot, Window
 from overlaptop.fleet.splitting import JobWaits, Splitter, with_waits
+from overlaptop.fleet.timelines import Timelines
 from overlaptop.fleet.totals import HISTORY_STEPS, total
 from overlaptop.fleet.traffic import LONGEST_WINDOW_S, StepWindow, Traffic, traffic_of
 from overlaptop.fleet.trouble import is_stale
@@ -56,6 +57,7 @@ class _Rank:
         self.steps: deque[StepTotals] = deque(maxlen=HISTORY_STEPS)
         self.measured: StepTotals | None = None
         self.details: deque[StepDetail] = deque(maxlen=RECENT_DETAILS)
+        self.timelines = Timelines()
         self.arrived_ns = 0
         self.end: RankEnd | None = None
         self.knobs: tuple[Knob, ...] = ()
@@ -87,6 +89,7 @@ class _Rank:
             self.window = StepWindow()
             self.measured = None
             self.details.clear()
+            self.timelines.clear()
         self.steps.append(step)
         self.window.add(step)
         if not self.samples:
@@ -126,6 +129,7 @@ class _Rank:
             history=self._step_history,
             detail=self.details[-1] if self.details else None,
             details=tuple(self.details),
+            timelines=self.timelines.kept,
             age_s=age_s,
             stale=stale,
             ended=self.ended,
@@ -203,6 +207,7 @@ class Fleet:
             case StepDetail():
                 if (rank := self._rank(message.rank)) is not None:
                     rank.details.append(message)
+                    rank.timelines.add(message)
             case RankInfo():
                 self._meet(message)
             case Notice():

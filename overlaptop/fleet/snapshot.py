@@ -7,6 +7,7 @@ from enum import Enum
 
 from overlaptop.fleet.commands import CommandView
 from overlaptop.fleet.knobs import JobKnob
+from overlaptop.fleet.timelines import KeptTimeline
 from overlaptop.fleet.traffic import Traffic
 from overlaptop.fleet.waits import SplitStep, StepWaits, WaitWindow
 from overlaptop.timeline.arrivals import WaitTimes
@@ -74,6 +75,8 @@ class RankView:
     dropped: int
     details: tuple[StepDetail, ...] = ()
     """The last few, oldest first: several may come together."""
+    timelines: tuple[KeptTimeline, ...] = ()
+    """Of the steps that one can go back to, oldest first."""
     machine: MachineFacts | None = None
     device: DeviceFacts | None = None
     numa: NumaFacts | None = None

@@ -35,6 +35,7 @@ RESTARTED_NS = 1_000_000_000
 FAR_AHEAD_NS = 3_000_000_000
 
 NOT_YET = "the timelines of all ranks in one step are not here yet"
+DISTURBED = "a capture or a change disturbed the step"
 NO_COLLECTIVES = "ranks have no collective in common"
 
 
@@ -66,7 +67,7 @@ class Splitter:
         """Split what is new among `views`, which are all of the job's ranks. `nodes`: where they are, if on
         several, whose clocks are known only so well.
         """
-        fresh = [self._split(views, details, nodes) for details in self._complete(views)]
+        fresh = [_split(views, details, nodes) for details in self._complete(views)]
         for each in fresh:
             if self._kept and each.waits.step <= self._kept[-1].waits.step:
                 self._kept.clear()
@@ -99,22 +100,6 @@ class Splitter:
             if is_new and needed <= details.keys() and not any(_disturbed(view, step) for view in views):
                 complete.append(details)
         return sorted(complete, key=_begun_ns)
-
-    def _split(
-        self, views: Sequence[RankView], details: Mapping[int, StepDetail], nodes: Sequence[NodeView]
-    ) -> SplitStep:
-        step = next(iter(details.values())).step
-        collectives = _matched(details, nodes)
-        times = {
-            view.rank: _times(details[view.rank], step_of(view, step), collectives)
-            for view in views
-            if view.rank in details
-        }
-        return split_step(
-            StepWaits(step, collectives, times),
-            _begun_ns(details),
-            round(fmean(detail.step_ns for detail in details.values())),
-        )
 
     def _forget(self, views: Sequence[RankView]) -> int:
         """What is too old, and what was before a setting changed. Returns when the newest step began."""
@@ -158,10 +143,39 @@ def split_step(waits: StepWaits, start_ns: int, step_ns: int) -> SplitStep:
     return SplitStep(waits, start_ns, step_ns, lateness(waits.collectives))
 
 
+def split_alone(views: Sequence[RankView], nodes: Sequence[NodeView] = ()) -> JobWaits:
+    """What one step says by itself: that of the ranks' ``detail``, whose ``last`` it is."""
+    details = {view.rank: view.detail for view in views if view.detail is not None}
+    if absent := [view.rank for view in views if view.rank not in details]:
+        return JobWaits(unsplit=f"no timeline of {named_ranks(absent)} is kept of this step")
+    if not details or any(view.last is not None and view.last.disturbed for view in views):
+        return JobWaits(unsplit=NO_COLLECTIVES if not details else DISTURBED)
+    step = _split(views, details, nodes)
+    window = window_of([step])
+    return JobWaits(step.waits, window, "" if window else _why(step.waits.collectives), steps=(step,))
+
+
 def waits_of_one(waits: StepWaits, step_ns: int) -> JobWaits:
     """What one step says by itself, or a whole trace; `step_ns` is its mean length over the ranks."""
     window = window_of([split_step(waits, 0, step_ns)])
     return JobWaits(waits, window, "" if window else _why(waits.collectives))
+
+
+def _split(
+    views: Sequence[RankView], details: Mapping[int, StepDetail], nodes: Sequence[NodeView]
+) -> SplitStep:
+    step = next(iter(details.values())).step
+    collectives = _matched(details, nodes)
+    times = {
+        view.rank: _times(details[view.rank], step_of(view, step), collectives)
+        for view in views
+        if view.rank in details
+    }
+    return split_step(
+        StepWaits(step, collectives, times),
+        _begun_ns(details),
+        round(fmean(detail.step_ns for detail in details.values())),
+    )
 
 
 def _matched(details: Mapping[int, StepDetail], nodes: Sequence[NodeView]) -> tuple[Collective, ...]:

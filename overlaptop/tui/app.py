@@ -16,7 +16,6 @@ from textual.screen import Screen
 from textual.theme import BUILTIN_THEMES
 
 from overlaptop.fleet.commands import CommandView
-from overlaptop.fleet.finished_session import FinishedSession
 from overlaptop.fleet.session import Session
 from overlaptop.report.hosts import is_there
 from overlaptop.tui.capture.captures import refusal
@@ -330,11 +329,19 @@ class OverlaptopApp(App[int]):
             await self.push_screen(WorkloadsScreen(self.dashboard, launcher))
 
     def action_turn(self, steps: int) -> None:
-        session = self.dashboard.session
-        if isinstance(session, FinishedSession):
-            session.turn(steps)
-            self.read()
-            self.show()
+        self.dashboard.turn(steps)
+        self.show()
+
+    def action_trace_step(self, steps: int) -> None:
+        self.action_turn(steps)
+
+    def action_show_step(self, number: int) -> None:
+        self.dashboard.show_step(number)
+        self.show()
+
+    def action_slowest(self) -> None:
+        self.dashboard.show_slowest()
+        self.show()
 
     # The look
 

@@ -8,6 +8,8 @@ import asyncio
 import time
 from collections.abc import Callable
 
+from overlaptop.fleet.finished_session import FinishedSession
+from overlaptop.fleet.past import beside, slowest_step
 from overlaptop.fleet.session import Session
 from overlaptop.fleet.snapshot import LinkState, Snapshot
 from overlaptop.fleet.watching import compared
@@ -90,11 +92,37 @@ class Dashboard:
 
     def pause(self) -> None:
         """Hold what is shown still; data is still read."""
-        self.state.paused_at_ns = self.state.paused_now_ns = self.latest.at_ns
+        if self.state.paused_at_ns is None:
+            self.state.pause(self.latest.at_ns)
 
     def resume(self) -> None:
-        """Go on after a pause."""
-        self.state.paused_at_ns = self.state.paused_now_ns = None
+        """Go on after a pause, and from a past step."""
+        self.state.resume()
+
+    def turn(self, steps: int) -> None:
+        """Show the kept step that came so many later than the shown one, or earlier; in a trace any."""
+        if isinstance(self.session, FinishedSession):
+            self.session.turn(steps)
+            self.read()
+        elif steps < 0 or self.state.paused_at_ns is not None:
+            chosen, shown = self.state.chosen, self.state.shown_step
+            if chosen is not None and shown is not None:
+                self.show_step(beside(chosen, shown, steps))
+
+    def show_step(self, number: int | None) -> None:
+        """Show this kept step; None: nothing changes."""
+        if number is None:
+            return
+        if isinstance(self.session, FinishedSession):
+            self.session.choose(number)
+            self.read()
+        else:
+            self.pause()
+            self.state.go_to(number)
+
+    def show_slowest(self) -> None:
+        """Show the slowest kept step."""
+        self.show_step(slowest_step(self.state.snapshot.ranks))
 
     def select_knob(self, name: str) -> None:
         """Keys change this knob from now on; empty: the one that they changed so far. What becomes of it is

@@ -23,6 +23,14 @@ APP_KEYS = (
     Key("question_mark,f1", "?  F1", "help", "this help"),
     Key("space,p", "space  p", "pause", "hold the screen still, and let it go on; data is kept meanwhile"),
     Key(
+        "left_curly_bracket",
+        "{",
+        "turn(-1)",
+        "back to the kept step before, on all ranks; space: live again",
+    ),
+    Key("right_curly_bracket", "}", "turn(1)", "the kept step after it"),
+    Key("L", "L", "slowest", "the slowest kept step"),
+    Key(
         "right_square_bracket",
         "]",
         "larger",
@@ -52,8 +60,13 @@ APP_KEYS = (
     Key("ctrl+p", "ctrl+p", "command_palette", "command palette"),
 )
 TRACE_KEYS = (
-    Key("right_square_bracket", "]", "turn(1)", "the next step of the trace"),
-    Key("left_square_bracket", "[", "turn(-1)", "the step before; before the first one is the whole trace"),
+    Key("right_square_bracket", "]", "trace_step(1)", "the next step of the trace"),
+    Key(
+        "left_square_bracket",
+        "[",
+        "trace_step(-1)",
+        "the step before; before the first one is the whole trace",
+    ),
 )
 """Everywhere, where a trace is open; the same keys change a job."""
 TIMELINE_KEYS = (
@@ -77,7 +90,7 @@ OVERVIEW_KEYS = (
         "filter",
         "filter ranks: 3 or 0-3,6, overlap<80, step>50ms, a host, stale, lost, ended, unbound, misplaced",
     ),
-    Key("escape", "esc", "back", "drop the filter"),
+    Key("escape", "esc", "back", "from a past step to live; else drop the filter"),
     Key("s", "s", "sort", "sort by the next column (or click a header)"),
     Key("S,r", "S  r", "reverse", "the other way round"),
     Key("v", "v", "collectives", "list the collectives of the step in the timeline"),
@@ -154,8 +167,8 @@ _CHANGING = {
     *("capture", "larger", "smaller", "exact", "search", "workloads"),
     *("select", "restore", "stop", "run", "end"),
 }
-_NEED_A_JOB = {"capture", "captures", "machine", "search", "tune"}
-_NOT_OF_TRACES = _NEED_A_JOB | {
+_NEED_A_JOB = {"capture", "captures", "machine", "search", "tune", "turn", "slowest", "show_step"}
+_NOT_OF_TRACES = _NEED_A_JOB - {"turn", "slowest", "show_step"} | {
     *("larger", "smaller", "exact", "comparison", "jobs", "workloads", "hosts", "pause", "window"),
 }
 
@@ -168,7 +181,7 @@ def fits(action: str, *, trace: bool, job: bool) -> bool:
     """Whether an action has anything to do with a trace, else with a job or with none."""
     if trace:
         return _name(action) not in _NOT_OF_TRACES
-    return _name(action) != "turn" and (job or _name(action) not in _NEED_A_JOB)
+    return _name(action) != "trace_step" and (job or _name(action) not in _NEED_A_JOB)
 
 
 def changes_job(action: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from overlaptop.fleet.knobs import JobKnob
+from overlaptop.fleet.past import in_step, with_timelines
 from overlaptop.fleet.snapshot import WHOLE_TRACE, LinkState, RankView, Snapshot, Window
 from overlaptop.fleet.splitting import window_of
 from overlaptop.fleet.totals import in_window, of_one_step, total
@@ -45,6 +46,8 @@ class ViewState:
     reverse: bool = False
     viewport: Viewport = WHOLE_STEP
     paused_at_ns: int | None = None
+    past_step: int | None = None
+    """The kept step that the paused screen went back to; None: it shows the moment of the pause."""
     paused_now_ns: int | None = None
     """The clock while paused: the screen stands still, the time since does not."""
     show_collectives: bool | None = None
@@ -74,9 +77,11 @@ class ViewState:
     """Nothing is changed from here, nor offered to be."""
     copies_seen: bool = False
     """Some step had copies: their lane stays, so that the screen does not jump from step to step."""
-    _rows: tuple[object, list[RankView]] | None = field(default=None, repr=False)
+    _rows: tuple[Snapshot, object, list[RankView]] | None = field(default=None, repr=False)
     _lanes: Lanes | None = field(default=None, repr=False)
     _lanes_at_ns: int = field(default=0, repr=False)
+    _paused: Snapshot | None = field(default=None, repr=False)
+    """The moment of the pause, from which one goes back through the kept steps."""
     _waits: StepWaits | None = field(default=None, repr=False)
     """Of the step of `_lanes`."""
 
@@ -90,15 +95,47 @@ class ViewState:
         self.snapshot = _without_empty_waits(snapshot)
         if not self.moving:
             return
-        ranks = self._in_step_of_timeline() or self.snapshot.ranks
-        totals, kept = snapshot.totals, snapshot.kept_split_steps
-        if self.window is not totals.window:
-            totals = total(ranks, totals.dropped, self.window, kept)
+        snapshot = replace(snapshot, ranks=self._in_step_of_timeline() or self.snapshot.ranks)
+        self.snapshot = self._over_window(snapshot)
+
+    def _over_window(self, snapshot: Snapshot) -> Snapshot:
+        """The job's figures over the chosen window, of ranks in one step."""
+        if self.window is not snapshot.totals.window:
+            kept = snapshot.kept_split_steps
+            totals = total(snapshot.ranks, snapshot.totals.dropped, self.window, kept)
             in_it = in_window(kept, totals.first_step)
             if self.window is Window.STEP:
                 in_it = [each for each in kept if each.waits.step == totals.measured_step]
-            snapshot = replace(snapshot, wait_window=window_of(in_it))
-        self.snapshot = _without_empty_waits(replace(snapshot, ranks=ranks, totals=totals))
+            snapshot = replace(snapshot, totals=totals, wait_window=window_of(in_it))
+        return _without_empty_waits(snapshot)
+
+    def pause(self, now_ns: int) -> None:
+        """Stand still: all ranks' timelines are of the step that is shown."""
+        self.paused_at_ns = self.paused_now_ns = now_ns
+        if (lanes := self.lanes) is not None:
+            ranks = with_timelines(self.snapshot.ranks, lanes.detail.step)
+            self.snapshot = replace(self.snapshot, ranks=ranks, waits=self.waits)
+        self._paused = self.snapshot
+
+    def resume(self) -> None:
+        """Go on with what comes."""
+        self.paused_at_ns = self.paused_now_ns = self.past_step = self._paused = None
+        self._lanes_at_ns = 0
+
+    def go_to(self, number: int | None) -> None:
+        """On a paused screen, show this step: all that is shown is of it."""
+        if self._paused is not None and number is not None:
+            self.past_step = number
+            self.snapshot = _without_empty_waits(in_step(self._paused, number))
+
+    @property
+    def shown_step(self) -> int | None:
+        """Which step the screen shows; None before the first."""
+        chosen, lanes = self.chosen, self.lanes
+        if self.past_step is not None or chosen is None:
+            return self.past_step
+        newest = chosen.measured or chosen.last
+        return lanes.detail.step if lanes is not None else newest.step if newest is not None else None
 
     def _in_step_of_timeline(self) -> tuple[RankView, ...] | None:
         """All ranks; None where they are so already, where some has not reported it yet, and where that
@@ -116,11 +153,12 @@ class ViewState:
     @property
     def rows(self) -> list[RankView]:
         """The ranks that pass the filter, in order."""
-        made_of = (id(self.snapshot), self.filter, self.sort_key, self.reverse)
-        if self._rows is None or self._rows[0] != made_of:
+        made_of = (self.filter, self.sort_key, self.reverse)
+        known = self._rows
+        if known is None or known[0] is not self.snapshot or known[1] != made_of:
             rows = ordered(self.snapshot.ranks, self.filter, self.sort_key, reverse=self.reverse)
-            self._rows = (made_of, by_node(rows) if self.grouped else rows)
-        return self._rows[1]
+            self._rows = known = (self.snapshot, made_of, by_node(rows) if self.grouped else rows)
+        return known[2]
 
     @property
     def chosen(self) -> RankView | None:
@@ -136,7 +174,12 @@ class ViewState:
             return None
         held, now_ns = self._lanes, self.snapshot.at_ns
         turned = held is None or held.detail.rank != newest.rank
-        rests = self.moving and not turned and 0 <= now_ns - self._lanes_at_ns < HOLD_S * 1e9
+        rests = (
+            self.paused_at_ns is None
+            and self.moving
+            and not turned
+            and 0 <= now_ns - self._lanes_at_ns < HOLD_S * 1e9
+        )
         if held is not None and rests:
             return held
         if held is None or held.detail is not newest or waits is not self._waits:
@@ -271,6 +314,8 @@ class ViewState:
         """The job's figures of other steps."""
         windows = list(Window)
         self.window = windows[(windows.index(self.window) + 1) % len(windows)]
+        if self.paused_at_ns is not None and self.past_step is None:
+            self.snapshot = self._paused = self._over_window(self.snapshot)
 
     def move(self, rows: int) -> None:
         """Choose the rank that many rows further down; stops at either end."""

@@ -154,13 +154,25 @@ OVER = Cell("▲", TextStyle("bright", bold=True))
 """The end of a column that is longer than the scale."""
 
 
-def sparkline(values: Sequence[float | None], top: float, *, style: TextStyle) -> StyledLine:
-    """One column a value on a scale from 0 to ``top``; None leaves a gap, more than ``top`` is `OVER`."""
-    return chart(values, top, 1, style=style)[0]
+def sparkline(
+    values: Sequence[float | None], top: float, *, style: TextStyle, marked: int | None = None
+) -> StyledLine:
+    """One column a value on a scale from 0 to ``top``; None leaves a gap, more than ``top`` is `OVER`.
+    ``marked``: a column that stands out.
+    """
+    return chart(values, top, 1, style=style, marked=marked)[0]
 
 
-def chart(values: Sequence[float | None], top: float, rows: int, *, style: TextStyle) -> list[StyledLine]:
+def chart(
+    values: Sequence[float | None], top: float, rows: int, *, style: TextStyle, marked: int | None = None
+) -> list[StyledLine]:
     """A sparkline ``rows`` cells tall, first the uppermost row."""
+
+    def marked_cell(column: int, value: float | None, row: int) -> Cell:
+        glyph, of_value = cell(value, row)
+        if column != marked:
+            return Cell(glyph, of_value)
+        return Cell("▼" if row == rows - 1 else glyph, TextStyle("accent", bold=True))
 
     def cell(value: float | None, row: int) -> Cell:
         if value is None or top <= 0:
@@ -170,7 +182,10 @@ def chart(values: Sequence[float | None], top: float, rows: int, *, style: TextS
         level = round(8 * rows * min(value, top) / top) - 8 * row
         return Cell(LEVELS[min(8, max(row == 0, level))], style)
 
-    return [to_segments(cell(value, row) for value in values) for row in range(rows - 1, -1, -1)]
+    return [
+        to_segments(marked_cell(column, value, row) for column, value in enumerate(values))
+        for row in range(rows - 1, -1, -1)
+    ]
 
 
 def binned(

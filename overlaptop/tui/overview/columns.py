@@ -73,6 +73,8 @@ class Scales:
     a_column: int
     """Steps in one column of the history."""
     textured: bool
+    past_step: int | None = None
+    """Which step the screen went back to."""
     failure: Trouble | None = None
     """What the first rank to end badly came to."""
 
@@ -83,7 +85,8 @@ class Scales:
         running = [view for view in ranks if not view.ended] or ranks
         bars_ns = [view.measured.step_ns for view in running if view.measured is not None]
         typical_ns = history.typical_step_ns(ranks)
-        if state.moving:  # else a whole trace may be on the screen, far longer than its steps
+        # Else a whole trace may be on the screen, far longer than its steps, or the slowest one of a job.
+        if state.moving and state.past_step is None:
             bars_ns += [step.step_ns for view in running for step in view.history[-_RECENT_STEPS:]]
             usual_ns = history.typical_step_ns(running, _RECENT_STEPS) or 0
             bars_ns = [length_ns for length_ns in bars_ns if length_ns <= _FAR * usual_ns]
@@ -94,6 +97,7 @@ class Scales:
             spark_top_ns=history.scale_top_ns(typical_ns),
             a_column=history.steps_a_column(typical_ns, moving=state.moving),
             textured=textured,
+            past_step=state.past_step,
             failure=first_failure(ranks),
         )
 
@@ -179,12 +183,15 @@ def _condition(view: RankView, scales: Scales) -> str:
         return f"○ {'silent' if view.silent else 'no step'} since {since} ({age(view.age_s)})"
     if view.info is None and view.last is None:
         return "◌ not seen yet"
-    return "" if view.last is not None else "◌ no step yet"
+    if view.last is None:
+        return "◌ this step is not known" if view.history else "◌ no step yet"
+    return ""
 
 
 def _history(view: RankView, scales: Scales, width: int) -> StyledLine:
     values = history.columns(view.history, width, scales.a_column, lambda step: step.step_ns)
-    return sparkline(values, scales.spark_top_ns, style=TextStyle("history"))
+    marked = history.column_of(view.history, width, scales.a_column, scales.past_step)
+    return sparkline(values, scales.spark_top_ns, style=TextStyle("history"), marked=marked)
 
 
 def _history_header(scales: Scales, width: int) -> StyledLine:

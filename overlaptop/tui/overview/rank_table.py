@@ -14,6 +14,7 @@ from overlaptop.tui.dashboard import Dashboard
 from overlaptop.tui.draw.segments import Segment, StyledLine, TextStyle, bold, dim, faded, on
 from overlaptop.tui.draw.table import GAP, aligned, scrolled
 from overlaptop.tui.overview.columns import Column, Scales, columns_for, layout
+from overlaptop.tui.timeline import history
 from overlaptop.tui.view import JobView
 from overlaptop.tui.widgets.host_lines import heading
 
@@ -71,7 +72,9 @@ class RankTable(JobView):
                 await self.screen.run_action(f"screen.sort_by('{key}')")
         elif at < len(entries) and not isinstance(entry := entries[at], Group):
             await self.screen.run_action(f"screen.choose({entry.rank})")
-            if event.chain >= 2:
+            if (step := self._step_at(entry, event.x)) is not None:
+                await self.screen.run_action(f"app.show_step({step})")
+            elif event.chain >= 2:
                 await self.screen.run_action("app.rank")
 
     async def wheel(self, direction: int, x: int) -> None:  # noqa: ARG002
@@ -94,12 +97,23 @@ class RankTable(JobView):
         return layout(columns_for(state.snapshot.ranks, with_nodes=with_nodes), width - 2 * _MARGIN)
 
     def _column_at(self, x: int) -> str:
-        left = _MARGIN
+        return next((key for key, left, size in self._places() if left <= x < left + size), "")
+
+    def _step_at(self, view: RankView, x: int) -> int | None:
+        """The slowest step below a column of the history; None where the pointer is elsewhere."""
+        for key, left, size in self._places():
+            if key == "history" and left <= x < left + size:
+                a_column = Scales.of(self.state, textured=False).a_column
+                return history.slowest_in(view.history, size, a_column, x - left)
+        return None
+
+    def _places(self) -> list[tuple[str, int, int]]:
+        """Each column with its left edge and its width."""
+        found, left = [], _MARGIN
         for column, size in self._columns(self.size.width):
-            if left <= x < left + size:
-                return column.key
+            found.append((column.key, left, size))
             left += size + GAP
-        return ""
+        return found
 
 
 def _row(view: RankView, columns: list[tuple[Column, int]], scales: Scales, *, cursor: bool) -> StyledLine:

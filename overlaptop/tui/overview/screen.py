@@ -21,7 +21,15 @@ from overlaptop.tui.timeline.timeline import Timeline
 from overlaptop.tui.tune.change_line import MOST_LINES as CHANGE_LINES
 from overlaptop.tui.tune.change_panel import LEAST_LINES, ChangePanel, wanted_lines
 from overlaptop.tui.widgets.job_header import JobHeader
-from overlaptop.tui.widgets.key_bar import HELP_HINT, KNOB_HINT, QUIT_HINT, STEP_HINT, KeyBar
+from overlaptop.tui.widgets.key_bar import (
+    HELP_HINT,
+    KNOB_HINT,
+    PAST_HINT,
+    PAUSE_HINT,
+    QUIT_HINT,
+    STEP_HINT,
+    KeyBar,
+)
 
 HINTS = (
     HELP_HINT,
@@ -33,7 +41,8 @@ HINTS = (
     ("w", "workloads", "app.workloads", "run"),
     ("m", "machine", "app.machine", "host"),
     ("enter", "rank", "app.rank"),
-    ("space", "pause", "app.pause"),
+    PAUSE_HINT,
+    PAST_HINT,
     ("+ -", "zoom", "screen.zoom(1)"),
     ("/", "filter", "screen.filter"),
     ("s", "sort", "screen.sort"),
@@ -181,5 +190,10 @@ class OverviewScreen(TimelineScreen):
         return ""
 
     def action_back(self) -> None:
+        """Back to live from a past step; else drop the filter."""
+        if self.state.past_step is not None:
+            self.dashboard.resume()
+            self.dashboard.on_change()
+            return
         self.state.filter = Filter()
         self.show_chosen()

@@ -15,7 +15,15 @@ from overlaptop.tui.timeline.screen import TimelineScreen
 from overlaptop.tui.timeline.timeline import Timeline
 from overlaptop.tui.timeline.viewport import Viewport
 from overlaptop.tui.widgets.job_header import JobHeader
-from overlaptop.tui.widgets.key_bar import HELP_HINT, KNOB_HINT, QUIT_HINT, STEP_HINT, KeyBar
+from overlaptop.tui.widgets.key_bar import (
+    HELP_HINT,
+    KNOB_HINT,
+    PAST_HINT,
+    PAUSE_HINT,
+    QUIT_HINT,
+    STEP_HINT,
+    KeyBar,
+)
 
 HINTS = (
     ("esc", "back", "screen.back", "back"),
@@ -28,7 +36,8 @@ HINTS = (
     ("← →", "pan", "screen.pan(1)"),
     ("enter", "zoom to it", "screen.fit_collective"),
     ("0", "whole step", "screen.whole_step"),
-    ("space", "pause", "app.pause"),
+    PAUSE_HINT,
+    PAST_HINT,
     ("m", "machine", "app.machine"),
     QUIT_HINT,
 )

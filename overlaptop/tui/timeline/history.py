@@ -61,6 +61,23 @@ def columns(
     return binned(steps, max(width, 0), gather)
 
 
+def column_of(history: Sequence[StepTotals], width: int, a_column: int, step: int | None) -> int | None:
+    """Which of the columns this step is in; None where it is in none."""
+    if step is None or not history:
+        return None
+    at = width - 1 - (history[-1].step // a_column - step // a_column)
+    return at if 0 <= at < width else None
+
+
+def slowest_in(history: Sequence[StepTotals], width: int, a_column: int, column: int) -> int | None:
+    """The slowest step of a column; None where it has none."""
+    if not history:
+        return None
+    wanted = history[-1].step // a_column - (width - 1 - column)
+    within = [step for step in history if step.step // a_column == wanted]
+    return max(within, key=lambda step: step.step_ns).step if within else None
+
+
 def _round_up(value: float) -> float:
     """To the next of 1, 1.5, 2, 3, 4, 5, 6, 8, 10 × 10^k."""
     power = 10.0 ** math.floor(math.log10(value))

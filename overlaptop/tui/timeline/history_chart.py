@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from statistics import fmean
 
+from textual import events
+
 from overlaptop.text import Unit, duration, plural
 from overlaptop.tui.draw.bars import chart
 from overlaptop.tui.draw.segments import Item, StyledLine, TextStyle, dim, fit, titled
@@ -22,7 +24,7 @@ class HistoryChart(JobView):
         if chosen is None or not chosen.history:
             return None
         a_column = self._steps_a_column(history.typical_step_ns([chosen]))
-        return (chosen.rank, a_column, chosen.history[-1].step // a_column)
+        return (chosen.rank, a_column, chosen.history[-1].step // a_column, self.state.past_step)
 
     def _steps_a_column(self, typical_ns: float | None) -> int:
         return history.steps_a_column(typical_ns, moving=self.state.moving)
@@ -52,9 +54,20 @@ class HistoryChart(JobView):
             charted = zip(labels, lines, strict=True)
             return [fit(items, [], width), *((dim(f"{at:>{_LABEL - 1}} "), *line) for at, line in charted)]
 
-        slowest = chart(times, top_ns, rows, style=TextStyle("history"))
-        mean = chart(overlaps, 1.0, rows, style=TextStyle("hidden"))
+        marked = history.column_of(chosen.history, room, a_column, self.state.past_step)
+        slowest = chart(times, top_ns, rows, style=TextStyle("history"), marked=marked)
+        mean = chart(overlaps, 1.0, rows, style=TextStyle("hidden"), marked=marked)
         return [
             *scaled("step time", [each("slowest"), *figures], slowest, f"{unit.brief(top_ns)} {unit.name}"),
             *scaled("overlap", [each("mean")], mean, "100 %"),
         ]
+
+    async def on_click(self, event: events.Click) -> None:
+        """Show the slowest step of the column."""
+        chosen = self.state.chosen
+        if chosen is not None and event.x >= _LABEL:
+            a_column = self._steps_a_column(history.typical_step_ns([chosen]))
+            room = self.size.width - _LABEL - 1
+            step = history.slowest_in(chosen.history, room, a_column, event.x - _LABEL)
+            if step is not None:
+                await self.screen.run_action(f"app.show_step({step})")

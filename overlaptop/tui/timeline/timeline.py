@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from overlaptop.fleet.snapshot import LinkState
-from overlaptop.text import Unit, byte_count, clock, duration, plural
+from overlaptop.text import Unit, byte_count, clock, count, duration, plural
 from overlaptop.tui.draw.bars import Cell, Piece, lane, ruler, to_segments
 from overlaptop.tui.draw.segments import DIM, FAINT, Item, Segment, StyledLine, TextStyle, bold, dim, fit
 from overlaptop.tui.state import step_name
@@ -93,6 +93,9 @@ class Timeline(JobView):
             return f"the job is starting: waiting for {state.starting}"
         if chosen.info is not None and chosen.info.detail_every == 0:
             return "no timeline: this agent measures phases only"
+        if state.past_step is not None:
+            step = f"step {count(state.past_step)} of rank {chosen.rank}"
+            return f"the timeline of {step} was not sent, or is kept no more"
         if chosen.ended or chosen.node_lost or state.paused_at_ns is not None:
             return f"no step of rank {chosen.rank} was seen in detail before"
         return f"waiting for the next step of rank {chosen.rank} that is measured in detail"

@@ -12,7 +12,7 @@ from overlaptop.fleet.snapshot import LinkState, Window
 from overlaptop.fleet.trouble import trouble_of
 from overlaptop.report import own_cost, troubles
 from overlaptop.report.hosts import LINK_GLYPHS, live_words
-from overlaptop.text import age, clock, duration, plural, printable
+from overlaptop.text import age, clock, count, duration, plural, printable
 from overlaptop.tui.draw.segments import Item, Segment, StyledLine, TextStyle, bold, dim, fit, joined
 from overlaptop.tui.state import ViewState, step_name
 from overlaptop.tui.view import JobView
@@ -50,7 +50,7 @@ def _job_line(state: ViewState, width: int) -> StyledLine:
     if state.searching:
         marks.append((Segment(f"◆ {state.searching}", warned),))
     right = [Item(joined(marks, "  "))]
-    if snapshot.totals.step is not None:
+    if snapshot.totals.step is not None and state.past_step is None:
         name, number = step_name(snapshot.totals.step)
         right.append(Item((dim(name), bold(number)), 3))
     if snapshot.totals.step_ns is not None:
@@ -66,8 +66,21 @@ def _own_cost(state: ViewState) -> StyledLine:
     return (dim(f" {own_cost.in_brief(cost)}"),) if cost is not None and state.moving else ()
 
 
+def _past(state: ViewState) -> str:
+    """Which step the screen went back to, and when it was; empty: it did not."""
+    if state.past_step is None:
+        return ""
+    ends_ns = [view.last.start_ns + view.last.step_ns for view in state.snapshot.ranks if view.last]
+    now_ns = state.paused_now_ns or state.snapshot.at_ns
+    when = f", {age((now_ns - max(ends_ns)) / 1e9)} ago" if ends_ns else ""
+    return f"past step {count(state.past_step)}{when}"
+
+
 def _link(state: ViewState) -> StyledLine:
     snapshot = state.snapshot
+    if state.paused_at_ns is not None:
+        words = f"← {_past(state)} " if state.past_step is not None else "■ paused "
+        return (Segment(words, TextStyle("warning", bold=True)),)
     glyph, color = LINK_GLYPHS[snapshot.link]
     words = snapshot.link.value
     trouble = trouble_of(snapshot)
@@ -95,6 +108,8 @@ def _source_line(state: ViewState, width: int) -> StyledLine:
     if state.paused_at_ns is not None:
         since_s = ((state.paused_now_ns or snapshot.at_ns) - state.paused_at_ns) / 1e9
         words = f" paused since {clock(state.paused_at_ns)} ({age(since_s)}): data is still being kept"
+        if past := _past(state):
+            words = f" {past}: all that is shown is of it; space goes back to live, {{ }} to other steps"
         left.append(Item((Segment(words, warning._replace(bold=True)),)))
     if (trouble := trouble_of(snapshot)) is not None:
         style = TextStyle(troubles.color(trouble), bold=True)

@@ -44,8 +44,11 @@ QUIT_HINT = Hint("q", "quit", "app.quit", "quit")
 """Its words say where it ends a job."""
 KNOB_HINT = Hint("[ ]", "", "app.larger")
 """Its words are the name of the selected knob."""
-STEP_HINT = Hint("[ ]", "step", "app.turn(1)", "step")
+STEP_HINT = Hint("[ ]", "step", "app.trace_step(1)", "step")
 """Of a trace."""
+PAUSE_HINT = Hint("space", "pause", "app.pause")
+"""Its word says where it ends a pause."""
+PAST_HINT = Hint("{ }", "past steps", "app.turn(-1)")
 Hints = Sequence[tuple[str, str, str] | tuple[str, str, str, str] | Hint]
 _Placed = tuple[StyledLine, Hint]
 """A hint as it is drawn."""
@@ -89,6 +92,10 @@ class KeyBar(JobView):
                 name = self.state.selected_name
                 word, short = ("bucket size", short_name(name)) if name == BUCKET_CAP_MB else (name, "knob")
                 hint = hint._replace(word=word, short=short)
+            elif hint.action == PAUSE_HINT.action and self.state.paused_at_ns is not None:
+                hint = hint._replace(word="live again", short="live")
+            elif hint.action == PAST_HINT.action and not self.state.moving:
+                continue
             elif hint.action == QUIT_HINT.action and self.dashboard.running:
                 hint = hint._replace(word="quit and end the job", short="end job")
             found.append(hint)

@@ -1,0 +1,105 @@
+"""A job in one of its kept steps: a Snapshot in which all is of that step. Pure."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import replace
+from statistics import fmean
+
+from overlaptop.fleet.snapshot import RankView, Snapshot
+from overlaptop.fleet.splitting import split_alone
+from overlaptop.fleet.totals import step_of, total
+from overlaptop.wire.messages import StepDetail, StepTotals
+
+NO_TIMELINES = "no timeline of this step is kept"
+
+
+def in_step(snapshot: Snapshot, number: int) -> Snapshot:
+    """The ranks, the job's figures and who waited for whom in this step, whichever it is.
+
+    A rank that does not know it has neither figures nor a timeline.
+    """
+    ranks = tuple(_in_step(view, number) for view in with_timelines(snapshot.ranks, number))
+    known = [view for view in ranks if view.last is not None]
+    waits = split_alone(known, snapshot.nodes)
+    times = waits.newest.times if waits.newest is not None else {}
+    ranks = tuple(replace(view, waits=times.get(view.rank)) for view in ranks)
+    lengths_ns = [view.last.step_ns for view in known if view.last is not None]
+    return replace(
+        snapshot,
+        ranks=ranks,
+        totals=replace(
+            total(ranks, snapshot.totals.dropped),
+            step_ns=round(fmean(lengths_ns)) if lengths_ns else None,
+        ),
+        waits=waits.newest,
+        wait_window=waits.window,
+        unsplit=waits.unsplit if any(view.detail for view in ranks) else NO_TIMELINES,
+        fresh=(),
+        fresh_samples=(),
+        fresh_waits=(),
+        split_steps=waits.steps,
+        kept_split_steps=waits.steps,
+    )
+
+
+def kept_steps(view: RankView) -> list[StepTotals]:
+    """The steps of a rank that one can go back to, oldest first: those of which more than the length is
+    known, where there are any.
+    """
+    return [step for step in view.history if step.measured] or list(view.history)
+
+
+def beside(view: RankView, number: int, steps: int) -> int | None:
+    """The kept step that came so many after this one, or before it; None where nothing is kept."""
+    numbers = [step.step for step in kept_steps(view)]
+    at = bisect_left(numbers, number)
+    if steps > 0 and (at == len(numbers) or numbers[at] != number):
+        at -= 1  # the one after it is already there
+    return numbers[min(max(at + steps, 0), len(numbers) - 1)] if numbers else None
+
+
+def slowest_step(ranks: Sequence[RankView]) -> int | None:
+    """The kept step that was the longest in the mean over ranks and that no command disturbed."""
+    lengths_ns: dict[int, list[int]] = {}
+    for view in ranks:
+        for step in view.history:
+            if not step.disturbed:
+                lengths_ns.setdefault(step.step, []).append(step.step_ns)
+    return max(lengths_ns, key=lambda step: fmean(lengths_ns[step]), default=None)
+
+
+def with_timelines(views: Sequence[RankView], number: int) -> tuple[RankView, ...]:
+    """The ranks as they are, each with its timeline of this step and no other."""
+    found = [(view, _timeline(view, number)) for view in views]
+    return tuple(
+        replace(view, detail=detail, details=(detail,) if detail is not None else ())
+        for view, detail in found
+    )
+
+
+def _in_step(view: RankView, number: int) -> RankView:
+    step = step_of(view, number)
+    if step is None:
+        return replace(view, last=None, measured=None, samples=(), traffic=None)
+    return replace(
+        view,
+        last=step,
+        measured=step if step.measured else None,
+        samples=tuple(each for each in view.samples if each.at_ns <= step.start_ns + step.step_ns),
+        traffic=None,
+        # A rank that made this step went on, whatever became of it later.
+        stale=False,
+        silent=False,
+        node_lost=False,
+        ended=False,
+        end=None,
+        standstill=None,
+    )
+
+
+def _timeline(view: RankView, number: int) -> StepDetail | None:
+    newest = (each for each in reversed(view.details) if each.step == number)
+    kept = (each.unpack() for each in reversed(view.timelines) if each.step == number)
+    return next(newest, None) or next(kept, None)

@@ -1,0 +1,140 @@
+"""A paused screen and one that went back are of one moment: rows, totals, first line, header, timeline."""
+
+from msgspec.structs import replace
+
+from overlaptop.fleet.timelines import MAX_BYTES, Timelines
+from tests.fleet.builders import MS, T0, S, detail, info, status, step, welcome
+
+from .fakes import SIZES, FakeSession, opened, row_of, screen_lines, shown
+from .waits import split_step, waiting_job
+
+
+def late_by_turns(steps=12, slow=None):
+    """Rank `number % 4` is late in each step, by as many ms as its number; step `slow` is longer."""
+    session = waiting_job(lambda _: 9)
+    for number in range(8, steps):
+        session.tick()
+        for rank in range(4):
+            totals, timeline = split_step(rank, number, late_ms=number if rank == number % 4 else 0)
+            if number == slow:
+                totals = replace(totals, step_ns=200 * MS, idle_ns=120 * MS)
+                timeline = replace(timeline, step_ns=200 * MS)
+            session.say(totals, timeline)
+    return session
+
+
+def is_of(text, number):
+    """Whether all is of this step, in which rank ``number % 4`` is late by as many ms as its number."""
+    late = number % 4
+    said = (
+        f"past step {number}, ",
+        f"rank {late} is late in 2 of 2 collectives; the others wait {number:.1f}",
+        f"step {number}, mean of 4 ranks",
+        f"rank 0  step {number} ",
+    )
+    waited = [float(row_of(text, rank).split("%")[1].split()[1]) for rank in range(4)]
+    return all(words in text for words in said) and waited == [
+        0 if rank == late else number for rank in range(4)
+    ]
+
+
+async def test_keys_go_back_and_forth_through_the_kept_steps_of_all_ranks_and_to_live_again():
+    session = late_by_turns(14)
+    async with opened(session) as (app, pilot):
+        await shown(app, pilot)
+        assert is_of(await shown(app, pilot, "{"), 12)
+        for rank in range(4):
+            session.say(*split_step(rank, 14))
+        assert is_of(await shown(app, pilot, "{", "{", rest_s=5), 10)
+        assert is_of(await shown(app, pilot, "}"), 11)
+        text = await shown(app, pilot, "down")
+        assert "rank 1  step 11 " in text
+        assert "● live" not in text
+        assert "past step 13" in await shown(app, pilot, "}", "}", "}")
+        assert "past step 0" in await shown(app, pilot, *"{" * 20)
+        for key in ("space", "escape"):
+            text = await shown(app, pilot, key, rest_s=2)
+            assert "past step" not in "\n".join(text.splitlines()[:4])
+            assert "rank 1  step 14 " in text
+            await shown(app, pilot, "{")
+
+
+async def test_one_key_freezes_the_slowest_kept_step_and_its_scale_is_its_own():
+    async with opened(late_by_turns(14, slow=9)) as (app, pilot):
+        assert "200.0" not in await shown(app, pilot)
+        text = await shown(app, pilot, "L")
+        assert is_of(text, 9)
+        assert "200.0" in row_of(text, 0)
+        assert "▸" not in row_of(text, 3)
+
+
+async def test_a_click_in_the_history_shows_the_slowest_step_of_that_column():
+    async with opened(late_by_turns(14, slow=9)) as (app, pilot):
+        await shown(app, pilot)
+        lines = screen_lines(app)
+        row = next(at for at, line in enumerate(lines) if line.replace("▸", " ").split()[:1] == ["0"])
+        await pilot.click(offset=(lines[row].rstrip().rindex("▲"), row))
+        assert is_of(await shown(app, pilot), 9)
+        assert "▼" in screen_lines(app)[row]
+        await shown(app, pilot, "space", rest_s=2)
+        chart = next(at for at, line in enumerate(screen_lines(app)) if "step time" in line) + 1
+        column = screen_lines(app)[chart].rindex("▲")
+        await pilot.click(offset=(column, chart))
+        assert is_of(await shown(app, pilot), 9)
+
+
+async def test_a_pause_is_of_one_step_whichever_rank_is_looked_at_and_its_window_can_be_chosen():
+    session = late_by_turns(14)
+    async with opened(session) as (app, pilot):
+        before = (await shown(app, pilot)).splitlines()
+        after = (await shown(app, pilot, "space", rest_s=4)).splitlines()
+        assert "■ paused" in after[0]
+        assert after[2:8] == before[2:8]
+        for rank in range(4):
+            session.say(*split_step(rank, 14))
+        text = await shown(app, pilot, "down", rest_s=4)
+        assert "rank 1  step 13 " in text
+        text = await shown(app, pilot, "W", "W", "W")
+        assert "step 13, mean of 4 ranks" in text
+        assert "rank 1 is late in 2 of 2 collectives" in text
+
+
+async def test_what_is_not_known_of_a_past_step_is_said():
+    session = late_by_turns(14)
+    session.say(step(0, 14), step(1, 14), *(step(rank, 15) for rank in range(4)))
+    async with opened(session) as (app, pilot):
+        await shown(app, pilot)
+        text = await shown(app, pilot, "L")
+        app.dashboard.show_step(14)
+        text = await shown(app, pilot)
+        assert "this step is not known" in row_of(text, 2)
+        assert "the timeline of step 14 of rank 0 was not sent, or is kept no more" in text
+        assert "step 14, mean of 2 ranks" in text
+        assert "who waits for whom is not known: no timeline of this step is kept" in text
+
+
+async def test_a_past_step_is_shown_as_it_was_whatever_became_of_the_ranks_since():
+    session = FakeSession(welcome(), status(), info(0), info(1))
+    session.say(*(step(rank, number) for number in range(9) for rank in (0, 1)), detail(0, 8))
+    async with opened(session) as (app, pilot):
+        assert "no step since" in await shown(app, pilot, rest_s=60)
+        text = await shown(app, pilot, "{")
+        assert "past step 7" in text
+        assert "no step since" not in text
+
+
+async def test_every_size_says_that_a_past_step_is_shown_and_which():
+    for size in SIZES:
+        async with opened(late_by_turns(), size=size) as (app, pilot):
+            await shown(app, pilot)
+            assert "past step 10" in (await shown(app, pilot, "{")).splitlines()[0]
+
+
+def test_kept_timelines_are_bounded_in_bytes_and_come_back_as_they_were():
+    timelines = Timelines()
+    long = replace(detail(0, 0), compute_spans_ns=tuple(range(1 << 40, (1 << 40) + 8_000)))
+    for number in range(80):
+        timelines.add(replace(long, step=number, start_ns=T0 + number * S))
+    assert sum(len(each.packed) for each in timelines.kept) <= MAX_BYTES
+    assert 1 < len(timelines.kept) < 80
+    assert timelines.kept[-1].unpack() == replace(long, step=79, start_ns=T0 + 79 * S)
