@@ -9,12 +9,16 @@ every depth; what changes is how much of the gathering hides behind compute, and
 With 0 a pass is left to FSDP2's own ways. Forward, a block's weights are asked for when the block is
 reached: on a GPU that overlaps as far as the CPU runs ahead of it, with gloo it does not overlap at all.
 Backward, they are asked for one block ahead.
+
+``--limit-gathers`` bounds how many blocks' weights are there at a time, and so the memory: the CPU waits
+until the GPU has finished with an earlier block before it asks for the next one's. With 1 nothing overlaps.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
+from collections import deque
 
 import torch
 import torch.distributed.tensor.debug
@@ -43,7 +47,7 @@ def shard(model: gpt.Gpt, place: job.Place, *, reshard_after_forward: bool) -> N
         root._set_unshard_async_op(True)  # noqa: SLF001 - for all units at once torch has no public way
 
 
-def set_prefetch(model: gpt.Gpt, forward: int, backward: int) -> None:
+def set_prefetch(model: gpt.Gpt, forward: int, backward: int, limit: int | None = None) -> None:
     """Have each unit of a sharded model ask for the weights of so many units after it.
 
     Can be called between any two steps, and must then be called on all ranks: gathers are collectives.
@@ -52,7 +56,10 @@ def set_prefetch(model: gpt.Gpt, forward: int, backward: int) -> None:
         model: sharded by `shard`.
         forward: units ahead in the forward pass; 0: FSDP2's own, which asks for none.
         backward: units ahead in the backward pass; 0: FSDP2's own, which asks for one.
+        limit: units whose weights may be there at a time; None: any number.
     """
+    if limit is not None:
+        forward, backward = min(forward, limit - 1), min(backward, limit - 1)
     units = [module for module in (model, *model.blocks) if isinstance(module, FSDPModule)]
     root, blocks = units[0], units[1:]
     # Either pass meets the root first: forward the embedding is its own, backward the head.
@@ -62,6 +69,37 @@ def set_prefetch(model: gpt.Gpt, forward: int, backward: int) -> None:
     ):
         for at, unit in enumerate(order, 1):
             choose(unit, order[at : at + depth])
+            if limit == 1:
+                choose(unit, [unit])  # which it has already: FSDP2's own would be one ahead
+
+
+class GatherLimit:
+    """Keeps the CPU from asking for a block's weights while so many blocks' may still be in use.
+
+    On a CPU there is nothing to do: it asks for no weights while it computes, but for those prefetched.
+
+    Args:
+        model: sharded by `shard`; its blocks' passes are hooked.
+        limit: blocks whose weights may be there at a time.
+    """
+
+    def __init__(self, model: gpt.Gpt, limit: int) -> None:
+        self._computed: deque[torch.cuda.Event] = deque(maxlen=limit)
+        """Up to the beginnings of as many blocks, the oldest first."""
+        for block in model.blocks:
+            # In front of FSDP2's own hooks, which ask for the weights.
+            block.register_forward_pre_hook(self._before_block, prepend=True)
+            block.register_full_backward_pre_hook(self._before_block, prepend=True)
+
+    def _before_block(self, *_: object) -> None:
+        if self._computed.maxlen == 1:
+            torch.cuda.synchronize()  # what is being reduced, too
+            return
+        event = torch.cuda.Event()
+        event.record()
+        self._computed.append(event)
+        if len(self._computed) == self._computed.maxlen:
+            self._computed[0].synchronize()
 
 
 def run(options: argparse.Namespace, place: job.Place) -> None:
@@ -75,7 +113,9 @@ def train(options: argparse.Namespace, place: job.Place) -> None:
     """Train with the numbers as the process has them."""
     model = gpt.build(options, place)
     shard(model, place, reshard_after_forward=options.reshard_after_forward)
-    set_prefetch(model, options.prefetch_forward, options.prefetch_backward)
+    set_prefetch(model, options.prefetch_forward, options.prefetch_backward, options.limit_gathers)
+    if options.limit_gathers and place.device.type == "cuda":
+        GatherLimit(model, options.limit_gathers)
     optimizer = torch.optim.AdamW(model.parameters(), lr=gpt.LEARNING_RATE, fused=True)
     batches = gpt.Batches(options, place)
     report = job.Report(place, "loss", options.results)

@@ -19,6 +19,8 @@ BACKWARD = {
     9: "+3 +2 +1 +0 3 2 1 0",
 }
 DEPTHS = [(0, 0), (1, 0), (2, 1), (0, 2), (9, 9), (2, 2), (0, 0)]
+# With a limit of as many blocks whose weights are there at a time.
+LIMITED = {(2, 2, 2): (FORWARD[1], BACKWARD[1]), (2, 2, 1): (FORWARD[0], "+3 3 +2 2 +1 1 +0 0")}
 
 # One job, in which the depth changes from step to step. Weights and batch do not, so that nothing but the
 # depth could make a difference.
@@ -56,8 +58,8 @@ with gpt.arithmetic(options), job.process_group(place):
         block.mlp.register_full_backward_pre_hook(mark(f"compute {at}"))
     tokens = gpt.Batches(options, place).next()
     told = []
-    for forward, backward in json.loads(sys.argv[2]):
-        fsdp.set_prefetch(model, forward, backward)
+    for depths in json.loads(sys.argv[2]):
+        fsdp.set_prefetch(model, *depths)
         with profile(activities=[ProfilerActivity.CPU]) as forward_pass:
             loss = model(tokens)
         with profile(activities=[ProfilerActivity.CPU]) as backward_pass:
@@ -83,11 +85,14 @@ def told_by_two_ranks(run_warm, folder, depths, *options):
 
 @pytest.fixture(scope="module")
 def told(run_warm, tmp_path_factory):
-    return told_by_two_ranks(run_warm, tmp_path_factory.mktemp("fsdp"), DEPTHS)
+    return told_by_two_ranks(run_warm, tmp_path_factory.mktemp("fsdp"), [*LIMITED, *DEPTHS])
 
 
 def test_gathers_are_asked_for_as_far_ahead_as_the_depth_says_from_the_next_step_on(told):
-    expected = [(FORWARD[forward], BACKWARD[backward]) for forward, backward in DEPTHS]
+    expected = [
+        *LIMITED.values(),
+        *((FORWARD[forward], BACKWARD[backward]) for forward, backward in DEPTHS),
+    ]
     for rank in told:
         assert [(forward, backward) for forward, backward, _, _ in rank] == expected
 

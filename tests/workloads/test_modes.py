@@ -48,6 +48,7 @@ MODES = [
     # A root and two blocks are gathered and reduced; in backward the blocks are gathered again.
     Mode(f"fsdp {FSDP}", "gpt", 3 + 2 + 3),
     Mode(f"fsdp --prefetch-forward 2 --prefetch-backward 2 {FSDP}", "gpt", 3 + 2 + 3),
+    Mode(f"fsdp --prefetch-forward 2 --limit-gathers 1 {FSDP}", "gpt", 3 + 2 + 3),
     Mode(f"fsdp --no-reshard-after-forward {FSDP}", "gpt", 3 + 3),
     Mode(f"zero --mode overlapped --stage 1 {GPT}", "gpt", 2 * BUCKETS),
     Mode(f"zero --mode overlapped --stage 2 {GPT}", "gpt", 2 * BUCKETS),

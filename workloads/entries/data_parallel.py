@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from overlaptop.workloads.entries.workload import bundled, gpt
-from overlaptop.workloads.options import Option, count, positive_float
+from overlaptop.workloads.options import Option, count, positive_float, positive_int
 
 _BUCKETS = Option("--bucket-cap-mb", "bucket size in MiB", positive_float, "MB", on_gpu=25.0, on_cpu=2.0)
 
@@ -53,9 +53,11 @@ ZERO = bundled(
 FSDP = bundled(
     "fsdp",
     "a transformer under FSDP2: weights gathered as each block needs them, or ahead",
-    "Train a small GPT under FSDP2.",
+    "Train a small GPT under FSDP2 (ZeRO-3). Without options FSDP2 gathers as it does by itself; "
+    "prefetching gathers earlier; --limit-gathers 1 has no overlap.",
     "gathers move to the left of the block that needs them as the prefetch gets deeper, and exposed time "
-    "falls.",
+    "falls. --limit-gathers 1: communication and compute take turns; 2: nearly the speed of no limit, in "
+    "the memory of two blocks. --no-reshard-after-forward: no gathers below backward.",
     Option(
         "--prefetch-forward", "blocks whose weights are gathered ahead in forward; 0: as FSDP2 does by "
         "itself, none ahead", count, "N", default=0,
@@ -67,6 +69,10 @@ FSDP = bundled(
     Option(
         "--reshard-after-forward", "free a block's weights behind its forward and gather them again in "
         "backward", default=True,
+    ),
+    Option(
+        "--limit-gathers", "blocks whose weights may be there at a time; the CPU waits for the GPU before "
+        "it asks for more; 1: no overlap", positive_int, "N",
     ),
     # 2.5 billion parameters. A gather brings 0.4 GB for 1.6 Tflop of forward, which is meant to leave the
     # CPU time for FSDP2's hooks.
