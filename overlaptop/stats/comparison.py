@@ -1,11 +1,12 @@
 """A change of a running job, before and after: what became of its steps, and is it more than noise.
 
-Before are the steps nearest to the change that ran with the value it took away, after those nearest to it
-that ran with the value it brought; at most `MOST_STEPS` each, so that the two lie close together in time.
-Left out are steps that a command disturbed, on whichever rank, and those that ran with an earlier or a
-later setting of any knob. What the machine drifts meanwhile is still in the difference, so there is no
-verdict on one that is not larger than that (drift.py); only a search, which measures in turn, can tell the
-two apart.
+Before are the steps that ran with the value it took away, after those that ran with the value it brought:
+in the two stretches beside the change, at most `MOST_STEPS` each, and in earlier ones where the job went
+from one of the two values to the other and back. A verdict thus has to hold for each of these changes
+(alternation.py); where there was one only, it takes more steps. Left out are steps that a command
+disturbed, on whichever rank, and those that ran with another setting of any knob.
+
+Two jobs, one after the other, are compared by all their steps, and by what the machine drifts (drift.py).
 
 Over the ranks, step by step: the step time, exposed, stall and collectives are the mean of the ranks that
 know them, and overlap is the sum of hidden over the sum of comm, as in the job's totals.
@@ -17,22 +18,24 @@ of such steps stand side by side without a verdict; overlap is a share, and keep
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import islice
-from typing import NamedTuple
+from itertools import chain, islice
+from typing import NamedTuple, TypeAlias
 
 from overlaptop.fleet.commands import CommandView
 from overlaptop.fleet.snapshot import RankView, Snapshot
+from overlaptop.stats.alternation import change_by, steps_missing, usable
 from overlaptop.stats.drift import FEWEST_BEFORE, WINDOWS, drift
 from overlaptop.stats.noise import FEWEST, Difference, Estimate, between, both, estimate
 from overlaptop.text import plural
 from overlaptop.wire.commands import CHANGED
 from overlaptop.wire.messages import StepTotals
 
-MOST_STEPS = 512
-"""On each side."""
-KEPT_STEPS = 4 * MOST_STEPS
+MOST_STEPS = 384
+"""In a stretch."""
+MOST_STRETCHES = 8
+KEPT_STEPS = 2048
 MOST_RANKS = 64
 """Beyond it, as many that are spread evenly stand for all."""
 FIRST_LOOK = 16_384
@@ -76,6 +79,9 @@ class Comparison:
     becomes: str
     step: int
     """The agreed one: from it on the change was made."""
+    changes: int
+    """The change between these values, and those before it that led from one of them to the other: so many
+    are judged together."""
     quantities: tuple[Quantity, ...]
     """Step time, overlap, exposed, stall, collectives."""
 
@@ -134,6 +140,12 @@ class _Step:
         return self.sums[name] / self.known[name] if self.known[name] else None
 
 
+_Stretch: TypeAlias = list[_Step]
+"""Steps of one value, oldest first, undisturbed."""
+_Verdict: TypeAlias = tuple[Difference | None, str]
+_Judge: TypeAlias = Callable[[_Kind, Sequence[Sequence[float]], tuple[Estimate, Estimate]], _Verdict]
+
+
 def compare_steps(
     before: Iterable[StepTotals], after: Iterable[StepTotals], *, same_work: bool = True
 ) -> tuple[Quantity, ...]:
@@ -147,7 +159,7 @@ def compare_steps(
         for step in steps:
             together.setdefault(step.step, _Step(step.step)).add(step)
         sides.append(_undisturbed(together, 0, math.inf))
-    return _quantities(*sides, same_work=same_work)
+    return _quantities(sides, _judge_jobs, same_work=same_work)
 
 
 class Comparer:
@@ -170,7 +182,7 @@ class Comparer:
             self._forget(snapshot.job.job if snapshot.job is not None else None)
         self._read(ranks)
         for command in snapshot.commands:
-            if command.knob and command.step is not None:
+            if command.knob and command.step is not None and not _kept_the_value(command):
                 self._changes[command.id] = command
         while len(self._changes) > KEPT_CHANGES:
             del self._changes[next(iter(self._changes))]
@@ -182,8 +194,8 @@ class Comparer:
         self._seen: dict[int, int] = {}
         """Rank -> its newest step that was read."""
         self._changes: dict[str, CommandView] = {}
-        self._sides: tuple[str, list[_Step], list[_Step]] = ("", [], [])
-        """The newest change's id, the steps before it and after."""
+        self._stretches: tuple[str, list[_Stretch]] = ("", [])
+        """The newest change's id, and the stretches that are compared."""
         self._latest: tuple[object, Comparison] | None = None
         """What the figures were worked out from, and they."""
 
@@ -211,40 +223,64 @@ class Comparer:
 
     def _newest(self, snapshot: Snapshot) -> Comparison | None:
         changes = sorted(self._changes.values(), key=lambda change: (change.step or 0, change.at_ns))
-        newest = next((change for change in reversed(changes) if _counts(change)), None)
-        if newest is None or newest.step is None:
+        at = next((at for at in reversed(range(len(changes))) if _counts(changes[at])), None)
+        if at is None:
             return None
-        since = max((c.step for c in changes if c.step is not None and c.step < newest.step), default=0)
-        until = min((c.step for c in changes if c.step is not None and c.step > newest.step), default=None)
-        before, after = self._choose(newest.id, since, newest.step, until)
-        if not before:
+        newest, bounds = changes[at], _bounds(changes, at)
+        stretches = self._choose(newest.id, bounds)
+        if not stretches[-2]:
             return None  # nobody saw what was before
-        about = (newest.id, until, sum(s.ranks for s in before), sum(s.ranks for s in after))
+        about = (newest.id, bounds[-1], *(sum(step.ranks for step in stretch) for stretch in stretches))
         if self._latest is None or self._latest[0] != about:
-            self._latest = about, _comparison(newest, snapshot, before, after)
+            self._latest = about, _comparison(newest, snapshot, stretches)
         return self._latest[1]
 
-    def _choose(
-        self, change: str, since: int, step: int, until: int | None
-    ) -> tuple[list[_Step], list[_Step]]:
-        """The steps before and after, each oldest first and undisturbed."""
-        before = _undisturbed(self._steps, since, step)
-        after = _undisturbed(self._steps, step, math.inf if until is None else until)
-        known, kept_before, kept_after = self._sides
-        if known == change and kept_before and min(self._steps) > kept_before[0].number:
-            before, after = kept_before, kept_after  # the first steps are being forgotten
-        self._sides = change, before[-MOST_STEPS:], after[:MOST_STEPS]
-        return self._sides[1:]
+    def _choose(self, change: str, bounds: Sequence[tuple[int, float]]) -> list[_Stretch]:
+        """The undisturbed steps of each stretch, oldest first."""
+        *between, last = (_undisturbed(self._steps, since, until) for since, until in bounds)
+        stretches = [between[0][-MOST_STEPS:], *between[1:], last[:MOST_STEPS]]
+        known, kept = self._stretches
+        if known == change and len(kept) == len(stretches):
+            forgotten = min(self._steps, default=0)
+            stretches = [
+                old if old and old[0].number < forgotten else new
+                for old, new in zip(kept, stretches, strict=True)
+            ]
+        self._stretches = change, stretches
+        return stretches
+
+
+def _bounds(changes: Sequence[CommandView], at: int) -> list[tuple[int, float]]:
+    """The first step and the end of each stretch of one of the two values of this change, in turn, oldest
+    first; the last one is that after it.
+    """
+    change = changes[at]
+    steps = [each.step or 0 for each in changes]
+    bounds = [(steps[at], min((step for step in steps if step > steps[at]), default=math.inf))]
+    for earlier in reversed(changes[:at]):
+        if earlier.step is None or earlier.step >= bounds[0][0]:
+            continue
+        bounds.insert(0, (earlier.step, bounds[0][0]))
+        back = (earlier.knob, earlier.was, earlier.becomes) == (change.knob, change.becomes, change.was)
+        if not (_made(earlier) and back) or len(bounds) == MOST_STRETCHES:
+            return bounds
+        change = earlier
+    return [(0, bounds[0][0]), *bounds]
+
+
+def _made(change: CommandView) -> bool:
+    return change.done and change.state == CHANGED
+
+
+def _kept_the_value(change: CommandView) -> bool:
+    return _made(change) and change.was == change.becomes
 
 
 def _counts(change: CommandView) -> bool:
-    made = change.done and change.state == CHANGED and change.was != change.becomes
-    return made and not change.search
+    return _made(change) and not change.search
 
 
-def _comparison(
-    change: CommandView, snapshot: Snapshot, before: list[_Step], after: list[_Step]
-) -> Comparison:
+def _comparison(change: CommandView, snapshot: Snapshot, stretches: Sequence[_Stretch]) -> Comparison:
     assert change.step is not None
     knob = next((each.knob for each in snapshot.knobs if each.knob.name == change.knob), None)
     becomes = f"{change.becomes} {knob.unit}" if knob is not None and knob.unit else change.becomes
@@ -256,44 +292,63 @@ def _comparison(
         was=change.was,
         becomes=change.becomes,
         step=change.step,
-        quantities=_quantities(before, after, same_work=same_work),
+        changes=usable([len(stretch) for stretch in stretches]) - 1,
+        quantities=_quantities(stretches, _judge_change, same_work=same_work),
     )
 
 
-def _quantities(
-    before: Sequence[_Step], after: Sequence[_Step], *, same_work: bool
-) -> tuple[Quantity, ...]:
-    return tuple(_quantity(kind, before, after, same_work=same_work) for kind in _KINDS)
+def _quantities(stretches: Sequence[_Stretch], judge: _Judge, *, same_work: bool) -> tuple[Quantity, ...]:
+    return tuple(_quantity(kind, stretches, judge, same_work=same_work) for kind in _KINDS)
 
 
-def _quantity(kind: _Kind, before: Sequence[_Step], after: Sequence[_Step], *, same_work: bool) -> Quantity:
-    sides = [
-        [figure for step in steps if (figure := step.figure(kind.name)) is not None]
-        for steps in (before, after)
+def _quantity(kind: _Kind, stretches: Sequence[_Stretch], judge: _Judge, *, same_work: bool) -> Quantity:
+    series = [
+        [figure for step in steps if (figure := step.figure(kind.name)) is not None] for steps in stretches
     ]
-    found = both(*sides)
+    before, after = (list(chain(*series[first % 2 :: 2])) for first in (len(series), len(series) - 1))
+    found = both(before, after)
     if found is None:
-        first, second = (estimate(side) for side in sides)
+        first, second = estimate(before), estimate(after)
         return Quantity(kind.name, kind.title, first, second, None, NOT_MEASURED, None)
     if not same_work and not kind.is_share:
         return Quantity(kind.name, kind.title, *found, None, OTHER_WORK, None)
-    apart, verdict = _judged(kind, sides, between(*found))
+    apart, verdict = judge(kind, series, found)
     better = None
     if apart is not None and apart.beyond_noise and kind.better:
         better = (apart.change > 0) == (kind.better > 0)
     return Quantity(kind.name, kind.title, *found, apart, verdict, better)
 
 
-def _judged(
-    kind: _Kind, sides: Sequence[Sequence[float]], apart: Difference | None
-) -> tuple[Difference | None, str]:
-    """The difference with the machine's drift in its interval, and the verdict; None: not known, which says
-    what is still needed.
-    """
-    before, after = map(len, sides)
+def _judge_change(
+    kind: _Kind, series: Sequence[Sequence[float]], found: tuple[Estimate, Estimate]
+) -> _Verdict:
+    """The difference that a change made, and the verdict: where it is not known, what is needed."""
+    lengths = [len(stretch) for stretch in series]
+    number = usable(lengths)
+    by_noise = between(*found)
+    if kind.better:
+        missing = steps_missing(lengths[-number:])
+    else:  # the machine adds no collectives
+        missing = None if lengths[-2] < FEWEST else max(0, FEWEST - lengths[-1])
+    if missing is None:
+        return None, NOT_KNOWN.format(why=f"{lengths[-2]} measured steps before it, {FEWEST} are needed")
+    if missing:
+        return None, NOT_KNOWN_YET.format(more=plural(missing, "more step"))
+    apart = change_by(series[-number:], found[0].centre) if kind.better else by_noise
+    assert apart is not None
+    if by_noise is not None and by_noise.beyond_noise and not apart.beyond_noise:
+        return None, NOT_KNOWN.format(why=f"the machine drifts by {_share(kind, apart)}")
+    return apart, apart.words(kind.less, kind.more, points=kind.is_share)
+
+
+def _judge_jobs(
+    kind: _Kind, series: Sequence[Sequence[float]], found: tuple[Estimate, Estimate]
+) -> _Verdict:
+    """The difference of two jobs, with the machine's drift in its interval."""
+    before, after = map(len, series)
     if before < FEWEST_BEFORE:
         return None, NOT_KNOWN.format(why=f"{before} measured steps before it, {FEWEST_BEFORE} are needed")
-    drifts = drift(*sides)
+    apart, drifts = between(*found), drift(*series)
     if apart is None or drifts is None:
         return None, NOT_KNOWN_YET.format(more=plural(FEWEST - after, "more step"))
     reach = max((apart.high - apart.low) / 2, drifts)

@@ -1,4 +1,4 @@
-"""How much a machine drifts by itself: a difference that is no larger is no evidence of a change.
+"""How much a machine drifts by itself: two jobs that differ by no more are not known to differ.
 
 Windows of steps of one setting differ in their means by noise and by what the machine does meanwhile: other
 jobs come and go, clocks sink as it warms up. The noise inside two windows (noise.py) shows nothing of the

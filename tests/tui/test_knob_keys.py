@@ -53,15 +53,15 @@ def job_without_steps(knob=BUCKET):
     return session
 
 
-async def change_after_140(app, pilot, knob=BUCKET, was="25", becomes="50", **since):
-    """The screens right after a change by a key, and 100 steps later."""
+async def change_after_220(app, pilot, knob=BUCKET, was="25", becomes="50", **since):
+    """The screens right after a change by a key, and 120 steps later."""
     session = app.dashboard.session
-    run_on(session, 0, 140)
+    run_on(session, 0, 220)
     await shown(app, pilot)
     await shown(app, pilot, UP, rest_s=SETTLE_S)
-    obey(session, session.sent[0], 140, was, becomes, knob)
+    obey(session, session.sent[0], 220, was, becomes, knob)
     first = await shown(app, pilot)
-    run_on(session, 140, 100, seed=2, **since)
+    run_on(session, 220, 120, seed=2, **since)
     return first, await shown(app, pilot)
 
 
@@ -171,7 +171,7 @@ async def test_what_is_wrong_with_an_answer_is_there_in_whole_where_it_is_narrow
 @pytest.mark.parametrize("size", SIZES)
 async def test_what_a_change_brought_is_shown_before_and_after_with_its_spread_and_what_signs_mean(size):
     async with opened(job_without_steps(), size=size) as (app, pilot):
-        first, text = await change_after_140(app, pilot, compute=54, hidden=26, collectives=2)
+        first, text = await change_after_220(app, pilot, compute=54, hidden=26, collectives=2)
         assert "measuring ..." in first
         assert "% shorter (" in text
         meanings = "± half of the steps (a to b) 95 % interval better worse beyond noise ≈ within noise"
@@ -220,7 +220,7 @@ async def test_what_a_change_brought_moves_nothing_above_it(size, ranks):
 async def test_where_a_step_does_other_work_no_time_is_called_longer(size):
     knob = replace(ACCUMULATION, changes_work=True)
     async with opened(job_without_steps(knob), size=size) as (app, pilot):
-        _, text = await change_after_140(app, pilot, knob, "4", "8", compute=120, hidden=10, collectives=6)
+        _, text = await change_after_220(app, pilot, knob, "4", "8", compute=120, hidden=10, collectives=6)
     assert "a step does other work" in text
     assert ("not compared" in text) == (size[0] >= 100)
     assert not [word for word in ("longer", "shorter", "fewer", "measuring") if word in text]
@@ -238,7 +238,7 @@ async def test_where_a_step_does_other_work_no_time_is_called_longer(size):
 async def test_a_verdict_has_a_glyph_and_a_word_without_colours_too(compute, words, monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
     async with opened(job_without_steps(), size=(160, 45)) as (app, pilot):
-        _, text = await change_after_140(app, pilot, compute=compute)
+        _, text = await change_after_220(app, pilot, compute=compute)
     assert [word for word in words if word not in text] == []
 
 
