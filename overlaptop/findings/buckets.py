@@ -74,7 +74,9 @@ def buckets_of(evidence: Evidence) -> Buckets | None:
         return None
     reduced = calls.of("allreduce", group=gradients.group, phase="backward")
     backward_ns, stall_ns = (mean_ns(all_totals(evidence), f"{name}_ns") for name in ("backward", "stall"))
-    if not mean.costly or not reduced or not gradients.size_bytes or not backward_ns or stall_ns is None:
+    if not mean.costly or not reduced or not calls.all_split(gradients.group):
+        return None
+    if not gradients.size_bytes or not backward_ns or stall_ns is None:
         return None
     own_ns = round(max(1, backward_ns - stall_ns))
     return Buckets(mean, calls, reduced, knob.value, sum(gradients.size_bytes), own_ns)

@@ -107,10 +107,23 @@ class StepCalls:
     issued: tuple[Issued, ...]
     """In order of their first start; only those that are split."""
 
-    def backward_count(self) -> int:
-        """How often a rank goes through backward in it: more than once where gradients accumulate."""
+    def all_split(self, group: str) -> bool:
+        """Whether nothing is missing here of this group's collectives."""
+        found = self.step.split.waits.collectives if self.step.split is not None else ()
+        return not any(each.unsplit for each in found if each.group == group)
+
+    def bytes_by_backward(self, kind: str, group: str = "") -> list[int]:
+        """What collectives of this kind move in each backward pass of a rank, split or not. There are
+        several where gradients accumulate.
+        """
         detail = next(iter(self.step.details.values()))
-        return sum(phase.name == "backward" for phase in detail.phases)
+        moved = [0 for phase in detail.phases if phase.name == "backward"]
+        for call in detail.collectives:
+            if kind_of(call.op) == kind and group in ("", call.group):
+                phase, nth = _phase(detail, detail.start_ns + call.start_ns)
+                if phase == "backward":
+                    moved[nth] += call.bytes or 0
+        return moved
 
     def of(self, *kinds: str, group: str = "", phase: str = "") -> list[Issued]:
         """Those of these kinds; of one group and phase only, where these are named."""

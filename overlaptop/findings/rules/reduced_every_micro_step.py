@@ -10,9 +10,10 @@ from collections.abc import Iterable
 
 from overlaptop import text
 from overlaptop.findings.evidence import Evidence
-from overlaptop.findings.exposure import COSTLY_SHARE, exposed_sum_ns, exposure, step_calls
+from overlaptop.findings.exposure import exposed_sum_ns, exposure, step_calls
 from overlaptop.findings.finding import Certainty, Finding
 from overlaptop.findings.settings import gradients_of, uses_fsdp2
+from overlaptop.report.headline import COSTLY_SHARE
 
 MUCH = 0.25
 """Of the gradients' bytes: less may be a compressed reduction, or something else."""
@@ -23,13 +24,10 @@ def look(evidence: Evidence) -> Iterable[Finding]:
     gradients, mean, calls = gradients_of(evidence), exposure(evidence), step_calls(evidence)
     if mean is None or calls is None or (gradients is None and not uses_fsdp2(evidence)):
         return
-    count = calls.backward_count()
-    if gradients is not None:
-        reduced = calls.of("allreduce", group=gradients.group, phase="backward")
-        least_bytes = MUCH * sum(gradients.size_bytes)
-    else:
-        reduced, least_bytes = calls.of("reducescatter", phase="backward"), 1
-    sent = [sum(each.collective.bytes or 0 for each in reduced if each.nth == nth) for nth in range(count)]
+    kind, group = ("allreduce", gradients.group) if gradients is not None else ("reducescatter", "")
+    least_bytes = MUCH * sum(gradients.size_bytes) if gradients is not None else 0
+    sent = calls.bytes_by_backward(kind, group)
+    count, reduced = len(sent), calls.of(kind, group=group, phase="backward")
     if count < 2 or len(set(sent)) > 1 or sent[0] < max(1, least_bytes):
         return
     saved_ns = exposed_sum_ns(each for each in reduced if each.nth < count - 1)
