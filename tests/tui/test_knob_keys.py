@@ -211,7 +211,7 @@ async def test_what_a_change_brought_moves_nothing_above_it(size, ranks):
         obey(session, session.sent[0], 40, "25", "50", ranks=ranks)
         run_on(session, 40, 40, ranks=ranks)
         after = await shown(app, pilot)
-    assert "40 measured steps befor" in after
+    assert "not known yet: 236 more step" in after
     for words in (("rank", "overlap", "step"), ("compute", "hidden"), ("step 39", "rank 0")):
         assert len({row_of(text, words) for text in (before, pending, after)}) == 1, words
 
