@@ -47,6 +47,12 @@ def run(words: list[str]) -> int:
         help="whole traces by HolisticTraceAnalysis's rules (see below); without --json: as a table",
     )
     parser.add_argument(
+        "--step",
+        type=int,
+        metavar="N",
+        help="this step instead of the whole trace; on the screen, begin there",
+    )
+    parser.add_argument(
         "--lane",
         action="append",
         default=[],
@@ -56,8 +62,14 @@ def run(words: list[str]) -> int:
     )
     add_screen(parser)
     options = parser.parse_args(words)
+    if options.hta and options.step is not None:
+        parser.error("--hta is of whole traces: leave out --step")
     from overlaptop.console import analyze
 
     return analyze.run(
-        options.path, options.lane, by_hta=options.hta, screen=None if options.json else screen_of(options)
+        options.path,
+        options.lane,
+        by_hta=options.hta,
+        screen=None if options.json else screen_of(options),
+        step=options.step,
     )

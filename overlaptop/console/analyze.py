@@ -25,44 +25,60 @@ if TYPE_CHECKING:
 _MISSING_CHARS = 40
 
 
-def run(path: Path, lane_rules: Sequence[str], *, by_hta: bool, screen: TuiOptions | None) -> int:
+def run(
+    path: Path,
+    lane_rules: Sequence[str],
+    *,
+    by_hta: bool,
+    screen: TuiOptions | None,
+    step: int | None = None,
+) -> int:
     """Show the trace or traces at `path` on the screen, or, where there is none, as a table.
 
     `screen`: the dashboard's options; None: print records instead. The dashboard shows steps, which
-    `by_hta` does not change: with it, the table comes in any case.
+    `by_hta` does not change: with it, the table comes in any case. `step`: of this one instead of the
+    whole trace.
     """
     on_screen = screen is not None and sys.stdin.isatty() and sys.stdout.isatty() and not by_hta
     try:
         job = analyze(path, LaneRules(map(parse_rule, lane_rules)), by_hta=by_hta, detailed=not by_hta)
     except (TraceError, ValueError) as fault:
         raise CommandError(str(fault), 2) from fault
+    number = WHOLE_TRACE if step is None else step
+    if step is not None and step not in (known := job.step_numbers):
+        raise CommandError(f"{path}: there is no step {step}, only {_runs(known)}", 2)
     if job.missing and path.is_dir():
         print_message(f"{path}: {_missing(job)}")
     if screen is None:
-        _print_records(job)
+        _print_records(job, number)
     elif on_screen:
         from overlaptop.console import dashboard
 
         dashboard.require_terminal(screen)
-        return dashboard.show(session_of(job), screen)
+        session = session_of(job)
+        session.choose(number)
+        return dashboard.show(session, screen)
     else:
-        print_data(_table(job, by_hta=by_hta, ascii_only=screen.ascii))
+        print_data(_table(job, number, by_hta=by_hta, ascii_only=screen.ascii))
     return 0
 
 
-def _print_records(job: TracedJob) -> None:
+def _print_records(job: TracedJob, number: int) -> None:
+    """Of all steps and of the whole trace, or of one step."""
     # All at once: there may be tens of thousands, and whoever reads them waits for the last.
     records = [
         step_record(job.name, summary.info, step, job.waits.get(step.step))
         for summary in job.ranks
         for step in summary.steps
+        if number in (WHOLE_TRACE, step.step)
     ]
-    over_all = job.waits.get(WHOLE_TRACE)
-    records += [
-        rank_record(summary.info.rank, whole, over_all, compute_exact=summary.info.compute_exact)
-        for summary, whole in zip(job.ranks, job.whole, strict=True)
-    ]
-    records += [finding.record(job.name) for finding in _found(job)]
+    if number == WHOLE_TRACE:
+        over_all = job.waits.get(WHOLE_TRACE)
+        records += [
+            rank_record(summary.info.rank, whole, over_all, compute_exact=summary.info.compute_exact)
+            for summary, whole in zip(job.ranks, job.whole, strict=True)
+        ]
+        records += [finding.record(job.name) for finding in _found(job)]
     print_data("\n".join(map(json.dumps, records)))
 
 
@@ -103,8 +119,8 @@ def session_of(job: TracedJob) -> FinishedSession:
         raise CommandError(f"{job.path}: {fault}", 2) from fault
 
 
-def _table(job: TracedJob, *, by_hta: bool, ascii_only: bool) -> str:
-    """The whole traces: all ranks together, and below it each one."""
+def _table(job: TracedJob, number: int, *, by_hta: bool, ascii_only: bool) -> str:
+    """The whole traces, or one step: all ranks together, and below it each one."""
     from overlaptop.console import once, trace_waits
     from overlaptop.console.findings import render
     from overlaptop.console.table import Table
@@ -112,11 +128,17 @@ def _table(job: TracedJob, *, by_hta: bool, ascii_only: bool) -> str:
     fuses = any(whole.fused_ns for whole in job.whole)
     parts = ["exposed", "hidden", "compute", "comm", *(["fused"] if fuses else []), "copy only", "idle"]
     table = Table(["rank", "steps", "overlap", *parts])
-    for summary, whole in zip(job.ranks, job.whole, strict=True):
+    shown = [
+        (summary, each)
+        for summary, whole in zip(job.ranks, job.whole, strict=True)
+        for each in (whole, *summary.steps)
+        if each.step == number
+    ]
+    for summary, whole in shown:
         exact = summary.info.compute_exact
         table.add(
             str(summary.info.rank),
-            text.count(len(summary.steps)),
+            text.count(len(summary.steps) if number == WHOLE_TRACE else 1),
             text.bounded(text.percent(whole.overlap), text.AT_MOST, exact=exact),
             text.bounded(text.duration(whole.exposed_ns), text.AT_LEAST, exact=exact),
             text.bounded(text.duration(whole.hidden_ns), text.AT_MOST, exact=exact),
@@ -127,15 +149,18 @@ def _table(job: TracedJob, *, by_hta: bool, ascii_only: bool) -> str:
             text.duration(whole.idle_ns if exact else None),
         )
     exact = all(summary.info.compute_exact for summary in job.ranks)
-    comm_ns = sum(whole.comm_ns or 0 for whole in job.whole)
-    hidden_ns = sum(whole.hidden_ns or 0 for whole in job.whole)
+    comm_ns = sum(each.comm_ns or 0 for _, each in shown)
+    hidden_ns = sum(each.hidden_ns or 0 for _, each in shown)
     overlap = text.percent(hidden_ns / comm_ns if comm_ns else None)
-    snapshot = session_of(job).tick()
+    session = session_of(job)
+    session.choose(number)
+    snapshot = session.tick()
+    of = "whole trace" if number == WHOLE_TRACE else f"step {text.count(number)}"
     said = headline(snapshot) if job.waits else None
     lines = [
         once.title(snapshot),
         *([said.words] if said is not None else []),
-        f"whole trace{', as HolisticTraceAnalysis counts' if by_hta else ''}, all ranks   "
+        f"{of}{', as HolisticTraceAnalysis counts' if by_hta else ''}, all ranks   "
         f"overlap {text.bounded(overlap, text.AT_MOST, exact=exact)}   "
         f"hidden {text.bounded(text.duration(hidden_ns), text.AT_MOST, exact=exact)} "
         f"of {text.duration(comm_ns)}",
@@ -143,11 +168,16 @@ def _table(job: TracedJob, *, by_hta: bool, ascii_only: bool) -> str:
     ]
     if not exact:
         lines.append("≤ ≥: without a GPU compute is an upper bound")
-    lines += ["", *render(found).splitlines()] if (found := _found(job)) else []
-    if waits := trace_waits.render(job):
+    if number == WHOLE_TRACE and (found := _found(job)):
+        lines += ["", *render(found).splitlines()]
+    if waits := trace_waits.render(job, number):
         lines += ["", waits]
     page = "\n".join(lines)
     return once.plain(page) if ascii_only else page
+
+
+def _runs(numbers: Sequence[int]) -> str:
+    return text.shortened(text.runs_of(numbers), _MISSING_CHARS) or "the whole trace"
 
 
 def _missing(job: TracedJob) -> str:

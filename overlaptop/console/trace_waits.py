@@ -14,15 +14,17 @@ _MOST_ROWS = 64
 _PARTS = ("waiting", "of it exposed", "transferring", "of it exposed", "not split", "late in")
 
 
-def render(job: TracedJob) -> str:
-    """Each rank over the whole trace, and then in each step; empty where nothing was compared."""
-    if WHOLE_TRACE not in job.waits:
+def render(job: TracedJob, number: int = WHOLE_TRACE) -> str:
+    """Each rank over the whole trace, and then in each step; or in the step of this number. Empty where
+    nothing was compared.
+    """
+    if number not in job.waits:
         return ""
     whole = Table(["rank", *_PARTS])
-    for cells in _rows(job, job.waits[WHOLE_TRACE]):
+    for cells in _rows(job, job.waits[number]):
         whole.add(*cells)
     lines = [whole.render()]
-    numbers = sorted({step.step for summary in job.ranks for step in summary.steps})
+    numbers = job.step_numbers if number == WHOLE_TRACE else ()
     shown = sorted(sorted(numbers, key=lambda step: -_cost_ns(job.waits[step]))[: _most_steps(job)])
     steps = Table(["step", "rank", *_PARTS])
     for number in shown:

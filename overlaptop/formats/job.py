@@ -44,6 +44,11 @@ class TracedJob:
     HolisticTraceAnalysis's rules, which do not tell waiting from transferring."""
 
     @property
+    def step_numbers(self) -> list[int]:
+        """Those that any rank has."""
+        return sorted({step.step for summary in self.ranks for step in summary.steps})
+
+    @property
     def missing(self) -> list[int]:
         """Ranks of the job of which there is no trace."""
         seen = {summary.info.rank for summary in self.ranks}

@@ -173,6 +173,29 @@ def test_tables_split_the_communication_of_each_rank_over_the_trace_and_in_each_
     assert len(lines[steps + 1 :]) == 3 * 4
 
 
+def test_an_option_chooses_a_step_for_the_table_and_the_records() -> None:
+    lines = run_analyze(DATA / "ddp_25mb", "--step", "3").stdout.splitlines()
+    assert lines[1].startswith("rank 2 is late in 25 of 25 collectives; the others wait ")
+    assert lines[2].startswith("step 3, all ranks   overlap ")
+    assert [line.split()[:2] for line in lines[4:8]] == [[str(rank), "1"] for rank in range(4)]
+    assert [line.split()[0] for line in lines[9:]] == ["rank", "0", "1", "2", "3"]
+    done = run_analyze(DATA / "ddp_25mb", "--json", "--step", "3")
+    found = records(done.stdout)
+    assert [(each["type"], each["rank"], each["step"]) for each in found] == [
+        ("step", rank, 3) for rank in range(4)
+    ]
+    assert f"{found[0]['exposed_ns'] / 1e6:.1f} ms" in lines[4]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"), [(["7"], "there is no step 7, only 2-4"), (["3", "--hta"], "leave out --step")]
+)
+def test_a_step_that_is_not_there_is_a_usage_error(options: list[str], words: str) -> None:
+    done = run_analyze(DATA / "ddp_25mb", "--step", *options)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert words in done.stderr
+
+
 def test_of_many_steps_the_tables_show_those_that_cost_most(tmp_path: Path) -> None:
     for rank in (0, 1):
         events = [mark(step, 100 * step, 99) for step in range(50)]

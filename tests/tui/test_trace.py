@@ -85,6 +85,23 @@ async def test_each_step_can_be_turned_to_and_the_whole_trace_comes_before_the_f
         assert await after("[") == whole
 
 
+async def test_a_click_and_a_key_choose_a_step_of_the_trace(tmp_path: Path) -> None:
+    session = trace_of(DATA / "ddp_25mb")
+    async with opened(session, size=(160, 45)) as (app, pilot):
+        await pilot.press("L")
+        await pilot.pause()
+        slowest = re.search(r"rank 0  step (\d+)", screen_text(app))
+        assert slowest is not None
+        lines = screen_lines(app)
+        row = next(at for at, line in enumerate(lines) if line.replace("▸", " ").split()[:1] == ["0"])
+        await pilot.click(offset=(len(lines[row].rstrip()) - 1, row))
+        await pilot.pause()
+        assert "rank 0  step 4 " in screen_text(app)
+        await pilot.press("{")
+        await pilot.pause()
+        assert "rank 0  step 3 " in screen_text(app)
+
+
 async def test_a_trace_as_a_whole_has_no_number_and_is_drawn_to_its_own_scale() -> None:
     async with opened(trace_of(DATA / "ddp_25mb"), size=(160, 40)) as (app, pilot):
         await pilot.pause()
