@@ -184,7 +184,7 @@ def test_an_option_chooses_a_step_for_the_table_and_the_records() -> None:
     assert [(each["type"], each["rank"], each["step"]) for each in found] == [
         ("step", rank, 3) for rank in range(4)
     ]
-    assert f"{found[0]['exposed_ns'] / 1e6:.1f} ms" in lines[4]
+    assert f"{found[0]['exposed_ns'] / 1e6:.2f} ms" in lines[4]
 
 
 @pytest.mark.parametrize(
