@@ -17,16 +17,17 @@ from __future__ import annotations
 import argparse
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
+
+from two_hosts import job_across, two_hosts
 
 from overlaptop import text
 from overlaptop.console.table import Table
@@ -43,13 +44,6 @@ from overlaptop.workloads import catalog
 TICK_S = 0.05
 START_S = 120.0
 WARMUP_STEPS = 20
-ADDRESSES = ("10.213.77.1", "10.213.77.2")
-PORT = 29_517
-NAME = "overlaptop-bench"
-BURST = "128kb"
-"""Of the token bucket: more than the 64 KiB that the kernel hands on at once."""
-QUEUE = "1s"
-"""The longest that a packet waits for tokens; none is to be lost."""
 
 MakeSearch = Callable[[Space, int, SearchOptions], ValueSearch]
 
@@ -206,71 +200,6 @@ def wait_for_knob(session: JobSession) -> Knob:
     raise SystemExit(f"no job with a bucket size after {START_S:.0f} s")
 
 
-@contextmanager
-def two_hosts(rate: str) -> Iterator[list[str]]:
-    """Two network namespaces with a veth pair and a token bucket on each end; gives their names."""
-    names = [f"{NAME}-{os.getpid()}-{end}" for end in (0, 1)]
-    ends = [f"ot{os.getpid() % 100_000}e{end}" for end in (0, 1)]
-    try:
-        for name in names:
-            do("ip", "netns", "add", name)
-        do("ip", "link", "add", ends[0], "netns", names[0], "type", "veth",
-           "peer", "name", ends[1], "netns", names[1])  # fmt: skip
-        for name, end, address in zip(names, ends, ADDRESSES, strict=True):
-            within = ("ip", "netns", "exec", name)
-            do(*within, "ip", "link", "set", "lo", "up")
-            do(*within, "ip", "address", "add", f"{address}/24", "dev", end)
-            do(*within, "ip", "link", "set", end, "up")
-            do(*within, "tc", "qdisc", "add", "dev", end, "root", "tbf",
-               "rate", rate, "burst", BURST, "latency", QUEUE)  # fmt: skip
-        yield names
-    finally:
-        for name in names:
-            subprocess.run(["ip", "netns", "delete", name], check=False, stderr=subprocess.DEVNULL)
-
-
-@contextmanager
-def job_across(names: Sequence[str], options: Sequence[str], log: Path) -> Iterator[None]:
-    """The workload ddp with a rank in each namespace; both see the same files, and so the same hub."""
-    workload = catalog.find("ddp")
-    assert workload is not None
-    ranks: list[subprocess.Popen[bytes]] = []
-    with log.open("wb") as output:
-        try:
-            for rank, name in enumerate(names):
-                environment = {
-                    **os.environ,
-                    "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(len(names)),
-                    "LOCAL_WORLD_SIZE": str(len(names)), "MASTER_ADDR": ADDRESSES[0],
-                    "MASTER_PORT": str(PORT), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "",
-                    "GLOO_SOCKET_IFNAME": f"ot{os.getpid() % 100_000}e{rank}", "PYTHONUNBUFFERED": "1",
-                }  # fmt: skip
-                command = [sys.executable, "-m", "overlaptop.agent", str(workload.path), *options]
-                ranks.append(
-                    subprocess.Popen(
-                        ["ip", "netns", "exec", name, *command],
-                        env=environment, stdout=output, stderr=output,
-                    )
-                )  # fmt: skip
-            yield
-        finally:
-            for process in ranks:
-                process.terminate()
-            for process in ranks:
-                try:
-                    process.wait(10)
-                except subprocess.TimeoutExpired:
-                    process.kill()
-                    process.wait()
-
-
-def do(*words: str) -> None:
-    """Run a command of the system's; SystemExit with what it said where it fails."""
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"{' '.join(words)}: {done.stderr.strip() or done.returncode}")
-
-
 def say(message: str) -> None:
     """Progress."""
     print(message, file=sys.stderr, flush=True)
@@ -291,7 +220,9 @@ def run_at(rate: str, options: argparse.Namespace, words: Sequence[str]) -> None
             launcher.start()
         else:
             names = stack.enter_context(two_hosts(rate))
-            stack.enter_context(job_across(names, words, log))
+            workload = catalog.find("ddp")
+            assert workload is not None
+            stack.enter_context(job_across(names, [str(workload.path), *words], log))
         session = JobSession(JobSelector())
         stack.callback(session.close)
         try:
