@@ -34,8 +34,7 @@ def headline(snapshot: Snapshot) -> Headline | None:
         return None
     if window is None:
         if snapshot.job is not None and snapshot.job.world_size > 1:
-            all_compared = snapshot.link is LinkState.TRACE or compared(snapshot.ranks)
-            why = snapshot.unsplit if all_compared else f"at most {MOST_COMPARED} ranks are compared"
+            why = why_not_split(snapshot)
             return Headline(f"who waits for whom is not known: {why}", f"not split: {why}")
         return _left_to_win(snapshot, "")
     if window.share < COSTLY_SHARE:
@@ -58,6 +57,12 @@ def headline(snapshot: Snapshot) -> Headline | None:
         f"{rank} {in_brief}; {who.removeprefix('the ')} {brief_cost}",
         warns=True,
     )
+
+
+def why_not_split(snapshot: Snapshot) -> str:
+    """Why it is not known who waits for whom; empty where it is."""
+    all_compared = snapshot.link is LinkState.TRACE or compared(snapshot.ranks)
+    return snapshot.unsplit if all_compared else f"at most {MOST_COMPARED} ranks are compared"
 
 
 def _shared(snapshot: Snapshot, window: WaitWindow) -> Headline | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from overlaptop.fleet.snapshot import RankView
@@ -55,6 +56,26 @@ def nvlink_of(sample: DeviceSample) -> int | None:
 def pcie_of(sample: DeviceSample) -> int | None:
     """Bytes per second in the busier direction."""
     return _busier(sample.pcie_rx_bytes_per_s, sample.pcie_tx_bytes_per_s)
+
+
+def bus_peak_bytes_per_s(views: Sequence[RankView]) -> int | None:
+    """The most that nccl-tests' bus bandwidth can be between the GPUs of these ranks: the peak, in one
+    direction, of the slowest of the links that carry their collectives.
+
+    None where it is not known, and where no such link carries them: ranks on one GPU, on several hosts, or
+    whose collectives are the CPU's.
+    """
+    if len({view.info.host for view in views if view.info is not None}) != 1:
+        return None
+    gpus = {view.device.gpu_uuid for view in views if view.device is not None}
+    over = {view.traffic.over for view in views if view.traffic is not None}
+    if "" in gpus or len(gpus) != len(views) or len(over) != 1:
+        return None
+    if any(view.info is None or view.info.source == "host" or view.traffic is None for view in views):
+        return None
+    rate = nvlink_rate if over == {"nvlink"} else pcie_rate
+    peaks = [rate(view).peak_bytes_per_s or 0 for view in views]
+    return min(peaks) or None
 
 
 def has_nvlink(view: RankView) -> bool:

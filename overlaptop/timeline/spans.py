@@ -143,6 +143,27 @@ def length_ns(a: Spans) -> int:
     return int((a[:, 1] - a[:, 0]).sum())
 
 
+def lengths_within(a: Spans, starts_ns: ArrayLike, ends_ns: ArrayLike) -> NDArray[np.int64]:
+    """How much of `a` lies in each of n intervals ``[start, end)``, which may overlap; ns, shape (n,).
+
+    Raises:
+        TypeError: the times are not integers.
+    """
+    starts, ends = _whole_ns(starts_ns), _whole_ns(ends_ns)
+    if len(a) == 0:
+        return np.zeros(len(starts), dtype=np.int64)
+    lengths_before = np.append(0, np.cumsum(a[:, 1] - a[:, 0]))
+
+    def length_until(times: NDArray[np.int64]) -> NDArray[np.int64]:
+        begun = np.searchsorted(a[:, 0], times)
+        ahead = np.maximum(0, a[np.maximum(begun - 1, 0), 1] - times)
+        until: NDArray[np.int64] = np.where(begun, lengths_before[begun] - ahead, 0)
+        return until
+
+    lengths: NDArray[np.int64] = np.maximum(0, length_until(ends) - length_until(starts))
+    return lengths
+
+
 def coalesce(a: Spans, max_segments: int) -> Spans:
     """At most `max_segments` intervals that cover `a`: the smallest gaps are closed first.
 

@@ -21,6 +21,7 @@ from overlaptop.report.hosts import is_there
 from overlaptop.tui.capture.captures import refusal
 from overlaptop.tui.capture.profiler_reference import read_reference
 from overlaptop.tui.capture.screen import CaptureScreen
+from overlaptop.tui.collectives.screen import CollectivesScreen
 from overlaptop.tui.dashboard import Dashboard
 from overlaptop.tui.draw.prompt import Confirm
 from overlaptop.tui.draw.themes import DARK, LIGHT, PALETTES, PLAIN, Look, Styles
@@ -34,6 +35,7 @@ from overlaptop.tui.overview.screen import OverviewScreen
 from overlaptop.tui.rank.screen import RankScreen
 from overlaptop.tui.screen import DashboardScreen
 from overlaptop.tui.search.screen import SearchScreen
+from overlaptop.tui.timelines.screen import TimelinesScreen
 from overlaptop.tui.tune.screen import TuneScreen
 from overlaptop.tui.workloads.screen import WorkloadsScreen
 
@@ -296,6 +298,12 @@ class OverlaptopApp(App[int]):
 
     async def action_machine(self) -> None:
         await self._open(MachineScreen)
+
+    async def action_collectives(self) -> None:
+        await self._open(CollectivesScreen)
+
+    async def action_timelines(self) -> None:
+        await self._open(TimelinesScreen, over=isinstance(self.screen, CollectivesScreen))
 
     async def action_tune(self) -> None:
         await self._open(TuneScreen)

@@ -56,6 +56,8 @@ APP_KEYS = (
     Key("2", "2", "rank", "the chosen rank"),
     Key("5", "5", "captures", "the newest capture: progress, folder, overlap beside the live one"),
     Key("m,6", "m  6", "machine", "the machine: NUMA nodes, GPUs and links of the chosen rank's host"),
+    Key("C,9", "C  9", "collectives", "the collectives of the step on all ranks: what each of them costs"),
+    Key("T", "T", "timelines", "the timelines of all ranks on one axis"),
     Key("H,8", "H  8", "hosts", "the hosts that are watched: the connections, and why one is down"),
     Key("ctrl+p", "ctrl+p", "command_palette", "command palette"),
 )
@@ -107,6 +109,35 @@ RANK_KEYS = (
     Key("enter,f", "enter  f", "fit_collective", "zoom the timeline to the chosen collective"),
     Key("tab,greater_than_sign", "tab  >", "next_rank(1)", "next rank"),
     Key("shift+tab,less_than_sign", "shift+tab  <", "next_rank(-1)", "previous rank"),
+)
+COLLECTIVES_KEYS = (
+    Key("up,k", "↑  k", "move(-1)", "previous one"),
+    Key("down,j", "↓  j", "move(1)", "next one"),
+    Key("pageup", "page up", "move(-10)", "ten up"),
+    Key("pagedown", "page down", "move(10)", "ten down"),
+    Key("home", "home", "move(-100000)", "to the first"),
+    Key("end", "end", "move(100000)", "to the last"),
+    Key("enter", "enter", "open", "show it on the timelines; of several that with most exposed time"),
+    Key("s", "s", "sort", "sort by exposed, waiting, transfer, start, bytes, bus bandwidth"),
+    Key("S,r", "S  r", "reverse", "the other way round"),
+    Key("tab", "tab", "group(1)", "one row for each operation, for each bucket, for each collective"),
+    Key("shift+tab", "shift+tab", "group(-1)", "the grouping before"),
+    Key("escape,backspace", "esc", "back", "back"),
+)
+TIMELINES_KEYS = (
+    Key("up,k", "↑  k", "move(-1)", "previous rank"),
+    Key("down,j", "↓  j", "move(1)", "next rank"),
+    Key("left,h", "←  h", "cursor(-1)", "the cursor a cell earlier"),
+    Key("right,l", "→  l", "cursor(1)", "the cursor a cell later"),
+    Key("shift+left", "shift ←", "cursor(-10)", "ten cells earlier"),
+    Key("shift+right", "shift →", "cursor(10)", "ten cells later"),
+    Key("full_stop", ".", "collective(1)", "the cursor to the next collective of the rank"),
+    Key("comma", ",", "collective(-1)", "to the previous one"),
+    Key("plus,equals_sign,z", "+  z", "zoom(1)", "zoom in at the cursor (wheel: where the pointer is)"),
+    Key("minus,underscore,Z", "-  Z", "zoom(-1)", "zoom out"),
+    Key("0", "0", "whole_step", "the whole step"),
+    Key("enter", "enter", "fit_collective", "zoom to the collective under the cursor, and follow it"),
+    Key("escape,backspace", "esc", "back", "back"),
 )
 MACHINE_KEYS = (
     Key("escape,backspace", "esc", "back", "back"),

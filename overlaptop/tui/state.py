@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from overlaptop.fleet.knobs import JobKnob
@@ -84,6 +85,8 @@ class ViewState:
     """The moment of the pause, from which one goes back through the kept steps."""
     _waits: StepWaits | None = field(default=None, repr=False)
     """Of the step of `_lanes`."""
+    _details: Mapping[int, StepDetail] = field(default_factory=dict, repr=False)
+    """Likewise."""
 
     @property
     def grouped(self) -> bool:
@@ -184,6 +187,7 @@ class ViewState:
             return held
         if held is None or held.detail is not newest or waits is not self._waits:
             self._waits = waits
+            self._details = _details_of(self.snapshot.ranks, newest.step)
             self._lanes = lanes_of(newest, waits.collectives if waits is not None else ())
             # The first timeline of a rank may be old: the next one replaces it at once.
             self._lanes_at_ns = 0 if turned else now_ns
@@ -196,6 +200,11 @@ class ViewState:
     def waits(self) -> StepWaits | None:
         """Who waited for whom in the step of the timeline; None where that is not known."""
         return self._waits if self.lanes is not None else None
+
+    @property
+    def details(self) -> Mapping[int, StepDetail]:
+        """The step of the timeline on each rank whose own is here, by rank."""
+        return self._details if self.lanes is not None else {}
 
     def waits_of(self, rank: int) -> WaitTimes | None:
         """Of a rank in the step of the timeline."""
@@ -338,9 +347,14 @@ class ViewState:
             self.sort_key, self.reverse = key, key not in ("rank", "overlap")
 
 
+def _details_of(ranks: Iterable[RankView], step: int) -> Mapping[int, StepDetail]:
+    return {each.rank: each for view in ranks for each in view.details if each.step == step}
+
+
 def _without_empty_waits(snapshot: Snapshot) -> Snapshot:
-    """Where no collective of several ranks is split, there is nothing to show of it."""
+    """Where no collective of several ranks is split, no figure of it is shown."""
     if snapshot.waits is None or snapshot.wait_window is not None:
         return snapshot
     ranks = tuple(replace(view, waits=None) for view in snapshot.ranks)
-    return replace(snapshot, ranks=ranks, totals=replace(snapshot.totals, waits=None), waits=None)
+    waits = replace(snapshot.waits, times={})
+    return replace(snapshot, ranks=ranks, totals=replace(snapshot.totals, waits=None), waits=waits)

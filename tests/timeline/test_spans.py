@@ -57,6 +57,14 @@ def test_length_is_the_number_of_covered_ns(pairs, origin_ns):
     assert spans.length_ns(spans.from_pairs(shifted(pairs, origin_ns))) == len(ticks(pairs))
 
 
+@given(raw_pairs, raw_pairs, origins_ns)
+def test_the_lengths_within_intervals_are_those_of_clips(pairs, within, origin_ns):
+    made, bounds = (spans.from_pairs(shifted(each, origin_ns)) for each in (pairs, within))
+    lengths = spans.lengths_within(made, bounds[:, 0], bounds[:, 1]).tolist()
+    assert lengths == [spans.length_ns(spans.clip(made, *each)) for each in bounds.tolist()]
+    assert spans.lengths_within(made, bounds[:, 1], bounds[:, 0]).tolist() == [0] * len(bounds)
+
+
 @given(raw_pairs, st.integers(1, 8), origins_ns)
 def test_coalesced_spans_are_few_and_add_no_more_than_the_smallest_gaps(pairs, at_most, origin_ns):
     made = spans.from_pairs(shifted(pairs, origin_ns))

@@ -93,7 +93,7 @@ async def test_no_value_ends_a_screen():
     async with opened(session, size=SIZES[0]) as (app, pilot):
         for number, size in enumerate(SIZES):
             await pilot.resize_terminal(*size)
-            for key in ("1", "2", "m", "u", "5", "n"):
+            for key in ("1", "2", "m", "u", "5", "n", "C", "T"):
                 app.dashboard.latest = seen[0]
                 await pilot.press("1", key)
                 # Steps have the most fields; when all others were tried, only where they are drawn.

@@ -233,7 +233,7 @@ async def test_textures_can_be_turned_on_beside_colors():
 async def test_ascii_means_ascii(size):
     session = h200_node(numas={0: misplaced(0), 1: unbound(1)})
     async with opened(session, size=size, ascii=True) as (app, pilot):
-        for key in ("1", "2", "3", "4", "question_mark", "m", "pagedown"):
+        for key in ("1", "2", "3", "4", "question_mark", "m", "pagedown", "C", "T"):
             assert (await shown(app, pilot, key)).isascii(), key
 
 
@@ -275,7 +275,7 @@ async def test_words_from_a_machine_are_shown_as_words_and_steer_neither_termina
     session.jobs = (replace(record("job-1", HOSTILE), host=HOSTILE, cwd=HOSTILE),)
     session.fleet.set_link(LinkState.LIVE, f"joining {HOSTILE}")
     async with opened(session, size=size) as (app, pilot):
-        for key in ("1", "2", "3", "4", "6"):
+        for key in ("1", "2", "3", "4", "6", "C", "T"):
             assert "]0;pwned" in await shown(app, pilot, key), key
             assert fills(app, size), key
         assert "[bold red]x[/]" in screen_text(app)

@@ -136,7 +136,10 @@ async def test_the_help_of_a_trace_tells_its_keys_and_none_of_a_jobs(tmp_path: P
         lines = screen_lines(app)[:-1]
     titles = [line.strip() for line in lines if re.match(r" \w", line)]
     assert titles[:2] == ["Overview", "Timeline"]
-    assert set(titles[2:]) == {"Words here", "Everywhere", "A rank's screen", "Notices", "Other words"}
+    assert set(titles[2:]) == {
+        *("Words here", "Everywhere", "A rank's screen", "Collectives", "Timelines of all ranks"),
+        *("Notices", "Other words"),
+    }
     page = "\n".join(lines)
     assert "the next step of the trace" in page
     for never in (

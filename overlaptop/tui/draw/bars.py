@@ -150,6 +150,21 @@ def _textured(shares: Sequence[tuple[str, float]]) -> Cell:
     return _solid(front if front and totals[front] >= 0.25 else "", textured=True)
 
 
+def crossed(line: StyledLine, column: int) -> StyledLine:
+    """The line with a cursor drawn through one of its cells."""
+    drawn: list[Segment] = []
+    left = 0
+    for text, style in line:
+        at = column - left
+        if 0 <= at < len(text):
+            cursor = Segment("│", TextStyle("bright", style.bg, bold=True))
+            drawn += [Segment(text[:at], style), cursor, Segment(text[at + 1 :], style)]
+        else:
+            drawn.append(Segment(text, style))
+        left += len(text)
+    return tuple(segment for segment in drawn if segment.text)
+
+
 OVER = Cell("▲", TextStyle("bright", bold=True))
 """The end of a column that is longer than the scale."""
 

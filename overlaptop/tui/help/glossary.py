@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from overlaptop.text import UNKNOWN
 from overlaptop.tui.keys import (
+    COLLECTIVES_KEYS,
     HOSTS_KEYS,
     LIST_KEYS,
     MACHINE_KEYS,
@@ -14,6 +15,7 @@ from overlaptop.tui.keys import (
     SCROLL_KEYS,
     SEARCH_KEYS,
     TIMELINE_KEYS,
+    TIMELINES_KEYS,
     TUNE_KEYS,
     WORKLOADS_KEYS,
     Key,
@@ -22,11 +24,13 @@ from overlaptop.tui.timeline.parts import STALL, STEP_PARTS, WAITING
 
 OVERVIEW, RANK, MACHINE, TUNE, SEARCH = "Overview", "A rank's screen", "Machine", "Tune", "Search"
 WORKLOADS, HOSTS, JOBS, CAPTURE, NOTICES = "Workloads", "Hosts", "Jobs", "Captures", "Notices"
-TIMELINE = "Timeline"
+TIMELINE, COLLECTIVES, TIMELINES = "Timeline", "Collectives", "Timelines of all ranks"
 SECTIONS: dict[str, tuple[Key, ...]] = {
     OVERVIEW: OVERVIEW_KEYS,
     TIMELINE: TIMELINE_KEYS,
     RANK: RANK_KEYS,
+    COLLECTIVES: COLLECTIVES_KEYS,
+    TIMELINES: TIMELINES_KEYS,
     MACHINE: MACHINE_KEYS,
     TUNE: TUNE_KEYS,
     SEARCH: SEARCH_KEYS,
@@ -37,7 +41,7 @@ SECTIONS: dict[str, tuple[Key, ...]] = {
     NOTICES: SCROLL_KEYS,
 }
 """The keys of each screen, and those of the timeline, which two screens have."""
-OF_TRACES = (OVERVIEW, TIMELINE, RANK, NOTICES)
+OF_TRACES = (OVERVIEW, TIMELINE, RANK, COLLECTIVES, TIMELINES, NOTICES)
 """The screens that a trace has."""
 
 
@@ -50,6 +54,7 @@ class Word(NamedTuple):
 
 
 _STEPS, _FIGURES = (OVERVIEW, RANK), (OVERVIEW, RANK, CAPTURE, WORKLOADS)
+_SPLIT = (*_STEPS, COLLECTIVES, TIMELINES)
 _CHANGES = (OVERVIEW, TUNE, SEARCH)
 WORDS = (
     Word(
@@ -63,24 +68,30 @@ WORDS = (
         WAITING.word,
         f"{WAITING.meaning}. Figures have what of it is exposed. Beside compute it is drawn darker, and "
         "costs nothing",
-        _STEPS,
+        _SPLIT,
     ),
     Word(
         "transfer",
         "communication in which bytes moved: what is left of a collective without its waiting",
-        _STEPS,
+        _SPLIT,
     ),
     Word(
         "late rank",
         "the rank that starts a collective last: all others wait for it. The overview's first line counts "
         "over the last seconds, and names a rank that is late in 60 % of the collectives or more",
-        _STEPS,
+        _SPLIT,
     ),
     Word(
         "not split",
         "communication of which it is not known what was waiting: a rank is missing, the ranks' ends "
         "disagree, or their clocks are not known well enough",
-        _STEPS,
+        _SPLIT,
+    ),
+    Word(
+        "GB/s, of peak",
+        "a collective's bus bandwidth as nccl-tests defines it, on transfer time: what links carry while "
+        "bytes move, whatever the number of ranks; and the share of the slowest link's peak",
+        (COLLECTIVES, TIMELINES),
     ),
     Word("step", "compute only + hidden + exposed + fused + copy only + idle, to the nanosecond", _FIGURES),
     Word(

@@ -36,7 +36,7 @@ _SPLIT_COLUMNS = (
     Column("call", 5, right=False, shown_from=119),
     Column("group", 5, right=False, shown_from=126),
 )
-"""Where some collective of the step is matched over the ranks."""
+"""Where some collective of the step is split."""
 _TIMES = ("start", "duration", "waiting", "transfer")
 
 
@@ -68,7 +68,7 @@ class Collectives(JobView):
         if self._first + room >= len(collectives):
             shown = room
         words = {"op": map(op_name, collectives), "group": (each.group for each in collectives)}
-        columns = _SPLIT_COLUMNS if any(lanes.matched) else _COLUMNS
+        columns = _SPLIT_COLUMNS if any(each and not each.unsplit for each in lanes.matched) else _COLUMNS
         table = Table(columns, width, words)
         lines = [table.header({name: f"{name} {unit.name}" for name in _TIMES})]
         for index in range(self._first, min(len(collectives), self._first + shown)):

@@ -51,14 +51,9 @@ def lanes_of(detail: StepDetail, collectives: Sequence[Collective] = ()) -> Lane
     from overlaptop.timeline import spans
     from overlaptop.timeline.arrivals import waiting
 
-    def from_flat(flat: Sequence[int]) -> Spans:
-        return spans.from_pairs([(flat[i], flat[i + 1]) for i in range(0, len(flat) - 1, 2)])
-
-    fused = from_flat(detail.fused_spans_ns)
-    compute, comm = (  # as they are sent, small gaps are closed
-        spans.difference(from_flat(lane), fused) for lane in (detail.compute_spans_ns, detail.comm_spans_ns)
-    )
-    stall = spans.difference(from_flat(detail.stall_spans_ns), spans.union(compute, fused))
+    compute, fused = compute_of(detail), _from_flat(detail.fused_spans_ns)
+    comm = spans.difference(_from_flat(detail.comm_spans_ns), fused)
+    stall = spans.difference(_from_flat(detail.stall_spans_ns), spans.union(compute, fused))
     start_ns = detail.start_ns
     waits = waiting(detail.rank, comm + start_ns, collectives, start_ns, start_ns + detail.step_ns)
     wait = waits.wait - start_ns
@@ -73,13 +68,25 @@ def lanes_of(detail: StepDetail, collectives: Sequence[Collective] = ()) -> Lane
             (spans.intersection(exposed, wait), "waiting"),
             (fused, "fused"),
         ),
-        copy=_pieces((from_flat(detail.copy_spans_ns), "copy")),
+        copy=_pieces((_from_flat(detail.copy_spans_ns), "copy")),
         hidden_ns=tuple(
-            spans.length_ns(spans.clip(compute, c.start_ns, c.end_ns)) for c in detail.collectives
+            spans.lengths_within(
+                compute,
+                [each.start_ns for each in detail.collectives],
+                [each.end_ns for each in detail.collectives],
+            ).tolist()
         ),
         keys=_keys(detail.collectives),
         matched=_matched(detail, collectives),
     )
+
+
+def compute_of(detail: StepDetail) -> Spans:
+    """Compute, in ns from the step's start, without kernels that also communicate."""
+    from overlaptop.timeline.spans import difference
+
+    # As lanes are sent, small gaps are closed: they may overlap.
+    return difference(_from_flat(detail.compute_spans_ns), _from_flat(detail.fused_spans_ns))
 
 
 def hidden_share(lanes: Lanes, index: int) -> float | None:
@@ -87,6 +94,12 @@ def hidden_share(lanes: Lanes, index: int) -> float | None:
     collective: CollectiveSpan = lanes.detail.collectives[index]
     length_ns = collective.end_ns - collective.start_ns
     return lanes.hidden_ns[index] / length_ns if length_ns > 0 else None
+
+
+def _from_flat(flat: Sequence[int]) -> Spans:
+    from overlaptop.timeline.spans import from_pairs
+
+    return from_pairs([(flat[i], flat[i + 1]) for i in range(0, len(flat) - 1, 2)])
 
 
 def _keys(collectives: Sequence[CollectiveSpan]) -> tuple[CollectiveKey, ...]:

@@ -34,7 +34,7 @@ class Timeline(JobView):
         lanes = self.state.lanes
         if lanes is None:
             return [self._title(width, None), (), (dim("  " + self._why_not()),)]
-        view = _View(
+        view = LaneRows(
             lanes,
             self.state.viewport.bounds_ns(lanes.detail.step_ns),
             width - LABEL - 1,
@@ -51,7 +51,7 @@ class Timeline(JobView):
         lines = [title, view.phases()] if spare > 1 else [title]
         spare -= 2
         thick = 2 if spare >= len(rows) + 1 else 1
-        drawn = [line for row in rows for line in (row, (_label(""), *row[1:]))[:thick]]
+        drawn = [line for row in rows for line in (row, (lane_label(""), *row[1:]))[:thick]]
         if spare >= len(rows) * (thick - 1) + 1:
             drawn.insert(2 * thick, view.names(self.state.collective))
         return [*lines, *drawn, *below]
@@ -108,8 +108,8 @@ class Timeline(JobView):
         self.redraw()
 
 
-class _View:
-    """One view of a step, ``width`` cells of it."""
+class LaneRows:
+    """The lanes of a step through a window, ``width`` cells of it, with names at their left."""
 
     def __init__(self, lanes: Lanes, bounds_ns: tuple[float, float], width: int, textured: bool) -> None:
         self.lanes = lanes
@@ -123,7 +123,7 @@ class _View:
 
     def row(self, label: str, pieces: tuple[Piece, ...]) -> StyledLine:
         drawn = lane(pieces, self.start_ns, self.end_ns, self.width, textured=self.textured)
-        return (_label(label), *drawn)
+        return (lane_label(label), *drawn)
 
     def phases(self) -> StyledLine:
         cells = [Cell(" ", FAINT)] * self.width
@@ -136,7 +136,7 @@ class _View:
             name = next(name for name in names if len(name) <= max(0, size - 2))
             words = f"├{name:─^{size - 2}}┤" if size > 1 else "│"
             cells[left:right] = [Cell(glyph, TextStyle("text", phase.name)) for glyph in words]
-        return (_label("phase"), *to_segments(cells))
+        return (lane_label("phase"), *to_segments(cells))
 
     def names(self, chosen: int | None) -> StyledLine:
         """Under the comm lane, where there is room: which collective begins here; the chosen one marked."""
@@ -161,7 +161,7 @@ class _View:
             if left >= free and left + len(words) <= self.width:
                 cells[left : left + len(words)] = [Cell(glyph, DIM) for glyph in words]
                 free = left + len(words)
-        return (_label(""), *to_segments(cells))
+        return (lane_label(""), *to_segments(cells))
 
     def _next_start(self, index: int) -> int:
         after = self.lanes.detail.collectives[index + 1 : index + 2]
@@ -169,7 +169,7 @@ class _View:
 
     def axis(self) -> StyledLine:
         unit = Unit.for_scale(max(1, round(self.end_ns - self.start_ns)))
-        return (_label(""), *ruler(self.start_ns, self.end_ns, self.width, unit))
+        return (lane_label(""), *ruler(self.start_ns, self.end_ns, self.width, unit))
 
 
 def op_name(collective: CollectiveSpan) -> str:
@@ -177,5 +177,6 @@ def op_name(collective: CollectiveSpan) -> str:
     return collective.op.strip("_")
 
 
-def _label(words: str) -> Segment:
+def lane_label(words: str) -> Segment:
+    """What stands left of a lane."""
     return dim(f" {words:<{LABEL - 1}}")

@@ -1,0 +1,1 @@
+"""The collectives of one step, on all ranks."""

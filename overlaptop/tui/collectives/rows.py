@@ -1,0 +1,196 @@
+"""The collectives of one step on all ranks as rows: one each, or one for all that are alike. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from overlaptop.tui.timeline.lanes import compute_of
+from overlaptop.wire.messages import StepDetail
+
+if TYPE_CHECKING:
+    from overlaptop.timeline.arrivals import Collective
+
+
+class RowKey(NamedTuple):
+    """Which row it is, from step to step."""
+
+    op: str
+    group: str = ""
+    bytes: int | None = None
+    at: int = 0
+    """Among the step's collectives that are alike in all this, in order of their first start."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One collective on all ranks of its group, or several together. Times are means over the ranks; of
+    several collectives, their sums. None: not known.
+    """
+
+    key: RowKey
+    members: tuple[Collective, ...]
+    start_ns: int
+    """The first one's first start on any rank, from the step's first start on any rank."""
+    wait_ns: int | None
+    """Of those that are split, as `transfer_ns`."""
+    transfer_ns: int | None
+    hidden_ns: int | None
+    """Beside compute, as far as the ranks' timelines are here."""
+    exposed_ns: int | None
+    bus_bandwidth: float | None
+    """Bytes per second by nccl-tests' definition, on transfer time: of several, the mean over that time."""
+    late_rank: int | None
+    """Of several collectives the one that was late in most of them."""
+    late_in: int
+    """In so many."""
+    peak_bytes_per_s: int | None = None
+    """The most that the bus bandwidth can be on their links."""
+
+    @property
+    def unsplit(self) -> str:
+        """Why it is not split; of several, why most of those that are not; empty: all are."""
+        reasons = Counter(each.unsplit for each in self.members if each.unsplit).most_common(1)
+        return reasons[0][0] if reasons else ""
+
+    @property
+    def bytes(self) -> int | None:
+        """Of all of them together."""
+        sizes = [each.bytes for each in self.members]
+        return None if None in sizes else sum(size for size in sizes if size is not None)
+
+    @property
+    def bus_share(self) -> float | None:
+        """The bus bandwidth as a share of its peak."""
+        if self.bus_bandwidth is None or not self.peak_bytes_per_s:
+            return None
+        return self.bus_bandwidth / self.peak_bytes_per_s
+
+
+ORDERS: dict[str, Callable[[Row], float | None]] = {
+    "exposed": lambda row: row.exposed_ns,
+    "waiting": lambda row: row.wait_ns,
+    "transfer": lambda row: row.transfer_ns,
+    "start": lambda row: row.start_ns,
+    "bytes": lambda row: row.bytes,
+    "GB/s": lambda row: row.bus_bandwidth,
+}
+"""What rows can be sorted by."""
+ASCENDING = ("start", "GB/s")
+"""Those of which the lowest is of interest; of the others the highest."""
+GROUPINGS: dict[str, Callable[[RowKey], RowKey]] = {
+    "": lambda key: key,
+    "op": lambda key: RowKey(key.op),
+    "bucket": lambda key: key._replace(at=0),
+}
+"""What rows are of: of one collective each, of an operation, or of a bucket: of what is alike in operation,
+group and bytes."""
+
+
+def rows_of(
+    collectives: Sequence[Collective],
+    details: Mapping[int, StepDetail],
+    peak: Callable[[tuple[int, ...]], int | None] = lambda _ranks: None,
+) -> tuple[Row, ...]:
+    """One row for each collective, in order of their first start. ``details``: the same step on each rank;
+    ``peak``: of the bus bandwidth of these ranks, in bytes per second.
+    """
+    hidden_ns = _hidden_ns(collectives, details)
+    begun_ns = min((detail.start_ns for detail in details.values()), default=0)
+    seen: Counter[RowKey] = Counter()
+    peaks: dict[tuple[int, ...], int | None] = {}
+    rows: list[Row] = []
+    for each in collectives:
+        ranks = tuple(part.rank for part in each.parts)
+        if ranks not in peaks:
+            peaks[ranks] = peak(ranks)
+        alike = RowKey(each.op, each.group, each.bytes)
+        spent_ns = hidden_ns[len(rows)]
+        rows.append(
+            Row(
+                key=alike._replace(at=seen[alike]),
+                members=(each,),
+                start_ns=min(part.start_ns for part in each.parts) - begun_ns,
+                wait_ns=_mean(map(each.wait_ns, ranks)),
+                transfer_ns=_mean(map(each.transfer_ns, ranks)),
+                hidden_ns=_mean(hidden for hidden, _ in spent_ns),
+                exposed_ns=_mean(exposed for _, exposed in spent_ns),
+                bus_bandwidth=each.bus_bandwidth,
+                late_rank=each.late_rank,
+                late_in=int(each.late_rank is not None),
+                peak_bytes_per_s=peaks[ranks],
+            )
+        )
+        seen[alike] += 1
+    return tuple(rows)
+
+
+def grouped(rows: Iterable[Row], by: str) -> tuple[Row, ...]:
+    """The rows, those together that are alike. ``by``: one of GROUPINGS."""
+    if not by:
+        return tuple(rows)
+    alike: dict[RowKey, list[Row]] = {}
+    for row in rows:
+        alike.setdefault(GROUPINGS[by](row.key), []).append(row)
+    return tuple(_together(key, each) for key, each in alike.items())
+
+
+def ordered(rows: Iterable[Row], by: str, *, reverse: bool = False) -> list[Row]:
+    """Sorted, what is of most interest first; rows of which it is not known come last either way."""
+    measure = ORDERS[by]
+    known = [(value, row) for row in rows if (value := measure(row)) is not None]
+    known.sort(key=lambda pair: pair[0], reverse=(by not in ASCENDING) != reverse)
+    return [row for _, row in known] + [row for row in rows if measure(row) is None]
+
+
+def _hidden_ns(
+    collectives: Sequence[Collective], details: Mapping[int, StepDetail]
+) -> list[list[tuple[int, int]]]:
+    """Of each collective, on each rank whose timeline is here: hidden and exposed time."""
+    # numpy takes 100 ms to import, which the first paint would pay: nothing to draw needs it before.
+    from overlaptop.timeline.spans import lengths_within
+
+    found: list[list[tuple[int, int]]] = [[] for _ in collectives]
+    for rank, detail in details.items():
+        compute = compute_of(detail) + detail.start_ns
+        own = [(at, part) for at, each in enumerate(collectives) if (part := each.part(rank)) is not None]
+        starts, ends = [part.start_ns for _, part in own], [part.end_ns for _, part in own]
+        hidden_ns = lengths_within(compute, starts, ends).tolist()
+        for (at, part), hidden in zip(own, hidden_ns, strict=True):
+            found[at].append((hidden, part.end_ns - part.start_ns - hidden))
+    return found
+
+
+def _together(key: RowKey, rows: Sequence[Row]) -> Row:
+    late = Counter(row.late_rank for row in rows if row.late_rank is not None).most_common(1)
+    moved = [
+        (row.bus_bandwidth * row.members[0].least_transfer_ns, row.members[0].least_transfer_ns)
+        for row in rows
+        if row.bus_bandwidth is not None
+    ]
+    peaks = {row.peak_bytes_per_s for row in rows}
+    return replace(
+        rows[0],
+        key=key,
+        members=tuple(each for row in rows for each in row.members),
+        wait_ns=_sum(row.wait_ns for row in rows),
+        transfer_ns=_sum(row.transfer_ns for row in rows),
+        hidden_ns=_sum(row.hidden_ns for row in rows),
+        exposed_ns=_sum(row.exposed_ns for row in rows),
+        bus_bandwidth=sum(each for each, _ in moved) / sum(each for _, each in moved) if moved else None,
+        late_rank=late[0][0] if late else None,
+        late_in=late[0][1] if late else 0,
+        peak_bytes_per_s=peaks.pop() if len(peaks) == 1 else None,
+    )
+
+
+def _mean(values: Iterable[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return round(sum(known) / len(known)) if known else None
+
+
+def _sum(values: Iterable[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None

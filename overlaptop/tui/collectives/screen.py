@@ -1,0 +1,74 @@
+"""The collectives of the step that is shown, on all ranks."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from overlaptop.tui.collectives.rows import GROUPINGS, ORDERS
+from overlaptop.tui.collectives.view import CollectiveTable
+from overlaptop.tui.dashboard import Dashboard
+from overlaptop.tui.help.glossary import COLLECTIVES
+from overlaptop.tui.keys import COLLECTIVES_KEYS, bindings
+from overlaptop.tui.screen import DashboardScreen, Heights
+from overlaptop.tui.timelines.screen import TimelinesScreen
+from overlaptop.tui.widgets.job_header import JobHeader
+from overlaptop.tui.widgets.key_bar import HELP_HINT, PAST_HINT, PAUSE_HINT, QUIT_HINT, STEP_HINT, KeyBar
+
+HINTS = (
+    ("esc", "back", "screen.back", "back"),
+    HELP_HINT,
+    STEP_HINT,
+    ("enter", "timeline", "screen.open", "timeline"),
+    ("s", "sort", "screen.sort", "sort"),
+    ("tab", "group by op, by bucket", "screen.group(1)", "group"),
+    ("↑ ↓", "select", "screen.move(1)"),
+    ("S", "reverse", "screen.reverse"),
+    PAUSE_HINT,
+    PAST_HINT,
+    QUIT_HINT,
+)
+
+
+class CollectivesScreen(DashboardScreen):
+    """The table, and its keys."""
+
+    title_in_help = COLLECTIVES
+    BINDINGS: ClassVar = bindings(COLLECTIVES_KEYS)
+
+    def __init__(self, dashboard: Dashboard) -> None:
+        super().__init__(dashboard)
+        self._header, self._table = JobHeader(dashboard), CollectiveTable(dashboard)
+        self._keys = KeyBar(dashboard, HINTS)
+
+    def heights(self, width: int, height: int) -> Heights:  # noqa: ARG002
+        """All for the table."""
+        airy, foot = (1 if height >= 28 else 0), (1 if height >= 8 else 0)
+        rest = max(1, height - 1 - foot - airy)
+        return ((self._header, 1, 0), (self._table, rest, airy), (self._keys, foot, 0))
+
+    def action_move(self, lines: int) -> None:
+        self._table.move(lines)
+
+    def action_sort(self) -> None:
+        """By the next of ORDERS, what is of most interest first."""
+        orders = list(ORDERS)
+        self._table.order = orders[(orders.index(self._table.order) + 1) % len(orders)]
+        self._table.reverse = False
+        self.redraw()
+
+    def action_reverse(self) -> None:
+        self._table.reverse = not self._table.reverse
+        self.redraw()
+
+    def action_group(self, direction: int) -> None:
+        """By the next of GROUPINGS."""
+        groupings = list(GROUPINGS)
+        self._table.grouping = groupings[
+            (groupings.index(self._table.grouping) + direction) % len(groupings)
+        ]
+        self.redraw()
+
+    async def action_open(self) -> None:
+        """The one that is selected, of several the one with most exposed time, on the timelines."""
+        if (row := self._table.selected) is not None:
+            await self.app.push_screen(TimelinesScreen(self.dashboard, self._table.costliest(row)))

@@ -1,0 +1,1 @@
+"""One step of all ranks on one axis."""

@@ -1,0 +1,60 @@
+"""What lies under the cursor, in words: a line for each lane."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from overlaptop.text import Unit, byte_count, duration, percent, rate
+from overlaptop.tui.draw.segments import Item, Segment, StyledLine, bold, dim, fit
+from overlaptop.tui.timeline.lanes import Lanes, hidden_share
+from overlaptop.tui.timeline.timeline import lane_label, op_name
+from overlaptop.tui.timelines.aligned import AlignedStep, Under
+
+_WIDE = 100
+"""Narrower screens have what a collective cost on a line of its own."""
+
+
+def read_out(
+    step: AlignedStep, rank: int, cursor_ns: int, found: Sequence[Under], width: int, rows: int
+) -> list[StyledLine]:
+    """Exactly ``rows`` lines about what was ``found`` under the cursor on that rank."""
+    unit = Unit.for_scale(step.length_ns)
+    at = bold(f"{unit.text(cursor_ns)} {unit.name}")
+    lines: list[StyledLine] = [(bold(f" rank {rank}"), dim("  at "), at)]
+    for each in found:
+        bounds = f"{unit.text(each.start_ns)} – {unit.text(each.end_ns)} {unit.name}"
+        items = [Item((lane_label(each.lane), Segment(bounds)))]
+        items.append(Item((dim(duration(each.end_ns - each.start_ns)),), 5))
+        if each.call is None:
+            lines.append(fit(items, [], width, "  "))
+            continue
+        call = step.lanes[rank].detail.collectives[each.call]
+        items.append(Item((bold(op_name(call)), dim(f" {byte_count(call.bytes)}"))))
+        cost = _cost(step.lanes[rank], each.call)
+        if width >= _WIDE:
+            lines.append(fit([*items, *cost], [], width, "  "))
+        else:
+            cost[0] = cost[0]._replace(line=(lane_label(""), *cost[0].line))
+            lines += [fit(items, [], width, "  "), fit(cost, [], width, "  ")]
+    if len(lines) > rows:
+        lines[rows - 1 :] = [(dim("  … and more under the cursor"),)]
+    return [*lines, *[()] * (rows - len(lines))]
+
+
+def _cost(lanes: Lanes, index: int) -> list[Item]:
+    """Of a collective on its rank."""
+    matched, rank = lanes.matched[index], lanes.detail.rank
+    items = []
+    wait_ns = matched.wait_ns(rank) if matched is not None else None
+    if matched is not None and wait_ns is not None:
+        words = f"waiting {duration(wait_ns)}, transfer {duration(matched.transfer_ns(rank))}"
+        items.append(Item((Segment(words),)))
+        if matched.late_rank is not None:
+            items.append(Item((dim("late rank "), bold(str(matched.late_rank))), 2))
+        if matched.bus_bandwidth is not None:
+            items.append(Item((Segment(rate(matched.bus_bandwidth)),), 4))
+    else:
+        why = matched.unsplit if matched is not None else ""
+        items.append(Item((dim(f"not split{': ' * bool(why)}{why}"),)))
+    items.append(Item((dim("hidden "), Segment(percent(hidden_share(lanes, index)))), 3))
+    return items

@@ -1,0 +1,119 @@
+"""The collectives of a step on all ranks: what each cost, in what order, and why one is not split."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from overlaptop.report.links import bus_peak_bytes_per_s
+from overlaptop.timeline.arrivals import Call, match
+from overlaptop.tui.collectives.rows import grouped, ordered, rows_of
+from overlaptop.tui.overview.screen import OverviewScreen
+from overlaptop.tui.timelines.screen import TimelinesScreen
+from overlaptop.wire.messages import CollectiveSpan
+from tests.fleet.builders import MS, detail, info
+
+from .fakes import SIZES, line_of, opened, screen_lines, shown
+from .machines import NVLINK_PEAK, PCIE_PEAK, device, h200_node
+from .waits import waiting_job
+
+calls = st.lists(st.tuples(st.integers(0, 50), st.integers(1, 30)), min_size=1, max_size=5)
+
+
+@given(calls, calls, st.lists(st.integers(0, 80), max_size=6))
+def test_a_rows_parts_are_its_duration_in_the_mean_over_ranks_and_groups_are_sums(a, b, compute):
+    ns = sorted(set(compute))[: len(set(compute)) // 2 * 2]
+    details = {rank: replace(detail(rank), compute_spans_ns=tuple(ns)) for rank in (0, 1)}
+    begun_ns = details[0].start_ns
+    issued = {
+        rank: [
+            Call("allreduce_", "all", 1024, begun_ns + start, begun_ns + start + length, at)
+            for at, (start, length) in enumerate(own)
+        ]
+        for rank, own in ((0, a), (1, b))
+    }
+    rows = rows_of(match(issued), details)
+    for row in rows:
+        mean_ns = sum(part.end_ns - part.start_ns for part in row.members[0].parts) / 2
+        assert row.hidden_ns + row.exposed_ns == pytest.approx(mean_ns, abs=1)
+        if not row.unsplit:
+            assert row.wait_ns + row.transfer_ns == pytest.approx(mean_ns, abs=1)
+    assert sum(row.exposed_ns for row in grouped(rows, "op")) == sum(row.exposed_ns for row in rows)
+    for by in ("exposed", "waiting", "start"):
+        assert sorted(map(id, ordered(rows, by))) == sorted(map(id, rows))
+
+
+async def test_each_collective_has_its_figures_and_the_one_with_most_exposed_time_is_first():
+    async with opened(waiting_job()) as (app, pilot):
+        header, first, second = (
+            (await shown(app, pilot, "C")).split("mean over ranks", 1)[1].splitlines()[1:4]
+        )
+        assert header.split() == [
+            *("op", "group", "bytes", "start", "waiting", "transfer", "hidden", "exposed▼", "GB/s"),
+            *("late", "rank"),
+        ]
+        # Three ranks wait 16 of 20 ms, and one moves bytes for 4: 2 MiB by 2 (n-1)/n in 4 ms.
+        moved = ["30.00", "12.00", "4.00", "0.00", "16.00", "0.79", "2"]
+        assert first.replace("▸", " ").split()[-7:] == moved
+        assert second.split()[-7:] == ["10.00", "12.00", "4.00", "16.00", "0.00", "0.39", "2"]
+        text = await shown(app, pilot, "s", "s", "s", "down")
+        assert "start▲" in text
+        assert "rank 2 began last and caused 48.0 ms of waiting, all ranks together" in text
+        assert "start▼" in await shown(app, pilot, "S")
+        assert "allreduce ×2" in await shown(app, pilot, "tab")
+        assert line_of(await shown(app, pilot, "tab"), "2.00 MiB").split()[1:3] == ["allreduce", "×1"]
+
+
+async def test_a_collective_that_is_not_split_says_why_and_has_no_zeros():
+    job = waiting_job(ends=lambda rank: 45 if rank == 3 else 50)
+    async with opened(job) as (app, pilot):
+        text = await shown(app, pilot, "C")
+        assert "1 not split" in text
+        row = line_of(text, "▸")
+        assert row.split()[-9:] == ["–", "–", "0.00", "14.75", "–", "–", "the", "ends", "disagree"]
+        await pilot.resize_terminal(60, 20)
+        assert "not split: the ends disagree" in " ".join((await shown(app, pilot)).split())
+
+
+async def test_a_list_that_goes_on_says_how_far_and_enter_shows_the_selected_one_on_the_timelines():
+    session = waiting_job(ranks=2)
+    for rank in (0, 1):
+        spans = [
+            CollectiveSpan("allreduce_", 1 << 20, "all", True, (at + rank) * MS, (at + 2) * MS, at)
+            for at in range(40)
+        ]
+        session.say(replace(detail(rank, 8), collectives=tuple(spans)))
+    session.clock.pass_s(2)
+    async with opened(session, size=(100, 30)) as (app, pilot):
+        lines = (await shown(app, pilot, "C")).splitlines()
+        listed = sum("1.00 MiB" in line for line in lines)
+        assert any(f"… {40 - listed} more below" in line for line in lines)
+        text = await shown(app, pilot, "end", "enter")
+        assert isinstance(app.screen, TimelinesScreen)
+        assert "zoom " in text
+        assert "allreduce 1.00 MiB  waiting " in text
+        await pilot.press("escape", "C")
+        assert isinstance(app.screen, OverviewScreen)
+
+
+async def test_where_ranks_are_not_compared_the_view_says_why():
+    session = waiting_job(ranks=4)
+    session.say(*(info(rank) for rank in range(4)))
+    async with opened(session, size=SIZES[2], ascii=True) as (app, pilot):
+        app.dashboard.latest = session.tick()
+        await pilot.press("C")
+        assert all(line.isascii() for line in screen_lines(app))
+
+
+def test_the_bus_has_the_peak_of_the_link_that_carries_it_if_one_does():
+    def views(job):
+        return job.tick().ranks[:2]
+
+    assert bus_peak_bytes_per_s(views(h200_node(2))) == NVLINK_PEAK
+    apart = h200_node(2)
+    apart.say(info(1, host="gpu-b"))
+    on_one = h200_node(2)
+    on_one.say(device(1, 0))
+    for job in (apart, on_one, waiting_job(ranks=2)):
+        assert bus_peak_bytes_per_s(views(job)) is None
+    assert PCIE_PEAK < NVLINK_PEAK

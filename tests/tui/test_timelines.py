@@ -1,0 +1,92 @@
+"""The timelines of all ranks on one axis, and the cursor that reads them out."""
+
+from msgspec.structs import replace
+
+from overlaptop.timeline.arrivals import match
+from overlaptop.tui.timelines.aligned import aligned, neighbour, under
+from tests.fleet.builders import MS, detail
+
+from .fakes import SIZES, fills, line_of, opened, shown
+from .waits import waiting_job
+
+
+def late_by(rank, ms):
+    """Its step begins so much later than that of the others."""
+    made = detail(rank)
+    return replace(made, start_ns=made.start_ns + ms * MS)
+
+
+def test_ranks_share_one_axis_and_each_moment_of_a_step_is_one_part():
+    step = aligned({0: detail(0), 1: late_by(1, 30)}, match({}))
+    assert step.length_ns == 110 * MS
+    assert step.offset_ns(1) == 30 * MS
+    for rank, start_ms in ((0, 0), (1, 30)):
+        parts = step.parts[rank]
+        assert [part.start for part in parts[1:]] == [part.end for part in parts[:-1]]
+        assert (parts[0].start, parts[-1].end) == (start_ms * MS, (start_ms + 80) * MS)
+        assert [part.key for part in parts] == [
+            *("compute", "hidden", "compute", "hidden", "exposed", "idle", "compute"),
+        ]
+
+
+def test_what_is_under_the_cursor_is_told_lane_by_lane():
+    step = aligned({1: late_by(1, 0)}, match({}))
+    found = under(step, 1, 41 * MS, 41 * MS, 42 * MS)
+    assert [(each.lane, each.start_ns // MS, each.end_ns // MS) for each in found] == [
+        *(("backward", 20, 60), ("comm", 35, 45), ("stall", 40, 50)),
+    ]
+    # Of a cell with several in it first what is at the cursor itself.
+    wide = under(step, 1, 36 * MS, 0, 80 * MS)
+    assert [each.call for each in wide if each.lane == "comm"] == [1, 0]
+    assert [
+        neighbour(step, 1, at * MS, way) for at, way in ((0, 1), (20, 1), (35, 1), (35, -1), (20, -1))
+    ] == [
+        *(0, 1, None, 0, None),
+    ]
+
+
+async def test_the_cursor_goes_to_collectives_and_ranks_and_reads_out_what_they_waited():
+    async with opened(waiting_job(), size=(91, 45), ascii=True) as (app, pilot):
+        text = await shown(app, pilot, "T")
+        # 80 ms over 80 cells, from the eleventh on; rank 2 comes 16 ms after the others.
+        assert (
+            line_of(text, "> 0  ")[10:90]
+            == "|" + "#" * 9 + ":" * 16 + "=" * 4 + "~" * 16 + "!" * 4 + "#" * 30
+        )
+        assert line_of(text, "  2  ")[10:90] == "|" + "#" * 25 + "=" * 4 + "#" * 16 + "!" * 4 + "#" * 30
+        text = await shown(app, pilot, "full_stop", "full_stop")
+        assert "rank 0  at 30.00 ms" in text
+        at = text.index(" comm     30.00 - 50.00 ms  20.0 ms  allreduce 2.00 MiB")
+        cost = text[at:].splitlines()[1].split()
+        assert " ".join(cost) == "waiting 16.0 ms, transfer 4.00 ms late rank 2 0.79 GB/s hidden 0.0 %"
+        text = await shown(app, pilot, "down", "down", "right", "comma")
+        assert "rank 2  at 46.00 ms" in text
+        assert "waiting 0, transfer 4.00 ms" in text
+        text = await shown(app, pilot, "enter")
+        assert "zoom 6.67x" in text
+        assert "zoom 6" not in await shown(app, pilot, "0")
+
+
+async def test_the_cursor_follows_a_collective_to_the_next_step_until_it_is_moved():
+    session = waiting_job()
+    async with opened(session) as (app, pilot):
+        await shown(app, pilot, "T", "full_stop")
+        assert "at 10.00 ms" in await shown(app, pilot, "plus")
+        moved = waiting_job(lambda _: 2, late_ms=16)
+        session.say(*(replace(view.details[-1], step=9) for view in moved.tick().ranks))
+        session.clock.pass_s(2)
+        assert "step 9" in line_of(await shown(app, pilot), " Timelines")
+        assert "at 10.00 ms" not in await shown(app, pilot, "right")
+
+
+async def test_both_views_fit_every_size_and_a_click_puts_the_cursor():
+    async with opened(waiting_job()) as (app, pilot):
+        for size in ((20, 5), (10, 3), (2, 1), *SIZES):
+            await pilot.resize_terminal(*size)
+            for key in ("C", "T"):
+                await shown(app, pilot, key)
+                assert fills(app, size), (size, key)
+        view = app.screen._timelines
+        y = next(at for at, rank in view._ranks_at.items() if rank == 1)
+        await pilot.click(view, offset=(40, y))
+        assert "rank 1  at 49.80 ms" in await shown(app, pilot)
