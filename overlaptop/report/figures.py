@@ -55,13 +55,20 @@ def exposed_in_words(times: WaitTimes, exposed_ns: int | None = None) -> str:
     whole_ns = sum_ns if exposed_ns is None else exposed_ns
     if not sum_ns or not whole_ns:
         return ""
-    said = [name for name, ns in parts.items() if ns or name != "not split"]
-    words = " + ".join(f"{name} {part_of(parts[name] / sum_ns * whole_ns, whole_ns)}" for name in said)
+    # Beside what is not split, a zero is not known to be one.
+    said = {
+        name: ns
+        for name, ns in parts.items()
+        if ns or (name != "not split" and not times.exposed_unsplit_ns)
+    }
+    words = " + ".join(f"{name} {part_of(ns / sum_ns * whole_ns, whole_ns)}" for name, ns in said.items())
     return f"{ABOUT if abs(whole_ns - sum_ns) > len(parts) else '='} {words}"  # less is rounding
 
 
-def window_in_words(totals: Totals) -> str:
-    """What the totals are of: ``mean of 8 ranks × 87 steps, last 20 s``, ``step 184, mean of 8 ranks``."""
+def window_in_words(totals: Totals, *, brief: bool = False) -> str:
+    """What the totals are of: ``mean of 8 ranks × 87 steps, last 20 s``, ``step 184, mean of 8 ranks``; in
+    brief ``last 20 s``, ``step 184``.
+    """
     if not totals.steps:
         return ""
     of_ranks = f"{totals.ranks} ranks" if totals.ranks > 1 else ""
@@ -70,8 +77,10 @@ def window_in_words(totals: Totals) -> str:
         step = (
             [] if number is None else ["whole trace" if number == WHOLE_TRACE else f"step {count(number)}"]
         )
-        return ", ".join([*step, *([f"mean of {of_ranks}"] if of_ranks else [])])
+        return ", ".join([*step, *([f"mean of {of_ranks}"] if of_ranks and not brief else [])])
     newest = totals.cut or totals.window is Window.STEPS
+    if brief:
+        return f"{totals.steps} steps" if newest else totals.window.value
     steps = f"{'newest ' if newest else ''}{totals.steps} steps"
     words = [f"mean of {' × '.join(filter(None, (of_ranks, steps)))}"]
     if not newest:

@@ -126,6 +126,33 @@ def test_a_window_forgets_what_was_long_ago():
     assert fleet.snapshot().wait_window is None
 
 
+def test_a_step_in_which_the_job_hung_is_in_no_window_once_it_goes_on():
+    fleet = fleet_of()
+
+    def hear(messages):
+        for message in messages:
+            fleet.apply(message)
+        return fleet.snapshot()
+
+    for number in range(3):
+        hear(late(number))
+    hung = late(3, rank=0, ends_ms=(60_000, 60_010))
+    hear(replace(message, step_ns=61 * S) for message in hung)
+    snapshot = hear(late(4, at_ns=T0 + 61 * S))
+    assert snapshot.waits.step == 4
+    assert (snapshot.wait_window.steps, snapshot.wait_window.exposed_wait_ns) == (1, 15 * MS)
+    assert (snapshot.totals.step_ns, snapshot.totals.stood_still) == (STEP_MS * MS, 1)
+
+
+def test_a_change_of_a_setting_begins_a_new_window():
+    fleet = fleet_of(*late(0, rank=0), *late(1, rank=0))
+    assert fleet.snapshot().wait_window.late_rank == 0
+    for message in (*(step(rank, 2, transitional=True, comm_ns=None) for rank in (0, 1)), *late(3)):
+        fleet.apply(message)
+    window = fleet.snapshot().wait_window
+    assert (window.steps, window.late_rank) == (1, 1)
+
+
 @pytest.mark.parametrize(
     ("residuals_ns", "wait_ns"),
     [((MS, 2 * MS), 15 * MS), ((10 * MS, 6 * MS), None), ((MS, None), None)],

@@ -77,8 +77,8 @@ def total_items(state: ViewState, width: int) -> list[Item]:
         *_launching(state),
         *([] if seen else [item("idle", figures["idle"], 8, DIM)]),
         *([item("dropped", figures["dropped"], 1, _WARNING)] if totals.dropped else []),
-        *_sampling(state),
-        *_rule(state),
+        *(_sampling(state) if width >= _WIDE else []),
+        *_rule(state, width),
     ]
 
 
@@ -124,9 +124,9 @@ def _launching(state: ViewState) -> list[Item]:
     return [Item(line)]
 
 
-def _rule(state: ViewState) -> list[Item]:
+def _rule(state: ViewState, width: int) -> list[Item]:
     """What the figures are of."""
-    words = window_in_words(state.snapshot.totals)
+    words = window_in_words(state.snapshot.totals, brief=width < _WIDE)
     return [Item((dim(words),))] if words else []
 
 

@@ -134,6 +134,8 @@ def _news(chosen: RankView, state: ViewState) -> StyledLine:
         failure = first_failure(state.snapshot.ranks)
         blamed = failure is not None and chosen.rank in failure.ranks
         return (Segment(f"■ {ending(chosen, failure)} ", TextStyle("error") if blamed else DIM),)
+    if state.past_step is not None:
+        return ()
     now_ns = state.paused_now_ns or state.snapshot.at_ns
     if lost := lost_since(chosen, state.snapshot, now_ns):
         return (Segment(f"○ {lost} ", TextStyle("warning")),)
