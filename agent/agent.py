@@ -77,7 +77,7 @@ class Agent:
         """``script``: the job's script as it was named on the command line."""
         self.barrier = FaultBarrier(self._notice)
         self._steps: StepHooks | None = None
-        self._spent: TrainingThread | None = None
+        self._thread_times: TrainingThread | None = None
         self._measuring = Measuring(self.barrier, self._notice)
         self._profilers = ProfilerWatch()
         self._models = DdpModels(self.barrier)
@@ -118,8 +118,8 @@ class Agent:
         self._cwd = placement.working_directory()
         self._telemetry = Telemetry(self._notice, enabled=options.telemetry)
         self._measuring.begin(options, self._telemetry.follow)
-        if self._spent is not None:
-            self._spent.begin()
+        if self._thread_times is not None:
+            self._thread_times.begin()
         self._pid = os.getpid()
         self.failure = ""
         """What ended the script, as RankEnd has it."""
@@ -160,8 +160,8 @@ class Agent:
         from overlaptop.agent.hooks.steps import StepHooks
         from overlaptop.agent.hooks.training_thread import TrainingThread
 
-        self._spent = TrainingThread(self.barrier)
-        self._spent.install()
+        self._thread_times = TrainingThread(self.barrier)
+        self._thread_times.install()
         self._steps = StepHooks(self.barrier, self._on_boundary, self._measuring.edge)
         self._steps.install()
         self._profilers.install()
@@ -185,8 +185,8 @@ class Agent:
                 self._knobs.note_step(self._step + 1)  # before anybody can know that it has begun
             if self.barrier.active:
                 self._measuring.boundary(self._step + 1, optimizer)
-                if self._spent is not None:
-                    self._spent.boundary(self._step + 1)
+                if self._thread_times is not None:
+                    self._thread_times.boundary(self._step + 1)
         finally:
             self._step += 1
             self._training_thread = threading.get_ident()
@@ -284,10 +284,13 @@ class Agent:
         own = []
         source.cadence.watched = sender.watched
         taken, self._taken = [*self._taken, *source.take()], []
+        if self._thread_times is not None:
+            self._thread_times.sample()
         for measured in taken:
             command = executor.disturbed_by(measured.step)
-            spent = self._spent.take(measured.step) if self._spent is not None else None
-            totals = reporter.totals(measured, rank, sender.dropped + source.lost, command, spent)
+            totals = reporter.totals(
+                measured, rank, sender.dropped + source.lost, command, self._thread_times
+            )
             sender.put_step(totals)
             if not command:
                 self._recent_ns.append(totals.step_ns)

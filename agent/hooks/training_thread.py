@@ -6,16 +6,22 @@ import gc
 import threading
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 from time import perf_counter_ns, thread_time_ns
 from typing import Any, NamedTuple
 
+import numpy as np
 from torch.utils.data import dataloader
 
+from overlaptop.agent.clock import now_ns
 from overlaptop.agent.isolation.fault_barrier import FaultBarrier
 from overlaptop.agent.isolation.patching import replace
+from overlaptop.agent.telemetry.files import UnavailableError, read_text
 
 MAX_STEPS = 4096
 """Steps not yet taken; past that the oldest are forgotten."""
+MAX_SAMPLES = 1024
+"""Of how long the thread has waited for a CPU; some ten a second."""
 
 
 class ThreadTimes(NamedTuple):
@@ -46,6 +52,9 @@ class TrainingThread:
         self._at_boundary = ThreadTimes(0, 0, 0)
         self._loading_ns = 0
         self._steps: deque[tuple[int, ThreadTimes]] = deque(maxlen=MAX_STEPS)
+        self._native_thread = self._sampled_thread = 0
+        self._delays: deque[tuple[int, int]] = deque(maxlen=MAX_SAMPLES)
+        """When, and how long the thread had waited for a CPU by then."""
 
     def install(self) -> None:
         """Time the loops' DataLoaders. The hook stays until the process ends."""
@@ -73,7 +82,14 @@ class TrainingThread:
             )
             self._steps.append((step - 1, spent))
         self._thread = threading.get_ident()
+        self._native_thread = threading.get_native_id()
         self._at_boundary = now
+
+    def _on_loaded(self, begun_ns: int) -> None:
+        if self._thread == threading.get_ident():
+            self._loading_ns += perf_counter_ns() - begun_ns
+
+    # On the agent's thread.
 
     def take(self, step: int) -> ThreadTimes | None:
         """What the thread spent this step on; None where that is not known. Steps are taken in order."""
@@ -83,6 +99,30 @@ class TrainingThread:
                 return spent
         return None
 
-    def _on_loaded(self, begun_ns: int) -> None:
-        if self._thread == threading.get_ident():
-            self._loading_ns += perf_counter_ns() - begun_ns
+    def sample(self) -> None:
+        """Note how long the thread has waited for a CPU so far, by proc(5)'s schedstat."""
+        if not (thread := self._native_thread):
+            return
+        if self._sampled_thread != thread:
+            self._delays.clear()
+            self._sampled_thread = thread
+        try:
+            words = read_text(Path(f"/proc/self/task/{thread}/schedstat")).split()
+            self._delays.append((now_ns(), int(words[1])))
+        except (
+            UnavailableError,
+            ValueError,
+            IndexError,
+        ):  # the thread ended, or this kernel does not count
+            self._delays.clear()
+
+    def delayed_ns(self, start_ns: int, end_ns: int) -> int | None:
+        """How long the thread waited for a CPU between two moments in Unix time; between two samples in
+        proportion. None where that is not known.
+        """
+        if len(self._delays) < 2 or start_ns < self._delays[0][0]:
+            return None
+        at_ns, waited_ns = zip(*self._delays, strict=True)
+        from_ns, to_ns = np.interp((start_ns, end_ns), at_ns, waited_ns)
+        waited = round(float(to_ns - from_ns))
+        return min(max(0, waited), end_ns - start_ns)  # the kernel counts a wait when it is over

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from overlaptop.agent.hooks.training_thread import ThreadTimes
+from overlaptop.agent.hooks.training_thread import TrainingThread
 from overlaptop.agent.sources.base import StepSpans
 from overlaptop.agent.sources.own_cost import CostMeter
 from overlaptop.timeline import spans
@@ -26,13 +26,14 @@ def totals(
     rank: int,
     dropped: int,
     disturbed_by: str = "",
-    spent: ThreadTimes | None = None,
+    thread: TrainingThread | None = None,
 ) -> StepTotals:
     """The step in numbers; the lanes are None where only its phases were measured.
 
     ``disturbed_by``: the command that kept it from the job's own pace, if one did: the step took place, but
-    its parts say nothing. ``spent``: what the training thread did meanwhile, where that is known.
+    its parts say nothing. ``thread``: what tells what the training thread spent it on.
     """
+    spent = thread.take(measured.step) if thread is not None else None
     phase_ns: Counter[str] = Counter()
     for phase in measured.phases:
         phase_ns[phase.name] += phase.end_ns - phase.start_ns
@@ -80,6 +81,7 @@ def totals(
         link_tx_bytes=link.tx if link else None,
         link_rx_bytes=link.rx if link else None,
         cpu_ns=spent.cpu_ns if spent else None,
+        delayed_ns=thread.delayed_ns(measured.start_ns, measured.end_ns) if thread else None,
         loading_ns=spent.loading_ns if spent else None,
         full_collections=spent.full_collections if spent else None,
     )

@@ -13,8 +13,8 @@ from overlaptop.wire.messages import StepDetail, StepTotals
 
 FIRST_STEPS = 2
 """Of a running job: they compile, allocate and fill caches, and say nothing of the others."""
-MIN_STEPS = 3
-"""Of fewer steps nothing is said."""
+MIN_STEPS, MIN_TRACED_STEPS = 4, 3
+"""Of fewer steps nothing is said; a trace is of few."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Evidence:
     ranks: Mapping[int, RankView]
     """By number, those of which something is known: their facts, samples, knobs and history."""
     steps: tuple[JobStep, ...]
-    """Oldest first; empty where there are fewer than MIN_STEPS."""
+    """Oldest first; empty where there are fewer than MIN_STEPS of them."""
     window: WaitWindow | None
     """Who waited for whom in these steps; None where nothing is split."""
     collectives: tuple[Collective, ...]
@@ -62,11 +62,12 @@ def evidence_of(snapshot: Snapshot) -> Evidence:
     steps = tuple(_steps(running.values(), snapshot.split_steps))
     if not is_trace:
         steps = tuple(step for step in steps if step.number >= FIRST_STEPS)[-WINDOW_STEPS:]
-    thin = len(steps) < MIN_STEPS
+    least = MIN_TRACED_STEPS if is_trace else MIN_STEPS
+    thin = len(steps) < least
     return Evidence(
         ranks=running,
         steps=() if thin else steps,
-        window=None if thin else window_of(snapshot.split_steps),
+        window=None if thin or len(snapshot.split_steps) < least else window_of(snapshot.split_steps),
         collectives=snapshot.waits.collectives if snapshot.waits is not None else (),
         world_size=snapshot.job.world_size if snapshot.job is not None else len(ranks),
         is_trace=is_trace,

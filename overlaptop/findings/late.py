@@ -25,7 +25,10 @@ hundredths."""
 EXPLAINS = 0.5
 """A cause explains that a rank is late where it lasts this share of what the others wait. Less than all:
 some of it hides behind compute, and causes add up."""
-VARIES = 1.0
+STEADY = 0.8
+"""A rank does something longer where it does so in this share of the steps: on a busy machine the medians
+of two ranks that are alike may be apart, too."""
+VARIES = 1.5
 """What a rank computes longer varies where its middle three fifths spread over so many times its median. A
 slow GPU is slower by about the same in each step."""
 LOW_CLOCK = 0.95
@@ -41,8 +44,10 @@ class Cause(Enum):
     """Its interpreter collects garbage."""
     PLACEMENT = "placement"
     """It may not run where it should."""
+    DELAYED = "delayed"
+    """Its training thread is ready to run and waits for a CPU."""
     STANDING = "standing"
-    """It launches late: its GPU is idle, or its training thread without the CPU, for another reason."""
+    """It launches late: its GPU is idle, or its training thread sleeps, for another reason."""
     LOW_CLOCK = "low clock"
     """It computes longer, and its GPU's clock is lower than the others'."""
     UNEVEN = "uneven"
@@ -68,6 +73,7 @@ class LateRank:
     computes_ns: int | None
     stands_ns: int | None
     loads_ns: int | None
+    delays_ns: int | None
     collections: float | None
     """Full garbage collections in one of its steps."""
     cause: Cause | None
@@ -128,14 +134,14 @@ def computing_ns(info: RankInfo | None, step: StepTotals) -> int | None:
 
 
 def standing_ns(info: RankInfo | None, step: StepTotals) -> int | None:
-    """How long its GPU was idle; without a GPU, how long its training thread had no CPU time and waited for
-    no other rank. None where its source does not see it.
+    """How long its GPU was idle; without a GPU, how long its training thread slept and waited for no other
+    rank. None where its source does not see it.
     """
     if info is None or info.compute_exact:
         return step.idle_ns
     if info.source != "host" or step.cpu_ns is None or step.exposed_ns is None:
         return None
-    return max(0, step.step_ns - step.exposed_ns - step.cpu_ns)
+    return max(0, step.step_ns - step.exposed_ns - step.cpu_ns - (step.delayed_ns or 0))
 
 
 def misplacement(evidence: Evidence, rank: int, others: Collection[int]) -> str:
@@ -170,6 +176,7 @@ def _late_rank(evidence: Evidence, rank: int, chain: tuple[int, ...], involved: 
             ("computes", computing_ns),
             ("stands", standing_ns),
             ("loads", lambda _info, step: step.loading_ns),
+            ("delays", lambda _info, step: step.delayed_ns),
             ("collections", lambda _info, step: step.full_collections),
         )
     }
@@ -184,6 +191,7 @@ def _late_rank(evidence: Evidence, rank: int, chain: tuple[int, ...], involved: 
         middle["computes"],
         middle["stands"],
         middle["loads"],
+        middle["delays"],
         sum(collections) / len(collections) if collections else None,
         _cause(evidence, rank, others, longer),
         chain,
@@ -194,20 +202,25 @@ def _cause(
     evidence: Evidence, rank: int, others: Collection[int], longer: dict[str, list[float]]
 ) -> Cause | None:
     enough_ns = EXPLAINS * evidence.exposed_wait_ns
-    computes_ns, stands_ns, loads_ns = (
-        median(longer[name]) if longer[name] else 0.0 for name in ("computes", "stands", "loads")
+    computes_ns, stands_ns, loads_ns, delays_ns = (
+        _steadily(longer[name]) for name in ("computes", "stands", "loads", "delays")
     )
+    info = evidence.ranks[rank].info
     if loads_ns >= enough_ns:
         return Cause.LOADING
-    if max(computes_ns, stands_ns) < enough_ns:
+    # Without a GPU, who computes longer also waits longer for a CPU that others want.
+    slow_ns = computes_ns + (delays_ns if info is not None and info.source == "host" else 0.0)
+    if max(slow_ns, stands_ns) < enough_ns:
         return None
     collects = longer["collections"]
     if collects and sum(each > 0 for each in collects) >= LATE_SHARE * len(collects):
         return Cause.COLLECTING
     if misplacement(evidence, rank, others):
         return Cause.PLACEMENT
-    if stands_ns > computes_ns:
-        return Cause.STANDING
+    if stands_ns > slow_ns:
+        return Cause.DELAYED if delays_ns >= enough_ns else Cause.STANDING
+    if slow_ns > 2 * computes_ns:
+        return Cause.DELAYED
     if (share := clock_share(evidence, rank, others)) is not None and share < LOW_CLOCK:
         return Cause.LOW_CLOCK
     if len(longer["computes"]) > 1:
@@ -215,6 +228,12 @@ def _cause(
         if fifths[3] - fifths[0] > VARIES * computes_ns:
             return Cause.UNEVEN
     return Cause.COMPUTING
+
+
+def _steadily(longer_ns: list[float]) -> float:
+    """By how much longer in the median; 0 where it is not steadily so, or not known."""
+    steady = longer_ns and sum(ns > 0 for ns in longer_ns) >= STEADY * len(longer_ns)
+    return median(longer_ns) if steady else 0.0
 
 
 def _longer(

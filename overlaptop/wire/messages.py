@@ -149,6 +149,8 @@ class StepTotals(Message, frozen=True, tag=2):
     """What that thread spent in a DataLoader's ``next``."""
     full_collections: Count | None = None
     """Python's garbage collections of the oldest generation."""
+    delayed_ns: DurationNs | None = None
+    """How long the training thread was ready to run and had no CPU, by the kernel's count."""
     fused_ns: DurationNs | None = None
     """Kernels that compute and communicate in one. None also from agents that know of none: they count as
     compute there."""

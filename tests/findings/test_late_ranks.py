@@ -16,7 +16,7 @@ from .jobs import MS, RANKS, STEPS, TRANSFER_MS, healthy, job
 LATE = 1
 MINE = {
     "data_loading", "garbage_collection", "jitter", "late_launch", "launch_bound", "low_clock", "placement",
-    "slow_compute", "uneven_batches",
+    "slow_compute", "uneven_batches", "busy_cpu",
 }  # fmt: skip
 
 
@@ -66,7 +66,7 @@ def test_a_job_of_one_rank_has_no_late_one():
 
 
 def test_in_few_steps_nothing_is_found():
-    assert find(job(late(("compute", 20)), steps=4)) == ()
+    assert find(job(late(("compute", 20)), steps=5)) == ()
 
 
 def test_a_rank_that_is_a_little_late_is_none():
@@ -79,6 +79,7 @@ CAUSES = {
     "late_launch": job(late(("idle", 20)), launch_lead_ns=of_late(30 * MS, 30 * MS)),
     "launch_bound": job(late(*[("compute", 0.1), ("idle", 0.5)] * 40), launch_lead_ns=of_late(0, 9 * MS)),
     "data_loading": job(late(("idle", 20)), loading_ns=of_late(21 * MS, MS)),
+    "busy_cpu": job(late(("idle", 20)), delayed_ns=of_late(20 * MS, MS)),
     "garbage_collection": job(late(("idle", 20)), full_collections=of_late(1)),
     "low_clock": job(
         late(("compute", 20)),
@@ -108,6 +109,9 @@ def test_a_late_rank_is_named_with_its_cause_and_what_mending_it_can_win(rule):
 
 
 WITHOUT_A_GPU = {
+    "busy_cpu": job(
+        late(("idle", 20)), *HOST, cpu_ns=of_late(60 * MS, 60 * MS), delayed_ns=of_late(20 * MS)
+    ),
     "slow_compute": job(late(("compute", 20)), *HOST, cpu_ns=of_late(80 * MS, 60 * MS)),
     "late_launch": job(late(("idle", 20)), *HOST, cpu_ns=of_late(60 * MS, 60 * MS)),
     "data_loading": job(
@@ -130,6 +134,12 @@ WITHOUT_A_GPU = {
 def test_without_a_gpu_the_training_threads_cpu_time_tells_the_cause(rule):
     (found,) = find(WITHOUT_A_GPU[rule])
     assert (found.rule, found.ranks) == (rule, (LATE,))
+
+
+def test_who_computes_longer_on_a_busy_cpu_also_waits_longer_for_it_and_computes_longer():
+    costs = {"cpu_ns": of_late(80 * MS, 60 * MS), "delayed_ns": of_late(40 * MS, 30 * MS)}
+    (found,) = find(job(late(("compute", 30)), *HOST, **costs))
+    assert found.rule == "slow_compute"
 
 
 def test_where_neither_compute_nor_idle_time_is_seen_no_cause_is_made_up():

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import gc
+import os
+import subprocess
+import sys
 import threading
 import time
 
 import pytest
 from torch.utils.data import DataLoader, Dataset
 
+from overlaptop.agent.clock import now_ns
 from overlaptop.agent.hooks.training_thread import TrainingThread
 from overlaptop.agent.isolation.fault_barrier import FaultBarrier
 
 MS = 1_000_000
+S = 1_000_000_000
 LOADING_S = 0.03
 
 
@@ -62,6 +67,27 @@ def test_what_another_thread_loads_is_not_the_training_threads(thread):
     other.join()
     thread.boundary(1)
     assert thread.take(0).loading_ns == 0
+
+
+def test_what_the_thread_waits_for_a_cpu_is_known_between_two_samples(thread):
+    assert thread.delayed_ns(1, 2) is None
+    thread.boundary(0)
+    thread.sample()
+    begun_ns = now_ns()
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(allowed)})
+    rival = subprocess.Popen([sys.executable, "-c", "while True: pass"])  # inherits the one CPU
+    try:
+        until_ns = now_ns() + 60 * S
+        while thread.delayed_ns(begun_ns, begun_ns + 60 * S) in (None, 0) and now_ns() < until_ns:
+            thread.sample()
+    finally:
+        rival.kill()
+        rival.wait()
+        os.sched_setaffinity(0, allowed)
+    ended_ns = now_ns()
+    assert 0 < thread.delayed_ns(begun_ns, ended_ns) <= ended_ns - begun_ns
+    assert thread.delayed_ns(begun_ns - 60 * S, ended_ns) is None, "before the first sample"
 
 
 def test_of_a_step_that_two_threads_ran_nothing_is_known(thread):
