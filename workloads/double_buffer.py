@@ -127,10 +127,10 @@ def run(options: argparse.Namespace, place: job.Place) -> None:
         reduced.wait()
         reduced.attach()
         optimizer.step()  # with the gradients of the step before; in the first they are 0
+        report.add(loss)
+        mark_step()  # here, so that an all-reduce begins and ends in the same step
         filling.reduce(async_op=options.mode != "sequential")
         filling, reduced = reduced, filling
-        report.add(loss)
-        mark_step()
     reduced.wait()
     loader.close()
     report.close()

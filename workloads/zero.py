@@ -134,14 +134,17 @@ class Zero:
             self._arriving.append(bucket)
 
     def step(self) -> None:
-        """Behind backward: from gradients to new weights."""
+        """Behind backward: optimize this rank's shares."""
         for bucket in () if self._overlaps else self._buckets:
             bucket.reduce(async_op=False)
         for bucket in self._arriving or self._buckets:
             bucket.step()
-        for bucket in reversed(self._buckets):  # as forward needs them
-            bucket.gather(async_op=self._overlaps)
         self._arriving.clear()
+
+    def gather(self) -> None:
+        """Get the new weights, in the order in which forward needs them."""
+        for bucket in reversed(self._buckets):
+            bucket.gather(async_op=self._overlaps)
 
     def close(self) -> None:
         """Wait for what is under way."""
@@ -169,7 +172,8 @@ def train(options: argparse.Namespace, place: job.Place) -> None:
         loss.backward()
         zero.step()
         report.add(loss)
-        mark_step()  # there are as many optimizers as buckets
+        mark_step()  # there are as many optimizers as buckets; and a gather lies in one step whole
+        zero.gather()
     zero.close()
     report.close()
 
