@@ -28,7 +28,7 @@ some of it hides behind compute, and causes add up."""
 STEADY = 0.8
 """A rank does something longer where it does so in this share of the steps: on a busy machine the medians
 of two ranks that are alike may be apart, too."""
-VARIES = 1.5
+VARIES = 1.2
 """What a rank computes longer varies where its middle three fifths spread over so many times its median. A
 slow GPU is slower by about the same in each step."""
 LOW_CLOCK = 0.95
