@@ -18,7 +18,8 @@ from overlaptop.wire.messages import CollectiveSpan, OwnCost, PhaseSpan, StepDet
 MAX_SEGMENTS = 512
 """Segments of one lane that are sent; a terminal has fewer cells."""
 MAX_COLLECTIVES = 1024
-MAX_STEP = 1 << 62
+GOLDEN, MODULUS = 0x9E3779B97F4A7C15, 1 << 64
+"""Multiples of the golden ratio, less their whole parts, lie more evenly than those of any other number."""
 
 
 def totals(
@@ -99,11 +100,12 @@ def own_cost(meter: CostMeter, rank: int) -> OwnCost | None:
 def best_detailed(steps: Iterable[StepSpans], most: int) -> list[StepSpans]:
     """Of steps that are ready together, those whose detail is sent: `most` at most, in their order.
 
-    A comparison of ranks needs the same steps of all, and each rank sends at times of its own: so those
-    whose numbers divide by the highest powers of two, and of these the newest.
+    A comparison of ranks needs the same steps of all, and each rank sends at times of its own: so there is
+    an order of all steps' numbers. They stand for the others, too: so it is none in which each n-th step
+    would come first, in which the script may do what it does in no other.
     """
     fit = [step for step in steps if step.detailed and step.named]
-    fit.sort(key=lambda each: ((each.step & -each.step) or MAX_STEP, each.step), reverse=True)
+    fit.sort(key=lambda each: each.step * GOLDEN % MODULUS)
     return sorted(fit[:most], key=lambda each: each.step)
 
 

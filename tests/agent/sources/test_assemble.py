@@ -120,10 +120,10 @@ def test_any_marks_make_messages_whose_parts_sum_to_the_step(recorded) -> None:
 @pytest.mark.parametrize(
     ("batches", "most", "shown"),
     [
-        ([[4, 5], [6, 7, 8, 9]], 1, [[4], [8]]),
-        ([[0, 1, 8]], 1, [[0]]),
+        ([[10, 11, 12, 13, 14], [12, 13, 14, 15, 16]], 1, [[13], [13]]),
+        ([[20, 21, 22, 23], [21, 22, 23, 24]], 1, [[23], [23]]),
         ([[], [3]], 1, [[], [3]]),
-        ([[4, 5, 6, 7], [7, 8, 9, 10, 11]], 3, [[4, 6, 7], [8, 10, 11]]),
+        ([[4, 5, 6, 7], [7, 8, 9, 10, 11]], 3, [[4, 5, 7], [7, 9, 10]]),
         ([[4, 5, 6]], 0, [[]]),
     ],
 )
@@ -134,3 +134,14 @@ def test_of_steps_that_are_ready_together_all_ranks_show_the_same(batches, most,
         unnamed = SimpleNamespace(step=16, detailed=True, named=False)
         picked.append([each.step for each in reporter.best_detailed([*steps, unnamed], most)])
     assert picked == shown
+
+
+@pytest.mark.parametrize("period", [2, 4, 8, 10])
+def test_of_steps_that_are_ready_together_none_is_shown_more_often_for_its_number(period) -> None:
+    batches = [
+        [SimpleNamespace(step=step, detailed=True, named=True) for step in range(first, first + 8)]
+        for first in range(0, 8000, 8)
+    ]
+    shown = [each.step for batch in batches for each in reporter.best_detailed(batch, 1)]
+    assert len(shown) == 1000
+    assert sum(step % period == 0 for step in shown) == pytest.approx(1000 / period, rel=0.2)
