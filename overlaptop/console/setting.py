@@ -6,14 +6,14 @@ import time
 from contextlib import closing
 
 from overlaptop.console import CommandError, print_data, print_message
-from overlaptop.console.following import TICK_S, follow, send, settle
+from overlaptop.console.following import TICK_S, follow, require_connection, send, settle
 from overlaptop.console.hosts import Hosts, pause
 from overlaptop.console.jobs import join
 from overlaptop.console.table import Table
 from overlaptop.fleet.commands import FAILED
 from overlaptop.fleet.knobs import JobKnob
 from overlaptop.fleet.session import Session
-from overlaptop.fleet.snapshot import Snapshot
+from overlaptop.fleet.snapshot import LinkState, Snapshot
 from overlaptop.text import UNKNOWN as NOT_KNOWN
 from overlaptop.text import printable
 from overlaptop.wire import commands
@@ -24,11 +24,14 @@ KNOBS_S = 2.0
 """For a job that has just begun to list its knobs, or is being changed."""
 
 
-def run(key: str | None, name: str, value: int | None, hosts: Hosts | None = None) -> int:
+def run(
+    key: str | None, name: str, value: int | None, hosts: Hosts | None = None, *, alternate: bool = False
+) -> int:
     """Set the knob `name` of the job called `key`, or of the only one, to `value` (None: the script's).
 
     Progress goes to stderr; stdout gets one line: from what to what, and at which step. Raises CommandError
-    when not every rank has changed it, or when that is not known.
+    when not every rank has changed it, or when that is not known. ``alternate``: go back and again, and
+    print what the change did.
     """
     with closing(join(key, hosts)) as session:
         snapshot = _await_knobs(session)
@@ -49,7 +52,48 @@ def run(key: str | None, name: str, value: int | None, hosts: Hosts | None = Non
         if snapshot.search is not None and snapshot.search.knob == name:
             print_message(f"{snapshot.search.by} searches for the best {name}: that ends with your change")
         send(session, command)
-        return print_change(session, command)
+        print_change(session, command)
+        if alternate:
+            print_difference(session, command, found.knob)
+        return 0
+
+
+def print_difference(session: Session, command: Command, knob: Knob) -> None:
+    """Go back from a change that was made, and again, and print the verdict on each figure, a line each."""
+    from overlaptop.stats.comparison import NOT_KNOWN_YET, NOT_MEASURED, Comparer
+    from overlaptop.tuning.alternation import Alternation
+
+    snapshot, comparer, told = session.tick(), Comparer(), ""
+    change = next(each for each in snapshot.commands if each.id == command.id)
+    if change.was == change.becomes:
+        print_message("it had this value before: there is nothing to compare")
+        return
+    try:
+        alternation = Alternation(change, knob, (each.id for each in snapshot.commands))
+    except ValueError as error:
+        raise CommandError(str(error)) from error
+    open_verdict = NOT_KNOWN_YET.partition("{")[0]
+    compared = None
+    while (
+        not alternation.over
+        or compared is None
+        or compared.quantities[0].after is None
+        or any(each.verdict.startswith(open_verdict) for each in compared.quantities)
+    ):
+        pause(session, TICK_S)
+        snapshot = session.tick()
+        require_connection(snapshot)
+        alternation.tick(snapshot, session.send)
+        compared = comparer.take(snapshot)
+        words = alternation.words.partition(" in ")[0].removesuffix(" ...")
+        if words not in ("", told):
+            told = words
+            print_message(alternation.words)
+        if snapshot.link is LinkState.ENDED or (alternation.over and words):
+            raise CommandError(words or "the job ended")
+    for each in compared.quantities:
+        if each.verdict != NOT_MEASURED:
+            print_data(f"{each.title}: {each.verdict}")
 
 
 def show(key: str | None, hosts: Hosts | None = None, *, as_json: bool) -> int:

@@ -239,6 +239,12 @@ class OverlaptopApp(App[int]):
         take = partial(dashboard.answer, dashboard.control.type)
         await self.screen.ask(asking.ask_for_value(selected.knob, take))
 
+    def action_alternate(self) -> None:
+        """Go back and again, once; once more stops that."""
+        if why := self.dashboard.control.alternate(self.dashboard.latest):
+            self.notify(why, markup=False)
+        self.show()
+
     async def action_search(self) -> None:
         """The search for the best value; once more stops one of this dashboard."""
         if isinstance(self.screen, SearchScreen):

@@ -78,6 +78,7 @@ class Dashboard:
         earlier = self.jobs_seen.earlier
         present = self.jobs_seen.present if earlier is not None else None
         state.compared = self._comparing.take(state.snapshot, earlier, present)
+        state.alternation = control.alternation_of(state.compared.command) if state.compared else ""
         self.look.faded = state.snapshot.link in (LinkState.LOST, LinkState.STALE)
 
     def watch(self) -> None:

@@ -46,6 +46,13 @@ APP_KEYS = (
         "window",
         "the job's figures over the last 20 s, the last 60 s, the last 10 steps, one step",
     ),
+    Key(
+        "A",
+        "A",
+        "alternate",
+        "go back to the value before the last change, and again, once: that tells its effect from drift; "
+        "once more stops it",
+    ),
     Key("t", "t", "next_theme", "next theme"),
     Key("g", "g", "textures", "tell parts apart by glyphs as well as colours"),
     Key("n,3", "n  3", "notices", "notices from agents"),
@@ -195,10 +202,20 @@ SEARCH_KEYS = (
     Key("escape,backspace", "esc", "back", "leave; the search goes on"),
 )
 _CHANGING = {
-    *("capture", "larger", "smaller", "exact", "search", "workloads"),
+    *("capture", "larger", "smaller", "exact", "search", "alternate", "workloads"),
     *("select", "restore", "stop", "run", "end"),
 }
-_NEED_A_JOB = {"capture", "captures", "machine", "search", "tune", "turn", "slowest", "show_step"}
+_NEED_A_JOB = {
+    "alternate",
+    "capture",
+    "captures",
+    "machine",
+    "search",
+    "tune",
+    "turn",
+    "slowest",
+    "show_step",
+}
 _NOT_OF_TRACES = _NEED_A_JOB - {"turn", "slowest", "show_step"} | {
     *("larger", "smaller", "exact", "comparison", "jobs", "workloads", "hosts", "pause", "window"),
 }

@@ -74,6 +74,8 @@ class ViewState:
     """Whose search for a knob's best value goes on, in a few words; empty: nobody's."""
     compared: Compared | None = None
     """What the newest change brought, or what differs from the job before."""
+    alternation: str = ""
+    """What the dashboard does to find out whether the change brought it, in a few words; empty: nothing."""
     readonly: bool = False
     """Nothing is changed from here, nor offered to be."""
     copies_seen: bool = False

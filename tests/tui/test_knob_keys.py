@@ -254,6 +254,36 @@ async def test_another_dashboards_change_is_told_with_who_made_it(readonly):
     assert session.sent == []
 
 
+async def test_a_key_goes_back_from_the_last_change_and_says_so_and_once_more_stops_it():
+    session = job_without_steps()
+    async with opened(session, size=(160, 45)) as (app, pilot):
+        run_on(session, 0, 84)
+        await shown(app, pilot, "A")
+        assert session.sent == []  # nothing to go back from
+        await shown(app, pilot, UP, rest_s=SETTLE_S)
+        obey(session, session.sent[0], 84, "25", "50")
+        run_on(session, 84, 30)
+        assert "A: back and again" in await shown(app, pilot)
+        assert "back to 25 MiB in 10 steps" in await shown(app, pilot, "A")
+        run_on(session, 114, 10)
+        await shown(app, pilot)
+        assert sent(session)[1:] == ["restore bucket_cap_mb"]
+        obey(session, session.sent[1], 124, "50", "25")
+        run_on(session, 124, 40)
+        await shown(app, pilot)
+        assert sent(session)[2:] == ["set bucket_cap_mb 50"]
+        obey(session, session.sent[2], 164, "25", "50")
+        run_on(session, 164, 30)
+        text = await shown(app, pilot)
+        assert "by 3 changes" in text
+        assert "A: back and again" in text
+        assert "back to 25 MiB in 10 steps" in await shown(app, pilot, "A")
+        assert "stopped: the job keeps the value that it has" in await shown(app, pilot, "A")
+        run_on(session, 194, 60)
+        await shown(app, pilot)
+    assert len(session.sent) == 3
+
+
 # Tune
 
 

@@ -47,7 +47,18 @@ class ChangePanel(JobView):
     def draw(self, width: int, height: int) -> list[StyledLine]:
         """One line, or a table."""
         state = self.state
-        return panel_lines(state.change, state.compared, width, height, exact=state.exact)
+        keys = "d: hide"
+        if state.compared is not None and state.compared.command and not state.readonly:
+            keys = f"A: back and again   {keys}"
+        return panel_lines(
+            state.change,
+            state.compared,
+            width,
+            height,
+            exact=state.exact,
+            keys=keys,
+            alternation=state.alternation,
+        )
 
 
 def wanted_lines(state: ViewState, width: int) -> int:
@@ -59,12 +70,19 @@ def wanted_lines(state: ViewState, width: int) -> int:
 
 
 def panel_lines(
-    change: KnobChange | None, compared: Compared | None, width: int, height: int, *, exact: bool
+    change: KnobChange | None,
+    compared: Compared | None,
+    width: int,
+    height: int,
+    *,
+    exact: bool,
+    keys: str = "d: hide",
+    alternation: str = "",
 ) -> list[StyledLine]:
-    """``exact``: compute is no upper bound."""
+    """``exact``: compute is no upper bound. ``alternation``: what is done to know more."""
     if compared is None or height < LEAST_LINES:
-        return _brief(change, compared, width)[:height]
-    hide = Item((dim("d: hide "),), 1)
+        return _brief(change, compared, width, alternation)[:height]
+    hide = Item((dim(f"{keys} "),), 1)
     if change is not None:
         lines = change_lines(change, width, hide)
     else:
@@ -80,7 +98,7 @@ def panel_lines(
     for row, quantity in zip(rows, compared.quantities, strict=True):
         verdict = f"{_glyph(quantity)} {_verdict(quantity, width - sum(sizes) - 5)}"
         lines.append(_row(row, sizes, (DIM, TEXT, BOLD), (Segment(verdict, _ink(quantity)),), width))
-    lines.append(_meanings(width))
+    lines.append(_meanings(width, alternation))
     return lines[:height]
 
 
@@ -96,7 +114,7 @@ def _verdict(quantity: Quantity, room: int) -> str:
     return next((words for words in (quantity.verdict, short) if len(words) <= room), bare)
 
 
-def _meanings(width: int) -> StyledLine:
+def _meanings(width: int, alternation: str) -> StyledLine:
     beyond = (
         Segment("better", TextStyle("good")),
         Segment(" worse", TextStyle("bad")),
@@ -108,7 +126,7 @@ def _meanings(width: int) -> StyledLine:
         Item(beyond, 2),
         Item((dim("≈ within noise"),), 3),
     ]
-    return fit(items, [], width)
+    return fit(items, [Item((Segment(f"{alternation} "),), 1)] if alternation else [], width)
 
 
 def _row(
@@ -120,7 +138,9 @@ def _row(
     return elided((*line, *verdict), width)
 
 
-def _brief(change: KnobChange | None, compared: Compared | None, width: int) -> list[StyledLine]:
+def _brief(
+    change: KnobChange | None, compared: Compared | None, width: int, alternation: str
+) -> list[StyledLine]:
     """What a change brought, in a line, once it was made; until then how it goes."""
     if compared is None or (change is not None and change.command != compared.command):
         return change_lines(change, width) if change is not None else []
@@ -131,6 +151,8 @@ def _brief(change: KnobChange | None, compared: Compared | None, width: int) -> 
     if _other_work(step):
         verdict = _in_short(compared)
     items = [Item((glyph, bold(head))), Item(verdict)]
+    if alternation:
+        items.append(Item((Segment(alternation),), 3))
     for each in compared.quantities[1:3]:
         sides = (_figure(each, side, spread=False) for side in (each.before, each.after))
         items.append(Item((dim(f"{each.title} "), Segment(" → ".join(sides))), 2))
@@ -146,6 +168,8 @@ def _in_short(compared: Compared) -> StyledLine:
         words = _so_far(step)
     else:
         words = "more than noise" if step.difference.beyond_noise else "no more than noise"
+        if compared.changes > 1:
+            words += f", by {compared.changes} changes"
     return (dim("step time: "), Segment(words, _ink(step)))
 
 

@@ -34,6 +34,8 @@ class Compared:
     """Id of the change between them; empty: they are of two jobs."""
     quantities: tuple[Quantity, ...]
     """Step time first."""
+    changes: int = 1
+    """So many changes between the two values are judged together."""
 
 
 class Comparing:
@@ -67,6 +69,7 @@ class Comparing:
             with_unit(found.becomes, unit),
             found.command,
             found.quantities,
+            found.changes,
         )
 
     def _take_beside(

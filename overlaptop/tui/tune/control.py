@@ -12,7 +12,9 @@ from overlaptop.fleet.snapshot import Snapshot
 from overlaptop.tui.tune.earlier_changes import EarlierChanges
 from overlaptop.tui.tune.knob_editor import KnobChange, KnobEditor
 from overlaptop.tui.tune.knob_values import ValueRefusedError, parsed_range
+from overlaptop.tuning.alternation import Alternation
 from overlaptop.wire import change_log
+from overlaptop.wire.commands import CHANGED
 from overlaptop.wire.endpoints import EndpointError
 
 if TYPE_CHECKING:
@@ -48,6 +50,8 @@ class KnobControl:
         """The newest search of this dashboard, also when it is over."""
         self.search_ids: set[str] = set()
         """Of all searches of this dashboard."""
+        self.alternation: Alternation | None = None
+        """The newest one of this dashboard, also when it is over."""
         self.earlier_changes = EarlierChanges()
         self._script = ""
         """Of the job that was shown last."""
@@ -78,6 +82,7 @@ class KnobControl:
             self._leave_the_search()
             self._job = self._session.job_key
             self.editor.forget()
+            self.alternation = None
         if snapshot.job is not None:
             self._script = snapshot.job.script
         self.earlier_changes.see(snapshot)
@@ -85,6 +90,9 @@ class KnobControl:
         self.editor.tick(snapshot, now_s, self._session.send)
         if self.tuner is not None:
             self.tuner.tick(snapshot)
+        if self.alternation is not None:
+            self.alternation.tick(snapshot, self._session.send)
+            self.editor.own |= self.alternation.ids
         before = self.change
         self._follow(snapshot)
         now = self.change
@@ -155,6 +163,32 @@ class KnobControl:
         except ValueError as error:
             raise ValueRefusedError(str(error)) from error
         self.search_ids.add(self.tuner.lease.id)
+
+    def alternate(self, snapshot: Snapshot) -> str:
+        """Go back to the value before the newest change, and again; stop that where it goes on. Returns why
+        not; empty: it begins, or has stopped.
+        """
+        if self.alternation is not None and not self.alternation.over:
+            self.alternation.stop()
+            return ""
+        change = next((each for each in reversed(snapshot.commands) if each.state == CHANGED), None)
+        if change is None or change.was == change.becomes or change.search or snapshot.search is not None:
+            return "there is no change to go back from" if snapshot.search is None else "a search goes on"
+        held = next((each for each in snapshot.knobs if each.knob.name == change.knob), None)
+        if held is None or held.refusal:
+            return f"{change.knob} cannot be changed: {held.refusal if held is not None else 'it is gone'}"
+        try:
+            self.alternation = Alternation(change, held.knob, (each.id for each in snapshot.commands))
+        except ValueError as error:
+            return str(error)
+        self.tick(snapshot)
+        return ""
+
+    def alternation_of(self, command: str) -> str:
+        """What the alternation of this change, or of which it is a part, does; empty: there is none."""
+        if self.alternation is None or command not in {self.alternation.change, *self.alternation.ids}:
+            return ""
+        return self.alternation.words
 
     def who_searches(self, snapshot: Snapshot) -> str:
         """In a few words, for every screen; empty: nobody."""
