@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import overlaptop.agent
 
-os.environ["NCCL_MAX_CTAS"] = "16"
+os.environ["NCCL_IB_DISABLE"] = "1"
 torch.manual_seed(0)
 torch.set_num_threads(1)
 torch.use_deterministic_algorithms(True)

@@ -84,6 +84,8 @@ def test_gradients_that_are_copied_out_of_their_buckets_are_told_with_the_switch
     found = the(job(copied, *ddp(25, [25], gradient_as_bucket_view=False)), "gradient_copies")
     assert found.gain_ns == 5 * MS
     assert "gradient_as_bucket_view=True" in found.advice
+    before = reduced([(40, 50, 25)], ((0, 50), (55, 80), (90, 100)), copies=((50, 55),))
+    assert find(job(before, *ddp(25, [25], gradient_as_bucket_view=False))) == ()
     for flag in (True, None):
         assert find(job(copied, *ddp(25, [25], gradient_as_bucket_view=flag))) == ()
     assert find(job(HEALTHY, *ddp(25, [25], gradient_as_bucket_view=False))) == ()

@@ -1,6 +1,7 @@
 """DDP copies gradients out of its buckets at backward's end, since they are no views of them.
 
-Raised where the model was made so, and copies with nothing beside them take time in backward.
+Raised where the model was made so, and copies with nothing beside them take time behind the last compute
+of backward, where DDP makes them.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def look(evidence: Evidence) -> Iterable[Finding]:
         return
     yield Finding(
         title=f"gradients are copied out of their buckets: {text.duration(copies_ns)} a step",
-        measured="copies with nothing beside them in backward; DDP was made with "
+        measured="copies with nothing beside them at backward's end; DDP was made with "
         "gradient_as_bucket_view=False",
         advice="DistributedDataParallel(model, gradient_as_bucket_view=True), which also saves "
         "as much memory as the gradients take; gradients must not be detached in place then",
@@ -39,11 +40,16 @@ def look(evidence: Evidence) -> Iterable[Finding]:
 
 
 def _copies_alone_ns(detail: StepDetail) -> int:
-    """In backward."""
+    """Behind the last compute of each backward pass."""
     compute, comm, copies = (
         from_pairs([*zip(flat[::2], flat[1::2], strict=True)])
         for flat in (detail.compute_spans_ns, detail.comm_spans_ns, detail.copy_spans_ns)
     )
     alone = difference(copies, union(compute, comm))
-    backward = (phase for phase in detail.phases if phase.name == "backward")
-    return sum(length_ns(clip(alone, phase.start_ns, phase.end_ns)) for phase in backward)
+    found_ns = 0
+    for phase in detail.phases:
+        if phase.name == "backward":
+            busy = clip(compute, phase.start_ns, phase.end_ns)
+            last_ns = int(busy[-1, 1]) if len(busy) else phase.start_ns
+            found_ns += length_ns(clip(alone, last_ns, phase.end_ns))
+    return found_ns

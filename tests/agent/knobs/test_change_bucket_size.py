@@ -86,7 +86,7 @@ def test_ranks_tell_what_can_be_changed_and_tell_a_new_hub_and_a_new_value_too(s
     for rank, view in enumerate(first.session.tick().ranks):
         told = GradientFacts(rank, (1 << 20,) * 3, 2, "0 default_pg", 1 << 20, False, False, False)
         assert view.gradients == told
-        assert view.environment.variables == (EnvironmentVariable("NCCL_MAX_CTAS", "16"),)
+        assert view.environment.variables == (EnvironmentVariable("NCCL_IB_DISABLE", "1"),)
     os.kill(list_jobs()[0].hub_pid, signal.SIGKILL)
     late = watch()
     late.knob("bucket_cap_mb", "25")
