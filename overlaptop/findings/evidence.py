@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 
 from overlaptop.fleet.snapshot import LinkState, RankView, Snapshot
 from overlaptop.fleet.splitting import WINDOW_STEPS, window_of
+from overlaptop.fleet.totals import HISTORY_STEPS
 from overlaptop.fleet.waits import SplitStep, WaitWindow
 from overlaptop.timeline.arrivals import Collective
 from overlaptop.wire.messages import StepDetail, StepTotals
@@ -55,44 +57,61 @@ class Evidence:
 
 def evidence_of(snapshot: Snapshot) -> Evidence:
     """All that a Snapshot says."""
-    ranks = {view.rank: view for view in snapshot.ranks if view.info is not None}
-    # Of a job that goes on, ranks that have ended say nothing of what is slow now.
-    running = {rank: view for rank, view in ranks.items() if not view.ended} or ranks
+    known = {view.rank: view for view in snapshot.ranks if view.info is not None}
     is_trace = snapshot.link is LinkState.TRACE
-    steps = tuple(_steps(running.values(), snapshot.split_steps))
+    steps = _steps(known.values(), snapshot.split_steps, HISTORY_STEPS if is_trace else 2 * WINDOW_STEPS)
     if not is_trace:
-        steps = tuple(step for step in steps if step.number >= FIRST_STEPS)[-WINDOW_STEPS:]
+        steps = [step for step in steps if step.number >= FIRST_STEPS][-WINDOW_STEPS:]
+    if steps:  # a rank that has ended since, or has come, is no part of what is slow now
+        known = {rank: view for rank, view in known.items() if rank in steps[-1].totals}
+        steps = [step for step in steps if step.totals.keys() == known.keys()]
     least = MIN_TRACED_STEPS if is_trace else MIN_STEPS
     thin = len(steps) < least
     return Evidence(
-        ranks=running,
-        steps=() if thin else steps,
+        ranks=known,
+        steps=() if thin else tuple(steps),
         window=None if thin or len(snapshot.split_steps) < least else window_of(snapshot.split_steps),
         collectives=snapshot.waits.collectives if snapshot.waits is not None else (),
-        world_size=snapshot.job.world_size if snapshot.job is not None else len(ranks),
+        world_size=snapshot.job.world_size if snapshot.job is not None else len(known),
         is_trace=is_trace,
     )
 
 
-def _steps(views: Iterable[RankView], split_steps: Iterable[SplitStep]) -> list[JobStep]:
-    """The steps that all these ranks have measured, oldest first."""
+def _steps(views: Collection[RankView], split_steps: Iterable[SplitStep], most: int) -> list[JobStep]:
+    """The steps that all ranks have measured that had not ended when they began, oldest first; looked for
+    among the newest `most` of each rank.
+    """
     totals: dict[int, dict[int, StepTotals]] = {}
     details: dict[int, dict[int, StepDetail]] = {}
     disturbed: set[int] = set()
-    ranks = 0
     for view in views:
-        ranks += bool(view.history)
-        for step in view.history:
+        for step in _newest(view.history, most):
             if step.disturbed:
                 disturbed.add(step.step)
             if step.measured:
                 totals.setdefault(step.step, {})[view.rank] = step
         for detail in view.details:
             details.setdefault(detail.step, {})[view.rank] = detail
+    ends_ns = {view.rank: view.end.at_ns if view.end is not None else inf for view in views if view.history}
     split = {each.waits.step: each for each in split_steps}
-    numbers = sorted(
-        number for number, of_ranks in totals.items() if len(of_ranks) == ranks and number not in disturbed
-    )
     return [
-        JobStep(number, totals[number], details.get(number, {}), split.get(number)) for number in numbers
+        JobStep(number, of_ranks, details.get(number, {}), split.get(number))
+        for number, of_ranks in sorted(totals.items())
+        if number not in disturbed and _needed(of_ranks, ends_ns) <= of_ranks.keys()
     ]
+
+
+def _newest(history: Sequence[StepTotals], most: int) -> Iterable[StepTotals]:
+    """From the newest on, until so many are measured."""
+    measured = 0
+    for step in reversed(history):
+        yield step
+        measured += step.measured
+        if measured >= most:
+            return
+
+
+def _needed(totals: Mapping[int, StepTotals], ends_ns: Mapping[int, float]) -> set[int]:
+    """The ranks that had not ended when this step began."""
+    begun_ns = min(step.start_ns for step in totals.values())
+    return {rank for rank, end_ns in ends_ns.items() if end_ns > begun_ns}

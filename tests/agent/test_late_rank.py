@@ -6,6 +6,8 @@ from statistics import median
 
 import pytest
 
+from overlaptop.findings.evidence import evidence_of
+from overlaptop.findings.find import find
 from overlaptop.fleet.fleet import Fleet
 from tests.fleet.builders import MS, welcome
 
@@ -58,6 +60,9 @@ def test_a_rank_that_comes_late_is_named_and_the_others_wait_for_it_so_long(
     steps, last = split(job, ranks)
     assert last.wait_window.late_rank == late
     assert last.wait_window.late_steps > 0.6 * last.wait_window.steps
+    found = [each for each in find(evidence_of(last)) if each.ranks]
+    assert [(each.rule, each.ranks) for each in found] == [("late_launch", (late,))]
+    assert 0.5 * late_ms * MS < found[0].gain_ns <= last.wait_window.exposed_wait_ns
     came_ns = arrivals(job)
     for rank in set(range(ranks)) - {late}:
         waited_ns = [

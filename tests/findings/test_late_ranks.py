@@ -8,8 +8,8 @@ from msgspec.structs import replace
 from overlaptop.findings.find import find as ask
 from overlaptop.findings.finding import Certainty
 from overlaptop.wire.devices import NodeShare
-from overlaptop.wire.messages import CollectiveSpan
-from tests.fleet.builders import info, numa, sample
+from overlaptop.wire.messages import CollectiveSpan, RankEnd
+from tests.fleet.builders import T0, S, info, numa, sample
 
 from .jobs import MS, RANKS, STEPS, TRANSFER_MS, healthy, job
 
@@ -140,6 +140,12 @@ def test_who_computes_longer_on_a_busy_cpu_also_waits_longer_for_it_and_computes
     costs = {"cpu_ns": of_late(80 * MS, 60 * MS), "delayed_ns": of_late(40 * MS, 30 * MS)}
     (found,) = find(job(late(("compute", 30)), *HOST, **costs))
     assert found.rule == "slow_compute"
+
+
+def test_ranks_that_end_leave_what_was_found_as_it_is():
+    ended = [RankEnd(rank, T0 + 3600 * S, clean=True) for rank in range(RANKS - 1)]
+    (found,) = find(job(late(("compute", 20)), *ended))
+    assert (found.rule, found.ranks) == ("slow_compute", (LATE,))
 
 
 def test_where_neither_compute_nor_idle_time_is_seen_no_cause_is_made_up():
