@@ -58,6 +58,8 @@ class Cause(ABC):
 
     in_forward = True
     """Whether time is lost in the middle of forward; else before it."""
+    on_cpu = True
+    """Whether the training thread itself loses it."""
 
     def prepare(self, lose_ns: int) -> None:
         """Get ready to lose about so much at a time; called once."""
@@ -78,6 +80,8 @@ class Sleep(Cause):
 
 class Compute(Cause):
     """Matrix products besides those of the workload."""
+
+    on_cpu = False
 
     def __init__(self, device: torch.device) -> None:
         self._on_gpu = device.type == "cuda"
@@ -161,7 +165,7 @@ class Load(Cause):
 class Cpus(Cause):
     """All threads of the rank on one CPU, on which another process computes."""
 
-    in_forward = False
+    in_forward = on_cpu = False
 
     def __init__(self, share: float) -> None:
         # A competitor of weight w takes w / (1 + w) of the CPU: all that we compute takes 1 + w as long.
@@ -197,6 +201,9 @@ class Injector:
         self._uneven = uneven
         self._rank = int(os.environ.get("RANK", "0"))
         self._on_gpu = device.type == "cuda" and isinstance(cause, Compute)
+        # A CPU that runs ahead of its GPU loses time for nothing; one that reads its loss in each step does
+        # not run ahead.
+        self._drains = device.type == "cuda" and cause is not None and cause.on_cpu
         self._step = -1
         """As the agent counts: from 0 at the first boundary."""
         self._ended_ns: list[int] = []
@@ -246,9 +253,8 @@ class Injector:
             return
         if not self._lose_ns:
             self._ended_ns.append(time.perf_counter_ns())
-            if self._step < self._untouched:
-                return
-            self._calibrate()
+            if self._step >= self._untouched:
+                self._calibrate()
         self._owed = True
         if not (self._cause.in_forward and self._has_modules):
             self._lose()
@@ -268,6 +274,10 @@ class Injector:
     def _lose(self) -> None:
         assert self._cause is not None
         self._owed = False
+        if self._drains:
+            torch.cuda.synchronize()
+        if not self._lose_ns:
+            return
         lose_ns = self._lose_ns
         if self._uneven:
             draw = random.Random(f"{self._rank} {self._step}").random()  # noqa: S311
