@@ -23,7 +23,7 @@ from time import monotonic
 import torch
 
 from overlaptop.agent.clock import now_ns
-from overlaptop.agent.isolation.job_exceptions import raised_by_job
+from overlaptop.agent.isolation.job_exceptions import raised_by_job, run_to_completion
 from overlaptop.agent.isolation.threads import signals_blocked
 from overlaptop.agent.sources.base import Edge, StepSpans
 from overlaptop.agent.sources.cadence import Cadence
@@ -284,17 +284,20 @@ class KernelsSource:
             self._give_up(f"CUPTI's records are not what they should be: {fault}")
 
     def _if_free(self, switch: Callable[[], None]) -> None:
-        """Switch tracing on or off on a thread of the job's, which never waits for the agent's: where that
-        one is at work, tracing goes on a step later, and off when it is done.
+        """Switch tracing on or off on a thread of the job's, which does not wait for the agent's: where
+        that one is at work, tracing goes on a step later, and off when it is done.
         """
-        if self._lock.acquire(blocking=False):
-            try:
+
+        def switch_locked() -> None:
+            with self._lock:
                 if not (self._paused or self.gave_up):
-                    switch()
-            except CuptiError as refusal:
-                self._give_up(str(refusal))
-            finally:
-                self._lock.release()
+                    try:
+                        switch()
+                    except CuptiError as refusal:
+                        self._give_up(str(refusal))
+
+        if not self._lock.locked():
+            run_to_completion(switch_locked)
 
     def _begin_window(self) -> None:
         with self._captures.held_off() as free:
@@ -302,17 +305,17 @@ class KernelsSource:
                 return
             self._lost_before = self._tracer.lost
             signals_blocked(self._tracer.start)
-        self._switched += 1
+        self._switched |= 1
         self._window = Window(self._marker, self.cadence.measures)
-        self._state = _State.TRACING
         self._note_progress()
+        self._state = _State.TRACING
 
     def _switch_off(self) -> None:
         if self._state is _State.TRACING:
             self._tracer.stop()
-            self._switched += 1
-            self._state = _State.DRAINING
+            self._switched += self._switched % 2
             self._note_progress()
+            self._state = _State.DRAINING
 
     def _end_window(self) -> None:
         window, self._window = self._window, None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import random
+import signal
 import threading
 import tracemalloc
 from itertools import pairwise
@@ -501,6 +502,33 @@ def test_a_source_can_be_stopped_in_each_state_and_traces_no_more(gpu, state):
     job.run(30)
     assert gpu.starts == starts
     assert not gpu.tracing
+
+
+@pytest.mark.parametrize("switch", ["start", "stop"])
+def test_what_a_signal_handler_raises_while_tracing_is_switched_reaches_the_script_and_nothing_else(
+    gpu, monkeypatch, switch
+):
+    job = MeasuredJob(gpu)
+    job.until(job.detailed)
+    real = getattr(gpu, switch)
+
+    def interrupted():
+        monkeypatch.setattr(gpu, switch, real)
+        real()
+        signal.raise_signal(signal.SIGUSR1)
+
+    def handler(number, frame):
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        monkeypatch.setattr(gpu, switch, interrupted)
+        with pytest.raises(TimeoutError):
+            job.run(20)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    job.next_step += 1  # as the agent counts them
+    assert job.recovers()
 
 
 def test_pausing_waits_for_the_agents_thread_and_no_longer(gpu):
