@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from statistics import fmean
 
 import numpy as np
@@ -64,6 +65,7 @@ class Exposure:
         return f"{exposed} of {all_of_it} of transferring has no compute beside it"
 
 
+@lru_cache(maxsize=1)  # many rules ask for the same
 def exposure(evidence: Evidence) -> Exposure | None:
     """None where nothing is split."""
     rows = [
@@ -136,6 +138,7 @@ class StepCalls:
         ]
 
 
+@lru_cache(maxsize=1)
 def step_calls(evidence: Evidence) -> StepCalls | None:
     """None where no such step is here."""
     for step in reversed(evidence.steps):
