@@ -82,6 +82,29 @@ SERIES = (
             Run("--no-reshard-after-forward"),
         ),
     ),
+    Series(
+        "tensor_parallel",
+        (
+            Run("--mode sync"),
+            Run("--mode async"),
+            Run("--mode ring"),
+            Run("--mode sync --no-sequence-parallel"),
+            Run("--mode async --no-sequence-parallel"),
+            Run("--mode sync --decode", "forward only, few tokens", same_work=False),
+            Run("--mode async --decode", "forward only, few tokens", same_work=False),
+        ),
+    ),
+    Series(
+        "pipeline",
+        (
+            Run("--mode blocking"),
+            Run("--mode hand-written"),
+            Run("--mode gpipe"),
+            Run("--mode 1f1b"),
+            Run("--mode interleaved"),
+            Run("--mode zero-bubble"),
+        ),
+    ),
     Series("allreduce_matmul", (Run("--mode sequential"), Run("--mode async"), Run("--mode host-staged"))),
     Series(
         "double_buffer",

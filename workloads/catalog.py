@@ -6,6 +6,7 @@ from pathlib import Path
 
 from overlaptop.workloads.entries.data_parallel import DDP, FSDP, ZERO
 from overlaptop.workloads.entries.faults import FAULTS
+from overlaptop.workloads.entries.model_parallel import PIPELINE, TENSOR_PARALLEL
 from overlaptop.workloads.entries.primitives import ALLREDUCE_MATMUL, DOUBLE_BUFFER, SMALL_MESSAGES
 from overlaptop.workloads.entries.workload import Workload
 
@@ -15,7 +16,9 @@ __all__ = [
     "DOUBLE_BUFFER",
     "FAULTS",
     "FSDP",
+    "PIPELINE",
     "SMALL_MESSAGES",
+    "TENSOR_PARALLEL",
     "WORKLOADS",
     "ZERO",
     "Workload",
@@ -26,6 +29,8 @@ WORKLOADS: tuple[Workload, ...] = (
     DDP,
     FSDP,
     ZERO,
+    TENSOR_PARALLEL,
+    PIPELINE,
     ALLREDUCE_MATMUL,
     DOUBLE_BUFFER,
     SMALL_MESSAGES,

@@ -6,7 +6,16 @@ import pytest
 from overlaptop.workloads.catalog import DDP, FSDP, WORKLOADS, find
 from overlaptop.workloads.options import OptionsError, complete, value_text
 
-NOT_WORKLOADS = {"__init__", "__main__", "catalog", "gpt", "job", "options", "shared_gpu"}
+NOT_WORKLOADS = {
+    "__init__",
+    "__main__",
+    "catalog",
+    "collective_matmul",
+    "gpt",
+    "job",
+    "options",
+    "shared_gpu",
+}
 
 
 def test_the_catalog_lists_every_workload_of_its_folder():

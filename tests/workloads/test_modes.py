@@ -11,6 +11,8 @@ import pytest
 from tests.agent.commanded import socket_directory
 from tests.agent.conftest import run_job
 
+from . import model_references
+
 IN_TURN = Path(__file__).resolve().parents[2] / "benchmarks" / "jobs" / "in_turn.py"
 SCRIPT = f"""
 import pathlib, runpy
@@ -25,6 +27,8 @@ FSDP = "--layers 2 --width 64 --seq 16 --batch 2"
 MATMUL = "--matrix 32 --products 2 --size-mb 0.01"
 DOUBLE = "--layers 2 --width 32 --batch 8 --loader-ms 1"
 SMALL = "--messages 5 --kb 1 --matrix 16"
+TENSOR = "--layers 2 --width 16 --tokens 16 --requests 8"
+PIPELINE = "--layers 8 --width 8 --batch 8 --microbatches 4"
 PARAMETERS, BUCKETS, DDP_BUCKETS = 29, 9, 8
 """Of that GPT; DDP's own once it has made them anew, in its second step."""
 
@@ -68,6 +72,25 @@ MODES = [
     ),
     Mode(f"small_messages --send coalesced --wait together {SMALL}", "small", 1),
     Mode(f"small_messages --send flat --wait polling {SMALL}", "small", 1),
+    # Two layers, each way a gather and a sum. Of two halves each has its own; a ring of two sends a chunk
+    # and receives one.
+    Mode(f"tensor_parallel --mode sync {TENSOR}", "tensor", 8),
+    Mode(f"tensor_parallel --mode async {TENSOR}", "tensor", 16),
+    Mode(f"tensor_parallel --mode ring {TENSOR}", "tensor", 16),
+    Mode(f"tensor_parallel --mode sync --no-sequence-parallel {TENSOR}", "tensor", 4),
+    Mode(f"tensor_parallel --mode async --no-sequence-parallel {TENSOR}", "tensor", 8),
+    Mode(f"tensor_parallel --mode async --decode {TENSOR}", "tensor", 8),
+    # And the mean of four gradients.
+    Mode(f"tensor_parallel --mode sync --replicas 2 {TENSOR}", "tensor", 8 + 4),
+    Mode(f"tensor_parallel --mode async --replicas 2 {TENSOR}", "tensor", 16 + 4),
+    # Four micro-batches to the next rank, their gradients back, and a broadcast of the loss. With two
+    # stages a rank, there and back and there again.
+    *(
+        Mode(f"pipeline --mode {mode} {PIPELINE}", "pipeline", 4 + 4 + 1)
+        for mode in ("blocking", "hand-written", "gpipe", "1f1b")
+    ),
+    Mode(f"pipeline --mode interleaved {PIPELINE}", "pipeline", 12 + 12 + 1),
+    Mode(f"pipeline --mode zero-bubble {PIPELINE}", "pipeline", 12 + 12 + 1),
 ]
 
 
@@ -207,6 +230,10 @@ REFERENCES = {
     "matmul": matmul_reference,
     "small": small_reference,
 }
+OF_OPTIONS = {
+    "tensor": lambda options: model_references.tensor_parallel(options, STEPS, RANKS),
+    "pipeline": lambda options: model_references.pipeline(options, STEPS),
+}
 EXACT = ("gpt", "accumulated", "delayed")
 
 
@@ -215,7 +242,11 @@ def test_its_figures_are_those_of_a_plain_reference(ran, at):
     """To the last bit where two ranks train: no order of a sum of two can make a difference."""
     _, folder = ran
     figures = [float(line) for line in (folder / str(at)).read_text().split()]
-    expected = REFERENCES[MODES[at].reference]()
+    mode = MODES[at]
+    if mode.reference in OF_OPTIONS:
+        expected = OF_OPTIONS[mode.reference](options_of(mode.words))
+    else:
+        expected = REFERENCES[mode.reference]()
     if MODES[at].reference in EXACT:
         assert figures == expected
     else:

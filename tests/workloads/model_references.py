@@ -1,0 +1,62 @@
+"""What a model that is split over ranks computes, by one process that has all of it."""
+
+from __future__ import annotations
+
+import torch
+from torch.nn import functional
+
+
+def tensor_parallel(options, steps, ranks):
+    """Rank 0's figures of each step."""
+    from overlaptop.workloads import tensor_parallel as workload
+
+    width, hidden = options.width, 4 * options.width
+    random = torch.Generator().manual_seed(options.seed)
+    weights = []
+    for _ in range(options.layers):
+        weights.append(torch.randn(width, hidden, generator=random) / width**0.5)
+        weights.append(torch.randn(hidden, width, generator=random) / hidden**0.5)
+    count = options.requests if options.decode else options.tokens
+    replicas = []
+    for replica in range(options.replicas):
+        random = torch.Generator().manual_seed(options.seed * options.replicas + replica + 1)
+        replicas.append(torch.randn(count, width, generator=random))
+    # What rank 0 has of its replica's tokens.
+    split = ranks // options.replicas if options.sequence_parallel else 1
+    figures = []
+    for _ in range(steps):
+        weights = [each.requires_grad_() for each in weights]
+        made = []
+        for tokens in replicas:
+            for up, down in zip(weights[::2], weights[1::2], strict=True):
+                product = functional.layer_norm(tokens, (width,)) @ up
+                tokens = tokens + functional.gelu(product) @ down
+            made.append(tokens)
+        figures.append(made[0][: count // split].square().mean().item())
+        if options.decode:
+            replicas = [functional.layer_norm(tokens, (width,)).detach() for tokens in made]
+            continue
+        sum(tokens.square().mean() / len(made) for tokens in made).backward()
+        weights = [(each - workload.LEARNING_RATE * each.grad).detach() for each in weights]
+    return figures
+
+
+def pipeline(options, steps):
+    """The losses of all layers in one place."""
+    from overlaptop.workloads import job
+    from overlaptop.workloads import pipeline as workload
+
+    alone = workload.build(options, job.Place(0, 1, torch.device("cpu")))
+    model = torch.nn.Sequential(*alone)
+    random = torch.Generator().manual_seed(options.seed + 1)
+    batch, target = torch.randn(2, options.batch, options.width, generator=random)
+    losses = []
+    for _ in range(steps):
+        model.zero_grad()
+        loss = functional.mse_loss(model(batch), target)
+        loss.backward()
+        losses.append(loss.item())
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter -= workload.LEARNING_RATE * parameter.grad
+    return losses

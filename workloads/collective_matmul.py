@@ -1,0 +1,167 @@
+"""A matrix product with its rows gathered before it, or its sums scattered behind it: four ways.
+
+Both products are what tensor parallelism consists of. The rows of the input lie on the ranks of a group, in
+their order; each rank has a part of the weight:
+
+- gather and multiply: all ranks' rows times this rank's weight
+- multiply and scatter: the sum over ranks of such products, of which each rank keeps its own rows
+
+`Collectives` does one after the other, or leaves it to its caller to do something else meanwhile. `Ring`
+and `SymmetricMemory` cut the product into chunks, one a rank, and move one while they multiply another
+(Wang and others, "Overlap Communication with Dependent Computation via Decomposition", ASPLOS 2023).
+"""
+# ruff: noqa: D102 - the methods are those of Way
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from overlaptop.workloads import job
+
+Group = dist.ProcessGroup
+
+
+class Way(Protocol):
+    """How a group does both. Tensors are contiguous, (rows, columns)."""
+
+    def start_gather(self, rows: Tensor) -> tuple[Tensor, dist.Work | None]:
+        """Ahead of `gather_multiply`, which takes the result: whatever can already run."""
+
+    def gather_multiply(
+        self, started: tuple[Tensor, dist.Work | None], weight: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """All ranks' rows, and their product with `weight`."""
+
+    def multiply_scatter(self, rows: Tensor, weight: Tensor) -> tuple[Tensor, dist.Work | None]:
+        """The rank's own rows of the sum over ranks of ``rows @ weight``, and what to wait for."""
+
+
+class Collectives:
+    """One collective before the product, one behind it.
+
+    Args:
+        group: the ranks.
+        asynchronous: the caller waits, and can do something else before.
+        scattered: rows lie on the ranks. Else each rank has all of them: nothing is gathered, and the sum
+            is an all-reduce.
+    """
+
+    def __init__(self, group: Group, *, asynchronous: bool, scattered: bool = True) -> None:
+        self._group, self._asynchronous, self._scattered = group, asynchronous, scattered
+
+    def start_gather(self, rows: Tensor) -> tuple[Tensor, dist.Work | None]:
+        if not self._scattered:
+            return rows, None
+        full = rows.new_empty(self._group.size() * len(rows), rows.shape[1])
+        return full, job.all_gather(full, rows, group=self._group, async_op=self._asynchronous)
+
+    def gather_multiply(
+        self, started: tuple[Tensor, dist.Work | None], weight: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        full, gathering = started
+        if gathering is not None:
+            gathering.wait()
+        return full, full @ weight
+
+    def multiply_scatter(self, rows: Tensor, weight: Tensor) -> tuple[Tensor, dist.Work | None]:
+        product = rows @ weight
+        if not self._scattered:
+            return product, dist.all_reduce(product, group=self._group, async_op=self._asynchronous)
+        own = product.new_empty(len(product) // self._group.size(), product.shape[1])
+        return own, job.reduce_scatter(own, product, group=self._group, async_op=self._asynchronous)
+
+
+class Ring:
+    """Chunks go from each rank to the next by send and receive, while the one before is multiplied."""
+
+    def __init__(self, group: Group) -> None:
+        self._group, self._rank, self._ranks = group, group.rank(), group.size()
+
+    def start_gather(self, rows: Tensor) -> tuple[Tensor, dist.Work | None]:
+        return rows, None
+
+    def gather_multiply(
+        self, started: tuple[Tensor, dist.Work | None], weight: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        rows, _ = started
+        full = rows.new_empty(self._ranks * len(rows), rows.shape[1])
+        product = rows.new_empty(len(full), weight.shape[1])
+        chunks, products = full.chunk(self._ranks), product.chunk(self._ranks)
+        chunks[self._rank].copy_(rows)
+        for turn in range(self._ranks):
+            at = (self._rank - turn) % self._ranks
+            moving = self._pass_on(chunks[at], chunks[at - 1]) if turn < self._ranks - 1 else []
+            torch.mm(chunks[at], weight, out=products[at])
+            _wait(moving)
+        return full, product
+
+    def multiply_scatter(self, rows: Tensor, weight: Tensor) -> tuple[Tensor, dist.Work | None]:
+        chunks = rows.chunk(self._ranks)
+        arriving: Tensor | None = None
+        moving: list[dist.Work] = []
+        for turn in range(self._ranks):
+            # The rank's own chunk comes last: by then it has the others' sum of it.
+            total = chunks[(self._rank - 1 - turn) % self._ranks] @ weight
+            _wait(moving)
+            if arriving is not None:
+                total += arriving
+            if turn < self._ranks - 1:
+                arriving = torch.empty_like(total)
+                moving = self._pass_on(total, arriving)
+        return total, None
+
+    def _pass_on(self, sent: Tensor, received: Tensor) -> list[dist.Work]:
+        following, previous = (self._rank + 1) % self._ranks, (self._rank - 1) % self._ranks
+        return dist.batch_isend_irecv(
+            [
+                dist.P2POp(dist.isend, sent, group=self._group, group_peer=following),
+                dist.P2POp(dist.irecv, received, group=self._group, group_peer=previous),
+            ]
+        )
+
+
+class SymmetricMemory:
+    """torch's own: peers read one another's memory with the copy engine, beside the product's chunks.
+
+    It needs a GPU for each rank, joined by NVLink.
+    """
+
+    def __init__(self, group: Group) -> None:
+        from torch.distributed._symmetric_memory import enable_symm_mem_for_group
+
+        self._name = group.group_name
+        enable_symm_mem_for_group(self._name)
+
+    def start_gather(self, rows: Tensor) -> tuple[Tensor, dist.Work | None]:
+        return rows, None
+
+    def gather_multiply(
+        self, started: tuple[Tensor, dist.Work | None], weight: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        rows, _ = started
+        full, (product,) = torch.ops.symm_mem.fused_all_gather_matmul(
+            rows, [weight], gather_dim=0, group_name=self._name
+        )
+        return full, product
+
+    def multiply_scatter(self, rows: Tensor, weight: Tensor) -> tuple[Tensor, dist.Work | None]:
+        own = torch.ops.symm_mem.fused_matmul_reduce_scatter(
+            rows, weight, "sum", scatter_dim=0, group_name=self._name
+        )
+        return own, None
+
+
+def why_no_symmetric_memory(place: job.Place) -> str:
+    """Why it cannot be used here; empty where it can."""
+    if place.device.type == "cpu" or place.shares_gpu:
+        return f"symmetric memory needs a GPU for each rank: not run, needs {place.world_size} GPUs"
+    return ""
+
+
+def _wait(moving: list[dist.Work]) -> None:
+    for work in moving:
+        work.wait()

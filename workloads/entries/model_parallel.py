@@ -1,0 +1,54 @@
+"""Training with the model itself split over the ranks."""
+
+from __future__ import annotations
+
+from overlaptop.workloads.entries.workload import bundled, common
+from overlaptop.workloads.options import Option, positive_int
+
+TENSOR_PARALLEL = bundled(
+    "tensor_parallel",
+    "layers split over the ranks, Megatron's way: collectives around each product, or inside it",
+    "Train layers whose weights are split over the ranks, with two collectives a layer each way. sync: "
+    "each is waited for at once, no overlap; async: two halves of the tokens by turns, one's collectives "
+    "beside the other's products; ring: products in chunks, the next chunk sent and received meanwhile; "
+    "symmetric-memory: torch's fused_all_gather_matmul and fused_matmul_reduce_scatter.",
+    "sync: every collective is exposed. async: most lie below products. ring: many short sends and "
+    "receives; the end of gloo's is not seen, so on a CPU such steps have no lanes. symmetric-memory: no "
+    "NCCL kernel, but peer-to-peer copies below the products. --decode: collectives so small that their "
+    "fixed cost is the step, and async gains little. --replicas: longer collectives of another group below "
+    "backward.",
+    Option(
+        "--mode", "how products and collectives overlap",
+        choices=("sync", "async", "ring", "symmetric-memory"), default="async",
+    ),
+    Option("--sequence-parallel", "split tokens over the ranks between the products", default=True),
+    Option("--decode", "forward only, a token of each request a step", default=False),
+    Option("--replicas", "groups of ranks with all the weights each", positive_int, "N", default=1),
+    # 1.1 billion parameters. On two H200s 13 Tflop and 2 GB a step; on two laptop cores 0.1 s.
+    Option("--layers", "two products each", positive_int, "N", on_gpu=8, on_shared=4, on_cpu=4),
+    Option("--width", "of a token", positive_int, "N", on_gpu=4096, on_shared=1024, on_cpu=256),
+    Option("--tokens", "a step, of a replica", positive_int, "N", on_gpu=8192, on_shared=2048, on_cpu=512),
+    Option("--requests", "with --decode: tokens a step", positive_int, "N", default=32),
+    *common("--losses"),
+)  # fmt: skip
+PIPELINE = bundled(
+    "pipeline",
+    "layers behind one another on the ranks: micro-batches go through, and the bubble is printed",
+    "Train layers that the ranks have one behind the other. gpipe, 1f1b, interleaved (two stages a rank) "
+    "and zero-bubble (gradients of weights fill the gaps): torch's schedules; hand-written: a stage whose "
+    "sends and receives overlap the next micro-batch; blocking: the same without overlap.",
+    "the last rank stands idle at a step's beginning, the first one in its middle; both shrink with more "
+    "--microbatches. blocking: sends and receives between products, exposed. What the job prints as "
+    "measured is the formula's bubble and whatever transfer is not hidden. The end of gloo's sends is not "
+    "seen, so on a CPU steps have no lanes.",
+    Option(
+        "--mode", "the schedule",
+        choices=("gpipe", "1f1b", "interleaved", "zero-bubble", "hand-written", "blocking"), default="1f1b",
+    ),
+    Option("--microbatches", "parts of a batch", positive_int, "N", default=8),
+    # 1.1 billion parameters on a GPU; on two laptop cores a step of 0.2 s.
+    Option("--layers", "of the whole model", positive_int, "N", on_gpu=64, on_shared=16, on_cpu=16),
+    Option("--width", "of each", positive_int, "N", on_gpu=4096, on_shared=1024, on_cpu=256),
+    Option("--batch", "rows a step", positive_int, "N", on_gpu=16384, on_shared=8192, on_cpu=1024),
+    *common("--losses"),
+)  # fmt: skip

@@ -1,0 +1,286 @@
+"""Layers whose weights are split over the ranks, as in Megatron-LM: two products, two collectives a layer.
+
+    torchrun --nproc-per-node=2 -m overlaptop.agent workloads/tensor_parallel.py --mode async
+
+A layer normalizes its input, multiplies it by a weight whose columns are split over the ranks, and the
+result by one whose rows are. Between layers tokens are split over the ranks (sequence parallelism): they
+are gathered before the first product, and summed and scattered behind the second. With
+``--no-sequence-parallel`` each rank has all tokens, and the sum is an all-reduce. Backward does the same
+the other way round.
+
+``--mode sync`` waits for each collective at once. ``async`` works on two halves of the tokens by turns, so
+that one half's collectives run beside the other half's products, and in backward it multiplies the weight's
+gradient meanwhile. ``ring`` and ``symmetric-memory`` overlap within each product (collective_matmul.py).
+
+``--decode`` runs forward only, with a token of each request a step, as a server of language models does:
+collectives are small, and there is little to hide them behind. With ``--replicas`` the ranks form that many
+groups, and gradients are averaged over these.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn import functional
+
+from overlaptop.agent import step as mark_step
+from overlaptop.workloads import catalog, job
+from overlaptop.workloads.collective_matmul import (
+    Collectives,
+    Group,
+    Ring,
+    SymmetricMemory,
+    Way,
+    why_no_symmetric_memory,
+)
+
+LEARNING_RATE = 0.02
+TOKENS_A_REQUEST = 32
+
+
+class Layer(nn.Module):
+    """The part of two weights that this rank has."""
+
+    def __init__(self, width: int, group: Group, random: torch.Generator) -> None:
+        super().__init__()
+        hidden = 4 * width
+        up = torch.randn(width, hidden, generator=random) / width**0.5
+        down = torch.randn(hidden, width, generator=random) / hidden**0.5
+        self.up = nn.Parameter(up.chunk(group.size(), dim=1)[group.rank()].contiguous())
+        self.down = nn.Parameter(down.chunk(group.size(), dim=0)[group.rank()].contiguous())
+
+
+class Up(torch.autograd.Function):
+    """All tokens times this rank's columns."""
+
+    @staticmethod
+    def forward(  # noqa: D102
+        ctx: Any, _own: Tensor, weight: Tensor, way: Way, started: tuple[Tensor, dist.Work | None]
+    ) -> Tensor:
+        full, product = way.gather_multiply(started, weight)
+        ctx.save_for_backward(full, weight)
+        ctx.way = way
+        return product
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # noqa: D102
+        full, weight = ctx.saved_tensors
+        own, summing = ctx.way.multiply_scatter(gradient.contiguous(), weight.t())
+        of_weight = full.t() @ gradient
+        if summing is not None:
+            summing.wait()
+        return own, of_weight, None, None
+
+
+class Down(torch.autograd.Function):
+    """All tokens times this rank's rows, summed over the ranks. What to wait for is left in `half`."""
+
+    @staticmethod
+    def forward(ctx: Any, full: Tensor, weight: Tensor, way: Way, half: Half) -> Tensor:  # noqa: D102
+        own, half.summing = way.multiply_scatter(full, weight)
+        ctx.save_for_backward(full, weight)
+        ctx.way = way
+        return own
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # noqa: D102
+        full, weight = ctx.saved_tensors
+        started = ctx.way.start_gather(gradient.contiguous())
+        gathered, of_full = ctx.way.gather_multiply(started, weight.t())
+        return of_full, full.t() @ gathered, None, None
+
+
+def _apply(function: type[torch.autograd.Function], *arguments: object) -> Tensor:
+    result: Tensor = function.apply(*arguments)
+    return result
+
+
+class Half:
+    """Some of the tokens on their way through the layers."""
+
+    def __init__(self, tokens: Tensor, way: Way) -> None:
+        self.tokens = tokens
+        self.summing: dist.Work | None = None
+        self._way = way
+        self._sum: Tensor | None = None
+
+    def begin(self) -> None:
+        """Start to gather the tokens for the next layer."""
+        self.collect()
+        self._input = functional.layer_norm(self.tokens, self.tokens.shape[-1:])
+        self._gathering = self._way.start_gather(self._input.detach())
+
+    def up(self, layer: Layer) -> None:
+        """The first product."""
+        self._hidden = functional.gelu(_apply(Up, self._input, layer.up, self._way, self._gathering))
+
+    def down(self, layer: Layer) -> None:
+        """The second one."""
+        self._sum = _apply(Down, self._hidden, layer.down, self._way, self)
+
+    def collect(self) -> None:
+        """Add what the layer made of the tokens."""
+        if self.summing is not None:
+            with torch.no_grad():  # gloo writes the result in it: autograd would take that for a new value
+                self.summing.wait()
+        if self._sum is not None:
+            self.tokens = self.tokens + self._sum
+
+
+def forward(layers: Sequence[Layer], tokens: Tensor, way: Way, halves: int) -> Tensor:
+    """The tokens behind all layers. Of two halves, one begins a layer between the other's two products."""
+    first, *second = every = [Half(each, way) for each in tokens.chunk(halves)]
+    first.begin()
+    for layer in layers:
+        first.up(layer)
+        for half in second:
+            half.begin()
+        first.down(layer)
+        for half in second:
+            half.up(layer)
+        if layer is not layers[-1]:
+            first.begin()
+        for half in second:
+            half.down(layer)
+    for half in every:
+        half.collect()
+    return torch.cat([half.tokens for half in every])
+
+
+class Replicas:
+    """The ranks that hold the same part of the weights, and the mean of their gradients."""
+
+    def __init__(self, layers: nn.Module, group: Group, *, asynchronous: bool) -> None:
+        self._parameters, self._group, self._asynchronous = list(layers.parameters()), group, asynchronous
+        self._reducing: list[dist.Work] = []
+        hooked = self._parameters if asynchronous else []
+        self._hooks = [each.register_post_accumulate_grad_hook(self._reduce) for each in hooked]
+
+    def _reduce(self, parameter: Tensor) -> None:
+        assert parameter.grad is not None
+        parameter.grad /= self._group.size()
+        work = dist.all_reduce(parameter.grad, group=self._group, async_op=self._asynchronous)
+        if work is not None:
+            self._reducing.append(work)
+
+    def average(self) -> None:
+        """Behind backward."""
+        if not self._asynchronous:
+            for parameter in self._parameters:
+                self._reduce(parameter)
+        for work in self._reducing:
+            work.wait()
+        self._reducing.clear()
+
+    def close(self) -> None:
+        """Take the hooks out: with them the parameters would hold the group for good."""
+        for hook in self._hooks:
+            hook.remove()
+
+
+def groups(place: job.Place, replicas: int) -> tuple[Group, Group | None]:
+    """Of this rank: the group that splits the weights, and the one that holds the same part of them, where
+    there are several replicas.
+    """
+    if replicas == 1:
+        assert dist.group.WORLD is not None
+        return dist.group.WORLD, None
+    split = place.world_size // replicas
+    parts = [dist.new_group(range(at, at + split)) for at in range(0, place.world_size, split)]
+    alike = [dist.new_group(range(at, place.world_size, split)) for at in range(split)]
+    return parts[place.rank // split], alike[place.rank % split]
+
+
+def way_of(options: argparse.Namespace, group: Group) -> Way:
+    """How the chosen mode multiplies."""
+    if options.mode == "ring":
+        return Ring(group)
+    if options.mode == "symmetric-memory":
+        return SymmetricMemory(group)
+    return Collectives(group, asynchronous=options.mode == "async", scattered=options.sequence_parallel)
+
+
+def first_tokens(options: argparse.Namespace, place: job.Place, group: Group) -> Iterator[Tensor]:
+    """Again and again those of this rank with which a step begins, (tokens, width): in training the same
+    batch for ever, in decoding those of new requests.
+    """
+    replica = place.rank // group.size()
+    random = torch.Generator(place.device).manual_seed(options.seed * options.replicas + replica + 1)
+    count = options.requests if options.decode else options.tokens
+    while True:
+        tokens = torch.randn(count, options.width, generator=random, device=place.device)
+        own = tokens.chunk(group.size())[group.rank()] if options.sequence_parallel else tokens
+        batch = own.to(job.DTYPES[options.dtype])
+        yield batch
+        while not options.decode:
+            yield batch
+
+
+def fault_of(options: argparse.Namespace, place: job.Place) -> str:
+    """Why these options cannot be used together here; empty where they can."""
+    if place.world_size % options.replicas:
+        return f"--replicas: {place.world_size} ranks do not make {options.replicas} groups"
+    if options.mode == "symmetric-memory" and (fault := why_no_symmetric_memory(place)):
+        return f"--mode symmetric-memory: {fault}"
+    if options.mode in ("ring", "symmetric-memory") and not options.sequence_parallel:
+        return f"--mode {options.mode} needs sequence parallelism: there is nothing to gather without"
+    ranks, flag = place.world_size // options.replicas, "--requests" if options.decode else "--tokens"
+    parts = (ranks if options.sequence_parallel else 1) * (2 if options.mode == "async" else 1)
+    if (options.requests if options.decode else options.tokens) % parts:
+        return f"{flag}: must be a multiple of {parts}"
+    if 4 * options.width % ranks:
+        return f"--width: 4 times it must be a multiple of {ranks}"
+    return ""
+
+
+def run(options: argparse.Namespace, place: job.Place) -> None:
+    """Work until the steps or the time are over."""
+    if fault := fault_of(options, place):
+        catalog.TENSOR_PARALLEL.parser().error(fault)
+    group, alike = groups(place, options.replicas)
+    way, halves = way_of(options, group), 2 if options.mode == "async" else 1
+    random = torch.Generator(place.device).manual_seed(options.seed)
+    with place.device:
+        layers = [Layer(options.width, group, random) for _ in range(options.layers)]
+    model = nn.ModuleList(layers).to(job.DTYPES[options.dtype])
+    replicas = None
+    if alike is not None and not options.decode:
+        replicas = Replicas(model, alike, asynchronous=options.mode == "async")
+    optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
+    batches = first_tokens(options, place, group)
+    tokens = next(batches)
+    report = job.Report(place, "figure" if options.decode else "loss", options.results)
+    for step in job.step_numbers(options, place):
+        with torch.set_grad_enabled(not options.decode):
+            made = forward(layers, tokens, way, halves)
+            loss = made.float().square().mean()
+        if options.decode:
+            # The token that was made is the next one's input.
+            ends = (step + 1) % TOKENS_A_REQUEST == 0
+            tokens = next(batches) if ends else functional.layer_norm(made, made.shape[-1:])
+        else:
+            (loss / (group.size() if options.sequence_parallel else 1)).backward()
+            if replicas is not None:
+                replicas.average()
+            optimizer.step()
+            optimizer.zero_grad()
+            tokens = next(batches)
+        report.add(loss)
+        mark_step()
+    if replicas is not None:
+        replicas.close()
+    report.close()
+
+
+def main() -> None:
+    """Run the job."""
+    job.main(catalog.TENSOR_PARALLEL, run)
+
+
+if __name__ == "__main__":
+    main()
