@@ -10,6 +10,9 @@ With ``--mode overlapped`` a bucket's gradients are reduce-scattered as soon as 
 optimizers step in the order in which their shares arrive, and weights are gathered beside the next forward
 pass, each module waiting for its own. With ``--mode sequential`` one follows the other. The numbers are the
 same. ``--stage 1`` keeps a bucket's gradients for good, ``--stage 2`` until they are reduced.
+
+gloo has no reduce-scatter: torch makes one of an all-reduce, and hides when it ends. Here an all-reduce
+takes its place openly.
 """
 
 from __future__ import annotations
@@ -44,8 +47,8 @@ class Bucket:
         self._padding = share * self._ranks - sum(sizes)
         self._weights = torch.cat([p.detach().flatten() for p in parameters] + self._zeros(self._padding))
         self._gradients = torch.zeros_like(self._weights) if keeps_gradients else None
-        self._reduced_from: Tensor | None = None
-        """What is being reduced: it has to stay until that is done."""
+        self._reduced: Tensor | None = None
+        """The gradients that are being reduced: they have to stay until that is done."""
         at = 0
         for parameter, size in zip(parameters, sizes, strict=True):
             parameter.data = self._weights[at : at + size].view_as(parameter)
@@ -53,7 +56,9 @@ class Bucket:
                 parameter.grad = self._gradients[at : at + size].view_as(parameter)
             at += size
 
-        self._share = nn.Parameter(self._weights[place.rank * share :][:share].clone())
+        self._scatters = place.device.type != "cpu"
+        self._own = slice(place.rank * share, (place.rank + 1) * share)
+        self._share = nn.Parameter(self._weights[self._own].clone())
         self._share.grad = torch.zeros_like(self._share)
         self._optimizer = torch.optim.AdamW([self._share], lr=gpt.LEARNING_RATE, fused=True)
         self._missing = len(parameters)
@@ -80,18 +85,23 @@ class Bucket:
             for parameter in self._parameters:
                 parameter.grad = None
         flat /= self._ranks
-        self._reduced_from = flat
-        self._reducing = job.reduce_scatter(self._share.grad, flat, async_op=async_op)
+        self._reduced = flat
+        if self._scatters:
+            self._reducing = job.reduce_scatter(self._share.grad, flat, async_op=async_op)
+        else:
+            self._reducing = dist.all_reduce(flat, async_op=async_op)
 
     def step(self) -> None:
         """Optimize this rank's share as soon as its gradients are there."""
         if self._reducing is not None:
             self._reducing.wait()
             self._reducing = None
+        if not self._scatters and self._reduced is not None:
+            self._share.grad = self._reduced[self._own].clone()
         self._optimizer.step()
         if self._gradients is not None:
             self._gradients.zero_()
-        self._reduced_from = None
+        self._reduced = None
 
     def gather(self, *, async_op: bool) -> None:
         """Get the new weights from all ranks."""
@@ -167,6 +177,8 @@ def train(options: argparse.Namespace, place: job.Place) -> None:
     zero = Zero(model, options, place)
     batches = gpt.Batches(options, place)
     report = job.Report(place, "loss", options.results)
+    if place.device.type == "cpu" and place.rank == 0:
+        print("gloo has no reduce-scatter: an all-reduce takes its place", flush=True)
     for _ in job.step_numbers(options, place):
         loss = model(batches.next())
         loss.backward()

@@ -31,9 +31,10 @@ DDP = bundled(
 ZERO = bundled(
     "zero",
     "a transformer under ZeRO-1/2, written out: gradients scattered, weights gathered, shares optimized",
-    "Train a small GPT of which each rank optimizes a share. overlapped: gradients are reduce-scattered "
-    "in buckets while backward runs, each share is optimized as it arrives, and weights are gathered "
-    "beside the next forward. sequential: one after the other, no overlap.",
+    "Train a small GPT of which each rank optimizes a share. overlapped: gradients are reduce-scattered in "
+    "buckets while backward runs, each share is optimized as it arrives, and weights are gathered beside "
+    "the next forward. sequential: one after the other, no overlap. gloo has no reduce-scatter: an "
+    "all-reduce takes its place.",
     "reduce-scatters below backward and all-gathers below forward; with sequential all of them stand "
     "between backward and forward, exposed.",
     Option(
