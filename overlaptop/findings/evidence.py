@@ -8,8 +8,8 @@ from math import inf
 
 from overlaptop.fleet.snapshot import LinkState, RankView, Snapshot
 from overlaptop.fleet.splitting import WINDOW_STEPS, window_of
-from overlaptop.fleet.totals import HISTORY_STEPS
 from overlaptop.fleet.waits import SplitStep, WaitWindow
+from overlaptop.fleet.window import HISTORY_STEPS
 from overlaptop.timeline.arrivals import Collective
 from overlaptop.wire.messages import StepDetail, StepTotals
 

@@ -9,8 +9,9 @@ from statistics import fmean
 from overlaptop.fleet.fleet import MAX_RANKS, RECENT_DETAILS, Fleet
 from overlaptop.fleet.snapshot import WHOLE_TRACE, LinkState, Snapshot
 from overlaptop.fleet.splitting import JobWaits, split_step, waits_of_one
-from overlaptop.fleet.totals import HISTORY_STEPS, total
+from overlaptop.fleet.totals import total
 from overlaptop.fleet.waits import SplitStep, StepWaits
+from overlaptop.fleet.window import HISTORY_STEPS
 from overlaptop.wire.commands import Command
 from overlaptop.wire.endpoints import JobRecord
 from overlaptop.wire.knobs import Search

@@ -11,9 +11,10 @@ from overlaptop.fleet.knobs import job_knobs
 from overlaptop.fleet.snapshot import LinkState, RankView, Snapshot, Window
 from overlaptop.fleet.splitting import JobWaits, Splitter, with_waits
 from overlaptop.fleet.timelines import Timelines
-from overlaptop.fleet.totals import HISTORY_STEPS, total
+from overlaptop.fleet.totals import total
 from overlaptop.fleet.traffic import LONGEST_WINDOW_S, StepWindow, Traffic, traffic_of
 from overlaptop.fleet.trouble import is_stale
+from overlaptop.fleet.window import HISTORY_STEPS
 from overlaptop.wire.commands import Command, CommandOutcome
 from overlaptop.wire.devices import DeviceFacts, DeviceSample, MachineFacts, NumaFacts
 from overlaptop.wire.facts import Facts
@@ -274,7 +275,7 @@ class Fleet:
                 views if alone else (),
                 lost + sum(view.dropped for view in views),
                 Window.SECONDS,
-                waits.kept,
+                waits.steps,
             ),
             notices=tuple(self._notices),
             fresh=fresh,

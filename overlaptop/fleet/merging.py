@@ -74,7 +74,7 @@ class Merger:
             job=job,
             ranks=ranks,
             totals=total(
-                ranks, sum(part.snapshot.totals.dropped for part in parts), Window.SECONDS, waits.kept
+                ranks, sum(part.snapshot.totals.dropped for part in parts), Window.SECONDS, waits.steps
             ),
             notices=self._notices(parts),
             fresh=tuple(

@@ -11,8 +11,9 @@ from statistics import fmean
 import numpy as np
 
 from overlaptop.fleet.snapshot import NodeView, RankView, Window
-from overlaptop.fleet.totals import LEAST_STEPS, WINDOW_NS, in_window, of_one_step, step_of
+from overlaptop.fleet.totals import of_one_step, step_of
 from overlaptop.fleet.waits import SplitStep, StepWaits, WaitWindow
+from overlaptop.fleet.window import LEAST_STEPS, WINDOW_NS, in_window
 from overlaptop.text import named_ranks
 from overlaptop.timeline.arrivals import (
     Call,

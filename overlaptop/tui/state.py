@@ -9,8 +9,9 @@ from overlaptop.fleet.knobs import JobKnob
 from overlaptop.fleet.past import in_step, with_timelines
 from overlaptop.fleet.snapshot import WHOLE_TRACE, LinkState, RankView, Snapshot, Window
 from overlaptop.fleet.splitting import window_of
-from overlaptop.fleet.totals import in_window, of_one_step, total
+from overlaptop.fleet.totals import of_one_step, total
 from overlaptop.fleet.waits import StepWaits
+from overlaptop.fleet.window import in_window
 from overlaptop.report.hosts import by_node
 from overlaptop.report.order import Filter, all_see_gaps, ordered, sort_keys
 from overlaptop.text import count

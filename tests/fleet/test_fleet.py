@@ -7,7 +7,8 @@ from msgspec.structs import replace as replaced
 
 from overlaptop.fleet.fleet import MAX_FRESH, MAX_NOTICES, MAX_SAMPLES, RECENT_DETAILS, Fleet
 from overlaptop.fleet.snapshot import LinkState, Window
-from overlaptop.fleet.totals import HISTORY_STEPS, total
+from overlaptop.fleet.totals import total
+from overlaptop.fleet.window import HISTORY_STEPS
 from overlaptop.wire.messages import Notice, RankEnd
 
 from .builders import (

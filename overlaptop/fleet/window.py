@@ -1,0 +1,107 @@
+"""Which steps of a rank are in a window."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from operator import attrgetter
+from statistics import median_low
+from typing import NamedTuple
+
+from overlaptop.fleet.snapshot import RankView, Window
+from overlaptop.fleet.waits import SplitStep
+from overlaptop.wire.messages import StepTotals
+
+HISTORY_STEPS = 600
+"""Steps of a rank that are kept."""
+WINDOW_NS = {Window.SECONDS: 20_000_000_000, Window.MINUTE: 60_000_000_000}
+LEAST_STEPS = 3
+"""So many where they are longer."""
+LAST_STEPS = 10
+"""Of Window.STEPS."""
+STANDSTILL_NS, STANDSTILL_STEPS = 10_000_000_000, 5
+"""A step that is longer than both, this and so many usual ones, is none in which the job went on."""
+_MOST_SUMMED = {Window.SECONDS: 2048, Window.STEPS: 2048, Window.MINUTE: 8192}
+"""Steps of all ranks together. The first is summed ten times a second."""
+_NUMBER, _START, _LENGTH = attrgetter("step"), attrgetter("start_ns"), attrgetter("step_ns")
+_CAPTURED, _TRANSITIONAL = attrgetter("captured"), attrgetter("transitional")
+
+
+class WindowSteps(NamedTuple):
+    """A rank's steps of a window, oldest first."""
+
+    view: RankView
+    all: Sequence[StepTotals]
+    """Those that no command disturbed and in which the job did not stand still."""
+    measured: Sequence[StepTotals]
+    """Of them those that carry lane totals, up to that of the rank's row; where there is none, that one."""
+    cut: bool = False
+    """There are more than are kept or can be read."""
+    stood_still: int = 0
+    """Steps that were left out because the job stood still in them."""
+
+
+def steps_of(views: Sequence[RankView], newest: int, window: Window) -> list[WindowSteps]:
+    """Each rank's steps of a window of several that ends with this step."""
+    most = max(LEAST_STEPS, _MOST_SUMMED[window] // max(1, len(views)))
+    return [_steps_of(view, newest, window, most) for view in views]
+
+
+def _steps_of(view: RankView, newest: int, window: Window, most: int) -> WindowSteps:
+    history = view.history
+    end = bisect_right(history, newest, key=_NUMBER)
+    first = max(0, end - most)
+    cut = first > 0 or len(history) == HISTORY_STEPS
+    if window in WINDOW_NS and end:
+        since_ns = history[end - 1].start_ns + history[end - 1].step_ns - WINDOW_NS[window]
+        begins = min(bisect_left(history, since_ns, first, end, key=_START), max(first, end - LEAST_STEPS))
+        cut, first = cut and begins == first, begins
+    steps: Sequence[StepTotals] = history[first:end]
+    if any(map(_TRANSITIONAL, steps)):
+        after = _since_change(steps)
+        cut, steps = cut and len(after) == len(steps), after
+    if any(map(_CAPTURED, steps)):
+        steps = [step for step in steps if not step.captured]
+    lengths_ns = list(map(_LENGTH, steps))
+    limit_ns, known = longest_going_ns(lengths_ns), len(steps)
+    if lengths_ns and max(lengths_ns) > limit_ns:
+        steps = [step for step in steps if step.step_ns <= limit_ns]
+    stood_still = known - len(steps)
+
+    upto = view.measured.step if view.measured is not None else -1
+    measured = [step for step in steps if step.comm_ns is not None and step.step <= upto]
+    if window is Window.STEPS:
+        cut = cut and len(measured) < LAST_STEPS
+        measured, steps = measured[-LAST_STEPS:], steps[-LAST_STEPS:]
+    if not measured and view.measured is not None:
+        measured = [view.measured]
+    return WindowSteps(view, steps, measured, cut, stood_still)
+
+
+def _since_change(steps: Sequence[StepTotals]) -> list[StepTotals]:
+    """What was before a change belongs to another value of the setting; but it is all that is known until
+    there is a step with the new one.
+    """
+    found: list[StepTotals] = []
+    for step in reversed(steps):
+        if not step.transitional:
+            found.append(step)
+        elif found:
+            break
+    return found[::-1]
+
+
+def in_window(split_steps: Sequence[SplitStep], first_step: int | None) -> Sequence[SplitStep]:
+    """Those from this step on in which the job went on."""
+    limit_ns = longest_going_ns([each.step_ns for each in split_steps])
+    first = -1 if first_step is None else first_step
+    return [each for each in split_steps if each.waits.step >= first and each.step_ns <= limit_ns]
+
+
+def longest_going_ns(lengths_ns: Sequence[int]) -> float:
+    """The length beyond which a step of a window is one in which the job stood still, given them all: one
+    that hung, or a pause of minutes, would be all that a mean tells.
+    """
+    if max(lengths_ns, default=0) <= STANDSTILL_NS:
+        return STANDSTILL_NS
+    return max(STANDSTILL_NS, STANDSTILL_STEPS * median_low(lengths_ns))
