@@ -23,6 +23,13 @@ class Headline(NamedTuple):
     """The same where there is little room."""
     warns: bool = False
     """Something is wrong, and can be mended."""
+    late_rank: int | None = None
+    """The one that it is about."""
+
+    def because(self, cause: str) -> Headline:
+        """With why the rank is late: ``it computes 12.1 ms a step longer than the others``."""
+        words, brief = (each.replace("; ", f": {cause}; ", 1) for each in (self.words, self.brief))
+        return self._replace(words=words, brief=brief)
 
 
 def headline(snapshot: Snapshot) -> Headline | None:
@@ -56,6 +63,7 @@ def headline(snapshot: Snapshot) -> Headline | None:
         f"{rank} is {late_in}; {who} {cost}",
         f"{rank} {in_brief}; {who.removeprefix('the ')} {brief_cost}",
         warns=True,
+        late_rank=late.rank,
     )
 
 

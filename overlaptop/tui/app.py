@@ -25,6 +25,7 @@ from overlaptop.tui.collectives.screen import CollectivesScreen
 from overlaptop.tui.dashboard import Dashboard
 from overlaptop.tui.draw.prompt import Confirm
 from overlaptop.tui.draw.themes import DARK, LIGHT, PALETTES, PLAIN, Look, Styles
+from overlaptop.tui.findings.screen import FindingsScreen
 from overlaptop.tui.help.screen import HelpScreen, NoticesScreen
 from overlaptop.tui.hosts.screen import HostsScreen
 from overlaptop.tui.jobs.screen import JobsScreen
@@ -307,6 +308,9 @@ class OverlaptopApp(App[int]):
 
     async def action_collectives(self) -> None:
         await self._open(CollectivesScreen)
+
+    async def action_findings(self) -> None:
+        await self._open(FindingsScreen)
 
     async def action_timelines(self) -> None:
         await self._open(TimelinesScreen, over=isinstance(self.screen, CollectivesScreen))

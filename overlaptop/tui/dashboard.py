@@ -16,6 +16,7 @@ from overlaptop.fleet.watching import compared
 from overlaptop.launch.request import LaunchRequest
 from overlaptop.tui.capture.captures import Captures
 from overlaptop.tui.draw.themes import Look
+from overlaptop.tui.findings.latest import LatestFindings
 from overlaptop.tui.options import TuiOptions
 from overlaptop.tui.state import ViewState
 from overlaptop.tui.tune.compared import Comparing
@@ -48,6 +49,7 @@ class Dashboard:
         self.on_change: Callable[[], object] = lambda: None
         """Called where something was asked for: its state so far is to be drawn. The app's."""
         self._comparing = Comparing(clock_s)
+        self._findings = LatestFindings()
         self._watched: frozenset[int] | None = None
 
     @property
@@ -79,6 +81,7 @@ class Dashboard:
         present = self.jobs_seen.present if earlier is not None else None
         state.compared = self._comparing.take(state.snapshot, earlier, present)
         state.alternation = control.alternation_of(state.compared.command) if state.compared else ""
+        state.findings = self._findings.take(self.latest)
         self.look.faded = state.snapshot.link in (LinkState.LOST, LinkState.STALE)
 
     def watch(self) -> None:

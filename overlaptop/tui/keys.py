@@ -64,6 +64,7 @@ APP_KEYS = (
     Key("5", "5", "captures", "the newest capture: progress, folder, overlap beside the live one"),
     Key("m,6", "m  6", "machine", "the machine: NUMA nodes, GPUs and links of the chosen rank's host"),
     Key("C,9", "C  9", "collectives", "the collectives of the step on all ranks: what each of them costs"),
+    Key("f", "f", "findings", "findings: why steps are slow, what mending it can win, and what to do"),
     Key("T", "T", "timelines", "the timelines of all ranks on one axis"),
     Key("H,8", "H  8", "hosts", "the hosts that are watched: the connections, and why one is down"),
     Key("ctrl+p", "ctrl+p", "command_palette", "command palette"),
@@ -113,7 +114,7 @@ RANK_KEYS = (
     Key("up,k,comma", "↑  k  ,", "collective(-1)", "previous collective"),
     Key("pagedown", "page down", "collective(10)", "ten collectives on"),
     Key("pageup", "page up", "collective(-10)", "ten collectives back"),
-    Key("enter,f", "enter  f", "fit_collective", "zoom the timeline to the chosen collective"),
+    Key("enter", "enter", "fit_collective", "zoom the timeline to the chosen collective"),
     Key("tab,greater_than_sign", "tab  >", "next_rank(1)", "next rank"),
     Key("shift+tab,less_than_sign", "shift+tab  <", "next_rank(-1)", "previous rank"),
 )
@@ -171,6 +172,10 @@ LIST_KEYS = (
     Key("escape,backspace", "esc", "back", "back"),
 )
 SCROLL_KEYS = tuple(key for key in LIST_KEYS if key.action != "open")
+FINDINGS_KEYS = tuple(
+    key._replace(words="open the first rank that it is about") if key.action == "open" else key
+    for key in LIST_KEYS
+)
 HOSTS_KEYS = (
     *SCROLL_KEYS,
     Key("r", "r", "retry", "try hosts that are not reached at once; it is done by itself now and then"),

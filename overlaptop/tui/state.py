@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from overlaptop.findings.finding import Finding
 from overlaptop.fleet.knobs import JobKnob
 from overlaptop.fleet.past import in_step, with_timelines
 from overlaptop.fleet.snapshot import WHOLE_TRACE, LinkState, RankView, Snapshot, Window
@@ -77,6 +78,8 @@ class ViewState:
     """What the newest change brought, or what differs from the job before."""
     alternation: str = ""
     """What the dashboard does to find out whether the change brought it, in a few words; empty: nothing."""
+    findings: tuple[Finding, ...] | None = None
+    """Of the job's last steps, what can win most first; None: too few steps are known."""
     readonly: bool = False
     """Nothing is changed from here, nor offered to be."""
     copies_seen: bool = False

@@ -18,14 +18,24 @@ def first_line(text):
 @pytest.mark.parametrize(
     ("size", "ranks", "words"),
     [
-        (SIZES[0], 4, "! rank 2 is late in 16 of 16 collectives; the others wait 16.0 ms a step (20.0 %)"),
-        (SIZES[1], 3, "! rank 2 is late in 16 of 16 collectives; the others wait 16.0 ms a step (20.0 %)"),
+        (
+            SIZES[0],
+            4,
+            "! rank 2 is late in 16 of 16 collectives: it computes 16.0 ms a step longer than the others; "
+            "the others wait 16.0 ms a step (20.0 %) 1 finding f ▸",
+        ),
+        (
+            SIZES[1],
+            3,
+            "! rank 2 is late in 16 of 16 collectives; the others wait 16.0 ms a step (20.0 %) "
+            "1 finding f ▸",
+        ),
         (SIZES[2], 4, "! rank 2 late in 100 %; others wait 16.0 ms a step (20 %)"),
     ],
 )
-async def test_the_first_line_names_the_late_rank_and_what_it_costs(size, ranks, words):
+async def test_the_first_line_names_the_late_rank_why_it_is_late_and_what_that_costs(size, ranks, words):
     async with opened(waiting_job(ranks=ranks), size=size) as (app, pilot):
-        assert first_line(await shown(app, pilot)) == words
+        assert " ".join(first_line(await shown(app, pilot)).split()) == words
         [run] = [run for run in app.screen._headline._lines[0] if "late" in run.text]
         assert run.style.fg == "warning"
 
@@ -66,7 +76,7 @@ async def test_where_no_rank_is_clearly_late_the_first_line_says_what_is_left_to
     exposed, gained = line.removeprefix(f"· {words}").split("; ")
     assert exposed.endswith(" ms a step is exposed")
     assert gained.startswith("speed-up 1.")
-    assert gained.endswith("× attainable")
+    assert gained.partition("× attainable")[1]
 
 
 async def test_where_it_is_not_known_who_waits_the_first_line_says_why():

@@ -36,6 +36,7 @@ def look(evidence: Evidence) -> Iterable[Finding]:
             certainty=Certainty.MEASURED,
             gain_ns=each.gain_ns(each.loads_ns),
             ranks=(each.rank,),
+            why_late=True,
         )
     if late or not evidence.steps:
         return

@@ -41,6 +41,7 @@ def look(evidence: Evidence) -> Iterable[Finding]:
                 certainty=Certainty.LIKELY,
                 gain_ns=each.gain_ns(longer_ns),
                 ranks=(each.rank,),
+                why_late=True,
             )
     if late or evidence.window is None:
         return

@@ -35,6 +35,7 @@ def look(evidence: Evidence) -> Iterable[Finding]:
                 certainty=Certainty.LIKELY,
                 gain_ns=each.gain_ns(each.stands_ns),
                 ranks=(each.rank,),
+                why_late=True,
             )
     if late or not evidence.steps or not all(is_launch_bound(evidence, rank) for rank in evidence.ranks):
         return

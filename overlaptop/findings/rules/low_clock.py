@@ -32,4 +32,5 @@ def look(evidence: Evidence) -> Iterable[Finding]:
             certainty=Certainty.MEASURED if reasons else Certainty.LIKELY,
             gain_ns=late.gain_ns(late.computes_ns),
             ranks=(late.rank,),
+            why_late=True,
         )

@@ -31,4 +31,5 @@ def look(evidence: Evidence) -> Iterable[Finding]:
             certainty=Certainty.LIKELY,
             gain_ns=late.gain_ns(longer_ns),
             ranks=(late.rank,),
+            why_late=True,
         )

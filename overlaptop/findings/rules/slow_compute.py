@@ -32,4 +32,5 @@ def look(evidence: Evidence) -> Iterable[Finding]:
                 certainty=Certainty.LIKELY,
                 gain_ns=late.gain_ns(late.computes_ns),
                 ranks=(late.rank,),
+                why_late=True,
             )

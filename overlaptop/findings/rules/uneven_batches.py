@@ -33,6 +33,7 @@ def look(evidence: Evidence) -> Iterable[Finding]:
                 certainty=Certainty.POSSIBLE,
                 gain_ns=each.gain_ns(each.computes_ns),
                 ranks=(each.rank,),
+                why_late=True,
             )
     longer_ns = None if late else late_by_compute_ns(evidence)
     if longer_ns is not None:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from overlaptop.text import UNKNOWN
 from overlaptop.tui.keys import (
     COLLECTIVES_KEYS,
+    FINDINGS_KEYS,
     HOSTS_KEYS,
     LIST_KEYS,
     MACHINE_KEYS,
@@ -25,12 +26,14 @@ from overlaptop.tui.timeline.parts import STALL, STEP_PARTS, WAITING
 OVERVIEW, RANK, MACHINE, TUNE, SEARCH = "Overview", "A rank's screen", "Machine", "Tune", "Search"
 WORKLOADS, HOSTS, JOBS, CAPTURE, NOTICES = "Workloads", "Hosts", "Jobs", "Captures", "Notices"
 TIMELINE, COLLECTIVES, TIMELINES = "Timeline", "Collectives", "Timelines of all ranks"
+FINDINGS = "Findings"
 SECTIONS: dict[str, tuple[Key, ...]] = {
     OVERVIEW: OVERVIEW_KEYS,
     TIMELINE: TIMELINE_KEYS,
     RANK: RANK_KEYS,
     COLLECTIVES: COLLECTIVES_KEYS,
     TIMELINES: TIMELINES_KEYS,
+    FINDINGS: FINDINGS_KEYS,
     MACHINE: MACHINE_KEYS,
     TUNE: TUNE_KEYS,
     SEARCH: SEARCH_KEYS,
@@ -41,7 +44,7 @@ SECTIONS: dict[str, tuple[Key, ...]] = {
     NOTICES: SCROLL_KEYS,
 }
 """The keys of each screen, and those of the timeline, which two screens have."""
-OF_TRACES = (OVERVIEW, TIMELINE, RANK, COLLECTIVES, TIMELINES, NOTICES)
+OF_TRACES = (OVERVIEW, TIMELINE, RANK, COLLECTIVES, TIMELINES, FINDINGS, NOTICES)
 """The screens that a trace has."""
 
 

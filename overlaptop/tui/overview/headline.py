@@ -1,22 +1,39 @@
-"""The first line below the header: the one thing that costs most."""
+"""The first line below the header: the one thing that costs most, and how many findings there are."""
 
 from __future__ import annotations
 
+from overlaptop.findings.finding import why_late
 from overlaptop.report.headline import headline
-from overlaptop.tui.draw.segments import DIM, Segment, StyledLine, TextStyle, elided
+from overlaptop.text import plural
+from overlaptop.tui.draw.segments import DIM, Item, Segment, StyledLine, TextStyle, dim, fit, line_width
 from overlaptop.tui.view import JobView
 
 _WARNING = TextStyle("warning", bold=True)
+_WIDE = 90
 
 
 class HeadlineView(JobView):
-    """One line."""
+    """One line; at its right end the key that opens what explains it."""
 
     def draw(self, width: int, height: int) -> list[StyledLine]:  # noqa: ARG002
-        found = headline(self.state.snapshot)
-        if found is None:
+        state = self.state
+        said = headline(state.snapshot)
+        if said is None:
             return []
-        words = found.words if len(found.words) + 3 < width else found.brief
-        if found.warns:
-            return [elided((Segment(" ! ", _WARNING), Segment(words, _WARNING)), width - 1)]
-        return [elided((Segment(" · ", DIM), Segment(words)), width - 1)]
+        # A past step is of another moment than findings.
+        found = (state.findings or ()) if state.past_step is None else ()
+        more = plural(len(found), "finding") if width >= _WIDE else ""
+        right = (dim(more), Segment(" f ▸ ", TextStyle("accent", bold=True))) if found else ()
+        ladder = [said.words, said.brief]
+        if said.late_rank is not None and (cause := why_late(found, said.late_rank)):
+            explained = said.because(cause)
+            ladder = [explained.words, explained.brief, *ladder]
+        room = width - 4 - line_width(right)
+        words = next((each for each in ladder if len(each) <= room), said.brief)
+        mark, style = (
+            (Segment(" ! ", _WARNING), _WARNING) if said.warns else (Segment(" · ", DIM), TextStyle())
+        )
+        return [fit([Item((mark, Segment(words, style)))], [Item(right, 1)] if right else [], width, " ")]
+
+    async def on_click(self) -> None:
+        await self.screen.run_action("app.findings")

@@ -1,0 +1,1 @@
+"""Why steps are slow, and what to do about it."""

@@ -1,0 +1,94 @@
+"""What is found of a job: the list, the selected finding, and when it is looked for."""
+
+import pytest
+
+from overlaptop.findings.finding import Certainty, Finding, why_late
+from overlaptop.tui.findings.latest import LOOK_EVERY_NS
+from overlaptop.tui.rank.screen import RankScreen
+
+from .fakes import SIZES, fills, line_of, opened, running_job, screen_of, shown
+from .waits import split_step, waiting_job
+
+
+def found(number, **changes):
+    made = {
+        "title": f"cause {number}",
+        "measured": f"what was measured of cause {number}",
+        "advice": f"set knob={number}",
+        "certainty": Certainty.POSSIBLE,
+        "rule": f"rule_{number}",
+        "ranks": (number,),
+    }
+    return Finding(**made | changes)
+
+
+async def test_a_finding_is_told_in_full_with_what_it_can_win_and_enter_opens_its_rank():
+    async with opened(waiting_job()) as (app, pilot):
+        text = await shown(app, pilot, "f")
+        row = line_of(text, "▸").split()
+        assert row[:4] == ["▸", "16.0", "ms", "likely"]
+        for words in (
+            *("rank 2 computes 16.0 ms a step longer than the others", "at most 16.0 ms a step (20.0 %)"),
+            *("rank 2 is late in 16 of 16 collectives", "rule slow_compute", "to do    "),
+        ):
+            assert words in text
+        await pilot.press("enter")
+        assert isinstance(app.screen, RankScreen)
+        assert app.dashboard.state.chosen.rank == 2
+
+
+async def test_a_long_list_says_how_far_it_goes_and_keeps_its_cursor_where_figures_change():
+    async with opened(running_job()) as (app, pilot):
+        await shown(app, pilot, "f")
+        state, view = app.dashboard.state, app.screen._view
+        for size in (*SIZES, (20, 5), (2, 1)):
+            await pilot.resize_terminal(*size)
+            state.findings = tuple(found(number, gain_ns=(20 - number) * 10**6) for number in range(20))
+            app.screen.redraw()
+            await pilot.pause()
+            assert fills(app, size), size
+        await pilot.resize_terminal(*SIZES[2])
+        state.findings = tuple(found(number) for number in range(20))
+        lines = ["".join(run.text for run in line) for line in view.draw(60, 18)]
+        listed = sum("possible" in line for line in lines[:-9])
+        assert any(f"… {20 - listed} more below" in line for line in lines)
+        assert any("not known" in line for line in lines)
+        view.move(7)
+        state.findings = tuple(reversed(state.findings))
+        assert view.selected.rule == "rule_7"
+
+
+async def test_where_nothing_is_found_and_where_it_is_too_early_the_view_says_so():
+    assert "Nothing is found" in await screen_of(waiting_job(late_ms=0), "f")
+    early = waiting_job()
+    early.fleet = type(early.fleet)(early.clock)
+    assert "Nothing is known yet" in await screen_of(early, "f")
+
+
+async def test_findings_are_looked_for_again_after_a_while_and_stand_still_while_paused():
+    session = waiting_job()
+    async with opened(session) as (app, pilot):
+        assert "1 finding f ▸" in await shown(app, pilot)
+        first = app.dashboard.state.findings
+        await shown(app, pilot)
+        assert app.dashboard.state.findings is first
+        await shown(app, pilot, "space", rest_s=LOOK_EVERY_NS / 1e9)
+        assert app.dashboard.state.findings is first
+        for number in range(8, 16):
+            for rank in range(4):
+                session.say(*split_step(rank, number, late_ms=16 * (rank == 3)))
+        await shown(app, pilot, "space")
+        assert app.dashboard.state.findings is not first
+
+
+@pytest.mark.parametrize(
+    ("title", "words"),
+    [
+        ("rank 2 computes 1.9 ms longer", "it computes 1.9 ms longer"),
+        ("rank 2's data loader stands", "its data loader stands"),
+    ],
+)
+def test_why_a_rank_is_late_is_told_of_that_rank_by_findings_that_say_so(title, words):
+    about = [found(1, title="no cause"), found(2, title=title, why_late=True)]
+    assert why_late(about, 2) == words
+    assert why_late(about, 1) == why_late([], 2) == ""
