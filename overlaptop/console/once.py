@@ -17,7 +17,7 @@ from overlaptop.fleet.snapshot import LinkState, RankView, Snapshot
 from overlaptop.fleet.trouble import Trouble, first_failure, trouble_of
 from overlaptop.report import hosts as nodes
 from overlaptop.report import troubles
-from overlaptop.report.figures import totals_in_words, window_in_words
+from overlaptop.report.figures import exposed_in_words, totals_in_words, window_in_words
 from overlaptop.report.headline import headline
 from overlaptop.report.links import nvlink_rate, pcie_rate
 from overlaptop.report.order import all_see_gaps, idle_ns, sees_gaps, waiting_exact, waiting_ns
@@ -63,6 +63,8 @@ def render(snapshot: Snapshot, *, ascii_only: bool = False) -> str:
         table.add(*_row(view, snapshot.link, failure))
     exact = all_see_gaps(snapshot.ranks)
     totals = totals_in_words(snapshot.totals, exact=exact)
+    if snapshot.totals.waits is not None:
+        totals["exposed"] += f" {exposed_in_words(snapshot.totals.waits, snapshot.totals.exposed_ns)}"
     said = headline(snapshot)
     lines = [
         title(snapshot),

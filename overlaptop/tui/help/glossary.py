@@ -81,7 +81,7 @@ WORDS = (
     Word(
         "late rank",
         "the rank that starts a collective last: all others wait for it. The overview's first line counts "
-        "over the last seconds, and names a rank that is late in 60 % of the collectives or more",
+        "over the window, and names a rank that is late in 60 % of the collectives or more",
         _SPLIT,
     ),
     Word(
@@ -188,7 +188,26 @@ WORDS = (
         _STEPS,
     ),
     Word(
-        "history", "step times from zero to a fixed scale; a column longer than the scale ends in ▲", _STEPS
+        "mean of",
+        "what the job's figures are of: the mean over ranks and measured steps of the window that W sets; "
+        "shares are of the sums. ≈ before waiting and transfer: some of the steps were compared",
+        (OVERVIEW,),
+    ),
+    Word(
+        "standstill",
+        "a step longer than 10 s and than five usual ones: the window leaves it out",
+        (OVERVIEW,),
+    ),
+    Word(
+        "past step",
+        "a kept one to which { } L or a click in the history went back: all that is shown is of it",
+        _STEPS,
+    ),
+    Word(
+        "history",
+        "step times from zero to a fixed scale; a column longer than the scale ends in ▲. A click shows "
+        "the slowest step of a column",
+        _STEPS,
     ),
     Word(
         "bars",
