@@ -18,6 +18,7 @@ from overlaptop.wire.messages import StepDetail, StepTotals
 
 COSTLY_SHARE = 0.05
 """Transferring that is exposed is worth a finding from this share of the step on."""
+AFTER = "after "
 NEVER = 0.05
 """Compute and communication run never at once where less of the transferring than this is hidden."""
 
@@ -94,7 +95,7 @@ class Issued:
     kind: str
     """As `kind_of` has it; empty for another operation."""
     phase: str
-    """The one that had begun last on its first rank when it started there; empty: not known."""
+    """In which it started on its first rank, or behind which, ``after backward``; empty: not known."""
     nth: int
     """The how manieth of that name in the step, from 0 on."""
     exposed_ns: int
@@ -200,9 +201,10 @@ def _compute_until(detail: StepDetail, times_ns: NDArray[np.int64]) -> NDArray[n
 
 
 def _phase(detail: StepDetail | None, at_ns: int) -> tuple[str, int]:
-    begun = (
-        [phase.name for phase in detail.phases if detail.start_ns + phase.start_ns <= at_ns]
-        if detail
-        else []
-    )
-    return (begun[-1], begun.count(begun[-1]) - 1) if begun else ("", 0)
+    """In which phase this moment lies, or behind which one; and the how manieth of that name that is."""
+    begun = [each for each in detail.phases if detail.start_ns + each.start_ns <= at_ns] if detail else []
+    if detail is None or not begun:
+        return "", 0
+    last = begun[-1]
+    nth = sum(each.name == last.name for each in begun) - 1
+    return ("" if at_ns < detail.start_ns + last.end_ns else AFTER) + last.name, nth

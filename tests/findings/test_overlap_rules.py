@@ -73,6 +73,17 @@ def test_one_after_the_other_names_the_variable_that_does_it(told, begins):
     assert only(job(apart, *environment(**told))).advice.startswith(begins)
 
 
+def test_reductions_behind_backward_are_told_how_to_begin_beside_it():
+    def behind(rank, number):
+        phases = (("forward", 0, 20), ("backward", 20, 60), ("optimizer", 90, 100))
+        return Timeline(100, ((0, 60), (90, 100)), (call("allreduce_", 60, 90),), phases=phases)
+
+    advice = only(job(behind)).advice
+    assert advice.startswith(
+        "allreduce after backward (1 a step) could begin beside backward: with Distributed"
+    )
+
+
 def test_timing_events_on_one_connection_are_named_where_both_are_set():
     found = only(job(apart, *TIMED))
     assert (found.rule, found.ranks) == ("timing_events", (0, 1))

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from overlaptop import text
 from overlaptop.findings.evidence import Evidence
-from overlaptop.findings.exposure import Issued, StepCalls, exposure, step_calls
+from overlaptop.findings.exposure import AFTER, Issued, StepCalls, exposure, step_calls
 from overlaptop.findings.finding import Certainty, Finding
 from overlaptop.findings.rules import bucket_too_large, one_queue, prefetch_too_shallow, timing_events
 from overlaptop.findings.settings import is_on, ranks_with, uses_fsdp2
@@ -56,11 +56,12 @@ def _cause(evidence: Evidence) -> tuple[str, Certainty]:
             Certainty.POSSIBLE,
         )
     costly = _costly(found)
-    where = f" in {costly[0].phase}" if costly[0].phase else ""
+    phase = costly[0].phase
+    where = f" {'' if phase.startswith(AFTER) else 'in '}{phase}" if phase else ""
     call = f"{costly[0].kind or costly[0].collective.op}{where} ({len(costly)} a step)"
-    if costly[0].phase == "optimizer" and costly[0].kind == "allreduce":
+    if phase == f"{AFTER}backward" and costly[0].kind == "allreduce":
         return (
-            f"{call} begins once backward is over: let it begin beside backward, with "
+            f"{call} could begin beside backward: with "
             "DistributedDataParallel or register_post_accumulate_grad_hook",
             Certainty.LIKELY,
         )
