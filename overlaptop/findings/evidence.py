@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from math import inf
 
 from overlaptop.fleet.snapshot import LinkState, RankView, Snapshot
-from overlaptop.fleet.splitting import WINDOW_STEPS, window_of
+from overlaptop.fleet.splitting import window_of
 from overlaptop.fleet.waits import SplitStep, WaitWindow
 from overlaptop.fleet.window import HISTORY_STEPS
 from overlaptop.timeline.arrivals import Collective
 from overlaptop.wire.messages import StepDetail, StepTotals
 
+LAST_STEPS = 20
+"""Of a running job: fewer than figures are of, since a cause is looked for as it is now."""
 FIRST_STEPS = 2
 """Of a running job: they compile, allocate and fill caches, and say nothing of the others."""
 MIN_STEPS, MIN_TRACED_STEPS = 4, 3
@@ -59,18 +61,19 @@ def evidence_of(snapshot: Snapshot) -> Evidence:
     """All that a Snapshot says."""
     known = {view.rank: view for view in snapshot.ranks if view.info is not None}
     is_trace = snapshot.link is LinkState.TRACE
-    steps = _steps(known.values(), snapshot.split_steps, HISTORY_STEPS if is_trace else 2 * WINDOW_STEPS)
+    steps = _steps(known.values(), snapshot.split_steps, HISTORY_STEPS if is_trace else 2 * LAST_STEPS)
     if not is_trace:
-        steps = [step for step in steps if step.number >= FIRST_STEPS][-WINDOW_STEPS:]
+        steps = [step for step in steps if step.number >= FIRST_STEPS][-LAST_STEPS:]
     if steps:  # a rank that has ended since, or has come, is no part of what is slow now
         known = {rank: view for rank, view in known.items() if rank in steps[-1].totals}
         steps = [step for step in steps if step.totals.keys() == known.keys()]
+    split = snapshot.split_steps if is_trace else snapshot.split_steps[-LAST_STEPS:]
     least = MIN_TRACED_STEPS if is_trace else MIN_STEPS
     thin = len(steps) < least
     return Evidence(
         ranks=known,
         steps=() if thin else tuple(steps),
-        window=None if thin or len(snapshot.split_steps) < least else window_of(snapshot.split_steps),
+        window=None if thin or len(split) < least else window_of(split),
         collectives=snapshot.waits.collectives if snapshot.waits is not None else (),
         world_size=snapshot.job.world_size if snapshot.job is not None else len(known),
         is_trace=is_trace,

@@ -71,6 +71,8 @@ class LateRank:
     wait_ns: int
     """What the others wait for it in a step with nothing beside it, in the mean: what mending can win."""
     computes_ns: int | None
+    busy_ns: int | None
+    """As `computes_ns`; without a GPU with what it waits for a CPU."""
     stands_ns: int | None
     loads_ns: int | None
     delays_ns: int | None
@@ -144,6 +146,14 @@ def standing_ns(info: RankInfo | None, step: StepTotals) -> int | None:
     return max(0, step.step_ns - step.exposed_ns - step.cpu_ns - (step.delayed_ns or 0))
 
 
+def _busy_ns(info: RankInfo | None, step: StepTotals) -> int | None:
+    """How long it computed; without a GPU with what it waited for a CPU, which grows with it."""
+    own_ns = computing_ns(info, step)
+    if own_ns is None or info is None or info.source != "host":
+        return own_ns
+    return own_ns + (step.delayed_ns or 0)
+
+
 def misplacement(evidence: Evidence, rank: int, others: Collection[int]) -> str:
     """How the CPUs of the rank are worse than the others', in words; empty: they are not, or not known."""
     numa = evidence.ranks[rank].numa
@@ -174,6 +184,7 @@ def _late_rank(evidence: Evidence, rank: int, chain: tuple[int, ...], involved: 
         name: _longer(evidence, rank, others, measure)
         for name, measure in (
             ("computes", computing_ns),
+            ("busy", _busy_ns),
             ("stands", standing_ns),
             ("loads", lambda _info, step: step.loading_ns),
             ("delays", lambda _info, step: step.delayed_ns),
@@ -189,6 +200,7 @@ def _late_rank(evidence: Evidence, rank: int, chain: tuple[int, ...], involved: 
         late.collectives,
         evidence.exposed_wait_ns,
         middle["computes"],
+        middle["busy"],
         middle["stands"],
         middle["loads"],
         middle["delays"],
@@ -202,30 +214,27 @@ def _cause(
     evidence: Evidence, rank: int, others: Collection[int], longer: dict[str, list[float]]
 ) -> Cause | None:
     enough_ns = EXPLAINS * evidence.exposed_wait_ns
-    computes_ns, stands_ns, loads_ns, delays_ns = (
-        _steadily(longer[name]) for name in ("computes", "stands", "loads", "delays")
+    busy_ns, stands_ns, loads_ns, delays_ns = (
+        _steadily(longer[name]) for name in ("busy", "stands", "loads", "delays")
     )
-    info = evidence.ranks[rank].info
     if loads_ns >= enough_ns:
         return Cause.LOADING
-    # Without a GPU, who computes longer also waits longer for a CPU that others want.
-    slow_ns = computes_ns + (delays_ns if info is not None and info.source == "host" else 0.0)
-    if max(slow_ns, stands_ns) < enough_ns:
+    if max(busy_ns, stands_ns) < enough_ns:
         return None
     collects = longer["collections"]
     if collects and sum(each > 0 for each in collects) >= LATE_SHARE * len(collects):
         return Cause.COLLECTING
     if misplacement(evidence, rank, others):
         return Cause.PLACEMENT
-    if stands_ns > slow_ns:
+    if stands_ns > busy_ns:
         return Cause.DELAYED if delays_ns >= enough_ns else Cause.STANDING
-    if slow_ns > 2 * computes_ns:
+    if busy_ns > 2 * median(longer["computes"]):
         return Cause.DELAYED
     if (share := clock_share(evidence, rank, others)) is not None and share < LOW_CLOCK:
         return Cause.LOW_CLOCK
     if len(longer["computes"]) > 1:
         fifths = quantiles(longer["computes"], n=5)
-        if fifths[3] - fifths[0] > VARIES * computes_ns:
+        if fifths[3] - fifths[0] > VARIES * median(longer["computes"]):
             return Cause.UNEVEN
     return Cause.COMPUTING
 

@@ -31,7 +31,7 @@ def look(evidence: Evidence) -> Iterable[Finding]:
     late = late_ranks(evidence)
     for each in late:
         if each.cause is Cause.COLLECTING:
-            longer_ns = max(each.computes_ns or 0, each.stands_ns or 0)
+            longer_ns = max(each.busy_ns or 0, each.stands_ns or 0)
             yield Finding(
                 title=f"rank {each.rank} collects garbage, {each.collections:.1f} times a step more than "
                 f"{each.than}",

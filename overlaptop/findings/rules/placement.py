@@ -20,7 +20,7 @@ def look(evidence: Evidence) -> Iterable[Finding]:
         numa = evidence.ranks[late.rank].numa
         if late.cause is not Cause.PLACEMENT or numa is None:
             continue
-        longer_ns = max(late.computes_ns or 0, late.stands_ns or 0)
+        longer_ns = max(late.busy_ns or 0, late.stands_ns or 0)
         yield Finding(
             title=misplacement(evidence, late.rank, late.others),
             measured=f"{late.in_words}; between collectives it takes {text.duration(longer_ns)} a step "
