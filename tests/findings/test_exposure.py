@@ -1,0 +1,63 @@
+"""What of each collective is exposed, and that no finding promises more than that."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from overlaptop.findings.exposure import exposure, step_calls
+from overlaptop.findings.find import find
+from overlaptop.timeline.spans import difference, from_pairs, length_ns
+
+from .timelines import MS, Timeline, call, environment, gradients, job, knobs
+
+STEP_MS = 100
+ENDS = (("forward", 0, 20), ("backward", 0, 50), ("backward", 1, 90), ("optimizer", 0, 100))
+PHASES = (("forward", 0, 20), ("backward", 20, 50), ("backward", 50, 90), ("optimizer", 90, 100))
+OF_COMMUNICATION = {
+    "bucket_too_large", "bucket_too_small", "communication_bound", "gathered_again", "late_first_bucket",
+    "one_after_the_other", "one_queue", "prefetch_too_shallow", "reduced_every_micro_step", "timing_events",
+}  # fmt: skip
+OPS = ("allreduce_", "_allgather_base_", "_reduce_scatter_base")
+
+
+@st.composite
+def spans(draw):
+    """Spans of whole ms, in order."""
+    ends = sorted(draw(st.sets(st.integers(0, STEP_MS), max_size=16)))
+    return [*zip(ends[::2], ends[1::2], strict=False)]
+
+
+@st.composite
+def timelines(draw):
+    """The same for all ranks."""
+    made = [
+        call(draw(st.sampled_from(OPS)), *span, draw(st.sampled_from((1, 25)))) for span in draw(spans())
+    ]
+    return Timeline(STEP_MS, tuple(draw(spans())), tuple(made), phases=PHASES)
+
+
+@settings(max_examples=40, deadline=None)
+@given(timelines())
+def test_of_each_collective_that_is_exposed_which_has_no_compute_beside_it(laid):
+    found = step_calls(job(lambda rank, number: laid))
+    compute = from_pairs([(start * MS, end * MS) for start, end in laid.compute])
+    expected = [
+        length_ns(difference(from_pairs([(start, end)]), compute)) for _, start, end, _, _ in laid.calls
+    ]
+    issued = found.issued if found is not None else ()
+    assert [each.exposed_ns for each in issued] == expected
+    for each, (_, start, _, _, _) in zip(issued, laid.calls, strict=True):
+        name, nth = next((name, nth) for name, nth, end in ENDS if start < end * MS)
+        assert (each.phase, each.nth) == (name, nth)
+
+
+@settings(max_examples=40, deadline=None)
+@given(timelines(), st.booleans())
+def test_no_finding_promises_more_than_what_is_exposed(laid, with_ddp):
+    facts = [gradients([25] * 4), knobs(bucket_cap_mb=25)] if with_ddp else [knobs(prefetch_forward=0)]
+    one = environment(CUDA_DEVICE_MAX_CONNECTIONS="1", TORCH_NCCL_ENABLE_TIMING="1" if with_ddp else "0")
+    evidence = job(lambda rank, number: laid, *facts, *one)
+    for each in find(evidence):
+        if each.rule in OF_COMMUNICATION:
+            assert 0 < each.gain_ns <= exposure(evidence).exposed_transfer_ns
