@@ -15,7 +15,7 @@ from statistics import median
 
 from overlaptop.fleet.hang import Blame, Hang, hang_of
 from overlaptop.fleet.snapshot import LinkState, RankView, Snapshot
-from overlaptop.wire.messages import StepTotals
+from overlaptop.wire.messages import RankEnd, StepTotals
 
 NOTICED_NS = 100_000_000
 """A hub may notice a death only so long after it; ranks that fail because of it report that at once. Those
@@ -102,14 +102,19 @@ def trouble_of(snapshot: Snapshot) -> Trouble | None:
 
 def first_failure(ranks: Sequence[RankView]) -> Trouble | None:
     """The rank that ended badly before all others: these lost their peer, or their launcher ended them."""
-    failed = [view.end for view in ranks if view.end is not None and view.end.failed]
+    seen = sum(view.info is not None or view.last is not None for view in ranks)
+    return first_of([view.end for view in ranks if view.end is not None], seen)
+
+
+def first_of(ends: Sequence[RankEnd], seen: int) -> Trouble | None:
+    """As `first_failure`, of the ends of those that have ended of so many ranks."""
+    failed = [end for end in ends if end.failed]
     if not failed:
         return None
     # With SIGTERM a launcher ends those that are left.
     own = [end for end in failed if end.exit_code != -signal.SIGTERM] or failed
     first = min(own, key=lambda end: end.at_ns - (0 if end.clean else NOTICED_NS))
     kind = Kind.FAILED if first.failure else Kind.DIED
-    seen = sum(view.info is not None or view.last is not None for view in ranks)
     alike = len({end.exit_code for end in failed}) == 1 and not any(end.clean for end in failed)
     if len(failed) == seen > 1 and alike:
         kind = Kind.ALL_DIED

@@ -116,6 +116,11 @@ class JobHistory:
             *(of_rank.end for of_rank in ranks if of_rank.end is not None),
         ]
 
+    @property
+    def ends(self) -> list[bytes]:
+        """How each rank ended that has."""
+        return [of_rank.end for of_rank in self._ranks.values() if of_rank.end is not None]
+
     def detail(self, rank: int) -> bytes | None:
         """The newest StepDetail of this rank."""
         of_rank = self._ranks.get(rank)

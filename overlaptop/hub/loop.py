@@ -18,11 +18,13 @@ from overlaptop.hub.commands import CommandBroker, log_line
 from overlaptop.hub.dashboards import MAX_DASHBOARDS, DashboardServer
 from overlaptop.hub.history import FromRank, JobHistory
 from overlaptop.hub.ranks import MAX_RANKS, RankServer
-from overlaptop.wire import commands, endpoints
+from overlaptop.wire import commands, endpoints, last_end
+from overlaptop.wire.codec import decode
 from overlaptop.wire.commands import Command, CommandReport
 from overlaptop.wire.devices import DeviceSample
 from overlaptop.wire.endpoints import JobRecord
 from overlaptop.wire.knobs import Search
+from overlaptop.wire.last_end import LastEnd
 from overlaptop.wire.messages import HubStatus, RankEnd, RankInfo, StepDetail, StepTotals, Welcome
 from overlaptop.wire.processes import is_alive, process_start_time
 from overlaptop.wire.protocol import PROTOCOL_VERSION
@@ -274,6 +276,10 @@ class Hub:
         self._dashboards.publish_status()
         self._dashboards.flush()
         with suppress(OSError):
+            if self._job_ended:
+                ends = tuple(end for end in map(decode, self._history.ends) if isinstance(end, RankEnd))
+                ended = LastEnd(self._options.script, time.time_ns(), len(ends), ends)
+                last_end.write(ended)
             if self._owns_folder():
                 endpoints.remove_job_files(self._folder)
         self._ranks.close()

@@ -16,6 +16,9 @@ import pytest
 import zmq
 from msgspec.structs import replace
 
+from overlaptop.console import CommandError
+from overlaptop.console.jobs import join
+from overlaptop.wire import last_end
 from overlaptop.wire.codec import encode, frame
 from overlaptop.wire.endpoints import clean_stale, job_dir, list_jobs, read_job
 from overlaptop.wire.hub_connection import LocalHubConnection
@@ -184,6 +187,18 @@ def test_the_end_of_a_rank_is_followed_by_its_exit_code(
     end = viewer.receive(RankEnd, lambda end: end.exit_code is not None)
     assert (end.clean, end.exit_code, end.failed) == (clean, exit_code, True)
     process.wait()
+
+
+def test_how_the_last_job_ended_is_still_known_when_its_hub_has_gone(hubs, make_rank):
+    record = hubs.start("--linger-s", "0")
+    rank = make_rank(0).greet()
+    end = RankEnd(0, 7, True, "ValueError: boom", 1)
+    rank.send(end)
+    eventually(lambda: is_gone(record.hub_pid))
+    known = last_end.read()
+    assert (known.ends, known.ranks, known.script) == ((end,), 1, record.script)
+    with pytest.raises(CommandError, match=r" ago: rank 0 failed: ValueError: boom$"):
+        join(None)
 
 
 def test_a_rank_that_comes_back_takes_the_place_of_its_old_connection(hubs, make_rank, make_viewer):
