@@ -9,6 +9,7 @@ Runs that mark their steps themselves come last: from the first such mark on, op
 
 from __future__ import annotations
 
+import gc
 import importlib
 import shlex
 import sys
@@ -28,6 +29,7 @@ def main() -> None:
         planned.append((name, *job.parse(workload, [*options, "--steps", steps])))
     with job.process_group(planned[0][2]):
         for name, parsed, place in planned:
+            gc.collect()  # of the run before
             DECLARED._declared.clear()  # a run may declare a knob with another default
             importlib.import_module(f"overlaptop.workloads.{name}").run(parsed, place)
 

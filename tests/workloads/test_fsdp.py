@@ -20,6 +20,7 @@ BACKWARD = {
 }
 DEPTHS = [(0, 0), (1, 0), (2, 1), (0, 2), (9, 9), (2, 2), (0, 0)]
 # With a limit of as many blocks whose weights are there at a time.
+ONE_AT_A_TIME = ("+r wait +0 0 wait +1 1 wait +2 2 wait +3 3", "wait +3 3 wait +2 2 wait +1 1 wait +0 0")
 LIMITED = {(2, 2, 2): (FORWARD[1], BACKWARD[1]), (2, 2, 1): (FORWARD[0], "+3 3 +2 2 +1 1 +0 0")}
 
 # One job, in which the depth changes from step to step. Weights and batch do not, so that nothing but the
@@ -59,6 +60,10 @@ with gpt.arithmetic(options), job.process_group(place):
     tokens = gpt.Batches(options, place).next()
     told = []
     for depths in json.loads(sys.argv[2]):
+        if not depths:  # from here on, as on a GPU
+            torch.cuda.synchronize = mark("compute wait")
+            fsdp.GatherLimit(model, 1)
+            depths = 0, 0, 1
         fsdp.set_prefetch(model, *depths)
         with profile(activities=[ProfilerActivity.CPU]) as forward_pass:
             loss = model(tokens)
@@ -85,13 +90,14 @@ def told_by_two_ranks(run_warm, folder, depths, *options):
 
 @pytest.fixture(scope="module")
 def told(run_warm, tmp_path_factory):
-    return told_by_two_ranks(run_warm, tmp_path_factory.mktemp("fsdp"), [*LIMITED, *DEPTHS])
+    return told_by_two_ranks(run_warm, tmp_path_factory.mktemp("fsdp"), [*LIMITED, *DEPTHS, ()])
 
 
 def test_gathers_are_asked_for_as_far_ahead_as_the_depth_says_from_the_next_step_on(told):
     expected = [
         *LIMITED.values(),
         *((FORWARD[forward], BACKWARD[backward]) for forward, backward in DEPTHS),
+        ONE_AT_A_TIME,
     ]
     for rank in told:
         assert [(forward, backward) for forward, backward, _, _ in rank] == expected

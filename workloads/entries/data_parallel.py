@@ -57,8 +57,8 @@ FSDP = bundled(
     "Train a small GPT under FSDP2 (ZeRO-3). Without options FSDP2 gathers as it does by itself; "
     "prefetching gathers earlier; --limit-gathers 1 has no overlap.",
     "gathers move to the left of the block that needs them as the prefetch gets deeper, and exposed time "
-    "falls. --limit-gathers 1: communication and compute take turns; 2: nearly the speed of no limit, in "
-    "the memory of two blocks. --no-reshard-after-forward: no gathers below backward.",
+    "falls. --limit-gathers 1: communication and compute take turns; 2: a block's gather begins below the "
+    "block before. --no-reshard-after-forward: no gathers below backward.",
     Option(
         "--prefetch-forward", "blocks whose weights are gathered ahead in forward; 0: as FSDP2 does by "
         "itself, none ahead", count, "N", default=0,
