@@ -9,7 +9,7 @@ _BUCKETS = Option("--bucket-cap-mb", "bucket size in MiB", positive_float, "MB",
 
 DDP = bundled(
     "ddp",
-    "a transformer under DDP: gradients reduced in buckets, one by one, or after backward",
+    "a transformer under DDP: gradients in buckets, one by one, or after backward",
     "Train a small GPT, whose gradients are averaged over the ranks. bucketed: DDP does it, in buckets, "
     "while backward runs. The others are written out: bucketed-hooks does what DDP does; per-parameter "
     "reduces each gradient by itself as soon as it is there; after-backward has no overlap.",
@@ -30,7 +30,7 @@ DDP = bundled(
 )  # fmt: skip
 ZERO = bundled(
     "zero",
-    "a transformer under ZeRO-1/2, written out: gradients scattered, weights gathered, shares optimized",
+    "a transformer under ZeRO-1/2, written out: sharded gradients and optimizer",
     "Train a small GPT of which each rank optimizes a share. overlapped: gradients are reduce-scattered in "
     "buckets while backward runs, each share is optimized as it arrives, and weights are gathered beside "
     "the next forward. sequential: one after the other, no overlap. gloo has no reduce-scatter: an "
@@ -53,7 +53,7 @@ ZERO = bundled(
 )  # fmt: skip
 FSDP = bundled(
     "fsdp",
-    "a transformer under FSDP2: weights gathered as each block needs them, or ahead",
+    "a transformer under FSDP2: weights gathered when a block needs them, or ahead",
     "Train a small GPT under FSDP2 (ZeRO-3). Without options FSDP2 gathers as it does by itself; "
     "prefetching gathers earlier; --limit-gathers 1 has no overlap.",
     "gathers move to the left of the block that needs them as the prefetch gets deeper, and exposed time "

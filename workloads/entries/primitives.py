@@ -36,7 +36,7 @@ ALLREDUCE_MATMUL = bundled(
 )  # fmt: skip
 DOUBLE_BUFFER = bundled(
     "double_buffer",
-    "two batches and two sets of gradients: one is loaded, copied or reduced while the other is used",
+    "batches and gradients twice: one is copied or reduced while the other is used",
     "Train a stack of linear layers on batches that take a while to load. double-buffered: the next batch "
     "is loaded and copied, and the last gradients are reduced, while this step computes; slow-loader: the "
     "same, but each batch is loaded when it is needed; sequential: one after the other, no overlap. "
@@ -57,7 +57,7 @@ DOUBLE_BUFFER = bundled(
 )  # fmt: skip
 SMALL_MESSAGES = bundled(
     "small_messages",
-    "many small all-reduces: separate, coalesced or flat, and four ways to wait for them",
+    "many small all-reduces: separate, coalesced or flat; four ways to wait",
     "Reduce many small tensors beside matrix products. separate: each by itself; coalesced: as one "
     "operation of the backend; flat: copied into one tensor. They are waited for at once (no overlap), "
     "late (one behind each product), together, or by polling.",
