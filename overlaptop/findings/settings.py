@@ -24,11 +24,16 @@ def uses_fsdp2(evidence: Evidence) -> bool:
 
 
 def ranks_with(evidence: Evidence, variable: str, *values: str) -> tuple[int, ...]:
-    """The ranks that have this environment variable set to one of these values, in lower case."""
+    """The ranks on GPUs that have this environment variable set to one of these values, in lower case. On
+    CPUs neither CUDA's nor NCCL's mean anything.
+    """
     return tuple(
         rank
         for rank, view in sorted(evidence.ranks.items())
-        if view.environment is not None and view.environment.value(variable).lower() in values
+        if view.environment is not None
+        and view.info is not None
+        and view.info.device not in ("", "cpu")
+        and view.environment.value(variable).lower() in values
     )
 
 

@@ -83,12 +83,12 @@ def test_pcie_that_is_turned_down_under_load_is_named_where_collectives_go_over_
 
 def test_peer_to_peer_that_is_off_is_told_where_transferring_is_exposed():
     off = environment(NCCL_P2P_DISABLE="1")
-    found = the(job(exposed, device(0), device(1), *off), "peer_to_peer_off")
+    found = the(job(exposed, *off), "peer_to_peer_off")
     assert (found.ranks, found.advice.startswith("unset NCCL_P2P_DISABLE")) == ((0, 1), True)
-    assert find(job(hidden, device(0), device(1), *off)) == ()
-    on = environment(NCCL_P2P_DISABLE="0")
-    for facts in ((device(0), device(1), *on), off):  # these have no GPU
-        assert ("peer_to_peer_off", (0, 1)) not in rules(job(exposed, *facts))
+    assert find(job(hidden, *off)) == ()
+    on_cpus = job(exposed, *off, infos=lambda rank: {"device": "cpu"})
+    for evidence in (on_cpus, job(exposed, *environment(NCCL_P2P_DISABLE="0"))):
+        assert ("peer_to_peer_off", (0, 1)) not in rules(evidence)
 
 
 def test_a_group_slower_than_its_like_has_a_slow_link():

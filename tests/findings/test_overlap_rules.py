@@ -88,6 +88,8 @@ def test_timing_events_on_one_connection_are_named_where_both_are_set():
     found = only(job(apart, *TIMED))
     assert (found.rule, found.ranks) == ("timing_events", (0, 1))
     assert only(job(apart, *ONE_CONNECTION)).rule == "one_after_the_other"
+    on_cpus = job(apart, *TIMED, infos=lambda rank: {"device": "cpu"})
+    assert only(on_cpus).rule == "one_after_the_other"
 
 
 def test_one_hardware_queue_is_named_under_fsdp2():

@@ -24,8 +24,7 @@ def look(evidence: Evidence) -> Iterable[Finding]:
         return
     for variable, instead in INSTEAD.items():
         ranks = ranks_with(evidence, variable, "1")
-        devices = (evidence.ranks[rank].device for rank in ranks)
-        if len(ranks) < 2 or not all(device is not None and device.gpu_uuid for device in devices):
+        if len(ranks) < 2:
             continue
         yield Finding(
             title=f"{variable}=1 sends what goes between GPUs through {instead}",
