@@ -3,7 +3,7 @@
 from msgspec.structs import replace
 
 from overlaptop.timeline.arrivals import match
-from overlaptop.tui.timelines.aligned import aligned, neighbour, under
+from overlaptop.tui.timelines.aligned import Cursor, aligned, neighbour, under
 from tests.fleet.builders import MS, detail
 
 from .fakes import SIZES, fills, line_of, opened, shown
@@ -31,13 +31,16 @@ def test_ranks_share_one_axis_and_each_moment_of_a_step_is_one_part():
 
 def test_what_is_under_the_cursor_is_told_lane_by_lane():
     step = aligned({1: late_by(1, 0)}, match({}))
-    found = under(step, 1, 41 * MS, 41 * MS, 42 * MS)
+    found = under(step, 1, Cursor(41 * MS, 41 * MS, 42 * MS))
     assert [(each.lane, each.start_ns // MS, each.end_ns // MS) for each in found] == [
         *(("backward", 20, 60), ("comm", 35, 45), ("stall", 40, 50)),
     ]
     # Of a cell with several in it first what is at the cursor itself.
-    wide = under(step, 1, 36 * MS, 0, 80 * MS)
-    assert [each.call for each in wide if each.lane == "comm"] == [1, 0]
+    for cursor, calls in (
+        (Cursor(36 * MS, 0, 80 * MS), [1, 0]),
+        (Cursor(36 * MS, 0, 80 * MS, 0), [0, 1]),
+    ):
+        assert [each.call for each in under(step, 1, cursor) if each.lane == "comm"] == calls
     assert [
         neighbour(step, 1, at * MS, way) for at, way in ((0, 1), (20, 1), (35, 1), (35, -1), (20, -1))
     ] == [

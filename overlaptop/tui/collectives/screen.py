@@ -70,5 +70,13 @@ class CollectivesScreen(DashboardScreen):
 
     async def action_open(self) -> None:
         """The one that is selected, of several the one with most exposed time, on the timelines."""
-        if (row := self._table.selected) is not None:
-            await self.app.push_screen(TimelinesScreen(self.dashboard, self._table.costliest(row)))
+        if (row := self._table.selected) is None:
+            return
+        state, wanted = self.state, self._table.costliest(row)
+        ranks = [part.rank for part in wanted.parts]
+        if state.chosen is None or state.chosen.rank not in ranks:
+            state.rank = ranks[0] if wanted.late_rank is None else wanted.late_rank
+            self.dashboard.watch()
+        if (lanes := state.lanes) is not None and wanted in lanes.matched:
+            state.choose_collective(lanes.matched.index(wanted))
+        await self.app.push_screen(TimelinesScreen(self.dashboard, fits=True))

@@ -50,7 +50,7 @@ _COLUMNS = (
     Column("waiting", 8),
     Column("transfer", 9, shown_from=86),
     Column("hidden", 8, shown_from=108),
-    Column("exposed", 8),
+    Column("exposed", 9),
     Column("GB/s", 6),
     Column("of peak", 7, shown_from=117),
     Column("late rank", 9),

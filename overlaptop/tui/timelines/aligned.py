@@ -34,6 +34,16 @@ class AlignedStep:
         return self.lanes[rank].detail.start_ns - self.begins_ns
 
 
+class Cursor(NamedTuple):
+    """A place of the axis, in ns, and the cell in which it is drawn."""
+
+    at_ns: int
+    left_ns: float
+    right_ns: float
+    call: int | None = None
+    """Index of the chosen collective in the rank's step."""
+
+
 class Under(NamedTuple):
     """What lies in a stretch of the axis, in one lane of a rank; bounds in ns on the axis."""
 
@@ -53,18 +63,20 @@ def aligned(details: Mapping[int, StepDetail], collectives: Sequence[Collective]
     return AlignedStep(begins_ns, max(1, ends_ns - begins_ns), lanes, parts)
 
 
-def under(step: AlignedStep, rank: int, at_ns: int, start_ns: float, end_ns: float) -> list[Under]:
-    """What a rank did in ``[start_ns, end_ns)`` of the axis: its phase, its collectives, and of each other
-    lane one span. First, or that one, is what it did at ``at_ns``; else what takes most of the stretch.
+def under(step: AlignedStep, rank: int, cursor: Cursor) -> list[Under]:
+    """What a rank did in the cursor's cell: its phase, its collectives, and of each other lane one span.
+    First, or that one, is what is chosen, what lies under the cursor itself, what takes most of the cell.
     """
     lanes, offset_ns = step.lanes[rank], step.offset_ns(rank)
 
     def met(found: Iterable[Under]) -> list[Under]:
-        in_it = [each for each in found if each.end_ns > start_ns and each.start_ns < end_ns]
+        left_ns, right_ns = cursor.left_ns, cursor.right_ns
+        in_it = [each for each in found if each.end_ns > left_ns and each.start_ns < right_ns]
 
-        def weight(each: Under) -> tuple[bool, float]:
-            overlap_ns = min(each.end_ns, end_ns) - max(each.start_ns, start_ns)
-            return each.start_ns <= at_ns < each.end_ns, overlap_ns
+        def weight(each: Under) -> tuple[bool, bool, float]:
+            overlap_ns = min(each.end_ns, right_ns) - max(each.start_ns, left_ns)
+            chosen = each.call is not None and each.call == cursor.call
+            return chosen, each.start_ns <= cursor.at_ns < each.end_ns, overlap_ns
 
         return sorted(in_it, key=weight, reverse=True)
 

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from dataclasses import replace
 
 from overlaptop.text import Unit, byte_count, duration, percent, rate
 from overlaptop.tui.draw.segments import Item, Segment, StyledLine, bold, dim, fit
 from overlaptop.tui.timeline.lanes import Lanes, hidden_share
 from overlaptop.tui.timeline.timeline import lane_label, op_name
-from overlaptop.tui.timelines.aligned import AlignedStep, Under
+from overlaptop.tui.timelines.aligned import AlignedStep, Cursor, under
 
-_WIDE = 100
+_WIDE = 120
 """Narrower screens have what a collective cost on a line of its own."""
 
 
-def read_out(
-    step: AlignedStep, rank: int, cursor_ns: int, found: Sequence[Under], width: int, rows: int
-) -> list[StyledLine]:
-    """Exactly ``rows`` lines about what was ``found`` under the cursor on that rank."""
-    unit = Unit.for_scale(step.length_ns)
-    at = bold(f"{unit.text(cursor_ns)} {unit.name}")
+def read_out(step: AlignedStep, rank: int, cursor: Cursor, width: int, rows: int) -> list[StyledLine]:
+    """Exactly ``rows`` lines about what is under the cursor on that rank."""
+    unit = _unit(step.length_ns, cursor.right_ns - cursor.left_ns)
+    at = bold(f"{unit.text(cursor.at_ns)} {unit.name}")
     lines: list[StyledLine] = [(bold(f" rank {rank}"), dim("  at "), at)]
+    found = under(step, rank, cursor)
+    if not found:
+        lines.append((dim(" nothing of its step is known here"),))
     for each in found:
         bounds = f"{unit.text(each.start_ns)} – {unit.text(each.end_ns)} {unit.name}"
         items = [Item((lane_label(each.lane), Segment(bounds)))]
@@ -39,6 +41,13 @@ def read_out(
     if len(lines) > rows:
         lines[rows - 1 :] = [(dim("  … and more under the cursor"),)]
     return [*lines, *[()] * (rows - len(lines))]
+
+
+def _unit(longest_ns: int, cell_ns: float) -> Unit:
+    """With digits enough to tell neighbouring cells apart."""
+    unit = Unit.for_scale(longest_ns)
+    digits = math.ceil(math.log10(unit.size_ns / max(1.0, cell_ns)))
+    return replace(unit, decimals=max(unit.decimals, digits))
 
 
 def _cost(lanes: Lanes, index: int) -> list[Item]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from overlaptop.tui.dashboard import Dashboard
 from overlaptop.tui.help.glossary import TIMELINES
@@ -13,9 +13,6 @@ from overlaptop.tui.timeline.viewport import WHOLE_STEP
 from overlaptop.tui.timelines.view import Timelines
 from overlaptop.tui.widgets.job_header import JobHeader
 from overlaptop.tui.widgets.key_bar import HELP_HINT, PAST_HINT, PAUSE_HINT, QUIT_HINT, STEP_HINT, KeyBar
-
-if TYPE_CHECKING:
-    from overlaptop.timeline.arrivals import Collective
 
 HINTS = (
     ("esc", "back", "screen.back", "back"),
@@ -40,16 +37,16 @@ class TimelinesScreen(DashboardScreen):
     title_in_help = TIMELINES
     BINDINGS: ClassVar = bindings(TIMELINES_KEYS)
 
-    def __init__(self, dashboard: Dashboard, shown: Collective | None = None) -> None:
-        """``shown``: zoom to this collective of the step."""
+    def __init__(self, dashboard: Dashboard, *, fits: bool = False) -> None:
+        """``fits``: zoom to the chosen collective."""
         super().__init__(dashboard)
         self._header, self._timelines = JobHeader(dashboard), Timelines(dashboard)
         self._legend, self._keys = Legend(dashboard), KeyBar(dashboard, HINTS)
-        self._shown = shown
+        self._fits = fits
 
     def on_mount(self) -> None:
-        if self._shown is not None:
-            self._timelines.show_matched(self._shown)
+        if self._fits and (index := self.state.collective) is not None:
+            self._timelines.show_collective(index, fits=True)
 
     def heights(self, width: int, height: int) -> Heights:  # noqa: ARG002
         """All for the rows and what is below them."""

@@ -4,8 +4,6 @@ the cursor.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from textual import events
 
 from overlaptop.report.headline import why_not_split
@@ -28,15 +26,12 @@ from overlaptop.tui.draw.table import scrolled
 from overlaptop.tui.state import step_name
 from overlaptop.tui.timeline.timeline import LABEL, ZOOM_FACTOR, LaneRows, lane_label
 from overlaptop.tui.timeline.viewport import WHOLE_STEP, Viewport
-from overlaptop.tui.timelines.aligned import AlignedStep, Under, aligned, neighbour, span_of, under
+from overlaptop.tui.timelines.aligned import AlignedStep, Cursor, aligned, neighbour, span_of, under
 from overlaptop.tui.timelines.read_out import read_out
 from overlaptop.tui.view import JobView
 
-if TYPE_CHECKING:
-    from overlaptop.timeline.arrivals import Collective
-
-_READ_OUT = 6
-"""Lines: they stay where they are, whatever is under the cursor."""
+_READ_OUT, _TALL_READ_OUT, _TALL = 6, 10, 36
+"""Lines of what is under the cursor, always as many: nothing moves with it. More on a tall screen."""
 _LANES = 6
 
 
@@ -100,21 +95,13 @@ class Timelines(JobView):
         if fits:
             self.viewport = Viewport.around(start_ns / step.length_ns, end_ns / step.length_ns)
 
-    def show_matched(self, wanted: Collective) -> None:
-        """Zoom to a collective of the step, on the chosen rank if that takes part, else on the late one."""
-        ranks = [part.rank for part in wanted.parts]
-        if self.rank not in ranks:
-            self.state.rank = ranks[0] if wanted.late_rank is None else wanted.late_rank
-            self.dashboard.watch()
-        step, rank = self.step, self.rank
-        if step is not None and rank is not None and wanted in (matched := step.lanes[rank].matched):
-            self.show_collective(matched.index(wanted), fits=True)
-
     def fit_collective(self) -> None:
         """Zoom to the collective under the cursor."""
-        found = [each.call for each in self._under() if each.call is not None]
-        if found:
-            self.show_collective(found[0], fits=True)
+        step, rank = self.step, self.rank
+        if step is not None and rank is not None:
+            found = under(step, rank, self._cursor(step))
+            if calls := [each.call for each in found if each.call is not None]:
+                self.show_collective(calls[0], fits=True)
 
     def zoom(self, direction: int) -> None:
         """In or out, around the cursor."""
@@ -129,7 +116,7 @@ class Timelines(JobView):
             return [titled("Timelines"), (), *paragraph(f"no timeline to show: {why}", width, TEXT)]
         ranks = [view.rank for view in state.rows]
         at = ranks.index(state.chosen.rank) if state.chosen is not None else 0
-        below = min(_READ_OUT, max(0, height - 3))
+        below = min(_TALL_READ_OUT if height >= _TALL else _READ_OUT, max(0, height - 3))
         rest = height - 2 - below
         lanes = _LANES + 1 if rank is not None and rest >= len(ranks) + _LANES + 1 else 0
         rest -= lanes
@@ -153,7 +140,7 @@ class Timelines(JobView):
         lines += [()] * min(1, height - below - len(lines))
         if rank is None:
             return [*lines, (dim(" the chosen rank's timeline of this step is not here"),)]
-        return [*lines, *read_out(step, rank, self._cursor_ns, self._under(), width, below)]
+        return [*lines, *read_out(step, rank, self._cursor(step), width, below)]
 
     async def on_click(self, event: events.Click) -> None:
         """Put the cursor there."""
@@ -201,15 +188,10 @@ class Timelines(JobView):
             if self.viewport.zoom > 1:
                 self.viewport = self.viewport.over(start_ns / step.length_ns, end_ns / step.length_ns)
 
-    def _under(self) -> list[Under]:
-        """What the chosen rank did in the cursor's cell."""
-        step, rank = self.step, self.rank
-        if step is None or rank is None:
-            return []
-        # Not at the cursor's place alone: what is drawn in its cell is meant.
+    def _cursor(self, step: AlignedStep) -> Cursor:
         start_ns, cell_ns = self._bounds_ns(step)[0], self._cell_ns(step)
         left_ns = start_ns + (self._cursor_ns - start_ns) // cell_ns * cell_ns
-        return under(step, rank, self._cursor_ns, left_ns, left_ns + cell_ns)
+        return Cursor(self._cursor_ns, left_ns, left_ns + cell_ns, self.state.collective)
 
     def _title(self, step: AlignedStep, width: int) -> StyledLine:
         detail = next(iter(step.lanes.values())).detail
