@@ -105,6 +105,15 @@ SERIES = (
             Run("--mode zero-bubble"),
         ),
     ),
+    Series(
+        "expert_parallel",
+        (
+            Run("--mode sync"),
+            Run("--mode overlapped"),
+            Run("--mode sync --skew 1"),
+            Run("--mode overlapped --skew 1"),
+        ),
+    ),
     Series("allreduce_matmul", (Run("--mode sequential"), Run("--mode async"), Run("--mode host-staged"))),
     Series(
         "double_buffer",

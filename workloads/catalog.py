@@ -6,7 +6,7 @@ from pathlib import Path
 
 from overlaptop.workloads.entries.data_parallel import DDP, FSDP, ZERO
 from overlaptop.workloads.entries.faults import FAULTS
-from overlaptop.workloads.entries.model_parallel import PIPELINE, TENSOR_PARALLEL
+from overlaptop.workloads.entries.model_parallel import EXPERT_PARALLEL, PIPELINE, TENSOR_PARALLEL
 from overlaptop.workloads.entries.primitives import ALLREDUCE_MATMUL, DOUBLE_BUFFER, SMALL_MESSAGES
 from overlaptop.workloads.entries.workload import Workload
 
@@ -14,6 +14,7 @@ __all__ = [
     "ALLREDUCE_MATMUL",
     "DDP",
     "DOUBLE_BUFFER",
+    "EXPERT_PARALLEL",
     "FAULTS",
     "FSDP",
     "PIPELINE",
@@ -31,6 +32,7 @@ WORKLOADS: tuple[Workload, ...] = (
     ZERO,
     TENSOR_PARALLEL,
     PIPELINE,
+    EXPERT_PARALLEL,
     ALLREDUCE_MATMUL,
     DOUBLE_BUFFER,
     SMALL_MESSAGES,

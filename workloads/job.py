@@ -130,6 +130,12 @@ def main(workload: Workload, run: Callable[[argparse.Namespace, Place], None]) -
         run(options, place)
 
 
+def apply(function: type[torch.autograd.Function], *arguments: object) -> torch.Tensor:
+    """What ``function.apply`` gives, with the type that torch forgot to declare."""
+    result: torch.Tensor = function.apply(*arguments)
+    return result
+
+
 def step_numbers(
     options: argparse.Namespace, place: Place, batches: Callable[[], int] = lambda: 1
 ) -> Iterator[int]:

@@ -56,12 +56,20 @@ def _whole_number(text: str, least: int, what: str) -> int:
 
 def positive_float(text: str) -> float:
     """An option's value: a finite number above 0."""
+    value = non_negative_float(text, "a positive number")
+    if not value:
+        raise argparse.ArgumentTypeError(f"must be a positive number, not {text!r}")
+    return value
+
+
+def non_negative_float(text: str, what: str = "a number, 0 or more") -> float:
+    """An option's value: a finite number, 0 or above."""
     try:
         value = float(text)
     except ValueError:
         value = math.nan
-    if not (math.isfinite(value) and value > 0):
-        raise argparse.ArgumentTypeError(f"must be a positive number, not {text!r}")
+    if not (math.isfinite(value) and value >= 0):
+        raise argparse.ArgumentTypeError(f"must be {what}, not {text!r}")
     return value
 
 

@@ -95,11 +95,6 @@ class Down(torch.autograd.Function):
         return of_full, full.t() @ gathered, None, None
 
 
-def _apply(function: type[torch.autograd.Function], *arguments: object) -> Tensor:
-    result: Tensor = function.apply(*arguments)
-    return result
-
-
 class Half:
     """Some of the tokens on their way through the layers."""
 
@@ -117,11 +112,11 @@ class Half:
 
     def up(self, layer: Layer) -> None:
         """The first product."""
-        self._hidden = functional.gelu(_apply(Up, self._input, layer.up, self._way, self._gathering))
+        self._hidden = functional.gelu(job.apply(Up, self._input, layer.up, self._way, self._gathering))
 
     def down(self, layer: Layer) -> None:
         """The second one."""
-        self._sum = _apply(Down, self._hidden, layer.down, self._way, self)
+        self._sum = job.apply(Down, self._hidden, layer.down, self._way, self)
 
     def collect(self) -> None:
         """Add what the layer made of the tokens."""

@@ -60,3 +60,43 @@ def pipeline(options, steps):
             for parameter in model.parameters():
                 parameter -= workload.LEARNING_RATE * parameter.grad
     return losses
+
+
+def expert_parallel(options, steps, ranks):
+    """Rank 0's losses, with all experts in one place."""
+    from overlaptop.workloads import expert_parallel as workload
+    from overlaptop.workloads import job
+
+    places = [job.Place(rank, ranks, torch.device("cpu")) for rank in range(ranks)]
+    layers = [
+        [workload.Layer(options, place, number) for place in places] for number in range(options.layers)
+    ]
+    randoms = [torch.Generator().manual_seed(options.seed * ranks + rank) for rank in range(ranks)]
+    rows = [torch.randn(options.tokens, options.width, generator=random) for random in randoms]
+    drawn = workload.chances(ranks, options.skew)
+    losses = []
+    for _ in range(steps):
+        of_ranks = []
+        for random, tokens in zip(randoms, rows, strict=True):
+            for of_rank in layers:
+                experts = drawn.multinomial(options.tokens, replacement=True, generator=random)
+                normed = functional.layer_norm(tokens, tokens.shape[-1:])
+                shared = of_rank[0].shared
+                tokens = tokens + functional.gelu(normed @ shared.up) @ shared.down
+                for number, layer in enumerate(of_rank):
+                    made = functional.gelu(normed @ layer.own.up) @ layer.own.down
+                    tokens = tokens + made * (experts == number)[:, None]
+            of_ranks.append(tokens.square().mean())
+        losses.append(of_ranks[0].item())
+        parameters = [
+            each
+            for of_rank in layers
+            for layer in (of_rank[0].shared, *(layer.own for layer in of_rank))
+            for each in layer.parameters()
+        ]
+        gradients = torch.autograd.grad(sum(of_ranks) / ranks, parameters, allow_unused=True)
+        with torch.no_grad():
+            for parameter, gradient in zip(parameters, gradients, strict=True):
+                if gradient is not None:
+                    parameter -= workload.LEARNING_RATE * gradient
+    return losses

@@ -29,6 +29,7 @@ DOUBLE = "--layers 2 --width 32 --batch 8 --loader-ms 1"
 SMALL = "--messages 5 --kb 1 --matrix 16"
 TENSOR = "--layers 2 --width 16 --tokens 16 --requests 8"
 PIPELINE = "--layers 8 --width 8 --batch 8 --microbatches 4"
+EXPERTS = "--layers 2 --width 16 --tokens 16"
 PARAMETERS, BUCKETS, DDP_BUCKETS = 29, 9, 8
 """Of that GPT; DDP's own once it has made them anew, in its second step."""
 
@@ -91,6 +92,10 @@ MODES = [
     ),
     Mode(f"pipeline --mode interleaved {PIPELINE}", "pipeline", 12 + 12 + 1),
     Mode(f"pipeline --mode zero-bubble {PIPELINE}", "pipeline", 12 + 12 + 1),
+    # In each of two layers counts, there and back; in backward the same way, but not to the tokens that the
+    # first one began with; four gradients.
+    Mode(f"expert_parallel --mode sync {EXPERTS}", "experts", 2 * 3 + 3 + 4),
+    Mode(f"expert_parallel --mode overlapped --skew 2.5 {EXPERTS}", "experts", 2 * 3 + 3 + 4),
 ]
 
 
@@ -233,6 +238,7 @@ REFERENCES = {
 OF_OPTIONS = {
     "tensor": lambda options: model_references.tensor_parallel(options, STEPS, RANKS),
     "pipeline": lambda options: model_references.pipeline(options, STEPS),
+    "experts": lambda options: model_references.expert_parallel(options, STEPS, RANKS),
 }
 EXACT = ("gpt", "accumulated", "delayed")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from overlaptop.workloads.entries.workload import bundled, common
-from overlaptop.workloads.options import Option, positive_int
+from overlaptop.workloads.options import Option, non_negative_float, positive_int
 
 TENSOR_PARALLEL = bundled(
     "tensor_parallel",
@@ -50,5 +50,25 @@ PIPELINE = bundled(
     Option("--layers", "of the whole model", positive_int, "N", on_gpu=64, on_shared=16, on_cpu=16),
     Option("--width", "of each", positive_int, "N", on_gpu=4096, on_shared=1024, on_cpu=256),
     Option("--batch", "rows a step", positive_int, "N", on_gpu=16384, on_shared=8192, on_cpu=1024),
+    *common("--losses"),
+)  # fmt: skip
+EXPERT_PARALLEL = bundled(
+    "expert_parallel",
+    "a mixture of experts: tokens to their expert's rank and back, beside the shared expert or not",
+    "Train layers with an expert on each rank, to which tokens travel by all-to-all, and one that all "
+    "ranks share. sync: each all-to-all is waited for at once, no overlap; overlapped: the shared expert's "
+    "products run beside them.",
+    "sync: four all-to-alls a layer, all exposed. overlapped: the shared expert's products above them. "
+    "With --skew the first ranks' experts get more rows: they compute longer, come late, and the others "
+    "wait. The short all-to-alls carry counts only; the CPU waits for each, so a GPU has gaps behind them.",
+    Option(
+        "--mode", "whether the shared expert runs beside the transfers", choices=("sync", "overlapped"),
+        default="overlapped",
+    ),
+    Option("--skew", "of the router: 0 draws all experts alike", non_negative_float, "S", default=0.0),
+    # 0.4 billion parameters on a GPU and 0.5 GB a step each way; on two laptop cores a step of 0.1 s.
+    Option("--layers", "with an expert a rank each", positive_int, "N", on_gpu=8, on_shared=4, on_cpu=4),
+    Option("--width", "of a token", positive_int, "N", on_gpu=4096, on_shared=1024, on_cpu=256),
+    Option("--tokens", "a rank and step", positive_int, "N", on_gpu=8192, on_shared=1024, on_cpu=512),
     *common("--losses"),
 )  # fmt: skip

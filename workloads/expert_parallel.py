@@ -1,0 +1,177 @@
+"""A mixture of experts, one on each rank: tokens travel to their expert and back by all-to-all.
+
+    torchrun --nproc-per-node=2 -m overlaptop.agent workloads/expert_parallel.py --mode overlapped
+
+In each layer a router gives every token an expert. The token goes to that expert's rank, through the
+expert's two products, and back; besides, all tokens go through an expert that every rank has (the shared
+one, as in DeepSeek-V3). With ``--mode sync`` each all-to-all is waited for at once; with ``overlapped`` the
+shared expert's first product runs beside the way there, its second one beside the way back, and backward
+does the same. The router draws at random: with ``--skew 0`` each expert alike often, with more the first
+ones more often (in proportion to ``1 / number**skew``), so that some ranks get more rows, and the others
+wait for them.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn import functional
+
+from overlaptop.agent import step as mark_step
+from overlaptop.workloads import catalog, job
+
+LEARNING_RATE = 0.02
+
+
+class Transfer:
+    """Rows on their way to other ranks, and their gradients on the way back.
+
+    Args:
+        sent: how many rows go to each rank.
+        received: how many come from each.
+        overlaps: waits for them where they are used, not where they are sent.
+    """
+
+    def __init__(self, sent: list[int], received: list[int], *, overlaps: bool) -> None:
+        self._sent, self._received, self._overlaps = sent, received, overlaps
+        self._work: dist.Work | None = None
+        self._rows = torch.empty(0)
+
+    def start(self, rows: Tensor, *, back: bool = False) -> Tensor:
+        """Send them; what is returned is filled when `finish` has returned."""
+        there, here = (self._received, self._sent) if back else (self._sent, self._received)
+        self._rows = rows.new_empty(sum(here), rows.shape[1])
+        work = dist.all_to_all_single(self._rows, rows.contiguous(), here, there, async_op=self._overlaps)
+        self._work = work
+        return self._rows
+
+    def finish(self) -> Tensor:
+        """The rows that have come."""
+        if self._work is not None:
+            self._work.wait()
+        rows, self._work, self._rows = self._rows, None, torch.empty(0)
+        return rows
+
+
+class Start(torch.autograd.Function):
+    """Send rows. Backward waits for their gradients, which `Finish` has sent."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, transfer: Transfer) -> Tensor:  # noqa: D102
+        ctx.transfer = transfer
+        return transfer.start(rows)
+
+    @staticmethod
+    def backward(ctx: Any, _gradient: Tensor) -> tuple[Tensor | None, ...]:  # noqa: D102
+        return ctx.transfer.finish(), None
+
+
+class Finish(torch.autograd.Function):
+    """Wait for rows. Backward sends their gradients, beside whatever was computed beside the rows."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, transfer: Transfer) -> Tensor:  # noqa: D102
+        ctx.transfer = transfer
+        transfer.finish()
+        return rows.view_as(rows)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # noqa: D102
+        ctx.transfer.start(gradient, back=True)
+        return gradient, None
+
+
+class Expert(nn.Module):
+    """Two products."""
+
+    def __init__(self, width: int, random: torch.Generator) -> None:
+        super().__init__()
+        hidden = 2 * width
+        self.up = nn.Parameter(torch.randn(width, hidden, generator=random) / width**0.5)
+        self.down = nn.Parameter(torch.randn(hidden, width, generator=random) / hidden**0.5)
+
+
+class Layer(nn.Module):
+    """The shared expert, the same on all ranks, and this rank's own."""
+
+    def __init__(self, options: argparse.Namespace, place: job.Place, number: int) -> None:
+        super().__init__()
+
+        def random(which: int) -> torch.Generator:
+            seed = (options.seed * options.layers + number) * (place.world_size + 1) + which
+            return torch.Generator(place.device).manual_seed(seed)
+
+        with place.device:
+            self.shared = Expert(options.width, random(0))
+            self.own = Expert(options.width, random(place.rank + 1))
+        self._overlaps = options.mode == "overlapped"
+
+    def forward(self, rows: Tensor, experts: Tensor) -> Tensor:
+        """Rows (tokens, width) through the expert of each, (tokens,), and the shared one."""
+        order = experts.argsort(stable=True)
+        sent = experts.bincount(minlength=dist.get_world_size())
+        received = torch.empty_like(sent)
+        dist.all_to_all_single(received, sent)
+        counts = sent.tolist(), received.tolist()
+        there = Transfer(*counts, overlaps=self._overlaps)
+        back = Transfer(*reversed(counts), overlaps=self._overlaps)
+
+        normed = functional.layer_norm(rows, rows.shape[-1:])
+        leaving = job.apply(Start, normed[order], there)
+        hidden = functional.gelu(normed @ self.shared.up)
+        arrived = job.apply(Finish, leaving, there)
+        made = functional.gelu(arrived @ self.own.up) @ self.own.down
+        returning = job.apply(Start, made, back)
+        shared = hidden @ self.shared.down
+        returned = job.apply(Finish, returning, back)
+        return rows + shared + returned[order.argsort()]
+
+
+def chances(ranks: int, skew: float) -> Tensor:
+    """How often the router draws each expert, (ranks,); their sum is 1."""
+    weights = torch.arange(1, ranks + 1, dtype=torch.float64) ** -skew
+    return weights / weights.sum()
+
+
+def run(options: argparse.Namespace, place: job.Place) -> None:
+    """Train until the steps or the time are over."""
+    dtype, ranks = job.DTYPES[options.dtype], place.world_size
+    layers = [Layer(options, place, number).to(dtype) for number in range(options.layers)]
+    model = nn.ModuleList(layers)
+    everywhere = [parameter for layer in layers for parameter in layer.shared.parameters()]
+    optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
+    random = torch.Generator().manual_seed(options.seed * ranks + place.rank)
+    rows = torch.randn(options.tokens, options.width, generator=random).to(place.device, dtype)
+    drawn = chances(ranks, options.skew)
+    if place.rank == 0:
+        print(f"an expert gets up to {drawn.max().item() * ranks:.2f} times the mean", flush=True)
+    report = job.Report(place, "loss", options.results)
+    for _ in job.step_numbers(options, place):
+        made = rows
+        for layer in layers:
+            experts = drawn.multinomial(options.tokens, replacement=True, generator=random)
+            made = layer(made, experts.to(place.device))
+        loss = made.float().square().mean()
+        (loss / ranks).backward()
+        works = [dist.all_reduce(each.grad, async_op=True) for each in everywhere]
+        for work in works:
+            assert work is not None, "it is asynchronous"
+            work.wait()
+        optimizer.step()
+        optimizer.zero_grad()
+        report.add(loss)
+        mark_step()
+    report.close()
+
+
+def main() -> None:
+    """Run the job."""
+    job.main(catalog.EXPERT_PARALLEL, run)
+
+
+if __name__ == "__main__":
+    main()
