@@ -103,14 +103,19 @@ MODES = [
 def ran(warm, tmp_path_factory):
     """The job, and the folder with each run's figures."""
     folder = tmp_path_factory.mktemp("modes")
+    return run_all(warm, folder, "--device cpu"), folder
+
+
+def run_all(warm, folder, device):
+    """The job of all modes, each of which writes its figures to a file of its number."""
     runs = []
     for at, mode in enumerate(MODES):
         results = "--figures" if mode.reference in ("matmul", "small") else "--losses"
-        runs.append(f"{mode.words} --device cpu {results} {at}")
+        runs.append(f"{mode.words} {device} {results} {at}")
     with socket_directory():
         done = run_job(warm, folder, SCRIPT, arguments=(str(STEPS), *runs), nproc=RANKS, forked=True)
     assert done.codes == [0] * RANKS, done.errs
-    return done, folder
+    return done
 
 
 @functools.cache
@@ -260,7 +265,10 @@ def test_its_figures_are_those_of_a_plain_reference(ran, at):
 
 
 def test_the_agent_sees_all_collectives_of_each_on_all_ranks(ran):
-    done, _ = ran
+    check_collectives(ran[0])
+
+
+def check_collectives(done):
     for rank in range(RANKS):
         seen = {totals.step: totals.collectives for totals in done.steps(rank)}
         # A run's step after its last boundary is also the start of the next one.
