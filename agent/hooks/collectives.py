@@ -22,7 +22,7 @@ from overlaptop.agent.isolation.compiling import transparent, uncompiled
 from overlaptop.agent.isolation.fault_barrier import FaultBarrier
 from overlaptop.agent.isolation.job_exceptions import raised_by_job
 from overlaptop.agent.isolation.patching import replace
-from overlaptop.agent.sources.base import CollectiveCall, Wait
+from overlaptop.agent.sources.base import CollectiveCall, Wait, only
 from overlaptop.agent.sources.hooked_source import HookedSource
 from overlaptop.timeline.collectives import group_title, link_bytes, sum_links_where_known
 from overlaptop.wire.messages import IssuedCall
@@ -309,6 +309,8 @@ class _Describe:
         title = _group_name(group)
         device = first.device if first is not None else torch.device("cpu")
         backend = _backend_of(group, device)
+        peer = None if self._peer_at is None else int(args[self._peer_at])
+        other = _rank_of_job(group, peer)
         return CollectiveCall(
             op=self._name,
             bytes=size_bytes,
@@ -318,10 +320,12 @@ class _Describe:
             backend=str(backend.name()) if backend is not None else "unknown",
             device_type=device.type,
             device_index=device.index if device.index is not None else -1,
-            peer=None if self._peer_at is None else int(args[self._peer_at]),
+            peer=peer,
             coalesced=self._name in LISTS_COALESCED_WHEN_UNEVEN and not self._even(args),
             link=link_bytes(self._name, size_bytes, self._local_groups.ranks(title, group)),
             sequence=None if self.point_to_point else self._numbers.next(group, backend),
+            sends_to=other if self._name == "send" else None,
+            receives_from=other if self._name == "recv_" else None,
         )
 
     def in_brief(self, args: tuple[Any, ...]) -> tuple[str, str, str, int]:
@@ -389,6 +393,16 @@ def _on_this_node(group: Any) -> bool:
         return False
 
 
+def _rank_of_job(group: Any, rank: int | None) -> int | None:
+    """What the job calls the rank that this group calls so; None: not known."""
+    try:
+        return None if rank is None else dist.get_global_rank(group, rank)
+    except (KeyError, ValueError) as fault:  # torch.distributed does not know it
+        if raised_by_job(fault):
+            raise
+        return None
+
+
 def _queue_callback(callback: Callable[[], None]) -> None:
     """Have autograd call this at the end of the backward that is running."""
     torch.autograd.Variable._execution_engine.queue_callback(callback)  # noqa: SLF001
@@ -408,6 +422,8 @@ def _together(calls: list[CollectiveCall]) -> CollectiveCall:
         coalesced=True,
         link=sum_links_where_known(call.link for call in calls),
         sequence=first.sequence,
+        sends_to=only(call.sends_to for call in calls),
+        receives_from=only(call.receives_from for call in calls),
     )
 
 

@@ -138,6 +138,8 @@ def detail(measured: StepSpans, rank: int) -> StepDetail:
                 start_ns=each.start_ns - start_ns,
                 end_ns=each.end_ns - start_ns,
                 sequence=each.call.sequence,
+                sends_to=each.call.sends_to,
+                receives_from=each.call.receives_from,
             )
             for each in measured.collectives[:MAX_COLLECTIVES]
         ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
@@ -45,7 +46,7 @@ class CollectiveCall:
     device_type: str
     device_index: int
     peer: int | None = None
-    """The other rank of a point-to-point operation."""
+    """The other rank of a point-to-point operation, as its group numbers it."""
     coalesced: bool = False
     """Several launched as one. NCCL's Work for such has no future, and asking for it ends the process."""
     link: LinkBytes | None = None
@@ -53,6 +54,16 @@ class CollectiveCall:
     sequence: int | None = None
     """Its number in the order of its group, the same on all of the group's ranks. None for point-to-point
     operations and where it is not known."""
+    sends_to: int | None = None
+    """Of a send its target, as a rank of the job; None: not known, several, or no send."""
+    receives_from: int | None = None
+    """Of a receive its source, likewise. Several in one launch may have both."""
+
+
+def only(ranks: Iterable[int | None]) -> int | None:
+    """The one rank that all of these are, None left out; None: there is none, or there are several."""
+    known = {rank for rank in ranks if rank is not None}
+    return known.pop() if len(known) == 1 else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from typing import Any
 
 from overlaptop.agent import placement
 from overlaptop.agent.isolation.job_exceptions import raised_by_job
-from overlaptop.agent.sources.base import CollectiveCall
+from overlaptop.agent.sources.base import CollectiveCall, only
 from overlaptop.agent.sources.collective_join import CollectiveLaunch
 from overlaptop.timeline.collectives import (
     ELEMENT_BYTES,
@@ -145,9 +145,9 @@ def launches_of(
             if parts is not None:
                 parts.append(entry)
             elif _bytes(entry) != 0:
-                launches.append(_launch(entry, [entry], local))
+                launches.append(_launch(entry, [entry], members, local))
         elif parts and any(_bytes(part) != 0 for part in parts):
-            launches.append(_launch(entry, parts, local))
+            launches.append(_launch(entry, parts, members, local))
     return launches
 
 
@@ -180,9 +180,12 @@ def _sequence(entry: Mapping[str, Any]) -> _Sequence:
 
 
 def _launch(
-    entry: Mapping[str, Any], parts: Sequence[Mapping[str, Any]], local: Mapping[str, int]
+    entry: Mapping[str, Any],
+    parts: Sequence[Mapping[str, Any]],
+    members: Mapping[str, Sequence[int]],
+    local: Mapping[str, int],
 ) -> CollectiveLaunch:
-    """`local`: the sizes of the groups that have all their ranks on this node."""
+    """`members`: the ranks of each group. `local`: the sizes of those that have all on this node."""
     names = sorted(set(map(_op, parts)))
     ranks = local.get(entry["process_group"][0])
     together = entry["profiling_name"] == _COALESCED
@@ -198,11 +201,28 @@ def _launch(
             coalesced=together,
             link=sum_links_where_known(link_bytes(_op(part), _bytes(part), ranks) for part in parts),
             sequence=None if entry["is_p2p"] else int(entry["collective_seq_id"]),
+            sends_to=_only_peer(parts, "->", members),
+            receives_from=_only_peer(parts, "<-", members),
         ),
         unix_ns=int(entry["time_created_ns"]),
         collectives=tuple(kind for name in names for kind in _kernels_of(name)),
         several=together or names[0] in _SEVERAL or "coalesced" in names[0],
     )
+
+
+def _only_peer(
+    parts: Iterable[Mapping[str, Any]], way: str, members: Mapping[str, Sequence[int]]
+) -> int | None:
+    """The one rank of the job to which these sends go (``nccl:send 0->1``, as the group numbers ranks), or
+    from which these receives come (``nccl:recv 0<-1``); None: not known, or several.
+    """
+    peers = []
+    for part in parts:
+        peer = str(part["profiling_name"]).partition(way)[2]
+        ranks = members.get(part["process_group"][0], ())
+        known = peer.isdigit() and peer.isascii() and int(peer) < len(ranks)
+        peers.append(ranks[int(peer)] if known else None)
+    return only(peers)
 
 
 def _op(entry: Mapping[str, Any]) -> str:

@@ -16,14 +16,13 @@ from overlaptop.fleet.waits import SplitStep, StepWaits, WaitWindow
 from overlaptop.fleet.window import LEAST_STEPS, WINDOW_NS, in_window
 from overlaptop.text import named_ranks
 from overlaptop.timeline.arrivals import (
-    Call,
     Collective,
     WaitTimes,
     combined,
     lateness,
-    match,
     waiting,
 )
+from overlaptop.timeline.matching import Call, match
 from overlaptop.timeline.spans import Spans
 from overlaptop.wire.bounds import MAX_DURATION_NS
 from overlaptop.wire.messages import StepDetail, StepTotals
@@ -189,6 +188,8 @@ def _matched(details: Mapping[int, StepDetail], nodes: Sequence[NodeView]) -> tu
                 start_ns + each.start_ns,
                 start_ns + each.end_ns,
                 each.sequence,
+                each.sends_to,
+                each.receives_from,
             )
             for each in detail.collectives
         ]

@@ -12,10 +12,10 @@ from overlaptop.formats.chrome import Args, Distributed
 from overlaptop.formats.groups import members_of
 from overlaptop.formats.kineto import LANES, Activities, RankTrace
 from overlaptop.formats.steps import Step, compute_queue, find_steps
-from overlaptop.timeline.arrivals import Call
 from overlaptop.timeline.breakdown import break_down, stalls
 from overlaptop.timeline.collectives import ELEMENT_BYTES, group_title, kind_of, sum_where_known
 from overlaptop.timeline.lanes import Lane
+from overlaptop.timeline.matching import Call
 from overlaptop.timeline.spans import Spans, clip, coalesce, difference, flatten, length_ns, union
 from overlaptop.wire.bounds import MAX_INT64
 from overlaptop.wire.messages import CollectiveSpan, RankInfo, StepDetail, StepTotals
@@ -232,9 +232,18 @@ class _CommKernels:
             if group not in members:
                 members[group] = members_of(args, world_size) if group else range(world_size)
             start_ns, end_ns = int(self._activities.start_ns[at]), int(self._activities.end_ns[at])
-            peer = args.target if kind_of(op) == "send" else args.source
+            kind = kind_of(op)
             calls.append(
-                Call(op, group, self.bytes_of(at), start_ns, end_ns, _number(args.sequence), _number(peer))
+                Call(
+                    op,
+                    group,
+                    self.bytes_of(at),
+                    start_ns,
+                    end_ns,
+                    _number(args.sequence),
+                    sends_to=_number(args.target) if kind == "send" else None,
+                    receives_from=_number(args.source) if kind == "recv" else None,
+                )
             )
         return tuple(calls), {group: ranks for group, ranks in members.items() if ranks}
 

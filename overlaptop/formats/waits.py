@@ -9,7 +9,8 @@ import numpy as np
 from overlaptop.fleet.snapshot import WHOLE_TRACE
 from overlaptop.fleet.waits import StepWaits
 from overlaptop.formats.summary import RankSummary
-from overlaptop.timeline.arrivals import Collective, WaitTimes, match, waiting
+from overlaptop.timeline.arrivals import Collective, WaitTimes, waiting
+from overlaptop.timeline.matching import match
 from overlaptop.wire.messages import StepTotals
 
 

@@ -12,27 +12,21 @@ before the last one has. So what a profiler counts as communication is two thing
 The late rank is the one that starts last: it caused the waits of all others. Per-rank waits make no
 assumption of one common end: a broadcast's root may leave before others have arrived.
 
-A collective is *not split*, and says why, where a rank is missing, where ops or sizes differ, where the
-residual exceeds T/2 (unless the longest wait is twenty times as long: then that is known well enough), and
-where the clocks are less certain than the longest wait. Of a send and its receive only the receive is
-split: a send ends when its bytes are buffered.
+A collective may be *not split*, and says why: matching.py decides that. Of a send and its receive only the
+receive is split: a send ends when its bytes are buffered.
 
 All times are integers, ns, on one clock of all ranks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import cached_property
-from operator import attrgetter
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from overlaptop.timeline import collectives as ops
 from overlaptop.timeline.spans import Spans, clip, difference, from_pairs, intersection, length_ns, union
-
-CERTAIN_WAIT = 20
-"""A wait so many times as long as the ends disagree is known to 5 % whatever bytes did."""
 
 
 class Part(NamedTuple):
@@ -41,22 +35,6 @@ class Part(NamedTuple):
     rank: int
     start_ns: int
     end_ns: int
-
-
-class Call(NamedTuple):
-    """A collective as one rank saw it."""
-
-    op: str
-    group: str
-    """What names its process group: the same on all members, and on no rank that is no member."""
-    bytes: int | None
-    """The larger of input and output; None: not known."""
-    start_ns: int
-    end_ns: int
-    sequence: int | None = None
-    """Its number in its group's own order; None: not known. Order tells calls apart that share one."""
-    peer: int | None = None
-    """Of a send its target, of a receive its source, as ranks of the job; None: not known, or neither."""
 
 
 @dataclass(frozen=True)
@@ -153,50 +131,6 @@ class Collective:
         return sum([moved_ns - start_ns for rank, (start_ns, moved_ns, _) in shares if rank != self.sender])
 
 
-def match(
-    calls: Mapping[int, Sequence[Call]],
-    *,
-    members: Mapping[str, Sequence[int]] | None = None,
-    clock_error_ns: int = 0,
-) -> tuple[Collective, ...]:
-    """Find the same collective on all ranks, in order of the first start.
-
-    In a group all of whose calls have a sequence number, that decides; what lies before the first or after
-    the last number that every rank has is dropped. Else calls of one op and size are paired in their order,
-    from the end: windows may begin at different collectives, and what only some ranks have at the
-    beginning is dropped. Sends and receives are paired in their order from the end, per group, source and
-    target.
-
-    Args:
-        calls: of each rank, in any order.
-        members: the ranks of groups as far as they are known; of others those that have calls of it.
-        clock_error_ns: by how much the ranks' clocks may differ from each other.
-    """
-    of_group: dict[str, dict[int, list[Call]]] = {}
-    paired: _ByRank = {}
-    """Sends and receives, by what pairs them."""
-    for rank, issued in calls.items():
-        for call in sorted(issued, key=_START):
-            if (kind := ops.kind_of(call.op)) in ("send", "recv"):
-                ends = (rank, call.peer) if kind == "send" else (call.peer, rank)
-                pair = (call.group, *ends, call.bytes)
-                paired.setdefault(pair, {}).setdefault(rank, []).append(call)
-            else:
-                of_group.setdefault(call.group, {}).setdefault(rank, []).append(call)
-    found: list[Collective] = []
-    for group, by_rank in of_group.items():
-        known = (members or {}).get(group)
-        expected = tuple(by_rank) if known is None else known
-        if known is None and len(expected) == 1:
-            expected = (*expected, _SOMEBODY)
-        own = frozenset(rank for rank in by_rank if rank in expected)
-        found += [_collective(each, expected, own, clock_error_ns) for each in _together(by_rank)]
-    for (_, source, target, _), by_rank in paired.items():
-        found += [_transfer(each, source, target, clock_error_ns) for each in _from_the_end(by_rank)]
-    found.sort(key=lambda each: min(map(_START, each.parts)))
-    return tuple(found)
-
-
 @dataclass(frozen=True, slots=True)
 class WaitTimes:
     """A rank's communication in one step, by what it was and by what ran beside it.
@@ -265,19 +199,23 @@ def waiting(
     waited in, without what belongs to a collective that is not split; all else is unsplit. `comm` is
     canonical and may reach beyond the step, as collectives may: each step has its part of them.
     """
-    waits, transfers, unsplit = [], [], []
+    waits, transfers, unsplit, sends = [], [], [], []
     for each in collectives:
         share = each._shares.get(rank)  # noqa: SLF001 - of this module, and asked for each rank and collective
         if share is None or share[2] <= start_ns or share[0] >= end_ns:
             continue
-        if each.unsplit or rank == each.sender:
+        if each.unsplit:
             unsplit.append((share[0], share[2]))
+        elif rank == each.sender:
+            sends.append((share[0], share[2]))
         else:
             waits.append(share[:2])
             transfers.append(share[1:])
     in_step = clip(comm, start_ns, end_ns)
     transfer = intersection(in_step, from_pairs(transfers))
-    elsewhere = union(transfer, from_pairs(unsplit))
+    # One launch that sends and receives is in two collectives: it is split as the receive.
+    received = {(start, end) for (start, _), (_, end) in zip(waits, transfers, strict=True)}
+    elsewhere = union(transfer, from_pairs([*unsplit, *(span for span in sends if span not in received)]))
     wait = difference(intersection(in_step, from_pairs(waits)), elsewhere)
     return Waiting(wait, transfer, difference(in_step, union(wait, transfer)))
 
@@ -391,109 +329,3 @@ def combined(windows: Iterable[Lateness]) -> Lateness | None:
 
 def _latest_first(ranks: Iterable[RankLateness]) -> tuple[RankLateness, ...]:
     return tuple(sorted(ranks, key=lambda each: (-each.late, -each.caused_wait_ns, each.rank)))
-
-
-# What ranks do not have the same: an uneven all-to-all, and a root's gather or scatter.
-_SIZED = frozenset(("allreduce", "allgather", "reducescatter", "broadcast", "reduce", "barrier"))
-_START = attrgetter("start_ns")
-_SOMEBODY = -1
-"""Stands for the other members of a group of which nothing but one rank's calls are known."""
-_Together: TypeAlias = dict[int, Call]
-"""Calls that are one collective, by rank."""
-_ByRank: TypeAlias = dict[tuple[str, int | None, int | None, int | None], dict[int, list[Call]]]
-
-
-def _size(call: Call) -> int | None:
-    """What must be the same on all ranks."""
-    return call.bytes if ops.kind_of(call.op) in _SIZED else None
-
-
-def _together(by_rank: Mapping[int, list[Call]]) -> Iterable[_Together]:
-    """The calls of one group that are one collective each."""
-    if all(call.sequence is not None for issued in by_rank.values() for call in issued):
-        yield from _by_sequence(by_rank)
-        return
-    alike: dict[tuple[str, int | None], dict[int, list[Call]]] = {}
-    for rank, issued in by_rank.items():
-        for call in issued:
-            alike.setdefault((call.op, _size(call)), {}).setdefault(rank, []).append(call)
-    for each in alike.values():
-        yield from _from_the_end(each)
-
-
-def _from_the_end(by_rank: Mapping[int, list[Call]]) -> Iterable[_Together]:
-    for back in range(min(map(len, by_rank.values())), 0, -1):
-        yield {rank: issued[-back] for rank, issued in by_rank.items()}
-
-
-def _by_sequence(by_rank: Mapping[int, list[Call]]) -> Iterable[_Together]:
-    numbered: dict[tuple[int, int], _Together] = {}
-    first, last = [], []
-    for rank, issued in by_rank.items():
-        seen: dict[int, int] = {}
-        for call in issued:
-            number = call.sequence or 0
-            nth = seen[number] = seen.get(number, -1) + 1
-            numbered.setdefault((number, nth), {})[rank] = call
-        first.append(min(seen))
-        last.append(max(seen))
-    for (number, _), together in numbered.items():
-        if max(first) <= number <= min(last):
-            yield together
-
-
-def _collective(
-    together: _Together, expected: Sequence[int], own: frozenset[int], clock_error_ns: int
-) -> Collective:
-    """`own`: the expected ranks of which there are calls; a group may have far more than these."""
-    calls = tuple(together.values())
-    first = calls[0]
-    alike_in_op = all(call.op == first.op for call in calls)
-    alike_in_size = all(call.bytes == first.bytes for call in calls)
-    made = Collective(first.op, first.group, first.bytes if alike_in_size else None, _parts(together))
-    if missing := len(expected) - len(own & together.keys()):
-        rank = next(rank for rank in expected if rank not in together)
-        why = f"rank {rank} is missing" if missing == 1 else f"{missing:,} ranks are missing"
-        if rank == _SOMEBODY:
-            why = "no other rank of its group is known"
-    elif not alike_in_op:
-        why = "the ranks' operations differ"
-    elif not alike_in_size and ops.kind_of(first.op) in _SIZED:
-        why = "the ranks' sizes differ"
-    elif (
-        2 * made.residual_ns > made.least_transfer_ns
-        and CERTAIN_WAIT * made.residual_ns > made.longest_wait_ns
-    ):
-        why = "the ends disagree"
-    else:
-        why = _clocks(made, clock_error_ns)
-    return _not_split(made, why) if why else made
-
-
-def _transfer(
-    together: _Together, source: int | None, target: int | None, clock_error_ns: int
-) -> Collective:
-    first = next(iter(together.values()))
-    made = Collective(first.op, first.group, first.bytes, _parts(together))
-    if source is None or target is None or source == target:
-        return _not_split(made, "its other end is not known")
-    if len(together) < 2:
-        return _not_split(made, f"rank {target if source in together else source} is missing")
-    made = Collective("recv", first.group, first.bytes, made.parts, sender=source)
-    why = _clocks(made, clock_error_ns)
-    return _not_split(made, why) if why else made
-
-
-def _clocks(made: Collective, clock_error_ns: int) -> str:
-    """Whether they are good enough to tell this collective's waits from nothing."""
-    if not clock_error_ns or len(made.parts) < 2:
-        return ""
-    return "the clocks are too uncertain" if clock_error_ns > made.longest_wait_ns else ""
-
-
-def _not_split(made: Collective, why: str) -> Collective:
-    return replace(made, unsplit=why)
-
-
-def _parts(together: _Together) -> tuple[Part, ...]:
-    return tuple([Part(rank, together[rank].start_ns, together[rank].end_ns) for rank in sorted(together)])

@@ -98,6 +98,12 @@ def kind_of(op: str) -> str | None:
     return next((kind for kind in _SHARES if kind in name and "+" not in op), None)
 
 
+@lru_cache(maxsize=256)
+def is_point_to_point(op: str) -> bool:
+    """Whether `op` is a send or a receive, or several of them in one launch: ``coalesced recv_+send``."""
+    return all(kind_of(part) in ("send", "recv") for part in op.removeprefix("coalesced ").split("+"))
+
+
 def bus_bandwidth(op: str, size_bytes: int | None, ranks: int, transfer_ns: int | None) -> float | None:
     """Bytes per second by nccl-tests' definition (doc/PERFORMANCE.md): ``factor * bytes / time``.
 

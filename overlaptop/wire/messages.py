@@ -209,6 +209,11 @@ class CollectiveSpan(Part, frozen=True):
     sequence: Count | None = None
     """Its number in the order of its group, the same on all of the group's ranks. None for point-to-point
     operations and where it is not known."""
+    sends_to: Rank | None = None
+    """Of a send its target, as a rank of the job, also of several in one launch; None: not known, several
+    targets, or no send."""
+    receives_from: Rank | None = None
+    """Of a receive its source, likewise."""
 
 
 class StepDetail(Message, frozen=True, tag=3):

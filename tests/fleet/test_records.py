@@ -3,7 +3,8 @@ import json
 from overlaptop.fleet.fleet import Fleet
 from overlaptop.fleet.records import device_record, rank_record, step_record
 from overlaptop.fleet.waits import StepWaits
-from overlaptop.timeline.arrivals import Call, match, waiting
+from overlaptop.timeline.arrivals import waiting
+from overlaptop.timeline.matching import Call, match
 from overlaptop.timeline.spans import from_pairs
 from overlaptop.wire.devices import DeviceSample
 

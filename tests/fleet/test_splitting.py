@@ -67,6 +67,23 @@ def test_a_step_is_split_once_with_its_parts_and_who_was_late():
     assert fleet.snapshot().fresh_waits == ()
 
 
+def test_a_receive_is_split_by_its_send_as_the_ranks_tell_who_they_send_to_and_receive_from():
+    fleet = fleet_of()
+    for message in late(0):
+        if isinstance(message, StepDetail):
+            ends = {"sends_to": 1} if message.rank == 0 else {"receives_from": 0}
+            own = [
+                replace(each, op="send" if message.rank == 0 else "recv", sequence=None, **ends)
+                for each in message.collectives
+            ]
+            message = replace(message, collectives=tuple(own))
+        fleet.apply(message)
+    [waits] = fleet.snapshot().fresh_waits
+    assert [(each.sender, each.unsplit) for each in waits.collectives] == [(0, "")] * 2
+    assert (waits.times[0].wait_ns, waits.times[0].unsplit_ns) == (0, 30 * MS)
+    assert (waits.times[1].wait_ns, waits.times[1].transfer_ns) == (0, 15 * MS)
+
+
 def test_a_window_names_the_rank_that_causes_most_waiting_in_most_steps():
     fleet = fleet_of()
     for number in range(WINDOW_STEPS + 8):

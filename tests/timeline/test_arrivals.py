@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from overlaptop.timeline.arrivals import Call, Collective, Part, lateness, match, waiting
+from overlaptop.timeline.arrivals import Collective, Part, lateness, waiting
 from overlaptop.timeline.breakdown import break_down
+from overlaptop.timeline.matching import Call, match
 from overlaptop.timeline.spans import from_pairs
 
 from .strategies import offsets_ns, raw_pairs, ticks
@@ -189,8 +190,8 @@ def test_an_uneven_all_to_all_has_no_size_and_is_timed_to_its_last_end():
 
 
 def test_a_receive_is_split_and_its_send_is_not():
-    sends = calls((50, 55), op="send", peer=1)
-    receives = calls((10, 60), op="recv", peer=0)
+    sends = calls((50, 55), op="send", sends_to=1)
+    receives = calls((10, 60), op="recv", receives_from=0)
     (found,) = match({0: sends, 1: receives})
     assert (found.op, found.late_rank, found.unsplit) == ("recv", 0, "")
     assert (found.wait_ns(0), found.wait_ns(1), found.transfer_ns(1)) == (None, 40, 10)
@@ -199,25 +200,82 @@ def test_a_receive_is_split_and_its_send_is_not():
 
 
 def test_a_send_that_was_over_before_the_receive_began_kept_nobody_waiting():
-    (found,) = match({0: calls((0, 5), op="send", peer=1), 1: calls((50, 60), op="recv", peer=0)})
+    (found,) = match(
+        {0: calls((0, 5), op="send", sends_to=1), 1: calls((50, 60), op="recv", receives_from=0)}
+    )
     assert (found.wait_ns(1), found.transfer_ns(1), found.caused_wait_ns) == (0, 10, 0)
 
 
 def test_sends_are_paired_per_source_and_target():
     found = match(
         {
-            0: [*calls((0, 10), op="send", peer=1), *calls((20, 30), op="send", peer=2)],
-            1: calls((0, 10), op="recv", peer=0),
-            2: calls((0, 30), op="recv", peer=0),
+            0: [*calls((0, 10), op="send", sends_to=1), *calls((20, 30), op="send", sends_to=2)],
+            1: calls((0, 10), op="recv", receives_from=0),
+            2: calls((0, 30), op="recv", receives_from=0),
         }
     )
     assert [[part.rank for part in each.parts] for each in found] == [[0, 1], [0, 2]]
     assert [each.wait_ns(each.parts[1].rank) for each in found] == [0, 20]
 
 
+def test_sends_are_paired_in_their_order_from_the_end_whatever_their_size():
+    sends = [*calls((0, 5), op="send", sends_to=1, size=8), *calls((50, 55), op="send", sends_to=1)]
+    receives = [*calls((10, 60), op="recv", receives_from=0)]
+    (found,) = match({0: sends, 1: receives})
+    assert (found.parts[0].start_ns, found.wait_ns(1), found.unsplit) == (50, 40, "")
+
+
+@pytest.mark.parametrize(
+    ("receive", "size", "why"),
+    [((10, 60), 8, "the ranks' sizes differ"), ((10, 49), 1024, "the ends disagree"), ((10, 50), 1024, "")],
+)
+def test_a_receive_that_cannot_be_of_this_send_is_not_split(receive, size, why):
+    sends = calls((50, 55), op="send", sends_to=1)
+    (found,) = match({0: sends, 1: calls(receive, op="recv", receives_from=0, size=size)})
+    assert found.unsplit == why
+
+
+def ring(starts_ns, end_ns, op="coalesced recv_+send"):
+    """Each rank sends to the next one and receives from the one before, in one launch."""
+    ranks = len(starts_ns)
+    return {
+        rank: calls((start, end_ns), op=op, sends_to=(rank + 1) % ranks, receives_from=(rank - 1) % ranks)
+        for rank, start in enumerate(starts_ns)
+    }
+
+
+def test_a_launch_that_sends_and_receives_waits_for_the_rank_that_it_receives_from():
+    ranks = ring((0, 40, 10), 60)
+    found = match(ranks)
+    assert sorted((each.sender, each.unsplit) for each in found) == [(0, ""), (1, ""), (2, "")]
+    assert {each.sender: each.late_rank for each in found} == {0: 1, 1: 1, 2: 2}
+    waits = {}
+    for rank, (call,) in ranks.items():
+        own = from_pairs([(call.start_ns, call.end_ns)])
+        split = waiting(rank, own, found, 0, 60).times(from_pairs([]))
+        assert split.unsplit_ns == 0
+        waits[rank] = split.wait_ns
+    assert waits == {0: 10, 1: 0, 2: 30}
+
+
+def test_a_launch_that_receives_from_several_ranks_is_not_split_but_its_sends_count():
+    several = calls((0, 60), op="coalesced recv_+send", sends_to=2)
+    found = match({0: several, 2: calls((0, 70), op="recv_", receives_from=0)})
+    assert [(each.sender, each.wait_ns(0), each.wait_ns(2)) for each in found] == [(0, None, 0)]
+    split = waiting(0, from_pairs([(0, 60)]), found, 0, 60).times(from_pairs([]))
+    assert (split.wait_ns, split.transfer_ns, split.unsplit_ns) == (0, 0, 60)
+
+
+@pytest.mark.parametrize(("end", "why"), [(21, ""), (19, "the ends disagree")])
+def test_of_an_all_to_all_ends_may_lie_far_apart_but_none_before_the_last_arrival(end, why):
+    spans = ((0, 100), (20, 90), (0, end))
+    (found,) = match({rank: calls(span, op="alltoall") for rank, span in enumerate(spans)})
+    assert (found.unsplit, found.least_transfer_ns) == (why, 80)
+
+
 @pytest.mark.parametrize(("peer", "why"), [(None, "its other end is not known"), (1, "rank 1 is missing")])
 def test_a_send_without_its_receive_is_not_split(peer, why):
-    (found,) = match({0: calls((0, 5), op="send", peer=peer)})
+    (found,) = match({0: calls((0, 5), op="send", sends_to=peer)})
     assert found.unsplit == why
 
 

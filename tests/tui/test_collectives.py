@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from overlaptop.report.links import bus_peak_bytes_per_s
-from overlaptop.timeline.arrivals import Call, match
+from overlaptop.timeline.matching import Call, match
 from overlaptop.tui.collectives.rows import grouped, ordered, rows_of
 from overlaptop.tui.overview.screen import OverviewScreen
 from overlaptop.tui.timelines.screen import TimelinesScreen

@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from overlaptop.timeline.arrivals import match
+from overlaptop.timeline.matching import match
 from overlaptop.tui.timelines.aligned import Cursor, aligned, neighbour, under
 from tests.fleet.builders import MS, detail
 

@@ -222,6 +222,29 @@ def test_each_launch_tells_what_the_rank_sends_and_receives_in_it():
     ) == [(4000, 4000), (32, 32), (32, 32), (16, 0), (0, 16), (400, 40)]
 
 
+def test_sends_and_receives_name_the_other_rank_as_the_job_does_also_in_one_launch_where_it_is_one():
+    groups = {"0": {"name": "0", "desc": "", "ranks": "[4, 7, 9]"}}
+    found = launches_of(
+        [
+            entry("send 0->1", 1, p2p=True),
+            entry("recv 0<-2", 2, p2p=True),
+            entry("send 0->1", 3, p2p=True),
+            entry("send 0->1", 3, p2p=True),
+            entry("recv 0<-2", 3, p2p=True),
+            coalesced(3, p2p=True),
+            entry("send 0->1", 4, p2p=True),
+            entry("send 0->2", 4, p2p=True),
+            coalesced(4, p2p=True),
+            entry("send 0->3", 5, p2p=True),  # no member
+            entry("all_reduce", 1),
+        ],
+        groups,
+        on_this_node=lambda ranks: True,
+    )
+    ends = [(launch.call.sends_to, launch.call.receives_from) for launch in found]
+    assert ends == [(7, None), (None, 9), (7, 9), (None, None), (None, None), (None, None)]
+
+
 def test_groups_elsewhere_and_unknown_groups_types_and_operations_leave_the_links_unknown(monkeypatch):
     for near in (False, None):
         assert links([entry("all_reduce")], near) == [None]

@@ -1,0 +1,230 @@
+"""Finds the same collective on all ranks of its group, and a send with its receive.
+
+A collective is *not split*, and says why, where a rank is missing, where ops or sizes differ, where the
+residual exceeds T/2 (unless the longest wait is twenty times as long: then that is known well enough), and
+where the clocks are less certain than the longest wait. An all-to-all may move unequal amounts, so its ends
+may lie apart, but none before the last arrival.
+
+Of a send and its receive only the receive is split (arrivals.py). Several of them in one launch (torch's
+batch_isend_irecv on NCCL) are one unit on each rank: it is the send of the one rank that it sends to, and
+the receive from the one that it receives from. Of several ranks it is not known which one it waited for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
+from operator import attrgetter
+from typing import NamedTuple, TypeAlias
+
+from overlaptop.timeline import collectives as ops
+from overlaptop.timeline.arrivals import Collective, Part
+
+CERTAIN_WAIT = 20
+"""A wait so many times as long as the ends disagree is known to 5 % whatever bytes did."""
+
+
+class Call(NamedTuple):
+    """A collective as one rank saw it."""
+
+    op: str
+    group: str
+    """What names its process group: the same on all members, and on no rank that is no member."""
+    bytes: int | None
+    """The larger of input and output; None: not known."""
+    start_ns: int
+    end_ns: int
+    sequence: int | None = None
+    """Its number in its group's own order; None: not known. Order tells calls apart that share one."""
+    sends_to: int | None = None
+    """Of a send its target, as a rank of the job; None: not known, several, or no send."""
+    receives_from: int | None = None
+    """Of a receive its source, likewise. A launch that sends and receives has both."""
+
+
+# What ranks do not have the same: an uneven all-to-all, and a root's gather or scatter.
+_SIZED = frozenset(("allreduce", "allgather", "reducescatter", "broadcast", "reduce", "barrier"))
+_START = attrgetter("start_ns")
+_SOMEBODY = -1
+"""Stands for the other members of a group of which nothing but one rank's calls are known."""
+
+
+class _Pair(NamedTuple):
+    """What the sends of one rank to another have in common."""
+
+    group: str
+    source: int
+    target: int
+
+
+_Paired: TypeAlias = dict[_Pair, list[Call]]
+"""Of one rank each, in their order."""
+_Together: TypeAlias = dict[int, Call]
+"""Calls that are one collective, by rank."""
+
+
+def match(
+    calls: Mapping[int, Sequence[Call]],
+    *,
+    members: Mapping[str, Sequence[int]] | None = None,
+    clock_error_ns: int = 0,
+) -> tuple[Collective, ...]:
+    """Find the same collective on all ranks, in order of the first start.
+
+    In a group all of whose calls have a sequence number, that decides; what lies before the first or after
+    the last number that every rank has is dropped. Else calls of one op and size are paired in their order,
+    from the end: windows may begin at different collectives, and what only some ranks have at the
+    beginning is dropped. Sends and receives are paired in their order from the end, per group, source and
+    target.
+
+    Args:
+        calls: of each rank, in any order.
+        members: the ranks of groups as far as they are known; of others those that have calls of it.
+        clock_error_ns: by how much the ranks' clocks may differ from each other.
+    """
+    of_group: dict[str, dict[int, list[Call]]] = {}
+    sent: _Paired = {}
+    received: _Paired = {}
+    found: list[Collective] = []
+    for rank, issued in calls.items():
+        for call in sorted(issued, key=_START):
+            if not ops.is_point_to_point(call.op):
+                of_group.setdefault(call.group, {}).setdefault(rank, []).append(call)
+                continue
+            if call.sends_to is not None:
+                sent.setdefault(_Pair(call.group, rank, call.sends_to), []).append(call)
+            if call.receives_from is not None:
+                received.setdefault(_Pair(call.group, call.receives_from, rank), []).append(call)
+            if call.sends_to is None and call.receives_from is None:
+                found.append(_not_split(_alone(rank, call), "its other end is not known"))
+    for group, by_rank in of_group.items():
+        known = (members or {}).get(group)
+        expected = tuple(by_rank) if known is None else known
+        if known is None and len(expected) == 1:
+            expected = (*expected, _SOMEBODY)
+        own = frozenset(rank for rank in by_rank if rank in expected)
+        found += [_collective(each, expected, own, clock_error_ns) for each in _together(by_rank)]
+    found += _transfers(sent, received, clock_error_ns)
+    found.sort(key=lambda each: min(map(_START, each.parts)))
+    return tuple(found)
+
+
+def _size(call: Call) -> int | None:
+    """What must be the same on all ranks."""
+    return call.bytes if ops.kind_of(call.op) in _SIZED else None
+
+
+def _together(by_rank: Mapping[int, list[Call]]) -> Iterable[_Together]:
+    """The calls of one group that are one collective each."""
+    if all(call.sequence is not None for issued in by_rank.values() for call in issued):
+        yield from _by_sequence(by_rank)
+        return
+    alike: dict[tuple[str, int | None], dict[int, list[Call]]] = {}
+    for rank, issued in by_rank.items():
+        for call in issued:
+            alike.setdefault((call.op, _size(call)), {}).setdefault(rank, []).append(call)
+    for each in alike.values():
+        yield from _from_the_end(each)
+
+
+def _from_the_end(by_rank: Mapping[int, list[Call]]) -> Iterable[_Together]:
+    for back in range(min(map(len, by_rank.values())), 0, -1):
+        yield {rank: issued[-back] for rank, issued in by_rank.items()}
+
+
+def _by_sequence(by_rank: Mapping[int, list[Call]]) -> Iterable[_Together]:
+    numbered: dict[tuple[int, int], _Together] = {}
+    first, last = [], []
+    for rank, issued in by_rank.items():
+        seen: dict[int, int] = {}
+        for call in issued:
+            number = call.sequence or 0
+            nth = seen[number] = seen.get(number, -1) + 1
+            numbered.setdefault((number, nth), {})[rank] = call
+        first.append(min(seen))
+        last.append(max(seen))
+    for (number, _), together in numbered.items():
+        if max(first) <= number <= min(last):
+            yield together
+
+
+def _collective(
+    together: _Together, expected: Sequence[int], own: frozenset[int], clock_error_ns: int
+) -> Collective:
+    """`own`: the expected ranks of which there are calls; a group may have far more than these."""
+    calls = tuple(together.values())
+    first = calls[0]
+    alike_in_op = all(call.op == first.op for call in calls)
+    alike_in_size = all(call.bytes == first.bytes for call in calls)
+    made = Collective(first.op, first.group, first.bytes if alike_in_size else None, _parts(together))
+    if missing := len(expected) - len(own & together.keys()):
+        rank = next(rank for rank in expected if rank not in together)
+        why = f"rank {rank} is missing" if missing == 1 else f"{missing:,} ranks are missing"
+        if rank == _SOMEBODY:
+            why = "no other rank of its group is known"
+    elif not alike_in_op:
+        why = "the ranks' operations differ"
+    elif not alike_in_size and ops.kind_of(first.op) in _SIZED:
+        why = "the ranks' sizes differ"
+    elif _ends_disagree(made):
+        why = "the ends disagree"
+    else:
+        why = _clocks(made, clock_error_ns)
+    return _not_split(made, why) if why else made
+
+
+def _ends_disagree(made: Collective) -> bool:
+    if ops.kind_of(made.op) == "alltoall":
+        return min(part.end_ns for part in made.parts) < made.last_start_ns
+    by_far = 2 * made.residual_ns > made.least_transfer_ns
+    return by_far and CERTAIN_WAIT * made.residual_ns > made.longest_wait_ns
+
+
+def _transfers(sent: _Paired, received: _Paired, clock_error_ns: int) -> Iterable[Collective]:
+    """Each send with its receive, and what has no partner, which is not split."""
+    for pair in dict.fromkeys(chain(sent, received)):
+        sends, receives = sent.get(pair, []), received.get(pair, [])
+        if sends and receives and pair.source != pair.target:
+            number = min(len(sends), len(receives))
+            for send, receive in zip(sends[-number:], receives[-number:], strict=True):
+                yield _transfer(pair, send, receive, clock_error_ns)
+            continue
+        for call in receives:
+            yield _not_split(_alone(pair.target, call), f"rank {pair.source} is missing")
+        for call in sends:
+            if call.receives_from is None:
+                yield _not_split(_alone(pair.source, call), f"rank {pair.target} is missing")
+
+
+def _transfer(pair: _Pair, send: Call, receive: Call, clock_error_ns: int) -> Collective:
+    plain = send.receives_from is None and receive.sends_to is None
+    parts = _parts({pair.source: send, pair.target: receive})
+    size_bytes = receive.bytes if plain and send.bytes == receive.bytes else None
+    made = Collective("recv", pair.group, size_bytes, parts, sender=pair.source)
+    if plain and send.bytes != receive.bytes:
+        why = "the ranks' sizes differ"
+    elif receive.end_ns + clock_error_ns < send.start_ns:
+        why = "the ends disagree"  # it was over before its send began: another one's
+    else:
+        why = _clocks(made, clock_error_ns)
+    return _not_split(made, why) if why else made
+
+
+def _alone(rank: int, call: Call) -> Collective:
+    return Collective(call.op, call.group, call.bytes, _parts({rank: call}))
+
+
+def _clocks(made: Collective, clock_error_ns: int) -> str:
+    """Whether they are good enough to tell this collective's waits from nothing."""
+    if not clock_error_ns or len(made.parts) < 2:
+        return ""
+    return "the clocks are too uncertain" if clock_error_ns > made.longest_wait_ns else ""
+
+
+def _not_split(made: Collective, why: str) -> Collective:
+    return replace(made, unsplit=why)
+
+
+def _parts(together: _Together) -> tuple[Part, ...]:
+    return tuple([Part(rank, together[rank].start_ns, together[rank].end_ns) for rank in sorted(together)])
