@@ -51,6 +51,8 @@ class Collective:
     """Why it is not split; empty where it is."""
     sender: int | None = None
     """Of a send and its receive the rank that sends: its part is not split."""
+    clock_error_ns: int = 0
+    """By how much the ranks' clocks may differ: each wait may be wrong by so much, either way."""
 
     @cached_property
     def last_start_ns(self) -> int:
@@ -79,11 +81,13 @@ class Collective:
 
     @property
     def late_rank(self) -> int | None:
-        """The rank that started last. None where it is not split, and where several started last."""
+        """The rank that started last. None where it is not split, and where several started last, as far as
+        the clocks tell.
+        """
         if self.unsplit:
             return None
-        last_ns = self.last_start_ns
-        late = [part.rank for part in self.parts if part.start_ns == last_ns]
+        last_ns = self.last_start_ns - self.clock_error_ns
+        late = [part.rank for part in self.parts if part.start_ns >= last_ns]
         return late[0] if len(late) == 1 else None
 
     @property

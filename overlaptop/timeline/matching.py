@@ -157,7 +157,13 @@ def _collective(
     first = calls[0]
     alike_in_op = all(call.op == first.op for call in calls)
     alike_in_size = all(call.bytes == first.bytes for call in calls)
-    made = Collective(first.op, first.group, first.bytes if alike_in_size else None, _parts(together))
+    made = Collective(
+        first.op,
+        first.group,
+        first.bytes if alike_in_size else None,
+        _parts(together),
+        clock_error_ns=clock_error_ns,
+    )
     if missing := len(expected) - len(own & together.keys()):
         rank = next(rank for rank in expected if rank not in together)
         why = f"rank {rank} is missing" if missing == 1 else f"{missing:,} ranks are missing"
@@ -170,7 +176,7 @@ def _collective(
     elif _ends_disagree(made):
         why = "the ends disagree"
     else:
-        why = _clocks(made, clock_error_ns)
+        why = _clocks(made)
     return _not_split(made, why) if why else made
 
 
@@ -201,13 +207,15 @@ def _transfer(pair: _Pair, send: Call, receive: Call, clock_error_ns: int) -> Co
     plain = send.receives_from is None and receive.sends_to is None
     parts = _parts({pair.source: send, pair.target: receive})
     size_bytes = receive.bytes if plain and send.bytes == receive.bytes else None
-    made = Collective("recv", pair.group, size_bytes, parts, sender=pair.source)
+    made = Collective(
+        "recv", pair.group, size_bytes, parts, sender=pair.source, clock_error_ns=clock_error_ns
+    )
     if plain and send.bytes != receive.bytes:
         why = "the ranks' sizes differ"
     elif receive.end_ns + clock_error_ns < send.start_ns:
         why = "the ends disagree"  # it was over before its send began: another one's
     else:
-        why = _clocks(made, clock_error_ns)
+        why = _clocks(made)
     return _not_split(made, why) if why else made
 
 
@@ -215,11 +223,11 @@ def _alone(rank: int, call: Call) -> Collective:
     return Collective(call.op, call.group, call.bytes, _parts({rank: call}))
 
 
-def _clocks(made: Collective, clock_error_ns: int) -> str:
+def _clocks(made: Collective) -> str:
     """Whether they are good enough to tell this collective's waits from nothing."""
-    if not clock_error_ns or len(made.parts) < 2:
+    if not made.clock_error_ns or len(made.parts) < 2:
         return ""
-    return "the clocks are too uncertain" if clock_error_ns > made.longest_wait_ns else ""
+    return "the clocks are too uncertain" if made.clock_error_ns > made.longest_wait_ns else ""
 
 
 def _not_split(made: Collective, why: str) -> Collective:
