@@ -217,15 +217,19 @@ def _cause(
     busy_ns, stands_ns, loads_ns, delays_ns = (
         _steadily(longer[name]) for name in ("busy", "stands", "loads", "delays")
     )
+    info = evidence.ranks[rank].info
+    if info is not None and info.compute_exact:
+        loads_ns = min(loads_ns, stands_ns)  # what its CPU does while the GPU has work costs nothing
     if loads_ns >= enough_ns:
         return Cause.LOADING
     if max(busy_ns, stands_ns) < enough_ns:
         return None
-    collects = longer["collections"]
-    if collects and sum(each > 0 for each in collects) >= LATE_SHARE * len(collects):
-        return Cause.COLLECTING
-    if misplacement(evidence, rank, others):
-        return Cause.PLACEMENT
+    if stands_ns > busy_ns or (info is not None and info.source == "host"):
+        collects = longer["collections"]
+        if collects and sum(each > 0 for each in collects) >= LATE_SHARE * len(collects):
+            return Cause.COLLECTING
+        if misplacement(evidence, rank, others):
+            return Cause.PLACEMENT
     if stands_ns > busy_ns:
         return Cause.DELAYED if delays_ns >= enough_ns else Cause.STANDING
     if busy_ns > 2 * median(longer["computes"]):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from overlaptop.findings.find import find as ask
@@ -148,6 +150,15 @@ def test_ranks_that_end_leave_what_was_found_as_it_is():
     assert (found.rule, found.ranks) == ("slow_compute", (LATE,))
 
 
+@pytest.mark.parametrize(
+    "beside",
+    [{"loading_ns": of_late(30 * MS)}, {"full_collections": of_late(1)}, {"delayed_ns": of_late(30 * MS)}],
+)
+def test_what_a_cpu_does_while_its_gpu_has_work_is_no_cause(beside):
+    (found,) = find(job(late(("compute", 20)), **beside))
+    assert found.rule == "slow_compute"
+
+
 def test_where_neither_compute_nor_idle_time_is_seen_no_cause_is_made_up():
     unseen = [replace(info(rank, exact=False), source="events") for rank in range(RANKS)]
     assert find(job(late(("idle", 20)), *unseen)) == ()
@@ -175,6 +186,34 @@ def test_a_rank_that_is_late_since_it_waits_in_another_group_passes_the_blame_on
     (found,) = find(evidence)
     assert (found.rule, found.ranks) == ("slow_compute", (0,))
     assert "rank 1 waits for it in another group" in found.measured
+
+
+ms_of_a_part = st.floats(0.1, 50)
+parts = st.lists(
+    st.tuples(st.sampled_from(["compute", "idle", "copy"]), ms_of_a_part), min_size=1, max_size=4
+)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.lists(parts, min_size=3, max_size=3), st.lists(ms_of_a_part, min_size=3, max_size=3), st.booleans()
+)
+def test_no_finding_promises_more_than_is_exposed_or_idle(does, costs_ms, exact):
+    def cost(rank, number):
+        return round(costs_ms[rank] * MS)
+
+    unseen = [] if exact else [host(rank) for rank in range(3)]
+    evidence = job(
+        lambda rank, number: does[rank], *unseen, ranks=3, steps=8,
+        cpu_ns=cost, delayed_ns=cost, loading_ns=cost, launch_lead_ns=cost,
+    )  # fmt: skip
+    lost_ns = [step.totals[rank] for step in evidence.steps for rank in range(3)]
+    for each in find(evidence):
+        if each.ranks:
+            assert 0 <= each.gain_ns <= evidence.exposed_wait_ns
+        elif exact:
+            most = max(step.exposed_ns + step.idle_ns + step.copy_only_ns for step in lost_ns)
+            assert 0 <= each.gain_ns <= most
 
 
 def test_the_whole_job_waits_for_data_where_each_rank_does():

@@ -14,8 +14,8 @@ from overlaptop.findings.finding import Certainty, Finding
 from overlaptop.findings.late import late_ranks
 from overlaptop.findings.rules.uneven_batches import late_by_compute_ns
 
-JITTER_SHARE = 0.1
-"""Some jitter is everywhere: below this, nobody would look for it."""
+JITTER_SHARE = 0.2
+"""Some jitter is everywhere, and more where ranks share CPUs: below this nobody would look for it."""
 
 
 def look(evidence: Evidence) -> Iterable[Finding]:
