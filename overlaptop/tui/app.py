@@ -346,12 +346,15 @@ class OverlaptopApp(App[int]):
             self.clear_notifications()  # it shows at more length how a job ended
             await self.push_screen(WorkloadsScreen(self.dashboard, launcher))
 
-    def action_turn(self, steps: int) -> None:
+    def action_trace_step(self, steps: int) -> None:
         self.dashboard.turn(steps)
         self.show()
 
-    def action_trace_step(self, steps: int) -> None:
-        self.action_turn(steps)
+    def action_earlier_step(self) -> None:
+        self.action_trace_step(-1)
+
+    def action_later_step(self) -> None:
+        self.action_trace_step(1)
 
     def action_show_step(self, number: int) -> None:
         self.dashboard.show_step(number)

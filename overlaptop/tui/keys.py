@@ -25,10 +25,10 @@ APP_KEYS = (
     Key(
         "left_curly_bracket",
         "{",
-        "turn(-1)",
+        "earlier_step",
         "back to the kept step before, on all ranks; space: live again",
     ),
-    Key("right_curly_bracket", "}", "turn(1)", "the kept step after it"),
+    Key("right_curly_bracket", "}", "later_step", "the kept step after it"),
     Key("L", "L", "slowest", "the slowest kept step"),
     Key(
         "right_square_bracket",
@@ -210,18 +210,9 @@ _CHANGING = {
     *("capture", "larger", "smaller", "exact", "search", "alternate", "workloads"),
     *("select", "restore", "stop", "run", "end"),
 }
-_NEED_A_JOB = {
-    "alternate",
-    "capture",
-    "captures",
-    "machine",
-    "search",
-    "tune",
-    "turn",
-    "slowest",
-    "show_step",
-}
-_NOT_OF_TRACES = _NEED_A_JOB - {"turn", "slowest", "show_step"} | {
+_OF_STEPS = {"earlier_step", "later_step", "slowest", "show_step"}
+_NEED_A_JOB = {"alternate", "capture", "captures", "machine", "search", "tune", *_OF_STEPS}
+_NOT_OF_TRACES = _NEED_A_JOB - _OF_STEPS | {
     *("larger", "smaller", "exact", "comparison", "jobs", "workloads", "hosts", "pause", "window"),
 }
 

@@ -14,7 +14,14 @@ from overlaptop.tui.tune.knob_values import ValueRefusedError, parsed, stepped
 from overlaptop.wire.bounds import MAX_DURATION_NS
 from overlaptop.wire.codec import MESSAGES, decode, encode
 from overlaptop.wire.knobs import KnobFacts
-from overlaptop.wire.messages import Notice, OwnCost, RankEnd, Standstill
+from overlaptop.wire.messages import (
+    EnvironmentFacts,
+    EnvironmentVariable,
+    Notice,
+    OwnCost,
+    RankEnd,
+    Standstill,
+)
 from tests.fleet.builders import (
     BUCKET_CAP_MB,
     T0,
@@ -44,7 +51,7 @@ TRIED = (
         detail(0, 5), info(0), MACHINE, device(0), numa(0), sample(0, 5), GRADIENTS, COMMAND, SEARCH,
         Notice(0, T0, "info", "a word"), RankEnd(0, T0, clean=True), KnobFacts(0, (BUCKET_CAP_MB,)),
         OwnCost(0, 0.1, 0.1, 0.1, 0.1), Standstill(0, True),
-        status(), welcome(),
+        EnvironmentFacts(0, (EnvironmentVariable("NCCL_MAX_CTAS", "4"),)), status(), welcome(),
     )),
 )  # fmt: skip
 """Of each kind one or more, which come one after the other: the newest hides the one before."""

@@ -48,7 +48,7 @@ STEP_HINT = Hint("[ ]", "step", "app.trace_step(1)", "step")
 """Of a trace."""
 PAUSE_HINT = Hint("space", "pause", "app.pause")
 """Its word says where it ends a pause."""
-PAST_HINT = Hint("{ }", "past steps", "app.turn(-1)")
+PAST_HINT = Hint("{ }", "past steps", "app.earlier_step")
 Hints = Sequence[tuple[str, str, str] | tuple[str, str, str, str] | Hint]
 _Placed = tuple[StyledLine, Hint]
 """A hint as it is drawn."""
