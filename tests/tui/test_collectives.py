@@ -91,7 +91,7 @@ async def test_a_list_that_goes_on_says_how_far_and_enter_shows_the_selected_one
         text = await shown(app, pilot, "end", "enter")
         assert isinstance(app.screen, TimelinesScreen)
         assert "zoom " in text
-        assert "allreduce 1.00 MiB  waiting " in text
+        assert "allreduce 1.00 MiB " in text[text.index(" comm     3") :]
         await pilot.press("escape", "C")
         assert isinstance(app.screen, OverviewScreen)
 

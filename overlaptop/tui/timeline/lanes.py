@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from overlaptop.tui.draw.bars import Piece
+from overlaptop.tui.timeline.parts import (
+    COMPUTE,
+    COPY,
+    EXPOSED,
+    FUSED,
+    HIDDEN,
+    HIDDEN_WAITING,
+    STALL,
+    WAITING,
+    StepPart,
+)
 from overlaptop.wire.messages import CollectiveSpan, StepDetail
 
 if TYPE_CHECKING:
@@ -44,41 +55,58 @@ class Lanes:
 
 
 def lanes_of(detail: StepDetail, collectives: Sequence[Collective] = ()) -> Lanes:
-    """Split communication into hidden and exposed, and each into waiting and the rest, and put stalls into
-    compute's gaps. ``collectives``: those of this step, as far as they were matched over the ranks.
-    """
+    """``collectives``: those of this step, as far as they were matched over the ranks."""
     # numpy takes 100 ms to import, which the first paint would pay: nothing to draw needs it before.
-    from overlaptop.timeline import spans
-    from overlaptop.timeline.arrivals import waiting
+    from overlaptop.timeline.spans import lengths_within
 
-    compute, fused = compute_of(detail), _from_flat(detail.fused_spans_ns)
-    comm = spans.difference(_from_flat(detail.comm_spans_ns), fused)
-    stall = spans.difference(_from_flat(detail.stall_spans_ns), spans.union(compute, fused))
-    start_ns = detail.start_ns
-    waits = waiting(detail.rank, comm + start_ns, collectives, start_ns, start_ns + detail.step_ns)
-    wait = waits.wait - start_ns
-    hidden, exposed = spans.intersection(comm, compute), spans.difference(comm, compute)
+    sets = sets_of(detail, collectives)
+    starts_ns = [each.start_ns for each in detail.collectives]
+    ends_ns = [each.end_ns for each in detail.collectives]
     return Lanes(
         detail=detail,
-        compute=_pieces((compute, "compute"), (fused, "fused"), (stall, "stall")),
-        comm=_pieces(
-            (spans.difference(hidden, wait), "hidden"),
-            (spans.intersection(hidden, wait), "hidden_waiting"),
-            (spans.difference(exposed, wait), "exposed"),
-            (spans.intersection(exposed, wait), "waiting"),
-            (fused, "fused"),
-        ),
-        copy=_pieces((_from_flat(detail.copy_spans_ns), "copy")),
-        hidden_ns=tuple(
-            spans.lengths_within(
-                compute,
-                [each.start_ns for each in detail.collectives],
-                [each.end_ns for each in detail.collectives],
-            ).tolist()
-        ),
+        compute=pieces(sets, COMPUTE, FUSED, STALL),
+        comm=pieces(sets, HIDDEN, HIDDEN_WAITING, EXPOSED, WAITING, FUSED),
+        copy=pieces(sets, COPY),
+        hidden_ns=tuple(lengths_within(sets[COMPUTE.key], starts_ns, ends_ns).tolist()),
         keys=_keys(detail.collectives),
         matched=_matched(detail, collectives),
     )
+
+
+def sets_of(detail: StepDetail, collectives: Sequence[Collective]) -> dict[str, Spans]:
+    """What a step was made of, by the part's key, in ns from its start: communication split into hidden and
+    exposed, and each into waiting and the rest; all compute; stalls in compute's gaps.
+    """
+    from overlaptop.timeline.arrivals import waiting
+    from overlaptop.timeline.spans import difference, intersection, union
+
+    compute, fused = compute_of(detail), _from_flat(detail.fused_spans_ns)
+    comm = difference(_from_flat(detail.comm_spans_ns), fused)
+    start_ns = detail.start_ns
+    waits = waiting(detail.rank, comm + start_ns, collectives, start_ns, start_ns + detail.step_ns)
+    wait = waits.wait - start_ns
+    hidden, exposed = intersection(comm, compute), difference(comm, compute)
+    return {
+        COMPUTE.key: compute,
+        FUSED.key: fused,
+        STALL.key: difference(_from_flat(detail.stall_spans_ns), union(compute, fused)),
+        HIDDEN.key: difference(hidden, wait),
+        HIDDEN_WAITING.key: intersection(hidden, wait),
+        EXPOSED.key: difference(exposed, wait),
+        WAITING.key: intersection(exposed, wait),
+        COPY.key: _from_flat(detail.copy_spans_ns),
+    }
+
+
+def pieces(sets: Mapping[str, Spans], *parts: StepPart) -> tuple[Piece, ...]:
+    """Some of these sets as one lane; they are disjoint."""
+    import numpy as np
+
+    together = np.concatenate([sets[part.key] for part in parts])
+    order = np.argsort(together[:, 0], kind="stable")
+    starts, ends = together[order].T.tolist()
+    keys = [part.key for part in parts for _ in sets[part.key]]
+    return tuple(map(Piece, starts, ends, [keys[at] for at in order.tolist()]))
 
 
 def compute_of(detail: StepDetail) -> Spans:
@@ -117,8 +145,3 @@ def _matched(detail: StepDetail, collectives: Sequence[Collective]) -> tuple[Col
     known = {part[1:]: each for each in collectives if (part := each.part(detail.rank)) is not None}
     at_ns = detail.start_ns
     return tuple(known.get((at_ns + each.start_ns, at_ns + each.end_ns)) for each in detail.collectives)
-
-
-def _pieces(*kinds: tuple[Spans, str]) -> tuple[Piece, ...]:
-    found = [Piece(start, end, key) for spans, key in kinds for start, end in spans.tolist()]
-    return tuple(sorted(found))

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from overlaptop.tui.draw.bars import Piece
-from overlaptop.tui.timeline.lanes import Lanes, lanes_of
-from overlaptop.tui.timeline.parts import COMPUTE, COPY, IDLE
+from overlaptop.tui.timeline.lanes import Lanes, lanes_of, pieces, sets_of
+from overlaptop.tui.timeline.parts import (
+    COMPUTE,
+    COPY,
+    EXPOSED,
+    FUSED,
+    HIDDEN,
+    HIDDEN_WAITING,
+    IDLE,
+    WAITING,
+)
 from overlaptop.wire.messages import StepDetail
 
 if TYPE_CHECKING:
     from overlaptop.timeline.arrivals import Collective
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class AlignedStep:
     """A step on each rank whose timeline is here. The axis begins where the first rank's step does, and
     ends with the last one's.
@@ -24,14 +33,22 @@ class AlignedStep:
     begins_ns: int
     """Unix time."""
     length_ns: int
-    lanes: Mapping[int, Lanes]
-    """By rank; each in ns from its own step's start."""
+    details: Mapping[int, StepDetail]
+    """By rank."""
     parts: Mapping[int, tuple[Piece, ...]]
-    """By rank, on the axis: the parts of its step that the bars have, each where it was."""
+    """By rank, in ns from its step's start: the parts of the step that the bars have, each where it was."""
+    collectives: Sequence[Collective]
+    _lanes: dict[int, Lanes] = field(default_factory=dict)
+
+    def lanes(self, rank: int) -> Lanes:
+        """In ns from the rank's step's start."""
+        if rank not in self._lanes:
+            self._lanes[rank] = lanes_of(self.details[rank], self.collectives)
+        return self._lanes[rank]
 
     def offset_ns(self, rank: int) -> int:
         """Where on the axis the rank's step begins."""
-        return self.lanes[rank].detail.start_ns - self.begins_ns
+        return self.details[rank].start_ns - self.begins_ns
 
 
 class Cursor(NamedTuple):
@@ -58,16 +75,15 @@ def aligned(details: Mapping[int, StepDetail], collectives: Sequence[Collective]
     """``details``: by rank, one or more; ``collectives``: those of the step, matched across ranks."""
     begins_ns = min(detail.start_ns for detail in details.values())
     ends_ns = max(detail.start_ns + detail.step_ns for detail in details.values())
-    lanes = {rank: lanes_of(details[rank], collectives) for rank in sorted(details)}
-    parts = {rank: _parts(each, each.detail.start_ns - begins_ns) for rank, each in lanes.items()}
-    return AlignedStep(begins_ns, max(1, ends_ns - begins_ns), lanes, parts)
+    parts = {rank: _parts(detail, collectives) for rank, detail in details.items()}
+    return AlignedStep(begins_ns, max(1, ends_ns - begins_ns), details, parts, collectives)
 
 
 def under(step: AlignedStep, rank: int, cursor: Cursor) -> list[Under]:
     """What a rank did in the cursor's cell: its phase, its collectives, and of each other lane one span.
     First, or that one, is what is chosen, what lies under the cursor itself, what takes most of the cell.
     """
-    lanes, offset_ns = step.lanes[rank], step.offset_ns(rank)
+    lanes, offset_ns = step.lanes(rank), step.offset_ns(rank)
 
     def met(found: Iterable[Under]) -> list[Under]:
         left_ns, right_ns = cursor.left_ns, cursor.right_ns
@@ -86,11 +102,11 @@ def under(step: AlignedStep, rank: int, cursor: Cursor) -> list[Under]:
 
     phases = (Piece(each.start_ns, each.end_ns, each.name) for each in lanes.detail.phases)
     calls = [Under("comm", *span_of(step, rank, at), at) for at in range(len(lanes.detail.collectives))]
-    idle = (Under(key, int(start), int(end)) for start, end, key in step.parts[rank] if key == IDLE.key)
+    idle = (each for each in step.parts[rank] if each.key == IDLE.key)
     return [
         *met(shifted(phases))[:1],
         *(met(calls) or met(shifted(lanes.comm))[:1]),
-        *(each for lane in (shifted(lanes.compute), shifted(lanes.copy), idle) for each in met(lane)[:1]),
+        *(each for lane in (lanes.compute, lanes.copy, idle) for each in met(shifted(lane))[:1]),
     ]
 
 
@@ -98,7 +114,7 @@ def neighbour(step: AlignedStep, rank: int, at_ns: int, direction: int) -> int |
     """Index of the first collective of a rank that begins after a place of the axis, or of the last one
     that begins before it; None: there is none.
     """
-    starts = [(span_of(step, rank, at)[0], at) for at in range(len(step.lanes[rank].detail.collectives))]
+    starts = [(span_of(step, rank, at)[0], at) for at in range(len(step.details[rank].collectives))]
     if direction > 0:
         return min((each for each in starts if each[0] > at_ns), default=(0, None))[1]
     return max((each for each in starts if each[0] < at_ns), default=(0, None))[1]
@@ -106,29 +122,20 @@ def neighbour(step: AlignedStep, rank: int, at_ns: int, direction: int) -> int |
 
 def span_of(step: AlignedStep, rank: int, index: int) -> tuple[int, int]:
     """From when to when a collective of a rank was, on the axis."""
-    each, offset_ns = step.lanes[rank].detail.collectives[index], step.offset_ns(rank)
+    each, offset_ns = step.details[rank].collectives[index], step.offset_ns(rank)
     return each.start_ns + offset_ns, each.end_ns + offset_ns
 
 
-def _parts(lanes: Lanes, offset_ns: int) -> tuple[Piece, ...]:
-    """Compute only, hidden, exposed, waiting, fused, copy only, idle: together the step, each once."""
+def _parts(detail: StepDetail, collectives: Sequence[Collective]) -> tuple[Piece, ...]:
+    """Together they are the step, each moment once."""
     # numpy takes 100 ms to import, which the first paint would pay: nothing to draw needs it before.
     from overlaptop.timeline.spans import difference, from_pairs, union
 
-    compute, comm, copy = (
-        from_pairs([(int(each.start), int(each.end)) for each in pieces])
-        for pieces in (
-            (each for each in lanes.compute if each.key == COMPUTE.key),
-            lanes.comm,
-            lanes.copy,
-        )
-    )
-    busy = union(compute, comm)
-    found = list(lanes.comm)
-    for part, spans in (
-        (COMPUTE, difference(compute, comm)),
-        (COPY, difference(copy, busy)),
-        (IDLE, difference(from_pairs([(0, lanes.detail.step_ns)]), union(busy, copy))),
-    ):
-        found += [Piece(start, end, part.key) for start, end in spans.tolist()]
-    return tuple(sorted(Piece(start + offset_ns, end + offset_ns, key) for start, end, key in found))
+    sets = sets_of(detail, collectives)
+    comm = (HIDDEN, HIDDEN_WAITING, EXPOSED, WAITING, FUSED)
+    with_comm = union(*(sets[part.key] for part in comm))
+    busy = union(sets[COMPUTE.key], with_comm)
+    sets[IDLE.key] = difference(from_pairs([(0, detail.step_ns)]), union(busy, sets[COPY.key]))
+    sets[COMPUTE.key] = difference(sets[COMPUTE.key], with_comm)
+    sets[COPY.key] = difference(sets[COPY.key], busy)
+    return pieces(sets, *comm, COMPUTE, COPY, IDLE)

@@ -30,9 +30,9 @@ def read_out(step: AlignedStep, rank: int, cursor: Cursor, width: int, rows: int
         if each.call is None:
             lines.append(fit(items, [], width, "  "))
             continue
-        call = step.lanes[rank].detail.collectives[each.call]
+        call = step.details[rank].collectives[each.call]
         items.append(Item((bold(op_name(call)), dim(f" {byte_count(call.bytes)}"))))
-        cost = _cost(step.lanes[rank], each.call)
+        cost = _cost(step.lanes(rank), each.call)
         if width >= _WIDE:
             lines.append(fit([*items, *cost], [], width, "  "))
         else:

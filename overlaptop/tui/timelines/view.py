@@ -67,7 +67,7 @@ class Timelines(JobView):
         """The one that the cursor is on; None: its timeline is not here."""
         chosen, step = self.state.chosen, self.step
         return (
-            chosen.rank if chosen is not None and step is not None and chosen.rank in step.lanes else None
+            chosen.rank if chosen is not None and step is not None and chosen.rank in step.details else None
         )
 
     def move_cursor(self, cells: int) -> None:
@@ -109,6 +109,14 @@ class Timelines(JobView):
             anchor = (self._cursor_ns / step.length_ns - self.viewport.left) / self.viewport.width
             self.viewport = self.viewport.zoomed(ZOOM_FACTOR**direction, min(1.0, max(0.0, anchor)))
 
+    def made_of(self) -> tuple[object, ...] | None:
+        """The step, the cursor and the viewport; without a step, draw: the reason changes."""
+        state, step = self.state, self.step
+        if step is None:
+            return None
+        ranks = tuple(view.rank for view in state.rows)
+        return (step, ranks, self.rank, self._cursor_ns, self.viewport, state.collective)
+
     def draw(self, width: int, height: int) -> list[StyledLine]:
         step, rank, state = self.step, self.rank, self.state
         if step is None:
@@ -136,7 +144,7 @@ class Timelines(JobView):
             lines += [() for _ in range(1 - gap)]
             offset_ns = step.offset_ns(rank)
             bounds = bounds_ns[0] - offset_ns, bounds_ns[1] - offset_ns
-            lines += self._lanes(LaneRows(step.lanes[rank], bounds, cells, self.look.textured), column)
+            lines += self._lanes(LaneRows(step.lanes(rank), bounds, cells, self.look.textured), column)
         lines += [()] * min(1, height - below - len(lines))
         if rank is None:
             return [*lines, (dim(" the chosen rank's timeline of this step is not here"),)]
@@ -182,7 +190,7 @@ class Timelines(JobView):
         """In the next step, too."""
         self._cursor_ns = min(self._cursor_ns, step.length_ns - 1)
         rank, index = self.state.chosen, self.state.collective
-        if self._follows and rank is not None and index is not None and rank.rank in step.lanes:
+        if self._follows and rank is not None and index is not None and rank.rank in step.details:
             start_ns, end_ns = span_of(step, rank.rank, index)
             self._cursor_ns = min(max(0, start_ns), step.length_ns - 1)
             if self.viewport.zoom > 1:
@@ -194,7 +202,7 @@ class Timelines(JobView):
         return Cursor(self._cursor_ns, left_ns, left_ns + cell_ns, self.state.collective)
 
     def _title(self, step: AlignedStep, width: int) -> StyledLine:
-        detail = next(iter(step.lanes.values())).detail
+        detail = next(iter(step.details.values()))
         name, number = step_name(detail.step)
         left = [
             Item((*titled("Timelines"), dim(f"  {name}"), bold(number))),
@@ -213,9 +221,10 @@ class Timelines(JobView):
         chosen = self.state.chosen is not None and self.state.chosen.rank == rank
         mark = Segment("▸ " if chosen else "  ", TextStyle("accent", bold=True))
         label = (mark, (bold if chosen else dim)(f"{rank:<{LABEL - 2}}"))
-        if rank not in step.lanes:
+        if rank not in step.details:
             return (*label, dim("its timeline of this step is not here"))
-        drawn = lane(step.parts[rank], *self._bounds_ns(step), cells, textured=self.look.textured)
+        start_ns, end_ns = (at_ns - step.offset_ns(rank) for at_ns in self._bounds_ns(step))
+        drawn = lane(step.parts[rank], start_ns, end_ns, cells, textured=self.look.textured)
         return (*label, *crossed(drawn, column))
 
     def _lanes(self, rows: LaneRows, column: int) -> list[StyledLine]:
