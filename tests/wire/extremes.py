@@ -14,7 +14,7 @@ from overlaptop.wire.codec import WireError, encode
 from overlaptop.wire.commands import Argument, RankOutcome
 from overlaptop.wire.devices import GpuLink, GpuSite, Nic, NodeShare, NumaNode, Unknown
 from overlaptop.wire.knobs import Knob
-from overlaptop.wire.messages import CollectiveSpan, GroupCalls, IssuedCall, PhaseSpan
+from overlaptop.wire.messages import CollectiveSpan, EnvironmentVariable, GroupCalls, IssuedCall, PhaseSpan
 from overlaptop.wire.schema import Message
 
 LONG = "wide 測 " * 40
@@ -23,6 +23,7 @@ PARTS = {
     type(part): part
     for part in (
         PhaseSpan("forward", 0, 9),
+        EnvironmentVariable("NCCL_MAX_CTAS", "4"),
         IssuedCall("allreduce_", 1 << 20, 57, 9, "issued"),
         GroupCalls("0 default_pg", (0, 1), (IssuedCall("allreduce_", 1 << 20, 57, 9),)),
         CollectiveSpan("allreduce_", 1 << 20, "default_pg", True, 20, 30),
