@@ -74,6 +74,9 @@ async def test_findings_are_looked_for_again_after_a_while_and_stand_still_while
         assert app.dashboard.state.findings is first
         await shown(app, pilot, "space", rest_s=LOOK_EVERY_NS / 1e9)
         assert app.dashboard.state.findings is first
+        text = await shown(app, pilot, "left_curly_bracket")
+        assert "finding f" not in text
+        assert "as they were at the pause" in await shown(app, pilot, "f")
         for number in range(8, 16):
             for rank in range(4):
                 session.say(*split_step(rank, number, late_ms=16 * (rank == 3)))

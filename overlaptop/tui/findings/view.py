@@ -68,6 +68,8 @@ class FindingsView(JobView):
             return [titled("Findings"), (), *paragraph(words, width, TEXT)]
         at = self._at(found)
         about = [Item((*titled("Findings"), bold(f"  {len(found)}")))]
+        if self.state.past_step is not None:
+            about.append(Item((Segment("as they were at the pause", TextStyle("warning")),)))
         about.append(Item((dim("what mending can win most first; gains overlap: they do not add up"),), 1))
         detail = self._in_full(found[at], width)
         room = max(min(_LIST_LEAST, height - 3), height - 3 - len(detail))
