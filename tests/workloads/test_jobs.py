@@ -142,6 +142,24 @@ def test_a_workload_runs_by_its_path_alone(tmp_path):
     assert line.startswith("step")
 
 
+def test_a_job_writes_a_trace_of_itself_of_each_rank(run_warm, tmp_path):
+    arguments = ["--steps", "12", "--trace", "traces", *TINY_MATMUL]
+    done = run_warm(find("allreduce_matmul").path, arguments, tmp_path, 2)
+    assert done.returncode == 0, done.stderr
+    for rank in (0, 1):
+        trace = json.loads((tmp_path / "traces" / f"rank-{rank}.json").read_text())
+        assert trace["distributedInfo"]["rank"] == rank
+        names = [event.get("name", "") for event in trace["traceEvents"]]
+        assert sum(name.startswith("ProfilerStep#") for name in names) == 4
+
+
+def test_an_engine_that_cannot_run_here_is_one_clear_line_and_status_2(run_warm, tmp_path):
+    done = run_warm(find("zero").path, ["--engine", "deepspeed", *TINY_GPT], tmp_path, 0)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("zero.py: error: --engine deepspeed: ")
+
+
 def test_time_runs_out_on_all_ranks_at_the_same_step(run_warm, tmp_path):
     done = run_warm(find("allreduce_matmul").path, ["--seconds", "0.5", *TINY_MATMUL], tmp_path, 2)
     assert done.returncode == 0, done.stderr
