@@ -129,6 +129,6 @@ def what_differs(one: EarlierJob, other: EarlierJob) -> tuple[str, str]:
 
 
 def _parts(label: str) -> list[str]:
-    """``ddp --layers 2 --no-overlap``: ``ddp``, ``--layers 2``, ``--no-overlap``."""
+    """``ddp --layers 2 --deterministic``: ``ddp``, ``--layers 2``, ``--deterministic``."""
     name, *options = label.split(" --")
     return [name, *(f"--{option}" for option in options)]
