@@ -56,6 +56,9 @@ class Series:
     """For its ranks."""
 
 
+_GPU_EACH = "needs a GPU for each rank"
+_USER_BUFFERS = (("CUDA_DEVICE_MAX_CONNECTIONS", "1"), ("UB_SKIPMC", "1"))
+
 SERIES = (
     Series(
         "ddp",
@@ -114,6 +117,19 @@ SERIES = (
             Run("--mode overlapped --skew 1"),
         ),
     ),
+    Series(
+        "gemm_overlap",
+        (
+            Run("--method torch"),
+            Run("--method ring"),
+        ),
+    ),
+    # One that cannot run ends its job, so each has its own.
+    Series("tensor_parallel", (Run("--mode symmetric-memory", _GPU_EACH),)),
+    Series("gemm_overlap", (Run("--method symmetric-memory", _GPU_EACH),)),
+    Series("gemm_overlap", (Run("--method transformer-engine", _GPU_EACH),), _USER_BUFFERS),
+    Series("gemm_overlap", (Run("--method flux"),)),
+    Series("te_layernorm_mlp", (Run("--no-overlap"), Run("--overlap", _GPU_EACH)), _USER_BUFFERS),
     Series("allreduce_matmul", (Run("--mode sequential"), Run("--mode async"), Run("--mode host-staged"))),
     Series(
         "double_buffer",

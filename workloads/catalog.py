@@ -7,6 +7,7 @@ from pathlib import Path
 from overlaptop.workloads.entries.data_parallel import DDP, FSDP, ZERO
 from overlaptop.workloads.entries.faults import FAULTS
 from overlaptop.workloads.entries.model_parallel import EXPERT_PARALLEL, PIPELINE, TENSOR_PARALLEL
+from overlaptop.workloads.entries.overlapped_products import GEMM_OVERLAP, TE_LAYERNORM_MLP
 from overlaptop.workloads.entries.primitives import ALLREDUCE_MATMUL, DOUBLE_BUFFER, SMALL_MESSAGES
 from overlaptop.workloads.entries.workload import Workload
 
@@ -17,9 +18,11 @@ __all__ = [
     "EXPERT_PARALLEL",
     "FAULTS",
     "FSDP",
+    "GEMM_OVERLAP",
     "PIPELINE",
     "SMALL_MESSAGES",
     "TENSOR_PARALLEL",
+    "TE_LAYERNORM_MLP",
     "WORKLOADS",
     "ZERO",
     "Workload",
@@ -33,6 +36,8 @@ WORKLOADS: tuple[Workload, ...] = (
     TENSOR_PARALLEL,
     PIPELINE,
     EXPERT_PARALLEL,
+    GEMM_OVERLAP,
+    TE_LAYERNORM_MLP,
     ALLREDUCE_MATMUL,
     DOUBLE_BUFFER,
     SMALL_MESSAGES,

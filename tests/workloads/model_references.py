@@ -100,3 +100,17 @@ def expert_parallel(options, steps, ranks):
                 if gradient is not None:
                     parameter -= workload.LEARNING_RATE * gradient
     return losses
+
+
+def gemm_overlap(options, steps, ranks):
+    """Rank 0's figure, which is the same in each step."""
+    random = torch.Generator().manual_seed(options.seed)
+
+    def whole(rows, columns):
+        return torch.randn(rows, columns, generator=random) / rows**0.5
+
+    m, n, k = options.m, options.n, options.k
+    tokens, up, hidden, down = whole(m, k), whole(k, n), whole(m, n), whole(n, k)
+    product = tokens @ up.chunk(ranks, 1)[0]
+    own = (hidden @ down).chunk(ranks)[0]
+    return [(product.abs().mean() + own.abs().mean()).item()] * steps

@@ -15,6 +15,7 @@ NOT_WORKLOADS = {
     "job",
     "options",
     "shared_gpu",
+    "user_buffers",
 }
 
 

@@ -30,6 +30,7 @@ SMALL = "--messages 5 --kb 1 --matrix 16"
 TENSOR = "--layers 2 --width 16 --tokens 16 --requests 8"
 PIPELINE = "--layers 8 --width 8 --batch 8 --microbatches 4"
 EXPERTS = "--layers 2 --width 16 --tokens 16"
+GEMM = "--m 16 --n 32 --k 8"
 PARAMETERS, BUCKETS, DDP_BUCKETS = 29, 9, 8
 """Of that GPT; DDP's own once it has made them anew, in its second step."""
 
@@ -96,6 +97,8 @@ MODES = [
     # first one began with; four gradients.
     Mode(f"expert_parallel --mode sync {EXPERTS}", "experts", 2 * 3 + 3 + 4),
     Mode(f"expert_parallel --mode overlapped --skew 2.5 {EXPERTS}", "experts", 2 * 3 + 3 + 4),
+    Mode(f"gemm_overlap --method torch {GEMM}", "gemm", 2),
+    Mode(f"gemm_overlap --method ring {GEMM}", "gemm", 2 * 2),
 ]
 
 
@@ -110,7 +113,7 @@ def run_all(warm, folder, device):
     """The job of all modes, each of which writes its figures to a file of its number."""
     runs = []
     for at, mode in enumerate(MODES):
-        results = "--figures" if mode.reference in ("matmul", "small") else "--losses"
+        results = "--figures" if mode.reference in ("matmul", "small", "gemm") else "--losses"
         runs.append(f"{mode.words} {device} {results} {at}")
     with socket_directory():
         done = run_job(warm, folder, SCRIPT, arguments=(str(STEPS), *runs), nproc=RANKS, forked=True)
@@ -243,6 +246,7 @@ REFERENCES = {
 OF_OPTIONS = {
     "tensor": lambda options: model_references.tensor_parallel(options, STEPS, RANKS),
     "pipeline": lambda options: model_references.pipeline(options, STEPS),
+    "gemm": lambda options: model_references.gemm_overlap(options, STEPS, RANKS),
     "experts": lambda options: model_references.expert_parallel(options, STEPS, RANKS),
 }
 EXACT = ("gpt", "accumulated", "delayed")

@@ -1,0 +1,49 @@
+"""Products that overlap with their own collectives."""
+
+from __future__ import annotations
+
+from overlaptop.workloads.entries.workload import bundled, common
+from overlaptop.workloads.options import Option, positive_int
+
+GEMM_OVERLAP = bundled(
+    "gemm_overlap",
+    "all-gather + product and product + reduce-scatter, by all ways to overlap them: a table",
+    "Gather tokens (M, K) and multiply them by a rank's part of a weight (K, N); multiply the outcome by a "
+    "part of one (N, K), sum and scatter. torch: collective and product one after the other, no overlap; "
+    "ring: in chunks, by send and receive; symmetric-memory: torch's fused operators; transformer-engine: "
+    "user buffers; all: by turns, and a table behind each round.",
+    "torch: products and collectives by turns. ring: sends and receives below products. symmetric-memory: "
+    "peer-to-peer copies below products. transformer-engine: userbuffers kernels below products. The table "
+    "is in the job's output.",
+    Option(
+        "--method", "by which",
+        choices=("all", "torch", "ring", "symmetric-memory", "transformer-engine", "flux"), default="all",
+    ),
+    # On two H200s 2.2 Tflop and 67 MB (bfloat16) each way; on two laptop cores 20 ms.
+    Option("--m", "tokens", positive_int, "M", on_gpu=8192, on_shared=2048, on_cpu=512),
+    Option(
+        "--n", "of the weights, split over the ranks", positive_int, "N",
+        on_gpu=32768, on_shared=4096, on_cpu=1024,
+    ),
+    Option(
+        "--k", "of the weights and of a token", positive_int, "K", on_gpu=8192, on_shared=1024, on_cpu=256,
+    ),
+    Option("--iters", "steps of each method in a round", positive_int, "N", default=20),
+    *common("--figures"),
+)  # fmt: skip
+TE_LAYERNORM_MLP = bundled(
+    "te_layernorm_mlp",
+    "TransformerEngine's LayerNormMLP, whose products overlap with transfers through user buffers",
+    "Train TransformerEngine's LayerNormMLP, tensor-parallel, with transfers beside its products. Sets "
+    "CUDA_DEVICE_MAX_CONNECTIONS=1, so that transfers get SMs before products take all, and UB_SKIPMC=1: "
+    "NVLink multicast stays off.",
+    "userbuffers kernels below products; with --no-overlap NCCL's kernels between them, exposed. The "
+    "events source shows phases only: with one connection its events would destroy the overlap.",
+    Option("--overlap", "transfers beside products, through user buffers", default=True),
+    Option("--fp8", "multiply in eight bits", default=False),
+    Option("--replicas", "groups of ranks with all the weights each", positive_int, "N", default=1),
+    Option("--layers", "each a layer norm and two products", positive_int, "N", default=8),
+    Option("--width", "of a token", positive_int, "N", default=4096),
+    Option("--tokens", "a step, of a replica", positive_int, "N", default=8192),
+    *common("--losses"),
+)  # fmt: skip

@@ -1,0 +1,273 @@
+"""Two products with their collectives, by all ways of overlapping them that there are: a table.
+
+    torchrun --nproc-per-node=2 -m overlaptop.agent workloads/gemm_overlap.py --m 8192 --n 32768 --k 8192
+
+They are those of a tensor-parallel MLP: tokens (M, K) are gathered and multiplied by a rank's columns of a
+weight (K, N), and what comes out by its rows of another one (N, K), summed over the ranks and scattered.
+``torch`` does one after the other; the other ways are in collective_matmul.py and user_buffers.py.
+
+With ``--method all`` each way has ``--iters`` steps by turns. Behind each round the job prints for each:
+rank 0's median time, its TFLOP/s, how much of the collective's own time was hidden, and the speed-up
+against ``torch``. A way that cannot run here is a row that says why.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from statistics import median
+from typing import Any, TypeAlias
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from overlaptop.agent import step as mark_step
+from overlaptop.workloads import catalog, job, user_buffers
+from overlaptop.workloads.collective_matmul import (
+    Collectives,
+    Group,
+    Ring,
+    SymmetricMemory,
+    Way,
+    why_no_symmetric_memory,
+)
+
+WARM_UP = 2
+"""Steps of a turn that do not count."""
+PRODUCTS = ("all-gather + product", "product + reduce-scatter")
+
+
+@dataclass
+class Work:
+    """The operands of both products."""
+
+    rows: Tensor
+    """(M / ranks, K)"""
+    up: Tensor
+    """(K, N / ranks)"""
+    hidden: Tensor
+    """(M, N / ranks)"""
+    down: Tensor
+    """(N / ranks, K)"""
+
+    @property
+    def tflop(self) -> float:
+        """Of either product, on one rank."""
+        return 2e-12 * len(self.hidden) * self.up.numel()
+
+
+class Clock:
+    """Moments of one step on the device's timeline."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._on_gpu = device.type == "cuda"
+        self._moments: list[Any] = []
+
+    def mark(self) -> None:
+        """Now."""
+        if self._on_gpu:
+            moment = torch.cuda.Event(enable_timing=True)
+            moment.record()
+            self._moments.append(moment)
+        else:
+            self._moments.append(time.perf_counter())
+
+    def lengths_s(self) -> list[float]:
+        """From each moment to the next; waits for the last one."""
+        if not self._on_gpu:
+            return [later - earlier for earlier, later in pairwise(self._moments)]
+        self._moments[-1].synchronize()
+        return [earlier.elapsed_time(later) / 1e3 for earlier, later in pairwise(self._moments)]
+
+
+Method: TypeAlias = Callable[[Clock], tuple[Tensor, Tensor]]
+"""Does both; marks the moment between the two, and ``torch`` also those between product and collective."""
+
+
+def separately(work: Work, group: Group) -> Method:
+    """``torch``: collective, product; product, collective."""
+    way = Collectives(group, asynchronous=False)
+
+    def both(clock: Clock) -> tuple[Tensor, Tensor]:
+        started = way.start_gather(work.rows)
+        clock.mark()
+        _, product = way.gather_multiply(started, work.up)
+        clock.mark()
+        summed = work.hidden @ work.down
+        clock.mark()
+        own = torch.empty_like(work.rows)
+        job.reduce_scatter(own, summed, group=group)
+        return product, own
+
+    return both
+
+
+def by(way: Way, work: Work) -> Method:
+    """A way that has no moment between product and collective."""
+
+    def both(clock: Clock) -> tuple[Tensor, Tensor]:
+        _, product = way.gather_multiply(way.start_gather(work.rows), work.up)
+        clock.mark()
+        own, _ = way.multiply_scatter(work.hidden, work.down)
+        return product, own
+
+    return both
+
+
+def by_transformer_engine(work: Work, group: Group) -> Method:
+    """Two of its linear layers, with user buffers."""
+    te: Any = user_buffers.torch_layers()
+    user_buffers.allocate(te, work.rows, len(work.hidden), group)
+
+    def linear(weight: Tensor, mode: str, ranks: tuple[int, int], name: str) -> Any:
+        into, out = (size * count for size, count in zip(weight.shape, ranks, strict=True))
+        layer = te.Linear(
+            into, out, bias=False, parallel_mode=mode, sequence_parallel=True, tp_group=group,
+            tp_size=group.size(), params_dtype=weight.dtype, device="cuda",
+            ub_overlap_ag=True, ub_overlap_rs=mode == "row", ub_name=name,
+        )  # fmt: skip
+        layer.weight.data.copy_(weight.t())
+        return layer
+
+    up = linear(work.up, "column", (1, group.size()), "qkv")
+    down = linear(work.down, "row", (group.size(), 1), "proj")
+
+    def both(clock: Clock) -> tuple[Tensor, Tensor]:
+        product = up(work.rows)
+        clock.mark()
+        return product, down(work.hidden)
+
+    return both
+
+
+Methods: TypeAlias = dict[str, Method | str]
+
+
+def methods(work: Work, group: Group, options: argparse.Namespace, place: job.Place) -> Methods:
+    """Those that were asked for, by name; a text, where one cannot run here, says why."""
+    flux = f"Flux has no build for torch {torch.__version__.partition('+')[0]}: not run"
+    every: dict[str, tuple[str, Callable[[], Method]]] = {
+        "torch": ("", lambda: separately(work, group)),
+        "ring": ("", lambda: by(Ring(group), work)),
+        "symmetric-memory": (why_no_symmetric_memory(place), lambda: by(SymmetricMemory(group), work)),
+        "transformer-engine": (
+            user_buffers.why_not(place, overlaps=True),
+            lambda: by_transformer_engine(work, group),
+        ),
+        "flux": (flux, lambda: separately(work, group)),
+    }
+    wanted = every if options.method == "all" else (options.method,)
+    return {name: every[name][0] or every[name][1]() for name in wanted}
+
+
+@dataclass
+class Times:
+    """Seconds of each step of one way, for both products."""
+
+    whole_s: tuple[list[float], list[float]] = field(default_factory=lambda: ([], []))
+    collective_s: tuple[list[float], list[float]] = field(default_factory=lambda: ([], []))
+    """Of these, the collective's own; of ``torch`` only."""
+
+    def add(self, lengths_s: list[float]) -> None:
+        """The lengths between one step's moments."""
+        if len(lengths_s) > len(PRODUCTS):
+            gather_s, product_s, other_product_s, scatter_s = lengths_s
+            lengths_s = [gather_s + product_s, other_product_s + scatter_s]
+            self.collective_s[0].append(gather_s)
+            self.collective_s[1].append(scatter_s)
+        for known_s, length_s in zip(self.whole_s, lengths_s, strict=True):
+            known_s.append(length_s)
+
+
+def table(times: Mapping[str, Times | str], tflop: float) -> str:
+    """A line for each way and product; `tflop` of either on one rank."""
+    lines = [f"{'':20}{'':26}{'ms':>9}{'TFLOP/s':>10}{'hidden':>9}{'speed-up':>10}"]
+    plain = times.get("torch")
+    for name, found in times.items():
+        if isinstance(found, str):
+            lines.append(f"{name:20}{found}")
+            continue
+        for product, steps_s, at in zip(PRODUCTS, found.whole_s, range(2), strict=True):
+            whole_s = median(steps_s)
+            hidden = gain = "–"
+            if isinstance(plain, Times) and plain is not found:
+                plain_s, collective_s = median(plain.whole_s[at]), median(plain.collective_s[at])
+                hidden = f"{min(1.0, max(0.0, (plain_s - whole_s) / collective_s)):.0%}"
+                gain = f"{plain_s / whole_s:.2f}×"
+            lines.append(
+                f"{name:20}{product:26}{whole_s * 1e3:9.3f}{tflop / whole_s:10.2f}{hidden:>9}{gain:>10}"
+            )
+    return "\n".join(lines)
+
+
+def operands(options: argparse.Namespace, place: job.Place) -> Work:
+    """Random ones: each rank takes its part of what is the same on all of them."""
+    random = torch.Generator(place.device).manual_seed(options.seed)
+    dtype, (m, n, k) = job.DTYPES[options.dtype], (options.m, options.n, options.k)
+
+    def part(rows: int, columns: int, dim: int) -> Tensor:
+        whole = torch.randn(rows, columns, generator=random, device=place.device) / rows**0.5
+        own: Tensor = whole.chunk(place.world_size, dim)[place.rank].to(dtype)
+        return own.contiguous()
+
+    return Work(part(m, k, 0), part(k, n, 1), part(m, n, 1), part(n, k, 0))
+
+
+def fault_of(options: argparse.Namespace, place: job.Place) -> str:
+    """Why these sizes cannot be split; empty where they can."""
+    for name in ("m", "n"):
+        if getattr(options, name) % place.world_size:
+            return f"--{name}: must be a multiple of {place.world_size}, the ranks"
+    return ""
+
+
+def run(options: argparse.Namespace, place: job.Place) -> None:
+    """Work until the steps or the time are over."""
+    parser = catalog.GEMM_OVERLAP.parser()
+    if fault := fault_of(options, place):
+        parser.error(fault)
+    group = dist.group.WORLD
+    assert group is not None
+    work = operands(options, place)
+    found = methods(work, group, options, place)
+    can_run = {name: method for name, method in found.items() if not isinstance(method, str)}
+    faults = {name: fault for name, fault in found.items() if isinstance(fault, str)}
+    if not can_run:
+        parser.error(f"--method {options.method}: {faults[options.method]}")
+    times: dict[str, Times] = {}
+    turn = WARM_UP + options.iters
+    report = job.Report(place, "figure", options.results)
+    for step in job.step_numbers(options, place):
+        number, at = divmod(step, turn)
+        name = list(can_run)[number % len(can_run)]
+        clock = Clock(place.device)
+        with torch.no_grad():
+            clock.mark()
+            product, own = can_run[name](clock)
+            clock.mark()
+        report.add(product.float().abs().mean() + own.float().abs().mean())
+        mark_step()
+        if at < WARM_UP:
+            times[name] = Times()
+            continue
+        times[name].add(clock.lengths_s())
+        if place.rank == 0 and at == turn - 1 and name == list(can_run)[-1]:
+            print(table({**times, **faults}, work.tflop), flush=True)
+    report.close()
+
+
+def main() -> None:
+    """Run the job."""
+    options, place = job.parse(catalog.GEMM_OVERLAP)
+    if options.method in ("all", "transformer-engine") and not user_buffers.why_not(place, overlaps=True):
+        user_buffers.prepare_environment()
+    with job.process_group(place):
+        run(options, place)
+
+
+if __name__ == "__main__":
+    main()

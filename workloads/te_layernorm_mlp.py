@@ -1,0 +1,88 @@
+"""TransformerEngine's LayerNormMLP, split over the ranks, whose products overlap with their transfers.
+
+    torchrun --nproc-per-node=2 -m overlaptop.agent workloads/te_layernorm_mlp.py
+
+A layer norm and two products, as in tensor_parallel.py, but each in one module of NVIDIA's, with transfers
+through user buffers beside the products. ``--no-overlap`` leaves the collectives to NCCL. ``--fp8``
+multiplies in eight bits. With ``--replicas`` the ranks form that many groups, and DDP averages their
+gradients.
+
+The job sets two environment variables by itself (user_buffers.py says why): CUDA_DEVICE_MAX_CONNECTIONS=1
+and UB_SKIPMC=1, which leaves NVLink multicast off.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from overlaptop.agent import step as mark_step
+from overlaptop.workloads import catalog, job, user_buffers
+from overlaptop.workloads.tensor_parallel import groups
+
+LEARNING_RATE = 1e-4
+
+
+def run(options: argparse.Namespace, place: job.Place) -> None:
+    """Train until the steps or the time are over."""
+    if fault := fault_of(options, place):
+        catalog.TE_LAYERNORM_MLP.parser().error(fault)
+    te: Any = user_buffers.torch_layers()
+    group, alike = groups(place, options.replicas)
+    torch.manual_seed(options.seed + place.rank)
+    dtype = job.DTYPES[options.dtype]
+    tokens = torch.randn(
+        (options.tokens // group.size(), 1, options.width), dtype=dtype, device=place.device
+    )
+    if options.overlap:
+        user_buffers.allocate(te, tokens, options.tokens, group, fp8=options.fp8)
+    layers = [
+        te.LayerNormMLP(
+            options.width, 4 * options.width, seq_length=options.tokens, set_parallel_mode=True,
+            sequence_parallel=True, tp_group=group, tp_size=group.size(),
+            params_dtype=dtype, device="cuda",
+            ub_overlap_ag=options.overlap, ub_overlap_rs=options.overlap,
+            ub_bulk_dgrad=options.overlap, ub_bulk_wgrad=options.overlap,
+        )
+        for _ in range(options.layers)
+    ]  # fmt: skip
+    model: nn.Module = nn.Sequential(*layers)
+    if alike is not None:
+        model = DistributedDataParallel(model, process_group=alike)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, fused=True)
+    report = job.Report(place, "loss", options.results)
+    for _ in job.step_numbers(options, place):
+        with te.autocast(enabled=options.fp8, amax_reduction_group=group):
+            loss = model(tokens).float().square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        report.add(loss)
+        mark_step()
+    report.close()
+    if options.overlap:
+        te.module.base.destroy_ub()
+
+
+def fault_of(options: argparse.Namespace, place: job.Place) -> str:
+    """Why it cannot run here; empty where it can."""
+    if fault := user_buffers.why_not(place, overlaps=options.overlap):
+        return fault
+    if place.world_size % options.replicas:
+        return f"--replicas: {place.world_size} ranks do not make {options.replicas} groups"
+    ranks = place.world_size // options.replicas
+    return f"--tokens: must be a multiple of {ranks}" if options.tokens % ranks else ""
+
+
+def main() -> None:
+    """Run the job."""
+    user_buffers.prepare_environment()
+    job.main(catalog.TE_LAYERNORM_MLP, run)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,61 @@
+"""TransformerEngine's user buffers: memory that peers write into while a product runs, chunk by chunk.
+
+Set up as TransformerEngine's own example does (examples/pytorch/comm_gemm_overlap of its sources).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from overlaptop.workloads import job
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from overlaptop.workloads.collective_matmul import Group
+
+ENVIRONMENT = {
+    # One hardware queue: kernels start in the order of their launch, so a transfer that was launched first
+    # gets its few SMs before the product takes all.
+    "CUDA_DEVICE_MAX_CONNECTIONS": "1",
+    # Peers' memory by CUDA IPC, not by NVLink multicast: that has to be set up on the whole machine.
+    "UB_SKIPMC": "1",
+}
+"""What it needs."""
+
+
+def prepare_environment() -> None:
+    """Set it, whatever it was, before the process first uses its GPU."""
+    os.environ.update(ENVIRONMENT)
+
+
+def why_not(place: job.Place, *, overlaps: bool) -> str:
+    """Why TransformerEngine, or its overlap, cannot be used here; empty where it can."""
+    if importlib.util.find_spec("transformer_engine") is None:
+        return "TransformerEngine is not installed here (pip install transformer-engine[pytorch])"
+    if place.device.type == "cpu":
+        return f"TransformerEngine needs GPUs: not run, needs {place.world_size} GPUs"
+    if overlaps and place.shares_gpu:
+        return f"user buffers need a GPU for each rank: not run, needs {place.world_size} GPUs"
+    return ""
+
+
+def torch_layers() -> ModuleType:
+    """TransformerEngine's layers; its import takes seconds."""
+    return importlib.import_module("transformer_engine.pytorch")
+
+
+def allocate(te: Any, tokens: Tensor, rows: int, group: Group, *, fp8: bool = False) -> None:
+    """Make the buffers for a group that has so many rows of such tokens, (..., width)."""
+    os.environ["UB_SKIPMC"] = ENVIRONMENT["UB_SKIPMC"]  # it is read here
+    modes = te.module.base.UserBufferQuantizationMode
+    te.module.base.initialize_ub(
+        [rows, tokens.shape[-1]],
+        group.size(),
+        quantization_modes=[modes.FP8 if fp8 else modes.NONE],
+        dtype=tokens.dtype,
+        bootstrap_backend="nccl",
+    )
