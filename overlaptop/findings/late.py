@@ -232,7 +232,7 @@ def _cause(
             return Cause.PLACEMENT
     if stands_ns > busy_ns:
         return Cause.DELAYED if delays_ns >= enough_ns else Cause.STANDING
-    if busy_ns > 2 * median(longer["computes"]):
+    if median(longer["computes"]) < enough_ns:  # else it waits longer since it computes longer
         return Cause.DELAYED
     if (share := clock_share(evidence, rank, others)) is not None and share < LOW_CLOCK:
         return Cause.LOW_CLOCK
