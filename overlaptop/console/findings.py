@@ -22,8 +22,8 @@ def in_a_line(found: tuple[Finding, ...]) -> str:
     """``2 findings, first: rank 2 computes 12.1 ms a step longer than the others``; empty: none."""
     if not found:
         return ""
-    first = "first: " if len(found) > 1 else ""
-    return f"{text.plural(len(found), 'finding')}, {first}{text.printable(found[0].title)}"
+    first = ", first" if len(found) > 1 else ""
+    return f"{text.plural(len(found), 'finding')}{first}: {text.printable(found[0].title)}"
 
 
 def render(found: tuple[Finding, ...]) -> str:

@@ -30,7 +30,7 @@ def look(evidence: Evidence) -> Iterable[Finding]:
             f"{late.whose}",
             measured=late.in_words + (f"; {where}" if where else ""),
             advice=f"py-spy dump --pid {info.pid if info and info.pid > 0 else 'PID'} shows where its "
-            "Python stands: sleeping, reading, logging, a lock; top, whether other processes take its CPUs",
+            "Python stands: sleeping, reading, logging, a lock",
             certainty=Certainty.LIKELY,
             gain_ns=late.gain_ns(late.stands_ns),
             ranks=(late.rank,),
