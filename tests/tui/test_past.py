@@ -47,8 +47,7 @@ async def test_keys_go_back_and_forth_through_the_kept_steps_of_all_ranks_and_to
             session.say(*split_step(rank, 14))
         assert is_of(await shown(app, pilot, "{", "{", rest_s=5), 10)
         assert is_of(await shown(app, pilot, "}"), 11)
-        assert "Findings are of many steps" in await shown(app, pilot, "f")
-        text = await shown(app, pilot, "f", "down")
+        text = await shown(app, pilot, "down")
         assert "rank 1  step 11 " in text
         assert "● live" not in text
         assert "past step 13" in await shown(app, pilot, "}", "}", "}")

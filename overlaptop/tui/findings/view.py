@@ -37,7 +37,6 @@ _SURE = {
 }
 _LIST_LEAST = 3
 _NONE = "Nothing is found: no rule sees a cause that costs steps time."
-_OF_MANY = "Findings are of many steps, and not of a past one: space is live again."
 _NOT_YET = "Nothing is known yet: rules look at three measured steps or more."
 
 
@@ -63,10 +62,9 @@ class FindingsView(JobView):
             self.redraw()
 
     def draw(self, width: int, height: int) -> list[StyledLine]:
-        past = self.state.past_step is not None
-        found = None if past else self.state.findings
+        found = self.state.findings
         if not found:
-            words = _OF_MANY if past else _NOT_YET if found is None else _NONE
+            words = _NOT_YET if found is None else _NONE
             return [titled("Findings"), (), *paragraph(words, width, TEXT)]
         at = self._at(found)
         about = [Item((*titled("Findings"), bold(f"  {len(found)}")))]
