@@ -2,7 +2,7 @@
 
 A rank can start a collective late for three reasons, looked at in this order: it launched late (its CPU
 loaded data, collected garbage, or stood still), it computed longer, or it waited for yet another rank in
-another group; then that one is the late rank, and the first only passes its lateness on.
+another group; then that one is the late rank (timeline/echoes.py), and the first only passes that on.
 """
 
 from __future__ import annotations
@@ -117,11 +117,12 @@ def late_ranks(evidence: Evidence) -> tuple[LateRank, ...]:
         return ()
     clearly = window.clearly_late
     late = (clearly,) if clearly is not None else window.late_by_turns
-    found: dict[int, tuple[int, ...]] = {}
-    for each in late:
-        rank, chain = _followed_back(evidence, each.rank)
-        if rank in evidence.ranks and window.lateness.of(rank) is not None:
-            found.setdefault(rank, chain)
+    echo = window.echo
+    found = {
+        each.rank: tuple(link.rank for link in echo.chain) if echo and echo.root == each.rank else ()
+        for each in late
+        if each.rank in evidence.ranks
+    }
     involved = frozenset(found).union(*found.values())
     return tuple(_late_rank(evidence, rank, chain, involved) for rank, chain in found.items())
 
@@ -269,28 +270,6 @@ def _longer(
         if own is not None and theirs:
             more.append(own - median(theirs))
     return more
-
-
-def _followed_back(evidence: Evidence, late: int) -> tuple[int, tuple[int, ...]]:
-    """The rank for which this one waits itself, where that explains that it is late; and who waits for whom
-    on the way there. By the collectives of the newest step.
-    """
-    chain: list[int] = []
-    while late not in chain:
-        caused = [each for each in evidence.collectives if each.late_rank == late]
-        caused_ns = sum(each.caused_wait_ns // max(1, len(each.parts) - 1) for each in caused)
-        groups = {each.group for each in caused}
-        waited_ns: dict[int, int] = {}
-        for each in evidence.collectives:  # in its own groups ranks may be late by turns
-            other = each.late_rank
-            if each.group not in groups and other is not None and (own_ns := each.wait_ns(late)):
-                waited_ns[other] = waited_ns.get(other, 0) + own_ns
-        awaited = max(waited_ns, key=lambda rank: waited_ns[rank], default=None)
-        if awaited is None or not caused_ns or waited_ns[awaited] < EXPLAINS * caused_ns:
-            return late, tuple(chain)
-        chain.append(late)
-        late = awaited
-    return chain[0], ()  # each waits for the next one: nobody is the first
 
 
 def _cpus(view: RankView) -> int | None:

@@ -22,6 +22,7 @@ from overlaptop.timeline.arrivals import (
     lateness,
     waiting,
 )
+from overlaptop.timeline.echoes import echoes
 from overlaptop.timeline.matching import Call, match
 from overlaptop.timeline.spans import Spans
 from overlaptop.wire.bounds import MAX_DURATION_NS
@@ -140,7 +141,10 @@ def _began_ns(views: Sequence[RankView]) -> int:
 
 def split_step(waits: StepWaits, start_ns: int, step_ns: int) -> SplitStep:
     """One step with who was late in it; `start_ns` and `step_ns` as SplitStep has them."""
-    return SplitStep(waits, start_ns, step_ns, lateness(waits.collectives))
+    found = echoes(waits.collectives)
+    most = max(found, key=lambda at: waits.collectives[at].caused_wait_ns, default=None)
+    late = lateness(waits.collectives, {at: echo.root for at, echo in found.items()})
+    return SplitStep(waits, start_ns, step_ns, late, None if most is None else found[most])
 
 
 def split_alone(views: Sequence[RankView], nodes: Sequence[NodeView] = ()) -> JobWaits:
@@ -276,6 +280,7 @@ def window_of(steps: Sequence[SplitStep]) -> WaitWindow | None:
         unsplit_ns / max(1, steps_ns),
         late_rank,
         late_steps if late_rank is not None else 0,
+        steps[-1].echo,
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from overlaptop.timeline.arrivals import Collective, Lateness, RankLateness, WaitTimes, lateness
+from overlaptop.timeline.echoes import Echo
 
 MOST = 0.6
 """Who caused this share of a step's waiting is its late rank, whoever else was last by a little."""
@@ -45,7 +46,9 @@ class SplitStep:
     step_ns: int
     """The mean over ranks."""
     lateness: Lateness | None
-    """None where none of its collectives is split."""
+    """None where none of its collectives is split. Of an echo the root is to blame."""
+    echo: Echo | None = None
+    """The one of most waiting; None: there is none."""
 
     @property
     def late_rank(self) -> int | None:
@@ -73,6 +76,8 @@ class WaitWindow:
     """The rank that caused most of the waiting in most steps; None where in most several did, or nobody."""
     late_steps: int = 0
     """In so many of the steps."""
+    echo: Echo | None = None
+    """By way of whom ranks of other groups wait, in the newest step; None: by nobody's."""
 
     @property
     def caused_wait_ns(self) -> int | None:

@@ -58,9 +58,12 @@ def headline(snapshot: Snapshot) -> Headline | None:
         in_brief = f"late in {whole_percent(late.share)}"
     else:  # most collectives of a step only follow the one that all waited in
         late_in = in_brief = f"late in {window.late_steps} of {window.steps} steps"
-    rank = f"rank {late.rank}"
+    rank, through = f"rank {late.rank}", ""
+    if window.echo is not None and window.echo.root == late.rank:
+        links = [f"rank {each.rank} ({each.group})" for each in reversed(window.echo.chain)]
+        through = f", also through {' and '.join(links)}"
     return Headline(
-        f"{rank} is {late_in}; {who} {cost}",
+        f"{rank} is {late_in}; {who} {cost}{through}",
         f"{rank} {in_brief}; {who.removeprefix('the ')} {brief_cost}",
         warns=True,
         late_rank=late.rank,

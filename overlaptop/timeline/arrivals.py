@@ -232,7 +232,7 @@ class RankLateness:
     late: int
     """Split collectives in which it was the late rank."""
     collectives: int
-    """Split collectives in which it took part with others."""
+    """Split collectives in which it took part with others, and those of others that it held up."""
     caused_wait_ns: int
     """What all others together waited for it."""
 
@@ -284,13 +284,15 @@ class Lateness:
         return next((each for each in self.ranks if each.rank == rank), None)
 
 
-def lateness(collectives: Iterable[Collective]) -> Lateness | None:
-    """Count who was late in these collectives; None where none of them is split."""
+def lateness(collectives: Iterable[Collective], roots: Mapping[int, int] | None = None) -> Lateness | None:
+    """Count who was late in these collectives; None where none of them is split. ``roots``: by the place of
+    a collective the rank to blame instead, which need not have a part in it (echoes.py).
+    """
     took_part: dict[int, int] = {}
     late: dict[int, int] = {}
     caused_ns: dict[int, int] = {}
     counted = wait_ns = 0
-    for each in collectives:
+    for at, each in enumerate(collectives):
         if each.unsplit or len(each.parts) < 2:
             continue
         counted += 1
@@ -298,7 +300,9 @@ def lateness(collectives: Iterable[Collective]) -> Lateness | None:
             took_part[part.rank] = took_part.get(part.rank, 0) + 1
         caused = each.caused_wait_ns
         wait_ns += caused
-        if (rank := each.late_rank) is not None:
+        if (rank := (roots or {}).get(at, each.late_rank)) is not None:
+            if each.part(rank) is None:
+                took_part[rank] = took_part.get(rank, 0) + 1
             late[rank] = late.get(rank, 0) + 1
             caused_ns[rank] = caused_ns.get(rank, 0) + caused
     ranks = [

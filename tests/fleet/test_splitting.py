@@ -9,6 +9,8 @@ from overlaptop.fleet.fleet import Fleet
 from overlaptop.fleet.merging import Merger, NodeSnapshot
 from overlaptop.fleet.snapshot import LinkState, NodeView
 from overlaptop.fleet.splitting import NOT_YET, WINDOW_STEPS
+from overlaptop.report.headline import headline
+from overlaptop.timeline.echoes import Echo, Link
 from overlaptop.wire.messages import CollectiveSpan, RankEnd, StepDetail
 
 from .builders import MS, T0, Clock, S, detail, info, status, step, welcome
@@ -82,6 +84,26 @@ def test_a_receive_is_split_by_its_send_as_the_ranks_tell_who_they_send_to_and_r
     assert [(each.sender, each.unsplit) for each in waits.collectives] == [(0, "")] * 2
     assert (waits.times[0].wait_ns, waits.times[0].unsplit_ns) == (0, 30 * MS)
     assert (waits.times[1].wait_ns, waits.times[1].transfer_ns) == (0, 15 * MS)
+
+
+def test_a_rank_that_waited_in_another_group_passes_the_blame_on_and_the_headline_names_it():
+    """Ranks 0 and 1 share tp, 1 and 2 dp; rank 0 sleeps, so rank 1 is late to dp."""
+    spans = {0: {"tp": (40, 50)}, 1: {"tp": (10, 50), "dp": (51, 60)}, 2: {"dp": (12, 60)}}
+    fleet = fleet_of(ranks=3)
+    for rank, own in spans.items():
+        totals, timeline = said(rank, 0, (0, 0), ends_ms=(0, 0))
+        calls = (
+            CollectiveSpan("allreduce_", 1, group, True, start * MS, end * MS, 1)
+            for group, (start, end) in own.items()
+        )
+        comm = tuple(at * MS for span in own.values() for at in span)
+        fleet.apply(totals)
+        fleet.apply(replace(timeline, comm_spans_ns=comm, collectives=tuple(calls)))
+    snapshot = fleet.snapshot()
+    window = snapshot.wait_window
+    assert (window.late_rank, window.lateness.of(0).caused_wait_ns) == (0, (30 + 39) * MS)
+    assert window.echo == Echo(0, (Link(1, "tp"),))
+    assert ", also through rank 1 (tp)" in headline(snapshot).words
 
 
 def test_a_window_names_the_rank_that_causes_most_waiting_in_most_steps():

@@ -1,0 +1,94 @@
+"""Waits that are only the echo of another group's: who is to blame for them.
+
+A rank comes late to a collective of one group because it was itself waiting in one of another group. That
+is followed back: where it waited, in a collective of another group, for half of the time or more in which
+the others waited for it, the late rank of that one is to blame, or whom that rank waited for in turn.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from overlaptop.timeline.arrivals import Collective
+
+ECHO_SHARE = 0.5
+"""Of the time in which others waited for the late rank, so much it was waiting itself."""
+
+
+class Link(NamedTuple):
+    """A rank that came late because it was waiting."""
+
+    rank: int
+    group: str
+    """In which it was waiting."""
+
+
+@dataclass(frozen=True, slots=True)
+class Echo:
+    """What is behind the wait for a collective's late rank."""
+
+    root: int
+    """Whom all of them waited for in the end."""
+    chain: tuple[Link, ...]
+    """The late rank first; the last one waited for the root."""
+
+
+class _Wait(NamedTuple):
+    start_ns: int
+    end_ns: int
+    at: int
+    """Which collective."""
+
+
+def echoes(collectives: Sequence[Collective]) -> dict[int, Echo]:
+    """By their place among these collectives, those whose wait is an echo. All of a step or of a trace."""
+    if len({each.group for each in collectives if not each.unsplit}) < 2:
+        return {}
+    late = [each.late_rank for each in collectives]
+    waits: dict[int, list[_Wait]] = {}
+    for at, each in enumerate(collectives):
+        for part in each.parts if late[at] is not None else ():
+            if wait_ns := each.wait_ns(part.rank):
+                waits.setdefault(part.rank, []).append(_Wait(part.start_ns, part.start_ns + wait_ns, at))
+    for own in waits.values():
+        own.sort()
+    longest = {rank: max(wait.end_ns - wait.start_ns for wait in own) for rank, own in waits.items()}
+    found = {}
+    for at, each in enumerate(collectives):
+        rank, group, chain = late[at], each.group, []
+        since_ns, until_ns = min(part.start_ns for part in each.parts), each.last_start_ns
+        seen = {rank}
+        while rank is not None and rank in waits:
+            wait = _longest(waits[rank], longest[rank], since_ns, until_ns, group, collectives)
+            if wait is None or late[wait.at] in seen:
+                break
+            chain.append(Link(rank, collectives[wait.at].group))
+            rank, group = late[wait.at], collectives[wait.at].group
+            seen.add(rank)
+            since_ns, until_ns = max(since_ns, wait.start_ns), wait.end_ns
+        if chain and rank is not None:
+            found[at] = Echo(rank, tuple(chain))
+    return found
+
+
+def _longest(
+    waits: Sequence[_Wait],
+    longest_ns: int,
+    since_ns: int,
+    until_ns: int,
+    group: str,
+    collectives: Sequence[Collective],
+) -> _Wait | None:
+    """In which a rank waited longest in another group than this one, in this time; None: not for long."""
+    best, most_ns = None, ECHO_SHARE * (until_ns - since_ns)
+    for at in range(bisect_left(waits, (until_ns,)) - 1, -1, -1):
+        wait = waits[at]
+        if wait.start_ns + longest_ns <= since_ns:
+            break
+        within_ns = min(wait.end_ns, until_ns) - max(wait.start_ns, since_ns)
+        if within_ns > 0 and within_ns >= most_ns and collectives[wait.at].group != group:
+            best, most_ns = wait, within_ns
+    return best

@@ -1,0 +1,57 @@
+"""A wait that is only another group's is blamed on the rank behind both."""
+
+from __future__ import annotations
+
+from overlaptop.timeline.arrivals import Collective, Part, lateness
+from overlaptop.timeline.echoes import Echo, Link, echoes
+
+
+def made(group, parts, unsplit=""):
+    return Collective(
+        "allreduce", group, 1024, tuple(Part(rank, *span) for rank, span in sorted(parts.items())), unsplit
+    )
+
+
+# Ranks 0 and 1, and 2 and 3, share their layers (tp); 0 and 2, and 1 and 3, share their gradients (dp).
+SLEEPS = [
+    made("tp 0-1", {0: (40, 50), 1: (10, 50)}),  # rank 0 slept
+    made("tp 2-3", {2: (10, 20), 3: (11, 20)}),
+    made("dp 0-2", {0: (52, 60), 2: (22, 60)}),
+    made("dp 1-3", {1: (51, 60), 3: (22, 60)}),
+]
+
+
+BY_THEMSELVES = [(0, 2, 60), (1, 1, 29)]
+"""Rank, late in so many, waiting that it caused."""
+
+
+def test_the_wait_for_a_rank_that_was_waiting_in_another_group_is_followed_back_to_the_root():
+    assert echoes(SLEEPS) == {3: Echo(0, (Link(1, "tp 0-1"),))}
+    alone, followed = lateness(SLEEPS), lateness(SLEEPS, {3: 0})
+    assert [(each.rank, each.late, each.caused_wait_ns) for each in alone.ranks[:2]] == BY_THEMSELVES
+    assert (followed.first.rank, followed.first.late, followed.first.collectives) == (0, 3, 3)
+    assert (followed.first.caused_wait_ns, followed.of(1).late, followed.wait_ns) == (89, 0, 90)
+
+
+def test_a_chain_over_several_groups_is_named_from_the_late_rank_to_the_root():
+    stages = [
+        made("a", {0: (50, 60), 1: (5, 60)}),
+        made("b", {1: (61, 70), 2: (6, 70)}),
+        made("c", {2: (71, 80), 3: (7, 80)}),
+    ]
+    assert echoes(stages)[2] == Echo(0, (Link(2, "b"), Link(1, "a")))
+    assert echoes(list(reversed(stages)))[0] == Echo(0, (Link(2, "b"), Link(1, "a")))
+
+
+def test_a_rank_that_waited_only_a_little_elsewhere_is_late_by_itself():
+    computes = [made("tp", {0: (20, 25), 1: (10, 25)}), made("dp", {1: (60, 70), 3: (10, 70)})]
+    assert echoes(computes) == {}
+
+
+def test_waits_in_one_group_or_not_split_are_no_echo_and_a_circle_ends():
+    same = [made("dp", {0: (40, 50), 1: (10, 50)}), made("dp", {1: (51, 60), 2: (12, 60)})]
+    assert echoes(same) == {}
+    unknown = [made("tp", {0: (40, 50), 1: (10, 50)}, "the ends disagree"), *SLEEPS[1:]]
+    assert 2 not in echoes(unknown)
+    circle = [made("a", {0: (40, 41), 1: (0, 50)}), made("b", {1: (40, 41), 0: (0, 50)})]
+    assert set(echoes(circle).values()) <= {Echo(0, (Link(1, "a"),)), Echo(1, (Link(0, "b"),))}
