@@ -1,4 +1,7 @@
-"""What a model that is split over ranks computes, by one process that has all of it."""
+"""What a model that is split over ranks computes, by one process that has all of it.
+
+Each gives rank 0's figures of each step. Random numbers depend on the device that draws them.
+"""
 
 from __future__ import annotations
 
@@ -6,21 +9,21 @@ import torch
 from torch.nn import functional
 
 
-def tensor_parallel(options, steps, ranks):
-    """Rank 0's figures of each step."""
+def tensor_parallel(options, steps, ranks, device):
+    """Layers with whole weights."""
     from overlaptop.workloads import tensor_parallel as workload
 
     width, hidden = options.width, 4 * options.width
-    random = torch.Generator().manual_seed(options.seed)
+    random = torch.Generator(device).manual_seed(options.seed)
     weights = []
     for _ in range(options.layers):
-        weights.append(torch.randn(width, hidden, generator=random) / width**0.5)
-        weights.append(torch.randn(hidden, width, generator=random) / hidden**0.5)
+        weights.append(torch.randn(width, hidden, generator=random, device=device) / width**0.5)
+        weights.append(torch.randn(hidden, width, generator=random, device=device) / hidden**0.5)
     count = options.requests if options.decode else options.tokens
     replicas = []
     for replica in range(options.replicas):
-        random = torch.Generator().manual_seed(options.seed * options.replicas + replica + 1)
-        replicas.append(torch.randn(count, width, generator=random))
+        random = torch.Generator(device).manual_seed(options.seed * options.replicas + replica + 1)
+        replicas.append(torch.randn(count, width, generator=random, device=device))
     # What rank 0 has of its replica's tokens.
     split = ranks // options.replicas if options.sequence_parallel else 1
     figures = []
@@ -41,15 +44,15 @@ def tensor_parallel(options, steps, ranks):
     return figures
 
 
-def pipeline(options, steps):
-    """The losses of all layers in one place."""
+def pipeline(options, steps, ranks, device):
+    """All layers in one place."""
     from overlaptop.workloads import job
     from overlaptop.workloads import pipeline as workload
 
-    alone = workload.build(options, job.Place(0, 1, torch.device("cpu")))
+    alone = workload.build(options, job.Place(0, 1, torch.device(device)))
     model = torch.nn.Sequential(*alone)
-    random = torch.Generator().manual_seed(options.seed + 1)
-    batch, target = torch.randn(2, options.batch, options.width, generator=random)
+    random = torch.Generator(device).manual_seed(options.seed + 1)
+    batch, target = torch.randn(2, options.batch, options.width, generator=random, device=device)
     losses = []
     for _ in range(steps):
         model.zero_grad()
@@ -62,24 +65,24 @@ def pipeline(options, steps):
     return losses
 
 
-def expert_parallel(options, steps, ranks):
-    """Rank 0's losses, with all experts in one place."""
+def expert_parallel(options, steps, ranks, device):
+    """All experts in one place."""
     from overlaptop.workloads import expert_parallel as workload
     from overlaptop.workloads import job
 
-    places = [job.Place(rank, ranks, torch.device("cpu")) for rank in range(ranks)]
+    places = [job.Place(rank, ranks, torch.device(device)) for rank in range(ranks)]
     layers = [
         [workload.Layer(options, place, number) for place in places] for number in range(options.layers)
     ]
     randoms = [torch.Generator().manual_seed(options.seed * ranks + rank) for rank in range(ranks)]
-    rows = [torch.randn(options.tokens, options.width, generator=random) for random in randoms]
+    rows = [torch.randn(options.tokens, options.width, generator=random).to(device) for random in randoms]
     drawn = workload.chances(ranks, options.skew)
     losses = []
     for _ in range(steps):
         of_ranks = []
         for random, tokens in zip(randoms, rows, strict=True):
             for of_rank in layers:
-                experts = drawn.multinomial(options.tokens, replacement=True, generator=random)
+                experts = drawn.multinomial(options.tokens, replacement=True, generator=random).to(device)
                 normed = functional.layer_norm(tokens, tokens.shape[-1:])
                 shared = of_rank[0].shared
                 tokens = tokens + functional.gelu(normed @ shared.up) @ shared.down
@@ -102,12 +105,12 @@ def expert_parallel(options, steps, ranks):
     return losses
 
 
-def gemm_overlap(options, steps, ranks):
-    """Rank 0's figure, which is the same in each step."""
-    random = torch.Generator().manual_seed(options.seed)
+def gemm_overlap(options, steps, ranks, device):
+    """Both products with whole operands."""
+    random = torch.Generator(device).manual_seed(options.seed)
 
     def whole(rows, columns):
-        return torch.randn(rows, columns, generator=random) / rows**0.5
+        return torch.randn(rows, columns, generator=random, device=device) / rows**0.5
 
     m, n, k = options.m, options.n, options.k
     tokens, up, hidden, down = whole(m, k), whole(k, n), whole(m, n), whole(n, k)

@@ -6,7 +6,15 @@ from collections import defaultdict
 
 import pytest
 
-from tests.workloads.test_modes import MODES, OF_OPTIONS, check_collectives, options_of, run_all
+from tests.workloads.test_modes import (
+    MODES,
+    OF_OPTIONS,
+    RANKS,
+    STEPS,
+    check_collectives,
+    options_of,
+    run_all,
+)
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(400)]
 
@@ -26,7 +34,7 @@ def test_all_modes_of_a_workload_compute_the_same(ran):
     alike = defaultdict(list)
     for mode, of_mode in zip(MODES, figures, strict=True):
         if mode.reference in OF_OPTIONS:
-            expected = OF_OPTIONS[mode.reference](options_of(mode.words))
+            expected = OF_OPTIONS[mode.reference](options_of(mode.words), STEPS, RANKS, "cuda")
             assert of_mode == pytest.approx(expected, rel=1e-3), mode.words
         alike[mode.reference].append((mode.words, of_mode))
     for reference in alike.keys() - OF_OPTIONS.keys():
@@ -36,7 +44,7 @@ def test_all_modes_of_a_workload_compute_the_same(ran):
 
 
 def test_the_agent_sees_all_collectives_of_each_on_all_ranks(ran):
-    check_collectives(ran[0])
+    check_collectives(ran[0], by_kernels=True)
 
 
 def test_ranks_that_share_a_gpu_say_so(ran):
