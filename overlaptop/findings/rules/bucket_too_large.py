@@ -11,9 +11,10 @@ from collections.abc import Iterable
 from overlaptop import text
 from overlaptop.findings.buckets import Buckets, advice, buckets_of
 from overlaptop.findings.evidence import Evidence
-from overlaptop.findings.exposure import COSTLY_SHARE, exposed_sum_ns
+from overlaptop.findings.exposure import exposed_sum_ns
 from overlaptop.findings.finding import Certainty, Finding
 from overlaptop.models.buckets import MIB
+from overlaptop.report.headline import COSTLY_SHARE
 
 MOSTLY = 0.7
 """Of what is exposed of all of them."""

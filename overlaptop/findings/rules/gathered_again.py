@@ -11,9 +11,10 @@ from collections.abc import Iterable
 
 from overlaptop import text
 from overlaptop.findings.evidence import Evidence
-from overlaptop.findings.exposure import COSTLY_SHARE, exposed_sum_ns
+from overlaptop.findings.exposure import exposed_sum_ns
 from overlaptop.findings.finding import Certainty, Finding
 from overlaptop.findings.gathers import gathers_of
+from overlaptop.report.headline import COSTLY_SHARE
 
 AGAIN = 0.5
 """Of the bytes that forward gathers."""

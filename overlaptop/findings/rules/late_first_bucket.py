@@ -11,10 +11,10 @@ from collections.abc import Iterable
 from overlaptop import text
 from overlaptop.findings.buckets import buckets_of
 from overlaptop.findings.evidence import Evidence
-from overlaptop.findings.exposure import COSTLY_SHARE
 from overlaptop.findings.finding import Certainty, Finding
 from overlaptop.findings.settings import gradients_of
 from overlaptop.models.buckets import MIB, bucket_sizes
+from overlaptop.report.headline import COSTLY_SHARE
 from overlaptop.wire.knobs import GradientFacts
 
 LATE = 0.5

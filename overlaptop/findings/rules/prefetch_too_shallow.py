@@ -11,11 +11,12 @@ from collections.abc import Iterable
 
 from overlaptop import text
 from overlaptop.findings.evidence import Evidence
-from overlaptop.findings.exposure import COSTLY_SHARE, exposed_sum_ns
+from overlaptop.findings.exposure import exposed_sum_ns
 from overlaptop.findings.finding import Certainty, Finding
 from overlaptop.findings.gathers import Gathers, gathers_of
 from overlaptop.findings.settings import knob_of
 from overlaptop.models.prefetch import prefetch
+from overlaptop.report.headline import COSTLY_SHARE
 from overlaptop.wire.knobs import PREFETCH
 
 EXPOSED = 0.25

@@ -9,10 +9,11 @@ from collections.abc import Iterable
 
 from overlaptop import text
 from overlaptop.findings.evidence import Evidence
-from overlaptop.findings.exposure import COSTLY_SHARE, Issued, exposed_sum_ns, exposure, step_calls
+from overlaptop.findings.exposure import Issued, exposed_sum_ns, exposure, step_calls
 from overlaptop.findings.finding import Certainty, Finding
 from overlaptop.findings.hosts import hosts_of, usual_bandwidth
 from overlaptop.findings.settings import gradients_of, ranks_with, uses_fsdp2
+from overlaptop.report.headline import COSTLY_SHARE
 
 FAR_BELOW = 0.25
 

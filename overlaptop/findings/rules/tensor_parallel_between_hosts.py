@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from overlaptop import text
 from overlaptop.findings.evidence import Evidence
-from overlaptop.findings.exposure import COSTLY_SHARE, exposed_sum_ns, exposure, step_calls
+from overlaptop.findings.exposure import EXPOSED_SHARE, exposed_sum_ns, exposure, step_calls
 from overlaptop.findings.finding import Certainty, Finding
 from overlaptop.findings.hosts import hosts_of
 
@@ -31,7 +31,7 @@ def look(evidence: Evidence) -> Iterable[Finding]:
         ranks = tuple(part.rank for part in issued[0].collective.parts)
         hosts = hosts_of(evidence, issued[0].collective)
         gain_ns = round(min(mean.exposed_transfer_ns, exposed_sum_ns(issued)))
-        if len(hosts) < 2 or gain_ns < COSTLY_SHARE * mean.step_ns:
+        if len(hosts) < 2 or gain_ns < EXPOSED_SHARE * mean.step_ns:
             continue
         infos = (view.info for view in evidence.ranks.values())
         on_one = max(Counter(info.host for info in infos if info is not None).values())

@@ -7,7 +7,7 @@ from statistics import fmean
 
 from overlaptop import text
 from overlaptop.findings.evidence import Evidence
-from overlaptop.findings.exposure import COSTLY_SHARE
+from overlaptop.findings.exposure import EXPOSED_SHARE
 from overlaptop.findings.finding import Certainty, Finding
 from overlaptop.findings.stages import pipelines_of
 
@@ -18,13 +18,13 @@ LONGER = 1.15
 def look(evidence: Evidence) -> Iterable[Finding]:
     """One for each pipeline."""
     for found in pipelines_of(evidence):
-        if found.bubble < COSTLY_SHARE:
+        if found.bubble < EXPOSED_SHARE:
             continue  # so many sends: ring attention, or another exchange between neighbours
         by_rank = found.compute_ns
         slowest, quickest = max(by_rank, key=by_rank.__getitem__), min(by_rank, key=by_rank.__getitem__)
         mean_ns = fmean(by_rank.values())
         gain_ns = round(min(by_rank[slowest] - mean_ns, found.stands_ns))
-        if by_rank[slowest] < LONGER * mean_ns or gain_ns < COSTLY_SHARE * found.step_ns:
+        if by_rank[slowest] < LONGER * mean_ns or gain_ns < EXPOSED_SHARE * found.step_ns:
             continue
         longer, less = by_rank[slowest] / mean_ns - 1, 1 - mean_ns / by_rank[slowest]
         yield Finding(
