@@ -2,7 +2,7 @@
 
 The new value stays in force for `STEPS` steps, then the one before, then the new one again. So whatever
 stops it in between leaves the job with one of the two values that its user chose. It sends the changes as a
-person does, one after the other, and stops where somebody else changes the job.
+person does, one after the other, and stops where another change is made.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Alternation:
         """What has become of the changes, one's own and others'."""
         others = (each for each in snapshot.commands if each.id not in self._earlier | self.ids)
         if any(each.name in commands.CHANGES and each.state != FAILED for each in others):
-            self.stop("somebody else changed the job")
+            self.stop("another change was made")
             return
         asked = self._under_way
         view = next((each for each in snapshot.commands if asked is not None and each.id == asked.id), None)

@@ -65,7 +65,7 @@ def test_it_stops_where_somebody_else_changes_the_job_where_that_refuses_and_whe
     session.say(other)
     obey(session, other, 40, "50", "100")
     run_to(session, 20 + ENOUGH, alternation)
-    assert alternation.words == "somebody else changed the job: the job keeps the value that it has"
+    assert alternation.words == "another change was made: the job keeps the value that it has"
     assert (alternation.over, session.sent) == (True, [])
 
     session, alternation = changed_job()
