@@ -138,6 +138,14 @@ class ViewState:
             self.snapshot = _without_empty_waits(in_step(self._paused, number))
 
     @property
+    def marked_step(self) -> int | None:
+        """The step that was chosen, for histories to mark; None: none was."""
+        if self.moving:
+            return self.past_step
+        step = self.snapshot.totals.measured_step
+        return None if step == WHOLE_TRACE else step
+
+    @property
     def shown_step(self) -> int | None:
         """Which step the screen shows; None before the first."""
         chosen, lanes = self.chosen, self.lanes

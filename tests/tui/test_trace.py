@@ -97,6 +97,7 @@ async def test_a_click_and_a_key_choose_a_step_of_the_trace(tmp_path: Path) -> N
         await pilot.click(offset=(len(lines[row].rstrip()) - 1, row))
         await pilot.pause()
         assert "rank 0  step 4 " in screen_text(app)
+        assert screen_lines(app)[row].rstrip().endswith("▼")
         await pilot.press("{")
         await pilot.pause()
         assert "rank 0  step 3 " in screen_text(app)

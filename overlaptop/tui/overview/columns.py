@@ -73,8 +73,8 @@ class Scales:
     a_column: int
     """Steps in one column of the history."""
     textured: bool
-    past_step: int | None = None
-    """Which step the screen went back to."""
+    marked_step: int | None = None
+    """Which step of the histories was chosen."""
     failure: Trouble | None = None
     """What the first rank to end badly came to."""
 
@@ -97,7 +97,7 @@ class Scales:
             spark_top_ns=history.scale_top_ns(typical_ns),
             a_column=history.steps_a_column(typical_ns, moving=state.moving),
             textured=textured,
-            past_step=state.past_step,
+            marked_step=state.marked_step,
             failure=first_failure(ranks),
         )
 
@@ -190,7 +190,7 @@ def _condition(view: RankView, scales: Scales) -> str:
 
 def _history(view: RankView, scales: Scales, width: int) -> StyledLine:
     values = history.columns(view.history, width, scales.a_column, lambda step: step.step_ns)
-    marked = history.column_of(view.history, width, scales.a_column, scales.past_step)
+    marked = history.column_of(view.history, width, scales.a_column, scales.marked_step)
     return sparkline(values, scales.spark_top_ns, style=TextStyle("history"), marked=marked)
 
 

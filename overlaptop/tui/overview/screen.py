@@ -53,6 +53,8 @@ HINTS = (
     ("C", "collectives", "app.collectives"),
     ("T", "timelines", "app.timelines"),
     ("v", "list", "screen.collectives"),
+    ("L", "slowest step", "app.slowest"),
+    ("W", "window", "app.window"),
     ("n", "notices", "app.notices"),
     ("o", "jobs", "app.jobs"),
     ("t", "theme", "app.next_theme"),

@@ -24,7 +24,7 @@ class HistoryChart(JobView):
         if chosen is None or not chosen.history:
             return None
         a_column = self._steps_a_column(history.typical_step_ns([chosen]))
-        return (chosen.rank, a_column, chosen.history[-1].step // a_column, self.state.past_step)
+        return (chosen.rank, a_column, chosen.history[-1].step // a_column, self.state.marked_step)
 
     def _steps_a_column(self, typical_ns: float | None) -> int:
         return history.steps_a_column(typical_ns, moving=self.state.moving)
@@ -54,7 +54,7 @@ class HistoryChart(JobView):
             charted = zip(labels, lines, strict=True)
             return [fit(items, [], width), *((dim(f"{at:>{_LABEL - 1}} "), *line) for at, line in charted)]
 
-        marked = history.column_of(chosen.history, room, a_column, self.state.past_step)
+        marked = history.column_of(chosen.history, room, a_column, self.state.marked_step)
         slowest = chart(times, top_ns, rows, style=TextStyle("history"), marked=marked)
         mean = chart(overlaps, 1.0, rows, style=TextStyle("hidden"), marked=marked)
         return [
