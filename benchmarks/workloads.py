@@ -113,8 +113,8 @@ SERIES = (
         (
             Run("--mode sync"),
             Run("--mode overlapped"),
-            Run("--mode sync --skew 1"),
-            Run("--mode overlapped --skew 1"),
+            Run("--mode sync --skew 1", "ranks get unlike numbers of tokens", same_work=False),
+            Run("--mode overlapped --skew 1", "ranks get unlike numbers of tokens", same_work=False),
         ),
     ),
     Series(
@@ -191,7 +191,8 @@ def record(series: Series, options: argparse.Namespace) -> list[dict[str, Any]]:
 def _reason(stderr: str) -> str:
     lines = [line.strip() for line in stderr.splitlines()]
     errors = [line for line in lines if "Error: " in line or "error: " in line]
-    return (errors or lines or ["it said nothing"])[0][-200:]
+    said = (errors or lines or ["it said nothing"])[0]
+    return said.rpartition(".py: error: ")[2][-200:]
 
 
 def rows(series: Series, records: Sequence[dict[str, Any]], steps: int) -> list[tuple[str, ...]]:

@@ -158,7 +158,7 @@ class SymmetricMemory:
 def why_no_symmetric_memory(place: job.Place) -> str:
     """Why it cannot be used here; empty where it can."""
     if place.device.type == "cpu" or place.shares_gpu:
-        return f"symmetric memory needs a GPU for each rank: not run, needs {place.world_size} GPUs"
+        return f"needs {place.world_size} GPUs, one for each rank"
     return ""
 
 

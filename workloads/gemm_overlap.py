@@ -149,7 +149,7 @@ Methods: TypeAlias = dict[str, Method | str]
 
 def methods(work: Work, group: Group, options: argparse.Namespace, place: job.Place) -> Methods:
     """Those that were asked for, by name; a text, where one cannot run here, says why."""
-    flux = f"Flux has no build for torch {torch.__version__.partition('+')[0]}: not run"
+    flux = f"Flux has no build for torch {torch.__version__.partition('+')[0]}"
     every: dict[str, tuple[str, Callable[[], Method]]] = {
         "torch": ("", lambda: separately(work, group)),
         "ring": ("", lambda: by(Ring(group), work)),
@@ -189,7 +189,7 @@ def table(times: Mapping[str, Times | str], tflop: float) -> str:
     plain = times.get("torch")
     for name, found in times.items():
         if isinstance(found, str):
-            lines.append(f"{name:20}{found}")
+            lines.append(f"{name:20}not run: {found}")
             continue
         for product, steps_s, at in zip(PRODUCTS, found.whole_s, range(2), strict=True):
             whole_s = median(steps_s)

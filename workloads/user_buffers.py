@@ -37,9 +37,9 @@ def why_not(place: job.Place, *, overlaps: bool) -> str:
     if importlib.util.find_spec("transformer_engine") is None:
         return "TransformerEngine is not installed here (pip install transformer-engine[pytorch])"
     if place.device.type == "cpu":
-        return f"TransformerEngine needs GPUs: not run, needs {place.world_size} GPUs"
+        return f"needs {place.world_size} GPUs"
     if overlaps and place.shares_gpu:
-        return f"user buffers need a GPU for each rank: not run, needs {place.world_size} GPUs"
+        return f"needs {place.world_size} GPUs, one for each rank"
     return ""
 
 
