@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from statistics import median
 
 import numpy as np
 
@@ -21,9 +20,11 @@ from overlaptop.findings.settings import gradients_of, knob_of
 from overlaptop.models.buckets import MIB, EvenBuckets, Link, even_buckets, fewest, sweep
 from overlaptop.wire.knobs import BUCKET_CAP_MB
 
-UNLIKE = 2.0
+UNLIKE = 4.0
 """A line through times of all-reduces says something where the largest has so many times the bytes of the
 smallest."""
+FAR_OFF = 0.2
+"""Half of them may lie so far off it, as a share of what they take."""
 SLACK = 0.02
 """As `fewest` has it."""
 
@@ -35,30 +36,30 @@ class Buckets:
     mean: Exposure
     calls: StepCalls
     reduced: list[Issued]
-    """The model's all-reduces in their order; one or more."""
+    """The model's all-reduces of the last backward pass in their order; one or more."""
     cap_mib: int
     total_bytes: int
     backward_ns: int
     """Less what it stands in it."""
 
     def link(self) -> Link | None:
-        """The line through the times of these all-reduces; None where they are too much alike to tell what
-        an all-reduce takes however small it is.
+        """The line through the times of these all-reduces; None where they are too much alike, or too far
+        from a line, to tell what an all-reduce takes however small it is.
         """
-        times_ns: dict[int, list[int]] = {}
-        for each in self.reduced:
-            if each.collective.bytes:
-                times_ns.setdefault(each.collective.bytes, []).append(each.collective.least_transfer_ns)
-        if not times_ns or max(times_ns) < UNLIKE * min(times_ns):
+        size_bytes = np.array([each.collective.bytes or 0 for each in self.reduced], dtype=np.float64)
+        took_ns = np.array([each.collective.least_transfer_ns for each in self.reduced], dtype=np.float64)
+        if size_bytes.max() < UNLIKE * max(1, size_bytes.min()):
             return None
-        ns_per_byte, alpha_ns = np.polyfit(list(times_ns), [median(each) for each in times_ns.values()], 1)
-        if ns_per_byte <= 0:
+        ns_per_byte, alpha_ns = np.polyfit(size_bytes, took_ns, 1)
+        off_ns = np.median(np.abs(took_ns - (alpha_ns + ns_per_byte * size_bytes)))
+        if ns_per_byte <= 0 or alpha_ns > took_ns.min() or off_ns > FAR_OFF * np.median(took_ns):
             return None
         return Link(max(0.0, float(alpha_ns)), 1e9 / float(ns_per_byte))
 
     def now(self, link: Link) -> EvenBuckets:
-        """What the model makes of the present size."""
-        return even_buckets(self.total_bytes, self.backward_ns, link, self.cap_mib * MIB)
+        """What the model makes of as many buckets as there are."""
+        cap_bytes = -(-self.total_bytes // len(self.reduced))
+        return even_buckets(self.total_bytes, self.backward_ns, link, cap_bytes)
 
     def best(self, link: Link) -> EvenBuckets:
         """The size that it gives."""
@@ -74,6 +75,7 @@ def buckets_of(evidence: Evidence) -> Buckets | None:
         return None
     reduced = calls.of("allreduce", group=gradients.group, phase="backward")
     backward_ns, stall_ns = (mean_ns(all_totals(evidence), f"{name}_ns") for name in ("backward", "stall"))
+    reduced = [each for each in reduced if each.nth == reduced[-1].nth]
     if not mean.costly or not reduced or not calls.all_split(gradients.group):
         return None
     if not gradients.size_bytes or not backward_ns or stall_ns is None:

@@ -43,13 +43,21 @@ def test_small_exposed_rests_of_ddp_raise_nothing():
 
 
 def test_buckets_that_take_their_latency_are_too_small_and_the_models_size_is_named():
-    # 2 ms and 1 ms a MiB: 32 of 1 MiB take 96 ms, and 64 of these are latency.
-    calls = [(22 + 3 * at, 25 + 3 * at, 1) for at in range(20)] + [(82, 86, 2)]
-    evidence = job(reduced(calls, compute=((0, 60), (90, 100))), *ddp(1, [1] * 22))
+    # 2 ms and 1 ms a MiB: of 66 ms, 42 are latency.
+    calls = [(22 + 3 * at, 25 + 3 * at, 1) for at in range(20)] + [(82, 88, 4)]
+    evidence = job(reduced(calls, compute=((0, 60), (90, 100))), *ddp(1, [1] * 24))
     found = the(evidence, "bucket_too_small")
     assert found.gain_ns <= exposure(evidence).exposed_transfer_ns
     assert found.advice.startswith("overlaptop set bucket_cap_mb=")
     assert "take 2.00 ms each however small" in found.measured
+
+
+def test_times_far_off_a_line_tell_no_latency():
+    sizes = [1, 4, 1, 4, 1, 4, 1, 4]
+    took = [9, 4, 2, 12, 9, 3, 1, 12]
+    calls = [(22 + sum(took[:at]), 22 + sum(took[: at + 1]), mib) for at, mib in enumerate(sizes)]
+    evidence = job(reduced(calls, compute=((0, 60), (90, 100))), *ddp(1, [1] * 20))
+    assert ("bucket_too_small", ()) not in rules(evidence)
 
 
 def test_buckets_of_one_size_do_not_tell_their_latency():
