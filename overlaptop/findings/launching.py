@@ -19,8 +19,8 @@ else."""
 
 
 def is_launch_bound(evidence: Evidence, rank: int) -> bool:
-    """Whether in most steps the CPU had no lead at the end, and the GPU was idle in short pauses. Not so
-    where neither leads nor idle time are seen.
+    """Whether in most steps the CPU had no lead at the end, and the GPU was idle, mostly in short pauses.
+    Not so where neither leads nor idle time are seen.
     """
     steps = [step.totals[rank] for step in evidence.steps if rank in step.totals]
     leads = [
@@ -31,7 +31,9 @@ def is_launch_bound(evidence: Evidence, rank: int) -> bool:
         return False
     step_ns = median(step.step_ns for step in steps)
     no_lead = sum(leads) >= LATE_SHARE * len(leads)
-    return no_lead and short_pauses_ns(evidence, rank) > MUCH_IDLE * step_ns
+    short_ns = short_pauses_ns(evidence, rank)
+    idle_ns = median(step.idle_ns or 0 for step in steps)
+    return no_lead and short_ns > MUCH_IDLE * step_ns and 2 * short_ns > idle_ns
 
 
 def short_pauses_ns(evidence: Evidence, rank: int) -> float:

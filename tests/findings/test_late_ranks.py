@@ -76,14 +76,16 @@ def test_a_rank_that_is_a_little_late_is_none():
 
 
 CAUSES = {
-    "slow_compute": job(late(("compute", 20))),
-    "uneven_batches": job(late(("compute", 20), amount=lambda number: 0.2 + number % 4)),
-    "late_launch": job(late(("idle", 20)), launch_lead_ns=of_late(30 * MS, 30 * MS)),
-    "launch_bound": job(late(*[("compute", 0.1), ("idle", 0.5)] * 40), launch_lead_ns=of_late(0, 9 * MS)),
-    "data_loading": job(late(("idle", 20)), loading_ns=of_late(21 * MS, MS)),
-    "busy_cpu": job(late(("idle", 20)), delayed_ns=of_late(20 * MS, MS)),
-    "garbage_collection": job(late(("idle", 20)), full_collections=of_late(1)),
-    "low_clock": job(
+    "slow_compute": lambda: job(late(("compute", 20))),
+    "uneven_batches": lambda: job(late(("compute", 20), amount=lambda number: 0.2 + number % 4)),
+    "late_launch": lambda: job(late(("idle", 20)), launch_lead_ns=of_late(30 * MS, 30 * MS)),
+    "launch_bound": lambda: job(
+        late(*[("compute", 0.1), ("idle", 0.5)] * 40), launch_lead_ns=of_late(0, 9 * MS)
+    ),
+    "data_loading": lambda: job(late(("idle", 20)), loading_ns=of_late(21 * MS, MS)),
+    "busy_cpu": lambda: job(late(("idle", 20)), delayed_ns=of_late(20 * MS, MS)),
+    "garbage_collection": lambda: job(late(("idle", 20)), full_collections=of_late(1)),
+    "low_clock": lambda: job(
         late(("compute", 20)),
         *(
             sample(rank, sm_clock_hz=1_200_000_000 if rank == LATE else 1_900_000_000,
@@ -91,7 +93,7 @@ CAUSES = {
             for rank in range(RANKS)
         ),
     ),
-    "placement": job(
+    "placement": lambda: job(
         late(("idle", 20)),
         *(numa(rank, state="wrong node", reason="runs on node 1, its GPU is on node 0",
                advice="numactl --cpunodebind=0") for rank in [LATE]),
@@ -101,7 +103,7 @@ CAUSES = {
 
 @pytest.mark.parametrize("rule", CAUSES)
 def test_a_late_rank_is_named_with_its_cause_and_what_mending_it_can_win(rule):
-    evidence = CAUSES[rule]
+    evidence = CAUSES[rule]()
     (found,) = find(evidence)
     assert (found.rule, found.ranks) == (rule, (LATE,))
     assert found.title.startswith(f"rank {LATE}")
@@ -111,18 +113,18 @@ def test_a_late_rank_is_named_with_its_cause_and_what_mending_it_can_win(rule):
 
 
 WITHOUT_A_GPU = {
-    "busy_cpu": job(
+    "busy_cpu": lambda: job(
         late(("idle", 20)), *HOST, cpu_ns=of_late(60 * MS, 60 * MS), delayed_ns=of_late(20 * MS)
     ),
-    "slow_compute": job(late(("compute", 20)), *HOST, cpu_ns=of_late(80 * MS, 60 * MS)),
-    "late_launch": job(late(("idle", 20)), *HOST, cpu_ns=of_late(60 * MS, 60 * MS)),
-    "data_loading": job(
+    "slow_compute": lambda: job(late(("compute", 20)), *HOST, cpu_ns=of_late(80 * MS, 60 * MS)),
+    "late_launch": lambda: job(late(("idle", 20)), *HOST, cpu_ns=of_late(60 * MS, 60 * MS)),
+    "data_loading": lambda: job(
         late(("idle", 20)), *HOST, cpu_ns=of_late(60 * MS, 60 * MS), loading_ns=of_late(20 * MS)
     ),
-    "garbage_collection": job(
+    "garbage_collection": lambda: job(
         late(("idle", 20)), *HOST, cpu_ns=of_late(80 * MS, 60 * MS), full_collections=of_late(3)
     ),
-    "placement": job(
+    "placement": lambda: job(
         late(("idle", 20)),
         *HOST,
         *(numa(rank, state="no gpu", cpu_set="3", advice="",
@@ -134,7 +136,7 @@ WITHOUT_A_GPU = {
 
 @pytest.mark.parametrize("rule", WITHOUT_A_GPU)
 def test_without_a_gpu_the_training_threads_cpu_time_tells_the_cause(rule):
-    (found,) = find(WITHOUT_A_GPU[rule])
+    (found,) = find(WITHOUT_A_GPU[rule]())
     assert (found.rule, found.ranks) == (rule, (LATE,))
 
 
@@ -221,6 +223,15 @@ def test_the_whole_job_waits_for_data_where_each_rank_does():
     (found,) = find(job(lambda rank, number: [("idle", 20), ("compute", 60)], **data))
     assert (found.rule, found.ranks, found.gain_ns) == ("data_loading", (), 20 * MS)
     assert find(job(lambda rank, number: [("compute", 80)], **data)) == (), "loaded beside a busy GPU"
+
+
+@pytest.mark.parametrize("what", ["idle", "copy"])
+def test_gpus_that_begin_each_step_without_work_are_said_to_wait_for_data(what):
+    (found,) = find(job(lambda rank, number: [(what, 20), ("compute", 60)]))
+    assert (found.rule, found.ranks, found.gain_ns) == ("data_loading", (), 20 * MS)
+    assert found.certainty is Certainty.POSSIBLE
+    assert find(job(lambda rank, number: [("compute", 60), (what, 20)])) == ()
+    assert find(job(lambda rank, number: [(what, 5), ("compute", 60)])) == ()
 
 
 def test_the_whole_job_is_launch_bound_where_each_rank_is():

@@ -2,20 +2,20 @@
 
 Raised for a late rank whose thread spends longer in its DataLoader than the others' (`late`), and for the
 whole job where on each rank LOADING_SHARE of the step goes by in a DataLoader while the GPU is idle or
-copies: what is loaded beside a busy GPU costs nothing. Data that comes by other ways than torch's
-DataLoader is not seen.
+copies: what is loaded beside a busy GPU costs nothing. Else where so much of each rank's step goes by
+before its first kernel, idle or copying: then the data may come by another way than torch's DataLoader.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from statistics import median
 
 from overlaptop import text
 from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.finding import Certainty, Finding
 from overlaptop.findings.late import Cause, late_ranks
-from overlaptop.wire.messages import RankInfo, StepTotals
+from overlaptop.wire.messages import RankInfo, StepDetail, StepTotals
 
 LOADING_SHARE = 0.1
 ADVICE = (
@@ -40,36 +40,55 @@ def look(evidence: Evidence) -> Iterable[Finding]:
         )
     if late or not evidence.steps:
         return
-    lost = [_lost_ns(evidence, rank) for rank in evidence.ranks]
     step_ns = median(totals.step_ns for step in evidence.steps for totals in step.totals.values())
-    known = [ns for ns in lost if ns is not None]
-    if not known or len(known) < len(lost) or min(known) < LOADING_SHARE * step_ns:
-        return
-    yield Finding(
-        title=f"ranks wait {text.duration(median(known))} a step for data",
-        measured=f"{text.percent(median(known) / step_ns)} of the step go by in DataLoaders, with nothing "
-        "beside it",
-        advice=ADVICE,
-        certainty=Certainty.MEASURED,
-        gain_ns=round(min(known)),
-    )
+    if (lost_ns := _on_each_rank_ns(evidence, _in_loaders_ns)) >= LOADING_SHARE * step_ns:
+        yield Finding(
+            title=f"ranks wait {text.duration(lost_ns)} a step for data",
+            measured=f"{text.percent(lost_ns / step_ns)} of the step go by in DataLoaders, with nothing "
+            "beside it",
+            advice=ADVICE,
+            certainty=Certainty.MEASURED,
+            gain_ns=round(lost_ns),
+        )
+    elif (lost_ns := _on_each_rank_ns(evidence, _before_work_ns)) >= LOADING_SHARE * step_ns:
+        yield Finding(
+            title=f"GPUs have nothing to compute for the first {text.duration(lost_ns)} of each step",
+            measured=f"{text.percent(lost_ns / step_ns)} of the step are idle or copies, before its first "
+            "kernel",
+            advice=f"where batches come from a DataLoader, {ADVICE}; else make them while the GPU works",
+            certainty=Certainty.POSSIBLE,
+            gain_ns=round(lost_ns),
+        )
 
 
-def _lost_ns(evidence: Evidence, rank: int) -> float | None:
-    """What loading costs the rank in a step, the median; None: not known."""
-    info = evidence.ranks[rank].info
-    lost = [
-        ns for step in evidence.steps if rank in step.totals
-        if (ns := _lost_in_step_ns(info, step.totals[rank])) is not None
-    ]  # fmt: skip
-    return median(lost) if lost else None
+_Measure = Callable[[RankInfo, StepTotals, StepDetail | None], int | None]
 
 
-def _lost_in_step_ns(info: RankInfo | None, step: StepTotals) -> int | None:
-    if step.loading_ns is None or info is None:
-        return None
-    if info.source == "host":
+def _on_each_rank_ns(evidence: Evidence, measure: _Measure) -> float:
+    """What each rank loses in a step at least, in the median over its steps; 0 where one is not known."""
+    least_ns: list[float] = []
+    for rank, view in evidence.ranks.items():
+        lost = [
+            ns
+            for step in evidence.steps
+            if view.info is not None
+            and (ns := measure(view.info, step.totals[rank], step.details.get(rank))) is not None
+        ]
+        least_ns.append(median(lost) if lost else 0.0)
+    return min(least_ns)
+
+
+def _in_loaders_ns(info: RankInfo, step: StepTotals, _detail: StepDetail | None) -> int | None:
+    if step.loading_ns is None or info.source == "host":
         return step.loading_ns
     if not info.compute_exact or step.idle_ns is None or step.copy_only_ns is None:
         return None
     return min(step.loading_ns, step.idle_ns + step.copy_only_ns)
+
+
+def _before_work_ns(info: RankInfo, _step: StepTotals, detail: StepDetail | None) -> int | None:
+    """From the step's start to the first kernel that computes or communicates."""
+    if detail is None or not info.compute_exact:
+        return None
+    begins = [lane[0] for lane in (detail.compute_spans_ns, detail.comm_spans_ns) if lane]
+    return min(begins, default=None)
