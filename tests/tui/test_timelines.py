@@ -88,6 +88,8 @@ async def test_both_views_fit_every_size_and_a_click_puts_the_cursor():
             for key in ("C", "T"):
                 await shown(app, pilot, key)
                 assert fills(app, size), (size, key)
+        # The legend leaves out no part where it is narrow.
+        assert "██waiting █copy █idle █stall" in await shown(app, pilot)
         view = app.screen._timelines
         y = next(at for at, rank in view._ranks_at.items() if rank == 1)
         await pilot.click(view, offset=(40, y))
