@@ -69,8 +69,11 @@ class Collectives:
 
     def multiply_scatter(self, rows: Tensor, weight: Tensor) -> tuple[Tensor, dist.Work | None]:
         product = rows @ weight
-        if not self._scattered:
-            return product, dist.all_reduce(product, group=self._group, async_op=self._asynchronous)
+        if not self._scattered or product.device.type == "cpu":
+            # Gloo hides when an asynchronous reduce-scatter ends: each rank keeps its rows of a whole sum.
+            work = dist.all_reduce(product, group=self._group, async_op=self._asynchronous)
+            own = product.chunk(self._group.size())[self._group.rank()] if self._scattered else product
+            return own, work
         own = product.new_empty(len(product) // self._group.size(), product.shape[1])
         return own, job.reduce_scatter(own, product, group=self._group, async_op=self._asynchronous)
 

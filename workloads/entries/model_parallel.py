@@ -11,7 +11,8 @@ TENSOR_PARALLEL = bundled(
     "Train layers whose weights are split over the ranks, with two collectives a layer each way. sync: "
     "each is waited for at once, no overlap; async: two halves of the tokens by turns, one's collectives "
     "beside the other's products; ring: products in chunks, the next chunk sent and received meanwhile; "
-    "symmetric-memory: torch's fused_all_gather_matmul and fused_matmul_reduce_scatter.",
+    "symmetric-memory: torch's fused_all_gather_matmul and fused_matmul_reduce_scatter. On gloo, which "
+    "hides when a reduce-scatter ends, sums are all-reduces.",
     "sync: every collective is exposed. async: most lie below products. ring: many short sends and "
     "receives; the end of gloo's is not seen, so on a CPU such steps have no lanes. symmetric-memory: no "
     "NCCL kernel, but peer-to-peer copies below the products. --decode: collectives so small that their "
