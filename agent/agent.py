@@ -292,7 +292,9 @@ class Agent:
                 measured, rank, sender.dropped + source.lost, command, self._thread_times
             )
             sender.put_step(totals)
-            if not command:
+            if command:
+                self._measuring.settings_changed()
+            else:
                 self._recent_ns.append(totals.step_ns)
                 own.append(measured)
         if source.cadence.cost.turns != self._turns:

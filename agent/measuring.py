@@ -115,6 +115,13 @@ class Measuring:
         """How many collectives the hooks have seen; it stays 0 where there are none, as with `kernels`."""
         return self._hooks.issued.count if self._hooks is not None else 0
 
+    def settings_changed(self) -> None:
+        """What a step issues may differ from now on. On the agent's thread."""
+        from overlaptop.agent.sources.kernels import KernelsSource
+
+        if isinstance(self.source, KernelsSource):
+            self.source.settings_changed()
+
     def last_calls(self) -> Mapping[str, tuple[IssuedCall, ...]]:
         """The last collectives that were issued in each group, oldest first. On the agent's thread, and not
         often: where no hooks see them it reads torch's flight recorder.

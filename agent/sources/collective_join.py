@@ -37,8 +37,8 @@ def join(step: TracedStep, launches: Sequence[CollectiveLaunch]) -> TracedStep:
     times: list[CollectiveTimes] = []
     kernels_ns = matched_ns = 0
     for interval in step.intervals:
-        first = bisect_left(launches, interval.from_unix_ns, key=_issued)
-        stop = bisect_left(launches, interval.to_unix_ns, key=_issued)
+        first = bisect_left(launches, interval.from_unix_ns, key=issued)
+        stop = bisect_left(launches, interval.to_unix_ns, key=issued)
         logged = [kernel for kernel in interval.kernels if not kernel.replayed]
         matched = match(logged, launches[first:stop])
         unmatched = interval.kernels if matched is None else [k for k in interval.kernels if k.replayed]
@@ -92,5 +92,6 @@ def _suits(kernel: NcclKernel, launch: CollectiveLaunch, *, counted: bool) -> bo
     return kernel.collective in launch.collectives or (kernel.collective == "Generic" and counted)
 
 
-def _issued(launch: CollectiveLaunch) -> int:
+def issued(launch: CollectiveLaunch) -> int:
+    """By what launches are sorted."""
     return launch.unix_ns

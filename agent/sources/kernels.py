@@ -38,6 +38,7 @@ from overlaptop.agent.sources.kernel_steps import StreamMark, TracedStep
 from overlaptop.agent.sources.launch_log import LaunchLog
 from overlaptop.agent.sources.marker import Marker
 from overlaptop.agent.sources.own_cost import Estimate
+from overlaptop.agent.sources.repeated_step import RepeatedStep
 from overlaptop.agent.sources.self_check import fault_in
 from overlaptop.agent.sources.window import LEAD_STEPS, Window
 from overlaptop.timeline.lanes import LaneRules
@@ -148,6 +149,9 @@ class KernelsSource:
                 raise
             raise RuntimeError(f"the CUDA driver cannot be called: {fault}") from None
         self._log = LaunchLog()
+        self._repeated = RepeatedStep()
+        self._look_ups = 2
+        """Left at once, whether due or not: two steps that agree tell what others repeat."""
         self.reason = self._log.reason
         self._captures.install()
 
@@ -342,20 +346,33 @@ class KernelsSource:
         self._overflows = 0
         launches = self._launches(steps)
         for step in steps:
-            if launches is None and self._log.reason:  # never known: collectives go by their kernels
-                named = replace(join(step, []), comm_kernels_ns=None, matched_ns=None)
-            else:  # or those of another step will be looked up soon
-                named = step if launches is None else join(step, launches)
-            self._measured[step.step] = named
+            self._measured[step.step] = self._named(step, launches)
         self._lead_ns = steps[-1].launch_lead_ns or 0
+
+    def _named(self, step: TracedStep, looked_up: list[CollectiveLaunch] | None) -> TracedStep:
+        """The step with its collectives, as far as they are known."""
+        if looked_up is not None:
+            self._repeated.learn(step, looked_up)
+            return join(step, looked_up)
+        if self._log.reason:  # never known: collectives go by their kernels
+            return replace(join(step, []), comm_kernels_ns=None, matched_ns=None)
+        repeated = self._repeated.launches(step)
+        return step if repeated is None else join(step, repeated)
+
+    def settings_changed(self) -> None:
+        """From here on steps may issue other collectives, with the same kernels."""
+        self._repeated.forget()
+        self._look_ups = 2
 
     def _launches(self, steps: list[TracedStep]) -> list[CollectiveLaunch] | None:
         """What the host issued in these steps; None when it is not due to be read, or not known."""
         if not any(interval.kernels for step in steps for interval in step.intervals):
             return []
         numbers = range(steps[0].step, steps[-1].step + 1)
-        if not self._log.due(numbers, self._host_step_ns, watched=self.cadence.watched):
+        due = self._log.due(numbers, self._host_step_ns, watched=self.cadence.watched)
+        if not (due or (self._look_ups and not self._log.reason)):
             return None
+        self._look_ups = max(0, self._look_ups - 1)
         with self._captures.held_off() as free:
             if not free:
                 return None

@@ -7,7 +7,7 @@ import random
 import signal
 import threading
 import tracemalloc
-from itertools import pairwise
+from itertools import count, pairwise, repeat
 from types import SimpleNamespace
 
 import numpy as np
@@ -58,6 +58,7 @@ class Gpu:
         self.gathering = lambda: None
         self.trace, self.given = Trace(), []
         self.launches = []
+        self.sizes = repeat(64)
 
     @property
     def outstanding(self):
@@ -113,7 +114,8 @@ class Gpu:
     def kernel(self, name, length_ns, *, stream=7):
         at_ns = self.now_ns + LEAD_NS
         if name is ALL_REDUCE:
-            call = CollectiveCall("all_reduce", 64, "0", True, "nccl", "cuda", -1)
+            sequence, size = len(self.launches), next(self.sizes)
+            call = CollectiveCall("all_reduce", size, "0", True, "nccl", "cuda", -1, sequence=sequence)
             self.launches.append(CollectiveLaunch(call, self.now_ns, ("AllReduce",), several=False))
         if self.tracing:
             self.trace.kernel(ctypes.addressof(name), at_ns, at_ns + length_ns, stream=stream)
@@ -298,8 +300,31 @@ def test_a_traced_step_has_its_lanes_phases_collectives_and_launch_lead(gpu):
     assert step.launch_lead_ns == LEAD_NS
 
 
-def test_steps_before_the_flight_recorder_is_read_again_have_no_names_and_say_so(gpu):
+def test_steps_that_repeat_one_that_was_looked_up_have_its_names_and_no_sequence_numbers(gpu):
     job = MeasuredJob(gpu)
+    job.run(200)
+    assert gpu.dumps < len(job.detailed()) / 2
+    assert all(each.named and each.matched_ns == 2 * MS for each in job.detailed())
+    calls = [collective.call for each in job.detailed() for collective in each.collectives]
+    assert {(call.op, call.bytes) for call in calls} == {("all_reduce", 64)}
+    assert 0 < sum(call.sequence is not None for call in calls) <= gpu.dumps
+
+
+def test_steps_are_looked_up_again_where_a_setting_has_changed(gpu):
+    job = MeasuredJob(gpu)
+    job.run(200)
+    dumps, gpu.sizes = gpu.dumps, repeat(32)
+    job.source.settings_changed()
+    job.taken.clear()
+    job.run(100)
+    assert {each.call.bytes for step in job.detailed() for each in step.collectives} == {32}
+    assert all(step.named for step in job.detailed())
+    assert gpu.dumps <= dumps + 3
+
+
+def test_where_sizes_change_steps_between_two_that_were_looked_up_have_no_names_and_say_so(gpu):
+    job = MeasuredJob(gpu)
+    gpu.sizes = count(64)
     job.run(200)
     unnamed = [each for each in job.detailed() if not each.named]
     assert 0 < len(unnamed) < len(job.detailed())
