@@ -5,15 +5,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from overlaptop.fleet.watching import MOST_COMPARED
 from overlaptop.report.links import bus_peak_bytes_per_s
 from overlaptop.timeline.matching import Call, match
 from overlaptop.tui.collectives.rows import grouped, ordered, rows_of
 from overlaptop.tui.overview.screen import OverviewScreen
 from overlaptop.tui.timelines.screen import TimelinesScreen
 from overlaptop.wire.messages import CollectiveSpan
-from tests.fleet.builders import MS, detail, info
+from tests.fleet.builders import MS, detail, info, status, step, welcome
 
-from .fakes import SIZES, line_of, opened, screen_lines, shown
+from .fakes import SIZES, FakeSession, line_of, opened, screen_of, shown
 from .machines import NVLINK_PEAK, PCIE_PEAK, device, h200_node
 from .waits import waiting_job
 
@@ -97,12 +98,11 @@ async def test_a_list_that_goes_on_says_how_far_and_enter_shows_the_selected_one
 
 
 async def test_where_ranks_are_not_compared_the_view_says_why():
-    session = waiting_job(ranks=4)
-    session.say(*(info(rank) for rank in range(4)))
-    async with opened(session, size=SIZES[2], ascii=True) as (app, pilot):
-        app.dashboard.latest = session.tick()
-        await pilot.press("C")
-        assert all(line.isascii() for line in screen_lines(app))
+    ranks = range(MOST_COMPARED + 1)
+    told = (message for rank in ranks for message in (info(rank), step(rank, 1)))
+    session = FakeSession(welcome(world_size=len(ranks)), status(), *told, detail(0, 1))
+    text = await screen_of(session, "C", size=SIZES[2])
+    assert f"no collective to show: at most {MOST_COMPARED} ranks are compared" in text
 
 
 def test_the_bus_has_the_peak_of_the_link_that_carries_it_if_one_does():
