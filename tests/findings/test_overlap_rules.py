@@ -54,6 +54,15 @@ def test_what_no_overlap_can_hide_is_told_with_what_it_can():
     assert "set_requires_gradient_sync(False)" in only(job(long, FSDP2)).advice
 
 
+def test_many_small_collectives_are_told_to_go_as_one():
+    def small(rank, number):
+        calls = tuple(call("allreduce_", 10 + 4 * at, 13 + 4 * at, 0.1) for at in range(20))
+        return Timeline(100, ((0, 20), (90, 100)), calls, phases=PHASES)
+
+    advice = only(job(small)).advice
+    assert advice.startswith("20 of 20 collectives move less than 256 KiB each")
+
+
 def test_one_after_the_other_names_the_call_and_its_phase():
     found = only(job(apart))
     assert (found.rule, found.certainty) == ("one_after_the_other", Certainty.POSSIBLE)

@@ -11,10 +11,12 @@ from math import ceil
 
 from overlaptop import text
 from overlaptop.findings.evidence import Evidence
-from overlaptop.findings.exposure import exposure
+from overlaptop.findings.exposure import exposure, step_calls
 from overlaptop.findings.finding import Certainty, Finding
 from overlaptop.findings.settings import gradients_of, uses_fsdp2
 
+SMALL_BYTES = 256 << 10
+MANY = 16
 MOST_MICRO_STEPS = 64
 """Nobody accumulates over more."""
 
@@ -49,5 +51,13 @@ def _advice(evidence: Evidence, micro_steps: float | None) -> str:
             f"a larger micro-batch; or, if memory holds whole gradients, accumulate over {count} with "
             "model.set_requires_gradient_sync(False) in all but the last; or shard within a host only: "
             "fully_shard(..., mesh=) with a mesh of hosts by GPUs"
+        )
+    calls = step_calls(evidence)
+    issued = calls.issued if calls is not None else ()
+    small = sum((each.collective.bytes or SMALL_BYTES) < SMALL_BYTES for each in issued)
+    if small >= MANY and 2 * small > len(issued):
+        return (
+            f"{small} of {len(issued)} collectives move less than {text.byte_count(SMALL_BYTES)} each, and "
+            "take their latency: send what belongs together as one flat buffer"
         )
     return "a larger batch, accumulation of gradients, or fewer bytes: a smaller type, or less sharding"
