@@ -39,7 +39,7 @@ REPORT_LOST_S = 10.0
 HOLD_NS = 1_000_000_000
 """For so long a step waits for the timelines of the other ranks."""
 MAX_SPLIT = 64
-EXIT_S = 1.0
+EXIT_S = 5.0
 """From a rank's own report that it ends to the end of its process, and with it its exit status."""
 
 

@@ -36,6 +36,8 @@ _RECORD_PAUSE_S = 0.2
 """At least, between two writings of job.json."""
 _FRESHEN_S = 3600.0
 """Between two renewals of the files' times, which tell cleaners of /tmp that they are in use."""
+_EXITING = 5
+"""So many times as long the hub lingers for processes that are about to end, to know how they did."""
 _SPARE_DESCRIPTORS = 64
 """Besides ranks and dashboards: libzmq aborts when it has none left to accept with."""
 
@@ -200,7 +202,9 @@ class Hub:
         if self._ranks.numbers:
             return None
         options = self._options
-        return self._idle_since_s + (options.linger_s if self._ranks.ever_connected else options.wait_s)
+        if not self._ranks.ever_connected:
+            return self._idle_since_s + options.wait_s
+        return self._idle_since_s + options.linger_s * (_EXITING if self._ranks.exiting else 1)
 
     def _is_over(self) -> bool:
         now_s, deadline_s = self._now_s, self._deadline_s

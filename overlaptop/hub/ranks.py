@@ -114,6 +114,11 @@ class RankServer:
         return bool(self._seen)
 
     @property
+    def exiting(self) -> bool:
+        """Whether processes of ranks whose connection has ended still run."""
+        return bool(self._exiting)
+
+    @property
     def silent(self) -> tuple[int, ...]:
         """The connected ranks from which nothing has come for a while, in order."""
         since_s = self._clock_s() - _SILENT_AFTER_S

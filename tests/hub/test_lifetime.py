@@ -239,7 +239,7 @@ def test_a_hub_that_was_killed_is_replaced_and_its_leftovers_go(hubs, make_rank,
 def test_the_hub_lingers_reports_the_jobs_end_unless_a_rank_comes_back_and_removes_its_folder(
     hubs, make_rank, make_viewer, folder
 ):
-    record = hubs.start("--linger-s", "3")
+    record = hubs.start("--linger-s", "1")  # five times as long: the process of its rank lives on
     rank = make_rank().greet()
     viewer = make_viewer()
     viewer.receive(RankInfo)
