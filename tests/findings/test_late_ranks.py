@@ -161,6 +161,13 @@ def test_what_a_cpu_does_while_its_gpu_has_work_is_no_cause(beside):
     assert found.rule == "slow_compute"
 
 
+def test_one_long_pause_is_no_launch_bound_rank_though_its_lead_is_used_up():
+    evidence = job(late(("idle", 20)), launch_lead_ns=of_late(0, 9 * MS))
+    (found,) = find(evidence)
+    assert (found.rule, found.ranks) == ("late_launch", (LATE,))
+    assert "the longest pause, 20.0 ms, is in forward" in found.measured
+
+
 def test_where_neither_compute_nor_idle_time_is_seen_no_cause_is_made_up():
     unseen = [replace(info(rank, exact=False), source="events") for rank in range(RANKS)]
     assert find(job(late(("idle", 20)), *unseen)) == ()
