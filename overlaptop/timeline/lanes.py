@@ -57,6 +57,8 @@ _COMM_KERNELS = (
     r"deep_ep::elastic::(?:(?:hybrid_)?(?:dispatch|combine)|barrier|engram_fetch|pp_)(?!\w*epilogue)",
     r"hybrid_ep::(?:dispatch|combine)_kernel",
     r"nvshmem|rocshmem|\w+_on_stream_kernel",
+    # Flux's own, src/cuda/cudaipc_barrier_all.cu and src/coll/all_gather_impls.cu
+    r"CudaIpcBarrierAllKernel|ag_a2a_mode_kernel",
     # TransformerEngine's user buffers (common/comm_gemm_overlap/userbuffers/userbuffers.cu): they move
     # chunks beside products that are cuBLAS's own kernels, so nothing is fused there
     r"k?userbuffers_",

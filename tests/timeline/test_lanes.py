@@ -30,6 +30,7 @@ COMMUNICATES = (
     "barrier_on_stream_kernel_threadgroup(int, int)",
     "void userbuffers_fp16_sum_inplace_gpu_rw_ag<8>(int, int, int, int, int, int, int, void**)",
     "kuserbuffers_pushsend(int*, int*, int4*, int4*, int)",
+    "bytedance::flux::CudaIpcBarrierAllKernel(bytedance::flux::CudaIpcBarrierAllArgs)",
     "kuserbuffers_pushsendrecv_multiatomic(int*, int*, int4*, int4*, int*, int*, int, int, int)",
     # the same as CUPTI hands them over
     "_Z40ncclDevKernel_AllReduce_Sum_bf16_RING_LL24ncclDevKernelArgsStorageILm4096EE",
