@@ -27,7 +27,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 IN_TURN = ROOT / "benchmarks" / "jobs" / "in_turn.py"
-FIRST_STEPS = 6
+FIRST_STEPS = 4
 """Of a run, that are left out: memory is allocated, buckets are made anew."""
 JOB_LIMIT_S = 150.0
 HEADINGS = (
@@ -156,7 +156,7 @@ def record(series: Series, options: argparse.Namespace) -> list[dict[str, Any]]:
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     job = [
         *torchrun, f"--nproc-per-node={options.ranks}", "-m", "overlaptop.agent", str(IN_TURN),
-        str(options.steps), *runs,
+        str(options.steps), *runs * options.rounds,
     ]  # fmt: skip
     if options.line_gbit:
         shape = f"tbf rate {options.line_gbit}gbit burst 512kb latency 100ms"
@@ -201,7 +201,7 @@ def rows(series: Series, records: Sequence[dict[str, Any]], steps: int) -> list[
     for each in records:
         run, step = divmod(each["step"], steps)
         if FIRST_STEPS <= step < steps - 1:
-            of_run[run].append(each)
+            of_run[run % len(series.runs)].append(each)
     found: list[tuple[str, ...]] = []
     first_ns: float | None = None
     for at, run in enumerate(series.runs):
@@ -239,6 +239,9 @@ def main() -> None:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--ranks", type=int, default=2, help="on fewer GPUs they share them")
     parser.add_argument("--steps", type=int, default=30, help="of each run")
+    parser.add_argument(
+        "--rounds", type=int, default=1, help="all modes by turns, where the machine drifts"
+    )
     parser.add_argument("--line-gbit", type=float, help="Gbit/s of the line between the ranks, for gloo")
     parser.add_argument("--only", default="", help="workloads, with commas")
     parser.add_argument("--budget-s", type=float, default=460.0, help="start no workload after this")

@@ -48,7 +48,7 @@ DOUBLE_BUFFER = bundled(
         "--mode", "what overlaps", choices=("double-buffered", "slow-loader", "sequential"),
         default="double-buffered",
     ),
-    Option("--loader-ms", "how long a batch takes to load", count, "MS", default=10),
+    Option("--loader-ms", "how long a batch takes to load", count, "MS", default=20),
     # 16 layers of 33 MB (bfloat16) and a batch of 134 MB on a GPU.
     Option("--layers", "linear layers", positive_int, "N", on_gpu=16, on_cpu=6),
     Option("--width", "of each layer", positive_int, "N", on_gpu=4096, on_shared=2048, on_cpu=512),
