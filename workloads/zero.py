@@ -179,13 +179,15 @@ def train(options: argparse.Namespace, place: job.Place) -> None:
     report = job.Report(place, "loss", options.results)
     if place.device.type == "cpu" and place.rank == 0:
         print("gloo has no reduce-scatter: an all-reduce takes its place", flush=True)
-    for _ in job.step_numbers(options, place):
+    for number in job.step_numbers(options, place):
+        mark_step()  # there are as many optimizers as buckets; and a gather lies in one step whole
+        if number:
+            zero.gather()
         loss = model(batches.next())
         loss.backward()
         zero.step()
         report.add(loss)
-        mark_step()  # there are as many optimizers as buckets; and a gather lies in one step whole
-        zero.gather()
+    zero.gather()
     zero.close()
     report.close()
 
