@@ -99,7 +99,7 @@ class Issued:
     phase: str
     """In which it started on its first rank, or behind which, ``after backward``; empty: not known."""
     nth: int
-    """The how manieth of that name in the step, from 0 on."""
+    """Which phase of that name in the step it is, from 0 on."""
     exposed_ns: int
     """Of its transferring: the mean over ranks."""
 
@@ -203,7 +203,7 @@ def _compute_until(detail: StepDetail, times_ns: NDArray[np.int64]) -> NDArray[n
 
 
 def _phase(detail: StepDetail | None, at_ns: int) -> tuple[str, int]:
-    """In which phase this moment lies, or behind which one; and the how manieth of that name that is."""
+    """In which phase this moment lies, or behind which one, and how many of that name came before it."""
     begun = [each for each in detail.phases if detail.start_ns + each.start_ns <= at_ns] if detail else []
     if detail is None or not begun:
         return "", 0

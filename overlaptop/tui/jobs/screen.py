@@ -66,7 +66,7 @@ class JobList(JobView):
         return options.launcher.workloads if options.launcher is not None and not options.readonly else ()
 
     def draw(self, width: int, height: int) -> list[StyledLine]:
-        """Two sections; scrolled so that the cursor is visible."""
+        """Jobs, hosts and workloads; scrolled so that the cursor is visible."""
         jobs, choices, snapshot = self.dashboard.session.jobs, self.choices, self.state.snapshot
         self.cursor = max(0, min(self.cursor, len(choices) - 1))
         lines = [*self._title(jobs, width), ()]
@@ -80,6 +80,13 @@ class JobList(JobView):
                 self._choice_at[len(lines)] = index
                 lines.append(self._line(index, _job_items(job, snapshot.at_ns), width))
             lines.append(())
+        if self.fault:
+            lines += [*paragraph(printable(self.fault), width, TextStyle("warning"), rows=4), ()]
+        if snapshot.nodes:
+            lines.append((bold(" hosts"), dim("  H: more")))
+            for node in snapshot.nodes:
+                lines.append(elided((Segment("   "), *host_status(node, snapshot.at_ns)), width))
+            lines.append(())
         if len(choices) > len(jobs):
             lines.append(self._how_to_start(width))
             for index, workload in enumerate(choices[len(jobs) :], len(jobs)):
@@ -87,13 +94,6 @@ class JobList(JobView):
                 self._choice_at[len(lines)] = index
                 items = [Item((bold(f"{workload.name:<17} "), dim(workload.summary)))]
                 lines.append(self._line(index, items, width))
-            lines.append(())
-        if self.fault:
-            lines += [*paragraph(printable(self.fault), width, TextStyle("warning"), rows=4), ()]
-        if snapshot.nodes:
-            lines.append((bold(" hosts"), dim("  H: more")))
-            for node in snapshot.nodes:
-                lines.append(elided((Segment("   "), *host_status(node, snapshot.at_ns)), width))
             lines.append(())
         if not jobs:
             lines += _how_to(width)
