@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from overlaptop.wire.endpoints import JobRecord, is_alive, list_jobs
+from overlaptop.workloads.catalog import WORKLOADS
 
 from .conftest import StartRanks, Traces, wait_until
 from .running import LEAVE_ALTERNATE_SCREEN, SMALL_MATMUL, START_LIMIT_S, STEPS, Terminal
@@ -134,7 +135,8 @@ def test_a_job_that_somebody_else_started_goes_on_beside_the_one_that_is_started
         terminal.read_until(STEPS)
         terminal.type("w")
         terminal.read_until(b"beside")
-        terminal.type(f"{DOWN}{DOWN}{' '.join(SMALL_MATMUL)}\t1\r")
+        below = [workload.name for workload in WORKLOADS].index("allreduce_matmul")
+        terminal.type(f"{DOWN * below}{' '.join(SMALL_MATMUL)}\t1\r")
         assert jobs_are(lambda jobs: len(jobs) == 2)
         terminal.seen = b""
         terminal.read_until(STEPS)

@@ -23,10 +23,12 @@ dist.init_process_group("gloo")
 rank = dist.get_rank()
 ones = torch.ones
 made = taken = 0
+watched = False
 take = HostSource.take
 
 def counted(source):
-    global taken
+    global taken, watched
+    watched = source.cadence.watched
     steps = take(source)
     taken += len(steps)
     return steps
@@ -44,6 +46,8 @@ def measure(issue):
         time.sleep(0.005)
 
 overlaptop.agent.step()
+while not watched:  # details are sent from then on
+    measure(lambda: None)
 """
 
 FSDP2 = """
@@ -161,12 +165,12 @@ def job(run_ranks_once):
     done = run_ranks_once(script(), options=("--every", "1"), forked=True)
     assert done.codes == [0, 0], done.errs
     assert done.logged == []
-    assert len(done.steps()) == REPEATS * len(CASES)
+    assert len(done.steps()) >= REPEATS * len(CASES)
     return done
 
 
 def steps_of(job, name: str) -> list[StepTotals]:
-    first = REPEATS * list(CASES).index(name)
+    first = len(job.steps()) + REPEATS * (list(CASES).index(name) - len(CASES))
     return job.steps()[first : first + REPEATS]
 
 
