@@ -154,8 +154,10 @@ async def test_a_dashboard_shows_each_rank_also_what_was_before_it_and_asks_for_
             earlier = [step for step in view.history if step.start_ns + step.step_ns < opened_ns]
             assert len(earlier) >= 10
             assert any(step.overlap is not None for step in earlier)
+        # In one step or another they have room for their names.
+        await until(pilot, lambda: "│allreduce" in screen_text(app) and " backward " in screen_text(app))
         text = screen_text(app)
-        for words in ("workloads/ddp.py", "2 ranks", "gloo · host", "● live", "│allreduce", " backward "):
+        for words in ("workloads/ddp.py", "2 ranks", "gloo · host", "● live"):
             assert words in text
 
         await until(pilot, lambda: app.dashboard.latest.wait_window)
