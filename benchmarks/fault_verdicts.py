@@ -60,6 +60,10 @@ class Watched:
     """By step and rank."""
     residual_ns: defaultdict[int, int] = field(default_factory=lambda: defaultdict(int))
     """By step, of its collectives together."""
+    waited_ns: defaultdict[int, defaultdict[int, list[int]]] = field(
+        default_factory=lambda: defaultdict(lambda: defaultdict(list))
+    )
+    """By step and rank, in each collective that is split."""
     late: list[tuple[float, int, int]] = field(default_factory=list)
     """When which step's record named which rank."""
     findings: list[tuple[float, dict[str, Any]]] = field(default_factory=list)
@@ -74,19 +78,22 @@ class Watched:
                     self.late.append((now_s, record["step"], record["late_rank"]))
             case "collective":
                 self.residual_ns[record["step"]] += record["residual_ns"] or 0
+                for rank, wait_ns in zip(record["ranks"], record["wait_ns"], strict=True):
+                    if wait_ns is not None:
+                        self.waited_ns[record["step"]][rank].append(wait_ns)
             case "finding":
                 self.findings.append((now_s, record))
 
-    def waits_ns(self, ranks: int) -> dict[int, list[int]]:
-        """What each rank waited in each step of which it is known of all."""
-        found: dict[int, list[int]] = {}
-        for number in sorted({number for number, _ in list(self.steps)}):
-            of_ranks: list[Any] = [
-                self.steps.get((number, rank), {}).get("wait_ns") for rank in range(ranks)
-            ]
-            if None not in of_ranks:
-                found[number] = of_ranks
-        return found
+    def waits_ns(self, ranks: int) -> dict[int, list[float]]:
+        """What each rank waited in a collective, the median over those of a step; of each step in which it
+        is known of all. Not the step's sum: a rank that goes on computing while it waits in several at once
+        waits for longer than the late one came late.
+        """
+        return {
+            number: [median(of_rank[rank]) for rank in range(ranks)]
+            for number, of_rank in sorted(self.waited_ns.items())
+            if len(of_rank) == ranks
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,13 +190,13 @@ def judge(
     return Result(case, **result)
 
 
-def arrival(waits_ns: Sequence[int]) -> list[float]:
+def arrival(waits_ns: Sequence[float]) -> list[float]:
     """How much later than the mean each rank came: it waited so much less."""
     mean = sum(waits_ns) / len(waits_ns)
     return [mean - wait_ns for wait_ns in waits_ns]
 
 
-def pattern_of(waits: Mapping[int, Sequence[int]], steps: Sequence[int], ranks: int) -> list[float]:
+def pattern_of(waits: Mapping[int, Sequence[float]], steps: Sequence[int], ranks: int) -> list[float]:
     """The usual `arrival` of each rank."""
     return [median(arrival(waits[step])[rank] for step in steps) for rank in range(ranks)]
 
