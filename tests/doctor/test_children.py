@@ -63,7 +63,8 @@ def test_one_that_ended_in_time_is_received_though_it_is_asked_late() -> None:
 
 def test_one_that_leaves_its_outputs_to_another_is_over_all_the_same() -> None:
     # As ssh does, where the first of its lines stays as the others' connection.
-    ran = Child(["sh", "-c", "setsid sleep 1000 & echo $!; exit 0"]).wait(TIMEOUT_S)
+    in_its_session = "until [ $(ps -o sid= -p $!) = $! ]; do sleep 0.01; done"
+    ran = Child(["sh", "-c", f"setsid sleep 1000 & {in_its_session}; echo $!"]).wait(TIMEOUT_S)
     assert ran.status == 0
     assert runs(int(ran.output))
     os.kill(int(ran.output), 9)
