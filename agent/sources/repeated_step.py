@@ -32,8 +32,12 @@ class RepeatedStep:
         self._steady = False
 
     def learn(self, step: TracedStep, launches: Sequence[CollectiveLaunch]) -> None:
-        """Take in a step that was looked up; `launches` as `join` has them."""
+        """Take in a step that was looked up; `launches` as `join` has them. One without any kernel of
+        NCCL's tells nothing of others.
+        """
         kernels = _kernels_of(step)
+        if not any(kernels):
+            return
         own = []
         for interval in step.intervals:
             first = bisect_left(launches, interval.from_unix_ns, key=issued)
