@@ -95,7 +95,10 @@ def waiting_ns(view: RankView) -> int | None:
 
 def waiting_exact(view: RankView) -> bool:
     """Whether that is all of it: else it is a lower bound."""
-    return sees_gaps(view) and view.waits is not None and not view.waits.exposed_unsplit_ns
+    waits = view.waits
+    if waits is None or waits.exposed_unsplit_ns:
+        return False
+    return sees_gaps(view) or not waits.wait_ns  # of no waiting nothing was exposed
 
 
 def idle_ns(view: RankView) -> int | None:

@@ -59,7 +59,9 @@ async def test_a_long_list_says_how_far_it_goes_and_keeps_its_cursor_where_figur
 
 
 async def test_where_nothing_is_found_and_where_it_is_too_early_the_view_says_so():
-    assert "Nothing is found" in await screen_of(waiting_job(late_ms=0), "f")
+    text = await screen_of(waiting_job(late_ms=0), "{", "f")
+    assert "Nothing is found" in text
+    assert "as they were at the pause" in text
     early = waiting_job()
     early.fleet = type(early.fleet)(early.clock)
     assert "Nothing is known yet" in await screen_of(early, "f")

@@ -4,6 +4,7 @@ from msgspec.structs import replace
 
 from overlaptop.timeline.matching import match
 from overlaptop.tui.timelines.aligned import Cursor, aligned, neighbour, under
+from overlaptop.tui.timelines.read_out import read_out
 from tests.fleet.builders import MS, detail
 
 from .fakes import SIZES, fills, line_of, opened, shown
@@ -45,6 +46,13 @@ def test_what_is_under_the_cursor_is_told_lane_by_lane():
     ] == [
         *(0, 1, None, 0, None),
     ]
+
+
+def test_before_and_after_a_ranks_step_the_cursor_says_when_that_is():
+    step = aligned({0: detail(0), 1: late_by(1, 30)}, match({}))
+    for rank, at, words in ((1, 10, "its step begins at 30.0"), (0, 100, "its step ended at 80.0")):
+        lines = read_out(step, rank, Cursor(at * MS, at * MS, (at + 1) * MS), 100, 6)
+        assert any(words in part.text for part in lines[1])
 
 
 async def test_the_cursor_goes_to_collectives_and_ranks_and_reads_out_what_they_waited():

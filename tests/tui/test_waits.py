@@ -1,9 +1,14 @@
 """Who waits for whom: on the overview, in the timeline and in the list of collectives."""
 
+from dataclasses import replace
+
 import pytest
 
 from overlaptop.fleet.watching import MOST_COMPARED
-from tests.fleet.builders import detail, info, status, step, welcome
+from overlaptop.text import Unit
+from overlaptop.timeline.arrivals import WaitTimes
+from overlaptop.tui.overview.columns import COLUMNS, Scales
+from tests.fleet.builders import MS, detail, info, status, step, welcome
 
 from .fakes import SIZES, FakeSession, line_of, opened, row_of, running_job, screen_of, shown, table_ranks
 from .waits import split_step, waiting_job
@@ -31,6 +36,7 @@ def first_line(text):
             "1 finding f ▸",
         ),
         (SIZES[2], 4, "! rank 2 late in 100 %; others wait 16.0 ms a step (20 %)"),
+        ((57, 20), 4, "! rank 2 late in 100 %; others wait 16.0 ms a step f ▸"),
     ],
 )
 async def test_the_first_line_names_the_late_rank_why_it_is_late_and_what_that_costs(size, ranks, words):
@@ -52,10 +58,23 @@ async def test_the_cost_is_a_lower_bound_where_gaps_are_not_seen_and_where_much_
 
 
 async def test_of_what_is_not_split_waiting_and_transfer_are_unknown_and_not_zero():
-    text = await screen_of(waiting_job(ends=lambda rank: 45 if rank == 3 else 50))
+    job = waiting_job(ends=lambda rank: 45 if rank == 3 else 50)
+    text = await screen_of(job)
     assert "exposed 14.8 ms  not split" in text
     assert "waiting 0" not in text
     assert "waiting ms" not in line_of(text, "exposed ms")
+    # "At least nothing" is not known; that of a rank that waited for nobody is nothing.
+    [cell] = [each.cell for each in COLUMNS if each.key == "waiting"]
+    scales = Scales(80 * MS, Unit.for_scale(80 * MS), 0, 1, textured=False)
+    for waits, exact, figure in (
+        (WaitTimes(20 * MS, 0, 30 * MS, 900, 0, 30 * MS), True, "–"),
+        (WaitTimes(20 * MS, 0, 30 * MS, 9 * MS, 0, 30 * MS), True, "≥9.00"),
+        (WaitTimes(20 * MS, 0, 0, 900, 0, 0), False, "–"),
+        (WaitTimes(0, 20 * MS, 0, 0, 4 * MS, 0), False, "0.00"),
+    ):
+        job.say(info(0, exact=exact))
+        view = replace(job.tick().ranks[0], waits=waits)
+        assert "".join(part.text for part in cell(view, scales, 9)) == figure
 
 
 async def test_of_two_ranks_the_one_that_waits_is_named():

@@ -65,11 +65,8 @@ class FindingsView(JobView):
         found = self.state.findings
         if not found:
             words = _NOT_YET if found is None else _NONE
-            return [titled("Findings"), (), *paragraph(words, width, TEXT)]
-        at = self._at(found)
-        about = [Item((*titled("Findings"), bold(f"  {len(found)}")))]
-        if self.state.past_step is not None:
-            about.append(Item((Segment("as they were at the pause", TextStyle("warning")),)))
+            return [fit(self._title(""), [], width), (), *paragraph(words, width, TEXT)]
+        at, about = self._at(found), self._title(f"  {len(found)}")
         about.append(Item((dim("what mending can win most first; gains overlap: they do not add up"),), 1))
         detail = self._in_full(found[at], width)
         room = max(min(_LIST_LEAST, height - 3), height - 3 - len(detail))
@@ -98,6 +95,12 @@ class FindingsView(JobView):
 
     def _at(self, found: tuple[Finding, ...]) -> int:
         return next((at for at, each in enumerate(found) if _key(each) == self._cursor), 0)
+
+    def _title(self, number: str) -> list[Item]:
+        """A past step is of another moment than what was found."""
+        past = self.state.past_step is not None
+        moment = Item((Segment("as they were at the pause", TextStyle("warning")),))
+        return [Item((*titled("Findings"), bold(number))), *([moment] if past else [])]
 
     def _in_full(self, each: Finding, width: int) -> list[StyledLine]:
         totals, gain = self.state.snapshot.totals, "not known"

@@ -143,8 +143,10 @@ def _time(
 
 def _waiting(view: RankView, scales: Scales, _width: int) -> StyledLine:
     value_ns = waiting_ns(view)
-    figure = bounded(scales.unit.text(value_ns), AT_LEAST, exact=waiting_exact(view))
-    return (Segment(figure, DIM if value_ns is None else TEXT),)
+    figure, exact = scales.unit.text(value_ns), waiting_exact(view)
+    if value_ns is None or not (exact or value_ns >= scales.unit.size_ns / 100):
+        return (dim(UNKNOWN),)  # "at least nothing" is not known
+    return (Segment(bounded(figure, AT_LEAST, exact=exact)),)
 
 
 def _overlap(view: RankView, _scales: Scales, _width: int) -> StyledLine:

@@ -30,6 +30,8 @@ class HeadlineView(JobView):
             ladder = [explained.words, explained.brief, *ladder]
         room = width - 4 - line_width(right)
         words = next((each for each in ladder if len(each) <= room), said.brief)
+        if len(words) > width - 3:
+            words = words.partition(" (")[0]  # a cost without its share of the step
         mark, style = (
             (Segment(" ! ", _WARNING), _WARNING) if said.warns else (Segment(" · ", DIM), TextStyle())
         )

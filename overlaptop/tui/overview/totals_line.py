@@ -138,4 +138,5 @@ def _sampling(state: ViewState) -> list[Item]:
         return []
     words = {0: "phases only", 1: "collectives in every step"}
     text = words.get(max(every), f"collectives in every {ordinal(max(every))} step")
-    return [Item((dim(text if len(every) == 1 else f"{text}, on some ranks"),))]
+    # When it changes, ranks tell so one after the other.
+    return [Item((dim(f"{text}, on some ranks" if len(every) > 1 and 0 in every else text),))]

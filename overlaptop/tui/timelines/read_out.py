@@ -22,7 +22,13 @@ def read_out(step: AlignedStep, rank: int, cursor: Cursor, width: int, rows: int
     lines: list[StyledLine] = [(bold(f" rank {rank}"), dim("  at "), at)]
     found = under(step, rank, cursor)
     if not found:
-        lines.append((dim(" nothing of its step is known here"),))
+        detail, offset_ns = step.details[rank], step.offset_ns(rank)
+        why = "nothing of its step is known here"
+        if cursor.right_ns <= offset_ns:
+            why = f"its step begins at {unit.text(offset_ns)} {unit.name}"
+        elif cursor.left_ns >= offset_ns + detail.step_ns:
+            why = f"its step ended at {unit.text(offset_ns + detail.step_ns)} {unit.name}"
+        lines.append((dim(f" {why}"),))
     for each in found:
         bounds = f"{unit.text(each.start_ns)} – {unit.text(each.end_ns)} {unit.name}"
         items = [Item((lane_label(each.lane), Segment(bounds)))]

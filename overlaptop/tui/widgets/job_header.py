@@ -108,8 +108,8 @@ def _source_line(state: ViewState, width: int) -> StyledLine:
     if state.paused_at_ns is not None:
         since_s = ((state.paused_now_ns or snapshot.at_ns) - state.paused_at_ns) / 1e9
         words = f" paused since {clock(state.paused_at_ns)} ({age(since_s)}): data is still being kept"
-        if past := _past(state):
-            words = f" {past}: space is live again, {{ }} other steps; all that is shown is of this one"
+        if state.past_step is not None:  # which one is in the line above
+            words = " space is live again, { } other steps; all that is shown is of this one"
         left.append(Item((Segment(words, warning._replace(bold=True)),)))
     if (trouble := trouble_of(snapshot)) is not None:
         style = TextStyle(troubles.color(trouble), bold=True)
