@@ -8,12 +8,12 @@ from functools import lru_cache
 from statistics import fmean
 
 import numpy as np
-from numpy.typing import NDArray
 
 from overlaptop import text
 from overlaptop.findings.evidence import Evidence, JobStep
 from overlaptop.timeline.arrivals import Collective
 from overlaptop.timeline.collectives import kind_of
+from overlaptop.timeline.spans import lengths_within, unflatten
 from overlaptop.wire.messages import StepDetail, StepTotals
 
 EXPOSED_SHARE = 0.05
@@ -179,7 +179,7 @@ def _issued(found: Sequence[Collective], details: Mapping[int, StepDetail]) -> I
         if not moving:
             continue
         places, starts_ns, ends_ns = np.array(moving, dtype=np.int64).T
-        beside_ns = _compute_until(detail, ends_ns) - _compute_until(detail, starts_ns)
+        beside_ns = lengths_within(unflatten(detail.compute_spans_ns) + detail.start_ns, starts_ns, ends_ns)
         for at, ns in zip(places.tolist(), (ends_ns - starts_ns - beside_ns).tolist(), strict=True):
             exposed[at].append(ns)
     for each, exposed_ns in zip(split, exposed, strict=True):
@@ -187,19 +187,6 @@ def _issued(found: Sequence[Collective], details: Mapping[int, StepDetail]) -> I
         phase, nth = _phase(details.get(first.rank), first.start_ns)
         mean = round(fmean(exposed_ns)) if exposed_ns else 0
         yield Issued(each, kind_of(each.op) or "", phase, nth, mean)
-
-
-def _compute_until(detail: StepDetail, times_ns: NDArray[np.int64]) -> NDArray[np.int64]:
-    """How much of the step's compute lies before each of these moments, Unix ns."""
-    spans = np.array(detail.compute_spans_ns, dtype=np.int64).reshape(-1, 2) + detail.start_ns
-    if not len(spans):
-        return np.zeros_like(times_ns)
-    starts_ns, ends_ns = spans.T
-    before_ns = np.concatenate(([0], np.cumsum(ends_ns - starts_ns)))
-    at = np.searchsorted(starts_ns, times_ns, side="right")
-    beyond_ns = np.where(at > 0, np.maximum(0, ends_ns[at - 1] - times_ns), 0)
-    until_ns: NDArray[np.int64] = before_ns[at] - beyond_ns
-    return until_ns
 
 
 def _phase(detail: StepDetail | None, at_ns: int) -> tuple[str, int]:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from statistics import median
 
-import numpy as np
-
 from overlaptop import text
 from overlaptop.findings.evidence import Evidence
 from overlaptop.fleet.waits import LATE_SHARE
 from overlaptop.timeline.breakdown import MUCH_IDLE, NO_LEAD
-from overlaptop.timeline.spans import Spans, difference, union
+from overlaptop.timeline.spans import Spans, difference, unflatten, union
 from overlaptop.wire.messages import StepDetail
 
 LONG_PAUSE_NS = 1_000_000
@@ -74,11 +72,7 @@ def longest_pause(evidence: Evidence, rank: int) -> str:
 def pauses(detail: StepDetail) -> Spans:
     """In which nothing ran for LONG_PAUSE_NS or more: (n, 2), ns from the step's start."""
     lanes = (detail.compute_spans_ns, detail.comm_spans_ns, detail.copy_spans_ns)
-    busy = union(*(_spans(flat) for flat in lanes))
-    idle = difference(_spans((0, detail.step_ns)), busy)
+    busy = union(*map(unflatten, lanes))
+    idle = difference(unflatten((0, detail.step_ns)), busy)
     found: Spans = idle[idle[:, 1] - idle[:, 0] >= LONG_PAUSE_NS]
     return found
-
-
-def _spans(flat: tuple[int, ...]) -> Spans:
-    return np.array(flat, dtype=np.int64).reshape(-1, 2)

@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 from statistics import fmean
 
-import numpy as np
-
 from overlaptop.fleet.snapshot import NodeView, RankView, Window
 from overlaptop.fleet.totals import of_one_step, step_of
 from overlaptop.fleet.waits import SplitStep, StepWaits, WaitWindow
@@ -24,7 +22,7 @@ from overlaptop.timeline.arrivals import (
 )
 from overlaptop.timeline.echoes import echoes
 from overlaptop.timeline.matching import Call, match
-from overlaptop.timeline.spans import Spans
+from overlaptop.timeline.spans import unflatten
 from overlaptop.wire.bounds import MAX_DURATION_NS
 from overlaptop.wire.messages import StepDetail, StepTotals
 
@@ -232,7 +230,7 @@ def _clock_error_ns(ranks: Collection[int], nodes: Iterable[NodeView]) -> int:
 
 def _times(detail: StepDetail, totals: StepTotals | None, collectives: Sequence[Collective]) -> WaitTimes:
     start_ns, end_ns = detail.start_ns, detail.start_ns + detail.step_ns
-    comm, compute = (_spans(flat, start_ns) for flat in (detail.comm_spans_ns, detail.compute_spans_ns))
+    comm, compute = (unflatten(flat) + start_ns for flat in (detail.comm_spans_ns, detail.compute_spans_ns))
     times = waiting(detail.rank, comm, collectives, start_ns, end_ns).times(compute)
     if totals is None or totals.comm_ns is None or totals.exposed_ns is None:
         return times
@@ -246,11 +244,6 @@ def _times(detail: StepDetail, totals: StepTotals | None, collectives: Sequence[
 
 def _begun_ns(details: Mapping[int, StepDetail]) -> int:
     return min(detail.start_ns for detail in details.values())
-
-
-def _spans(flat: tuple[int, ...], start_ns: int) -> Spans:
-    """Spans as a message has them, in Unix time."""
-    return np.array(flat, dtype=np.int64).reshape(-1, 2) + start_ns
 
 
 def _disturbed(view: RankView, step: int) -> bool:

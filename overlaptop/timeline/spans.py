@@ -11,6 +11,7 @@ Every function is O(n log n) or better and vectorised: 10,000 intervals take wel
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -185,6 +186,16 @@ def coalesce(a: Spans, max_segments: int) -> Spans:
 def flatten(a: Spans) -> tuple[int, ...]:
     """``(start, end, start, end, ...)`` as Python ints, as messages carry it."""
     return tuple(a.ravel().tolist())
+
+
+def unflatten(flat: Sequence[int]) -> Spans:
+    """Canonical spans from what `flatten` made.
+
+    Raises:
+        ValueError: a start without its end.
+        TypeError: the times are not integers.
+    """
+    return from_pairs(np.asarray(flat).reshape(-1, 2))
 
 
 def _whole_ns(times: ArrayLike) -> NDArray[np.int64]:

@@ -88,6 +88,7 @@ def test_flattened_spans_are_plain_ints_in_order(pairs, origin_ns):
     flat = spans.flatten(made)
     assert all(type(t) is int for t in flat)
     np.testing.assert_array_equal(spans.from_bounds(flat[::2], flat[1::2]), made)
+    np.testing.assert_array_equal(spans.unflatten(flat), made)
 
 
 def test_unsigned_times_as_cupti_writes_them_are_taken():
@@ -110,3 +111,5 @@ def test_anything_but_pairs_is_refused(wrong):
 def test_starts_without_their_ends_are_refused():
     with pytest.raises(ValueError, match="as many starts as ends"):
         spans.from_bounds([1, 2], [3])
+    with pytest.raises(ValueError, match="reshape"):
+        spans.unflatten((1, 2, 3))

@@ -14,7 +14,7 @@ from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.exposure import exposure, step_calls
 from overlaptop.findings.finding import Certainty, Finding
 from overlaptop.findings.settings import gradients_of
-from overlaptop.timeline.spans import clip, difference, from_pairs, length_ns, union
+from overlaptop.timeline.spans import clip, difference, length_ns, unflatten, union
 from overlaptop.wire.messages import StepDetail
 
 COSTLY_SHARE = 0.01
@@ -41,9 +41,8 @@ def look(evidence: Evidence) -> Iterable[Finding]:
 
 def _copies_alone_ns(detail: StepDetail) -> int:
     """Behind the last compute of each backward pass."""
-    compute, comm, copies = (
-        from_pairs([*zip(flat[::2], flat[1::2], strict=True)])
-        for flat in (detail.compute_spans_ns, detail.comm_spans_ns, detail.copy_spans_ns)
+    compute, comm, copies = map(
+        unflatten, (detail.compute_spans_ns, detail.comm_spans_ns, detail.copy_spans_ns)
     )
     alone = difference(copies, union(compute, comm))
     found_ns = 0

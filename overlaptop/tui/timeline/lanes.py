@@ -78,10 +78,10 @@ def sets_of(detail: StepDetail, collectives: Sequence[Collective]) -> dict[str, 
     exposed, and each into waiting and the rest; all compute; stalls in compute's gaps.
     """
     from overlaptop.timeline.arrivals import waiting
-    from overlaptop.timeline.spans import difference, intersection, union
+    from overlaptop.timeline.spans import difference, intersection, unflatten, union
 
-    compute, fused = compute_of(detail), _from_flat(detail.fused_spans_ns)
-    comm = difference(_from_flat(detail.comm_spans_ns), fused)
+    compute, fused = compute_of(detail), unflatten(detail.fused_spans_ns)
+    comm = difference(unflatten(detail.comm_spans_ns), fused)
     start_ns = detail.start_ns
     waits = waiting(detail.rank, comm + start_ns, collectives, start_ns, start_ns + detail.step_ns)
     wait = waits.wait - start_ns
@@ -89,12 +89,12 @@ def sets_of(detail: StepDetail, collectives: Sequence[Collective]) -> dict[str, 
     return {
         COMPUTE.key: compute,
         FUSED.key: fused,
-        STALL.key: difference(_from_flat(detail.stall_spans_ns), union(compute, fused)),
+        STALL.key: difference(unflatten(detail.stall_spans_ns), union(compute, fused)),
         HIDDEN.key: difference(hidden, wait),
         HIDDEN_WAITING.key: intersection(hidden, wait),
         EXPOSED.key: difference(exposed, wait),
         WAITING.key: intersection(exposed, wait),
-        COPY.key: _from_flat(detail.copy_spans_ns),
+        COPY.key: unflatten(detail.copy_spans_ns),
     }
 
 
@@ -111,10 +111,10 @@ def pieces(sets: Mapping[str, Spans], *parts: StepPart) -> tuple[Piece, ...]:
 
 def compute_of(detail: StepDetail) -> Spans:
     """Compute, in ns from the step's start, without kernels that also communicate."""
-    from overlaptop.timeline.spans import difference
+    from overlaptop.timeline.spans import difference, unflatten
 
     # As lanes are sent, small gaps are closed: they may overlap.
-    return difference(_from_flat(detail.compute_spans_ns), _from_flat(detail.fused_spans_ns))
+    return difference(unflatten(detail.compute_spans_ns), unflatten(detail.fused_spans_ns))
 
 
 def hidden_share(lanes: Lanes, index: int) -> float | None:
@@ -122,12 +122,6 @@ def hidden_share(lanes: Lanes, index: int) -> float | None:
     collective: CollectiveSpan = lanes.detail.collectives[index]
     length_ns = collective.end_ns - collective.start_ns
     return lanes.hidden_ns[index] / length_ns if length_ns > 0 else None
-
-
-def _from_flat(flat: Sequence[int]) -> Spans:
-    from overlaptop.timeline.spans import from_pairs
-
-    return from_pairs([(flat[i], flat[i + 1]) for i in range(0, len(flat) - 1, 2)])
 
 
 def _keys(collectives: Sequence[CollectiveSpan]) -> tuple[CollectiveKey, ...]:
