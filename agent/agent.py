@@ -57,8 +57,8 @@ if TYPE_CHECKING:  # torch and numpy come with the job, not before it
     from overlaptop.agent.sources.base import StepSpans
 
 PERIOD_S = 0.1
-EXIT_FLUSH_S = 0.5
-"""The longest that the job's end waits for the last messages to leave."""
+EXIT_FLUSH_S = 2.0
+"""The longest that the job's end waits for the last messages to leave, where the hub does not read them."""
 OUTSTANDING_S = 60.0
 """The longest that it waits for collectives still under way, for which torch waits at its end too."""
 MAX_NOTICES = 64

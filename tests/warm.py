@@ -5,7 +5,8 @@ the same words would be: it has the environment, the folder and the output that 
 script or the module as its main program. What differs: torch is there before the script's first line,
 ``/proc/PID/cmdline`` is the server's, and in the end, once Python's exit functions have been called, the
 interpreter is not taken apart, which would take longer than most jobs. Tests about one of these start a
-process of their own.
+process of their own. And the agent is patient at the job's end: on a machine that stands still for a moment
+it would else end without its last words.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import atexit
 import contextlib
 import ctypes
 import gc
+import itertools
 import json
 import os
 import runpy
@@ -42,6 +44,9 @@ LAUNCHER_VARIABLES = (
 MAX_REQUEST_BYTES = 1 << 17
 PR_SET_PDEATHSIG = 1
 START_LIMIT_S = 100.0
+PATIENT_END_S = 60.0
+FIRST_PORT, PORTS_OF_A_WORKER = 12_000, 1_000
+"""Below those that the system deals out."""
 WORD = struct.Struct("q")
 """What the server answers about a process: its number, and later its exit status."""
 
@@ -226,10 +231,20 @@ def place(rank: int, ranks: int) -> dict[str, str]:
     }
 
 
+_ports = itertools.cycle(range(PORTS_OF_A_WORKER))
+
+
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """One that nobody else takes meanwhile, as those are that the system deals out: each worker of a test
+    run has some for itself, and gives them in turn.
+    """
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    for at in _ports:
+        port = FIRST_PORT + worker * PORTS_OF_A_WORKER + (os.getpid() + at) % PORTS_OF_A_WORKER
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("there is always a next one")
 
 
 def text_of(file: IO[str]) -> str:
@@ -370,6 +385,9 @@ if __name__ == "__main__":
     import torch.distributed.nn
     import torch.profiler  # noqa: F401
 
+    import overlaptop.agent.agent
+
+    overlaptop.agent.agent.EXIT_FLUSH_S = PATIENT_END_S
     gc.collect()
     gc.freeze()  # else each process would write to, and so copy, all of it
     become(*serve(socket.socket(fileno=int(sys.argv[1]))))

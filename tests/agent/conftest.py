@@ -27,7 +27,7 @@ from tests.warm import Warm, WarmProcess, environment, free_port, text_of
 
 M = TypeVar("M", bound=Message)
 
-RANK_TIMEOUT_S = 100
+RANK_TIMEOUT_S = 200
 
 
 @dataclass
@@ -87,7 +87,9 @@ class ListeningHub:
 
     def _serve(self) -> None:
         ready: list[tuple[selectors.SelectorKey, int]] = []
-        while ready or not self._closing.is_set():  # what has been sent is read, also at the end
+        closing = False
+        while ready or not closing:
+            closing = self._closing.is_set()  # before the last look: what has been sent is read
             ready = self._selector.select(timeout=0.05)
             for key, _ in ready:
                 line = key.fileobj

@@ -73,6 +73,16 @@ def hang(snapshot):
     return found.hang if found is not None and found.kind is Kind.HUNG else None
 
 
+def until_hung(watching, blame, ranks, waiting):
+    """The hang, once this is known of it: not all ranks tell where they stand at once."""
+
+    def found(snapshot):
+        told = hang(snapshot)
+        return told if told and (told.blame, told.ranks, told.waiting) == (blame, ranks, waiting) else None
+
+    return watching.until(found)
+
+
 def is_well(snapshot):
     return trouble_of(snapshot) is None and all(view.standstill is None for view in snapshot.ranks)
 
@@ -82,8 +92,7 @@ def test_a_stopped_rank_has_not_entered_and_after_it_goes_on_all_is_well(job, wa
     pid = watching.until_it_trains().ranks[1].info.pid
     os.kill(pid, signal.SIGSTOP)
     try:
-        found = watching.until(lambda snapshot: (h := hang(snapshot)) and h.ranks == (1,) and h)
-        assert (found.blame, found.waiting, found.op) == (Blame.NOT_ENTERED, (0,), "allreduce_")
+        assert until_hung(watching, Blame.NOT_ENTERED, (1,), (0,)).op == "allreduce_"
     finally:
         os.kill(pid, signal.SIGCONT)
     watching.until(is_well)
@@ -96,15 +105,12 @@ def test_of_three_ranks_those_that_wait_are_told_from_a_stopped_one_and_from_a_s
     pid = watching.until_it_trains(ranks=3).ranks[2].info.pid
     os.kill(pid, signal.SIGSTOP)
     try:
-        found = watching.until(lambda snapshot: (h := hang(snapshot)) and h.ranks == (2,) and h)
-        assert (found.blame, found.waiting) == (Blame.NOT_ENTERED, (0, 1))
+        until_hung(watching, Blame.NOT_ENTERED, (2,), (0, 1))
     finally:
         os.kill(pid, signal.SIGCONT)
     watching.until(is_well)
     (job.folder / "sleep").touch()
-    found = watching.until(lambda snapshot: (h := hang(snapshot)) and h.waiting == (0, 2) and h)
-    assert (found.blame, found.ranks) == (Blame.NOT_ENTERED, (1,))
-    assert found.at.endswith(" wait_for_end_of")
+    assert until_hung(watching, Blame.NOT_ENTERED, (1,), (0, 2)).at.endswith(" wait_for_end_of")
     (job.folder / "sleep").unlink()
     watching.until(is_well)
     assert watching.end(job) == 0
@@ -115,14 +121,14 @@ def test_a_rank_that_stands_in_python_is_named_with_its_line(job, watch, name):
     watching = watch()
     watching.until_it_trains()
     (job.folder / name).touch()
-    found = watching.until(hang)
-    assert (found.blame, found.ranks, found.waiting) == (Blame.NOT_ENTERED, (1,), (0,))
+    found = until_hung(watching, Blame.NOT_ENTERED, (1,), (0,))
     assert found.at.startswith("train.py:")
     assert found.at.endswith(" wait_for_end_of")
     assert found.bytes == (1 << 20 if name == "leave_out" else 4)
-    snapshot = watching.session.tick()
-    words = troubles.in_full(trouble_of(snapshot))
-    assert words.endswith(f"rank 0 waits, rank 1 has not entered: {found.at}")
+    words = f"rank 0 waits, rank 1 has not entered: {found.at}"
+    watching.until(
+        lambda snapshot: (told := trouble_of(snapshot)) and troubles.in_full(told).endswith(words)
+    )
     watching.until(lambda snapshot: any("wait_for_end_of" in each.text for each in snapshot.notices))
     (job.folder / name).unlink()
     watching.until(is_well)
@@ -134,13 +140,12 @@ def test_a_rank_that_calls_another_operation_is_told(job, watch):
     watching = watch()
     watching.until_it_trains()
     (job.folder / "other").touch()
-    found = watching.until(hang)
-    assert (found.blame, found.ranks, found.waiting) == (Blame.DIFFERS, (1,), (0,))
+    found = until_hung(watching, Blame.DIFFERS, (1,), (0,))
     assert (found.op, found.other) == ("allreduce_", "barrier")
 
 
-def test_a_long_step_in_which_collectives_end_is_no_hang(job, watch):
-    watching = watch()
+def test_a_long_step_in_which_collectives_end_is_no_hang(start, watch):
+    job, watching = start(training=TRAINING.replace("AFTER_S = 1.0", "AFTER_S = 4.0")), watch()
     watching.until_it_trains()
     (job.folder / "evaluate").touch()
 

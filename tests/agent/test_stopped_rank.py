@@ -19,12 +19,13 @@ def test_a_stopped_rank_is_named_until_it_goes_on_and_a_killed_one_as_the_first_
 
     os.kill(pid, signal.SIGSTOP)
     try:
-        watching.until(lambda snapshot: told(snapshot) == (Kind.SILENT, (1,)))
-        assert [view.silent for view in watching.session.tick().ranks] == [False, True]
+        found = watching.until(lambda snapshot: told(snapshot) == (Kind.SILENT, (1,)) and snapshot)
+        assert [view.silent for view in found.ranks] == [False, True]
     finally:
         os.kill(pid, signal.SIGCONT)
     watching.until(lambda snapshot: told(snapshot) is None)
     watching.goes_on()
     os.kill(pid, signal.SIGKILL)
-    watching.until(lambda snapshot: all(view.ended for view in snapshot.ranks))
-    assert told(watching.session.tick()) == (Kind.DIED, (1,))
+    watching.until(
+        lambda snapshot: all(view.ended for view in snapshot.ranks) and told(snapshot) == (Kind.DIED, (1,))
+    )

@@ -69,14 +69,14 @@ def test_it_is_a_process_of_its_own_and_no_child_of_this_one(tmp_path: Path) -> 
 def test_programs_that_end_at_once_disturb_nobody() -> None:
     signals = []
     before = signal.signal(signal.SIGCHLD, lambda *_: signals.append(1))
-    threads = len(list(Path("/proc/self/task").iterdir()))
+    threads = set(Path("/proc/self/task").iterdir())
     try:
         for _ in range(30):
             start_detached(["/bin/true"], {})
     finally:
         signal.signal(signal.SIGCHLD, before)
     assert signals == []
-    assert len(list(Path("/proc/self/task").iterdir())) == threads
+    assert set(Path("/proc/self/task").iterdir()) <= threads
 
 
 def test_what_cannot_be_started_is_said() -> None:

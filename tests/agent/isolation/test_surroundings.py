@@ -35,7 +35,7 @@ def hub_pid():
     records = [json.load(open(path)) for path in glob.glob(os.environ["OVERLAPTOP_DIR"] + "/*/job.json")]
     return records[0]["hub_pid"] if records else None
 
-def until(holds, seconds=30):
+def until(holds, seconds=90):
     deadline = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < deadline, "waited in vain"
@@ -44,9 +44,9 @@ def until(holds, seconds=30):
 def dashboard_sees(holds):
     from overlaptop.wire import endpoints, hub_connection
     from overlaptop.wire.messages import StepTotals
-    until(endpoints.list_jobs)
-    link = hub_connection.LocalHubConnection(endpoints.list_jobs()[0])
-    steps = []
+    jobs, steps = [], []
+    until(lambda: jobs.extend(endpoints.list_jobs()) or jobs)
+    link = hub_connection.LocalHubConnection(jobs[0])
 
     def seen():
         steps.extend(m for m in link.poll() if isinstance(m, StepTotals))

@@ -14,7 +14,7 @@ from overlaptop.wire.messages import Notice, RankEnd
 # The agent's threads are there before the script blocks the signal. Its last word: the number of threads in
 # which it is not blocked.
 BLOCKS_A_SIGNAL = """
-    import os, signal, sys, threading, time
+    import contextlib, os, signal, sys, threading, time
     import torch, torch.distributed as dist
 
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
@@ -42,9 +42,9 @@ BLOCKS_A_SIGNAL = """
     time.sleep(0.5)  # telemetry has begun by then
     free = 0
     for task in os.listdir("/proc/self/task"):
-        with open(f"/proc/self/task/{task}/status") as status:
+        with contextlib.suppress(OSError), open(f"/proc/self/task/{task}/status") as status:
             [blocked] = [int(line.split()[1], 16) for line in status if line.startswith("SigBlk")]
-        free += not blocked >> (signal.SIGUSR1 - 1) & 1
+            free += not blocked >> (signal.SIGUSR1 - 1) & 1
     print(came, free)
 """
 

@@ -83,7 +83,12 @@ def test_ranks_tell_what_can_be_changed_and_tell_a_new_hub_and_a_new_value_too(s
     assert first.knob("accumulation", "3").choices == (1, 2, 3, 8)
     assert [each.knob.name for each in first.session.tick().knobs] == ["bucket_cap_mb", "accumulation"]
     first.until_it_trains()
-    for rank, view in enumerate(first.session.tick().ranks):
+    known = first.until(
+        lambda snapshot: (
+            all(view.gradients and view.environment for view in snapshot.ranks) and snapshot.ranks
+        )
+    )
+    for rank, view in enumerate(known):
         told = GradientFacts(rank, (1 << 20,) * 3, 2, "0 default_pg", 1 << 20, False, False, False)
         assert view.gradients == told
         assert view.environment.variables == (EnvironmentVariable("NCCL_IB_DISABLE", "1"),)

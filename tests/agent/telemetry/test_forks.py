@@ -15,6 +15,7 @@ import os, sys, threading
 sys.path.insert(0, sys.argv[1])
 import pynvml
 from telemetry import machines
+from overlaptop.agent.telemetry import nvml as module
 from overlaptop.agent.telemetry.nvml import Nvml
 
 driver = pynvml.nvmlLib = machines.h200_pair()
@@ -33,6 +34,7 @@ call = ("nvmlDeviceGetPowerUsage", nvml.handle(machines.uuid(1)))
 threading.Thread(target=nvml.call, args=call, daemon=True).start()
 begun.wait()
 if sys.argv[2] == "comes back":
+    module.FORK_WAITS_S = 30.0
     os.register_at_fork(before=free.set)
 for _ in range(2):
     pid = os.fork()
