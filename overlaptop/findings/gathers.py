@@ -7,8 +7,9 @@ from statistics import fmean, median
 
 from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.exposure import Exposure, Issued, StepCalls, exposure, step_calls
+from overlaptop.findings.launching import computing
 from overlaptop.findings.settings import uses_fsdp2
-from overlaptop.timeline.spans import clip, length_ns, unflatten
+from overlaptop.timeline.spans import clip, length_ns
 from overlaptop.wire.messages import StepDetail
 
 
@@ -45,6 +46,6 @@ def gathers_of(evidence: Evidence) -> Gathers | None:
 
 
 def _compute_ns(detail: StepDetail, which: str) -> int:
-    compute = unflatten(detail.compute_spans_ns)
+    compute = computing(detail)
     passes = (phase for phase in detail.phases if phase.name == which)
     return sum(length_ns(clip(compute, phase.start_ns, phase.end_ns)) for phase in passes)

@@ -69,10 +69,14 @@ def longest_pause(evidence: Evidence, rank: int) -> str:
     )
 
 
+def computing(detail: StepDetail) -> Spans:
+    """In which kernels computed, those that also communicate included: ns from the step's start."""
+    return union(unflatten(detail.compute_spans_ns), unflatten(detail.fused_spans_ns))
+
+
 def pauses(detail: StepDetail) -> Spans:
     """In which nothing ran for LONG_PAUSE_NS or more: (n, 2), ns from the step's start."""
-    lanes = (detail.compute_spans_ns, detail.comm_spans_ns, detail.copy_spans_ns)
-    busy = union(*map(unflatten, lanes))
+    busy = union(computing(detail), *map(unflatten, (detail.comm_spans_ns, detail.copy_spans_ns)))
     idle = difference(unflatten((0, detail.step_ns)), busy)
     found: Spans = idle[idle[:, 1] - idle[:, 0] >= LONG_PAUSE_NS]
     return found

@@ -16,7 +16,7 @@ class Pipeline:
 
     step_ns: float
     compute_ns: Mapping[int, float]
-    """By rank; an upper bound where the source sees no gaps."""
+    """By rank, in kernels that also communicate, too; an upper bound where the source sees no gaps."""
     stands_ns: float
     """Without compute, in the mean of its ranks."""
     micro_batches: int
@@ -60,6 +60,7 @@ def _pipeline(evidence: Evidence, sends: Mapping[int, int]) -> Pipeline:
     of_rank = {rank: [step.totals[rank] for step in evidence.steps] for rank in sends}
     step_ns = fmean(totals.step_ns for of_all in of_rank.values() for totals in of_all)
     compute_ns = {
-        rank: fmean(totals.compute_ns or 0 for totals in of_all) for rank, of_all in of_rank.items()
+        rank: fmean((totals.compute_ns or 0) + (totals.fused_ns or 0) for totals in of_all)
+        for rank, of_all in of_rank.items()
     }
     return Pipeline(step_ns, compute_ns, step_ns - fmean(compute_ns.values()), min(sends.values()))

@@ -13,10 +13,10 @@ from .timelines import MS, Timeline, call, gradients, job, knobs
 PHASES = (("forward", 0, 20), ("backward", 20, 90), ("optimizer", 90, 100))
 
 
-def reduced(calls, compute=((0, 80), (90, 100)), copies=()):
+def reduced(calls, compute=((0, 80), (90, 100)), copies=(), fused=()):
     """A job whose all-reduces are these, each as start, end and MiB, in a backward from 20 to 90 ms."""
     made = tuple(call("allreduce_", *each) for each in calls)
-    return lambda rank, number: Timeline(100, compute, made, copies, PHASES)
+    return lambda rank, number: Timeline(100, compute, made, copies, PHASES, fused)
 
 
 def ddp(cap_mib, sizes_mib, **flags):
@@ -93,7 +93,9 @@ def test_gradients_that_are_copied_out_of_their_buckets_are_told_with_the_switch
     assert found.gain_ns == 5 * MS
     assert "gradient_as_bucket_view=True" in found.advice
     before = reduced([(40, 50, 25)], ((0, 50), (55, 80), (90, 100)), copies=((50, 55),))
-    assert find(job(before, *ddp(25, [25], gradient_as_bucket_view=False))) == ()
+    fused = reduced([(40, 50, 25)], ((0, 50), (90, 100)), ((50, 80),), fused=((81, 90),))
+    for laid in (before, fused):
+        assert find(job(laid, *ddp(25, [25], gradient_as_bucket_view=False))) == ()
     for flag in (True, None):
         assert find(job(copied, *ddp(25, [25], gradient_as_bucket_view=flag))) == ()
     assert find(job(HEALTHY, *ddp(25, [25], gradient_as_bucket_view=False))) == ()
@@ -104,6 +106,8 @@ def test_a_search_for_unused_parameters_is_told_where_gpus_stand_idle_meanwhile(
     searching = ddp(25, [25], find_unused_parameters=True)
     assert the(job(gap, *searching), "unused_parameters").gain_ns == 4 * MS
     assert find(job(gap, *searching, exact=False)) == ()
+    fused = reduced([(40, 50, 25)], ((0, 18), (22, 100)), fused=((18, 22),))
+    assert find(job(fused, *searching)) == ()
     assert find(job(HEALTHY, *searching)) == ()
     assert find(job(gap, *ddp(25, [25], find_unused_parameters=True, static_graph=True))) == ()
 

@@ -10,7 +10,7 @@ from .timelines import MS, Timeline, call, job
 MICRO_BATCHES = 4
 
 
-def stage(compute_ms, *, micro_batches=MICRO_BATCHES, ranks=2, step_ms=100):
+def stage(compute_ms, *, micro_batches=MICRO_BATCHES, ranks=2, step_ms=100, fused=False):
     """Each rank computes for so many ms, and sends and receives once for each micro-batch."""
 
     def lay(rank, number):
@@ -23,7 +23,7 @@ def stage(compute_ms, *, micro_batches=MICRO_BATCHES, ranks=2, step_ms=100):
             calls.append(
                 call("coalesced recv_+send", begin + busy_ms, begin + each_ms - 0.1, 4, "7 mesh_pp")
             )
-        return Timeline(step_ms, tuple(busy), tuple(calls))
+        return Timeline(step_ms, () if fused else tuple(busy), tuple(calls), fused=tuple(busy) * fused)
 
     return job(lay, ranks=ranks)
 
@@ -40,6 +40,7 @@ def test_a_bubble_as_the_formula_has_it_is_told_with_the_micro_batches_that_shri
     assert found.gain_ns == 42 * MS
     assert "with 4 micro-batches the formula says 42.9 %" in found.measured
     assert found.advice.startswith("n_microbatches=16 leaves 15.8 %")
+    assert the(stage([58] * 4, ranks=4, fused=True), "pipeline_bubble") == found
 
 
 def test_stages_that_stand_far_longer_than_the_formula_or_hardly_have_another_cause():

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from overlaptop.findings.find import find as ask
-from overlaptop.findings.finding import Certainty
+from overlaptop.findings.finding import Certainty, why_late
 from overlaptop.wire.devices import NodeShare
 from overlaptop.wire.messages import CollectiveSpan, RankEnd
 from tests.fleet.builders import T0, S, info, numa, sample
@@ -107,6 +107,7 @@ def test_a_late_rank_is_named_with_its_cause_and_what_mending_it_can_win(rule):
     (found,) = find(evidence)
     assert (found.rule, found.ranks) == (rule, (LATE,))
     assert found.title.startswith(f"rank {LATE}")
+    assert why_late([found], LATE)
     assert found.advice
     assert found.measured
     assert 0.7 * evidence.exposed_wait_ns < found.gain_ns <= evidence.exposed_wait_ns

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from msgspec.structs import replace
 
 from overlaptop.findings.find import find
+from overlaptop.findings.launching import pauses
 from overlaptop.wire.messages import CollectiveSpan, OwnCost
 
 from .jobs import RANKS, healthy, job, rules
+from .timelines import MS, Timeline, call
+from .timelines import job as timelines
 
 
 def found(evidence, rule):
@@ -27,6 +32,26 @@ def test_what_overlaptop_costs_is_said_where_it_is_known_to_be_much():
     assert "--every" in own.advice
     for change, error in ((0.05, 0.045), (0.004, 0.001), (-0.1, 0.01)):
         assert ("own_cost", ()) not in rules(job(healthy, *costs(change, error)))
+
+
+FUSED = ((0, 20), (40, 60))
+
+
+def fuses(rank, number, fused=FUSED):
+    """A step in which kernels that compute and communicate alternate with compute."""
+    return Timeline(100, ((20, 40), (60, 90)), (call("allreduce_", 90, 100),), fused=fused)
+
+
+def test_a_kernel_that_computes_and_communicates_is_no_pause():
+    detail = timelines(fuses).steps[-1].details[0]
+    assert len(pauses(detail)) == 0
+    assert pauses(replace(detail, fused_spans_ns=())).tolist() == [[0, 20 * MS], [40 * MS, 60 * MS]]
+
+
+def test_a_gpu_that_begins_with_such_a_kernel_does_not_wait_for_data():
+    assert "data_loading" not in {rule for rule, _ in rules(timelines(fuses))}
+    idle = timelines(partial(fuses, fused=FUSED[1:]))
+    assert ("data_loading", ()) in rules(idle)
 
 
 def all_to_all(bytes_of, op="alltoall_base_"):

@@ -10,7 +10,7 @@ from overlaptop.findings.evidence import evidence_of
 from overlaptop.fleet.fleet import Fleet
 from overlaptop.fleet.snapshot import LinkState
 from overlaptop.timeline.breakdown import break_down, stalls
-from overlaptop.timeline.spans import flatten, from_pairs, length_ns
+from overlaptop.timeline.spans import difference, flatten, from_pairs, length_ns, union
 from overlaptop.wire.knobs import GradientFacts, Knob, KnobFacts
 from overlaptop.wire.messages import (
     CollectiveSpan,
@@ -38,6 +38,7 @@ class Timeline:
     copies: tuple = ()
     phases: tuple = ()
     """Name, start, end."""
+    fused: tuple = ()
 
 
 def call(op, start_ms, end_ms, mib=25, group=DDP_GROUP):
@@ -87,9 +88,12 @@ def knobs(**values):
 def _messages(rank, number, laid, start_ns, **changes):
     step_ns = round(laid.step_ms * MS)
     ends = np.array([[start, end] for _, start, end, _, _ in laid.calls], dtype=np.int64).reshape(-1, 2)
-    compute, copies, comm = _lane(laid.compute), _lane(laid.copies), from_pairs(ends)
-    parts = break_down(0, step_ns, compute, comm, copies)
-    stall = stalls(0, step_ns, compute, comm)
+    fused = _lane(laid.fused)
+    compute, copies, comm = (
+        difference(lane, fused) for lane in (_lane(laid.compute), _lane(laid.copies), from_pairs(ends))
+    )
+    parts = break_down(0, step_ns, compute, comm, copies, fused)
+    stall = stalls(0, step_ns, union(compute, fused), comm)
     phases = tuple(PhaseSpan(name, round(start * MS), round(end * MS)) for name, start, end in laid.phases)
     phase_ns = {
         f"{name}_ns": sum(each.end_ns - each.start_ns for each in phases if each.name == name)
@@ -103,7 +107,7 @@ def _messages(rank, number, laid, start_ns, **changes):
     yield StepDetail(
         rank=rank, step=number, start_ns=start_ns, step_ns=step_ns, phases=phases,
         compute_spans_ns=flatten(compute), comm_spans_ns=flatten(comm), copy_spans_ns=flatten(copies),
-        stall_spans_ns=flatten(stall),
+        stall_spans_ns=flatten(stall), fused_spans_ns=flatten(fused),
         collectives=tuple(
             CollectiveSpan(op, size, group, True, start, end) for op, start, end, size, group in laid.calls
         ),

@@ -30,4 +30,5 @@ def look(evidence: Evidence) -> Iterable[Finding]:
             certainty=Certainty.MEASURED,
             gain_ns=late.gain_ns(late.delays_ns),
             ranks=(late.rank,),
+            why_late=True,
         )

@@ -90,5 +90,6 @@ def _before_work_ns(info: RankInfo, _step: StepTotals, detail: StepDetail | None
     """From the step's start to the first kernel that computes or communicates."""
     if detail is None or not info.compute_exact:
         return None
-    begins = [lane[0] for lane in (detail.compute_spans_ns, detail.comm_spans_ns) if lane]
+    lanes = (detail.compute_spans_ns, detail.comm_spans_ns, detail.fused_spans_ns)
+    begins = [lane[0] for lane in lanes if lane]
     return min(begins, default=None)

@@ -13,6 +13,7 @@ from overlaptop import text
 from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.exposure import exposure, step_calls
 from overlaptop.findings.finding import Certainty, Finding
+from overlaptop.findings.launching import computing
 from overlaptop.findings.settings import gradients_of
 from overlaptop.timeline.spans import clip, difference, length_ns, unflatten, union
 from overlaptop.wire.messages import StepDetail
@@ -41,10 +42,8 @@ def look(evidence: Evidence) -> Iterable[Finding]:
 
 def _copies_alone_ns(detail: StepDetail) -> int:
     """Behind the last compute of each backward pass."""
-    compute, comm, copies = map(
-        unflatten, (detail.compute_spans_ns, detail.comm_spans_ns, detail.copy_spans_ns)
-    )
-    alone = difference(copies, union(compute, comm))
+    compute = computing(detail)
+    alone = difference(unflatten(detail.copy_spans_ns), union(compute, unflatten(detail.comm_spans_ns)))
     found_ns = 0
     for phase in detail.phases:
         if phase.name == "backward":

@@ -13,7 +13,9 @@ from overlaptop import text
 from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.exposure import exposure, step_calls
 from overlaptop.findings.finding import Certainty, Finding
+from overlaptop.findings.launching import computing
 from overlaptop.findings.settings import gradients_of
+from overlaptop.timeline.spans import difference, unflatten
 from overlaptop.wire.messages import StepDetail
 
 COSTLY_SHARE = 0.01
@@ -42,11 +44,6 @@ def look(evidence: Evidence) -> Iterable[Finding]:
 
 def _gap_ns(detail: StepDetail) -> int:
     """Without compute around the beginning of each backward."""
-    ends = (0, *detail.compute_spans_ns[1::2])
-    starts = (*detail.compute_spans_ns[::2], detail.step_ns)
     begins = [phase.start_ns for phase in detail.phases if phase.name == "backward"]
-    return sum(
-        start - end
-        for end, start in zip(ends, starts, strict=True)
-        if any(end <= at < start for at in begins)
-    )
+    gaps = difference(unflatten((0, detail.step_ns)), computing(detail)).tolist()
+    return sum(end - start for start, end in gaps if any(start <= at < end for at in begins))
