@@ -118,20 +118,6 @@ RANK_KEYS = (
     Key("tab,greater_than_sign", "tab  >", "next_rank(1)", "next rank"),
     Key("shift+tab,less_than_sign", "shift+tab  <", "next_rank(-1)", "previous rank"),
 )
-COLLECTIVES_KEYS = (
-    Key("up,k", "↑  k", "move(-1)", "previous one"),
-    Key("down,j", "↓  j", "move(1)", "next one"),
-    Key("pageup", "page up", "move(-10)", "ten up"),
-    Key("pagedown", "page down", "move(10)", "ten down"),
-    Key("home", "home", "move(-100000)", "to the first"),
-    Key("end", "end", "move(100000)", "to the last"),
-    Key("enter", "enter", "open", "show it on the timelines; of several that with most exposed time"),
-    Key("s", "s", "sort", "sort by exposed, waiting, transfer, start, bytes, bus bandwidth"),
-    Key("S,r", "S  r", "reverse", "the other way round"),
-    Key("tab", "tab", "group(1)", "one row for each operation, for each bucket, for each collective"),
-    Key("shift+tab", "shift+tab", "group(-1)", "the grouping before"),
-    Key("escape,backspace", "esc", "back", "back"),
-)
 TIMELINES_KEYS = (
     Key("up,k", "↑  k", "move(-1)", "previous rank"),
     Key("down,j", "↓  j", "move(1)", "next rank"),
@@ -171,11 +157,22 @@ LIST_KEYS = (
     Key("enter", "enter", "open", "open"),
     Key("escape,backspace", "esc", "back", "back"),
 )
+
+
+def _opening(words: str) -> tuple[Key, ...]:
+    """The keys of a list, with what enter does there."""
+    return tuple(key._replace(words=words) if key.action == "open" else key for key in LIST_KEYS)
+
+
 SCROLL_KEYS = tuple(key for key in LIST_KEYS if key.action != "open")
-FINDINGS_KEYS = tuple(
-    key._replace(words="open the first rank that it is about") if key.action == "open" else key
-    for key in LIST_KEYS
+COLLECTIVES_KEYS = (
+    *_opening("show it on the timelines; of several that with most exposed time"),
+    Key("s", "s", "sort", "sort by exposed, waiting, transfer, start, bytes, bus bandwidth"),
+    Key("S,r", "S  r", "reverse", "the other way round"),
+    Key("tab", "tab", "group(1)", "one row for each operation, for each bucket, for each collective"),
+    Key("shift+tab", "shift+tab", "group(-1)", "the grouping before"),
 )
+FINDINGS_KEYS = _opening("open the first rank that it is about")
 HOSTS_KEYS = (
     *SCROLL_KEYS,
     Key("r", "r", "retry", "try hosts that are not reached at once; it is done by itself now and then"),

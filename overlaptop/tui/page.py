@@ -8,7 +8,7 @@ from overlaptop.tui.dashboard import Dashboard
 from overlaptop.tui.draw.segments import StyledLine
 from overlaptop.tui.keys import SCROLL_KEYS, bindings
 from overlaptop.tui.screen import DashboardScreen, Heights
-from overlaptop.tui.view import ScrollView
+from overlaptop.tui.view import JobView, ScrollView
 from overlaptop.tui.widgets.job_header import JobHeader
 from overlaptop.tui.widgets.key_bar import HELP_HINT, QUIT_HINT, Hints, KeyBar
 
@@ -30,7 +30,7 @@ class Page(ScrollView):
 
 
 class PageScreen(DashboardScreen):
-    """One view that is scrolled, and its keys."""
+    """One view that is scrolled or has a cursor, and its keys."""
 
     BINDINGS: ClassVar = bindings(SCROLL_KEYS)
     hints: ClassVar[Hints] = (
@@ -42,7 +42,7 @@ class PageScreen(DashboardScreen):
     airy_from: ClassVar[int | None] = None
     """Lines from which a blank one stands below the job's header; None: there is no header."""
 
-    def __init__(self, dashboard: Dashboard, view: ScrollView) -> None:
+    def __init__(self, dashboard: Dashboard, view: JobView) -> None:
         super().__init__(dashboard)
         self._header, self._view = JobHeader(dashboard), view
         self._keys = KeyBar(dashboard, self.hints, offered=self.offered)
@@ -61,4 +61,4 @@ class PageScreen(DashboardScreen):
         return ((self._header, 1, 0), (self._view, view, above), (self._keys, foot, 0))
 
     def action_move(self, lines: int) -> None:
-        self._view.scroll_lines(lines)
+        self._view.move(lines)

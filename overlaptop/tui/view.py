@@ -1,13 +1,22 @@
-"""JobView and ScrollView: widgets that draw lines about the job."""
+"""JobView, ScrollView and RowList: widgets that draw lines about the job."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
 
 from textual import events
 
 from overlaptop.tui.dashboard import Dashboard
 from overlaptop.tui.draw.line_view import LineView
+from overlaptop.tui.draw.segments import StyledLine, dim
+from overlaptop.tui.draw.table import scrolled
 
 WHEEL_LINES = 3
+_ABOVE = 2
+"""Lines above a RowList's rows: its title and their header."""
+
+Row = TypeVar("Row")
 
 
 class JobView(LineView):
@@ -17,8 +26,12 @@ class JobView(LineView):
         super().__init__(dashboard.look)
         self.dashboard, self.state = dashboard, dashboard.state
 
-    async def wheel(self, direction: int, x: int) -> None:
+    def move(self, lines: int) -> None:
+        """Scroll down or move the cursor so far, up where negative."""
+
+    async def wheel(self, direction: int, x: int) -> None:  # noqa: ARG002
         """1: it was turned down, -1: up, with the pointer in column ``x``."""
+        self.move(direction)
 
     async def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
         event.stop()
@@ -38,11 +51,72 @@ class ScrollView(JobView):
         super().__init__(dashboard)
         self.first = 0
 
-    def scroll_lines(self, lines: int) -> None:
-        """Down, or up where negative."""
+    def move(self, lines: int) -> None:
         self.first = max(0, self.first + lines)
         self.redraw()
 
     async def wheel(self, direction: int, x: int) -> None:  # noqa: ARG002
         """Scroll."""
-        self.scroll_lines(WHEEL_LINES * direction)
+        self.move(WHEEL_LINES * direction)
+
+
+class RowList(JobView, Generic[Row]):
+    """Rows below a title and a header, with a cursor that stays on its row while the order changes."""
+
+    def __init__(self, dashboard: Dashboard) -> None:
+        super().__init__(dashboard)
+        self.cursor: object = None
+        """`key` of the row that it is on; where there is none such: the first row."""
+        self._first = 0
+
+    @property
+    def rows(self) -> Sequence[Row]:
+        """From top to bottom."""
+        raise NotImplementedError
+
+    def key(self, row: Row) -> object:
+        """What tells a row from all others, from step to step."""
+        raise NotImplementedError
+
+    def at(self, rows: Sequence[Row]) -> int:
+        """Index of the row that the cursor is on."""
+        return next((at for at, row in enumerate(rows) if self.key(row) == self.cursor), 0)
+
+    @property
+    def selected(self) -> Row | None:
+        """The one that the cursor is on."""
+        rows = self.rows
+        return rows[self.at(rows)] if rows else None
+
+    def move(self, lines: int) -> None:
+        """Select the row that many lines further down; stops at either end."""
+        if rows := self.rows:
+            self.cursor = self.key(rows[min(max(self.at(rows) + lines, 0), len(rows) - 1)])
+            self.redraw()
+
+    def listed(
+        self, rows: Sequence[Row], room: int, draw: Callable[[Row, bool], StyledLine]
+    ) -> list[StyledLine]:
+        """At most ``room`` lines, at least one: the rows around the cursor, and how many come below.
+
+        ``draw``: a row, and whether the cursor is on it.
+        """
+        at, room = self.at(rows), max(1, room)
+        shown = room - 1 if 1 < room < len(rows) else room
+        self._first = scrolled(self._first, at, len(rows), shown)
+        lines = [
+            draw(row, index == at)
+            for index, row in enumerate(rows[self._first : self._first + shown], self._first)
+        ]
+        if (more := len(rows) - self._first - shown) > 0:
+            lines.append((dim(f"  … {more:,} more below"),))
+        return lines
+
+    async def on_click(self, event: events.Click) -> None:
+        """Select the row; open it at the second click."""
+        rows, at = self.rows, self._first + event.y - _ABOVE
+        if event.y >= _ABOVE and at < len(rows):
+            self.cursor = self.key(rows[at])
+            self.redraw()
+            if event.chain >= 2:
+                await self.screen.run_action("screen.open")

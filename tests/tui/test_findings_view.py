@@ -40,7 +40,7 @@ async def test_a_finding_is_told_in_full_with_what_it_can_win_and_enter_opens_it
 async def test_a_long_list_says_how_far_it_goes_and_keeps_its_cursor_where_figures_change():
     async with opened(running_job()) as (app, pilot):
         await shown(app, pilot, "f")
-        state, view = app.dashboard.state, app.screen._view
+        state, view = app.dashboard.state, app.screen._list
         for size in (*SIZES, (20, 5), (2, 1)):
             await pilot.resize_terminal(*size)
             state.findings = tuple(found(number, gain_ns=(20 - number) * 10**6) for number in range(20))

@@ -9,45 +9,34 @@ from overlaptop.tui.collectives.view import CollectiveTable
 from overlaptop.tui.dashboard import Dashboard
 from overlaptop.tui.help.glossary import COLLECTIVES
 from overlaptop.tui.keys import COLLECTIVES_KEYS, bindings
-from overlaptop.tui.screen import DashboardScreen, Heights
+from overlaptop.tui.page import PageScreen
 from overlaptop.tui.timelines.screen import TimelinesScreen
-from overlaptop.tui.widgets.job_header import JobHeader
-from overlaptop.tui.widgets.key_bar import HELP_HINT, PAST_HINT, PAUSE_HINT, QUIT_HINT, STEP_HINT, KeyBar
-
-HINTS = (
-    ("esc", "back", "screen.back", "back"),
-    HELP_HINT,
-    STEP_HINT,
-    ("enter", "timeline", "screen.open", "timeline"),
-    ("s", "sort", "screen.sort", "sort"),
-    ("tab", "group by op, by bucket", "screen.group(1)", "group"),
-    ("↑ ↓", "select", "screen.move(1)"),
-    ("S", "reverse", "screen.reverse"),
-    PAUSE_HINT,
-    PAST_HINT,
-    QUIT_HINT,
-)
+from overlaptop.tui.widgets.key_bar import HELP_HINT, PAST_HINT, PAUSE_HINT, QUIT_HINT, STEP_HINT
 
 
-class CollectivesScreen(DashboardScreen):
+class CollectivesScreen(PageScreen):
     """The table, and its keys."""
 
     title_in_help = COLLECTIVES
     BINDINGS: ClassVar = bindings(COLLECTIVES_KEYS)
+    hints = (
+        ("esc", "back", "screen.back", "back"),
+        HELP_HINT,
+        STEP_HINT,
+        ("enter", "timeline", "screen.open", "timeline"),
+        ("s", "sort", "screen.sort", "sort"),
+        ("tab", "group by op, by bucket", "screen.group(1)", "group"),
+        ("↑ ↓", "select", "screen.move(1)"),
+        ("S", "reverse", "screen.reverse"),
+        PAUSE_HINT,
+        PAST_HINT,
+        QUIT_HINT,
+    )
+    airy_from = 28
 
     def __init__(self, dashboard: Dashboard) -> None:
-        super().__init__(dashboard)
-        self._header, self._table = JobHeader(dashboard), CollectiveTable(dashboard)
-        self._keys = KeyBar(dashboard, HINTS)
-
-    def heights(self, width: int, height: int) -> Heights:  # noqa: ARG002
-        """All for the table."""
-        airy, foot = (1 if height >= 28 else 0), (1 if height >= 8 else 0)
-        rest = max(1, height - 1 - foot - airy)
-        return ((self._header, 1, 0), (self._table, rest, airy), (self._keys, foot, 0))
-
-    def action_move(self, lines: int) -> None:
-        self._table.move(lines)
+        self._table = CollectiveTable(dashboard)
+        super().__init__(dashboard, self._table)
 
     def action_sort(self) -> None:
         """By the next of ORDERS, what is of most interest first."""

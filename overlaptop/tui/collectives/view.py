@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from textual import events
-
 from overlaptop.report.headline import why_not_split
 from overlaptop.report.links import bus_peak_bytes_per_s
 from overlaptop.text import (
@@ -20,7 +18,7 @@ from overlaptop.text import (
     plural,
     whole_percent,
 )
-from overlaptop.tui.collectives.rows import Row, RowKey, grouped, ordered, rows_of
+from overlaptop.tui.collectives.rows import Row, grouped, ordered, rows_of
 from overlaptop.tui.dashboard import Dashboard
 from overlaptop.tui.draw.segments import (
     BOLD,
@@ -35,9 +33,9 @@ from overlaptop.tui.draw.segments import (
     paragraph,
     titled,
 )
-from overlaptop.tui.draw.table import Column, Table, scrolled
+from overlaptop.tui.draw.table import Column, Table
 from overlaptop.tui.state import step_name
-from overlaptop.tui.view import JobView
+from overlaptop.tui.view import RowList
 
 if TYPE_CHECKING:
     from overlaptop.timeline.arrivals import Collective
@@ -59,19 +57,16 @@ _COLUMNS = (
 _DETAIL_LINES = 3
 
 
-class CollectiveTable(JobView):
+class CollectiveTable(RowList[Row]):
     """A title, a row each, and below them the selected one in words."""
 
     def __init__(self, dashboard: Dashboard) -> None:
         super().__init__(dashboard)
-        self.cursor: RowKey | None = None
-        """None: the first row."""
         self.order = "exposed"
         """One of ORDERS."""
         self.reverse = False
         self.grouping = ""
         """One of GROUPINGS."""
-        self._first = 0
         self._singles: tuple[Row, ...] = ()
         self._rows_of: tuple[object, object] = (None, None)
 
@@ -80,11 +75,9 @@ class CollectiveTable(JobView):
         """In their order."""
         return ordered(grouped(self._of_step(), self.grouping), self.order, reverse=self.reverse)
 
-    @property
-    def selected(self) -> Row | None:
-        """The one that the cursor is on."""
-        rows = self.rows
-        return rows[self._at(rows)] if rows else None
+    def key(self, row: Row) -> object:
+        """As the row has it."""
+        return row.key
 
     def costliest(self, row: Row) -> Collective:
         """Of a row's collectives the one with most exposed time."""
@@ -93,22 +86,13 @@ class CollectiveTable(JobView):
             key=lambda each: each.exposed_ns or 0,
         ).members[0]
 
-    def move(self, lines: int) -> None:
-        """Select the row that many lines further down; stops at either end."""
-        if rows := self.rows:
-            self.cursor = rows[min(max(self._at(rows) + lines, 0), len(rows) - 1)].key
-            self.redraw()
-
     def draw(self, width: int, height: int) -> list[StyledLine]:
         rows, state = self.rows, self.state
         if not rows:
             why = "the step has none" if state.waits is not None else why_not_split(state.snapshot)
             return [titled("Collectives"), (), *paragraph(f"no collective to show: {why}", width, TEXT)]
-        at = self._at(rows)
-        detail = _in_words(rows[at], self.grouping, width) if height >= 4 + _DETAIL_LINES else []
-        room = max(1, height - 2 - (1 + len(detail) if detail else 0))
-        shown = room - 1 if 1 < room < len(rows) else room
-        self._first = scrolled(self._first, at, len(rows), shown)
+        detail = _in_words(rows[self.at(rows)], self.grouping, width) if height >= 4 + _DETAIL_LINES else []
+        room = height - 2 - (1 + len(detail) if detail else 0)
         unit = Unit.for_scale(max(each.step_ns for each in state.details.values()))
         words = {
             "op": [_name(row, self.grouping) for row in rows],
@@ -120,26 +104,15 @@ class CollectiveTable(JobView):
             unknown.add("of peak")
         columns = [each for each in _COLUMNS if each.title not in unknown]
         table = Table(columns, width, words)
-        lines = [self._title(rows, unit, width), table.header(self._headers(columns))]
-        for row in rows[self._first : self._first + shown]:
+
+        def drawn(row: Row, chosen: bool) -> StyledLine:
             cells = _cells(row, unit, self.grouping)
-            lines.append(table.row([cells[each.title] for each in columns], cursor=row is rows[at]))
-        if (more := len(rows) - self._first - shown) > 0:
-            lines.append((dim(f"  … {more:,} more below"),))
+            return table.row([cells[each.title] for each in columns], cursor=chosen)
+
+        lines = [self._title(rows, unit, width), table.header(self._headers(columns))]
+        lines += self.listed(rows, room, drawn)
         lines += [()] * (height - len(lines) - len(detail))
         return [*lines, *detail]
-
-    async def on_click(self, event: events.Click) -> None:
-        rows, at = self.rows, self._first + event.y - 2
-        if event.y >= 2 and at < len(rows):
-            self.cursor = rows[at].key
-            self.redraw()
-            if event.chain >= 2:
-                await self.screen.run_action("screen.open")
-
-    async def wheel(self, direction: int, x: int) -> None:  # noqa: ARG002
-        """Move the cursor."""
-        self.move(direction)
 
     def _of_step(self) -> tuple[Row, ...]:
         waits, details = self.state.waits, self.state.details
@@ -154,9 +127,6 @@ class CollectiveTable(JobView):
             self._rows_of = waits, details
             self._singles = rows_of(waits.collectives, details, peak)
         return self._singles
-
-    def _at(self, rows: list[Row]) -> int:
-        return next((at for at, row in enumerate(rows) if row.key == self.cursor), 0)
 
     def _title(self, rows: list[Row], unit: Unit, width: int) -> StyledLine:
         step, number = step_name(next(iter(self.state.details.values())).step)

@@ -25,22 +25,14 @@ from overlaptop.tui.draw.segments import (
 )
 from overlaptop.tui.help.glossary import JOBS
 from overlaptop.tui.keys import LIST_KEYS, bindings
-from overlaptop.tui.screen import DashboardScreen, Heights
+from overlaptop.tui.page import PageScreen
 from overlaptop.tui.view import JobView
 from overlaptop.tui.widgets.host_lines import host_status
-from overlaptop.tui.widgets.key_bar import HELP_HINT, QUIT_HINT, KeyBar
+from overlaptop.tui.widgets.key_bar import HELP_HINT, QUIT_HINT
 from overlaptop.tui.workloads.asking import ask_to_start
 from overlaptop.wire.endpoints import JobRecord
 from overlaptop.workloads.catalog import Workload
 
-HINTS = (
-    ("enter", "open", "screen.open", "open"),
-    ("↑ ↓", "choose", "screen.move(1)", "choose"),
-    ("w", "workloads with options", "app.workloads", "options"),
-    HELP_HINT,
-    QUIT_HINT,
-    ("t", "theme", "app.next_theme"),
-)
 Choice = JobRecord | Workload
 
 
@@ -102,6 +94,11 @@ class JobList(JobView):
         self._choice_at = {y - first: index for y, index in self._choice_at.items()}
         return lines[first:]
 
+    def move(self, lines: int) -> None:
+        """Down, or up where negative."""
+        self.cursor = max(0, self.cursor + lines)
+        self.redraw()
+
     async def on_click(self, event: events.Click) -> None:
         """Choose, and open at the second click."""
         if event.y in self._choice_at:
@@ -135,28 +132,25 @@ class JobList(JobView):
         return on((mark, *line), "cursor") if cursor else (mark, *line)
 
 
-class JobsScreen(DashboardScreen):
+class JobsScreen(PageScreen):
     """Opens by itself where there is no job, or more than one."""
 
     title_in_help = JOBS
     BINDINGS: ClassVar = bindings(LIST_KEYS)
+    hints = (
+        ("enter", "open", "screen.open", "open"),
+        ("↑ ↓", "choose", "screen.move(1)", "choose"),
+        ("w", "workloads with options", "app.workloads", "options"),
+        HELP_HINT,
+        QUIT_HINT,
+        ("t", "theme", "app.next_theme"),
+    )
 
     def __init__(self, dashboard: Dashboard, opened_at: str | None) -> None:
-        super().__init__(dashboard)
+        self._list = JobList(dashboard)
+        super().__init__(dashboard, self._list)
         self.opened_at = opened_at
         """The job that was on the screen before; the list goes when there is another one."""
-        self._list = JobList(dashboard)
-        self._keys = KeyBar(dashboard, HINTS)
-
-    def heights(self, width: int, height: int) -> Heights:  # noqa: ARG002
-        """All for the list."""
-        foot = 1 if height >= 4 else 0
-        return ((self._list, height - foot, 0), (self._keys, foot, 0))
-
-    def action_move(self, rows: int) -> None:
-        """Move the cursor."""
-        self._list.cursor = max(0, self._list.cursor + rows)
-        self._list.redraw()
 
     async def action_open(self) -> None:
         """Look at the job, or start the workload."""

@@ -93,7 +93,7 @@ class MachineScreen(DashboardScreen):
             self._choose(ranks[(ranks.index(chosen.rank) + direction) % len(ranks)])
 
     def action_scroll(self, lines: int) -> None:
-        self._detail.scroll_lines(lines)
+        self._detail.move(lines)
 
     def _choose(self, rank: int) -> None:
         self.state.rank = rank

@@ -88,4 +88,4 @@ class TuneScreen(DashboardScreen):
 
     def action_scroll(self, lines: int) -> None:
         """Move the log."""
-        self._log.scroll_lines(lines)
+        self._log.move(lines)

@@ -155,9 +155,9 @@ class WorkloadsScreen(DashboardScreen):
     def action_scroll(self, pages: int) -> None:
         """What a failed job wrote, else the options."""
         if self.dashboard.launch.status.failed and self._output.display:
-            self._output.scroll_lines(pages * _SCROLL_LINES)
+            self._output.move(pages * _SCROLL_LINES)
         else:
-            self._options.scroll_lines(pages * _SCROLL_LINES)
+            self._options.move(pages * _SCROLL_LINES)
 
     async def action_end(self) -> None:
         """Ask whether to end what was started here."""

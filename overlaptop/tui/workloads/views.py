@@ -216,7 +216,7 @@ class JobOutput(JobView):
             *(crop((Segment(f"   {line}", style),), width) for line in lines[max(0, end - below) : end]),
         ]
 
-    def scroll_lines(self, lines: int) -> None:
+    def move(self, lines: int) -> None:
         """Down, or up where negative."""
         self._back = max(0, self._back - lines)
         self.redraw()
