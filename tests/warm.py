@@ -15,7 +15,6 @@ import atexit
 import contextlib
 import ctypes
 import gc
-import itertools
 import json
 import os
 import runpy
@@ -45,8 +44,6 @@ MAX_REQUEST_BYTES = 1 << 17
 PR_SET_PDEATHSIG = 1
 START_LIMIT_S = 100.0
 PATIENT_END_S = 60.0
-FIRST_PORT, PORTS_OF_A_WORKER = 12_000, 1_000
-"""Below those that the system deals out."""
 WORD = struct.Struct("q")
 """What the server answers about a process: its number, and later its exit status."""
 
@@ -178,7 +175,8 @@ class WarmRanks:
         self, warm: Warm, words: list[str], ranks: int, folder: Path, out: IO[str], err: IO[str]
     ) -> None:
         """``ranks``: 0 is one process that no launcher started."""
-        port = str(free_port())
+        self._port = hold_port()
+        port = str(self._port.getsockname()[1])
         shared = environment()
         places = [{**place(rank, ranks), "MASTER_PORT": port} for rank in range(ranks)] or [{}]
         self._processes = [
@@ -196,6 +194,7 @@ class WarmRanks:
                     self.terminate()
             if None not in codes:
                 self.returncode = self._failed
+                self._port.close()
         return self.returncode
 
     def wait(self, timeout: float) -> int:
@@ -231,20 +230,12 @@ def place(rank: int, ranks: int) -> dict[str, str]:
     }
 
 
-_ports = itertools.cycle(range(PORTS_OF_A_WORKER))
-
-
-def free_port() -> int:
-    """One that nobody else takes meanwhile, as those are that the system deals out: each worker of a test
-    run has some for itself, and gives them in turn.
-    """
-    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-    for at in _ports:
-        port = FIRST_PORT + worker * PORTS_OF_A_WORKER + (os.getpid() + at) % PORTS_OF_A_WORKER
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
-    raise AssertionError("there is always a next one")
+def hold_port() -> socket.socket:
+    """Bound to a port that nobody else is given while this is open, and at which rank 0 can listen."""
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind(("", 0))
+    return held
 
 
 def text_of(file: IO[str]) -> str:

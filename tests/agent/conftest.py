@@ -23,7 +23,7 @@ from overlaptop.wire import codec, endpoints
 from overlaptop.wire.messages import Notice, RankInfo, StepDetail, StepTotals, Watch
 from overlaptop.wire.schema import Message
 from tests.agent.commanded import AGENT, PATIENT_S, Dashboard, Job, socket_directory
-from tests.warm import Warm, WarmProcess, environment, free_port, text_of
+from tests.warm import Warm, WarmProcess, environment, hold_port, text_of
 
 M = TypeVar("M", bound=Message)
 
@@ -225,8 +225,10 @@ def run_job(
         path = folder / "train.py"
         path.write_text(textwrap.dedent(script))
     shared = {**environment(), "OMP_NUM_THREADS": "1"}
+    held = hold_port()
     if launched:
-        shared |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(nproc)}
+        port = str(held.getsockname()[1])
+        shared |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(nproc)}
     hub = ListeningHub(job_key(shared)) if listen and launched else None
     words = [*(("-m", "overlaptop.agent", *options) if agent else ()), str(path), *arguments]
     places = [{"RANK": str(rank), "LOCAL_RANK": str(rank)} if launched else {} for rank in range(nproc)]
@@ -239,7 +241,7 @@ def run_job(
             [*prefix, sys.executable, *words], env=told, cwd=folder, stdout=out, stderr=err
         )
 
-    with contextlib.ExitStack() as stack:
+    with held, contextlib.ExitStack() as stack:
         outs, errs = ([stack.enter_context(tempfile.TemporaryFile("w+")) for _ in places] for _ in range(2))
         processes = [start(*each) for each in zip(range(nproc), outs, errs, strict=True)]
         if listen and not launched:

@@ -105,10 +105,11 @@ class Terminal:
         return self.process.wait(START_LIMIT_S)
 
     def _read(self) -> bool:
+        ended = self.process.poll() is not None  # before it is read: what it writes last may come after
         ready, _, _ = select.select([self._ours], [], [], 0.5)
         try:
             data = os.read(self._ours, 1 << 16) if ready else b""
         except OSError:  # the other side is closed
             return False
         self.seen += data
-        return bool(data) or self.process.poll() is None
+        return bool(data) or not ended

@@ -192,12 +192,16 @@ def test_a_hub_that_was_stopped_goes_on_where_it_was(hubs, make_rank, make_viewe
     time.sleep(LEASE_S + 0.2)
     os.kill(record.hub_pid, signal.SIGCONT)
     viewer.receive(StepTotals, lambda totals: totals.step == 499)
-    viewer.hear_statuses(2)
     assert [totals.step for totals in viewer.of(StepTotals)] == list(range(500))
-    assert len(viewer.of(Welcome)) == 1
-    assert all(status.silent_ranks == () for status in viewer.of(HubStatus))
+    last = viewer.messages.index(rank.step(499))
+    viewer.hear_statuses(2)
+    statuses = [message for message in viewer.messages[last:] if isinstance(message, HubStatus)][:2]
+    assert [status.silent_ranks for status in statuses] == [(), ()]
+    # What came until then: later the search may well be undone, since nobody holds it.
+    soon = viewer.messages[: viewer.messages.index(statuses[1])]
     # Neither is the search undone, nor is a command passed on that may have waited for long.
-    assert (viewer.of(Search), viewer.of(Command)) == ([search], [])
+    kinds = [type(message) for message in soon if isinstance(message, Welcome | Search | Command)]
+    assert kinds == [Welcome, Search]
     viewer.ask(other := commands.make_setting(BUCKET_CAP_MB, 60))
     assert rank.next_command().id == other.id
 
@@ -206,6 +210,7 @@ def test_dashboards_that_come_and_go_leave_nothing_behind(hubs, make_rank, make_
     record = hubs.start()
     rank, viewer = make_rank().greet(), make_viewer()
     viewer.receive(RankInfo)
+    eventually(lambda: hubs.record().rank_pids)  # it writes no file after that
 
     def descriptors():
         return len(list(Path(f"/proc/{record.hub_pid}/fd").iterdir()))

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import msgpack
@@ -66,6 +67,7 @@ def test_the_hub_is_a_daemon_closed_to_others_whose_record_and_welcome_say_where
     eventually(lambda: read_job(KEY).rank_pids == (os.getpid(),))
     assert [job.job for job in list_jobs()] == [KEY]
 
+    opened_s = time.monotonic()
     viewer = make_viewer()
     status = viewer.receive(HubStatus)
     assert viewer.messages[0] == Welcome(
@@ -73,7 +75,7 @@ def test_the_hub_is_a_daemon_closed_to_others_whose_record_and_welcome_say_where
     )
     assert (status.ranks_connected, status.dropped, status.job_ended) == (1, 0, False)
     assert viewer.link.alive
-    assert viewer.link.last_heard_s < 5
+    assert 0 <= viewer.link.last_heard_s <= time.monotonic() - opened_s
 
 
 def test_who_joins_late_sees_history_then_live_with_nothing_missing_or_doubled(
@@ -239,19 +241,23 @@ def test_a_hub_that_was_killed_is_replaced_and_its_leftovers_go(hubs, make_rank,
 def test_the_hub_lingers_reports_the_jobs_end_unless_a_rank_comes_back_and_removes_its_folder(
     hubs, make_rank, make_viewer, folder
 ):
-    record = hubs.start("--linger-s", "1")  # five times as long: the process of its rank lives on
-    rank = make_rank().greet()
+    record = hubs.start("--linger-s", "2")
+    process = subprocess.Popen(["sleep", "600"])  # while it lives, the hub lingers five times as long
+    rank, again = make_rank(), make_rank()
+    rank.info = again.info = replace(rank.info, pid=process.pid)
+    rank.greet()
     viewer = make_viewer()
     viewer.receive(RankInfo)
     assert not hubs.record().ended
     rank.send(RankEnd(0, 1, clean=True))
     viewer.receive(HubStatus, lambda status: status.job_ended)
     assert viewer.of(RankEnd) == [RankEnd(0, 1, clean=True)]
-    again = make_rank().greet()
-    again.hear_watch()
+    again.greet().hear_watch()
     viewer.hear_statuses(2)
     assert record.hub_alive
     eventually(lambda: not hubs.record().ended)
+    process.kill()
+    process.wait()
     again.send(RankEnd(0, 1, clean=True))
     eventually(lambda: is_gone(record.hub_pid))
     assert not folder.exists()
@@ -342,14 +348,15 @@ def test_a_dashboard_of_another_protocol_is_told_ours_and_nothing_else(hubs, mak
     make_rank().greet().hear_watch()
     heard = []
     with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
-        dealer.linger = 0
+        dealer.linger, dealer.rcvtimeo = 0, 20_000
         dealer.connect(f"ipc://{record.dashboard_path}")
         other = LocalHubConnection(record)
         dealer.send(encode(Join(PROTOCOL_VERSION + 1, ())))
+        told = dealer.recv_multipart()
         # By the time another dashboard has heard two statuses, this one would have heard one.
         eventually(lambda: heard.extend(other.poll()) or sum(isinstance(m, HubStatus) for m in heard) >= 2)
         other.close()
-        assert dealer.recv_multipart(zmq.NOBLOCK) == [encode(heard[0])]
+        assert told == [encode(heard[0])]
         with pytest.raises(zmq.Again):
             dealer.recv(zmq.NOBLOCK)
 

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +29,20 @@ def launcher(tmp_path: Path, traces: Traces, short_grace: None) -> Iterator[Loca
     yield made
     made.close()
     assert traces.alive() == []
+
+
+@pytest.fixture
+def held(launcher: LocalLauncher, monkeypatch: pytest.MonkeyPatch) -> Callable[[], threading.Event]:
+    """``held()``: what runs now is not ended before the event is set that this returns."""
+
+    def hold() -> threading.Event:
+        job, may_end = launcher.job, threading.Event()
+        assert job is not None
+        stop = job.stop
+        monkeypatch.setattr(job, "stop", lambda: may_end.wait(20) and stop())
+        return may_end
+
+    return hold
 
 
 @pytest.fixture
@@ -107,7 +122,11 @@ def test_a_request_is_read_as_a_shell_would_or_says_why_it_cannot_be() -> None:
 
 
 def test_another_job_starts_only_when_nothing_is_left_of_the_one_before_and_others_go_on(
-    launcher: LocalLauncher, tmp_path: Path, written: Callable[[], list[str]], traces: Traces
+    launcher: LocalLauncher,
+    tmp_path: Path,
+    held: Callable[[], threading.Event],
+    written: Callable[[], list[str]],
+    traces: Traces,
 ) -> None:
     with Alone(tmp_path / "other.py", placement=launching.JobPlacement(1, "gloo")) as theirs:
         theirs.start()
@@ -115,11 +134,12 @@ def test_another_job_starts_only_when_nothing_is_left_of_the_one_before_and_othe
         start(launcher, "steady", "--size", "2")
         assert wait_until(lambda: written()[1:] == ["steady up --size 2"])
         assert launcher.running == "steady --size 2"
-        first = launcher.job
+        first, may_end = launcher.job, held()
         start(launcher, "other")
         status = launcher.status()
         assert (status.phase, status.ending) == (LaunchPhase.ENDING, "steady --size 2")
         assert status.label == "other"
+        may_end.set()
         assert phase_is(launcher, LaunchPhase.RUNNING)
         assert first is not None
         assert first.poll() is not None
@@ -131,17 +151,18 @@ def test_another_job_starts_only_when_nothing_is_left_of_the_one_before_and_othe
 
 
 def test_of_requests_that_come_while_a_job_is_being_ended_only_the_newest_is_run(
-    launcher: LocalLauncher, written: Callable[[], list[str]]
+    launcher: LocalLauncher, held: Callable[[], threading.Event], written: Callable[[], list[str]]
 ) -> None:
-    start(launcher, "deaf")
-    assert wait_until(lambda: "deaf" in written())
+    start(launcher, "other")
+    assert wait_until(lambda: written() == ["other up"])
+    may_end = held()
     for size in range(2, 12):
         start(launcher, "steady", "--size", str(size))
         assert launcher.status().phase is LaunchPhase.ENDING  # at once, whatever the job takes to end
-        assert launcher.running == "deaf"
+        assert launcher.running == "other"
+    may_end.set()
     assert phase_is(launcher, LaunchPhase.RUNNING)
-    assert wait_until(lambda: written()[-1] == "steady up --size 11")
-    assert len(written()) == 3
+    assert wait_until(lambda: written()[1:] == ["steady up --size 11"])
 
 
 @pytest.mark.parametrize(
@@ -153,7 +174,12 @@ def test_of_requests_that_come_while_a_job_is_being_ended_only_the_newest_is_run
     ],
 )
 def test_a_job_that_ends_by_itself_tells_how_and_of_a_failure_its_last_lines(
-    launcher: LocalLauncher, traces: Traces, name: str, how: str, last: str | None
+    launcher: LocalLauncher,
+    held: Callable[[], threading.Event],
+    traces: Traces,
+    name: str,
+    how: str,
+    last: str | None,
 ) -> None:
     start(launcher, name)
     assert phase_is(launcher, LaunchPhase.OVER)
@@ -163,23 +189,37 @@ def test_a_job_that_ends_by_itself_tells_how_and_of_a_failure_its_last_lines(
     assert (list(launcher.output())[-1:] or [None]) == [last]
     start(launcher, "steady")
     assert phase_is(launcher, LaunchPhase.RUNNING)
+    may_end = held()
     launcher.stop()
     assert (launcher.status().phase, launcher.status().ending) == (LaunchPhase.ENDING, "steady")
+    may_end.set()
     assert phase_is(launcher, LaunchPhase.NOTHING)
     assert traces.alive() == []
 
 
 def test_closing_the_launcher_in_the_middle_of_a_switch_starts_nothing(
-    launcher: LocalLauncher, written: Callable[[], list[str]], traces: Traces
+    launcher: LocalLauncher,
+    held: Callable[[], threading.Event],
+    written: Callable[[], list[str]],
+    traces: Traces,
 ) -> None:
-    start(launcher, "deaf")
-    assert wait_until(lambda: "deaf" in written())
-    start(launcher, "steady")
-    launcher.close()
+    start(launcher, "other")
+    assert wait_until(lambda: written() == ["other up"])
+    may_end = held()
+    closing = threading.Thread(target=launcher.close)
+
+    def is_too_late() -> bool:
+        before = launcher.status().number
+        start(launcher, "steady")
+        return launcher.status().number == before
+
+    assert not is_too_late()
+    closing.start()
+    assert wait_until(is_too_late)
+    may_end.set()
+    closing.join(20)
     assert traces.alive() == []
-    start(launcher, "steady")  # too late
-    assert traces.alive() == []
-    assert written() == ["deaf up", "deaf"]
+    assert written() == ["other up"]
 
 
 @pytest.mark.parametrize("moment", ["while the old job ends", "while the new one starts"])

@@ -14,15 +14,18 @@ from tests.processes import Traces, wait_until
 # What a job may do: a daemon in a session of its own, whose parent is gone, deaf to SIGTERM.
 DAEMON = """
 import os, signal, sys, time
+reads, writes = os.pipe()
 if os.fork() == 0:
     os.setsid()
     if os.fork() == 0:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        print("ready", flush=True)
+        os.write(writes, b"ready")
         time.sleep(600)
     os._exit(0)
 os.wait()
+os.read(reads, 5)
 """
+STEADY = "import time; print('ready', flush=True); time.sleep(600)"
 
 
 def start(code: str, tmp_path: Path) -> tuple[subprocess.Popen[bytes], Path]:
@@ -36,9 +39,6 @@ def start(code: str, tmp_path: Path) -> tuple[subprocess.Popen[bytes], Path]:
             start_new_session=True,
         )
     return process, log
-
-
-STEADY = "import time; print('ready', flush=True); time.sleep(600)"
 
 
 def ready(log: Path) -> bool:
@@ -58,7 +58,7 @@ def test_a_job_that_ends_hands_on_its_exit_status_as_a_shell_would(
 def test_a_daemon_that_outlives_its_job_and_ignores_sigterm_is_killed(
     tmp_path: Path, traces: Traces
 ) -> None:
-    process, log = start(DAEMON, tmp_path)
+    process, log = start(f"{DAEMON}\nprint('ready', flush=True)", tmp_path)
     assert process.wait(20) == 0
     assert "ready" in log.read_text()
     assert traces.alive() == []
@@ -69,7 +69,7 @@ def test_closing_the_connection_ends_the_job_and_its_daemons(
     tmp_path: Path, traces: Traces, deaf: bool
 ) -> None:
     ignore = "signal.signal(signal.SIGTERM, signal.SIG_IGN)" if deaf else ""
-    process, log = start(f"{DAEMON}\n{ignore}\ntime.sleep(600)", tmp_path)
+    process, log = start(f"{DAEMON}\n{ignore}\n{STEADY}", tmp_path)
     assert ready(log)
     process.stdin.close()
     status = process.wait(30)

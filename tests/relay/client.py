@@ -14,7 +14,7 @@ from overlaptop.remote.frames import RelayStream
 from overlaptop.wire.codec import decode, encode, frame
 from overlaptop.wire.messages import Join
 from overlaptop.wire.protocol import PROTOCOL_VERSION
-from overlaptop.wire.relaying import RelayJobs, RelayLink, RelayPing, RelaySelect
+from overlaptop.wire.relaying import RelayJobs, RelayLink, RelayPing, RelayPong, RelaySelect
 from overlaptop.wire.schema import Message
 from tests.hub.conftest import PATIENCE_S, Receiver
 
@@ -72,6 +72,13 @@ class RelayClient(Receiver):
         self.send(RelaySelect(job), Join(PROTOCOL_VERSION, detail_ranks))
         answer = self.receive(RelayLink, lambda link: link.job == job)
         del self.messages[: self.messages.index(answer)]
+
+    def settle(self) -> None:
+        """Waits until the relay has taken all that was sent."""
+        self._ping_due_s = 0.0
+        self.poll()
+        number = self._number
+        self.receive(RelayPong, lambda pong: pong.number >= number)
 
     def until_over(self) -> None:
         self.pings = False

@@ -209,12 +209,13 @@ def test_a_read_only_relay_passes_nothing_on_and_starts_nothing(make_ranks, make
 
 def test_a_command_that_may_have_waited_while_the_relay_stood_still_is_refused(make_ranks, make_relay):
     (rank,) = make_ranks(1)
-    stands_still = threading.Event()
+    stands_still, was_sent = threading.Event(), threading.Event()
 
     def list_jobs():
         if stands_still.is_set():
             stands_still.clear()
             time.sleep(2.5)  # as of a process that was stopped, and of a machine that slept
+            was_sent.wait(20)
         return endpoints.list_jobs()
 
     client = make_relay(list_jobs=list_jobs).client
@@ -223,6 +224,7 @@ def test_a_command_that_may_have_waited_while_the_relay_stood_still_is_refused(m
     stands_still.set()
     eventually(lambda: not stands_still.is_set())
     client.send(commands.make_setting(KNOB, 50))
+    was_sent.set()
     assert client.receive(Notice).text.endswith(
         "set bucket_cap_mb 50 may have waited for long: not passed on"
     )
@@ -290,7 +292,7 @@ def test_one_job_after_another_can_be_selected(hubs, make_rank, make_relay):
         assert {notice.text for notice in client.of(Notice)} == {f"this is {key}"}
     client.messages.clear()
     client.send(RelaySelect(""))
-    client.receive(RelayJobs)
+    client.settle()
     client.messages.clear()
     rank.send(Notice(0, 1, "info", "nobody listens"))
     client.receive(RelayJobs)
@@ -332,10 +334,10 @@ def test_a_hub_that_is_killed_and_replaced_is_joined_when_it_is_selected_again(h
 
 def test_it_ends_when_its_standard_input_does_and_leaves_nothing_behind(make_ranks, make_process):
     (rank,) = make_ranks(1)
+    assert rank.hear_watch() is False
     process = make_process()
     process.client.select(KEY, 0)
     process.client.receive(RankInfo)
-    assert rank.hear_watch() is False
     assert rank.hear_watch() is True
     process.client.close_input()
     assert process.process.wait(20) == 0
@@ -358,11 +360,19 @@ def test_it_ends_by_a_signal_or_where_nobody_reads_any_more(make_process, number
 
 def test_it_ends_when_nothing_comes_for_too_long(make_relay):
     relay = make_relay(silence_s=0.5)
-    relay.client.receive(RelayHello)
-    for _ in range(4):
-        relay.client.send(RelayPing(1))
-        time.sleep(0.2)
-    relay.client.until_over()
+    client, began_s, number = relay.client, time.monotonic(), 0
+    client.pings = False
+    while not client.over and (sent_s := time.monotonic()) < began_s + 1.0:
+        number += 1
+        with contextlib.suppress(BrokenPipeError):
+            client.send(RelayPing(number))
+        client.until(
+            lambda last=number: client.over or last in {pong.number for pong in client.of(RelayPong)}
+        )
+        if not client.over:
+            answered_s = sent_s
+    client.until_over()
+    assert time.monotonic() - answered_s >= 0.5
     assert relay.why == "nothing came from the client for 0 s"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import shlex
 import signal
 import sys
@@ -14,7 +15,6 @@ from typing import Any, TypeVar
 from overlaptop.remote.bootstrap import remote_command
 from overlaptop.remote.connection import Connection, ConnectionState
 from overlaptop.remote.targets import Target
-from overlaptop.wire.schema import Message
 
 FAKE_RELAYS = Path(__file__).with_name("fake_relays.py")
 PATIENCE_S = 20.0
@@ -88,14 +88,20 @@ class Connections:
 
         return eventually(look)
 
-    def wait(self, connection: Connection, seconds: float) -> list[Message]:
-        """Moves the clock on by steps of half a second, and gives the relay time to answer each."""
-        received = []
+    def wait(self, connection: Connection, seconds: float) -> None:
+        """Moves the clock on by steps of half a second, whether the relay answers or not."""
         for _ in range(round(seconds * 2)):
             self.now_s += 0.5
-            received += connection.poll()
+            connection.poll()
             time.sleep(0.002)
-        return received
+
+    def wait_for_answers(self, connection: Connection, seconds: int) -> None:
+        """Moves the clock on by steps of a second, each of which the other side is asked and answers in."""
+        for _ in range(seconds):
+            self.now_s += 1.0
+            connection.poll()
+            select.select([connection.processes[0].out_fd], [], [], PATIENCE_S)
+            connection.poll()
 
     def wait_for_retry(self, connection: Connection, at_most_s: float) -> None:
         """Moves the clock on until the connection is tried again, and no further: a try takes time."""

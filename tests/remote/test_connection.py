@@ -63,7 +63,8 @@ def test_a_host_without_a_job_is_up_and_asked_again_each_second(connections: Con
     connections.until(connection, lambda: connection.state is ConnectionState.UP)
     assert (connection.reason, connection.ready) == ("no job in /tmp/x", False)
     since_s = connection.since_s
-    connections.until(connection, lambda: connections.wait(connection, 1.0) or connection.ready)
+    connections.wait_for_answers(connection, 2)
+    connections.until(connection, lambda: connection.ready)
     assert connection.hello == HELLO
     assert (connection.state, connection.reason, connection.since_s) == (ConnectionState.UP, "", since_s)
 
@@ -112,7 +113,7 @@ def test_the_pauses_grow_and_begin_anew_after_a_minute_of_being_up(connections: 
     connection.target = fake_relay("plain")
     connection.retry()
     connections.until(connection, lambda: connection.ready)
-    connections.wait(connection, 61)
+    connections.wait_for_answers(connection, 61)
     connections.lose(connection)
     check_pause(BACK_OFF_S[0])
     connections.until(connection, lambda: connection.ready)

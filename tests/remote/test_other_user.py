@@ -126,7 +126,7 @@ def job(hubs: Hubs, make_rank, make_viewer) -> JobRecord:
     viewer.until(lambda: any(outcome.done for outcome in viewer.of(CommandOutcome)))
     assert viewer.link.hold(SEARCH)
     viewer.receive(Search)
-    return hubs.record()
+    return eventually(lambda: (record := hubs.record()).rank_pids and record)
 
 
 def files_of_the_job() -> list[Path]:
@@ -145,7 +145,8 @@ def swapped(socket_dir: Path) -> Iterator[Callable[[str, Callable[[Path], object
         folder = endpoints.job_dir(KEY, create=True)
         for path in (socket_dir, folder):
             path.chmod(0o777)
-        children.append(fork_stranger(lambda: serve(folder / name)))
+        # Everybody may speak to it from the moment on in which it is there.
+        children.append(fork_stranger(lambda: os.umask(0) + serve(folder / name)))
         eventually((folder / name).exists)
         for path in (socket_dir, folder):
             path.chmod(0o700)
@@ -159,7 +160,6 @@ def swapped(socket_dir: Path) -> Iterator[Callable[[str, Callable[[Path], object
 def _take_ranks(path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         listener.bind(str(path))
-        path.chmod(0o777)
         listener.listen()
         while True:
             time.sleep(60)
@@ -170,7 +170,6 @@ def _welcome_dashboards(path: Path) -> None:
 
     router = zmq.Context().socket(zmq.ROUTER)
     router.bind(f"ipc://{path}")
-    path.chmod(0o777)
     while True:
         name, *_ = router.recv_multipart()
         router.send_multipart([name, encode(Welcome(PROTOCOL_VERSION, KEY, "h", "mine.py", 1, 1))])
