@@ -2,11 +2,14 @@
 
     python benchmarks/workloads.py [--device cuda] [--ranks 4] [--line-gbit 1] [--only ddp,zero] > table.md
 
-A workload's modes run one after the other in one job (jobs/in_turn.py) under torchrun with the agent,
-beside an `overlaptop --json --detail` that writes down what a dashboard would show. Figures are medians
-over the steps of all ranks but a run's first ones; overlap is pooled over them. ``--line-gbit`` puts the
-job into a network namespace of its own whose loopback is that slow: needs root, unshare, ip and tc.
-Progress is on stderr. A workload that fails or has no time left is a row that says so; the others go on.
+All modes run one after the other in one job (jobs/in_turn.py) under torchrun with the agent, beside an
+`overlaptop --json --detail` that writes down what a dashboard would show. A mode that cannot run is a row
+that says why. One that fails or is not done in time ends the job; another job goes on behind it. A row is
+printed as soon as it is known, in a pipe, too, and a last one when --budget-s is over.
+
+Figures are medians over the steps of all ranks but a run's first ones; overlap is pooled over them.
+``--line-gbit`` puts the job into a network namespace of its own whose loopback is that slow: needs root,
+unshare, ip and tc. Progress is on stderr.
 """
 
 from __future__ import annotations
@@ -14,24 +17,29 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import selectors
 import subprocess
 import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import IO, Any
 
 ROOT = Path(__file__).resolve().parent.parent
 IN_TURN = ROOT / "benchmarks" / "jobs" / "in_turn.py"
 FIRST_STEPS = 4
 """Of a run, that are left out: memory is allocated, buckets are made anew."""
-JOB_LIMIT_S = 150.0
-TIMED_OUT = 124
-"""The exit status of timeout(1)."""
+START_LIMIT_S = 90.0
+"""For torchrun, the imports and the process group, on top of the first run's own time."""
+END_LIMIT_S = 45.0
+"""For torchrun to end its ranks: it waits 30 s for those that hang."""
+SETTLED_S = 3.0
+"""After so long a step that has ended is among the records."""
 HEADINGS = (
     "workload", "mode", "step ms", "against no overlap", "overlap", "exposed ms", "waiting ms",
     "transferring ms", "remarks",
@@ -42,187 +50,249 @@ HEADINGS = (
 class Run:
     """A mode: its options, and what the table has to say of it."""
 
+    workload: str
     words: str
     remarks: str = ""
     same_work: bool = True
-    """A step does as much as one of the series' first run."""
-
-
-@dataclass(frozen=True)
-class Series:
-    """The modes of a workload, which run in one job; the first is the one without overlap."""
-
-    workload: str
-    runs: tuple[Run, ...]
+    """A step does as much as one of the workload's first run, which is the one without overlap."""
     environment: tuple[tuple[str, str], ...] = ()
     """For its ranks."""
 
 
-_GPU_EACH = "needs a GPU for each rank"
+_SKEWED = "ranks get unlike numbers of tokens"
 _USER_BUFFERS = (("CUDA_DEVICE_MAX_CONNECTIONS", "1"), ("UB_SKIPMC", "1"))
 
-SERIES = (
-    Series(
-        "ddp",
-        (
-            Run("--mode after-backward"),
-            Run("--mode bucketed"),
-            Run("--mode bucketed-hooks"),
-            Run("--mode per-parameter"),
-            Run("--mode bucketed --accumulation 4", "four batches a step", same_work=False),
-        ),
-    ),
-    Series(
-        "zero",
-        (Run("--mode sequential"), Run("--mode overlapped"), Run("--mode overlapped --stage 1")),
-    ),
-    Series(
-        "fsdp",
-        (
-            Run("--limit-gathers 1"),
-            Run("--limit-gathers 2"),
-            Run(""),
-            Run("--prefetch-forward 1 --prefetch-backward 1"),
-            Run("--prefetch-forward 2 --prefetch-backward 2"),
-            Run("--no-reshard-after-forward"),
-        ),
-    ),
-    Series(
-        "tensor_parallel",
-        (
-            Run("--mode sync"),
-            Run("--mode async"),
-            Run("--mode ring"),
-            Run("--mode sync --no-sequence-parallel"),
-            Run("--mode async --no-sequence-parallel"),
-            Run("--mode sync --decode", "forward only, few tokens", same_work=False),
-            Run("--mode async --decode", "forward only, few tokens", same_work=False),
-        ),
-    ),
-    Series(
-        "pipeline",
-        (
-            Run("--mode blocking"),
-            Run("--mode hand-written"),
-            Run("--mode gpipe"),
-            Run("--mode 1f1b"),
-            Run("--mode interleaved"),
-            Run("--mode zero-bubble"),
-        ),
-    ),
-    Series(
-        "expert_parallel",
-        (
-            Run("--mode sync"),
-            Run("--mode overlapped"),
-            Run("--mode sync --skew 1", "ranks get unlike numbers of tokens", same_work=False),
-            Run("--mode overlapped --skew 1", "ranks get unlike numbers of tokens", same_work=False),
-        ),
-    ),
-    Series(
-        "gemm_overlap",
-        (
-            Run("--method torch"),
-            Run("--method ring"),
-        ),
-    ),
-    # One that cannot run ends its job, so each has its own.
-    Series("tensor_parallel", (Run("--mode symmetric-memory", _GPU_EACH),)),
-    Series("gemm_overlap", (Run("--method symmetric-memory", _GPU_EACH),)),
-    Series("gemm_overlap", (Run("--method transformer-engine", _GPU_EACH),), _USER_BUFFERS),
-    Series("gemm_overlap", (Run("--method flux"),)),
-    Series("te_layernorm_mlp", (Run("--no-overlap"), Run("--overlap", _GPU_EACH)), _USER_BUFFERS),
-    Series("allreduce_matmul", (Run("--mode sequential"), Run("--mode async"), Run("--mode host-staged"))),
-    Series(
-        "double_buffer",
-        (Run("--mode sequential"), Run("--mode slow-loader"), Run("--mode double-buffered")),
-    ),
-    Series(
-        "small_messages",
-        (
-            Run("--wait at-once"),
-            Run("--wait late"),
-            Run("--wait together"),
-            Run("--wait polling"),
-            Run("--send coalesced"),
-            Run("--send flat"),
-        ),
-    ),
+RUNS = (
+    # In these the optimizer ends a step. All others say themselves where it ends, so they come behind.
+    Run("ddp", "--mode after-backward"),
+    Run("ddp", "--mode bucketed"),
+    Run("ddp", "--mode bucketed-hooks"),
+    Run("ddp", "--mode per-parameter"),
+    Run("ddp", "--mode bucketed --accumulation 4", "four batches a step", same_work=False),
+    Run("fsdp", "--limit-gathers 1"),
+    Run("fsdp", "--limit-gathers 2"),
+    Run("fsdp", ""),
+    Run("fsdp", "--prefetch-forward 1 --prefetch-backward 1"),
+    Run("fsdp", "--prefetch-forward 2 --prefetch-backward 2"),
+    Run("fsdp", "--no-reshard-after-forward"),
+    Run("zero", "--mode sequential"),
+    Run("zero", "--mode overlapped"),
+    Run("zero", "--mode overlapped --stage 1"),
+    Run("tensor_parallel", "--mode sync"),
+    Run("tensor_parallel", "--mode async"),
+    Run("tensor_parallel", "--mode ring"),
+    Run("tensor_parallel", "--mode symmetric-memory"),
+    Run("tensor_parallel", "--mode sync --no-sequence-parallel"),
+    Run("tensor_parallel", "--mode async --no-sequence-parallel"),
+    Run("tensor_parallel", "--mode sync --decode", "forward only, few tokens", same_work=False),
+    Run("tensor_parallel", "--mode async --decode", "forward only, few tokens", same_work=False),
+    Run("pipeline", "--mode blocking"),
+    Run("pipeline", "--mode hand-written"),
+    Run("pipeline", "--mode gpipe"),
+    Run("pipeline", "--mode 1f1b"),
+    Run("pipeline", "--mode interleaved"),
+    Run("pipeline", "--mode zero-bubble"),
+    Run("expert_parallel", "--mode sync"),
+    Run("expert_parallel", "--mode overlapped"),
+    Run("expert_parallel", "--mode sync --skew 1", _SKEWED, same_work=False),
+    Run("expert_parallel", "--mode overlapped --skew 1", _SKEWED, same_work=False),
+    Run("allreduce_matmul", "--mode sequential"),
+    Run("allreduce_matmul", "--mode async"),
+    Run("allreduce_matmul", "--mode host-staged --size-mb 32", "reduces 32 MiB", same_work=False),
+    Run("double_buffer", "--mode sequential"),
+    Run("double_buffer", "--mode slow-loader"),
+    Run("double_buffer", "--mode double-buffered"),
+    Run("small_messages", "--wait at-once"),
+    Run("small_messages", "--wait late"),
+    Run("small_messages", "--wait together"),
+    Run("small_messages", "--wait polling"),
+    Run("small_messages", "--send coalesced"),
+    Run("small_messages", "--send flat"),
+    Run("gemm_overlap", "--method torch"),
+    Run("gemm_overlap", "--method ring"),
+    Run("gemm_overlap", "--method symmetric-memory"),
+    Run("gemm_overlap", "--method flux"),
+    Run("gemm_overlap", "--method transformer-engine", environment=_USER_BUFFERS),
+    Run("te_layernorm_mlp", "--no-overlap", environment=_USER_BUFFERS),
+    Run("te_layernorm_mlp", "--overlap", environment=_USER_BUFFERS),
 )
 
 
-def record(series: Series, options: argparse.Namespace, limit_s: float) -> list[dict[str, Any]]:
-    """Run a series; its step records. Raises RuntimeError with a reason if it fails or is late."""
-    device = f"--device {options.device} {options.workload_options}"
-    runs = [f"{series.workload} {run.words} {device}" for run in series.runs]
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    job = [
-        *torchrun, f"--nproc-per-node={options.ranks}", "-m", "overlaptop.agent", str(IN_TURN),
-        str(options.steps), *runs * options.rounds,
-    ]  # fmt: skip
-    if options.line_gbit:
-        shape = f"tbf rate {options.line_gbit}gbit burst 512kb latency 100ms"
-        namespace = f'ip link set lo up && tc qdisc add dev lo root {shape} && exec "$@"'
-        job = ["unshare", "--net", "sh", "-c", namespace, "sh", *job]
-    job = ["timeout", "--kill-after=15", f"{limit_s:.0f}", *job]  # torchrun ends its ranks at SIGTERM
-    watch = [sys.executable, "-m", "overlaptop", "--json", "--detail", "--wait"]
-    threads = str(max(1, len(os.sched_getaffinity(0)) // options.ranks - 1))
-    with tempfile.TemporaryDirectory(prefix="ot-", ignore_cleanup_errors=True) as folder:
-        environment = {"OMP_NUM_THREADS": threads, **os.environ, "OVERLAPTOP_DIR": f"{folder}/s"}
-        with (
-            (Path(folder) / "records").open("w+b") as records,
-            subprocess.Popen(watch, stdout=records, stderr=subprocess.DEVNULL, env=environment) as watcher,
-        ):
+@dataclass(frozen=True)
+class Over:
+    """A run that is over."""
+
+    run: Run
+    reason: str
+    """Why it did not run; empty where it did."""
+    at_s: float
+    """When, by the monotonic clock."""
+
+
+class Job:
+    """Several runs in one job of all ranks, and what the agent records of them.
+
+    Args:
+        runs: what it is to run.
+        options: of this benchmark.
+        folder: for its state, empty.
+    """
+
+    def __init__(self, runs: Sequence[Run], options: argparse.Namespace, folder: Path) -> None:
+        self._steps = options.steps
+        device = f"--device {options.device} {options.workload_options}"
+        job = [
+            sys.executable, "-m", "torch.distributed.run", "--standalone",
+            f"--nproc-per-node={options.ranks}", "-m", "overlaptop.agent", str(IN_TURN),
+            str(options.steps), *(f"{run.workload} {device} {run.words}" for run in runs),
+        ]  # fmt: skip
+        if options.line_gbit:
+            shape = f"tbf rate {options.line_gbit}gbit burst 512kb latency 100ms"
+            namespace = f'ip link set lo up && tc qdisc add dev lo root {shape} && exec "$@"'
+            job = ["unshare", "--net", "sh", "-c", namespace, "sh", *job]
+        threads = str(max(1, len(os.sched_getaffinity(0)) // options.ranks - 1))
+        environment = {"OMP_NUM_THREADS": threads, **os.environ, "OVERLAPTOP_DIR": str(folder / "s")}
+        self._records, self._stderr = folder / "records", folder / "stderr"
+        with self._records.open("wb") as records, self._stderr.open("wb") as stderr:
+            self._watcher = subprocess.Popen(
+                [sys.executable, "-m", "overlaptop", "--json", "--detail", "--wait"],
+                stdout=records, stderr=subprocess.DEVNULL, env=environment,
+            )  # fmt: skip
+            self._process = subprocess.Popen(
+                job, stdout=subprocess.PIPE, stderr=stderr, bufsize=0,
+                env=environment | dict(runs[0].environment),
+            )  # fmt: skip
+
+    def next(self, limit_s: float) -> str:
+        """Wait until the next run is over; why it did not run, empty where it did.
+
+        Raises RuntimeError with a reason if the job ends in it, and TimeoutError if it takes too long.
+        """
+        assert self._process.stdout is not None
+        until_s = time.monotonic() + limit_s
+        for line in _lines(self._process.stdout, until_s):
+            if line.startswith("run over"):
+                return line.removeprefix("run over").strip()
+        if time.monotonic() >= until_s:
+            raise TimeoutError(f"not done after {limit_s:.0f} s")
+        self._process.wait()
+        raise RuntimeError(_reason(self._stderr.read_text(errors="replace")))
+
+    def records(self) -> dict[int, list[dict[str, Any]]]:
+        """The step records that there are, by the number of the run among those that made steps, without
+        its first ones and its last, which is also the next one's start.
+        """
+        found: dict[int, list[dict[str, Any]]] = defaultdict(list)
+        for line in self._records.read_bytes().splitlines(keepends=True):
+            record = json.loads(line) if line.endswith(b"\n") else {"type": "unfinished"}
+            if record["type"] == "step":
+                run, step = divmod(record["step"], self._steps)
+                if FIRST_STEPS <= step < self._steps - 1:
+                    found[run].append(record)
+        return found
+
+    def end(self, *, at_once: bool) -> None:
+        """Wait until the job has ended by itself, or end it; then all its records are there."""
+        if at_once:
+            self._process.terminate()  # torchrun ends its ranks
+        for process in (self._process, self._watcher):
             try:
-                done = subprocess.run(
-                    job, env=environment | dict(series.environment), capture_output=True, text=True,
-                    check=False,
-                )  # fmt: skip
-                if done.returncode == 0:
-                    watcher.wait(30)
-            finally:
-                watcher.kill()
-            if done.returncode == TIMED_OUT:
-                raise RuntimeError(f"not done after {limit_s:.0f} s")
-            if done.returncode:
-                raise RuntimeError(_reason(done.stderr))
-            records.seek(0)
-            lines = [json.loads(line) for line in records]
-    return [line for line in lines if line["type"] == "step"]
+                process.wait(END_LIMIT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+
+def _lines(pipe: IO[bytes], until_s: float) -> Iterator[str]:
+    """The lines of an unbuffered pipe until it ends, or until the time is over."""
+    begun = b""
+    with selectors.DefaultSelector() as selector:
+        selector.register(pipe, selectors.EVENT_READ)
+        while selector.select(max(0.0, until_s - time.monotonic())) and (byte := pipe.read(1)):
+            if byte == b"\n":
+                yield begun.decode(errors="replace")
+            begun = b"" if byte == b"\n" else begun + byte
 
 
 def _reason(stderr: str) -> str:
     lines = [line.strip() for line in stderr.splitlines()]
     errors = [line for line in lines if "Error: " in line or "error: " in line]
-    said = (errors or lines or ["it said nothing"])[0]
-    return said.rpartition(".py: error: ")[2][-200:]
+    return (errors or lines or ["it said nothing"])[0][-200:]
 
 
-def rows(series: Series, records: Sequence[dict[str, Any]], steps: int) -> list[tuple[str, ...]]:
-    """A row for each run."""
-    of_run: dict[int, list[dict[str, Any]]] = defaultdict(list)
-    for each in records:
-        run, step = divmod(each["step"], steps)
-        if FIRST_STEPS <= step < steps - 1:
-            of_run[run % len(series.runs)].append(each)
-    found: list[tuple[str, ...]] = []
-    first_ns: float | None = None
-    for at, run in enumerate(series.runs):
-        measured = of_run[at]
-        step_ns = _median(measured, "step_ns")
-        first_ns = step_ns if at == 0 else first_ns
+def run_job(runs: Sequence[Run], table: Table, options: argparse.Namespace, until_s: float) -> int:
+    """Run what one job can of these, print a row for each, and return how many these are."""
+    alike = list(takewhile(lambda run: run.environment == runs[0].environment, runs))
+    over: list[Over] = []
+    printed = 0
+
+    def print_rows(settled_s: float) -> None:
+        nonlocal printed
+        records = job.records()
+        number = sum(not each.reason for each in over[:printed])
+        for each in over[printed:]:
+            if each.at_s > settled_s:
+                break
+            table.add(each.run, records[number], each.reason)
+            number += not each.reason
+            printed += 1
+
+    with tempfile.TemporaryDirectory(prefix="ot-", ignore_cleanup_errors=True) as folder:
+        job = Job(alike, options, Path(folder))
+        goes_on = True
+        try:
+            for run in alike:
+                limit_s = options.run_limit_s + (0.0 if over else START_LIMIT_S)
+                try:
+                    reason = job.next(min(limit_s, until_s - time.monotonic()))
+                except (RuntimeError, TimeoutError) as fault:
+                    reason, goes_on = str(fault), False
+                now_s = time.monotonic()
+                over.append(Over(run, reason, now_s))
+                if not goes_on:
+                    break
+                print_rows(now_s - SETTLED_S)
+        finally:
+            job.end(at_once=not goes_on or len(over) < len(alike))
+            print_rows(time.monotonic())
+    return len(over)
+
+
+class Table:
+    """Prints rows, and compares each with its workload's first."""
+
+    def __init__(self) -> None:
+        self._first_ns: dict[str, float | None] = {}
+        self._print(*HEADINGS)
+        self._print(*("---" for _ in HEADINGS))
+
+    @staticmethod
+    def _print(*cells: str) -> None:
+        print(f"| {' | '.join(cells)} |", flush=True)
+
+    def add(self, run: Run, records: Sequence[dict[str, Any]], reason: str) -> None:
+        """A run's row; `reason`: why it did not run, empty where it did."""
+        step_ns = None if reason else _median(records, "step_ns")
+        is_first = run.workload not in self._first_ns
+        first_ns = self._first_ns.setdefault(run.workload, step_ns)
+        words = run.words or "(as FSDP2 does)"
+        if reason:
+            blank = ("–",) * (len(HEADINGS) - 3)
+            self._print(run.workload, words, *blank, f"not run: {reason.replace('|', '/')}")
+            return
         against = "–"
-        if at and run.same_work and step_ns and first_ns:
+        if not is_first and run.same_work and step_ns and first_ns:
             against = f"{step_ns / first_ns:.2f}×"
-        lanes = [each for each in measured if each["comm_ns"]]
+        lanes = [each for each in records if each["comm_ns"]]
         comm_ns, hidden_ns = (sum(each[field] for each in lanes) for field in ("comm_ns", "hidden_ns"))
         bound = "≤" if any(not each["compute_exact"] for each in lanes) else ""
-        found.append((
-            series.workload, run.words or "(as FSDP2 does)", _ms(step_ns), against,
-            f"{bound}{hidden_ns / comm_ns:.0%}" if comm_ns else "–", _ms(_median(measured, "exposed_ns")),
-            _ms(_median(measured, "wait_ns")), _ms(_median(measured, "transfer_ns")), run.remarks,
-        ))  # fmt: skip
-    return found
+        self._print(
+            run.workload, words, _ms(step_ns), against,
+            f"{bound}{hidden_ns / comm_ns:.0%}" if comm_ns else "–", _ms(_median(records, "exposed_ns")),
+            _ms(_median(records, "wait_ns")), _ms(_median(records, "transfer_ns")), run.remarks,
+        )  # fmt: skip
 
 
 def _median(records: Sequence[dict[str, Any]], field: str) -> float | None:
@@ -242,36 +312,24 @@ def main() -> None:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--ranks", type=int, default=2, help="on fewer GPUs they share them")
     parser.add_argument("--steps", type=int, default=30, help="of each run")
-    parser.add_argument(
-        "--rounds", type=int, default=1, help="all modes by turns, where the machine drifts"
-    )
     parser.add_argument("--line-gbit", type=float, help="Gbit/s of the line between the ranks, for gloo")
     parser.add_argument("--only", default="", help="workloads, with commas")
-    parser.add_argument("--budget-s", type=float, default=460.0, help="of all workloads together")
+    parser.add_argument("--run-limit-s", type=float, default=60.0, help="of one mode")
+    parser.add_argument("--budget-s", type=float, default=540.0, help="of all of them together")
     parser.add_argument("--workload-options", default="", help="for all runs, in quotation marks")
     options = parser.parse_args()
-    wanted = options.only.split(",") if options.only else [series.workload for series in SERIES]
+    wanted = options.only.split(",") if options.only else [run.workload for run in RUNS]
 
     began_s = time.monotonic()
-    print(f"| {' | '.join(HEADINGS)} |", f"|{' --- |' * len(HEADINGS)}", sep="\n", flush=True)
-    for series in SERIES:
-        if series.workload not in wanted:
-            continue
-        elapsed_s = time.monotonic() - began_s
-        print(
-            f"{elapsed_s:4.0f} s  {series.workload}, {len(series.runs)} modes", file=sys.stderr, flush=True
-        )
-        table: list[tuple[str, ...]]
-        try:
-            limit_s = min(JOB_LIMIT_S, options.budget_s - elapsed_s)
-            if limit_s < 1:
-                raise RuntimeError("no time was left for it")
-            table = rows(series, record(series, options, limit_s), options.steps)
-        except RuntimeError as fault:
-            blank = ("–",) * (len(HEADINGS) - 3)
-            table = [(series.workload, run.words, *blank, f"not run: {fault}") for run in series.runs]
-        for row in table:
-            print(f"| {' | '.join(row)} |", flush=True)
+    until_s = began_s + options.budget_s
+    left = [run for run in RUNS if run.workload in wanted]
+    table = Table()
+    while left and time.monotonic() < until_s:
+        first, elapsed_s = left[0], time.monotonic() - began_s
+        print(f"{elapsed_s:4.0f} s  {first.workload} {first.words} ...", file=sys.stderr, flush=True)
+        del left[: run_job(left, table, options, until_s)]
+    for run in left:
+        table.add(run, (), "no time was left for it")
     print(f"{time.monotonic() - began_s:4.0f} s  done", file=sys.stderr)
 
 

@@ -35,6 +35,7 @@ from overlaptop.workloads.collective_matmul import (
     Way,
     why_no_symmetric_memory,
 )
+from overlaptop.workloads.options import OptionsError
 
 WARM_UP = 2
 """Steps of a turn that do not count."""
@@ -227,9 +228,8 @@ def fault_of(options: argparse.Namespace, place: job.Place) -> str:
 
 def run(options: argparse.Namespace, place: job.Place) -> None:
     """Work until the steps or the time are over."""
-    parser = catalog.GEMM_OVERLAP.parser()
     if fault := fault_of(options, place):
-        parser.error(fault)
+        raise OptionsError(fault)
     group = dist.group.WORLD
     assert group is not None
     work = operands(options, place)
@@ -237,7 +237,7 @@ def run(options: argparse.Namespace, place: job.Place) -> None:
     can_run = {name: method for name, method in found.items() if not isinstance(method, str)}
     faults = {name: fault for name, fault in found.items() if isinstance(fault, str)}
     if not can_run:
-        parser.error(f"--method {options.method}: {faults[options.method]}")
+        raise OptionsError(f"--method {options.method}: {faults[options.method]}")
     times: dict[str, Times] = {}
     turn = WARM_UP + options.iters
     report = job.Report(place, "figure", options.results)
@@ -262,11 +262,10 @@ def run(options: argparse.Namespace, place: job.Place) -> None:
 
 def main() -> None:
     """Run the job."""
-    options, place = job.parse(catalog.GEMM_OVERLAP)
-    if options.method in ("all", "transformer-engine") and not user_buffers.why_not(place, overlaps=True):
+    asked_for = catalog.GEMM_OVERLAP.parser().parse_args().method
+    if asked_for in (None, "all", "transformer-engine") and user_buffers.is_installed():
         user_buffers.prepare_environment()
-    with job.process_group(place):
-        run(options, place)
+    job.main(catalog.GEMM_OVERLAP, run)
 
 
 if __name__ == "__main__":

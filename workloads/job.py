@@ -21,7 +21,7 @@ import torch.distributed.nn
 
 from overlaptop.workloads import shared_gpu
 from overlaptop.workloads.catalog import Workload
-from overlaptop.workloads.options import Defaults, complete
+from overlaptop.workloads.options import Defaults, OptionsError, complete
 
 MIB = 1 << 20
 
@@ -123,11 +123,15 @@ def main(workload: Workload, run: Callable[[argparse.Namespace, Place], None]) -
 
     Args:
         workload: which options there are.
-        run: does the work, inside the process group, until its steps or its time are over.
+        run: does the work, inside the process group, until its steps or its time are over. Raises
+            OptionsError, on all ranks alike, where it cannot do what the options ask for.
     """
     options, place = parse(workload)
     with process_group(place):
-        run(options, place)
+        try:
+            run(options, place)
+        except OptionsError as fault:
+            workload.parser().error(str(fault))
 
 
 def apply(function: type[torch.autograd.Function], *arguments: object) -> torch.Tensor:

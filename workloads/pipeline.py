@@ -29,6 +29,7 @@ from torch.nn import functional
 
 from overlaptop.agent import step as mark_step
 from overlaptop.workloads import catalog, job
+from overlaptop.workloads.options import OptionsError
 
 LEARNING_RATE = 0.05
 STAGES_A_RANK = {"interleaved": 2, "zero-bubble": 2}
@@ -268,7 +269,7 @@ def fault_of(options: argparse.Namespace, place: job.Place) -> str:
 def run(options: argparse.Namespace, place: job.Place) -> None:
     """Train until the steps or the time are over."""
     if fault := fault_of(options, place):
-        catalog.PIPELINE.parser().error(fault)
+        raise OptionsError(fault)
     stages = build(options, place)
     own = list(range(place.rank, len(stages), place.world_size))
     mine = [stages[at] for at in own]

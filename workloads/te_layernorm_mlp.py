@@ -17,11 +17,13 @@ import argparse
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from overlaptop.agent import step as mark_step
 from overlaptop.workloads import catalog, job, user_buffers
+from overlaptop.workloads.options import OptionsError
 from overlaptop.workloads.tensor_parallel import groups
 
 LEARNING_RATE = 1e-4
@@ -30,20 +32,21 @@ LEARNING_RATE = 1e-4
 def run(options: argparse.Namespace, place: job.Place) -> None:
     """Train until the steps or the time are over."""
     if fault := fault_of(options, place):
-        catalog.TE_LAYERNORM_MLP.parser().error(fault)
+        raise OptionsError(fault)
     te: Any = user_buffers.torch_layers()
     group, alike = groups(place, options.replicas)
     torch.manual_seed(options.seed + place.rank)
     dtype = job.DTYPES[options.dtype]
     tokens = torch.randn(
-        (options.tokens // group.size(), 1, options.width), dtype=dtype, device=place.device
-    )
+        (options.tokens // group.size(), 1, options.width), dtype=dtype, device=place.device,
+        requires_grad=True,  # else the first layer would overlap in another way
+    )  # fmt: skip
     if options.overlap:
         user_buffers.allocate(te, tokens, options.tokens, group, fp8=options.fp8)
     layers = [
         te.LayerNormMLP(
-            options.width, 4 * options.width, seq_length=options.tokens, set_parallel_mode=True,
-            sequence_parallel=True, tp_group=group, tp_size=group.size(),
+            options.width, 4 * options.width, bias=False, set_parallel_mode=True, sequence_parallel=True,
+            tp_group=group, tp_size=group.size(),
             params_dtype=dtype, device="cuda",
             ub_overlap_ag=options.overlap, ub_overlap_rs=options.overlap,
             ub_bulk_dgrad=options.overlap, ub_bulk_wgrad=options.overlap,
@@ -53,14 +56,18 @@ def run(options: argparse.Namespace, place: job.Place) -> None:
     model: nn.Module = nn.Sequential(*layers)
     if alike is not None:
         model = DistributedDataParallel(model, process_group=alike)
+    norms = [each for each in model.parameters() if getattr(each, "sequence_parallel", False)]
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, fused=True)
     report = job.Report(place, "loss", options.results)
     for _ in job.step_numbers(options, place):
         with te.autocast(enabled=options.fp8, amax_reduction_group=group):
             loss = model(tokens).float().square().mean()
         loss.backward()
+        for norm in norms:  # each rank has its own tokens' part of their gradients
+            dist.all_reduce(norm.grad, group=group)
         optimizer.step()
         optimizer.zero_grad()
+        tokens.grad = None
         report.add(loss)
         mark_step()
     report.close()

@@ -9,8 +9,8 @@ are gathered before the first product, and summed and scattered behind the secon
 the other way round.
 
 ``--mode sync`` waits for each collective at once. ``async`` works on two halves of the tokens by turns, so
-that one half's collectives run beside the other half's products, and in backward it multiplies the weight's
-gradient meanwhile. ``ring`` and ``symmetric-memory`` overlap within each product (collective_matmul.py).
+that one half's collectives run beside the other half's products, in backward also beside the weights'
+gradients. ``ring`` and ``symmetric-memory`` overlap within each product (collective_matmul.py).
 
 ``--decode`` runs forward only, with a token of each request a step, as a server of language models does:
 collectives are small, and there is little to hide them behind. With ``--replicas`` the ranks form that many
@@ -38,6 +38,7 @@ from overlaptop.workloads.collective_matmul import (
     Way,
     why_no_symmetric_memory,
 )
+from overlaptop.workloads.options import OptionsError
 
 LEARNING_RATE = 0.02
 TOKENS_A_REQUEST = 32
@@ -78,45 +79,64 @@ class Up(torch.autograd.Function):
 
 
 class Down(torch.autograd.Function):
-    """All tokens times this rank's rows, summed over the ranks. What to wait for is left in `half`."""
+    """All tokens times this rank's rows, summed over the ranks. What to wait for is left in `half`.
+
+    Backward takes what `Add` has started to gather.
+    """
 
     @staticmethod
     def forward(ctx: Any, full: Tensor, weight: Tensor, way: Way, half: Half) -> Tensor:  # noqa: D102
         own, half.summing = way.multiply_scatter(full, weight)
         ctx.save_for_backward(full, weight)
-        ctx.way = way
+        ctx.way, ctx.gathering = way, half.gathering_gradient
         return own
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # noqa: D102
+    def backward(ctx: Any, _gradient: Tensor) -> tuple[Tensor | None, ...]:  # noqa: D102
         full, weight = ctx.saved_tensors
-        started = ctx.way.start_gather(gradient.contiguous())
-        gathered, of_full = ctx.way.gather_multiply(started, weight.t())
+        gathered, of_full = ctx.way.gather_multiply(ctx.gathering.pop(), weight.t())
         return of_full, full.t() @ gathered, None, None
+
+
+class Add(torch.autograd.Function):
+    """Tokens and what a layer has made of them. Backward starts to gather the gradient, long before `Down`
+    needs it: of two halves, the other one's products come between.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, tokens: Tensor, made: Tensor, half: Half) -> Tensor:  # noqa: D102
+        ctx.way, ctx.gathering = half.way, half.gathering_gradient
+        return tokens + made
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # noqa: D102
+        ctx.gathering.append(ctx.way.start_gather(gradient.contiguous()))
+        return gradient, gradient, None
 
 
 class Half:
     """Some of the tokens on their way through the layers."""
 
     def __init__(self, tokens: Tensor, way: Way) -> None:
-        self.tokens = tokens
+        self.tokens, self.way = tokens, way
         self.summing: dist.Work | None = None
-        self._way = way
+        self.gathering_gradient: list[tuple[Tensor, dist.Work | None]] = []
+        """One at a time, in backward."""
         self._sum: Tensor | None = None
 
     def begin(self) -> None:
         """Start to gather the tokens for the next layer."""
         self.collect()
         self._input = functional.layer_norm(self.tokens, self.tokens.shape[-1:])
-        self._gathering = self._way.start_gather(self._input.detach())
+        self._gathering = self.way.start_gather(self._input.detach())
 
     def up(self, layer: Layer) -> None:
         """The first product."""
-        self._hidden = functional.gelu(job.apply(Up, self._input, layer.up, self._way, self._gathering))
+        self._hidden = functional.gelu(job.apply(Up, self._input, layer.up, self.way, self._gathering))
 
     def down(self, layer: Layer) -> None:
         """The second one."""
-        self._sum = job.apply(Down, self._hidden, layer.down, self._way, self)
+        self._sum = job.apply(Down, self._hidden, layer.down, self.way, self)
 
     def collect(self) -> None:
         """Add what the layer made of the tokens."""
@@ -124,7 +144,7 @@ class Half:
             with torch.no_grad():  # gloo writes the result in it: autograd would take that for a new value
                 self.summing.wait()
         if self._sum is not None:
-            self.tokens = self.tokens + self._sum
+            self.tokens = job.apply(Add, self.tokens, self._sum, self)
 
 
 def forward(layers: Sequence[Layer], tokens: Tensor, way: Way, halves: int) -> Tensor:
@@ -236,7 +256,7 @@ def fault_of(options: argparse.Namespace, place: job.Place) -> str:
 def run(options: argparse.Namespace, place: job.Place) -> None:
     """Work until the steps or the time are over."""
     if fault := fault_of(options, place):
-        catalog.TENSOR_PARALLEL.parser().error(fault)
+        raise OptionsError(fault)
     group, alike = groups(place, options.replicas)
     way, halves = way_of(options, group), 2 if options.mode == "async" else 1
     random = torch.Generator(place.device).manual_seed(options.seed)

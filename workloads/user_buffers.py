@@ -32,9 +32,14 @@ def prepare_environment() -> None:
     os.environ.update(ENVIRONMENT)
 
 
+def is_installed() -> bool:
+    """Whether TransformerEngine is."""
+    return importlib.util.find_spec("transformer_engine") is not None
+
+
 def why_not(place: job.Place, *, overlaps: bool) -> str:
     """Why TransformerEngine, or its overlap, cannot be used here; empty where it can."""
-    if importlib.util.find_spec("transformer_engine") is None:
+    if not is_installed():
         return "TransformerEngine is not installed here (pip install transformer-engine[pytorch])"
     if place.device.type == "cpu":
         return f"needs {place.world_size} GPUs"

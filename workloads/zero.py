@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from overlaptop.agent import step as mark_step
 from overlaptop.workloads import catalog, gpt, job
 from overlaptop.workloads.ddp import in_buckets
+from overlaptop.workloads.options import OptionsError
 
 
 class Bucket:
@@ -193,14 +194,14 @@ def train(options: argparse.Namespace, place: job.Place) -> None:
 
 
 def train_with_deepspeed(options: argparse.Namespace, place: job.Place) -> None:
-    """Train the same model with DeepSpeed's ZeRO; ends the process where that cannot be."""
+    """Train the same model with DeepSpeed's ZeRO. Raises OptionsError where that cannot be."""
     fault = ""
     if importlib.util.find_spec("deepspeed") is None:
         fault = "DeepSpeed is not installed here (pip install deepspeed)"
     elif place.device.type == "cpu":
         fault = "needs GPUs: on gloo DeepSpeed hangs"
     if fault:
-        catalog.ZERO.parser().error(f"--engine deepspeed: {fault}")
+        raise OptionsError(f"--engine deepspeed: {fault}")
     import deepspeed  # type: ignore[import-not-found]
 
     bucket_elements = int(options.bucket_cap_mb * job.MIB) // job.DTYPES[options.dtype].itemsize

@@ -4,7 +4,9 @@
 
 A RUN is a workload and its options in quotation marks: "ddp --mode after-backward". Each has as many steps.
 As the agent counts steps, number n lies in run n // STEPS; the last of a run holds the start of the next.
-Runs that mark their steps themselves come last: from the first such mark on, optimizers mark none.
+Runs that mark their steps themselves come last: from the first such mark on, optimizers mark none. Rank 0
+prints "run over" behind each, and why it did not run where its workload refuses that on this machine: such
+a run makes no step.
 """
 
 from __future__ import annotations
@@ -14,8 +16,11 @@ import importlib
 import shlex
 import sys
 
+import torch
+
 from overlaptop.agent.knobs.script_knobs import DECLARED
 from overlaptop.workloads import catalog, job
+from overlaptop.workloads.options import OptionsError
 
 
 def main() -> None:
@@ -30,8 +35,16 @@ def main() -> None:
     with job.process_group(planned[0][2]):
         for name, parsed, place in planned:
             gc.collect()  # of the run before
+            if place.device.type == "cuda":
+                torch.cuda.empty_cache()
             DECLARED._declared.clear()  # a run may declare a knob with another default
-            importlib.import_module(f"overlaptop.workloads.{name}").run(parsed, place)
+            refusal = ""
+            try:
+                importlib.import_module(f"overlaptop.workloads.{name}").run(parsed, place)
+            except OptionsError as fault:
+                refusal = str(fault)
+            if place.rank == 0:
+                print("run over", refusal, flush=True)
 
 
 if __name__ == "__main__":
