@@ -34,7 +34,7 @@ ROOT = Path(__file__).resolve().parent.parent
 IN_TURN = ROOT / "benchmarks" / "jobs" / "in_turn.py"
 FIRST_STEPS = 4
 """Of a run, that are left out: memory is allocated, buckets are made anew."""
-START_LIMIT_S = 90.0
+START_LIMIT_S = 60.0
 """For torchrun, the imports and the process group, on top of the first run's own time."""
 END_LIMIT_S = 45.0
 """For torchrun to end its ranks: it waits 30 s for those that hang."""

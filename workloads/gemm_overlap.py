@@ -258,6 +258,8 @@ def run(options: argparse.Namespace, place: job.Place) -> None:
         if place.rank == 0 and at == turn - 1 and name == list(can_run)[-1]:
             print(table({**times, **faults}, work.tflop), flush=True)
     report.close()
+    if "transformer-engine" in can_run:
+        user_buffers.free(user_buffers.torch_layers())
 
 
 def main() -> None:

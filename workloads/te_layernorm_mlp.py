@@ -72,7 +72,7 @@ def run(options: argparse.Namespace, place: job.Place) -> None:
         mark_step()
     report.close()
     if options.overlap:
-        te.module.base.destroy_ub()
+        user_buffers.free(te)
 
 
 def fault_of(options: argparse.Namespace, place: job.Place) -> str:

@@ -54,7 +54,7 @@ def torch_layers() -> ModuleType:
 
 
 def allocate(te: Any, tokens: Tensor, rows: int, group: Group, *, fp8: bool = False) -> None:
-    """Make the buffers for a group that has so many rows of such tokens, (..., width)."""
+    """Make the buffers for a group that has so many rows of such tokens, (..., width), until `free`."""
     os.environ["UB_SKIPMC"] = ENVIRONMENT["UB_SKIPMC"]  # it is read here
     modes = te.module.base.UserBufferQuantizationMode
     te.module.base.initialize_ub(
@@ -64,3 +64,8 @@ def allocate(te: Any, tokens: Tensor, rows: int, group: Group, *, fp8: bool = Fa
         dtype=tokens.dtype,
         bootstrap_backend="nccl",
     )
+
+
+def free(te: Any) -> None:
+    """Free the buffers: there can be one set at a time, and they have to go before the process group."""
+    te.module.base.destroy_ub()

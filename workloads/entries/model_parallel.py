@@ -15,9 +15,9 @@ TENSOR_PARALLEL = bundled(
     "hides when a reduce-scatter ends, sums are all-reduces.",
     "sync: every collective is exposed. async: most lie below products. ring: many short sends and "
     "receives; the end of gloo's is not seen, so on a CPU such steps have no lanes. symmetric-memory: no "
-    "NCCL kernel, but peer-to-peer copies below the products. --decode: collectives so small that their "
-    "fixed cost is the step, and async gains little. --replicas: longer collectives of another group below "
-    "backward.",
+    "NCCL kernel, but peer-to-peer copies below the products. --decode: the GPU waits for launches, and "
+    "async has twice as many: its step is the longer one. --replicas: longer collectives of another "
+    "group below backward.",
     Option(
         "--mode", "how products and collectives overlap",
         choices=("sync", "async", "ring", "symmetric-memory"), default="async",
@@ -25,10 +25,11 @@ TENSOR_PARALLEL = bundled(
     Option("--sequence-parallel", "split tokens over the ranks between the products", default=True),
     Option("--decode", "forward only, a token of each request a step", default=False),
     Option("--replicas", "groups of ranks with all the weights each", positive_int, "N", default=1),
-    # 1.1 billion parameters. On two H200s 13 Tflop and 2 GB a step; on two laptop cores 0.1 s.
+    # 1.1 billion parameters. On two H200s 26 Tflop and 4 GB a step: with fewer tokens the CPU is hardly
+    # ahead of the GPU in forward. On two laptop cores 0.1 s.
     Option("--layers", "two products each", positive_int, "N", on_gpu=8, on_shared=4, on_cpu=4),
     Option("--width", "of a token", positive_int, "N", on_gpu=4096, on_shared=1024, on_cpu=256),
-    Option("--tokens", "a step, of a replica", positive_int, "N", on_gpu=8192, on_shared=2048, on_cpu=512),
+    Option("--tokens", "a step, of a replica", positive_int, "N", on_gpu=16384, on_shared=2048, on_cpu=512),
     Option("--requests", "with --decode: tokens a step", positive_int, "N", default=32),
     *common("--losses"),
 )  # fmt: skip
@@ -47,10 +48,11 @@ PIPELINE = bundled(
         choices=("gpipe", "1f1b", "interleaved", "zero-bubble", "hand-written", "blocking"), default="1f1b",
     ),
     Option("--microbatches", "parts of a batch", positive_int, "N", default=8),
-    # 1.1 billion parameters on a GPU; on two laptop cores a step of 0.2 s.
-    Option("--layers", "of the whole model", positive_int, "N", on_gpu=64, on_shared=16, on_cpu=16),
-    Option("--width", "of each", positive_int, "N", on_gpu=4096, on_shared=1024, on_cpu=256),
-    Option("--batch", "rows a step", positive_int, "N", on_gpu=16384, on_shared=8192, on_cpu=1024),
+    # 1.1 billion parameters on a GPU, in few large layers: zero-bubble takes twice the CPU's time for a
+    # backward pass. On two laptop cores a step of 0.2 s.
+    Option("--layers", "of the whole model", positive_int, "N", on_gpu=16, on_cpu=16),
+    Option("--width", "of each", positive_int, "N", on_gpu=8192, on_shared=1024, on_cpu=256),
+    Option("--batch", "rows a step", positive_int, "N", on_gpu=32768, on_shared=8192, on_cpu=1024),
     *common("--losses"),
 )  # fmt: skip
 EXPERT_PARALLEL = bundled(
