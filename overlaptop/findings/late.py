@@ -155,6 +155,15 @@ def _busy_ns(info: RankInfo | None, step: StepTotals) -> int | None:
     return own_ns + (step.delayed_ns or 0)
 
 
+def _unexplained_ns(info: RankInfo | None, step: StepTotals) -> int | None:
+    """Of `standing_ns`, what neither data, a CPU nor garbage explain: these may not be steady yet."""
+    stands_ns = standing_ns(info, step)
+    if stands_ns is None or step.full_collections:
+        return stands_ns and 0
+    on_host = info is not None and info.source == "host"  # there what it waits for a CPU is off already
+    return max(0, stands_ns - (step.loading_ns or 0) - (0 if on_host else step.delayed_ns or 0))
+
+
 def misplacement(evidence: Evidence, rank: int, others: Collection[int]) -> str:
     """How the CPUs of the rank are worse than the others', in words; empty: they are not, or not known."""
     numa = evidence.ranks[rank].numa
@@ -187,6 +196,7 @@ def _late_rank(evidence: Evidence, rank: int, chain: tuple[int, ...], involved: 
             ("computes", computing_ns),
             ("busy", _busy_ns),
             ("stands", standing_ns),
+            ("unexplained", _unexplained_ns),
             ("loads", lambda _info, step: step.loading_ns),
             ("delays", lambda _info, step: step.delayed_ns),
             ("collections", lambda _info, step: step.full_collections),
@@ -225,29 +235,36 @@ def _cause(
         return Cause.LOADING
     if max(busy_ns, stands_ns) < enough_ns:
         return None
-    if stands_ns > busy_ns or (info is not None and info.source == "host"):
+    on_host = info is not None and info.source == "host"
+    if stands_ns > busy_ns or on_host:
         collects = longer["collections"]
         if collects and sum(each > 0 for each in collects) >= LATE_SHARE * len(collects):
             return Cause.COLLECTING
         if misplacement(evidence, rank, others):
             return Cause.PLACEMENT
-    if stands_ns > busy_ns:
-        return Cause.DELAYED if delays_ns >= enough_ns else Cause.STANDING
-    if median(longer["computes"]) < enough_ns:  # else it waits longer since it computes longer
-        return Cause.DELAYED
+    # Who computes longer waits longer for a CPU, too.
+    if stands_ns > busy_ns or median(longer["computes"]) < enough_ns:
+        if delays_ns >= enough_ns:
+            return Cause.DELAYED
+        # What it sleeps is but what is left of a step: noise of all the rest adds up in it.
+        least_ns = enough_ns / 2 if on_host else 0.0
+        return Cause.STANDING if _steadily(longer["unexplained"], least_ns) >= enough_ns else None
     if (share := clock_share(evidence, rank, others)) is not None and share < LOW_CLOCK:
         return Cause.LOW_CLOCK
-    if len(longer["computes"]) > 1:
-        fifths = quantiles(longer["computes"], n=5)
-        if fifths[3] - fifths[0] > VARIES * median(longer["computes"]):
-            return Cause.UNEVEN
-    return Cause.COMPUTING
+    # Where only the older half varies, it has begun to compute longer since.
+    lately = longer["computes"][len(longer["computes"]) // 2 :]
+    return Cause.UNEVEN if _varies(longer["computes"]) and _varies(lately) else Cause.COMPUTING
 
 
-def _steadily(longer_ns: list[float]) -> float:
-    """By how much longer in the median; 0 where it is not steadily so, or not known."""
-    steady = longer_ns and sum(ns > 0 for ns in longer_ns) >= STEADY * len(longer_ns)
+def _steadily(longer_ns: list[float], least_ns: float = 0.0) -> float:
+    """By how much longer in the median; 0 where it is not steadily longer than the least, or not known."""
+    steady = longer_ns and sum(ns > least_ns for ns in longer_ns) >= STEADY * len(longer_ns)
     return median(longer_ns) if steady else 0.0
+
+
+def _varies(longer_ns: list[float]) -> bool:
+    fifths = quantiles(longer_ns, n=5) if len(longer_ns) > 1 else [0.0]
+    return fifths[-1] - fifths[0] > VARIES * median(longer_ns)
 
 
 def _longer(

@@ -147,6 +147,60 @@ def test_who_computes_longer_on_a_busy_cpu_also_waits_longer_for_it_and_computes
     assert found.rule == "slow_compute"
 
 
+SINCE = 8
+"""Of the 20 steps that count, the last 14 are then of a fault: what comes with it is not steady yet."""
+
+
+def since(value, others=0, first=SINCE):
+    return lambda rank, number: value if rank == LATE and number >= first else others
+
+
+@pytest.mark.parametrize("without_gpu", [False, True])
+@pytest.mark.parametrize(
+    ("first", "rule", "told"),
+    [
+        (2, "data_loading", {"loading_ns": 20 * MS}),
+        (SINCE, None, {"loading_ns": 20 * MS}),
+        (2, "busy_cpu", {"delayed_ns": 20 * MS}),
+        (SINCE, None, {"delayed_ns": 20 * MS}),
+        (11, None, {"full_collections": 1}),
+        (2, "late_launch", {}),
+    ],
+)
+def test_what_is_not_steady_yet_is_no_standing_for_another_reason(first, rule, told, without_gpu):
+    hosts = HOST if without_gpu else ()
+    evidence = job(
+        late(("idle", 20), amount=lambda number: 1 if number >= first else 0.01), *hosts, steps=22,
+        cpu_ns=of_late(60 * MS, 60 * MS), **{name: since(much, 0, first) for name, much in told.items()},
+    )  # fmt: skip
+    assert rules(evidence) == ({(rule, (LATE,))} if rule else set())
+
+
+@pytest.mark.parametrize(("least", "found"), [(0.7, {("late_launch", (LATE,))}), (0.05, set())])
+def test_what_a_training_thread_sleeps_has_to_be_there_in_nearly_each_step(least, found):
+    does = late(("idle", 20), amount=lambda number: 1.5 if number % 3 else least)
+    assert rules(job(does, *HOST, cpu_ns=of_late(60 * MS, 60 * MS))) == found
+
+
+def test_a_rank_that_computes_longer_since_lately_does_so_by_about_the_same_in_each_step():
+    def amount(number):
+        return 0.01 if number < SINCE else 0.7 + 0.6 * (number % 2)
+
+    assert rules(job(late(("compute", 20), amount=amount), steps=22)) == {("slow_compute", (LATE,))}
+
+
+@pytest.mark.parametrize(("more", "found"), [("compute", {("uneven_batches", ())}), ("idle", set())])
+def test_of_two_ranks_one_may_be_late_in_most_steps_by_chance(more, found):
+    """Two of three: clearly late, but not steadily by anything that it does."""
+
+    def does(rank, number):
+        return [("compute", 60), (more, 5 + 30 * (rank == (number % 3 > 0)))]
+
+    evidence = job(does, ranks=2, steps=22)
+    assert rules(evidence) == found
+    assert evidence.window.clearly_late.rank == 1
+
+
 def test_ranks_that_end_leave_what_was_found_as_it_is():
     ended = [RankEnd(rank, T0 + 3600 * S, clean=True) for rank in range(RANKS - 1)]
     (found,) = find(job(late(("compute", 20)), *ended))

@@ -3,18 +3,20 @@
 Raised where one rank is late clearly and what it computes longer varies from step to step (`late`), or
 where the late rank changes, and in LATE_SHARE of the steps it is the one that computes longer by EXPLAINS
 of what the others wait on average. One slow GPU would be slow in each step, and jitter of the CPU leaves
-compute as it is.
+compute as it is. Of two ranks one is often late in most steps by chance: nothing that it does is steady
+then.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from statistics import mean, median
 
 from overlaptop import text
 from overlaptop.findings.evidence import Evidence, JobStep
 from overlaptop.findings.finding import Certainty, Finding
-from overlaptop.findings.late import EXPLAINS, WORTH_SHARE, Cause, computing_ns, late_ranks
+from overlaptop.findings.late import EXPLAINS, STEADY, WORTH_SHARE, Cause, computing_ns, late_ranks
 from overlaptop.fleet.waits import LATE_SHARE
 
 ADVICE = "divide a step's tokens evenly over ranks: sort or bucket samples by length, or pack sequences"
@@ -35,7 +37,7 @@ def look(evidence: Evidence) -> Iterable[Finding]:
                 ranks=(each.rank,),
                 why_late=True,
             )
-    longer_ns = None if late else late_by_compute_ns(evidence)
+    longer_ns = None if any(each.cause for each in late) else late_by_compute_ns(evidence)
     if longer_ns is not None:
         yield Finding(
             title=f"another rank computes {text.duration(longer_ns)} longer than the others in each step",
@@ -49,23 +51,24 @@ def look(evidence: Evidence) -> Iterable[Finding]:
 
 def late_by_compute_ns(evidence: Evidence) -> int | None:
     """By how much longer the steps' late ranks compute than the others, in the mean; None where they do
-    not, or waiting costs little.
+    not, it is nearly always the same one, or waiting costs little.
     """
     window = evidence.window
     if window is None or window.share < WORTH_SHARE or evidence.exposed_wait_ns == 0:
         return None
-    longer = [_longer_ns(evidence, step) for step in evidence.steps if step.split is not None]
-    explained = [ns for ns in longer if ns is not None and ns >= EXPLAINS * evidence.exposed_wait_ns]
-    return round(mean(explained)) if explained and len(explained) >= LATE_SHARE * len(longer) else None
+    late = [_longer(evidence, step) for step in evidence.steps if step.split is not None]
+    explained = [(rank, ns) for rank, ns in late if ns >= EXPLAINS * evidence.exposed_wait_ns]
+    if not explained or len(explained) < LATE_SHARE * len(late):
+        return None
+    _, most = Counter(rank for rank, _ in explained).most_common(1)[0]
+    return round(mean(ns for _, ns in explained)) if most < STEADY * len(explained) else None
 
 
-def _longer_ns(evidence: Evidence, step: JobStep) -> float | None:
-    """By how much longer the step's late rank computed than the others; None: nobody was late, or not
-    known.
-    """
+def _longer(evidence: Evidence, step: JobStep) -> tuple[int | None, float]:
+    """The step's late rank, and by how much longer it computed than the others; 0: not known."""
     assert step.split is not None
     late = step.split.late_rank
     times = {rank: computing_ns(evidence.ranks[rank].info, totals) for rank, totals in step.totals.items()}
     own = times.pop(late, None) if late is not None else None
     others = [ns for ns in times.values() if ns is not None]
-    return own - median(others) if own is not None and others else None
+    return late, own - median(others) if own is not None and others else 0.0
