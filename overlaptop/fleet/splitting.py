@@ -6,6 +6,7 @@ from collections import Counter, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
+from operator import attrgetter
 from statistics import fmean
 
 from overlaptop.fleet.snapshot import NodeView, RankView, Window
@@ -216,7 +217,7 @@ def _matched(details: Mapping[int, StepDetail], nodes: Sequence[NodeView]) -> tu
             clock_error_ns=error,
         )
     ]
-    return tuple(sorted(found, key=lambda each: min(part.start_ns for part in each.parts)))
+    return tuple(sorted(found, key=attrgetter("first_start_ns")))
 
 
 def _clock_error_ns(ranks: Collection[int], nodes: Iterable[NodeView]) -> int:

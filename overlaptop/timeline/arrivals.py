@@ -20,9 +20,9 @@ All times are integers, ns, on one clock of all ranks.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from overlaptop.timeline import collectives as ops
@@ -54,18 +54,37 @@ class Collective:
     clock_error_ns: int = 0
     """By how much the ranks' clocks may differ: each wait may be wrong by so much, either way."""
 
-    @cached_property
-    def last_start_ns(self) -> int:
-        """When the last rank arrived."""
-        return max([part.start_ns for part in self.parts])
+    last_start_ns: int = field(init=False, repr=False, compare=False)
+    """When the last rank arrived."""
+    _shares: Mapping[int, tuple[int, int, int]] = field(init=False, repr=False, compare=False)
+    """By rank: when it started, when it waited no more, when it ended; by the clocks, split or not."""
+
+    def __post_init__(self) -> None:
+        last_ns = max([start_ns for _, start_ns, _ in self.parts])
+        shares = {
+            rank: (start_ns, last_ns if last_ns < end_ns else max(start_ns, end_ns), end_ns)
+            for rank, start_ns, end_ns in self.parts
+        }
+        object.__setattr__(self, "last_start_ns", last_ns)
+        object.__setattr__(self, "_shares", shares)
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Of which there is a record."""
+        return tuple(self._shares)
+
+    @property
+    def first_start_ns(self) -> int:
+        """When the first rank arrived."""
+        return min([start_ns for _, start_ns, _ in self.parts])
 
     @property
     def residual_ns(self) -> int:
         """How far the ends disagree: the last one less the first."""
-        ends = [part.end_ns for part in self.parts]
+        ends = [end_ns for _, _, end_ns in self.parts]
         return max(ends) - min(ends)
 
-    @cached_property
+    @property
     def least_transfer_ns(self) -> int:
         """T: how long bytes moved on the fastest rank, without use of a common clock.
 
@@ -87,7 +106,7 @@ class Collective:
         if self.unsplit:
             return None
         last_ns = self.last_start_ns - self.clock_error_ns
-        late = [part.rank for part in self.parts if part.start_ns >= last_ns]
+        late = [rank for rank, start_ns, _ in self.parts if start_ns >= last_ns]
         return late[0] if len(late) == 1 else None
 
     @property
@@ -96,15 +115,6 @@ class Collective:
         if self.unsplit:
             return None
         return ops.bus_bandwidth(self.op, self.bytes, len(self.parts), self.least_transfer_ns)
-
-    @cached_property
-    def _shares(self) -> Mapping[int, tuple[int, int, int]]:
-        """By rank: when it started, when it waited no more, when it ended; by the clocks, split or not."""
-        last_ns = self.last_start_ns
-        return {
-            rank: (start_ns, max(start_ns, min(last_ns, end_ns)), end_ns)
-            for rank, start_ns, end_ns in self.parts
-        }
 
     @property
     def longest_wait_ns(self) -> int:
@@ -177,20 +187,30 @@ class WaitTimes:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """One rank's communication in one step, in three disjoint sets that are all of it."""
+    """One rank's communication in one step. What of it is in neither part is unsplit: of collectives that
+    are not split, and of none that was matched.
+    """
 
+    comm: Spans
+    """M: all of it."""
     wait: Spans
     """W: for a late rank, and no byte moved."""
     transfer: Spans
-    """X: the union of the transfer parts of its collectives."""
-    unsplit: Spans
-    """Neither is known: of collectives that are not split, and of none that was matched."""
+    """X: the union of the transfer parts of its collectives. W and X are disjoint parts of M."""
 
     def times(self, compute: Spans) -> WaitTimes:
         """Their lengths, and what of them has no compute beside it. `compute` is canonical."""
-        sets = (self.wait, self.transfer, self.unsplit)
+        sets = (self.comm, self.wait, self.transfer)
+        comm_ns, wait_ns, transfer_ns = (length_ns(each) for each in sets)
+        hidden_ns = [length_ns(intersection(each, compute)) for each in sets]
+        unsplit_ns = comm_ns - wait_ns - transfer_ns
         return WaitTimes(
-            *(length_ns(each) for each in sets), *(length_ns(difference(each, compute)) for each in sets)
+            wait_ns,
+            transfer_ns,
+            unsplit_ns,
+            wait_ns - hidden_ns[1],
+            transfer_ns - hidden_ns[2],
+            unsplit_ns - (hidden_ns[0] - hidden_ns[1] - hidden_ns[2]),
         )
 
 
@@ -218,10 +238,11 @@ def waiting(
     in_step = clip(comm, start_ns, end_ns)
     transfer = intersection(in_step, from_pairs(transfers))
     # One launch that sends and receives is in two collectives: it is split as the receive.
-    received = {(start, end) for (start, _), (_, end) in zip(waits, transfers, strict=True)}
-    elsewhere = union(transfer, from_pairs([*unsplit, *(span for span in sends if span not in received)]))
-    wait = difference(intersection(in_step, from_pairs(waits)), elsewhere)
-    return Waiting(wait, transfer, difference(in_step, union(wait, transfer)))
+    if sends:
+        received = {(start, end) for (start, _), (_, end) in zip(waits, transfers, strict=True)}
+        unsplit += (span for span in sends if span not in received)
+    elsewhere = union(transfer, from_pairs(unsplit))
+    return Waiting(in_step, difference(intersection(in_step, from_pairs(waits)), elsewhere), transfer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,32 +305,33 @@ class Lateness:
         return next((each for each in self.ranks if each.rank == rank), None)
 
 
-def lateness(collectives: Iterable[Collective], roots: Mapping[int, int] | None = None) -> Lateness | None:
+def lateness(collectives: Iterable[Collective], roots: Mapping[int, int] = {}) -> Lateness | None:
     """Count who was late in these collectives; None where none of them is split. ``roots``: by the place of
     a collective the rank to blame instead, which need not have a part in it (echoes.py).
     """
-    took_part: dict[int, int] = {}
-    late: dict[int, int] = {}
-    caused_ns: dict[int, int] = {}
-    counted = wait_ns = 0
+    members: Counter[tuple[int, ...]] = Counter()
+    late: Counter[int] = Counter()
+    caused_ns: Counter[int] = Counter()
+    wait_ns = 0
     for at, each in enumerate(collectives):
         if each.unsplit or len(each.parts) < 2:
             continue
-        counted += 1
-        for part in each.parts:
-            took_part[part.rank] = took_part.get(part.rank, 0) + 1
         caused = each.caused_wait_ns
         wait_ns += caused
-        if (rank := (roots or {}).get(at, each.late_rank)) is not None:
-            if each.part(rank) is None:
-                took_part[rank] = took_part.get(rank, 0) + 1
-            late[rank] = late.get(rank, 0) + 1
-            caused_ns[rank] = caused_ns.get(rank, 0) + caused
+        took_part = each.ranks
+        if (rank := roots[at] if at in roots else each.late_rank) is not None:
+            if rank not in took_part:
+                took_part = (*took_part, rank)
+            late[rank] += 1
+            caused_ns[rank] += caused
+        members[took_part] += 1
+    collectives: Counter[int] = Counter()
+    for of, number in members.items():
+        collectives.update(dict.fromkeys(of, number))
     ranks = [
-        RankLateness(rank, late.get(rank, 0), number, caused_ns.get(rank, 0))
-        for rank, number in took_part.items()
+        RankLateness(rank, late[rank], number, caused_ns[rank]) for rank, number in collectives.items()
     ]
-    return Lateness(_latest_first(ranks), counted, wait_ns) if counted else None
+    return Lateness(_latest_first(ranks), members.total(), wait_ns) if ranks else None
 
 
 def combined(windows: Iterable[Lateness]) -> Lateness | None:

@@ -59,7 +59,7 @@ def echoes(collectives: Sequence[Collective]) -> dict[int, Echo]:
     found = {}
     for at, each in enumerate(collectives):
         rank, group, chain = late[at], each.group, []
-        since_ns, until_ns = min(part.start_ns for part in each.parts), each.last_start_ns
+        since_ns, until_ns = each.first_start_ns, each.last_start_ns
         seen = {rank}
         while rank is not None and rank in waits:
             wait = _longest(waits[rank], longest[rank], since_ns, until_ns, group, collectives)

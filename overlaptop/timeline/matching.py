@@ -106,7 +106,7 @@ def match(
         own = frozenset(rank for rank in by_rank if rank in expected)
         found += [_collective(each, expected, own, clock_error_ns) for each in _together(by_rank)]
     found += _transfers(sent, received, clock_error_ns)
-    found.sort(key=lambda each: min(map(_START, each.parts)))
+    found.sort(key=attrgetter("first_start_ns"))
     return tuple(found)
 
 
@@ -153,10 +153,10 @@ def _collective(
     together: _Together, expected: Sequence[int], own: frozenset[int], clock_error_ns: int
 ) -> Collective:
     """`own`: the expected ranks of which there are calls; a group may have far more than these."""
-    calls = tuple(together.values())
-    first = calls[0]
-    alike_in_op = all(call.op == first.op for call in calls)
-    alike_in_size = all(call.bytes == first.bytes for call in calls)
+    calls = together.values()
+    first = next(iter(calls))
+    alike_in_op = len({call.op for call in calls}) == 1
+    alike_in_size = len({call.bytes for call in calls}) == 1
     made = Collective(
         first.op,
         first.group,
@@ -164,7 +164,7 @@ def _collective(
         _parts(together),
         clock_error_ns=clock_error_ns,
     )
-    if missing := len(expected) - len(own & together.keys()):
+    if missing := len(expected) - len(own.intersection(together)):
         rank = next(rank for rank in expected if rank not in together)
         why = f"rank {rank} is missing" if missing == 1 else f"{missing:,} ranks are missing"
         if rank == _SOMEBODY:
@@ -235,4 +235,4 @@ def _not_split(made: Collective, why: str) -> Collective:
 
 
 def _parts(together: _Together) -> tuple[Part, ...]:
-    return tuple([Part(rank, together[rank].start_ns, together[rank].end_ns) for rank in sorted(together)])
+    return tuple([Part(rank, call.start_ns, call.end_ns) for rank, call in sorted(together.items())])

@@ -308,7 +308,7 @@ def test_waiting_transferring_and_unsplit_are_what_a_sweep_of_every_ns_finds(
     split = waiting(0, comm, found, start_ns, end_ns)
     assert ticks(split.transfer) == transfer
     assert ticks(split.wait) == wait
-    assert ticks(split.unsplit) == (ticks(comm) & in_step) - transfer - wait
+    assert ticks(split.comm) == ticks(comm) & in_step
 
     lane = from_pairs(compute)
     times, whole = split.times(lane), break_down(start_ns, end_ns, lane, comm, from_pairs([]))
