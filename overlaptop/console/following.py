@@ -16,7 +16,7 @@ from overlaptop.wire.commands import Command
 TICK_S = 0.05
 LIMIT_S = 3.0
 """A hub sends its history at once; ranks that are not there by then are shown as unknown."""
-COMPARED_STEPS = 4
+COMPARED_STEPS = 8
 """Of all ranks; with them, who waits for whom is known well enough to be printed."""
 HISTORY_LIMIT_S = 60.0
 """For a history that still comes, over a slow connection."""

@@ -9,14 +9,12 @@ from math import inf
 from overlaptop.fleet.snapshot import LinkState, RankView, Snapshot
 from overlaptop.fleet.splitting import window_of
 from overlaptop.fleet.waits import SplitStep, WaitWindow
-from overlaptop.fleet.window import HISTORY_STEPS
+from overlaptop.fleet.window import FIRST_STEPS, HISTORY_STEPS
 from overlaptop.timeline.arrivals import Collective
 from overlaptop.wire.messages import StepDetail, StepTotals
 
 LAST_STEPS = 20
 """Of a running job: fewer than figures are of, since a cause is looked for as it is now."""
-FIRST_STEPS = 2
-"""Of a running job: they compile, allocate and fill caches, and say nothing of the others."""
 MIN_STEPS, MIN_TRACED_STEPS = 4, 3
 """Of fewer steps nothing is said; a trace is of few."""
 
@@ -43,7 +41,8 @@ class Evidence:
     steps: tuple[JobStep, ...]
     """Oldest first; empty where there are fewer than MIN_STEPS of them."""
     window: WaitWindow | None
-    """Who waited for whom in these steps; None where nothing is split."""
+    """Who waited for whom: the one of the first line; of a trace, all of its steps. None where nothing is
+    split."""
     collectives: tuple[Collective, ...]
     """Of the newest split step, matched across ranks; of a trace, all."""
     world_size: int
@@ -67,13 +66,13 @@ def evidence_of(snapshot: Snapshot) -> Evidence:
     if steps:  # a rank that has ended since, or has come, is no part of what is slow now
         known = {rank: view for rank, view in known.items() if rank in steps[-1].totals}
         steps = [step for step in steps if step.totals.keys() == known.keys()]
-    split = snapshot.split_steps if is_trace else snapshot.split_steps[-LAST_STEPS:]
+    window = window_of(snapshot.split_steps, alone=True) if is_trace else snapshot.wait_window
     least = MIN_TRACED_STEPS if is_trace else MIN_STEPS
     thin = len(steps) < least
     return Evidence(
         ranks=known,
         steps=() if thin else tuple(steps),
-        window=None if thin or len(split) < least else window_of(split),
+        window=None if thin or len(snapshot.split_steps) < least else window,
         collectives=snapshot.waits.collectives if snapshot.waits is not None else (),
         world_size=snapshot.job.world_size if snapshot.job is not None else len(known),
         is_trace=is_trace,

@@ -19,9 +19,6 @@ from overlaptop.fleet.snapshot import RankView
 from overlaptop.fleet.waits import LATE_SHARE
 from overlaptop.wire.messages import RankInfo, StepTotals
 
-WORTH_SHARE = 0.05
-"""Waiting is looked into from this share of the step on: in healthy jobs ranks differ by a few
-hundredths."""
 EXPLAINS = 0.5
 """A cause explains that a rank is late where it lasts this share of what the others wait. Less than all:
 some of it hides behind compute, and causes add up."""
@@ -111,16 +108,14 @@ class LateRank:
 
 @lru_cache(maxsize=1)
 def late_ranks(evidence: Evidence) -> tuple[LateRank, ...]:
-    """The one that is late clearly, or those that are by turns; empty where waiting costs little."""
+    """The one that is late, or those that are by turns, as the first line names them."""
     window = evidence.window
-    if window is None or window.share < WORTH_SHARE:
+    if window is None:
         return ()
-    clearly = window.clearly_late
-    late = (clearly,) if clearly is not None else window.late_by_turns
     echo = window.echo
     found = {
         each.rank: tuple(link.rank for link in echo.chain) if echo and echo.root == each.rank else ()
-        for each in late
+        for each in window.late
         if each.rank in evidence.ranks
     }
     involved = frozenset(found).union(*found.values())

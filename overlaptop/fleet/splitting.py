@@ -9,10 +9,10 @@ from itertools import takewhile
 from operator import attrgetter
 from statistics import fmean
 
-from overlaptop.fleet.snapshot import NodeView, RankView, Window
+from overlaptop.fleet.snapshot import WHOLE_TRACE, NodeView, RankView, Window
 from overlaptop.fleet.totals import of_one_step, step_of
 from overlaptop.fleet.waits import SplitStep, StepWaits, WaitWindow
-from overlaptop.fleet.window import LEAST_STEPS, WINDOW_NS, in_window
+from overlaptop.fleet.window import FIRST_STEPS, LEAST_STEPS, WINDOW_NS, in_window
 from overlaptop.text import named_ranks
 from overlaptop.timeline.arrivals import (
     Collective,
@@ -80,6 +80,7 @@ class Splitter:
             return JobWaits(unsplit=f"no timeline of {named_ranks(absent)} is here" if absent else NOT_YET)
         kept, newest = tuple(self._kept), self._kept[-1].waits
         recent = [each for each in kept[-WINDOW_STEPS:] if _is_within(each, newest_ns, Window.SECONDS)]
+        recent = [each for each in recent if each.waits.step >= FIRST_STEPS] or recent
         steps = tuple(in_window(recent, None))
         window = window_of(steps)
         unsplit = "" if window else _why(newest.collectives)
@@ -154,13 +155,13 @@ def split_alone(views: Sequence[RankView], nodes: Sequence[NodeView] = ()) -> Jo
     if not details or any(view.last is not None and view.last.disturbed for view in views):
         return JobWaits(unsplit=NO_COLLECTIVES if not details else DISTURBED)
     step = _split(views, details, nodes)
-    window = window_of([step])
+    window = window_of([step], alone=True)
     return JobWaits(step.waits, window, "" if window else _why(step.waits.collectives), steps=(step,))
 
 
 def waits_of_one(waits: StepWaits, step_ns: int) -> JobWaits:
     """What one step says by itself, or a whole trace; `step_ns` is its mean length over the ranks."""
-    window = window_of([split_step(waits, 0, step_ns)])
+    window = window_of([split_step(waits, 0, step_ns)], alone=True)
     return JobWaits(waits, window, "" if window else _why(waits.collectives))
 
 
@@ -252,8 +253,10 @@ def _disturbed(view: RankView, step: int) -> bool:
     return totals is not None and totals.disturbed
 
 
-def window_of(steps: Sequence[SplitStep]) -> WaitWindow | None:
-    """What these steps say together; None where nothing of them is split."""
+def window_of(steps: Sequence[SplitStep], *, alone: bool = False) -> WaitWindow | None:
+    """What these steps say together; None where nothing of them is split. `alone`: they are no sample of a
+    job's many steps, but one that was chosen, or a whole trace.
+    """
     late = combined(each.lateness for each in steps if each.lateness is not None)
     if late is None:
         return None
@@ -275,7 +278,12 @@ def window_of(steps: Sequence[SplitStep]) -> WaitWindow | None:
         late_rank,
         late_steps if late_rank is not None else 0,
         steps[-1].echo,
+        len(steps) if not alone else None if _is_one(steps) else late.collectives,
     )
+
+
+def _is_one(steps: Sequence[SplitStep]) -> bool:
+    return len(steps) == 1 and steps[0].waits.step != WHOLE_TRACE
 
 
 def _without_collectives(step: SplitStep) -> SplitStep:

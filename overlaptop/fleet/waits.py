@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import comb, log
 
 from overlaptop.timeline.arrivals import Collective, Lateness, RankLateness, WaitTimes, lateness
 from overlaptop.timeline.echoes import Echo
@@ -14,6 +15,12 @@ LATE_SHARE = 0.6
 """A rank is late clearly from this share of the steps or collectives on."""
 SHARED_SHARE = 0.9
 """A few ranks are late by turns clearly from this share of the collectives on, all together."""
+WORTH_SHARE = 0.04
+"""Nobody is called late where waiting is less of the step: in healthy jobs ranks differ by a few
+hundredths."""
+CHANCE = 0.05
+"""Nor where ranks that are all alike would look so in more windows than this: which of two comes last is a
+coin's toss, and of 20 tosses 60 % are heads every fourth time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +85,9 @@ class WaitWindow:
     """In so many of the steps."""
     echo: Echo | None = None
     """By way of whom ranks of other groups wait, in the newest step; None: by nobody's."""
+    chances: int | None = None
+    """How often another rank could have been late: the steps; of a whole trace, which has few, the
+    collectives. None: it is one chosen step, and what is said is of that one only."""
 
     @property
     def caused_wait_ns(self) -> int | None:
@@ -86,25 +96,49 @@ class WaitWindow:
         return None if late is None else round(late.caused_wait_ns / self.steps)
 
     @property
-    def clearly_late(self) -> RankLateness | None:
-        """Who causes most of the waiting in most steps; else who costs most of those that are late in most
-        of their collectives: each group may have one, and some may always be a little late.
+    def late(self) -> tuple[RankLateness, ...]:
+        """The rank that is late, or the few that are by turns, by number: for the first line and for the
+        findings alike. Empty where waiting costs little, and where it may be chance.
+
+        That is who causes most of the waiting in most steps; else who costs most of those that are late in
+        most of their collectives: each group may have one, and some may always be a little late; else half
+        of the ranks or fewer that are late in nearly all collectives.
         """
-        if self.late_rank is not None and self.late_steps >= LATE_SHARE * self.steps:
-            return self.lateness.of(self.late_rank)
+        if self.share < WORTH_SHARE:
+            return ()
         ranks = self.lateness.ranks
-        often_late = (
+        most = self.lateness.of(self.late_rank) if self.late_rank is not None else None
+        if most is not None and self.late_steps >= LATE_SHARE * self.steps:
+            share = self.late_steps / self.steps if self.chances == self.steps else most.share
+            if not self._may_be_chance(share, 1 / len(ranks), len(ranks)):
+                return (most,)
+        often_late = [
             each
             for each in ranks
-            if each.share >= LATE_SHARE and each.caused_wait_ns * len(ranks) >= 2 * self.lateness.wait_ns
-        )
-        return max(often_late, key=lambda each: each.caused_wait_ns, default=None)
+            if each.share >= LATE_SHARE
+            and each.caused_wait_ns * len(ranks) >= 2 * self.lateness.wait_ns
+            and not self._may_be_chance(each.share, 1 / 2, len(ranks))  # groups have two ranks or more
+        ]
+        if often_late:
+            return (max(often_late, key=lambda each: each.caused_wait_ns),)
+        few = self.lateness.fewest(SHARED_SHARE)
+        if len(few) < 2 or 2 * len(few) > len(ranks):
+            return ()
+        share = sum(each.late for each in few) / self.lateness.collectives
+        if self._may_be_chance(share, len(few) / len(ranks), comb(len(ranks), len(few))):
+            return ()
+        return tuple(sorted(few, key=lambda each: each.rank))
 
-    @property
-    def late_by_turns(self) -> tuple[RankLateness, ...]:
-        """Half of the ranks or fewer that are late in nearly all collectives, by turns; empty where it is
-        not so.
+    def _may_be_chance(self, share: float, expected: float, choices: int) -> bool:
+        """Whether one of so many choices of ranks would be late in this share with a probability of CHANCE
+        or more where each is late in the expected share: by Hoeffding's bound (1963, theorem 1), which
+        holds also where the collectives of a step depend on each other.
         """
-        late = self.lateness.fewest(SHARED_SHARE)
-        few = len(late) >= 2 and 2 * len(late) <= len(self.lateness.ranks)
-        return tuple(sorted(late, key=lambda each: each.rank)) if few else ()
+        if self.chances is None:
+            return False
+        if share <= expected:
+            return True
+        surprise = share * log(share / expected)
+        if share < 1:
+            surprise += (1 - share) * log((1 - share) / (1 - expected))
+        return log(choices) - self.chances * surprise >= log(CHANCE)

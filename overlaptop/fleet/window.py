@@ -17,6 +17,8 @@ HISTORY_STEPS = 600
 WINDOW_NS = {Window.SECONDS: 20_000_000_000, Window.MINUTE: 60_000_000_000}
 LEAST_STEPS = 3
 """So many where they are longer."""
+FIRST_STEPS = 2
+"""Of a running job: they compile, allocate and fill caches, and say nothing of the others."""
 LAST_STEPS = 10
 """Of Window.STEPS."""
 STANDSTILL_NS, STANDSTILL_STEPS = 10_000_000_000, 5

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from overlaptop.fleet.snapshot import WHOLE_TRACE, LinkState, Snapshot
-from overlaptop.fleet.waits import LATE_SHARE, WaitWindow
+from overlaptop.fleet.waits import LATE_SHARE, WORTH_SHARE, WaitWindow
 from overlaptop.fleet.watching import MOST_COMPARED, compared
 from overlaptop.report.figures import totals_in_words
 from overlaptop.report.order import all_see_gaps
 from overlaptop.text import AT_LEAST, duration, percent, whole_percent
 
 COSTLY_SHARE = 0.02
-"""Waiting is worth a warning from this share of the step on."""
+"""What costs less of the step is worth no warning, and what is not split leaves no doubt."""
 
 
 class Headline(NamedTuple):
@@ -44,12 +44,14 @@ def headline(snapshot: Snapshot) -> Headline | None:
             why = why_not_split(snapshot)
             return Headline(f"who waits for whom is not known: {why}", f"not split: {why}")
         return _left_to_win(snapshot, "")
-    if window.share < COSTLY_SHARE:
+    if window.share < WORTH_SHARE:
         known = window.unsplit_share < COSTLY_SHARE
         return _left_to_win(snapshot, "waiting costs little" if known else "much is not split")
-    late = window.clearly_late
-    if late is None:
-        return _shared(snapshot, window) or _left_to_win(snapshot, "the late rank changes")
+    if not window.late:
+        return _left_to_win(snapshot, "no rank is clearly late")
+    if len(window.late) > 1:
+        return _by_turns(snapshot, window)
+    (late,) = window.late
     others = [each for each in window.lateness.ranks if each is not late]
     who = "the others wait" if len(others) > 1 else f"rank {others[0].rank} waits"
     cost, brief_cost = _costs(snapshot, window)
@@ -76,11 +78,8 @@ def why_not_split(snapshot: Snapshot) -> str:
     return snapshot.unsplit if all_compared else f"at most {MOST_COMPARED} ranks are compared"
 
 
-def _shared(snapshot: Snapshot, window: WaitWindow) -> Headline | None:
-    """Half of the ranks or fewer are late in nearly all collectives, by turns; None where it is not so."""
-    late = window.late_by_turns
-    if not late:
-        return None
+def _by_turns(snapshot: Snapshot, window: WaitWindow) -> Headline:
+    late = window.late
     numbers = [str(each.rank) for each in late]
     who = f"ranks {', '.join(numbers[:-1])} and {numbers[-1]}"
     number, collectives = sum(each.late for each in late), window.lateness.collectives

@@ -319,18 +319,16 @@ def lateness(collectives: Iterable[Collective], roots: Mapping[int, int] = {}) -
         caused = each.caused_wait_ns
         wait_ns += caused
         took_part = each.ranks
-        if (rank := roots[at] if at in roots else each.late_rank) is not None:
+        if (rank := roots.get(at, each.late_rank)) is not None:
             if rank not in took_part:
                 took_part = (*took_part, rank)
             late[rank] += 1
             caused_ns[rank] += caused
         members[took_part] += 1
-    collectives: Counter[int] = Counter()
-    for of, number in members.items():
-        collectives.update(dict.fromkeys(of, number))
-    ranks = [
-        RankLateness(rank, late[rank], number, caused_ns[rank]) for rank, number in collectives.items()
-    ]
+    counted: Counter[int] = Counter()
+    for took_part, number in members.items():
+        counted.update(dict.fromkeys(took_part, number))
+    ranks = [RankLateness(rank, late[rank], number, caused_ns[rank]) for rank, number in counted.items()]
     return Lateness(_latest_first(ranks), members.total(), wait_ns) if ranks else None
 
 

@@ -115,7 +115,8 @@ class ViewState:
             in_it = in_window(kept, totals.first_step)
             if self.window is Window.STEP:
                 in_it = [each for each in kept if each.waits.step == totals.measured_step]
-            snapshot = replace(snapshot, totals=totals, wait_window=window_of(in_it))
+            window = window_of(in_it, alone=self.window is Window.STEP)
+            snapshot = replace(snapshot, totals=totals, wait_window=window)
         return _without_empty_waits(snapshot)
 
     def pause(self, now_ns: int) -> None:

@@ -16,8 +16,8 @@ from statistics import mean, median
 from overlaptop import text
 from overlaptop.findings.evidence import Evidence, JobStep
 from overlaptop.findings.finding import Certainty, Finding
-from overlaptop.findings.late import EXPLAINS, STEADY, WORTH_SHARE, Cause, computing_ns, late_ranks
-from overlaptop.fleet.waits import LATE_SHARE
+from overlaptop.findings.late import EXPLAINS, STEADY, Cause, computing_ns, late_ranks
+from overlaptop.fleet.waits import LATE_SHARE, WORTH_SHARE
 
 ADVICE = "divide a step's tokens evenly over ranks: sort or bucket samples by length, or pack sequences"
 

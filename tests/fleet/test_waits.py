@@ -1,0 +1,53 @@
+"""Who is called late in a window of steps: rarely anybody where ranks are alike, and whoever is late."""
+
+import random
+from statistics import mean
+
+import pytest
+
+from overlaptop.fleet.splitting import split_step, window_of
+from overlaptop.fleet.waits import WORTH_SHARE, StepWaits
+from overlaptop.timeline.arrivals import Collective, Part, WaitTimes
+
+STEP, STEP_NS = 100_000, 100_000_000
+JITTER = 0.1
+"""Of a step: the standard deviation of when each rank comes to its first collective."""
+COLLECTIVES = 3
+WINDOWS = 100
+
+
+def simulated(ranks, steps, draw, late=0.0):
+    """A window of steps in which rank 1 comes this share of a step later than ranks that are all alike.
+
+    Who comes late to the first collective of a step comes a little late to the others, too.
+    """
+    split = []
+    for number in range(steps):
+        came = [draw.gauss(late * STEP if rank == 1 else 0, JITTER * STEP) for rank in range(ranks)]
+        collectives, waited = [], [0] * ranks
+        for nth in range(COLLECTIVES):
+            starts = [round((1 + nth) * STEP_NS + 1000 * each / 10**nth) for each in came]
+            end = max(starts) + 1_000_000
+            collectives.append(
+                Collective("allreduce_", "0", 1, tuple(Part(r, at, end) for r, at in enumerate(starts)))
+            )
+            waited = [was + max(starts) - at for was, at in zip(waited, starts, strict=True)]
+        times = {rank: WaitTimes(ns, 0, 0, ns, 0, 0) for rank, ns in enumerate(waited)}
+        split.append(split_step(StepWaits(number, tuple(collectives), times), number, STEP_NS))
+    return window_of(split)
+
+
+@pytest.mark.parametrize("steps", [1, 7, 20])
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_of_ranks_that_are_alike_at_most_one_window_in_twenty_names_any(ranks, steps):
+    draw = random.Random(f"{ranks} {steps}")
+    windows = [simulated(ranks, steps, draw) for _ in range(WINDOWS)]
+    assert mean(window.share for window in windows) > WORTH_SHARE
+    assert sum(bool(window.late) for window in windows) <= WINDOWS / 20
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_a_rank_that_is_late_by_a_fifth_of_a_step_is_named_in_19_windows_of_20(ranks):
+    draw = random.Random(ranks)
+    windows = [simulated(ranks, 40, draw, late=0.2) for _ in range(WINDOWS)]
+    assert sum([each.rank for each in window.late] == [1] for window in windows) > 0.95 * WINDOWS
