@@ -15,15 +15,20 @@ import pkgutil
 import runpy
 import sys
 import types
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, TracebackType
 
 import overlaptop.agent
-from overlaptop.agent import options
+from overlaptop.agent import options, placement
+from overlaptop.agent.clock import now_ns
 from overlaptop.agent.script import path as script_path
 from overlaptop.agent.script.failure import failure_of
 from overlaptop.agent.script.importing import when_imported
+from overlaptop.wire import endpoints, last_end
+from overlaptop.wire.last_end import LastEnd
+from overlaptop.wire.messages import RankEnd
 
 HERE = str(Path(overlaptop.agent.__file__).parent)
 PYC_HEADER_BYTES = 16
@@ -31,7 +36,17 @@ PYC_HEADER_BYTES = 16
 
 def main() -> None:
     """Parse the command line, start the agent, become the script."""
-    command = options.parse(sys.argv[1:])
+    command, pid = options.parse(sys.argv[1:]), os.getpid()
+    try:
+        _run(command)
+    except BaseException as end:
+        failure = failure_of(end)
+        if failure and "torch" not in sys.modules and os.getpid() == pid:
+            _leave_word(command.target, failure)
+        raise
+
+
+def _run(command: options.CommandLine) -> None:
     target = command.target
     path = None if command.module else _absolute(target)
     # A folder or an archive with a module __main__ in it; a script is read before anything else is begun.
@@ -57,6 +72,15 @@ def main() -> None:
     except BaseException as end:
         agent.failure = failure_of(end)
         raise
+
+
+def _leave_word(script: str, failure: str) -> None:
+    """How the script ended, for who looks for its job: before torch is there a hub seldom knows of it."""
+    with suppress(Exception):  # nothing may come before the script's own words
+        place, at_ns = placement.from_environment(), now_ns()
+        end = RankEnd(0 if place is None else place.rank, at_ns, clean=True, failure=failure)
+        endpoints.base_dir()  # the first job makes it
+        last_end.write(LastEnd(script, at_ns, 1, (end,)))
 
 
 def _absolute(path: str) -> str:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from overlaptop.agent.script.failure import failure_of
+from overlaptop.wire import last_end
 from overlaptop.wire.messages import RankEnd
 
 
@@ -47,3 +51,25 @@ def test_the_goodbye_says_how_the_script_ended(run_ranks, agent, script, code, f
     last = job.messages[-1]
     assert isinstance(last, RankEnd)
     assert (last.clean, last.failure) == (True, failure)
+
+
+@pytest.mark.parametrize(
+    ("script", "failure"),
+    [
+        ("def main(:\n", "SyntaxError: invalid syntax (train.py, line 1)"),
+        ("import nosuch, torch\n", "ModuleNotFoundError: No module named 'nosuch'"),
+        ("import sys; sys.exit(0)\n", None),
+    ],
+)
+def test_an_end_before_torch_is_there_is_known_to_who_looks_for_the_job(
+    tmp_path, sockets, monkeypatch, script, failure
+):
+    monkeypatch.setenv("RANK", "3")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    (tmp_path / "train.py").write_text(script)
+    command = [sys.executable, "-m", "overlaptop.agent", "train.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == (failure is not None)
+    known = last_end.read()
+    told = [(known.script, end.rank, end.failure) for end in known.ends] if known else []
+    assert told == ([("train.py", 3, failure)] if failure else [])
