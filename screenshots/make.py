@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
 from overlaptop.fleet.job_session import JobSelector, JobSession
@@ -59,13 +60,14 @@ class Scene:
     """Seconds of the GPUs' links that must be known first."""
     until: Callable[[OverlaptopApp], bool] | None = None
     """After the keys; None: at once."""
+    job: tuple[str, ...] = ()
+    """The workload and its options; empty: the one that was asked for."""
 
 
 def compared(app: OverlaptopApp) -> bool:
-    """Whether a change has been made, and is old enough to be judged."""
+    """Whether a change has been made, and its effect on the step time is known."""
     found = app.dashboard.state.compared
-    after = found.quantities[0].after if found is not None else None
-    return after is not None and after.steps >= STEADY_STEPS
+    return found is not None and found.quantities[0].difference is not None
 
 
 def searched(app: OverlaptopApp) -> bool:
@@ -74,6 +76,12 @@ def searched(app: OverlaptopApp) -> bool:
     return tuner is not None and tuner.state.result is not None
 
 
+def explained(app: OverlaptopApp) -> bool:
+    """Whether it is known which rank is late, and why."""
+    return any(finding.why_late for finding in app.dashboard.state.findings or ())
+
+
+LATE = ("faults", "--late-rank", "1", "--by", "sleep")
 SCENES = (
     Scene("overview", 120, 32),
     Scene("overview-wide", 160, 45),
@@ -88,6 +96,10 @@ SCENES = (
     Scene("change", 120, 38, keys=("right_square_bracket", "right_square_bracket"), until=compared),
     Scene("tune", 120, 32, keys=("u",)),
     Scene("search", 120, 38, keys=("a", "enter"), until=searched),
+    Scene("late-rank", 120, 32, until=explained, job=LATE),
+    Scene("findings", 120, 16, keys=("f",), until=explained, job=LATE),
+    Scene("collectives", 120, 20, keys=("C",), until=explained, job=LATE),
+    Scene("timelines", 120, 26, keys=("T", "full_stop", "full_stop"), until=explained, job=LATE),
 )
 
 
@@ -169,7 +181,7 @@ def png_writer() -> Callable[[Path], None] | None:
 
 
 def main() -> None:
-    """Start the job, take each picture, end the job; or make PNGs of the pictures that are there."""
+    """Start each job, take its pictures, end it; or make PNGs of the pictures that are there."""
     parser = argparse.ArgumentParser(description="Draw the screenshots from a real job.")
     workloads = {each.name: each for each in catalog.WORKLOADS}
     parser.add_argument("--nproc", type=int, help="processes (default: as overlaptop demo)")
@@ -186,14 +198,15 @@ def main() -> None:
         return
     options.to.mkdir(parents=True, exist_ok=True)
     write_png = png_writer()
-    with of_workload(workloads[options.workload], placement=place(options.nproc)) as launcher:
-        launcher.start()
-        for scene in scenes:
-            path = options.to / f"{scene.name}.svg"
-            path.write_text(asyncio.run(take(scene, launcher)), encoding="utf-8")
-            if write_png is not None:
-                write_png(path)
-            say(path.name)
+    for job, of_job in groupby(scenes, key=lambda scene: scene.job or (options.workload,)):
+        with of_workload(workloads[job[0]], job[1:], place(options.nproc)) as launcher:
+            launcher.start()
+            for scene in of_job:
+                path = options.to / f"{scene.name}.svg"
+                path.write_text(asyncio.run(take(scene, launcher)), encoding="utf-8")
+                if write_png is not None:
+                    write_png(path)
+                say(path.name)
     if write_png is None:
         say("only SVGs were written; on a machine with cairo, --png makes PNGs of them")
 

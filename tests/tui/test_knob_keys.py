@@ -98,6 +98,15 @@ async def test_keys_show_the_target_at_once_and_send_it_when_they_rest(size):
         assert "25 → 100 MiB" in text or "25 MiB → 100 MiB" in text
 
 
+async def test_the_background_of_a_key_ends_with_it_also_at_the_end_of_a_line():
+    async with opened(controlled_job(), size=(80, 30)) as (app, pilot):
+        lines = (await shown(app, pilot)).splitlines()
+        y = next(at for at, line in enumerate(lines) if line.rstrip().endswith("MiB [ ]"))
+        runs = list(app.screen._compositor.render_strips()[y])
+        [key] = [run.style.bgcolor for run in runs if run.text == "[ ]"]
+        assert runs[-1].style.bgcolor != key
+
+
 @pytest.mark.parametrize(("key", "kind"), [("2", RankScreen), ("m", MachineScreen), ("5", CaptureScreen)])
 async def test_the_keys_work_on_every_screen_and_its_foot_says_how_it_goes(key, kind):
     session = controlled_job()

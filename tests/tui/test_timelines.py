@@ -1,8 +1,12 @@
 """The timelines of all ranks on one axis, and the cursor that reads them out."""
 
+import re
+
 from msgspec.structs import replace
 
 from overlaptop.timeline.matching import match
+from overlaptop.tui.timeline.lanes import lanes_of
+from overlaptop.tui.timeline.timeline import LaneRows
 from overlaptop.tui.timelines.aligned import Cursor, aligned, neighbour, under
 from overlaptop.tui.timelines.read_out import read_out
 from tests.fleet.builders import MS, detail
@@ -53,6 +57,15 @@ def test_before_and_after_a_ranks_step_the_cursor_says_when_that_is():
     for rank, at, words in ((1, 10, "its step begins at 30.0"), (0, 100, "its step ended at 80.0")):
         lines = read_out(step, rank, Cursor(at * MS, at * MS, (at + 1) * MS), 100, 6)
         assert any(words in part.text for part in lines[1])
+
+
+def test_no_name_of_a_collective_is_cut_by_the_mark_of_the_chosen_one():
+    made = detail(1)
+    spans = [replace(each, end_ns=70 * MS) for each in made.collectives]
+    lanes = lanes_of(replace(made, collectives=tuple(spans)))
+    for width in range(20, 90, 7):
+        row = LaneRows(lanes, (0, 80 * MS), width, textured=False).names(1)
+        assert re.fullmatch(r" *│(allreduce)?( \S+ MiB)? *╰─+╯ *", "".join(part.text for part in row))
 
 
 async def test_the_cursor_goes_to_collectives_and_ranks_and_reads_out_what_they_waited():

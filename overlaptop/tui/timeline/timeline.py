@@ -141,8 +141,10 @@ class LaneRows:
     def names(self, chosen: int | None) -> StyledLine:
         """Under the comm lane, where there is room: which collective begins here; the chosen one marked."""
         cells = [Cell(" ", DIM)] * self.width
+        collectives = self.lanes.detail.collectives
+        marked = self.column(collectives[chosen].start_ns) if chosen is not None else self.width
         free = 0
-        for index, collective in enumerate(self.lanes.detail.collectives):
+        for index, collective in enumerate(collectives):
             if collective.end_ns <= self.start_ns or collective.start_ns >= self.end_ns:
                 continue
             left, right = self.column(collective.start_ns), self.column(collective.end_ns)
@@ -154,6 +156,8 @@ class LaneRows:
                 free = max(free, left + size + 1)
                 continue
             room = max(right, self._next_start(index)) - left - 1
+            if left < marked:
+                room = min(room, marked - left)
             name = f"│{op_name(collective)}"
             # Whole words only: half a figure is another figure.
             labels = (f"{name} {byte_count(collective.bytes)}", name)

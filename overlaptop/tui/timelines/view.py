@@ -129,15 +129,22 @@ class Timelines(JobView):
         lanes = _LANES + 1 if rank is not None and rest >= len(ranks) + _LANES + 1 else 0
         rest -= lanes
         gap = 1 if rest >= 2 * len(ranks) else 0
+        thick = 2 if rest >= 3 * len(ranks) else 1
         shown = max(1, (rest - 1) // (1 + gap)) if len(ranks) * (1 + gap) > rest else len(ranks)
         self._first = scrolled(self._first, at, len(ranks), shown)
         column, bounds_ns, cells = self._column(step, width), self._bounds_ns(step), _cells(width)
         axis = ruler(*bounds_ns, cells, Unit.for_scale(step.length_ns), line=True)
-        lines = [self._title(step, width), (lane_label(" rank"), *crossed(axis, column))]
+        if "".join(part.text for part in axis)[column : column + 1] in "─╷ ":  # else a figure would change
+            axis = crossed(axis, column)
+        lines = [self._title(step, width), (lane_label(" rank"), *axis)]
         self._ranks_at = {}
         for each in ranks[self._first : self._first + shown]:
-            self._ranks_at[len(lines)] = each
-            lines += [self._row(step, each, cells, column), *[()] * gap]
+            row = self._row(step, each, cells, column)
+            below_it = (lane_label(""), *row[2:]) if each in step.details else ()
+            for line in (row, below_it)[:thick]:
+                self._ranks_at[len(lines)] = each
+                lines.append(line)
+            lines += [()] * gap
         if (more := len(ranks) - self._first - shown) > 0:
             lines.append((dim(f"  … {more:,} more below"),))
         if lanes and rank is not None:
@@ -229,14 +236,10 @@ class Timelines(JobView):
 
     def _lanes(self, rows: LaneRows, column: int) -> list[StyledLine]:
         lanes = rows.lanes
-        drawn = [
-            rows.phases(),
-            rows.row("compute", lanes.compute),
-            rows.row("comm", lanes.comm),
-            rows.names(self.state.collective),
-            *([rows.row("copy", lanes.copy)] if self.state.copies_seen else []),
-        ]
-        return [(row[0], *crossed(row[1:], column)) for row in drawn]
+        drawn = [rows.phases(), rows.row("compute", lanes.compute), rows.row("comm", lanes.comm)]
+        below = [rows.row("copy", lanes.copy)] if self.state.copies_seen else []
+        drawn, below = ([(row[0], *crossed(row[1:], column)) for row in each] for each in (drawn, below))
+        return [*drawn, rows.names(self.state.collective), *below]
 
 
 def _cells(width: int) -> int:

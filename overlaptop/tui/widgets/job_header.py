@@ -18,6 +18,9 @@ from overlaptop.tui.state import ViewState, step_name
 from overlaptop.tui.view import JobView
 from overlaptop.wire.messages import RankInfo
 
+_TELLING = 0.05
+"""The agents' cost as a share of a step is told where it is known so well; notices have it in any case."""
+
 
 class JobHeader(JobView):
     """One line, and a second one where there is height for it."""
@@ -63,7 +66,8 @@ def _job_line(state: ViewState, width: int) -> StyledLine:
 
 def _own_cost(state: ViewState) -> StyledLine:
     cost = state.snapshot.totals.own_cost
-    return (dim(f" {own_cost.in_brief(cost)}"),) if cost is not None and state.moving else ()
+    known = cost is not None and cost.error <= _TELLING and state.moving
+    return (dim(f" {own_cost.in_brief(cost)}"),) if cost is not None and known else ()
 
 
 def _past(state: ViewState) -> str:
