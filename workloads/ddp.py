@@ -173,10 +173,5 @@ def train(options: argparse.Namespace, place: job.Place) -> None:
     report.close()
 
 
-def main() -> None:
-    """Run the job."""
-    job.main(catalog.DDP, run)
-
-
 if __name__ == "__main__":
-    main()
+    job.main(catalog.DDP, run)

@@ -168,10 +168,5 @@ def run(options: argparse.Namespace, place: job.Place) -> None:
     report.close()
 
 
-def main() -> None:
-    """Run the job."""
-    job.main(catalog.EXPERT_PARALLEL, run)
-
-
 if __name__ == "__main__":
-    main()
+    job.main(catalog.EXPERT_PARALLEL, run)

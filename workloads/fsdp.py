@@ -142,10 +142,5 @@ def forget_group() -> None:
         clear_rules()
 
 
-def main() -> None:
-    """Run the job."""
-    job.main(catalog.FSDP, run)
-
-
 if __name__ == "__main__":
-    main()
+    job.main(catalog.FSDP, run)

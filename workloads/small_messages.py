@@ -99,10 +99,5 @@ def run(options: argparse.Namespace, place: job.Place) -> None:
     report.close()
 
 
-def main() -> None:
-    """Run the job."""
-    job.main(catalog.SMALL_MESSAGES, run)
-
-
 if __name__ == "__main__":
-    main()
+    job.main(catalog.SMALL_MESSAGES, run)

@@ -230,10 +230,5 @@ def train_with_deepspeed(options: argparse.Namespace, place: job.Place) -> None:
     report.close()
 
 
-def main() -> None:
-    """Run the job."""
-    job.main(catalog.ZERO, run)
-
-
 if __name__ == "__main__":
-    main()
+    job.main(catalog.ZERO, run)

@@ -124,9 +124,9 @@ def test_the_options_choose_the_depth(run_warm, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(
         "from torch.profiler import ProfilerActivity, profile\n"
-        "from overlaptop.workloads import fsdp\n"
+        "from overlaptop.workloads import catalog, fsdp, job\n"
         "with profile(activities=[ProfilerActivity.CPU]) as profiled:\n"
-        "    fsdp.main()\n"
+        "    job.main(catalog.FSDP, fsdp.run)\n"
         "names = [event.name for event in profiled.events()]\n"
         "for ahead in ('forward', 'backward'):\n"
         "    print(sum(name.startswith(f'FSDP::{ahead}_prefetch') for name in names))\n"

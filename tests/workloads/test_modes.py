@@ -106,6 +106,10 @@ MODES = [
 ]
 
 
+REFUSED = "gemm_overlap --method flux"
+"""It makes no step."""
+
+
 @pytest.fixture(scope="module")
 def ran(warm, tmp_path_factory):
     """The job, and the folder with each run's figures."""
@@ -115,7 +119,7 @@ def ran(warm, tmp_path_factory):
 
 def run_all(warm, folder, device):
     """The job of all modes, each of which writes its figures to a file of its number."""
-    runs = []
+    runs = [f"{REFUSED} {device}"]
     for at, mode in enumerate(MODES):
         results = "--figures" if mode.reference in ("matmul", "small", "gemm") else "--losses"
         runs.append(f"{mode.words} {device} {results} {at}")
@@ -286,6 +290,13 @@ def check_collectives(done, *, by_kernels=False):
         assert {**last, **dict.fromkeys(fewer)} == {**expected, **dict.fromkeys(fewer)}
         assert all(0 < last[words] < expected[words] for words in fewer)
         assert not [notice for notice in done.notices(rank) if notice.level == "error"]
+
+
+def test_a_mode_that_cannot_run_here_is_one_line_and_the_others_go_on(ran):
+    (outs, _) = ran[0].outs
+    refused, *others = [line.strip() for line in outs.splitlines() if line.startswith("run over")]
+    assert refused.startswith("run over --method flux: ")
+    assert others == ["run over"] * len(MODES)
 
 
 def test_no_thread_of_gloo_outlives_the_process_group(ran):

@@ -39,12 +39,12 @@ def test_fifty_prefetch_depths_leave_no_trace(train_twice, gpus):
 
 BUNDLED = """
     import sys
-    from overlaptop.workloads import {workload} as workload
+    from overlaptop.workloads import catalog, job, {workload} as workload
     sys.argv[1:] = (
         "--device cuda --dtype float32 --deterministic --layers 4 --width 512 --seq 256 --batch 2 "
         f"--losses losses --steps {{sys.argv[1]}}"
     ).split()
-    workload.main()
+    job.main(catalog.find("{workload}"), workload.run)
 """
 
 

@@ -50,12 +50,12 @@ def test_a_unit_without_weights_of_its_own_asks_for_those_behind_it_only(monkeyp
 
 BUNDLED = """
     import sys
-    from overlaptop.workloads import fsdp
+    from overlaptop.workloads import catalog, fsdp, job
     sys.argv[1:] = (
         f"--device cpu --deterministic --layers 2 --width 64 --seq 16 --batch 2 --steps {sys.argv[1]} "
         "--data-ms 80 --prefetch-backward 2 --losses losses"
     ).split()
-    fsdp.main()
+    job.main(catalog.FSDP, fsdp.run)
 """
 
 
