@@ -1,8 +1,8 @@
 """What is known of a job with a fault on purpose, what was found of it, and how the two compare. Pure.
 
-The injected wait is how much more the late rank lost than the others. With w the ranks' waits in a step, a
-rank came mean(w) - w later than the mean; what is usual in the untouched steps is taken off, and what is
-left is projected on what was injected.
+The injected wait is how much more the late rank lost than the others. With w what each rank waited in a
+collective, the median over those of a step, a rank came mean(w) - w later than the mean; what is usual in
+the untouched steps is taken off, and what is left is projected on what was injected.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Watched:
     """What ``overlaptop --json`` wrote, with the Unix time at which each line came."""
 
     steps: dict[tuple[int, int], dict[str, Any]] = field(default_factory=dict)
-    """By step and rank."""
+    """The record of each, by step and rank."""
     residual_ns: defaultdict[int, int] = field(default_factory=lambda: defaultdict(int))
     """By step, of its collectives together."""
     waited_ns: defaultdict[int, defaultdict[int, list[int]]] = field(
@@ -156,7 +156,9 @@ def judge(
         if each["rule"] == RULES[case.by]
     ]
     result = {
-        "step_ms": median(record["step_ns"] for (step, _), record in watched.steps.items() if step < first)
+        "step_ms": median(
+            record["step_ns"] for (step, _), record in list(watched.steps.items()) if step < first
+        )
         / 1e6,
         "steps": len(after),
         "cause_s": min((at_s - began_s for at_s, right in right_s if right), default=None),

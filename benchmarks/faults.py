@@ -265,7 +265,7 @@ def judge_line(case: Case, watched: Watched, names: Sequence[str], seconds: floa
 
     transfer_ms, wait_ms = medians(UNTOUCHED // 3)
     step_ms = median(each["step_ns"] for each in list(watched.steps.values())) / 1e6
-    reached = max(number for number, _ in watched.steps)
+    reached = max(number for number, _ in list(watched.steps))
     throttle(names, LINE_RATES[1])
     began_s = time.time()
     time.sleep(seconds)
