@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
+from statistics import median
 
 from overlaptop.fleet.snapshot import LinkState, RankView, Snapshot
 from overlaptop.fleet.splitting import window_of
@@ -47,6 +48,11 @@ class Evidence:
     """Of the newest split step, matched across ranks; of a trace, all."""
     world_size: int
     is_trace: bool
+
+    @property
+    def step_ns(self) -> float:
+        """The median of all ranks and steps, of which there is one."""
+        return median(totals.step_ns for step in self.steps for totals in step.totals.values())
 
     @property
     def exposed_wait_ns(self) -> int:

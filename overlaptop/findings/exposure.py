@@ -11,6 +11,7 @@ import numpy as np
 
 from overlaptop import text
 from overlaptop.findings.evidence import Evidence, JobStep
+from overlaptop.report.headline import COSTLY_SHARE
 from overlaptop.timeline.arrivals import Collective
 from overlaptop.timeline.collectives import kind_of
 from overlaptop.timeline.spans import lengths_within, unflatten
@@ -60,6 +61,14 @@ class Exposure:
     def could_be_hidden_ns(self) -> int:
         """The most that overlap could hide more than now."""
         return round(min(self.exposed_transfer_ns, self.compute_only_ns))
+
+    def gain_ns(self, saved_ns: float) -> int:
+        """What saving so much can win: no more than what is exposed."""
+        return round(min(self.exposed_transfer_ns, saved_ns))
+
+    def is_little(self, gain_ns: float) -> bool:
+        """Whether so much is not worth a finding."""
+        return gain_ns < COSTLY_SHARE * self.step_ns
 
     @property
     def in_words(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from statistics import median
 
@@ -18,6 +19,12 @@ def hosts_of(evidence: Evidence, collective: Collective) -> frozenset[str]:
     infos = [evidence.ranks[part.rank].info for part in collective.parts if part.rank in evidence.ranks]
     hosts = frozenset(info.host if info is not None else "" for info in infos)
     return frozenset() if "" in hosts or len(infos) < len(collective.parts) else hosts
+
+
+def most_on_a_host(evidence: Evidence) -> int:
+    """Ranks of the job on the host with most of them."""
+    infos = (view.info for view in evidence.ranks.values())
+    return max(Counter(info.host for info in infos if info is not None).values())
 
 
 def usual_bandwidth(issued: Iterable[Issued]) -> float | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from overlaptop.findings.evidence import Evidence
+from overlaptop.timeline.collectives import is_point_to_point
 from overlaptop.wire.messages import StepDetail
 
 
@@ -51,7 +52,7 @@ def _sends(detail: StepDetail) -> dict[str, int]:
     """How many launches with a send, by group; 0 where there are receives only."""
     found: dict[str, int] = {}
     for call in detail.collectives:
-        if "send" in call.op or "recv" in call.op:
+        if is_point_to_point(call.op):
             found[call.group] = found.get(call.group, 0) + ("send" in call.op)
     return found
 

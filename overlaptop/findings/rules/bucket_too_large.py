@@ -14,7 +14,6 @@ from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.exposure import exposed_sum_ns
 from overlaptop.findings.finding import Certainty, Finding
 from overlaptop.models.buckets import MIB
-from overlaptop.report.headline import COSTLY_SHARE
 
 MOSTLY = 0.7
 """Of what is exposed of all of them."""
@@ -30,8 +29,8 @@ def look(evidence: Evidence) -> Iterable[Finding]:
     if last.exposed_ns < MOSTLY * exposed_sum_ns(found.reduced) or last_mib < 2:
         return
     better_mib, saved = _better(found, last_mib)
-    gain_ns = round(min(found.mean.exposed_transfer_ns, last.exposed_ns) * saved)
-    if better_mib >= min(found.cap_mib, last_mib) or gain_ns < COSTLY_SHARE * found.mean.step_ns:
+    gain_ns = round(found.mean.gain_ns(last.exposed_ns) * saved)
+    if better_mib >= min(found.cap_mib, last_mib) or found.mean.is_little(gain_ns):
         return
     yield Finding(
         title=f"the last bucket of {last_mib:.0f} MiB is too large to hide: smaller ones can save "

@@ -13,7 +13,6 @@ from overlaptop.findings.buckets import advice, buckets_of
 from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.finding import Certainty, Finding
 from overlaptop.models.buckets import MIB
-from overlaptop.report.headline import COSTLY_SHARE
 
 MOSTLY = 0.5
 
@@ -26,10 +25,10 @@ def look(evidence: Evidence) -> Iterable[Finding]:
         return
     now, best = found.now(link), found.best(link)
     latency_ns = now.count * link.alpha_ns
-    gain_ns = round(min(found.mean.exposed_transfer_ns, now.exposed_ns - best.exposed_ns))
+    gain_ns = found.mean.gain_ns(now.exposed_ns - best.exposed_ns)
     if best.cap_bytes <= now.cap_bytes or latency_ns < MOSTLY * now.comm_ns:
         return
-    if gain_ns < COSTLY_SHARE * found.mean.step_ns:
+    if found.mean.is_little(gain_ns):
         return
     yield Finding(
         title=f"buckets of {found.cap_mib} MiB are too small: larger ones can save "

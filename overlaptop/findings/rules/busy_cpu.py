@@ -11,24 +11,19 @@ from collections.abc import Iterable
 from overlaptop import text
 from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.finding import Certainty, Finding
-from overlaptop.findings.late import Cause, late_ranks
+from overlaptop.findings.late import Cause, late_by
 
 
 def look(evidence: Evidence) -> Iterable[Finding]:
     """One for each such rank."""
-    for late in late_ranks(evidence):
-        if late.cause is not Cause.DELAYED:
-            continue
+    for late in late_by(evidence, Cause.DELAYED):
         numa = evidence.ranks[late.rank].numa
         cpus = f" (CPUs {numa.cpu_set})" if numa is not None and numa.cpu_set else ""
-        yield Finding(
-            title=f"rank {late.rank}'s training thread waits {text.duration(late.delays_ns)} a step longer "
-            f"for a CPU than {late.whose}",
-            measured=late.in_words,
-            advice=f"top shows what else runs on its CPUs{cpus}: end it, give ranks CPUs of their own "
+        yield late.finding(
+            f"'s training thread waits {text.duration(late.delays_ns)} a step longer for a CPU than "
+            f"{late.whose}",
+            late.delays_ns,
+            f"top shows what else runs on its CPUs{cpus}: end it, give ranks CPUs of their own "
             "(--numa-binding, taskset), or start fewer threads (OMP_NUM_THREADS, num_workers)",
-            certainty=Certainty.MEASURED,
-            gain_ns=late.gain_ns(late.delays_ns),
-            ranks=(late.rank,),
-            why_late=True,
+            Certainty.MEASURED,
         )

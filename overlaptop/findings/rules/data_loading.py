@@ -14,7 +14,7 @@ from statistics import median
 from overlaptop import text
 from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.finding import Certainty, Finding
-from overlaptop.findings.late import Cause, late_ranks
+from overlaptop.findings.late import Cause, late_by
 from overlaptop.wire.messages import RankInfo, StepDetail, StepTotals
 
 LOADING_SHARE = 0.1
@@ -26,35 +26,30 @@ ADVICE = (
 
 def look(evidence: Evidence) -> Iterable[Finding]:
     """One for each late rank that waits for data, else one for the job."""
-    late = [each for each in late_ranks(evidence) if each.cause is Cause.LOADING]
+    late = late_by(evidence, Cause.LOADING)
     for each in late:
-        yield Finding(
-            title=f"rank {each.rank} waits {text.duration(each.loads_ns)} a step longer for data than "
-            f"{each.than}",
-            measured=each.in_words,
-            advice=ADVICE,
-            certainty=Certainty.MEASURED,
-            gain_ns=each.gain_ns(each.loads_ns),
-            ranks=(each.rank,),
-            why_late=True,
+        yield each.finding(
+            f" waits {text.duration(each.loads_ns)} a step longer for data than {each.than}",
+            each.loads_ns,
+            ADVICE,
+            Certainty.MEASURED,
         )
     if late or not evidence.steps:
         return
-    step_ns = median(totals.step_ns for step in evidence.steps for totals in step.totals.values())
-    if (lost_ns := _on_each_rank_ns(evidence, _in_loaders_ns)) >= LOADING_SHARE * step_ns:
+    if (lost_ns := _on_each_rank_ns(evidence, _in_loaders_ns)) >= LOADING_SHARE * evidence.step_ns:
         yield Finding(
             title=f"ranks wait {text.duration(lost_ns)} a step for data",
-            measured=f"{text.percent(lost_ns / step_ns)} of the step go by in DataLoaders, with nothing "
-            "beside it",
+            measured=f"{text.percent(lost_ns / evidence.step_ns)} of the step go by in DataLoaders, with "
+            "nothing beside it",
             advice=ADVICE,
             certainty=Certainty.MEASURED,
             gain_ns=round(lost_ns),
         )
-    elif (lost_ns := _on_each_rank_ns(evidence, _before_work_ns)) >= LOADING_SHARE * step_ns:
+    elif (lost_ns := _on_each_rank_ns(evidence, _before_work_ns)) >= LOADING_SHARE * evidence.step_ns:
         yield Finding(
             title=f"GPUs have nothing to compute for the first {text.duration(lost_ns)} of each step",
-            measured=f"{text.percent(lost_ns / step_ns)} of the step are idle or copies, before its first "
-            "kernel",
+            measured=f"{text.percent(lost_ns / evidence.step_ns)} of the step are idle or copies, before "
+            "its first kernel",
             advice=f"where batches come from a DataLoader, {ADVICE}; else make them while the GPU works",
             certainty=Certainty.POSSIBLE,
             gain_ns=round(lost_ns),

@@ -14,7 +14,7 @@ from statistics import median
 from overlaptop import text
 from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.finding import Certainty, Finding
-from overlaptop.findings.late import Cause, late_ranks
+from overlaptop.findings.late import Cause, late_by, late_ranks
 from overlaptop.report.headline import COSTLY_SHARE
 from overlaptop.wire.messages import StepTotals
 
@@ -28,31 +28,23 @@ ADVICE = (
 
 def look(evidence: Evidence) -> Iterable[Finding]:
     """One for each late rank that collects in most steps, else one for the job."""
-    late = late_ranks(evidence)
-    for each in late:
-        if each.cause is Cause.COLLECTING:
-            longer_ns = max(each.busy_ns or 0, each.stands_ns or 0)
-            yield Finding(
-                title=f"rank {each.rank} collects garbage, {each.collections:.1f} times a step more than "
-                f"{each.than}",
-                measured=f"{each.in_words}; between collectives it takes {text.duration(longer_ns)} a step "
-                f"longer than {each.than}",
-                advice=ADVICE,
-                certainty=Certainty.LIKELY,
-                gain_ns=each.gain_ns(longer_ns),
-                ranks=(each.rank,),
-                why_late=True,
-            )
-    if late or evidence.window is None:
+    for each in late_by(evidence, Cause.COLLECTING):
+        yield each.finding(
+            f" collects garbage, {each.collections:.1f} times a step more than {each.than}",
+            each.takes_ns,
+            ADVICE,
+            Certainty.LIKELY,
+            each.takes_in_words,
+        )
+    if late_ranks(evidence) or evidence.window is None:
         return
     costs_ns = {
         rank: cost_ns
         for rank, view in evidence.ranks.items()
         if (cost_ns := _cost_ns([step for step in view.history if step.measured and not step.disturbed]))
     }
-    step_ns = median(totals.step_ns for step in evidence.steps for totals in step.totals.values())
     together_ns = round(sum(costs_ns.values()))
-    if together_ns >= COSTLY_SHARE * step_ns:
+    if together_ns >= COSTLY_SHARE * evidence.step_ns:
         yield Finding(
             title=f"garbage collections stop ranks for {text.duration(together_ns)} a step, in the mean",
             measured=f"steps of {text.named_ranks(sorted(costs_ns))} with a full collection are so much "

@@ -6,7 +6,6 @@ are exposed, and the GPU of each rank has the memory for all of them, or for a h
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 
 from overlaptop import text
@@ -14,7 +13,7 @@ from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.exposure import exposed_sum_ns
 from overlaptop.findings.finding import Certainty, Finding
 from overlaptop.findings.gathers import gathers_of
-from overlaptop.report.headline import COSTLY_SHARE
+from overlaptop.findings.hosts import most_on_a_host
 
 AGAIN = 0.5
 """Of the bytes that forward gathers."""
@@ -31,11 +30,11 @@ def look(evidence: Evidence) -> Iterable[Finding]:
         sum(each.collective.bytes or 0 for each in found.of(which)) for which in ("forward", "backward")
     )
     again = found.of("backward")
-    gain_ns = round(min(found.mean.exposed_transfer_ns, exposed_sum_ns(again)))
-    if backward < AGAIN * max(1, forward) or gain_ns < COSTLY_SHARE * found.mean.step_ns:
+    gain_ns = found.mean.gain_ns(exposed_sum_ns(again))
+    if backward < AGAIN * max(1, forward) or found.mean.is_little(gain_ns):
         return
     ranks = len(again[0].collective.parts)
-    on_host = max(Counter(view.info.host for view in evidence.ranks.values() if view.info).values())
+    on_host = most_on_a_host(evidence)
     if free_bytes >= SPARE * backward:
         advice = f"fully_shard(..., reshard_after_forward=False): takes {text.byte_count(backward)} more"
     elif 1 < on_host < ranks and ranks % on_host == 0 and free_bytes >= SPARE * backward / on_host:

@@ -14,7 +14,6 @@ from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.finding import Certainty, Finding
 from overlaptop.findings.settings import gradients_of
 from overlaptop.models.buckets import MIB, bucket_sizes
-from overlaptop.report.headline import COSTLY_SHARE
 from overlaptop.wire.knobs import GradientFacts
 
 LATE = 0.5
@@ -34,8 +33,8 @@ def look(evidence: Evidence) -> Iterable[Finding]:
     backward = [phase for phase in detail.phases if phase.name == "backward"][first.nth]
     after_ns = first.collective.parts[0].start_ns - detail.start_ns - backward.start_ns
     length_ns = backward.end_ns - backward.start_ns
-    gain_ns = round(min(found.mean.exposed_transfer_ns, after_ns - length_ns / len(found.reduced)))
-    if after_ns < LATE * length_ns or gain_ns < COSTLY_SHARE * found.mean.step_ns:
+    gain_ns = found.mean.gain_ns(after_ns - length_ns / len(found.reduced))
+    if after_ns < LATE * length_ns or found.mean.is_little(gain_ns):
         return
     size_bytes = bucket_sizes(gradients.size_bytes, found.cap_mib * MIB, gradients.first_cap_bytes)[0]
     inside: list[int] = []

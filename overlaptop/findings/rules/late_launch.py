@@ -12,27 +12,23 @@ from collections.abc import Iterable
 from overlaptop import text
 from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.finding import Certainty, Finding
-from overlaptop.findings.late import Cause, late_ranks
+from overlaptop.findings.late import Cause, late_by
 from overlaptop.findings.launching import is_launch_bound, longest_pause
 
 
 def look(evidence: Evidence) -> Iterable[Finding]:
     """One for each such rank."""
-    for late in late_ranks(evidence):
-        if late.cause is not Cause.STANDING or is_launch_bound(evidence, late.rank):
+    for late in late_by(evidence, Cause.STANDING):
+        if is_launch_bound(evidence, late.rank):
             continue
         info = evidence.ranks[late.rank].info
         on_gpu = info is None or info.source != "host"
         what = "GPU is idle" if on_gpu else "training thread stands still"
-        where = longest_pause(evidence, late.rank) if on_gpu else ""
-        yield Finding(
-            title=f"rank {late.rank}'s {what} {text.duration(late.stands_ns)} a step longer than "
-            f"{late.whose}",
-            measured=late.in_words + (f"; {where}" if where else ""),
-            advice=f"py-spy dump --pid {info.pid if info and info.pid > 0 else 'PID'} shows where its "
-            "Python stands: sleeping, reading, logging, a lock",
-            certainty=Certainty.LIKELY,
-            gain_ns=late.gain_ns(late.stands_ns),
-            ranks=(late.rank,),
-            why_late=True,
+        yield late.finding(
+            f"'s {what} {text.duration(late.stands_ns)} a step longer than {late.whose}",
+            late.stands_ns,
+            f"py-spy dump --pid {info.pid if info and info.pid > 0 else 'PID'} shows where its Python "
+            "stands: sleeping, reading, logging, a lock",
+            Certainty.LIKELY,
+            longest_pause(evidence, late.rank) if on_gpu else "",
         )

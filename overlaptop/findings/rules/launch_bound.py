@@ -13,7 +13,7 @@ from statistics import median
 from overlaptop import text
 from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.finding import Certainty, Finding
-from overlaptop.findings.late import Cause, late_ranks
+from overlaptop.findings.late import Cause, late_by, late_ranks
 from overlaptop.findings.launching import is_launch_bound, short_pauses_ns
 
 ADVICE = (
@@ -24,20 +24,18 @@ ADVICE = (
 
 def look(evidence: Evidence) -> Iterable[Finding]:
     """One for each late rank that is launch-bound, else one for the job."""
-    late = late_ranks(evidence)
-    for each in late:
-        if each.cause is Cause.STANDING and is_launch_bound(evidence, each.rank):
-            yield Finding(
-                title=f"rank {each.rank} is launch-bound: its GPU is idle {text.duration(each.stands_ns)} "
-                f"a step longer than {each.whose}",
-                measured=each.in_words,
-                advice=f"top shows what else runs on its CPUs; {ADVICE}",
-                certainty=Certainty.LIKELY,
-                gain_ns=each.gain_ns(each.stands_ns),
-                ranks=(each.rank,),
-                why_late=True,
+    for each in late_by(evidence, Cause.STANDING):
+        if is_launch_bound(evidence, each.rank):
+            yield each.finding(
+                f" is launch-bound: its GPU is idle {text.duration(each.stands_ns)} a step longer than "
+                f"{each.whose}",
+                each.stands_ns,
+                f"top shows what else runs on its CPUs; {ADVICE}",
+                Certainty.LIKELY,
             )
-    if late or not evidence.steps or not all(is_launch_bound(evidence, rank) for rank in evidence.ranks):
+    if late_ranks(evidence) or not evidence.steps:
+        return
+    if not all(is_launch_bound(evidence, rank) for rank in evidence.ranks):
         return
     idle_ns = [short_pauses_ns(evidence, rank) for rank in evidence.ranks]
     leads = [each.launch_lead_ns for step in evidence.steps for each in step.totals.values()]

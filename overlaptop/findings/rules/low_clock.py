@@ -12,25 +12,21 @@ from collections.abc import Iterable
 from overlaptop import text
 from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.finding import Certainty, Finding
-from overlaptop.findings.late import Cause, clock_share, late_ranks
+from overlaptop.findings.late import Cause, clock_share, late_by
 
 
 def look(evidence: Evidence) -> Iterable[Finding]:
     """One for each such rank."""
-    for late in late_ranks(evidence):
-        if late.cause is not Cause.LOW_CLOCK:
-            continue
+    for late in late_by(evidence, Cause.LOW_CLOCK):
         share = clock_share(evidence, late.rank, late.others)
         samples = evidence.ranks[late.rank].samples
         reasons = Counter(reason for sample in samples for reason in sample.throttle_reasons or ())
         why = f", reduced by {', '.join(sorted(reasons))}" if reasons else ""
-        yield Finding(
-            title=f"rank {late.rank}'s GPU runs at {text.whole_percent(share)} of {late.whose} clock",
-            measured=f"{late.in_words}; it computes {text.duration(late.computes_ns)} a step longer{why}",
-            advice="nvidia-smi -q -d POWER,TEMPERATURE,PERFORMANCE shows the limit that it meets; look at "
-            "its cooling, raise its power limit, or take another GPU",
-            certainty=Certainty.MEASURED if reasons else Certainty.LIKELY,
-            gain_ns=late.gain_ns(late.computes_ns),
-            ranks=(late.rank,),
-            why_late=True,
+        yield late.finding(
+            f"'s GPU runs at {text.whole_percent(share)} of {late.whose} clock",
+            late.computes_ns,
+            "nvidia-smi -q -d POWER,TEMPERATURE,PERFORMANCE shows the limit that it meets; look at its "
+            "cooling, raise its power limit, or take another GPU",
+            Certainty.MEASURED if reasons else Certainty.LIKELY,
+            f"it computes {text.duration(late.computes_ns)} a step longer{why}",
         )

@@ -7,7 +7,6 @@ on the job itself, by steps in which the agent does nothing.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from statistics import median
 
 from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.finding import Certainty, Finding
@@ -28,11 +27,10 @@ def look(evidence: Evidence) -> Iterable[Finding]:
     middle = costs[len(costs) // 2]
     if middle.change - middle.error < COSTLY_SHARE:
         return
-    step_ns = median(totals.step_ns for step in evidence.steps for totals in step.totals.values())
     yield Finding(
         title=f"overlaptop makes steps {own_cost.in_brief(middle)} longer",
         measured="measured on this job, by steps in which its agent does nothing",
         advice=own_cost.LESS,
         certainty=Certainty.MEASURED,
-        gain_ns=round(step_ns * middle.change / (1 + middle.change)),
+        gain_ns=round(evidence.step_ns * middle.change / (1 + middle.change)),
     )

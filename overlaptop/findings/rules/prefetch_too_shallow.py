@@ -16,7 +16,6 @@ from overlaptop.findings.finding import Certainty, Finding
 from overlaptop.findings.gathers import Gathers, gathers_of
 from overlaptop.findings.settings import knob_of
 from overlaptop.models.prefetch import prefetch
-from overlaptop.report.headline import COSTLY_SHARE
 from overlaptop.wire.knobs import PREFETCH
 
 EXPOSED = 0.25
@@ -43,8 +42,8 @@ def _of_pass(found: Gathers, which: str, name: str, present: int) -> Iterable[Fi
     if len(behind) < FEWEST or not layer_ns:
         return
     exposed = [each for each in behind if each.exposed_ns >= EXPOSED * each.collective.least_transfer_ns]
-    gain_ns = round(min(found.mean.exposed_transfer_ns, exposed_sum_ns(exposed)))
-    if len(exposed) < MOSTLY * len(behind) or gain_ns < COSTLY_SHARE * found.mean.step_ns:
+    gain_ns = found.mean.gain_ns(exposed_sum_ns(exposed))
+    if len(exposed) < MOSTLY * len(behind) or found.mean.is_little(gain_ns):
         return
     usual_ns = found.usual_ns(which)
     slowest_ns = max(each.collective.least_transfer_ns for each in gathers)

@@ -14,7 +14,7 @@ from typing import TypeAlias
 from overlaptop import text
 from overlaptop.findings.evidence import MIN_STEPS, Evidence, JobStep
 from overlaptop.findings.finding import Certainty, Finding
-from overlaptop.timeline.collectives import kind_of
+from overlaptop.timeline.collectives import is_point_to_point, kind_of
 from overlaptop.wire.messages import StepDetail
 
 ALIKE = frozenset(("allreduce", "allgather", "reducescatter", "broadcast", "reduce"))
@@ -47,7 +47,7 @@ def _odd(step: JobStep) -> Iterable[_Odd]:
     issued: dict[str, dict[int, Counter[tuple[str, int | None]]]] = {}
     for rank, detail in step.details.items():
         if len(detail.collectives) >= MOST_CALLS or any(
-            _is_between_two(call.op) for call in detail.collectives
+            is_point_to_point(call.op) for call in detail.collectives
         ):
             return
         for group, calls in _by_group(detail).items():
@@ -63,10 +63,6 @@ def _odd(step: JobStep) -> Iterable[_Odd]:
                 by_difference.setdefault(_difference(calls, usual), []).append(rank)
         for what, ranks in by_difference.items():
             yield group, tuple(sorted(ranks)), what
-
-
-def _is_between_two(op: str) -> bool:
-    return "send" in op or "recv" in op
 
 
 def _by_group(detail: StepDetail) -> Mapping[str, Counter[tuple[str, int | None]]]:

@@ -13,7 +13,6 @@ from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.exposure import exposed_sum_ns, exposure, step_calls
 from overlaptop.findings.finding import Certainty, Finding
 from overlaptop.findings.settings import gradients_of, uses_fsdp2
-from overlaptop.report.headline import COSTLY_SHARE
 
 MUCH = 0.25
 """Of the gradients' bytes: less may be a compressed reduction, or something else."""
@@ -31,8 +30,8 @@ def look(evidence: Evidence) -> Iterable[Finding]:
     if count < 2 or len(set(sent)) > 1 or sent[0] < max(1, least_bytes):
         return
     saved_ns = exposed_sum_ns(each for each in reduced if each.nth < count - 1)
-    gain_ns = round(min(mean.exposed_transfer_ns, saved_ns))
-    if gain_ns < COSTLY_SHARE * mean.step_ns:
+    gain_ns = mean.gain_ns(saved_ns)
+    if mean.is_little(gain_ns):
         return
     yield Finding(
         title=f"gradients are reduced in each of {count} micro-batches: {text.duration(gain_ns)} a step "

@@ -13,7 +13,6 @@ from overlaptop.findings.exposure import Issued, exposed_sum_ns, exposure, step_
 from overlaptop.findings.finding import Certainty, Finding
 from overlaptop.findings.hosts import hosts_of, usual_bandwidth
 from overlaptop.findings.settings import gradients_of, ranks_with, uses_fsdp2
-from overlaptop.report.headline import COSTLY_SHARE
 
 FAR_BELOW = 0.25
 
@@ -32,8 +31,8 @@ def look(evidence: Evidence) -> Iterable[Finding]:
     rate, reference = usual_bandwidth(between), usual_bandwidth(within) or _peak(evidence)
     if rate is None or reference is None or rate >= FAR_BELOW * reference:
         return
-    exposed_ns = min(mean.exposed_transfer_ns, exposed_sum_ns(between))
-    if exposed_ns < COSTLY_SHARE * mean.step_ns:
+    exposed_ns = mean.gain_ns(exposed_sum_ns(between))
+    if mean.is_little(exposed_ns):
         return
     inside = "collectives within a host move" if within else "its NVLinks can move"
     yield Finding(

@@ -6,14 +6,13 @@ A group is taken to be one by its description: ``mesh_tp``, Megatron's ``TENSOR_
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterable
 
 from overlaptop import text
 from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.exposure import EXPOSED_SHARE, exposed_sum_ns, exposure, step_calls
 from overlaptop.findings.finding import Certainty, Finding
-from overlaptop.findings.hosts import hosts_of
+from overlaptop.findings.hosts import hosts_of, most_on_a_host
 
 TENSOR_PARALLEL = re.compile(r"(?:\b|_)tp(?:\b|_)|tensor", re.IGNORECASE)
 
@@ -30,17 +29,15 @@ def look(evidence: Evidence) -> Iterable[Finding]:
         issued = [each for each in calls.issued if each.collective.group == group]
         ranks = tuple(part.rank for part in issued[0].collective.parts)
         hosts = hosts_of(evidence, issued[0].collective)
-        gain_ns = round(min(mean.exposed_transfer_ns, exposed_sum_ns(issued)))
+        gain_ns = mean.gain_ns(exposed_sum_ns(issued))
         if len(hosts) < 2 or gain_ns < EXPOSED_SHARE * mean.step_ns:
             continue
-        infos = (view.info for view in evidence.ranks.values())
-        on_one = max(Counter(info.host for info in infos if info is not None).values())
         yield Finding(
             title=f"tensor parallelism of {text.named_ranks(ranks)} reaches over {len(hosts)} hosts: "
             f"{text.duration(gain_ns)} a step is exposed",
             measured=f"{len(issued)} collectives a step in {group} go between {', '.join(sorted(hosts))}",
-            advice=f"a tensor-parallel size of at most {on_one}, the ranks of one host, with "
-            "neighbouring ranks in a group: the last dimension of init_device_mesh",
+            advice=f"a tensor-parallel size of at most {most_on_a_host(evidence)}, the ranks of one host, "
+            "with neighbouring ranks in a group: the last dimension of init_device_mesh",
             certainty=Certainty.MEASURED,
             gain_ns=gain_ns,
             ranks=ranks,

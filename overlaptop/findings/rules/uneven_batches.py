@@ -16,7 +16,7 @@ from statistics import mean, median
 from overlaptop import text
 from overlaptop.findings.evidence import Evidence, JobStep
 from overlaptop.findings.finding import Certainty, Finding
-from overlaptop.findings.late import EXPLAINS, STEADY, Cause, computing_ns, late_ranks
+from overlaptop.findings.late import EXPLAINS, STEADY, Cause, computing_ns, late_by, late_ranks
 from overlaptop.fleet.waits import LATE_SHARE, WORTH_SHARE
 
 ADVICE = "divide a step's tokens evenly over ranks: sort or bucket samples by length, or pack sequences"
@@ -24,20 +24,15 @@ ADVICE = "divide a step's tokens evenly over ranks: sort or bucket samples by le
 
 def look(evidence: Evidence) -> Iterable[Finding]:
     """One for each late rank whose compute varies, or one for the job."""
-    late = late_ranks(evidence)
-    for each in late:
-        if each.cause is Cause.UNEVEN:
-            yield Finding(
-                title=f"rank {each.rank} computes {text.duration(each.computes_ns)} a step longer than "
-                f"{each.than}, by another time in each",
-                measured=each.in_words,
-                advice=ADVICE,
-                certainty=Certainty.POSSIBLE,
-                gain_ns=each.gain_ns(each.computes_ns),
-                ranks=(each.rank,),
-                why_late=True,
-            )
-    longer_ns = None if any(each.cause for each in late) else late_by_compute_ns(evidence)
+    for each in late_by(evidence, Cause.UNEVEN):
+        yield each.finding(
+            f" computes {text.duration(each.computes_ns)} a step longer than {each.than}, by another time "
+            "in each",
+            each.computes_ns,
+            ADVICE,
+            Certainty.POSSIBLE,
+        )
+    longer_ns = None if any(each.cause for each in late_ranks(evidence)) else late_by_compute_ns(evidence)
     if longer_ns is not None:
         yield Finding(
             title=f"another rank computes {text.duration(longer_ns)} longer than the others in each step",
