@@ -3,8 +3,8 @@
 Raised where one rank is late clearly and what it computes longer varies from step to step (`late`), or
 where the late rank changes, and in LATE_SHARE of the steps it is the one that computes longer by EXPLAINS
 of what the others wait on average. One slow GPU would be slow in each step, and jitter of the CPU leaves
-compute as it is. Of two ranks one is often late in most steps by chance: nothing that it does is steady
-then.
+compute as it is. One of few ranks may be the late one in most steps nonetheless: nothing that it does is
+steady then.
 """
 
 from __future__ import annotations
