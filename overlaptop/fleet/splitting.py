@@ -12,7 +12,7 @@ from statistics import fmean
 from overlaptop.fleet.snapshot import WHOLE_TRACE, NodeView, RankView, Window
 from overlaptop.fleet.totals import of_one_step, step_of
 from overlaptop.fleet.waits import SplitStep, StepWaits, WaitWindow
-from overlaptop.fleet.window import FIRST_STEPS, LEAST_STEPS, WINDOW_NS, in_window
+from overlaptop.fleet.window import LEAST_STEPS, WINDOW_NS, in_window
 from overlaptop.text import named_ranks
 from overlaptop.timeline.arrivals import (
     Collective,
@@ -80,7 +80,6 @@ class Splitter:
             return JobWaits(unsplit=f"no timeline of {named_ranks(absent)} is here" if absent else NOT_YET)
         kept, newest = tuple(self._kept), self._kept[-1].waits
         recent = [each for each in kept[-WINDOW_STEPS:] if _is_within(each, newest_ns, Window.SECONDS)]
-        recent = [each for each in recent if each.waits.step >= FIRST_STEPS] or recent
         steps = tuple(in_window(recent, None))
         window = window_of(steps)
         unsplit = "" if window else _why(newest.collectives)

@@ -94,10 +94,11 @@ def _since_change(steps: Sequence[StepTotals]) -> list[StepTotals]:
 
 
 def in_window(split_steps: Sequence[SplitStep], first_step: int | None) -> Sequence[SplitStep]:
-    """Those from this step on in which the job went on."""
+    """Those from this step on in which the job went on; of FIRST_STEPS only where there are no others."""
     limit_ns = longest_going_ns([each.step_ns for each in split_steps])
     first = -1 if first_step is None else first_step
-    return [each for each in split_steps if each.waits.step >= first and each.step_ns <= limit_ns]
+    found = [each for each in split_steps if each.waits.step >= first and each.step_ns <= limit_ns]
+    return [each for each in found if each.waits.step >= FIRST_STEPS] or found
 
 
 def longest_going_ns(lengths_ns: Sequence[int]) -> float:

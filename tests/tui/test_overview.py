@@ -137,9 +137,9 @@ async def test_a_key_chooses_the_window_of_all_figures_and_the_line_says_which_i
         session.say(*(m for rank in range(4) for m in split_step(rank, number, late_ms=8 * (rank == 1))))
     async with opened(session) as (app, pilot):
         for of, lateness in (
-            ("mean of 4 ranks × 14 steps, last 20 s", "ranks 1 and 2 are late in turn, in 28 of 28"),
-            ("mean of 4 ranks × 14 steps, last 60 s", "ranks 1 and 2 are late in turn, in 28 of 28"),
-            ("mean of 4 ranks × newest 10 steps", "rank 1 is late in 12 of 20 collectives"),
+            ("mean of 4 ranks × 14 steps, last 20 s", "ranks 1 and 2 are late in turn, in 24 of 24"),
+            ("mean of 4 ranks × 14 steps, last 60 s", "ranks 1 and 2 are late in turn, in 24 of 24"),
+            ("mean of 4 ranks × newest 10 steps", "ranks 1 and 2 are late in turn, in 20 of 20"),
             ("step 13, mean of 4 ranks", "rank 1 is late in 2 of 2 collectives; the others wait 8.00 ms"),
         ):
             text = await shown(app, pilot)
