@@ -14,8 +14,7 @@ from overlaptop.console.hosts import Hosts, connect
 from overlaptop.console.table import Table
 from overlaptop.fleet.job_session import JobSelector, JobSession
 from overlaptop.fleet.session import Session
-from overlaptop.fleet.trouble import first_of
-from overlaptop.report.troubles import in_full
+from overlaptop.report.troubles import of_last
 from overlaptop.wire import last_end, writable
 from overlaptop.wire.endpoints import EndpointError, JobRecord, list_jobs
 
@@ -117,20 +116,12 @@ def _no_job(where: str) -> str:
     """Why there is none; CommandError as from `find_jobs`."""
     try:
         if where == _HERE:
-            return writable.why_not() or _NO_JOB.format(where=where) + _last_end()
+            ended = last_end.read()
+            how = "" if ended is None else f"; {of_last(ended, time.time_ns())}"
+            return writable.why_not() or _NO_JOB.format(where=where) + how
         return _NO_JOB.format(where=where)
     except EndpointError as fault:
         raise CommandError(str(fault)) from fault
-
-
-def _last_end() -> str:
-    """``; the last one, train.py, ended 12 s ago: rank 1 killed by SIGKILL``; empty: not known."""
-    if (end := last_end.read()) is None:
-        return ""
-    trouble = first_of(end.ends, end.ranks)
-    how = in_full(trouble) if trouble is not None else "every rank ended well"
-    ago = text.age(max(0, time.time_ns() - end.ended_ns) / 1e9)
-    return text.printable(f"; the last one, {end.script}, ended {ago} ago: {how}")
 
 
 def _names(jobs: Sequence[JobRecord]) -> str:

@@ -6,8 +6,9 @@ import signal
 
 from overlaptop.fleet.hang import Blame, Hang
 from overlaptop.fleet.snapshot import RankView
-from overlaptop.fleet.trouble import Kind, Trouble
+from overlaptop.fleet.trouble import Kind, Trouble, first_of
 from overlaptop.text import age, byte_count, clock, named_ranks, printable
+from overlaptop.wire.last_end import LastEnd
 from overlaptop.wire.processes import signal_name
 
 MOST_NAMED = 6
@@ -30,6 +31,15 @@ def in_brief(trouble: Trouble, now_ns: int) -> str:
             return f"HUNG for {for_s}"
         case Kind.NO_STEP:
             return f"no step for {for_s}"
+
+
+def of_last(end: LastEnd, now_ns: int) -> str:
+    """``the last one, train.py, ended 12 s ago: rank 1 killed by SIGKILL``."""
+    trouble = first_of(end.ends, end.ranks)
+    how = in_full(trouble) if trouble is not None else "every rank ended well"
+    return printable(
+        f"the last one, {end.script}, ended {age(max(0, now_ns - end.ended_ns) / 1e9)} ago: {how}"
+    )
 
 
 def in_full(trouble: Trouble) -> str:

@@ -1,6 +1,7 @@
 """What all screens have in common: keys, help, notices, colours, sizes, and which screen is on top."""
 
 import re
+import time
 
 import pytest
 from msgspec.structs import replace
@@ -19,7 +20,9 @@ from overlaptop.tui.options import TuiOptions
 from overlaptop.tui.overview.screen import OverviewScreen
 from overlaptop.tui.rank.screen import RankScreen
 from overlaptop.tui.timeline.parts import PARTS
-from overlaptop.wire.messages import CollectiveSpan, Notice
+from overlaptop.wire import last_end
+from overlaptop.wire.last_end import LastEnd
+from overlaptop.wire.messages import CollectiveSpan, Notice, RankEnd
 from tests.fleet.builders import T0, detail, info, status, step, welcome
 
 from .fakes import (
@@ -287,6 +290,16 @@ async def test_words_from_a_machine_are_shown_as_words_and_steer_neither_termina
 def waiting(**session):
     """No job, or none that was chosen."""
     return FakeSession(link=LinkState.WAITING, job_key=None, **session)
+
+
+@pytest.mark.parametrize("failure", ["SyntaxError: invalid syntax (train.py, line 2)", ""])
+async def test_where_no_job_runs_the_last_one_is_named_if_it_failed(socket_dir, failure):
+    end = RankEnd(1, time.time_ns(), clean=True, failure=failure)
+    last_end.write(LastEnd("train.py", end.at_ns, 1, (end,)))
+    async with opened(waiting(), size=(60, 20)) as (app, pilot):
+        text = " ".join((await shown(app, pilot)).split())
+        assert (f"ago: rank 1 failed: {failure}" in text) == bool(failure)
+        assert ("the last one, train.py, ended" in text) == bool(failure)
 
 
 async def test_without_a_job_workloads_are_offered_and_started_until_one_is_there():

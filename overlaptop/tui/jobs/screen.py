@@ -8,6 +8,7 @@ from typing import ClassVar
 from textual import events
 
 from overlaptop.launch.request import LaunchRequest
+from overlaptop.report.troubles import of_last
 from overlaptop.text import age, plural, printable
 from overlaptop.tui.dashboard import Dashboard
 from overlaptop.tui.draw.segments import (
@@ -30,6 +31,7 @@ from overlaptop.tui.view import JobView
 from overlaptop.tui.widgets.host_lines import host_status
 from overlaptop.tui.widgets.key_bar import HELP_HINT, QUIT_HINT
 from overlaptop.tui.workloads.asking import ask_to_start
+from overlaptop.wire import last_end
 from overlaptop.wire.endpoints import JobRecord
 from overlaptop.workloads.catalog import Workload
 
@@ -72,6 +74,9 @@ class JobList(JobView):
                 self._choice_at[len(lines)] = index
                 lines.append(self._line(index, _job_items(job, snapshot.at_ns), width))
             lines.append(())
+        elif not snapshot.nodes and (last := last_end.read()) and any(end.failed for end in last.ends):
+            words = of_last(last, snapshot.at_ns)
+            lines += [*paragraph(words, width, TextStyle("warning"), rows=4), ()]
         if self.fault:
             lines += [*paragraph(printable(self.fault), width, TextStyle("warning"), rows=4), ()]
         if snapshot.nodes:
