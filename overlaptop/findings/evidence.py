@@ -32,6 +32,11 @@ class JobStep:
     split: SplitStep | None
     """Who waited for whom in it; None where that is not known."""
 
+    @property
+    def is_drawn(self) -> bool:
+        """Whether the timelines of all ranks are here."""
+        return self.details.keys() == self.totals.keys()
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Evidence:

@@ -11,6 +11,7 @@ import numpy as np
 
 from overlaptop import text
 from overlaptop.findings.evidence import Evidence, JobStep
+from overlaptop.findings.launching import phases_of
 from overlaptop.report.headline import COSTLY_SHARE
 from overlaptop.timeline.arrivals import Collective
 from overlaptop.timeline.collectives import kind_of
@@ -131,7 +132,7 @@ class StepCalls:
         several where gradients accumulate.
         """
         detail = next(iter(self.step.details.values()))
-        moved = [0 for phase in detail.phases if phase.name == "backward"]
+        moved = [0] * len(phases_of(detail, "backward"))
         for call in detail.collectives:
             if kind_of(call.op) == kind and group in ("", call.group):
                 phase, nth = _phase(detail, detail.start_ns + call.start_ns)
@@ -155,7 +156,7 @@ def step_calls(evidence: Evidence) -> StepCalls | None:
     """None where no such step is here."""
     for step in reversed(evidence.steps):
         found = step.split.waits.collectives if step.split is not None else ()
-        if found and step.details.keys() == step.totals.keys():
+        if found and step.is_drawn:
             return StepCalls(step, tuple(_issued(found, step.details)))
     return None
 

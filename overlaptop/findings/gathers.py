@@ -7,7 +7,7 @@ from statistics import fmean, median
 
 from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.exposure import Exposure, Issued, StepCalls, exposure, step_calls
-from overlaptop.findings.launching import computing
+from overlaptop.findings.launching import computing, phases_of
 from overlaptop.findings.settings import uses_fsdp2
 from overlaptop.timeline.spans import clip, length_ns
 from overlaptop.wire.messages import StepDetail
@@ -47,5 +47,5 @@ def gathers_of(evidence: Evidence) -> Gathers | None:
 
 def _compute_ns(detail: StepDetail, which: str) -> int:
     compute = computing(detail)
-    passes = (phase for phase in detail.phases if phase.name == which)
+    passes = phases_of(detail, which)
     return sum(length_ns(clip(compute, phase.start_ns, phase.end_ns)) for phase in passes)

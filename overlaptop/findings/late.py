@@ -150,13 +150,18 @@ def late_by(evidence: Evidence, cause: Cause) -> list[LateRank]:
     return [each for each in late_ranks(evidence) if each.cause is cause]
 
 
+def on_host(info: RankInfo | None) -> bool:
+    """Whether its spans come from the host's clock: it has no GPU."""
+    return info is not None and info.source == "host"
+
+
 def computing_ns(info: RankInfo | None, step: StepTotals) -> int | None:
     """How long the rank computed: by its kernels, without a GPU by its training thread's CPU time. None
     where its source does not see it.
     """
     if info is None or info.compute_exact:
         return step.compute_ns
-    return step.cpu_ns if info.source == "host" else None
+    return step.cpu_ns if on_host(info) else None
 
 
 def standing_ns(info: RankInfo | None, step: StepTotals) -> int | None:
@@ -165,7 +170,7 @@ def standing_ns(info: RankInfo | None, step: StepTotals) -> int | None:
     """
     if info is None or info.compute_exact:
         return step.idle_ns
-    if info.source != "host" or step.cpu_ns is None or step.exposed_ns is None:
+    if not on_host(info) or step.cpu_ns is None or step.exposed_ns is None:
         return None
     return max(0, step.step_ns - step.exposed_ns - step.cpu_ns - (step.delayed_ns or 0))
 
@@ -173,7 +178,7 @@ def standing_ns(info: RankInfo | None, step: StepTotals) -> int | None:
 def _busy_ns(info: RankInfo | None, step: StepTotals) -> int | None:
     """How long it computed; without a GPU with what it waited for a CPU, which grows with it."""
     own_ns = computing_ns(info, step)
-    if own_ns is None or info is None or info.source != "host":
+    if own_ns is None or not on_host(info):
         return own_ns
     return own_ns + (step.delayed_ns or 0)
 
@@ -183,8 +188,8 @@ def _unexplained_ns(info: RankInfo | None, step: StepTotals) -> int | None:
     stands_ns = standing_ns(info, step)
     if stands_ns is None or step.full_collections:
         return stands_ns and 0
-    on_host = info is not None and info.source == "host"  # there what it waits for a CPU is off already
-    return max(0, stands_ns - (step.loading_ns or 0) - (0 if on_host else step.delayed_ns or 0))
+    delayed_ns = 0 if on_host(info) else step.delayed_ns or 0  # on a host that is off already
+    return max(0, stands_ns - (step.loading_ns or 0) - delayed_ns)
 
 
 def misplacement(evidence: Evidence, rank: int, others: Collection[int]) -> str:
@@ -258,8 +263,7 @@ def _cause(
         return Cause.LOADING
     if max(busy_ns, stands_ns) < enough_ns:
         return None
-    on_host = info is not None and info.source == "host"
-    if stands_ns > busy_ns or on_host:
+    if stands_ns > busy_ns or on_host(info):
         collects = longer["collections"]
         if collects and sum(each > 0 for each in collects) >= LATE_SHARE * len(collects):
             return Cause.COLLECTING
@@ -270,7 +274,7 @@ def _cause(
         if delays_ns >= enough_ns:
             return Cause.DELAYED
         # What it sleeps is but what is left of a step: noise of all the rest adds up in it.
-        least_ns = enough_ns / 2 if on_host else 0.0
+        least_ns = enough_ns / 2 if on_host(info) else 0.0
         return Cause.STANDING if _steadily(longer["unexplained"], least_ns) >= enough_ns else None
     if (share := clock_share(evidence, rank, others)) is not None and share < LOW_CLOCK:
         return Cause.LOW_CLOCK

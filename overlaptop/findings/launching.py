@@ -9,7 +9,7 @@ from overlaptop.findings.evidence import Evidence
 from overlaptop.fleet.waits import LATE_SHARE
 from overlaptop.timeline.breakdown import MUCH_IDLE, NO_LEAD
 from overlaptop.timeline.spans import Spans, difference, unflatten, union
-from overlaptop.wire.messages import StepDetail
+from overlaptop.wire.messages import PhaseSpan, StepDetail
 
 LONG_PAUSE_NS = 1_000_000
 """A launch takes some 10 µs, and Python between two of them some 100 µs: a longer pause is something
@@ -67,6 +67,11 @@ def longest_pause(evidence: Evidence, rank: int) -> str:
         f"the longest pause, {text.duration(end_ns - start_ns)}, {inside}{text.duration(start_ns)} after "
         "the step's start"
     )
+
+
+def phases_of(detail: StepDetail, name: str) -> list[PhaseSpan]:
+    """Those of this name, in their order: several where gradients accumulate."""
+    return [phase for phase in detail.phases if phase.name == name]
 
 
 def computing(detail: StepDetail) -> Spans:

@@ -34,9 +34,7 @@ class Pipeline:
 
 def pipelines_of(evidence: Evidence) -> list[Pipeline]:
     """One for each group; none where the timelines of some rank are not here."""
-    step = next(
-        (each for each in reversed(evidence.steps) if each.details.keys() == each.totals.keys()), None
-    )
+    step = next((each for each in reversed(evidence.steps) if each.is_drawn), None)
     sends: dict[str, dict[int, int]] = {}
     for rank, detail in step.details.items() if step is not None else ():
         for group, count in _sends(detail).items():

@@ -14,7 +14,7 @@ from statistics import median
 from overlaptop import text
 from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.finding import Certainty, Finding
-from overlaptop.findings.late import Cause, late_by
+from overlaptop.findings.late import Cause, late_by, on_host
 from overlaptop.wire.messages import RankInfo, StepDetail, StepTotals
 
 LOADING_SHARE = 0.1
@@ -74,7 +74,7 @@ def _on_each_rank_ns(evidence: Evidence, measure: _Measure) -> float:
 
 
 def _in_loaders_ns(info: RankInfo, step: StepTotals, _detail: StepDetail | None) -> int | None:
-    if step.loading_ns is None or info.source == "host":
+    if step.loading_ns is None or on_host(info):
         return step.loading_ns
     if not info.compute_exact or step.idle_ns is None or step.copy_only_ns is None:
         return None

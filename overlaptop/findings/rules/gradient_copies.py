@@ -13,7 +13,7 @@ from overlaptop import text
 from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.exposure import exposure, step_calls
 from overlaptop.findings.finding import Certainty, Finding
-from overlaptop.findings.launching import computing
+from overlaptop.findings.launching import computing, phases_of
 from overlaptop.findings.settings import gradients_of
 from overlaptop.timeline.spans import clip, difference, length_ns, unflatten, union
 from overlaptop.wire.messages import StepDetail
@@ -45,9 +45,8 @@ def _copies_alone_ns(detail: StepDetail) -> int:
     compute = computing(detail)
     alone = difference(unflatten(detail.copy_spans_ns), union(compute, unflatten(detail.comm_spans_ns)))
     found_ns = 0
-    for phase in detail.phases:
-        if phase.name == "backward":
-            busy = clip(compute, phase.start_ns, phase.end_ns)
-            last_ns = int(busy[-1, 1]) if len(busy) else phase.start_ns
-            found_ns += length_ns(clip(alone, last_ns, phase.end_ns))
+    for phase in phases_of(detail, "backward"):
+        busy = clip(compute, phase.start_ns, phase.end_ns)
+        last_ns = int(busy[-1, 1]) if len(busy) else phase.start_ns
+        found_ns += length_ns(clip(alone, last_ns, phase.end_ns))
     return found_ns

@@ -12,6 +12,7 @@ from overlaptop import text
 from overlaptop.findings.buckets import buckets_of
 from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.finding import Certainty, Finding
+from overlaptop.findings.launching import phases_of
 from overlaptop.findings.settings import gradients_of
 from overlaptop.models.buckets import MIB, bucket_sizes
 from overlaptop.wire.knobs import GradientFacts
@@ -30,7 +31,7 @@ def look(evidence: Evidence) -> Iterable[Finding]:
     first = found.reduced[0]
     rank = first.collective.parts[0].rank
     detail = found.calls.step.details[rank]
-    backward = [phase for phase in detail.phases if phase.name == "backward"][first.nth]
+    backward = phases_of(detail, "backward")[first.nth]
     after_ns = first.collective.parts[0].start_ns - detail.start_ns - backward.start_ns
     length_ns = backward.end_ns - backward.start_ns
     gain_ns = found.mean.gain_ns(after_ns - length_ns / len(found.reduced))

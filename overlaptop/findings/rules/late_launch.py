@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from overlaptop import text
 from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.finding import Certainty, Finding
-from overlaptop.findings.late import Cause, late_by
+from overlaptop.findings.late import Cause, late_by, on_host
 from overlaptop.findings.launching import is_launch_bound, longest_pause
 
 
@@ -22,13 +22,12 @@ def look(evidence: Evidence) -> Iterable[Finding]:
         if is_launch_bound(evidence, late.rank):
             continue
         info = evidence.ranks[late.rank].info
-        on_gpu = info is None or info.source != "host"
-        what = "GPU is idle" if on_gpu else "training thread stands still"
+        what = "training thread stands still" if on_host(info) else "GPU is idle"
         yield late.finding(
             f"'s {what} {text.duration(late.stands_ns)} a step longer than {late.whose}",
             late.stands_ns,
             f"py-spy dump --pid {info.pid if info and info.pid > 0 else 'PID'} shows where its Python "
             "stands: sleeping, reading, logging, a lock",
             Certainty.LIKELY,
-            longest_pause(evidence, late.rank) if on_gpu else "",
+            "" if on_host(info) else longest_pause(evidence, late.rank),
         )

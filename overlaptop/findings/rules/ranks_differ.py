@@ -28,7 +28,7 @@ _Odd: TypeAlias = tuple[str, tuple[int, ...], str]
 
 def look(evidence: Evidence) -> Iterable[Finding]:
     """One for each group and set of ranks."""
-    steps = [step for step in evidence.steps if step.details.keys() == step.totals.keys()]
+    steps = [step for step in evidence.steps if step.is_drawn]
     if len(steps) < MIN_STEPS:
         return
     always = frozenset.intersection(*(frozenset(_odd(step)) for step in steps))

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from overlaptop import text
 from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.finding import Certainty, Finding
-from overlaptop.findings.late import Cause, late_by
+from overlaptop.findings.late import Cause, late_by, on_host
 
 ON_GPU = (
     "nvidia-smi -q -d CLOCK,POWER,TEMPERATURE,PIDS shows whether its GPU is slower or shared; if it has "
@@ -22,10 +22,9 @@ ON_CPU = "top shows whether its CPU is slower or shared; if it has more to do, d
 def look(evidence: Evidence) -> Iterable[Finding]:
     """One for each such rank."""
     for late in late_by(evidence, Cause.COMPUTING):
-        info = evidence.ranks[late.rank].info
         yield late.finding(
             f" computes {text.duration(late.computes_ns)} a step longer than {late.than}",
             late.computes_ns,
-            ON_GPU if info is None or info.source != "host" else ON_CPU,
+            ON_CPU if on_host(evidence.ranks[late.rank].info) else ON_GPU,
             Certainty.LIKELY,
         )

@@ -13,7 +13,7 @@ from overlaptop import text
 from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.exposure import exposure, step_calls
 from overlaptop.findings.finding import Certainty, Finding
-from overlaptop.findings.launching import computing
+from overlaptop.findings.launching import computing, phases_of
 from overlaptop.findings.settings import gradients_of
 from overlaptop.timeline.spans import difference, unflatten
 from overlaptop.wire.messages import StepDetail
@@ -44,6 +44,6 @@ def look(evidence: Evidence) -> Iterable[Finding]:
 
 def _gap_ns(detail: StepDetail) -> int:
     """Without compute around the beginning of each backward."""
-    begins = [phase.start_ns for phase in detail.phases if phase.name == "backward"]
+    begins = [phase.start_ns for phase in phases_of(detail, "backward")]
     gaps = difference(unflatten((0, detail.step_ns)), computing(detail)).tolist()
     return sum(end - start for start, end in gaps if any(start <= at < end for at in begins))
