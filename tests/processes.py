@@ -6,8 +6,29 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
+PATIENCE_S = 20.0
+T = TypeVar("T")
 MARKER = "OVERLAPTOP_TEST_MARKER"
+
+
+def eventually(probe: Callable[[], T]) -> T:
+    """The first true result of the probe."""
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not (result := probe()):
+        assert time.monotonic() < deadline_s, f"gave up waiting: {probe}"
+        time.sleep(0.002)
+    return result
+
+
+def runs(pid: int) -> bool:
+    """Whether there is such a process still (a zombie is none)."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state not in "ZX"
 
 
 def wait_until(condition: Callable[[], bool], limit_s: float = 20.0) -> bool:

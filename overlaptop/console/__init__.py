@@ -5,6 +5,10 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from overlaptop.launch.supervised import SupervisedJob
 
 
 class CommandError(Exception):
@@ -25,3 +29,12 @@ def print_message(message: str) -> None:
     from overlaptop.text import printable
 
     print(f"overlaptop: {printable(message)}", file=sys.stderr, flush=True)  # noqa: T201
+
+
+def job_failure(job: SupervisedJob) -> CommandError:
+    """Why a job that was started here failed; its own last lines are printed on stderr."""
+    from overlaptop.text import printable
+
+    for line in job.complaint():
+        print(printable(line), file=sys.stderr)  # noqa: T201
+    return CommandError(f"the job failed ({job.how_it_ended})", 2 if job.usage_error else 1)

@@ -9,13 +9,13 @@ from contextlib import closing
 from dataclasses import replace
 
 from overlaptop import tui
-from overlaptop.console import CommandError, dashboard, print_data, print_message
+from overlaptop.console import CommandError, dashboard, job_failure, print_data, print_message
 from overlaptop.console.stream import RecordWriter, stream
 from overlaptop.fleet.job_session import JobSelector, JobSession
 from overlaptop.launch.launcher import Launcher, of_workload, place
 from overlaptop.launch.local import LocalLauncher
 from overlaptop.launch.request import LaunchPhase, LaunchRequest
-from overlaptop.launch.supervised import LaunchError, SupervisedJob
+from overlaptop.launch.supervised import LaunchError
 from overlaptop.workloads import catalog
 from overlaptop.workloads.options import OptionsError
 
@@ -70,7 +70,7 @@ def _print_records(launcher: Launcher, steps: int | None) -> int:
             return 0
     _await(lambda: launcher.poll() is not None)
     if launcher.poll():
-        raise _failure(launcher)
+        raise job_failure(launcher)
     return 0
 
 
@@ -88,7 +88,8 @@ def _show(request: LaunchRequest, screen: tui.TuiOptions) -> int:
             _await(lambda: not launcher.running)
         last = launcher.status()
         if last.phase is LaunchPhase.OVER and last.failed:
-            raise _failure(launcher.job)
+            job = launcher.job
+            raise CommandError("the job could not be started") if job is None else job_failure(job)
         return status
     finally:
         session.close()
@@ -99,12 +100,3 @@ def _await(ended: Callable[[], bool]) -> None:
     deadline_s = time.monotonic() + END_LIMIT_S
     while not ended() and time.monotonic() < deadline_s:
         time.sleep(0.05)
-
-
-def _failure(job: SupervisedJob | None) -> CommandError:
-    """Why the job failed; its own last lines are printed on stderr."""
-    if job is None:
-        return CommandError("the job could not be started")
-    for line in job.complaint():
-        print(line, file=sys.stderr)  # noqa: T201
-    return CommandError(f"the job failed ({job.how_it_ended})", 2 if job.usage_error else 1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,7 +12,7 @@ from pathlib import Path
 from types import FrameType
 
 from overlaptop import text
-from overlaptop.console import CommandError, print_message, search_report
+from overlaptop.console import CommandError, job_failure, print_message, search_report
 from overlaptop.console.hosts import Hosts, pause
 from overlaptop.console.jobs import join
 from overlaptop.fleet.job_session import JobSelector, JobSession
@@ -187,9 +186,7 @@ class _TuneRun:
             time.sleep(TICK_S)
         if launcher.poll() == 0:
             return CommandError("the job ended before the search did: give it more steps")
-        for line in launcher.complaint():
-            print(text.printable(line), file=sys.stderr)  # noqa: T201
-        return CommandError(f"the job failed ({launcher.how_it_ended})", 2 if launcher.usage_error else 1)
+        return job_failure(launcher)
 
     def _find_knob(self, stop: Callable[[], int]) -> Knob | None:
         """The knob, once steps are counted and it is known; None: it is to stop."""

@@ -5,21 +5,13 @@ from __future__ import annotations
 import os
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
 from overlaptop.doctor.children import MAX_OUTPUT_BYTES, Child, Completed
+from tests.processes import runs
 
 TIMEOUT_S = 20.0
-
-
-def runs(pid: int) -> bool:
-    """Whether there is such a process still (a zombie is none)."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 @pytest.mark.parametrize(

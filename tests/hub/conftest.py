@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
@@ -25,22 +24,14 @@ from overlaptop.wire.messages import HubStatus, RankInfo, StepDetail, StepTotals
 from overlaptop.wire.processes import is_alive, process_start_time
 from overlaptop.wire.schema import Message
 from tests.fleet.builders import info, step
+from tests.processes import PATIENCE_S as PATIENCE_S
+from tests.processes import eventually as eventually
 
-PATIENCE_S = 20.0
 KEY = "job-1"
 LANES_NS = ("compute_ns", "comm_ns", "hidden_ns", "exposed_ns", "compute_only_ns", "idle_ns", "stall_ns")
 
 T = TypeVar("T")
 M = TypeVar("M")
-
-
-def eventually(probe: Callable[[], T]) -> T:
-    """The first true result of the probe."""
-    deadline_s = time.monotonic() + PATIENCE_S
-    while not (result := probe()):
-        assert time.monotonic() < deadline_s, f"gave up waiting: {probe}"
-        time.sleep(0.005)
-    return result
 
 
 class Rank:

@@ -91,15 +91,6 @@ def test_what_says_no_more_than_that_is_not_passed_on(node, ranks, monkeypatch):
     assert node.heard == told
 
 
-def test_a_rank_with_something_to_say_repeats_nothing(node, ranks):
-    connection = ranks[0]
-    for _ in range(5):
-        connection.pump()
-    assert connection.drained
-    node.work()
-    assert len(node.heard) == 2
-
-
 def test_ranks_are_limited(node, ranks, monkeypatch):
     monkeypatch.setattr(hub_side, "MAX_RANKS", 2)
     more = [rank(number) for number in (1, 2)]  # one that comes back, and one too many

@@ -15,20 +15,13 @@ from typing import Any, TypeVar
 from overlaptop.remote.bootstrap import remote_command
 from overlaptop.remote.connection import Connection, ConnectionState
 from overlaptop.remote.targets import Target
+from tests.processes import PATIENCE_S as PATIENCE_S
+from tests.processes import eventually as eventually
+from tests.processes import runs as runs
 
 FAKE_RELAYS = Path(__file__).with_name("fake_relays.py")
-PATIENCE_S = 20.0
 
 T = TypeVar("T")
-
-
-def eventually(probe: Callable[[], T]) -> T:
-    """The first true result of the probe."""
-    deadline_s = time.monotonic() + PATIENCE_S
-    while not (result := probe()):
-        assert time.monotonic() < deadline_s, f"gave up waiting: {probe}"
-        time.sleep(0.002)
-    return result
 
 
 def fake_relay(behaviour: str) -> Target:
@@ -112,15 +105,6 @@ class Connections:
     def close(self) -> None:
         for connection in self._made:
             connection.close()
-
-
-def runs(pid: int) -> bool:
-    """Whether there is such a process still (a zombie is none)."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state not in "ZX"
 
 
 def open_descriptors() -> int:
