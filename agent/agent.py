@@ -191,6 +191,8 @@ class Agent:
             self._step += 1
             self._training_thread = threading.get_ident()
             if self._executor is not None and (armed := self._executor.armed) is not None:
+                if self._step >= armed.armed_step:
+                    self._measuring.settings_changed(self._step)  # before anybody can measure it
                 armed.on_boundary(self._step)
 
     def _notice(self, level: str, text: str) -> None:
@@ -292,9 +294,7 @@ class Agent:
                 measured, rank, sender.dropped + source.lost, command, self._thread_times
             )
             sender.put_step(totals)
-            if command:
-                self._measuring.settings_changed()
-            else:
+            if not command:
                 self._recent_ns.append(totals.step_ns)
                 own.append(measured)
         if source.cadence.cost.turns != self._turns:

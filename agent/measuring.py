@@ -115,12 +115,12 @@ class Measuring:
         """How many collectives the hooks have seen; it stays 0 where there are none, as with `kernels`."""
         return self._hooks.issued.count if self._hooks is not None else 0
 
-    def settings_changed(self) -> None:
-        """What a step issues may differ from now on. On the agent's thread."""
+    def settings_changed(self, step: int) -> None:
+        """What steps issue may differ from this one on, which begins."""
         from overlaptop.agent.sources.kernels import KernelsSource
 
         if isinstance(self.source, KernelsSource):
-            self.source.settings_changed()
+            self.source.settings_changed(step)
 
     def last_calls(self) -> Mapping[str, tuple[IssuedCall, ...]]:
         """The last collectives that were issued in each group, oldest first. On the agent's thread, and not

@@ -78,7 +78,8 @@ class LocalExecution:
         self._action = action
         self._commit: TwoPhaseCommit | None = None
         self._after_optimizer = AfterOptimizer()
-        self._armed_step = -1
+        self.armed_step = -1
+        """Where it acts, as soon as it is armed."""
         self._acted = threading.Event()
         self._acted_at = -1
         self._disturbed: _DisturbedSteps | None = None
@@ -106,7 +107,7 @@ class LocalExecution:
 
     def on_boundary(self, step: int) -> None:
         """A step begins. On the training thread; raises nothing of ours."""
-        if step >= self._armed_step:
+        if step >= self.armed_step:
             self._after_optimizer.call(lambda: run_to_completion(lambda: self._on_step(step)))
 
     def run(self) -> None:
@@ -176,7 +177,7 @@ class LocalExecution:
 
     def _arm(self, step: int) -> None:
         self._after_optimizer.start()
-        self._armed_step = step
+        self.armed_step = step
         self._executor.armed = self
 
     def _on_step(self, step: int) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from overlaptop.agent.sources.base import CollectiveCall, CollectiveTimes
-from overlaptop.agent.sources.kernel_steps import NcclKernel, TracedStep
+from overlaptop.agent.sources.kernel_steps import LaunchInterval, NcclKernel, TracedStep
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +37,8 @@ def join(step: TracedStep, launches: Sequence[CollectiveLaunch]) -> TracedStep:
     times: list[CollectiveTimes] = []
     kernels_ns = matched_ns = 0
     for interval in step.intervals:
-        first = bisect_left(launches, interval.from_unix_ns, key=issued)
-        stop = bisect_left(launches, interval.to_unix_ns, key=issued)
         logged = [kernel for kernel in interval.kernels if not kernel.replayed]
-        matched = match(logged, launches[first:stop])
+        matched = match(logged, launches_in(interval, launches))
         unmatched = interval.kernels if matched is None else [k for k in interval.kernels if k.replayed]
         groups = [(launch.call, kernels) for launch, kernels in matched or ()]
         groups += [(_of_kernel(kernel, step.device), [kernel]) for kernel in unmatched]
@@ -59,6 +57,21 @@ def join(step: TracedStep, launches: Sequence[CollectiveLaunch]) -> TracedStep:
         comm_kernels_ns=kernels_ns,
         matched_ns=matched_ns,
     )
+
+
+def launches_in(
+    interval: LaunchInterval, launches: Sequence[CollectiveLaunch]
+) -> Sequence[CollectiveLaunch]:
+    """Those of `launches`, which are sorted by time, that were issued in this interval."""
+    first, stop = (
+        launches_before(at_ns, launches) for at_ns in (interval.from_unix_ns, interval.to_unix_ns)
+    )
+    return launches[first:stop]
+
+
+def launches_before(unix_ns: int, launches: Sequence[CollectiveLaunch]) -> int:
+    """How many of `launches`, which are sorted by time, were issued before this moment."""
+    return bisect_left(launches, unix_ns, key=lambda launch: launch.unix_ns)
 
 
 def match(
@@ -90,8 +103,3 @@ def _of_kernel(kernel: NcclKernel, device: int) -> CollectiveCall:
 def _suits(kernel: NcclKernel, launch: CollectiveLaunch, *, counted: bool) -> bool:
     """Whether this kernel may be the launch's. NCCL's generic kernel may be any's that has just one."""
     return kernel.collective in launch.collectives or (kernel.collective == "Generic" and counted)
-
-
-def issued(launch: CollectiveLaunch) -> int:
-    """By what launches are sorted."""
-    return launch.unix_ns

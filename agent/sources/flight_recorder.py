@@ -66,8 +66,10 @@ class FlightRecorder:
             raise FlightRecorderError("this torch has no flight recorder for NCCL") from None
         self._dump: Callable[..., bytes] = dump
 
-    def read(self, from_unix_ns: int) -> list[CollectiveLaunch] | None:
+    def read(self, from_unix_ns: int, before_ns: int = 0) -> list[CollectiveLaunch] | None:
         """What has been issued since then, the oldest first; None where it no longer goes back so far.
+
+        Also what was issued up to `before_ns` before, as far as it goes back.
 
         It asks CUDA events whether they have passed: never call this while a CUDA graph is captured.
 
@@ -79,7 +81,8 @@ class FlightRecorder:
             entries = content["entries"]
             if entries[0]["record_id"] and entries[0]["time_created_ns"] > from_unix_ns:
                 return None
-            recent = (entry for entry in entries if entry["time_created_ns"] >= from_unix_ns)
+            oldest_ns = from_unix_ns - before_ns
+            recent = (entry for entry in entries if entry["time_created_ns"] >= oldest_ns)
             return launches_of(recent, content.get("pg_config", {}))
 
     def last_calls(self) -> dict[str, tuple[IssuedCall, ...]]:

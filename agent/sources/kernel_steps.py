@@ -70,6 +70,8 @@ class NcclKernel(NamedTuple):
     """It ran on another stream than the marks."""
     replayed: bool
     """Launched by a CUDA graph, whose collectives are not logged."""
+    stream: int = 0
+    """CUPTI's number of the stream that it ran on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +109,7 @@ def read_steps(
     seen = [(mark, row) for mark, row in zip(marks, rows.tolist(), strict=True) if row >= 0]
     if not seen:
         return []
-    device, stream = activities["device"][seen[0][1]], activities["stream"][seen[0][1]]
+    device, stream = activities["device"][seen[0][1]], int(activities["stream"][seen[0][1]])
     first_launch = activities["correlation"][seen[0][1]]
     touches = [activities[field] == device for field in ("device", "from_device", "to_device")]
     work = layouts.chosen(activities, ~is_mark & np.logical_or.reduce(touches))
@@ -122,12 +124,12 @@ def read_steps(
     nccl_rows = nccl_rows[np.argsort(_since(work["correlation"][nccl_rows], first_launch), kind="stable")]
     nccl_launches = _since(work["correlation"][nccl_rows], first_launch)
     kernels = [
-        NcclKernel(name.text, str(name.nccl), start_ns, end_ns, beside_compute, replayed)
-        for name, start_ns, end_ns, beside_compute, replayed in zip(
+        NcclKernel(name.text, str(name.nccl), start_ns, end_ns, on_stream != stream, replayed, on_stream)
+        for name, start_ns, end_ns, on_stream, replayed in zip(
             map(nccl_names.__getitem__, nccl_rows.tolist()),
             starts[nccl_rows].tolist(),
             ends[nccl_rows].tolist(),
-            (work["stream"][nccl_rows] != stream).tolist(),
+            work["stream"][nccl_rows].tolist(),
             (work["graph"][nccl_rows] != 0).tolist(),
             strict=True,
         )

@@ -38,7 +38,7 @@ from overlaptop.agent.sources.kernel_steps import StreamMark, TracedStep
 from overlaptop.agent.sources.launch_log import LaunchLog
 from overlaptop.agent.sources.marker import Marker
 from overlaptop.agent.sources.own_cost import Estimate
-from overlaptop.agent.sources.repeated_step import RepeatedStep
+from overlaptop.agent.sources.repeated_step import REPEATS, RepeatedStep
 from overlaptop.agent.sources.self_check import fault_in
 from overlaptop.agent.sources.window import LEAD_STEPS, Window
 from overlaptop.timeline.lanes import LaneRules
@@ -54,6 +54,8 @@ MAX_OVERFLOWS = 3
 COST = Estimate(0.01, 0.04)
 """What tracing a step costs as far as it is known of any job: nothing where the GPU is busy; where the CPU
 launches as fast as it can, each launch is slower."""
+LOOK_UPS = 3
+"""At the start, and where a setting has changed, the launches of so many windows are looked up at once."""
 CHECKS = 3
 """Tries of the self-check."""
 MAX_WAITING_STEPS = 4096
@@ -150,8 +152,10 @@ class KernelsSource:
             raise RuntimeError(f"the CUDA driver cannot be called: {fault}") from None
         self._log = LaunchLog()
         self._repeated = RepeatedStep()
-        self._look_ups = 2
-        """Left at once, whether due or not: two steps that agree tell what others repeat."""
+        self._changed_step = 0
+        """From this step on a setting may be another one. Set on the job's thread."""
+        self._look_ups = LOOK_UPS
+        """Left to be made whether due or not."""
         self.reason = self._log.reason
         self._captures.install()
 
@@ -344,6 +348,9 @@ class KernelsSource:
             return
         self._note_progress()
         self._overflows = 0
+        if self._changed_step != self._repeated.from_step:
+            self._repeated.forget(self._changed_step)
+            self._look_ups = LOOK_UPS
         launches = self._launches(steps)
         for step in steps:
             self._measured[step.step] = self._named(step, launches)
@@ -359,10 +366,9 @@ class KernelsSource:
         repeated = self._repeated.launches(step)
         return step if repeated is None else join(step, repeated)
 
-    def settings_changed(self) -> None:
-        """From here on steps may issue other collectives, with the same kernels."""
-        self._repeated.forget()
-        self._look_ups = 2
+    def settings_changed(self, step: int) -> None:
+        """From this step on, which begins, steps may issue other collectives, with the same kernels."""
+        self._changed_step = step
 
     def _launches(self, steps: list[TracedStep]) -> list[CollectiveLaunch] | None:
         """What the host issued in these steps; None when it is not due to be read, or not known."""
@@ -376,7 +382,10 @@ class KernelsSource:
         with self._captures.held_off() as free:
             if not free:
                 return None
-            launches = self._log.read(steps[0].step, steps[0].intervals[0].from_unix_ns)
+            intervals = steps[0].intervals
+            from_ns = intervals[0].from_unix_ns
+            before_ns = (REPEATS + 2) * (intervals[-1].to_unix_ns - from_ns)
+            launches = self._log.read(steps[0].step, from_ns, before_ns)
         self.reason = self._log.reason
         return launches
 

@@ -44,15 +44,16 @@ class LaunchLog:
         overdue = steps.start - self._read_step > 2 * grid
         return first_on_grid in steps or self._read_step < 0 or overdue
 
-    def read(self, from_step: int, from_unix_ns: int) -> list[CollectiveLaunch] | None:
-        """What was issued since then, when `from_step` began, the oldest first; None where it is not known.
+    def read(self, from_step: int, from_unix_ns: int, before_ns: int) -> list[CollectiveLaunch] | None:
+        """What was issued since then, when `from_step` began, and in the `before_ns` before it; None
+        where it is not known.
 
         Never call it while a CUDA graph is captured.
         """
         assert self._recorder is not None, "it was due"
         began_s = monotonic()
         try:
-            launches = self._recorder.read(from_unix_ns)
+            launches = self._recorder.read(from_unix_ns, before_ns)
         except FlightRecorderError as refusal:
             self._recorder, self._refusal = None, str(refusal)
             return None

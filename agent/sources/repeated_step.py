@@ -1,57 +1,64 @@
-"""Names the collectives of steps that repeat one whose launches were looked up.
+"""Names the collectives of steps that repeat those that were looked up.
 
 The flight recorder is read only every few seconds, but a training loop issues the same collectives in each
-step. A step in which the same kernels of NCCL were launched between the same marks, in the same order, as
-in the one that was looked up last has issued what that one had, if sizes do not change from step to step:
-so nothing is repeated before two that were looked up agree.
+step. A step in which the same kernels of NCCL were launched on the same streams between the same marks, in
+the same order, as in one that was looked up has issued what that one had, if steps do not take turns: so
+nothing is repeated where the steps before that one issued anything else, by the same reading, nor after the
+same kernels were once seen to be other collectives. What cannot be seen: a step with the same kernels but
+other sizes that comes more rarely than that, until one is looked up.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import replace
 
-from overlaptop.agent.sources.collective_join import CollectiveLaunch, issued
+from overlaptop.agent.sources.collective_join import CollectiveLaunch, launches_before, launches_in
 from overlaptop.agent.sources.kernel_steps import TracedStep
 
-_Kernels = tuple[tuple[tuple[str, bool, bool], ...], ...]
+REPEATS = 4
+"""Steps before one that was looked up that must have issued what it has."""
+
+_Kernels = tuple[tuple[tuple[str, int, bool], ...], ...]
 _Launches = tuple[tuple[CollectiveLaunch, ...], ...]
 
 
 class RepeatedStep:
-    """What was issued in the step that was looked up last."""
+    """What each step issues."""
 
     def __init__(self) -> None:
-        self.forget()
+        self.forget(0)
 
-    def forget(self) -> None:
-        """What comes next may issue others: a setting has been changed."""
+    def forget(self, from_step: int) -> None:
+        """From this step on others may be issued: a setting has been changed."""
+        self.from_step = from_step
         self._kernels: _Kernels = ()
         self._launches: _Launches = ()
-        self._steady = False
+        self._ambiguous = False
+        """The same kernels have been other collectives."""
 
     def learn(self, step: TracedStep, launches: Sequence[CollectiveLaunch]) -> None:
-        """Take in a step that was looked up; `launches` as `join` has them. One without any kernel of
-        NCCL's tells nothing of others.
-        """
+        """Take in a step that was looked up; `launches` as `join` has them, also of the steps before it."""
         kernels = _kernels_of(step)
-        if not any(kernels):
+        if step.step < self.from_step or not any(kernels):
             return
-        own = []
-        for interval in step.intervals:
-            first = bisect_left(launches, interval.from_unix_ns, key=issued)
-            stop = bisect_left(launches, interval.to_unix_ns, key=issued)
-            own.append(tuple(_timeless(launch) for launch in launches[first:stop]))
-        self._steady = (kernels, tuple(own)) == (self._kernels, self._launches)
-        self._kernels, self._launches = kernels, tuple(own)
+        own = tuple(tuple(map(_timeless, launches_in(interval, launches))) for interval in step.intervals)
+        if kernels == self._kernels:
+            self._ambiguous = self._ambiguous or own != self._launches
+            return
+        once = [launch for of_interval in own for launch in of_interval]
+        before = launches[
+            1 : launches_before(step.intervals[0].from_unix_ns, launches)
+        ]  # of the first one some operations may have been cut off
+        if once and [*map(_timeless, before[-REPEATS * len(once) :])] == once * REPEATS:
+            self._kernels, self._launches = kernels, own
 
     def launches(self, step: TracedStep) -> list[CollectiveLaunch] | None:
         """What this step must have issued, as `join` takes it; None where that cannot be told.
 
         Without sequence numbers: steps that nobody saw may have issued more.
         """
-        if not self._steady or _kernels_of(step) != self._kernels:
+        if self._ambiguous or step.step < self.from_step or _kernels_of(step) != self._kernels:
             return None
         return [
             replace(launch, unix_ns=interval.from_unix_ns)
@@ -62,7 +69,7 @@ class RepeatedStep:
 
 def _kernels_of(step: TracedStep) -> _Kernels:
     return tuple(
-        tuple((kernel.name, kernel.beside_compute, kernel.replayed) for kernel in interval.kernels)
+        tuple((kernel.name, kernel.stream, kernel.replayed) for kernel in interval.kernels)
         for interval in step.intervals
     )
 

@@ -13,7 +13,6 @@ from overlaptop.agent.sources.base import CollectiveCall
 from overlaptop.agent.sources.collective_join import CollectiveLaunch, join, match
 from overlaptop.agent.sources.flight_recorder import launches_of
 from overlaptop.agent.sources.kernel_steps import LaunchInterval, NcclKernel, TracedStep
-from overlaptop.agent.sources.repeated_step import RepeatedStep
 
 from .recordings import RECORDED, recording
 
@@ -72,27 +71,6 @@ def test_each_kernel_of_the_recorded_bursts_has_the_collective_that_was_logged_i
         kinds = {kernel.start_ns: kernel.collective for each in step.intervals for kernel in each.kernels}
         for each in joined.collectives:
             assert kinds[each.start_ns] == kind_of.get(each.call.op, "AllReduce")
-
-
-def test_recorded_steps_repeat_each_other():
-    burst = recording("fsdp2")
-    first, second, *others = burst.steps()
-    repeated = RepeatedStep()
-    repeated.learn(first, burst.launches())
-    assert repeated.launches(second) is None
-    repeated.learn(second, burst.launches())
-    quiet = tuple(replace(interval, kernels=()) for interval in second.intervals)
-    repeated.learn(replace(second, intervals=quiet), [])
-    for step in others:
-        known = join(step, burst.launches()).collectives
-        found = join(step, repeated.launches(step)).collectives
-        assert found == tuple(replace(each, call=replace(each.call, sequence=None)) for each in known)
-        head, *rest = step.intervals
-        cut = replace(step, intervals=(replace(head, kernels=head.kernels[1:]), *rest))
-        if head.kernels:
-            assert repeated.launches(cut) is None
-    repeated.forget()
-    assert repeated.launches(second) is None
 
 
 @pytest.mark.parametrize("name", RECORDED)

@@ -7,7 +7,7 @@ import random
 import signal
 import threading
 import tracemalloc
-from itertools import count, pairwise, repeat
+from itertools import count, cycle, pairwise, repeat
 from types import SimpleNamespace
 
 import numpy as np
@@ -120,11 +120,11 @@ class Gpu:
         if self.tracing:
             self.trace.kernel(ctypes.addressof(name), at_ns, at_ns + length_ns, stream=stream)
 
-    def read(self, from_unix_ns):
+    def read(self, from_unix_ns, before_ns):
         self.dumps += 1
         if self.recorder_fault:
             raise FlightRecorderError(self.recorder_fault)
-        return [launch for launch in self.launches if launch.unix_ns >= from_unix_ns]
+        return [launch for launch in self.launches if launch.unix_ns >= from_unix_ns - before_ns]
 
 
 class FakeGraph:
@@ -314,7 +314,7 @@ def test_steps_are_looked_up_again_where_a_setting_has_changed(gpu):
     job = MeasuredJob(gpu)
     job.run(200)
     dumps, gpu.sizes = gpu.dumps, repeat(32)
-    job.source.settings_changed()
+    job.source.settings_changed(job.next_step)
     job.taken.clear()
     job.run(100)
     assert {each.call.bytes for step in job.detailed() for each in step.collectives} == {32}
@@ -332,6 +332,19 @@ def test_where_sizes_change_steps_between_two_that_were_looked_up_have_no_names_
         assert (each.comm_kernels_ns, each.matched_ns) == (None, None)
         assert (each.collectives, each.collective_count) == ((), 1)
         assert reporter.totals(each, 0, 0).comm_bytes is None
+
+
+@pytest.mark.parametrize("sizes", [(64, 32), (64, 64, 32), (64, 64, 64, 64, 32)])
+def test_steps_that_take_turns_are_never_named_as_another_one(gpu, sizes):
+    """Look-ups fall on steps of the same parity."""
+    job = MeasuredJob(gpu, every=1)
+    job.source.cadence.watched = True
+    gpu.sizes = cycle(sizes)
+    job.run(1_200)
+    named = [each for each in job.detailed() if each.named]
+    assert len(named) >= gpu.dumps > kernels.LOOK_UPS
+    for each in named:
+        assert [one.call.bytes for one in each.collectives] == [sizes[each.step % len(sizes)]]
 
 
 # Giving up.
@@ -407,7 +420,7 @@ def test_without_a_flight_recorder_collectives_go_by_their_kernels_and_the_reaso
 ):
     gpu.recorder_fault = "it is off"
     if at_once:
-        monkeypatch.setattr(launch_log, "FlightRecorder", lambda: gpu.read(0))
+        monkeypatch.setattr(launch_log, "FlightRecorder", lambda: gpu.read(0, 0))
     job = MeasuredJob(gpu)
     job.run(400)
     assert gpu.dumps == 1  # it is not asked again

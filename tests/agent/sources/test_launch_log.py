@@ -27,7 +27,7 @@ def steps_read(monkeypatch):
         clock = SimpleNamespace(now_s=0.0)
 
         class Recorder:
-            def read(self, from_unix_ns):
+            def read(self, from_unix_ns, before_ns):
                 clock.now_s += took_s
                 return []
 
@@ -38,7 +38,7 @@ def steps_read(monkeypatch):
         for first in range(0, 200_000, batch):
             steps = range(first, first + batch)
             if log.due(steps, round(STEP_S * 1e9), watched=watched):
-                assert log.read(first, 0) == []
+                assert log.read(first, 0, 0) == []
                 read.append(steps)
         return read
 
