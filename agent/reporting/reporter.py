@@ -93,7 +93,7 @@ def own_cost(meter: CostMeter, rank: int) -> OwnCost | None:
     whole, measured = meter.of_all_steps(), meter.of_measured_steps()
     if whole is None or measured is None:
         return None
-    figures = (whole.share, whole.error, measured.share, measured.error)
+    figures = (whole.share, whole.told_error, measured.share, measured.told_error)
     return OwnCost(rank, *(min(max(each, -MOST_CHANGE), MOST_CHANGE) for each in figures))
 
 

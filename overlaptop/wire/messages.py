@@ -249,7 +249,7 @@ class StepDetail(Message, frozen=True, tag=3):
 class OwnCost(Message, frozen=True, tag=41):
     """How much longer the agent makes a rank's steps, measured on this very job, by the host's clock.
 
-    In nine of ten cases the true change lies within the error. Sent whenever more is known.
+    In 95 % of simulated jobs the true change lies within the error. Sent whenever more is known.
     """
 
     rank: Rank
