@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import selectors
 import subprocess
 import sys
@@ -219,7 +220,8 @@ def _lines(pipe: IO[bytes], until_s: float) -> Iterator[str]:
 def _reason(stderr: str) -> str:
     lines = [line.strip() for line in stderr.splitlines()]
     errors = [line for line in lines if "Error: " in line or "error: " in line]
-    return (errors or lines or ["it said nothing"])[0][-200:]
+    said = (errors or lines or ["it said nothing"])[0]
+    return re.sub(r"^\[rank\d+\]: ", "", said)[:200]
 
 
 def run_job(runs: Sequence[Run], table: Table, options: argparse.Namespace, until_s: float) -> int:
