@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -56,9 +56,11 @@ def end_name(number: int) -> str:
 
 
 @contextmanager
-def job_across(names: Sequence[str], script: Sequence[str], log: Path) -> Iterator[None]:
+def job_across(
+    names: Sequence[str], script: Sequence[str], log: Path, environments: Sequence[Mapping[str, str]] = ()
+) -> Iterator[None]:
     """A job with a rank in each namespace, of a script and its options; both see the same files, and so the
-    same hub.
+    same hub, unless their `environments` say otherwise.
     """
     ranks: list[subprocess.Popen[bytes]] = []
     with log.open("wb") as output:
@@ -70,6 +72,7 @@ def job_across(names: Sequence[str], script: Sequence[str], log: Path) -> Iterat
                     "LOCAL_WORLD_SIZE": str(len(names)), "MASTER_ADDR": ADDRESSES[0],
                     "MASTER_PORT": str(PORT), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "",
                     "GLOO_SOCKET_IFNAME": end_name(rank), "PYTHONUNBUFFERED": "1",
+                    **(environments[rank] if environments else {}),
                 }  # fmt: skip
                 command = [sys.executable, "-m", "overlaptop.agent", *script]
                 ranks.append(
