@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import pytest
+import torch
 
 from overlaptop.agent.sources.assemble import RecordedCollective, RecordedStep
 from overlaptop.agent.sources.base import CollectiveCall, Wait
-from overlaptop.agent.sources.connections import Connections
+from overlaptop.agent.sources.connections import FEW_CONNECTIONS, Connections
+from overlaptop.agent.sources.events import EventsSource
 
 MS = 1_000_000
 CALL = CollectiveCall("allreduce_", 64, "0", True, "nccl", "cuda", 0)
@@ -55,3 +58,76 @@ def test_one_step_is_not_enough():
     connections = Connections()
     connections.note(ddp_step(random.Random(2), held_back=True))
     assert not connections.few
+
+
+class Stream:
+    """A stream that has come to some moment of the device's."""
+
+    numbers = itertools.count()
+
+    def __init__(self, **_options):
+        self.cuda_stream = next(self.numbers)
+        self.at_ns = 0
+
+
+class Event:
+    """Recorded on a stream that is there already."""
+
+    def __init__(self, enable_timing):
+        assert enable_timing
+
+    def record(self, stream):
+        self.at_ns = stream.at_ns
+
+    def query(self):
+        return True
+
+    def elapsed_time(self, later):
+        return (later.at_ns - self.at_ns) / 1e6
+
+
+class Work:
+    """A collective that ends at some moment; the current stream waits for it."""
+
+    def __init__(self, end_ns):
+        self.end_ns = end_ns
+
+    def get_future(self):
+        return self
+
+    def wait(self):
+        torch.cuda.current_stream(0).at_ns = self.end_ns
+
+
+@pytest.fixture
+def compute(monkeypatch):
+    """The compute stream of a device that is not there."""
+    stream = Stream()
+    current = [stream]
+    monkeypatch.delenv("CUDA_DEVICE_MAX_CONNECTIONS", raising=False)
+    monkeypatch.setattr(torch.cuda, "Stream", Stream)
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: current[0])
+    monkeypatch.setattr(torch.cuda, "set_stream", lambda one: current.__setitem__(0, one))
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr(
+        torch._C, "_cuda_getCurrentRawStream", lambda device: current[0].cuda_stream, raising=False
+    )
+    return stream
+
+
+@pytest.mark.parametrize("held_back", [False, True])
+def test_the_events_source_measures_phases_only_once_it_sees_few_connections(compute, held_back):
+    source, chance = EventsSource(False, 1, 0), random.Random(0)
+    taken = []
+    for step in range(8):
+        compute.at_ns = begin_ns = step * 300 * MS
+        source.boundary(step)
+        for each in ddp_step(chance, held_back=held_back).collectives:
+            compute.at_ns = begin_ns + each.begin
+            token = source.issue(lambda: CALL)
+            if token is not None:
+                source.issued(token, Work(begin_ns + each.end))
+        taken += source.take()
+    assert (source.reason, source.detail_every) == ((FEW_CONNECTIONS, 0) if held_back else ("", 1))
+    assert [each.detailed for each in taken[-2:]] == [not held_back] * 2
