@@ -81,7 +81,7 @@ def explained(app: OverlaptopApp) -> bool:
     return any(finding.why_late for finding in app.dashboard.state.findings or ())
 
 
-LATE = ("faults", "--late-rank", "1", "--by", "sleep")
+LATE = ("faults", "--late-rank", "1", "--by", "sleep", "--share", "0.4")
 SCENES = (
     Scene("overview", 120, 32),
     Scene("overview-wide", 160, 45),
@@ -99,7 +99,7 @@ SCENES = (
     Scene("late-rank", 120, 32, until=explained, job=LATE),
     Scene("findings", 120, 16, keys=("f",), until=explained, job=LATE),
     Scene("collectives", 120, 20, keys=("C",), until=explained, job=LATE),
-    Scene("timelines", 120, 26, keys=("T", "full_stop", "full_stop"), until=explained, job=LATE),
+    Scene("timelines", 120, 26, keys=("T", *["full_stop"] * 5), until=explained, job=LATE),
 )
 
 

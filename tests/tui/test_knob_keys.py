@@ -296,24 +296,25 @@ async def test_a_key_goes_back_from_the_last_change_and_says_so_and_once_more_st
 # Tune
 
 
-@pytest.mark.parametrize("size", SIZES)
-async def test_tune_lists_every_knob_and_why_one_cannot_be_changed(size):
+async def test_tune_lists_every_knob_and_why_one_cannot_be_changed():
     why = "the model was compiled, and compiled code keeps the buckets that it was compiled with"
     session = controlled_job(ACCUMULATION, replace(BUCKET, refusal=why))
-    async with opened(session, size=size) as (app, pilot):
-        await pilot.press("7")
-        assert isinstance(app.screen, TuneScreen)
-        lines = (await shown(app, pilot)).splitlines()
-        assert "batches that share one optimizer step" in said("\n".join(lines))
-        assert "selected [ ]" in said("\n".join(lines))
-        (row,) = [line for line in lines if "bucket_cap_mb" in line]
-        assert size[0] > 100 or row.rstrip().endswith("…")
-        text = said(await shown(app, pilot, "down"))
-        assert "bucket_cap_mb (DistributedDataParallel): how large DDP's buckets of gradients are." in text
-        assert f"Cannot be changed: rank 0: {why}." in text
-        assert "Now 25 MiB; the script gave 25 MiB; allowed: 1 to 10000 MiB." in text
-        await pilot.press("u")
-        assert isinstance(app.screen, OverviewScreen)
+    async with opened(session) as (app, pilot):
+        for size in SIZES:
+            await pilot.resize_terminal(*size)
+            await pilot.press("7")
+            assert isinstance(app.screen, TuneScreen)
+            lines = (await shown(app, pilot)).splitlines()
+            assert "batches that share one optimizer step" in said("\n".join(lines))
+            assert "selected [ ]" in said("\n".join(lines))
+            (row,) = [line for line in lines if "bucket_cap_mb" in line]
+            assert size[0] > 100 or row.rstrip().endswith("…")
+            text = said(await shown(app, pilot, "down"))
+            assert "(DistributedDataParallel): how large DDP's buckets of gradients are." in text
+            assert f"Cannot be changed: rank 0: {why}." in text
+            assert "Now 25 MiB; the script gave 25 MiB; allowed: 1 to 10000 MiB." in text
+            await pilot.press("u")
+            assert isinstance(app.screen, OverviewScreen)
 
 
 async def test_in_tune_keys_mean_the_knob_under_the_cursor_and_it_stays_selected():
@@ -496,16 +497,17 @@ async def test_words_of_a_knob_are_shown_as_words_and_steer_neither_terminal_nor
         assert "]0;pwned" in "".join(lines)
 
 
-@pytest.mark.parametrize("size", [*SIZES, (40, 12), (20, 5), (2, 1)])
-async def test_panel_and_tune_fit_every_size_in_ascii(size):
+async def test_panel_and_tune_fit_every_size_in_ascii():
     session = controlled_job(BUCKET, ACCUMULATION)
-    async with opened(session, ascii=True, size=size) as (app, pilot):
+    async with opened(session, ascii=True) as (app, pilot):
         run_on(session, 40, 30)
         await shown(app, pilot)
         await shown(app, pilot, UP, rest_s=SETTLE_S)
         obey(session, session.sent[0], 70, "25", "50")
         run_on(session, 70, 30, compute=50)
-        for key in ("1", "u", "2"):
-            text = await shown(app, pilot, key)
-            assert text.isascii()
-            assert [len(line) for line in text.splitlines()] == [size[0]] * size[1]
+        for size in (*SIZES, (40, 12), (20, 5), (2, 1)):
+            await pilot.resize_terminal(*size)
+            for key in ("1", "u", "2"):
+                text = await shown(app, pilot, key)
+                assert text.isascii()
+                assert [len(line) for line in text.splitlines()] == [size[0]] * size[1]

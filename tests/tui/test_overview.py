@@ -391,15 +391,16 @@ async def test_sorting_goes_through_the_columns_and_back():
         assert app.dashboard.state.sort_key == "rank"
 
 
-@pytest.mark.parametrize(("size", "least"), [(SIZES[0], 6), (SIZES[1], 6), (SIZES[2], 4)])
-async def test_the_column_that_is_sorted_by_keeps_its_name_and_unit(size, least):
-    async with opened(running_job(), size=size) as (app, pilot):
-        seen = 0
-        for key in ("rank", "overlap", "exposed ms", "stall ms", "idle ms", "step ms"):
-            header = line_of(await shown(app, pilot), "╷0 ms ─")
-            seen += f"{key}▲" in header or f"{key}▼" in header
-            await pilot.press("s")
-    assert seen == least
+async def test_the_column_that_is_sorted_by_keeps_its_name_and_unit():
+    async with opened(running_job()) as (app, pilot):
+        for size, least in zip(SIZES, (6, 6, 4), strict=True):
+            await pilot.resize_terminal(*size)
+            seen = 0
+            for key in ("rank", "overlap", "exposed ms", "stall ms", "idle ms", "step ms"):
+                header = line_of(await shown(app, pilot), "╷0 ms ─")
+                seen += f"{key}▲" in header or f"{key}▼" in header
+                await pilot.press("s")
+            assert seen == least
 
 
 async def test_a_filter_works_while_it_is_typed_and_escape_drops_it():
@@ -415,19 +416,20 @@ async def test_a_filter_works_while_it_is_typed_and_escape_drops_it():
         assert "no rank matches [red]" in await shown(app, pilot, "slash", *"[red]", "enter")
 
 
-@pytest.mark.parametrize("size", SIZES)
-async def test_what_is_wrong_with_a_filter_is_said_in_full(size):
-    async with opened(running_job(), size=size) as (app, pilot):
-        for words in ("overlapp<80", "exposed>3parsecs", "nvlink>3ms", "[red]<1"):
-            with pytest.raises(FilterError) as refused:
-                Filter.parse(words)
-            await pilot.press("slash")
-            app.screen.query_one(Input).value = words
-            await pilot.pause()
-            text = await shown(app, pilot)
-            assert str(refused.value) in " ".join(text.split())
-            assert f"filter /{words}" in text
-            assert str(refused.value)[:12] not in await shown(app, pilot, "escape")
+async def test_what_is_wrong_with_a_filter_is_said_in_full():
+    async with opened(running_job()) as (app, pilot):
+        for size in SIZES:
+            await pilot.resize_terminal(*size)
+            for words in ("overlapp<80", "exposed>3parsecs", "nvlink>3ms", "[red]<1"):
+                with pytest.raises(FilterError) as refused:
+                    Filter.parse(words)
+                await pilot.press("slash")
+                app.screen.query_one(Input).value = words
+                await pilot.pause()
+                text = await shown(app, pilot)
+                assert str(refused.value) in " ".join(text.split())
+                assert f"filter /{words}" in text
+                assert str(refused.value)[:12] not in await shown(app, pilot, "escape")
 
 
 async def test_a_click_chooses_a_rank_or_sorts_and_a_double_click_opens():
@@ -527,14 +529,15 @@ async def test_links_and_numa_have_columns_that_sort_and_filter():
         assert table_ranks(app) == [1]
 
 
-@pytest.mark.parametrize(("size", "rows"), [(SIZES[0], 8), (SIZES[1], 8), (SIZES[2], 6), ((20, 5), 2)])
-async def test_ranks_come_first_where_there_is_little_room_and_the_chosen_one_is_in_sight(size, rows):
-    async with opened(running_job(ranks=16), size=size) as (app, pilot):
-        await shown(app, pilot)
-        assert len(table_ranks(app)) >= rows
-        for keys, rank in ((("end",), 15), (("pageup", "pageup", "home"), 0)):
-            await shown(app, pilot, *keys)
-            assert rank in table_ranks(app)
+async def test_ranks_come_first_where_there_is_little_room_and_the_chosen_one_is_in_sight():
+    async with opened(running_job(ranks=16)) as (app, pilot):
+        for size, rows in ((SIZES[0], 8), (SIZES[1], 8), (SIZES[2], 6), ((20, 5), 2)):
+            await pilot.resize_terminal(*size)
+            await shown(app, pilot)
+            assert len(table_ranks(app)) >= rows
+            for keys, rank in ((("end",), 15), (("pageup", "pageup", "home"), 0)):
+                await shown(app, pilot, *keys)
+                assert rank in table_ranks(app)
 
 
 async def test_a_resize_lays_out_again():

@@ -166,11 +166,13 @@ async def test_the_zoom_to_a_collective_follows_it_from_step_to_step():
 # The list of collectives, and the history below it
 
 
-@pytest.mark.parametrize("size", [(160, 45), (100, 30)])
-async def test_the_name_of_a_collective_takes_the_room_that_there_is(size):
+async def test_the_name_of_a_collective_takes_the_room_that_there_is():
     session = running_job()
     session.say(step_with(40, 0, 20, op="_reduce_scatter_base_coalesced"))
-    assert "1  reduce_scatter_base_coalesced  " in await screen_of(session, size=size)
+    async with opened(session) as (app, pilot):
+        for size in ((160, 45), (100, 30)):
+            await pilot.resize_terminal(*size)
+            assert "1  reduce_scatter_base_coalesced  " in await shown(app, pilot)
 
 
 async def test_a_list_of_collectives_that_does_not_fit_says_how_many_more_there_are():

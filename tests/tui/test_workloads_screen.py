@@ -250,15 +250,16 @@ async def test_a_job_that_cannot_even_be_started_says_why_in_full(size):
         assert why in " ".join((await settled(app, pilot)).split())
 
 
-@pytest.mark.parametrize("size", [(100, 30), (60, 20)])
-async def test_what_an_option_does_is_not_cut_without_a_mark(size):
-    async with opened(running_job(), launcher=FakeLauncher(), size=size) as (app, pilot):
+async def test_what_an_option_does_is_not_cut_without_a_mark():
+    async with opened(running_job(), launcher=FakeLauncher()) as (app, pilot):
         await pilot.press("w", "down")
-        lines = (await settled(app, pilot)).splitlines()
-        for option in WORKLOADS[1].options:
-            for line in lines:
-                if line.startswith(f"   {option.flag} "):
-                    assert option.what in line or line.rstrip().endswith("…")
+        for size in SIZES[1:]:
+            await pilot.resize_terminal(*size)
+            lines = (await settled(app, pilot)).splitlines()
+            for option in WORKLOADS[1].options:
+                for line in lines:
+                    if line.startswith(f"   {option.flag} "):
+                        assert option.what in line or line.rstrip().endswith("…")
 
 
 async def test_who_turned_to_another_job_meanwhile_stays_there():
