@@ -119,7 +119,7 @@ class LaneRows:
 
     def column(self, at_ns: float) -> int:
         share = (at_ns - self.start_ns) / (self.end_ns - self.start_ns)
-        return round(min(1.0, max(0.0, share)) * self.width)
+        return int(min(1.0, max(0.0, share)) * self.width + 1e-9)  # the cell that it lies in
 
     def row(self, label: str, pieces: tuple[Piece, ...]) -> StyledLine:
         drawn = lane(pieces, self.start_ns, self.end_ns, self.width, textured=self.textured)
