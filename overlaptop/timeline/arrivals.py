@@ -26,7 +26,16 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from overlaptop.timeline import collectives as ops
-from overlaptop.timeline.spans import Spans, clip, difference, from_pairs, intersection, length_ns, union
+from overlaptop.timeline.spans import (
+    Spans,
+    clip,
+    difference,
+    from_bounds,
+    from_pairs,
+    intersection,
+    length_ns,
+    union,
+)
 
 
 class Part(NamedTuple):
@@ -223,7 +232,7 @@ def waiting(
     waited in, without what belongs to a collective that is not split; all else is unsplit. `comm` is
     canonical and may reach beyond the step, as collectives may: each step has its part of them.
     """
-    waits, transfers, unsplit, sends = [], [], [], []
+    starts, moved, ends, unsplit, sends = [], [], [], [], []  # three lists: faster to make arrays of
     for each in collectives:
         share = each._shares.get(rank)  # noqa: SLF001 - of this module, and asked for each rank and collective
         if share is None or share[2] <= start_ns or share[0] >= end_ns:
@@ -233,16 +242,19 @@ def waiting(
         elif rank == each.sender:
             sends.append((share[0], share[2]))
         else:
-            waits.append(share[:2])
-            transfers.append(share[1:])
+            starts.append(share[0])
+            moved.append(share[1])
+            ends.append(share[2])
     in_step = clip(comm, start_ns, end_ns)
-    transfer = intersection(in_step, from_pairs(transfers))
+    transfer = intersection(in_step, from_bounds(moved, ends))
     # One launch that sends and receives is in two collectives: it is split as the receive.
     if sends:
-        received = {(start, end) for (start, _), (_, end) in zip(waits, transfers, strict=True)}
+        received = set(zip(starts, ends, strict=True))
         unsplit += (span for span in sends if span not in received)
     elsewhere = union(transfer, from_pairs(unsplit))
-    return Waiting(in_step, difference(intersection(in_step, from_pairs(waits)), elsewhere), transfer)
+    return Waiting(
+        in_step, difference(intersection(in_step, from_bounds(starts, moved)), elsewhere), transfer
+    )
 
 
 @dataclass(frozen=True, slots=True)
