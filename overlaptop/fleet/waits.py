@@ -90,12 +90,6 @@ class WaitWindow:
     collectives. None: it is one chosen step, and what is said is of that one only."""
 
     @property
-    def caused_wait_ns(self) -> int | None:
-        """What all others together wait in a step for the late rank, in the mean; None where nobody is."""
-        late = self.lateness.of(self.late_rank) if self.late_rank is not None else None
-        return None if late is None else round(late.caused_wait_ns / self.steps)
-
-    @property
     def late(self) -> tuple[RankLateness, ...]:
         """The rank that is late, or the few that are by turns, by number: for the first line and for the
         findings alike. Empty where waiting costs little, and where it may be chance.

@@ -292,11 +292,6 @@ class Lateness:
         return self.ranks[0]
 
     @property
-    def runner_up(self) -> RankLateness | None:
-        """The next one; None where no other was ever late."""
-        return self.ranks[1] if len(self.ranks) > 1 and self.ranks[1].late else None
-
-    @property
     def late_rank(self) -> int | None:
         """The rank that was late most often; None where none ever was."""
         return self.first.rank if self.first.late else None
