@@ -55,7 +55,9 @@ class Estimate:
 
     @property
     def told_error(self) -> float:
-        """In 95 % of simulated jobs the true share lies within so much of it."""
+        """In 95 % of simulated jobs the true share lies within so much of it; in 88 % of those in which one
+        step in 200 is half longer by itself.
+        """
         return self.error + self.moved
 
 

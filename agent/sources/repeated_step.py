@@ -47,9 +47,8 @@ class RepeatedStep:
             self._ambiguous = self._ambiguous or own != self._launches
             return
         once = [launch for of_interval in own for launch in of_interval]
-        before = launches[
-            1 : launches_before(step.intervals[0].from_unix_ns, launches)
-        ]  # of the first one some operations may have been cut off
+        # Of the first one some operations may have been cut off.
+        before = launches[1 : launches_before(step.intervals[0].from_unix_ns, launches)]
         if once and [*map(_timeless, before[-REPEATS * len(once) :])] == once * REPEATS:
             self._kernels, self._launches = kernels, own
 

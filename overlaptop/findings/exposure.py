@@ -10,8 +10,8 @@ from statistics import fmean
 import numpy as np
 
 from overlaptop import text
+from overlaptop.findings.detail import phases_of
 from overlaptop.findings.evidence import Evidence, JobStep
-from overlaptop.findings.launching import phases_of
 from overlaptop.report.headline import COSTLY_SHARE
 from overlaptop.timeline.arrivals import Collective
 from overlaptop.timeline.collectives import kind_of

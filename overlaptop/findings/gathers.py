@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from statistics import fmean, median
 
+from overlaptop.findings.detail import computing, phases_of
 from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.exposure import Exposure, Issued, StepCalls, exposure, step_calls
-from overlaptop.findings.launching import computing, phases_of
 from overlaptop.findings.settings import uses_fsdp2
 from overlaptop.timeline.spans import clip, length_ns
 from overlaptop.wire.messages import StepDetail

@@ -228,6 +228,28 @@ def test_where_neither_compute_nor_idle_time_is_seen_no_cause_is_made_up():
     assert find(job(late(("idle", 20)), *unseen)) == ()
 
 
+NOT_EXPLAINED = {
+    "begun lately": lambda: job(late(("idle", 20)), loading_ns=since(20 * MS), steps=22),
+    "not seen": lambda: job(
+        late(("idle", 20)), *(replace(info(rank, exact=False), source="events") for rank in range(RANKS))
+    ),
+}
+
+
+@pytest.mark.parametrize("why", NOT_EXPLAINED)
+def test_a_late_rank_that_nothing_explains_is_said_to_be_so(why):
+    evidence = NOT_EXPLAINED[why]()
+    [found] = [each for each in ask(evidence) if each.rule == "late_unexplained"]
+    assert (found.ranks, found.gain_ns) == ((LATE,), evidence.exposed_wait_ns)
+    assert why_late([found], LATE) == ""
+    assert ("not seen" in found.measured) == (why == "not seen")
+
+
+@pytest.mark.parametrize("evidence", [*CAUSES.values(), *WITHOUT_A_GPU.values(), lambda: job(healthy)])
+def test_where_a_cause_is_known_or_nobody_is_late_nothing_is_unexplained(evidence):
+    assert "late_unexplained" not in {each.rule for each in ask(evidence())}
+
+
 def test_what_is_not_longer_than_the_wait_explains_cannot_win_more():
     evidence = job(late(("idle", 20)), loading_ns=of_late(300 * MS))
     (found,) = find(evidence)

@@ -6,8 +6,8 @@ from functools import partial
 
 from msgspec.structs import replace
 
+from overlaptop.findings.detail import pauses
 from overlaptop.findings.find import find
-from overlaptop.findings.launching import pauses
 from overlaptop.wire.messages import CollectiveSpan, OwnCost
 
 from .jobs import RANKS, healthy, job, rules

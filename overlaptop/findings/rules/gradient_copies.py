@@ -10,10 +10,10 @@ from collections.abc import Iterable
 from statistics import fmean
 
 from overlaptop import text
+from overlaptop.findings.detail import computing, phases_of
 from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.exposure import exposure, step_calls
 from overlaptop.findings.finding import Certainty, Finding
-from overlaptop.findings.launching import computing, phases_of
 from overlaptop.findings.settings import gradients_of
 from overlaptop.timeline.spans import clip, difference, length_ns, unflatten, union
 from overlaptop.wire.messages import StepDetail

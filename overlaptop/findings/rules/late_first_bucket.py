@@ -10,9 +10,9 @@ from collections.abc import Iterable
 
 from overlaptop import text
 from overlaptop.findings.buckets import buckets_of
+from overlaptop.findings.detail import phases_of
 from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.finding import Certainty, Finding
-from overlaptop.findings.launching import phases_of
 from overlaptop.findings.settings import gradients_of
 from overlaptop.models.buckets import MIB, bucket_sizes
 from overlaptop.wire.knobs import GradientFacts

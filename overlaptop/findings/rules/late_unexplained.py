@@ -1,0 +1,31 @@
+"""A rank is late, and nothing that was measured says why.
+
+Raised where a rank is late clearly and no cause explains half of what the others wait in 80 % of the steps
+(`late`): the cause has only begun, it is none of those that are looked for, or the source does not see it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from overlaptop.findings.evidence import Evidence
+from overlaptop.findings.finding import Certainty, Finding
+from overlaptop.findings.late import late_ranks
+from overlaptop.findings.rules.uneven_batches import late_by_compute_ns
+
+
+def look(evidence: Evidence) -> Iterable[Finding]:
+    """One for each such rank."""
+    for late in late_ranks(evidence):
+        if late.cause is not None or late_by_compute_ns(evidence) is not None:
+            continue
+        seen = late.busy_ns is not None or late.stands_ns is not None
+        yield Finding(
+            title=f"why rank {late.rank} is late is not known",
+            measured=f"{late.in_words}; "
+            + (late.takes_in_words if seen else "how long ranks compute and stand still is not seen"),
+            advice="T shows its timeline beside the others'; overlaptop capture records every launch",
+            certainty=Certainty.POSSIBLE,
+            gain_ns=late.wait_ns,
+            ranks=(late.rank,),
+        )
