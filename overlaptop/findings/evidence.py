@@ -10,12 +10,10 @@ from statistics import median
 from overlaptop.fleet.snapshot import LinkState, RankView, Snapshot
 from overlaptop.fleet.splitting import window_of
 from overlaptop.fleet.waits import SplitStep, WaitWindow
-from overlaptop.fleet.window import FIRST_STEPS, HISTORY_STEPS
+from overlaptop.fleet.window import FIRST_STEPS, HISTORY_STEPS, RECENT_STEPS
 from overlaptop.timeline.arrivals import Collective
 from overlaptop.wire.messages import StepDetail, StepTotals
 
-LAST_STEPS = 20
-"""Of a running job: fewer than figures are of, since a cause is looked for as it is now."""
 MIN_STEPS, MIN_TRACED_STEPS = 4, 3
 """Of fewer steps nothing is said; a trace is of few."""
 
@@ -71,9 +69,9 @@ def evidence_of(snapshot: Snapshot) -> Evidence:
     """All that a Snapshot says."""
     known = {view.rank: view for view in snapshot.ranks if view.info is not None}
     is_trace = snapshot.link is LinkState.TRACE
-    steps = _steps(known.values(), snapshot.split_steps, HISTORY_STEPS if is_trace else 2 * LAST_STEPS)
+    steps = _steps(known.values(), snapshot.split_steps, HISTORY_STEPS if is_trace else 2 * RECENT_STEPS)
     if not is_trace:
-        steps = [step for step in steps if step.number >= FIRST_STEPS][-LAST_STEPS:]
+        steps = [step for step in steps if step.number >= FIRST_STEPS][-RECENT_STEPS:]
     if steps:  # a rank that has ended since, or has come, is no part of what is slow now
         known = {rank: view for rank, view in known.items() if rank in steps[-1].totals}
         steps = [step for step in steps if step.totals.keys() == known.keys()]

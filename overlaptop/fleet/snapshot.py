@@ -225,12 +225,13 @@ class Snapshot:
     """The newest step of which the timelines of all ranks are here, split; its number is that of the ranks'
     ``measured`` wherever they know it."""
     wait_window: WaitWindow | None = None
-    """The last seconds of such steps; None where nothing is split."""
+    """The last seconds of such steps, or only the newest where a rank is late since then; None where
+    nothing is split."""
     unsplit: str = ""
     """Why nothing is split, for the screen; empty where something is."""
     fresh_waits: tuple[StepWaits, ...] = ()
     """Steps that were split since the previous snapshot, in their order."""
     split_steps: tuple[SplitStep, ...] = ()
-    """Those of ``wait_window``, oldest first; of a trace, all of its steps."""
+    """Those of the last seconds, oldest first; of a trace, all of its steps."""
     kept_split_steps: tuple[SplitStep, ...] = ()
     """Those of the last minute, oldest first."""

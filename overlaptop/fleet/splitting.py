@@ -12,7 +12,7 @@ from statistics import fmean
 from overlaptop.fleet.snapshot import WHOLE_TRACE, NodeView, RankView, Window
 from overlaptop.fleet.totals import of_one_step, step_of
 from overlaptop.fleet.waits import SplitStep, StepWaits, WaitWindow
-from overlaptop.fleet.window import LEAST_STEPS, WINDOW_NS, in_window
+from overlaptop.fleet.window import LEAST_STEPS, RECENT_STEPS, WINDOW_NS, in_window
 from overlaptop.text import named_ranks
 from overlaptop.timeline.arrivals import (
     Collective,
@@ -81,7 +81,7 @@ class Splitter:
         kept, newest = tuple(self._kept), self._kept[-1].waits
         recent = [each for each in kept[-WINDOW_STEPS:] if _is_within(each, newest_ns, Window.SECONDS)]
         steps = tuple(in_window(recent, None))
-        window = window_of(steps)
+        window = late_in(steps)
         unsplit = "" if window else _why(newest.collectives)
         return JobWaits(newest, window, unsplit, tuple(each.waits for each in fresh), steps, kept)
 
@@ -250,6 +250,17 @@ def _begun_ns(details: Mapping[int, StepDetail]) -> int:
 def _disturbed(view: RankView, step: int) -> bool:
     totals = step_of(view, step)
     return totals is not None and totals.disturbed
+
+
+def late_in(steps: Sequence[SplitStep]) -> WaitWindow | None:
+    """What these steps of a running job say together; only the newest of them, where a rank is late in
+    those and not in all: that has begun since. None where nothing of them is split.
+    """
+    window = window_of(steps)
+    if window is None or window.late:
+        return window
+    newest = window_of(steps[-RECENT_STEPS:])
+    return newest if newest is not None and newest.late else window
 
 
 def window_of(steps: Sequence[SplitStep], *, alone: bool = False) -> WaitWindow | None:

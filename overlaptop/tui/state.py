@@ -9,7 +9,7 @@ from overlaptop.findings.finding import Finding
 from overlaptop.fleet.knobs import JobKnob
 from overlaptop.fleet.past import in_step, with_timelines
 from overlaptop.fleet.snapshot import WHOLE_TRACE, LinkState, RankView, Snapshot, Window
-from overlaptop.fleet.splitting import window_of
+from overlaptop.fleet.splitting import late_in, window_of
 from overlaptop.fleet.totals import of_one_step, total
 from overlaptop.fleet.waits import StepWaits
 from overlaptop.fleet.window import in_window
@@ -112,10 +112,11 @@ class ViewState:
         if self.window is not snapshot.totals.window:
             kept = snapshot.kept_split_steps
             totals = total(snapshot.ranks, snapshot.totals.dropped, self.window, kept)
-            in_it = in_window(kept, totals.first_step)
             if self.window is Window.STEP:
-                in_it = [each for each in kept if each.waits.step == totals.measured_step]
-            window = window_of(in_it, alone=self.window is Window.STEP)
+                step = [each for each in kept if each.waits.step == totals.measured_step]
+                window = window_of(step, alone=True)
+            else:
+                window = late_in(in_window(kept, totals.first_step))
             snapshot = replace(snapshot, totals=totals, wait_window=window)
         return _without_empty_waits(snapshot)
 

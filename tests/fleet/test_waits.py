@@ -5,7 +5,7 @@ from statistics import mean
 
 import pytest
 
-from overlaptop.fleet.splitting import split_step, window_of
+from overlaptop.fleet.splitting import late_in, split_step
 from overlaptop.fleet.waits import WORTH_SHARE, StepWaits
 from overlaptop.timeline.arrivals import Collective, Part, WaitTimes
 
@@ -17,7 +17,7 @@ WINDOWS = 100
 
 
 def simulated(ranks, steps, draw, late=0.0):
-    """A window of steps in which rank 1 comes this share of a step later than ranks that are all alike.
+    """Steps in which rank 1 comes this share of a step later than ranks that are all alike.
 
     Who comes late to the first collective of a step comes a little late to the others, too.
     """
@@ -34,14 +34,14 @@ def simulated(ranks, steps, draw, late=0.0):
             waited = [was + max(starts) - at for was, at in zip(waited, starts, strict=True)]
         times = {rank: WaitTimes(ns, 0, 0, ns, 0, 0) for rank, ns in enumerate(waited)}
         split.append(split_step(StepWaits(number, tuple(collectives), times), number, STEP_NS))
-    return window_of(split)
+    return split
 
 
-@pytest.mark.parametrize("steps", [1, 7, 20])
+@pytest.mark.parametrize("steps", [1, 7, 40])
 @pytest.mark.parametrize("ranks", [2, 4, 8])
 def test_of_ranks_that_are_alike_at_most_one_window_in_twenty_names_any(ranks, steps):
     draw = random.Random(f"{ranks} {steps}")
-    windows = [simulated(ranks, steps, draw) for _ in range(WINDOWS)]
+    windows = [late_in(simulated(ranks, steps, draw)) for _ in range(WINDOWS)]
     assert mean(window.share for window in windows) > WORTH_SHARE
     assert sum(bool(window.late) for window in windows) <= WINDOWS / 20
 
@@ -49,5 +49,15 @@ def test_of_ranks_that_are_alike_at_most_one_window_in_twenty_names_any(ranks, s
 @pytest.mark.parametrize("ranks", [2, 4, 8])
 def test_a_rank_that_is_late_by_a_fifth_of_a_step_is_named_in_19_windows_of_20(ranks):
     draw = random.Random(ranks)
-    windows = [simulated(ranks, 40, draw, late=0.2) for _ in range(WINDOWS)]
+    windows = [late_in(simulated(ranks, 40, draw, late=0.2)) for _ in range(WINDOWS)]
     assert sum([each.rank for each in window.late] == [1] for window in windows) > 0.95 * WINDOWS
+
+
+def test_a_rank_that_has_begun_to_be_late_is_named_by_the_newest_steps_alone():
+    draw = random.Random(1)
+    window = late_in([*simulated(2, 44, draw), *simulated(2, 20, draw, late=0.4)])
+    assert ([each.rank for each in window.late], window.steps) == ([1], 20)
+
+
+def test_where_nobody_is_late_lately_either_the_figures_are_of_all_steps():
+    assert late_in(simulated(2, 44, random.Random(2))).steps == 44

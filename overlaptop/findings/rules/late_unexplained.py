@@ -1,7 +1,8 @@
 """A rank is late, and nothing that was measured says why.
 
-Raised where a rank is late clearly and no cause explains half of what the others wait in 80 % of the steps
-(`late`): the cause has only begun, it is none of those that are looked for, or the source does not see it.
+Raised where a rank is late clearly, also in most of the newest steps, and no cause explains half of what
+the others wait in 80 % of these (`late`): it is none of those that are looked for, or the source does not
+see it.
 """
 
 from __future__ import annotations
@@ -12,12 +13,15 @@ from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.finding import Certainty, Finding
 from overlaptop.findings.late import late_ranks
 from overlaptop.findings.rules.uneven_batches import late_by_compute_ns
+from overlaptop.fleet.waits import LATE_SHARE
 
 
 def look(evidence: Evidence) -> Iterable[Finding]:
     """One for each such rank."""
+    newest = [step.split.late_rank for step in evidence.steps if step.split is not None]
     for late in late_ranks(evidence):
-        if late.cause is not None or late_by_compute_ns(evidence) is not None:
+        is_over = newest.count(late.rank) < LATE_SHARE * len(newest)
+        if is_over or late.cause is not None or late_by_compute_ns(evidence) is not None:
             continue
         seen = late.busy_ns is not None or late.stands_ns is not None
         yield Finding(
