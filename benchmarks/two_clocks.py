@@ -114,9 +114,8 @@ def measure(folder: Path, ahead_ns: int, fast: float, seconds: float) -> str:
                 refused += 1
                 continue
             late += each.late_rank == 1
-            true_ns = (
-                came[1][waits.step + 1] - came[0][waits.step + 1]
-            )  # the first step begins at the first end
+            at = waits.step + 1  # the first step begins where the first collective has ended
+            true_ns = came[1][at] - came[0][at]
             wrong_ns.append(abs((each.wait_ns(0) or 0) - max(0, true_ns)))
             stated_ns.append(each.clock_error_ns)
     if not wrong_ns:
