@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
-from statistics import median, quantiles
+from statistics import fmean, median, quantiles
 
 from overlaptop import text
 from overlaptop.findings.evidence import Evidence
@@ -192,6 +192,18 @@ def _unexplained_ns(info: RankInfo | None, step: StepTotals) -> int | None:
     return max(0, stands_ns - (step.loading_ns or 0) - delayed_ns)
 
 
+def cpus_are_short(evidence: Evidence) -> bool:
+    """Whether ranks without a GPU wait for a CPU longer than for one another: what they do differently is
+    then what the machine happens to do.
+    """
+    delays_ns = [
+        fmean(step.delayed_ns or 0 for step in each.totals.values())
+        for each in evidence.steps
+        if all(on_host(evidence.ranks[rank].info) for rank in each.totals)
+    ]
+    return bool(delays_ns) and median(delays_ns) > evidence.exposed_wait_ns
+
+
 def misplacement(evidence: Evidence, rank: int, others: Collection[int]) -> str:
     """How its CPUs are worse than the others', as `finding` takes it; empty: they are not, or not known."""
     numa = evidence.ranks[rank].numa
@@ -276,6 +288,8 @@ def _cause(
         # What it sleeps is but what is left of a step: noise of all the rest adds up in it.
         least_ns = enough_ns / 2 if on_host(info) else 0.0
         return Cause.STANDING if _steadily(longer["unexplained"], least_ns) >= enough_ns else None
+    if cpus_are_short(evidence):
+        return None
     if (share := clock_share(evidence, rank, others)) is not None and share < LOW_CLOCK:
         return Cause.LOW_CLOCK
     # Where only the older half varies, it has begun to compute longer since.

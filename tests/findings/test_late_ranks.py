@@ -143,9 +143,25 @@ def test_without_a_gpu_the_training_threads_cpu_time_tells_the_cause(rule):
 
 
 def test_who_computes_longer_on_a_busy_cpu_also_waits_longer_for_it_and_computes_longer():
-    costs = {"cpu_ns": of_late(80 * MS, 60 * MS), "delayed_ns": of_late(40 * MS, 30 * MS)}
+    costs = {"cpu_ns": of_late(80 * MS, 60 * MS), "delayed_ns": of_late(20 * MS, 10 * MS)}
     (found,) = find(job(late(("compute", 30)), *HOST, **costs))
     assert found.rule == "slow_compute"
+
+
+@pytest.mark.parametrize(
+    ("delayed_ms", "found"), [(1, {("slow_compute", (LATE,)), ("uneven_batches", ())}), (40, set())]
+)
+def test_where_all_wait_longer_for_a_cpu_than_for_each_other_nobody_is_said_to_compute_longer(
+    delayed_ms, found
+):
+    delayed = {"delayed_ns": lambda rank, number: delayed_ms * MS}
+    one = job(late(("compute", 20)), *HOST, cpu_ns=of_late(80 * MS, 60 * MS), **delayed)
+    by_turns = job(
+        lambda rank, number: [*healthy(rank, number), ("compute", 20 * (rank == number % RANKS))], *HOST,
+        cpu_ns=lambda rank, number: (60 + 20 * (rank == number % RANKS)) * MS, **delayed,
+    )  # fmt: skip
+    assert rules(one) | rules(by_turns) - {("jitter", ())} == found
+    assert "late_unexplained" not in {each.rule for each in (*ask(one), *ask(by_turns))}
 
 
 SINCE = 8

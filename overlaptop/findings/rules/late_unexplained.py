@@ -2,7 +2,7 @@
 
 Raised where a rank is late clearly, also in most of the newest steps, and no cause explains half of what
 the others wait in 80 % of these (`late`): it is none of those that are looked for, or the source does not
-see it.
+see it. Not where ranks without a GPU wait longer for a CPU than for one another.
 """
 
 from __future__ import annotations
@@ -11,13 +11,15 @@ from collections.abc import Iterable
 
 from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.finding import Certainty, Finding
-from overlaptop.findings.late import late_ranks
+from overlaptop.findings.late import cpus_are_short, late_ranks
 from overlaptop.findings.rules.uneven_batches import late_by_compute_ns
 from overlaptop.fleet.waits import LATE_SHARE
 
 
 def look(evidence: Evidence) -> Iterable[Finding]:
     """One for each such rank."""
+    if cpus_are_short(evidence):
+        return
     newest = [step.split.late_rank for step in evidence.steps if step.split is not None]
     for late in late_ranks(evidence):
         is_over = newest.count(late.rank) < LATE_SHARE * len(newest)

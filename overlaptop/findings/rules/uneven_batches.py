@@ -16,7 +16,15 @@ from statistics import mean, median
 from overlaptop import text
 from overlaptop.findings.evidence import Evidence, JobStep
 from overlaptop.findings.finding import Certainty, Finding
-from overlaptop.findings.late import EXPLAINS, STEADY, Cause, computing_ns, late_by, late_ranks
+from overlaptop.findings.late import (
+    EXPLAINS,
+    STEADY,
+    Cause,
+    computing_ns,
+    cpus_are_short,
+    late_by,
+    late_ranks,
+)
 from overlaptop.fleet.waits import LATE_SHARE, WORTH_SHARE
 
 ADVICE = "divide a step's tokens evenly over ranks: sort or bucket samples by length, or pack sequences"
@@ -46,10 +54,12 @@ def look(evidence: Evidence) -> Iterable[Finding]:
 
 def late_by_compute_ns(evidence: Evidence) -> int | None:
     """By how much longer the steps' late ranks compute than the others, in the mean; None where they do
-    not, it is nearly always the same one, or waiting costs little.
+    not, it is nearly always the same one, waiting costs little, or CPUs are short.
     """
     window = evidence.window
     if window is None or window.share < WORTH_SHARE or evidence.exposed_wait_ns == 0:
+        return None
+    if cpus_are_short(evidence):
         return None
     late = [_longer(evidence, step) for step in evidence.steps if step.split is not None]
     explained = [(rank, ns) for rank, ns in late if ns >= EXPLAINS * evidence.exposed_wait_ns]
