@@ -208,7 +208,7 @@ def main() -> None:
     print(f"{options.ranks} ranks at 20 steps/s each, {options.size}, 4 redraws a second")
     print(f"first paint    {painted_s * 1000:.0f} ms after process start")
     session, before_s = SyntheticSession(options.ranks), time.process_time()
-    session.watch({0})
+    session.watch(range(options.ranks))  # as the dashboard does, to split them
     session.make(400)
     making = (time.process_time() - before_s) / 400 * 20
     print(f"CPU            {(used - making) * 100:.1f} % of one core")
