@@ -61,6 +61,9 @@ EXIT_FLUSH_S = 2.0
 """The longest that the job's end waits for the last messages to leave, where the hub does not read them."""
 OUTSTANDING_S = 60.0
 """The longest that it waits for collectives still under way, for which torch waits at its end too."""
+LEAVE_PYTHON_S = 0.1
+"""Then for torch's thread, on which the last one ended: C++ ends a process a thread of which is stopped by
+Python's end while it returns from a callback."""
 MAX_NOTICES = 64
 RECENT_STEPS = 8
 """The shortest of so many is the length of a step."""
@@ -429,6 +432,8 @@ class Agent:
         source = self._measuring.source
         while source is not None and source.outstanding and monotonic() < give_up_s:
             sleep(0.005)
+            if not source.outstanding:
+                sleep(LEAVE_PYTHON_S)
 
     def _after_fork(self) -> None:
         """In a DataLoader worker or another child: measure nothing, close the copied connection."""

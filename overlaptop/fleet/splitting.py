@@ -12,7 +12,7 @@ from statistics import fmean
 from overlaptop.fleet.snapshot import WHOLE_TRACE, NodeView, RankView, Window
 from overlaptop.fleet.totals import of_one_step, step_of
 from overlaptop.fleet.waits import SplitStep, StepWaits, WaitWindow
-from overlaptop.fleet.window import LEAST_STEPS, RECENT_STEPS, WINDOW_NS, in_window
+from overlaptop.fleet.window import RECENT_STEPS, WINDOW_NS, in_window
 from overlaptop.text import named_ranks
 from overlaptop.timeline.arrivals import (
     Collective,
@@ -29,6 +29,8 @@ from overlaptop.wire.messages import StepDetail, StepTotals
 
 WINDOW_STEPS = 64
 """Of Window.SECONDS: ten times a second all are looked at."""
+LEAST_SPLIT = 8
+"""So many where steps are longer: of fewer, who is late may be chance."""
 KEPT_STEPS = 600
 RESTARTED_NS = 1_000_000_000
 """A step of an earlier number that began so much later is of ranks that count from 0 again."""
@@ -117,7 +119,7 @@ class Splitter:
 
 
 def _is_within(step: SplitStep, newest_ns: int, window: Window) -> bool:
-    return newest_ns - step.start_ns <= max(WINDOW_NS[window], LEAST_STEPS * step.step_ns)
+    return newest_ns - step.start_ns <= max(WINDOW_NS[window], LEAST_SPLIT * step.step_ns)
 
 
 def with_waits(views: Sequence[RankView], waits: StepWaits | None) -> tuple[RankView, ...]:

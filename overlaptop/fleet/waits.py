@@ -123,6 +123,12 @@ class WaitWindow:
             return ()
         return tuple(sorted(few, key=lambda each: each.rank))
 
+    @property
+    def is_enough(self) -> bool:
+        """Whether a rank that was late always would be named in it."""
+        ranks = len(self.lateness.ranks)
+        return not self._may_be_chance(1.0, 1 / ranks, ranks)
+
     def _may_be_chance(self, share: float, expected: float, choices: int) -> bool:
         """Whether one of so many choices of ranks would be late in this share with a probability of CHANCE
         or more where each is late in the expected share: by Hoeffding's bound (1963, theorem 1), which

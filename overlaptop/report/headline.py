@@ -48,7 +48,8 @@ def headline(snapshot: Snapshot) -> Headline | None:
         known = window.unsplit_share < COSTLY_SHARE
         return _left_to_win(snapshot, "waiting costs little" if known else "much is not split")
     if not window.late:
-        return _left_to_win(snapshot, "no rank is clearly late")
+        few = "too few steps yet to say who is late"
+        return _left_to_win(snapshot, "no rank is clearly late" if window.is_enough else few)
     if len(window.late) > 1:
         return _by_turns(snapshot, window)
     (late,) = window.late

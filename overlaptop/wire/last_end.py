@@ -1,5 +1,5 @@
 """How this user's last job on this machine ended: ``last_end.json`` in the socket directory, written by its
-hub, for those who look when the hub has gone.
+hub, or by a rank that failed before there was one, for those who look later.
 """
 
 from __future__ import annotations

@@ -166,6 +166,15 @@ def test_a_window_forgets_what_was_long_ago():
     assert fleet.snapshot().wait_window is None
 
 
+def test_of_long_steps_a_window_has_so_many_that_who_is_late_can_be_told():
+    fleet = fleet_of()
+    for number in range(12):
+        for message in late(number, at_ns=T0 + number * 5 * S):
+            fleet.apply(replace(message, step_ns=5 * S))
+        fleet.snapshot()
+    assert fleet.snapshot().wait_window.steps >= 8
+
+
 def test_a_step_in_which_the_job_hung_is_in_no_window_once_it_goes_on():
     fleet = fleet_of()
 

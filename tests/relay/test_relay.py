@@ -359,8 +359,9 @@ def test_it_ends_by_a_signal_or_where_nobody_reads_any_more(make_process, number
 
 
 def test_it_ends_when_nothing_comes_for_too_long(make_relay):
+    began_s = answered_s = time.monotonic()
     relay = make_relay(silence_s=0.5)
-    client, began_s, number = relay.client, time.monotonic(), 0
+    client, number = relay.client, 0
     client.pings = False
     while not client.over and (sent_s := time.monotonic()) < began_s + 1.0:
         number += 1
