@@ -430,10 +430,10 @@ class Agent:
         flush_log()
         give_up_s = monotonic() + OUTSTANDING_S
         source = self._measuring.source
-        while source is not None and source.outstanding and monotonic() < give_up_s:
-            sleep(0.005)
-            if not source.outstanding:
-                sleep(LEAVE_PYTHON_S)
+        if source is not None and source.outstanding:
+            while source.outstanding and monotonic() < give_up_s:
+                sleep(0.005)
+            sleep(LEAVE_PYTHON_S)
 
     def _after_fork(self) -> None:
         """In a DataLoader worker or another child: measure nothing, close the copied connection."""

@@ -13,9 +13,9 @@ T = TypeVar("T")
 MARKER = "OVERLAPTOP_TEST_MARKER"
 
 
-def eventually(probe: Callable[[], T]) -> T:
+def eventually(probe: Callable[[], T], patience_s: float = PATIENCE_S) -> T:
     """The first true result of the probe."""
-    deadline_s = time.monotonic() + PATIENCE_S
+    deadline_s = time.monotonic() + patience_s
     while not (result := probe()):
         assert time.monotonic() < deadline_s, f"gave up waiting: {probe}"
         time.sleep(0.002)

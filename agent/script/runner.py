@@ -42,7 +42,7 @@ def main() -> None:
     except BaseException as end:
         failure = failure_of(end)
         if failure and "torch" not in sys.modules and os.getpid() == pid:
-            _leave_word(command.target, failure)
+            _record_end(command.target, failure)
         raise
 
 
@@ -74,8 +74,8 @@ def _run(command: options.CommandLine) -> None:
         raise
 
 
-def _leave_word(script: str, failure: str) -> None:
-    """How the script ended, for who looks for its job: before torch is there a hub seldom knows of it."""
+def _record_end(script: str, failure: str) -> None:
+    """Write down how the script ended, for who looks for its job: before torch is imported no hub knows."""
     with suppress(Exception):  # nothing may come before the script's own words
         place, at_ns = placement.from_environment(), now_ns()
         end = RankEnd(0 if place is None else place.rank, at_ns, clean=True, failure=failure)

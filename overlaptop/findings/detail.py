@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from overlaptop.timeline.spans import Spans, difference, unflatten, union
+from overlaptop.timeline.spans import Spans, difference, from_pairs, unflatten, union
 from overlaptop.wire.messages import PhaseSpan, StepDetail
 
 LONG_PAUSE_NS = 1_000_000
@@ -23,6 +23,6 @@ def computing(detail: StepDetail) -> Spans:
 def pauses(detail: StepDetail) -> Spans:
     """In which nothing ran for LONG_PAUSE_NS or more: (n, 2), ns from the step's start."""
     busy = union(computing(detail), *map(unflatten, (detail.comm_spans_ns, detail.copy_spans_ns)))
-    idle = difference(unflatten((0, detail.step_ns)), busy)
+    idle = difference(from_pairs([(0, detail.step_ns)]), busy)
     found: Spans = idle[idle[:, 1] - idle[:, 0] >= LONG_PAUSE_NS]
     return found

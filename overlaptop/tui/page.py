@@ -10,7 +10,7 @@ from overlaptop.tui.keys import SCROLL_KEYS, bindings
 from overlaptop.tui.screen import DashboardScreen, Heights
 from overlaptop.tui.view import JobView, ScrollView
 from overlaptop.tui.widgets.job_header import JobHeader
-from overlaptop.tui.widgets.key_bar import HELP_HINT, QUIT_HINT, Hints, KeyBar
+from overlaptop.tui.widgets.key_bar import BACK_HINT, HELP_HINT, QUIT_HINT, Hints, KeyBar
 
 
 class Page(ScrollView):
@@ -34,7 +34,7 @@ class PageScreen(DashboardScreen):
 
     BINDINGS: ClassVar = bindings(SCROLL_KEYS)
     hints: ClassVar[Hints] = (
-        ("esc", "back", "screen.back", "back"),
+        BACK_HINT,
         ("↑ ↓", "scroll", "screen.move(1)", "scroll"),
         QUIT_HINT,
         HELP_HINT,

@@ -17,13 +17,13 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from functools import cache
 from pathlib import Path
 from typing import Self
 
+from tests.processes import eventually
 from tests.warm import LAUNCHER_VARIABLES, Warm, WarmProcess, place
 
 SSHD = Path("/usr/sbin/sshd")
@@ -396,11 +396,3 @@ def make_key(path: Path) -> Path:
 
 def public_part(key: Path) -> str:
     return key.with_name(f"{key.name}.pub").read_text().strip()
-
-
-def eventually(probe: Callable[[], object], patience_s: float = PATIENCE_S) -> None:
-    """Waits until the probe holds."""
-    deadline_s = time.monotonic() + patience_s
-    while not probe():
-        assert time.monotonic() < deadline_s, f"gave up waiting: {probe}"
-        time.sleep(0.01)

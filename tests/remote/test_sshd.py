@@ -13,8 +13,9 @@ import pytest
 from overlaptop.fleet.snapshot import LinkState
 from overlaptop.wire import commands
 from overlaptop.wire.protocol import PROTOCOL_VERSION
+from tests.processes import eventually
 from tests.remote.connections import FAKE_RELAYS
-from tests.remote.hosts import Job, Lab, Sshd, eventually, make_key, public_part, why_not
+from tests.remote.hosts import PATIENCE_S, Job, Lab, Sshd, make_key, public_part, why_not
 from tests.remote.watching import Watching
 from tests.warm import Warm
 
@@ -39,7 +40,7 @@ def alone(server: Sshd, folder: Path, warm: Warm) -> Iterator[Job]:
     """A job of one process on this host, whose hub is there."""
     before = hubs(server)
     with Job([server], folder, warm=warm) as started:
-        eventually(lambda: hubs(server) - before or not started.runs)
+        eventually(lambda: hubs(server) - before or not started.runs, PATIENCE_S)
         yield started
         assert started.runs, started.log.read_text()
 

@@ -18,12 +18,12 @@ from overlaptop.fleet.waits import LATE_SHARE
 
 def look(evidence: Evidence) -> Iterable[Finding]:
     """One for each such rank."""
-    if cpus_are_short(evidence):
+    if cpus_are_short(evidence) or late_by_compute_ns(evidence) is not None:
         return
     newest = [step.split.late_rank for step in evidence.steps if step.split is not None]
     for late in late_ranks(evidence):
         is_over = newest.count(late.rank) < LATE_SHARE * len(newest)
-        if is_over or late.cause is not None or late_by_compute_ns(evidence) is not None:
+        if is_over or late.cause is not None:
             continue
         seen = late.busy_ns is not None or late.stands_ns is not None
         yield Finding(

@@ -6,7 +6,7 @@ from overlaptop.tui.capture.view import CaptureView
 from overlaptop.tui.dashboard import Dashboard
 from overlaptop.tui.help.glossary import CAPTURE
 from overlaptop.tui.page import PageScreen
-from overlaptop.tui.widgets.key_bar import HELP_HINT, QUIT_HINT
+from overlaptop.tui.widgets.key_bar import BACK_HINT, HELP_HINT, QUIT_HINT
 from overlaptop.wire import commands
 from overlaptop.wire.codec import WireError
 
@@ -18,7 +18,7 @@ class CaptureScreen(PageScreen):
 
     title_in_help = CAPTURE
     hints = (
-        ("esc", "back", "screen.back", "back"),
+        BACK_HINT,
         ("c", "capture", "app.capture", "capture"),
         ("↑ ↓", "scroll", "screen.move(1)"),
         HELP_HINT,

@@ -11,7 +11,7 @@ from overlaptop.tui.help.glossary import COLLECTIVES
 from overlaptop.tui.keys import COLLECTIVES_KEYS, bindings
 from overlaptop.tui.page import PageScreen
 from overlaptop.tui.timelines.screen import TimelinesScreen
-from overlaptop.tui.widgets.key_bar import HELP_HINT, PAST_HINT, PAUSE_HINT, QUIT_HINT, STEP_HINT
+from overlaptop.tui.widgets.key_bar import BACK_HINT, HELP_HINT, PAST_HINT, PAUSE_HINT, QUIT_HINT, STEP_HINT
 
 
 class CollectivesScreen(PageScreen):
@@ -20,7 +20,7 @@ class CollectivesScreen(PageScreen):
     title_in_help = COLLECTIVES
     BINDINGS: ClassVar = bindings(COLLECTIVES_KEYS)
     hints = (
-        ("esc", "back", "screen.back", "back"),
+        BACK_HINT,
         HELP_HINT,
         STEP_HINT,
         ("enter", "timeline", "screen.open", "timeline"),

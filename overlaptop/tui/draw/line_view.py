@@ -10,7 +10,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from overlaptop.text import printable
-from overlaptop.tui.draw.segments import KEY, TEXT, StyledLine, TextStyle, faded, line_width
+from overlaptop.tui.draw.segments import TEXT, StyledLine, TextStyle, faded, line_width
 from overlaptop.tui.draw.themes import Look
 
 if TYPE_CHECKING:
@@ -96,9 +96,8 @@ class LineView(Widget):
     def _strip(self, line: StyledLine, width: int) -> Strip:
         styles, only_ascii = self.look.styles, self.look.ascii
         segments = [Segment(_plain(text, only_ascii), styles.rich(style)) for text, style in line]
-        # What is left of a chosen row has its background, too; a key to press has the same one.
-        chosen = bool(line) and line[-1].style.bg == "cursor" == line[0].style.bg and line[0].style != KEY
-        rest = TextStyle(bg="cursor" if chosen else "")
+        # What is left of the line takes its last segment's background, as a chosen row does.
+        rest = TextStyle(bg=line[-1].style.bg if line and line[-1].style.bg == "cursor" else "")
         return Strip(segments).adjust_cell_length(width, styles.rich(rest))
 
 

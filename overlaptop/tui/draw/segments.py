@@ -42,7 +42,7 @@ TEXT = TextStyle()
 BOLD = TextStyle("bright", bold=True)
 DIM = TextStyle("dim")
 FAINT = TextStyle("faint")
-KEY = TextStyle("bright", "cursor", bold=True, reverse=True)
+KEY = TextStyle("bright", "key", bold=True, reverse=True)
 """A key to press."""
 
 

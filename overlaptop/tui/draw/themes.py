@@ -39,8 +39,8 @@ DARK = Palette(
     "overlaptop-dark",
     True,
     {
-        "screen": "#0f1218", "panel": "#171c25", "cursor": "#222b3a", "faint": "#465064",
-        "dim": "#8792a6", "text": "#cdd5e1", "bright": "#f4f7fb", "accent": "#7cb7ff",
+        "screen": "#0f1218", "panel": "#171c25", "cursor": "#222b3a", "key": "#222b3a",
+        "faint": "#465064", "dim": "#8792a6", "text": "#cdd5e1", "bright": "#f4f7fb", "accent": "#7cb7ff",
         "compute": "#3f7ae8", "hidden": "#43d6b0", "exposed": "#ff9248", "copy": "#b48cf2",
         "fused": "#e86fb0", "waiting": "#ffe3a3", "hidden_waiting": "#2b8a75",
         "idle": "#5a6478", "track": "#2b3341", "stall": "#b4365a",
@@ -52,8 +52,8 @@ LIGHT = Palette(
     "overlaptop-light",
     False,
     {
-        "screen": "#fbfbf9", "panel": "#f0f1ee", "cursor": "#dfe6f2", "faint": "#b4bac4",
-        "dim": "#667080", "text": "#2a313c", "bright": "#05080d", "accent": "#1f5fbf",
+        "screen": "#fbfbf9", "panel": "#f0f1ee", "cursor": "#dfe6f2", "key": "#dfe6f2",
+        "faint": "#b4bac4", "dim": "#667080", "text": "#2a313c", "bright": "#05080d", "accent": "#1f5fbf",
         "compute": "#2f66cf", "hidden": "#159a7a", "exposed": "#e0660f", "copy": "#8b58d6",
         "fused": "#b3207a", "waiting": "#7d5600", "hidden_waiting": "#0b5a48",
         "idle": "#8b929e", "track": "#d5d9df", "stall": "#cf6079",
@@ -65,8 +65,8 @@ CONTRAST = Palette(
     "overlaptop-contrast",
     True,
     {
-        "screen": "#000000", "panel": "#000000", "cursor": "#303030", "faint": "#7a7a7a",
-        "dim": "#c0c0c0", "text": "#ffffff", "bright": "#ffffff", "accent": "#ffff00",
+        "screen": "#000000", "panel": "#000000", "cursor": "#303030", "key": "#303030",
+        "faint": "#7a7a7a", "dim": "#c0c0c0", "text": "#ffffff", "bright": "#ffffff", "accent": "#ffff00",
         "compute": "#0072ff", "hidden": "#00ffc8", "exposed": "#ffb000", "copy": "#ff8cff",
         "fused": "#ffffff", "waiting": "#ffff9c", "hidden_waiting": "#008f70",
         "idle": "#606060", "track": "#3c3c3c", "stall": "#d4003c",
@@ -106,7 +106,7 @@ class Styles:
             fg = bg = _blend(fg, bg, 1 - style.eighths / WHOLE)
         if style.faded:
             fg = _blend(fg, background, FADE)
-            bg = _blend(bg, background, FADE) if style.bg != "cursor" else bg
+            bg = _blend(bg, background, FADE) if style.bg not in ("cursor", "key") else bg
         return Style(color=Color.parse(fg), bgcolor=Color.parse(bg), bold=style.bold)
 
 

@@ -9,7 +9,14 @@ from overlaptop.tui.findings.view import FindingsView
 from overlaptop.tui.help.glossary import FINDINGS
 from overlaptop.tui.keys import FINDINGS_KEYS, bindings
 from overlaptop.tui.page import PageScreen
-from overlaptop.tui.widgets.key_bar import HELP_HINT, PAUSE_HINT, QUIT_HINT
+from overlaptop.tui.widgets.key_bar import (
+    BACK_HINT,
+    COLLECTIVES_HINT,
+    HELP_HINT,
+    PAUSE_HINT,
+    QUIT_HINT,
+    TIMELINES_HINT,
+)
 
 
 class FindingsScreen(PageScreen):
@@ -18,12 +25,12 @@ class FindingsScreen(PageScreen):
     title_in_help = FINDINGS
     BINDINGS: ClassVar = bindings(FINDINGS_KEYS)
     hints = (
-        ("esc", "back", "screen.back", "back"),
+        BACK_HINT,
         HELP_HINT,
         ("↑ ↓", "select", "screen.move(1)", "select"),
         ("enter", "open its rank", "screen.open", "rank"),
-        ("C", "collectives", "app.collectives"),
-        ("T", "timelines", "app.timelines"),
+        COLLECTIVES_HINT,
+        TIMELINES_HINT,
         PAUSE_HINT,
         QUIT_HINT,
     )

@@ -23,10 +23,10 @@ from overlaptop.tui.help.glossary import HOSTS
 from overlaptop.tui.keys import HOSTS_KEYS, bindings
 from overlaptop.tui.page import Page, PageScreen
 from overlaptop.tui.widgets.host_lines import state_words
-from overlaptop.tui.widgets.key_bar import HELP_HINT, QUIT_HINT
+from overlaptop.tui.widgets.key_bar import BACK_HINT, HELP_HINT, QUIT_HINT
 
 HINTS = (
-    ("esc", "back", "screen.back", "back"),
+    BACK_HINT,
     ("r", "try again now", "screen.retry", "retry"),
     ("↑ ↓", "scroll", "screen.move(1)", "scroll"),
     QUIT_HINT,

@@ -12,10 +12,10 @@ from overlaptop.tui.machine.host import host_of, hosts, machine_of
 from overlaptop.tui.machine.map import MachineMap
 from overlaptop.tui.screen import DashboardScreen, Heights
 from overlaptop.tui.widgets.job_header import JobHeader
-from overlaptop.tui.widgets.key_bar import HELP_HINT, KNOB_HINT, PAUSE_HINT, QUIT_HINT, KeyBar
+from overlaptop.tui.widgets.key_bar import BACK_HINT, HELP_HINT, KNOB_HINT, PAUSE_HINT, QUIT_HINT, KeyBar
 
 HINTS = (
-    ("esc", "back", "screen.back", "back"),
+    BACK_HINT,
     HELP_HINT,
     ("↑ ↓", "rank", "screen.move(1)", "rank"),
     ("← →", "node", "screen.across(1)", "node"),

@@ -22,12 +22,14 @@ from overlaptop.tui.tune.change_line import MOST_LINES as CHANGE_LINES
 from overlaptop.tui.tune.change_panel import LEAST_LINES, ChangePanel, wanted_lines
 from overlaptop.tui.widgets.job_header import JobHeader
 from overlaptop.tui.widgets.key_bar import (
+    COLLECTIVES_HINT,
     HELP_HINT,
     KNOB_HINT,
     PAST_HINT,
     PAUSE_HINT,
     QUIT_HINT,
     STEP_HINT,
+    TIMELINES_HINT,
     KeyBar,
 )
 
@@ -50,8 +52,8 @@ HINTS = (
     ("← →", "pan", "screen.pan(1)"),
     ("H", "hosts", "app.hosts"),
     ("c", "capture", "app.capture"),
-    ("C", "collectives", "app.collectives"),
-    ("T", "timelines", "app.timelines"),
+    COLLECTIVES_HINT,
+    TIMELINES_HINT,
     ("v", "list", "screen.collectives"),
     ("L", "slowest step", "app.slowest"),
     ("W", "window", "app.window"),

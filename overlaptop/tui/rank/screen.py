@@ -16,6 +16,7 @@ from overlaptop.tui.timeline.timeline import Timeline
 from overlaptop.tui.timeline.viewport import Viewport
 from overlaptop.tui.widgets.job_header import JobHeader
 from overlaptop.tui.widgets.key_bar import (
+    BACK_HINT,
     HELP_HINT,
     KNOB_HINT,
     PAST_HINT,
@@ -26,7 +27,7 @@ from overlaptop.tui.widgets.key_bar import (
 )
 
 HINTS = (
-    ("esc", "back", "screen.back", "back"),
+    BACK_HINT,
     HELP_HINT,
     KNOB_HINT,
     STEP_HINT,

@@ -12,7 +12,7 @@ from overlaptop.tui.keys import SEARCH_KEYS, bindings
 from overlaptop.tui.page import PageScreen
 from overlaptop.tui.search.view import SearchView
 from overlaptop.tui.tune.knob_values import default_range
-from overlaptop.tui.widgets.key_bar import HELP_HINT, QUIT_HINT
+from overlaptop.tui.widgets.key_bar import BACK_HINT, HELP_HINT, QUIT_HINT
 
 
 class SearchScreen(PageScreen):
@@ -21,7 +21,7 @@ class SearchScreen(PageScreen):
     title_in_help = SEARCH
     BINDINGS: ClassVar = bindings(SEARCH_KEYS)
     hints = (
-        ("esc", "back", "screen.back", "back"),
+        BACK_HINT,
         HELP_HINT,
         ("x", "stop and go back", "screen.stop", "stop"),
         ("a", "search", "app.search", "search"),

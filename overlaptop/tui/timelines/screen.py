@@ -12,10 +12,19 @@ from overlaptop.tui.screen import DashboardScreen, Heights
 from overlaptop.tui.timeline.viewport import WHOLE_STEP
 from overlaptop.tui.timelines.view import Timelines
 from overlaptop.tui.widgets.job_header import JobHeader
-from overlaptop.tui.widgets.key_bar import HELP_HINT, PAST_HINT, PAUSE_HINT, QUIT_HINT, STEP_HINT, KeyBar
+from overlaptop.tui.widgets.key_bar import (
+    BACK_HINT,
+    COLLECTIVES_HINT,
+    HELP_HINT,
+    PAST_HINT,
+    PAUSE_HINT,
+    QUIT_HINT,
+    STEP_HINT,
+    KeyBar,
+)
 
 HINTS = (
-    ("esc", "back", "screen.back", "back"),
+    BACK_HINT,
     HELP_HINT,
     STEP_HINT,
     ("← →", "cursor", "screen.cursor(1)", "cursor"),
@@ -26,7 +35,7 @@ HINTS = (
     ("0", "whole step", "screen.whole_step"),
     PAUSE_HINT,
     PAST_HINT,
-    ("C", "collectives", "app.collectives"),
+    COLLECTIVES_HINT,
     QUIT_HINT,
 )
 

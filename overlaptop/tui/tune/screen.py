@@ -12,10 +12,10 @@ from overlaptop.tui.tune.change_line import ChangeLine
 from overlaptop.tui.tune.change_log import ChangeLog
 from overlaptop.tui.tune.knob_table import KnobDetail, KnobTable
 from overlaptop.tui.widgets.job_header import JobHeader
-from overlaptop.tui.widgets.key_bar import HELP_HINT, KNOB_HINT, QUIT_HINT, KeyBar
+from overlaptop.tui.widgets.key_bar import BACK_HINT, HELP_HINT, KNOB_HINT, QUIT_HINT, KeyBar
 
 HINTS = (
-    ("esc", "back", "screen.back", "back"),
+    BACK_HINT,
     HELP_HINT,
     KNOB_HINT,
     ("b", "exact value", "app.exact", "exact"),

@@ -40,6 +40,7 @@ class Hint(NamedTuple):
 
 HELP_HINT = Hint("?", "help", "app.help", "")
 """Never left out."""
+BACK_HINT = Hint("esc", "back", "screen.back", "back")
 QUIT_HINT = Hint("q", "quit", "app.quit", "quit")
 """Its words say where it ends a job."""
 KNOB_HINT = Hint("[ ]", "", "app.larger")
@@ -49,6 +50,8 @@ STEP_HINT = Hint("[ ]", "step", "app.trace_step(1)", "step")
 PAUSE_HINT = Hint("space", "pause", "app.pause")
 """Its word says where it ends a pause."""
 PAST_HINT = Hint("{ }", "past steps", "app.earlier_step")
+COLLECTIVES_HINT = Hint("C", "collectives", "app.collectives")
+TIMELINES_HINT = Hint("T", "timelines", "app.timelines")
 Hints = Sequence[tuple[str, str, str] | tuple[str, str, str, str] | Hint]
 _Placed = tuple[StyledLine, Hint]
 """A hint as it is drawn."""

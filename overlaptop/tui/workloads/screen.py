@@ -23,7 +23,7 @@ from overlaptop.tui.help.glossary import WORKLOADS
 from overlaptop.tui.keys import WORKLOADS_KEYS, bindings
 from overlaptop.tui.screen import DashboardScreen, Heights
 from overlaptop.tui.view import JobView
-from overlaptop.tui.widgets.key_bar import HELP_HINT, KeyBar
+from overlaptop.tui.widgets.key_bar import BACK_HINT, HELP_HINT, KeyBar
 from overlaptop.tui.workloads.asking import ask_to_start
 from overlaptop.tui.workloads.form import FormState
 from overlaptop.tui.workloads.tried_table import TriedTable
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 HINTS = (
     ("enter", "run", "screen.run", "run"),
-    ("esc", "back", "screen.back", "back"),
+    BACK_HINT,
     ("↑ ↓", "workload", "screen.move(1)", "choose"),
     ("tab", "processes", "screen.other_field", "procs"),
     ("F2", "another host", "screen.next_host", "host"),
