@@ -23,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -140,12 +141,13 @@ class Job:
     """
 
     def __init__(self, runs: Sequence[Run], options: argparse.Namespace, folder: Path) -> None:
-        self._steps = options.steps
+        self._ends: list[int] = []
+        """The steps that began at the end of each run that made some."""
         device = f"--device {options.device} {options.workload_options}"
         job = [
             sys.executable, "-m", "torch.distributed.run", "--standalone",
             f"--nproc-per-node={options.ranks}", "-m", "overlaptop.agent", str(IN_TURN),
-            str(options.steps), *(f"{run.workload} {device} {run.words}" for run in runs),
+            f"--seconds {options.seconds}", *(f"{run.workload} {device} {run.words}" for run in runs),
         ]  # fmt: skip
         if options.line_gbit:
             shape = f"tbf rate {options.line_gbit}gbit burst 512kb latency 100ms"
@@ -172,8 +174,11 @@ class Job:
         assert self._process.stdout is not None
         until_s = time.monotonic() + limit_s
         for line in _lines(self._process.stdout, until_s):
-            if line.startswith("run over"):
-                return line.removeprefix("run over").strip()
+            if line.startswith("run over "):
+                end, reason = line.removeprefix("run over ").split(" ", 1)
+                if not reason:
+                    self._ends.append(int(end))
+                return reason
         if time.monotonic() >= until_s:
             raise TimeoutError(f"not done after {limit_s:.0f} s")
         self._process.wait()
@@ -181,14 +186,14 @@ class Job:
 
     def records(self) -> dict[int, list[dict[str, Any]]]:
         """The step records that there are, by the number of the run among those that made steps, without
-        its first ones and its last, which is also the next one's start.
+        its first ones. A run's last step is the first of the next: it holds what comes between.
         """
         found: dict[int, list[dict[str, Any]]] = defaultdict(list)
         for line in self._records.read_bytes().splitlines(keepends=True):
-            record = json.loads(line) if line.endswith(b"\n") else {"type": "unfinished"}
+            record: dict[str, Any] = json.loads(line) if line.endswith(b"\n") else {"type": "unfinished"}
             if record["type"] == "step":
-                run, step = divmod(record["step"], self._steps)
-                if FIRST_STEPS <= step < self._steps - 1:
+                run = bisect_right(self._ends, record["step"])
+                if record["step"] > FIRST_STEPS + (self._ends[run - 1] if run else -1):
                     found[run].append(record)
         return found
 
@@ -313,7 +318,7 @@ def main() -> None:
     )
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--ranks", type=int, default=2, help="on fewer GPUs they share them")
-    parser.add_argument("--steps", type=int, default=30, help="of each run")
+    parser.add_argument("--seconds", type=float, default=4.0, help="of each run")
     parser.add_argument("--line-gbit", type=float, help="Gbit/s of the line between the ranks, for gloo")
     parser.add_argument("--only", default="", help="workloads, with commas")
     parser.add_argument("--run-limit-s", type=float, default=60.0, help="of one mode")

@@ -159,6 +159,8 @@ def step_numbers(
     limit_s: float | None = options.seconds
     for step in range(options.steps) if options.steps else itertools.count():
         if limit_s is not None and done >= look_again_at:
+            if place.device.type == "cuda":
+                torch.cuda.synchronize()  # a CPU that is far ahead would plan too many
             elapsed_s = time.monotonic() - began_s
             seem_left = int((limit_s - elapsed_s) / elapsed_s * done)
             plan = torch.tensor(0 if elapsed_s >= limit_s else max(1, seem_left // 2), device=place.device)

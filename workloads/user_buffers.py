@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from overlaptop.workloads import job
+from overlaptop.workloads.options import OptionsError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -49,8 +50,14 @@ def why_not(place: job.Place, *, overlaps: bool) -> str:
 
 
 def torch_layers() -> ModuleType:
-    """TransformerEngine's layers; its import takes seconds."""
-    return importlib.import_module("transformer_engine.pytorch")
+    """TransformerEngine's layers; its import takes seconds.
+
+    Raises OptionsError where it is not made for the libraries that are installed.
+    """
+    try:
+        return importlib.import_module("transformer_engine.pytorch")
+    except (ImportError, OSError) as fault:
+        raise OptionsError(f"TransformerEngine cannot be loaded: {fault}") from None
 
 
 def allocate(te: Any, tokens: Tensor, rows: int, group: Group, *, fp8: bool = False) -> None:

@@ -7,8 +7,10 @@ may spend still measure the same steps, as far as each measures, and can be comp
 from __future__ import annotations
 
 import math
+from collections import deque
 from dataclasses import dataclass
 
+from overlaptop.agent.median import median
 from overlaptop.agent.sources.own_cost import CostMeter, Estimate, Treatment
 
 WATCHED_BUDGET, IDLE_BUDGET = 0.0045, 0.0009
@@ -17,6 +19,11 @@ tenth less than 0.5 % and 0.1 %, since the cost is an estimate."""
 FIRST_SHARE = 0.5
 """While the cost is not known. With 3 %, which is much, 20 s of it lose 0.3 s."""
 RELEARN_SHARE = 0.25
+TURNED_TIMES, RECENT_STEPS = 2.0, 9
+"""A job whose recent steps, most of them, are so many times longer or shorter than those of the plan has
+turned to something else."""
+RELEARN_PERIOD_S = 120.0
+"""What is known of the cost is given up no more often, where a job turns to and fro."""
 LEAST_SHARE = 1 / 1024
 KEEP_SHARES = 0.9, 1.1
 """A share is kept as long as the budget pays for between so many times as much, and not for all steps."""
@@ -81,7 +88,10 @@ class Cadence:
         self._planned_watched: bool | None = None
         """`watched` when the plan was made."""
         self._settling = SETTLE_STEPS
-        self._mean_step_ns = 0.0
+        self._recent_ns: deque[int] = deque(maxlen=RECENT_STEPS)
+        self._planned_step_ns = 0.0
+        """The step for which the plan was made."""
+        self._since_relearned_s = math.inf
 
     @property
     def every(self) -> int:
@@ -115,17 +125,30 @@ class Cadence:
         if self._settling:
             self._settling -= 1
             return
-        self._mean_step_ns += (step_ns - self._mean_step_ns) * (0.1 if self._mean_step_ns else 1.0)
         if self._fixed is not None:
             return
+        self._recent_ns.append(step_ns)
+        self._since_relearned_s += step_ns / 1e9
         if measured:
             treatment = Treatment.MEASURED
         else:
             treatment = Treatment.PAUSED if untouched and self.pauses(step) else Treatment.USUAL
         turns = self.cost.turns
         self.cost.note(step_ns, treatment)
-        if self._plan is None or self.cost.turns != turns or self._planned_watched is not self.watched:
+        if self._has_turned():
+            self.cost.restart()
+            if self._since_relearned_s >= RELEARN_PERIOD_S:
+                self._share, self._since_relearned_s = RELEARN_SHARE, 0.0
             self._choose()
+        elif self._plan is None or self.cost.turns != turns or self._planned_watched is not self.watched:
+            self._choose()
+
+    def _has_turned(self) -> bool:
+        """Whether a plan of so many steps now takes a time of another order."""
+        if self._plan is None or len(self._recent_ns) < RECENT_STEPS:
+            return False
+        times = median(self._recent_ns) / max(self._planned_step_ns, 1.0)
+        return not 1 / TURNED_TIMES <= times <= TURNED_TIMES
 
     def _choose(self) -> None:
         self._planned_watched = self.watched
@@ -138,7 +161,8 @@ class Cadence:
                 self._share = share
         elif self._known:  # the job has turned to something else
             self._share = min(self._share, RELEARN_SHARE)
-        self._plan = plan(self.cost.step_ns or self._mean_step_ns, self._share, self._lead_steps)
+        self._planned_step_ns = self.cost.step_ns or median(self._recent_ns)
+        self._plan = plan(self._planned_step_ns, self._share, self._lead_steps)
         self.cost.follow((self.watched, self._known))
 
     def _affordable(self, estimate: Estimate) -> float:

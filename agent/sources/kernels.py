@@ -54,12 +54,15 @@ MAX_OVERFLOWS = 3
 COST = Estimate(0.01, 0.04)
 """What tracing a step costs as far as it is known of any job: nothing where the GPU is busy; where the CPU
 launches as fast as it can, each launch is slower."""
-LOOK_UPS = 3
-"""At the start, and where a setting has changed, the launches of so many windows are looked up at once."""
+MOST_EARLY_READS, EARLY_PERIOD_S = 64, 30.0
+"""Launches are looked up at once where steps repeat none that is known: in the first, second, fourth ...
+such reading, up to so many; all over again where a setting has changed, or so long after the last."""
 CHECKS = 3
 """Tries of the self-check."""
 MAX_WAITING_STEPS = 4096
 MAX_BOUNDS = 256
+BOUND_PERIOD_NS = 1_000_000_000
+"""The GPU's time is noted so often at least, so that steps of another length are soon known as such."""
 NS_PER_MS = 1_000_000
 
 PAUSED = "paused: torch.profiler is running"
@@ -100,7 +103,10 @@ class KernelsSource:
         self._switched = 0
         """How often tracing has been switched on or off; odd while it is on."""
         self._bounds: deque[tuple[int, torch.cuda.Event]] = deque(maxlen=MAX_BOUNDS)
-        """Steps that are treated otherwise than those before them, and when the GPU came to them."""
+        """Steps that are treated otherwise than those before them, or a second later; when the GPU came to
+        them."""
+        self._bound_ns = 0
+        """When the last of them began, by the host's clock."""
         self._unnoted: deque[tuple[int, int, bool, bool]] = deque(maxlen=MAX_WAITING_STEPS)
         """Finished steps that the cadence does not know yet: number, ns by the host's clock, whether it was
         measured, whether the source did nothing in it."""
@@ -154,8 +160,8 @@ class KernelsSource:
         self._repeated = RepeatedStep()
         self._changed_step = 0
         """From this step on a setting may be another one. Set on the job's thread."""
-        self._look_ups = LOOK_UPS
-        """Left to be made whether due or not."""
+        self._unknown_reads, self._early_s = 0, 0.0
+        """Readings of steps that repeat none; when launches were last looked up early for such steps."""
         self.reason = self._log.reason
         self._captures.install()
 
@@ -188,7 +194,9 @@ class KernelsSource:
         if self._boundaries:
             self._host_step_ns = at_ns - self._boundaries[-1][1]
         self._boundaries.append((step, at_ns, self._switched))
-        if self.cadence.turns_at(step) and not (self._paused or self.gave_up):
+        is_bound = self.cadence.turns_at(step) or at_ns - self._bound_ns > BOUND_PERIOD_NS
+        if is_bound and not (self._paused or self.gave_up):
+            self._bound_ns = at_ns
             self._bounds.append((step, self._marker.event()))
         window = self._window
         if window is not None:
@@ -350,7 +358,7 @@ class KernelsSource:
         self._overflows = 0
         if self._changed_step != self._repeated.from_step:
             self._repeated.forget(self._changed_step)
-            self._look_ups = LOOK_UPS
+            self._unknown_reads = 0
         launches = self._launches(steps)
         for step in steps:
             self._measured[step.step] = self._named(step, launches)
@@ -375,10 +383,9 @@ class KernelsSource:
         if not any(interval.kernels for step in steps for interval in step.intervals):
             return []
         numbers = range(steps[0].step, steps[-1].step + 1)
-        due = self._log.due(numbers, self._host_step_ns, watched=self.cadence.watched)
-        if not (due or (self._look_ups and not self._log.reason)):
+        early = self._looks_up_early(steps)
+        if not (self._log.due(numbers, self._host_step_ns, watched=self.cadence.watched) or early):
             return None
-        self._look_ups = max(0, self._look_ups - 1)
         with self._captures.held_off() as free:
             if not free:
                 return None
@@ -388,6 +395,18 @@ class KernelsSource:
             launches = self._log.read(steps[0].step, from_ns, before_ns)
         self.reason = self._log.reason
         return launches
+
+    def _looks_up_early(self, steps: list[TracedStep]) -> bool:
+        """Whether launches are looked up before they are due, as these steps repeat none that is known."""
+        if self._log.reason or any(map(self._repeated.knows, steps)):
+            return False
+        if monotonic() - self._early_s > EARLY_PERIOD_S:
+            self._unknown_reads = 0
+        self._unknown_reads += 1
+        early = self._unknown_reads <= MOST_EARLY_READS and self._unknown_reads.bit_count() == 1
+        if early:
+            self._early_s = monotonic()
+        return early
 
     def last_calls(self) -> dict[str, tuple[IssuedCall, ...]]:
         """The last collectives of each group, by torch's flight recorder; empty where it is not known."""

@@ -116,6 +116,11 @@ class CostMeter:
         """What comes next does not follow on what was noted before."""
         self._steps, self._last_pause = _Steps(), []
 
+    def restart(self) -> None:
+        """What comes next is another job: forget what was noted before."""
+        self._turns.clear()
+        self.skip()
+
     def of_measured_steps(self) -> Estimate | None:
         """How much longer measured steps are; None as long as that is not known."""
         turns = [turn for turn in self._turns if turn.measured_steps]

@@ -52,12 +52,16 @@ class RepeatedStep:
         if once and [*map(_timeless, before[-REPEATS * len(once) :])] == once * REPEATS:
             self._kernels, self._launches = kernels, own
 
+    def knows(self, step: TracedStep) -> bool:
+        """Whether it can be told what this step must have issued."""
+        return not self._ambiguous and step.step >= self.from_step and _kernels_of(step) == self._kernels
+
     def launches(self, step: TracedStep) -> list[CollectiveLaunch] | None:
         """What this step must have issued, as `join` takes it; None where that cannot be told.
 
         Without sequence numbers: steps that nobody saw may have issued more.
         """
-        if self._ambiguous or step.step < self.from_step or _kernels_of(step) != self._kernels:
+        if not self.knows(step):
             return None
         return [
             replace(launch, unix_ns=interval.from_unix_ns)

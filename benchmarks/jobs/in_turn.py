@@ -1,12 +1,11 @@
 """Runs bundled workloads one after the other in one job, which imports torch and meets its ranks once.
 
-    torchrun --nproc-per-node=2 -m overlaptop.agent benchmarks/jobs/in_turn.py STEPS RUN [RUN ...]
+    torchrun --nproc-per-node=2 -m overlaptop.agent benchmarks/jobs/in_turn.py "--steps 20" RUN [RUN ...]
 
-A RUN is a workload and its options in quotation marks: "ddp --mode after-backward". Each has as many steps.
-As the agent counts steps, number n lies in run n // STEPS; the last of a run holds the start of the next.
-Runs that mark their steps themselves come last: from the first such mark on, optimizers mark none. Rank 0
-prints "run over" behind each, and why it did not run where its workload refuses that on this machine: such
-a run makes no step.
+A RUN is a workload and its options in quotation marks: "ddp --mode after-backward"; the options before them
+are for all. Runs that mark their steps themselves come last: from the first such mark on, optimizers mark
+none. Behind each rank 0 prints "run over", the number of the step that then begins, by the agent's count,
+and why it did not run where its workload refuses that on this machine. To the agent each is a new job.
 """
 
 from __future__ import annotations
@@ -18,33 +17,50 @@ import sys
 
 import torch
 
+import overlaptop.agent
 from overlaptop.agent.knobs.script_knobs import DECLARED
+from overlaptop.agent.sources.cadence import Cadence
+from overlaptop.agent.sources.kernels import COST, KernelsSource
+from overlaptop.agent.sources.window import LEAD_STEPS
 from overlaptop.workloads import catalog, job
 from overlaptop.workloads.options import OptionsError
 
 
 def main() -> None:
     """Run all."""
-    _, steps, *runs = sys.argv
+    _, for_all, *runs = sys.argv
     planned = []
     for words in runs:
         name, *options = shlex.split(words)
         workload = catalog.find(name)
         assert workload is not None, name
-        planned.append((name, *job.parse(workload, [*options, "--steps", steps])))
+        planned.append((name, *job.parse(workload, [*options, *shlex.split(for_all)])))
     with job.process_group(planned[0][2]):
         for name, parsed, place in planned:
             gc.collect()  # of the run before
             if place.device.type == "cuda":
                 torch.cuda.empty_cache()
-            DECLARED._declared.clear()  # a run may declare a knob with another default
+            _forget_the_run_before()
             refusal = ""
             try:
                 importlib.import_module(f"overlaptop.workloads.{name}").run(parsed, place)
             except OptionsError as fault:
                 refusal = str(fault)
             if place.rank == 0:
-                print("run over", refusal, flush=True)
+                assert overlaptop.agent._agent is not None
+                print("run over", overlaptop.agent._agent._step, refusal, flush=True)
+
+
+def _forget_the_run_before() -> None:
+    """Have the agent begin as with another job."""
+    DECLARED._declared.clear()  # a run may declare a knob with another default
+    agent = overlaptop.agent._agent
+    assert agent is not None
+    agent._measuring.settings_changed(agent._step)
+    source = agent._measuring.source
+    if isinstance(source, KernelsSource) and source.cadence._fixed is None:
+        learnt, source.cadence = source.cadence, Cadence(None, COST, LEAD_STEPS)
+        source.cadence.watched = learnt.watched
 
 
 if __name__ == "__main__":

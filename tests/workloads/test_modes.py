@@ -124,7 +124,9 @@ def run_all(warm, folder, device):
         results = "--figures" if mode.reference in ("matmul", "small", "gemm") else "--losses"
         runs.append(f"{mode.words} {device} {results} {at}")
     with socket_directory():
-        done = run_job(warm, folder, SCRIPT, arguments=(str(STEPS), *runs), nproc=RANKS, forked=True)
+        done = run_job(
+            warm, folder, SCRIPT, arguments=(f"--steps {STEPS}", *runs), nproc=RANKS, forked=True
+        )
     assert done.codes == [0] * RANKS, done.errs
     return done
 
@@ -294,9 +296,11 @@ def check_collectives(done, *, by_kernels=False):
 
 def test_a_mode_that_cannot_run_here_is_one_line_and_the_others_go_on(ran):
     (outs, _) = ran[0].outs
-    refused, *others = [line.strip() for line in outs.splitlines() if line.startswith("run over")]
-    assert refused.startswith("run over --method flux: ")
-    assert others == ["run over"] * len(MODES)
+    ends = [line.split(" ", 3)[2:] for line in outs.splitlines() if line.startswith("run over ")]
+    (step, refusal), *others = ends
+    assert (step, refusal[:15]) == ("-1", "--method flux: ")
+    # The first step begins at the end of the first iteration.
+    assert others == [[str(STEPS * at - 1), ""] for at in range(1, len(MODES) + 1)]
 
 
 def test_no_thread_of_gloo_outlives_the_process_group(ran):

@@ -30,12 +30,13 @@ class Job:
     drift: float = 0.0
     """It gets so much slower in a minute."""
     together: bool = False
-    """Steps that are treated alike are timed as one, as the kernels source does."""
+    """Steps of up to a second that are treated alike are timed as one, as the kernels source does."""
     seed: int = 0
     cadence: Cadence = field(default_factory=lambda: Cadence(None, PRIOR, LEAD_STEPS))
     at_s: float = 0.0
     step: int = 0
     _deviation: float = 0.0
+    _told_s: float = 0.0
 
     def __post_init__(self) -> None:
         self._random = random.Random(self.seed)
@@ -58,11 +59,13 @@ class Job:
             steps.append((self.at_s, measured, lost_s))
             self._untold.append((self.step, plain_s + lost_s, measured, not working))
             self.step += 1
-            if not self.together or self.step < 10 or self.cadence.turns_at(self.step):
+            told_s = self.at_s - self._told_s
+            if not self.together or self.step < 10 or self.cadence.turns_at(self.step) or told_s > 1.0:
                 self._tell()
         return steps
 
     def _tell(self) -> None:
+        self._told_s = self.at_s
         length_ns = round(mean(length_s for _, length_s, _, _ in self._untold) * 1e9)
         for step, _, measured, untouched in self._untold:
             self.cadence.note(step, length_ns, measured=measured, untouched=untouched)
@@ -165,6 +168,26 @@ def test_a_job_that_turns_to_something_dearer_is_measured_less():
     job.step_ms, job.slowdown = 20, 0.05
     job.run(60)
     assert lost(job.run(60)) <= 0.006
+
+
+@pytest.mark.parametrize(("before_ms", "after_ms"), [(3, 200), (200, 10)])
+def test_a_job_that_turns_to_steps_of_another_length_is_soon_measured_again(before_ms, after_ms):
+    for seed in range(3):
+        job = Job(before_ms, slowdown=0.1, together=True, seed=seed)
+        job.cadence.watched = True
+        job.run(40)
+        job.step_ms = after_ms
+        assert share(job.run(6)) > 0
+
+
+def test_a_job_that_turns_to_and_fro_keeps_its_budget_nearly():
+    job = Job(20, slowdown=0.03)
+    job.cadence.watched = True
+    steps = []
+    for period in range(17):
+        job.step_ms = 100 if period % 2 else 20
+        steps += job.run(15)
+    assert lost(steps[len(steps) // 4 :]) < 0.006
 
 
 def test_a_dashboard_that_comes_is_served_at_once_and_one_that_leaves_saves_at_once():

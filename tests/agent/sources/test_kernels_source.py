@@ -7,7 +7,7 @@ import random
 import signal
 import threading
 import tracemalloc
-from itertools import count, cycle, pairwise, repeat
+from itertools import chain, count, cycle, pairwise, repeat
 from types import SimpleNamespace
 
 import numpy as np
@@ -162,6 +162,8 @@ class MeasuredJob:
         self.source.start()
         self.next_step = 0
         self.taken = []
+        self.reductions = repeat(1)
+        """Of each step."""
 
     def step(self):
         """One iteration, up to its end."""
@@ -173,7 +175,8 @@ class MeasuredJob:
         source.edge(Edge.BACKWARD_BEGIN)
         gpu.kernel(GEMM, 2 * MS)
         gpu.now_ns += MS
-        gpu.kernel(ALL_REDUCE, 2 * MS, stream=13)
+        for _ in range(next(self.reductions)):
+            gpu.kernel(ALL_REDUCE, 2 * MS, stream=13)
         source.edge(Edge.BACKWARD_END)
         gpu.now_ns += self.step_ns - self.step_ns // 2 - MS
 
@@ -322,6 +325,26 @@ def test_steps_are_looked_up_again_where_a_setting_has_changed(gpu):
     assert gpu.dumps <= dumps + 3
 
 
+def test_steps_that_repeat_only_later_or_turn_to_others_are_soon_named(gpu):
+    job = MeasuredJob(gpu, every=1, step_ns=100 * MS)
+    job.reductions = chain([1, 2, 3] * 10, repeat(2))
+    job.run(100)
+    assert all(each.named for each in job.detailed() if each.step > 70)
+    job.run(400)  # 40 s
+    job.reductions = repeat(3)
+    turned, dumps = job.next_step, gpu.dumps
+    job.run(100)
+    assert all(each.named for each in job.detailed() if each.step > turned + 20)
+    assert gpu.dumps <= dumps + 5
+
+
+def test_steps_that_never_repeat_are_rarely_looked_up(gpu):
+    job = MeasuredJob(gpu, every=1, step_ns=250 * MS)
+    job.reductions = cycle(range(1, 30))
+    job.run(480)  # 2 min
+    assert 5 < gpu.dumps < 50
+
+
 def test_where_sizes_change_steps_between_two_that_were_looked_up_have_no_names_and_say_so(gpu):
     job = MeasuredJob(gpu)
     gpu.sizes = count(64)
@@ -342,7 +365,7 @@ def test_steps_that_take_turns_are_never_named_as_another_one(gpu, sizes):
     gpu.sizes = cycle(sizes)
     job.run(1_200)
     named = [each for each in job.detailed() if each.named]
-    assert len(named) >= gpu.dumps > kernels.LOOK_UPS
+    assert len(named) >= gpu.dumps > 3
     for each in named:
         assert [one.call.bytes for one in each.collectives] == [sizes[each.step % len(sizes)]]
 

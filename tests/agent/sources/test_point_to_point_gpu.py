@@ -46,7 +46,9 @@ def test_receives_alone_and_in_one_launch_with_a_send_are_split_by_the_rank_that
     assert job.codes == [0, 0], job.errs
     of_rank = [{each.step: each for each in job.details(rank)} for rank in (0, 1)]
     waits_ms = []
-    for step in sorted(of_rank[0].keys() & of_rank[1].keys())[5:]:
+    for step in sorted(of_rank[0].keys() & of_rank[1].keys()):
+        if not all(each.group for details in of_rank for each in details[step].collectives):
+            continue  # it was not looked up
         calls = {
             rank: [
                 Call(
