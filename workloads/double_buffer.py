@@ -46,6 +46,8 @@ class Loader:
         self._load_s = options.loader_ms / 1e3
         self._loaded = 0
         self._stream = torch.cuda.Stream() if on_gpu and ahead else None
+        if self._stream:
+            self._stream.wait_stream(torch.cuda.current_stream())  # it may still use what the buffers got
         self._thread = ThreadPoolExecutor(1) if ahead else None
         self._coming = self._thread.submit(self._load) if self._thread else None
 

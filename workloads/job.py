@@ -6,6 +6,7 @@ import argparse
 import itertools
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ MIB = 1 << 20
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
+MOST_STEPS_AHEAD = 4
+"""So far the CPU may be ahead of the GPU: else it would be by a thousand launches."""
 REPORT_EVERY_S = 2.0
 
 # As torch calls them from 2.13 on, and before.
@@ -146,7 +149,8 @@ def step_numbers(
     """0, 1, 2, ...: as many as `options` say, each after the wait for its data.
 
     All ranks get the same number of steps. Their clocks are not compared in each step, which costs a
-    collective: rank 0 plans half of the batches that seem to be left, then looks again.
+    collective: rank 0 plans half of the batches that seem to be left, then looks again. The CPU waits
+    where it is more than a few steps ahead of the GPU, as in loops that look at their loss.
 
     Args:
         options: of them ``steps``, the most (0: there is no such bound), ``seconds``, when to end, give or
@@ -157,10 +161,14 @@ def step_numbers(
     began_s = time.monotonic()
     done, look_again_at = 0, 1
     limit_s: float | None = options.seconds
+    begun: deque[torch.cuda.Event] = deque()
     for step in range(options.steps) if options.steps else itertools.count():
+        if place.device.type == "cuda":
+            begun.append(torch.cuda.Event(blocking=True))
+            begun[-1].record()
+            if len(begun) > MOST_STEPS_AHEAD:
+                begun.popleft().synchronize()
         if limit_s is not None and done >= look_again_at:
-            if place.device.type == "cuda":
-                torch.cuda.synchronize()  # a CPU that is far ahead would plan too many
             elapsed_s = time.monotonic() - began_s
             seem_left = int((limit_s - elapsed_s) / elapsed_s * done)
             plan = torch.tensor(0 if elapsed_s >= limit_s else max(1, seem_left // 2), device=place.device)

@@ -11,7 +11,7 @@ import json
 import math
 import pickle
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -132,11 +132,14 @@ def launches_of(
     """The entries of a dump as launches, in the order of their issue.
 
     Operations that were coalesced are entries of their own, followed by one for their common launch; they
-    share a sequence number. What launches nothing is left out: operations on nothing, and those of a group
-    of one rank.
+    share their numbers. A batch of sends and receives takes a number of the group's collectives, and not
+    all ranks have as many batches: collectives beside such have none here. What launches nothing is left
+    out: operations on nothing, and those of a group of one rank.
     """
     members = {name: json.loads(group["ranks"]) for name, group in groups.items()}
     local = {name: len(ranks) for name, ranks in members.items() if on_this_node(ranks)}
+    entries = tuple(entries)
+    uneven = groups_with_batches(entries)
     log = [entry for entry in entries if len(members.get(entry["process_group"][0], ())) != 1]
     coalesced: dict[_Sequence, list[Mapping[str, Any]]] = {
         _sequence(entry): [] for entry in log if entry["profiling_name"] == _COALESCED
@@ -148,17 +151,29 @@ def launches_of(
             if parts is not None:
                 parts.append(entry)
             elif _bytes(entry) != 0:
-                launches.append(_launch(entry, [entry], members, local))
+                launches.append(_launch(entry, [entry], members, local, uneven))
         elif parts and any(_bytes(part) != 0 for part in parts):
-            launches.append(_launch(entry, parts, members, local))
+            launches.append(_launch(entry, parts, members, local, uneven))
     return launches
 
 
-def last_calls_of(entries: Iterable[Mapping[str, Any]]) -> dict[str, tuple[IssuedCall, ...]]:
-    """The last collectives of each group, oldest first; sends and receives are left out."""
+def groups_with_batches(entries: Iterable[Mapping[str, Any]]) -> set[str]:
+    """Those in which sends and receives were coalesced: there the numbers of collectives differ by rank."""
+    return {
+        entry["process_group"][0]
+        for entry in entries
+        if entry["is_p2p"] and entry["profiling_name"] == _COALESCED
+    }
+
+
+def last_calls_of(entries: Sequence[Mapping[str, Any]]) -> dict[str, tuple[IssuedCall, ...]]:
+    """The last collectives of each group, oldest first; sends and receives are left out, and groups whose
+    numbers differ by rank.
+    """
     found: dict[str, deque[IssuedCall]] = {}
+    uneven = groups_with_batches(entries)
     for entry in entries:
-        if not entry["is_p2p"]:
+        if not entry["is_p2p"] and entry["process_group"][0] not in uneven:
             calls = found.setdefault(group_title(*entry["process_group"]), deque(maxlen=MAX_LAST_CALLS))
             calls.append(
                 IssuedCall(
@@ -172,14 +187,15 @@ def last_calls_of(entries: Iterable[Mapping[str, Any]]) -> dict[str, tuple[Issue
     return {group: tuple(calls) for group, calls in found.items()}
 
 
-_Sequence = tuple[str, bool, int]
+_Sequence = tuple[str, bool, int, int]
 
 
 def _sequence(entry: Mapping[str, Any]) -> _Sequence:
-    """What the operations of one launch have in common."""
-    is_p2p = bool(entry["is_p2p"])
-    number = entry["p2p_seq_id"] if is_p2p else entry["collective_seq_id"]
-    return str(entry["process_group"][0]), is_p2p, int(number)
+    """What the operations of one launch have in common, and no others. A batch of sends and receives has
+    the point-to-point number of the last send or receive before it.
+    """
+    numbers = int(entry["collective_seq_id"]), int(entry["p2p_seq_id"])
+    return str(entry["process_group"][0]), bool(entry["is_p2p"]), *numbers
 
 
 def _launch(
@@ -187,8 +203,11 @@ def _launch(
     parts: Sequence[Mapping[str, Any]],
     members: Mapping[str, Sequence[int]],
     local: Mapping[str, int],
+    uneven: Container[str],
 ) -> CollectiveLaunch:
-    """`members`: the ranks of each group. `local`: the sizes of those that have all on this node."""
+    """`members`: the ranks of each group. `local`: the sizes of those that have all on this node. `uneven`:
+    those whose numbers differ by rank.
+    """
     names = sorted(set(map(_op, parts)))
     ranks = local.get(entry["process_group"][0])
     together = entry["profiling_name"] == _COALESCED
@@ -203,7 +222,9 @@ def _launch(
             device_index=-1,
             coalesced=together,
             link=sum_links_where_known(link_bytes(_op(part), _bytes(part), ranks) for part in parts),
-            sequence=None if entry["is_p2p"] else int(entry["collective_seq_id"]),
+            sequence=None
+            if entry["is_p2p"] or entry["process_group"][0] in uneven
+            else int(entry["collective_seq_id"]),
             sends_to=_only_peer(parts, "->", members),
             receives_from=_only_peer(parts, "<-", members),
         ),

@@ -2,10 +2,11 @@
 
     torchrun --nproc-per-node=2 -m overlaptop.agent benchmarks/jobs/in_turn.py "--steps 20" RUN [RUN ...]
 
-A RUN is a workload and its options in quotation marks: "ddp --mode after-backward"; the options before them
-are for all. Runs that mark their steps themselves come last: from the first such mark on, optimizers mark
-none. Behind each rank 0 prints "run over", the number of the step that then begins, by the agent's count,
-and why it did not run where its workload refuses that on this machine. To the agent each is a new job.
+A RUN is a workload and its options in quotation marks: "ddp --mode after-backward"; the options before
+them are for all that have none of their own. Runs that mark their steps themselves come last: from the
+first such mark on, optimizers mark none. Behind each rank 0 prints "run over", the number of the step that
+then begins, by the agent's count, and why it did not run where its workload refuses that on this machine.
+To the agent each is a new job.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def main() -> None:
         name, *options = shlex.split(words)
         workload = catalog.find(name)
         assert workload is not None, name
-        planned.append((name, *job.parse(workload, [*options, *shlex.split(for_all)])))
+        planned.append((name, *job.parse(workload, [*shlex.split(for_all), *options])))
     with job.process_group(planned[0][2]):
         for name, parsed, place in planned:
             gc.collect()  # of the run before

@@ -117,16 +117,17 @@ def ran(warm, tmp_path_factory):
     return run_all(warm, folder, "--device cpu"), folder
 
 
-def run_all(warm, folder, device):
-    """The job of all modes, each of which writes its figures to a file of its number."""
+def run_all(warm, folder, device, options=()):
+    """The job of all modes, each of which writes its figures to a file of its number. `options`: the
+    agent's.
+    """
     runs = [f"{REFUSED} {device}"]
     for at, mode in enumerate(MODES):
         results = "--figures" if mode.reference in ("matmul", "small", "gemm") else "--losses"
         runs.append(f"{mode.words} {device} {results} {at}")
     with socket_directory():
-        done = run_job(
-            warm, folder, SCRIPT, arguments=(f"--steps {STEPS}", *runs), nproc=RANKS, forked=True
-        )
+        arguments = (f"--steps {STEPS}", *runs)
+        done = run_job(warm, folder, SCRIPT, options=options, arguments=arguments, nproc=RANKS, forked=True)
     assert done.codes == [0] * RANKS, done.errs
     return done
 

@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.timeout(400)]
 def ran(warm, tmp_path_factory):
     """The job, and each mode's figures."""
     folder = tmp_path_factory.mktemp("modes")
-    done = run_all(warm, folder, "--device cuda --dtype float32")
+    done = run_all(warm, folder, "--device cuda --dtype float32", ("--every", "1"))
     return done, [
         [float(line) for line in (folder / str(at)).read_text().split()] for at in range(len(MODES))
     ]

@@ -26,14 +26,26 @@ STRANGE = "Float3_e1m1"
 
 
 def entry(
-    name, seq=1, at_ns=100, *, sizes=((4,),), out=None, dtype="Float", group="0", p2p=False, record=0
+    name,
+    seq=1,
+    at_ns=100,
+    *,
+    sizes=((4,),),
+    out=None,
+    dtype="Float",
+    group="0",
+    p2p=False,
+    batch=0,
+    record=0,
 ):
-    """One operation as the flight recorder tells of it."""
+    """One operation as the flight recorder tells of it. A batch of sends and receives has the number of the
+    next collective, and the point-to-point number of the last send or receive before it.
+    """
     outputs = sizes if out is None else out
     return {
         "record_id": record,
         "process_group": (group, GROUPS.get(group, {}).get("desc", "")),
-        "collective_seq_id": 0 if p2p else seq,
+        "collective_seq_id": batch if p2p else seq,
         "p2p_seq_id": seq if p2p else 0,
         "profiling_name": f"nccl:{name}",
         "time_created_ns": at_ns,
@@ -146,6 +158,17 @@ LAUNCHES = {
         ],
         [("coalesced recv+send", 32, 23), ("all_reduce", 16, 30)],
     ),
+    "batches of the same point-to-point number": (
+        [
+            entry("send 0->1", 1, 10, p2p=True),
+            entry("send 0->1", 1, 11, p2p=True, batch=1),
+            coalesced(1, 12, p2p=True, batch=1),
+            entry("send 0->1", 1, 20, p2p=True, batch=2),
+            entry("recv 0<-1", 1, 21, p2p=True, batch=2),
+            coalesced(1, 22, p2p=True, batch=2),
+        ],
+        [("send", 16, 10), ("coalesced send", 16, 12), ("coalesced recv+send", 32, 22)],
+    ),
     "a send of its own": (
         [entry("send 0->1", 5, 10, p2p=True), entry("recv 0<-1", 6, 11, p2p=True)],
         [("send", 16, 10), ("recv", 16, 11)],
@@ -185,12 +208,22 @@ def test_a_launch_has_its_number_in_its_group_but_for_point_to_point():
             entry("_all_gather_base", 2),
             coalesced(2),
             entry("send 0->1", 2, p2p=True),
-            entry("send 0->1", 3, p2p=True),
-            coalesced(3, p2p=True),
         ],
         GROUPS,
     )
-    assert [each.call.sequence for each in launches] == [1, 2, None, None]
+    assert [each.call.sequence for each in launches] == [1, 2, None]
+
+
+def test_where_batches_have_taken_numbers_of_the_group_which_differ_by_rank_collectives_have_none():
+    log = [
+        entry("all_reduce", 1),
+        entry("all_reduce", 1, group="2"),
+        entry("send 0->1", 0, p2p=True, batch=2),
+        coalesced(0, p2p=True, batch=2),
+        entry("all_reduce", 3),
+    ]
+    assert [each.call.sequence for each in launches_of(log, GROUPS)] == [None, 1, None, None]
+    assert list(last_calls_of(log)) == ["2"]
 
 
 def links(entries, near=True, groups=GROUPS):
