@@ -10,6 +10,7 @@ from overlaptop.console.hosts import pause
 from overlaptop.fleet.commands import SENT, CommandView
 from overlaptop.fleet.session import Session
 from overlaptop.fleet.snapshot import LinkState, Snapshot
+from overlaptop.fleet.trouble import trouble_of
 from overlaptop.fleet.watching import compared
 from overlaptop.wire.commands import Command
 
@@ -18,6 +19,10 @@ LIMIT_S = 3.0
 """A hub sends its history at once; ranks that are not there by then are shown as unknown."""
 COMPARED_STEPS = 8
 """Of all ranks; with them, who waits for whom is known well enough to be printed."""
+MORE_STEPS = 4
+"""Until the first that is measured, and until the last is here."""
+WAITS_LIMIT_S = 30.0
+"""For so many of long steps: a user who waits longer would rather open the dashboard."""
 HISTORY_LIMIT_S = 60.0
 """For a history that still comes, over a slow connection."""
 LOST_LIMIT_S, REMOTE_LOST_LIMIT_S = 10.0, 120.0
@@ -81,18 +86,35 @@ def settle(session: Session) -> Snapshot:
 
 def settle_waits(session: Session, snapshot: Snapshot) -> Snapshot:
     """Ask a settled session for the timelines of all ranks; return its Snapshot once COMPARED_STEPS of them
-    are split, or as it is after LIMIT_S.
+    are split, or as it is when they should have been: after LIMIT_S at least, WAITS_LIMIT_S at most. A wait
+    beyond LIMIT_S is announced.
     """
     wanted = compared(snapshot.ranks)
     session.watch(wanted)
-    began_s = time.monotonic()
-    while snapshot.wait_window is None or snapshot.wait_window.steps < COMPARED_STEPS:
-        never = len(wanted) < 2 or snapshot.totals.measured_step is None
-        if never or snapshot.link is not LinkState.LIVE or time.monotonic() - began_s > LIMIT_S:
+    began_s, announced = time.monotonic(), False
+    while len(snapshot.split_steps) < COMPARED_STEPS:
+        if len(wanted) < 2 or snapshot.totals.measured_step is None or snapshot.link is not LinkState.LIVE:
             break
+        limit_s = _waits_limit_s(snapshot)
+        if time.monotonic() - began_s > limit_s:
+            break
+        if limit_s > LIMIT_S and not announced:
+            announced = True
+            print_message(f"waiting some {limit_s:.0f} s for {COMPARED_STEPS} steps, to say who is late")
         pause(session, TICK_S)
         snapshot = session.tick()
     return snapshot
+
+
+def _waits_limit_s(snapshot: Snapshot) -> float:
+    """How long COMPARED_STEPS may take where as many are measured as so far; where something is wrong, they
+    may never come.
+    """
+    if trouble_of(snapshot) is not None:
+        return LIMIT_S
+    history = max((view.history for view in snapshot.ranks), key=len)
+    steps = COMPARED_STEPS * len(history) / max(1, sum(step.measured for step in history)) + MORE_STEPS
+    return min(max(LIMIT_S, steps * (snapshot.totals.step_ns or 0) / 1e9), WAITS_LIMIT_S)
 
 
 def require_connection(snapshot: Snapshot) -> None:

@@ -1,14 +1,33 @@
 """``--once``: the table."""
 
+from collections.abc import Collection
+from math import inf
+from types import SimpleNamespace
+
 import pytest
 from msgspec.structs import replace
 
-from overlaptop.console import CommandError
+from overlaptop.console import CommandError, following
+from overlaptop.console.following import settle_waits
 from overlaptop.console.once import render, settle
-from overlaptop.fleet.snapshot import LinkState
-from overlaptop.wire.messages import RankEnd
+from overlaptop.fleet.snapshot import LinkState, Snapshot
+from overlaptop.wire.messages import CollectiveSpan, RankEnd
 from overlaptop.wire.schema import Message
-from tests.fleet.builders import GB, device, numa, sample, status, unmeasured, welcome
+from tests.fleet.builders import (
+    GB,
+    MS,
+    T0,
+    Clock,
+    S,
+    detail,
+    device,
+    numa,
+    sample,
+    status,
+    step,
+    unmeasured,
+    welcome,
+)
 from tests.tui.waits import waiting_job
 
 from .fakes import PlayedSession, arrival, rank_info, totals
@@ -47,6 +66,71 @@ def test_who_is_late_is_the_first_line_as_on_the_overview() -> None:
     assert header.split().index("waiting") == header.split().index("exposed") + 1
     said = "rank 0 is late in 12 of 12 collectives; rank 1 waits 16.0 ms a step (20.0 %)"
     assert page.splitlines()[1] == said
+
+
+class LongSteps(PlayedSession):
+    """Rank 0 is late in steps of so many seconds. Timelines come from the moment they are asked for; from
+    step `stands` on, no step ends.
+    """
+
+    def __init__(self, clock: Clock, step_s: float, stands: float = inf) -> None:
+        super().__init__([*arrival(), *self._steps(0, step_s)[::2]], link=LinkState.LIVE)
+        self._clock, self._step_s, self._stands = clock, step_s, stands
+        self._watched, self._sent = False, 1
+
+    def watch(self, ranks: Collection[int]) -> None:
+        assert set(ranks) == {0, 1}
+        self._watched = True
+
+    def tick(self) -> Snapshot:
+        done = (self._clock.at_ns - T0) / S / self._step_s
+        if self._watched and self._sent < min(done, self._stands):
+            self._batches.append(self._steps(self._sent, self._step_s))
+            self._sent += 1
+        return super().tick()
+
+    @staticmethod
+    def _steps(number: int, step_s: float) -> list[Message]:
+        """Totals and timeline of both ranks: they compute, then one all-reduce moves bytes for a tenth."""
+        made: list[Message] = []
+        end_ms = round(step_s * 1000)
+        for rank, begins_ms in enumerate((round(0.9 * end_ms), round(0.6 * end_ms))):
+            totals = step(
+                rank, number, compute=begins_ms, comm=end_ms - begins_ms, hidden=0, idle=0, stall=0
+            )
+            comm_ns = (begins_ms * MS, end_ms * MS)
+            made += totals, replace(
+                detail(rank, number), start_ns=totals.start_ns, step_ns=totals.step_ns, phases=(),
+                compute_spans_ns=(0, comm_ns[0]), comm_spans_ns=comm_ns, stall_spans_ns=(),
+                collectives=(CollectiveSpan("allreduce_", 1 << 20, "0", True, *comm_ns),),
+            )  # fmt: skip
+        return made
+
+
+@pytest.mark.parametrize(
+    ("step_s", "stands", "said", "limit_s"),
+    [
+        (2.0, inf, "rank 0 is late in 8 of 8 collectives", 24),
+        (12.0, inf, "too few steps yet to say who is late", 30),
+        (2.0, 2, "too few steps yet to say who is late", 24),
+    ],
+)
+def test_who_is_late_in_long_steps_is_waited_for_within_bounds(
+    step_s: float,
+    stands: float,
+    said: str,
+    limit_s: float,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(following, "time", SimpleNamespace(monotonic=clock.monotonic_s))
+    monkeypatch.setattr(following, "pause", lambda *_: None)
+    session = LongSteps(clock, step_s, stands)
+    page = render(settle_waits(session, settle(session)))
+    assert said in page.splitlines()[1]
+    assert clock.monotonic_s() <= limit_s + 2
+    assert "for 8 steps, to say who is late" in capsys.readouterr().err
 
 
 def test_what_is_not_known_is_a_dash_never_zero(monkeypatch: pytest.MonkeyPatch) -> None:
