@@ -261,6 +261,38 @@ def test_a_late_rank_that_nothing_explains_is_said_to_be_so(why):
     assert ("not seen" in found.measured) == (why == "not seen")
 
 
+def by_turns(more, *facts, **changes):
+    """Ranks 1 and 3 do more, each in every other step."""
+
+    def does(rank, number):
+        return [*healthy(rank, number), (more, 20 * (rank == 1 + 2 * (number % 2)))]
+
+    return job(does, *facts, steps=42, **changes)
+
+
+def test_ranks_that_are_late_in_turn_and_that_nothing_explains_are_one_finding():
+    evidence = by_turns("idle")
+    [found] = ask(evidence)
+    assert (found.rule, found.ranks, found.gain_ns) == (
+        "late_unexplained",
+        (1, 3),
+        evidence.exposed_wait_ns,
+    )
+    assert found.title == "why ranks 1, 3 are late in turn is not known"
+    assert "they are late in 40 of 40 collectives" in found.measured
+
+
+@pytest.mark.parametrize(
+    ("more", "facts", "ms"), [("compute", (), 0), ("idle", HOST, 40)], ids=["computes longer", "few CPUs"]
+)
+def test_ranks_that_are_late_in_turn_are_not_unexplained_where_it_is_known_what_they_do(more, facts, ms):
+    evidence = by_turns(
+        more, *facts, cpu_ns=of_late(60 * MS, 60 * MS), delayed_ns=of_late(ms * MS, ms * MS)
+    )
+    assert [each.rank for each in late_ranks(evidence)] == [1, 3]
+    assert "late_unexplained" not in {each.rule for each in ask(evidence)}
+
+
 @pytest.mark.parametrize("evidence", [*CAUSES.values(), *WITHOUT_A_GPU.values(), lambda: job(healthy)])
 def test_where_a_cause_is_known_or_nobody_is_late_nothing_is_unexplained(evidence):
     assert "late_unexplained" not in {each.rule for each in ask(evidence())}
