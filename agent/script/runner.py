@@ -29,6 +29,7 @@ from overlaptop.agent.script.importing import when_imported
 from overlaptop.wire import endpoints, last_end
 from overlaptop.wire.last_end import LastEnd
 from overlaptop.wire.messages import RankEnd
+from overlaptop.wire.processes import process_start_time, unix_ns
 
 HERE = str(Path(overlaptop.agent.__file__).parent)
 PYC_HEADER_BYTES = 16
@@ -40,7 +41,7 @@ def main() -> None:
     try:
         _run(command)
     except BaseException as end:
-        failure = failure_of(end)
+        failure = "" if isinstance(end, KeyboardInterrupt) else failure_of(end)
         if failure and "torch" not in sys.modules and os.getpid() == pid:
             _record_end(command.target, failure)
         raise
@@ -77,10 +78,11 @@ def _run(command: options.CommandLine) -> None:
 def _record_end(script: str, failure: str) -> None:
     """Write down how the script ended, for who looks for its job: before torch is imported no hub knows."""
     with suppress(Exception):  # nothing may come before the script's own words
-        place, at_ns = placement.from_environment(), now_ns()
-        end = RankEnd(0 if place is None else place.rank, at_ns, clean=True, failure=failure)
+        place, at_ns = placement.from_environment() or placement.alone(), now_ns()
+        end = RankEnd(place.rank, at_ns, clean=True, failure=failure)
         endpoints.base_dir()  # the first job makes it
-        last_end.write(LastEnd(script, at_ns, 1, (end,)))
+        began_ns = unix_ns(process_start_time(os.getpid()) or 0)
+        last_end.write(LastEnd(script, at_ns, 1, (end,), place.job), began_ns)
 
 
 def _absolute(path: str) -> str:

@@ -26,7 +26,7 @@ from overlaptop.wire.endpoints import JobRecord
 from overlaptop.wire.knobs import Search
 from overlaptop.wire.last_end import LastEnd
 from overlaptop.wire.messages import HubStatus, RankEnd, RankInfo, StepDetail, StepTotals, Welcome
-from overlaptop.wire.processes import is_alive, process_start_time
+from overlaptop.wire.processes import is_alive, process_start_time, unix_ns
 from overlaptop.wire.protocol import PROTOCOL_VERSION
 
 _TICK_S = 1.0
@@ -253,6 +253,12 @@ class Hub:
             import_path=tuple(endpoints.import_path()),
         )
 
+    @property
+    def _began_ns(self) -> int:
+        """Unix time at which the job began: ranks are started together, and one of them started a hub."""
+        ticks = self._record.starter_start_ticks
+        return self._record.started_ns if ticks is None else unix_ns(ticks)
+
     def _write_record(self, now_s: float) -> None:
         self._record_due_s = None
         self._record = replace(self._record, rank_pids=self._ranks.pids, ended=self._job_ended)
@@ -282,8 +288,8 @@ class Hub:
         with suppress(OSError):
             if self._job_ended:
                 ends = tuple(end for end in map(decode, self._history.ends) if isinstance(end, RankEnd))
-                ended = LastEnd(self._options.script, time.time_ns(), len(ends), ends)
-                last_end.write(ended)
+                ended = LastEnd(self._options.script, time.time_ns(), len(ends), ends, self._record.job)
+                last_end.write(ended, self._began_ns)
             if self._owns_folder():
                 endpoints.remove_job_files(self._folder)
         self._ranks.close()

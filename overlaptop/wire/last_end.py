@@ -4,10 +4,13 @@ hub, or by a rank that failed before there was one, for those who look later.
 
 from __future__ import annotations
 
+from functools import lru_cache
+from pathlib import Path
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta
+from msgspec.structs import replace
 
 from overlaptop.wire.bounds import MAX_RANKS, Rank, Text, UnixNs
 from overlaptop.wire.endpoints import EndpointError, base_dir, read_regular, write_whole
@@ -25,16 +28,35 @@ class LastEnd(msgspec.Struct, frozen=True):
     ranks: Rank
     """How many of them the hub has seen."""
     ends: Annotated[tuple[RankEnd, ...], Meta(max_length=MAX_RANKS)]
+    job: Text = ""
+    """Its key; the next job may have the same."""
 
 
-def write(end: LastEnd) -> None:
-    """In place of the one before. Raises OSError or EndpointError."""
+def write(end: LastEnd, since_ns: int) -> None:
+    """In place of the one before, but for the ends of other ranks of this job from `since_ns` on, the Unix
+    time at which it began. Of ranks that end at the same moment one may be lost. Raises OSError or
+    EndpointError.
+    """
+    known, own = read(), {each.rank for each in end.ends}
+    if known is not None and known.job == end.job:
+        others = tuple(each for each in known.ends if each.rank not in own and each.at_ns >= since_ns)
+        end = replace(end, ranks=end.ranks + len(others), ends=(*others, *end.ends))
     write_whole(base_dir(create=False) / _NAME, msgspec.json.encode(end))
 
 
 def read() -> LastEnd | None:
-    """None: there is none that can be understood."""
+    """None: there is none that can be understood. Cheap where it is the same as at the last call."""
     try:
-        return msgspec.json.decode(read_regular(base_dir(create=False) / _NAME, _MOST_BYTES), type=LastEnd)
-    except (OSError, msgspec.MsgspecError, RecursionError, EndpointError):
+        path = base_dir(create=False) / _NAME
+        stat = path.lstat()
+    except (OSError, EndpointError):
+        return None
+    return _decoded(path, stat.st_mtime_ns, stat.st_ino, stat.st_size)
+
+
+@lru_cache(maxsize=1)
+def _decoded(path: Path, *_version: int) -> LastEnd | None:
+    try:
+        return msgspec.json.decode(read_regular(path, _MOST_BYTES), type=LastEnd)
+    except (OSError, msgspec.MsgspecError, RecursionError):
         return None

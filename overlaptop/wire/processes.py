@@ -6,6 +6,7 @@ import fcntl
 import os
 import signal
 import struct
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -31,6 +32,12 @@ def process_start_time(pid: int) -> int | None:
     if after_name[0] in (b"Z", b"X"):
         return None
     return int(after_name[19])
+
+
+def unix_ns(start_ticks: int) -> int:
+    """The Unix time of a `process_start_time`, as far as the clock has not been set since."""
+    age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - start_ticks / os.sysconf("SC_CLK_TCK")
+    return time.time_ns() - round(age_s * 1e9)
 
 
 def exit_code(pid: int, pidfd: int) -> int | None:

@@ -23,6 +23,7 @@ from overlaptop.wire import last_end
 from overlaptop.wire.codec import encode, frame
 from overlaptop.wire.endpoints import clean_stale, job_dir, list_jobs, read_job
 from overlaptop.wire.hub_connection import LocalHubConnection
+from overlaptop.wire.last_end import LastEnd
 from overlaptop.wire.messages import (
     HubStatus,
     Join,
@@ -200,6 +201,19 @@ def test_how_the_last_job_ended_is_still_known_when_its_hub_has_gone(hubs, make_
     known = last_end.read()
     assert (known.ends, known.ranks, known.script) == ((end,), 1, record.script)
     with pytest.raises(CommandError, match=r" ago: rank 0 failed: ValueError: boom$"):
+        join(None)
+
+
+def test_a_rank_that_failed_before_the_hub_saw_it_is_named_first(hubs, make_rank):
+    now_ns = time.time_ns()
+    early = RankEnd(1, now_ns, True, "ModuleNotFoundError: nosuch")
+    record = hubs.start("--linger-s", "0")
+    last_end.write(LastEnd("train.py", now_ns, 1, (early,), record.job), 0)
+    rank = make_rank(0).greet()
+    rank.send(RankEnd(0, now_ns + 10**9, True, "RuntimeError", 1))
+    eventually(lambda: is_gone(record.hub_pid))
+    assert [end.rank for end in last_end.read().ends] == [1, 0]
+    with pytest.raises(CommandError, match=r"rank 1 failed: ModuleNotFoundError: nosuch; 1 other rank "):
         join(None)
 
 

@@ -1,7 +1,6 @@
 """What all screens have in common: keys, help, notices, colours, sizes, and which screen is on top."""
 
 import re
-import time
 
 import pytest
 from msgspec.structs import replace
@@ -23,7 +22,7 @@ from overlaptop.tui.timeline.parts import PARTS
 from overlaptop.wire import last_end
 from overlaptop.wire.last_end import LastEnd
 from overlaptop.wire.messages import CollectiveSpan, Notice, RankEnd
-from tests.fleet.builders import T0, detail, info, status, step, welcome
+from tests.fleet.builders import T0, S, detail, info, status, step, welcome
 
 from .fakes import (
     HOSTILE,
@@ -293,14 +292,23 @@ def waiting(**session):
     return FakeSession(link=LinkState.WAITING, job_key=None, **session)
 
 
-@pytest.mark.parametrize("failure", ["SyntaxError: invalid syntax (train.py, line 2)", ""])
-async def test_where_no_job_runs_the_last_one_is_named_if_it_failed(socket_dir, failure):
-    end = RankEnd(1, time.time_ns(), clean=True, failure=failure)
-    last_end.write(LastEnd("train.py", end.at_ns, 1, (end,)))
+@pytest.mark.parametrize(
+    ("failure", "minutes_ago", "named"),
+    [
+        ("SyntaxError: invalid syntax (train.py, line 2)", 0, True),
+        ("", 0, False),
+        ("ValueError", 11, False),
+    ],
+)
+async def test_where_no_job_runs_the_last_one_is_named_if_it_failed_lately(
+    socket_dir, failure, minutes_ago, named
+):
+    end = RankEnd(1, T0 - minutes_ago * 60 * S, clean=True, failure=failure)
+    last_end.write(LastEnd("train.py", end.at_ns, 1, (end,)), 0)
     async with opened(waiting(), size=(60, 20)) as (app, pilot):
         text = " ".join((await shown(app, pilot)).split())
-        assert (f"ago: rank 1 failed: {failure}" in text) == bool(failure)
-        assert ("the last one, train.py, ended" in text) == bool(failure)
+        assert (f"ago: rank 1 failed: {failure}" in text) == named
+        assert ("the last one, train.py, ended" in text) == named
 
 
 async def test_without_a_job_workloads_are_offered_and_started_until_one_is_there():

@@ -37,6 +37,9 @@ from overlaptop.workloads.catalog import Workload
 
 Choice = JobRecord | Workload
 
+FAILED_NS = 600_000_000_000
+"""For so long the last job is named that failed; --list still tells it then."""
+
 
 class JobList(JobView):
     """Jobs, then workloads, with one cursor through both."""
@@ -74,8 +77,7 @@ class JobList(JobView):
                 self._choice_at[len(lines)] = index
                 lines.append(self._line(index, _job_items(job, snapshot.at_ns), width))
             lines.append(())
-        elif not snapshot.nodes and (last := last_end.read()) and any(end.failed for end in last.ends):
-            words = of_last(last, snapshot.at_ns)
+        elif not snapshot.nodes and (words := _failed_lately(snapshot.at_ns)):
             lines += [*paragraph(words, width, TextStyle("warning"), rows=4), ()]
         if self.fault:
             lines += [*paragraph(printable(self.fault), width, TextStyle("warning"), rows=4), ()]
@@ -178,6 +180,14 @@ class JobsScreen(PageScreen):
         fault = await self.dashboard.start(request)
         self._list.fault = f"{request.workload} cannot be started: {fault}" if fault else ""
         self.redraw()
+
+
+def _failed_lately(now_ns: int) -> str:
+    """How the last job here failed; empty: it did not, or longer ago than FAILED_NS."""
+    last = last_end.read()
+    if last is None or now_ns - last.ended_ns > FAILED_NS or not any(end.failed for end in last.ends):
+        return ""
+    return of_last(last, now_ns)
 
 
 def _job_items(job: JobRecord, now_ns: int) -> list[Item]:

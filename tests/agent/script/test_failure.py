@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 
 import pytest
+from msgspec.structs import replace
 
 from overlaptop.agent.script.failure import failure_of
+from overlaptop.report.troubles import of_last
 from overlaptop.wire import last_end
 from overlaptop.wire.messages import RankEnd
 
@@ -32,6 +35,7 @@ def test_an_end_is_told_in_one_line(end, words):
     assert words is None or told == words
 
 
+TRAIN = [sys.executable, "-m", "overlaptop.agent", "train.py"]
 STEPS = "import sys, torch, overlaptop.agent\nfor _ in range(3): overlaptop.agent.step()\n"
 ATTACHES = "import overlaptop.agent\noverlaptop.agent.attach()\n"
 
@@ -54,22 +58,41 @@ def test_the_goodbye_says_how_the_script_ended(run_ranks, agent, script, code, f
 
 
 @pytest.mark.parametrize(
-    ("script", "failure"),
+    ("script", "code", "failure"),
     [
-        ("def main(:\n", "SyntaxError: invalid syntax (train.py, line 1)"),
-        ("import nosuch, torch\n", "ModuleNotFoundError: No module named 'nosuch'"),
-        ("import sys; sys.exit(0)\n", None),
+        ("def main(:\n", 1, "SyntaxError: invalid syntax (train.py, line 1)"),
+        ("import nosuch, torch\n", 1, "ModuleNotFoundError: No module named 'nosuch'"),
+        ("import sys; sys.exit(0)\n", 0, None),
+        ("raise KeyboardInterrupt\n", -signal.SIGINT, None),
     ],
 )
 def test_an_end_before_torch_is_there_is_known_to_who_looks_for_the_job(
-    tmp_path, sockets, monkeypatch, script, failure
+    tmp_path, sockets, monkeypatch, script, code, failure
 ):
     monkeypatch.setenv("RANK", "3")
     monkeypatch.setenv("WORLD_SIZE", "4")
     (tmp_path / "train.py").write_text(script)
-    command = [sys.executable, "-m", "overlaptop.agent", "train.py"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
-    assert done.returncode == (failure is not None)
+    done = subprocess.run(TRAIN, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == code
     known = last_end.read()
     told = [(known.script, end.rank, end.failure) for end in known.ends] if known else []
     assert told == ([("train.py", 3, failure)] if failure else [])
+
+
+def test_of_several_ranks_that_end_before_torch_is_there_the_first_is_named(tmp_path, sockets, monkeypatch):
+    (tmp_path / "train.py").write_text("input()\nraise ValueError\n")
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    monkeypatch.setenv("MASTER_PORT", "1")
+    ranks = {}
+    for rank in (2, 0, 1):
+        monkeypatch.setenv("RANK", str(rank))
+        ranks[rank] = subprocess.Popen(TRAIN, cwd=tmp_path, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
+    for rank in (1, 2, 0):
+        ranks[rank].communicate(b"\n", timeout=60)
+    known = last_end.read()
+    assert [end.rank for end in known.ends] == [1, 2, 0]
+    assert "rank 1 failed: ValueError; 2 other ranks ended badly after it" in of_last(known, known.ended_ns)
+    earlier = tuple(replace(end, at_ns=end.at_ns - 3600 * 10**9) for end in known.ends)
+    last_end.write(replace(known, ends=earlier), 0)
+    subprocess.run(TRAIN, cwd=tmp_path, input="\n", stderr=subprocess.PIPE, text=True, timeout=60)
+    assert [end.rank for end in last_end.read().ends] == [1], "the job is started again"

@@ -1,0 +1,30 @@
+"""The note on how the last job ended."""
+
+from overlaptop.wire import last_end
+from overlaptop.wire.last_end import LastEnd
+from overlaptop.wire.messages import RankEnd
+
+
+def written(rank: int, at_ns: int, job: str = "job-1", since_ns: int = 100) -> list[int]:
+    """Write that a rank ended; the ranks whose ends are known then."""
+    end = RankEnd(rank, at_ns, clean=True, failure="ValueError")
+    last_end.write(LastEnd("train.py", at_ns, 1, (end,), job), since_ns)
+    known = last_end.read()
+    assert known is not None
+    assert known.ranks == len(known.ends)
+    return [end.rank for end in known.ends]
+
+
+def test_the_ends_of_other_ranks_of_the_same_job_stay() -> None:
+    assert last_end.read() is None
+    assert written(2, 150) == [2]
+    assert written(0, 200) == [2, 0]
+    assert written(2, 300) == [0, 2], "a rank that was started again has one end"
+    assert written(1, 400, since_ns=250) == [2, 1], "the rest is of an earlier run"
+    assert written(3, 500, job="job-2") == [3]
+
+
+def test_a_note_is_read_again_only_where_it_is_another_one() -> None:
+    written(0, 150)
+    assert last_end.read() is last_end.read()
+    assert written(1, 150, job="job-2") == [1]
