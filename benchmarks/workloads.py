@@ -7,8 +7,9 @@ All modes run one after the other in one job (jobs/in_turn.py) under torchrun wi
 that says why. One that fails or is not done in time ends the job; another job goes on behind it. A row is
 printed as soon as it is known, in a pipe, too, and a last one when --budget-s is over.
 
-Figures are medians over the steps of all ranks but a run's first ones; overlap is pooled over them. Step
-times are of steps that were not traced, waiting and transferring of those that could be split mostly.
+Step times are means over the steps of all ranks but a run's first ones, since those that are not measured
+in detail are timed by the host. Other figures are medians over measured steps; overlap is pooled over them.
+Waiting and transferring are of steps most of whose communication could be split.
 ``--line-gbit`` puts the job into a network namespace of its own whose loopback is that slow: needs root,
 unshare, ip and tc. Progress is on stderr.
 """
@@ -30,7 +31,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import IO, Any
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -41,8 +42,8 @@ START_LIMIT_S = 60.0
 """For torchrun, the imports and the process group, on top of the first run's own time."""
 END_LIMIT_S = 45.0
 """For torchrun to end its ranks: it waits 30 s for those that hang."""
-LEAST_STEPS = 10
-"""So many untraced steps tell the step time by themselves: tracing slows a job that is launch-bound."""
+EVERY = "8"
+"""One step in so many is measured in detail: more would slow jobs that are launch-bound."""
 SETTLED_S = 3.0
 """After so long a step that has ended is among the records."""
 HEADINGS = (
@@ -153,7 +154,7 @@ class Job:
         device = f"--device {options.device} {options.workload_options}"
         job = [
             sys.executable, "-m", "torch.distributed.run", "--standalone",
-            f"--nproc-per-node={options.ranks}", "-m", "overlaptop.agent", str(IN_TURN),
+            f"--nproc-per-node={options.ranks}", "-m", "overlaptop.agent", "--every", EVERY, str(IN_TURN),
             f"--seconds {options.seconds}",
             *(f"{run.workload} {device} {run.words} {run.more}" for run in runs),
         ]  # fmt: skip
@@ -289,8 +290,7 @@ class Table:
 
     def add(self, run: Run, records: Sequence[dict[str, Any]], reason: str) -> None:
         """A run's row; `reason`: why it did not run, empty where it did."""
-        untraced = [each for each in records if each["comm_ns"] is None]
-        step_ns = _median(untraced if len(untraced) >= LEAST_STEPS else records, "step_ns")
+        step_ns = fmean(each["step_ns"] for each in records) if records and not reason else None
         is_first = run.workload not in self._first_ns
         first_ns = self._first_ns.setdefault(run.workload, step_ns)
         words = run.words or "(as FSDP2 does)"

@@ -132,21 +132,20 @@ def launches_of(
     """The entries of a dump as launches, in the order of their issue.
 
     Operations that were coalesced are entries of their own, followed by one for their common launch; they
-    share their numbers. A batch of sends and receives takes a number of the group's collectives, and not
-    all ranks have as many batches: collectives beside such have none here. What launches nothing is left
-    out: operations on nothing, and those of a group of one rank.
+    share their numbers. What launches nothing is left out: operations on nothing, and those of a group of
+    one rank.
     """
     members = {name: json.loads(group["ranks"]) for name, group in groups.items()}
     local = {name: len(ranks) for name, ranks in members.items() if on_this_node(ranks)}
     entries = tuple(entries)
-    uneven = groups_with_batches(entries)
+    uneven = _numbered_by_batches(entries)
     log = [entry for entry in entries if len(members.get(entry["process_group"][0], ())) != 1]
-    coalesced: dict[_Sequence, list[Mapping[str, Any]]] = {
-        _sequence(entry): [] for entry in log if entry["profiling_name"] == _COALESCED
+    coalesced: dict[_Numbers, list[Mapping[str, Any]]] = {
+        _numbers(entry): [] for entry in log if entry["profiling_name"] == _COALESCED
     }
     launches = []
     for entry in log:
-        parts = coalesced.get(_sequence(entry))
+        parts = coalesced.get(_numbers(entry))
         if entry["profiling_name"] != _COALESCED:
             if parts is not None:
                 parts.append(entry)
@@ -157,23 +156,15 @@ def launches_of(
     return launches
 
 
-def groups_with_batches(entries: Iterable[Mapping[str, Any]]) -> set[str]:
-    """Those in which sends and receives were coalesced: there the numbers of collectives differ by rank."""
-    return {
-        entry["process_group"][0]
-        for entry in entries
-        if entry["is_p2p"] and entry["profiling_name"] == _COALESCED
-    }
-
-
 def last_calls_of(entries: Sequence[Mapping[str, Any]]) -> dict[str, tuple[IssuedCall, ...]]:
-    """The last collectives of each group, oldest first; sends and receives are left out, and groups whose
-    numbers differ by rank.
+    """The last collectives of each group, oldest first. Sends and receives are left out, and groups in
+    which they take numbers of collectives.
     """
     found: dict[str, deque[IssuedCall]] = {}
-    uneven = groups_with_batches(entries)
+    point_to_point = {_numbers(entry) for entry in entries if entry["is_p2p"]}
+    uneven = _numbered_by_batches(entries)
     for entry in entries:
-        if not entry["is_p2p"] and entry["process_group"][0] not in uneven:
+        if _numbers(entry) not in point_to_point and entry["process_group"][0] not in uneven:
             calls = found.setdefault(group_title(*entry["process_group"]), deque(maxlen=MAX_LAST_CALLS))
             calls.append(
                 IssuedCall(
@@ -187,15 +178,26 @@ def last_calls_of(entries: Sequence[Mapping[str, Any]]) -> dict[str, tuple[Issue
     return {group: tuple(calls) for group, calls in found.items()}
 
 
-_Sequence = tuple[str, bool, int, int]
+_Numbers = tuple[str, int, int]
 
 
-def _sequence(entry: Mapping[str, Any]) -> _Sequence:
-    """What the operations of one launch have in common, and no others. A batch of sends and receives has
-    the point-to-point number of the last send or receive before it.
+def _numbers(entry: Mapping[str, Any]) -> _Numbers:
+    """What the operations of one launch have in common, and no others."""
+    group: str = entry["process_group"][0]
+    return group, int(entry["collective_seq_id"]), int(entry["p2p_seq_id"])
+
+
+def _numbered_by_batches(entries: Iterable[Mapping[str, Any]]) -> set[str]:
+    """Groups in which batches of sends and receives take numbers of collectives, as in older torch. Not all
+    ranks have as many batches: the numbers of their collectives differ.
     """
-    numbers = int(entry["collective_seq_id"]), int(entry["p2p_seq_id"])
-    return str(entry["process_group"][0]), bool(entry["is_p2p"]), *numbers
+    found, last = set(), dict[str, int]()
+    for entry in entries:
+        group, number, _ = _numbers(entry)
+        if entry["is_p2p"] and number != last.get(group, number):
+            found.add(group)
+        last[group] = number
+    return found
 
 
 def _launch(
@@ -223,7 +225,7 @@ def _launch(
             coalesced=together,
             link=sum_links_where_known(link_bytes(_op(part), _bytes(part), ranks) for part in parts),
             sequence=None
-            if entry["is_p2p"] or entry["process_group"][0] in uneven
+            if parts[0]["is_p2p"] or entry["process_group"][0] in uneven
             else int(entry["collective_seq_id"]),
             sends_to=_only_peer(parts, "->", members),
             receives_from=_only_peer(parts, "<-", members),

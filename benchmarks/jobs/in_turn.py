@@ -6,7 +6,6 @@ A RUN is a workload and its options in quotation marks: "ddp --mode after-backwa
 them are for all that have none of their own. Runs that mark their steps themselves come last: from the
 first such mark on, optimizers mark none. Behind each rank 0 prints "run over", the number of the step that
 then begins, by the agent's count, and why it did not run where its workload refuses that on this machine.
-To the agent each is a new job.
 """
 
 from __future__ import annotations
@@ -20,9 +19,6 @@ import torch
 
 import overlaptop.agent
 from overlaptop.agent.knobs.script_knobs import DECLARED
-from overlaptop.agent.sources.cadence import Cadence
-from overlaptop.agent.sources.kernels import COST, KernelsSource
-from overlaptop.agent.sources.window import LEAD_STEPS
 from overlaptop.workloads import catalog, job
 from overlaptop.workloads.options import OptionsError
 
@@ -36,32 +32,22 @@ def main() -> None:
         workload = catalog.find(name)
         assert workload is not None, name
         planned.append((name, *job.parse(workload, [*shlex.split(for_all), *options])))
+    agent = overlaptop.agent._agent
+    assert agent is not None
     with job.process_group(planned[0][2]):
         for name, parsed, place in planned:
             gc.collect()  # of the run before
             if place.device.type == "cuda":
                 torch.cuda.empty_cache()
-            _forget_the_run_before()
+            DECLARED._declared.clear()  # a run may declare a knob with another default
+            agent._measuring.settings_changed(agent._step)
             refusal = ""
             try:
                 importlib.import_module(f"overlaptop.workloads.{name}").run(parsed, place)
             except OptionsError as fault:
                 refusal = str(fault)
             if place.rank == 0:
-                assert overlaptop.agent._agent is not None
-                print("run over", overlaptop.agent._agent._step, refusal, flush=True)
-
-
-def _forget_the_run_before() -> None:
-    """Have the agent begin as with another job."""
-    DECLARED._declared.clear()  # a run may declare a knob with another default
-    agent = overlaptop.agent._agent
-    assert agent is not None
-    agent._measuring.settings_changed(agent._step)
-    source = agent._measuring.source
-    if isinstance(source, KernelsSource) and source.cadence._fixed is None:
-        learnt, source.cadence = source.cadence, Cadence(None, COST, LEAD_STEPS)
-        source.cadence.watched = learnt.watched
+                print("run over", agent._step, refusal, flush=True)
 
 
 if __name__ == "__main__":

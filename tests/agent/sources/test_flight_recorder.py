@@ -35,18 +35,16 @@ def entry(
     dtype="Float",
     group="0",
     p2p=False,
-    batch=0,
+    other=0,
     record=0,
 ):
-    """One operation as the flight recorder tells of it. A batch of sends and receives has the number of the
-    next collective, and the point-to-point number of the last send or receive before it.
-    """
+    """One operation as the flight recorder tells of it; ``other``: its number of the other kind."""
     outputs = sizes if out is None else out
     return {
         "record_id": record,
         "process_group": (group, GROUPS.get(group, {}).get("desc", "")),
-        "collective_seq_id": batch if p2p else seq,
-        "p2p_seq_id": seq if p2p else 0,
+        "collective_seq_id": other if p2p else seq,
+        "p2p_seq_id": seq if p2p else other,
         "profiling_name": f"nccl:{name}",
         "time_created_ns": at_ns,
         "input_sizes": [list(each) for each in sizes],
@@ -58,14 +56,14 @@ def entry(
 
 
 def coalesced(seq=2, at_ns=23, **fields):
-    """The common launch of what has been coalesced."""
-    return entry("coalesced", seq, at_ns, sizes=(), out=(), **fields)
+    """The common launch of what has been coalesced. That of sends and receives is not called one."""
+    return entry("coalesced", seq, at_ns, sizes=(), out=(), **fields) | {"is_p2p": False}
 
 
 def test_the_last_collectives_of_each_group_say_how_far_they_are():
     states = ["completed"] * 9 + ["started", "scheduled"]
     entries = [{**entry("all_reduce", seq, seq), "state": state} for seq, state in enumerate(states, 1)]
-    calls = last_calls_of([*entries, entry("send", 3, p2p=True), entry("barrier", 1, group="1")])
+    calls = last_calls_of([*entries, entry("send", 3, p2p=True, other=11), entry("barrier", 1, group="1")])
     assert [(each.sequence, each.state) for each in calls["0 default_pg"]] == [
         *((number, "ended") for number in range(4, 10)),
         (10, "started"),
@@ -158,17 +156,23 @@ LAUNCHES = {
         ],
         [("coalesced recv+send", 32, 23), ("all_reduce", 16, 30)],
     ),
-    "batches of the same point-to-point number": (
-        [
-            entry("send 0->1", 1, 10, p2p=True),
-            entry("send 0->1", 1, 11, p2p=True, batch=1),
-            coalesced(1, 12, p2p=True, batch=1),
-            entry("send 0->1", 1, 20, p2p=True, batch=2),
-            entry("recv 0<-1", 1, 21, p2p=True, batch=2),
-            coalesced(1, 22, p2p=True, batch=2),
-        ],
-        [("send", 16, 10), ("coalesced send", 16, 12), ("coalesced recv+send", 32, 22)],
-    ),
+    **{
+        f"a send and batches, which take numbers of {whose}": (
+            [
+                entry("send 0->1", 1, 10, p2p=True),
+                entry("send 0->1", first[0], 11, p2p=True, other=first[1]),
+                coalesced(first[0], 12, p2p=True, other=first[1]),
+                entry("send 0->1", second[0], 20, p2p=True, other=second[1]),
+                entry("recv 0<-1", second[0], 21, p2p=True, other=second[1]),
+                coalesced(second[0], 22, p2p=True, other=second[1]),
+            ],
+            [("send", 16, 10), ("coalesced send", 16, 12), ("coalesced recv+send", 32, 22)],
+        )
+        for whose, first, second in (
+            ("sends", (2, 0), (3, 0)),
+            ("collectives", (1, 1), (1, 2)),
+        )
+    },
     "a send of its own": (
         [entry("send 0->1", 5, 10, p2p=True), entry("recv 0<-1", 6, 11, p2p=True)],
         [("send", 16, 10), ("recv", 16, 11)],
@@ -207,23 +211,34 @@ def test_a_launch_has_its_number_in_its_group_but_for_point_to_point():
             entry("_all_gather_base", 2),
             entry("_all_gather_base", 2),
             coalesced(2),
-            entry("send 0->1", 2, p2p=True),
+            entry("send 0->1", 2, p2p=True, other=2),
         ],
         GROUPS,
     )
     assert [each.call.sequence for each in launches] == [1, 2, None]
 
 
-def test_where_batches_have_taken_numbers_of_the_group_which_differ_by_rank_collectives_have_none():
+def test_where_batches_take_numbers_of_collectives_these_differ_by_rank_and_are_not_told():
     log = [
         entry("all_reduce", 1),
         entry("all_reduce", 1, group="2"),
-        entry("send 0->1", 0, p2p=True, batch=2),
-        coalesced(0, p2p=True, batch=2),
+        entry("send 0->1", 0, p2p=True, other=2),
+        coalesced(0, p2p=True, other=2),
         entry("all_reduce", 3),
     ]
     assert [each.call.sequence for each in launches_of(log, GROUPS)] == [None, 1, None, None]
     assert list(last_calls_of(log)) == ["2"]
+
+
+def test_batches_are_none_of_the_last_collectives():
+    log = [
+        entry("all_reduce", 1),
+        entry("send 0->1", 1, p2p=True, other=1),
+        coalesced(1, p2p=True, other=1),
+        entry("all_reduce", 2, other=1),
+    ]
+    assert [each.call.sequence for each in launches_of(log, GROUPS)] == [1, None, 2]
+    assert [each.sequence for each in last_calls_of(log)["0 default_pg"]] == [1, 2]
 
 
 def links(entries, near=True, groups=GROUPS):
