@@ -23,6 +23,8 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
+from overlaptop.launch.supervisor import end_with_parent
+
 WORKLOADS = Path(__file__).resolve().parent.parent / "workloads"
 OURS = (sys.executable, "-m", "overlaptop")
 JOBS = ("ddp --bucket-cap-mb 1", "ddp --bucket-cap-mb 25", "ddp --bucket-cap-mb 400", "fsdp")
@@ -86,7 +88,7 @@ def compare(words: str, nproc: int, rounds: int, seconds: float) -> Iterable[str
         os.environ["OVERLAPTOP_DIR"] = f"{folder}/s"
         job = subprocess.Popen(
             [sys.executable, *launcher, "-m", "overlaptop.agent", WORKLOADS / f"{workload}.py", *options],
-            cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, preexec_fn=end_with_parent,
         )  # fmt: skip
         try:
             give_up_s = time.monotonic() + START_S

@@ -41,6 +41,7 @@ from typing import Any
 from fault_verdicts import RULES, SETTLED_STEPS, UNTOUCHED, Case, Result, Watched, judge, row, table
 from two_hosts import BURST, job_across, throttle, two_hosts
 
+from overlaptop.launch.supervisor import end_with_parent
 from overlaptop.workloads import catalog
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -202,8 +203,9 @@ def start(
     """A process in a session of its own, on these CPUs."""
     os.sched_setaffinity(0, cpus)  # of this thread, and so of its children
     return subprocess.Popen(
-        command, env=dict(environment), stdin=subprocess.DEVNULL, start_new_session=True, **streams
-    )
+        command, env=dict(environment), stdin=subprocess.DEVNULL, start_new_session=True,
+        preexec_fn=end_with_parent, **streams,
+    )  # fmt: skip
 
 
 def end(process: subprocess.Popen[bytes]) -> None:

@@ -22,6 +22,7 @@ from time import monotonic, sleep
 from overlaptop.findings.evidence import evidence_of
 from overlaptop.findings.find import find
 from overlaptop.fleet.job_session import JobSession
+from overlaptop.launch.supervisor import end_with_parent
 
 WORKLOADS = Path(__file__).parent.parent / "workloads"
 MOSTLY = 0.5
@@ -64,6 +65,7 @@ def found_in(case: Case, nproc: int, seconds: float) -> tuple[Counter[str], int]
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
+        preexec_fn=end_with_parent,
     )
     found: Counter[str] = Counter()
     asked, begun_s, session = 0, monotonic(), JobSession()

@@ -24,6 +24,7 @@ import tempfile
 import threading
 from pathlib import Path
 
+from overlaptop.launch.supervisor import end_with_parent
 from overlaptop.wire import endpoints
 from overlaptop.wire.hub_connection import LocalHubConnection
 from overlaptop.wire.messages import StepDetail
@@ -95,6 +96,7 @@ def run_once(way: str, options: argparse.Namespace) -> float:
                 *timed,
             ],
             cwd=ROOT,
+            preexec_fn=end_with_parent,
             capture_output=True,
             text=True,
             check=False,

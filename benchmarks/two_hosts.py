@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from overlaptop.launch.supervisor import end_with_parent
+
 ADDRESSES = ("10.213.77.1", "10.213.77.2")
 PORT = 29_517
 NAME = "overlaptop-bench"
@@ -78,7 +80,7 @@ def job_across(
                 ranks.append(
                     subprocess.Popen(
                         ["ip", "netns", "exec", name, *command],
-                        env=environment, stdout=output, stderr=output,
+                        env=environment, stdout=output, stderr=output, preexec_fn=end_with_parent,
                     )
                 )  # fmt: skip
             yield

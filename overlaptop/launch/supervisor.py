@@ -121,7 +121,7 @@ class Supervisor:
             signal.signal(signum, self._on_signal)
         _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         # Reaped by _reap, as the orphans are; kept, because a Popen that is dropped reaps by itself.
-        job = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, preexec_fn=_die_with_parent)
+        job = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, preexec_fn=end_with_parent)
         self._pid = job.pid
         while not self._asked_to_stop and not self._job_ended():
             self._serve_owners()
@@ -240,8 +240,10 @@ def trim_log(log_fd: int) -> None:
     os.write(log_fd, tail)
 
 
-def _die_with_parent() -> None:
-    # If the supervisor itself is killed, torchrun gets SIGTERM and takes its ranks along.
+def end_with_parent() -> None:
+    """For `preexec_fn`: however the thread ends that starts this process, it gets SIGTERM then. torchrun
+    takes its ranks along.
+    """
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
 
 

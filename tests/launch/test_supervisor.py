@@ -111,3 +111,17 @@ def test_a_log_that_grew_is_cut_to_its_end_and_goes_on_growing_there(
     os.write(log, b" word")
     assert path.read_bytes() == b"the latest word"
     os.close(log)
+
+
+def test_a_benchmarks_job_ends_with_the_benchmark() -> None:
+    program = (
+        "import faults, os; cpus = os.sched_getaffinity(0)\n"
+        "faults.start(['sh', '-c', 'echo runs; exec sleep 600'], os.environ, cpus).wait()"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2] / "benchmarks")}
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as benchmark:
+        assert benchmark.stdout is not None
+        assert benchmark.stdout.readline() == b"runs\n"
+        benchmark.terminate()
+        benchmark.communicate(timeout=60)  # its output is open as long as one of both runs
