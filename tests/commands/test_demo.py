@@ -35,7 +35,9 @@ def await_step(lines: Iterable[str]) -> bool:
 
 
 def test_a_demo_prints_so_many_steps_of_each_rank_and_leaves_no_process(traces: Traces) -> None:
-    done = overlaptop("demo", "fsdp", "--nproc", "2", "--steps", "3", "--json", "--", *SMALL_DDP)
+    done = overlaptop(
+        "demo", "allreduce_matmul", "--nproc", "2", "--steps", "3", "--json", "--", *SMALL_MATMUL
+    )
     assert done.returncode == 0, done.stderr
     seen = sorted((record["rank"], record["step"]) for record in steps(done.stdout))
     assert [rank for rank, _ in seen] == [0, 0, 0, 1, 1, 1]

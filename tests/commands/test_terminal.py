@@ -1,7 +1,7 @@
 """The dashboard in a real terminal (a pseudo-terminal), on its own and as ``overlaptop demo`` opens it."""
 
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,26 +15,12 @@ from .running import LEAVE_ALTERNATE_SCREEN, SMALL_MATMUL, START_LIMIT_S, STEPS,
 DOWN = "\x1b[B"
 
 
-@pytest.fixture
-def dashboard(traces: Traces) -> Iterator[Terminal]:
-    """``overlaptop demo``, with the first steps on the screen."""
-    with Terminal("demo", "allreduce_matmul", "--nproc", "1", "--", *SMALL_MATMUL) as terminal:
-        terminal.read_until(STEPS)
-        yield terminal
-
-
 def assert_ended_by(terminal: Terminal, signum: signal.Signals, traces: Traces) -> None:
     terminal.process.send_signal(signum)
     assert terminal.wait() == 128 + signum
     assert LEAVE_ALTERNATE_SCREEN in terminal.seen
     assert b"Traceback" not in terminal.seen
     assert traces.alive() == []
-
-
-def test_a_demo_that_a_signal_ends_gives_the_terminal_back_and_leaves_no_process(
-    dashboard: Terminal, traces: Traces
-) -> None:
-    assert_ended_by(dashboard, signal.SIGHUP, traces)
 
 
 def test_a_dashboard_that_a_signal_ends_gives_the_terminal_back(traces: Traces) -> None:
@@ -65,7 +51,7 @@ def test_without_a_job_a_workload_can_be_chosen_and_ends_with_the_dashboard(trac
         terminal.read_until(b"allreduce_matmul")
         terminal.type("\r")
         terminal.read_until(b"optimizer")  # for whose end it waits, and later a phase of a step
-        terminal.type("qy")
+        terminal.type("\x03")
         assert terminal.wait() == 0
         assert LEAVE_ALTERNATE_SCREEN in terminal.seen
     assert traces.alive() == []
@@ -96,32 +82,31 @@ def jobs_are(condition: Callable[[list[JobRecord]], bool]) -> bool:
 
 
 @pytest.mark.timeout(300)
-def test_the_dashboard_of_a_demo_turns_to_another_workload_and_ends_both(
-    dashboard: Terminal, traces: Traces
+def test_the_dashboard_of_a_demo_turns_to_another_workload_and_ends_both_also_by_a_signal(
+    traces: Traces,
 ) -> None:
-    (first,) = list_jobs()
-    dashboard.type("w")
-    dashboard.read_until(b"--size-mb")
-    dashboard.type(" --prod")
-    dashboard.type("\r")
-    dashboard.read_until(b"expected")
-    assert is_alive(first.hub_pid, first.hub_start_ticks)  # a typo ends nothing
-    # Ctrl-U clears the options that are there; y ends the job that runs.
-    dashboard.type(f"\x15{' '.join(SMALL_MATMUL)} --size-mb 0.2\ry")
-    assert jobs_are(lambda jobs: bool(jobs) and first.job not in [job.job for job in jobs])
-    dashboard.seen = b""
-    dashboard.read_until(STEPS)
-    dashboard.type("w")
-    dashboard.read_until(b"ended here")
-    assert jobs_are(lambda jobs: len(jobs) == 1 and bool(jobs[0].rank_pids))
-    (second,) = list_jobs()
-    assert not is_alive(first.hub_pid, first.hub_start_ticks)
-    arguments = Path(f"/proc/{second.rank_pids[0]}/cmdline").read_text().split("\0")
-    assert arguments[-3:-1] == ["--size-mb", "0.2"]
-    dashboard.type("\x03")
-    assert dashboard.wait() == 0
-    assert LEAVE_ALTERNATE_SCREEN in dashboard.seen
-    assert traces.alive() == []
+    with Terminal("demo", "allreduce_matmul", "--nproc", "1", "--", *SMALL_MATMUL) as terminal:
+        terminal.read_until(STEPS)
+        (first,) = list_jobs()
+        terminal.type("w")
+        terminal.read_until(b"--size-mb")
+        terminal.type(" --prod")
+        terminal.type("\r")
+        terminal.read_until(b"expected")
+        assert is_alive(first.hub_pid, first.hub_start_ticks)  # a typo ends nothing
+        # Ctrl-U clears the options that are there; y ends the job that runs.
+        terminal.type(f"\x15{' '.join(SMALL_MATMUL)} --size-mb 0.2\ry")
+        assert jobs_are(lambda jobs: bool(jobs) and first.job not in [job.job for job in jobs])
+        terminal.seen = b""
+        terminal.read_until(STEPS)
+        terminal.type("w")
+        terminal.read_until(b"ended here")
+        assert jobs_are(lambda jobs: len(jobs) == 1 and bool(jobs[0].rank_pids))
+        (second,) = list_jobs()
+        assert not is_alive(first.hub_pid, first.hub_start_ticks)
+        arguments = Path(f"/proc/{second.rank_pids[0]}/cmdline").read_text().split("\0")
+        assert arguments[-3:-1] == ["--size-mb", "0.2"]
+        assert_ended_by(terminal, signal.SIGHUP, traces)
 
 
 @pytest.mark.timeout(300)

@@ -86,7 +86,7 @@ def test_any_bytes_at_any_time_and_however_they_are_split(beginning, data, place
     has_kept_its_head(client)
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(st.lists(st.tuples(of_this_job() | messages, passed_s), max_size=12))
 def test_any_messages_in_any_order(said):
     client = begun()
@@ -95,7 +95,7 @@ def test_any_messages_in_any_order(said):
         has_kept_its_head(client)
 
 
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(st.lists(st.tuples(of_this_job(), st.integers(0, 24), plain), min_size=1, max_size=6))
 def test_messages_with_a_field_of_any_value_are_taken_or_counted(said):
     client = begun()
@@ -114,7 +114,7 @@ def test_messages_with_a_field_of_any_value_are_taken_or_counted(said):
         assert client.connection.dropped >= bad
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(
     st.lists(st.integers(-(1 << 63), (1 << 63) - 1) | st.integers(-3, 3), min_size=17, max_size=17),
     st.lists(MESSAGES[StepTotals], max_size=3),

@@ -83,7 +83,7 @@ def test_every_field_of_a_message_is_bounded(cls):
 
 @pytest.mark.parametrize("cls", MESSAGES, ids=lambda cls: cls.__name__)
 def test_a_message_decodes_to_itself(cls):
-    @settings(max_examples=40, deadline=None)
+    @settings(max_examples=25)
     @given(MESSAGES[cls])
     def check(message):
         data = encode(message)
@@ -94,7 +94,7 @@ def test_a_message_decodes_to_itself(cls):
     check()
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150)
 @given(st.binary(max_size=300))
 @example(b"")
 @example(b"\x91" * 200_000)
@@ -106,13 +106,13 @@ def test_arbitrary_bytes_are_a_message_or_refused(data):
     decodes_or_refuses(data)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100)
 @given(plain)
 def test_arbitrary_msgpack_is_a_message_or_refused(value):
     decodes_or_refuses(msgpack.packb(value))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150)
 @given(messages, st.data())
 def test_a_mutated_message_is_a_message_or_refused(message, data):
     mutated = bytearray(encode(message))
@@ -130,7 +130,7 @@ def test_a_mutated_message_is_a_message_or_refused(message, data):
     decodes_or_refuses(bytes(mutated))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100)
 @given(messages, st.data())
 def test_a_message_with_one_field_replaced_is_a_message_or_refused(message, data):
     row = msgpack.unpackb(encode(message))
@@ -138,7 +138,7 @@ def test_a_message_with_one_field_replaced_is_a_message_or_refused(message, data
     decodes_or_refuses(msgpack.packb(row))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50)
 @given(messages, st.lists(plain, min_size=1, max_size=3))
 def test_fields_that_a_newer_peer_adds_are_ignored(message, added):
     row = msgpack.unpackb(encode(message))
@@ -307,7 +307,7 @@ def test_text_that_is_too_long_or_not_unicode_is_sent_as_well_as_it_can_be():
     assert notice.text == "?" + "x" * 4094 + "…"
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.binary(max_size=50), max_size=10), st.data())
 def test_frames_come_out_as_they_went_in_however_the_stream_was_cut(payloads, data):
     stream = b"".join(map(frame, payloads))
