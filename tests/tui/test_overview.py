@@ -143,7 +143,7 @@ async def test_a_key_chooses_the_window_of_all_figures_and_the_line_says_which_i
             ("step 13, mean of 4 ranks", "rank 1 is late in 2 of 2 collectives; the others wait 8.00 ms"),
         ):
             text = await shown(app, pilot)
-            assert of in text
+            assert f"{of} W" in text
             assert lateness in text
             await pilot.press("W")
         assert "exposed 18.0 ms  = waiting 6.0 + transfer 12.0 " in text

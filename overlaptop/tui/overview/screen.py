@@ -56,7 +56,6 @@ HINTS = (
     TIMELINES_HINT,
     ("v", "list", "screen.collectives"),
     ("L", "slowest step", "app.slowest"),
-    ("W", "window", "app.window"),
     ("n", "notices", "app.notices"),
     ("o", "jobs", "app.jobs"),
     ("t", "theme", "app.next_theme"),
@@ -94,7 +93,7 @@ class OverviewScreen(TimelineScreen):
         foot = 1 if height >= 8 else 0
         head = 2 if height >= 18 else 1
         one_line = (
-            line_width(joined([item.line for item in total_items(self.state, width)], "  ")) < width - 1
+            line_width(joined([item.line for item in total_items(self.state, width)], "  ")) <= width - 1
         )
         sums = 1 if one_line or height < 16 else 2
         headline = 1 if height >= 8 else 0
