@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.machinery
-import importlib.util
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -34,16 +33,15 @@ class _ImportWatch(MetaPathFinder):
         self._asking = threading.local()
 
     def find_spec(
-        self,
-        fullname: str,
-        path: Sequence[str] | None,  # noqa: ARG002 - the protocol's arguments
-        target: ModuleType | None = None,  # noqa: ARG002
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
         if fullname != self._name or getattr(self._asking, "others", False):
             return None
         self._asking.others = True
         try:
-            spec = importlib.util.find_spec(fullname)
+            finds = [getattr(finder, "find_spec", None) for finder in sys.meta_path]  # as importlib does
+            found = (find(fullname, path, target) for find in finds if find is not None)
+            spec = next((each for each in found if each is not None), None)
         finally:
             self._asking.others = False
         if spec is not None and spec.loader is not None:
@@ -54,7 +52,7 @@ class _ImportWatch(MetaPathFinder):
         execute = loader.exec_module
 
         def execute_and_tell(module: ModuleType) -> None:
-            del loader.__dict__["exec_module"]
+            loader.__dict__.pop("exec_module", None)  # two may watch the same loader
             execute(module)  # where it fails, the script may try again
             if self in sys.meta_path:
                 sys.meta_path.remove(self)
