@@ -114,7 +114,7 @@ def _waits_limit_s(snapshot: Snapshot) -> float:
         return LIMIT_S
     history = max((view.history for view in snapshot.ranks), key=len)
     steps = COMPARED_STEPS * len(history) / max(1, sum(step.measured for step in history)) + MORE_STEPS
-    return min(max(LIMIT_S, steps * (snapshot.totals.step_ns or 0) / 1e9), WAITS_LIMIT_S)
+    return max(LIMIT_S, min(steps * (snapshot.totals.step_ns or 0) / 1e9, WAITS_LIMIT_S))
 
 
 def require_connection(snapshot: Snapshot) -> None:
