@@ -92,8 +92,9 @@ def compare(words: str, nproc: int, rounds: int, seconds: float) -> Iterable[str
         )  # fmt: skip
         try:
             give_up_s = time.monotonic() + START_S
-            while len(live(2.0)) < 2 * nproc and job.poll() is None and time.monotonic() < give_up_s:
-                pass
+            while len(live(2.0)) < 2 * nproc:
+                if job.poll() is not None or time.monotonic() > give_up_s:
+                    raise SystemExit(f"{words}: no step was measured")
             pairs = [(figures(live(seconds)), figures(captured())) for _ in range(rounds)]
         finally:
             job.terminate()
