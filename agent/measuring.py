@@ -117,9 +117,7 @@ class Measuring:
 
     def settings_changed(self, step: int) -> None:
         """What steps issue may differ from this one on, which begins."""
-        from overlaptop.agent.sources.kernels import KernelsSource
-
-        if isinstance(self.source, KernelsSource):
+        if self.source is not None:
             self.source.settings_changed(step)
 
     def last_calls(self) -> Mapping[str, tuple[IssuedCall, ...]]:

@@ -165,5 +165,8 @@ class Source(Protocol):
     def edge(self, edge: Edge) -> None:
         """A phase begins or ends here."""
 
+    def settings_changed(self, step: int) -> None:
+        """What steps issue may differ from `step` on, which begins. On a thread of the job's."""
+
     def take(self) -> list[StepSpans]:
         """Steps finished since the last call, in order."""

@@ -38,6 +38,9 @@ class HookedSource(ABC, Generic[Timestamp]):
         """Collectives are measured in every n-th step; 0: never."""
         return 0 if self._phases_only else self.cadence.every
 
+    def settings_changed(self, step: int) -> None:
+        """The hooks see what steps issue."""
+
     @abstractmethod
     def issue(self, describe: Callable[[], CollectiveCall | None]) -> Any:
         """A collective is about to be issued. Returns a token for `issued`, None for nothing to do.
