@@ -464,6 +464,7 @@ async def test_the_chosen_rank_stays_in_sight_where_the_map_does_not_fit():
         for rank in range(8):
             assert f"▸ GPU {rank}  rank {rank}" in await shown(app, pilot)
             await pilot.press("down")
+        await pilot.pause()
         assert "▲ more" in screen_text(app)
         assert "8 × NVIDIA H200" in screen_text(app)
 

@@ -131,6 +131,7 @@ async def test_q_asks_where_it_ends_a_job_and_ctrl_c_does_not(yes):
         await pilot.pause()
         assert app.is_running
         await pilot.press("q")
+        await pilot.pause()
         assert "quit? ddp, started here, ends   y: yes   esc: no" in screen_text(app)
         await pilot.press(yes)
         await pilot.pause()

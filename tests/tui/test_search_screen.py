@@ -256,6 +256,7 @@ async def test_a_second_key_stops_it(key, tuners):
         await begin(pilot)
         assert "stop and go back" in (await shown(app, pilot)).splitlines()[-1]
         await pilot.press(key)
+        await pilot.pause()
         assert "stop the search and go back to the value before it?" in screen_text(app)
         assert not tuners[0].stopped
         await pilot.press("y")
@@ -272,6 +273,7 @@ async def test_quitting_stops_it_first_and_waits_until_the_value_is_back_or_q_co
     async with opened(controlled_job(), size=(100, 30)) as (app, pilot):
         await begin(pilot)
         await pilot.press("q")
+        await pilot.pause()
         assert "quit? the search stops and goes back to the value before it" in screen_text(app)
         await pilot.press("escape", "q")
         assert not tuners[0].stopped

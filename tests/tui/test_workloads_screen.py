@@ -328,6 +328,7 @@ async def test_f9_ends_what_was_started_here():
     launcher, session = started_here()
     async with opened(session, launcher=launcher) as (app, pilot):
         await pilot.press("w", "f9")
+        await pilot.pause()
         assert "end ddp --bucket-cap-mb 25?   y: yes   esc: no" in screen_text(app)
         await pilot.press("escape", "f9", "n")
         assert launcher.stops == 0
