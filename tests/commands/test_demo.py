@@ -11,13 +11,16 @@ import pytest
 
 from overlaptop.console import following
 from overlaptop.wire.endpoints import list_jobs
+from overlaptop.workloads.catalog import WORKLOADS
 
 from .conftest import StartRanks, Traces, wait_until
 from .running import (
+    DOWN,
     OVERLAPTOP,
     SMALL_DDP,
     SMALL_MATMUL,
     START_LIMIT_S,
+    STEPS,
     Terminal,
     overlaptop,
     records,
@@ -192,8 +195,9 @@ def test_a_workload_started_over_a_connection_is_shown_and_ends_with_the_dashboa
         terminal.read_until(b"allreduce_matmul")
         terminal.type("w")
         terminal.read_until(b"--bucket-cap-mb")
-        terminal.type(f"{' '.join(SMALL_DDP)}\t1\r")
-        terminal.read_until(b"forward ")
+        below = [workload.name for workload in WORKLOADS].index("allreduce_matmul")
+        terminal.type(f"{DOWN * below}{' '.join(SMALL_MATMUL)}\t1\r")
+        terminal.read_until(STEPS)
         terminal.type("qy")
         assert terminal.wait() == 0
     assert wait_until(lambda: not traces.alive())

@@ -10,9 +10,7 @@ from overlaptop.wire.endpoints import JobRecord, is_alive, list_jobs
 from overlaptop.workloads.catalog import WORKLOADS
 
 from .conftest import StartRanks, Traces, wait_until
-from .running import LEAVE_ALTERNATE_SCREEN, SMALL_MATMUL, START_LIMIT_S, STEPS, Terminal
-
-DOWN = "\x1b[B"
+from .running import DOWN, LEAVE_ALTERNATE_SCREEN, SMALL_MATMUL, START_LIMIT_S, STEPS, Terminal
 
 
 def assert_ended_by(terminal: Terminal, signum: signal.Signals, traces: Traces) -> None:

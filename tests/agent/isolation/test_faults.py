@@ -17,7 +17,7 @@ def test_fifty_steps_of_ddp_lose_no_bit(run_ranks, tmp_path: Path) -> None:
         job = run_ranks(
             DDP,
             agent=agent,
-            forked=(1,) if agent else True,  # rank 0 imports torch under the agent
+            forked=True,
             options=("--every", "1"),
             arguments=(*SMALL, "--steps", "50", "--losses", str(path)),
         )
