@@ -34,6 +34,8 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import IO, Any
 
+from overlaptop.launch.supervisor import end_with_parent
+
 ROOT = Path(__file__).resolve().parent.parent
 IN_TURN = ROOT / "benchmarks" / "jobs" / "in_turn.py"
 FIRST_STEPS = 4
@@ -168,11 +170,11 @@ class Job:
         with self._records.open("wb") as records, self._stderr.open("wb") as stderr:
             self._watcher = subprocess.Popen(
                 [sys.executable, "-m", "overlaptop", "--json", "--detail", "--wait"],
-                stdout=records, stderr=subprocess.DEVNULL, env=environment,
+                stdout=records, stderr=subprocess.DEVNULL, env=environment, preexec_fn=end_with_parent,
             )  # fmt: skip
             self._process = subprocess.Popen(
                 job, stdout=subprocess.PIPE, stderr=stderr, bufsize=0,
-                env=environment | dict(runs[0].environment),
+                env=environment | dict(runs[0].environment), preexec_fn=end_with_parent,
             )  # fmt: skip
 
     def next(self, limit_s: float) -> str:

@@ -65,6 +65,8 @@ class FlightRecorder:
                 raise
             raise FlightRecorderError("this torch has no flight recorder for NCCL") from None
         self._dump: Callable[..., bytes] = dump
+        self.was_short = False
+        """It did not go back as far as it was asked to when it was read last, and no longer will."""
 
     def read(self, from_unix_ns: int, before_ns: int = 0) -> list[CollectiveLaunch] | None:
         """What has been issued since then, the oldest first; None where it no longer goes back so far.
@@ -82,6 +84,7 @@ class FlightRecorder:
             if entries[0]["record_id"] and entries[0]["time_created_ns"] > from_unix_ns:
                 return None
             oldest_ns = from_unix_ns - before_ns
+            self.was_short = entries[0]["record_id"] > 0 and entries[0]["time_created_ns"] > oldest_ns
             recent = (entry for entry in entries if entry["time_created_ns"] >= oldest_ns)
             return launches_of(recent, content.get("pg_config", {}))
 

@@ -66,6 +66,7 @@ BOUND_PERIOD_NS = 1_000_000_000
 NS_PER_MS = 1_000_000
 
 PAUSED = "paused: torch.profiler is running"
+SELDOM_NAMED = "collectives have names in few steps: set TORCH_FR_BUFFER_SIZE={}"
 OVERFLOWS = "steps hold more kernels than can be kept"
 TAKEN_OVER = "another user of CUPTI in this process takes its records"
 
@@ -362,6 +363,9 @@ class KernelsSource:
         launches = self._launches(steps)
         for step in steps:
             self._measured[step.step] = self._named(step, launches)
+        if launches and self._log.was_short and not any(map(self._repeated.knows, steps)):
+            most = max(step.collective_count or 0 for step in steps)
+            self.reason = SELDOM_NAMED.format(2 * (REPEATS + 2) * most)
         self._lead_ns = steps[-1].launch_lead_ns or 0
 
     def _named(self, step: TracedStep, looked_up: list[CollectiveLaunch] | None) -> TracedStep:
@@ -389,10 +393,10 @@ class KernelsSource:
         with self._captures.held_off() as free:
             if not free:
                 return None
-            intervals = steps[0].intervals
-            from_ns = intervals[0].from_unix_ns
-            before_ns = (REPEATS + 2) * (intervals[-1].to_unix_ns - from_ns)
-            launches = self._log.read(steps[0].step, from_ns, before_ns)
+            # By the host's clock, by which steps of one length may differ.
+            longest_ns = max(s.intervals[-1].to_unix_ns - s.intervals[0].from_unix_ns for s in steps)
+            from_ns = steps[0].intervals[0].from_unix_ns
+            launches = self._log.read(steps[0].step, from_ns, (REPEATS + 2) * longest_ns)
         self.reason = self._log.reason
         return launches
 

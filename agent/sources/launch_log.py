@@ -33,6 +33,11 @@ class LaunchLog:
         """Why collectives go by their kernels' names; empty where they do not."""
         return f"collectives have no names: {self._refusal}" if self._refusal else ""
 
+    @property
+    def was_short(self) -> bool:
+        """What it was asked for when it was read last was more than the flight recorder keeps."""
+        return self._recorder is not None and self._recorder.was_short
+
     def due(self, steps: range, step_ns: int, *, watched: bool) -> bool:
         """Whether to read it for these steps: one of them is on a grid of a period's steps or more."""
         if self._recorder is None:

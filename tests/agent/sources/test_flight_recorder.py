@@ -344,6 +344,13 @@ def test_what_was_issued_since_then_is_read_as_far_as_the_ring_goes_back(dumping
     assert read == (None if launches is None else [each.unix_ns for each in launches])
 
 
+def test_it_says_that_it_keeps_less_than_it_was_asked_for(dumping):
+    for first, short in ((0, False), (3, True)):
+        recorder = dumping(content(*(entry("all_reduce", n, 10 * n, record=n) for n in range(first, 6))))
+        assert recorder.read(40, 15)
+        assert recorder.was_short == short
+
+
 def test_a_flight_recorder_that_is_switched_off_or_missing_says_so(dumping, monkeypatch):
     """TORCH_FR_BUFFER_SIZE=0: it hands out a dump without entries, though NCCL's kernels are seen."""
     with pytest.raises(FlightRecorderError, match="off"):

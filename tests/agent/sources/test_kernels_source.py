@@ -55,6 +55,8 @@ class Gpu:
         self.refuses_marks = self.swallows_marks = self.refuses = self.delivers_badly = False
         self.starts = self.handed_over = self.lost = self.dumps = 0
         self.recorder_fault = ""
+        self.recorder_keeps = 10**6
+        self.was_short = False
         self.gathering = lambda: None
         self.trace, self.given = Trace(), []
         self.launches = []
@@ -124,7 +126,9 @@ class Gpu:
         self.dumps += 1
         if self.recorder_fault:
             raise FlightRecorderError(self.recorder_fault)
-        return [launch for launch in self.launches if launch.unix_ns >= from_unix_ns - before_ns]
+        kept = self.launches[-self.recorder_keeps :]
+        self.was_short = len(kept) < len(self.launches) and kept[0].unix_ns > from_unix_ns - before_ns
+        return [launch for launch in kept if launch.unix_ns >= from_unix_ns - before_ns]
 
 
 class FakeGraph:
@@ -336,6 +340,19 @@ def test_steps_that_repeat_only_later_or_turn_to_others_are_soon_named(gpu):
     job.run(100)
     assert all(each.named for each in job.detailed() if each.step > turned + 20)
     assert gpu.dumps <= dumps + 5
+
+
+def test_a_flight_recorder_that_keeps_too_little_to_know_what_repeats_is_said_to(gpu):
+    gpu.recorder_keeps = 3
+    job = MeasuredJob(gpu, every=1)
+    job.run(100)
+    assert any(each.named for each in job.detailed())
+    assert not all(each.named for each in job.detailed())
+    assert job.source.reason == kernels.SELDOM_NAMED.format(12)
+    gpu.recorder_keeps = 1000
+    job.source.settings_changed(job.next_step)
+    job.run(20)
+    assert job.source.reason == ""
 
 
 def test_steps_that_never_repeat_are_rarely_looked_up(gpu):
