@@ -8,6 +8,7 @@ from overlaptop.tui import app
 
 DRAWS_WITHIN_S = 0.02
 MOST_PASSES = 5_000
+THREAD_LOOKS, THREAD_LOOK_S = 250, 0.002
 NEVER_S = 1e6
 
 
@@ -34,10 +35,12 @@ def only_what_a_test_asks_for(monkeypatch):
 async def until_nothing_is_due(*_: float) -> None:
     """Until the loop has nothing to run, now or within the time in which Textual draws.
 
+    A thread that it has asked is waited for, unless the test holds that up.
+
     An app that is quitting goes round and round until its pilot is done: then for so many passes only.
     """
     loop = asyncio.get_running_loop()
-    calm = 0
+    calm = looks = 0
     for _ in range(MOST_PASSES):
         await asyncio.sleep(0)
         due_s = min(
@@ -49,5 +52,15 @@ async def until_nothing_is_due(*_: float) -> None:
         elif left_s < DRAWS_WITHIN_S:
             calm = 0
             await asyncio.sleep(max(0.0, left_s))
+        elif looks < THREAD_LOOKS and is_busy(loop._default_executor):
+            calm, looks = 0, looks + 1
+            await asyncio.sleep(THREAD_LOOK_S)
         elif (calm := calm + 1) == 3:
             return
+
+
+def is_busy(executor) -> bool:
+    """Whether there is something that it has not answered."""
+    return executor is not None and (
+        executor._work_queue.qsize() > 0 or executor._idle_semaphore._value < len(executor._threads)
+    )
