@@ -3,6 +3,8 @@
 import asyncio
 
 import pytest
+from textual._context import active_app
+from textual.pilot import wait_for_idle
 
 from overlaptop.tui import app
 
@@ -35,14 +37,16 @@ def only_what_a_test_asks_for(monkeypatch):
 async def until_nothing_is_due(*_: float) -> None:
     """Until the loop has nothing to run, now or within the time in which Textual draws.
 
-    A thread that it has asked is waited for, unless the test holds that up.
-
-    An app that is quitting goes round and round until its pilot is done: then for so many passes only.
+    A thread that it has asked is waited for, unless the test holds that up. An app that is quitting has
+    always something to do: there Textual's own wait is the right one.
     """
     loop = asyncio.get_running_loop()
     calm = looks = 0
     for _ in range(MOST_PASSES):
         await asyncio.sleep(0)
+        if getattr(active_app.get(None), "_exit", False):
+            await wait_for_idle(0)
+            return
         due_s = min(
             (timer.when() for timer in loop._scheduled if not timer.cancelled()), default=float("inf")
         )
