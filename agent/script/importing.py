@@ -49,16 +49,15 @@ class _ImportWatch(MetaPathFinder):
         return spec
 
     def _watch(self, loader: Loader) -> None:
-        execute = loader.exec_module
-
         def execute_and_tell(module: ModuleType) -> None:
-            loader.__dict__.pop("exec_module", None)  # two may watch the same loader
+            vars(loader).pop("exec_module", None)  # two may watch the same loader
             execute(module)  # where it fails, the script may try again
             if self in sys.meta_path:
                 sys.meta_path.remove(self)
                 self._then()
 
         try:
-            loader.exec_module = execute_and_tell  # type: ignore[method-assign]
-        except AttributeError:  # a loader of the job's own that takes no attribute
+            execute = loader.exec_module
+            vars(loader)["exec_module"] = execute_and_tell
+        except (AttributeError, TypeError):  # a loader of the job's own: an old one, a class, with slots
             warn(f"{self._name} comes by a loader of its own; call overlaptop.agent.attach() behind it")

@@ -158,7 +158,8 @@ def _hide_our_frames() -> None:
     def show(kind: type[BaseException], value: BaseException, traceback: TracebackType | None) -> None:
         # What is shown is the exceptions' own tracebacks, whatever is passed beside them.
         for each in _chain(value):
-            each.__traceback__ = _without_our_frames(each.__traceback__)
+            # By what no exception can refuse: one may be a frozen dataclass.
+            BaseException.with_traceback(each, _without_our_frames(each.__traceback__))
         shown(kind, value, value.__traceback__ if traceback is not None else None)
 
     if getattr(shown, "__module__", None) != __name__:
@@ -171,7 +172,7 @@ def _chain(value: BaseException) -> list[BaseException]:
     waiting: list[BaseException | None] = [value]
     while waiting:
         each = waiting.pop()
-        if each is not None and each not in chain:
+        if each is not None and all(each is not known for known in chain):  # == is the script's own code
             chain.append(each)
             waiting += (each.__cause__, each.__context__)
     return chain
