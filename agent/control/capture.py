@@ -64,8 +64,9 @@ class ProfilerWatch:
     def _begins(self, profiler: Any) -> None:
         if not getattr(self._ours, "now", False):
             self._job.add(profiler)
-            if self.yield_to_job is not None:
-                self.yield_to_job()
+            yield_to_job = self.yield_to_job  # another thread may take it away
+            if yield_to_job is not None:
+                yield_to_job()
 
 
 class Capture(Action):

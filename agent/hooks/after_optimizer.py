@@ -80,6 +80,7 @@ class AfterOptimizer:
 
     def _on_end(self, thread: int) -> None:
         self._open[thread] -= 1
-        if thread == self._thread and self._open[thread] <= 0 and self._then is not None:
+        if thread == self._thread and self._open[thread] <= 0:
             then, self._then = self._then, None
-            then()
+            if then is not None:  # `stop` may come at any moment, on another thread
+                then()

@@ -19,7 +19,7 @@ MAX_UNLOGGED = 64
 logger = logging.getLogger("overlaptop")
 _unlogged: deque[str] = deque(maxlen=MAX_UNLOGGED)
 _logging = threading.RLock()
-_deferred: deque[tuple[int, BaseException]] = deque()
+_deferred: dict[int, list[BaseException]] = {}
 """By thread: what the job threw into a callback whose exceptions C code swallows."""
 
 
@@ -41,6 +41,9 @@ def flush_log() -> None:
         try:
             while _unlogged:
                 logger.warning("overlaptop: %s", _unlogged.popleft())
+        except Exception as fault:  # a handler of the job's raises, which has logged nothing here itself
+            if raised_by_job(fault):
+                raise
         finally:
             _logging.release()
 
@@ -65,15 +68,15 @@ def defer_exceptions(callback: Callable[P, None]) -> Callable[P, None]:
 
 def raise_later(fault: BaseException) -> None:
     """Raise this at the next step of this thread."""
-    _deferred.append((threading.get_ident(), fault))
+    _deferred.setdefault(threading.get_ident(), []).append(fault)
 
 
 def _raise_deferred() -> None:
-    for _ in range(len(_deferred)):
-        thread, fault = _deferred.popleft()
-        if thread == threading.get_ident():
-            raise fault
-        _deferred.append((thread, fault))
+    thread = threading.get_ident()  # nobody else touches what is this one's
+    if (faults := _deferred.pop(thread, None)) is not None:
+        if later := faults[1:]:
+            _deferred[thread] = later
+        raise faults[0]
 
 
 def discard_deferred() -> None:

@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 
 from overlaptop.agent.control import capture
+from overlaptop.agent.control.capture import ProfilerWatch
 from overlaptop.formats.job import analyze
 from overlaptop.timeline.lanes import LaneRules
 from overlaptop.wire.commands import ENDED_BADLY
 from overlaptop.wire.endpoints import list_jobs
+from tests.agent.interleaving import in_the_middle
 
 
 def read(path):
@@ -325,3 +327,17 @@ def test_a_trace_that_could_not_be_saved_or_compressed_is_said_and_leaves_nothin
     with pytest.raises(OSError, match=words):
         write(tmp_path, text)
     assert list((tmp_path / capture.FOLDER / KEY).iterdir()) == []
+
+
+def test_ours_may_end_at_any_moment_in_which_the_job_s_own_profiler_begins(monkeypatch):
+    class Profile:
+        def _start_trace(self):
+            return "begun"
+
+    monkeypatch.setattr("torch.autograd.profiler.profile", Profile)
+    watch, theirs = ProfilerWatch(), Profile()
+    watch.install()
+    for run in in_the_middle(capture, theirs._start_trace):
+        watch.yield_to_job = lambda: None
+        assert run(lambda: setattr(watch, "yield_to_job", None)) == "begun"
+    assert watch.job_profiles

@@ -8,7 +8,9 @@ import pytest
 import torch
 from torch.autograd.profiler import record_function
 
+from overlaptop.agent.hooks import after_optimizer
 from overlaptop.agent.hooks.after_optimizer import AfterOptimizer
+from tests.agent.interleaving import in_the_middle
 
 
 class Loop:
@@ -91,3 +93,12 @@ def test_optimizer_steps_of_another_thread_are_not_waited_for(loop):
     assert loop.log == AT_ONCE
     may_end.set()
     thread.join()
+
+
+def test_another_thread_may_stop_it_at_any_moment_of_the_optimizer_s_step(loop):
+    for run in in_the_middle(after_optimizer, loop.optimizer.step):
+        loop.log.clear()
+        run(loop.after.stop)
+        assert loop.log[:2] in (["hook", "hook ends"], ["hook", "called"])
+        loop.after.stop()
+        loop.after.start()
