@@ -90,7 +90,8 @@ def process_key(pid: int) -> str:
 def _machine() -> str:
     """What identifies this machine: two may have one name, two containers one kernel."""
     try:
-        booted = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        # Not as text: that would import a codec, here on the agent's thread, while the job may fork.
+        booted = Path("/proc/sys/kernel/random/boot_id").read_bytes().decode("ascii").strip()
     except (OSError, ValueError) as fault:
         if raised_by_job(fault):
             raise

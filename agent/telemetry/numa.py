@@ -5,9 +5,9 @@ not.
 from __future__ import annotations
 
 import functools
-import importlib.util
 import os
 import shutil
+import sys
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -29,13 +29,14 @@ MUCH_BYTES = GIB >> 2
 @functools.cache
 def _torchrun_has_numa_binding() -> bool:
     """Whether this torch's launcher knows the option; it came with torch 2.9."""
+    # The job's own: to look for another would ask the job's finders, while its threads may import.
+    torch = getattr(sys.modules.get("torch"), "__file__", None)
+    if torch is None:
+        return False
     try:
-        torch = importlib.util.find_spec("torch")
-        if torch is None or torch.origin is None:
-            return False
-        with (Path(torch.origin).parent / "distributed/run.py").open("rb") as source:
+        with (Path(torch).parent / "distributed/run.py").open("rb") as source:
             return b'"--numa-binding"' in source.read(MAX_TORCHRUN_BYTES)
-    except (OSError, ValueError, ImportError):
+    except (OSError, ValueError):
         return False
 
 

@@ -158,8 +158,9 @@ def _may_be_root(uid: int) -> bool:
     can tell root from other users of the machine.
     """
     try:
-        stands_for_all = int(Path("/proc/sys/kernel/overflowuid").read_text(encoding="ascii"))
-        mapped = [line.split() for line in Path("/proc/self/uid_map").read_text("ascii").splitlines()]
+        # Not as text: the agent is here, too, on its thread, and must not import a codec there.
+        stands_for_all = int(Path("/proc/sys/kernel/overflowuid").read_bytes())
+        mapped = [line.split() for line in Path("/proc/self/uid_map").read_bytes().splitlines()]
         return uid == stands_for_all and not any(int(outside) == 0 for _, outside, _ in mapped)
     except (OSError, ValueError):
         return False

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from types import FrameType, ModuleType
 from typing import Any
 
-
 Call = Callable[[], Any]
 
 

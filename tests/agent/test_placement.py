@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import sys
 from collections.abc import Iterable
 
 import pytest
@@ -175,3 +177,13 @@ def test_slurm_may_deal_ranks_out_among_the_nodes(
         environ["TORCHELASTIC_RUN_ID"] = "1"
     assert placement.on_this_node([8, 9], environ) is here
     assert placement.on_this_node(range(4), {**environ, "WORLD_SIZE": "4"}) is True, "the only node"
+
+
+def test_the_agent_s_thread_imports_nothing_to_place_a_rank_that_no_launcher_numbers():
+    """A child that the job forks meanwhile would be left with the import's lock held for ever."""
+    asked = (
+        "import sys; from overlaptop.agent import placement; known = set(sys.modules)\n"
+        "placement.alone(); print(*set(sys.modules) - known)"
+    )
+    told = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
+    assert told.stdout == "\n"
