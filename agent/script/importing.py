@@ -21,25 +21,30 @@ def when_imported(name: str, then: Callable[[], None]) -> None:
 
 
 class _ImportWatch(MetaPathFinder):
-    """Calls back once when a module has been imported; leaves nothing behind.
+    """Calls back once when a module has been imported.
+
+    It stays among the finders and finds nothing then: Python walks along their list in place (up to 3.13),
+    and another thread that imports just then would pass over a finder, were this one taken out.
 
     Libraries look whether a module is there (``importlib.util.find_spec("torch")``) long before anybody
-    imports it: to be found is not to be imported, so this stays until the module is executed.
+    imports it: to be found is not to be imported, so this waits until the module is executed.
     """
 
     def __init__(self, name: str, then: Callable[[], None]) -> None:
         self._name = name
-        self._then = then
+        self._then: Callable[[], None] | None = then
         self._asking = threading.local()
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if fullname != self._name or getattr(self._asking, "others", False):
+        if self._then is None or fullname != self._name or getattr(self._asking, "others", False):
             return None
         self._asking.others = True
         try:
-            finds = [getattr(finder, "find_spec", None) for finder in sys.meta_path]  # as importlib does
+            finds = [
+                getattr(finder, "find_spec", None) for finder in tuple(sys.meta_path)
+            ]  # as importlib does
             found = (find(fullname, path, target) for find in finds if find is not None)
             spec = next((each for each in found if each is not None), None)
         finally:
@@ -52,9 +57,9 @@ class _ImportWatch(MetaPathFinder):
         def execute_and_tell(module: ModuleType) -> None:
             vars(loader).pop("exec_module", None)  # two may watch the same loader
             execute(module)  # where it fails, the script may try again
-            if self in sys.meta_path:
-                sys.meta_path.remove(self)
-                self._then()
+            then, self._then = self._then, None
+            if then is not None:
+                then()
 
         try:
             execute = loader.exec_module
