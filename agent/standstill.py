@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import sys
-import sysconfig
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import FrameType
@@ -52,7 +52,7 @@ def stack_of(thread: int, folder: Path) -> tuple[str, ...]:
     """
     torch = getattr(sys.modules.get("torch"), "__file__", "") or __file__
     hidden = (f"{Path(__file__).parent}/", f"{Path(torch).parent}/", "<frozen")
-    library = f"{sysconfig.get_path('stdlib')}/"
+    library = f"{Path(os.__file__).parent}/"  # sysconfig would import, on this thread
     frame: FrameType | None = sys._current_frames().get(thread)  # noqa: SLF001 - it is documented
     lines: list[str] = []
     while frame is not None and len(lines) < MAX_STACK:

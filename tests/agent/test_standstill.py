@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from types import SimpleNamespace
 from typing import NamedTuple
 
@@ -47,3 +49,14 @@ def test_long_steps_are_given_five_times_their_length():
     progress = standstill.Progress()
     stands = [progress.stands(1, [4 * 10**9], float(second)) for second in range(30)]
     assert stands.index(True) == 21
+
+
+def test_to_look_where_a_rank_stands_imports_nothing():
+    """A child that the job forks meanwhile would be left with the import's lock held for ever."""
+    asked = (
+        "import sys, threading; from pathlib import Path; from overlaptop.agent import standstill\n"
+        "known = set(sys.modules)\n"
+        "print(*standstill.stack_of(threading.get_ident(), Path()), *set(sys.modules) - known)"
+    )
+    told = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
+    assert told.stdout == "<string>:3 <module>\n"
