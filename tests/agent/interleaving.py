@@ -36,6 +36,7 @@ def in_the_middle(module: ModuleType, call: Call) -> Iterator[Callable[[Call], A
             return trace
 
         before = sys.gettrace()
+        sys._getframe().f_trace_opcodes = True  # Python 3.12 looks for the first one in `settrace`
         sys.settrace(trace)
         try:
             return call()
