@@ -42,9 +42,8 @@ class _ImportWatch(MetaPathFinder):
             return None
         self._asking.others = True
         try:
-            finds = [
-                getattr(finder, "find_spec", None) for finder in tuple(sys.meta_path)
-            ]  # as importlib does
+            # As importlib does, which passes over finders without this method.
+            finds = [getattr(finder, "find_spec", None) for finder in tuple(sys.meta_path)]
             found = (find(fullname, path, target) for find in finds if find is not None)
             spec = next((each for each in found if each is not None), None)
         finally:
