@@ -159,10 +159,11 @@ class Connection:
         self.receive()
         if slept:
             self._attempt.reset_silence(now_s)
-        if (failure := self._attempt.failure(now_s)) is not None:
+        failure = self._attempt.failure(now_s)
+        self._update(self._attempt, now_s)  # a relay may have come and gone since the last time
+        if failure is not None:
             self._lose(failure, now_s)
         else:
-            self._update(self._attempt, now_s)
             self._attempt.send_due(now_s, self._clock_ns())
 
     def receive(self) -> None:

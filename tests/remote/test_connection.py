@@ -82,6 +82,16 @@ def test_a_relay_that_dies_is_reported_with_its_last_output_and_replaced(connect
     connections.until(connection, lambda: connection.relay_count == 2)
 
 
+def test_a_relay_that_has_come_and_gone_before_anybody_looked_has_been_there(
+    connections: Connections,
+) -> None:
+    connection = connections("dies")
+    connection.start()
+    os.waitid(os.P_PID, connection.processes[0].pid, os.WEXITED | os.WNOWAIT)
+    connections.until_down(connection)
+    assert connection.relay_count == 1
+
+
 def test_since_when_it_is_lost_stays_the_same_while_it_is_tried_again(connections: Connections) -> None:
     connection = connections.up("plain")
     connections.wait(connection, 3)
