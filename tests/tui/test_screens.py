@@ -8,7 +8,6 @@ from rich.color import Color
 
 from overlaptop.fleet.snapshot import LinkState
 from overlaptop.launch.request import LaunchRequest
-from overlaptop.tui import app as tui_app
 from overlaptop.tui.app import OverlaptopApp
 from overlaptop.tui.draw.themes import PALETTES, PLAIN
 from overlaptop.tui.help.glossary import SECTIONS, WORDS
@@ -80,10 +79,7 @@ async def test_q_and_ctrl_c_quit(key):
     assert (app.return_code or 0) == 0
 
 
-async def test_drawing_is_seldom_although_reading_is_not(monkeypatch):
-    monkeypatch.setattr(tui_app, "TICK_S", 0.1)
-    monkeypatch.setattr(tui_app, "IDLE_TICK_S", 0.25)
-    monkeypatch.setattr(tui_app, "MAX_REFRESH_HZ", 10.0)
+async def test_drawing_is_seldom_although_reading_is_not():
     drawn = []
 
     class Counting(OverlaptopApp):
