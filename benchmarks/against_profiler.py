@@ -37,12 +37,11 @@ Figures = dict[str, float | None]
 
 def figures(steps: Sequence[Record]) -> Figures:
     """Of steps that were measured; None where it is not known of most."""
-    split = [each for each in steps if each["wait_ns"] is not None and not each["unsplit_ns"]]
+    split = [s for s in steps if s["wait_ns"] is not None and 2 * s["unsplit_ns"] < s["comm_ns"]]
     known = 2 * len(split) > len(steps)
+    comm_ns, hidden_ns = (sum(each[field] for each in steps) for field in ("comm_ns", "hidden_ns"))
     return {
-        "overlap %": 100
-        * sum(each["hidden_ns"] for each in steps)
-        / sum(each["comm_ns"] for each in steps),
+        "overlap %": 100 * hidden_ns / comm_ns,
         "exposed ms": fmean(each["exposed_ns"] for each in steps) / 1e6,
         "waiting ms": fmean(each["wait_ns"] for each in split) / 1e6 if known else None,
         "transferring ms": fmean(each["transfer_ns"] for each in split) / 1e6 if known else None,
@@ -76,14 +75,7 @@ def captured() -> list[Record]:
 def compare(words: str, nproc: int, rounds: int, seconds: float) -> Iterable[str]:
     """The rows of one job."""
     workload, *options = words.split()
-    launcher = [
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        f"--nproc-per-node={nproc}",
-        "-m",
-        "overlaptop.agent",
-    ]
+    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={nproc}"]
     with tempfile.TemporaryDirectory(prefix="ot-", ignore_cleanup_errors=True) as folder:
         os.environ["OVERLAPTOP_DIR"] = f"{folder}/s"
         job = subprocess.Popen(
