@@ -18,6 +18,8 @@ from tests.warm import Warm
 
 settings.register_profile("overlaptop", deadline=None)  # other processes may have the CPU
 settings.load_profile("overlaptop")
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as shells start what they leave in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(wrapper=True)
