@@ -87,8 +87,6 @@ class Agent:
         self._units = FsdpUnits(self.barrier)
         buckets = BucketKnob(self._models)
         self._knobs = Knobs(buckets.gradients, buckets, PrefetchKnobs(self._units), DECLARED)
-        # After a fault, nothing but this ends a command that is under way on the job's own thread.
-        self.barrier.on_disabled = lambda: self._executor is None or self._executor.disable(AGENT_DISABLED)
         self.barrier.pending = lambda: self._executor is not None and self._executor.pending
         self._begin(options, script)
         os.register_at_fork(after_in_child=self._after_fork)
@@ -117,6 +115,8 @@ class Agent:
         self._stands = False
         self._last_calls: Mapping[str, tuple[IssuedCall, ...]] = {}
         self._executor: CommandExecutor | None = None
+        # After a fault, nothing but this ends a command that is under way on the job's own thread.
+        self.barrier.on_disabled = lambda: self._executor is None or self._executor.disable(AGENT_DISABLED)
         self._environment: EnvironmentFacts | None = None
         self._cwd = placement.working_directory()
         self._telemetry = Telemetry(self._notice, enabled=options.telemetry)

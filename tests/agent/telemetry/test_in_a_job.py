@@ -174,7 +174,9 @@ def test_a_forked_child_that_attaches_is_a_rank_with_telemetry_of_its_own(run_ra
         if pid == 0:
             rank, made = 1, 0
             os.environ["RANK"] = "1"
+            overlaptop.agent.step()  # counts nothing yet, and takes nothing from the agent to come
             overlaptop.agent.attach()
+            assert overlaptop.agent._agent.barrier.on_disabled is not None
             steps()
         else:
             steps()
