@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 T = TypeVar("T")
 MARKER = "OVERLAPTOP_TEST_MARKER"
 
@@ -31,7 +31,7 @@ def runs(pid: int) -> bool:
     return state not in "ZX"
 
 
-def wait_until(condition: Callable[[], bool], limit_s: float = 20.0) -> bool:
+def wait_until(condition: Callable[[], bool], limit_s: float = PATIENCE_S) -> bool:
     """Poll; True as soon as `condition` holds, False when it does not within `limit_s`."""
     deadline_s = time.monotonic() + limit_s
     while not condition():

@@ -11,7 +11,7 @@ import pytest
 from overlaptop.doctor.children import MAX_OUTPUT_BYTES, Child, Completed
 from tests.processes import runs
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 
 
 @pytest.mark.parametrize(

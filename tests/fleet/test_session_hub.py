@@ -80,7 +80,7 @@ def test_reading_never_waits_for_a_stopped_hub(hubs, make_rank, session):
     os.kill(record.hub_pid, signal.SIGSTOP)
     try:
         slowest_s = 0.0
-        deadline_s = time.monotonic() + 20
+        deadline_s = time.monotonic() + 60
         while session.tick().link is not LinkState.STALE:
             before_s = time.monotonic()
             session.tick()

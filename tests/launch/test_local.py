@@ -247,7 +247,7 @@ def test_nothing_is_left_of_a_dashboard_that_is_killed_in_the_middle_of_a_switch
     assert process.stdout is not None
     assert process.stdout.readline() == "now\n"
     process.kill()
-    process.communicate(timeout=20)
+    process.communicate(timeout=60)
     assert wait_until(lambda: traces.alive() == [])
     if "old" in moment:
         assert "other up" not in written()

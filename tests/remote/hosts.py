@@ -55,7 +55,7 @@ JOB_ADDRESSES = ("10.99.0.1", "10.99.0.2")
 JOB_LINK = "jobs0"
 FIRST_PORT = 22
 PATIENCE_S = 60.0
-_START_S = 20.0
+_START_S = 60.0
 _CLONES = ("--net", "--uts", "--ipc", "--pid", "--mount")
 
 _FIRST_PROCESS = """

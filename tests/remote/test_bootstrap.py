@@ -74,7 +74,7 @@ class Run:
 
     def __init__(self, command: Sequence[str], written: str = "", **environment: str) -> None:
         done = subprocess.run(
-            command, input=written, capture_output=True, text=True, timeout=20,
+            command, input=written, capture_output=True, text=True, timeout=60,
             env={**os.environ, **environment}, check=False,
         )  # fmt: skip
         self.status, self.errors = done.returncode, done.stderr

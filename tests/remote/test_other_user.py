@@ -395,7 +395,7 @@ def test_the_start_script_runs_nothing_of_what_was_planted(uid: int, planted, sh
     make(base, mark)
     for python in ("", "python3"):
         done = subprocess.run(
-            remote_command(python), input="\n\n", capture_output=True, text=True, timeout=20, check=False,
+            remote_command(python), input="\n\n", capture_output=True, text=True, timeout=60, check=False,
             cwd="/", env={"PATH": "/usr/bin:/bin", "TMPDIR": str(shared_tmp)},
             user=uid, group=uid, extra_groups=[],
         )  # fmt: skip

@@ -313,7 +313,7 @@ def test_the_hub_finds_its_packages_where_this_process_did(hubs, monkeypatch, so
     path = [entry for entry in sys.path if entry.endswith("site-packages")]
     source = str(Path(endpoints.__file__).parents[2])
     setup = f"import site, sys; site.getsitepackages = lambda: []; sys.path[:0] = {[source, *path]!r}\n"
-    subprocess.run([sys.executable, "-S", "-P", "-E", "-c", setup + code], check=True, timeout=20)
+    subprocess.run([sys.executable, "-S", "-P", "-E", "-c", setup + code], check=True, timeout=60)
     assert hubs.record().hub_alive
 
 

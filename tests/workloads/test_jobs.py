@@ -179,7 +179,7 @@ def test_a_job_runs_on_until_it_is_terminated(warm, tmp_path, workload, tiny):
                 assert job.poll() is None
                 time.sleep(0.05)
             job.terminate()
-            assert job.wait(timeout=30) == -signal.SIGTERM
+            assert job.wait(timeout=60) == -signal.SIGTERM
         finally:
             job.kill()
 

@@ -21,7 +21,7 @@ from overlaptop.wire import commands
 from overlaptop.workloads.catalog import WORKLOADS
 
 ENDED = ("written", "changed", "failed", "refused", "busy")
-LIMIT_S = 20.0
+LIMIT_S = 60.0
 
 
 class Recording(Action):

@@ -63,7 +63,7 @@ class Rank:
 
     def finish(self):
         self.agreeing.join()
-        give_up_s = time.monotonic() + 20
+        give_up_s = time.monotonic() + 60
         while self.decision.step is not None and not self.acted and time.monotonic() < give_up_s:
             time.sleep(0.001)
         self.stop.set()

@@ -42,7 +42,7 @@ def test_it_is_a_process_of_its_own_and_no_child_of_this_one(tmp_path: Path) -> 
     try:
         words = [str(inherited), "two words", 'quo"tes', "ä"]
         pid = start_detached([sys.executable, "-I", "-c", TELLS, str(told), *words], {"ONE": "a=b ä"})
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while not told.exists():
             with pytest.raises(ChildProcessError):
                 os.waitpid(pid, os.WNOHANG)

@@ -144,7 +144,7 @@ WAITS_FOR_ITS_THREADS = """
     for thread in threading.enumerate():
         if thread is not threading.current_thread():
             thread.join(30)
-    give_up_s = time.monotonic() + 30
+    give_up_s = time.monotonic() + 60
     while threading.active_count() > 1 and time.monotonic() < give_up_s:
         time.sleep(0.01)
     print([thread.name for thread in threading.enumerate()])
