@@ -12,23 +12,20 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import signal
 import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean
 from typing import Any
 
-from overlaptop.launch.supervisor import end_with_parent
+from pairs import spread
+from tables import print_head, print_row
+from torchrun import OVERLAPTOP, WORKLOADS, job_folder, running, torchrun
 
-WORKLOADS = Path(__file__).resolve().parent.parent / "workloads"
-OURS = (sys.executable, "-m", "overlaptop")
 JOBS = ("ddp --bucket-cap-mb 1", "ddp --bucket-cap-mb 25", "ddp --bucket-cap-mb 400", "fsdp")
-START_S, END_S = 90.0, 30.0
+START_S = 90.0
 CAPTURED_STEPS = 30
 
 Record = dict[str, Any]
@@ -56,7 +53,9 @@ def measured(lines: Iterable[str]) -> list[Record]:
 
 def live(seconds: float) -> list[Record]:
     """What a dashboard is told in so many seconds."""
-    with subprocess.Popen([*OURS, "--json", "--detail"], stdout=subprocess.PIPE, text=True) as watcher:
+    with subprocess.Popen(
+        [*OVERLAPTOP, "--json", "--detail"], stdout=subprocess.PIPE, text=True
+    ) as watcher:
         assert watcher.stdout is not None
         time.sleep(seconds)
         watcher.send_signal(signal.SIGINT)
@@ -65,43 +64,33 @@ def live(seconds: float) -> list[Record]:
 
 def captured() -> list[Record]:
     """What torch.profiler's traces of the next steps say."""
-    capture = [*OURS, "capture", "--steps", str(CAPTURED_STEPS), "--json"]
-    made = subprocess.run(capture, capture_output=True, text=True, check=True)
-    folder = Path(json.loads(made.stdout.splitlines()[0])["path"]).parent
-    read = subprocess.run([*OURS, "analyze", folder, "--json"], capture_output=True, text=True, check=True)
-    return measured(read.stdout.splitlines())
+    [path, *_] = output_of("capture", "--steps", str(CAPTURED_STEPS), "--json")
+    return measured(output_of("analyze", str(Path(json.loads(path)["path"]).parent), "--json"))
 
 
-def compare(words: str, nproc: int, rounds: int, seconds: float) -> Iterable[str]:
-    """The rows of one job."""
+def output_of(*words: str) -> list[str]:
+    """The lines that one of overlaptop's commands prints."""
+    done = subprocess.run([*OVERLAPTOP, *words], stdout=subprocess.PIPE, text=True, check=True)
+    return done.stdout.splitlines()
+
+
+def compare(words: str, nproc: int, rounds: int, seconds: float) -> None:
+    """Print the rows of one job."""
     workload, *options = words.split()
-    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={nproc}"]
-    with tempfile.TemporaryDirectory(prefix="ot-", ignore_cleanup_errors=True) as folder:
-        os.environ["OVERLAPTOP_DIR"] = f"{folder}/s"
-        job = subprocess.Popen(
-            [sys.executable, *launcher, "-m", "overlaptop.agent", WORKLOADS / f"{workload}.py", *options],
-            cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, preexec_fn=end_with_parent,
-        )  # fmt: skip
-        try:
-            give_up_s = time.monotonic() + START_S
-            while len(live(2.0)) < 2 * nproc:
-                if job.poll() is not None or time.monotonic() > give_up_s:
-                    raise SystemExit(f"{words}: no step was measured")
-            pairs = [(figures(live(seconds)), figures(captured())) for _ in range(rounds)]
-        finally:
-            job.terminate()
-            job.wait(END_S)
-    for name in pairs[0][0]:
-        both = [(ours[name], theirs[name]) for ours, theirs in pairs]
+    command = torchrun(nproc, WORKLOADS / f"{workload}.py", *options)
+    silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    with job_folder() as folder, running(command, cwd=folder, **silent) as job:
+        give_up_s = time.monotonic() + START_S
+        while len(live(2.0)) < 2 * nproc:
+            if job.poll() is not None or time.monotonic() > give_up_s:
+                raise SystemExit(f"{words}: no step was measured")
+        rounds_of_both = [(figures(live(seconds)), figures(captured())) for _ in range(rounds)]
+    for name in rounds_of_both[0][0]:
+        both = [(ours[name], theirs[name]) for ours, theirs in rounds_of_both]
         known = [(ours, theirs) for ours, theirs in both if ours is not None and theirs is not None]
         differences = [ours - theirs for ours, theirs in known]
-        cells = map(spread, ([ours for ours, _ in known], [theirs for _, theirs in known], differences))
-        yield f"| {words} | {name} | {' | '.join(cells)} |"
-
-
-def spread(values: Sequence[float]) -> str:
-    """The median and the range."""
-    return f"{median(values):.2f} ({min(values):.2f} .. {max(values):.2f})" if values else "–"
+        columns = [ours for ours, _ in known], [theirs for _, theirs in known], differences
+        print_row(words, name, *map(spread, columns))
 
 
 def main() -> None:
@@ -114,10 +103,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=5.0, help="watched live in each round")
     options = parser.parse_args()
-    print("| job | figure | live | torch.profiler | difference |\n| --- | --- | --- | --- | --- |")
+    print_head("job", "figure", "live", "torch.profiler", "difference")
     for words in options.jobs:
-        for line in compare(words, options.nproc, options.rounds, options.seconds):
-            print(line, flush=True)
+        compare(words, options.nproc, options.rounds, options.seconds)
 
 
 if __name__ == "__main__":

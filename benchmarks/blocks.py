@@ -7,17 +7,17 @@ not count. A block's first steps, in which the CPU regains its lead over the GPU
 from __future__ import annotations
 
 import os
-import random
 import runpy
-import statistics
 import sys
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from pairs import in_turn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from overlaptop.agent.isolation.threads import Thread
@@ -32,9 +32,7 @@ class Blocks:
         self, ways: Sequence[str], rounds: int, block: int, settle: int, warmup: int = WARMUP_STEPS
     ) -> None:
         """``block``: in steps, of which the first ``settle`` do not count; ``warmup``: steps before all."""
-        self._order = [
-            way for turn in range(rounds) for way in (*ways[turn % len(ways) :], *ways[: turn % len(ways)])
-        ]
+        self._order = list(chain.from_iterable(in_turn(ways, rounds)))
         self._block, self._settle, self._warmup = block, settle, warmup
         self._seen = 0
         self._marks: list[torch.cuda.Event] = []
@@ -104,10 +102,3 @@ def thread_cpu_s(thread: Thread | None) -> float:
     if thread is None or thread.native_id is None:
         return 0.0
     return int(Path(f"/proc/self/task/{thread.native_id}/schedstat").read_text().split()[0]) / 1e9
-
-
-def interval(ratios: list[float]) -> tuple[float, float]:
-    """The 95 % interval of their median, by 2,000 resamplings."""
-    chance = random.Random(0)
-    medians = sorted(statistics.median(chance.choices(ratios, k=len(ratios))) for _ in range(2000))
-    return medians[50], medians[1949]

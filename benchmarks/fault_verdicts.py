@@ -16,6 +16,9 @@ from math import hypot, pi, sqrt
 from statistics import median
 from typing import Any
 
+import numpy as np
+from tables import UNKNOWN, number
+
 RULES = {
     "sleep": "late_launch", "compute": "slow_compute", "gc": "garbage_collection", "loader": "data_loading",
     "cpus": "placement", "batches": "uneven_batches",
@@ -44,12 +47,6 @@ class Case:
     def late(self) -> int | None:
         """The rank that is made late; None: none, or another one in each step."""
         return None if self.by in ("batches", "healthy", "line") else self.ranks - 1
-
-    @property
-    def in_words(self) -> str:
-        """``sleep 20 %, 2 ranks``."""
-        share = f" {self.share:.0%}" if self.share else ""
-        return f"{self.by}{share}, {self.ranks} ranks, {self.workload.split()[0]}"
 
 
 @dataclass(slots=True)
@@ -84,19 +81,21 @@ class Watched:
             case "finding":
                 self.findings.append((now_s, record))
 
-    def waits_ns(self, ranks: int) -> dict[int, list[float]]:
-        """What each rank waited in a collective, the median over those of a step; of each step in which it
-        is known of all. Not the step's sum: a rank that goes on computing while it waits in several at once
-        waits for longer than the late one came late.
+    def arrivals_ns(self, ranks: int) -> dict[int, np.ndarray]:
+        """How much later than the mean each rank came to a collective, which is by how much less it waited:
+        the median over those of a step, (ranks,); of each step in which it is known of all. Not the step's
+        sum: a rank that goes on computing while it waits in several at once waits for longer than the late
+        one came late.
         """
-        return {
-            number: [median(of_rank[rank]) for rank in range(ranks)]
-            for number, of_rank in sorted(self.waited_ns.items())
+        waits_ns = {
+            step: np.array([median(of_rank[rank]) for rank in range(ranks)])
+            for step, of_rank in sorted(self.waited_ns.items())
             if len(of_rank) == ranks
         }
+        return {step: each.mean() - each for step, each in waits_ns.items()}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Result:
     """A row of the table."""
 
@@ -124,7 +123,7 @@ class Result:
         more than the noise.
         """
         if self.injected_ms is None or self.found_ms is None:
-            return "-"
+            return UNKNOWN
         wrong_ms = abs(self.found_ms - self.injected_ms)
         if wrong_ms <= max(FOUND_WITHIN * self.injected_ms, self.stated_ms or 0.0):
             return "yes"
@@ -135,86 +134,66 @@ def judge(
     case: Case, watched: Watched, losses: Mapping[int, Mapping[int, Mapping[str, int]]], began_s: float
 ) -> Result:
     """Compare what was found with what was done."""
-    waits = watched.waits_ns(case.ranks)
-    lengths_ns = [record["step_ns"] for record in list(watched.steps.values())]
-    findings = [each for each in watched.findings if each[0] >= began_s]
+    arrivals_ns = watched.arrivals_ns(case.ranks)
+    steps_ns = [(step, record["step_ns"]) for (step, _), record in list(watched.steps.items())]
     if case.by == "healthy":
         rules = tuple(sorted({each["rule"] for _, each in watched.findings}))
-        return Result(case, median(lengths_ns) / 1e6, steps=len(waits), others=rules)
-
-    def lost_ns(step: int) -> list[int]:
-        return [losses[rank].get(step, {}).get("lost_ns", 0) for rank in range(case.ranks)]
+        length_ns = median(step_ns for _, step_ns in steps_ns)
+        return Result(case, length_ns / 1e6, steps=len(arrivals_ns), others=rules)
 
     first = min((step for records in losses.values() for step in records if step >= UNTOUCHED), default=0)
     last = min((max(records) for records in losses.values() if records), default=0)
-    before = [step for step in waits if UNTOUCHED // 3 <= step < first]
-    after = [step for step in waits if first + SETTLED_STEPS <= step <= last]
+    before = [step for step in arrivals_ns if UNTOUCHED // 3 <= step < first]
+    after = [step for step in arrivals_ns if first + SETTLED_STEPS <= step <= last]
     late = [(at_s, rank) for at_s, step, rank in watched.late if step >= first]
+    findings = [(at_s, each) for at_s, each in watched.findings if at_s >= began_s]
     right_s = [
-        (at_s, (each["ranks"] == [case.late]) or case.late is None)
+        at_s - began_s
         for at_s, each in findings
-        if each["rule"] == RULES[case.by]
+        if each["rule"] == RULES[case.by] and (case.late is None or each["ranks"] == [case.late])
     ]
-    result = {
-        "step_ms": median(
-            record["step_ns"] for (step, _), record in list(watched.steps.items()) if step < first
-        )
-        / 1e6,
-        "steps": len(after),
-        "cause_s": min((at_s - began_s for at_s, right in right_s if right), default=None),
-        "others": tuple(sorted({each["rule"] for _, each in findings} - {RULES[case.by]})),
-    }
+    result = Result(
+        case,
+        step_ms=median(step_ns for step, step_ns in steps_ns if step < first) / 1e6,
+        steps=len(after),
+        cause_s=min(right_s, default=None),
+        others=tuple(sorted({each["rule"] for _, each in findings} - {RULES[case.by]})),
+    )
     if case.late is not None and late:
-        result["late_share"] = sum(rank == case.late for _, rank in late) / len(late)
-        result["rank_s"] = named_s(late, case.late, began_s)
+        result.late_share = sum(rank == case.late for _, rank in late) / len(late)
+        result.rank_s = named_s(late, case.late, began_s)
     if len(before) < 5 or len(after) < 5:
-        return Result(case, **result, note=f"{len(before)} steps before and {len(after)} after compared")
-    usual = pattern_of(waits, before, case.ranks)
-    usual_lost = [median(each) for each in zip(*(lost_ns(step) for step in before), strict=True)]
-    pairs = []
-    for step in after:
-        more = [own - before for own, before in zip(lost_ns(step), usual_lost, strict=True)]
-        injected = [own - sum(more) / case.ranks for own in more]
-        found = [own - often for own, often in zip(arrival(waits[step]), usual, strict=True)]
-        pairs.append((max(more) - min(more), sum(each * each for each in injected), dot(found, injected)))
-    enough = median(square for _, square, _ in pairs)
-    slopes = [(spread, product / square) for spread, square, product in pairs if square >= enough > 0]
-    if slopes:
-        injected_ns = median(spread for spread, _ in slopes)
-        result["injected_ms"] = injected_ns / 1e6
-        result["found_ms"] = median(slope for _, slope in slopes) * injected_ns / 1e6
-        earlier_ns = [max(arrival(waits[step])) - max(usual) for step in before]
-        result["noise_ms"] = 1e-6 * hypot(
-            2 * error_of_median([slope * injected_ns for _, slope in slopes]),
-            4 * error_of_median(earlier_ns),
-        )
-        result["stated_ms"] = median(watched.residual_ns[step] for step in after) / 1e6
-    return Result(case, **result)
+        result.note = f"{len(before)} steps before and {len(after)} after compared"
+        return result
+
+    def lost_ns(steps: Sequence[int]) -> np.ndarray:
+        """(steps, ranks)"""
+        ranks = [losses[rank] for rank in range(case.ranks)]
+        return np.array([[each.get(step, {}).get("lost_ns", 0) for each in ranks] for step in steps])
+
+    earlier_ns = np.array([arrivals_ns[step] for step in before])
+    usual_ns = np.median(earlier_ns, axis=0)
+    found_ns = np.array([arrivals_ns[step] for step in after]) - usual_ns
+    injected_ns = lost_ns(after) - np.median(lost_ns(before), axis=0)
+    injected_ns -= injected_ns.mean(axis=1, keepdims=True)
+    squares = (injected_ns**2).sum(axis=1)
+    if (enough := np.median(squares)) > 0:
+        most = squares >= enough
+        slopes = (found_ns * injected_ns).sum(axis=1)[most] / squares[most]
+        injected_ms = float(np.median(np.ptp(injected_ns[most], axis=1))) / 1e6
+        earlier_ms = (earlier_ns.max(axis=1) - usual_ns.max()) / 1e6
+        result.injected_ms, result.found_ms = injected_ms, float(np.median(slopes)) * injected_ms
+        result.noise_ms = hypot(2 * error_of_median(slopes * injected_ms), 4 * error_of_median(earlier_ms))
+        result.stated_ms = median(watched.residual_ns[step] for step in after) / 1e6
+    return result
 
 
-def arrival(waits_ns: Sequence[float]) -> list[float]:
-    """How much later than the mean each rank came: it waited so much less."""
-    mean = sum(waits_ns) / len(waits_ns)
-    return [mean - wait_ns for wait_ns in waits_ns]
-
-
-def pattern_of(waits: Mapping[int, Sequence[float]], steps: Sequence[int], ranks: int) -> list[float]:
-    """The usual `arrival` of each rank."""
-    return [median(arrival(waits[step])[rank] for step in steps) for rank in range(ranks)]
-
-
-def error_of_median(values: Sequence[float]) -> float:
+def error_of_median(values: np.ndarray) -> float:
     """The standard error of their median, by their median absolute deviation, as for a normal
     distribution: sqrt(pi / 2) * 1.4826 * MAD / sqrt(n).
     """
-    middle = median(values)
-    deviation = median(abs(value - middle) for value in values)
-    return sqrt(pi / 2) * 1.4826 * deviation / sqrt(len(values))
-
-
-def dot(left: Sequence[float], right: Sequence[float]) -> float:
-    """Their scalar product."""
-    return sum(one * other for one, other in zip(left, right, strict=True))
+    deviation = np.median(np.abs(values - np.median(values)))
+    return sqrt(pi / 2) * 1.4826 * float(deviation) / sqrt(len(values))
 
 
 def named_s(late: Sequence[tuple[float, int]], rank: int, began_s: float) -> float | None:
@@ -226,7 +205,7 @@ def named_s(late: Sequence[tuple[float, int]], rank: int, began_s: float) -> flo
     return None
 
 
-COLUMNS = (
+HEADINGS = (
     "fault", "share", "ranks", "workload", "step ms", "injected ms", "found ms", "error", "stated ms",
     "noise ms", "within", "right rank", "rank after s", "cause after s", "other rules", "steps", "note",
 )  # fmt: skip
@@ -234,24 +213,14 @@ COLUMNS = (
 
 def row(result: Result) -> list[str]:
     """A case as the table has it."""
-
-    def number(value: float | None, digits: int = 1) -> str:
-        return "-" if value is None else f"{value:.{digits}f}"
-
-    error = ""
+    case, error = result.case, UNKNOWN
     if result.injected_ms and result.found_ms is not None:
         error = f"{result.found_ms / result.injected_ms - 1:+.1%}"
-    case = result.case
     return [
-        case.by, f"{case.share:.0%}" if case.share else "-", str(case.ranks), case.workload.split()[0],
-        number(result.step_ms), number(result.injected_ms, 2), number(result.found_ms, 2), error or "-",
+        case.by, f"{case.share:.0%}" if case.share else UNKNOWN, str(case.ranks), case.workload.split()[0],
+        number(result.step_ms), number(result.injected_ms, 2), number(result.found_ms, 2), error,
         number(result.stated_ms, 2), number(result.noise_ms, 2), result.wait_is_right,
-        "-" if result.late_share is None else f"{result.late_share:.0%}", number(result.rank_s),
-        number(result.cause_s), ", ".join(result.others) or "-", str(result.steps), result.note or "-",
+        UNKNOWN if result.late_share is None else f"{result.late_share:.0%}", number(result.rank_s),
+        number(result.cause_s), ", ".join(result.others) or UNKNOWN, str(result.steps),
+        result.note or UNKNOWN,
     ]  # fmt: skip
-
-
-def table(results: Sequence[Result]) -> str:
-    """As Markdown, for benchmarks/README.md."""
-    rows = [COLUMNS, ["---"] * len(COLUMNS), *map(row, results)]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in rows)

@@ -23,28 +23,22 @@ import argparse
 import json
 import os
 import queue
-import shutil
-import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from statistics import median
-from typing import Any
+from tempfile import TemporaryDirectory
 
-from fault_verdicts import RULES, SETTLED_STEPS, UNTOUCHED, Case, Result, Watched, judge, row, table
+from fault_verdicts import HEADINGS, RULES, SETTLED_STEPS, UNTOUCHED, Case, Result, Watched, judge, row
+from tables import print_head, print_row
+from torchrun import OVERLAPTOP, WORKLOADS, running, torchrun
 from two_hosts import BURST, job_across, throttle, two_hosts
 
-from overlaptop.launch.supervisor import end_with_parent
-from overlaptop.workloads import catalog
-
-ROOT = Path(__file__).resolve().parent.parent
 HEALTHY = ("ddp", "fsdp", "allreduce_matmul")
 START_S = 120.0
 """For a job to come to its first faulty step."""
@@ -89,17 +83,20 @@ def main() -> None:
             if time.monotonic() + needed_s + 20 > give_up_s:
                 result = Result(case, note="not run: no time left")
             else:
-                result = run_case(case, options, cpus, give_up_s)
+                os.sched_setaffinity(0, cpus)  # of this thread, and so of its children
+                result = run_case(case, options, give_up_s)
         except Exception as fault:  # noqa: BLE001 - one case must not end the others
             result = Result(case, note=f"{type(fault).__name__}: {fault}")
         finally:
             slots.put(cpus)
-        print(f"{time.strftime('%T')} {case.in_words}: {row(result)[4:]}", file=sys.stderr, flush=True)
+        print(time.strftime("%T"), *row(result), sep="  ", file=sys.stderr, flush=True)
         return result
 
     with ThreadPoolExecutor(options.jobs) as pool:
         results = list(pool.map(run, cases))
-    print(table(results))
+    print_head(*HEADINGS)
+    for result in results:
+        print_row(*row(result))
 
 
 def shares_of_cpus(jobs: int) -> Iterator[set[int]]:
@@ -110,21 +107,16 @@ def shares_of_cpus(jobs: int) -> Iterator[set[int]]:
         yield set(cpus[number * each : (number + 1) * each]) if each >= 2 else set(cpus)
 
 
-def run_case(case: Case, options: argparse.Namespace, cpus: set[int], give_up_s: float) -> Result:
+def run_case(case: Case, options: argparse.Namespace, give_up_s: float) -> Result:
     """Start the job and what watches it, wait until enough was seen, end both."""
-    folder = Path(tempfile.mkdtemp(prefix="ot-"))
-    environment = {
-        **os.environ,
-        "OVERLAPTOP_DIR": str(folder / "jobs"),
-        "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))),
-        "OMP_NUM_THREADS": "1",
-        "PYTHONUNBUFFERED": "1",
-    }
-    (folder / "jobs").mkdir(mode=0o700)
-    try:
+    with TemporaryDirectory(prefix="ot-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        environment = {
+            "OVERLAPTOP_DIR": f"{folder}/jobs", "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"
+        }  # fmt: skip
         with (
-            running_job(case, options, folder, environment, cpus) as names,
-            watching(environment, cpus) as watched,
+            running_job(case, options, folder, environment) as names,
+            watching(environment) as watched,
         ):
             began_s = onset_s(case, folder, watched, min(give_up_s, time.monotonic() + START_S))
             if case.by == "line":
@@ -134,54 +126,44 @@ def run_case(case: Case, options: argparse.Namespace, cpus: set[int], give_up_s:
             result = judge(case, watched, lost(folder, case.ranks), began_s)
             if case.by == "cpus" and options.device == "cuda":
                 # What the CPU loses costs nothing as long as it launches ahead of the GPU.
-                result = replace(result, injected_ms=None, note="a CPU that runs ahead may hide it")
+                result.injected_ms, result.note = None, "a CPU that runs ahead may hide it"
             return result
-    except TimeoutError as fault:
-        log = (folder / "log").read_text(errors="replace") if (folder / "log").exists() else ""
-        raise TimeoutError(f"{fault}; {' / '.join(log.splitlines()[-4:])}") from fault
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
 def running_job(
-    case: Case, options: argparse.Namespace, folder: Path, environment: Mapping[str, str], cpus: set[int]
+    case: Case, options: argparse.Namespace, folder: Path, environment: Mapping[str, str]
 ) -> Iterator[list[str]]:
     """The job of a case, under torchrun or, with a throttled line, with a rank in each namespace; gives the
     namespaces.
     """
-    script = [str(find(case.workload.split()[0])), *case.workload.split()[1:], "--device", options.device]
+    name, *words = case.workload.split()
+    script = [str(WORKLOADS / f"{name}.py"), *words, "--device", options.device]
     if case.by == "line":
-        with two_hosts(LINE_RATES[0]) as names:
-            os.environ.update(environment)
-            with job_across(names, script, folder / "log"):
-                yield names
+        with (
+            two_hosts(LINE_RATES[0]) as names,
+            job_across(names, script, folder / "log", [environment, environment]),
+        ):
+            yield names
         return
     if case.by != "healthy":
         script = [
-            str(find("faults")), "--by", case.by, "--share", str(case.share), "--device", options.device,
-            "--late-rank", str(case.late or 0), "--untouched", str(UNTOUCHED),
+            str(WORKLOADS / "faults.py"), "--by", case.by, "--share", str(case.share),
+            "--device", options.device, "--late-rank", str(case.late or 0), "--untouched", str(UNTOUCHED),
             "--record", str(folder / "lost"), "--workload", case.workload,
         ]  # fmt: skip
-    torchrun = [
-        sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={case.ranks}",
-        "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "--local-addr=localhost",
-        "-m", "overlaptop.agent",
-    ]  # fmt: skip
-    with (folder / "log").open("wb") as log:
-        process = start([*torchrun, *script], environment, cpus, stdout=log, stderr=log)
-    try:
+    command = torchrun(case.ranks, *script)
+    with (
+        (folder / "log").open("wb") as log,
+        running(command, env=os.environ | environment, stdout=log, stderr=log),
+    ):
         yield []
-    finally:
-        end(process)
 
 
 @contextmanager
-def watching(environment: Mapping[str, str], cpus: set[int]) -> Iterator[Watched]:
+def watching(environment: Mapping[str, str]) -> Iterator[Watched]:
     """What the records say, as they come."""
     watched = Watched()
-    command = [sys.executable, "-m", "overlaptop", "--json", "--detail", "--wait"]
-    process = start(command, environment, cpus, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
 
     def read() -> None:
         assert process.stdout is not None
@@ -189,41 +171,11 @@ def watching(environment: Mapping[str, str], cpus: set[int]) -> Iterator[Watched
             watched.take(line)
 
     reader = threading.Thread(target=read, daemon=True)
-    reader.start()
-    try:
+    command = [*OVERLAPTOP, "--json", "--detail", "--wait"]
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with running(command, env=os.environ | environment, **streams) as process:
+        reader.start()
         yield watched
-    finally:
-        end(process)
-        reader.join()
-
-
-def start(
-    command: Sequence[str], environment: Mapping[str, str], cpus: set[int], **streams: Any
-) -> subprocess.Popen[bytes]:
-    """A process in a session of its own, on these CPUs."""
-    os.sched_setaffinity(0, cpus)  # of this thread, and so of its children
-    return subprocess.Popen(
-        command, env=dict(environment), stdin=subprocess.DEVNULL, start_new_session=True,
-        preexec_fn=end_with_parent, **streams,
-    )  # fmt: skip
-
-
-def end(process: subprocess.Popen[bytes]) -> None:
-    """End it, and what it has started."""
-    for signum, wait_s in ((signal.SIGTERM, 10.0), (signal.SIGKILL, 10.0)):
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signum)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(wait_s)
-            return
-
-
-def find(workload: str) -> Path:
-    """Its script."""
-    found = catalog.find(workload)
-    if found is None:
-        raise ValueError(f"no workload is called {workload!r}")
-    return found.path
 
 
 def onset_s(case: Case, folder: Path, watched: Watched, give_up_s: float) -> float:
@@ -232,7 +184,7 @@ def onset_s(case: Case, folder: Path, watched: Watched, give_up_s: float) -> flo
     """
     while time.monotonic() < give_up_s:
         if case.by in ("healthy", "line"):
-            if len(watched.waits_ns(case.ranks)) >= UNTOUCHED:
+            if len(watched.arrivals_ns(case.ranks)) >= UNTOUCHED:
                 return time.time()
         elif at_ns := [
             record["at_ns"]
@@ -242,7 +194,8 @@ def onset_s(case: Case, folder: Path, watched: Watched, give_up_s: float) -> flo
         ]:
             return float(min(at_ns)) / 1e9
         time.sleep(0.2)
-    raise TimeoutError("no faulty step")
+    log = (folder / "log").read_text(errors="replace")
+    raise TimeoutError(f"no faulty step; {' / '.join(log.splitlines()[-4:])}")
 
 
 def lost(folder: Path, ranks: int) -> dict[int, dict[int, dict[str, int]]]:

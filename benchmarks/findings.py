@@ -10,23 +10,20 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
 import subprocess
-import sys
-import tempfile
 from collections import Counter
+from contextlib import closing
 from dataclasses import dataclass, field
-from pathlib import Path
 from time import monotonic, sleep
+
+from tables import print_head, print_row
+from torchrun import WORKLOADS, job_folder, running, torchrun
 
 from overlaptop.findings.evidence import evidence_of
 from overlaptop.findings.find import find
 from overlaptop.fleet.job_session import JobSession
-from overlaptop.launch.supervisor import end_with_parent
 
-WORKLOADS = Path(__file__).parent.parent / "workloads"
 MOSTLY = 0.5
-END_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -56,20 +53,19 @@ CASES = {
 
 def found_in(case: Case, nproc: int, seconds: float) -> tuple[Counter[str], int]:
     """How often each rule found something, and how often it was asked."""
-    os.environ["OVERLAPTOP_DIR"] = tempfile.mkdtemp()
     script, *options = case.words.split()
-    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={nproc}"]
-    job = subprocess.Popen(
-        [sys.executable, *launcher, "-m", "overlaptop.agent", str(WORKLOADS / script), *options],
-        env={**os.environ, **case.environment},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-        preexec_fn=end_with_parent,
-    )
+    command = torchrun(nproc, WORKLOADS / script, *options)
     found: Counter[str] = Counter()
-    asked, begun_s, session = 0, monotonic(), JobSession()
-    try:
+    asked = 0
+    with (
+        job_folder(),
+        running(
+            command, env=os.environ | case.environment,
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        ) as job,
+        closing(JobSession()) as session,
+    ):  # fmt: skip
+        begun_s = monotonic()
         while (gone_s := monotonic() - begun_s) < seconds and job.poll() is None:
             snapshot = session.tick()
             session.watch([view.rank for view in snapshot.ranks])
@@ -77,10 +73,6 @@ def found_in(case: Case, nproc: int, seconds: float) -> tuple[Counter[str], int]
                 asked += 1
                 found.update({each.rule for each in find(evidence)})
             sleep(1.0)
-    finally:
-        session.close()
-        os.killpg(job.pid, signal.SIGTERM)
-        job.wait(END_S)
     return found, asked
 
 
@@ -91,11 +83,11 @@ def main() -> None:
     parser.add_argument("--nproc", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=60.0, help="of each case")
     options = parser.parse_args()
-    print("| case | expected | found (of the times asked) |\n| --- | --- | --- |")
+    print_head("case", "expected", "found (of the times asked)")
     for name in options.cases or CASES:
         found, asked = found_in(CASES[name], options.nproc, options.seconds)
         usual = [f"{rule} {times}/{asked}" for rule, times in found.most_common() if times > MOSTLY * asked]
-        print(f"| {name} | {CASES[name].expected or '-'} | {', '.join(usual) or '-'} |", flush=True)
+        print_row(name, CASES[name].expected or "-", ", ".join(usual) or "-")
 
 
 if __name__ == "__main__":

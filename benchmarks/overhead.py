@@ -16,20 +16,18 @@ the benchmark.
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
 import subprocess
-import sys
-import tempfile
 import threading
-from pathlib import Path
 
-from overlaptop.launch.supervisor import end_with_parent
+from pairs import in_turn, ratios
+from tables import number, print_head, print_row
+from torchrun import ROOT, job_folder, running, torchrun
+
 from overlaptop.wire import endpoints
 from overlaptop.wire.hub_connection import LocalHubConnection
 from overlaptop.wire.messages import StepDetail
 
-ROOT = Path(__file__).resolve().parent.parent
 WAYS: dict[str, tuple[str, ...] | None] = {
     "without": None,
     "phases only": ("--phases-only",),
@@ -75,44 +73,29 @@ class Watcher(threading.Thread):
 
 def run_once(way: str, options: argparse.Namespace) -> float:
     """One whole job; returns its step time in ms."""
-    agent = WAYS[way]
-    timed = [
-        str(ROOT / "benchmarks" / "timed_job.py"),
-        str(options.warmup),
-        str(options.steps),
-        str(ROOT / options.workload),
-        *("--steps", str(options.warmup + options.steps + 1)),
-        *options.workload_options,
-    ]
+    steps = options.warmup + options.steps + 1
+    command = torchrun(
+        options.nproc, ROOT / "benchmarks" / "timed_job.py", str(options.warmup), str(options.steps),
+        ROOT / options.workload, "--steps", str(steps), *options.workload_options, agent=WAYS[way],
+    )  # fmt: skip
     watcher = Watcher(options.nproc) if way == "watched" else None
     if watcher is not None:
         watcher.start()
     try:
-        done = subprocess.run(
-            [
-                *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
-                f"--nproc-per-node={options.nproc}",
-                *(("-m", "overlaptop.agent", *agent) if agent is not None else ()),
-                *timed,
-            ],
-            cwd=ROOT,
-            preexec_fn=end_with_parent,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        with running(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as job:
+            stdout, stderr = (each.decode(errors="replace") for each in job.communicate())
     finally:
         if watcher is not None:
             watcher.end()
     if watcher is not None and watcher.seen != set(range(options.nproc)):
         raise SystemExit(
             f"{way}: timelines were read of ranks {sorted(watcher.seen)} only, of {options.nproc}; "
-            f"the job said:\n{done.stderr[-4000:]}"
+            f"the job said:\n{stderr[-4000:]}"
         )
-    for line in done.stdout.splitlines():
+    for line in stdout.splitlines():
         if line.startswith("step_ms "):
             return float(line.split()[1])
-    raise SystemExit(f"{way}: no step time; the job said:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
+    raise SystemExit(f"{way}: no step time; the job said:\n{stdout[-2000:]}\n{stderr[-4000:]}")
 
 
 def main() -> None:
@@ -131,26 +114,21 @@ def main() -> None:
         parser.error(f"no such way: {unknown[0]!r}; there are {', '.join(WAYS)}")
 
     times_ms: dict[str, list[float]] = {way: [] for way in ways}
-    with tempfile.TemporaryDirectory(prefix="ot-") as sockets:
-        os.environ["OVERLAPTOP_DIR"] = f"{sockets}/s"
-        for round_number in range(options.pairs):
-            shift = round_number % len(ways)
-            for way in (*ways[shift:], *ways[:shift]):
+    with job_folder():
+        for number_of_round, order in enumerate(in_turn(ways, options.pairs), 1):
+            for way in order:
                 times_ms[way].append(run_once(way, options))
-            print(
-                f"round {round_number + 1}: "
-                + "  ".join(f"{way} {times_ms[way][-1]:.2f} ms" for way in ways),
-                flush=True,
-            )
+            of_round = "  ".join(f"{way} {times_ms[way][-1]:.2f} ms" for way in ways)
+            print(f"round {number_of_round}: {of_round}", flush=True)
 
-    print(f"\n{'way':<16}{'step, median':>14}{'ratio, median':>16}{'range':>20}")
+    print()
+    print_head("way", "step, median", "ratio, median", "range")
     for way in ways:
-        pairs = zip(times_ms[way], times_ms["without"], strict=True)
-        ratios = [with_agent_ms / without_ms for with_agent_ms, without_ms in pairs]
-        print(
-            f"{way:<16}{statistics.median(times_ms[way]):>11.2f} ms{statistics.median(ratios):>16.4f}"
-            f"{min(ratios):>11.4f} .. {max(ratios):.4f}"
-        )
+        found = ratios(times_ms[way], times_ms["without"])
+        print_row(
+            way, number(statistics.median(times_ms[way]), 2, " ms"), number(statistics.median(found), 4),
+            f"{min(found):.4f} .. {max(found):.4f}",
+        )  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -15,14 +15,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
-import random
 import statistics
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Sequence
+
+from pairs import interval, spread
+from torchrun import OVERLAPTOP, running
 
 from overlaptop.fleet.snapshot import LinkState
 from tests.remote.hosts import DDP, NODES, SMALL, Job, Lab, why_not
@@ -38,17 +37,13 @@ WARMUP_STEPS = 50
 def start_s() -> float:
     """From the start of the process to a step of each node's rank on its output."""
     began_s = time.monotonic()
-    words = [sys.executable, "-m", "overlaptop", "--json", *NODES]
-    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    assert process.stdout is not None
-    seen: set[int] = set()
-    while len(seen) < len(NODES):
-        seen.add(json.loads(process.stdout.readline())["rank"])
-    took_s = time.monotonic() - began_s
-    process.terminate()
-    process.wait()
-    process.stdout.close()
-    return took_s
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with running([*OVERLAPTOP, "--json", *NODES], **streams) as process:
+        assert process.stdout is not None
+        seen: set[int] = set()
+        while len(seen) < len(NODES):
+            seen.add(json.loads(process.stdout.readline())["rank"])
+        return time.monotonic() - began_s
 
 
 def cut_s(lab: Lab, seconds: float) -> tuple[float, float]:
@@ -69,20 +64,18 @@ def cut_s(lab: Lab, seconds: float) -> tuple[float, float]:
 
 def pair(seconds: float, *, watched_first: bool) -> float:
     """How much longer the watched steps were: the ratio of the two windows' medians."""
-    windows: dict[bool, tuple[int, int]] = {}
+    began_ns: dict[bool, int] = {}
     for watched in (watched_first, not watched_first):
         if watched:
             with Watching(*NODES).connect() as watching:
                 watching.session.watch(RANKS)
                 watching.until_all_step(len(NODES), 1)
-                began_ns = time.time_ns()
+                began_ns[watched] = time.time_ns()
                 watching.go_on(seconds)
-                windows[watched] = began_ns, time.time_ns()
         else:
             time.sleep(SETTLE_S)
-            began_ns = time.time_ns()
+            began_ns[watched] = time.time_ns()
             time.sleep(seconds)
-            windows[watched] = began_ns, time.time_ns()
     with Watching(*NODES).connect() as watching:
         until_ns = time.time_ns()
         # A hub's history comes from its oldest step on.
@@ -93,23 +86,12 @@ def pair(seconds: float, *, watched_first: bool) -> float:
         )
         steps = [step for seen in watching.seen.values() for step in seen]
     medians = {
-        watched: statistics.median(step.step_ns for step in steps if window[0] <= step.start_ns < window[1])
-        for watched, window in windows.items()
+        watched: statistics.median(
+            step.step_ns for step in steps if 0 <= step.start_ns - from_ns < seconds * 1e9
+        )
+        for watched, from_ns in began_ns.items()
     }
     return medians[True] / medians[False]
-
-
-def interval(ratios: Sequence[float]) -> tuple[float, float, float]:
-    """The geometric mean, and a 95 % interval of it from resampled pairs."""
-    logs = [math.log(ratio) for ratio in ratios]
-    seeded = random.Random(0)
-    means = sorted(statistics.fmean(seeded.choices(logs, k=len(logs))) for _ in range(10_000))
-    return math.exp(statistics.fmean(logs)), math.exp(means[250]), math.exp(means[-250])
-
-
-def spread(values: Sequence[float], form: Callable[[float], str]) -> str:
-    """The median, the least and the most."""
-    return f"median {form(statistics.median(values))}, {form(min(values))} to {form(max(values))}"
 
 
 def main() -> None:
@@ -131,19 +113,18 @@ def main() -> None:
                 watching.until_all_step(len(NODES), WARMUP_STEPS)
             starts = [start_s() for _ in range(options.starts)]
             if starts:
-                print(f"start to all ranks, s: {spread(starts, '{:.2f}'.format)}", flush=True)
+                print(f"start to all ranks, s: {spread(starts)}", flush=True)
             cuts = [cut_s(lab, 30.0) for _ in range(options.cuts)]
             if cuts:
-                print(f"cut to noticed, s: {spread([each[0] for each in cuts], '{:.1f}'.format)}")
-                print(
-                    f"mended to steps, s: {spread([each[1] for each in cuts], '{:.1f}'.format)}", flush=True
-                )
+                print(f"cut to noticed, s: {spread([noticed_s for noticed_s, _ in cuts], 1)}")
+                print(f"mended to steps, s: {spread([mended_s for _, mended_s in cuts], 1)}", flush=True)
             ratios = [
                 pair(options.seconds, watched_first=number % 2 == 0) for number in range(options.pairs)
             ]
             if ratios:
-                mean, low, high = interval(ratios)
-                print(f"watched / not, of each pair: {spread(ratios, '{:.3f}'.format)}")
+                mean = statistics.geometric_mean(ratios)
+                low, high = interval(ratios, statistics.geometric_mean)
+                print(f"watched / not, of each pair: {spread(ratios, 3)}")
                 print(f"watched / not: {mean:.3f} (95 % interval {low:.3f} to {high:.3f})")
 
 

@@ -15,28 +15,25 @@ rounds: the difference is the regret.
 from __future__ import annotations
 
 import argparse
-import os
 import signal
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from types import FrameType
-from typing import NoReturn
+from contextlib import ExitStack, closing, suppress
+from dataclasses import replace
+from functools import partial
 
+from tables import UNKNOWN, print_head, print_row
+from torchrun import job_folder
 from two_hosts import job_across, two_hosts
 
 from overlaptop import text
-from overlaptop.console.table import Table
 from overlaptop.fleet.job_session import JobSelector, JobSession
 from overlaptop.launch.launcher import of_workload, place
 from overlaptop.stats.interleaved import InterleavedWindows, SettingWindow
 from overlaptop.tuning.search import SearchOptions, ValueSearch
 from overlaptop.tuning.space import Space
-from overlaptop.tuning.state import MeasuredWindow, SearchState
+from overlaptop.tuning.state import SearchState
 from overlaptop.tuning.tuner import Tuner
 from overlaptop.wire.knobs import BUCKET_CAP_MB, Knob
 from overlaptop.workloads import catalog
@@ -79,25 +76,13 @@ class Grid(ValueSearch):
         self.round += 1
 
 
-@dataclass(slots=True)
-class Measurement:
-    """Windows of one part of the measurement, in order."""
-
-    windows: list[MeasuredWindow] = field(default_factory=list)
-    steps: int = 0
-    """All of them, with those between windows."""
-
-    def add(self, state: SearchState) -> None:
-        """Take what a Tuner measured."""
-        self.windows += state.windows
-        self.steps += state.steps_spent
-
-    @property
-    def compared(self) -> InterleavedWindows:
-        """All windows together."""
-        return InterleavedWindows(
-            SettingWindow(each.value, tuple(map(float, each.steps_ns))) for each in self.windows
-        )
+def compared(states: Sequence[SearchState]) -> InterleavedWindows:
+    """All windows of these together."""
+    return InterleavedWindows(
+        SettingWindow(each.value, tuple(map(float, each.steps_ns)))
+        for state in states
+        for each in state.windows
+    )
 
 
 def compare(session: JobSession, options: argparse.Namespace) -> None:
@@ -105,10 +90,6 @@ def compare(session: JobSession, options: argparse.Namespace) -> None:
     knob = wait_for_knob(session)
     given = SearchOptions(window_steps=options.window)
     values = options.grid
-    grid, referee = Measurement(), Measurement()
-
-    def exhaustive(values: tuple[int, ...], rounds: int) -> MakeSearch:
-        return lambda space, before, options: Grid(space, before, options, values, rounds)
 
     def run(name: str, make: MakeSearch, options: SearchOptions = given) -> SearchState:
         tuner = Tuner(session, knob, min(values), max(values), options=options, make_search=make)
@@ -117,72 +98,51 @@ def compare(session: JobSession, options: argparse.Namespace) -> None:
             tuner.tick(session.tick())
             for window in tuner.state.windows[reported:]:
                 reported += 1
-                mean_ns = sum(window.steps_ns) / len(window.steps_ns)
-                say(
-                    f"{name}, round {window.round + 1}: {window.value} MiB, {text.duration(mean_ns)} a step"
-                )
+                mean = text.duration(sum(window.steps_ns) / len(window.steps_ns))
+                say(f"{name}, round {window.round + 1}: {window.value} MiB, {mean} a step")
             time.sleep(TICK_S)
         if tuner.state.failed:
             raise SystemExit(f"{name}: {tuner.state.why}")
         return tuner.state
 
     half = options.rounds // 2
-    grid.add(run("grid", exhaustive(values, half)))
-    budget_steps = options.budget or grid.steps * options.rounds // half // 3
+    grid = [run("grid", partial(Grid, values=values, rounds=half))]
+    budget_steps = options.budget or grid[0].steps_spent * options.rounds // half // 3
     found = run("search", ValueSearch, replace(given, budget_steps=budget_steps))
-    grid.add(run("grid", exhaustive(values, options.rounds - half)))
-
-    measured = grid.compared
-    best = min(values, key=lambda value: measured.estimate(value).centre)
+    grid.append(run("grid", partial(Grid, values=values, rounds=options.rounds - half)))
     assert found.result is not None
-    choice = found.result.found.value
-    if choice != best:
-        referee.add(run("referee", exhaustive((best, choice), options.rounds)))
-    report(knob, found, grid, best, referee)
-
-
-def report(knob: Knob, found: SearchState, grid: Measurement, best: int, referee: Measurement) -> None:
-    """The table, and what it comes to."""
-    measured = grid.compared
-    points = {point.value: point for point in found.points}
-    rows = Table(
-        ["MiB", "grid", "95 % interval", "search", "windows", ""],
-        left={""},
-    )
-    for value in sorted({*measured.settings, *points}):
-        point = points.get(value)
-        in_grid = measured.estimate(value) if value in measured.settings else None
-        cells = [str(value)]
-        cells += (
-            [
-                text.duration(in_grid.centre),
-                f"{text.duration(in_grid.low)} .. {text.duration(in_grid.high)}",
-            ]
-            if in_grid is not None
-            else [text.UNKNOWN] * 2
-        )
-        if point is None:
-            cells += [text.UNKNOWN, "0", "not measured"]
-        else:
-            cells += [text.duration(point.step_ns), str(point.windows), point.state.value]
-        rows.add(*cells)
-    print(rows.render())
-    assert found.result is not None
+    choice, measured = found.result.found.value, compared(grid)
+    print_values(measured, found)
     print(f"script's own: {knob.value_text} MiB; search: {found.result.line}")
-    choice = found.result.found.value
-    words = "the same"
+    best = min(values, key=lambda value: measured.estimate(value).centre)
+    regret = "the same"
     if choice != best:
-        longer = referee.compared.difference(best, choice)
-        words = (
-            f"{100 * longer.change / longer.base:+.2f} % "
-            f"({100 * longer.low / longer.base:+.2f} to {100 * longer.high / longer.base:+.2f} %)"
-        )
-    print(f"grid's best: {best} MiB; search's choice: {choice} MiB; regret: {words}")
+        referee = run("referee", partial(Grid, values=(best, choice), rounds=options.rounds))
+        longer = compared([referee]).difference(best, choice)
+        change, low, high = (100 * ns / longer.base for ns in (longer.change, longer.low, longer.high))
+        regret = f"{change:+.2f} % ({low:+.2f} to {high:+.2f} %)"
+    print(f"grid's best: {best} MiB; search's choice: {choice} MiB; regret: {regret}")
+    steps, windows = (sum(each.steps_spent for each in grid), sum(len(each.windows) for each in grid))
     print(
-        f"steps: grid {grid.steps} ({len(grid.windows)} windows), search {found.steps_spent} "
-        f"({len(found.windows)} windows): {found.steps_spent / grid.steps:.3f} of the grid's"
+        f"steps: grid {steps} ({windows} windows), search {found.steps_spent} "
+        f"({len(found.windows)} windows): {found.steps_spent / steps:.3f} of the grid's",
+        flush=True,
     )
-    sys.stdout.flush()
+
+
+def print_values(grid: InterleavedWindows, found: SearchState) -> None:
+    """The table: a row for each value of the grid, and of the search."""
+    points = {point.value: point for point in found.points}
+    print_head("MiB", "grid", "95 % interval", "search", "windows", "")
+    for value in sorted({*grid.settings, *points}):
+        cells = [UNKNOWN, UNKNOWN, UNKNOWN, "0", "not measured"]
+        if value in grid.settings:
+            measured = grid.estimate(value)
+            interval = f"{text.duration(measured.low)} .. {text.duration(measured.high)}"
+            cells[:2] = text.duration(measured.centre), interval
+        if point := points.get(value):
+            cells[2:] = text.duration(point.step_ns), str(point.windows), point.state.value
+        print_row(str(value), *cells)
 
 
 def wait_for_knob(session: JobSession) -> Knob:
@@ -209,33 +169,21 @@ def run_at(rate: str, options: argparse.Namespace, words: Sequence[str]) -> None
     """One job at one rate."""
     print(f"== {rate}: ddp {' '.join(words)}", flush=True)
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ot-")))
-        os.environ["OVERLAPTOP_DIR"] = str(folder / "jobs")
-        (folder / "jobs").mkdir(mode=0o700)
+        folder = stack.enter_context(job_folder())
         log = folder / "log"
         if rate == "none":
-            workload = catalog.find("ddp")
-            assert workload is not None
-            launcher = stack.enter_context(of_workload(workload, words, place(options.nproc)))
+            launcher = stack.enter_context(of_workload(catalog.DDP, words, place(options.nproc)))
             launcher.start()
         else:
             names = stack.enter_context(two_hosts(rate))
-            workload = catalog.find("ddp")
-            assert workload is not None
-            stack.enter_context(job_across(names, [str(workload.path), *words], log))
-        session = JobSession(JobSelector())
-        stack.callback(session.close)
+            stack.enter_context(job_across(names, [str(catalog.DDP.path), *words], log))
+        session = stack.enter_context(closing(JobSession(JobSelector())))
         try:
             compare(session, options)
         except SystemExit:
             with suppress(OSError):
                 say(log.read_text(errors="replace")[-2000:])
             raise
-
-
-def leave(signum: int, _frame: FrameType | None) -> NoReturn:
-    """Take down what was set up."""
-    raise SystemExit(128 + signum)
 
 
 def main() -> None:
@@ -260,7 +208,7 @@ def main() -> None:
     if options.rounds < 2:
         parser.error("--rounds must be 2 or more: half of them come after the search")
     for signum in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(signum, leave)
+        signal.signal(signum, lambda number, _: sys.exit(128 + number))  # what was set up is taken down
     for rate in options.rate or ["none"]:
         run_at(rate, options, words[cut + 1 :])
 

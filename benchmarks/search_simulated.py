@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from statistics import median
 
 import numpy as np
+from tables import print_head, print_row
 
-from overlaptop.console.table import Table
 from overlaptop.tuning.search import SearchOptions, ValueSearch
 from overlaptop.tuning.space import Space
 
@@ -142,35 +142,23 @@ KINDS: dict[str, Noise] = {
 }
 
 
-def table(seeds: int, values: int, rounds: int, *, free: bool) -> str:
-    """A line for each kind of noise; the grid has so many values and rounds."""
-    budget_steps = values * rounds * (SearchOptions().window_steps + SWITCH_STEPS) // 3
-    rows = Table(
-        ["noise of a step", "missed", "runs", "regret, worst", "steps, median", "most", "seen once"],
-        left={"noise of a step"},
-    )
+def print_table(seeds: int, budget_steps: int, *, free: bool) -> None:
+    """A row for each kind of noise."""
+    print_head("noise of a step", "missed", "runs", "regret, worst", "steps, median", "most", "seen once")
+    options = SearchOptions(budget_steps=None if free else budget_steps)
     for name, noise in KINDS.items():
         regrets, spent, once = [], [], []
         for curve in CURVES.values():
             for seed in range(seeds):
-                machine = Machine(curve, noise, seed, budget_steps)
-                search = searched(machine, SearchOptions(budget_steps=None if free else budget_steps))
+                search = searched(Machine(curve, noise, seed, budget_steps), options)
                 regrets.append(regret(search, curve))
                 spent.append(search.spent_steps)
                 once.append(sum(point.windows == 1 for point in search.points()))
-        rows.add(
-            name,
-            str(sum(each > TOO_LONG for each in regrets)),
-            str(len(regrets)),
-            f"{100 * max(regrets):.1f} %",
-            f"{median(spent):.0f}",
-            str(max(spent)),
-            f"{median(once):.0f}",
-        )
-    budget = (
-        "as it finds" if free else f"{budget_steps} steps, a third of {values} values in {rounds} rounds"
-    )
-    return f"budget: {budget}\n{rows.render()}"
+        missed = sum(each > TOO_LONG for each in regrets)
+        print_row(
+            name, str(missed), str(len(regrets)), f"{100 * max(regrets):.1f} %", f"{median(spent):.0f}",
+            str(max(spent)), f"{median(once):.0f}",
+        )  # fmt: skip
 
 
 def main() -> None:
@@ -183,7 +171,10 @@ def main() -> None:
     values, _, rounds = options.grid.partition("x")
     if not (values.isdecimal() and rounds.isdecimal() and int(values) * int(rounds) and options.seeds > 0):
         parser.error("--grid must be like 9x6, and --seeds above 0")
-    print(table(options.seeds, int(values), int(rounds), free=options.free))
+    budget_steps = int(values) * int(rounds) * (SearchOptions().window_steps + SWITCH_STEPS) // 3
+    budget = f"{budget_steps} steps, a third of {values} values in {rounds} rounds"
+    print(f"budget: {'as it finds' if options.free else budget}")
+    print_table(options.seeds, budget_steps, free=options.free)
 
 
 if __name__ == "__main__":

@@ -28,7 +28,8 @@ from resource import RUSAGE_THREAD, getrusage
 from time import perf_counter_ns, sleep
 from typing import Any
 
-from blocks import Blocks, interval, thread_cpu_s
+from blocks import Blocks, thread_cpu_s
+from pairs import in_turn, interval, ratios
 
 import overlaptop.agent
 from overlaptop.agent import placement
@@ -83,13 +84,13 @@ class StepToggler(Blocks):
     def report(self) -> None:
         """What it costs."""
         with_it, without = self.step_ms["with"], self.step_ms["without"]
-        ratios = [on / off for on, off in zip(with_it, without, strict=True)]
-        low, high = interval(ratios)
+        found = ratios(with_it, without)
+        low, high = interval(found)
         print(
             f"step: {statistics.median(without):.3f} ms without telemetry, "
             f"{statistics.median(with_it):.3f} ms with\n"
-            f"ratio, median of {len(ratios)} pairs: {statistics.median(ratios):.5f}, "
-            f"95 % interval {low:.5f} .. {high:.5f}, range {min(ratios):.5f} .. {max(ratios):.5f}\n"
+            f"ratio, median of {len(found)} pairs: {statistics.median(found):.5f}, "
+            f"95 % interval {low:.5f} .. {high:.5f}, range {min(found):.5f} .. {max(found):.5f}\n"
             f"CPU of its thread: {1e3 * statistics.median(self.cpu['with']):.3f} ms per second",
             flush=True,
         )
@@ -183,8 +184,8 @@ def measure_gil(rounds: int, seconds: float) -> None:
     print(f"its thread held the interpreter {held.ns / 1e6 / (2 * seconds):.3f} ms per second at most")
     lost: dict[bool, list[float]] = {False: [], True: []}
     cpu: list[float] = []
-    for turn in range(rounds):
-        for on in (False, True) if turn % 2 else (True, False):
+    for order in in_turn((True, False), rounds):
+        for on in order:
             gate.set(on)
             sleep(SETTLE_S)
             before_s = thread_cpu_s(watched._thread)

@@ -26,7 +26,9 @@ from itertools import pairwise
 from typing import Any
 
 import torch
-from blocks import Blocks, interval
+from blocks import Blocks
+from pairs import interval, ratios
+from tables import number, print_head, print_row
 
 import overlaptop.agent
 from overlaptop.agent.isolation.threads import Thread
@@ -92,24 +94,23 @@ class Toggler(Blocks):
 
     def report(self) -> None:
         """A line for each mode."""
-        print(
-            f"{'mode':<10}{'step, median':>14}{'ratio':>9}{'95 % interval':>19}{'range':>19}{'CPU':>8}"
-            f"{'measured':>10}{'gap, median':>13}{'longest':>10}"
-        )
-        for way in self.step_ms:
-            ratios = [ms / off for ms, off in zip(self.step_ms[way], self.step_ms["off"], strict=True)]
-            low, high = interval(ratios)
-            median_ratio = statistics.median(ratios)
+        print_head(
+            "mode", "step, median", "ratio", "95 % interval", "range", "CPU", "measured", "gap, median",
+            "longest",
+        )  # fmt: skip
+        for way, step_ms in self.step_ms.items():
+            found = ratios(step_ms, self.step_ms["off"])
+            low, high = interval(found)
             ends_ns = [ends for (_, of), ends in self._measured_ns.items() if of == way]
             gaps_s = [(later - earlier) / 1e9 for ends in ends_ns for earlier, later in pairwise(ends)]
             measured = sum(map(len, ends_ns)) / max(1, self._steps[way])
-            print(
-                f"{way:<10}{statistics.median(self.step_ms[way]):>11.2f} ms{median_ratio:>9.4f}"
-                f"{low:>9.4f} .. {high:.4f}{min(ratios):>9.4f} .. {max(ratios):.4f}"
-                f"{statistics.median(self.cpu[way]):>8.2%}{measured:>10.1%}"
-                f"{statistics.median(gaps_s) if gaps_s else 0:>11.2f} s{max(gaps_s, default=0):>8.2f} s",
-                flush=True,
-            )
+            print_row(
+                way, number(statistics.median(step_ms), 2, " ms"), number(statistics.median(found), 4),
+                f"{low:.4f} .. {high:.4f}", f"{min(found):.4f} .. {max(found):.4f}",
+                f"{statistics.median(self.cpu[way]):.2%}", f"{measured:.1%}",
+                number(statistics.median(gaps_s) if gaps_s else None, 2, " s"),
+                number(max(gaps_s, default=None), 2, " s"),
+            )  # fmt: skip
         meter = self._learnt.cost
         print(
             f"own cost: {meter.of_all_steps()}, of measured steps: {meter.of_measured_steps()}", flush=True

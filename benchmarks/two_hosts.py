@@ -9,10 +9,10 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from overlaptop.launch.supervisor import end_with_parent
+from torchrun import running
 
 ADDRESSES = ("10.213.77.1", "10.213.77.2")
 PORT = 29_517
@@ -64,35 +64,19 @@ def job_across(
     """A job with a rank in each namespace, of a script and its options; both see the same files, and so the
     same hub, unless their `environments` say otherwise.
     """
-    ranks: list[subprocess.Popen[bytes]] = []
-    with log.open("wb") as output:
-        try:
-            for rank, name in enumerate(names):
-                environment = {
-                    **os.environ,
-                    "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(len(names)),
-                    "LOCAL_WORLD_SIZE": str(len(names)), "MASTER_ADDR": ADDRESSES[0],
-                    "MASTER_PORT": str(PORT), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "",
-                    "GLOO_SOCKET_IFNAME": end_name(rank), "PYTHONUNBUFFERED": "1",
-                    **(environments[rank] if environments else {}),
-                }  # fmt: skip
-                command = [sys.executable, "-m", "overlaptop.agent", *script]
-                ranks.append(
-                    subprocess.Popen(
-                        ["ip", "netns", "exec", name, *command],
-                        env=environment, stdout=output, stderr=output, preexec_fn=end_with_parent,
-                    )
-                )  # fmt: skip
-            yield
-        finally:
-            for process in ranks:
-                process.terminate()
-            for process in ranks:
-                try:
-                    process.wait(10)
-                except subprocess.TimeoutExpired:
-                    process.kill()
-                    process.wait()
+    with log.open("wb") as output, ExitStack() as ranks:
+        for rank, name in enumerate(names):
+            environment = {
+                **os.environ,
+                "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(len(names)),
+                "LOCAL_WORLD_SIZE": str(len(names)), "MASTER_ADDR": ADDRESSES[0],
+                "MASTER_PORT": str(PORT), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "",
+                "GLOO_SOCKET_IFNAME": end_name(rank), "PYTHONUNBUFFERED": "1",
+                **(environments[rank] if environments else {}),
+            }  # fmt: skip
+            command = ["ip", "netns", "exec", name, sys.executable, "-m", "overlaptop.agent", *script]
+            ranks.enter_context(running(command, env=environment, stdout=output, stderr=output))
+        yield
 
 
 def do(*words: str) -> None:

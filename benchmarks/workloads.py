@@ -20,30 +20,27 @@ import argparse
 import json
 import os
 import re
-import selectors
 import subprocess
 import sys
-import tempfile
 import time
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 from statistics import fmean, median
-from typing import IO, Any
+from typing import Any
 
-from overlaptop.launch.supervisor import end_with_parent
+from tables import UNKNOWN, number, print_head, print_row
+from torchrun import END_S, OVERLAPTOP, ROOT, end, job_folder, start, torchrun
 
-ROOT = Path(__file__).resolve().parent.parent
 IN_TURN = ROOT / "benchmarks" / "jobs" / "in_turn.py"
 FIRST_STEPS = 4
 """Of a run, that are left out: memory is allocated, buckets are made anew."""
 START_LIMIT_S = 60.0
 """For torchrun, the imports and the process group, on top of the first run's own time."""
-END_LIMIT_S = 45.0
-"""For torchrun to end its ranks: it waits 30 s for those that hang."""
 EVERY = "8"
 """One step in so many is measured in detail: more would slow jobs that are launch-bound."""
 SETTLED_S = 3.0
@@ -130,81 +127,72 @@ RUNS = (
 )
 
 
-@dataclass(frozen=True)
-class Over:
-    """A run that is over."""
-
-    run: Run
-    reason: str
-    """Why it did not run; empty where it did."""
-    at_s: float
-    """When, by the monotonic clock."""
-
-
 class Job:
     """Several runs in one job of all ranks, and what the agent records of them.
 
     Args:
         runs: what it is to run.
         options: of this benchmark.
-        folder: for its state, empty.
+        folder: for its files.
     """
 
     def __init__(self, runs: Sequence[Run], options: argparse.Namespace, folder: Path) -> None:
-        self._ends: list[int] = []
-        """The steps that began at the end of each run that made some."""
         device = f"--device {options.device} {options.workload_options}"
-        job = [
-            sys.executable, "-m", "torch.distributed.run", "--standalone",
-            f"--nproc-per-node={options.ranks}", "-m", "overlaptop.agent", "--every", EVERY, str(IN_TURN),
-            f"--seconds {options.seconds}",
-            *(f"{run.workload} {device} {run.words} {run.more}" for run in runs),
-        ]  # fmt: skip
+        words = [f"{run.workload} {device} {run.words} {run.more}" for run in runs]
+        command = torchrun(
+            options.ranks, IN_TURN, f"--seconds {options.seconds}", *words, agent=("--every", EVERY)
+        )
         if options.line_gbit:
             shape = f"tbf rate {options.line_gbit}gbit burst 512kb latency 100ms"
             namespace = f'ip link set lo up && tc qdisc add dev lo root {shape} && exec "$@"'
-            job = ["unshare", "--net", "sh", "-c", namespace, "sh", *job]
+            command = ["unshare", "--net", "sh", "-c", namespace, "sh", *command]
         threads = str(max(1, len(os.sched_getaffinity(0)) // options.ranks - 1))
-        environment = {"OMP_NUM_THREADS": threads, **os.environ, "OVERLAPTOP_DIR": str(folder / "s")}
-        self._records, self._stderr = folder / "records", folder / "stderr"
-        with self._records.open("wb") as records, self._stderr.open("wb") as stderr:
-            self._watcher = subprocess.Popen(
-                [sys.executable, "-m", "overlaptop", "--json", "--detail", "--wait"],
-                stdout=records, stderr=subprocess.DEVNULL, env=environment, preexec_fn=end_with_parent,
+        environment = {"OMP_NUM_THREADS": threads, **os.environ}
+        self._records, self._output, self._errors = (folder / name for name in ("records", "out", "err"))
+        with (
+            self._records.open("wb") as records,
+            self._output.open("wb") as output,
+            self._errors.open("wb") as errors,
+        ):
+            self._watcher = start(
+                [*OVERLAPTOP, "--json", "--detail", "--wait"],
+                stdout=records, stderr=subprocess.DEVNULL, env=environment,
             )  # fmt: skip
-            self._process = subprocess.Popen(
-                job, stdout=subprocess.PIPE, stderr=stderr, bufsize=0,
-                env=environment | dict(runs[0].environment), preexec_fn=end_with_parent,
-            )  # fmt: skip
+            environment |= dict(runs[0].environment)
+            self._process = start(command, stdout=output, stderr=errors, env=environment)
 
-    def next(self, limit_s: float) -> str:
-        """Wait until the next run is over; why it did not run, empty where it did.
+    def over(self) -> list[tuple[int, str]]:
+        """Of each run that is over: the step that then began, and why it did not run; empty: it did."""
+        lines = self._output.read_text(errors="replace").splitlines(keepends=True)
+        said = [line.split(" ", 3)[2:] for line in lines if re.match(r"run over .*\n", line)]
+        return [(int(step), reason.strip()) for step, reason in said]
+
+    def wait(self, count: int, limit_s: float) -> str:
+        """Wait until so many runs are over; why the last of them did not run, empty where it did.
 
         Raises RuntimeError with a reason if the job ends in it, and TimeoutError if it takes too long.
         """
-        assert self._process.stdout is not None
         until_s = time.monotonic() + limit_s
-        for line in _lines(self._process.stdout, until_s):
-            if line.startswith("run over "):
-                end, reason = line.removeprefix("run over ").split(" ", 1)
-                if not reason:
-                    self._ends.append(int(end))
-                return reason
-        if time.monotonic() >= until_s:
-            raise TimeoutError(f"not done after {limit_s:.0f} s")
-        self._process.wait()
-        raise RuntimeError(_reason(self._stderr.read_text(errors="replace")))
+        while time.monotonic() < until_s:
+            ended = self._process.poll() is not None
+            if len(over := self.over()) >= count:
+                return over[count - 1][1]
+            if ended:
+                raise RuntimeError(_reason(self._errors.read_text(errors="replace")))
+            time.sleep(0.1)
+        raise TimeoutError(f"not done after {limit_s:.0f} s")
 
     def records(self) -> dict[int, list[dict[str, Any]]]:
         """The step records that there are, by the number of the run among those that made steps, without
         its first ones. A run's last step is the first of the next: it holds what comes between.
         """
+        ends = [step for step, reason in self.over() if not reason]
         found: dict[int, list[dict[str, Any]]] = defaultdict(list)
         for line in self._records.read_bytes().splitlines(keepends=True):
             record: dict[str, Any] = json.loads(line) if line.endswith(b"\n") else {"type": "unfinished"}
             if record["type"] == "step":
-                run = bisect_right(self._ends, record["step"])
-                if record["step"] > FIRST_STEPS + (self._ends[run - 1] if run else -1):
+                run = bisect_right(ends, record["step"])
+                if record["step"] > FIRST_STEPS + (ends[run - 1] if run else -1):
                     found[run].append(record)
         return found
 
@@ -213,24 +201,9 @@ class Job:
         if at_once:
             self._process.terminate()  # torchrun ends its ranks
         for process in (self._process, self._watcher):
-            try:
-                process.wait(END_LIMIT_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-        assert self._process.stdout is not None
-        self._process.stdout.close()
-
-
-def _lines(pipe: IO[bytes], until_s: float) -> Iterator[str]:
-    """The lines of an unbuffered pipe until it ends, or until the time is over."""
-    begun = b""
-    with selectors.DefaultSelector() as selector:
-        selector.register(pipe, selectors.EVENT_READ)
-        while selector.select(max(0.0, until_s - time.monotonic())) and (byte := pipe.read(1)):
-            if byte == b"\n":
-                yield begun.decode(errors="replace")
-            begun = b"" if byte == b"\n" else begun + byte
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(END_S)
+            end(process)
 
 
 def _reason(stderr: str) -> str:
@@ -240,35 +213,40 @@ def _reason(stderr: str) -> str:
     return re.sub(r"^\[rank\d+\]: ", "", said)[:200]
 
 
-def run_job(runs: Sequence[Run], table: Table, options: argparse.Namespace, until_s: float) -> int:
+FirstSteps = dict[str, float | None]
+"""By workload: the step time of its first run, ns; None where that did not run."""
+
+
+def run_job(runs: Sequence[Run], first_ns: FirstSteps, options: argparse.Namespace, until_s: float) -> int:
     """Run what one job can of these, print a row for each, and return how many these are."""
     alike = list(takewhile(lambda run: run.environment == runs[0].environment, runs))
-    over: list[Over] = []
+    over: list[tuple[Run, str, float]] = []
+    """Those that are over, why they did not run, and when that was."""
     printed = 0
 
     def print_rows(settled_s: float) -> None:
         nonlocal printed
         records = job.records()
-        number = sum(not each.reason for each in over[:printed])
-        for each in over[printed:]:
-            if each.at_s > settled_s:
+        with_steps = sum(not reason for _, reason, _ in over[:printed])
+        for run, reason, at_s in over[printed:]:
+            if at_s > settled_s:
                 break
-            table.add(each.run, records[number], each.reason)
-            number += not each.reason
+            print_run(run, records[with_steps], reason, first_ns)
+            with_steps += not reason
             printed += 1
 
-    with tempfile.TemporaryDirectory(prefix="ot-", ignore_cleanup_errors=True) as folder:
-        job = Job(alike, options, Path(folder))
+    with job_folder() as folder:
+        job = Job(alike, options, folder)
         goes_on = True
         try:
             for run in alike:
                 limit_s = options.run_limit_s + (0.0 if over else START_LIMIT_S)
                 try:
-                    reason = job.next(min(limit_s, until_s - time.monotonic()))
+                    reason = job.wait(len(over) + 1, min(limit_s, until_s - time.monotonic()))
                 except (RuntimeError, TimeoutError) as fault:
                     reason, goes_on = str(fault), False
                 now_s = time.monotonic()
-                over.append(Over(run, reason, now_s))
+                over.append((run, reason, now_s))
                 if not goes_on:
                     break
                 print_rows(now_s - SETTLED_S)
@@ -278,49 +256,39 @@ def run_job(runs: Sequence[Run], table: Table, options: argparse.Namespace, unti
     return len(over)
 
 
-class Table:
-    """Prints rows, and compares each with its workload's first."""
-
-    def __init__(self) -> None:
-        self._first_ns: dict[str, float | None] = {}
-        self._print(*HEADINGS)
-        self._print(*("---" for _ in HEADINGS))
-
-    @staticmethod
-    def _print(*cells: str) -> None:
-        print(f"| {' | '.join(cells)} |", flush=True)
-
-    def add(self, run: Run, records: Sequence[dict[str, Any]], reason: str) -> None:
-        """A run's row; `reason`: why it did not run, empty where it did."""
-        step_ns = fmean(each["step_ns"] for each in records) if records and not reason else None
-        is_first = run.workload not in self._first_ns
-        first_ns = self._first_ns.setdefault(run.workload, step_ns)
-        words = run.words or "(as FSDP2 does)"
-        if reason:
-            blank = ("–",) * (len(HEADINGS) - 3)
-            self._print(run.workload, words, *blank, f"not run: {reason.replace('|', '/')}")
-            return
-        against = "–"
-        if not is_first and run.same_work and step_ns and first_ns:
-            against = f"{step_ns / first_ns:.2f}×"
-        lanes = [each for each in records if each["comm_ns"]]
-        split = [each for each in lanes if 2 * (each["unsplit_ns"] or 0) < each["comm_ns"]]
-        comm_ns, hidden_ns = (sum(each[field] for each in lanes) for field in ("comm_ns", "hidden_ns"))
-        bound = "≤" if any(not each["compute_exact"] for each in lanes) else ""
-        self._print(
-            run.workload, words, _ms(step_ns), against,
-            f"{bound}{hidden_ns / comm_ns:.0%}" if comm_ns else "–", _ms(_median(lanes, "exposed_ns")),
-            _ms(_median(split, "wait_ns")), _ms(_median(split, "transfer_ns")), run.remarks,
-        )  # fmt: skip
+def print_run(run: Run, records: Sequence[dict[str, Any]], reason: str, first_ns: FirstSteps) -> None:
+    """Print a run's row, compared with its workload's first; `reason`: why it did not run, empty where it
+    did.
+    """
+    step_ns = fmean(each["step_ns"] for each in records) if records and not reason else None
+    is_first = run.workload not in first_ns
+    without_ns = first_ns.setdefault(run.workload, step_ns)
+    words = run.words or "(as FSDP2 does)"
+    if reason:
+        blank = (UNKNOWN,) * (len(HEADINGS) - 3)
+        print_row(run.workload, words, *blank, f"not run: {reason.replace('|', '/')}")
+        return
+    against = UNKNOWN
+    if not is_first and run.same_work and step_ns and without_ns:
+        against = f"{step_ns / without_ns:.2f}×"
+    lanes = [each for each in records if each["comm_ns"]]
+    split = [each for each in lanes if 2 * (each["unsplit_ns"] or 0) < each["comm_ns"]]
+    comm_ns, hidden_ns = (sum(each[field] for each in lanes) for field in ("comm_ns", "hidden_ns"))
+    bound = "≤" if any(not each["compute_exact"] for each in lanes) else ""
+    print_row(
+        run.workload, words, _ms(step_ns), against,
+        f"{bound}{hidden_ns / comm_ns:.0%}" if comm_ns else UNKNOWN, _median_ms(lanes, "exposed_ns"),
+        _median_ms(split, "wait_ns"), _median_ms(split, "transfer_ns"), run.remarks,
+    )  # fmt: skip
 
 
-def _median(records: Sequence[dict[str, Any]], field: str) -> float | None:
+def _median_ms(records: Sequence[dict[str, Any]], field: str) -> str:
     known = [each[field] for each in records if each[field] is not None]
-    return median(known) if known else None
+    return _ms(median(known) if known else None)
 
 
 def _ms(ns: float | None) -> str:
-    return "–" if ns is None else f"{ns / 1e6:.1f}"
+    return number(None if ns is None else ns / 1e6)
 
 
 def main() -> None:
@@ -342,13 +310,14 @@ def main() -> None:
     began_s = time.monotonic()
     until_s = began_s + options.budget_s
     left = [run for run in RUNS if run.workload in wanted]
-    table = Table()
+    first_ns: FirstSteps = {}
+    print_head(*HEADINGS)
     while left and time.monotonic() < until_s:
         first, elapsed_s = left[0], time.monotonic() - began_s
         print(f"{elapsed_s:4.0f} s  {first.workload} {first.words} ...", file=sys.stderr, flush=True)
-        del left[: run_job(left, table, options, until_s)]
+        del left[: run_job(left, first_ns, options, until_s)]
     for run in left:
-        table.add(run, (), "no time was left for it")
+        print_run(run, (), "no time was left for it", first_ns)
     print(f"{time.monotonic() - began_s:4.0f} s  done", file=sys.stderr)
 
 

@@ -114,10 +114,7 @@ def test_a_log_that_grew_is_cut_to_its_end_and_goes_on_growing_there(
 
 
 def test_a_benchmarks_job_ends_with_the_benchmark() -> None:
-    program = (
-        "import faults, os; cpus = os.sched_getaffinity(0)\n"
-        "faults.start(['sh', '-c', 'echo runs; exec sleep 600'], os.environ, cpus).wait()"
-    )
+    program = "import torchrun; torchrun.start(['sh', '-c', 'echo runs; exec sleep 600']).wait()"
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2] / "benchmarks")}
     command = [sys.executable, "-c", program]
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as benchmark:

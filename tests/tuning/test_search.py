@@ -4,11 +4,10 @@ import math
 from itertools import pairwise
 
 import pytest
+from search_simulated import BEFORE, CURVES, GRID, KINDS, SWITCH_STEPS, Machine, Noise, regret, searched
 
 from overlaptop.tuning.search import MOST_STEPS, ONCE, SearchOptions, State, ValueSearch
 from overlaptop.tuning.space import Space
-
-from .curves import BEFORE, CURVES, GRID, KINDS, SWITCH_STEPS, Machine, Noise, regret, searched
 
 QUIET = Noise(0.001)
 GRID_STEPS = len(GRID) * 6 * (SearchOptions().window_steps + SWITCH_STEPS)

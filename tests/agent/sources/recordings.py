@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
-import sys
-from pathlib import Path
 
 import numpy as np
+import replay
 
 from overlaptop.agent.sources.cupti.layouts import (
     ACTIVITY,
@@ -20,14 +18,6 @@ from overlaptop.agent.sources.cupti.layouts import (
 from overlaptop.agent.sources.kernel_names import KernelNames
 from overlaptop.agent.sources.kernel_steps import MARK_WORDS, StreamMark
 from overlaptop.timeline.lanes import LaneRules
-
-_PATH = Path(__file__).resolve().parents[3] / "benchmarks" / "replay.py"
-_SPEC = importlib.util.spec_from_file_location("overlaptop_replay", _PATH)
-assert _SPEC is not None
-assert _SPEC.loader is not None
-replay = importlib.util.module_from_spec(_SPEC)
-sys.modules[_SPEC.name] = replay  # its dataclasses look themselves up there
-_SPEC.loader.exec_module(replay)
 
 RECORDED = replay.NAMES
 recording = functools.cache(replay.Recording.load)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from replay import Replay
 
 from overlaptop.agent.reporting import reporter
 from overlaptop.agent.sources.base import Edge
@@ -33,7 +34,6 @@ from .recordings import (
     names,
     recording,
 )
-from .recordings import replay as replaying
 
 LANES = ("compute", "comm", "copy", "fused", "stall")
 
@@ -367,7 +367,7 @@ def test_each_name_is_read_once():
 
 @pytest.mark.parametrize("name", RECORDED)
 def test_reading_the_same_burst_again_and_again_takes_no_more_memory(name):
-    replay = replaying.Replay(recording(name))
+    replay = Replay(recording(name))
     first = replay.once()
     for _ in range(5):
         replay.once()

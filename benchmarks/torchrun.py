@@ -1,0 +1,63 @@
+"""Starts the jobs that benchmarks measure, and what watches them; all of it ends with the benchmark."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from overlaptop.launch.supervisor import end_with_parent
+
+ROOT = Path(__file__).resolve().parent.parent
+WORKLOADS = ROOT / "workloads"
+OVERLAPTOP = (sys.executable, "-m", "overlaptop")
+END_S = 40.0
+"""For torchrun to end its ranks: it waits 30 s for those that hang."""
+
+
+def torchrun(nproc: int, *words: str | Path, agent: Sequence[str] | None = ()) -> list[str]:
+    """The command of a job: a script and its options, under an agent and its options; None: without one."""
+    under = () if agent is None else ("-m", "overlaptop.agent", *agent)
+    launcher = ("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={nproc}")
+    return [sys.executable, *launcher, *under, *map(str, words)]
+
+
+@contextmanager
+def job_folder() -> Iterator[Path]:
+    """A new folder; the sockets of jobs that start within the block lie in its folder ``jobs``."""
+    with tempfile.TemporaryDirectory(prefix="ot-", ignore_cleanup_errors=True) as folder:
+        os.environ["OVERLAPTOP_DIR"] = f"{folder}/jobs"
+        yield Path(folder)
+
+
+def start(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
+    """A process in a session of its own; `options` are those of Popen."""
+    return subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=end_with_parent, **options
+    )
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """End a process and what it has started in its session."""
+    for signum in (signal.SIGTERM, signal.SIGKILL):
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signum)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(END_S)
+            break
+
+
+@contextmanager
+def running(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[bytes]]:
+    """A process as of `start`, which ends with the block."""
+    process = start(command, **options)
+    try:
+        yield process
+    finally:
+        end(process)
