@@ -72,18 +72,19 @@ def fork_stranger(act: Callable[[], object]) -> int:
     return pid
 
 
+def error_of(act: Callable[[], object]) -> str:
+    """The name of the error that this raises; empty: it raises none."""
+    try:
+        act()
+    except (OSError, EndpointError) as error:
+        return type(error).__name__
+    return ""
+
+
 def as_stranger(act: Callable[[], object]) -> object:
-    """What this comes to for the stranger: its value, or the name of the error that it raises."""
+    """What this comes to for the stranger."""
     reads, writes = os.pipe()
-
-    def tell() -> None:
-        try:
-            told = act()
-        except (OSError, EndpointError) as error:
-            told = type(error).__name__
-        os.write(writes, json.dumps(told).encode())
-
-    pid = fork_stranger(tell)
+    pid = fork_stranger(lambda: os.write(writes, json.dumps(act()).encode()))
     os.close(writes)
     with os.fdopen(reads) as pipe:
         told = json.loads(pipe.read())
@@ -204,7 +205,7 @@ def test_no_file_of_a_job_can_be_seen_read_or_changed(job: JobRecord, socket_dir
     names = {path.name for path in files}
     assert {KEY, "job.json", "hub.lock", "hub.log", "ranks.sock", job.dashboard_socket} <= names
     assert {endpoints.SEARCH_NAME, endpoints.COMMANDS_NAME} & names
-    for act in (
+    acts = (
         os.stat,
         os.listdir,
         lambda path: os.open(path, os.O_RDONLY),
@@ -213,19 +214,19 @@ def test_no_file_of_a_job_can_be_seen_read_or_changed(job: JobRecord, socket_dir
         lambda path: path.rename(socket_dir.with_name("mine")),
         lambda path: (path / "planted").symlink_to("/dev/null"),
         lambda path: path.chmod(0o777),
-    ):
-        for path in (socket_dir / "planted", *files):
-            assert as_stranger(lambda act=act, path=path: act(path)) == "PermissionError", path
-    for act in (os.listdir, os.rmdir, lambda path: path.rename(f"{path}-mine")):
-        assert as_stranger(lambda act=act: act(socket_dir)) == "PermissionError"
+    )
+    tries = [partial(act, path) for act in acts for path in (socket_dir / "planted", *files)]
+    tries += [
+        partial(act, socket_dir) for act in (os.listdir, os.rmdir, lambda path: path.rename("/tmp/mine"))
+    ]
+    # Nor does another user's dashboard find or join it.
+    joining = [list_jobs, partial(LocalHubConnection, job), partial(endpoints.job_dir, KEY, create=True)]
+    assert as_stranger(lambda: [error_of(act) for act in tries]) == ["PermissionError"] * len(tries)
+    assert as_stranger(lambda: [error_of(act) for act in joining]) == ["EndpointError"] * 3
+    assert as_stranger(lambda: read_job(KEY)) is None
     # The hub may have written others meanwhile, and taken away what it keeps for a while.
     lasting = {path for path in files if path.name not in (endpoints.SEARCH_NAME, endpoints.COMMANDS_NAME)}
     assert lasting <= set(files_of_the_job())
-    # Nor does another user's dashboard find or join it.
-    assert as_stranger(list_jobs) == "EndpointError"
-    assert as_stranger(lambda: read_job(KEY)) is None
-    assert as_stranger(lambda: LocalHubConnection(job)) == "EndpointError"
-    assert as_stranger(lambda: str(endpoints.job_dir(KEY, create=True))) == "EndpointError"
 
 
 def test_its_sockets_cannot_be_spoken_to_even_where_the_directory_was_opened(
@@ -242,15 +243,12 @@ def test_its_sockets_cannot_be_spoken_to_even_where_the_directory_was_opened(
         if opened:  # by its own user, by mistake
             for folder in (socket_dir, socket_dir / KEY):
                 folder.chmod(0o755)
-        for path in sockets:
-            assert as_stranger(lambda path=path: connect(path)) == "PermissionError"
-    for path in files_of_the_job():
-        if not path.is_dir():
-            assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, path
-            assert as_stranger(lambda path=path: os.open(path, os.O_RDONLY)) in (
-                "PermissionError",
-                "OSError",
-            )
+        tries = [partial(connect, path) for path in sockets]
+        assert as_stranger(lambda tries=tries: [error_of(act) for act in tries]) == ["PermissionError"] * 2
+    files = [path for path in files_of_the_job() if not path.is_dir()]
+    assert not any(stat.S_IMODE(path.stat().st_mode) & 0o077 for path in files)
+    opens = [partial(os.open, path, os.O_RDONLY) for path in files]
+    assert set(as_stranger(lambda: [error_of(act) for act in opens])) <= {"PermissionError", "OSError"}
     with pytest.raises(EndpointError, match="has mode 0755, not 0700"):
         list_jobs()
 
@@ -265,11 +263,11 @@ def test_its_hub_listens_nowhere_else_and_takes_no_signals(job: JobRecord) -> No
     rows = [row.split() for row in Path(f"/proc/{job.hub_pid}/net/unix").read_text().splitlines()[1:]]
     named = {row[7] for row in rows if row[6] in inodes and len(row) > 7}
     assert named == {str(path) for path in files_of_the_job() if path.is_socket()}
-    for number in (0, signal.SIGTERM, signal.SIGSTOP):
-        assert as_stranger(lambda number=number: os.kill(job.hub_pid, number)) == "PermissionError"
     proc = Path(f"/proc/{job.hub_pid}")
-    for name, act in (("environ", Path.read_bytes), ("fd", os.listdir), ("cwd", Path.readlink)):
-        assert as_stranger(lambda act=act, name=name: act(proc / name)) == "PermissionError"
+    tries = [partial(os.kill, job.hub_pid, number) for number in (0, signal.SIGTERM, signal.SIGSTOP)]
+    tries += [partial(Path.read_bytes, proc / "environ"), partial(os.listdir, proc / "fd")]
+    tries += [partial(Path.readlink, proc / "cwd")]
+    assert as_stranger(lambda: [error_of(act) for act in tries]) == ["PermissionError"] * len(tries)
 
 
 def test_another_users_relay_tells_nothing_and_passes_nothing_on(job: JobRecord, make_rank) -> None:
@@ -374,11 +372,6 @@ PLANTED = {
 }
 
 
-@pytest.fixture(params=PLANTED)
-def planted(request: pytest.FixtureRequest) -> tuple[Callable[[Path, Path], None], str]:
-    return PLANTED[request.param]
-
-
 @pytest.fixture
 def mark(shared_tmp: Path) -> Path:
     """Where the stranger's files say that they were run, by whomever."""
@@ -389,8 +382,8 @@ def mark(shared_tmp: Path) -> Path:
 
 
 @pytest.mark.parametrize("uid", [0, OWNER], ids=["root", "a user"])
-def test_the_start_script_runs_nothing_of_what_was_planted(uid: int, planted, shared_tmp, mark) -> None:
-    make, why = planted
+@pytest.mark.parametrize(("make", "why"), PLANTED.values(), ids=PLANTED)
+def test_nothing_of_what_was_planted_is_run_or_listed(make, why: str, uid: int, shared_tmp, mark) -> None:
     base = shared_tmp / f"overlaptop-{uid}"
     make(base, mark)
     for python in ("", "python3"):
@@ -404,32 +397,32 @@ def test_the_start_script_runs_nothing_of_what_was_planted(uid: int, planted, sh
         assert notes[1][1].startswith(f"{base} ")
         assert re.search(why, notes[1][1])
         assert done.returncode == 1
+    if uid == 0:
+        with pytest.raises(EndpointError, match=why):
+            list_jobs()
+        with pytest.raises(EndpointError, match=why):
+            endpoints.hub_command("job-9", "train.py", 1, os.getpid(), "/w")
     assert mark.read_text() == ""
+    assert not base.with_name("to be made").exists()
 
 
-def test_no_relay_no_list_and_no_hub_has_to_do_with_what_was_planted(planted, shared_tmp, mark) -> None:
-    make, why = planted
+def test_no_list_and_no_relay_has_to_do_with_what_was_planted(shared_tmp, mark) -> None:
     base = shared_tmp / "overlaptop-0"
-    make(base, mark)
-    with pytest.raises(EndpointError, match=why):
-        list_jobs()
-    with pytest.raises(EndpointError, match=why):
-        endpoints.hub_command("job-9", "train.py", 1, os.getpid(), "/w")
-    overlaptop = [sys.executable, "-P", "-m", "overlaptop"]
+    plant(base, mark, ours=True)
     listed = subprocess.run(
-        [*overlaptop, "--list"], capture_output=True, text=True, timeout=60, check=False
-    )
+        [sys.executable, "-P", "-m", "overlaptop", "--list"],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
     assert listed.returncode == 1
-    assert re.fullmatch(rf"overlaptop: {re.escape(str(base))} .*({why}).*\n", listed.stderr)
+    assert re.fullmatch(rf"overlaptop: {re.escape(str(base))} .*has mode 0777, not 0700.*\n", listed.stderr)
     relay = RelayProcess()
     jobs = relay.client.receive(RelayJobs)
     assert jobs.jobs == ()
-    assert re.search(why, jobs.note)
+    assert "has mode 0777, not 0700" in jobs.note
     relay.client.send(RelaySelect(KEY))
     assert relay.client.receive(RelayLink) == RelayLink(KEY, False, True)
     relay.close()
     assert mark.read_text() == ""
-    assert not base.with_name("to be made").exists()
 
 
 @pytest.mark.parametrize("python", ["", sys.executable], ids=["the one on the PATH", "named"])

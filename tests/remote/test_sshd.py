@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -12,9 +11,7 @@ import pytest
 
 from overlaptop.fleet.snapshot import LinkState
 from overlaptop.wire import commands
-from overlaptop.wire.protocol import PROTOCOL_VERSION
 from tests.processes import eventually
-from tests.remote.connections import FAKE_RELAYS
 from tests.remote.hosts import PATIENCE_S, Job, Lab, Sshd, make_key, public_part, why_not
 from tests.remote.watching import Watching
 from tests.warm import Warm
@@ -49,16 +46,6 @@ def hubs(server: Sshd) -> set[Path]:
     return set(server.jobs_dir.glob("*/job.json"))
 
 
-def speaks(server: Sshd, behaviour: str) -> None:
-    """The newest job there names an interpreter that is one of fake_relays.py instead."""
-    python = server.folder / "python"
-    python.write_text(f"#!/bin/sh\nexec {sys.executable} {FAKE_RELAYS} {behaviour}\n")
-    python.chmod(0o755)
-    folder = server.jobs_dir / "other"
-    folder.mkdir()
-    (folder / "job.json").write_text(json.dumps({"python": str(python)}, indent=1))
-
-
 def test_each_host_that_cannot_be_watched_says_why_in_a_line_and_the_others_go_on(
     lab: Lab, job: Job
 ) -> None:
@@ -68,8 +55,6 @@ def test_each_host_that_cannot_be_watched_says_why_in_a_line_and_the_others_go_o
     lab.configure("changed-key", good, known_by=f"changed-key {public_part(other_key)}\n")
     lab.add_server("refuses", "host-b").kill()
     lab.servers["host-b"].start()  # killed with it
-    for behaviour in ("older", "newer"):
-        speaks(lab.add_server(behaviour, "host-b"), behaviour)
     lab.add_server("open-to-all", "host-b").jobs_dir.chmod(0o755)
     noisy = lab.add_server("noisy", "host-a", good.jobs_dir)
     (noisy.home / ".bashrc").write_text(NOISE)
@@ -79,8 +64,6 @@ def test_each_host_that_cannot_be_watched_says_why_in_a_line_and_the_others_go_o
         "changed-key": "its host key is another than before",
         "nowhere.invalid": "no address is known for nowhere.invalid",
         "refuses": "the host refuses port",
-        "older": f"speaks protocol {PROTOCOL_VERSION - 1}, this one {PROTOCOL_VERSION}: that one is older",
-        "newer": f"speaks protocol {PROTOCOL_VERSION + 1}, this one {PROTOCOL_VERSION}: this one is older",
         "open-to-all": "has mode drwxr-xr-x, others can get in",
         "host-b": "no job in ",
     }
