@@ -77,7 +77,7 @@ def output_of(*words: str) -> list[str]:
 def compare(words: str, nproc: int, rounds: int, seconds: float) -> None:
     """Print the rows of one job."""
     workload, *options = words.split()
-    command = torchrun(nproc, WORKLOADS / f"{workload}.py", *options)
+    command = torchrun(nproc, WORKLOADS / f"{workload}.py", *options, agent=("--control",))
     silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     with job_folder() as folder, running(command, cwd=folder, **silent) as job:
         give_up_s = time.monotonic() + START_S

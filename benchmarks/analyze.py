@@ -18,12 +18,15 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import statistics
 import subprocess
-import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
+from statistics import median
+
+from pairs import spread
+from torchrun import OVERLAPTOP
 
 from overlaptop.formats.job import TracedJob, analyze
 from overlaptop.timeline.lanes import LaneRules
@@ -51,14 +54,9 @@ for _ in sys.stdin:
 class Theirs:
     """A running Python that has imported HolisticTraceAnalysis."""
 
-    def __init__(self, python: Path, files: dict[int, str]) -> None:
-        self.command = [str(python), "-c", THEIRS, json.dumps(files)]
+    def __init__(self, command: list[str]) -> None:
         self._process = subprocess.Popen(
-            self.command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
         )
 
     def ask(self) -> tuple[float, dict[int, float]]:
@@ -86,68 +84,59 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=9, help="rounds (default: %(default)s)")
     options = parser.parse_args()
 
-    job = _ours(options.traces)
+    def ours() -> TracedJob:
+        return analyze(options.traces, LaneRules(), by_hta=True)
+
+    job = ours()
     files = {summary.info.rank: summary.info.script for summary in job.ranks}
-    theirs = Theirs(options.hta_python, files)
-    _, answer = theirs.ask()  # a round for warming up, and for the figures
-    differences = _differences(job, answer)
-
-    took_s: dict[str, list[float]] = {name: [] for name in ("ours", "hta", "our command", "hta's process")}
-    for _ in range(options.repeats):
-        took_s["ours"].append(_timed(lambda: _ours(options.traces)))
-        took_s["hta"].append(theirs.ask()[0])
-        took_s["our command"].append(_timed(lambda: _our_command(options.traces)))
-        took_s["hta's process"].append(_timed(lambda: _their_process(theirs.command)))
-    theirs.close()
-
+    our_command = [*OVERLAPTOP, "analyze", str(options.traces), "--json", "--hta"]
+    their_command = [str(options.hta_python), "-c", THEIRS, json.dumps(files)]
+    with closing(Theirs(their_command)) as theirs:
+        _, answer = theirs.ask()  # a round for warming up, and for the figures
+        inside_s: list[tuple[float, float]] = []
+        processes_s: list[tuple[float, float]] = []
+        for _ in range(options.repeats):
+            inside_s.append((seconds_of(ours), theirs.ask()[0]))
+            processes_s.append(
+                (seconds_of(lambda: run(our_command)), seconds_of(lambda: run(their_command)))
+            )
     size_mb = sum(Path(path).stat().st_size for path in files.values()) / 1e6
     print(f"{options.traces}: {len(files)} ranks, {size_mb:.1f} MB, {options.repeats} interleaved rounds")
-    ratio = _report("inside a running Python", took_s["ours"], took_s["hta"])
-    _report("as whole processes", took_s["our command"], took_s["hta's process"])
-    print(f"largest difference in overlap: {max(differences.values()):.3f} points")
-    return int(ratio < TIMES_FASTER or max(differences.values()) > POINTS)
-
-
-def _ours(traces: Path) -> TracedJob:
-    return analyze(traces, LaneRules(), by_hta=True)
-
-
-def _our_command(traces: Path) -> None:
-    words = [sys.executable, "-m", "overlaptop", "analyze", str(traces), "--json", "--hta"]
-    subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
-
-
-def _their_process(command: list[str]) -> None:
-    subprocess.run(
-        command, input="\n", check=True, text=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ratio = report("inside a running Python", inside_s)
+    report("as whole processes", processes_s)
+    points = max(
+        difference(whole.overlap, answer[summary.info.rank])
+        for summary, whole in zip(job.ranks, job.whole, strict=True)
     )
+    print(f"largest difference in overlap: {points:.3f} points")
+    return int(ratio < TIMES_FASTER or points > POINTS)
 
 
-def _timed(work: Callable[[], object]) -> float:
+def run(command: list[str]) -> None:
+    """One whole process, which is asked for one analysis."""
+    subprocess.run(command, input=b"\n", check=True, capture_output=True)
+
+
+def seconds_of(work: Callable[[], object]) -> float:
+    """How long it takes."""
     began_s = time.perf_counter()
     work()
     return time.perf_counter() - began_s
 
 
-def _differences(job: TracedJob, answer: dict[int, float]) -> dict[int, float]:
-    """Of each rank, in points; a rank without communication has none in both."""
-    found = {}
-    for summary, whole in zip(job.ranks, job.whole, strict=True):
-        theirs, ours = answer[summary.info.rank], whole.overlap
-        if ours is None or math.isnan(theirs):
-            found[summary.info.rank] = 0.0 if ours is None and math.isnan(theirs) else math.inf
-        else:
-            found[summary.info.rank] = abs(100 * ours - theirs)
-    return found
+def difference(ours: float | None, theirs: float) -> float:
+    """Of a rank's overlap, in points; of a rank without communication both have none."""
+    if ours is None or math.isnan(theirs):
+        return 0.0 if ours is None and math.isnan(theirs) else math.inf
+    return abs(100 * ours - theirs)
 
 
-def _report(where: str, ours_s: list[float], hta_s: list[float]) -> float:
-    ours, hta = statistics.median(ours_s), statistics.median(hta_s)
-    print(
-        f"{where}: overlaptop {ours * 1e3:.0f} ms ({min(ours_s) * 1e3:.0f} to {max(ours_s) * 1e3:.0f}), "
-        f"HTA {hta * 1e3:.0f} ms ({min(hta_s) * 1e3:.0f} to {max(hta_s) * 1e3:.0f}): {hta / ours:.1f} times"
-    )
-    return hta / ours
+def report(where: str, rounds_s: Sequence[tuple[float, float]]) -> float:
+    """Print how long both took, and return how many times faster ours was."""
+    ours_ms, theirs_ms = ([1e3 * each for each in times_s] for times_s in zip(*rounds_s, strict=True))
+    times: float = median(theirs_ms) / median(ours_ms)
+    print(f"{where}: overlaptop {spread(ours_ms, 0)} ms, HTA {spread(theirs_ms, 0)} ms: {times:.1f} times")
+    return times
 
 
 if __name__ == "__main__":

@@ -17,7 +17,6 @@ import select
 import shutil
 import socket
 import statistics
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -28,7 +27,8 @@ from typing import TypeVar
 
 import terminals
 from msgspec.structs import replace
-from played import PlayedRanks
+from synthetic import PlayedRanks
+from torchrun import end, start
 
 from overlaptop.fleet.cluster_session import ClusterSession
 from overlaptop.fleet.snapshot import LinkState
@@ -36,10 +36,10 @@ from overlaptop.remote.host import RemoteHost
 from overlaptop.remote.pool import ConnectionPool
 from overlaptop.remote.targets import Target
 from tests.hub.conftest import KEY, Hubs, Rank, eventually
+from tests.remote.hosts import SSHD, make_key, public_part
 
 T = TypeVar("T")
 
-SSHD = "/usr/sbin/sshd"
 COLUMNS, ROWS = 160, 45
 SETTLE_S = 3.0
 """After the first picture: late imports and the history belong to the start."""
@@ -52,26 +52,25 @@ class Hosts:
     def __init__(self, folder: Path, count: int, max_startups: str) -> None:
         self.names = [f"node-{number:02}" for number in range(count)]
         self._folder = folder
-        for name in ("host_key", "key"):
-            _run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name))
-        port = _free_port()
+        host_key, key = make_key(folder / "host_key"), make_key(folder / "key")
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
         settings = [
-            "ListenAddress 127.0.0.1", f"Port {port}", f"HostKey {folder}/host_key",
-            f"PidFile {folder}/pid", f"AuthorizedKeysFile {folder}/key.pub", "UsePAM no", "StrictModes no",
+            "ListenAddress 127.0.0.1", f"Port {port}", f"HostKey {host_key}",
+            f"PidFile {folder}/pid", f"AuthorizedKeysFile {key}.pub", "UsePAM no", "StrictModes no",
             "AcceptEnv OVERLAPTOP_DIR", "PasswordAuthentication no", "PrintMotd no",
             "PermitRootLogin prohibit-password",
             *([f"MaxStartups {max_startups}"] if max_startups else []),
         ]  # fmt: skip
         (folder / "sshd_config").write_text("\n".join(settings) + "\n")
-        known = (folder / "host_key.pub").read_text().strip()
-        (folder / "known").write_text(f"nodes {known}\n")
+        (folder / "known").write_text(f"nodes {public_part(host_key)}\n")
         lines = []
         for name in self.names:
             self.directory(name).mkdir(mode=0o700)
             lines += [f"Host {name}", f"  SetEnv OVERLAPTOP_DIR={self.directory(name)}"]
         lines += [
             "Host *", "  HostName 127.0.0.1", f"  Port {port}", f"  User {getpass.getuser()}",
-            f"  IdentityFile {folder}/key", "  IdentitiesOnly yes", "  IdentityAgent none",
+            f"  IdentityFile {key}", "  IdentitiesOnly yes", "  IdentityAgent none",
             f"  UserKnownHostsFile {folder}/known", "  HostKeyAlias nodes", "  StrictHostKeyChecking yes",
         ]  # fmt: skip
         (folder / "ssh_config").write_text("\n".join(lines) + "\n")
@@ -82,7 +81,7 @@ class Hosts:
         if os.geteuid() == 0:
             Path("/run/sshd").mkdir(exist_ok=True)  # where root's sshd shuts itself in
         with (folder / "log").open("wb") as log:
-            self._sshd = subprocess.Popen([SSHD, "-D", "-e", "-f", str(folder / "sshd_config")], stderr=log)
+            self._sshd = start([str(SSHD), "-D", "-e", "-f", str(folder / "sshd_config")], stderr=log)
         eventually((folder / "pid").exists)
 
     def directory(self, name: str) -> Path:
@@ -96,8 +95,7 @@ class Hosts:
 
     def close(self) -> None:
         """End the server."""
-        self._sshd.terminate()
-        self._sshd.wait()
+        end(self._sshd)
 
 
 @contextmanager
@@ -213,15 +211,6 @@ def _in_socket_dir(directory: Path, call: Callable[[], T]) -> T:
         del os.environ["OVERLAPTOP_DIR"]
 
 
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
-
-
-def _run(*words: str) -> None:
-    subprocess.run(words, check=True, stdin=subprocess.DEVNULL)
-
-
 def _children(pid: int) -> Sequence[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
@@ -235,7 +224,7 @@ def main() -> None:
     parser.add_argument("--max-startups", default="", help="of the server; else as sshd has it by itself")
     parser.add_argument("--profile", default="", help="write a profile of the dashboard here")
     options = parser.parse_args()
-    if shutil.which("ssh") is None or not Path(SSHD).exists():
+    if shutil.which("ssh") is None or not SSHD.exists():
         parser.exit(1, "many_hosts.py: needs OpenSSH's client and server\n")
     # Short: the names of sockets lie below it.
     folder = Path(tempfile.mkdtemp(prefix="ot-", dir="/tmp"))

@@ -10,15 +10,14 @@ a second. Three ways to look at the job, one after the other.
 from __future__ import annotations
 
 import argparse
-import os
-import shutil
 import statistics
-import tempfile
 import time
 import zlib
+from contextlib import ExitStack, closing
 
-from played import PlayedRanks
+from synthetic import PlayedRanks
 from terminals import cpu_s
+from torchrun import job_folder
 
 from overlaptop.wire.codec import encode, frame
 from overlaptop.wire.messages import HubStatus, Join, StepDetail, StepTotals
@@ -101,23 +100,18 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--past-s", type=float, default=180.0, help="of the job, before it is joined")
     options = parser.parse_args()
-    folder = tempfile.mkdtemp(prefix="ot-", dir="/tmp")
-    os.environ["OVERLAPTOP_DIR"] = folder
-    hubs, process = Hubs(), None
-    try:
+    with ExitStack() as stack:
+        stack.enter_context(job_folder())
+        hubs = Hubs()
+        stack.callback(hubs.end_all)
         hubs.start()
         ranks = [Rank(number).greet() for number in range(options.ranks)]
         job = PlayedRanks(ranks, options.steps_per_s, options.past_s, SAMPLES_PER_S)
-        process = RelayProcess()
+        stack.callback(job.close)
+        process = stack.enter_context(closing(RelayProcess()))
         print(f"{options.ranks} ranks at {options.steps_per_s:g} steps/s each")
         print(_history(process.client, options.ranks))
         _show_all(process, job, options.ranks, options.seconds)
-        job.close()
-    finally:
-        if process is not None:
-            process.close()
-        hubs.end_all()
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _show_all(process: RelayProcess, job: PlayedRanks, ranks: int, seconds: float) -> None:

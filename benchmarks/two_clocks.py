@@ -16,7 +16,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import median
@@ -71,13 +71,9 @@ def watched(folder: Path, ahead_ns: int, fast: float) -> Iterator[HostsSession]:
     (folder / "job.py").write_text(JOB)
     with ExitStack() as stack:
         names = stack.enter_context(two_hosts("10gbit"))
-        environments: list[Mapping[str, str]] = []
-        for name in names:
-            jobs = folder / name
-            jobs.mkdir(mode=0o700)
-            alone = {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
-            environments.append({**alone, "OVERLAPTOP_DIR": str(jobs)})
-        environments[1] = {**environments[1], "PYTHONPATH": f"{clock}:{os.environ.get('PYTHONPATH', '')}"}
+        alone = {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+        environments = [{**alone, "OVERLAPTOP_DIR": str(folder / name)} for name in names]
+        environments[1]["PYTHONPATH"] = f"{clock}:{os.environ.get('PYTHONPATH', '')}"
         script = [str(folder / "job.py"), str(folder)]
         stack.enter_context(job_across(names, script, folder / "log", environments))
         prefixes = [

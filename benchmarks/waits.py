@@ -13,16 +13,16 @@ import random
 from itertools import chain
 from time import process_time_ns
 
+from synthetic import BUCKET_BYTES, greetings
+
 from overlaptop.fleet.fleet import Fleet
-from overlaptop.wire.messages import CollectiveSpan, RankInfo, StepDetail, StepTotals, Welcome
-from overlaptop.wire.protocol import PROTOCOL_VERSION
+from overlaptop.wire.messages import CollectiveSpan, StepDetail, StepTotals
 from overlaptop.wire.schema import Message
 
 SNAPSHOTS_PER_S = 10
 ROUNDS = 5
 """Of which the cheapest counts: the machine may be busy with other things."""
 T0_NS = 1_700_000_000_000_000_000
-BUCKET_BYTES = 25 << 20
 
 
 def messages(ranks: int, step: int, step_ns: int, collectives: int) -> list[Message]:
@@ -34,12 +34,12 @@ def messages(ranks: int, step: int, step_ns: int, collectives: int) -> list[Mess
     for rank in range(ranks):
         spans = tuple(
             CollectiveSpan(
-                op="allreduce_",
-                bytes=BUCKET_BYTES,
-                group="0 default_pg",
-                is_async=True,
-                start_ns=at * slot_ns + (last_ns if rank == at % ranks else draw.randrange(last_ns + 1)),
-                end_ns=at * slot_ns + slot_ns * 3 // 4,
+                "allreduce_",
+                BUCKET_BYTES,
+                "0 default_pg",
+                True,
+                at * slot_ns + (last_ns if rank == at % ranks else draw.randrange(last_ns + 1)),
+                at * slot_ns + slot_ns * 3 // 4,
                 sequence=step * collectives + at + 1,
             )
             for at, last_ns in enumerate(lasts_ns)
@@ -62,15 +62,8 @@ def messages(ranks: int, step: int, step_ns: int, collectives: int) -> list[Mess
 def busy_ns(batches: list[list[Message]], ranks: int) -> tuple[int, int]:
     """CPU time of the snapshots between these batches, and the steps that were split in them."""
     fleet = Fleet(lambda: T0_NS)
-    fleet.apply(Welcome(PROTOCOL_VERSION, "job", "host", "train.py", ranks, T0_NS))
-    for rank in range(ranks):
-        fleet.apply(
-            RankInfo(
-                job="job", rank=rank, local_rank=rank, world_size=ranks, host="host", pid=1 + rank,
-                script="train.py", device="cpu", backend="gloo", source="host", source_reason="",
-                compute_exact=True, detail_every=1, torch_version="2.13.0",
-            )
-        )  # fmt: skip
+    for greeting in greetings(ranks, T0_NS):
+        fleet.apply(greeting)
     taken_ns = split = 0
     for batch in batches:
         began_ns = process_time_ns()
