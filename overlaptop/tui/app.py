@@ -247,7 +247,6 @@ class OverlaptopApp(App[int]):
         self.show()
 
     async def action_search(self) -> None:
-        """The search for the best value; once more stops one of this dashboard."""
         if isinstance(self.screen, SearchScreen):
             await self.screen.again()
         else:
@@ -386,7 +385,6 @@ class OverlaptopApp(App[int]):
         self.show()
 
     def action_window(self) -> None:
-        """The next window of the job's figures."""
         self.dashboard.state.next_window()
         self.show()
 

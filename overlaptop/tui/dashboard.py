@@ -95,7 +95,6 @@ class Dashboard:
             self.session.watch(wanted)
 
     def pause(self) -> None:
-        """Hold what is shown still; data is still read."""
         if self.state.paused_at_ns is None:
             self.state.pause(self.latest.at_ns)
 
@@ -125,7 +124,6 @@ class Dashboard:
             self.state.go_to(number)
 
     def show_slowest(self) -> None:
-        """Show the slowest kept step."""
         self.show_step(slowest_step(self.state.snapshot.ranks))
 
     def select_knob(self, name: str) -> None:
@@ -161,7 +159,6 @@ class Dashboard:
         self.select_job(key)
 
     def select_job(self, key: str) -> None:
-        """Watch another job from now on."""
         self.session.select(key)
         self._watched = None
         self.resume()

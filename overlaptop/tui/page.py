@@ -23,7 +23,6 @@ class Page(ScrollView):
         raise NotImplementedError
 
     def draw(self, width: int, height: int) -> list[StyledLine]:
-        """The visible ones."""
         lines = self.lines(width)
         self.first = max(0, min(self.first, len(lines) - height))
         return lines[self.first : self.first + height]
@@ -52,7 +51,6 @@ class PageScreen(DashboardScreen):
         return True
 
     def heights(self, width: int, height: int) -> Heights:  # noqa: ARG002
-        """All for the view."""
         foot = 1 if height >= 4 else 0
         if self.airy_from is None:
             return ((self._view, height - foot, 0), (self._keys, foot, 0))

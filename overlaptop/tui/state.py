@@ -246,7 +246,6 @@ class ViewState:
         return keys.index(self.collective_key) if self.collective_key in keys else None
 
     def choose_collective(self, index: int) -> None:
-        """That one of the timeline's step."""
         if self.lanes is not None:
             self.collective_key = self.lanes.keys[index]
             self._follow(self.lanes)
@@ -336,7 +335,6 @@ class ViewState:
         return all_see_gaps(self.snapshot.ranks)
 
     def next_window(self) -> None:
-        """The job's figures of other steps."""
         windows = list(Window)
         self.window = windows[(windows.index(self.window) + 1) % len(windows)]
         if self.paused_at_ns is not None and self.past_step is None:

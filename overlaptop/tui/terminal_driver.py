@@ -53,15 +53,12 @@ class TerminalFile:
         self._gone = False
 
     def write(self, text: str) -> None:
-        """Write ``text``, if the terminal is there."""
         self._attempt(lambda: self._file.write(text))
 
     def flush(self) -> None:
-        """Send what was written, if the terminal is there."""
         self._attempt(self._file.flush)
 
     def fileno(self) -> int:
-        """The descriptor of the terminal."""
         return self._file.fileno()
 
     def _attempt(self, act: Callable[[], object]) -> None:

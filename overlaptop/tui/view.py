@@ -56,7 +56,6 @@ class ScrollView(JobView):
         self.redraw()
 
     async def wheel(self, direction: int, x: int) -> None:  # noqa: ARG002
-        """Scroll."""
         self.move(WHEEL_LINES * direction)
 
 
@@ -71,7 +70,6 @@ class RowList(JobView, Generic[Row]):
 
     @property
     def rows(self) -> Sequence[Row]:
-        """From top to bottom."""
         raise NotImplementedError
 
     def key(self, row: Row) -> object:

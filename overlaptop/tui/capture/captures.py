@@ -34,7 +34,6 @@ class Captures:
         self._asked: set[str] = set()
 
     def asked(self, capture: str) -> None:
-        """The one with this id was asked for here."""
         self._asked.add(capture)
 
     def refused(self, commands: Iterable[CommandView]) -> list[CommandView]:

@@ -32,12 +32,10 @@ class CaptureScreen(PageScreen):
         self._asks = asks
 
     async def on_mount(self) -> None:
-        """Ask at once, where that is what one came for."""
         if self._asks:
             await self.ask_for_steps()
 
     async def ask_for_steps(self) -> None:
-        """Ask for the number of steps at the foot of the screen."""
         # Textual's Input takes 20 ms to import: not before it is needed.
         from overlaptop.tui.draw.line_prompt import LinePrompt
 

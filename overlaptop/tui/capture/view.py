@@ -77,7 +77,6 @@ class CaptureView(ScrollView):
     fades = False
 
     def draw(self, width: int, height: int) -> list[StyledLine]:
-        """What was asked, its stages, the folder, and a row for each rank."""
         capture = newest_capture(self.state)
         if capture is None:
             return _what_it_is(self.state, width)

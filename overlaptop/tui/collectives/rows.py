@@ -63,7 +63,6 @@ class Row:
 
     @property
     def bus_share(self) -> float | None:
-        """The bus bandwidth as a share of its peak."""
         if self.bus_bandwidth is None or not self.peak_bytes_per_s:
             return None
         return self.bus_bandwidth / self.peak_bytes_per_s

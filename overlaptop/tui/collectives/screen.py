@@ -39,7 +39,6 @@ class CollectivesScreen(PageScreen):
         super().__init__(dashboard, self._table)
 
     def action_sort(self) -> None:
-        """By the next of ORDERS, what is of most interest first."""
         orders = list(ORDERS)
         self._table.order = orders[(orders.index(self._table.order) + 1) % len(orders)]
         self._table.reverse = False
@@ -50,7 +49,6 @@ class CollectivesScreen(PageScreen):
         self.redraw()
 
     def action_group(self, direction: int) -> None:
-        """By the next of GROUPINGS."""
         groupings = list(GROUPINGS)
         self._table.grouping = groupings[
             (groupings.index(self._table.grouping) + direction) % len(groupings)

@@ -72,11 +72,9 @@ class CollectiveTable(RowList[Row]):
 
     @property
     def rows(self) -> list[Row]:
-        """In their order."""
         return ordered(grouped(self._of_step(), self.grouping), self.order, reverse=self.reverse)
 
     def key(self, row: Row) -> object:
-        """As the row has it."""
         return row.key
 
     def costliest(self, row: Row) -> Collective:
@@ -157,7 +155,6 @@ def _name(row: Row, grouping: str) -> str:
 
 
 def _cells(row: Row, unit: Unit, grouping: str) -> dict[str, StyledLine]:
-    """By the column's title."""
     partly = AT_LEAST if row.unsplit and row.wait_ns is not None else ""
 
     def time(value_ns: int | None, sign: str = "") -> StyledLine:

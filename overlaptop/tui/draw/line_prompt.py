@@ -49,7 +49,6 @@ class LinePrompt(Prompt):
 
     @property
     def words(self) -> str:
-        """What is typed."""
         return self._input.value
 
     def compose(self) -> ComposeResult:

@@ -73,7 +73,6 @@ class LineView(Widget):
             self.refresh(*changed)
 
     def render_line(self, y: int) -> Strip:
-        """Textual asks for one line."""
         width = self.size.width
         if y >= len(self._lines):
             return Strip.blank(width, self.look.styles.rich(TEXT))
@@ -83,7 +82,6 @@ class LineView(Widget):
         return strip
 
     def get_content_width(self, container: Size, viewport: Size) -> int:  # noqa: ARG002
-        """As wide as there is room."""
         return container.width
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:  # noqa: ARG002

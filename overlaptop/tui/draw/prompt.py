@@ -48,7 +48,6 @@ class Confirm(Prompt, can_focus=True):
         return Text(f"{self._asked}   y: yes   esc: no")
 
     async def press(self, key: events.Key) -> bool:
-        """Leave what is no answer."""
         return key.key not in ("y", "Y", "n", "N", "escape")
 
     def take_focus(self) -> None:

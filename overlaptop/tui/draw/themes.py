@@ -124,7 +124,6 @@ class Look:
 
     @property
     def plain(self) -> bool:
-        """There are no colours."""
         return not self.styles.palette.colors
 
 

@@ -42,7 +42,6 @@ class FindingsView(RowList[Finding]):
 
     @property
     def rows(self) -> tuple[Finding, ...]:
-        """What is found."""
         return self.state.findings or ()
 
     def key(self, row: Finding) -> object:

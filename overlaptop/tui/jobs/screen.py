@@ -54,7 +54,6 @@ class JobList(JobView):
 
     @property
     def choices(self) -> list[Choice]:
-        """What can be opened."""
         return [*self.dashboard.session.jobs, *self._workloads]
 
     @property
@@ -102,12 +101,10 @@ class JobList(JobView):
         return lines[first:]
 
     def move(self, lines: int) -> None:
-        """Down, or up where negative."""
         self.cursor = max(0, self.cursor + lines)
         self.redraw()
 
     async def on_click(self, event: events.Click) -> None:
-        """Choose, and open at the second click."""
         if event.y in self._choice_at:
             self.cursor = self._choice_at[event.y]
             self.redraw()
@@ -160,7 +157,6 @@ class JobsScreen(PageScreen):
         """The job that was on the screen before; the list goes when there is another one."""
 
     async def action_open(self) -> None:
-        """Look at the job, or start the workload."""
         choices = self._list.choices
         if not choices:
             return

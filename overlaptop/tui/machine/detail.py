@@ -37,7 +37,6 @@ class MachineDetail(ScrollView):
         return (chosen.rank, self.first, snapshot.link, beside, *facts)
 
     def draw(self, width: int, height: int) -> list[StyledLine]:
-        """The visible lines; the last one counts those below."""
         chosen = self.state.chosen
         if chosen is None:
             return [(dim(" no rank to show"),)]
@@ -103,7 +102,6 @@ def _rows(height: int, above: list[StyledLine]) -> int:
 
 
 def _apart(*parts: list[StyledLine]) -> list[StyledLine]:
-    """The parts that have lines, a blank one between two."""
     return [line for part in parts if part for line in ((), *part)][1:]
 
 

@@ -68,7 +68,6 @@ class Machine:
     """All of this host."""
 
     def gpu_of(self, view: RankView | None) -> Gpu | None:
-        """The GPU on which that rank computes."""
         uuid = gpu_uuid(view) if view is not None else ""
         return next((gpu for gpu in self.gpus if gpu.uuid == uuid), None) if uuid else None
 

@@ -188,7 +188,6 @@ class Panel:
 
 
 def _clean(line: StyledLine) -> StyledLine:
-    """The line as it will be on the screen: a box must know how wide that is."""
     return tuple(Segment(printable(text), style) for text, style in line)
 
 
@@ -233,7 +232,6 @@ def _nics(node: MachineNode, chosen: RankView) -> StyledLine:
 
 
 def _rank(view: RankView, node: MachineNode) -> StyledLine:
-    """A rank without a GPU on a node where it may run."""
     parts = on_node(view.numa, node.number) if view.numa is not None else []
     return (bold(f"rank {view.rank:<6}"), Segment("".join(f"{part:<14}" for part in parts)))
 
@@ -260,7 +258,6 @@ class MachineMap(JobView):
         self._drawn: tuple[tuple[object, ...], list[StyledLine], int] | None = None
 
     def made_of(self) -> tuple[object, ...]:
-        """What this host's ranks reported, and which is chosen."""
         chosen, views = self.state.chosen, self.state.snapshot.ranks
         host = host_of(chosen) if chosen is not None else ""
         facts = tuple(
@@ -339,7 +336,6 @@ class MachineMap(JobView):
 
 
 def _bare(node: MachineNode, width: int) -> StyledLine:
-    """A node of memory only."""
     assert node.facts is not None
     whose = "a GPU's memory" if node.facts.is_gpu_memory else "memory only"
     text = f"{whose}, {byte_count(node.facts.memory_bytes)}, no CPUs"
@@ -372,6 +368,5 @@ def _title(machine: Machine, known: list[str], more: str, width: int) -> StyledL
 
 
 def _rail(text: str, width: int) -> StyledLine:
-    """A line that all nodes stand on."""
     style, rest = TextStyle("history"), max(0, width - len(text) - 8)
     return crop((Segment(" ═══ ", style), Segment(text), Segment(" " + "═" * rest, style)), width - 1)

@@ -97,7 +97,6 @@ def _verdict(
 
 
 def _bar(share: float, width: int, style: TextStyle, *, textured: bool) -> StyledLine:
-    """What is explained, and in ``style`` the share that is not."""
     size = max(1, min(_BAR_MOST, width - 18))
     rest = round(size * share)
     filled, empty = ("▓", "░") if textured else ("█", "█")

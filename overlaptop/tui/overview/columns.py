@@ -175,7 +175,6 @@ def _bar(view: RankView, scales: Scales, width: int) -> StyledLine:
 
 
 def _condition(view: RankView, scales: Scales) -> str:
-    """Why this row is not live; empty: it is."""
     if view.ended:
         return f"■ {ending(view, scales.failure)}"
     if view.node_lost:

@@ -30,12 +30,10 @@ class RankTable(JobView):
 
     @property
     def page_rows(self) -> int:
-        """Rows that are visible."""
         return max(1, self.size.height - 1)
 
     @property
     def full_height(self) -> int:
-        """Lines that it would fill."""
         return 1 + max(1, len(self._entries()))
 
     def draw(self, width: int, height: int) -> list[StyledLine]:
@@ -78,11 +76,9 @@ class RankTable(JobView):
                 await self.screen.run_action("app.rank")
 
     async def wheel(self, direction: int, x: int) -> None:  # noqa: ARG002
-        """Move through the ranks."""
         await self.screen.run_action(f"screen.move({direction})")
 
     def _entries(self) -> list[RankView | Group]:
-        """The ranks, each host's after its own line."""
         state = self.state
         if not state.grouped:
             return list(state.rows)
@@ -129,6 +125,5 @@ def _row(view: RankView, columns: list[tuple[Column, int]], scales: Scales, *, c
 
 
 def _marked(title: StyledLine, width: int, *, down: bool) -> StyledLine:
-    """The header of the column that is sorted by."""
     words = "".join(segment.text for segment in title).strip()
     return (bold(f"{words[: max(0, width - 1)]}{'▼' if down else '▲'}"),)

@@ -187,7 +187,6 @@ class OverviewScreen(TimelineScreen):
         await self.ask(FilterInput(self.state.filter.words, self._filter))
 
     def _filter(self, words: str) -> str:
-        """Apply it as far as it makes sense."""
         try:
             self.state.filter = Filter.parse(words)
         except FilterError as error:

@@ -125,7 +125,6 @@ def _launching(state: ViewState) -> list[Item]:
 
 
 def _rule(state: ViewState, width: int) -> list[Item]:
-    """What the figures are of, and the key that changes it."""
     words = window_in_words(state.snapshot.totals, brief=width < _WIDE)
     key: StyledLine = (Segment(" "), Segment("W", KEY)) if state.offers("app.window") else ()
     return [Item((dim(words), *key))] if words else []

@@ -38,14 +38,12 @@ class RankFacts(JobView):
     """Identity, then the step's parts, then the bar they make."""
 
     def full_height(self, width: int) -> int:
-        """Lines beyond which nothing more is drawn."""
         chosen, step = self.state.chosen, self.state.step
         if chosen is None or step is None:
             return 2
         return 2 + len(wrap(self._parts(chosen, step), width - 1, len(PARTS)))
 
     def draw(self, width: int, height: int) -> list[StyledLine]:
-        """As many of the lines as fit, the bar last."""
         chosen, step = self.state.chosen, self.state.step
         if chosen is None:
             return [(dim(" no rank to show"),)]

@@ -60,7 +60,6 @@ class RankScreen(TimelineScreen):
         self._keys = KeyBar(dashboard, HINTS)
 
     def heights(self, width: int, height: int) -> Heights:
-        """The timeline first, then facts, collectives and history."""
         airy = 1 if height >= 28 else 0
         foot = 1 if height >= 8 else 0
         facts = 1 if height < 12 else min(self._facts.full_height(width), 4 if height < 24 else 8)

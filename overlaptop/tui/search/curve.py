@@ -69,7 +69,6 @@ class ValueAxis:
         return (value - self.least) / (self.most - self.least)
 
     def column(self, value: float) -> int:
-        """The cell of a value."""
         return round(self.share(value) * (self.cells - 1))
 
 

@@ -54,7 +54,6 @@ class SearchScreen(PageScreen):
             await self._ask_for_range()
 
     async def action_stop(self) -> None:
-        """Ask whether to end the search of this dashboard and go back to the value before."""
         if self.dashboard.control.searching:
             asked = "stop the search and go back to the value before it?"
             await self.ask(Confirm(asked, self._stop))

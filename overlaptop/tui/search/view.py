@@ -61,7 +61,6 @@ class SearchView(ScrollView):
     fades = False
 
     def draw(self, width: int, height: int) -> list[StyledLine]:
-        """As much as there is room for."""
         searched, search = self.dashboard.control.searched, self.state.snapshot.search
         if searched is not None:
             lines, self.first = search_lines(searched.state, width, height, self.first, of=searched.of)
@@ -204,7 +203,6 @@ def _ends(state: SearchState) -> tuple[int, int]:
 
 
 def _table(state: SearchState, width: int, rows: int, first: int) -> tuple[list[StyledLine], int]:
-    """Header and as many rows as there is room for, by value."""
     if rows < 2 or not state.points:
         return [], 0
     points = sorted(state.points, key=lambda point: point.value)

@@ -48,7 +48,6 @@ class Collectives(JobView):
         self._first = 0
 
     def made_of(self) -> tuple[object, ...] | None:
-        """The step and the cursor."""
         return (self.state.lanes, self.state.collective)
 
     def draw(self, width: int, height: int) -> list[StyledLine]:
@@ -83,7 +82,6 @@ class Collectives(JobView):
             await self._choose(self._first + event.y - 1)
 
     async def wheel(self, direction: int, x: int) -> None:  # noqa: ARG002
-        """Move the cursor."""
         at = self.state.collective
         await self._choose(max(0, direction + (at if at is not None else -1)))
 
@@ -94,7 +92,6 @@ class Collectives(JobView):
 
 
 def _cells(lanes: Lanes, index: int, unit: Unit) -> dict[str, StyledLine]:
-    """By the column's title."""
     collective, share, rank = lanes.detail.collectives[index], hidden_share(lanes, index), lanes.detail.rank
     matched = lanes.matched[index]
     wait_ns, transfer_ns = (matched.wait_ns(rank), matched.transfer_ns(rank)) if matched else (None, None)

@@ -63,7 +63,6 @@ class HistoryChart(JobView):
         ]
 
     async def on_click(self, event: events.Click) -> None:
-        """Show the slowest step of the column."""
         chosen = self.state.chosen
         if chosen is not None and event.x >= _LABEL:
             a_column = self._steps_a_column(history.typical_step_ns([chosen]))

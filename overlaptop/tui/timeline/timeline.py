@@ -22,7 +22,6 @@ class Timeline(JobView):
 
     @property
     def full_height(self) -> int:
-        """Lines beyond which nothing more is drawn."""
         return 10 if self.state.copies_seen else 8
 
     def made_of(self) -> tuple[object, ...] | None:

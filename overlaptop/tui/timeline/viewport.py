@@ -16,7 +16,6 @@ class Viewport:
 
     @property
     def width(self) -> float:
-        """The share of the step that is seen."""
         return 1 / self.zoom
 
     def bounds_ns(self, step_ns: int) -> tuple[float, float]:

@@ -41,7 +41,6 @@ class AlignedStep:
     _lanes: dict[int, Lanes] = field(default_factory=dict)
 
     def lanes(self, rank: int) -> Lanes:
-        """In ns from the rank's step's start."""
         if rank not in self._lanes:
             self._lanes[rank] = lanes_of(self.details[rank], self.collectives)
         return self._lanes[rank]

@@ -57,7 +57,6 @@ def _unit(longest_ns: int, cell_ns: float) -> Unit:
 
 
 def _cost(lanes: Lanes, index: int) -> list[Item]:
-    """Of a collective on its rank."""
     matched, rank = lanes.matched[index], lanes.detail.rank
     items = []
     wait_ns = matched.wait_ns(rank) if matched is not None else None

@@ -58,7 +58,6 @@ class TimelinesScreen(DashboardScreen):
             self._timelines.show_collective(index, fits=True)
 
     def heights(self, width: int, height: int) -> Heights:  # noqa: ARG002
-        """All for the rows and what is below them."""
         airy, foot, legend = (
             (1 if height >= 28 else 0),
             (1 if height >= 8 else 0),

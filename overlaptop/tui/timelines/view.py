@@ -52,7 +52,6 @@ class Timelines(JobView):
 
     @property
     def step(self) -> AlignedStep | None:
-        """The one that is shown; None: there is none yet."""
         details, waits = self.state.details, self.state.waits
         if not details:
             return None
@@ -96,7 +95,6 @@ class Timelines(JobView):
             self.viewport = Viewport.around(start_ns / step.length_ns, end_ns / step.length_ns)
 
     def fit_collective(self) -> None:
-        """Zoom to the collective under the cursor."""
         step, rank = self.step, self.rank
         if step is not None and rank is not None:
             found = under(step, rank, self._cursor(step))
@@ -104,7 +102,6 @@ class Timelines(JobView):
                 self.show_collective(calls[0], fits=True)
 
     def zoom(self, direction: int) -> None:
-        """In or out, around the cursor."""
         if (step := self.step) is not None:
             anchor = (self._cursor_ns / step.length_ns - self.viewport.left) / self.viewport.width
             self.viewport = self.viewport.zoomed(ZOOM_FACTOR**direction, min(1.0, max(0.0, anchor)))
@@ -158,7 +155,6 @@ class Timelines(JobView):
         return [*lines, *read_out(step, rank, self._cursor(step), width, below)]
 
     async def on_click(self, event: events.Click) -> None:
-        """Put the cursor there."""
         step = self.step
         if event.y in self._ranks_at:
             self.state.rank = self._ranks_at[event.y]

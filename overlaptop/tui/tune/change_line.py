@@ -25,12 +25,10 @@ class ChangeLine(JobView):
     fades = False
 
     def draw(self, width: int, height: int) -> list[StyledLine]:
-        """The change, and what becomes of it."""
         change = self.state.newest_change
         return [] if change is None else change_lines(change, width)[:height]
 
     def full_height(self, width: int) -> int:
-        """Lines that it takes."""
         change = self.state.newest_change
         return 0 if change is None else len(change_lines(change, width))
 

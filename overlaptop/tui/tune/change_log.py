@@ -36,7 +36,6 @@ class ChangeLog(ScrollView):
     """Newest first."""
 
     def draw(self, width: int, height: int) -> list[StyledLine]:
-        """Title, rows, and where it is kept."""
         control = self.dashboard.control
         log = Log(
             self.state.snapshot.commands,
@@ -72,7 +71,6 @@ class Log:
     """Ids of the searches that were begun here."""
 
     def who(self, view: CommandView) -> str:
-        """Who asked for a change."""
         return who_asked(view, self.own, self.own_searches)
 
 

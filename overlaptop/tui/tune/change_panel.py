@@ -45,7 +45,6 @@ class ChangePanel(JobView):
     """How the newest change goes, and what the newest one that was made has brought."""
 
     def draw(self, width: int, height: int) -> list[StyledLine]:
-        """One line, or a table."""
         state = self.state
         keys = "d: hide"
         if state.compared is not None and state.compared.command and not state.readonly:
@@ -211,7 +210,6 @@ def _figure(
 
 
 def _counted(number: float) -> str:
-    """``3``, ``2.5``, ``1,234``."""
     return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
 
 

@@ -73,11 +73,9 @@ class KnobControl:
 
     @property
     def searching(self) -> bool:
-        """Whether a search of this dashboard goes on."""
         return self.tuner is not None and not self.tuner.over
 
     def tick(self, snapshot: Snapshot) -> None:
-        """Send what is due."""
         if self._session.job_key != self._job:
             self._leave_the_search()
             self._job = self._session.job_key
@@ -126,7 +124,6 @@ class KnobControl:
 
     @property
     def change_is_news(self) -> bool:
-        """Whether that was made only just now."""
         return self._clock_s() - self._change_s < NEWS_S
 
     def step(self, snapshot: Snapshot, direction: int) -> None:
@@ -140,7 +137,6 @@ class KnobControl:
         self.tick(snapshot)
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Back to the script's own value."""
         self.editor.restore(snapshot, self._clock_s())
         self.tick(snapshot)
 

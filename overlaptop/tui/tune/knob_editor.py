@@ -84,7 +84,6 @@ class KnobEditor:
         """The circumstances of the fault: once they have changed it is not shown any more."""
 
     def forget(self) -> None:
-        """Another job."""
         self._selected, self._wanted, self._sent, self._fault = "", None, None, None
 
     def selected(self, snapshot: Snapshot) -> JobKnob | None:
@@ -101,7 +100,6 @@ class KnobEditor:
         return next(open_ones, bucket or next(iter(snapshot.knobs), None))
 
     def select(self, name: str) -> None:
-        """From now on keys change this one."""
         self._selected = name
 
     def step(self, snapshot: Snapshot, direction: int, now_s: float) -> None:
@@ -134,7 +132,6 @@ class KnobEditor:
             self._want(snapshot, selected.knob, parsed(selected.knob, words), now_s - SETTLE_S)
 
     def restore(self, snapshot: Snapshot, now_s: float) -> None:
-        """Back to what the script gave."""
         selected = self.editable(snapshot)
         if selected is not None:
             self._want(snapshot, selected.knob, None, now_s)
@@ -173,7 +170,6 @@ class KnobEditor:
 
     @property
     def waiting(self) -> bool:
-        """Whether there is something still to be sent."""
         return self._wanted is not None
 
     def change(self, snapshot: Snapshot) -> KnobChange | None:

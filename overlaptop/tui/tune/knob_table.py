@@ -49,7 +49,6 @@ class KnobTable(JobView):
 
     @property
     def chosen(self) -> JobKnob | None:
-        """The knob under the cursor."""
         knobs = self.state.snapshot.knobs
         if not knobs:
             return None
@@ -57,7 +56,6 @@ class KnobTable(JobView):
         return knobs[self.cursor]
 
     def draw(self, width: int, height: int) -> list[StyledLine]:
-        """Header and rows; or why there are none."""
         knobs = self.state.snapshot.knobs
         if self.chosen is None:
             return [(bold(f" {NOTHING}"),), (), *paragraph(_WHAT_THEY_ARE, width)]
@@ -74,7 +72,6 @@ class KnobTable(JobView):
         return [table.header(), *(table.row(row, cursor=at == self.cursor) for at, row in shown)]
 
     async def on_click(self, event: events.Click) -> None:
-        """Choose the row; select the knob at the second click."""
         index = self._first + event.y - 1
         if event.y > 0 and index < len(self.state.snapshot.knobs):
             await self.screen.run_action(f"screen.move({index - self.cursor})")
@@ -90,11 +87,9 @@ class KnobDetail(JobView):
         self._table = table
 
     def draw(self, width: int, height: int) -> list[StyledLine]:  # noqa: ARG002
-        """What it does, whether it can be changed, and how to keep its value."""
         return self.lines(width)
 
     def lines(self, width: int) -> list[StyledLine]:
-        """As many as it takes."""
         chosen = self._table.chosen
         if chosen is None:
             return []

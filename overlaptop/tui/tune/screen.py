@@ -49,7 +49,6 @@ class TuneScreen(DashboardScreen):
 
     @property
     def knob(self) -> str:
-        """The one under the cursor."""
         chosen = self._table.chosen
         return chosen.knob.name if chosen is not None else ""
 
@@ -71,21 +70,17 @@ class TuneScreen(DashboardScreen):
         )
 
     def action_move(self, rows: int) -> None:
-        """Another knob."""
         self._table.cursor = max(0, self._table.cursor + rows)
         self.redraw()
 
     def action_select(self) -> None:
-        """From now on keys change the chosen one."""
         self.dashboard.select_knob(self.knob)
         self.dashboard.on_change()
 
     def action_restore(self) -> None:
-        """The chosen knob back to what the script gave."""
         self.dashboard.select_knob(self.knob)
         self.dashboard.control.restore(self.dashboard.latest)
         self.dashboard.on_change()
 
     def action_scroll(self, lines: int) -> None:
-        """Move the log."""
         self._log.move(lines)

@@ -55,7 +55,6 @@ def host_status(node: NodeView, now_ns: int) -> StyledLine:
 
 
 def _ruled(left: StyledLine, right: StyledLine, width: int) -> StyledLine:
-    """A rule between the two."""
     room = width - line_width(left) - line_width(right) - (2 if right else 1)
     if room <= 0:
         return elided((*left, *right), width)

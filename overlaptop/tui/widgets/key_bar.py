@@ -84,7 +84,6 @@ class KeyBar(JobView):
 
     @property
     def hints(self) -> list[Hint]:
-        """Those of keys that do something just now."""
         found = []
         for hint in self._hints:
             if not (self.state.offers(hint.action) and self._offered(hint.action)):
@@ -105,7 +104,6 @@ class KeyBar(JobView):
         return found
 
     def made_of(self) -> tuple[object, ...]:
-        """What is offered, and what is told."""
         return (self._change_line(), *self.hints)
 
     def draw(self, width: int, height: int) -> list[StyledLine]:  # noqa: ARG002

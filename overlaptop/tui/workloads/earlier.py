@@ -96,12 +96,10 @@ class EarlierJob:
 
     @cached_property
     def figures(self) -> JobFigures:
-        """Of its kept steps."""
         return JobFigures.of(self.steps) if self.known is None else self.known
 
     @property
     def named(self) -> str:
-        """What was asked for, and the values of the knobs."""
         return ", ".join((self.label, *(setting.words for setting in self.settings)))
 
 

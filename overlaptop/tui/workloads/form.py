@@ -51,12 +51,10 @@ class FormState:
 
     @property
     def workload(self) -> Workload:
-        """That under the cursor."""
         return self.workloads[self.at]
 
     @property
     def options(self) -> str:
-        """What is typed for it."""
         return self.typed.get(self.workload.name, "")
 
     def move(self, rows: int) -> None:

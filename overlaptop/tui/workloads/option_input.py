@@ -40,19 +40,16 @@ class OptionInput(Prompt):
         self._typed_in = self._options
 
     def compose(self) -> ComposeResult:
-        """Prompt and field, twice."""
         yield Static(" options ", classes="prompt")
         yield self._options
         yield Static("  processes ", classes="prompt")
         yield self._nproc
 
     def on_mount(self) -> None:
-        """Type here."""
         self.show_form()
         self.take_focus()
 
     def on_resize(self, event: events.Resize) -> None:
-        """Where there is no room for two fields, one."""
         self.set_class(event.size.width < _TWO_FIELDS, "-narrow")
 
     def show_form(self) -> None:
@@ -68,17 +65,14 @@ class OptionInput(Prompt):
         self._nproc.placeholder = str(plan.nproc) if plan is not None and plan.nproc else ""
 
     def action_other_field(self) -> None:
-        """From one to the other."""
         self._typed_in = self._options if self._typed_in is self._nproc else self._nproc
         self._nproc.select_all()
         self.take_focus()
 
     async def press(self, key: events.Key) -> bool:
-        """Type it."""
         return await self._typed_in.press(key)
 
     def take_focus(self) -> None:
-        """Type in the field that was typed in last."""
         self._typed_in.take_focus()
 
     def _write(self) -> None:

@@ -78,7 +78,6 @@ class WorkloadsScreen(DashboardScreen):
         self._input: OptionInput | None = None
 
     def compose(self) -> ComposeResult:
-        """From top to bottom."""
         # Textual's Input takes 20 ms to import: not before it is needed.
         from overlaptop.tui.workloads.option_input import OptionInput
 
@@ -93,7 +92,6 @@ class WorkloadsScreen(DashboardScreen):
         yield self._keys
 
     def on_mount(self) -> None:
-        """See what would be run."""
         self._replan()
 
     def heights(self, width: int, height: int) -> Heights:
@@ -138,17 +136,14 @@ class WorkloadsScreen(DashboardScreen):
         return action != "screen.end" or bool(self._launcher.running)
 
     def action_move(self, rows: int) -> None:
-        """Another workload."""
         self._form.move(rows)
         self._turned()
 
     def action_other_field(self) -> None:
-        """From the options to the processes, and back."""
         if self._input is not None:
             self._input.action_other_field()
 
     def action_next_host(self) -> None:
-        """Run it elsewhere."""
         self._form.next_host(self._launcher.hosts)
         self._replan()
 
@@ -160,7 +155,6 @@ class WorkloadsScreen(DashboardScreen):
             self._options.move(pages * _SCROLL_LINES)
 
     async def action_end(self) -> None:
-        """Ask whether to end what was started here."""
         if running := self._launcher.running:
             await self.ask(Confirm(f"end {running}?", self._end))
 

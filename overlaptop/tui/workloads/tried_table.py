@@ -38,7 +38,6 @@ class TriedTable(JobView):
         return 1 + jobs if jobs else 0
 
     def draw(self, width: int, height: int) -> list[StyledLine]:
-        """The newest ones."""
         seen = self.dashboard.jobs_seen
         jobs, present = list(reversed(seen.all))[: max(0, height - 1)], seen.present
         columns = _columns(jobs, width)

@@ -52,7 +52,6 @@ class WorkloadList(FormView):
     _first = 0
 
     def draw(self, width: int, height: int) -> list[StyledLine]:
-        """As many as fit, that under the cursor among them."""
         shown = self._form.workloads
         self._first = scrolled(self._first, self._form.at, len(shown), height)
         end = min(self._first + height, len(shown))
@@ -72,7 +71,6 @@ class WorkloadList(FormView):
         return on(line, "cursor") if cursor else line
 
     async def on_click(self, event: events.Click) -> None:
-        """Choose."""
         at = self._first + event.y
         if at < len(self._form.workloads):
             await self.screen.run_action(f"screen.move({at - self._form.at})")
@@ -89,11 +87,9 @@ class OptionList(ScrollView):
 
     @property
     def full_height(self) -> int:
-        """Lines that it would fill."""
         return 1 + len(self._form.workload.options)
 
     def draw(self, width: int, height: int) -> list[StyledLine]:
-        """The visible ones."""
         rows = self._form.rows()
         below = max(0, height - 1)
         self.first = max(0, min(self.first, len(rows) - below))
@@ -128,11 +124,9 @@ class PlanView(FormView):
     """A line of words, or two, then the command line."""
 
     def full_height(self, width: int) -> int:
-        """Lines that it would fill at this width."""
         return len(self._paragraphs(width))
 
     def draw(self, width: int, height: int) -> list[StyledLine]:
-        """The most important ones come first."""
         return [crop(line, width) for line in self._paragraphs(width)[:height]]
 
     def _paragraphs(self, width: int) -> list[StyledLine]:
@@ -191,7 +185,6 @@ class JobOutput(JobView):
         return len(_title(status, width)) + lines if lines or status.failed else 0
 
     def draw(self, width: int, height: int) -> list[StyledLine]:
-        """The title and what fits below it."""
         launcher, status = self.dashboard.options.launcher, self.dashboard.launch.status
         if launcher is None:
             return []
@@ -217,7 +210,6 @@ class JobOutput(JobView):
         ]
 
     def move(self, lines: int) -> None:
-        """Down, or up where negative."""
         self._back = max(0, self._back - lines)
         self.redraw()
 
