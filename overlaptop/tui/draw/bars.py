@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
+from operator import attrgetter, itemgetter
 from typing import NamedTuple
 
 from overlaptop.text import Unit, nice_step
@@ -36,7 +37,7 @@ class Piece(NamedTuple):
 
 def to_segments(cells: Iterable[Cell]) -> StyledLine:
     """Neighbours of one style as one segment each."""
-    groups = groupby(cells, lambda cell: cell.style)
+    groups = groupby(cells, key=attrgetter("style"))
     return tuple(Segment("".join(cell.glyph for cell in group), style) for style, group in groups)
 
 
@@ -165,6 +166,7 @@ def crossed(line: StyledLine, column: int) -> StyledLine:
     return tuple(segment for segment in drawn if segment.text)
 
 
+MARKED = TextStyle("accent", bold=True)
 OVER = Cell("▲", TextStyle("bright", bold=True))
 """The end of a column that is longer than the scale."""
 
@@ -183,22 +185,18 @@ def chart(
 ) -> list[StyledLine]:
     """A sparkline ``rows`` cells tall, first the uppermost row."""
 
-    def marked_cell(column: int, value: float | None, row: int) -> Cell:
-        glyph, of_value = cell(value, row)
-        if column != marked:
-            return Cell(glyph, of_value)
-        return Cell("▼" if row == rows - 1 else glyph, TextStyle("accent", bold=True))
-
-    def cell(value: float | None, row: int) -> Cell:
+    def cell(column: int, value: float | None, row: int) -> Cell:
+        if column == marked and row == rows - 1:
+            return Cell("▼", MARKED)
         if value is None or top <= 0:
             return Cell(" ", DIM)
         if value > top and row == rows - 1:
             return OVER
         level = round(8 * rows * min(value, top) / top) - 8 * row
-        return Cell(LEVELS[min(8, max(row == 0, level))], style)
+        return Cell(LEVELS[min(8, max(row == 0, level))], MARKED if column == marked else style)
 
     return [
-        to_segments(marked_cell(column, value, row) for column, value in enumerate(values))
+        to_segments(cell(column, value, row) for column, value in enumerate(values))
         for row in range(rows - 1, -1, -1)
     ]
 
@@ -212,12 +210,12 @@ def binned(
     """
     gathered: dict[int, list[float]] = {}
     newest = None
-    for column, value in values:
+    for column, group in groupby(values, key=itemgetter(0)):
         newest = column if newest is None else newest
         if column <= newest - width:
             break
-        if value is not None:
-            gathered.setdefault(column, []).append(value)
+        if known := [value for _, value in group if value is not None]:
+            gathered[column] = known
     first = (newest or 0) - width + 1
     return [gather(gathered[at]) if at in gathered else None for at in range(first, first + width)]
 

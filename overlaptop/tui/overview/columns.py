@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 from overlaptop.fleet.snapshot import RankView
 from overlaptop.fleet.trouble import Trouble, first_failure
@@ -190,7 +191,7 @@ def _condition(view: RankView, scales: Scales) -> str:
 
 
 def _history(view: RankView, scales: Scales, width: int) -> StyledLine:
-    values = history.columns(view.history, width, scales.a_column, lambda step: step.step_ns)
+    values = history.columns(view.history, width, scales.a_column, attrgetter("step_ns"))
     marked = history.column_of(view.history, width, scales.a_column, scales.marked_step)
     return sparkline(values, scales.spark_top_ns, style=TextStyle("history"), marked=marked)
 

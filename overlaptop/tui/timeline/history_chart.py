@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from statistics import fmean
 
 from textual import events
@@ -36,8 +37,8 @@ class HistoryChart(JobView):
         typical_ns = history.typical_step_ns([chosen])
         a_column, top_ns = self._steps_a_column(typical_ns), history.scale_top_ns(typical_ns)
         unit, room, rows = Unit.for_scale(top_ns), width - _LABEL - 1, max(1, (height - 2) // 2)
-        times = history.columns(chosen.history, room, a_column, lambda step: step.step_ns)
-        overlaps = history.columns(chosen.history, room, a_column, lambda step: step.overlap, fmean)
+        times = history.columns(chosen.history, room, a_column, attrgetter("step_ns"))
+        overlaps = history.columns(chosen.history, room, a_column, attrgetter("overlap"), fmean)
         spread = sorted(step.step_ns for step in chosen.history if not step.disturbed)
         figures = []
         if n := len(spread):
