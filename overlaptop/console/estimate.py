@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from overlaptop import text
-from overlaptop.console import CommandError
+from overlaptop.console import CommandError, print_data
 from overlaptop.console.table import Table
 from overlaptop.models.buckets import (
     MIB,
@@ -43,8 +42,7 @@ def run(question: str, values: Sequence[Any], *, as_json: bool) -> int:
         record, page = _ANSWERS[question](*values)
     except ValueError as fault:
         raise CommandError(str(fault), 2) from fault
-    record = {"type": "estimate", "question": question, **record}
-    print(json.dumps(record) if as_json else page)  # noqa: T201
+    print_data({"type": "estimate", "question": question, **record} if as_json else page)
     return 0
 
 
@@ -155,8 +153,7 @@ def _buckets(
             "<" if row.cap_bytes == chosen.cap_bytes else "",
         )
     on_the_bus = "" if ranks is None else f" ({text.rate(bandwidth)} on the bus, {ranks} ranks)"
-    setting = f"bucket_cap_mb={chosen.cap_bytes // MIB}: {text.count(chosen.count)} bucket"
-    setting += "s" * (chosen.count > 1)
+    setting = f"bucket_cap_mb={chosen.cap_bytes // MIB}: {text.plural(chosen.count, 'bucket')}"
     if known:
         longer = " Communication outlasts backward." if chosen.comm_ns > backward_ns else ""
         advice = (
@@ -197,7 +194,7 @@ def _prefetch(all_gather_ns: int, layer_ns: int, slowest_ns: int | None) -> Answ
         "exposed_ns": found.exposed_ns,
         "slowest_exposed_ns": None if slowest_ns is None else found.slowest_exposed_ns,
     }
-    layers = f"{found.depth} layer{'s' * (found.depth > 1)} ahead"
+    layers = f"{text.plural(found.depth, 'layer')} ahead"
     all_gather, layer = text.duration(all_gather_ns), text.duration(layer_ns)
     if all_gather_ns >= layer_ns:
         slow = "" if slowest_ns is None else f", {text.duration(found.slowest_exposed_ns)} at the slowest"

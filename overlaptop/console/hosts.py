@@ -31,21 +31,15 @@ class Hosts:
     """What each connection may carry; 0: as much as it can."""
 
 
-class ConnectionReporter:
-    """Reports on stderr which hosts are lost while a job is followed, and which are back."""
-
-    def __init__(self) -> None:
-        self._lost: set[str] = set()
-
-    def report(self, snapshot: Snapshot) -> None:
-        """Print what has changed since the last snapshot."""
-        for node in snapshot.nodes:
-            if node.lost and node.name not in self._lost:
-                self._lost.add(node.name)
-                print_message(f"{node.name}: lost" + (f": {node.note}" if node.note else ""))
-            elif not node.lost and node.name in self._lost:
-                self._lost.discard(node.name)
-                print_message(f"{node.name}: back")
+def report_connections(snapshot: Snapshot, lost: set[str]) -> None:
+    """Print on stderr which hosts are lost or back since the last snapshot, of which `lost` were lost."""
+    for node in snapshot.nodes:
+        if node.lost and node.name not in lost:
+            lost.add(node.name)
+            print_message(f"{node.name}: lost" + (f": {node.note}" if node.note else ""))
+        elif not node.lost and node.name in lost:
+            lost.discard(node.name)
+            print_message(f"{node.name}: back")
 
 
 def pause(session: Session, seconds: float) -> None:

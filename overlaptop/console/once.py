@@ -150,8 +150,7 @@ def title(snapshot: Snapshot) -> str:
     job = snapshot.job
     assert job is not None
     infos = [view.info for view in snapshot.ranks if view.info is not None]
-    ranks = f"{job.world_size} rank{'s' * (job.world_size != 1)}"
-    facts = [job.script, ranks, *filter(None, [job.host])]
+    facts = [job.script, text.plural(job.world_size, "rank"), *filter(None, [job.host])]
     facts += sorted({info.device for info in infos if info.device})
     facts += sorted({info.backend for info in infos if info.backend})
     facts += [f"job {job.job}", snapshot.link.value]

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from overlaptop.console import CommandError, print_message
 from overlaptop.console.findings import FindingsLog
 from overlaptop.console.following import require_connection
-from overlaptop.console.hosts import ConnectionReporter, Hosts, pause
+from overlaptop.console.hosts import Hosts, pause, report_connections
 from overlaptop.console.jobs import join
 from overlaptop.fleet.records import (
     collective_record,
@@ -27,7 +27,7 @@ from overlaptop.fleet.records import (
 from overlaptop.fleet.session import Session
 from overlaptop.fleet.snapshot import LinkState, Snapshot
 from overlaptop.fleet.waits import StepWaits
-from overlaptop.text import named_ranks, printable
+from overlaptop.text import named_ranks, plural, printable
 from overlaptop.wire.bounds import MAX_INT64
 from overlaptop.wire.messages import AGENT_DISABLED, OwnCost, RankInfo, StepTotals
 
@@ -140,7 +140,7 @@ class RecordWriter:
         self._report_due_s = now_s + REPORT_LOST_S
         ranks, count = sorted(self._unreported), self._unreported.total()
         print_message(
-            f"{count:,} step{'s' * (count != 1)} of {named_ranks(ranks)} did not "
+            f"{plural(count, 'step')} of {named_ranks(ranks)} did not "
             "come here: what reads this, or the connection, was too slow, or a hub was killed"
         )
         self._unreported.clear()
@@ -210,7 +210,7 @@ def stream(
     breaks and does not come back, and when the writer waits for steps that will not come because every
     agent has disabled itself.
     """
-    connections = ConnectionReporter()
+    lost_hosts: set[str] = set()
     watched: set[int] = set()
     ended_s: float | None = None
     try:
@@ -220,7 +220,7 @@ def stream(
             if detail and (ranks := {view.rank for view in snapshot.ranks}) != watched:
                 watched = ranks
                 session.watch(ranks)
-            connections.report(snapshot)
+            report_connections(snapshot, lost_hosts)
             writer.write(snapshot)
             now_s = time.monotonic()
             writer.report_lost(now_s)

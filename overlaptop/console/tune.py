@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
 from overlaptop import text
-from overlaptop.console import CommandError, job_failure, print_message, search_report
+from overlaptop.console import CommandError, job_failure, print_data, print_message, search_report
 from overlaptop.console.hosts import Hosts, pause
 from overlaptop.console.jobs import join
 from overlaptop.fleet.job_session import JobSelector, JobSession
@@ -58,11 +57,8 @@ class TuneRequest:
 
 def run_on_job(key: str | None, request: TuneRequest, hosts: Hosts | None = None) -> int:
     """Search on the job called `key`, or on the only one. Its value is restored, unless `request.keep`."""
-    session = join(key, hosts)
-    try:
+    with closing(join(key, hosts)) as session:
         return _TuneRun(session, request).run()
-    finally:
-        session.close()
 
 
 def run_on_script(script: str, options: Sequence[str], nproc: int | None, request: TuneRequest) -> int:
@@ -72,11 +68,8 @@ def run_on_script(script: str, options: Sequence[str], nproc: int | None, reques
         print_message(f"{script} on {launcher.placement.in_words}")
         with launcher:
             launcher.start()
-            session = JobSession(JobSelector(matches=launcher.owns))
-            try:
+            with closing(JobSession(JobSelector(matches=launcher.owns))) as session:
                 return _TuneRun(session, request, launcher).run()
-            finally:
-                session.close()
     except LaunchError as fault:
         raise CommandError(str(fault)) from fault
 
@@ -219,7 +212,7 @@ class _TuneRun:
         for window in state.windows[self._reported :]:
             self._reported += 1
             if self._request.as_json:
-                self._put(search_report.window_record(self._session.job_key, state, window))
+                print_data(search_report.window_record(self._session.job_key, state, window))
             print_message(search_report.window_words(state, window))
 
     def _conclude(self, state: SearchState) -> None:
@@ -229,11 +222,11 @@ class _TuneRun:
             return
         if self._request.as_json:
             for point in state.points:
-                self._put(search_report.point_record(self._session.job_key, state, point))
-            self._put(search_report.result_record(self._session.job_key, state))
+                print_data(search_report.point_record(self._session.job_key, state, point))
+            print_data(search_report.result_record(self._session.job_key, state))
         else:
-            print(search_report.table(state))  # noqa: T201
-            print(text.printable(search_report.last_line(state, self._left(state))), flush=True)  # noqa: T201
+            print_data(search_report.table(state))
+            print_data(text.printable(search_report.last_line(state, self._left(state))))
         if state.result.found.spent:
             spent = text.plural(state.steps_spent, "step")
             print_message(f"{spent} were not enough: --budget allows more")
@@ -241,9 +234,6 @@ class _TuneRun:
     def _left(self, state: SearchState) -> str:
         """Which value the job has; empty: it ends with this command."""
         return state.left if self._launcher is None else ""
-
-    def _put(self, record: dict[str, object]) -> None:
-        print(json.dumps(record), flush=True)  # noqa: T201
 
 
 @contextmanager

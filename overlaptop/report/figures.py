@@ -1,4 +1,4 @@
-"""The job's totals as text, for the screen and for ``--once`` alike."""
+"""The job's totals, and what the agents cost it, as text, for the screen and for ``--once`` alike."""
 
 from __future__ import annotations
 
@@ -16,6 +16,9 @@ from overlaptop.text import (
     ratio,
 )
 from overlaptop.timeline.arrivals import WaitTimes
+from overlaptop.wire.messages import OwnCost
+
+LOWER_COST = "--every N measures fewer steps, --phases-only none in detail, --no-telemetry leaves out NVML"
 
 
 def totals_in_words(totals: Totals, *, exact: bool) -> dict[str, str]:
@@ -88,3 +91,20 @@ def window_in_words(totals: Totals, *, brief: bool = False) -> str:
     if totals.stood_still:
         words.append(f"{plural(totals.stood_still, 'standstill')} left out")
     return ", ".join(words)
+
+
+def cost_in_brief(cost: OwnCost) -> str:
+    """What the agents cost: ``+0.1 % ± 0.2``."""
+    return _with_error(cost.change, cost.error)
+
+
+def cost_in_full(cost: OwnCost) -> str:
+    """The same in a sentence, and how to lower it."""
+    return (
+        f"overlaptop makes steps {cost_in_brief(cost)} longer, and those that it measures in detail "
+        f"{_with_error(cost.measured_change, cost.measured_error)}. For less: {LOWER_COST}"
+    )
+
+
+def _with_error(change: float, error: float) -> str:
+    return f"{change * 100:+.1f} % ± {error * 100:.1f}"

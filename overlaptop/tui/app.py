@@ -37,6 +37,7 @@ from overlaptop.tui.rank.screen import RankScreen
 from overlaptop.tui.screen import DashboardScreen
 from overlaptop.tui.search.screen import SearchScreen
 from overlaptop.tui.timelines.screen import TimelinesScreen
+from overlaptop.tui.tune.knob_values import SCRIPT, allowed_words, short_name
 from overlaptop.tui.tune.screen import TuneScreen
 from overlaptop.tui.workloads.screen import WorkloadsScreen
 
@@ -235,10 +236,13 @@ class OverlaptopApp(App[int]):
             self.show()  # why not
             return
         # Textual's Input takes 20 ms to import: not before it is needed.
-        from overlaptop.tui.tune import asking
+        from overlaptop.tui.draw.line_prompt import LinePrompt
 
-        take = partial(dashboard.answer, dashboard.control.type)
-        await self.screen.ask(asking.ask_for_value(selected.knob, take))
+        knob, take = selected.knob, partial(dashboard.answer, dashboard.control.type)
+        original = f"{SCRIPT} ({knob.original_text})" if knob.original_text else SCRIPT
+        answer = str(knob.value) if knob.value is not None else ""
+        hint = f"{allowed_words(knob)}, or: {original}   esc: not now"
+        await self.screen.ask(LinePrompt(f"{short_name(knob.name)}:", answer, hint, take))
 
     def action_alternate(self) -> None:
         """Go back and again, once; once more stops that."""

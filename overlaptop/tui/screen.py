@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import ClassVar
 
 from textual import events
@@ -9,9 +11,10 @@ from textual.app import ComposeResult
 from textual.screen import Screen
 from textual.widget import Widget
 
+from overlaptop.launch.request import LaunchRequest
 from overlaptop.tui.dashboard import Dashboard
 from overlaptop.tui.draw.line_view import LineView
-from overlaptop.tui.draw.prompt import Prompt
+from overlaptop.tui.draw.prompt import Confirm, Prompt
 
 Heights = tuple[tuple[Widget, int, int], ...]
 """Widgets from top to bottom, with the height of each (0: not shown) and the blank lines above it."""
@@ -44,6 +47,19 @@ class DashboardScreen(Screen[None]):
         await self.query(type(prompt)).remove()
         await self.mount(prompt)
         prompt.take_focus()
+
+    async def ask_to_start(
+        self, request: LaunchRequest, start: Callable[[LaunchRequest], Awaitable[None]]
+    ) -> None:
+        """Start a workload; ask first where that ends the one that was started here before."""
+
+        async def go() -> None:
+            self.run_worker(partial(start, request), group="start", exclusive=True)
+
+        if running := self.dashboard.running:
+            await self.ask(Confirm(f"end {running} and start {request.label}?", go))
+        else:
+            await go()
 
     def heights(self, width: int, height: int) -> Heights:
         raise NotImplementedError

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from overlaptop.findings.finding import Finding
@@ -203,7 +203,8 @@ class ViewState:
             return held
         if held is None or held.detail is not newest or waits is not self._waits:
             self._waits = waits
-            self._details = _details_of(self.snapshot.ranks, newest.step)
+            details = (each for view in self.snapshot.ranks for each in view.details)
+            self._details = {each.rank: each for each in details if each.step == newest.step}
             self._lanes = lanes_of(newest, waits.collectives if waits is not None else ())
             # The first timeline of a rank may be old: the next one replaces it at once.
             self._lanes_at_ns = 0 if turned else now_ns
@@ -359,10 +360,6 @@ class ViewState:
             self.reverse = not self.reverse
         else:
             self.sort_key, self.reverse = key, key not in ("rank", "overlap")
-
-
-def _details_of(ranks: Iterable[RankView], step: int) -> Mapping[int, StepDetail]:
-    return {each.rank: each for view in ranks for each in view.details if each.step == step}
 
 
 def _without_empty_waits(snapshot: Snapshot) -> Snapshot:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 from textual import events
 
@@ -13,8 +13,6 @@ from overlaptop.tui.draw.segments import StyledLine, dim
 from overlaptop.tui.draw.table import scrolled
 
 WHEEL_LINES = 3
-_ABOVE = 2
-"""Lines above a RowList's rows: its title and their header."""
 
 Row = TypeVar("Row")
 
@@ -60,7 +58,12 @@ class ScrollView(JobView):
 
 
 class RowList(JobView, Generic[Row]):
-    """Rows below a title and a header, with a cursor that stays on its row while the order changes."""
+    """Rows with a cursor that stays on its row while the order changes."""
+
+    above: ClassVar = 2
+    """Lines above the rows: a title and their header."""
+    opens: ClassVar = "screen.open"
+    """The action of a second click."""
 
     def __init__(self, dashboard: Dashboard) -> None:
         super().__init__(dashboard)
@@ -112,9 +115,9 @@ class RowList(JobView, Generic[Row]):
 
     async def on_click(self, event: events.Click) -> None:
         """Select the row; open it at the second click."""
-        rows, at = self.rows, self._first + event.y - _ABOVE
-        if event.y >= _ABOVE and at < len(rows):
+        rows, at = self.rows, self._first + event.y - self.above
+        if event.y >= self.above and at < len(rows):
             self.cursor = self.key(rows[at])
             self.redraw()
             if event.chain >= 2:
-                await self.screen.run_action("screen.open")
+                await self.screen.run_action(self.opens)

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.finding import Certainty, Finding
-from overlaptop.report import own_cost
+from overlaptop.report.figures import LOWER_COST, cost_in_brief
 
 COSTLY_SHARE = 0.01
 """Twice what the agent may spend while somebody looks."""
@@ -28,9 +28,9 @@ def look(evidence: Evidence) -> Iterable[Finding]:
     if middle.change - middle.error < COSTLY_SHARE:
         return
     yield Finding(
-        title=f"overlaptop makes steps {own_cost.in_brief(middle)} longer",
+        title=f"overlaptop makes steps {cost_in_brief(middle)} longer",
         measured="measured on this job, by steps in which its agent does nothing",
-        advice=own_cost.LESS,
+        advice=LOWER_COST,
         certainty=Certainty.MEASURED,
         gain_ns=round(evidence.step_ns * middle.change / (1 + middle.change)),
     )

@@ -1,14 +1,174 @@
-"""The profiler as a reference: asks for a capture, follows it, and shows it beside the live figures."""
+"""A capture: how far it is, where its traces are, and what they say beside the live figures."""
 
 from __future__ import annotations
 
-from overlaptop.tui.capture.view import CaptureView
+from overlaptop.fleet.commands import FAILED, STAGES, CommandView, RankProgress
+from overlaptop.report.hosts import places
+from overlaptop.report.order import sees_gaps
+from overlaptop.text import AT_LEAST, AT_MOST, UNKNOWN, bounded, clock, count, duration, percent, plural
+from overlaptop.tui.capture.profiler_reference import ProfilerReference
 from overlaptop.tui.dashboard import Dashboard
-from overlaptop.tui.help.glossary import CAPTURE
+from overlaptop.tui.draw.segments import (
+    FAINT,
+    TEXT,
+    Item,
+    Segment,
+    StyledLine,
+    TextStyle,
+    bold,
+    dim,
+    fit,
+    folded,
+    paragraph,
+    wrap,
+)
+from overlaptop.tui.draw.table import Column, Table
+from overlaptop.tui.help import glossary
+from overlaptop.tui.overview.totals_line import overlap_ink
 from overlaptop.tui.page import PageScreen
+from overlaptop.tui.state import ViewState
+from overlaptop.tui.view import ScrollView
 from overlaptop.tui.widgets.key_bar import BACK_HINT, HELP_HINT, QUIT_HINT
 from overlaptop.wire import commands
 from overlaptop.wire.codec import WireError
+from overlaptop.wire.commands import CAPTURE, ENDED_BADLY, WRITTEN
+
+_COLUMNS = (
+    Column("rank", 5, right=False),
+    Column("state", 9, right=False),
+    Column("live", 8, right=False),
+    Column("profiler", 8, right=False),
+    Column("apart", 12, right=False),
+    Column("comm", 8, right=False, shown_from=64),
+    Column("hidden", 8, right=False, shown_from=74),
+    Column("exposed", 8, right=False, shown_from=84),
+    Column("live from", 10, right=False, shown_from=96),
+)
+_PLACES = 4
+"""Folders that are named."""
+_EXPLAINED = (
+    "live: the overlap that the agent measured in the steps just before. profiler: the overlap of the same "
+    "definition in torch.profiler's trace of the steps that were asked for, which it makes slower",
+    "the traces open in https://ui.perfetto.dev and chrome://tracing; `overlaptop analyze FOLDER` shows "
+    "their steps. Figures leave the captured steps out",
+)
+_BOUNDS = (
+    "≤ ≥: without a GPU compute is an upper bound. live counts a collective from where it is issued, "
+    "profiler from where gloo takes it up",
+)
+
+
+def newest_capture(state: ViewState) -> CommandView | None:
+    """The last capture that this job was told to make; one that came in the way of another only counts
+    where there is no other.
+    """
+    captures = [each for each in state.snapshot.commands if each.name == CAPTURE]
+    captures.sort(key=lambda each: not each.busy)
+    return captures[-1] if captures else None
+
+
+class CaptureView(ScrollView):
+    """The newest capture; its ranks are scrolled where they are more than lines."""
+
+    fades = False
+
+    def draw(self, width: int, height: int) -> list[StyledLine]:
+        capture = newest_capture(self.state)
+        if capture is None:
+            return _what_it_is(self.state, width)
+        reference = self.dashboard.captures.references.get(capture.id)
+        where = places(capture, self.state.snapshot.ranks)
+        head = [_asked(capture, width), *_stages(capture, width), *_outcome(where, reference, width), ()]
+        exact = {view.rank: sees_gaps(view) for view in self.state.snapshot.ranks}
+        room = max(1, height - len(head) - 1)
+        self.first = max(0, min(self.first, len(capture.ranks) - room))
+        table = Table(_COLUMNS, width)
+        lines = [*head, table.header()]
+        lines += [
+            table.row(_cells(each, reference, live_exact=exact.get(each.rank, True)))
+            for each in capture.ranks[self.first : self.first + room]
+        ]
+        bounds = reference is not None and not all(found.exact for found in reference.ranks.values())
+        explained = [line for text in _EXPLAINED + _BOUNDS * bounds for line in paragraph(text, width)]
+        return [*lines, (), *explained] if height >= len(lines) + 1 + len(explained) else lines
+
+
+def _what_it_is(state: ViewState, width: int) -> list[StyledLine]:
+    text = (
+        "All ranks run torch.profiler for some steps, from the same step on, and write a Chrome trace "
+        "each. The job goes on; these steps take longer, and figures leave them out."
+    )
+    lines: list[StyledLine] = [(bold(" No capture yet"),), (), *paragraph(text, width, TEXT)]
+    infos = [view.info for view in state.snapshot.ranks if view.info is not None]
+    if infos and not any(info.control_allowed for info in infos):
+        warned = "This job obeys no commands: start it with --control to allow them."
+        lines += [(), *paragraph(warned, width, TextStyle("warning", bold=True))]
+    return lines
+
+
+def _asked(capture: CommandView, width: int) -> StyledLine:
+    by = (dim("asked by "), Segment(capture.by)) if capture.by else ()
+    at = (dim("at "), Segment(clock(capture.at_ns)))
+    return fit([Item((bold(f" {capture.words}"),)), Item(at, 1), Item(by, 2)], [], width)
+
+
+def _stages(capture: CommandView, width: int) -> list[StyledLine]:
+    """The way from sent to written, as far as every rank has come."""
+    if capture.state == FAILED:
+        return paragraph(f"not made: {capture.reason}", width, TextStyle("error", bold=True))
+    # Another host's hub may publish a state that no capture has.
+    at = STAGES.index(capture.state) if capture.state in STAGES else 0
+    items = []
+    for index, stage in enumerate(STAGES):
+        named = stage
+        if stage == "agreed" and capture.step is not None and index <= at:
+            named = f"agreed on step {count(capture.step)}"
+        if index < at or capture.state == WRITTEN:
+            items.append(Item((Segment("● ", TextStyle("good")), Segment(named, TEXT))))
+        elif index == at:
+            items.append(Item((Segment("● ", TextStyle("warning")), bold(named))))
+        else:
+            items.append(Item((Segment("◌ ", FAINT), dim(named))))
+    return [(Segment(" "), *line) for line in wrap(items, width - 1, 3)]
+
+
+def _outcome(where: list[str], reference: ProfilerReference | None, width: int) -> list[StyledLine]:
+    lines = [
+        line for place in where[:_PLACES] for line in folded(place, width, TextStyle("accent", bold=True))
+    ]
+    if reference is not None and reference.note:
+        lines += paragraph(reference.note, width, TextStyle("warning"))
+    return lines
+
+
+def _cells(
+    rank: RankProgress, reference: ProfilerReference | None, *, live_exact: bool
+) -> tuple[StyledLine, ...]:
+    found = reference.ranks.get(rank.rank) if reference is not None else None
+    profiled = found.overlap if found is not None else None
+    color = "good" if rank.state == WRITTEN else "error" if rank.state in ENDED_BADLY else "text"
+    exact = found is None or found.exact
+    live = bounded(percent(rank.live_overlap), AT_MOST, exact=live_exact)
+    times_ns = (None,) * 3 if found is None else (found.comm_ns, found.hidden_ns, found.exposed_ns)
+    comm, hidden, exposed = map(duration, times_ns)
+    return (
+        (bold(str(rank.rank)),),
+        (Segment(rank.state, TextStyle(color)),),
+        (Segment(live, overlap_ink(rank.live_overlap, bold=True)),),
+        (Segment(bounded(percent(profiled), AT_MOST, exact=exact), overlap_ink(profiled, bold=True)),),
+        (Segment(_apart(rank.live_overlap, profiled)),),
+        (Segment(comm, TEXT),),
+        (Segment(bounded(hidden, AT_MOST, exact=exact), TEXT),),
+        (Segment(bounded(exposed, AT_LEAST, exact=exact), TEXT),),
+        (dim(plural(rank.live_steps, "step") if rank.live_steps else UNKNOWN),),
+    )
+
+
+def _apart(live: float | None, profiled: float | None) -> str:
+    if live is None or profiled is None:
+        return UNKNOWN
+    return f"{(live - profiled) * 100:+.1f} points"
+
 
 DEFAULT_STEPS = 5
 
@@ -16,7 +176,7 @@ DEFAULT_STEPS = 5
 class CaptureScreen(PageScreen):
     """The newest capture, whichever dashboard asked for it."""
 
-    title_in_help = CAPTURE
+    title_in_help = glossary.CAPTURE
     hints = (
         BACK_HINT,
         ("c", "capture", "app.capture", "capture"),
@@ -46,6 +206,6 @@ class CaptureScreen(PageScreen):
         if not words.strip().isdecimal():
             return "type a whole number of steps"
         try:
-            return self.dashboard.send(commands.make(commands.CAPTURE, {"steps": int(words)}))
+            return self.dashboard.send(commands.make(CAPTURE, {"steps": int(words)}))
         except (ValueError, WireError) as error:
             return str(error)

@@ -1,17 +1,210 @@
-"""The collectives of the step that is shown, on all ranks."""
+"""The collectives of the step that is shown, on all ranks, and what is known of the selected one."""
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from overlaptop.tui.collectives.rows import GROUPINGS, ORDERS
-from overlaptop.tui.collectives.view import CollectiveTable
+from overlaptop.report.headline import why_not_split
+from overlaptop.report.links import bus_peak_bytes_per_s
+from overlaptop.text import (
+    AT_LEAST,
+    AT_MOST,
+    UNKNOWN,
+    Unit,
+    byte_count,
+    duration,
+    gigabytes_per_s,
+    named_ranks,
+    plural,
+    whole_percent,
+)
+from overlaptop.tui.collectives.rows import GROUPINGS, ORDERS, Row, grouped, ordered, rows_of
 from overlaptop.tui.dashboard import Dashboard
+from overlaptop.tui.draw.segments import (
+    BOLD,
+    DIM,
+    TEXT,
+    Item,
+    Segment,
+    StyledLine,
+    bold,
+    dim,
+    fit,
+    paragraph,
+    titled,
+)
+from overlaptop.tui.draw.table import Column, Table
 from overlaptop.tui.help.glossary import COLLECTIVES
 from overlaptop.tui.keys import COLLECTIVES_KEYS, bindings
 from overlaptop.tui.page import PageScreen
+from overlaptop.tui.state import step_name
 from overlaptop.tui.timelines.screen import TimelinesScreen
+from overlaptop.tui.view import RowList
 from overlaptop.tui.widgets.key_bar import BACK_HINT, HELP_HINT, PAST_HINT, PAUSE_HINT, QUIT_HINT, STEP_HINT
+
+if TYPE_CHECKING:
+    from overlaptop.timeline.arrivals import Collective
+
+_COLUMNS = (
+    Column("op", 12, right=False),
+    Column("group", 8, right=False, shown_from=125),
+    Column("bytes", 9, shown_from=76),
+    Column("start", 8, shown_from=98),
+    Column("waiting", 8),
+    Column("transfer", 9, shown_from=86),
+    Column("hidden", 8, shown_from=108),
+    Column("exposed", 9),
+    Column("GB/s", 6),
+    Column("of peak", 7, shown_from=117),
+    Column("late rank", 9),
+    Column("why not split", 26, right=False, shown_from=150),
+)
+_DETAIL_LINES = 3
+
+
+class CollectiveTable(RowList[Row]):
+    """A title, a row each, and below them the selected one in words."""
+
+    def __init__(self, dashboard: Dashboard) -> None:
+        super().__init__(dashboard)
+        self.order = "exposed"
+        """One of ORDERS."""
+        self.reverse = False
+        self.grouping = ""
+        """One of GROUPINGS."""
+        self._singles: tuple[Row, ...] = ()
+        self._rows_of: tuple[object, object] = (None, None)
+
+    @property
+    def rows(self) -> list[Row]:
+        return ordered(grouped(self._of_step(), self.grouping), self.order, reverse=self.reverse)
+
+    def key(self, row: Row) -> object:
+        return row.key
+
+    def costliest(self, row: Row) -> Collective:
+        """Of a row's collectives the one with most exposed time."""
+        return max(
+            (each for each in self._of_step() if each.members[0] in row.members),
+            key=lambda each: each.exposed_ns or 0,
+        ).members[0]
+
+    def draw(self, width: int, height: int) -> list[StyledLine]:
+        rows, state = self.rows, self.state
+        if not rows:
+            why = "the step has none" if state.waits is not None else why_not_split(state.snapshot)
+            return [titled("Collectives"), (), *paragraph(f"no collective to show: {why}", width, TEXT)]
+        detail = _in_words(rows[self.at(rows)], self.grouping, width) if height >= 4 + _DETAIL_LINES else []
+        room = height - 2 - (1 + len(detail) if detail else 0)
+        unit = Unit.for_scale(max(each.step_ns for each in state.details.values()))
+        words = {
+            "op": [_name(row, self.grouping) for row in rows],
+            "group": [row.key.group for row in rows],
+            "why not split": [row.unsplit for row in rows],
+        }
+        unknown = set() if any(words["why not split"]) else {"why not split"}
+        if all(row.bus_share is None for row in rows):
+            unknown.add("of peak")
+        columns = [each for each in _COLUMNS if each.title not in unknown]
+        table = Table(columns, width, words)
+
+        def drawn(row: Row, chosen: bool) -> StyledLine:
+            cells = _cells(row, unit, self.grouping)
+            return table.row([cells[each.title] for each in columns], cursor=chosen)
+
+        lines = [self._title(rows, unit, width), table.header(self._headers(columns))]
+        lines += self.listed(rows, room, drawn)
+        lines += [()] * (height - len(lines) - len(detail))
+        return [*lines, *detail]
+
+    def _of_step(self) -> tuple[Row, ...]:
+        waits, details = self.state.waits, self.state.details
+        if waits is None or not details:
+            return ()
+        if waits is not self._rows_of[0] or details is not self._rows_of[1]:
+            views = {view.rank: view for view in self.state.snapshot.ranks}
+
+            def peak(ranks: tuple[int, ...]) -> int | None:
+                return bus_peak_bytes_per_s([views[rank] for rank in ranks])
+
+            self._rows_of = waits, details
+            self._singles = rows_of(waits.collectives, details, peak)
+        return self._singles
+
+    def _title(self, rows: list[Row], unit: Unit, width: int) -> StyledLine:
+        step, number = step_name(next(iter(self.state.details.values())).step)
+        found = sum(len(row.members) for row in rows)
+        unsplit = sum(bool(each.unsplit) for row in rows for each in row.members)
+        left = [
+            Item((*titled("Collectives"), dim(f"  {step}"), bold(number))),
+            Item((Segment(plural(found, "collective")),), 4),
+            Item((Segment(f"{unsplit:,} not split" if unsplit else ""),), 2),
+            Item((dim(f"{unit.name}, the mean over ranks"),), 1),
+            Item((dim(f"by {self.grouping}" if self.grouping else ""),), 1),
+        ]
+        return fit([item for item in left if item.line[0].text], [], width)
+
+    def _headers(self, columns: list[Column]) -> dict[str, str]:
+        """With the mark of the column that is sorted by, and the signs of what is a bound."""
+        names = {each.title: each.title for each in columns}
+        if not self.state.exact:
+            names |= {"hidden": f"{AT_MOST}hidden", "exposed": f"{AT_LEAST}exposed"}
+        down = self.reverse == (self.order == "start" or self.order == "GB/s")
+        names[self.order] += "▼" if down else "▲"
+        return names
+
+
+def _name(row: Row, grouping: str) -> str:
+    name = row.key.op.strip("_")
+    return f"{name} ×{len(row.members)}" if grouping else name
+
+
+def _cells(row: Row, unit: Unit, grouping: str) -> dict[str, StyledLine]:
+    partly = AT_LEAST if row.unsplit and row.wait_ns is not None else ""
+
+    def time(value_ns: int | None, sign: str = "") -> StyledLine:
+        return (Segment(sign + unit.text(value_ns), DIM if value_ns is None else TEXT),)
+
+    late = UNKNOWN if row.late_rank is None else str(row.late_rank)
+    if grouping and row.late_rank is not None:
+        late += f" ({whole_percent(row.late_in / len(row.members))})"
+    return {
+        "op": (bold(_name(row, grouping)),),
+        "group": (dim(row.key.group),),
+        "bytes": (Segment(byte_count(row.bytes)),),
+        "start": time(row.start_ns),
+        "waiting": time(row.wait_ns, partly),
+        "transfer": time(row.transfer_ns, partly),
+        "hidden": time(row.hidden_ns),
+        "exposed": (Segment(unit.text(row.exposed_ns), BOLD),),
+        "GB/s": (Segment(gigabytes_per_s(row.bus_bandwidth), DIM if row.bus_bandwidth is None else TEXT),),
+        "of peak": (dim(whole_percent(row.bus_share)),),
+        "late rank": (Segment(late, DIM if row.late_rank is None else TEXT),),
+        "why not split": (dim(row.unsplit),),
+    }
+
+
+def _in_words(row: Row, grouping: str, width: int) -> list[StyledLine]:
+    """The selected one: what it is, and how well its split is known, or why it is not split."""
+    split = [each for each in row.members if not each.unsplit]
+    ranks = sorted({part.rank for each in row.members for part in each.parts})
+    what = f"{_name(row, grouping)} of {row.key.group or 'all groups'}, {named_ranks(ranks)}: "
+    if len(row.members) > 1:
+        unsplit = len(row.members) - len(split)
+        how = f"{len(split):,} of {len(row.members):,} split"
+        how += f"; {unsplit:,} not: {row.unsplit}" if unsplit else ""
+    elif not split:
+        how = f"not split: {row.unsplit}"
+    else:
+        [each] = split
+        how = f"bytes moved for {duration(each.least_transfer_ns)}; the ranks' ends agree within "
+        how += f"{duration(each.residual_ns)}"
+        if each.late_rank is not None:
+            waited = (
+                f"rank {each.late_rank} began last and caused {duration(each.caused_wait_ns)} of waiting"
+            )
+            how = f"{waited}, all ranks together; {how}"
+    return paragraph(what + how, width, TEXT, rows=_DETAIL_LINES)
 
 
 class CollectivesScreen(PageScreen):

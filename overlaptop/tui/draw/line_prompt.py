@@ -1,19 +1,56 @@
-"""A question at the foot of a screen, in place of its keys, whatever screen that is."""
+"""Lines of text that are typed in: a question at the foot of a screen, in place of its keys."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import ClassVar
 
 from rich.cells import cell_len
 from textual import events
 from textual.app import ComposeResult
 from textual.containers import Horizontal
-from textual.widgets import Static
+from textual.widgets import Input, Static
 
 from overlaptop.text import printable
-from overlaptop.tui.draw.line_input import LineInput
 from overlaptop.tui.draw.prompt import Prompt
+
+
+class LineInput(Input):
+    """Calls where Textual's own sends messages: these would come behind keys that are there already."""
+
+    def __init__(
+        self,
+        value: str,
+        entered: Callable[[], Awaitable[None]],
+        changed: Callable[[], None] = lambda: None,
+        *,
+        placeholder: str = "",
+        id: str | None = None,  # noqa: A002
+        max_length: int = 0,
+    ) -> None:
+        """``entered``: enter was pressed; ``max_length``: of characters; 0: no end."""
+        self._entered, self._changed = entered, changed
+        super().__init__(
+            value, placeholder, id=id, max_length=max_length, select_on_focus=False, compact=True
+        )
+
+    async def press(self, key: events.Key) -> bool:
+        """Put a character in; returns whether the key was one."""
+        if key.is_printable:
+            await self._on_key(key)
+        return key.is_printable
+
+    def take_focus(self) -> None:
+        """At once, which `focus` does not."""
+        self.screen.set_focus(self)
+
+    def watch_value(self) -> None:
+        if self.is_mounted:
+            self._changed()
+
+    async def action_submit(self) -> None:
+        await self._entered()
+
 
 _ANSWER_CELLS = 14
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from overlaptop.fleet.notices import grouped
 from overlaptop.fleet.trouble import trouble_of
-from overlaptop.report import own_cost, troubles
+from overlaptop.report import troubles
+from overlaptop.report.figures import cost_in_full
 from overlaptop.text import clock, named_ranks
 from overlaptop.tui.dashboard import Dashboard
 from overlaptop.tui.draw.segments import Segment, StyledLine, TextStyle, bold, dim, hanging, paragraph
@@ -56,7 +57,7 @@ class NoticesPage(Page):
         notices = grouped(self.state.snapshot.notices)
         lines: list[StyledLine] = [(bold(" Notices"), dim("  newest first")), ()]
         if (cost := self.state.snapshot.totals.own_cost) is not None:
-            lines += [*paragraph(own_cost.in_full(cost), width, TextStyle("dim"), indent=2, rows=4), ()]
+            lines += [*paragraph(cost_in_full(cost), width, TextStyle("dim"), indent=2, rows=4), ()]
         if (trouble := trouble_of(self.state.snapshot)) is not None:
             style = TextStyle(troubles.color(trouble), bold=True)
             lines += [*paragraph(troubles.in_full(trouble), width, style, indent=2, rows=4), ()]

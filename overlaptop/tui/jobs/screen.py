@@ -30,7 +30,6 @@ from overlaptop.tui.page import PageScreen
 from overlaptop.tui.view import JobView
 from overlaptop.tui.widgets.host_lines import host_status
 from overlaptop.tui.widgets.key_bar import HELP_HINT, QUIT_HINT
-from overlaptop.tui.workloads.asking import ask_to_start
 from overlaptop.wire import last_end
 from overlaptop.wire.endpoints import JobRecord
 from overlaptop.workloads.catalog import Workload
@@ -165,7 +164,7 @@ class JobsScreen(PageScreen):
             self.dashboard.open_job(choice.job)
             await self.run_action("app.overview")
         else:
-            await ask_to_start(self, LaunchRequest(choice.name), self._start)
+            await self.ask_to_start(LaunchRequest(choice.name), self._start)
 
     def action_back(self) -> None:
         """To the job on the screen, where there is one."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from overlaptop.tui.draw.line_input import LineInput
-from overlaptop.tui.draw.line_prompt import LinePrompt
+from overlaptop.tui.draw.line_prompt import LineInput, LinePrompt
 
 
 class FilterInput(LinePrompt):

@@ -18,8 +18,8 @@ from overlaptop.tui.timeline.collectives import Collectives
 from overlaptop.tui.timeline.history_chart import HistoryChart
 from overlaptop.tui.timeline.screen import TimelineScreen
 from overlaptop.tui.timeline.timeline import Timeline
-from overlaptop.tui.tune.change_line import MOST_LINES as CHANGE_LINES
 from overlaptop.tui.tune.change_panel import LEAST_LINES, ChangePanel, wanted_lines
+from overlaptop.tui.tune.change_panel import MOST_LINES as CHANGE_LINES
 from overlaptop.tui.widgets.job_header import JobHeader
 from overlaptop.tui.widgets.key_bar import (
     COLLECTIVES_HINT,

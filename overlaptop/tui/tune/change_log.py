@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import PurePath
 
 from overlaptop.fleet.commands import FAILED, CommandView
@@ -37,13 +37,12 @@ class ChangeLog(ScrollView):
 
     def draw(self, width: int, height: int) -> list[StyledLine]:
         control = self.dashboard.control
-        log = Log(
+        rows = _log_lines(
             self.state.snapshot.commands,
             control.earlier_changes.newest_first,
-            control.editor.own,
-            control.search_ids,
+            partial(who_asked, own=control.editor.own, own_searches=control.search_ids),
+            width,
         )
-        rows = log_lines(log, width)
         title = [Item((bold(" Changes"),)), Item((dim("newest first"),), 3)]
         if any(is_there(node.name) for node in self.state.snapshot.nodes):
             title.append(Item((dim("each host keeps all of its own: changes.jsonl"),), 2))
@@ -57,42 +56,30 @@ class ChangeLog(ScrollView):
         return [fit(title, [], width, "  "), *rows[self.first : self.first + room]]
 
 
-@dataclass(frozen=True, slots=True)
-class Log:
-    """The changes that are listed."""
-
-    commands: Sequence[CommandView]
-    """Of the job that is shown, oldest first."""
-    earlier: Sequence[JobChanges] = ()
-    """Of jobs that were watched before it, the newest job first."""
-    own: Collection[str] = ()
-    """Ids of the commands that were given here."""
-    own_searches: Collection[str] = ()
-    """Ids of the searches that were begun here."""
-
-    def who(self, view: CommandView) -> str:
-        return who_asked(view, self.own, self.own_searches)
-
-
-def log_lines(log: Log, width: int) -> list[StyledLine]:
+def _log_lines(
+    commands: Sequence[CommandView],
+    earlier: Sequence[JobChanges],
+    who: Callable[[CommandView], str],
+    width: int,
+) -> list[StyledLine]:
     """A row for each change, newest first; a reason that does not fit goes on below. Then those of earlier
     jobs, each below a line that says so.
     """
-    changes = [each for each in reversed(log.commands) if each.knob]
-    every = [*changes, *(each for job in log.earlier for each in job.changes)]
+    changes = [each for each in reversed(commands) if each.knob]
+    every = [*changes, *(each for job in earlier for each in job.changes)]
     if not every:
         return [(dim("  none yet"),)]
     names = max(len(short_name(each.knob)) for each in every)
     values = max(line_width(_values(each)) for each in every)
-    who = min(_WHO_CELLS if width >= _NARROW else 14, max(len(log.who(each)) for each in every))
-    cells = (names + 2, values + 2, who)
-    lines = [line for each in changes for line in _rows(each, log.who(each), cells, width)]
+    asked = min(_WHO_CELLS if width >= _NARROW else 14, max(len(who(each)) for each in every))
+    cells = (names + 2, values + 2, asked)
+    lines = [line for each in changes for line in _rows(each, who(each), cells, width)]
     if not changes:
         lines.append((dim("  none yet of this job"),))
-    for job in log.earlier:
+    for job in earlier:
         lines.append((bold(f" of a job watched before: {PurePath(job.script).name}"),))
         for each in reversed(job.changes):
-            lines += _rows(each, log.who(each), cells, width)
+            lines += _rows(each, who(each), cells, width)
     return lines
 
 
@@ -106,11 +93,7 @@ def _rows(view: CommandView, who: str, cells: tuple[int, int, int], width: int) 
         *pad((dim(shortened(who, asked)),), asked),
         Segment("  "),
     )
-    style = (
-        TextStyle("error")
-        if view.state == FAILED
-        else TextStyle("good" if view.state == CHANGED else "warning")
-    )
+    style = TextStyle({FAILED: "error", CHANGED: "good"}.get(view.state, "warning"))
     words = change_words(view)
     if line_width(head) + len(words) <= width - 1:
         return [(*head, Segment(words, style))]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from textual import events
-
 from overlaptop.fleet.knobs import JobKnob
 from overlaptop.text import shortened
 from overlaptop.tui.dashboard import Dashboard
@@ -18,11 +16,11 @@ from overlaptop.tui.draw.segments import (
     dim,
     paragraph,
 )
-from overlaptop.tui.draw.table import Column, Table, scrolled
+from overlaptop.tui.draw.table import Column, Table
 from overlaptop.tui.state import ViewState
 from overlaptop.tui.tune.knob_editor import NOTHING
 from overlaptop.tui.tune.knob_values import SCRIPT, allowed_words, code_line, with_unit
-from overlaptop.tui.view import JobView
+from overlaptop.tui.view import JobView, RowList
 
 _COLUMNS = (
     Column("knob", 6, right=False),
@@ -39,44 +37,33 @@ _WHAT_THEY_ARE = (
 )
 
 
-class KnobTable(JobView):
-    """One row a knob, with a cursor."""
+class KnobTable(RowList[JobKnob]):
+    """One row a knob."""
 
-    def __init__(self, dashboard: Dashboard) -> None:
-        super().__init__(dashboard)
-        self.cursor = 0
-        self._first = 0
+    above = 1
+    opens = "screen.select"
 
     @property
-    def chosen(self) -> JobKnob | None:
-        knobs = self.state.snapshot.knobs
-        if not knobs:
-            return None
-        self.cursor = max(0, min(self.cursor, len(knobs) - 1))
-        return knobs[self.cursor]
+    def rows(self) -> tuple[JobKnob, ...]:
+        return self.state.snapshot.knobs
+
+    def key(self, row: JobKnob) -> object:
+        return row.knob.name
 
     def draw(self, width: int, height: int) -> list[StyledLine]:
-        knobs = self.state.snapshot.knobs
-        if self.chosen is None:
+        if not self.rows:
             return [(bold(f" {NOTHING}"),), (), *paragraph(_WHAT_THEY_ARE, width)]
-        selected = self.state.selected_name
-        rows = [_cells(each, selected=each.knob.name == selected, state=self.state) for each in knobs]
+        cells = {each.knob.name: _cells(each, self.state) for each in self.rows}
         words = {
-            column.title: ["".join(part.text for part in row[at]) for row in rows]
+            column.title: ["".join(part.text for part in row[at]) for row in cells.values()]
             for at, column in enumerate(_COLUMNS)
         }
-        room = max(1, height - 1)
-        self._first = scrolled(self._first, self.cursor, len(rows), room)
         table = Table(_COLUMNS, width, words)
-        shown = enumerate(rows[self._first : self._first + room], self._first)
-        return [table.header(), *(table.row(row, cursor=at == self.cursor) for at, row in shown)]
 
-    async def on_click(self, event: events.Click) -> None:
-        index = self._first + event.y - 1
-        if event.y > 0 and index < len(self.state.snapshot.knobs):
-            await self.screen.run_action(f"screen.move({index - self.cursor})")
-            if event.chain >= 2:
-                await self.screen.run_action("screen.select")
+        def row(each: JobKnob, chosen: bool) -> StyledLine:
+            return table.row(cells[each.knob.name], cursor=chosen)
+
+        return [table.header(), *self.listed(self.rows, height - 1, row)]
 
 
 class KnobDetail(JobView):
@@ -90,14 +77,11 @@ class KnobDetail(JobView):
         return self.lines(width)
 
     def lines(self, width: int) -> list[StyledLine]:
-        chosen = self._table.chosen
-        if chosen is None:
-            return []
-        return detail_lines(chosen, width, readonly=self.state.readonly)
+        selected = self._table.selected
+        return [] if selected is None else _detail_lines(selected, width, readonly=self.state.readonly)
 
 
-def detail_lines(job_knob: JobKnob, width: int, *, readonly: bool) -> list[StyledLine]:
-    """One knob in sentences."""
+def _detail_lines(job_knob: JobKnob, width: int, *, readonly: bool) -> list[StyledLine]:
     knob = job_knob.knob
     lines: list[StyledLine] = []
     about = knob.about or "its owner does not say what it does"
@@ -126,7 +110,7 @@ def detail_lines(job_knob: JobKnob, width: int, *, readonly: bool) -> list[Style
     return lines
 
 
-def _cells(job_knob: JobKnob, *, selected: bool, state: ViewState) -> tuple[StyledLine, ...]:
+def _cells(job_knob: JobKnob, state: ViewState) -> tuple[StyledLine, ...]:
     knob = job_knob.knob
     now: StyledLine = (bold(with_unit(knob.value_text, knob.unit)),)
     change = state.change
@@ -136,7 +120,7 @@ def _cells(job_knob: JobKnob, *, selected: bool, state: ViewState) -> tuple[Styl
         note: StyledLine = (dim(f"fixed: {job_knob.refusal}"),)
     elif state.readonly:
         note = (dim("read-only"),)
-    elif selected:
+    elif knob.name == state.selected_name:
         note = (Segment("selected ", TextStyle("good", bold=True)), Segment("[ ]", KEY))
     else:
         note = (dim("enter selects it"),)

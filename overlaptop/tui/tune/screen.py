@@ -8,8 +8,8 @@ from overlaptop.tui.dashboard import Dashboard
 from overlaptop.tui.help.glossary import TUNE
 from overlaptop.tui.keys import TUNE_KEYS, bindings
 from overlaptop.tui.screen import DashboardScreen, Heights
-from overlaptop.tui.tune.change_line import ChangeLine
 from overlaptop.tui.tune.change_log import ChangeLog
+from overlaptop.tui.tune.change_panel import ChangeLine
 from overlaptop.tui.tune.knob_table import KnobDetail, KnobTable
 from overlaptop.tui.widgets.job_header import JobHeader
 from overlaptop.tui.widgets.key_bar import BACK_HINT, HELP_HINT, KNOB_HINT, QUIT_HINT, KeyBar
@@ -43,14 +43,12 @@ class TuneScreen(DashboardScreen):
         self._line = ChangeLine(dashboard)
         self._log = ChangeLog(dashboard)
         self._keys = KeyBar(dashboard, HINTS, shows_change=False)
-        names = [each.knob.name for each in self.state.snapshot.knobs]
-        selected = self.state.selected_name
-        self._table.cursor = names.index(selected) if selected in names else 0
+        self._table.cursor = self.state.selected_name
 
     @property
     def knob(self) -> str:
-        chosen = self._table.chosen
-        return chosen.knob.name if chosen is not None else ""
+        selected = self._table.selected
+        return selected.knob.name if selected is not None else ""
 
     def heights(self, width: int, height: int) -> Heights:
         """Knobs first, then the chosen one in sentences; the log takes what is left."""
@@ -70,7 +68,7 @@ class TuneScreen(DashboardScreen):
         )
 
     def action_move(self, rows: int) -> None:
-        self._table.cursor = max(0, self._table.cursor + rows)
+        self._table.move(rows)
         self.redraw()
 
     def action_select(self) -> None:

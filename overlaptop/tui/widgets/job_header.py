@@ -10,7 +10,8 @@ from overlaptop.fleet.commands import FAILED
 from overlaptop.fleet.notices import grouped
 from overlaptop.fleet.snapshot import LinkState, Window
 from overlaptop.fleet.trouble import trouble_of
-from overlaptop.report import own_cost, troubles
+from overlaptop.report import troubles
+from overlaptop.report.figures import cost_in_brief
 from overlaptop.report.hosts import LINK_GLYPHS, live_words
 from overlaptop.text import age, clock, count, duration, plural, printable
 from overlaptop.tui.draw.segments import Item, Segment, StyledLine, TextStyle, bold, dim, fit, joined
@@ -67,7 +68,7 @@ def _job_line(state: ViewState, width: int) -> StyledLine:
 def _own_cost(state: ViewState) -> StyledLine:
     cost = state.snapshot.totals.own_cost
     known = cost is not None and cost.error <= _TELLING and state.moving
-    return (dim(f" {own_cost.in_brief(cost)}"),) if cost is not None and known else ()
+    return (dim(f" {cost_in_brief(cost)}"),) if cost is not None and known else ()
 
 
 def _past(state: ViewState) -> str:

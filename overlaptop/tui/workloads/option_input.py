@@ -9,7 +9,7 @@ from textual import events
 from textual.app import ComposeResult
 from textual.widgets import Static
 
-from overlaptop.tui.draw.line_input import LineInput
+from overlaptop.tui.draw.line_prompt import LineInput
 from overlaptop.tui.draw.prompt import Prompt
 from overlaptop.tui.workloads.form import FormState
 

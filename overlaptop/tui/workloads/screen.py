@@ -24,7 +24,6 @@ from overlaptop.tui.keys import WORKLOADS_KEYS, bindings
 from overlaptop.tui.screen import DashboardScreen, Heights
 from overlaptop.tui.view import JobView
 from overlaptop.tui.widgets.key_bar import BACK_HINT, HELP_HINT, KeyBar
-from overlaptop.tui.workloads.asking import ask_to_start
 from overlaptop.tui.workloads.form import FormState
 from overlaptop.tui.workloads.tried_table import TriedTable
 from overlaptop.tui.workloads.views import JobOutput, OptionList, PlanView, WorkloadList
@@ -175,7 +174,7 @@ class WorkloadsScreen(DashboardScreen):
         if plan is not None and plan.request == request and plan.fault:
             return
         if status.phase is not LaunchPhase.ENDING or status.request != request:
-            await ask_to_start(self, request, self._run)
+            await self.ask_to_start(request, self._run)
 
     def _turned(self) -> None:
         self._options.first = 0
