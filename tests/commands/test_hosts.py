@@ -12,7 +12,7 @@ import pytest
 from overlaptop.console import CommandError, jobs
 from overlaptop.console.arguments import add_hosts, hosts_of
 from overlaptop.console.following import require_connection, settle
-from overlaptop.console.hosts import ConnectionReporter, Hosts, connect
+from overlaptop.console.hosts import Hosts, connect, report_connections
 from overlaptop.console.once import render
 from overlaptop.remote.targets import Target
 from tests.fleet.builders import status, step, welcome
@@ -201,13 +201,13 @@ def test_while_records_are_printed_a_lost_host_is_reported_and_that_it_is_back(
 ) -> None:
     cluster = Cluster("gpu-a", "gpu-b")
     session = cluster.live()
-    reporter = ConnectionReporter()
-    reporter.report(session.tick())
+    lost = set()
+    report_connections(session.tick(), lost)
     cluster.host("gpu-b").cut("the connection broke")
     for _ in range(3):
-        reporter.report(session.tick())
+        report_connections(session.tick(), lost)
     cluster.host("gpu-b").connect()
-    reporter.report(session.tick())
+    report_connections(session.tick(), lost)
     assert capsys.readouterr().err.splitlines() == [
         "overlaptop: gpu-b: lost: the connection broke",
         "overlaptop: gpu-b: back",

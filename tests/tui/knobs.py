@@ -2,6 +2,7 @@
 
 from msgspec.structs import replace
 
+from overlaptop.fleet.snapshot import LinkState
 from overlaptop.wire.commands import CommandReport
 from overlaptop.wire.knobs import KnobFacts
 from tests.fleet.builders import BUCKET_CAP_MB, info
@@ -34,6 +35,20 @@ def controlled_job(*knobs, ranks=2):
     """A running job that obeys; with the bucket size, unless others are named."""
     session = running_job(ranks)
     tell(session, *(knobs or (BUCKET,)), ranks=ranks)
+    return session
+
+
+def uncontrolled():
+    """It was started without --control."""
+    session = running_job(2)
+    for rank in (0, 1):
+        session.say(info(rank), KnobFacts(rank, (BUCKET,)))
+    return session
+
+
+def ended():
+    session = controlled_job()
+    session.fleet.set_link(LinkState.ENDED, "")
     return session
 
 

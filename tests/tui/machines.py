@@ -155,31 +155,6 @@ def h200_node(ranks=8, gpus=8, *, numas=None, own_gb=270.0, host="gpu-a", sessio
     return session
 
 
-def virtual_pair():
-    """Two H200s passed through to a virtual machine of one node, as its agents tell of them."""
-    session = job_of(2)
-    machine = MachineFacts(
-        0, "gpu-vm", (NumaNode(0, "0-31", 251 * GIB),), (Nic("eth0", None, None),),
-        tuple(replace(site(n, 0), pci_bus_id=f"0000:00:0{6 + n}.0") for n in range(2)),
-    )  # fmt: skip
-    for rank in range(2):
-        session.say(info(rank, host="gpu-vm"))
-        steps_with_traffic(session, rank, moved_gb=31.2)
-        session.say(replace(machine, rank=rank))
-        session.say(
-            device(
-                rank, rank, [GpuLink("nvswitch", "", 18, ""), GpuLink("pcie", uuid(1 - rank), None, "PHB")],
-                pci_bus_id=f"0000:00:0{6 + rank}.0", nvlink_peak_bytes_per_s=478_116_000_000,
-            )
-        )  # fmt: skip
-        session.say(one_node(rank, nic="eth0", nic_node=None))
-        minute_of(
-            session, rank, seconds=25, nvlink=31.0, pcie=0.013, sm_activity=0.6, tensor_activity=0.35,
-            dram_activity=0.3, power_mw=509_000, throttle_reasons=("power cap",),
-        )  # fmt: skip
-    return session
-
-
 def workstation():
     """Two consumer GPUs in one socket, no NVLink, one of them in a narrow slot; no performance counters."""
     session = job_of(2)

@@ -7,11 +7,10 @@ from overlaptop.fleet.snapshot import LinkState
 from overlaptop.tui.tune.knob_editor import SETTLE_S, KnobEditor, knob_words
 from overlaptop.tui.tune.knob_values import ValueRefusedError
 from overlaptop.wire import commands
-from overlaptop.wire.knobs import KnobFacts
-from tests.fleet.builders import T0, info
+from tests.fleet.builders import T0
 
 from .fakes import FakeSession, running_job
-from .knobs import ACCUMULATION, BUCKET, controlled_job, obey, report, tell, with_value
+from .knobs import ACCUMULATION, BUCKET, controlled_job, ended, obey, report, tell, uncontrolled, with_value
 
 
 class Keys:
@@ -192,19 +191,6 @@ def test_another_knob_that_is_selected_stays_so():
     assert keys.sent == ["set accumulation 8"]
     tell(keys.session, BUCKET)  # the script has forgotten it
     assert keys.editor.selected(keys.session.tick()).knob.name == "bucket_cap_mb"
-
-
-def uncontrolled():
-    session = running_job(2)
-    for rank in (0, 1):
-        session.say(info(rank), KnobFacts(rank, (BUCKET,)))
-    return session
-
-
-def ended():
-    session = controlled_job()
-    session.fleet.set_link(LinkState.ENDED)
-    return session
 
 
 def unconnected():

@@ -6,7 +6,6 @@ import random
 
 import pytest
 from msgspec.structs import replace
-from rich.cells import cell_len
 from textual.widgets import Input
 
 from overlaptop.fleet.snapshot import LinkState
@@ -19,13 +18,22 @@ from overlaptop.tui.rank.screen import RankScreen
 from overlaptop.tui.tune.knob_editor import SETTLE_S
 from overlaptop.tui.tune.screen import TuneScreen
 from overlaptop.wire import commands
-from overlaptop.wire.knobs import KnobFacts
-from tests.fleet.builders import T0, info, status, step, welcome
+from tests.fleet.builders import T0, status, step, welcome
 
-from .fakes import FakeSession, opened, running_job, screen_lines, screen_text, shown
-from .knobs import ACCUMULATION, BUCKET, controlled_job, obey, report, tell, with_value
+from .fakes import (
+    HOSTILE,
+    SIZES,
+    WIDE,
+    FakeSession,
+    fills,
+    opened,
+    running_job,
+    screen_lines,
+    screen_text,
+    shown,
+)
+from .knobs import ACCUMULATION, BUCKET, controlled_job, ended, obey, report, tell, uncontrolled, with_value
 
-SIZES = ((160, 45), (100, 30), (60, 20))
 UP, DOWN = "right_square_bracket", "left_square_bracket"
 
 
@@ -63,13 +71,6 @@ async def change_after_220(app, pilot, knob=BUCKET, was="25", becomes="50", **si
     first = await shown(app, pilot)
     run_on(session, 220, 120, seed=2, **since)
     return first, await shown(app, pilot)
-
-
-def by_eve(session, value=400):
-    """A change that another dashboard asked for and all ranks made."""
-    command = replace(commands.make_setting(BUCKET, value), by="eve@there\x1b[2J, pid 7", at_ns=T0)
-    session.say(command)
-    obey(session, command, 40, "25", str(value))
 
 
 # From keys to a change
@@ -110,7 +111,7 @@ async def test_the_background_of_a_key_ends_with_it_also_at_the_end_of_a_line():
 @pytest.mark.parametrize(("key", "kind"), [("2", RankScreen), ("m", MachineScreen), ("5", CaptureScreen)])
 async def test_the_keys_work_on_every_screen_and_its_foot_says_how_it_goes(key, kind):
     session = controlled_job()
-    async with opened(session, size=(160, 45)) as (app, pilot):
+    async with opened(session) as (app, pilot):
         await pilot.press(key, DOWN)
         assert isinstance(app.screen, kind)
         assert "bucket 25 → 10 MiB: esc takes it back" in (await shown(app, pilot)).splitlines()[-1]
@@ -120,10 +121,9 @@ async def test_the_keys_work_on_every_screen_and_its_foot_says_how_it_goes(key, 
         assert "changed at step 40" not in (await shown(app, pilot, rest_s=60)).splitlines()[-1]
 
 
-@pytest.mark.parametrize("size", SIZES)
-async def test_a_failure_stays_on_the_screen_in_words_until_the_next_key(size):
+async def test_a_failure_stays_on_the_screen_in_words_until_the_next_key():
     session = controlled_job()
-    async with opened(session, size=size) as (app, pilot):
+    async with opened(session, size=SIZES[2]) as (app, pilot):
         await shown(app, pilot, UP, rest_s=SETTLE_S)
         why = "this DDP was compiled, and compiled code keeps the buckets that it was compiled with"
         report(session, session.sent[0], "refused", None, why, ranks=(1,))
@@ -161,9 +161,8 @@ async def test_b_takes_an_exact_value_or_the_word_script_or_says_what_is_wrong_w
         assert "bucket 256 → 25 MiB (script)" in await shown(app, pilot)
 
 
-@pytest.mark.parametrize("size", [(60, 20), (30, 12)])
-async def test_what_is_wrong_with_an_answer_is_there_in_whole_where_it_is_narrow(size):
-    async with opened(controlled_job(ACCUMULATION), size=size) as (app, pilot):
+async def test_what_is_wrong_with_an_answer_is_there_in_whole_where_it_is_narrow():
+    async with opened(controlled_job(ACCUMULATION), size=(30, 12)) as (app, pilot):
         await pilot.press("b")
         await pilot.pause()
         assert "1, 2, 4 or 8, or: script (4) esc: not now" in said(screen_text(app))
@@ -207,8 +206,7 @@ async def test_what_a_change_brought_is_shown_before_and_after_with_its_spread_a
         assert "± after a figure is half the distance of the quartiles" in words
 
 
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize(("size", "ranks"), [(WIDE, 2), (SIZES[1], 4), (SIZES[2], 4)])
 async def test_what_a_change_brought_moves_nothing_above_it(size, ranks):
     def row_of(text, words):
         return next(at for at, line in enumerate(text.splitlines()) if all(word in line for word in words))
@@ -246,26 +244,14 @@ async def test_where_a_step_does_other_work_no_time_is_called_longer(size):
 )
 async def test_a_verdict_has_a_glyph_and_a_word_without_colours_too(compute, words, monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
-    async with opened(job_without_steps(), size=(160, 45)) as (app, pilot):
+    async with opened(job_without_steps()) as (app, pilot):
         _, text = await change_after_220(app, pilot, compute=compute)
     assert [word for word in words if word not in text] == []
 
 
-@pytest.mark.parametrize("readonly", [False, True])
-async def test_another_dashboards_change_is_told_with_who_made_it(readonly):
-    session = controlled_job()
-    by_eve(session)
-    async with opened(session, readonly=readonly, size=(160, 45)) as (app, pilot):
-        text = await shown(app, pilot)
-        assert "changed at step 40" in text
-        assert "by eve@there?[2J, pid 7" in text
-        assert "25 → 400 eve@there?[2J, pid 7 changed at step 40" in said(await shown(app, pilot, "u"))
-    assert session.sent == []
-
-
 async def test_a_key_goes_back_from_the_last_change_and_says_so_and_once_more_stops_it():
     session = job_without_steps()
-    async with opened(session, size=(160, 45)) as (app, pilot):
+    async with opened(session) as (app, pilot):
         run_on(session, 0, 84)
         await shown(app, pilot, "A")
         assert session.sent == []  # nothing to go back from
@@ -343,7 +329,7 @@ async def test_r_goes_back_to_what_the_script_gave_and_the_line_of_code_is_whole
 
 async def test_the_log_has_the_newest_first_with_who_and_what_became_of_it():
     session = controlled_job()
-    async with opened(session, size=(160, 45)) as (app, pilot):
+    async with opened(session) as (app, pilot):
         await shown(app, pilot, UP, rest_s=SETTLE_S)
         obey(session, session.sent[0], 40, "25", "50")
         await shown(app, pilot)
@@ -388,19 +374,6 @@ async def test_the_log_of_a_job_before_goes_on_below_that_of_the_present_one(siz
 # Where nothing can be changed
 
 
-def uncontrolled():
-    session = running_job(2)
-    for rank in (0, 1):
-        session.say(info(rank), KnobFacts(rank, (BUCKET,)))
-    return session
-
-
-def ended():
-    session = controlled_job()
-    session.fleet.set_link(LinkState.ENDED, "")
-    return session
-
-
 @pytest.mark.parametrize(
     ("made", "stands", "told", "in_tune"),
     [
@@ -429,10 +402,15 @@ async def test_a_job_of_which_nothing_can_be_changed_says_so_when_asked(made, st
     assert session.sent == []
 
 
-async def test_with_readonly_no_key_changes_anything_or_is_offered():
+async def test_with_readonly_no_key_changes_anything_or_is_offered_and_anothers_change_is_told():
     session = controlled_job()
-    async with opened(session, readonly=True, size=(160, 45)) as (app, pilot):
+    command = replace(commands.make_setting(BUCKET, 400), by="eve@there\x1b[2J, pid 7", at_ns=T0)
+    session.say(command)
+    obey(session, command, 40, "25", "25")
+    async with opened(session, readonly=True) as (app, pilot):
         text = await shown(app, pilot)
+        assert "changed at step 40" in text
+        assert "by eve@there?[2J, pid 7" in text
         assert "read-only" in text.splitlines()[0]
         assert "bucket 25 MiB (read-only)" in text
         for screen in ("1", "2", "m", "u", "5"):
@@ -462,25 +440,10 @@ async def test_there_is_no_prompt_where_there_is_no_job():
         assert not isinstance(app.screen, TuneScreen)
 
 
-async def test_commas_and_full_stops_step_through_collectives():
-    async with opened(controlled_job(), size=(160, 45)) as (app, pilot):
-        await shown(app, pilot)
-        for keys, collective in (
-            (("full_stop", "full_stop"), 1),
-            (("comma",), 0),
-            (("2", "full_stop"), 1),
-        ):
-            await pilot.press(*keys)
-            assert app.dashboard.state.collective == collective
-        assert app.dashboard.session.sent == []
-
-
 # Words from elsewhere, and every size
 
-HOSTILE = "\x1b]0;pwned\x07\x9b2J\r\n\t\u202e\u200b[bold red]x[/]"
 
-
-@pytest.mark.parametrize("size", [(160, 45), (100, 30)])
+@pytest.mark.parametrize("size", SIZES[:2])
 async def test_words_of_a_knob_are_shown_as_words_and_steer_neither_terminal_nor_markup(size):
     words = dict.fromkeys(
         ("value_text", "original_text", "unit", "owner", "about", "code"), f"7{HOSTILE}{{value}}"
@@ -491,10 +454,9 @@ async def test_words_of_a_knob_are_shown_as_words_and_steer_neither_terminal_nor
         for number, keys in enumerate(every):
             if number == 8:
                 report(session, session.sent[0], "refused", None, HOSTILE, ranks=(0,))
-            lines = (await shown(app, pilot, *keys.split(), rest_s=1)).split("\n")
-            assert all(line.isprintable() for line in lines), keys
-            assert [cell_len(line) for line in lines] == [size[0]] * size[1], keys
-        assert "]0;pwned" in "".join(lines)
+            text = await shown(app, pilot, *keys.split(), rest_s=1)
+            assert fills(app, size), keys
+        assert "]0;pwned" in text
 
 
 async def test_panel_and_tune_fit_every_size_in_ascii():
@@ -508,6 +470,5 @@ async def test_panel_and_tune_fit_every_size_in_ascii():
         for size in (*SIZES, (40, 12), (20, 5), (2, 1)):
             await pilot.resize_terminal(*size)
             for key in ("1", "u", "2"):
-                text = await shown(app, pilot, key)
-                assert text.isascii()
-                assert [len(line) for line in text.splitlines()] == [size[0]] * size[1]
+                assert (await shown(app, pilot, key)).isascii()
+                assert fills(app, size)

@@ -109,8 +109,9 @@ def job_of_ours():
     return launcher, app_of(session, launcher=launcher)
 
 
-@pytest.mark.parametrize("size", [WIDE, (60, 20)])
-@pytest.mark.parametrize("keys", [("o", "down", "down", "enter"), ("w", "down", "enter")])
+@pytest.mark.parametrize(
+    ("size", "keys"), [(WIDE, ("o", "down", "down", "enter")), ((60, 20), ("w", "down", "enter"))]
+)
 async def test_a_workload_replaces_a_running_one_only_after_a_yes(size, keys):
     launcher, app = job_of_ours()
     async with app.run_test(size=size) as pilot:
@@ -138,8 +139,7 @@ async def test_q_asks_where_it_ends_a_job_and_ctrl_c_does_not(yes):
     assert not app.is_running
 
 
-@pytest.mark.parametrize("size", [WIDE, (60, 20)])
-@pytest.mark.parametrize("keys", ["]", "[[", "ur"])
+@pytest.mark.parametrize(("size", "keys"), [(WIDE, "]"), ((60, 20), "[["), ((60, 20), "ur")])
 async def test_a_change_by_keys_can_be_taken_back_before_it_is_sent(size, keys):
     session = controlled_job(with_value(BUCKET, "100"))
     async with opened(session, size=size) as (app, pilot):

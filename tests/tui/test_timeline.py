@@ -204,6 +204,9 @@ async def test_the_list_of_collectives_can_be_hidden_and_shown_and_clicked():
         assert "allgather_base  " not in await shown(app, pilot, "v")
         assert "allgather_base  " in await shown(app, pilot, "v", "full_stop")
         assert app.dashboard.state.collective == 0
+        for keys, collective in (("full_stop", 1), ("comma", 0)):
+            await pilot.press(keys)
+            assert app.dashboard.state.collective == collective
         await pilot.click(Collectives, offset=(10, 2))
         assert app.dashboard.state.collective == 1
 

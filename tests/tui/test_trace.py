@@ -197,25 +197,3 @@ def test_missing_ranks_are_a_notice_and_no_rows(tmp_path: Path) -> None:
     picture = trace_of(tmp_path).tick()
     assert [view.rank for view in picture.ranks] == [1]
     assert [notice.text for notice in picture.notices] == ["no trace of rank 0, 2-19 of 20"]
-
-
-def test_a_session_of_a_trace_says_who_waited_for_whom_in_the_step_that_it_shows() -> None:
-    session = trace_of(DATA / "ddp_25mb")
-    whole = session.tick()
-    session.turn(1)
-    step = session.tick()
-    for picture, collectives, waited_ms in ((whole, 75, 56.6), (step, 25, 20.0)):
-        assert (picture.wait_window.lateness.late_rank, picture.unsplit) == (2, "")
-        assert picture.wait_window.lateness.first.late == len(picture.waits.collectives) == collectives
-        assert picture.ranks[0].waits.wait_ns / 1e6 == pytest.approx(waited_ms, rel=0.03)
-        assert picture.ranks[2].waits.wait_ns == 0
-        for view in picture.ranks:
-            split_ns = (
-                view.waits.exposed_wait_ns + view.waits.exposed_transfer_ns + view.waits.exposed_unsplit_ns
-            )
-            assert split_ns == view.measured.exposed_ns
-
-
-def test_a_session_of_one_ranks_trace_says_why_it_does_not_know_who_waits() -> None:
-    picture = trace_of(DATA / "ddp_25mb" / "rank0.json.gz").tick()
-    assert (picture.wait_window, picture.unsplit) == (None, "no other rank of its group is known")
