@@ -14,8 +14,7 @@ from overlaptop.console.stream import RecordWriter, stream
 from overlaptop.fleet.job_session import JobSelector, JobSession
 from overlaptop.launch.launcher import Launcher, of_workload, place
 from overlaptop.launch.local import LocalLauncher
-from overlaptop.launch.request import LaunchPhase, LaunchRequest
-from overlaptop.launch.supervised import LaunchError
+from overlaptop.launch.request import LaunchError, LaunchPhase, LaunchRequest
 from overlaptop.workloads import catalog
 from overlaptop.workloads.options import OptionsError
 

@@ -18,7 +18,7 @@ from overlaptop.fleet.job_session import JobSelector, JobSession
 from overlaptop.fleet.session import Session
 from overlaptop.fleet.snapshot import LinkState, Snapshot
 from overlaptop.launch.launcher import Launcher, of_workload, place
-from overlaptop.launch.supervised import LaunchError
+from overlaptop.launch.request import LaunchError
 from overlaptop.tuning.search import SearchOptions
 from overlaptop.tuning.state import SearchState
 from overlaptop.tuning.tuner import Tuner

@@ -28,23 +28,15 @@ def report(of: str, **values: Any) -> None:
 
 def software() -> None:
     """Report this interpreter, the overlaptop and the torch in it, and CUPTI."""
-    report("python", version=platform.python_version(), path=sys.executable)
+    report("python", version=platform.python_version())
     missing = [name for name in ("msgpack", "msgspec", "zmq") if importlib.util.find_spec(name) is None]
     try:
         package = importlib.import_module("overlaptop")
-        try:
-            declares = importlib.import_module("overlaptop.wire.protocol")
-        except ModuleNotFoundError:  # an older version, up to protocol 4
-            declares = importlib.import_module("overlaptop.wire.messages")
-        report(
-            "overlaptop",
-            version=package.__version__,
-            protocol=declares.PROTOCOL_VERSION,
-            path=next(iter(package.__path__)),
-            missing=missing,
-        )
+        protocol = importlib.import_module("overlaptop.wire.protocol").PROTOCOL_VERSION
+        path = next(iter(package.__path__))
+        report("overlaptop", version=package.__version__, protocol=protocol, path=path, missing=missing)
     except Exception as reason:  # noqa: BLE001 # whatever that package does
-        report("overlaptop", error=_words(reason), missing=missing)
+        report("overlaptop", error=_words(reason))
     if importlib.util.find_spec("torch") is None:
         report("torch", absent=True)
         return
@@ -98,11 +90,10 @@ def _report_cupti() -> None:
     report("cupti", path=path, version=number.value if status == 0 else None)
     # Recording is asked for, as the agent does, and nothing is launched: no context is made on any GPU.
     status = library.cuptiActivityEnable(ctypes.c_int(_CONCURRENT_KERNEL))
-    meaning = ctypes.c_char_p()
+    meaning, refusal = ctypes.c_char_p(), f"error {status}" if status else ""
     if status != 0 and library.cuptiGetResultString(status, ctypes.byref(meaning)) == 0 and meaning.value:
-        report("recording", status=status, refusal=meaning.value.decode(errors="replace"))
-    else:
-        report("recording", status=status, refusal="" if status == 0 else f"error {status}")
+        refusal = meaning.value.decode(errors="replace")
+    report("recording", refusal=refusal)
 
 
 def gpus() -> None:
@@ -123,7 +114,7 @@ def gpus() -> None:
         report("nvml", error=str(reason))
         return
     report("nvml", driver=driver, gpus=[site.name for site in sites])
-    refused = {}
+    refused = set()
     for site in sites:
         try:
             gpm = gpm_module.Gpm(nvml, nvml.handle(site.uuid))
@@ -133,8 +124,8 @@ def gpus() -> None:
                 gpm.close()
         except refusal as reason:
             if str(reason) != str(nvml_module.NOT_YET):  # a first sample measures nothing yet, as it should
-                refused[site.index] = str(reason)
-    report("gpm", gpus=len(sites), refused=sorted(set(refused.values())), without=sorted(refused))
+                refused.add(str(reason))
+    report("gpm", gpus=len(sites), refused=sorted(refused))
     nvml.close()
 
 

@@ -17,7 +17,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from overlaptop.launch.supervised import LaunchError, Lease, SupervisedJob
+from overlaptop.launch.request import LaunchError
+from overlaptop.launch.supervised import Lease, SupervisedJob
 from overlaptop.workloads.catalog import Workload
 from overlaptop.workloads.options import Defaults
 

@@ -8,14 +8,14 @@ from dataclasses import replace
 
 from overlaptop.launch.launcher import JobPlacement, Launcher, of_workload, place
 from overlaptop.launch.request import (
+    LaunchError,
     LaunchPhase,
     LaunchPlan,
     LaunchRequest,
-    LaunchRequestError,
     LaunchStatus,
     checked,
 )
-from overlaptop.launch.supervised import LaunchError, Lease, SupervisedJob
+from overlaptop.launch.supervised import Lease, SupervisedJob
 from overlaptop.wire.endpoints import JobRecord
 from overlaptop.workloads.catalog import WORKLOADS, Workload
 
@@ -59,7 +59,7 @@ class LocalLauncher:
         """What would be run for a request, or why it would not."""
         try:
             launcher, given = self._prepare(request)
-        except (LaunchRequestError, LaunchError) as fault:
+        except LaunchError as fault:
             return LaunchPlan(request, str(fault))
         on = launcher.placement
         return LaunchPlan(request, "", launcher.command_line, on.in_words, on.nproc, on.defaults, given)

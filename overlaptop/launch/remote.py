@@ -11,14 +11,13 @@ from overlaptop.fleet.hosts_session import HostsSession
 from overlaptop.launch.launcher import placement_on
 from overlaptop.launch.relayed import WITHOUT_OWNER_S
 from overlaptop.launch.request import (
+    LaunchError,
     LaunchPhase,
     LaunchPlan,
     LaunchRequest,
-    LaunchRequestError,
     LaunchStatus,
     checked,
 )
-from overlaptop.launch.supervised import LaunchError
 from overlaptop.remote.host import RemoteHost
 from overlaptop.wire.codec import WireError
 from overlaptop.wire.endpoints import JobRecord
@@ -63,7 +62,7 @@ class RemoteLauncher:
         request = request if host is None else replace(request, host=host.name)
         try:
             _, given = checked(request, self.workloads)
-        except LaunchRequestError as error:
+        except LaunchError as error:
             return LaunchPlan(request, str(error))
         gpus = None if host is None or host.hello is None else host.hello.gpus
         device = given.get("device", "auto")

@@ -18,8 +18,8 @@ from overlaptop.workloads.options import Defaults, OptionsError
 MAX_NPROC = 256
 
 
-class LaunchRequestError(ValueError):
-    """It cannot be read, or asks for what no workload has; the message is one line."""
+class LaunchError(Exception):
+    """The job cannot be started, or is not to be had; the message is one clear line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +37,14 @@ class LaunchRequest:
 
     @classmethod
     def parse(cls, workload: str, options: str, nproc: str = "", host: str = "") -> LaunchRequest:
-        """Of what was typed. Raises LaunchRequestError where it cannot be read."""
+        """Of what was typed. Raises LaunchError where it cannot be read."""
         try:
             words = shlex.split(options)
         except ValueError as fault:
-            raise LaunchRequestError(f"the options end within a quotation: {fault}") from fault
+            raise LaunchError(f"the options end within a quotation: {fault}") from fault
         count = nproc.strip()
         if count and not (count.isascii() and count.isdecimal() and 0 < int(count[:9]) <= MAX_NPROC):
-            raise LaunchRequestError(
-                f"processes: must be a whole number from 1 to {MAX_NPROC}, not {count!r}"
-            )
+            raise LaunchError(f"processes: must be a whole number from 1 to {MAX_NPROC}, not {count!r}")
         return cls(workload, tuple(words), int(count) if count else None, host)
 
     @property
@@ -60,16 +58,16 @@ class LaunchRequest:
 
 def checked(request: LaunchRequest, workloads: Sequence[Workload]) -> tuple[Workload, Mapping[str, object]]:
     """The workload of a request and the values of the options that were given, by Option.name. Raises
-    LaunchRequestError.
+    LaunchError.
     """
     workload = next((each for each in workloads if each.name == request.workload), None)
     if workload is None:
         names = ", ".join(each.name for each in workloads)
-        raise LaunchRequestError(f"no workload is called {request.workload!r}; there are: {names}")
+        raise LaunchError(f"no workload is called {request.workload!r}; there are: {names}")
     try:
         return workload, workload.check(request.options)
     except OptionsError as fault:
-        raise LaunchRequestError(str(fault)) from fault
+        raise LaunchError(str(fault)) from fault
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Self
 
 from overlaptop.launch import supervisor
+from overlaptop.launch.request import LaunchError
 from overlaptop.wire.endpoints import EndpointError, JobRecord, base_dir
 from overlaptop.wire.peers import check_listener
 
@@ -35,10 +36,6 @@ _RANK_FAILED = re.compile(r"failed \(exitcode: (-?\d+)\)")
 _RANK_PREFIX = re.compile(r"^\[rank(\d+)\]:\s?")
 _TORCHRUN_ADVICE = re.compile(r"^(\*+|Setting OMP_NUM_THREADS .*|\s*)$")
 _EXIT = re.compile(supervisor.EXIT.replace(b"%d", rb"(\d+)"))
-
-
-class LaunchError(Exception):
-    """The job cannot be started; the message is one clear line."""
 
 
 @dataclass(frozen=True, slots=True)

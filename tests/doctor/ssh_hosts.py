@@ -34,18 +34,13 @@ def make_ssh(folder: Path) -> Path:
     return _program(folder / "ssh", _SSH.replace("PYTHON", shlex.quote(sys.executable)))
 
 
-def make_python(folder: Path, doctor: str) -> Path:
-    """An interpreter that relays as it should, and does this when it is asked for the doctor."""
-    real = shlex.quote(sys.executable)
-    text = f'#!/bin/sh\ncase "$*" in\n*doctor*)\n{doctor}\n;;\n*) exec {real} "$@" ;;\nesac\n'
+def make_python(folder: Path, findings: Iterable[Finding]) -> Path:
+    """An interpreter that relays as it should, and prints these as records where it is the doctor."""
+    records = folder / "records"
+    records.write_text("".join(json.dumps(finding.record("")) + "\n" for finding in findings))
+    real, printed = shlex.quote(sys.executable), shlex.quote(str(records))
+    text = f'#!/bin/sh\ncase "$*" in\n*doctor*) cat {printed} ;;\n*) exec {real} "$@" ;;\nesac\n'
     return _program(folder / "python", text)
-
-
-def printing(folder: Path, findings: Iterable[Finding]) -> str:
-    """A line of a shell's that prints these as records."""
-    path = folder / "records"
-    path.write_text("".join(json.dumps(finding.record("")) + "\n" for finding in findings))
-    return f"cat {shlex.quote(str(path))}"
 
 
 def _program(path: Path, text: str) -> Path:

@@ -26,8 +26,8 @@ PARAMETERS = "proc/driver/nvidia/params"
 
 # What the probes report.
 NVML = {"of": "nvml", "driver": "580.95.05", "gpus": ["NVIDIA H200", "NVIDIA H200"]}
-GPM = {"of": "gpm", "gpus": 2, "refused": [], "without": []}
-PYTHON = {"of": "python", "version": "3.12.3", "path": "/venv/bin/python"}
+GPM = {"of": "gpm", "gpus": 2, "refused": []}
+PYTHON = {"of": "python", "version": "3.12.3"}
 AGENT = {
     "of": "overlaptop", "version": "0.1.0", "protocol": PROTOCOL_VERSION, "path": "/venv/overlaptop",
     "missing": [],
@@ -37,12 +37,11 @@ TORCH = {
     "nccl": "2.28.9", "gpus": 2, "warning": "",
 }  # fmt: skip
 CUPTI = {"of": "cupti", "path": "/venv/libcupti.so.13", "version": 130000}
-RECORDING = {"of": "recording", "status": 0, "refusal": ""}
+RECORDING = {"of": "recording", "refusal": ""}
 SECTIONS = {"gpus": (NVML, GPM), "software": (PYTHON, AGENT, TORCH, CUPTI, RECORDING)}
 OF_CPU = {**TORCH, "version": "2.13.0+cpu", "cuda": None, "nccl": None, "gpus": 0}
 NO_GPU = {**TORCH, "gpus": 0}
 NO_OVERLAPTOP = {"of": "overlaptop", "error": "No module named 'overlaptop'"}
-REFUSED = {**RECORDING, "status": 1}
 
 
 class Scene:
@@ -231,14 +230,14 @@ BEFORE_TORCH = ("python", "overlaptop")
         ([], ended_after(*BEFORE_TORCH, "torch"), "cupti", UNKNOWN, "looking for it"),
         ([], ended_after(*BEFORE_TORCH, "torch", "cupti"), "cupti", UNKNOWN, "asked to record"),
         (
-            [{**REFUSED, "refusal": "CUPTI_ERROR_INSUFFICIENT_PRIVILEGES"}],
+            [{**RECORDING, "refusal": "CUPTI_ERROR_INSUFFICIENT_PRIVILEGES"}],
             {}, "cupti", WARNING, "NVreg_RestrictProfilingToAdminUsers=0",
         ),
         (
-            [{**REFUSED, "refusal": "CUPTI_ERROR_MULTIPLE_SUBSCRIBERS"}],
+            [{**RECORDING, "refusal": "CUPTI_ERROR_MULTIPLE_SUBSCRIBERS"}],
             {}, "cupti", WARNING, "does not record (CUPTI_ERROR_MULTIPLE_SUBSCRIBERS)",
         ),
-        ([NO_GPU, {**REFUSED, "refusal": "NOT_INITIALIZED"}], {"files": LAPTOP}, "cupti", OK, "no GPU"),
+        ([NO_GPU, {**RECORDING, "refusal": "NOT_INITIALIZED"}], {"files": LAPTOP}, "cupti", OK, "no GPU"),
         ([], environ(NSYS_PROFILING_SESSION_ID="7"), "cupti", WARNING, "Nsight Systems holds it"),
     ],
 )  # fmt: skip

@@ -10,6 +10,7 @@ import pytest
 
 from overlaptop import __version__
 from overlaptop.doctor import hosts
+from overlaptop.doctor.children import Completed
 from overlaptop.doctor.facts import Facts
 from overlaptop.doctor.findings import Finding, Status, fault, ok, works
 from overlaptop.doctor.hosts import examine
@@ -18,8 +19,8 @@ from overlaptop.remote.targets import Target
 from overlaptop.wire.protocol import PROTOCOL_VERSION
 from tests.remote.connections import fake_relay
 
-from .machines import by_check
-from .ssh_hosts import make_python, make_ssh, printing
+from .machines import Programs, by_check, printed
+from .ssh_hosts import make_python, make_ssh
 
 GOOD_RELAY = f"overlaptop {__version__}, protocol {PROTOCOL_VERSION}, on "
 WELL = [ok("torch", "2.11.0+cu130"), ok("ssh", "theirs"), ok("terminal", "theirs"), ok("unicode", "theirs")]
@@ -39,7 +40,7 @@ def look(*words: str, python: str = sys.executable) -> dict[str, list[Finding]]:
 
 
 def test_a_host_that_is_well_has_its_own_findings(tmp_path: Path) -> None:
-    python = make_python(tmp_path, printing(tmp_path, WELL))
+    python = make_python(tmp_path, WELL)
     found = by_check(look("good", python=str(python))["good"])
     # Its own terminal and ssh are nothing to us.
     assert list(found) == ["way", "relay", "offset", "torch"]
@@ -78,7 +79,7 @@ def test_a_host_that_is_not_reached_is_one_clear_fault(
 
 def test_several_hosts_come_in_their_order_whatever_becomes_of_each(tmp_path: Path) -> None:
     findings = [*WELL, fault("sockets", "others can get in", "chmod 700")]
-    python = make_python(tmp_path, printing(tmp_path, findings))
+    python = make_python(tmp_path, findings)
     names = ["good1", "wrong", "good2", "nobody", "good3", "good4", "refused"]
     found = look(*names, python=str(python))
     assert list(found) == names
@@ -104,28 +105,27 @@ def test_an_interpreter_without_overlaptop_has_a_remedy(
 
 
 @pytest.mark.parametrize(
-    ("doctor", "status", "words"),
+    ("ran", "status", "words"),
     [
         (
-            "echo 'overlaptop: error: unrecognized arguments: doctor' >&2; exit 2",
+            Completed(2, "", "overlaptop: error: unrecognized arguments: doctor"),
             Status.WARNING, "the overlaptop there is older and has no doctor: update it",
         ),
-        ("echo 'Killed' >&2; exit 137", Status.WARNING, "could not be run there: it ended with status 137"),
-        ("echo nothing of use", Status.WARNING, "could not be run there"),
-        ("exec sleep 1000", Status.UNKNOWN, "had not ended after 3 s"),
-        ("WELL; exec sleep 1000", Status.UNKNOWN, "had not ended after 3 s"),
+        (Completed(137, "", "Killed"), Status.WARNING, "not be run there: it ended with status 137"),
+        (Completed(0, "nothing of use", ""), Status.WARNING, "could not be run there"),
+        (Completed(None, "", ""), Status.UNKNOWN, "had not ended after 100 s"),
+        (printed(WELL[0].record(""), status=None), Status.UNKNOWN, "had not ended after 100 s"),
     ],
 )  # fmt: skip
 def test_checks_that_cannot_be_run_there_leave_monitoring_as_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, doctor: str, status: Status, words: str
+    ran: Completed, status: Status, words: str
 ) -> None:
-    if "sleep" in doctor:
-        monkeypatch.setattr(hosts, "CHECKS_S", 3.0)
-    script = doctor.replace("WELL", printing(tmp_path, WELL))
-    found = by_check(look("good", python=str(make_python(tmp_path, script)))["good"])
+    facts = Facts(start=Programs(lambda argv: printed() if "-G" in argv else ran))
+    [(_, findings)] = examine([Target.parse("good")], facts, sys.executable)
+    found = by_check(findings)
     assert found["checks"].status is status
     assert words in found["checks"].line
-    assert ("torch" in found) == ("WELL" in doctor)
+    assert ("torch" in found) == ran.output.startswith("{")
     assert works(found.values())
 
 
@@ -181,7 +181,7 @@ def test_the_route_to_a_host_is_described(monkeypatch: pytest.MonkeyPatch, confi
 
 
 def test_this_machine_and_a_prefix_need_no_ssh(tmp_path: Path) -> None:
-    python = make_python(tmp_path, printing(tmp_path, WELL))
+    python = make_python(tmp_path, WELL)
     targets = [Target.parse("local://"), Target.via("env COLOUR=red")]
     for _, found in examine(targets, Facts(), str(python)):
         assert list(by_check(found)) == ["relay", "offset", "torch"]

@@ -16,9 +16,9 @@ import pytest
 
 from overlaptop.launch import launcher as launching
 from overlaptop.launch.local import LocalLauncher
-from overlaptop.launch.request import LaunchPhase, LaunchRequest, LaunchRequestError
+from overlaptop.launch.request import LaunchError, LaunchPhase, LaunchRequest
 from overlaptop.workloads.catalog import WORKLOADS
-from tests.processes import Traces, wait_until
+from tests.processes import PATIENCE_S, Traces, wait_until
 
 from .jobs import LOG, Alone, launcher_in
 
@@ -39,7 +39,7 @@ def held(launcher: LocalLauncher, monkeypatch: pytest.MonkeyPatch) -> Callable[[
         job, may_end = launcher.job, threading.Event()
         assert job is not None
         stop = job.stop
-        monkeypatch.setattr(job, "stop", lambda: may_end.wait(20) and stop())
+        monkeypatch.setattr(job, "stop", lambda: may_end.wait(PATIENCE_S) and stop())
         return may_end
 
     return hold
@@ -117,7 +117,7 @@ def test_a_request_is_read_as_a_shell_would_or_says_why_it_cannot_be() -> None:
         ("", "1000000000000", "from 1 to"),
         ("", "two", "'two'"),
     ):
-        with pytest.raises(LaunchRequestError, match=fault):
+        with pytest.raises(LaunchError, match=fault):
             LaunchRequest.parse("ddp", options, nproc)
 
 
@@ -217,7 +217,7 @@ def test_closing_the_launcher_in_the_middle_of_a_switch_starts_nothing(
     closing.start()
     assert wait_until(is_too_late)
     may_end.set()
-    closing.join(20)
+    closing.join(PATIENCE_S)
     assert traces.alive() == []
     assert written() == ["other up"]
 
@@ -232,7 +232,7 @@ def test_nothing_is_left_of_a_dashboard_that_is_killed_in_the_middle_of_a_switch
         "from overlaptop.launch import supervised; supervised.GRACE_S = 1.0\n"
         "from tests.launch.test_local import LaunchRequest, LaunchPhase, launcher_in, start, wait_until\n"
         f"launcher = launcher_in(Path({str(tmp_path)!r})); start(launcher, {old!r})\n"
-        f"wait_until(lambda: {ready!r} in Path({str(tmp_path / LOG)!r}).read_text(), 60)\n"
+        f"wait_until(lambda: {ready!r} in Path({str(tmp_path / LOG)!r}).read_text())\n"
         "start(launcher, 'other')\n"
         f"wait_until(lambda: launcher.status().phase is LaunchPhase.{state})\n"
         "print('now', flush=True); time.sleep(600)"
@@ -247,7 +247,7 @@ def test_nothing_is_left_of_a_dashboard_that_is_killed_in_the_middle_of_a_switch
     assert process.stdout is not None
     assert process.stdout.readline() == "now\n"
     process.kill()
-    process.communicate(timeout=60)
+    process.communicate(timeout=PATIENCE_S)
     assert wait_until(lambda: traces.alive() == [])
     if "old" in moment:
         assert "other up" not in written()

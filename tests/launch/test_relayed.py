@@ -21,7 +21,7 @@ from overlaptop.launch.local import LocalLauncher
 from overlaptop.launch.relayed import RelayedLauncher
 from overlaptop.launch.request import LaunchPlan, LaunchRequest
 from overlaptop.wire.relaying import RelayLaunch, RelayLaunchStatus
-from tests.processes import Traces, wait_until
+from tests.processes import PATIENCE_S, Traces, wait_until
 from tests.relay.client import RelayProcess
 
 from .jobs import launcher_in
@@ -95,7 +95,7 @@ def slow(relays: Callable[[], Relayed], monkeypatch: pytest.MonkeyPatch) -> tupl
 
     def plan_slowly(request: LaunchRequest) -> LaunchPlan:
         if request.workload == "steady":
-            may_go_on.wait(20)
+            may_go_on.wait(PATIENCE_S)
         return plan(request)
 
     monkeypatch.setattr(relay.local, "plan", plan_slowly)
@@ -227,7 +227,7 @@ def test_a_job_that_is_being_replaced_is_had_when_the_new_one_runs(
     released.start()
     may_go_on.set()
     after.until("running", 1)
-    released.join(20)
+    released.join(PATIENCE_S)
     assert after.local.running.startswith("steady")
 
 
@@ -296,7 +296,7 @@ def test_whoever_does_not_know_the_key_is_turned_away_and_the_job_goes_on(
     (path,) = socket_dir.glob("launch-*")
     for data in (b"", b"\xff\xff\xff\xff", b"f" * 16, b"end\n"):
         with socket.socket(socket.AF_UNIX) as stranger:
-            stranger.settimeout(20)
+            stranger.settimeout(PATIENCE_S)
             stranger.connect(str(path))
             with suppress(ConnectionResetError, BrokenPipeError):
                 stranger.sendall(data)
@@ -347,9 +347,9 @@ def test_a_real_job_goes_from_connection_to_connection_and_ends_with_the_last(
         status = runs(second)
         assert (status.number, status.phase, status.job) == (1, "running", begun.job)
         first.client.until_over()
-        assert first.process.wait(20) == 0
+        assert first.process.wait(PATIENCE_S) == 0
         second.process.kill()
-        second.process.wait(20)
+        second.process.wait(PATIENCE_S)
 
         third = connected()
         third.client.send(again(request))
@@ -359,6 +359,6 @@ def test_a_real_job_goes_from_connection_to_connection_and_ends_with_the_last(
             RelayLaunchStatus, lambda status: (status.number, status.phase) == (2, "nothing")
         )
         third.client.close_input()
-        assert third.process.wait(20) == 0
+        assert third.process.wait(PATIENCE_S) == 0
     assert traces.alive() == []
     assert list(socket_dir.glob("launch-*")) == []

@@ -70,7 +70,7 @@ class FormState:
             self.plan = None
 
     def request(self) -> LaunchRequest:
-        """What is typed. Raises LaunchRequestError where that cannot be read."""
+        """What is typed. Raises LaunchError where that cannot be read."""
         return LaunchRequest.parse(self.workload.name, self.options, self.nproc, self.host)
 
     def rows(self) -> list[OptionRow]:

@@ -11,10 +11,10 @@ from textual.app import ComposeResult
 
 from overlaptop.launch.request import (
     JobLauncher,
+    LaunchError,
     LaunchPhase,
     LaunchPlan,
     LaunchRequest,
-    LaunchRequestError,
 )
 from overlaptop.tui.dashboard import Dashboard
 from overlaptop.tui.draw.prompt import Confirm
@@ -166,7 +166,7 @@ class WorkloadsScreen(DashboardScreen):
         status = self._launcher.status()
         try:
             request = self._form.request()
-        except LaunchRequestError:
+        except LaunchError:
             return  # shown already
         if self._form.plan is None or self._form.plan.request != request:
             await self._make_plan(request)  # enter came more quickly
@@ -185,7 +185,7 @@ class WorkloadsScreen(DashboardScreen):
     def _replan(self) -> None:
         try:
             request = self._form.request()
-        except LaunchRequestError as fault:
+        except LaunchError as fault:
             self._take(LaunchPlan(LaunchRequest(self._form.workload.name), str(fault)))
         else:
             # Not its coroutine: a quicker key cancels it before it begins, which would be warned of.
