@@ -112,7 +112,7 @@ def test_what_a_slow_dashboard_cannot_take_is_dropped_and_counted_for_it_alone(
     record = hubs.start()
     rank, healthy = make_rank().greet(), make_viewer()
     healthy.receive(RankInfo)
-    in_all, at_once = 40_000, 500
+    in_all, at_once = 20_000, 500
     join = encode(Join(PROTOCOL_VERSION, ()))
     slow_heard = []
     with zmq.Context() as context, context.socket(zmq.DEALER) as slow:
@@ -227,25 +227,6 @@ def test_dashboards_that_come_and_go_leave_nothing_behind(hubs, make_rank, make_
     assert len(viewer.of(Welcome)) == 1
     eventually(lambda: descriptors() == before)
     assert_is_quiet(record.hub_pid)
-
-
-def test_junk_from_dashboards_is_counted_and_answered_with_silence(hubs, make_rank, make_viewer):
-    record = hubs.start()
-    rank, viewer = make_rank().greet(), make_viewer()
-    viewer.receive(RankInfo)
-    with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
-        dealer.linger = 0
-        dealer.connect(f"ipc://{record.dashboard_path}")
-        dealer.send(b"\xc1")
-        dealer.send_multipart([b"a", b"b", b"c"])
-        dealer.send(encode(rank.step(0)))
-        assert viewer.receive(HubStatus, lambda status: status.dropped >= 3).dropped == 3
-        assert not dealer.poll(0)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as raw:
-        raw.connect(str(record.dashboard_path))
-        raw.sendall(b"\0" * 1000)
-        assert_serves(rank, viewer, 1)
-    assert record.hub_alive
 
 
 def test_a_hub_out_of_descriptors_waits_quietly_and_takes_the_rank_later(hubs, make_rank, make_viewer):

@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from overlaptop.hub.history import JobHistory
 from overlaptop.wire.codec import decode, encode
-from overlaptop.wire.devices import DeviceFacts, DeviceSample, MachineFacts, NumaFacts
-from overlaptop.wire.messages import HubStatus, RankEnd, StepTotals
+from overlaptop.wire.devices import DeviceSample
+from overlaptop.wire.messages import RankEnd, StepTotals
 from tests.fleet import builders
 from tests.fleet.builders import device, info, machine, numa
 
@@ -86,22 +86,3 @@ def test_another_process_in_a_ranks_place_does_not_inherit_where_the_first_one_r
     again = replace(INFO, pid=2)
     assert keep(history, again) == [again]
     assert keep(history, sample(2)) == [again, sample(2)]
-
-
-def test_a_dashboard_that_comes_late_hears_facts_and_samples_and_then_live_ones(
-    hubs, make_rank, make_viewer
-):
-    hubs.start()
-    rank = make_rank().greet()
-    rank.send(MACHINE, DEVICE, NUMA, sample(1), sample(2))
-    early = make_viewer()
-    early.receive(DeviceSample, lambda each: each.at_ns == 2)
-    late = make_viewer()
-    late.receive(HubStatus)
-    rank.send(sample(3), replace(NUMA, state="unbound"))
-    for viewer in (early, late):
-        viewer.receive(NumaFacts, lambda facts: facts.state == "unbound")
-        assert samples(viewer.messages) == [1, 2, 3]
-        assert viewer.of(MachineFacts) == [MACHINE]
-        assert viewer.of(DeviceFacts) == [DEVICE]
-        assert viewer.link.dropped == 0

@@ -19,8 +19,9 @@ from msgspec.structs import replace
 
 from overlaptop.console import CommandError
 from overlaptop.console.jobs import join
-from overlaptop.wire import last_end
+from overlaptop.wire import commands, last_end
 from overlaptop.wire.codec import encode, frame
+from overlaptop.wire.commands import Command
 from overlaptop.wire.endpoints import clean_stale, job_dir, list_jobs, read_job
 from overlaptop.wire.hub_connection import LocalHubConnection
 from overlaptop.wire.last_end import LastEnd
@@ -151,69 +152,50 @@ def test_detail_is_asked_of_the_ranks_that_somebody_watches_and_goes_to_those_wh
     assert other.hear_watch() is False
 
 
-def test_the_hub_reports_the_end_of_a_rank_whose_connection_broke(hubs, make_rank, make_viewer):
-    hubs.start()
-    rank = make_rank(0).greet()
-    make_rank(1).greet()
-    viewer = make_viewer()
-    viewer.receive(RankInfo)
-    rank.close()
-    end = viewer.receive(RankEnd)
-    assert (end.rank, end.clean) == (0, False)
-    viewer.receive(HubStatus, lambda status: status.ranks_connected == 1)
-
-
-@pytest.mark.parametrize(
-    ("ends", "clean", "exit_code"),
-    [
+def test_the_end_of_each_rank_is_followed_by_its_exit_code(hubs, make_rank, make_viewer):
+    hubs.start("--linger-s", "20")
+    ends = (
         ("kill -KILL $$", False, -signal.SIGKILL),
         ("exit 3", False, 3),
         ("kill -ABRT $$", True, -signal.SIGABRT),
-    ],
-)
-def test_the_end_of_a_rank_is_followed_by_its_exit_code(
-    hubs, make_rank, make_viewer, ends, clean, exit_code
-):
-    hubs.start("--linger-s", "20")
-    process = subprocess.Popen(["sh", "-c", f"read word; {ends}"], stdin=subprocess.PIPE)
-    rank = make_rank(0)
-    rank.info = replace(rank.info, pid=process.pid)
-    rank.greet()
+    )
     viewer = make_viewer()
-    viewer.receive(RankInfo)
-    if clean:
-        rank.send(RankEnd(0, 1, clean=True))
-    else:
-        rank.close()
-    assert viewer.receive(RankEnd).exit_code is None
-    process.stdin.close()
-    end = viewer.receive(RankEnd, lambda end: end.exit_code is not None)
-    assert (end.clean, end.exit_code, end.failed) == (clean, exit_code, True)
-    process.wait()
+    for number, (end, clean, exit_code) in enumerate(ends):
+        with subprocess.Popen(["sh", "-c", f"read word; {end}"], stdin=subprocess.PIPE) as process:
+            rank = make_rank(number)
+            rank.info = replace(rank.info, pid=process.pid)
+            rank.greet()
+            viewer.receive(RankInfo, lambda info, number=number: info.rank == number)
+            if clean:
+                rank.send(RankEnd(number, 1, clean=True))
+            else:
+                rank.close()
+            of_rank = [viewer.receive(RankEnd, lambda end, number=number: end.rank == number)]
+            process.stdin.close()
+            of_rank.append(
+                viewer.receive(
+                    RankEnd,
+                    lambda end, number=number: end.rank == number and end.exit_code is not None,
+                )
+            )
+        assert [(each.clean, each.exit_code) for each in of_rank] == [(clean, None), (clean, exit_code)]
+        assert of_rank[1].failed
 
 
-def test_how_the_last_job_ended_is_still_known_when_its_hub_has_gone(hubs, make_rank):
-    record = hubs.start("--linger-s", "0")
-    rank = make_rank(0).greet()
-    end = RankEnd(0, 7, True, "ValueError: boom", 1)
-    rank.send(end)
-    eventually(lambda: is_gone(record.hub_pid))
-    known = last_end.read()
-    assert (known.ends, known.ranks, known.script) == ((end,), 1, record.script)
-    with pytest.raises(CommandError, match=r" ago: rank 0 failed: ValueError: boom$"):
-        join(None)
-
-
-def test_a_rank_that_failed_before_the_hub_saw_it_is_named_first(hubs, make_rank):
+def test_how_the_last_job_ended_is_still_known_when_its_hub_has_gone_with_what_came_before_it(
+    hubs, make_rank
+):
     now_ns = time.time_ns()
-    early = RankEnd(1, now_ns, True, "ModuleNotFoundError: nosuch")
+    early = RankEnd(1, now_ns, True, "ModuleNotFoundError: nosuch")  # of a rank that the hub never saw
     record = hubs.start("--linger-s", "0")
     last_end.write(LastEnd("train.py", now_ns, 1, (early,), record.job), 0)
     rank = make_rank(0).greet()
-    rank.send(RankEnd(0, now_ns + 10**9, True, "RuntimeError", 1))
+    late = RankEnd(0, now_ns + 10**9, True, "ValueError: boom", 1)
+    rank.send(late)
     eventually(lambda: is_gone(record.hub_pid))
-    assert [end.rank for end in last_end.read().ends] == [1, 0]
-    with pytest.raises(CommandError, match=r"rank 1 failed: ModuleNotFoundError: nosuch; 1 other rank "):
+    known = last_end.read()
+    assert (known.ends, known.ranks, known.script) == ((early, late), 2, record.script)
+    with pytest.raises(CommandError, match=r" ago: rank 1 failed: ModuleNotFoundError: nosuch; 1 other "):
         join(None)
 
 
@@ -335,29 +317,21 @@ def test_several_jobs_stand_side_by_side_and_what_was_left_of_others_is_removed(
     assert all(record.hub_alive and read_job(record.job) for record in records)
 
 
-def test_a_hub_whose_directory_is_deleted_ends_so_that_it_can_be_replaced(hubs, make_rank, folder):
-    record = hubs.start()
+def test_a_hub_whose_folder_is_deleted_ends_and_leaves_its_successor_alone(hubs, make_rank, folder):
+    first = hubs.start()
     rank = make_rank().greet()
     rank.hear_watch()
-    shutil.rmtree(folder)
-    assert rank.is_closed_by_hub()
-    eventually(lambda: is_gone(record.hub_pid))
-    hubs.launch()
-    assert hubs.record().hub_pid != record.hub_pid
-
-
-def test_a_hub_that_lost_its_folder_leaves_its_successors_alone(hubs, make_rank, folder):
-    first = hubs.start()
     os.kill(first.hub_pid, signal.SIGSTOP)
     shutil.rmtree(folder)
     second = hubs.start()
     os.kill(first.hub_pid, signal.SIGCONT)
+    assert rank.is_closed_by_hub()
     eventually(lambda: is_gone(first.hub_pid))
     assert second.hub_alive
     make_rank().greet().hear_watch()
 
 
-def test_a_dashboard_of_another_protocol_is_told_ours_and_nothing_else(hubs, make_rank):
+def test_a_dashboard_of_another_protocol_is_told_ours_alone_and_commands_nothing(hubs, make_rank):
     record = hubs.start()
     make_rank().greet().hear_watch()
     heard = []
@@ -366,11 +340,13 @@ def test_a_dashboard_of_another_protocol_is_told_ours_and_nothing_else(hubs, mak
         dealer.connect(f"ipc://{record.dashboard_path}")
         other = LocalHubConnection(record)
         dealer.send(encode(Join(PROTOCOL_VERSION + 1, ())))
+        dealer.send(encode(commands.make(commands.CAPTURE, {"steps": 5})))
         told = dealer.recv_multipart()
         # By the time another dashboard has heard two statuses, this one would have heard one.
         eventually(lambda: heard.extend(other.poll()) or sum(isinstance(m, HubStatus) for m in heard) >= 2)
         other.close()
         assert told == [encode(heard[0])]
+        assert not any(isinstance(each, Command) for each in heard)
         with pytest.raises(zmq.Again):
             dealer.recv(zmq.NOBLOCK)
 
