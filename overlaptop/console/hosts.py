@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 
 from overlaptop.console import CommandError, print_message
-from overlaptop.fleet.hosts_session import HostsSession
+from overlaptop.fleet.cluster_session import HostsSession
 from overlaptop.fleet.job_session import JobSelector
 from overlaptop.fleet.session import Session
 from overlaptop.fleet.snapshot import Snapshot

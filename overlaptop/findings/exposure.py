@@ -22,6 +22,8 @@ EXPOSED_SHARE = 0.05
 """Transferring that is exposed is worth a finding from this share of the step on."""
 BESIDE_WAITING = 0.5
 """And from this share of what ranks wait on: in recorded jobs with a late rank it is 0.04 to 0.28."""
+LEAST_BYTES = 1 << 20
+"""Smaller collectives take their latency, and say nothing of a link."""
 AFTER = "after "
 NEVER = 0.05
 """Compute and communication run never at once where less of the transferring than this is hidden."""

@@ -1,8 +1,11 @@
-"""How a job is set, as its ranks say: knobs, DDP's gradients, environment variables."""
+"""How a job is set, as its ranks say: knobs, DDP's gradients, environment variables, hosts."""
 
 from __future__ import annotations
 
+from collections import Counter
+
 from overlaptop.findings.evidence import Evidence
+from overlaptop.timeline.arrivals import Collective
 from overlaptop.wire.knobs import PREFETCH, GradientFacts, Knob
 
 
@@ -40,3 +43,16 @@ def ranks_with(evidence: Evidence, variable: str, *values: str) -> tuple[int, ..
 def is_on(evidence: Evidence, variable: str) -> tuple[int, ...]:
     """The ranks that have a switch of torch's on (its getCvarBool)."""
     return ranks_with(evidence, variable, "1", "y", "yes", "t", "true")
+
+
+def hosts_of(evidence: Evidence, collective: Collective) -> frozenset[str]:
+    """Those of its ranks; empty where one of them is not known."""
+    infos = [evidence.ranks[part.rank].info for part in collective.parts if part.rank in evidence.ranks]
+    hosts = frozenset(info.host if info is not None else "" for info in infos)
+    return frozenset() if "" in hosts or len(infos) < len(collective.parts) else hosts
+
+
+def most_on_a_host(evidence: Evidence) -> int:
+    """Ranks of the job on the host with most of them."""
+    infos = (view.info for view in evidence.ranks.values())
+    return max(Counter(info.host for info in infos if info is not None).values())

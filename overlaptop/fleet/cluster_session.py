@@ -22,6 +22,7 @@ tried, the same on all ranks, for a person to see and to set.
 
 from __future__ import annotations
 
+import select
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
@@ -38,10 +39,13 @@ from overlaptop.fleet.job_session import (
 from overlaptop.fleet.merging import Merger, NodeSnapshot, out_of_reach
 from overlaptop.fleet.snapshot import LinkState, NodeView, Snapshot
 from overlaptop.remote.host import RemoteHost
+from overlaptop.remote.pool import ConnectionPool
 from overlaptop.wire.commands import CHANGES, Command
 from overlaptop.wire.endpoints import EndpointError, JobRecord
 from overlaptop.wire.knobs import Search
 
+JOBS_S = 5.0
+"""For hosts that were reached to send their jobs."""
 SETTLE_S = 2.0
 """For hosts that are being connected to list their jobs, before the only job so far is taken."""
 _HOSTS_NAMED = 3
@@ -328,6 +332,60 @@ class ClusterSession:
 
     def _names(self) -> str:
         return _named([node.host.name for node in self._nodes])
+
+
+class HostsSession(ClusterSession):
+    """The job on these hosts, with the connections to them."""
+
+    def __init__(
+        self,
+        pool: ConnectionPool,
+        hosts: Sequence[RemoteHost],
+        selector: JobSelector | None = None,
+        *,
+        readonly: bool = False,
+    ) -> None:
+        """``hosts``: those of the pool. ``selector``, ``readonly``: as ClusterSession has them."""
+        super().__init__(hosts, selector, readonly=readonly, poll=pool.poll)
+        self._pool = pool
+        self.hosts = tuple(hosts)
+
+    def fileno(self) -> int:
+        """Readable whenever `receive` has something to do."""
+        return self._pool.fileno()
+
+    def receive(self) -> None:
+        """Read what has arrived."""
+        self._pool.receive()
+
+    def retry(self) -> None:
+        """Reconnect those that are down at once."""
+        for connection in self._pool.connections:
+            connection.retry()
+
+    def pause(self, seconds: float) -> None:
+        """Wait, and read at once what arrives meanwhile, for the sake of the hosts' clocks."""
+        deadline_s = time.monotonic() + seconds
+        while (left_s := deadline_s - time.monotonic()) > 0:
+            if select.select([self.fileno()], [], [], left_s)[0]:
+                self.receive()
+
+    def find_jobs(self) -> Sequence[JobRecord]:
+        """The jobs of all hosts, once each of those that were reached has sent its own."""
+        deadline_s = time.monotonic() + JOBS_S
+        while True:
+            self.tick()
+            if all(host.known or not host.up for host in self.hosts) or time.monotonic() > deadline_s:
+                break
+            self.pause(0.02)
+        self._look_at_s = 0.0
+        self.tick()
+        return self.jobs
+
+    def close(self) -> None:
+        """Close all connections at once."""
+        self._pool.close()
+        super().close()
 
 
 def _named(hosts: Sequence[str]) -> str:

@@ -17,10 +17,10 @@ from overlaptop.fleet.trouble import is_stale
 from overlaptop.fleet.window import HISTORY_STEPS
 from overlaptop.wire.commands import Command, CommandOutcome
 from overlaptop.wire.devices import DeviceFacts, DeviceSample, MachineFacts, NumaFacts
-from overlaptop.wire.facts import Facts
 from overlaptop.wire.knobs import GradientFacts, Knob, KnobFacts, Search
 from overlaptop.wire.messages import (
     EnvironmentFacts,
+    Facts,
     HubStatus,
     Notice,
     OwnCost,
@@ -337,11 +337,7 @@ class Fleet:
             self._unread += 1
         self._fresh_samples.append(sample)
 
-    def _learn(
-        self,
-        rank: _Rank,
-        facts: Facts,
-    ) -> None:
+    def _learn(self, rank: _Rank, facts: Facts) -> None:
         match facts:
             case MachineFacts():
                 rank.machine = facts

@@ -74,7 +74,8 @@ class Splitter:
             if self._kept and each.waits.step <= self._kept[-1].waits.step:
                 self._kept.clear()
             if self._kept:  # so many objects would keep the garbage collector busy
-                self._kept[-1] = _without_collectives(self._kept[-1])
+                before = self._kept[-1]
+                self._kept[-1] = replace(before, waits=replace(before.waits, collectives=()))
             self._kept.append(each)
         newest_ns = self._forget(views)
         if not self._kept:
@@ -280,6 +281,7 @@ def window_of(steps: Sequence[SplitStep], *, alone: bool = False) -> WaitWindow 
         for rank, times in each.waits.times.items()
         if rank != awaited
     ]
+    is_one_step = len(steps) == 1 and steps[0].waits.step != WHOLE_TRACE
     wait_ns, unsplit_ns, steps_ns = map(sum, zip(*waits_ns, strict=True)) if waits_ns else (0, 0, 0)
     return WaitWindow(
         late,
@@ -290,16 +292,8 @@ def window_of(steps: Sequence[SplitStep], *, alone: bool = False) -> WaitWindow 
         late_rank,
         late_steps if late_rank is not None else 0,
         steps[-1].echo,
-        len(steps) if not alone else None if _is_one(steps) else late.collectives,
+        len(steps) if not alone else None if is_one_step else late.collectives,
     )
-
-
-def _is_one(steps: Sequence[SplitStep]) -> bool:
-    return len(steps) == 1 and steps[0].waits.step != WHOLE_TRACE
-
-
-def _without_collectives(step: SplitStep) -> SplitStep:
-    return replace(step, waits=replace(step.waits, collectives=()))
 
 
 def _why(collectives: Sequence[Collective]) -> str:

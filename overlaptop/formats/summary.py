@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
@@ -9,7 +10,6 @@ import numpy as np
 
 from overlaptop.fleet.snapshot import WHOLE_TRACE
 from overlaptop.formats.chrome import Args, Distributed
-from overlaptop.formats.groups import members_of
 from overlaptop.formats.kineto import LANES, Activities, RankTrace
 from overlaptop.formats.steps import Step, compute_queue, find_steps
 from overlaptop.timeline.breakdown import break_down, stalls
@@ -28,8 +28,11 @@ MAX_SEGMENTS = 4096
 MAX_COLLECTIVES = 4096
 MAX_ELEMENTS = 1 << 48
 """Of one collective; a larger count is not believed."""
+MAX_MEMBERS = 1 << 20
+"""Of a process group."""
 MAX_WORDS = 256
 """Characters of a name from the trace."""
+_RANKS = re.compile(r"\[(\d{1,7}(?:, ?\d{1,7})*)(, ?\.{3}, ?\d{1,7})?\]", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +233,7 @@ class _CommKernels:
             else:
                 continue
             if group not in members:
-                members[group] = members_of(args, world_size) if group else range(world_size)
+                members[group] = _members_of(args, world_size) if group else range(world_size)
             start_ns, end_ns = int(self._activities.start_ns[at]), int(self._activities.end_ns[at])
             kind = kind_of(op)
             calls.append(
@@ -277,3 +280,29 @@ def _number(value: object) -> int | None:
 
 def _group(args: Args) -> str:
     return "" if args.group is None else group_title(args.group, args.group_description)
+
+
+def _members_of(args: Args, world_size: int) -> Sequence[int]:
+    """The ranks of a process group, as a kernel's args have them; empty where they are not known.
+
+    torch cuts a long list to its first ranks, an ellipsis and its last one. It is completed where all ranks
+    are equally far apart, as those of a device mesh are.
+    """
+    size = args.group_size if isinstance(args.group_size, int) else None
+    written = args.group_ranks
+    if isinstance(written, list):
+        written = f"[{', '.join(map(str, written))}]"
+    found = _RANKS.fullmatch(written) if isinstance(written, str) else None
+    if found is None:
+        # An empty list stands for all ranks.
+        whole = size == world_size or (written == "[]" and size is None)
+        return range(world_size) if whole else ()
+    ranks = tuple(map(int, found[1].split(",")))
+    if found[2] is None:
+        return tuple(sorted(set(ranks)))
+    if size is None or not len(ranks) < size <= MAX_MEMBERS or len(ranks) < 2 or ranks[1] <= ranks[0]:
+        return ()
+    stride = ranks[1] - ranks[0]
+    complete = range(ranks[0], ranks[0] + size * stride, stride)
+    last = int(found[2].rpartition(".")[2].strip(", "))
+    return complete if tuple(complete[: len(ranks)]) == ranks and complete[-1] == last else ()

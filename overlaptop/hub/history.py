@@ -10,8 +10,7 @@ from operator import itemgetter
 
 from overlaptop.wire.commands import CommandReport
 from overlaptop.wire.devices import DeviceSample
-from overlaptop.wire.facts import Facts
-from overlaptop.wire.messages import Notice, RankEnd, RankInfo, StepDetail, StepTotals
+from overlaptop.wire.messages import Facts, Notice, RankEnd, RankInfo, StepDetail, StepTotals
 
 FromRank = RankInfo | StepTotals | StepDetail | Notice | RankEnd | CommandReport | Facts | DeviceSample
 """The messages that a rank may send."""

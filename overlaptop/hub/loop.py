@@ -116,7 +116,8 @@ class Hub:
             awaits_ranks=len(earlier.rank_pids) if earlier is not None else 0,
             clock_s=lambda: self._now_s,
         )
-        self._selector.register(self._dashboards.descriptor, EVENT_READ, _nothing)
+        # They are asked in every round, whatever woke it.
+        self._selector.register(self._dashboards.descriptor, EVENT_READ, lambda _events: None)
         self._listen_to_signals()
 
     def run(self) -> None:
@@ -295,10 +296,6 @@ class Hub:
         self._ranks.close()
         self._dashboards.close()
         self._selector.close()
-
-
-def _nothing(_events: int) -> None:
-    """The dashboards are asked in every round, whatever woke it."""
 
 
 def _rank_descriptors() -> int:

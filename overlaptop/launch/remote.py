@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from overlaptop.fleet.hosts_session import HostsSession
+from overlaptop.fleet.cluster_session import HostsSession
 from overlaptop.launch.launcher import placement_on
 from overlaptop.launch.relayed import WITHOUT_OWNER_S
 from overlaptop.launch.request import (

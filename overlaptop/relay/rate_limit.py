@@ -54,7 +54,8 @@ class RateLimit:
         now_s = self._monotonic_s()
         grown = self._tokens_bytes + (now_s - self._filled_s) * self._limit_bytes_per_s
         self._tokens_bytes, self._filled_s = min(grown, self._burst_bytes), now_s
-        return int(min(self._tokens_bytes, self._max_in_flight_bytes - self._in_flight_bytes))
+        in_flight_bytes = self._sent_bytes - self._acknowledged_bytes
+        return int(min(self._tokens_bytes, self._max_in_flight_bytes - in_flight_bytes))
 
     def sent(self, size_bytes: int) -> None:
         """So much was sent. More than there was room for is made up for later."""
@@ -81,10 +82,6 @@ class RateLimit:
     @property
     def _burst_bytes(self) -> float:
         return max(self._limit_bytes_per_s * _BURST_S, _MIN_BURST_BYTES)
-
-    @property
-    def _in_flight_bytes(self) -> int:
-        return self._sent_bytes - self._acknowledged_bytes
 
     @property
     def _max_in_flight_bytes(self) -> float:

@@ -178,21 +178,6 @@ class WaitTimes:
         """False where communication was exposed and nothing of what was exposed is split."""
         return bool(self.exposed_wait_ns or self.exposed_transfer_ns or not self.exposed_unsplit_ns)
 
-    @property
-    def hidden_wait_ns(self) -> int:
-        """Waiting while compute ran: it cost nothing."""
-        return self.wait_ns - self.exposed_wait_ns
-
-    @property
-    def hidden_transfer_ns(self) -> int:
-        """Transferring while compute ran."""
-        return self.transfer_ns - self.exposed_transfer_ns
-
-    @property
-    def hidden_unsplit_ns(self) -> int:
-        """Communication that is not split, while compute ran."""
-        return self.unsplit_ns - self.exposed_unsplit_ns
-
 
 @dataclass(frozen=True, slots=True)
 class Waiting:

@@ -62,10 +62,10 @@ def link_bytes(op: str, size_bytes: int | None, ranks: int | None) -> LinkBytes 
     """
     if ranks is not None and ranks <= 1:
         return LinkBytes(0, 0)
-    share = _share_of(op)
-    if share is None or size_bytes is None or ranks is None:
+    kind = kind_of(op)
+    if kind is None or size_bytes is None or ranks is None:
         return None
-    rounds, sent, received = share
+    rounds, sent, received = _SHARES[kind]
     rounds_bytes = rounds * (ranks - 1) * size_bytes // ranks
     return LinkBytes(rounds_bytes + sent * size_bytes, rounds_bytes + received * size_bytes)
 
@@ -79,12 +79,6 @@ def sum_links_where_known(parts: Iterable[LinkBytes | None]) -> LinkBytes | None
         tx_bytes += part.tx
         rx_bytes += part.rx
     return LinkBytes(tx_bytes, rx_bytes)
-
-
-@lru_cache(maxsize=256)
-def _share_of(op: str) -> tuple[int, int, int] | None:
-    kind = kind_of(op)
-    return None if kind is None else _SHARES[kind]
 
 
 @lru_cache(maxsize=256)

@@ -12,7 +12,6 @@ import secrets
 import socket
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Annotated
 
@@ -41,14 +40,6 @@ _UNDONE = " (silent; undone by the hub)"
 _UNDO = "-undo"
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """What an argument may be; both ends belong to it."""
-
-    least: int
-    most: int
-
-
 CAPTURE = "capture"
 """All ranks run torch.profiler for ``steps`` steps from the same step on, and write a trace each."""
 
@@ -58,17 +49,14 @@ SET = "set"
 RESTORE = "restore"
 """All ranks give one of the job's knobs the value back that the script gave it, in the same step."""
 
-VALUES = Bounds(LEAST_VALUE, MOST_VALUE)
-"""What the value of any knob may be."""
-
-COMMANDS: Mapping[str, Mapping[str, Bounds]] = MappingProxyType(
+COMMANDS: Mapping[str, Mapping[str, range]] = MappingProxyType(
     {
-        CAPTURE: MappingProxyType({"steps": Bounds(1, 100)}),
-        SET: MappingProxyType({"value": VALUES}),
+        CAPTURE: MappingProxyType({"steps": range(1, 101)}),
+        SET: MappingProxyType({"value": range(LEAST_VALUE, MOST_VALUE + 1)}),
         RESTORE: MappingProxyType({}),
     }
 )
-"""Name -> its arguments, all of which must be there."""
+"""Name -> its arguments, all of which must be there, and what each may be."""
 
 CHANGES = (SET, RESTORE)
 """The commands that are about a knob. Each job has its own knobs: a Knob has the bounds of its values, and
@@ -115,8 +103,8 @@ class Command(Message, frozen=True, tag=10):
             return f"{self.name} takes exactly: {', '.join(allowed) or 'no argument'}"
         for argument in self.arguments:
             bounds = allowed[argument.name]
-            if not bounds.least <= argument.value <= bounds.most:
-                return f"{argument.name} must be from {bounds.least} to {bounds.most}, not {argument.value}"
+            if argument.value not in bounds:
+                return f"{argument.name} must be from {bounds[0]} to {bounds[-1]}, not {argument.value}"
         return ""
 
 

@@ -25,6 +25,8 @@ from overlaptop.wire.bounds import (
     UnixNs,
     one_of,
 )
+from overlaptop.wire.devices import DeviceFacts, MachineFacts, NumaFacts
+from overlaptop.wire.knobs import GradientFacts, KnobFacts
 from overlaptop.wire.schema import Message, Part
 
 MAX_PHASES = 1024
@@ -309,6 +311,19 @@ class Standstill(Message, frozen=True, tag=42):
     groups: Annotated[tuple[GroupCalls, ...], Meta(max_length=MAX_LAST_GROUPS)] = ()
     stack: Annotated[tuple[Text, ...], Meta(max_length=MAX_STACK)] = ()
     """Where the training thread's Python stands, ``train.py:88 load_batch``, innermost first."""
+
+
+Facts = (
+    MachineFacts
+    | DeviceFacts
+    | NumaFacts
+    | KnobFacts
+    | GradientFacts
+    | OwnCost
+    | Standstill
+    | EnvironmentFacts
+)
+"""What a rank sends of itself whenever it changes: of each kind only the newest counts."""
 
 
 class Notice(Message, frozen=True, tag=4):

@@ -273,9 +273,6 @@ def test_a_client_that_stops_reading_loses_steps_and_nothing_else(make_ranks, ma
         assert steps == sorted(set(steps))
         assert len(steps) < last
     assert client.receive(StepDetail, lambda detail: detail.step == last)
-    # The same steps are left of both, so that they can be compared.
-    both = set(steps_of(client, 0)) & set(steps_of(client, 1))
-    assert len(both) > 0.8 * len(steps_of(client))
 
 
 def test_one_job_after_another_can_be_selected(hubs, make_rank, make_relay):

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Self
 
 from overlaptop.console.hosts import Hosts
-from overlaptop.fleet.hosts_session import HostsSession
+from overlaptop.fleet.cluster_session import HostsSession
 from overlaptop.fleet.job_session import JobSelector
 from overlaptop.fleet.snapshot import LinkState, NodeView, RankView, Snapshot
 from overlaptop.remote import targets

@@ -91,7 +91,7 @@ def allowed_steps(draw):
 def allowed_commands(draw):
     name = draw(st.sampled_from(list(commands.COMMANDS)))
     arguments = [
-        Argument(key, draw(st.integers(bounds.least, bounds.most)))
+        Argument(key, draw(st.integers(bounds[0], bounds[-1])))
         for key, bounds in commands.COMMANDS[name].items()
     ]
     knob = st.from_regex(r"\A[A-Za-z_][A-Za-z0-9_]{0,63}\Z") if name in commands.CHANGES else st.just("")

@@ -11,9 +11,9 @@ from statistics import median
 
 from overlaptop import text
 from overlaptop.findings.evidence import Evidence
-from overlaptop.findings.exposure import Exposure, exposure, step_calls
+from overlaptop.findings.exposure import LEAST_BYTES, Exposure, exposure, step_calls
 from overlaptop.findings.finding import Certainty, Finding
-from overlaptop.findings.hosts import LEAST_BYTES, hosts_of
+from overlaptop.findings.settings import hosts_of
 from overlaptop.fleet.snapshot import RankView
 from overlaptop.report.links import pcie_is_turned_down, pcie_words
 

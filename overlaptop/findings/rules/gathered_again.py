@@ -13,7 +13,7 @@ from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.exposure import exposed_sum_ns
 from overlaptop.findings.finding import Certainty, Finding
 from overlaptop.findings.gathers import gathers_of
-from overlaptop.findings.hosts import most_on_a_host
+from overlaptop.findings.settings import most_on_a_host
 
 AGAIN = 0.5
 """Of the bytes that forward gathers."""

@@ -6,13 +6,13 @@ Compared with collectives within a host, where the job has such; else with the p
 from __future__ import annotations
 
 from collections.abc import Iterable
+from statistics import median
 
 from overlaptop import text
 from overlaptop.findings.evidence import Evidence
-from overlaptop.findings.exposure import Issued, exposed_sum_ns, exposure, step_calls
+from overlaptop.findings.exposure import LEAST_BYTES, Issued, exposed_sum_ns, exposure, step_calls
 from overlaptop.findings.finding import Certainty, Finding
-from overlaptop.findings.hosts import hosts_of, usual_bandwidth
-from overlaptop.findings.settings import gradients_of, ranks_with, uses_fsdp2
+from overlaptop.findings.settings import gradients_of, hosts_of, ranks_with, uses_fsdp2
 
 FAR_BELOW = 0.25
 
@@ -28,7 +28,7 @@ def look(evidence: Evidence) -> Iterable[Finding]:
         hosts = hosts_of(evidence, each.collective)
         if hosts:
             (between if len(hosts) > 1 else within).append(each)
-    rate, reference = usual_bandwidth(between), usual_bandwidth(within) or _peak(evidence)
+    rate, reference = _usual_bandwidth(between), _usual_bandwidth(within) or _peak(evidence)
     if rate is None or reference is None or rate >= FAR_BELOW * reference:
         return
     exposed_ns = mean.gain_ns(exposed_sum_ns(between))
@@ -44,6 +44,17 @@ def look(evidence: Evidence) -> Iterable[Finding]:
         certainty=Certainty.MEASURED,
         gain_ns=round(exposed_ns * (1 - rate / reference)),
     )
+
+
+def _usual_bandwidth(issued: Iterable[Issued]) -> float | None:
+    """The median bus bandwidth of those that are large; None where none is."""
+    rates = [
+        rate
+        for each in issued
+        if (each.collective.bytes or 0) >= LEAST_BYTES
+        and (rate := each.collective.bus_bandwidth) is not None
+    ]
+    return median(rates) if rates else None
 
 
 def _peak(evidence: Evidence) -> float | None:

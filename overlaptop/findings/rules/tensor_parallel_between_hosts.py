@@ -12,7 +12,7 @@ from overlaptop import text
 from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.exposure import EXPOSED_SHARE, exposed_sum_ns, exposure, step_calls
 from overlaptop.findings.finding import Certainty, Finding
-from overlaptop.findings.hosts import hosts_of, most_on_a_host
+from overlaptop.findings.settings import hosts_of, most_on_a_host
 
 TENSOR_PARALLEL = re.compile(r"(?:\b|_)tp(?:\b|_)|tensor", re.IGNORECASE)
 
