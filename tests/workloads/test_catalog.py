@@ -1,5 +1,6 @@
 import subprocess
 import sys
+from itertools import product
 
 import pytest
 
@@ -55,10 +56,9 @@ def test_the_list_names_every_workload_and_its_path_as_seen_from_here_and_import
         assert all((cwd / path).is_file() for path in paths)
 
 
-@pytest.mark.parametrize("workload", WORKLOADS, ids=lambda workload: workload.name)
-def test_what_a_check_of_options_says_is_what_the_script_says(workload, capsys):
+def test_what_a_check_of_options_says_is_what_the_script_says(capsys):
     """One parser serves both; here: one with a value that is none, and one that does not exist."""
-    for words in (["--steps", "many"], ["--nonesuch"]):
+    for workload, words in product(WORKLOADS, (["--steps", "many"], ["--nonesuch"])):
         with pytest.raises(OptionsError) as refused:
             workload.check(words)
         with pytest.raises(SystemExit) as ended:
@@ -67,10 +67,9 @@ def test_what_a_check_of_options_says_is_what_the_script_says(workload, capsys):
         assert capsys.readouterr().err == f"{workload.path.name}: error: {refused.value}\n"
 
 
-@pytest.mark.parametrize("workload", WORKLOADS, ids=lambda workload: workload.name)
-def test_every_default_is_a_value_that_the_option_takes(workload):
-    for option in workload.options:
-        for where in ("cuda", "shared", "cpu"):
+def test_every_default_is_a_value_that_the_option_takes():
+    for workload, where in product(WORKLOADS, ("cuda", "shared", "cpu")):
+        for option in workload.options:
             default = option.default_on(where)
             if option.is_switch:
                 assert isinstance(default, bool)

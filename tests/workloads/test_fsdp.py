@@ -2,8 +2,6 @@
 
 import json
 
-import pytest
-
 # Forward, `+r` is the gather of the root's weights, `+0` that of the first block's, `0` its compute.
 FORWARD = {
     0: "+r +0 0 +1 1 +2 2 +3 3",
@@ -88,12 +86,9 @@ def told_by_two_ranks(run_warm, folder, depths, *options):
     return [json.loads((folder / str(rank)).read_text()) for rank in (0, 1)]
 
 
-@pytest.fixture(scope="module")
-def told(run_warm, tmp_path_factory):
-    return told_by_two_ranks(run_warm, tmp_path_factory.mktemp("fsdp"), [*LIMITED, *DEPTHS, ()])
-
-
-def test_gathers_are_asked_for_as_far_ahead_as_the_depth_says_from_the_next_step_on(told):
+def test_gathers_are_asked_for_as_far_ahead_as_the_depth_says_and_the_numbers_stay(run_warm, tmp_path):
+    """To the last bit, from the next step on, and also where weights stay and are not gathered again."""
+    told = told_by_two_ranks(run_warm, tmp_path, [*LIMITED, *DEPTHS, ()])
     expected = [
         *LIMITED.values(),
         *((FORWARD[forward], BACKWARD[backward]) for forward, backward in DEPTHS),
@@ -101,17 +96,11 @@ def test_gathers_are_asked_for_as_far_ahead_as_the_depth_says_from_the_next_step
     ]
     for rank in told:
         assert [(forward, backward) for forward, backward, _, _ in rank] == expected
-
-
-def test_losses_and_gradients_are_the_same_to_the_last_bit_for_every_depth(told):
-    for rank in told:
         assert len({(loss, gradients) for _, _, loss, gradients in rank}) == 1
     (_, _, loss, shard), (_, _, other_loss, other_shard) = (rank[0] for rank in told)
     assert loss != other_loss, "each rank has a batch of its own"
     assert shard != other_shard, "each rank has a shard of its own"
 
-
-def test_weights_that_stay_are_not_gathered_again_and_the_numbers_stay_as_well(told, run_warm, tmp_path):
     few = 3
     kept = told_by_two_ranks(run_warm, tmp_path, DEPTHS[:few], "--no-reshard-after-forward")
     for rank, rank_kept in zip(told, kept, strict=True):

@@ -1,6 +1,3 @@
-from overlaptop.workloads.catalog import find
-
-
 def test_the_table_has_what_each_way_gains_and_says_of_others_why_they_did_not_run():
     from overlaptop.workloads.gemm_overlap import Times, table
 
@@ -15,15 +12,3 @@ def test_the_table_has_what_each_way_gains_and_says_of_others_why_they_did_not_r
     assert figures[2] == ["500.000", "2.00", "50%", "1.20×"]
     assert figures[3] == ["700.000", "1.43", "0%", "0.86×"]
     assert rows[4].split() == ["flux", "not", "run:", "needs", "2", "GPUs"]
-
-
-def test_what_cannot_run_here_says_why_in_one_line(run_warm, tmp_path):
-    for words in (
-        ["te_layernorm_mlp"],
-        ["gemm_overlap", "--method", "flux"],
-        ["tensor_parallel", "--mode", "symmetric-memory"],
-    ):
-        done = run_warm(find(words[0]).path, [*words[1:], "--device", "cpu"], tmp_path, 0)
-        assert done.returncode == 2
-        (line,) = done.stderr.splitlines()
-        assert line.startswith(f"{words[0]}.py: error: ")

@@ -112,13 +112,6 @@ REFUSED = "gemm_overlap --method flux"
 """It makes no step."""
 
 
-@pytest.fixture(scope="module")
-def ran(warm, tmp_path_factory):
-    """The job, and the folder with each run's figures."""
-    folder = tmp_path_factory.mktemp("modes")
-    return run_all(warm, folder, "--device cpu"), folder
-
-
 def run_all(warm, folder, device, options=()):
     """The job of all modes, each of which writes its figures to a file of its number. `options`: the
     agent's.
@@ -265,26 +258,6 @@ OF_OPTIONS = {
 EXACT = ("gpt", "accumulated", "delayed")
 
 
-@pytest.mark.parametrize("at", range(len(MODES)), ids=[mode.words.split(" --layers")[0] for mode in MODES])
-def test_its_figures_are_those_of_a_plain_reference(ran, at):
-    """To the last bit where two ranks train: no order of a sum of two can make a difference."""
-    _, folder = ran
-    figures = [float(line) for line in (folder / str(at)).read_text().split()]
-    mode = MODES[at]
-    if mode.reference in OF_OPTIONS:
-        expected = OF_OPTIONS[mode.reference](options_of(mode.words), STEPS, RANKS, "cpu")
-    else:
-        expected = REFERENCES[mode.reference]()
-    if MODES[at].reference in EXACT:
-        assert figures == expected
-    else:
-        assert figures == pytest.approx(expected, rel=1e-6)
-
-
-def test_the_agent_sees_all_collectives_of_each_on_all_ranks(ran):
-    check_collectives(ran[0])
-
-
 def check_collectives(done, *, by_kernels=False):
     for rank in range(RANKS):
         seen = {totals.step: totals.collectives for totals in done.steps(rank)}
@@ -299,16 +272,27 @@ def check_collectives(done, *, by_kernels=False):
         assert not [notice for notice in done.notices(rank) if notice.level == "error"]
 
 
-def test_a_mode_that_cannot_run_here_is_one_line_and_the_others_go_on(ran):
-    (outs, _) = ran[0].outs
+def test_each_mode_computes_what_a_plain_reference_does_and_the_agent_sees_its_collectives(warm, tmp_path):
+    """In one job, and so in one test: torch, the ranks and their group are there once."""
+    done = run_all(warm, tmp_path, "--device cpu")
+    for at, mode in enumerate(MODES):
+        figures = [float(line) for line in (tmp_path / str(at)).read_text().split()]
+        if mode.reference in OF_OPTIONS:
+            expected = OF_OPTIONS[mode.reference](options_of(mode.words), STEPS, RANKS, "cpu")
+        else:
+            expected = REFERENCES[mode.reference]()
+        # Where two ranks train, no order of a sum of two can make a difference.
+        exact = mode.reference in EXACT
+        assert figures == (expected if exact else pytest.approx(expected, rel=1e-6)), mode.words
+    check_collectives(done)
+
+    # A mode that cannot run here is one line, and the others go on.
+    (outs, _) = done.outs
     ends = [line.split(" ", 3)[2:] for line in outs.splitlines() if line.startswith("run over ")]
     (step, refusal), *others = ends
     assert (step, refusal[:15]) == ("-1", "--method flux: ")
     # The first step begins at the end of the first iteration.
     assert others == [[str(STEPS * at - 1), ""] for at in range(1, len(MODES) + 1)]
 
-
-def test_no_thread_of_gloo_outlives_the_process_group(ran):
-    """One that did could abort the process at exit, in one run of ten."""
-    done, _ = ran
+    # A thread of gloo's that outlives the process group could abort the process at exit, in one run of ten.
     assert [out.splitlines()[-1] for out in done.outs] == ["gloo's threads: 0"] * RANKS
