@@ -16,6 +16,7 @@ from overlaptop.fleet.session import Session
 from overlaptop.fleet.snapshot import LinkState, Snapshot
 from overlaptop.text import UNKNOWN as NOT_KNOWN
 from overlaptop.text import printable
+from overlaptop.tui.tune.knob_values import allowed_words
 from overlaptop.wire import commands
 from overlaptop.wire.commands import CHANGED, UNKNOWN, Command
 from overlaptop.wire.knobs import Knob
@@ -147,16 +148,9 @@ def _table(knobs: tuple[JobKnob, ...]) -> str:
         knob = each.knob
         value = (knob.value_text or NOT_KNOWN) + (" (ranks differ)" if each.differs else "")
         script = knob.original_text or NOT_KNOWN
-        table.add(knob.name, value, script, _allowed(knob), knob.owner, knob.about)
+        table.add(knob.name, value, script, allowed_words(knob), knob.owner, knob.about)
     refusals = [f"{each.knob.name} cannot be changed now: {each.refusal}" for each in knobs if each.refusal]
     return "\n".join([table.render(), *map(printable, refusals)])
-
-
-def _allowed(knob: Knob) -> str:
-    """``1 to 10000 MiB``, ``1, 2, 4 or 8``."""
-    *others, last = map(str, knob.choices or (knob.least, knob.most))
-    values = f"{', '.join(others)}{' or ' if knob.choices else ' to '}{last}" if others else last
-    return f"{values} {knob.unit}".rstrip()
 
 
 def _record(job: str | None, each: JobKnob) -> dict[str, object]:

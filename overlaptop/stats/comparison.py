@@ -68,17 +68,15 @@ class Quantity:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The newest change that was made, and what came of it."""
+    """The newest change that was made, and what came of it; or two jobs beside each other."""
 
     command: str
-    """The id of the command that asked for it."""
+    """The id of the command that asked for it; empty: they are two jobs."""
     title: str
     """``bucket_cap_mb 25 → 50 MiB at step 1,204``."""
     knob: str
     was: str
     becomes: str
-    step: int
-    """The agreed one: from it on the change was made."""
     changes: int
     """The change between these values, and those before it that led from one of them to the other: so many
     are judged together."""
@@ -291,7 +289,6 @@ def _comparison(change: CommandView, snapshot: Snapshot, stretches: Sequence[_St
         knob=change.knob,
         was=change.was,
         becomes=change.becomes,
-        step=change.step,
         changes=usable([len(stretch) for stretch in stretches]) - 1,
         quantities=_quantities(stretches, _judge_change, same_work=same_work),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from overlaptop.findings.finding import Finding
 from overlaptop.fleet.knobs import JobKnob
@@ -20,9 +21,11 @@ from overlaptop.timeline.arrivals import WaitTimes
 from overlaptop.tui.keys import changes_job, fits
 from overlaptop.tui.timeline.lanes import CollectiveKey, Lanes, lanes_of
 from overlaptop.tui.timeline.viewport import WHOLE_STEP, Viewport
-from overlaptop.tui.tune.compared import Compared
 from overlaptop.tui.tune.knob_editor import KnobChange
 from overlaptop.wire.messages import StepDetail, StepTotals
+
+if TYPE_CHECKING:
+    from overlaptop.stats.comparison import Comparison
 
 HOLD_S = 1.0
 """A timeline that changes four times a second cannot be read."""
@@ -74,7 +77,7 @@ class ViewState:
     """The change that is not to be shown any more, by its command, failure and comparison."""
     searching: str = ""
     """Whose search for a knob's best value goes on, in a few words; empty: nobody's."""
-    compared: Compared | None = None
+    compared: Comparison | None = None
     """What the newest change brought, or what differs from the job before."""
     alternation: str = ""
     """What the dashboard does to find out whether the change brought it, in a few words; empty: nothing."""

@@ -85,7 +85,7 @@ def test_a_change_is_told_with_both_sides_and_with_what_it_did():
     job.run(140, compute=54, comm=30, hidden=25, stall=5, collectives=2)
     found = job.compared
     assert found.title == "bucket_cap_mb 25 → 50 MiB at step 200"
-    assert (found.knob, found.was, found.becomes, found.step) == ("bucket_cap_mb", "25", "50", 200)
+    assert (found.knob, found.was, found.becomes) == ("bucket_cap_mb", "25", "50")
     assert (*sides(found), found.changes) == (200, 140, 1)
     # 60 + 10 exposed + 10 idle, then 54 + 5 + 10: 80 ms and 69 ms.
     step_ns, overlap, exposed, stall, collectives = found.quantities

@@ -8,9 +8,9 @@ import pytest
 from msgspec import structs
 
 from overlaptop.fleet.snapshot import LinkState
-from overlaptop.stats.comparison import OTHER_WORK, compare_steps
+from overlaptop.stats.comparison import OTHER_WORK, Comparison, compare_steps
 from overlaptop.tui.tune.change_panel import panel_lines
-from overlaptop.tui.tune.compared import EVERY_S, Compared, Comparing, what_differs
+from overlaptop.tui.tune.compared import EVERY_S, Comparing, what_differs
 from overlaptop.tui.workloads.earlier import EarlierJob, Setting
 from overlaptop.wire import commands
 from tests.fleet.builders import T0, info, status, step, welcome
@@ -51,15 +51,15 @@ def test_the_job_before_is_compared_until_there_is_a_change():
     comparing = Comparing(session.clock.monotonic_s)
     found = take(comparing, session, EARLIER)
     assert found.title == "beside the job before: ddp --bucket-cap-mb 50"
-    assert (found.before, found.after, found.command) == ("before", "now", "")
+    assert (found.was, found.becomes, found.command) == ("before", "now", "")
     named = Comparing(session.clock.monotonic_s).take(session.tick(), EARLIER, job_asked("ddp"))
-    assert (named.before, named.after) == ("--bucket-cap-mb 50", "the defaults")
+    assert (named.was, named.becomes) == ("--bucket-cap-mb 50", "the defaults")
     assert "shorter" in found.quantities[0].verdict
     command = structs.replace(commands.make_setting(BUCKET, 50), at_ns=T0)
     session.say(command)
     obey(session, command, 20, "25", "50")
     found = take(comparing, session, EARLIER)
-    assert (found.before, found.after, found.command) == ("25 MiB", "50 MiB", command.id)
+    assert (found.was, found.becomes, found.command) == ("25 MiB", "50 MiB", command.id)
     assert [each.name for each in found.quantities] == [
         "step_ns", "overlap", "exposed_ns", "stall_ns", "collectives",
     ]  # fmt: skip
@@ -109,7 +109,7 @@ def test_two_jobs_whose_steps_do_other_work_are_not_called_faster():
 @pytest.mark.parametrize("width", [78, 100, 160])
 def test_long_heads_leave_the_verdicts_their_room(width):
     quantities = compare_steps(steps_of(0, 0, 100), steps_of(0, 0, 100, compute=50.0))
-    told = Compared("beside the job before", "--hidden-size 1024 --sequen…", "the defaults", "", quantities)
+    told = Comparison("", "beside", "", "--hidden-size 1024 --sequen…", "the defaults", 1, quantities)
     lines = panel_lines(None, told, width, 9, exact=False)
     row = "".join(run.text for run in lines[2])
     assert "step time" in row

@@ -1,16 +1,38 @@
-"""The timelines of all ranks in the step that is shown."""
+"""One step of all ranks on one axis, with a cursor, and what lies under that."""
 
 from __future__ import annotations
 
 from typing import ClassVar
 
+from textual import events
+
+from overlaptop.report.headline import why_not_split
+from overlaptop.text import Unit, clock, duration
 from overlaptop.tui.dashboard import Dashboard
+from overlaptop.tui.draw.bars import crossed, lane, ruler
+from overlaptop.tui.draw.segments import (
+    TEXT,
+    Item,
+    Segment,
+    StyledLine,
+    TextStyle,
+    bold,
+    dim,
+    fit,
+    paragraph,
+    titled,
+)
+from overlaptop.tui.draw.table import scrolled
 from overlaptop.tui.help.glossary import TIMELINES
 from overlaptop.tui.keys import TIMELINES_KEYS, bindings
 from overlaptop.tui.overview.legend import Legend
 from overlaptop.tui.screen import DashboardScreen, Heights
-from overlaptop.tui.timeline.viewport import WHOLE_STEP
-from overlaptop.tui.timelines.view import Timelines
+from overlaptop.tui.state import step_name
+from overlaptop.tui.timeline.timeline import LABEL, ZOOM_FACTOR, LaneRows, lane_label
+from overlaptop.tui.timeline.viewport import WHOLE_STEP, Viewport
+from overlaptop.tui.timelines.aligned import AlignedStep, Cursor, aligned, neighbour, span_of, under
+from overlaptop.tui.timelines.read_out import read_out
+from overlaptop.tui.view import JobView
 from overlaptop.tui.widgets.job_header import JobHeader
 from overlaptop.tui.widgets.key_bar import (
     BACK_HINT,
@@ -22,6 +44,218 @@ from overlaptop.tui.widgets.key_bar import (
     STEP_HINT,
     KeyBar,
 )
+
+_READ_OUT, _TALL_READ_OUT, _TALL = 6, 10, 36
+"""Lines of what is under the cursor, always as many: nothing moves with it. More on a tall screen."""
+_LANES = 6
+
+
+class Timelines(JobView):
+    """A row for each rank: the parts of its step where they were."""
+
+    def __init__(self, dashboard: Dashboard) -> None:
+        super().__init__(dashboard)
+        self.viewport = WHOLE_STEP
+        self._cursor_ns = 0
+        self._follows = False
+        """The cursor stays on the chosen collective, wherever the next step has it."""
+        self._first = 0
+        self._step: AlignedStep | None = None
+        self._step_of: tuple[object, object] = (None, None)
+        self._ranks_at: dict[int, int] = {}
+        """The rank in each line that has one."""
+
+    @property
+    def step(self) -> AlignedStep | None:
+        details, waits = self.state.details, self.state.waits
+        if not details:
+            return None
+        if self._step is None or details is not self._step_of[0] or waits is not self._step_of[1]:
+            self._step_of = details, waits
+            self._step = aligned(details, waits.collectives if waits is not None else ())
+            self._follow(self._step)
+        return self._step
+
+    @property
+    def rank(self) -> int | None:
+        """The one that the cursor is on; None: its timeline is not here."""
+        chosen, step = self.state.chosen, self.step
+        return (
+            chosen.rank if chosen is not None and step is not None and chosen.rank in step.details else None
+        )
+
+    def move_cursor(self, cells: int) -> None:
+        """Later, or earlier where negative; what is shown goes with it."""
+        if (step := self.step) is not None:
+            self._put(step, self._cursor_ns + cells * self._cell_ns(step))
+
+    def to_collective(self, direction: int) -> None:
+        """To the chosen rank's next one, or the one before."""
+        step, rank = self.step, self.rank
+        if step is None or rank is None:
+            return
+        if (index := neighbour(step, rank, self._cursor_ns, direction)) is not None:
+            self.show_collective(index, fits=False)
+
+    def show_collective(self, index: int, *, fits: bool) -> None:
+        """Put the cursor on a collective of the chosen rank and follow it; ``fits``: and zoom to it."""
+        step, rank = self.step, self.rank
+        if step is None or rank is None:
+            return
+        self.state.choose_collective(index)
+        start_ns, end_ns = span_of(step, rank, index)
+        self._put(step, start_ns)
+        self._follows = True
+        if fits:
+            self.viewport = Viewport.around(start_ns / step.length_ns, end_ns / step.length_ns)
+
+    def fit_collective(self) -> None:
+        step, rank = self.step, self.rank
+        if step is not None and rank is not None:
+            found = under(step, rank, self._cursor(step))
+            if calls := [each.call for each in found if each.call is not None]:
+                self.show_collective(calls[0], fits=True)
+
+    def zoom(self, direction: int) -> None:
+        if (step := self.step) is not None:
+            anchor = (self._cursor_ns / step.length_ns - self.viewport.left) / self.viewport.width
+            self.viewport = self.viewport.zoomed(ZOOM_FACTOR**direction, min(1.0, max(0.0, anchor)))
+
+    def made_of(self) -> tuple[object, ...] | None:
+        """The step, the cursor and the viewport; without a step, draw: the reason changes."""
+        state, step = self.state, self.step
+        if step is None:
+            return None
+        ranks = tuple(view.rank for view in state.rows)
+        return (step, ranks, self.rank, self._cursor_ns, self.viewport, state.collective)
+
+    def draw(self, width: int, height: int) -> list[StyledLine]:
+        step, rank, state = self.step, self.rank, self.state
+        if step is None:
+            why = state.starting or why_not_split(state.snapshot)
+            return [titled("Timelines"), (), *paragraph(f"no timeline to show: {why}", width, TEXT)]
+        ranks = [view.rank for view in state.rows]
+        at = ranks.index(state.chosen.rank) if state.chosen is not None else 0
+        below = min(_TALL_READ_OUT if height >= _TALL else _READ_OUT, max(0, height - 3))
+        rest = height - 2 - below
+        lanes = _LANES + 1 if rank is not None and rest >= len(ranks) + _LANES + 1 else 0
+        rest -= lanes
+        gap = 1 if rest >= 2 * len(ranks) else 0
+        thick = 2 if rest >= 3 * len(ranks) else 1
+        shown = max(1, (rest - 1) // (1 + gap)) if len(ranks) * (1 + gap) > rest else len(ranks)
+        self._first = scrolled(self._first, at, len(ranks), shown)
+        column, bounds_ns, cells = self._column(step, width), self._bounds_ns(step), _cells(width)
+        axis = ruler(*bounds_ns, cells, Unit.for_scale(step.length_ns), line=True)
+        if "".join(part.text for part in axis)[column : column + 1] in "─╷ ":  # else a figure would change
+            axis = crossed(axis, column)
+        lines = [self._title(step, width), (lane_label(" rank"), *axis)]
+        self._ranks_at = {}
+        for each in ranks[self._first : self._first + shown]:
+            row = self._row(step, each, cells, column)
+            below_it = (lane_label(""), *row[2:]) if each in step.details else ()
+            for line in (row, below_it)[:thick]:
+                self._ranks_at[len(lines)] = each
+                lines.append(line)
+            lines += [()] * gap
+        if (more := len(ranks) - self._first - shown) > 0:
+            lines.append((dim(f"  … {more:,} more below"),))
+        if lanes and rank is not None:
+            lines += [() for _ in range(1 - gap)]
+            offset_ns = step.offset_ns(rank)
+            bounds = bounds_ns[0] - offset_ns, bounds_ns[1] - offset_ns
+            lines += self._lanes(LaneRows(step.lanes(rank), bounds, cells, self.look.textured), column)
+        lines += [()] * min(1, height - below - len(lines))
+        if rank is None:
+            return [*lines, (dim(" the chosen rank's timeline of this step is not here"),)]
+        return [*lines, *read_out(step, rank, self._cursor(step), width, below)]
+
+    async def on_click(self, event: events.Click) -> None:
+        step = self.step
+        if event.y in self._ranks_at:
+            self.state.rank = self._ranks_at[event.y]
+            self.dashboard.watch()
+        if step is not None and event.x >= LABEL:
+            start_ns, _ = self._bounds_ns(step)
+            self._put(step, start_ns + (event.x - LABEL + 0.5) * self._cell_ns(step))
+        self.redraw()
+
+    async def wheel(self, direction: int, x: int) -> None:
+        """Zoom where the pointer is: in, where it is turned up."""
+        anchor = min(1.0, max(0.0, (x - LABEL) / _cells(self.size.width)))
+        self.viewport = self.viewport.zoomed(ZOOM_FACTOR**-direction, anchor)
+        self.redraw()
+
+    def _bounds_ns(self, step: AlignedStep) -> tuple[float, float]:
+        return self.viewport.bounds_ns(step.length_ns)
+
+    def _cell_ns(self, step: AlignedStep) -> float:
+        return step.length_ns * self.viewport.width / _cells(self.size.width)
+
+    def _column(self, step: AlignedStep, width: int) -> int:
+        """Of the cursor; -1: it is not in sight."""
+        start_ns, end_ns = self._bounds_ns(step)
+        column = int((self._cursor_ns - start_ns) / (end_ns - start_ns) * _cells(width) + 1e-9)
+        return column if start_ns <= self._cursor_ns < end_ns else -1
+
+    def _put(self, step: AlignedStep, at_ns: float) -> None:
+        self._follows = False
+        self._cursor_ns = min(max(0, round(at_ns)), step.length_ns - 1)
+        off = (self._cursor_ns / step.length_ns - self.viewport.left) / self.viewport.width
+        if not 0 <= off < 1:
+            self.viewport = self.viewport.panned(off - 0.5)
+
+    def _follow(self, step: AlignedStep) -> None:
+        """In the next step, too."""
+        self._cursor_ns = min(self._cursor_ns, step.length_ns - 1)
+        rank, index = self.state.chosen, self.state.collective
+        if self._follows and rank is not None and index is not None and rank.rank in step.details:
+            start_ns, end_ns = span_of(step, rank.rank, index)
+            self._cursor_ns = min(max(0, start_ns), step.length_ns - 1)
+            if self.viewport.zoom > 1:
+                self.viewport = self.viewport.over(start_ns / step.length_ns, end_ns / step.length_ns)
+
+    def _cursor(self, step: AlignedStep) -> Cursor:
+        start_ns, cell_ns = self._bounds_ns(step)[0], self._cell_ns(step)
+        left_ns = start_ns + (self._cursor_ns - start_ns) // cell_ns * cell_ns
+        return Cursor(self._cursor_ns, left_ns, left_ns + cell_ns, self.state.collective)
+
+    def _title(self, step: AlignedStep, width: int) -> StyledLine:
+        detail = next(iter(step.details.values()))
+        name, number = step_name(detail.step)
+        left = [
+            Item((*titled("Timelines"), dim(f"  {name}"), bold(number))),
+            Item((bold(duration(step.length_ns)), dim(f" at {clock(step.begins_ns)}")), 2),
+        ]
+        right = []
+        if self.viewport.zoom > 1:
+            start_ns, end_ns = self._bounds_ns(step)
+            right = [
+                Item((Segment(f"zoom {self.viewport.zoom:.3g}× ", TextStyle("accent")),), 1),
+                Item((dim(f"{duration(start_ns)} – {duration(end_ns)} "),), 3),
+            ]
+        return fit(left, right, width)
+
+    def _row(self, step: AlignedStep, rank: int, cells: int, column: int) -> StyledLine:
+        chosen = self.state.chosen is not None and self.state.chosen.rank == rank
+        mark = Segment("▸ " if chosen else "  ", TextStyle("accent", bold=True))
+        label = (mark, (bold if chosen else dim)(f"{rank:<{LABEL - 2}}"))
+        if rank not in step.details:
+            return (*label, dim("its timeline of this step is not here"))
+        start_ns, end_ns = (at_ns - step.offset_ns(rank) for at_ns in self._bounds_ns(step))
+        drawn = lane(step.parts[rank], start_ns, end_ns, cells, textured=self.look.textured)
+        return (*label, *crossed(drawn, column))
+
+    def _lanes(self, rows: LaneRows, column: int) -> list[StyledLine]:
+        lanes = rows.lanes
+        drawn = [rows.phases(), rows.row("compute", lanes.compute), rows.row("comm", lanes.comm)]
+        below = [rows.row("copy", lanes.copy)] if self.state.copies_seen else []
+        drawn, below = ([(row[0], *crossed(row[1:], column)) for row in each] for each in (drawn, below))
+        return [*drawn, rows.names(self.state.collective), *below]
+
+
+def _cells(width: int) -> int:
+    return max(1, width - LABEL - 1)
+
 
 HINTS = (
     BACK_HINT,

@@ -24,12 +24,11 @@ from overlaptop.tui.draw.segments import (
     paragraph,
 )
 from overlaptop.tui.state import ViewState
-from overlaptop.tui.tune.compared import Compared
 from overlaptop.tui.tune.knob_editor import KnobChange, knob_words
 from overlaptop.tui.view import JobView
 
 if TYPE_CHECKING:
-    from overlaptop.stats.comparison import Quantity
+    from overlaptop.stats.comparison import Comparison, Quantity
     from overlaptop.stats.noise import Estimate
 
 MOST_LINES = 4
@@ -109,7 +108,7 @@ def wanted_lines(state: ViewState, width: int) -> int:
 
 def panel_lines(
     change: KnobChange | None,
-    compared: Compared | None,
+    compared: Comparison | None,
     width: int,
     height: int,
     *,
@@ -177,14 +176,14 @@ def _row(
 
 
 def _brief(
-    change: KnobChange | None, compared: Compared | None, width: int, alternation: str
+    change: KnobChange | None, compared: Comparison | None, width: int, alternation: str
 ) -> list[StyledLine]:
     """What a change brought, in a line, once it was made; until then how it goes."""
     if compared is None or (change is not None and change.command != compared.command):
         return change_lines(change, width) if change is not None else []
     step = compared.quantities[0]
     glyph = Segment(f" {_glyph(step)} ", _ink(step))
-    head = f"{compared.before} → {compared.after}" if compared.command else compared.title
+    head = f"{compared.was} → {compared.becomes}" if compared.command else compared.title
     verdict: StyledLine = (dim("step "), Segment(_so_far(step), _ink(step)))
     if _other_work(step):
         verdict = _in_short(compared)
@@ -197,7 +196,7 @@ def _brief(
     return [fit(items, [], width, "  ")]
 
 
-def _in_short(compared: Compared) -> StyledLine:
+def _in_short(compared: Comparison) -> StyledLine:
     """Whether the step time differs by more than noise, which is what a change is made for."""
     step = compared.quantities[0]
     if _other_work(step):
@@ -216,13 +215,13 @@ def _so_far(step: Quantity) -> str:
     return "measuring ..." if step.before is not None and step.after is None else step.verdict
 
 
-def _header(compared: Compared, width: int) -> tuple[str, str, str]:
+def _header(compared: Comparison, width: int) -> tuple[str, str, str]:
     """What the two stretches are, and of how many steps where there is room: verdicts come first."""
     step = compared.quantities[0]
     titles = 2 + max(len(each.title) for each in compared.quantities)
     room = max(_FIGURE_CELLS, (width - 3 - titles - _VERDICT_CELLS) // 2 - 2)
     sides = []
-    for words, estimate in ((compared.before, step.before), (compared.after, step.after)):
+    for words, estimate in ((compared.was, step.before), (compared.becomes, step.after)):
         counted = f"{words}, {plural(estimate.steps if estimate is not None else 0, 'step')}"
         sides.append(counted if len(counted) <= room else shortened(words, room))
     return "", sides[0], sides[1]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from overlaptop.fleet.snapshot import Snapshot
@@ -12,7 +12,7 @@ from overlaptop.tui.tune.knob_values import with_unit
 from overlaptop.wire.commands import CHANGED
 
 if TYPE_CHECKING:
-    from overlaptop.stats.comparison import Comparer, Quantity
+    from overlaptop.stats.comparison import Comparer, Comparison
     from overlaptop.tui.workloads.earlier import EarlierJob, Setting
 
 EVERY_S = 2.0
@@ -22,36 +22,20 @@ DEFAULTS = "the defaults"
 _HEAD_CELLS = 28
 
 
-@dataclass(frozen=True, slots=True)
-class Compared:
-    """Two stretches of steps."""
-
-    title: str
-    before: str
-    """What the first one was: ``25 MiB``, ``ddp --bucket-cap-mb 50``."""
-    after: str
-    command: str
-    """Id of the change between them; empty: they are of two jobs."""
-    quantities: tuple[Quantity, ...]
-    """Step time first."""
-    changes: int = 1
-    """So many changes between the two values are judged together."""
-
-
 class Comparing:
     """Asked at each redraw; works figures out only where steps came that count."""
 
     def __init__(self, clock_s: Callable[[], float]) -> None:
         self._clock_s = clock_s
         self._comparer: Comparer | None = None
-        self._beside: tuple[str, Compared] | None = None
+        self._beside: tuple[str, Comparison] | None = None
         self._beside_s = 0.0
 
     def take(
         self, snapshot: Snapshot, earlier: EarlierJob | None, present: EarlierJob | None = None
-    ) -> Compared | None:
-        """The newest change that was made, else this job, which is `present`, beside the earlier one; None:
-        neither.
+    ) -> Comparison | None:
+        """The newest change that was made, its values with their unit, else this job, which is `present`,
+        beside the earlier one; None: neither.
         """
         changed = any(each.knob and each.state == CHANGED and not each.search for each in snapshot.commands)
         if self._comparer is None and changed:
@@ -63,30 +47,24 @@ class Comparing:
         if found is None:
             return self._take_beside(snapshot, earlier, present)
         unit = next((each.knob.unit for each in snapshot.knobs if each.knob.name == found.knob), "")
-        return Compared(
-            found.title,
-            with_unit(found.was, unit),
-            with_unit(found.becomes, unit),
-            found.command,
-            found.quantities,
-            found.changes,
-        )
+        return replace(found, was=with_unit(found.was, unit), becomes=with_unit(found.becomes, unit))
 
     def _take_beside(
         self, snapshot: Snapshot, earlier: EarlierJob | None, present: EarlierJob | None
-    ) -> Compared | None:
+    ) -> Comparison | None:
         if earlier is None or snapshot.job is None or earlier.job == snapshot.job.job:
             return None
         now_s = self._clock_s()
         if self._beside is None or self._beside[0] != earlier.job or now_s - self._beside_s >= EVERY_S:
-            from overlaptop.stats.comparison import compare_steps
+            from overlaptop.stats.comparison import Comparison, compare_steps
 
             before = [step for steps in earlier.steps.values() for step in steps]
             after = [step for view in snapshot.ranks for step in view.history]
             title = f"beside the job before: {earlier.named}"
             heads = what_differs(earlier, present) if present is not None else ("", "")
             quantities = compare_steps(before, after, same_work=_same_work(snapshot, earlier, present))
-            result = Compared(title, heads[0] or "before", heads[1] or "now", "", quantities)
+            was, becomes = heads[0] or "before", heads[1] or "now"
+            result = Comparison("", title, "", was, becomes, 1, quantities)
             self._beside, self._beside_s = (earlier.job, result), now_s
         return self._beside[1]
 
