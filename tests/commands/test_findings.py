@@ -8,7 +8,7 @@ import json
 from overlaptop.console.findings import SAY_AGAIN_NS, FindingsLog
 from overlaptop.console.once import render
 from overlaptop.console.stream import RecordWriter
-from tests.formats.traces import DATA, small_job
+from tests.formats.traces import DATA
 from tests.tui.waits import waiting_job
 
 from .running import records, run_here
@@ -29,10 +29,6 @@ def test_analyze_says_why_a_rank_is_late_as_text_and_as_a_record() -> None:
     (found, *_) = findings_of(records(run_here("analyze", str(DATA / "ddp_25mb"), "--json").stdout))
     assert list(found) == FIELDS
     assert (found["rule"], found["ranks"], found["certainty"]) == ("launch_bound", [2], "likely")
-
-
-def test_analyze_finds_nothing_in_a_trace_of_two_steps(tmp_path) -> None:
-    assert findings_of(records(run_here("analyze", str(small_job(tmp_path)), "--json").stdout)) == []
 
 
 def test_once_says_how_many_findings_there_are_and_the_first() -> None:
