@@ -9,22 +9,21 @@ of the collectives, which the source does not do for each burst.
 from __future__ import annotations
 
 import argparse
-import base64
 import gzip
-import json
 import statistics
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from resource import getpagesize
 from typing import Any, Self
 
+import msgspec
+
 from overlaptop.agent.reporting import reporter
-from overlaptop.agent.sources.base import Edge
 from overlaptop.agent.sources.collective_join import CollectiveLaunch, join
 from overlaptop.agent.sources.cupti import layouts
-from overlaptop.agent.sources.cupti.layouts import CONCURRENT_KERNEL, Activities, Sizes
+from overlaptop.agent.sources.cupti.layouts import CONCURRENT_KERNEL, Activities
 from overlaptop.agent.sources.flight_recorder import launches_of
 from overlaptop.agent.sources.kernel_names import KernelNames
 from overlaptop.agent.sources.kernel_steps import StreamMark, TracedStep, read_steps
@@ -41,14 +40,13 @@ LIMIT_GROWTH_MIB = 4.0
 """Of resident memory, from one hundredth of the way to its end."""
 
 
-@dataclass(frozen=True, slots=True)
-class Recording:
+class Recording(msgspec.Struct, frozen=True):
     """One burst as CUPTI, the marks and the flight recorder told of it."""
 
     cupti_version: int
     clock_offset_ns: int
     marks: tuple[StreamMark, ...]
-    kernel_names: Mapping[int, bytes]
+    kernel_names: Mapping[int, str] = msgspec.field(name="names")
     """By the address at which CUPTI kept them."""
     groups: Mapping[str, Any]
     """The flight recorder's `pg_config`."""
@@ -61,38 +59,15 @@ class Recording:
     def load(cls, name: str) -> Self:
         """One of NAMES."""
         with gzip.open(DATA / f"{name}.json.gz") as file:
-            content = json.load(file)
-        return cls(
-            cupti_version=content["cupti_version"],
-            clock_offset_ns=content["clock_offset_ns"],
-            marks=tuple(
-                StreamMark(
-                    value=mark["value"],
-                    step=mark["step"],
-                    edge=Edge(mark["edge"]) if mark["edge"] else None,
-                    host_ns=mark["host_ns"],
-                    unix_ns=mark["unix_ns"],
-                )
-                for mark in content["marks"]
-            ),
-            kernel_names={int(address): text.encode() for address, text in content["names"].items()},
-            groups=content["groups"],
-            entries=content["entries"],
-            buffers=tuple(map(base64.b64decode, content["buffers"])),
-        )
-
-    @property
-    def sizes(self) -> Sizes:
-        """Bytes of a record, by kind."""
-        return layouts.sizes_for(self.cupti_version)
+            return msgspec.json.decode(file.read(), type=cls)
 
     def activities(self) -> Activities:
         """All records of the burst, read as the tracer reads them."""
-        return layouts.read(b"".join(self.buffers), self.sizes)
+        return layouts.read(b"".join(self.buffers), layouts.sizes_for(self.cupti_version))
 
     def names(self, rules: LaneRules) -> KernelNames:
         """The kernels' names, which a recording cannot leave in CUPTI's memory."""
-        return KernelNames(rules, self.kernel_names.__getitem__)
+        return KernelNames(rules, lambda address: self.kernel_names[address].encode())
 
     def launches(self) -> list[CollectiveLaunch]:
         """What the flight recorder tells."""
