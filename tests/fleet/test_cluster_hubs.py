@@ -22,7 +22,7 @@ KNOB = replace(BUCKET_CAP_MB, value=40, value_text="40")
 
 
 class ObedientRank(Rank):
-    """As the agent: busy while a change is under way, and the knob has the value that it was given."""
+    """As the agent: its knob has the value that it was given."""
 
     def __init__(self, rank):
         super().__init__(rank)
@@ -36,12 +36,8 @@ class ObedientRank(Rank):
         """Take what has come."""
         self.listen()
         for command in self.commands:
-            if self.under_way is not None:
-                under_way = f"{commands.in_words(self.under_way)} (by {self.under_way.by})"
-                self.answer(command, "busy", text=f"another command is under way: {under_way}")
-            else:
-                self.under_way = command
-                self.answer(command, "accepted")
+            self.under_way = command
+            self.answer(command, "accepted")
         self.commands.clear()
 
     def finish(self):
@@ -155,21 +151,6 @@ def scene(monkeypatch):
         scene = Scene(machines)
         stack.callback(scene.session.close)
         yield scene
-
-
-def test_a_change_is_made_on_all_nodes_by_one_command_and_another_meanwhile_is_refused_as_busy(scene):
-    scene.until_known()
-    command, other = (commands.make_setting(KNOB, value) for value in (50, 100))
-    assert scene.session.send(command) == ""
-    scene.until(lambda _: all(rank.under_way for rank in scene.ranks))
-    assert scene.session.send(other) == ""
-    busy = scene.until(lambda seen: len(seen.commands) == 2 and seen.commands[1].busy).commands[1]
-    assert f"{commands.in_words(command)} (by {command.by})" in busy.reason
-    assert {obeyed.id for obeyed in scene.obey()} == {command.id}
-    seen = scene.until(lambda seen: seen.commands[0].done and not seen.knobs[0].differs)
-    made = seen.commands[0]
-    assert (made.state, made.was, made.becomes) == ("changed", "40", "50")
-    assert seen.knobs[0].knob.value == 50
 
 
 def test_a_hub_that_is_replaced_doubles_no_step_and_leaves_the_other_node_alone(scene):

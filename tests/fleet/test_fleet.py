@@ -260,6 +260,8 @@ def test_figures_are_means_over_ranks_and_steps_and_shares_of_the_sums(steps):
     assert totals.overlap == sum(e.hidden_ns for e in every) / sum(e.comm_ns for e in every)
     busy_ns = sum(e.compute_ns + e.comm_ns for e in every)
     assert totals.speedup == busy_ns / sum(e.step_ns for e in every)
+    longer_ns = max(sum(e.compute_ns for e in every), sum(e.comm_ns for e in every))
+    assert totals.attainable == busy_ns / longer_ns
 
 
 @pytest.mark.parametrize(
@@ -307,24 +309,6 @@ def test_a_snapshot_is_not_changed_by_what_comes_after_it(fleet):
     feed(fleet, step(0, 1), RankEnd(0, T0, True))
     assert before == kept
     assert before.ranks[0].last.step == 0
-
-
-parts_ms = st.integers(0, 1000)
-
-
-@given(st.lists(st.tuples(parts_ms, parts_ms, parts_ms, parts_ms), min_size=1, max_size=6))
-def test_totals_stay_within_what_is_possible(ranks):
-    fleet = Fleet(Clock())
-    for rank, (only, hidden, exposed, idle) in enumerate(ranks):
-        fleet.apply(info(rank))
-        fleet.apply(
-            step(rank, 0, compute=only + hidden, comm=hidden + exposed, hidden=hidden, idle=idle + 1)
-        )
-    totals = fleet.snapshot().totals
-    assert totals.overlap is None or 0 <= totals.overlap <= 1
-    if totals.speedup is not None:
-        assert 0 < totals.speedup <= totals.attainable <= 2
-    assert 0 <= totals.idle_ns <= totals.step_ns
 
 
 # The machine under the ranks.

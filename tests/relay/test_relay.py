@@ -25,7 +25,6 @@ from overlaptop.wire.endpoints import read_job
 from overlaptop.wire.knobs import GradientFacts, Knob, KnobFacts, Search
 from overlaptop.wire.messages import (
     HubStatus,
-    Join,
     Notice,
     RankEnd,
     RankInfo,
@@ -121,19 +120,6 @@ def test_a_job_that_is_selected_comes_as_its_hub_sends_it_history_first_and_goes
     client.receive(RankEnd)
 
 
-def test_a_timeline_comes_while_it_is_asked_for(make_ranks, make_relay):
-    (rank,) = make_ranks(1)
-    assert rank.hear_watch() is False
-    client = make_relay().client
-    client.select(KEY, 0)
-    client.receive(RankInfo)
-    assert rank.hear_watch() is True
-    rank.send(rank.detail(7))
-    assert client.receive(StepDetail) == rank.detail(7)
-    client.send(Join(PROTOCOL_VERSION, ()))
-    assert rank.hear_watch() is False
-
-
 def test_a_command_and_a_search_reach_the_ranks_and_their_words_come_back(make_ranks, make_relay):
     ranks = make_ranks(2)
     client = make_relay().client
@@ -162,27 +148,22 @@ def altered(command: Command, **changed: object) -> bytes:
     return frame(msgpack.packb(row))
 
 
-@pytest.mark.parametrize(
-    ("changed", "words"),
-    [
-        ({"name": "rm"}, "there is no such command"),
-        ({"arguments": (("value", 1 << 40),)}, "value must be from"),
-        ({"knob": "os.system"}, "cannot be a knob's name"),
-        ({"id": "../../x"}, "Command.id"),
-    ],
-)
-def test_a_command_that_is_not_allowed_is_refused_here_whatever_the_client_checked(
-    make_ranks, make_relay, changed, words
-):
+def test_a_command_that_is_not_allowed_is_refused_here_whatever_the_client_checked(make_ranks, make_relay):
     (rank,) = make_ranks(1)
     client = make_relay().client
     client.select(KEY)
     client.receive(RankInfo)
-    client.write(altered(commands.make_setting(KNOB, 50), **changed))
-    notice = client.receive(Notice)
-    assert notice.level == "warning"
-    assert notice.text.startswith(f"relay on {socket.gethostname()}: Command")
-    assert words in notice.text
+    refused = {
+        "there is no such command": {"name": "rm"},
+        "value must be from": {"arguments": (("value", 1 << 40),)},
+        "cannot be a knob's name": {"knob": "os.system"},
+        "Command.id": {"id": "../../x"},
+    }
+    for words, changed in refused.items():
+        client.write(altered(commands.make_setting(KNOB, 50), **changed))
+        notice = client.receive(Notice, lambda notice, words=words: words in notice.text)
+        assert notice.level == "warning"
+        assert notice.text.startswith(f"relay on {socket.gethostname()}: Command")
     good = commands.make_setting(KNOB, 50)
     client.send(good)
     client.until(lambda: rank.listen() or rank.commands)

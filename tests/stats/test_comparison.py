@@ -1,6 +1,5 @@
 import random
 import re
-import time
 
 import pytest
 from msgspec.structs import replace
@@ -313,19 +312,10 @@ def test_of_very_many_ranks_some_stand_for_all():
     assert sides(job.compared) == (13, 13)
 
 
-def test_nothing_new_costs_next_to_nothing_and_gives_the_same_answer():
-    job, comparer = Job(ranks=8), Comparer()
-    job.run(300)
+def test_where_nothing_is_new_nothing_is_worked_out_again():
+    job, comparer = Job(), Comparer()
+    job.run(30)
     job.change(50)
-    job.run(250)
+    job.run(25)
     snapshot = job.fleet.snapshot()
-
-    def cpu_ns():
-        began = time.thread_time_ns()
-        comparer.take(snapshot)
-        return time.thread_time_ns() - began
-
-    first_ns = cpu_ns()
-    answer = comparer.take(snapshot)
-    assert min(cpu_ns() for _ in range(5)) < first_ns / 5
-    assert comparer.take(snapshot) is answer
+    assert comparer.take(snapshot) is comparer.take(snapshot)
