@@ -23,7 +23,6 @@ from msgspec.structs import replace
 
 from overlaptop.agent.placement import RankPlacement
 from overlaptop.agent.reporting.sender import Sender
-from overlaptop.relay.relay import Relay
 from overlaptop.remote.bootstrap import remote_command
 from overlaptop.wire import endpoints
 from overlaptop.wire.codec import encode
@@ -31,12 +30,12 @@ from overlaptop.wire.commands import CommandOutcome, make_setting
 from overlaptop.wire.endpoints import EndpointError, JobRecord, list_jobs, read_job
 from overlaptop.wire.hub_connection import LocalHubConnection
 from overlaptop.wire.knobs import Knob, KnobFacts, Search
-from overlaptop.wire.messages import Join, Notice, RankInfo, StepTotals, TurnedAway, Welcome
+from overlaptop.wire.messages import RankInfo, StepTotals, TurnedAway, Welcome
 from overlaptop.wire.protocol import PROTOCOL_VERSION
 from overlaptop.wire.relaying import RelayJobs, RelayLink, RelaySelect
 from tests.fleet.fakes import record
 from tests.hub.conftest import KEY, Hubs, eventually, hubs, make_rank, make_viewer
-from tests.relay.client import RelayClient, RelayProcess
+from tests.relay.client import RelayProcess
 
 __all__ = ["hubs", "make_rank", "make_viewer"]  # fixtures
 
@@ -268,42 +267,6 @@ def test_its_hub_listens_nowhere_else_and_takes_no_signals(job: JobRecord) -> No
     tries += [partial(Path.read_bytes, proc / "environ"), partial(os.listdir, proc / "fd")]
     tries += [partial(Path.readlink, proc / "cwd")]
     assert as_stranger(lambda: [error_of(act) for act in tries]) == ["PermissionError"] * len(tries)
-
-
-def test_another_users_relay_tells_nothing_and_passes_nothing_on(job: JobRecord, make_rank) -> None:
-    rank = make_rank(1).greet()
-    reads, near_writes = os.pipe()
-    near_reads, writes = os.pipe()
-
-    def relay() -> None:
-        for descriptor in (near_reads, near_writes):
-            os.close(descriptor)  # or its input would not end with the client
-        Relay(reads, writes, version="1.0").run()
-
-    pid = fork_stranger(relay)
-    for descriptor in (reads, writes):
-        os.close(descriptor)
-    client = RelayClient(near_reads, near_writes)
-    jobs = client.receive(RelayJobs)
-    assert jobs.jobs == ()
-    assert "/overlaptop-0 belongs to uid 0, not to you; OVERLAPTOP_DIR can name another" in jobs.note
-    client.send(
-        RelaySelect(KEY),
-        Join(PROTOCOL_VERSION, (0, 1)),
-        make_setting(KNOB, 100),
-        Search("20260101-000000-fedcba", "the stranger", KNOB.name, 25),
-    )
-    client.until(lambda: len(client.of(Notice)) == 2)
-    assert all(notice.text.endswith("there is no job") for notice in client.of(Notice))
-    assert client.of(RelayLink) == [RelayLink(KEY, False, True)]
-    assert {type(message).__name__ for message in client.messages} <= {
-        "RelayHello", "RelayJobs", "RelayLink", "RelayPong", "Notice",
-    }  # fmt: skip
-    client.close()
-    assert os.waitpid(pid, 0) == (pid, 0)
-    rank.listen()
-    # The search of the job's own user has been silent meanwhile, so the hub undoes it.
-    assert {command.search for command in rank.commands} <= {SEARCH.id}
 
 
 # What another user has made beforehand

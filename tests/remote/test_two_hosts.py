@@ -132,6 +132,8 @@ def test_a_frozen_connection_is_noticed_and_comes_back_with_all_steps(lab: Lab, 
     assert (bucket(watching).knob, bucket(watching).refusal) == (knob, "")
 
 
+@pytest.mark.hosts
+@pytest.mark.timeout(300)
 def test_an_sshd_that_is_killed_and_started_again_is_reached_again(lab: Lab, watching: Watching) -> None:
     server = lab.servers[B]
     server.kill()

@@ -10,7 +10,7 @@ from typing import Self
 from overlaptop.console.hosts import Hosts
 from overlaptop.fleet.cluster_session import HostsSession
 from overlaptop.fleet.job_session import JobSelector
-from overlaptop.fleet.snapshot import LinkState, NodeView, RankView, Snapshot
+from overlaptop.fleet.snapshot import NodeView, RankView, Snapshot
 from overlaptop.remote import targets
 from overlaptop.remote.host import RemoteHost
 from overlaptop.remote.pool import ConnectionPool
@@ -25,14 +25,11 @@ class Watching:
 
     def __init__(self, *words: str, key: str | None = None) -> None:
         hosts = Hosts(targets.named(words))
-        self._began_s = time.monotonic()
         self.reported: list[str] = []
         """What is reported of each host before the screen opens."""
         self.pool = ConnectionPool(hosts.targets, self.reported.append)
         self.hosts = {each.target.name: RemoteHost(each) for each in self.pool.connections}
         self.session = HostsSession(self.pool, list(self.hosts.values()), JobSelector(key=key))
-        self._links: list[tuple[float, str, LinkState, str]] = []
-        """How a host's connection was from some moment on: for a test that fails."""
         self.seen: defaultdict[int, list[StepTotals]] = defaultdict(list)
         """Of each rank all steps, in order of arrival, each as often as it came."""
         self.snapshot = self.session.tick()
@@ -47,10 +44,6 @@ class Watching:
         self.snapshot = self.session.tick()
         for step in self.snapshot.fresh:
             self.seen[step.rank].append(step)
-        for node in self.snapshot.nodes:
-            before = [link[2:] for link in self._links if link[1] == node.name]
-            if before[-1:] != [(node.link, node.note)]:
-                self._links.append((time.monotonic() - self._began_s, node.name, node.link, node.note))
         return self.snapshot
 
     def until(self, probe: Callable[[Snapshot], object], patience_s: float = PATIENCE_S) -> Snapshot:
@@ -93,7 +86,8 @@ class Watching:
 
     def _in_words(self) -> str:
         steps = {rank: seen[-1].step for rank, seen in self.seen.items()}
-        return f"{self.snapshot.link} {self.snapshot.link_note!r}, {self._links}, newest steps {steps}"
+        links = [(node.name, node.link, node.note) for node in self.snapshot.nodes]
+        return f"{self.snapshot.link} {self.snapshot.link_note!r}, {links}, newest steps {steps}"
 
     def __enter__(self) -> Self:
         return self

@@ -396,7 +396,7 @@ def test_a_connection_that_is_lost_for_a_moment_is_waited_for_and_one_that_stays
 # Being stopped
 
 
-@pytest.mark.parametrize("count", range(1, 6))
+@pytest.mark.parametrize("count", [1, 2, 5])
 def test_stopped_in_the_middle_it_puts_the_old_value_back(count):
     job, tuner = searching(count, keep=True)
     tuner.stop()
