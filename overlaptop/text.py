@@ -176,7 +176,7 @@ class Unit:
                 return cls(name, size_ns, decimals)
         return cls("s", 1_000_000_000, 1)
 
-    def text(self, ns: int | None) -> str:
+    def text(self, ns: float | None) -> str:
         """The bare figure in this unit; ``<0.1`` rather than a zero that is none."""
         if ns is None:
             return UNKNOWN

@@ -46,7 +46,8 @@ def run(
         raise CommandError(str(fault), 2) from fault
     number = WHOLE_TRACE if step is None else step
     if step is not None and step not in (known := job.step_numbers):
-        raise CommandError(f"{path}: there is no step {step}, only {_runs(known)}", 2)
+        steps = text.shortened(text.runs_of(known), _MISSING_CHARS) or "the whole trace"
+        raise CommandError(f"{path}: there is no step {step}, only {steps}", 2)
     if job.missing and path.is_dir():
         print_message(f"{path}: {_missing(job)}")
     if screen is None:
@@ -174,10 +175,6 @@ def _table(job: TracedJob, number: int, *, by_hta: bool, ascii_only: bool) -> st
         lines += ["", waits]
     page = "\n".join(lines)
     return once.plain(page) if ascii_only else page
-
-
-def _runs(numbers: Sequence[int]) -> str:
-    return text.shortened(text.runs_of(numbers), _MISSING_CHARS) or "the whole trace"
 
 
 def _missing(job: TracedJob) -> str:

@@ -25,7 +25,12 @@ def render(job: TracedJob, number: int = WHOLE_TRACE) -> str:
         whole.add(*cells)
     lines = [whole.render()]
     numbers = job.step_numbers if number == WHOLE_TRACE else ()
-    shown = sorted(sorted(numbers, key=lambda step: -_cost_ns(job.waits[step]))[: _most_steps(job)])
+
+    def cost_ns(step: int) -> int:
+        return sum(times.exposed_wait_ns for times in job.waits[step].times.values())
+
+    most = max(1, _MOST_ROWS // len(job.ranks))
+    shown = sorted(sorted(numbers, key=cost_ns, reverse=True)[:most])
     steps = Table(["step", "rank", *_PARTS])
     for number in shown:
         for cells in _rows(job, job.waits[number]):
@@ -37,14 +42,6 @@ def render(job: TracedJob, number: int = WHOLE_TRACE) -> str:
             f"not shown: {text.plural(more, 'step')} in which less waiting was exposed; --json has all"
         )
     return "\n".join(lines)
-
-
-def _most_steps(job: TracedJob) -> int:
-    return max(1, _MOST_ROWS // len(job.ranks))
-
-
-def _cost_ns(waits: StepWaits) -> int:
-    return sum(times.exposed_wait_ns for times in waits.times.values())
 
 
 def _rows(job: TracedJob, waits: StepWaits) -> list[list[str]]:

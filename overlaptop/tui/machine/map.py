@@ -92,7 +92,8 @@ class Panel:
         for gpu in node.gpus:
             self._add(self._gpu(gpu, chosen), cursor=any(view.rank == chosen.rank for view in gpu.ranks))
         for view in node.ranks:
-            self._add(_rank(view, node), cursor=view.rank == chosen.rank)
+            parts = "".join(f"{part:<14}" for part in on_node(view.numa, node.number)) if view.numa else ""
+            self._add((bold(f"rank {view.rank:<6}"), Segment(parts)), cursor=view.rank == chosen.rank)
         if boxed and gpu_uuid(chosen) and (present := _presence(chosen, node)):
             self.inside.append(present)
 
@@ -229,11 +230,6 @@ def _nics(node: MachineNode, chosen: RankView) -> StyledLine:
             line += [Segment(nic.name, BOLD if nic.name == nearest else TEXT), Segment(" ")]
         line.append(dim(f"{bit_rate(speed)}   " if speed is not None else "speed unknown   "))
     return tuple(line)
-
-
-def _rank(view: RankView, node: MachineNode) -> StyledLine:
-    parts = on_node(view.numa, node.number) if view.numa is not None else []
-    return (bold(f"rank {view.rank:<6}"), Segment("".join(f"{part:<14}" for part in parts)))
 
 
 def _presence(chosen: RankView, node: MachineNode) -> StyledLine:

@@ -21,7 +21,7 @@ from overlaptop.report.links import (
     nvlink_rate,
     pcie_rate,
 )
-from overlaptop.report.order import idle_ns, sees_gaps, stalls_apart, step_ns, waiting_exact, waiting_ns
+from overlaptop.report.order import MEASURES, sees_gaps, stalls_apart, waiting_exact, waiting_ns
 from overlaptop.report.troubles import ending
 from overlaptop.text import (
     AT_LEAST,
@@ -130,12 +130,12 @@ class Column:
 
 
 def _time(
-    value: Callable[[RankView], int | None], style: TextStyle = TEXT, sign: str = ""
+    name: str, style: TextStyle = TEXT, sign: str = ""
 ) -> Callable[[RankView, Scales, int], StyledLine]:
-    """``sign``: of a figure that is a bound where gaps are not seen."""
+    """``name``: of one of MEASURES; ``sign``: of a figure that is a bound where gaps are not seen."""
 
     def cell(view: RankView, scales: Scales, _width: int) -> StyledLine:
-        value_ns = value(view)
+        value_ns = MEASURES[name](view)
         figure = bounded(scales.unit.text(value_ns), sign, exact=sees_gaps(view))
         return (Segment(figure, DIM if value_ns is None else style),)
 
@@ -232,24 +232,16 @@ def numa_cell(view: RankView) -> StyledLine:
     return (Segment("" if node is None else f"{node} "), Segment(glyph, TextStyle(color, bold=True)))
 
 
-def _exposed_ns(view: RankView) -> int | None:
-    return view.measured.exposed_ns if view.measured else None
-
-
-def _stall_ns(view: RankView) -> int | None:
-    return view.measured.stall_ns if view.measured else None
-
-
 # Headers have a cell to spare, for the mark of the column that is sorted by.
 COLUMNS = (
     Column("rank", "rank", lambda view, _s, _w: (bold(str(view.rank)),), 5, 0),
     Column("bar", _bar_header, _bar, 16, 0, grow=3, right=False, floor=6),
     Column("overlap", "overlap", _overlap, 8, 1),
-    Column("exposed", "exposed UNIT", _time(_exposed_ns, sign=AT_LEAST), 11, 2),
+    Column("exposed", "exposed UNIT", _time("exposed", sign=AT_LEAST), 11, 2),
     Column("waiting", "waiting UNIT", _waiting, 11, 4, knows=lambda v: waiting_ns(v) is not None),
-    Column("stall", "stall UNIT", _time(_stall_ns), 9, 4, knows=stalls_apart),
-    Column("idle", "idle UNIT", _time(idle_ns), 8, 7, knows=sees_gaps),
-    Column("step", "step UNIT", _time(step_ns, BOLD), 8, 3),
+    Column("stall", "stall UNIT", _time("stall"), 9, 4, knows=stalls_apart),
+    Column("idle", "idle UNIT", _time("idle"), 8, 7, knows=sees_gaps),
+    Column("step", "step UNIT", _time("step", BOLD), 8, 3),
     Column("nvlink", "NVLink", _nvlink, 15, 6, knows=has_nvlink),
     Column("pcie", "PCIe", lambda view, _s, _w: rate_cell(pcie_rate(view)), 15, 9, knows=has_pcie),
     Column("numa", "NUMA", lambda view, _s, _w: numa_cell(view), 6, 5, knows=numa_matters),

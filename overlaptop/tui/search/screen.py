@@ -7,7 +7,7 @@ from functools import partial
 from statistics import fmean
 from typing import TYPE_CHECKING, ClassVar
 
-from overlaptop.text import UNKNOWN, Unit, count, duration, plural
+from overlaptop.text import Unit, count, duration, plural
 from overlaptop.tui.dashboard import Dashboard
 from overlaptop.tui.draw.prompt import Confirm
 from overlaptop.tui.draw.segments import (
@@ -221,20 +221,16 @@ def _cells(state: SearchState, point: MeasuredValue, unit: Unit) -> tuple[Styled
     mark = mark_of(state, point)
     best = point.value == state.best
     pale = mark is curve.ELIMINATED
+    reach_ns = (point.high_ns - point.low_ns) / 2
     figure = DIM if pale else BOLD if best else TEXT
     return (
         (Segment(mark.glyph, mark.style),),
         (Segment(with_unit(str(point.value), state.knob.unit), DIM if pale else BOLD),),
         (Segment(unit.text(round(point.step_ns)), figure),),
-        (dim(_reach(point, unit)),),
+        (dim(unit.text(round(reach_ns) if math.isfinite(reach_ns) else None)),),
         (Segment(duration(point.exposed_ns), figure),),
         (dim(count(point.steps)),),
     )
-
-
-def _reach(point: MeasuredValue, unit: Unit) -> str:
-    reach_ns = (point.high_ns - point.low_ns) / 2
-    return unit.text(round(reach_ns)) if math.isfinite(reach_ns) else UNKNOWN
 
 
 class SearchScreen(PageScreen):

@@ -269,7 +269,8 @@ class JobsSeen:
         begun_by = ""  # the search whose change was the one before
         for change in changes:
             since, until = self._since_in_sight, change.step or 0
-            if since < until and all(_is_past(view, until) for view in snapshot.ranks):
+            past = (view.last is None or view.ended or view.last.step >= until for view in snapshot.ranks)
+            if since < until and all(past):
                 left = _stretch(snapshot, changes, since, until)
                 tried = bool(change.search) and change.search == begun_by
                 if left.steps and not tried and not self._is_filed(left):
@@ -312,11 +313,6 @@ def _steps(view: RankView, since: int, until: int | None) -> tuple[StepTotals, .
         if not step.disturbed:
             found.append(step)
     return tuple(reversed(found))
-
-
-def _is_past(view: RankView, step: int) -> bool:
-    """Whether nothing of before that step is still to come."""
-    return view.last is None or view.ended or view.last.step >= step
 
 
 def _how_it_is(snapshot: Snapshot) -> str:

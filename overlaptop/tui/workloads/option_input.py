@@ -60,7 +60,8 @@ class OptionInput(Prompt):
 
     def show_place(self) -> None:
         """What is taken where nothing is typed, as it is known by now."""
-        self._options.placeholder = self._example()
+        row = next((row for row in self._form.rows() if not row.option.is_switch), None)
+        self._options.placeholder = f"such as {row.option.flag} {row.value}" if row is not None else ""
         plan = self._form.plan
         self._nproc.placeholder = str(plan.nproc) if plan is not None and plan.nproc else ""
 
@@ -79,7 +80,3 @@ class OptionInput(Prompt):
         self._form.typed[self._form.workload.name] = self._options.value
         self._form.nproc = self._nproc.value
         self._typed()
-
-    def _example(self) -> str:
-        row = next((row for row in self._form.rows() if not row.option.is_switch), None)
-        return f"such as {row.option.flag} {row.value}" if row is not None else ""
