@@ -9,7 +9,7 @@ from .fakes import opened, running_job, shown
 from .knobs import ACCUMULATION, BUCKET, controlled_job
 from .launchers import FakeLauncher
 
-WIDTHS = (200, 160, 120, 100, 80, 60)
+WIDTHS = (200, 120, 80, 60)
 
 
 def holding(*options):
