@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import getpass
 import os
-import select
 import shutil
 import socket
 import statistics
@@ -30,13 +29,10 @@ from msgspec.structs import replace
 from synthetic import PlayedRanks
 from torchrun import end, start
 
-from overlaptop.fleet.cluster_session import ClusterSession
 from overlaptop.fleet.snapshot import LinkState
-from overlaptop.remote.host import RemoteHost
-from overlaptop.remote.pool import ConnectionPool
-from overlaptop.remote.targets import Target
 from tests.hub.conftest import KEY, Hubs, Rank, eventually
 from tests.remote.hosts import SSHD, make_key, public_part
+from tests.remote.watching import Watching
 
 T = TypeVar("T")
 
@@ -121,39 +117,25 @@ def job_on(hosts: Hosts, steps_per_s: float, past_s: float) -> Iterator[None]:
 
 def lines_alone(hosts: Hosts, seconds: float) -> None:
     """Connect, follow the job for so long without a screen, and say what that cost."""
-    began_s = time.monotonic()
-    pool = ConnectionPool([Target.parse(name) for name in hosts.names], report=lambda _: None)
-    pool.connect(interactive=False)
-    connected_s = time.monotonic() - began_s
-    up = sum(connection.ready for connection in pool.connections)
-    session = ClusterSession([RemoteHost(connection) for connection in pool.connections], poll=pool.poll)
-    count = len(hosts.names)
-
-    def look() -> bool:
-        _wait(pool, 0.02)
-        snapshot = session.tick()
-        return sum(view.last is not None for view in snapshot.ranks) == count
-
-    session.select(KEY)
-    eventually(look)
-    whole_s = time.monotonic() - began_s
-    for _ in range(round(SETTLE_S / TICK_S)):
-        _wait(pool, TICK_S)
-        session.tick()
-    received: dict[str, list[float]] = {name: [] for name in hosts.names}
-    cpu_s, from_s = time.thread_time(), time.monotonic()
-    while time.monotonic() - from_s < seconds:
-        _wait(pool, TICK_S)
-        for node in session.tick().nodes:
-            if node.bytes_per_s is not None:
-                received[node.name].append(node.bytes_per_s)
-    used = (time.thread_time() - cpu_s) / (time.monotonic() - from_s)
-    nodes = session.tick().nodes
+    began_s, count = time.monotonic(), len(hosts.names)
+    with Watching(*hosts.names, key=KEY).connect() as watching:
+        connected_s = time.monotonic() - began_s
+        up = sum(connection.ready for connection in watching.pool.connections)
+        watching.until(lambda snapshot: sum(view.last is not None for view in snapshot.ranks) == count)
+        whole_s = time.monotonic() - began_s
+        watching.go_on(SETTLE_S)
+        received: dict[str, list[float]] = {name: [] for name in hosts.names}
+        cpu_s, from_s = time.thread_time(), time.monotonic()
+        while time.monotonic() - from_s < seconds:
+            watching.session.pause(TICK_S)
+            for node in watching.tick().nodes:
+                if node.bytes_per_s is not None:
+                    received[node.name].append(node.bytes_per_s)
+        used = (time.thread_time() - cpu_s) / (time.monotonic() - from_s)
+        nodes = watching.tick().nodes
     live = sum(node.link is LinkState.LIVE for node in nodes)
     residuals_ms = sorted(node.residual_ns / 1e6 for node in nodes if node.residual_ns is not None)
     rates = [statistics.mean(each) for each in received.values() if each]
-    session.close()
-    pool.close()
     print(
         f"connected      {up} of {count} hosts in {connected_s:.1f} s, {hosts.refused()} logins turned away"
     )
@@ -192,14 +174,6 @@ def on_the_screen(hosts: Hosts, seconds: float, profile: str) -> None:
         f"               and {used_by_ssh / passed_s * 100:.1f} % for its {len(children)} processes of ssh"
     )
     print(f"terminal       {count / passed_s / 1024:.1f} KiB/s")
-
-
-def _wait(pool: ConnectionPool, seconds: float) -> None:
-    """As the dashboard's event loop does: what comes is taken in when it comes."""
-    until_s = time.monotonic() + seconds
-    while (left_s := until_s - time.monotonic()) > 0:
-        if select.select([pool.fileno()], [], [], left_s)[0]:
-            pool.receive()
 
 
 def _in_socket_dir(directory: Path, call: Callable[[], T]) -> T:

@@ -6,11 +6,11 @@ Each round runs the job once in every way, in an order that rotates; each way's 
 that of the same round's run without the agent. What is printed is the median of those ratios and their
 whole range, so a drift of the machine between rounds does not count.
 
-The ways are: without the agent; with steps and phases only; as by default; the same while this process,
-as a dashboard would, reads every rank's timeline from the job's hub ("watched": what the ranks send for it
-counts, and so does this process's share of the CPUs); with as many steps measured as can be; and with the
-events source, which is not the default on NVIDIA's GPUs. A watched run of which no timeline was read ends
-the benchmark.
+The ways are: without the agent; with steps and phases only; as by default; the same while ``overlaptop
+--json --detail``, as a dashboard would, reads every rank's timeline from the job's hub ("watched": what the
+ranks send for it counts, and so does that process's share of the CPUs); with as many steps measured as can
+be; and with the events source, which is not the default on NVIDIA's GPUs. A watched run of which no
+collective was read, which takes the timelines of all ranks, ends the benchmark.
 """
 
 from __future__ import annotations
@@ -18,15 +18,11 @@ from __future__ import annotations
 import argparse
 import statistics
 import subprocess
-import threading
+from contextlib import ExitStack
 
 from pairs import in_turn, ratios
 from tables import number, print_head, print_row
-from torchrun import ROOT, job_folder, running, torchrun
-
-from overlaptop.wire import endpoints
-from overlaptop.wire.hub_connection import LocalHubConnection
-from overlaptop.wire.messages import StepDetail
+from torchrun import OVERLAPTOP, ROOT, job_folder, running, torchrun
 
 WAYS: dict[str, tuple[str, ...] | None] = {
     "without": None,
@@ -38,39 +34,6 @@ WAYS: dict[str, tuple[str, ...] | None] = {
 }
 
 
-class Watcher(threading.Thread):
-    """A dashboard's part of the wire: finds the job and asks for the timeline of every rank.
-
-    Make it before the job: those that are listed by then are earlier ones, whose hubs linger.
-    """
-
-    def __init__(self, nproc: int) -> None:
-        super().__init__(daemon=True)
-        self._ranks = range(nproc)
-        self._ending = threading.Event()
-        self._earlier = {record.job for record in endpoints.list_jobs()}
-        self.seen: set[int] = set()
-        """Ranks whose timeline has been read."""
-
-    def run(self) -> None:
-        """Watch until `end`."""
-        link: LocalHubConnection | None = None
-        while not self._ending.wait(0.05):
-            if link is None:
-                jobs = [record for record in endpoints.list_jobs() if record.job not in self._earlier]
-                link = LocalHubConnection(jobs[0]) if jobs else None
-            else:
-                link.watch(self._ranks)
-                self.seen |= {m.rank for m in link.poll() if isinstance(m, StepDetail)}
-        if link is not None:
-            link.close()
-
-    def end(self) -> None:
-        """Stop watching."""
-        self._ending.set()
-        self.join()
-
-
 def run_once(way: str, options: argparse.Namespace) -> float:
     """One whole job; returns its step time in ms."""
     steps = options.warmup + options.steps + 1
@@ -78,20 +41,15 @@ def run_once(way: str, options: argparse.Namespace) -> float:
         options.nproc, ROOT / "benchmarks" / "timed_job.py", str(options.warmup), str(options.steps),
         ROOT / options.workload, "--steps", str(steps), *options.workload_options, agent=WAYS[way],
     )  # fmt: skip
-    watcher = Watcher(options.nproc) if way == "watched" else None
-    if watcher is not None:
-        watcher.start()
-    try:
-        with running(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as job:
-            stdout, stderr = (each.decode(errors="replace") for each in job.communicate())
-    finally:
-        if watcher is not None:
-            watcher.end()
-    if watcher is not None and watcher.seen != set(range(options.nproc)):
-        raise SystemExit(
-            f"{way}: timelines were read of ranks {sorted(watcher.seen)} only, of {options.nproc}; "
-            f"the job said:\n{stderr[-4000:]}"
-        )
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with job_folder() as folder, (folder / "records").open("w+b") as records, ExitStack() as stack:
+        if way == "watched":
+            watcher = [*OVERLAPTOP, "--json", "--detail", "--wait"]
+            stack.enter_context(running(watcher, stdout=records, stderr=subprocess.DEVNULL))
+        job = stack.enter_context(running(command, cwd=ROOT, **pipes))
+        stdout, stderr = (each.decode(errors="replace") for each in job.communicate())
+        if way == "watched" and b'"type": "collective"' not in (folder / "records").read_bytes():
+            raise SystemExit(f"{way}: no timelines were read; the job said:\n{stderr[-4000:]}")
     for line in stdout.splitlines():
         if line.startswith("step_ms "):
             return float(line.split()[1])
@@ -114,12 +72,11 @@ def main() -> None:
         parser.error(f"no such way: {unknown[0]!r}; there are {', '.join(WAYS)}")
 
     times_ms: dict[str, list[float]] = {way: [] for way in ways}
-    with job_folder():
-        for number_of_round, order in enumerate(in_turn(ways, options.pairs), 1):
-            for way in order:
-                times_ms[way].append(run_once(way, options))
-            of_round = "  ".join(f"{way} {times_ms[way][-1]:.2f} ms" for way in ways)
-            print(f"round {number_of_round}: {of_round}", flush=True)
+    for number_of_round, order in enumerate(in_turn(ways, options.pairs), 1):
+        for way in order:
+            times_ms[way].append(run_once(way, options))
+        of_round = "  ".join(f"{way} {times_ms[way][-1]:.2f} ms" for way in ways)
+        print(f"round {number_of_round}: {of_round}", flush=True)
 
     print()
     print_head("way", "step, median", "ratio, median", "range")
