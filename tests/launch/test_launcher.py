@@ -1,8 +1,5 @@
 """The launcher: what it runs, on what, what it reports, and that nothing of it stays."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -168,17 +165,3 @@ def test_a_job_that_writes_without_end_and_without_a_reader_goes_on_and_is_stopp
     assert job.poll() is not None
     assert traces.alive() == []
     job.stop()  # twice is once
-
-
-def test_nothing_is_left_when_the_program_that_launched_is_killed(tmp_path: Path, traces: Traces) -> None:
-    """Any other end of it closes the lifeline just as well."""
-    path = script(tmp_path, f"import time; open({str(tmp_path / 'up')!r}, 'w'); time.sleep(600)")
-    program = (
-        "import time; from overlaptop.launch.launcher import *;"
-        f"job = Launcher({str(path)!r}, placement=JobPlacement(2, 'gloo')); job.start(); time.sleep(600)"
-    )
-    process = subprocess.Popen([sys.executable, "-c", program], env=dict(os.environ))
-    assert wait_until((tmp_path / "up").exists)
-    process.kill()
-    process.wait()
-    assert wait_until(lambda: traces.alive() == [])

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from overlaptop.launch import supervisor
-from tests.processes import Traces, wait_until
+from tests.processes import PATIENCE_S, Traces, wait_until
 
 # What a job may do: a daemon in a session of its own, whose parent is gone, deaf to SIGTERM.
 DAEMON = """
@@ -52,14 +52,14 @@ def test_a_job_that_ends_hands_on_its_exit_status_as_a_shell_would(
     tmp_path: Path, code: str, status: int
 ) -> None:
     process, _ = start(code, tmp_path)
-    assert process.wait(20) == status
+    assert process.wait(PATIENCE_S) == status
 
 
 def test_a_daemon_that_outlives_its_job_and_ignores_sigterm_is_killed(
     tmp_path: Path, traces: Traces
 ) -> None:
     process, log = start(f"{DAEMON}\nprint('ready', flush=True)", tmp_path)
-    assert process.wait(20) == 0
+    assert process.wait(PATIENCE_S) == 0
     assert "ready" in log.read_text()
     assert traces.alive() == []
 
@@ -84,7 +84,7 @@ def test_a_signal_to_the_supervisor_ends_the_job(
     process, log = start(STEADY, tmp_path)
     assert ready(log)
     process.send_signal(signum)
-    process.wait(20)
+    process.wait(PATIENCE_S)
     # Where it is killed itself, torchrun gets SIGTERM.
     assert wait_until(lambda: traces.alive() == [], 20.0 if signum is signal.SIGKILL else 0.0)
 
@@ -92,7 +92,7 @@ def test_a_signal_to_the_supervisor_ends_the_job(
 def test_ancestors_lead_from_a_process_to_the_first_and_nowhere_for_one_that_is_gone() -> None:
     assert supervisor.ancestors(os.getpid())[0] == os.getppid()
     child = subprocess.Popen([sys.executable, "-c", ""])
-    child.wait(20)
+    child.wait(PATIENCE_S)
     assert supervisor.ancestors(child.pid) == []
 
 
@@ -121,4 +121,4 @@ def test_a_benchmarks_job_ends_with_the_benchmark() -> None:
         assert benchmark.stdout is not None
         assert benchmark.stdout.readline() == b"runs\n"
         benchmark.terminate()
-        benchmark.communicate(timeout=60)  # its output is open as long as one of both runs
+        benchmark.communicate(timeout=PATIENCE_S)  # its output is open as long as one of both runs
