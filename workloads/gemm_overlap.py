@@ -218,18 +218,16 @@ def operands(options: argparse.Namespace, place: job.Place) -> Work:
     return Work(part(m, k, 0), part(k, n, 1), part(m, n, 1), part(n, k, 0))
 
 
-def fault_of(options: argparse.Namespace, place: job.Place) -> str:
-    """Why these sizes cannot be split; empty where they can."""
+def check(options: argparse.Namespace, place: job.Place) -> None:
+    """Raises OptionsError where these sizes cannot be split."""
     for name in ("m", "n"):
         if getattr(options, name) % place.world_size:
-            return f"--{name}: must be a multiple of {place.world_size}, the ranks"
-    return ""
+            raise OptionsError(f"--{name}: must be a multiple of {place.world_size}, the ranks")
 
 
 def run(options: argparse.Namespace, place: job.Place) -> None:
     """Work until the steps or the time are over."""
-    if fault := fault_of(options, place):
-        raise OptionsError(fault)
+    check(options, place)
     group = dist.group.WORLD
     assert group is not None
     work = operands(options, place)

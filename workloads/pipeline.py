@@ -252,24 +252,22 @@ def time_alone(stages: list[nn.Sequential], options: argparse.Namespace, place: 
     return min(took_s) * count
 
 
-def fault_of(options: argparse.Namespace, place: job.Place) -> str:
-    """Why these options cannot be used together; empty where they can."""
+def check(options: argparse.Namespace, place: job.Place) -> None:
+    """Raises OptionsError where these options cannot be used together."""
     if place.world_size < 2:
-        return "a pipeline needs two ranks"
+        raise OptionsError("a pipeline needs two ranks")
     stages = place.world_size * STAGES_A_RANK.get(options.mode, 1)
     if options.layers % stages:
-        return f"--layers: must be a multiple of {stages}, the stages"
+        raise OptionsError(f"--layers: must be a multiple of {stages}, the stages")
     if options.batch % options.microbatches:
-        return f"--batch: must be a multiple of {options.microbatches}, the micro-batches"
+        raise OptionsError(f"--batch: must be a multiple of {options.microbatches}, the micro-batches")
     if options.mode in STAGES_A_RANK and options.microbatches % place.world_size:
-        return f"--microbatches: must be a multiple of {place.world_size}, the ranks"
-    return ""
+        raise OptionsError(f"--microbatches: must be a multiple of {place.world_size}, the ranks")
 
 
 def run(options: argparse.Namespace, place: job.Place) -> None:
     """Train until the steps or the time are over."""
-    if fault := fault_of(options, place):
-        raise OptionsError(fault)
+    check(options, place)
     stages = build(options, place)
     own = list(range(place.rank, len(stages), place.world_size))
     mine = [stages[at] for at in own]

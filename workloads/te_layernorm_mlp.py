@@ -31,8 +31,7 @@ LEARNING_RATE = 1e-4
 
 def run(options: argparse.Namespace, place: job.Place) -> None:
     """Train until the steps or the time are over."""
-    if fault := fault_of(options, place):
-        raise OptionsError(fault)
+    check(options, place)
     te: Any = user_buffers.torch_layers()
     group, alike = groups(place, options.replicas)
     torch.manual_seed(options.seed + place.rank)
@@ -75,14 +74,15 @@ def run(options: argparse.Namespace, place: job.Place) -> None:
         user_buffers.free(te)
 
 
-def fault_of(options: argparse.Namespace, place: job.Place) -> str:
-    """Why it cannot run here; empty where it can."""
+def check(options: argparse.Namespace, place: job.Place) -> None:
+    """Raises OptionsError where it cannot run here."""
     if fault := user_buffers.why_not(place, overlaps=options.overlap):
-        return fault
+        raise OptionsError(fault)
     if place.world_size % options.replicas:
-        return f"--replicas: {place.world_size} ranks do not make {options.replicas} groups"
+        raise OptionsError(f"--replicas: {place.world_size} ranks do not make {options.replicas} groups")
     ranks = place.world_size // options.replicas
-    return f"--tokens: must be a multiple of {ranks}" if options.tokens % ranks else ""
+    if options.tokens % ranks:
+        raise OptionsError(f"--tokens: must be a multiple of {ranks}")
 
 
 def main() -> None:

@@ -236,27 +236,28 @@ def first_tokens(options: argparse.Namespace, place: job.Place, group: Group) ->
             yield batch
 
 
-def fault_of(options: argparse.Namespace, place: job.Place) -> str:
-    """Why these options cannot be used together here; empty where they can."""
+def check(options: argparse.Namespace, place: job.Place) -> None:
+    """Raises OptionsError where these options cannot be used together here."""
     if place.world_size % options.replicas:
-        return f"--replicas: {place.world_size} ranks do not make {options.replicas} groups"
+        raise OptionsError(f"--replicas: {place.world_size} ranks do not make {options.replicas} groups")
     if options.mode == "symmetric-memory" and (fault := why_no_symmetric_memory(place)):
-        return f"--mode symmetric-memory: {fault}"
+        raise OptionsError(f"--mode symmetric-memory: {fault}")
     if options.mode in ("ring", "symmetric-memory") and not options.sequence_parallel:
-        return f"--mode {options.mode} needs sequence parallelism: there is nothing to gather without"
-    ranks, flag = place.world_size // options.replicas, "--requests" if options.decode else "--tokens"
+        raise OptionsError(
+            f"--mode {options.mode} needs sequence parallelism: there is nothing to gather without"
+        )
+    flag, tokens = ("--requests", options.requests) if options.decode else ("--tokens", options.tokens)
+    ranks = place.world_size // options.replicas
     parts = (ranks if options.sequence_parallel else 1) * (2 if options.mode == "async" else 1)
-    if (options.requests if options.decode else options.tokens) % parts:
-        return f"{flag}: must be a multiple of {parts}"
+    if tokens % parts:
+        raise OptionsError(f"{flag}: must be a multiple of {parts}")
     if 4 * options.width % ranks:
-        return f"--width: 4 times it must be a multiple of {ranks}"
-    return ""
+        raise OptionsError(f"--width: 4 times it must be a multiple of {ranks}")
 
 
 def run(options: argparse.Namespace, place: job.Place) -> None:
     """Work until the steps or the time are over."""
-    if fault := fault_of(options, place):
-        raise OptionsError(fault)
+    check(options, place)
     group, alike = groups(place, options.replicas)
     way, halves = way_of(options, group), 2 if options.mode == "async" else 1
     random = torch.Generator(place.device).manual_seed(options.seed)

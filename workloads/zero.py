@@ -195,13 +195,10 @@ def train(options: argparse.Namespace, place: job.Place) -> None:
 
 def train_with_deepspeed(options: argparse.Namespace, place: job.Place) -> None:
     """Train the same model with DeepSpeed's ZeRO. Raises OptionsError where that cannot be."""
-    fault = ""
     if importlib.util.find_spec("deepspeed") is None:
-        fault = "DeepSpeed is not installed here (pip install deepspeed)"
-    elif place.device.type == "cpu":
-        fault = "needs GPUs: on gloo DeepSpeed hangs"
-    if fault:
-        raise OptionsError(f"--engine deepspeed: {fault}")
+        raise OptionsError("--engine deepspeed: DeepSpeed is not installed here (pip install deepspeed)")
+    if place.device.type == "cpu":
+        raise OptionsError("--engine deepspeed: needs GPUs: on gloo DeepSpeed hangs")
     import deepspeed  # type: ignore[import-not-found]
 
     bucket_elements = int(options.bucket_cap_mb * job.MIB) // job.DTYPES[options.dtype].itemsize
