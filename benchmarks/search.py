@@ -165,18 +165,18 @@ def say(message: str) -> None:
     print(message, file=sys.stderr, flush=True)
 
 
-def run_at(rate: str, options: argparse.Namespace, words: Sequence[str]) -> None:
+def run_at(rate: str, options: argparse.Namespace) -> None:
     """One job at one rate."""
-    print(f"== {rate}: ddp {' '.join(words)}", flush=True)
+    print(f"== {rate}: ddp {' '.join(options.words)}", flush=True)
     with ExitStack() as stack:
         folder = stack.enter_context(job_folder())
         log = folder / "log"
         if rate == "none":
-            launcher = stack.enter_context(of_workload(catalog.DDP, words, place(options.nproc)))
+            launcher = stack.enter_context(of_workload(catalog.DDP, options.words, place(options.nproc)))
             launcher.start()
         else:
             names = stack.enter_context(two_hosts(rate))
-            stack.enter_context(job_across(names, [str(catalog.DDP.path), *words], log))
+            stack.enter_context(job_across(names, [str(catalog.DDP.path), *options.words], log))
         session = stack.enter_context(closing(JobSession(JobSelector())))
         try:
             compare(session, options)
@@ -188,8 +188,6 @@ def run_at(rate: str, options: argparse.Namespace, words: Sequence[str]) -> None
 
 def main() -> None:
     """Compare at each rate."""
-    words = sys.argv[1:]
-    cut = words.index("--") if "--" in words else len(words)
     parser = argparse.ArgumentParser()
     parser.add_argument("--rate", action="append", help="1gbit, 200mbit, ... or none (default: none)")
     parser.add_argument(
@@ -204,13 +202,14 @@ def main() -> None:
         "--budget", type=int, metavar="STEPS", help="of the search (default: a third of the grid's)"
     )
     parser.add_argument("--nproc", type=int, help="with --rate none")
-    options = parser.parse_args(words[:cut])
+    parser.add_argument("words", nargs="*", metavar="-- ddp options")
+    options = parser.parse_args()
     if options.rounds < 2:
         parser.error("--rounds must be 2 or more: half of them come after the search")
     for signum in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(signum, lambda number, _: sys.exit(128 + number))  # what was set up is taken down
     for rate in options.rate or ["none"]:
-        run_at(rate, options, words[cut + 1 :])
+        run_at(rate, options)
 
 
 if __name__ == "__main__":
