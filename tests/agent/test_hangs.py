@@ -87,60 +87,60 @@ def is_well(snapshot):
     return trouble_of(snapshot) is None and all(view.standstill is None for view in snapshot.ranks)
 
 
-def test_a_stopped_rank_has_not_entered_and_after_it_goes_on_all_is_well(job, watch):
-    watching = watch()
-    pid = watching.until_it_trains().ranks[1].info.pid
+def stop_and_go_on(watching, stopped, ranks):
+    """Have a rank stopped until it is blamed, and all well again; returns the hang."""
+    pid = watching.until_it_trains(ranks=ranks).ranks[stopped].info.pid
     os.kill(pid, signal.SIGSTOP)
     try:
-        assert until_hung(watching, Blame.NOT_ENTERED, (1,), (0,)).op == "allreduce_"
+        waiting = tuple(rank for rank in range(ranks) if rank != stopped)
+        found = until_hung(watching, Blame.NOT_ENTERED, (stopped,), waiting)
     finally:
         os.kill(pid, signal.SIGCONT)
     watching.until(is_well)
     watching.goes_on()
-    assert watching.end(job) == 0
+    return found
+
+
+def stand_in_python(job, watching, name, size_bytes, waiting=(0,), told=lambda found: None):
+    """Have rank 1 stand in Python until it is blamed, and all well again; ``told``: looks at the hang."""
+    (job.folder / name).touch()
+    found = until_hung(watching, Blame.NOT_ENTERED, (1,), waiting)
+    assert found.at.startswith("train.py:")
+    assert found.at.endswith(" wait_for_end_of")
+    assert found.bytes == size_bytes
+    told(found)
+    (job.folder / name).unlink()
+    watching.until(is_well)
+    watching.goes_on()
+
+
+def call_another_operation(job, watching):
+    (job.folder / "other").touch()
+    return until_hung(watching, Blame.DIFFERS, (1,), (0,))
 
 
 def test_of_three_ranks_those_that_wait_are_told_from_a_stopped_one_and_from_a_sleeping_one(start, watch):
     job, watching = start(training=TRAINING, ranks=3), watch()
-    pid = watching.until_it_trains(ranks=3).ranks[2].info.pid
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        until_hung(watching, Blame.NOT_ENTERED, (2,), (0, 1))
-    finally:
-        os.kill(pid, signal.SIGCONT)
-    watching.until(is_well)
-    (job.folder / "sleep").touch()
-    assert until_hung(watching, Blame.NOT_ENTERED, (1,), (0, 2)).at.endswith(" wait_for_end_of")
-    (job.folder / "sleep").unlink()
-    watching.until(is_well)
+    assert stop_and_go_on(watching, stopped=2, ranks=3).op == "allreduce_"
+    stand_in_python(job, watching, "sleep", 4, waiting=(0, 2))
     assert watching.end(job) == 0
 
 
-@pytest.mark.parametrize("name", ["sleep", "leave_out"])
-def test_a_rank_that_stands_in_python_is_named_with_its_line(job, watch, name):
+def test_a_rank_that_stands_in_python_is_named_with_its_line_and_one_that_calls_another_operation_told(
+    job, watch
+):
     watching = watch()
     watching.until_it_trains()
-    (job.folder / name).touch()
-    found = until_hung(watching, Blame.NOT_ENTERED, (1,), (0,))
-    assert found.at.startswith("train.py:")
-    assert found.at.endswith(" wait_for_end_of")
-    assert found.bytes == (1 << 20 if name == "leave_out" else 4)
-    words = f"rank 0 waits, rank 1 has not entered: {found.at}"
-    watching.until(
-        lambda snapshot: (told := trouble_of(snapshot)) and troubles.in_full(told).endswith(words)
-    )
-    watching.until(lambda snapshot: any("wait_for_end_of" in each.text for each in snapshot.notices))
-    (job.folder / name).unlink()
-    watching.until(is_well)
-    watching.goes_on()
-    assert watching.end(job) == 0
 
+    def in_words(found):
+        words = f"rank 0 waits, rank 1 has not entered: {found.at}"
+        watching.until(
+            lambda snapshot: (told := trouble_of(snapshot)) and troubles.in_full(told).endswith(words)
+        )
+        watching.until(lambda snapshot: any("wait_for_end_of" in each.text for each in snapshot.notices))
 
-def test_a_rank_that_calls_another_operation_is_told(job, watch):
-    watching = watch()
-    watching.until_it_trains()
-    (job.folder / "other").touch()
-    found = until_hung(watching, Blame.DIFFERS, (1,), (0,))
+    stand_in_python(job, watching, "leave_out", 1 << 20, told=in_words)
+    found = call_another_operation(job, watching)
     assert (found.op, found.other) == ("allreduce_", "barrier")
 
 

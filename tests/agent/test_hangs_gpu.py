@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import signal
-
 import pytest
 import torch
 
-from overlaptop.fleet.hang import Blame
-
-from .test_hangs import TRAINING, is_well, until_hung
+from .test_hangs import TRAINING, call_another_operation, stand_in_python, stop_and_go_on
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(400)]
 
@@ -39,35 +34,20 @@ def job(start):
 
 def test_a_stopped_rank_has_not_entered_and_after_it_goes_on_all_is_well(job, watch):
     watching = watch()
-    pid = watching.until_it_trains().ranks[1].info.pid
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        until_hung(watching, Blame.NOT_ENTERED, (1,), (0,))
-    finally:
-        os.kill(pid, signal.SIGCONT)
-    watching.until(is_well)
-    watching.goes_on()
+    stop_and_go_on(watching, stopped=1, ranks=2)
     assert watching.end(job) == 0
 
 
-@pytest.mark.parametrize("name", ["sleep", "leave_out"])
-def test_a_rank_that_stands_in_python_is_named_with_its_line(job, watch, name):
+@pytest.mark.parametrize(("name", "size_bytes"), [("sleep", 4), ("leave_out", 1 << 20)])
+def test_a_rank_that_stands_in_python_is_named_with_its_line(job, watch, name, size_bytes):
     watching = watch()
     watching.until_it_trains()
-    (job.folder / name).touch()
-    found = until_hung(watching, Blame.NOT_ENTERED, (1,), (0,))
-    assert found.at.startswith("train.py:")
-    assert found.at.endswith(" wait_for_end_of")
-    assert found.bytes == (1 << 20 if name == "leave_out" else 4)
-    (job.folder / name).unlink()
-    watching.until(is_well)
-    watching.goes_on()
+    stand_in_python(job, watching, name, size_bytes)
     assert watching.end(job) == 0
 
 
 def test_a_rank_that_calls_another_operation_is_told(job, watch):
     watching = watch()
     watching.until_it_trains()
-    (job.folder / "other").touch()
-    found = until_hung(watching, Blame.DIFFERS, (1,), (0,))
+    found = call_another_operation(job, watching)
     assert found.op != found.other
