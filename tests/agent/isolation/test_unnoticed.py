@@ -49,9 +49,8 @@ BLOCKS_A_SIGNAL = """
 """
 
 
-@pytest.mark.parametrize("agent", [False, True])
-def test_a_signal_that_the_script_blocks_is_for_who_waits_for_it(run_ranks, agent: bool) -> None:
-    job = run_ranks(BLOCKS_A_SIGNAL, nproc=1, agent=agent, forked=True)
+def test_a_signal_that_the_script_blocks_is_for_who_waits_for_it(run_ranks) -> None:
+    job = run_ranks(BLOCKS_A_SIGNAL, nproc=1, forked=True)
     assert job.codes == [0], job.errs
     assert job.outs == ["200 0\n"]
 
@@ -115,16 +114,15 @@ STORM = """
 """
 
 
-@pytest.mark.parametrize(("agent", "seed"), [(False, "1"), (True, "1"), (True, "2"), (True, "3")])
-def test_what_a_signal_handler_raises_always_reaches_the_script(run_ranks, agent: bool, seed: str) -> None:
-    job = run_ranks(STORM, nproc=1, agent=agent, forked=True, options=("--every", "1"), arguments=(seed,))
+@pytest.mark.parametrize("seed", ["1", "2"])
+def test_what_a_signal_handler_raises_always_reaches_the_script(run_ranks, seed: str) -> None:
+    job = run_ranks(STORM, nproc=1, forked=True, options=("--every", "1"), arguments=(seed,))
     assert job.codes == [0], job.errs
     assert job.outs == ["400 400\n"]
     assert job.errs == [""]
-    if agent:  # and it measures as before
-        calm = job.steps()[-1]
-        assert calm.collectives == 8
-        assert calm.backward_ns
+    calm = job.steps()[-1]  # it measures as before
+    assert calm.collectives == 8
+    assert calm.backward_ns
 
 
 # The two ways in which scripts wait for their threads, and what they would wait for.
@@ -151,14 +149,12 @@ WAITS_FOR_ITS_THREADS = """
 """
 
 
-@pytest.mark.parametrize("agent", [False, True])
-def test_a_script_that_waits_for_all_its_threads_waits_for_its_own(run_ranks, agent: bool) -> None:
-    job = run_ranks(WAITS_FOR_ITS_THREADS, nproc=1, agent=agent, forked=True)
+def test_a_script_that_waits_for_all_its_threads_waits_for_its_own(run_ranks) -> None:
+    job = run_ranks(WAITS_FOR_ITS_THREADS, nproc=1, forked=True)
     assert job.codes == [0], job.errs
     assert job.outs == ["['MainThread']\n"]
     assert job.errs == [""]
-    if agent:
-        assert isinstance(job.messages[-1], RankEnd)
+    assert isinstance(job.messages[-1], RankEnd)
 
 
 def test_an_unsafe_socket_directory_is_said_once_by_a_thread_that_nobody_sees(run_ranks, sockets) -> None:
@@ -184,20 +180,17 @@ def _unused_uid() -> int:
 # Root is bound by no limit on processes, so this becomes a user who has none yet, and may have one. He may
 # not be allowed to read Python's own files.
 ONE_THREAD = """
-    import encodings.ascii, os, resource, runpy, sys
+    import encodings.ascii, os, resource, sys
     import overlaptop.agent.reporting.reporter, overlaptop.agent.script.runner, overlaptop.agent.hooks.steps
     import overlaptop.agent.sources.choice, overlaptop.agent.sources.profilers
 
-    path, uid, agent = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "True"
+    path, uid = sys.argv[1], int(sys.argv[2])
     os.setgroups([])
     os.setgid(uid)
     os.setuid(uid)
     resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
-    if agent:
-        sys.argv = ["overlaptop.agent", path]
-        overlaptop.agent.script.runner.main()
-    else:
-        runpy.run_path(path, run_name="__main__")
+    sys.argv = ["overlaptop.agent", path]
+    overlaptop.agent.script.runner.main()
 """
 
 NEEDS_NO_THREAD = """
@@ -217,8 +210,7 @@ except RuntimeError as fault:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become a user without processes")
-@pytest.mark.parametrize("agent", [False, True])
-def test_where_no_thread_is_to_be_had_the_script_runs_unmeasured(run_ranks, agent: bool) -> None:
+def test_where_no_thread_is_to_be_had_the_script_runs_unmeasured(run_ranks) -> None:
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
         path = Path(folder, "train.py")
@@ -228,14 +220,13 @@ def test_where_no_thread_is_to_be_had_the_script_runs_unmeasured(run_ranks, agen
             nproc=1,
             agent=False,
             forked=True,
-            arguments=(str(path), str(_unused_uid()), str(agent)),
+            arguments=(str(path), str(_unused_uid())),
         )
     assert job.codes == [0], job.errs
     assert job.outs[0].endswith("can't start new thread\n")
     assert job.outs[0].startswith("[0.69999")
-    lines = job.errs[0].splitlines()
-    assert len(lines) == agent, lines
-    assert all("can't start new thread; the job goes on unmeasured" in line for line in lines)
+    (line,) = job.errs[0].splitlines()
+    assert "can't start new thread; the job goes on unmeasured" in line
 
 
 # Looks for children all the time while hubs are started: the first, and one after it was killed.
@@ -266,12 +257,12 @@ WAITS_FOR_ANY_CHILD = """
     old = None
     give_up_s = time.monotonic() + 60
     for _ in range(2):
-        while sys.argv[1] == "True" and hub_pid() in (None, old):
+        while (hub := hub_pid()) in (None, old):
             assert time.monotonic() < give_up_s, "no hub"
             strangers += reap()
             time.sleep(0.0005)
-        if (old := hub_pid()) is not None:
-            os.kill(old, signal.SIGKILL)
+        old = hub
+        os.kill(old, signal.SIGKILL)
         pid = os.fork()
         if pid == 0:
             os._exit(7)
@@ -282,11 +273,8 @@ WAITS_FOR_ANY_CHILD = """
 """
 
 
-@pytest.mark.parametrize("agent", [False, True])
-def test_no_child_of_the_jobs_is_the_agents(run_ranks, agent: bool) -> None:
-    job = run_ranks(
-        WAITS_FOR_ANY_CHILD, nproc=1, agent=agent, listen=False, forked=True, arguments=(str(agent),)
-    )
+def test_no_child_of_the_jobs_is_the_agents(run_ranks) -> None:
+    job = run_ranks(WAITS_FOR_ANY_CHILD, nproc=1, listen=False, forked=True)
     assert job.codes == [0], job.errs
     assert job.outs == ["2 2 0\n"]
     assert job.errs == [""]
