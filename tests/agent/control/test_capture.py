@@ -30,17 +30,6 @@ def step_numbers(trace):
 
 
 @pytest.mark.slow
-def test_losses_are_the_same_to_the_last_bit_with_and_without_captures(start, watch, losses_alone):
-    job = start()
-    dashboard = watch()
-    dashboard.until_it_trains()
-    assert dashboard.outcome(dashboard.ask(steps=5)).state == "written"
-    dashboard.goes_on(10)
-    assert dashboard.end(job) == 0, job.log()
-    assert job.losses() == losses_alone(job)
-
-
-@pytest.mark.slow
 def test_a_job_that_was_not_told_to_obey_refuses_and_says_how_to_allow_it(start, watch):
     start(("-m", "overlaptop.agent"))
     dashboard = watch()

@@ -25,12 +25,13 @@ def test_three_ranks_stay_identical_and_differ_from_others_by_rounding_only(trai
 
 
 @pytest.mark.slow
-def test_losses_are_the_same_to_the_last_bit_with_and_without_changes_also_if_an_agent_steps_aside_in_one(
+def test_captures_and_changes_cost_the_losses_no_bit_also_if_an_agent_disables_itself_in_a_change(
     start, watch, losses_alone
 ):
     job = start()
     dashboard = watch()
     dashboard.until_it_trains(5)
+    assert dashboard.outcome(dashboard.ask(steps=5)).state == "written"
     assert [dashboard.set(BUCKET_CAP_MB, mb).state for mb in (100, 2)] == ["changed"] * 2
     key = dashboard.send(commands.make_setting(BUCKET_CAP_MB, 1))
     dashboard.outcome(key, ["agreed", "changing", "changed"])
