@@ -2,32 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from overlaptop.wire.messages import AGENT_DISABLED
-
-DDP = Path(__file__).resolve().parents[3] / "workloads" / "ddp.py"
-SMALL = ("--layers", "2", "--width", "64", "--batch", "2", "--seq", "32")
-
-
-def test_fifty_steps_of_ddp_lose_no_bit(run_ranks, tmp_path: Path) -> None:
-    losses = []
-    for agent in (False, True):
-        path = tmp_path / f"losses-{agent}"
-        job = run_ranks(
-            DDP,
-            agent=agent,
-            forked=True,
-            options=("--every", "1"),
-            arguments=(*SMALL, "--steps", "50", "--losses", str(path)),
-        )
-        assert job.codes == [0, 0], job.errs
-        losses.append(path.read_text())
-    assert losses[1] == losses[0]
-    assert len(losses[0].splitlines()) == 50
-    assert len(job.steps(rank=0)) == len(job.steps(rank=1)) == 49
-    assert all(step.overlap is not None for step in job.steps())
-
 
 # Each fault in a child of one process that has imported torch already, and each child a rank of its own to
 # the agent. The child trains plainly, then with the fault in place and the agent attached, and compares.
