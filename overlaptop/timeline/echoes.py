@@ -40,7 +40,6 @@ class _Wait(NamedTuple):
     start_ns: int
     end_ns: int
     at: int
-    """Which collective."""
 
 
 def echoes(collectives: Sequence[Collective]) -> dict[int, Echo]:

@@ -19,7 +19,6 @@ class JobStep:
     exposed_ns: int | None
     """Likewise, of the ranks that measured it; None: none did."""
     disturbed: bool
-    """On some rank."""
 
 
 class StepReader:
