@@ -52,6 +52,13 @@ def rules(evidence):
     return {(each.rule, each.ranks) for each in find(evidence)}
 
 
+def the(evidence, rule):
+    """What this rule found: one."""
+    (found,) = [each for each in find(evidence) if each.rule == rule]
+    assert found.gain_ns is None or found.gain_ns > 0
+    return found
+
+
 def healthy(rank, number):
     """All ranks alike, but for a little."""
     return [("idle", 1), ("compute", 60 + 0.1 * ((rank + number) % RANKS))]

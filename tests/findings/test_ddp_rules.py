@@ -7,7 +7,7 @@ import pytest
 from overlaptop.findings.exposure import exposure
 from overlaptop.findings.find import find
 
-from .jobs import rules
+from .jobs import rules, the
 from .timelines import MS, Timeline, call, gradients, job, knobs
 
 PHASES = (("forward", 0, 20), ("backward", 20, 90), ("optimizer", 90, 100))
@@ -27,12 +27,6 @@ def ddp(cap_mib, sizes_mib, **flags):
         "static_graph": False,
     } | flags
     return gradients(sizes_mib, **flags), knobs(bucket_cap_mb=cap_mib)
-
-
-def the(evidence, rule):
-    (found,) = [each for each in find(evidence) if each.rule == rule]
-    assert found.gain_ns > 0
-    return found
 
 
 HEALTHY = reduced([(30, 34, 1), (40, 50, 25), (52, 62, 25), (64, 74, 25), (76, 81, 12)])

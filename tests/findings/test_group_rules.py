@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from overlaptop.findings.find import find
 
-from .jobs import rules
+from .jobs import rules, the
 from .timelines import MS, Timeline, call, job
 
 MICRO_BATCHES = 4
@@ -26,11 +26,6 @@ def stage(compute_ms, *, micro_batches=MICRO_BATCHES, ranks=2, step_ms=100, fuse
         return Timeline(step_ms, () if fused else tuple(busy), tuple(calls), fused=tuple(busy) * fused)
 
     return job(lay, ranks=ranks)
-
-
-def the(evidence, rule):
-    (found,) = [each for each in find(evidence) if each.rule == rule]
-    return found
 
 
 def test_a_bubble_as_the_formula_has_it_is_told_with_the_micro_batches_that_shrink_it():

@@ -7,16 +7,11 @@ from functools import partial
 from msgspec.structs import replace
 
 from overlaptop.findings.detail import pauses
-from overlaptop.findings.find import find
 from overlaptop.wire.messages import CollectiveSpan, OwnCost
 
-from .jobs import RANKS, healthy, job, rules
+from .jobs import RANKS, healthy, job, rules, the
 from .timelines import MS, Timeline, call
 from .timelines import job as timelines
-
-
-def found(evidence, rule):
-    return next(each for each in find(evidence) if each.rule == rule)
 
 
 def costs(change, error):
@@ -25,7 +20,7 @@ def costs(change, error):
 
 def test_what_overlaptop_costs_is_said_where_it_is_known_to_be_much():
     evidence = job(healthy, *costs(0.05, 0.01))
-    own = found(evidence, "own_cost")
+    own = the(evidence, "own_cost")
     step_ns = evidence.steps[0].totals[0].step_ns
     assert own.gain_ns < 0.05 * step_ns < 1.1 * own.gain_ns
     assert "+5.0 % ± 1.0" in own.title
@@ -67,7 +62,7 @@ def all_to_all(bytes_of, op="alltoall_base_"):
 
 def test_a_rank_that_moves_far_more_than_the_others_in_all_to_alls_is_named():
     evidence = all_to_all(lambda rank: (3 if rank == 2 else 1) << 20)
-    uneven = found(evidence, "uneven_experts")
+    uneven = the(evidence, "uneven_experts")
     assert uneven.ranks == (2,)
     assert "2.00 times the mean" in uneven.title
     assert 0 < uneven.gain_ns <= evidence.steps[0].totals[2].exposed_ns / 2

@@ -85,24 +85,14 @@ COMPUTES = (
 )
 
 
-@pytest.mark.parametrize("name", COMMUNICATES)
-def test_a_kernel_of_a_communication_library_is_communication(name):
-    assert LaneRules().lane(name, "kernel") is Lane.COMM
+NAMES = {Lane.COMM: COMMUNICATES, Lane.FUSED: FUSED, Lane.IDLE: SPINS, Lane.COMPUTE: COMPUTES}
 
 
-@pytest.mark.parametrize("name", FUSED)
-def test_a_product_and_its_transfer_in_one_kernel_are_fused(name):
-    assert LaneRules().lane(name, "kernel") is Lane.FUSED
-
-
-@pytest.mark.parametrize("name", SPINS)
-def test_a_kernel_that_only_lets_time_pass_is_idle_time(name):
-    assert LaneRules().lane(name, "kernel") is Lane.IDLE
-
-
-@pytest.mark.parametrize("name", COMPUTES)
-def test_a_kernel_that_stays_on_its_gpu_is_compute_whatever_its_name_mentions(name):
-    assert LaneRules().lane(name, "kernel") is Lane.COMPUTE
+@pytest.mark.parametrize(
+    ("lane", "name"), [(lane, name) for lane, names in NAMES.items() for name in names]
+)
+def test_a_kernel_is_what_the_identifiers_in_its_name_begin_with(lane, name):
+    assert LaneRules().lane(name, "kernel") is lane
 
 
 def test_of_the_kernels_of_recorded_jobs_exactly_those_of_nccl_communicate():

@@ -202,24 +202,18 @@ def test_rubbish_is_no_record(rubbish):
         path.unlink()
 
 
-PATHS = {"none": None, "text": "/a", "object": {}, "number": [1], "many": ["/a"] * 17, "empty": [""]}
-PATHS |= {"long": ["/" + "a" * 4096], "relative": ["a"], "colon": ["/a:/b"], "newline": ["/a\n/b"]}
+PATHS = (["/a"] * 17, [""], ["/" + "a" * 4096], ["a"], ["/a:/b"], ["/a\n/b"])
 
 
 @pytest.mark.parametrize(
     "changed",
     [
         {"job": "b"},
-        {"script": 1},
         {"script": MISSING},
-        {"hub_pid": "1"},
         {"hub_pid": 1 << 70},
-        {"hub_pid": True},
-        {"hub_start_ticks": None},
-        {"rank_pids": "12"},
         {"rank_pids": [1, None]},
         {"dashboard_socket": "../../elsewhere.sock"},
-        *({"import_path": path} for path in PATHS.values()),
+        *({"import_path": path} for path in PATHS),
     ],
 )
 def test_a_record_with_a_wrong_field_or_without_one_is_no_record(changed):
