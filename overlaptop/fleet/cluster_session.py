@@ -77,7 +77,6 @@ class FollowedHost:
         self.records: tuple[JobRecord, ...] = ()
         self.view = NodeView(host.name, LinkState.WAITING, clock_ns(), "")
         self._monotonic_s = monotonic_s
-        self._watched: frozenset[int] = frozenset()
 
     def look(self) -> None:
         """Ask again which jobs there are."""
@@ -108,12 +107,6 @@ class FollowedHost:
             bytes_per_s=host.bytes_per_s, detail=host.detail, readonly=host.readonly,
         )  # fmt: skip
         return NodeSnapshot(node, snapshot)
-
-    def watch(self, ranks: frozenset[int]) -> None:
-        """Ask for the timelines of these ranks, which are here."""
-        if ranks != self._watched:
-            self._watched = ranks
-            self.session.watch(ranks)
 
 
 class ClusterSession:
@@ -261,7 +254,7 @@ class ClusterSession:
 
     def _watch_where_they_are(self, snapshot: Snapshot) -> None:
         for node, view in zip(self._nodes, snapshot.nodes, strict=True):
-            node.watch(self._watched.intersection(view.ranks))
+            node.session.watch(self._watched.intersection(view.ranks))
 
     def _look(self, now_s: float) -> None:
         for node in self._nodes:

@@ -104,7 +104,10 @@ class JobSession:
         if now_s >= self._look_at_s:
             self._look_at_s = now_s + LOOK_EVERY_S
             self._look()
-        self._look_whether_gone()  # first: what was sent until then is still read
+        # First: what was sent until then is still read. Asked no more once it is so: a pid may be given to
+        # another process.
+        if self._link is not None and self._record is not None and not self._gone:
+            self._gone = not self._link.alive and self._is_gone(self._record)
         self._read()
         self._set_link_state(now_s)
         snapshot = self._fleet.snapshot()
@@ -223,11 +226,6 @@ class JobSession:
             self._earlier_links_dropped += self._link.dropped
             self._link.close()
             self._link = None
-
-    def _look_whether_gone(self) -> None:
-        # Asked no more once it is so: a pid may be given to another process.
-        if self._link is not None and self._record is not None and not self._gone:
-            self._gone = not self._link.alive and self._is_gone(self._record)
 
     def _read(self) -> None:
         if self._link is None:

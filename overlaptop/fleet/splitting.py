@@ -156,15 +156,17 @@ def split_alone(views: Sequence[RankView], nodes: Sequence[NodeView] = ()) -> Jo
         return JobWaits(unsplit=f"no timeline of {named_ranks(absent)} is kept of this step")
     if not details or any(view.last is not None and view.last.disturbed for view in views):
         return JobWaits(unsplit=NO_COLLECTIVES if not details else DISTURBED)
-    step = _split(views, details, nodes)
-    window = window_of([step], alone=True)
-    return JobWaits(step.waits, window, "" if window else _why(step.waits.collectives), steps=(step,))
+    return _alone(_split(views, details, nodes))
 
 
 def waits_of_one(waits: StepWaits, step_ns: int) -> JobWaits:
     """What one step says by itself, or a whole trace; `step_ns` is its mean length over the ranks."""
-    window = window_of([split_step(waits, 0, step_ns)], alone=True)
-    return JobWaits(waits, window, "" if window else _why(waits.collectives))
+    return _alone(split_step(waits, 0, step_ns))
+
+
+def _alone(step: SplitStep) -> JobWaits:
+    window = window_of([step], alone=True)
+    return JobWaits(step.waits, window, "" if window else _why(step.waits.collectives), steps=(step,))
 
 
 def _split(

@@ -15,7 +15,6 @@ from overlaptop.formats import files, hta, kineto, workers
 from overlaptop.formats.files import TraceError
 from overlaptop.formats.summary import RankSummary, summarize
 from overlaptop.formats.waits import split
-from overlaptop.timeline.breakdown import Breakdown
 from overlaptop.timeline.lanes import LaneRules
 from overlaptop.wire.bounds import MAX_INT64
 from overlaptop.wire.messages import StepTotals
@@ -101,8 +100,11 @@ def analyze(path: Path, rules: LaneRules, *, by_hta: bool = False, detailed: boo
     world_size = max(len(ranks), *(summary.info.world_size for summary in ranks))
     whole = tuple(each.whole for each in ranks)
     if by_hta:
-        figures = [each.figures for each in reads if each.figures is not None]
-        whole = tuple(map(_by_hta, whole, hta.choose(figures)))
+        figures = hta.choose([each.figures for each in reads if each.figures is not None])
+        # HolisticTraceAnalysis knows nothing of stalls.
+        whole = tuple(
+            replace(own, stall_ns=None, **asdict(by)) for own, by in zip(whole, figures, strict=True)
+        )
     return TracedJob(name, path, world_size, ranks, whole, {} if by_hta else split(ranks))
 
 
@@ -125,11 +127,6 @@ def _read_trace(
         return _TOO_LARGE
     except MemoryError:
         return "does not fit into this machine's memory"
-
-
-def _by_hta(whole: StepTotals, by_hta: Breakdown) -> StepTotals:
-    """The whole trace with its parts as HolisticTraceAnalysis has them; it knows nothing of stalls."""
-    return replace(whole, stall_ns=None, **asdict(by_hta))
 
 
 def _worker_count(found: Sequence[Path]) -> int:

@@ -178,7 +178,8 @@ class Comparer:
             self._forget(snapshot.job.job if snapshot.job is not None else None)
         self._read(ranks)
         for command in snapshot.commands:
-            if command.knob and command.step is not None and not _kept_the_value(command):
+            kept_the_value = _made(command) and command.was == command.becomes
+            if command.knob and command.step is not None and not kept_the_value:
                 self._changes[command.id] = command
         while len(self._changes) > KEPT_CHANGES:
             del self._changes[next(iter(self._changes))]
@@ -218,9 +219,10 @@ class Comparer:
 
     def _newest(self, snapshot: Snapshot) -> Comparison | None:
         changes = sorted(self._changes.values(), key=lambda change: (change.step or 0, change.at_ns))
-        at = next((at for at in reversed(range(len(changes))) if _counts(changes[at])), None)
-        if at is None:
+        counting = [at for at, change in enumerate(changes) if _made(change) and not change.search]
+        if not counting:
             return None
+        at = counting[-1]
         newest, bounds = changes[at], _bounds(changes, at)
         stretches = self._choose(newest.id, bounds)
         if not stretches[-2]:
@@ -265,14 +267,6 @@ def _bounds(changes: Sequence[CommandView], at: int) -> list[tuple[int, float]]:
 
 def _made(change: CommandView) -> bool:
     return change.done and change.state == CHANGED
-
-
-def _kept_the_value(change: CommandView) -> bool:
-    return _made(change) and change.was == change.becomes
-
-
-def _counts(change: CommandView) -> bool:
-    return _made(change) and not change.search
 
 
 def _comparison(change: CommandView, snapshot: Snapshot, stretches: Sequence[_Stretch]) -> Comparison:
