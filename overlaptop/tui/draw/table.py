@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from rich.cells import cell_len
 
-from overlaptop.tui.draw.segments import Segment, StyledLine, TextStyle, crop, dim, elided, line_width, on
+from overlaptop.tui.draw.segments import Segment, StyledLine, TextStyle, dim, elided, line_width, on, pad
 
 GAP = 2
 """Blanks between two columns."""
@@ -56,11 +56,8 @@ class Table:
 
 def aligned(line: StyledLine, width: int, *, right: bool) -> StyledLine:
     """The line in a cell of that width."""
-    line = crop(line, width)
-    blank = " " * (width - line_width(line))
-    if not blank:
-        return line
-    return (Segment(blank), *line) if right else (*line, Segment(blank))
+    missing = width - line_width(line)
+    return (Segment(" " * missing), *line) if right and missing > 0 else pad(line, width)
 
 
 def scrolled(first: int, chosen: int, rows: int, height: int) -> int:

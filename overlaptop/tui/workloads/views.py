@@ -36,7 +36,7 @@ _COMMAND_ROWS, _EFFECT_ROWS, _FAULT_ROWS = 3, 3, 6
 LONGEST_LINE = 500
 
 
-class FormView(JobView):
+class FormView(ScrollView):
     """A part of the form."""
 
     fades = False
@@ -49,15 +49,12 @@ class FormView(JobView):
 class WorkloadList(FormView):
     """A line each: name and summary."""
 
-    _first = 0
-
     def draw(self, width: int, height: int) -> list[StyledLine]:
         shown = self._form.workloads
-        self._first = scrolled(self._first, self._form.at, len(shown), height)
-        end = min(self._first + height, len(shown))
+        self.first = scrolled(self.first, self._form.at, len(shown), height)
+        end = min(self.first + height, len(shown))
         return [
-            self._line(at, width, len(shown) - end if at == end - 1 else 0)
-            for at in range(self._first, end)
+            self._line(at, width, len(shown) - end if at == end - 1 else 0) for at in range(self.first, end)
         ]
 
     def _line(self, at: int, width: int, below: int) -> StyledLine:
@@ -71,19 +68,13 @@ class WorkloadList(FormView):
         return on(line, "cursor") if cursor else line
 
     async def on_click(self, event: events.Click) -> None:
-        at = self._first + event.y
+        at = self.first + event.y
         if at < len(self._form.workloads):
             await self.screen.run_action(f"screen.move({at - self._form.at})")
 
 
-class OptionList(ScrollView):
+class OptionList(FormView):
     """A title, then a line each; those that were typed stand out."""
-
-    fades = False
-
-    def __init__(self, dashboard: Dashboard, form: FormState) -> None:
-        super().__init__(dashboard)
-        self._form = form
 
     @property
     def full_height(self) -> int:
