@@ -4,7 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from overlaptop import __version__, commands
+from overlaptop import __version__, cli, commands
+from overlaptop.console import dashboard
+from overlaptop.wire.commands import make_search, make_setting
+from overlaptop.wire.knobs import Knob
 from overlaptop.wire.protocol import LEASE_S
 
 from .running import run_code, run_here
@@ -194,3 +197,24 @@ def test_a_socket_folder_that_others_may_enter_is_refused_in_one_line(
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
     assert str(socket_dir) in done.stderr
     assert "has mode 0755, not 0700" in done.stderr
+
+
+KNOB = Knob("bucket_cap_mb", 25, "25", "25", 1, 10_000)
+
+
+@pytest.mark.parametrize("readonly", [True, False])
+def test_a_readonly_dashboard_starts_no_workload_and_its_session_refuses_whoever_asks(
+    monkeypatch: pytest.MonkeyPatch, readonly: bool
+) -> None:
+    seen = []
+
+    def show(session, screen):
+        seen.append((screen.readonly, screen.launcher is None))
+        seen.append({session.send(make_setting(KNOB, 50)), session.hold(make_search(KNOB))})
+        return 0
+
+    monkeypatch.setattr(dashboard, "require_terminal", lambda _screen: None)
+    monkeypatch.setattr(dashboard, "show", show)
+    assert cli.main(["--readonly"] if readonly else []) == 0
+    refusal = "this dashboard is read-only" if readonly else "there is no connection to the job"
+    assert seen == [(readonly, readonly), {refusal}]

@@ -10,7 +10,7 @@ from overlaptop.wire.endpoints import JobRecord, is_alive, list_jobs
 from overlaptop.workloads.catalog import WORKLOADS
 
 from .conftest import StartRanks, Traces, wait_until
-from .running import DOWN, LEAVE_ALTERNATE_SCREEN, SMALL_MATMUL, START_LIMIT_S, STEPS, Terminal
+from .running import DOWN, LEAVE_ALTERNATE_SCREEN, SMALL_MATMUL, START_LIMIT_S, STEPS, Terminal, run_here
 
 
 def assert_ended_by(terminal: Terminal, signum: signal.Signals, traces: Traces) -> None:
@@ -65,6 +65,14 @@ def test_a_dashboard_that_would_be_drawn_into_a_file_reports_it_on_the_screen(tm
     with (tmp_path / "stderr").open("wb") as file, Terminal("demo", stderr=file) as terminal:
         assert terminal.wait() == 2
         assert b"draws on stderr" in terminal.seen
+        assert terminal.seen.count(b"\n") == 1
+
+
+def test_a_relay_is_not_for_a_terminal_and_not_named_where_people_look() -> None:
+    assert "relay" not in run_here("--help").stdout
+    with Terminal("relay", "--stdio") as terminal:
+        assert terminal.wait() == 2
+        assert b"not for a terminal" in terminal.seen
         assert terminal.seen.count(b"\n") == 1
 
 
