@@ -26,7 +26,7 @@ def measure(ranks: int, seconds: float, columns: int, rows: int) -> tuple[float,
     """Seconds to the first painted rank row, share of one core from then on, and bytes a second written."""
     started_s = time.monotonic()
     words = [__file__, "--child", "--ranks", str(ranks)]
-    with terminals.running(words, columns, rows) as (pid, terminal):
+    with terminals.on_terminal(words, columns, rows) as (pid, terminal):
         terminals.read_until(terminal, ["exposed", "workloads/ddp.py"], 30.0)
         painted_s = time.monotonic() - started_s
         terminals.read_for(terminal, 1.5)  # late imports belong to the start

@@ -155,7 +155,7 @@ def on_the_screen(hosts: Hosts, seconds: float, profile: str) -> None:
     started_s = time.monotonic()
     profiled = ["-m", "cProfile", "-o", profile] if profile else []
     words = [*profiled, "-m", "overlaptop", *hosts.names]
-    with terminals.running(words, COLUMNS, ROWS) as (pid, terminal):
+    with terminals.on_terminal(words, COLUMNS, ROWS) as (pid, terminal):
         terminals.read_until(terminal, ["exposed", hosts.names[-1]], 60.0)
         painted_s = time.monotonic() - started_s
         terminals.read_for(terminal, SETTLE_S)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 
 @contextmanager
-def running(words: Sequence[str], columns: int, rows: int) -> Iterator[tuple[int, int]]:
+def on_terminal(words: Sequence[str], columns: int, rows: int) -> Iterator[tuple[int, int]]:
     """Python with these words on a terminal of this size; gives its pid and the terminal, and ends it."""
     pid, terminal = pty.fork()
     if pid == 0:
