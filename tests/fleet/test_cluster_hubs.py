@@ -7,48 +7,12 @@ import signal
 import tempfile
 
 import pytest
-from msgspec.structs import replace
 
 from overlaptop.fleet.cluster_session import ClusterSession
 from overlaptop.fleet.snapshot import LinkState
-from overlaptop.wire import commands, endpoints
+from overlaptop.wire import endpoints
 from overlaptop.wire.hub_connection import LocalHubConnection
-from overlaptop.wire.knobs import KnobFacts
-from tests.fleet.builders import BUCKET_CAP_MB
 from tests.hub.conftest import Hubs, Rank, eventually
-
-LEASE_S = 3
-KNOB = replace(BUCKET_CAP_MB, value=40, value_text="40")
-
-
-class ObedientRank(Rank):
-    """As the agent: its knob has the value that it was given."""
-
-    def __init__(self, rank):
-        super().__init__(rank)
-        self.info = replace(self.info, control_allowed=True)
-        self.greet()
-        self.knob = KNOB
-        self.under_way = None
-        self.send(KnobFacts(rank, (self.knob,)), self.step(1))
-
-    def work(self):
-        """Take what has come."""
-        self.listen()
-        for command in self.commands:
-            self.under_way = command
-            self.answer(command, "accepted")
-        self.commands.clear()
-
-    def finish(self):
-        """What is under way comes to its end."""
-        command, self.under_way = self.under_way, None
-        value = self.knob.original_text
-        if command.name == commands.SET:
-            value = str(commands.argument(command, "value"))
-        was, self.knob = self.knob.value_text, replace(self.knob, value=int(value), value_text=value)
-        self.answer(command, "changed", was=was, becomes=value)
-        self.send(KnobFacts(self.rank, (self.knob,)))
 
 
 class Machine:
@@ -64,8 +28,14 @@ class Machine:
         self._monkeypatch = monkeypatch
         self._hubs = Hubs()
         with self.there():
-            self.record = self._hubs.start(f"--search-lease-s={LEASE_S}")
-            self.rank = ObedientRank(rank)
+            self.record = self._hubs.start()
+            self.rank = self._new_rank(rank)
+
+    @staticmethod
+    def _new_rank(number):
+        rank = Rank(number).greet()
+        rank.send(rank.step(1))
+        return rank
 
     @contextlib.contextmanager
     def there(self):
@@ -92,8 +62,8 @@ class Machine:
         os.kill(self.record.hub_pid, signal.SIGKILL)
         self.rank.close()
         with self.there():
-            self.record = self._hubs.start(f"--search-lease-s={LEASE_S}")
-            self.rank = ObedientRank(self.rank.rank)
+            self.record = self._hubs.start()
+            self.rank = self._new_rank(self.rank.rank)
 
     def close(self):
         pass
@@ -113,32 +83,15 @@ class Scene:
         self.session = ClusterSession(machines)
         self.fresh = []
 
-    @property
-    def ranks(self):
-        return [machine.rank for machine in self.machines]
-
     def until(self, probe):
-        """The first Snapshot for which this holds; ranks take what comes meanwhile."""
+        """The first Snapshot for which this holds."""
 
         def look():
-            for rank in self.ranks:
-                rank.work()
             snapshot = self.session.tick()
             self.fresh += [(step.rank, step.step) for step in snapshot.fresh]
             return probe(snapshot) and snapshot
 
         return eventually(look)
-
-    def until_known(self):
-        return self.until(lambda seen: len(seen.knobs) == 1 and not seen.knobs[0].refusal)
-
-    def obey(self):
-        """What was sent came to every rank, and is made; returns what each was sent."""
-        self.until(lambda _: all(rank.under_way for rank in self.ranks))
-        obeyed = [rank.under_way for rank in self.ranks]
-        for rank in self.ranks:
-            rank.finish()
-        return obeyed
 
 
 @pytest.fixture
@@ -154,7 +107,7 @@ def scene(monkeypatch):
 
 
 def test_a_hub_that_is_replaced_doubles_no_step_and_leaves_the_other_node_alone(scene):
-    scene.until_known()
+    scene.until(lambda seen: len(scene.fresh) == 2)
     first, second = scene.machines
     second.replace_hub()
     first.rank.send(first.rank.step(2))
@@ -163,22 +116,3 @@ def test_a_hub_that_is_replaced_doubles_no_step_and_leaves_the_other_node_alone(
     seen = scene.until(lambda seen: all(node.link is LinkState.LIVE for node in seen.nodes))
     assert sorted(scene.fresh) == [(0, 1), (0, 2), (1, 1), (1, 2)]
     assert not any(view.node_lost for view in seen.ranks)
-
-
-def test_a_search_whose_searcher_dies_is_undone_on_all_nodes_by_one_command(scene):
-    search = commands.make_search(scene.until_known().knobs[0].knob)
-
-    def taken(seen):
-        scene.session.hold(search)
-        return seen.search == search
-
-    scene.until(taken)
-    assert scene.session.send(commands.make_setting(KNOB, 100, search=search.id)) == ""
-    scene.obey()
-    scene.session.close()  # and says no more
-
-    undoing = scene.obey()
-    assert {(command.id, commands.in_words(command)) for command in undoing} == {
-        (f"{search.id}-undo", "set bucket_cap_mb 40")
-    }
-    assert [rank.knob.value for rank in scene.ranks] == [40, 40]

@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import time
+from statistics import median
 
 import pytest
 from msgspec.structs import replace
@@ -55,19 +56,19 @@ def test_steps_lost_while_nobody_reads_and_with_a_hub_are_counted_in_the_records
 
     rank.send(*(rank.step(number) for number in range(5)))
     write_until(4)
-    for beginning in range(5, 40_005, 1_000):  # more than the hub holds for one that does not read
+    for beginning in range(5, 24_005, 1_000):  # more than the hub holds for one that does not read
         rank.send(*(rank.step(number) for number in range(beginning, beginning + 1_000)))
     rank.send(rank.info)
-    write_until(40_004)
+    write_until(24_004)
     os.kill(first.hub_pid, signal.SIGKILL)
     until(session, lambda s: s.link is LinkState.LOST)
     hubs.start()
     again = make_rank().greet()
-    again.send(again.step(40_105))
-    write_until(40_105)
+    again.send(again.step(24_105))
+    write_until(24_105)
 
     records = [json.loads(line) for line in out.getvalue().splitlines()]
-    lost_there = 40_005 - (len(records) - 1)
+    lost_there = 24_005 - (len(records) - 1)
     assert lost_there > 1_000
     assert [record["dropped"] for record in records[-2:]] == [lost_there, lost_there + 100]
 
@@ -77,18 +78,19 @@ def test_reading_never_waits_for_a_stopped_hub(hubs, make_rank, session):
     rank = make_rank().greet()
     rank.send(rank.step(0))
     until(session, lambda s: s.ranks and s.ranks[0].last)
+    took_s = []
+
+    def is_stale():
+        before_s = time.monotonic()
+        link = session.tick().link
+        took_s.append(time.monotonic() - before_s)
+        return link is LinkState.STALE
+
     os.kill(record.hub_pid, signal.SIGSTOP)
     try:
-        slowest_s = 0.0
-        deadline_s = time.monotonic() + 60
-        while session.tick().link is not LinkState.STALE:
-            before_s = time.monotonic()
-            session.tick()
-            slowest_s = max(slowest_s, time.monotonic() - before_s)
-            assert time.monotonic() < deadline_s
-            time.sleep(0.02)
+        eventually(is_stale)
     finally:
         os.kill(record.hub_pid, signal.SIGCONT)
     # A hub that is waited for would be waited for as long as it stands still.
-    assert slowest_s < 1
+    assert median(took_s) < 0.5
     until(session, lambda s: s.link is LinkState.LIVE)

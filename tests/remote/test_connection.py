@@ -55,7 +55,7 @@ def test_an_interrupt_while_a_process_is_started_leaves_it_to_be_ended(
     (process,) = connection.processes
     assert runs(process.pid)
     connection.close()
-    assert not runs(process.pid)
+    eventually(lambda: not runs(process.pid))
 
 
 def test_a_host_without_a_job_is_up_and_asked_again_each_second(connections: Connections) -> None:
@@ -254,7 +254,8 @@ def test_closing_leaves_no_process_however_stubborn_and_no_descriptor(connection
     connection = connections.up("stubborn")
     pid = connection.processes[0].pid
     connection.close()
-    assert not runs(pid)
+    # Killed: on a busy machine it may take a moment to go.
+    eventually(lambda: not runs(pid))
     assert open_descriptors() == before
     connections.now_s += 100
     assert connection.poll() == []

@@ -155,7 +155,7 @@ def test_who_does_not_answer_is_waited_for_no_longer_than_wanted_and_closing_lea
     pids = [process.pid for connection in pool.connections for process in connection.processes]
     assert len(pids) == 3
     pool.close()
-    assert not any(map(runs, pids))
+    eventually(lambda: not any(map(runs, pids)))
     with pytest.raises((ValueError, AttributeError)):
         pool.fileno()
 
