@@ -314,12 +314,6 @@ def test_a_snapshot_is_not_changed_by_what_comes_after_it(fleet):
 # The machine under the ranks.
 
 
-def test_of_facts_the_newest_are_shown(fleet):
-    changed = numa(0, state="unbound")
-    view = feed(fleet, machine(0), device(0, "GPU-7"), numa(0), device(0), changed).ranks[0]
-    assert (view.machine, view.device, view.numa) == (machine(0), device(0), changed)
-
-
 def test_the_samples_of_a_minute_are_kept_the_newest_last_and_bounded_where_they_come_too_often(fleet):
     sent = [sample(0, at_s=number / 2) for number in range(200)]
     view = feed(fleet, *sent).ranks[0]
