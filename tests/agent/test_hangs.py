@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import signal
 
-import pytest
-
 from overlaptop.fleet.hang import Blame
 from overlaptop.fleet.trouble import Kind, trouble_of
 from overlaptop.report import troubles
@@ -61,11 +59,6 @@ TRAINING = """
         time.sleep(0.01)
     dist.destroy_process_group()
 """
-
-
-@pytest.fixture
-def job(start):
-    return start(training=TRAINING)
 
 
 def hang(snapshot):
@@ -127,9 +120,9 @@ def test_of_three_ranks_those_that_wait_are_told_from_a_stopped_one_and_from_a_s
 
 
 def test_a_rank_that_stands_in_python_is_named_with_its_line_and_one_that_calls_another_operation_told(
-    job, watch
+    start, watch
 ):
-    watching = watch()
+    job, watching = start(training=TRAINING), watch()
     watching.until_it_trains()
 
     def in_words(found):

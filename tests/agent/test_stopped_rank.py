@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import signal
 
+from overlaptop.agent.control import capture
 from overlaptop.fleet.trouble import Kind, trouble_of
 
 
-def test_a_stopped_rank_is_named_until_it_goes_on_and_a_killed_one_as_the_first_to_die(start, watch):
-    start()
-    watching = watch()
+def test_a_stopped_rank_is_named_until_it_goes_on_and_one_killed_in_a_capture_as_the_first_to_die(
+    start, watch
+):
+    job, watching = start(), watch()
     pid = watching.until_it_trains().ranks[1].info.pid
 
     def told(snapshot):
@@ -25,7 +27,11 @@ def test_a_stopped_rank_is_named_until_it_goes_on_and_a_killed_one_as_the_first_
         os.kill(pid, signal.SIGCONT)
     watching.until(lambda snapshot: told(snapshot) is None)
     watching.goes_on()
+    key = watching.ask()
     os.kill(pid, signal.SIGKILL)
+    assert watching.until_it_has_ended(job) != 0
     watching.until(
         lambda snapshot: all(view.ended for view in snapshot.ranks) and told(snapshot) == (Kind.DIED, (1,))
     )
+    assert watching.outcome(key).state == "failed"
+    assert not list(job.folder.glob(f"{capture.FOLDER}/{key}/*"))

@@ -41,19 +41,6 @@ def test_a_job_that_was_not_told_to_obey_refuses_and_says_how_to_allow_it(start,
 
 
 @pytest.mark.slow
-def test_a_rank_that_is_killed_in_the_middle_ends_the_job_as_it_would_without_us(start, watch):
-    job = start()
-    dashboard = watch()
-    dashboard.until_it_trains()
-    key = dashboard.ask()
-    os.kill(dashboard.process(1), signal.SIGKILL)
-    assert dashboard.until_it_has_ended(job) != 0
-    made = dashboard.outcome(key)
-    assert made.state == "failed"
-    assert not list(job.folder.glob(f"{capture.FOLDER}/{key}/*"))
-
-
-@pytest.mark.slow
 def test_a_job_that_ends_in_the_middle_of_a_capture_ends_well(start, watch):
     # Under torchrun: what a thread inside the store does to Python's end shows nowhere else.
     job = start(warm=None)
