@@ -28,7 +28,7 @@ def both(
             capture_output=True,
             text=True,
             cwd=folder,
-            timeout=60,
+            timeout=200,
             env={**os.environ, **environment},
         )
         for agent in ((), AGENT)

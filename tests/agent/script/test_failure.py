@@ -71,7 +71,7 @@ def test_an_end_before_torch_is_there_is_known_to_who_looks_for_the_job(
     monkeypatch.setenv("RANK", "3")
     monkeypatch.setenv("WORLD_SIZE", "4")
     (tmp_path / "train.py").write_text(script)
-    done = subprocess.run(TRAIN, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(TRAIN, cwd=tmp_path, capture_output=True, text=True, timeout=200)
     assert done.returncode == code
     known = last_end.read()
     told = [(known.script, end.rank, end.failure) for end in known.ends] if known else []
@@ -87,11 +87,11 @@ def test_of_several_ranks_that_end_before_torch_is_there_the_first_is_named(tmp_
         monkeypatch.setenv("RANK", str(rank))
         ranks[rank] = subprocess.Popen(TRAIN, cwd=tmp_path, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
     for rank in (1, 2, 0):
-        ranks[rank].communicate(b"\n", timeout=60)
+        ranks[rank].communicate(b"\n", timeout=200)
     known = last_end.read()
     assert [end.rank for end in known.ends] == [1, 2, 0]
     assert "rank 1 failed: ValueError; 2 other ranks ended badly after it" in of_last(known, known.ended_ns)
     earlier = tuple(replace(end, at_ns=end.at_ns - 3600 * 10**9) for end in known.ends)
     last_end.write(replace(known, ends=earlier), 0)
-    subprocess.run(TRAIN, cwd=tmp_path, input="\n", stderr=subprocess.PIPE, text=True, timeout=60)
+    subprocess.run(TRAIN, cwd=tmp_path, input="\n", stderr=subprocess.PIPE, text=True, timeout=200)
     assert [end.rank for end in last_end.read().ends] == [1], "the job is started again"

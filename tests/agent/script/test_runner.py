@@ -80,7 +80,7 @@ def test_signals_end_the_script_as_without_the_agent(script, number: signal.Sign
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         process.send_signal(number)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=200)
         ends.append((process.returncode, err))
     assert ends[1] == ends[0]
     assert ends[0][0] == -number

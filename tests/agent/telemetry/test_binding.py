@@ -57,7 +57,7 @@ def bound(root: Path, allowed: list[int] = CPUS, **environ: str) -> tuple[str, l
         [sys.executable, "-c", BINDS, json.dumps([str(root), environ, allowed])],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -149,7 +149,7 @@ def test_a_job_that_cannot_be_bound_runs_as_it_would_without(tmp_path: Path, soc
         [sys.executable, "-m", "overlaptop.agent", "--numa", "bind", str(script), "a"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
         check=False,
         env=environ | {"CUDA_VISIBLE_DEVICES": ""},
     )
