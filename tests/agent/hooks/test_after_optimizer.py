@@ -85,10 +85,10 @@ def test_what_was_stopped_is_not_done(loop):
 def test_optimizer_steps_of_another_thread_are_not_waited_for(loop):
     began, may_end = threading.Event(), threading.Event()
     other = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
-    other.register_step_post_hook(lambda *_: began.set() or (may_end.wait(20) and None))
+    other.register_step_post_hook(lambda *_: began.set() or (may_end.wait(60) and None))
     thread = threading.Thread(target=other.step)
     thread.start()
-    assert began.wait(20)
+    assert began.wait(60)
     loop.hook()
     assert loop.log == AT_ONCE
     may_end.set()

@@ -93,7 +93,7 @@ def test_a_watched_job_that_loses_nothing_is_measured_nearly_always_after_20_s(s
 
 
 @pytest.mark.parametrize(("watched", "budget"), [(True, 0.005), (False, 0.001)])
-@pytest.mark.parametrize("step_ms", [20, 50, 250])
+@pytest.mark.parametrize("step_ms", [20, 250])
 @pytest.mark.parametrize("slowdown", [0.003, 0.03, 0.1])
 def test_the_budget_is_kept(step_ms, slowdown, watched, budget):
     runs = []

@@ -616,12 +616,12 @@ def test_pausing_waits_for_the_agents_thread_and_no_longer(gpu):
 
     def gathering():
         within.set()
-        assert go_on.wait(20)
+        assert go_on.wait(60)
 
     gpu.gathering = gathering
     threads = [threading.Thread(target=job.take, daemon=True)]
     threads[0].start()
-    assert within.wait(20)
+    assert within.wait(60)
     threads.append(threading.Thread(target=job.source.pause, daemon=True))
     threads[1].start()
     assert gpu.handed_over == 0
