@@ -28,7 +28,7 @@ from overlaptop.wire.bounds import MAX_DURATION_NS
 from overlaptop.wire.messages import StepDetail, StepTotals
 
 WINDOW_STEPS = 64
-"""Of Window.SECONDS: ten times a second all are looked at."""
+"""Of Window.SECONDS: all are looked at in each reading."""
 LEAST_SPLIT = 8
 """So many where steps are longer: of fewer, who is late may be chance."""
 KEPT_STEPS = 600

@@ -26,7 +26,7 @@ RECENT_STEPS = 20
 STANDSTILL_NS, STANDSTILL_STEPS = 10_000_000_000, 5
 """A step that is longer than both, this and so many usual ones, is none in which the job went on."""
 _MOST_SUMMED = {Window.SECONDS: 2048, Window.STEPS: 2048, Window.MINUTE: 8192}
-"""Steps of all ranks together. The first is summed ten times a second."""
+"""Steps of all ranks together. The first is summed at each reading."""
 _NUMBER, _START, _LENGTH = attrgetter("step"), attrgetter("start_ns"), attrgetter("step_ns")
 _CAPTURED, _TRANSITIONAL = attrgetter("captured"), attrgetter("transitional")
 

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
+from math import ceil
 from typing import Any, ClassVar
 
 from textual import events
@@ -41,8 +42,9 @@ from overlaptop.tui.tune.knob_values import SCRIPT, allowed_words, short_name
 from overlaptop.tui.tune.screen import TuneScreen
 from overlaptop.tui.workloads.screen import WorkloadsScreen
 
-TICK_S, IDLE_TICK_S = 0.1, 0.25
-"""How often the session is read while steps arrive, and when none have for a while."""
+MOST_UNREAD_S = 0.25
+"""The session is read so often at least, however seldom it is drawn, or paused: what is not read would be
+dropped."""
 
 
 class OverlaptopApp(App[int]):
@@ -80,7 +82,7 @@ class OverlaptopApp(App[int]):
         self.dashboard = Dashboard(session, options, look, clock_s)
         self.dashboard.on_change = self.show
         self._leaving = False
-        self._tick_s = TICK_S
+        self._reads = 0
         self._offer_themes(name)
 
     def get_default_screen(self) -> Screen[object]:
@@ -93,8 +95,9 @@ class OverlaptopApp(App[int]):
             # At once, and not at the next tick: by how long an answer took the hosts' clocks are known.
             asyncio.get_running_loop().add_reader(connections.fileno(), connections.receive)
         self.show()
-        self.set_timer(self._tick_s, self._tick)
-        self.set_interval(1 / min(MAX_REFRESH_HZ, max(0.1, options.refresh_hz)), self.show)
+        drawn_s = 1 / min(MAX_REFRESH_HZ, max(0.1, options.refresh_hz))
+        self._reads_a_drawing = ceil(drawn_s / MOST_UNREAD_S)
+        self.set_interval(drawn_s / self._reads_a_drawing, self._tick)
 
     def on_unmount(self) -> None:
         if (connections := self.dashboard.options.connections) is not None:
@@ -103,12 +106,11 @@ class OverlaptopApp(App[int]):
     # Reading and drawing
 
     def _tick(self) -> None:
-        """Read the session. Also while paused: what is not read would be dropped."""
+        """Read the session, and draw what was read where that is due."""
         self.read()
-        # A snapshot of other hosts takes longer to put together, and their connections are read at once.
-        quick = self.dashboard.latest.fresh and self.dashboard.options.connections is None
-        self._tick_s = TICK_S if quick else min(IDLE_TICK_S, self._tick_s * 1.25)
-        self.set_timer(self._tick_s, self._tick)
+        self._reads += 1
+        if self._reads % self._reads_a_drawing == 0:
+            self.show()
 
     def read(self) -> None:
         """Read the session; leave, where that waited for a search to end."""
