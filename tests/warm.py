@@ -5,8 +5,8 @@ the same words would be: it has the environment, the folder and the output that 
 script or the module as its main program. What differs: torch is there before the script's first line,
 ``/proc/PID/cmdline`` is the server's, and in the end, once Python's exit functions have been called, the
 interpreter is not taken apart, which would take longer than most jobs. Tests about one of these start a
-process of their own. And the agent is patient at the job's end: on a machine that stands still for a moment
-it would else end without its last words.
+process of their own. And the agent is patient, at the job's end and with a job that stands still: on a
+machine that does so for a moment it would else end without its last words, or tell of a hang.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ LAUNCHER_VARIABLES = (
 MAX_REQUEST_BYTES = 1 << 17
 PR_SET_PDEATHSIG = 1
 START_LIMIT_S = 100.0
-PATIENT_END_S = 60.0
+PATIENT_END_S, PATIENT_HANG_S = 60.0, 1000.0
 WORD = struct.Struct("q")
 """What the server answers about a process: its number, and later its exit status."""
 
@@ -377,8 +377,10 @@ if __name__ == "__main__":
     import torch.profiler  # noqa: F401
 
     import overlaptop.agent.agent
+    import overlaptop.agent.standstill
 
     overlaptop.agent.agent.EXIT_FLUSH_S = PATIENT_END_S
+    overlaptop.agent.standstill.HUNG_AFTER_S = PATIENT_HANG_S
     gc.collect()
     gc.freeze()  # else each process would write to, and so copy, all of it
     become(*serve(socket.socket(fileno=int(sys.argv[1]))))
