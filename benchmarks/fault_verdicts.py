@@ -1,15 +1,16 @@
 """What is known of a job with a fault on purpose, what was found of it, and how the two compare. Pure.
 
-The injected wait is how much more the late rank lost than the others. With w what each rank waited in a
-collective, the median over those of a step, a rank came mean(w) - w later than the mean; what is usual in
-the untouched steps is taken off, and what is left is projected on what was injected.
+The injected wait is how much more the late rank lost than the others. With w what each rank waited in the
+first collective of a step, a rank came mean(w) - w later than the mean; what is usual in the untouched
+steps is taken off, and what is left is projected on what was injected. Later collectives say less: ranks go
+on computing while they wait, and NCCL runs one collective after the other, so that a rank waits in each of
+them for no longer than the late one computes in between.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import hypot, pi, sqrt
@@ -55,12 +56,10 @@ class Watched:
 
     steps: dict[tuple[int, int], dict[str, Any]] = field(default_factory=dict)
     """The record of each, by step and rank."""
-    residual_ns: defaultdict[int, int] = field(default_factory=lambda: defaultdict(int))
-    """By step, of its collectives together."""
-    waited_ns: defaultdict[int, defaultdict[int, list[int]]] = field(
-        default_factory=lambda: defaultdict(lambda: defaultdict(list))
-    )
-    """By step and rank, in each collective that is split."""
+    residual_ns: dict[int, int] = field(default_factory=dict)
+    """By step, of the first collective that is split."""
+    waits_ns: dict[int, dict[int, int]] = field(default_factory=dict)
+    """By step, what each rank waited in that collective."""
     late: list[tuple[float, int, int]] = field(default_factory=list)
     """When which step's record named which rank."""
     findings: list[tuple[float, dict[str, Any]]] = field(default_factory=list)
@@ -74,22 +73,20 @@ class Watched:
                 if record["late_rank"] is not None:
                     self.late.append((now_s, record["step"], record["late_rank"]))
             case "collective":
-                self.residual_ns[record["step"]] += record["residual_ns"] or 0
-                for rank, wait_ns in zip(record["ranks"], record["wait_ns"], strict=True):
-                    if wait_ns is not None:
-                        self.waited_ns[record["step"]][rank].append(wait_ns)
+                if not record["unsplit"] and record["step"] not in self.waits_ns:
+                    waits_ns = dict(zip(record["ranks"], record["wait_ns"], strict=True))
+                    self.waits_ns[record["step"]] = waits_ns
+                    self.residual_ns[record["step"]] = record["residual_ns"]
             case "finding":
                 self.findings.append((now_s, record))
 
     def arrivals_ns(self, ranks: int) -> dict[int, np.ndarray]:
-        """How much later than the mean each rank came to a collective, which is by how much less it waited:
-        the median over those of a step, (ranks,); of each step in which it is known of all. Not the step's
-        sum: a rank that goes on computing while it waits in several at once waits for longer than the late
-        one came late.
+        """How much later than the mean each rank came to the first collective, which is by how much less it
+        waited, (ranks,); of each step in which it is known of all.
         """
         waits_ns = {
-            step: np.array([median(of_rank[rank]) for rank in range(ranks)])
-            for step, of_rank in sorted(self.waited_ns.items())
+            step: np.array([of_rank[rank] for rank in range(ranks)])
+            for step, of_rank in sorted(self.waits_ns.items())
             if len(of_rank) == ranks
         }
         return {step: each.mean() - each for step, each in waits_ns.items()}
