@@ -6,6 +6,9 @@ Each job runs with the agent. In each round its steps are watched live for some 
 --json --detail``, and then captured with torch.profiler and read by ``overlaptop analyze``: the same
 definitions, on another's records. Overlap is pooled over ranks and steps; the times are means over them, ms
 a step. Each figure is the median over the rounds with its range.
+
+torch.profiler makes launching slower, and with it some of the steps, in which ranks then wait: of captured
+steps only those count that are no longer than usual.
 """
 
 from __future__ import annotations
@@ -14,10 +17,11 @@ import argparse
 import json
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any
 
 from pairs import spread
@@ -27,45 +31,60 @@ from torchrun import OVERLAPTOP, WORKLOADS, job_folder, running, torchrun
 JOBS = ("ddp --bucket-cap-mb 1", "ddp --bucket-cap-mb 25", "ddp --bucket-cap-mb 400", "fsdp")
 START_S = 90.0
 CAPTURED_STEPS = 30
+LONGER = 1.03
+"""Than the median step: what counts as no longer than usual."""
 
 Record = dict[str, Any]
 Figures = dict[str, float | None]
 
 
 def figures(steps: Sequence[Record]) -> Figures:
-    """Of steps that were measured; None where it is not known of most."""
-    split = [s for s in steps if s["wait_ns"] is not None and 2 * s["unsplit_ns"] < s["comm_ns"]]
+    """Of steps that were compared between ranks. None: there are none, or most of them are not split."""
+    split = [step for step in steps if 2 * step["unsplit_ns"] < step["comm_ns"]]
     known = 2 * len(split) > len(steps)
-    comm_ns, hidden_ns = (sum(each[field] for each in steps) for field in ("comm_ns", "hidden_ns"))
+    comm_ns, hidden_ns = (sum(step[field] for step in steps) for field in ("comm_ns", "hidden_ns"))
     return {
-        "overlap %": 100 * hidden_ns / comm_ns,
-        "exposed ms": fmean(each["exposed_ns"] for each in steps) / 1e6,
-        "waiting ms": fmean(each["wait_ns"] for each in split) / 1e6 if known else None,
-        "transferring ms": fmean(each["transfer_ns"] for each in split) / 1e6 if known else None,
+        "steps": float(len(steps)),
+        "overlap %": 100 * hidden_ns / comm_ns if steps else None,
+        "exposed ms": fmean(step["exposed_ns"] for step in steps) / 1e6 if steps else None,
+        "waiting ms": fmean(step["wait_ns"] for step in split) / 1e6 if known else None,
+        "transferring ms": fmean(step["transfer_ns"] for step in split) / 1e6 if known else None,
     }
 
 
-def measured(lines: Iterable[str]) -> list[Record]:
-    """The step records among these lines that have communication."""
+def compared(lines: Iterable[str]) -> list[Record]:
+    """The records among these lines of steps with communication that were compared between ranks."""
     records = (json.loads(line) for line in lines)
-    return [each for each in records if each["type"] == "step" and each["comm_ns"]]
+    return [
+        each
+        for each in records
+        if each["type"] == "step" and each["comm_ns"] and each["wait_ns"] is not None
+    ]
 
 
 def live(seconds: float) -> list[Record]:
     """What a dashboard is told in so many seconds."""
-    with subprocess.Popen(
-        [*OVERLAPTOP, "--json", "--detail"], stdout=subprocess.PIPE, text=True
-    ) as watcher:
-        assert watcher.stdout is not None
-        time.sleep(seconds)
-        watcher.send_signal(signal.SIGINT)
-        return measured(line for line in watcher.stdout if line.endswith("\n"))
+    with tempfile.TemporaryFile("w+") as records:
+        with running([*OVERLAPTOP, "--json", "--detail"], stdout=records) as watcher:
+            time.sleep(seconds)
+            watcher.send_signal(signal.SIGINT)
+            watcher.wait()
+        records.seek(0)
+        return compared(records)
 
 
-def captured() -> list[Record]:
-    """What torch.profiler's traces of the next steps say."""
+def captured(usual_ns: float) -> list[Record]:
+    """What torch.profiler's traces of the next steps say, of those that it does not make longer."""
     [path, *_] = output_of("capture", "--steps", str(CAPTURED_STEPS), "--json")
-    return measured(output_of("analyze", str(Path(json.loads(path)["path"]).parent), "--json"))
+    steps = compared(output_of("analyze", str(Path(json.loads(path)["path"]).parent), "--json"))
+    return [step for step in steps if step["step_ns"] <= LONGER * usual_ns]
+
+
+def one_round(seconds: float) -> tuple[Figures, Figures]:
+    """What is told live, and what torch.profiler says of the steps behind these."""
+    ours = live(seconds)
+    theirs = captured(median(step["step_ns"] for step in ours))
+    return figures(ours), figures(theirs)
 
 
 def output_of(*words: str) -> list[str]:
@@ -83,8 +102,8 @@ def compare(words: str, nproc: int, rounds: int, seconds: float) -> None:
         give_up_s = time.monotonic() + START_S
         while len(live(2.0)) < 2 * nproc:
             if job.poll() is not None or time.monotonic() > give_up_s:
-                raise SystemExit(f"{words}: no step was measured")
-        rounds_of_both = [(figures(live(seconds)), figures(captured())) for _ in range(rounds)]
+                raise SystemExit(f"{words}: no step was compared")
+        rounds_of_both = [one_round(seconds) for _ in range(rounds)]
     for name in rounds_of_both[0][0]:
         both = [(ours[name], theirs[name]) for ours, theirs in rounds_of_both]
         known = [(ours, theirs) for ours, theirs in both if ours is not None and theirs is not None]
