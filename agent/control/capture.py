@@ -1,7 +1,8 @@
 """Captures: torch.profiler on all ranks over the same steps, a Chrome trace each.
 
 The agreed step warms the profiler up, so that what starting costs (a second, where CUPTI has to be
-loaded) falls into no recorded step; then as many steps as were asked for are recorded.
+loaded) falls into no recorded step. Ranks begin to record after unequal times, and wait for each other
+then: two steps more are in the trace, without a name. Behind them come as many as were asked for.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from overlaptop.agent.isolation.threads import signals_blocked
 from overlaptop.wire.folders import make, open_private, open_trusted
 
 FOLDER = "overlaptop-captures"
+SETTLING_STEPS = 3
+"""Before the first that was asked for: the agreed one, and two without a name."""
 COMPRESSION = 6
 """Of gzip: a twentieth of the size. A quicker level saves little, as saving the JSON takes longer."""
 CHUNK_BYTES = 1 << 20
@@ -96,7 +99,8 @@ class Capture(Action):
         return JOB_PROFILES if self._watch.job_profiles else ""
 
     def boundary(self, step: int) -> bool:
-        """Warm up at the first call, record from the second one on, stop after as many as asked for.
+        """Warm up at the first call, record from the second one on, name steps behind `SETTLING_STEPS`, and
+        stop after as many as asked for.
 
         Raises RuntimeError where it cannot be done, or had to give way to the job's own profiler.
         """
@@ -107,11 +111,13 @@ class Capture(Action):
             return True
         if self._profiler is None:
             raise RuntimeError(self._why_none)
-        recorded = step - self._warm_up_step - 1
-        if recorded == 0:
+        if not self._started:
             self._start()
         self._end_annotation()
-        if recorded < self._steps:
+        settled = step - self._warm_up_step - SETTLING_STEPS
+        if settled < 0:
+            return True
+        if settled < self._steps:
             # The name by which all tools know a step, with the number that the dashboard shows.
             self._annotation = torch.profiler.record_function(f"ProfilerStep#{step}")
             self._annotation.__enter__()

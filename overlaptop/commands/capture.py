@@ -13,9 +13,10 @@ bundled workload obeys; a job of your own does when it was started with --contro
 """
 EPILOG = """\
 stdout gets a line for each rank whose trace is written, stderr the progress. A record holds type
-("capture"), job, id, rank, state, step (that on which the ranks agreed: the profiler warms up in it), path,
-reason, live_overlap (a fraction: measured by the agent in the steps just before; null: not known) and host
-(the one on which the path is, as --host names it; null: this machine). Without --json it is host:path.
+("capture"), job, id, rank, state, step (that on which the ranks agreed: the profiler settles in it and
+the next two), path, reason, live_overlap (a fraction: measured by the agent in the steps just before;
+null: not known) and host (the one on which the path is, as --host names it; null: this machine). Without
+--json it is host:path.
 exit status: 0 when all ranks have written, 1 when not, 2 for a usage error, 130 after Ctrl-C (the job and
 a capture under way go on).
 """

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from overlaptop.agent.control import capture
-from overlaptop.agent.control.capture import ProfilerWatch
+from overlaptop.agent.control.capture import SETTLING_STEPS, ProfilerWatch
 from overlaptop.formats.job import analyze
 from overlaptop.timeline.lanes import LaneRules
 from overlaptop.wire.commands import ENDED_BADLY
@@ -71,8 +71,7 @@ def test_both_ranks_write_a_trace_of_the_same_steps_and_every_dashboard_sees_who
     assert sorted(folder.iterdir()) == paths
     for rank, path in enumerate(paths):
         trace = read(path)
-        # The profiler warms up in the agreed step.
-        assert step_numbers(trace) == [made.step + 1 + number for number in range(4)]
+        assert step_numbers(trace) == [made.step + SETTLING_STEPS + number for number in range(4)]
         assert trace["distributedInfo"]["rank"] == rank
         assert trace["record_shapes"] == 1
         for event in trace["traceEvents"]:
@@ -101,7 +100,7 @@ def test_captured_steps_are_left_out_of_the_figures_and_their_traces_give_the_ov
 
     both_measured(after=0)
     made = dashboard.outcome(dashboard.ask(steps=3))
-    both_measured(after=made.step + 4)
+    both_measured(after=made.step + SETTLING_STEPS + 3)
     for rank in made.ranks:
         assert rank.live_steps > 0
         assert 0 <= rank.live_overlap <= 1
@@ -109,14 +108,15 @@ def test_captured_steps_are_left_out_of_the_figures_and_their_traces_give_the_ov
         marked = [step for step in steps.values() if step.captured]
         assert not any(step.measured or step.link_tx_bytes is not None for step in marked)
         recent = sorted(step.step for step in marked if step.step >= made.step)
-        assert set(recent) >= set(range(made.step, made.step + 4))
+        assert set(recent) >= set(range(made.step, made.step + SETTLING_STEPS + 3))
         assert recent == list(range(recent[0], recent[-1] + 1))
         assert any(step.measured for number, step in steps.items() if number > recent[-1])
     found = analyze(Path(made.ranks[0].text).parent, LaneRules())
     assert [each.info.rank for each in found.ranks] == [0, 1]
     for each in found.ranks:
         assert (each.info.source, each.info.compute_exact) == ("host", False)
-        assert [step.step for step in each.steps] == [made.step + 1 + number for number in range(3)]
+        first = made.step + SETTLING_STEPS
+        assert [step.step for step in each.steps] == [first, first + 1, first + 2]
         for step in each.steps:
             # Of the gradients, and of the word to stop, whose sum the script waits for.
             assert step.collectives == dashboard.steps_of(each.info.rank)[step.step].collectives >= 2
