@@ -18,7 +18,7 @@ def eventually(probe: Callable[[], T], patience_s: float = PATIENCE_S) -> T:
     deadline_s = time.monotonic() + patience_s
     while not (result := probe()):
         assert time.monotonic() < deadline_s, f"gave up waiting: {probe}"
-        time.sleep(0.002)
+        time.sleep(0.01)
     return result
 
 
@@ -29,16 +29,6 @@ def runs(pid: int) -> bool:
     except (FileNotFoundError, ProcessLookupError):
         return False
     return state not in "ZX"
-
-
-def wait_until(condition: Callable[[], bool], limit_s: float = PATIENCE_S) -> bool:
-    """Poll; True as soon as `condition` holds, False when it does not within `limit_s`."""
-    deadline_s = time.monotonic() + limit_s
-    while not condition():
-        if time.monotonic() > deadline_s:
-            return False
-        time.sleep(0.02)
-    return True
 
 
 class Traces:

@@ -10,7 +10,7 @@ import pytest
 
 from overlaptop.workloads.catalog import find
 from tests.processes import Traces as Traces
-from tests.processes import wait_until as wait_until
+from tests.processes import eventually as eventually
 from tests.warm import Warm, WarmRanks
 
 StartRanks = Callable[..., WarmRanks]

@@ -13,7 +13,7 @@ from overlaptop.console import following
 from overlaptop.wire.endpoints import list_jobs
 from overlaptop.workloads.catalog import WORKLOADS
 
-from .conftest import StartRanks, Traces, wait_until
+from .conftest import StartRanks, Traces, eventually
 from .running import (
     DOWN,
     OVERLAPTOP,
@@ -93,7 +93,7 @@ def assert_ended(process: subprocess.Popen[str], status: int, traces: Traces, so
     _, err = process.communicate(timeout=START_LIMIT_S)
     assert process.returncode == status
     assert "Traceback" not in err
-    assert wait_until(lambda: traces.alive() == [])
+    eventually(lambda: traces.alive() == [])
     assert [path for path in socket_dir.iterdir() if path.is_dir()] == []
 
 
@@ -150,7 +150,7 @@ def test_other_commands_see_a_job(start_ranks: StartRanks, patient: None) -> Non
 
 def test_a_reader_that_has_enough_ends_the_stream_quietly(start_ranks: StartRanks) -> None:
     start_ranks("allreduce_matmul", *SMALL_MATMUL, ranks=1)
-    assert wait_until(lambda: bool(list_jobs()), START_LIMIT_S)
+    eventually(lambda: bool(list_jobs()), START_LIMIT_S)
     reader = subprocess.Popen(
         [*OVERLAPTOP, "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -163,7 +163,7 @@ def test_a_reader_that_has_enough_ends_the_stream_quietly(start_ranks: StartRank
 def test_several_jobs_without_a_choice_are_named_with_status_2(start_ranks: StartRanks) -> None:
     for _ in range(2):
         start_ranks("allreduce_matmul", *SMALL_MATMUL, ranks=1)
-    assert wait_until(lambda: len(list_jobs()) == 2, START_LIMIT_S)
+    eventually(lambda: len(list_jobs()) == 2, START_LIMIT_S)
     done = run_here("--json")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.count("\n") == 1
@@ -178,7 +178,7 @@ def test_a_job_is_shown_and_changed_over_a_connection(
     start_ranks: StartRanks, traces: Traces, patient: None
 ) -> None:
     job = start_ranks("ddp", *SMALL_DDP)
-    assert wait_until(lambda: bool(list_jobs()), START_LIMIT_S)
+    eventually(lambda: bool(list_jobs()), START_LIMIT_S)
     done = run_here("--json", "--steps", "2", "local://", "--wait")
     assert sorted(record["rank"] for record in steps(done.stdout)) == [0, 0, 1, 1]
     changed = run_here("set", "bucket_cap_mb=7", "--host", "local://")
@@ -186,7 +186,7 @@ def test_a_job_is_shown_and_changed_over_a_connection(
     once = run_here("--once", "local://")
     assert (once.returncode, once.stdout.count("running")) == (0, 2)
     job.kill()
-    assert wait_until(lambda: not traces.alive())
+    eventually(lambda: not traces.alive())
 
 
 @pytest.mark.timeout(300)
@@ -200,4 +200,4 @@ def test_a_workload_started_over_a_connection_is_shown_and_ends_with_the_dashboa
         terminal.read_until(STEPS)
         terminal.type("qy")
         assert terminal.wait() == 0
-    assert wait_until(lambda: not traces.alive())
+    eventually(lambda: not traces.alive())

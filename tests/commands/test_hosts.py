@@ -20,7 +20,7 @@ from tests.fleet.fakes import record
 from tests.remote import connections
 from tests.tui.clusters import Cluster
 
-from .conftest import Traces, wait_until
+from .conftest import Traces, eventually
 from .running import OVERLAPTOP, records, run_here
 
 
@@ -126,7 +126,7 @@ def test_the_limit_of_the_rate_reaches_the_host_and_nothing_outlives_the_session
         (host,) = session.hosts
         (job,) = session.find_jobs()
         assert (job.job, job.host) == ("job-1", host.name)
-        assert wait_until(lambda: session.tick() and host.note == "limit 20000")
+        eventually(lambda: session.tick() and host.note == "limit 20000")
         pids = [process.pid for process in host.connection.processes]
     finally:
         session.close()
@@ -150,12 +150,12 @@ def test_ctrl_c_while_they_are_reached_leaves_no_process(traces: Traces) -> None
         [*OVERLAPTOP, "--once", "--via", fake_relay("mute")],
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
     )  # fmt: skip
-    assert wait_until(lambda: len(traces.alive()) > 1)
+    eventually(lambda: len(traces.alive()) > 1)
     process.send_signal(signal.SIGINT)
     assert process.wait(20) == 130
     assert b"Traceback" not in process.stderr.read()
     process.stderr.close()
-    assert wait_until(lambda: traces.alive() == [])
+    eventually(lambda: traces.alive() == [])
 
 
 # What is printed of a job on several hosts

@@ -9,7 +9,7 @@ import pytest
 from overlaptop.wire.endpoints import JobRecord, is_alive, list_jobs
 from overlaptop.workloads.catalog import WORKLOADS
 
-from .conftest import StartRanks, Traces, wait_until
+from .conftest import StartRanks, Traces, eventually
 from .running import DOWN, LEAVE_ALTERNATE_SCREEN, SMALL_MATMUL, START_LIMIT_S, STEPS, Terminal, run_here
 
 
@@ -80,7 +80,7 @@ def test_a_relay_is_not_for_a_terminal_and_not_named_where_people_look() -> None
 
 
 def jobs_are(condition: Callable[[list[JobRecord]], bool]) -> bool:
-    return wait_until(lambda: condition(list_jobs()), START_LIMIT_S)
+    return eventually(lambda: condition(list_jobs()), START_LIMIT_S)
 
 
 @pytest.mark.timeout(300)
@@ -132,4 +132,4 @@ def test_a_job_that_somebody_else_started_goes_on_beside_the_one_that_is_started
     assert theirs.poll() is None
     assert [job.job for job in list_jobs()] == [other.job]
     theirs.kill()
-    assert wait_until(lambda: traces.alive() == [])
+    eventually(lambda: traces.alive() == [])

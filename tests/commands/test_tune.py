@@ -20,7 +20,7 @@ from tests.fleet.builders import BUCKET_CAP_MB, info, step
 from tests.launch.jobs import Alone
 from tests.tuning.live_job import LiveJob
 
-from .conftest import StartRanks, Traces, wait_until
+from .conftest import StartRanks, Traces, eventually
 from .running import OVERLAPTOP, overlaptop, records, run_here
 
 CODE = "DistributedDataParallel(model, bucket_cap_mb={value})"
@@ -256,7 +256,7 @@ def test_a_script_that_fails_is_told_by_its_last_lines(
 @pytest.mark.slow
 def test_interrupted_it_leaves_a_running_job_as_it_was(start_ranks: StartRanks, traces: Traces) -> None:
     job = start_ranks("ddp", *SMALL, "--data-ms", "10")
-    assert wait_until(lambda: bool(list_jobs()), LIMIT_S)
+    eventually(lambda: bool(list_jobs()), LIMIT_S)
     search = subprocess.Popen(
         [*OVERLAPTOP, "tune", "--range", "1:16"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -276,4 +276,4 @@ def test_interrupted_it_leaves_a_running_job_as_it_was(start_ranks: StartRanks, 
         search.kill()
         search.communicate()
         job.kill()
-    assert wait_until(lambda: traces.alive() == [])
+    eventually(lambda: traces.alive() == [])

@@ -7,7 +7,7 @@ import pytest
 from overlaptop.launch import launcher
 from overlaptop.launch.launcher import JobPlacement, Launcher, place, placement_on, visible_gpus
 from overlaptop.launch.supervised import complaint, how_it_ended
-from tests.processes import Traces, wait_until
+from tests.processes import Traces, eventually
 
 TWO_ON_GLOO = JobPlacement(2, "gloo")
 
@@ -126,7 +126,7 @@ def ended(path: Path, *options: str) -> Launcher:
     """A job that has run to its end."""
     job = Launcher(path, options, TWO_ON_GLOO)
     job.start()
-    assert wait_until(lambda: job.poll() is not None)
+    eventually(lambda: job.poll() is not None)
     return job
 
 
@@ -160,7 +160,7 @@ def test_a_job_that_writes_without_end_and_without_a_reader_goes_on_and_is_stopp
     body = "while True: print('x' * 10_000, flush=True)"
     with Launcher(script(tmp_path, body), placement=TWO_ON_GLOO) as job:
         job.start()
-        assert wait_until(lambda: len(job.output()) > 5)
+        eventually(lambda: len(job.output()) > 5)
         assert job.poll() is None
     assert job.poll() is not None
     assert traces.alive() == []

@@ -18,7 +18,7 @@ from overlaptop.launch import launcher as launching
 from overlaptop.launch.local import LocalLauncher
 from overlaptop.launch.request import LaunchError, LaunchPhase, LaunchRequest
 from overlaptop.workloads.catalog import WORKLOADS
-from tests.processes import PATIENCE_S, Traces, wait_until
+from tests.processes import PATIENCE_S, Traces, eventually
 
 from .jobs import LOG, Alone, launcher_in
 
@@ -57,7 +57,7 @@ def start(launcher: LocalLauncher, name: str, *options: str) -> None:
 
 
 def phase_is(launcher: LocalLauncher, phase: LaunchPhase) -> bool:
-    return wait_until(lambda: launcher.status().phase is phase)
+    return eventually(lambda: launcher.status().phase is phase)
 
 
 def test_a_plan_says_what_would_be_run_and_on_what() -> None:
@@ -130,9 +130,9 @@ def test_another_job_starts_only_when_nothing_is_left_of_the_one_before_and_othe
 ) -> None:
     with Alone(tmp_path / "other.py", placement=launching.JobPlacement(1, "gloo")) as theirs:
         theirs.start()
-        assert wait_until(lambda: written() == ["other up"])
+        eventually(lambda: written() == ["other up"])
         start(launcher, "steady", "--size", "2")
-        assert wait_until(lambda: written()[1:] == ["steady up --size 2"])
+        eventually(lambda: written()[1:] == ["steady up --size 2"])
         assert launcher.running == "steady --size 2"
         first, may_end = launcher.job, held()
         start(launcher, "other")
@@ -143,7 +143,7 @@ def test_another_job_starts_only_when_nothing_is_left_of_the_one_before_and_othe
         assert phase_is(launcher, LaunchPhase.RUNNING)
         assert first is not None
         assert first.poll() is not None
-        assert wait_until(lambda: written()[2:] == ["other up"])
+        eventually(lambda: written()[2:] == ["other up"])
         assert (launcher.running, launcher.status().ending) == ("other", "")
         assert len(traces.alive()) == 4  # each job and its supervisor
         launcher.close()
@@ -154,7 +154,7 @@ def test_of_requests_that_come_while_a_job_is_being_ended_only_the_newest_is_run
     launcher: LocalLauncher, held: Callable[[], threading.Event], written: Callable[[], list[str]]
 ) -> None:
     start(launcher, "other")
-    assert wait_until(lambda: written() == ["other up"])
+    eventually(lambda: written() == ["other up"])
     may_end = held()
     for size in range(2, 12):
         start(launcher, "steady", "--size", str(size))
@@ -162,7 +162,7 @@ def test_of_requests_that_come_while_a_job_is_being_ended_only_the_newest_is_run
         assert launcher.running == "other"
     may_end.set()
     assert phase_is(launcher, LaunchPhase.RUNNING)
-    assert wait_until(lambda: written()[1:] == ["steady up --size 11"])
+    eventually(lambda: written()[1:] == ["steady up --size 11"])
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ def test_closing_the_launcher_in_the_middle_of_a_switch_starts_nothing(
     traces: Traces,
 ) -> None:
     start(launcher, "other")
-    assert wait_until(lambda: written() == ["other up"])
+    eventually(lambda: written() == ["other up"])
     may_end = held()
     closing = threading.Thread(target=launcher.close)
 
@@ -215,7 +215,7 @@ def test_closing_the_launcher_in_the_middle_of_a_switch_starts_nothing(
 
     assert not is_too_late()
     closing.start()
-    assert wait_until(is_too_late)
+    eventually(is_too_late)
     may_end.set()
     closing.join(PATIENCE_S)
     assert traces.alive() == []
@@ -230,11 +230,11 @@ def test_nothing_is_left_of_a_dashboard_that_is_killed_in_the_middle_of_a_switch
     program = (
         "import sys, time; from pathlib import Path\n"
         "from overlaptop.launch import supervised; supervised.GRACE_S = 1.0\n"
-        "from tests.launch.test_local import LaunchRequest, LaunchPhase, launcher_in, start, wait_until\n"
+        "from tests.launch.test_local import LaunchRequest, LaunchPhase, launcher_in, start, eventually\n"
         f"launcher = launcher_in(Path({str(tmp_path)!r})); start(launcher, {old!r})\n"
-        f"wait_until(lambda: {ready!r} in Path({str(tmp_path / LOG)!r}).read_text())\n"
+        f"eventually(lambda: {ready!r} in Path({str(tmp_path / LOG)!r}).read_text())\n"
         "start(launcher, 'other')\n"
-        f"wait_until(lambda: launcher.status().phase is LaunchPhase.{state})\n"
+        f"eventually(lambda: launcher.status().phase is LaunchPhase.{state})\n"
         "print('now', flush=True); time.sleep(600)"
     )
     (tmp_path / LOG).touch()
@@ -248,6 +248,6 @@ def test_nothing_is_left_of_a_dashboard_that_is_killed_in_the_middle_of_a_switch
     assert process.stdout.readline() == "now\n"
     process.kill()
     process.communicate(timeout=PATIENCE_S)
-    assert wait_until(lambda: traces.alive() == [])
+    eventually(lambda: traces.alive() == [])
     if "old" in moment:
         assert "other up" not in written()

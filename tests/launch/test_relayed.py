@@ -21,7 +21,7 @@ from overlaptop.launch.local import LocalLauncher
 from overlaptop.launch.relayed import RelayedLauncher
 from overlaptop.launch.request import LaunchPlan, LaunchRequest
 from overlaptop.wire.relaying import RelayLaunch, RelayLaunchStatus
-from tests.processes import PATIENCE_S, Traces, wait_until
+from tests.processes import PATIENCE_S, Traces, eventually
 from tests.relay.client import RelayProcess
 
 from .jobs import launcher_in
@@ -45,17 +45,15 @@ class Relayed(RelayedLauncher):
 
     def until(self, phase: str, number: int | None = None) -> RelayLaunchStatus:
         """Its status once it has this phase, of the request with this number."""
-        found: list[RelayLaunchStatus] = []
 
-        def look() -> bool:
+        def look() -> RelayLaunchStatus | None:
             status = self.status(())
-            if status is None or status.phase != phase or number not in (None, status.number):
-                return False
-            found.append(status)
-            return True
+            is_there = status is not None and status.phase == phase and number in (None, status.number)
+            return status if is_there else None
 
-        assert wait_until(look), self.status(())
-        return found[-1]
+        status = eventually(look)
+        assert status is not None
+        return status
 
     def carry_out(self, request: RelayLaunch) -> RelayLaunchStatus:
         """Its status once what is requested is done."""
@@ -76,7 +74,7 @@ def relays(tmp_path: Path, traces: Traces, short_grace: None) -> Iterator[Callab
     for each in made:
         each.local.close()
         each.release()
-    assert wait_until(lambda: traces.alive() == [])
+    eventually(lambda: traces.alive() == [])
 
 
 @pytest.fixture
@@ -180,11 +178,11 @@ def test_a_job_ends_when_nobody_has_come_back_for_it_in_time(
     relay = relays()
     relay.carry_out(STEADY)
     owned_until_s = time.monotonic() + 2 * relayed.WITHOUT_OWNER_S
-    assert wait_until(lambda: time.monotonic() > owned_until_s)
+    eventually(lambda: time.monotonic() > owned_until_s)
     assert relay.until("running"), "it has an owner: no time passes for it"
     released_s = time.monotonic()
     relay.release()
-    assert wait_until(lambda: traces.alive() == [])
+    eventually(lambda: traces.alive() == [])
     assert time.monotonic() - released_s >= relayed.WITHOUT_OWNER_S
     assert list(socket_dir.glob("launch-*")) == []
     after = relays()
@@ -209,7 +207,7 @@ def test_a_relay_that_waits_for_requests_makes_way_for_a_later_one(
     first.carry_out(END)
     second = relays()
     second.take(again(END))
-    assert wait_until(lambda: first.superseded)
+    eventually(lambda: first.superseded)
     assert second.status(()) is None
     first.release()
     second.until("nothing", 3)
@@ -333,8 +331,7 @@ def test_a_real_job_goes_from_connection_to_connection_and_ends_with_the_last(
                 relay.client.poll()
                 return [status for status in relay.client.of(RelayLaunchStatus) if status.job]
 
-            assert wait_until(lambda: bool(found()), limit_s=90)  # torch is imported
-            return found()[0]
+            return eventually(found, patience_s=90)[0]  # torch is imported
 
         first = connected()
         assert first.process.stderr is not None

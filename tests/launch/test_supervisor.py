@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from overlaptop.launch import supervisor
-from tests.processes import PATIENCE_S, Traces, wait_until
+from tests.processes import PATIENCE_S, Traces, eventually
 
 # What a job may do: a daemon in a session of its own, whose parent is gone, deaf to SIGTERM.
 DAEMON = """
@@ -42,7 +42,7 @@ def start(code: str, tmp_path: Path) -> tuple[subprocess.Popen[bytes], Path]:
 
 
 def ready(log: Path) -> bool:
-    return wait_until(lambda: "ready" in log.read_text())
+    return eventually(lambda: "ready" in log.read_text())
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_a_signal_to_the_supervisor_ends_the_job(
     process.send_signal(signum)
     process.wait(PATIENCE_S)
     # Where it is killed itself, torchrun gets SIGTERM.
-    assert wait_until(lambda: traces.alive() == [], 20.0 if signum is signal.SIGKILL else 0.0)
+    eventually(lambda: traces.alive() == [], PATIENCE_S if signum is signal.SIGKILL else 0.0)
 
 
 def test_ancestors_lead_from_a_process_to_the_first_and_nowhere_for_one_that_is_gone() -> None:
