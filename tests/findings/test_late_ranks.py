@@ -377,6 +377,13 @@ def test_a_late_rank_that_changes_with_what_it_computes_has_uneven_batches():
     assert rules(job(does)) == {("uneven_batches", ())}
 
 
+def test_batches_that_have_become_uneven_are_found_by_the_newest_steps():
+    def does(rank, number):
+        return [("compute", 60 + 6 * (number >= 80 and number % RANKS == rank))]
+
+    assert rules(job(does, steps=102)) == {("uneven_batches", ())}
+
+
 def test_a_late_rank_that_changes_and_computes_no_longer_is_jitter():
     def does(rank, number):
         return [("compute", 60), ("idle", 30 * (number % RANKS == rank))]

@@ -25,7 +25,8 @@ from overlaptop.findings.late import (
     late_by,
     late_ranks,
 )
-from overlaptop.fleet.waits import LATE_SHARE, WORTH_SHARE
+from overlaptop.fleet.splitting import window_of
+from overlaptop.fleet.waits import LATE_SHARE, WORTH_SHARE, WaitWindow
 
 ADVICE = "divide a step's tokens evenly over ranks: sort or bucket samples by length, or pack sequences"
 
@@ -41,14 +42,14 @@ def look(evidence: Evidence) -> Iterable[Finding]:
             Certainty.POSSIBLE,
         )
     longer_ns = None if any(each.cause for each in late_ranks(evidence)) else late_by_compute_ns(evidence)
-    if longer_ns is not None:
+    if longer_ns is not None and (window := _window(evidence)) is not None:
         yield Finding(
             title=f"another rank computes {text.duration(longer_ns)} longer than the others in each step",
             measured="in most steps that is the late one, and a rank waits "
-            f"{text.duration(evidence.exposed_wait_ns)} a step",
+            f"{text.duration(window.exposed_wait_ns)} a step",
             advice=ADVICE,
             certainty=Certainty.LIKELY,
-            gain_ns=min(evidence.exposed_wait_ns, longer_ns),
+            gain_ns=min(window.exposed_wait_ns, longer_ns),
         )
 
 
@@ -56,17 +57,22 @@ def late_by_compute_ns(evidence: Evidence) -> int | None:
     """By how much longer the steps' late ranks compute than the others, in the mean; None where they do
     not, it is nearly always the same one, waiting costs little, or CPUs are short.
     """
-    window = evidence.window
-    if window is None or window.share < WORTH_SHARE or evidence.exposed_wait_ns == 0:
+    window = _window(evidence)
+    if window is None or window.share < WORTH_SHARE:
         return None
     if cpus_are_short(evidence):
         return None
     late = [_longer(evidence, step) for step in evidence.steps if step.split is not None]
-    explained = [(rank, ns) for rank, ns in late if ns >= EXPLAINS * evidence.exposed_wait_ns]
+    explained = [(rank, ns) for rank, ns in late if ns >= EXPLAINS * window.exposed_wait_ns]
     if not explained or len(explained) < LATE_SHARE * len(late):
         return None
     _, most = Counter(rank for rank, _ in explained).most_common(1)[0]
     return round(mean(ns for _, ns in explained)) if most < STEADY * len(explained) else None
+
+
+def _window(evidence: Evidence) -> WaitWindow | None:
+    """Who waited for whom in the steps of the evidence: what has begun since counts in them alone."""
+    return window_of([step.split for step in evidence.steps if step.split is not None])
 
 
 def _longer(evidence: Evidence, step: JobStep) -> tuple[int | None, float]:
