@@ -94,6 +94,7 @@ class OverlaptopApp(App[int]):
         if (connections := options.connections) is not None:
             # At once, and not at the next tick: by how long an answer took the hosts' clocks are known.
             asyncio.get_running_loop().add_reader(connections.fileno(), connections.receive)
+        self.read()  # and so connect at once
         self.show()
         drawn_s = 1 / min(MAX_REFRESH_HZ, max(0.1, options.refresh_hz))
         self._reads_a_drawing = ceil(drawn_s / MOST_UNREAD_S)
