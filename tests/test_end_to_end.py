@@ -207,10 +207,10 @@ async def test_a_job_that_ends_is_said_to_have_ended_and_followed_when_it_starts
             pilot,
             lambda: both.search(text := screen_text(app)) and all(each in text for each in words),
         )
-        last_step = known(app, 0).last.step
+        ended = known(app, 0).last
 
         start_again()
         await until(pilot, lambda: app.dashboard.latest.job.job != first_key and known(app, 0).last)
         assert app.dashboard.latest.job.job == session.job_key
-        assert known(app, 0).history[0].step < last_step
+        assert known(app, 0).history[0].start_ns > ended.start_ns
         await until(pilot, lambda: "● live" in screen_text(app) and overlap_shown(app, 1) is not None)
