@@ -25,7 +25,7 @@ RULES = {
     "cpus": "placement", "batches": "uneven_batches",
 }  # fmt: skip
 """The rule that has to find each."""
-UNTOUCHED = 40
+UNTOUCHED = 60
 SETTLED_STEPS = 3
 """After the first faulty one, in which a rank gets ready for it."""
 NAMED_STEPS = 10

@@ -39,7 +39,12 @@ from tables import print_head, print_row
 from torchrun import OVERLAPTOP, WORKLOADS, running, torchrun
 from two_hosts import BURST, job_across, throttle, two_hosts
 
-HEALTHY = ("ddp", "fsdp", "allreduce_matmul")
+SMALL = "--layers 2 --width 64 --batch 2 --seq 32 --data-ms 100"
+HEALTHY = {
+    "cuda": ("ddp", "fsdp", "allreduce_matmul"),
+    "cpu": (f"ddp {SMALL}", f"fsdp {SMALL}", "allreduce_matmul"),
+}
+"""By device; on CPUs small ones, whose ranks need not wait for a core."""
 START_S = 120.0
 """For a job to come to its first faulty step."""
 LINE_RATES = ("10gbit", "100mbit")
@@ -69,7 +74,7 @@ def main() -> None:
         for by in filter(None, options.by.split(","))
     ]
     if options.healthy:  # they take longest
-        cases = [Case("healthy", 0.0, 2, workload) for workload in HEALTHY] + cases
+        cases = [Case("healthy", 0.0, 2, workload) for workload in HEALTHY[options.device]] + cases
     if options.line:
         cases.append(Case("line", 0.0, 2, options.workload))
     slots: queue.SimpleQueue[set[int]] = queue.SimpleQueue()
