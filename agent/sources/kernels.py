@@ -99,8 +99,9 @@ class KernelsSource:
         self._step = 0
         self._host_step_ns = 0
         """How long the host took for the last step."""
-        self._boundaries: deque[tuple[int, int, int]] = deque()
-        """Steps that have begun and not been reported, with the host's time of it, and `_switched` then."""
+        self._boundaries: deque[tuple[int, int, int | None]] = deque()
+        """Steps that have begun and not been reported, with the host's time of it, and `_switched` then, or
+        None where the source was paused."""
         self._switched = 0
         """How often tracing has been switched on or off; odd while it is on."""
         self._bounds: deque[tuple[int, torch.cuda.Event]] = deque(maxlen=MAX_BOUNDS)
@@ -194,7 +195,7 @@ class KernelsSource:
         at_ns = now_ns()
         if self._boundaries:
             self._host_step_ns = at_ns - self._boundaries[-1][1]
-        self._boundaries.append((step, at_ns, self._switched))
+        self._boundaries.append((step, at_ns, None if self._paused else self._switched))
         is_bound = self.cadence.turns_at(step) or at_ns - self._bound_ns > BOUND_PERIOD_NS
         if is_bound and not (self._paused or self.gave_up):
             self._bound_ns = at_ns
@@ -446,8 +447,9 @@ class KernelsSource:
                 break
             self._boundaries.popleft()
             measured = self._measured.pop(step, None)
-            untouched = switched == switched_after and switched % 2 == 0
-            self._unnoted.append((step, end_ns - begin_ns, measured is not None, untouched))
+            if switched is not None and switched_after is not None:  # else it says nothing of the cost
+                untouched = switched == switched_after and switched % 2 == 0
+                self._unnoted.append((step, end_ns - begin_ns, measured is not None, untouched))
             # Of a step between windows only the length is known, by the host's clock.
             lead_ns = self._lead_ns
             finished.append(measured or StepSpans(step, begin_ns + lead_ns, end_ns + lead_ns, (), None))

@@ -291,6 +291,21 @@ def test_by_default_the_budget_chooses_and_some_steps_are_left_alone(gpu, step_m
     assert abs(cost.share) <= 0.005  # the marks: 15 us of 10 ms
 
 
+def test_steps_that_another_profiler_makes_longer_say_nothing_of_the_cost(gpu):
+    job = MeasuredJob(gpu, every=None, step_ns=100 * MS)
+    job.run(300)
+    for _ in range(10):
+        job.source.pause()
+        job.step_ns = 150 * MS
+        job.run(50)
+        job.source.resume()
+        job.step_ns = 100 * MS
+        job.run(150)
+    estimate = job.source.cadence.cost.of_measured_steps()
+    assert abs(estimate.share) < 1e-3, estimate
+    assert estimate.told_error < 1e-3
+
+
 def test_a_traced_step_has_its_lanes_phases_collectives_and_launch_lead(gpu):
     job = MeasuredJob(gpu)
     assert not isinstance(job.source, HookedSource)
