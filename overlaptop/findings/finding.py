@@ -25,7 +25,9 @@ class Finding:
     title: str
     """One line, subject first, with the measured figure."""
     measured: str
+    """What was measured, in words with figures."""
     advice: str
+    """What to type or to change."""
     certainty: Certainty
     gain_ns: int | None = None
     """The most that mending it can win in a step: never more than the exposed or idle time that it

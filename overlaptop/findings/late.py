@@ -37,7 +37,9 @@ class Cause(Enum):
     """Why a rank is late, in the order in which they are looked for."""
 
     LOADING = "loading"
+    """Its training thread waits for data."""
     COLLECTING = "collecting"
+    """Its interpreter collects garbage."""
     PLACEMENT = "placement"
     """It may not run where it should."""
     DELAYED = "delayed"
@@ -49,6 +51,7 @@ class Cause(Enum):
     UNEVEN = "uneven"
     """It computes longer, and by another time in each step."""
     COMPUTING = "computing"
+    """It computes longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,6 +331,7 @@ def _longer(
 
 
 def _cpus(view: RankView) -> int | None:
+    """On how many CPUs it may run."""
     return sum(share.amount for share in view.numa.cpu_nodes) or None if view.numa is not None else None
 
 

@@ -273,6 +273,7 @@ class ClusterSession:
             self._turn_to(wanted)
 
     def _wanted(self, now_s: float) -> str | None:
+        """Key of the job to be watched now."""
         if self._key is not None:
             if self._goes_on():
                 return self._key

@@ -110,6 +110,7 @@ class FinishedSession:
         )
 
     def _waits_of(self, number: int) -> JobWaits:
+        """Who waited for whom in this step, or in the whole trace."""
         if number not in self._waits:
             return JobWaits()
         return waits_of_one(self._waits[number], _mean_ns(self._steps[number]))

@@ -409,6 +409,7 @@ class Fleet:
 
 
 def _is_same(notice: Notice, known: Notice) -> bool:
+    """Whether both are one notice that came twice."""
     if (notice.rank, notice.level, notice.text) != (known.rank, known.level, known.text):
         return False
     return abs(notice.at_ns - known.at_ns) < SHIFTED_NS

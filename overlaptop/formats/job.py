@@ -35,6 +35,7 @@ class TracedJob:
     world_size: int
     """As the traces have it, else how many there are."""
     ranks: tuple[RankSummary, ...]
+    """By rank."""
     whole: tuple[StepTotals, ...]
     """Each rank's whole trace, by our definitions or by HolisticTraceAnalysis's rules."""
     waits: Mapping[int, StepWaits]
@@ -54,6 +55,8 @@ class TracedJob:
 
 
 class _ReadTrace(NamedTuple):
+    """What is taken from one file."""
+
     summary: RankSummary
     knows_rank: bool
     """Else it has the number of its file."""

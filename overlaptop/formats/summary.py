@@ -29,6 +29,7 @@ MAX_COLLECTIVES = 4096
 MAX_ELEMENTS = 1 << 48
 """Of one collective; a larger count is not believed."""
 MAX_MEMBERS = 1 << 20
+"""Of a process group."""
 MAX_WORDS = 256
 """Characters of a name from the trace."""
 _RANKS = re.compile(r"\[(\d{1,7}(?:, ?\d{1,7})*)(, ?\.{3}, ?\d{1,7})?\]", re.ASCII)

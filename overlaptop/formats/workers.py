@@ -43,6 +43,7 @@ def spread(work: Callable[[int], T], items: int, workers: int) -> Generator[T, N
         yield from map(work, range(items))
         return
     children: list[tuple[int, BinaryIO]] = []
+    """Pid and pipe of each."""
     try:
         for first in range(workers):
             children.append(_fork(work, range(first, items, workers), children))

@@ -114,6 +114,7 @@ class CommandBroker:
 
     @property
     def _searched_now(self) -> bool:
+        """Whether a search's own change is under way."""
         return any(command.search for command in self._executions.under_way)
 
     def _pass_on(self, command: Command, objection: str = "") -> None:

@@ -41,6 +41,7 @@ class HubExecution:
     knob: Knob | None
     """As it was when the command was passed on."""
     outcome: CommandOutcome
+    """The newest one."""
     ended_as: str = ""
     """The final state that was passed to ``ended`` last."""
     forgotten: bool = False

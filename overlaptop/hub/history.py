@@ -13,6 +13,7 @@ from overlaptop.wire.devices import DeviceSample
 from overlaptop.wire.messages import Facts, Notice, RankEnd, RankInfo, StepDetail, StepTotals
 
 FromRank = RankInfo | StepTotals | StepDetail | Notice | RankEnd | CommandReport | Facts | DeviceSample
+"""The messages that a rank may send."""
 
 HISTORY_S = 180.0
 _MAX_STEPS_OF_RANK = 4096

@@ -52,8 +52,11 @@ class HubOptions:
     starter_pid: int
     cwd: str
     linger_s: float
+    """How long the hub outlives its last rank."""
     wait_s: float
+    """How long it waits for the first one."""
     search_lease_s: float
+    """How long a search may be silent."""
 
 
 class Hub:
@@ -68,6 +71,7 @@ class Hub:
         self._now_s = time.monotonic()
         """The hub's clock: monotonic, less `_lost_s`; the same for all that is done in one round."""
         self._idle_since_s = self._now_s
+        """Since when no rank has been connected."""
         self._terminated = False
         self._suspended_s = float("-inf")
         """When this process last found that it had been stopped: what it receives then may be old."""

@@ -36,6 +36,7 @@ class SearchLease:
         self._ended: deque[str] = deque(maxlen=_MAX_ENDED)
         """What has ended is not taken up again: a dashboard that was stopped may not know yet."""
         self._last: Search | None = None
+        """The newest one that has ended."""
         with suppress(OSError, WireError):
             if isinstance(found := decode(read_regular(path, _MAX_FILE_BYTES)), Search):
                 self.held, self._until_s = found, now_s + lease_s

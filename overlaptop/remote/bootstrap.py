@@ -85,6 +85,7 @@ _JOINED = re.compile(r"(?:[{]|;;|\bdo|\bthen|\bin)$")
 
 
 def _one_line(source: str) -> str:
+    """The script without its newlines."""
     lines = source.strip().splitlines()
     return "".join(line + (" " if _JOINED.search(line) else "; ") for line in lines[:-1]) + lines[-1]
 

@@ -69,6 +69,7 @@ class ChildProcess:
         for pipe in self._pipes:
             os.set_blocking(pipe.fileno(), False)
         self.out_fd = self._out.fileno()
+        """Where `read` reads."""
         with suppress(OSError):  # over the user's share
             fcntl.fcntl(self.out_fd, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
         self._unsent = bytearray()

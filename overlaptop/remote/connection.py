@@ -35,6 +35,7 @@ class ConnectionState(Enum):
     """How a connection is."""
 
     CONNECTING = "connecting"
+    """It is being tried."""
     UP = "up"
     """The host answers, with a relay or while it waits for a job."""
     DOWN = "down"
@@ -217,6 +218,7 @@ class Connection:
     # Changes of state
 
     def _update(self, attempt: ConnectionAttempt, now_s: float) -> None:
+        """Takes over what the attempt has found out."""
         if not attempt.up:
             return
         if self.state is not ConnectionState.UP:

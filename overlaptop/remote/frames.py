@@ -32,6 +32,7 @@ class RelayStream:
 
     def __init__(self) -> None:
         self.begun = False
+        """MAGIC has come."""
         self.frame_bytes = 0
         """How many have come behind MAGIC."""
         self._frames = FrameReader()

@@ -59,6 +59,7 @@ class RemoteHubConnection:
         """The hub has sent something over the connection as it is now."""
         self._dropped_before = host.connection.dropped
         self.state: RelayLink | None = None
+        """The newest report on the hub's process."""
 
     @property
     def alive(self) -> bool:
@@ -146,12 +147,14 @@ class RemoteHost:
         self.connection = connection
         self.monotonic_s = connection.monotonic_s
         self.known = False
+        """The host has listed its jobs."""
         self._jobs = RelayJobs((), "")
         self._link: RemoteHubConnection | None = None
         self._limit: RelayLimit | None = None
         self._owner = secrets.token_hex(8)
         """The key by which a later relay becomes the owner of what was launched."""
         self._launch: RelayLaunch | None = None
+        """The newest."""
         self._launch_status: RelayLaunchStatus | None = None
         self._relay = 0
         """That `_pending` is for (Connection.relay_count)."""

@@ -109,6 +109,8 @@ _SUMMED = ("step_ns", "exposed_ns", "stall_ns", "collectives")
 
 
 class _Step:
+    """One step over the ranks."""
+
     __slots__ = ("comm_ns", "disturbed", "hidden_ns", "known", "number", "ranks", "sums")
 
     def __init__(self, number: int) -> None:
@@ -189,6 +191,7 @@ class Comparer:
         self._job = job
         self._steps: dict[int, _Step] = {}
         self._seen: dict[int, int] = {}
+        """Rank -> its newest step that was read."""
         self._changes: dict[str, CommandView] = {}
         self._stretches: tuple[str, list[_Stretch]] = ("", [])
         """The newest change's id, and the stretches that are compared."""

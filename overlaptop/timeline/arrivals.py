@@ -64,6 +64,7 @@ class Collective:
     """By how much the ranks' clocks may differ: each wait may be wrong by so much, either way."""
 
     last_start_ns: int = field(init=False, repr=False, compare=False)
+    """When the last rank arrived."""
     _shares: Mapping[int, tuple[int, int, int]] = field(init=False, repr=False, compare=False)
     """By rank: when it started, when it waited no more, when it ended; by the clocks, split or not."""
 

@@ -28,7 +28,9 @@ class Breakdown:
     comm_ns: int
     """Time in which communication ran, whatever else did but fused kernels."""
     hidden_ns: int
+    """Communication with compute beside it."""
     exposed_ns: int
+    """Communication with no compute beside it."""
     compute_only_ns: int
     copy_only_ns: int
     """Copies with neither compute nor communication beside them."""

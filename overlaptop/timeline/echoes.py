@@ -40,6 +40,7 @@ class _Wait(NamedTuple):
     start_ns: int
     end_ns: int
     at: int
+    """Which collective."""
 
 
 def echoes(collectives: Sequence[Collective]) -> dict[int, Echo]:

@@ -116,6 +116,7 @@ def _size(call: Call) -> int | None:
 
 
 def _together(by_rank: Mapping[int, list[Call]]) -> Iterable[_Together]:
+    """The calls of one group that are one collective each."""
     if all(call.sequence is not None for issued in by_rank.values() for call in issued):
         yield from _by_sequence(by_rank)
         return

@@ -38,6 +38,7 @@ class Alternation:
         self.words = ""
         """What it does, or why it stopped; empty once it went back and again."""
         self.ids: set[str] = set()
+        """Of the changes that it sent."""
         self.change = change.id
         """That it goes back from, as its command's id."""
         self._knob, self._earlier = knob, frozenset(earlier)
@@ -46,6 +47,7 @@ class Alternation:
         self._texts = [change.was, change.becomes]
         self._under_way: Command | None = None
         self._since = change.step or 0
+        """The newest change's step."""
 
     def stop(self, why: str = "stopped") -> None:
         """Change nothing more: the job keeps the value that it has."""

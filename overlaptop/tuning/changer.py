@@ -31,6 +31,7 @@ class Change:
     view: CommandView | None = None
     """How far it is, as of the newest Snapshot."""
     begun: bool = False
+    """The agreed step has come."""
 
     @property
     def changed(self) -> bool:

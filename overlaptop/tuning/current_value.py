@@ -14,7 +14,9 @@ class CurrentValue:
         self.value = knob.value
         """None: not a whole number, or not known."""
         self.undone = True
+        """It is the value before."""
         self._changed = False
+        """It has ever been another one."""
 
     def switch(self, value: int | None) -> None:
         """All ranks have this one now; None: what the script gave."""

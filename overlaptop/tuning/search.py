@@ -60,9 +60,11 @@ class State(Enum):
     """What has become of a value."""
 
     CANDIDATE = "candidate"
+    """It may be the best."""
     EQUIVALENT = "equivalent"
     """Not shorter than the best by more than the indifference; perhaps as good."""
     ELIMINATED = "eliminated"
+    """Longer than the best."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,6 +338,7 @@ class _Comparison:
         self.fit = InterleavedWindows(windows)
         self.noise = self.fit.noise or 0.0
         self.windows = Counter(window.setting for window in windows)
+        """By value."""
         # Of each of so many comparisons, of which one side matters, for all of them to hold.
         self.confidence = 1 - 2 * (1 - CONFIDENCE) / max(2, len(self.windows) - 1)
         self.step_ns = {value: self.fit.estimate(value).centre for value in self.windows}
@@ -347,6 +350,7 @@ class _Comparison:
 
     @cached_property
     def states(self) -> dict[int, State]:
+        """By value."""
         found = {value: self._state(value) for value in self.windows if value != self.champion}
         decided = State.CANDIDATE not in found.values() and self.windows[self.champion] > 1
         return {**found, self.champion: State.EQUIVALENT if decided else State.CANDIDATE}

@@ -47,6 +47,7 @@ class SearchState:
     least: int
     most: int
     doing: str
+    """One line."""
     over: bool
     why: str
     """Once it is over, or about to be: why it ended, in words."""
@@ -57,9 +58,11 @@ class SearchState:
     best: int | None
     """The one of ``points`` with the shortest step; None before there is one."""
     candidates: int
+    """Values that may still be the best."""
     points: tuple[MeasuredValue, ...]
     """By rising value."""
     windows: tuple[MeasuredWindow, ...]
+    """In the order in which they were measured."""
     round: int
     """From 1 on."""
     steps_spent: int

@@ -19,6 +19,7 @@ class JobStep:
     exposed_ns: int | None
     """Likewise, of the ranks that measured it; None: none did."""
     disturbed: bool
+    """On some rank."""
 
 
 class StepReader:

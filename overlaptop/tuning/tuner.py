@@ -53,6 +53,7 @@ class _TunerPhase(Enum):
     ENDING = "ending"
     """Nothing more is measured; the knob is to get its last value."""
     RELEASING = "releasing"
+    """The lease is given back."""
     OVER = "over"
 
 

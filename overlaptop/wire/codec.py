@@ -21,6 +21,7 @@ _HEADER_BYTES = 4
 MESSAGES: dict[int, type[Message]] = {
     int(str(cls.__struct_config__.tag)): cls for cls in Message.__subclasses__()
 }
+"""Tag -> class."""
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(
     functools.reduce(operator.or_, MESSAGES.values())

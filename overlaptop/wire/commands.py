@@ -78,6 +78,7 @@ class Command(Message, frozen=True, tag=10):
     id: Id
     """Made by the dashboard, the same for all ranks of a job wherever they run; never used again."""
     name: Text
+    """One of COMMANDS."""
     arguments: Annotated[tuple[Argument, ...], Meta(max_length=MAX_ARGUMENTS)]
     by: Author
     """Who asks, as they say themselves: ``user@host, pid 123``."""
@@ -173,6 +174,7 @@ class CommandOutcome(Message, frozen=True, tag=20):
     reason: Text
     """Why it failed or is unknown, with the number of the rank; else empty."""
     step: Count | None
+    """The step from which on all ranks act."""
     done: bool
     """No rank's report is awaited any more."""
     ranks: Annotated[tuple[RankOutcome, ...], Meta(max_length=MAX_RANK_OUTCOMES)]

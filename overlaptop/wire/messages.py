@@ -52,6 +52,7 @@ ENVIRONMENT = (
     "TORCH_NCCL_BLOCKING_WAIT",
     "TORCH_NCCL_ENABLE_TIMING",
 )
+"""The environment variables that findings ask for."""
 
 PHASES = ("forward", "backward", "optimizer")
 NOTICE_LEVELS = ("info", "warning", "error")
@@ -288,6 +289,7 @@ class IssuedCall(Part, frozen=True):
     sequence: Count
     """As CollectiveSpan's."""
     at_ns: UnixNs
+    """When it was issued."""
     state: Annotated[str, one_of(CALL_STATES)] = "issued"
     """``started``, ``ended``: on the device; ``issued``: no more is known."""
 
