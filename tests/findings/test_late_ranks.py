@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -375,6 +377,11 @@ def test_a_late_rank_that_changes_with_what_it_computes_has_uneven_batches():
         return [("compute", 60 + 30 * (number % RANKS == rank))]
 
     assert rules(job(does)) == {("uneven_batches", ())}
+
+
+def test_of_too_few_split_steps_no_batches_are_called_uneven():
+    evidence = job(lambda rank, number: [("compute", 60 + 30 * (number % RANKS == rank))])
+    assert rules(dataclasses.replace(evidence, window=None)) == set()
 
 
 def test_batches_that_have_become_uneven_are_found_by_the_newest_steps():

@@ -12,7 +12,7 @@ from overlaptop import text
 from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.finding import Certainty, Finding
 from overlaptop.findings.late import late_ranks
-from overlaptop.findings.rules.uneven_batches import late_by_compute_ns
+from overlaptop.findings.rules.uneven_batches import late_by_compute
 
 MIN_STEPS = 10
 """Of fewer, that the late rank changes says little."""
@@ -25,7 +25,7 @@ def look(evidence: Evidence) -> Iterable[Finding]:
     window = evidence.window
     if window is None or window.steps < MIN_STEPS or window.share < JITTER_SHARE or late_ranks(evidence):
         return
-    if late_by_compute_ns(evidence) is not None:
+    if late_by_compute(evidence) is not None:
         return
     times = [each for step in evidence.steps if step.split for each in step.split.waits.times.values()]
     if sum(each.exposed_wait_ns for each in times) <= sum(each.exposed_transfer_ns for each in times):

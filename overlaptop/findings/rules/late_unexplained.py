@@ -14,7 +14,7 @@ from overlaptop import text
 from overlaptop.findings.evidence import Evidence, JobStep
 from overlaptop.findings.finding import Certainty, Finding
 from overlaptop.findings.late import STEADY, LateRank, cpus_are_short, late_ranks
-from overlaptop.findings.rules.uneven_batches import late_by_compute_ns
+from overlaptop.findings.rules.uneven_batches import late_by_compute
 from overlaptop.fleet.waits import LATE_SHARE, MOST
 
 
@@ -23,7 +23,7 @@ def look(evidence: Evidence) -> Iterable[Finding]:
     late = late_ranks(evidence)
     if not late or any(each.cause for each in late):
         return
-    if cpus_are_short(evidence) or late_by_compute_ns(evidence) is not None:
+    if cpus_are_short(evidence) or late_by_compute(evidence) is not None:
         return
     ranks = tuple(each.rank for each in late)
     newest = [_are_late(ranks, step) for step in evidence.steps if step.split is not None]

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from functools import lru_cache
 from statistics import mean, median
+from typing import NamedTuple
 
 from overlaptop import text
 from overlaptop.findings.evidence import Evidence, JobStep
@@ -26,7 +28,7 @@ from overlaptop.findings.late import (
     late_ranks,
 )
 from overlaptop.fleet.splitting import window_of
-from overlaptop.fleet.waits import LATE_SHARE, WORTH_SHARE, WaitWindow
+from overlaptop.fleet.waits import LATE_SHARE, WORTH_SHARE
 
 ADVICE = "divide a step's tokens evenly over ranks: sort or bucket samples by length, or pack sequences"
 
@@ -41,38 +43,47 @@ def look(evidence: Evidence) -> Iterable[Finding]:
             ADVICE,
             Certainty.POSSIBLE,
         )
-    longer_ns = None if any(each.cause for each in late_ranks(evidence)) else late_by_compute_ns(evidence)
-    if longer_ns is not None and (window := _window(evidence)) is not None:
+    found = None if any(each.cause for each in late_ranks(evidence)) else late_by_compute(evidence)
+    if found is not None:
         yield Finding(
-            title=f"another rank computes {text.duration(longer_ns)} longer than the others in each step",
+            title=f"another rank computes {text.duration(found.longer_ns)} longer than the others in each "
+            "step",
             measured="in most steps that is the late one, and a rank waits "
-            f"{text.duration(window.exposed_wait_ns)} a step",
+            f"{text.duration(found.wait_ns)} a step",
             advice=ADVICE,
             certainty=Certainty.LIKELY,
-            gain_ns=min(window.exposed_wait_ns, longer_ns),
+            gain_ns=min(found.wait_ns, found.longer_ns),
         )
 
 
-def late_by_compute_ns(evidence: Evidence) -> int | None:
-    """By how much longer the steps' late ranks compute than the others, in the mean; None where they do
-    not, it is nearly always the same one, waiting costs little, or CPUs are short.
+class LateByCompute(NamedTuple):
+    """Another rank is late in each step, by what it computes."""
+
+    longer_ns: int
+    """By how much longer the steps' late ranks compute than the others, in the mean."""
+    wait_ns: int
+    """What a rank waits in these steps with nothing beside it, in the mean."""
+
+
+@lru_cache(maxsize=1)  # three rules ask for the same
+def late_by_compute(evidence: Evidence) -> LateByCompute | None:
+    """None where late ranks compute no longer, it is nearly always the same one, waiting costs little, or
+    CPUs are short.
     """
-    window = _window(evidence)
-    if window is None or window.share < WORTH_SHARE:
+    if evidence.window is None or cpus_are_short(evidence):
         return None
-    if cpus_are_short(evidence):
+    # Not that window, which is longer: what has begun since counts in these steps alone.
+    window = window_of([step.split for step in evidence.steps if step.split is not None])
+    if window is None or window.share < WORTH_SHARE:
         return None
     late = [_longer(evidence, step) for step in evidence.steps if step.split is not None]
     explained = [(rank, ns) for rank, ns in late if ns >= EXPLAINS * window.exposed_wait_ns]
     if not explained or len(explained) < LATE_SHARE * len(late):
         return None
     _, most = Counter(rank for rank, _ in explained).most_common(1)[0]
-    return round(mean(ns for _, ns in explained)) if most < STEADY * len(explained) else None
-
-
-def _window(evidence: Evidence) -> WaitWindow | None:
-    """Who waited for whom in the steps of the evidence: what has begun since counts in them alone."""
-    return window_of([step.split for step in evidence.steps if step.split is not None])
+    if most >= STEADY * len(explained):
+        return None
+    return LateByCompute(round(mean(ns for _, ns in explained)), window.exposed_wait_ns)
 
 
 def _longer(evidence: Evidence, step: JobStep) -> tuple[int | None, float]:
