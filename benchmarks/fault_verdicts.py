@@ -56,10 +56,8 @@ class Watched:
 
     steps: dict[tuple[int, int], dict[str, Any]] = field(default_factory=dict)
     """The record of each, by step and rank."""
-    residual_ns: dict[int, int] = field(default_factory=dict)
-    """By step, of the first collective that is split."""
-    waits_ns: dict[int, dict[int, int]] = field(default_factory=dict)
-    """By step, what each rank waited in that collective."""
+    first: dict[int, dict[str, Any]] = field(default_factory=dict)
+    """By step, the record of the first collective that is split."""
     late: list[tuple[float, int, int]] = field(default_factory=list)
     """When which step's record named which rank."""
     findings: list[tuple[float, dict[str, Any]]] = field(default_factory=list)
@@ -73,10 +71,8 @@ class Watched:
                 if record["late_rank"] is not None:
                     self.late.append((now_s, record["step"], record["late_rank"]))
             case "collective":
-                if not record["unsplit"] and record["step"] not in self.waits_ns:
-                    waits_ns = dict(zip(record["ranks"], record["wait_ns"], strict=True))
-                    self.waits_ns[record["step"]] = waits_ns
-                    self.residual_ns[record["step"]] = record["residual_ns"]
+                if not record["unsplit"]:
+                    self.first.setdefault(record["step"], record)
             case "finding":
                 self.findings.append((now_s, record))
 
@@ -85,9 +81,9 @@ class Watched:
         waited, (ranks,); of each step in which it is known of all.
         """
         waits_ns = {
-            step: np.array([of_rank[rank] for rank in range(ranks)])
-            for step, of_rank in sorted(self.waits_ns.items())
-            if len(of_rank) == ranks
+            step: np.array(first["wait_ns"])  # by rank
+            for step, first in sorted(self.first.items())
+            if len(first["ranks"]) == ranks
         }
         return {step: each.mean() - each for step, each in waits_ns.items()}
 
@@ -181,7 +177,7 @@ def judge(
         earlier_ms = (earlier_ns.max(axis=1) - usual_ns.max()) / 1e6
         result.injected_ms, result.found_ms = injected_ms, float(np.median(slopes)) * injected_ms
         result.noise_ms = hypot(2 * error_of_median(slopes * injected_ms), 4 * error_of_median(earlier_ms))
-        result.stated_ms = median(watched.residual_ns[step] for step in after) / 1e6
+        result.stated_ms = median(watched.first[step]["residual_ns"] for step in after) / 1e6
     return result
 
 
