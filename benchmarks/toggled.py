@@ -12,6 +12,7 @@ and do nothing; overhead.py compares with whole jobs that have no agent at all.
 - ``idle``: as when nobody watches.
 - ``always``: every step, whatever it costs.
 - ``profiler``: torch.profiler, CUDA activity only, its start and stop not counted.
+- ``traceml``: TraceML's ``trace_step`` around each step (``pip install traceml-ai``), which nobody reads.
 
 A launch-bound job has no lead to regain, and its steps vary by a tenth: many short blocks tell more there
 (``--rounds 100 --block 12 --settle 2``). The interval is that of the median, by resampling.
@@ -22,6 +23,7 @@ from __future__ import annotations
 import argparse
 import statistics
 from collections import Counter, defaultdict
+from contextlib import ExitStack
 from itertools import pairwise
 from typing import Any
 
@@ -29,6 +31,8 @@ import torch
 from blocks import Blocks
 from pairs import interval, ratios
 from tables import number, print_head, print_row
+from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 import overlaptop.agent
 from overlaptop.agent.isolation.threads import Thread
@@ -38,7 +42,7 @@ from overlaptop.agent.sources.cadence import Cadence
 from overlaptop.agent.sources.kernels import COST, KernelsSource
 from overlaptop.agent.sources.window import LEAD_STEPS
 
-MODES = ("watched", "idle", "always", "profiler")
+MODES = ("watched", "idle", "always", "profiler", "traceml")
 
 
 class Toggler(Blocks):
@@ -72,6 +76,8 @@ class Toggler(Blocks):
         if way == "profiler":
             self._profile = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA])
             self._profile.__enter__()
+        elif way == "traceml":
+            self._traceml = TraceMLSteps()
         elif way != "off":
             source.cadence = self._always if way == "always" else self._learnt
             source.resume()
@@ -81,6 +87,8 @@ class Toggler(Blocks):
         if way == "profiler":
             self._profile.__exit__(None, None, None)
             self._profile = None
+        elif way == "traceml":
+            self._traceml.close()
         the_source().pause()
 
     def _counted(self) -> list[StepSpans]:
@@ -117,6 +125,38 @@ class Toggler(Blocks):
         )
 
 
+class TraceMLSteps:
+    """Has each of the steps that follow traced by TraceML, of the model that runs next."""
+
+    def __init__(self) -> None:
+        from traceml_ai import trace_step  # type: ignore[import-not-found]
+
+        self._trace_step = trace_step
+        self._model: Any = None
+        self._step = ExitStack()
+        self._hooks = [
+            register_module_forward_pre_hook(self._before_forward),
+            register_optimizer_step_post_hook(self._after_step),
+        ]
+
+    def _before_forward(self, module: Any, _: Any) -> None:
+        if self._model is None:
+            self._model = module
+            self._hooks.pop(0).remove()
+            self._after_step()
+
+    def _after_step(self, *_: Any) -> None:
+        if self._model is not None:
+            self._step.close()
+            self._step.enter_context(self._trace_step(self._model))
+
+    def close(self) -> None:
+        """No more."""
+        for hook in self._hooks:
+            hook.remove()
+        self._step.close()
+
+
 def the_source() -> KernelsSource:
     """The kernels source of this process's agent."""
     agent = overlaptop.agent._agent
@@ -135,7 +175,7 @@ def main() -> None:
         "--settle", type=int, default=15, metavar="STEPS", help="of a block, that do not count"
     )
     parser.add_argument("--learn", type=int, default=400, metavar="STEPS", help="before the first block")
-    parser.add_argument("--modes", default=",".join(MODES))
+    parser.add_argument("--modes", default=",".join(MODES[:-1]))
     parser.add_argument("script")
     parser.add_argument("words", nargs=argparse.REMAINDER, metavar="args")
     options = parser.parse_args()

@@ -210,7 +210,7 @@ class ValueSearch:
         self._size = max(2, math.ceil(self._size / 2))
         last = self._measured[-1:] if self.round == 0 else []
         stay = list(
-            dict.fromkeys([seen.shortest, seen.champion, *unsure, *last, *rivals[: self._size - 1]])
+            dict.fromkeys([seen.shortest, seen.incumbent, *unsure, *last, *rivals[: self._size - 1]])
         )
         # Each that joins is to be measured twice, beside two others.
         room = max(0, self._windows_left - len(stay) - 2) // 2
@@ -344,21 +344,21 @@ class _Comparison:
         self.step_ns = {value: self.fit.estimate(value).centre for value in self.windows}
         self.shortest = min(self.windows, key=self.step_ns.__getitem__)
         again = [value for value, count in self.windows.items() if count > 1]
-        self.champion = min(again or self.windows, key=self.step_ns.__getitem__)
+        self.incumbent = min(again or self.windows, key=self.step_ns.__getitem__)
         """The shortest of those measured more than once, if any: a single window may look better than it
         is, and the others are not judged by it."""
 
     @cached_property
     def states(self) -> dict[int, State]:
         """By value."""
-        found = {value: self._state(value) for value in self.windows if value != self.champion}
-        decided = State.CANDIDATE not in found.values() and self.windows[self.champion] > 1
-        return {**found, self.champion: State.EQUIVALENT if decided else State.CANDIDATE}
+        found = {value: self._state(value) for value in self.windows if value != self.incumbent}
+        decided = State.CANDIDATE not in found.values() and self.windows[self.incumbent] > 1
+        return {**found, self.incumbent: State.EQUIVALENT if decided else State.CANDIDATE}
 
     def _state(self, value: int) -> State:
-        longer = self.fit.difference(self.champion, value, self.confidence)
+        longer = self.fit.difference(self.incumbent, value, self.confidence)
         at_least = longer.low / longer.base
-        if min(self.windows[value], self.windows[self.champion]) == 1:
+        if min(self.windows[value], self.windows[self.incumbent]) == 1:
             far = at_least > max(ONCE, ONCE_NOISES * self.noise)
             return State.ELIMINATED if far else State.CANDIDATE
         if at_least > 0:
@@ -367,11 +367,11 @@ class _Comparison:
 
     @property
     def rivals(self) -> list[int]:
-        """Values that may be shorter than the champion."""
+        """Values that may be shorter than the incumbent."""
         return [
             value
             for value, state in self.states.items()
-            if value != self.champion and state is State.CANDIDATE
+            if value != self.incumbent and state is State.CANDIDATE
         ]
 
     @cached_property
