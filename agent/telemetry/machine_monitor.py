@@ -77,6 +77,10 @@ class MachineMonitor:
         """Where the process may run, and where it runs."""
         return self._numa.facts()
 
+    def is_moved(self) -> bool:
+        """Whether the process may use other CPUs than when `numa` looked last."""
+        return self._numa.is_moved()
+
     def sample(self) -> DeviceSample | None:
         """What the GPU did; None: NVML knows of none."""
         return self._rates.sample() if self._rates is not None else None

@@ -84,6 +84,7 @@ class NumaMonitor:
         self._by_torchrun = "TORCHELASTIC_RUN_ID" in environ
         # Without numactl the option refuses to work.
         self._torchrun_binds = _torchrun_has_numa_binding() and shutil.which("numactl") is not None
+        self._affinity: Collection[int] = ()
         self._has_gpu = gpu is not None
         self._unknown_for_good: dict[str, str] = {}
         self._gpu_node = self._gpu_memory_node = self._nic = None
@@ -101,8 +102,13 @@ class NumaMonitor:
         # A GPU's memory is no place for a process to be far from.
         self._topology = topology.with_gpu_memory((self._gpu_memory_node,))
 
+    def is_moved(self) -> bool:
+        """Whether the process may use other CPUs than at the last look: one system call."""
+        return process.affinity() != self._affinity
+
     def facts(self) -> NumaFacts:
         """Read what may have changed, and judge it. Never raises for what is not known."""
+        self._affinity = process.affinity()
         unknown = dict(self._unknown_for_good)
         cpus, policy = None, None
         try:

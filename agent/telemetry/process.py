@@ -10,7 +10,7 @@ import os
 import re
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,6 +55,14 @@ class MemoryPolicy:
     """Empty: the node of the CPU that first touches it."""
     text: str
     """In the kernel's words: ``default``, ``bind:0``, ``prefer:1``, ``interleave:0-1``."""
+
+
+def affinity() -> Collection[int]:
+    """The CPUs of the main thread, online or not; empty where the kernel does not say."""
+    try:
+        return os.sched_getaffinity(os.getpid())
+    except OSError:
+        return ()
 
 
 def cpu_set(root: Path) -> frozenset[int]:

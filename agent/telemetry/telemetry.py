@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 PERIOD_S = 0.5
 NUMA_EVERY = 30
-"""Periods from one look at where the process runs to the next: each asks for the GIL a hundred times."""
+"""Periods from one look at where the process runs to the next, which comes at once where it may use other
+CPUs: each look asks for the GIL a hundred times."""
 DEVICE_EVERY = 20
 """Periods from one look at what changes in a GPU's facts (an idle link slows down) to the next."""
 MAX_OUTBOX = 64
@@ -152,7 +153,7 @@ class Telemetry:
             sample = watch.sample()
             if sample is not None:
                 self._samples.append(sample)
-            if period % NUMA_EVERY == 0:
+            if period % NUMA_EVERY == 0 or watch.is_moved():
                 self._keep(watch.numa())
             if period % DEVICE_EVERY == 0:
                 self._keep(watch.device())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 import threading
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from overlaptop.agent import placement
 from overlaptop.agent.isolation.fault_barrier import flush_log
 from overlaptop.agent.telemetry import machine_monitor
 from overlaptop.agent.telemetry import telemetry as module
+from overlaptop.agent.telemetry.files import parse_list
 from overlaptop.agent.telemetry.machine_monitor import NO_GPU, JobGpu, MachineMonitor
 from overlaptop.agent.telemetry.numa import NumaMonitor
 from overlaptop.agent.telemetry.telemetry import PERIOD_S, Telemetry, until_next_s
@@ -253,6 +255,22 @@ def test_facts_that_no_message_holds_cost_only_themselves_and_are_said_once(
     assert (level, more) == ("warning", [])
     assert text.startswith("no NumaFacts: NumaFacts.memory_by_node: Expected `array` of length <= 256")
     assert len(beside.hub.of(MachineFacts)) == len(beside.hub.of(DeviceFacts)) == 1
+
+
+def test_other_cpus_are_told_at_once(beside, monkeypatch) -> None:
+    monkeypatch.setattr(module, "NUMA_EVERY", 1 << 30)
+    allowed = os.sched_getaffinity(os.getpid())
+    one = {max(allowed)}
+
+    def is_told(cpus: set[int]) -> bool:
+        return any(parse_list(facts.cpu_set) == cpus for facts in beside.hub.of(NumaFacts))
+
+    beside.follow(None, lambda: is_told(allowed))
+    os.sched_setaffinity(os.getpid(), one)
+    try:
+        beside.serve_until(lambda: is_told(one))
+    finally:
+        os.sched_setaffinity(os.getpid(), allowed)
 
 
 def test_facts_come_at_once_and_where_memory_lies_with_the_first_look_after_10_s(
