@@ -7,8 +7,8 @@ Each job runs with the agent. In each round its steps are watched live for some 
 definitions, on another's records. Overlap is pooled over ranks and steps; the times are means over them, ms
 a step. Each figure is the median over the rounds with its range.
 
-torch.profiler makes launching slower, and with it some of the steps, in which ranks then wait: of captured
-steps only those count that are no longer than usual.
+torch.profiler makes launching slower, and with it some of the steps, in which ranks then wait: of either
+kind only those steps count that are no longer than usual.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ JOBS = ("ddp --bucket-cap-mb 1", "ddp --bucket-cap-mb 25", "ddp --bucket-cap-mb 
 START_S = 90.0
 CAPTURED_STEPS = 30
 LONGER = 1.03
-"""Than the median step: what counts as no longer than usual."""
+"""Than the median step told live: what counts as no longer than usual."""
 
 Record = dict[str, Any]
 Figures = dict[str, float | None]
@@ -73,18 +73,21 @@ def live(seconds: float) -> list[Record]:
         return compared(records)
 
 
-def captured(usual_ns: float) -> list[Record]:
-    """What torch.profiler's traces of the next steps say, of those that it does not make longer."""
+def captured() -> list[Record]:
+    """What torch.profiler's traces of the next steps say."""
     [path, *_] = output_of("capture", "--steps", str(CAPTURED_STEPS), "--json")
-    steps = compared(output_of("analyze", str(Path(json.loads(path)["path"]).parent), "--json"))
-    return [step for step in steps if step["step_ns"] <= LONGER * usual_ns]
+    return compared(output_of("analyze", str(Path(json.loads(path)["path"]).parent), "--json"))
 
 
 def one_round(seconds: float) -> tuple[Figures, Figures]:
     """What is told live, and what torch.profiler says of the steps behind these."""
-    ours = live(seconds)
-    theirs = captured(median(step["step_ns"] for step in ours))
-    return figures(ours), figures(theirs)
+    ours, theirs = live(seconds), captured()
+    longest_ns = LONGER * median(step["step_ns"] for step in ours)
+
+    def of_usual(steps: list[Record]) -> Figures:
+        return figures([step for step in steps if step["step_ns"] <= longest_ns])
+
+    return of_usual(ours), of_usual(theirs)
 
 
 def output_of(*words: str) -> list[str]:
