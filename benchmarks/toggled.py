@@ -42,6 +42,8 @@ from overlaptop.agent.sources.cadence import Cadence
 from overlaptop.agent.sources.kernels import COST, KernelsSource
 from overlaptop.agent.sources.window import LEAD_STEPS
 
+NEVER = 1 << 62
+"""Steps from one measured step to the next."""
 MODES = ("watched", "idle", "always", "profiler", "traceml")
 
 
@@ -51,9 +53,12 @@ class Toggler(Blocks):
     def __init__(self, rounds: int, block: int, settle: int, learn: int, modes: list[str]) -> None:
         super().__init__(["off", *modes], rounds, block, settle, warmup=learn)
         self._profile: Any = None
+        if "traceml" in modes:
+            self._traceml = TraceMLSteps()
         self._way = "watched"
         self._block_number = 0
         self._always = Cadence(1, COST, LEAD_STEPS)
+        self._never = Cadence(NEVER, COST, LEAD_STEPS)
         self._steps: Counter[str] = Counter()
         self._measured_ns: defaultdict[tuple[int, str], list[int]] = defaultdict(list)
         # What the hub has to say of dashboards does not count here.
@@ -73,23 +78,33 @@ class Toggler(Blocks):
             self._learnt = source.cadence
             self._take = source.take
             source.take = self._counted  # type: ignore[method-assign]
+            self._measure_nothing()
         if way == "profiler":
+            source.pause()
             self._profile = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA])
             self._profile.__enter__()
         elif way == "traceml":
-            self._traceml = TraceMLSteps()
+            self._traceml.begin()
         elif way != "off":
+            self._learnt.cost.skip()
             source.cadence = self._always if way == "always" else self._learnt
-            source.resume()
 
     def end(self, way: str) -> None:
         """Have nothing measure."""
         if way == "profiler":
             self._profile.__exit__(None, None, None)
             self._profile = None
+            the_source().resume()
         elif way == "traceml":
-            self._traceml.close()
-        the_source().pause()
+            self._traceml.end()
+        self._measure_nothing()
+
+    def _measure_nothing(self) -> None:
+        # Not by pausing, which gives CUPTI and its buffers back: to get them again is no part of the cost.
+        source = the_source()
+        source.cadence = self._never
+        if source._window is not None:
+            source._window.end()
 
     def _counted(self) -> list[StepSpans]:
         steps = self._take()
@@ -126,35 +141,37 @@ class Toggler(Blocks):
 
 
 class TraceMLSteps:
-    """Has each of the steps that follow traced by TraceML, of the model that runs next."""
+    """Has steps traced by TraceML, of the first model that runs."""
 
     def __init__(self) -> None:
         from traceml_ai import trace_step  # type: ignore[import-not-found]
 
         self._trace_step = trace_step
         self._model: Any = None
+        self._traces = False
         self._step = ExitStack()
-        self._hooks = [
-            register_module_forward_pre_hook(self._before_forward),
-            register_optimizer_step_post_hook(self._after_step),
-        ]
+        # Not from a hook, in which torch goes through its hooks.
+        register_module_forward_pre_hook(self._before_forward)
+        register_optimizer_step_post_hook(lambda *_: self._next_step())
+
+    def begin(self) -> None:
+        """Trace the steps that follow."""
+        self._traces = True
+        self._next_step()
+
+    def end(self) -> None:
+        """No more."""
+        self._traces = False
+        self._next_step()
 
     def _before_forward(self, module: Any, _: Any) -> None:
         if self._model is None:
             self._model = module
-            self._hooks.pop(0).remove()
-            self._after_step()
 
-    def _after_step(self, *_: Any) -> None:
-        if self._model is not None:
-            self._step.close()
-            self._step.enter_context(self._trace_step(self._model))
-
-    def close(self) -> None:
-        """No more."""
-        for hook in self._hooks:
-            hook.remove()
+    def _next_step(self) -> None:
         self._step.close()
+        if self._traces:
+            self._step.enter_context(self._trace_step(self._model))
 
 
 def the_source() -> KernelsSource:
