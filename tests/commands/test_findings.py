@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 
+import pytest
+
 from overlaptop.console.findings import SAY_AGAIN_NS, FindingsLog
 from overlaptop.console.once import render
 from overlaptop.console.stream import RecordWriter
@@ -29,6 +31,15 @@ def test_analyze_says_why_a_rank_is_late_as_text_and_as_a_record() -> None:
     (found, *_) = findings_of(records(run_here("analyze", str(DATA / "ddp_25mb"), "--json").stdout))
     assert list(found) == FIELDS
     assert (found["rule"], found["ranks"], found["certainty"]) == ("launch_bound", [2], "likely")
+
+
+@pytest.mark.parametrize(
+    ("traces", "slowed"), [("ddp_25mb", [0, 1, 3]), ("fsdp2", [1, 2, 3]), ("tp", None)]
+)
+def test_a_trace_shows_where_waiting_slows_compute(traces: str, slowed: list[int] | None) -> None:
+    found = findings_of(records(run_here("analyze", str(DATA / traces), "--json").stdout))
+    ranks = [each["ranks"] for each in found if each["rule"] == "slowed_by_waiting"]
+    assert ranks == ([slowed] if slowed else [])
 
 
 def test_once_says_how_many_findings_there_are_and_the_first() -> None:

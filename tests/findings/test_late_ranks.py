@@ -117,6 +117,27 @@ def test_a_late_rank_is_named_with_its_cause_and_what_mending_it_can_win(rule):
     assert 0.7 * evidence.exposed_wait_ns < found.gain_ns <= evidence.exposed_wait_ns
 
 
+@pytest.mark.parametrize(
+    ("slower_ms", "beside_ms", "is_found"),
+    [(6, 20, True), (6, 4, False), (0.5, 20, False), (-6, 20, False)],
+)
+def test_compute_that_waiting_slows_is_told_beside_the_late_ranks_cause(slower_ms, beside_ms, is_found):
+    evidence = job(
+        late(("idle", 20)),
+        compute_ns=of_late(65 * MS, round((65 + slower_ms) * MS)),
+        hidden_ns=of_late(5 * MS, (5 + beside_ms) * MS),
+    )
+    assert "late_launch" in {each.rule for each in ask(evidence)}
+    slowed = [each.ranks for each in ask(evidence) if each.rule == "slowed_by_waiting"]
+    assert slowed == ([(0, 2, 3)] if is_found else [])
+
+
+def test_without_a_gpu_waiting_slows_nothing():
+    times = {"compute_ns": of_late(60 * MS, 70 * MS), "hidden_ns": of_late(0, 20 * MS)}
+    evidence = job(late(("idle", 20)), *HOST, cpu_ns=of_late(60 * MS, 60 * MS), **times)
+    assert "slowed_by_waiting" not in {each.rule for each in ask(evidence)}
+
+
 WITHOUT_A_GPU = {
     "busy_cpu": lambda: job(
         late(("idle", 20)), *HOST, cpu_ns=of_late(60 * MS, 60 * MS), delayed_ns=of_late(20 * MS)
