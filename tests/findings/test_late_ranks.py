@@ -283,6 +283,17 @@ def test_a_late_rank_that_nothing_explains_is_said_to_be_so(why):
     assert ("not seen" in found.measured) == (why == "not seen")
 
 
+@pytest.mark.parametrize(("late_steps", "rules"), [(13, set()), (17, {"data_loading"})])
+def test_of_a_rank_that_has_just_become_late_nothing_is_said_before_its_cause_is_steady(late_steps, rules):
+    first = 26 - late_steps
+    evidence = job(
+        late(("idle", 20), amount=lambda number: 1 if number >= first else 0.01), steps=26,
+        loading_ns=since(20 * MS, 0, first),
+    )  # fmt: skip
+    assert [each.rank for each in late_ranks(evidence)] == [LATE]
+    assert {each.rule for each in ask(evidence)} == rules
+
+
 def by_turns(more, *facts, **changes):
     """Ranks 1 and 3 do more, each in every other step."""
 

@@ -2,18 +2,20 @@
 
 Raised where the first line names them, they cause most of the waiting in most of the newest steps, too,
 and no cause explains half of what the others wait in 80 % of these (`late`): it is none of those that are
-looked for, or the source does not see it. Not where ranks without a GPU wait longer for a CPU than for one
-another, nor where the late one is the one that computes longest (uneven batches).
+looked for, or the source does not see it. Not where it has just begun, since no cause is steady yet; nor
+where ranks without a GPU wait longer for a CPU than for one another, nor where the late one is the one that
+computes longest (uneven batches).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from statistics import fmean
 
 from overlaptop import text
 from overlaptop.findings.evidence import Evidence, JobStep
 from overlaptop.findings.finding import Certainty, Finding
-from overlaptop.findings.late import STEADY, LateRank, cpus_are_short, late_ranks
+from overlaptop.findings.late import EXPLAINS, STEADY, LateRank, cpus_are_short, late_ranks
 from overlaptop.findings.rules.uneven_batches import late_by_compute
 from overlaptop.fleet.waits import LATE_SHARE, MOST
 
@@ -26,13 +28,16 @@ def look(evidence: Evidence) -> Iterable[Finding]:
     if cpus_are_short(evidence) or late_by_compute(evidence) is not None:
         return
     ranks = tuple(each.rank for each in late)
-    newest = [_are_late(ranks, step) for step in evidence.steps if step.split is not None]
+    waits_ns = [_waits_ns(ranks, step) for step in evidence.steps if step.split is not None]
+    late_steps = sum(0 < MOST * all_ns <= caused_ns for caused_ns, all_ns in waits_ns)
     # Half of the ranks are behind most of a step's waiting by chance quite often.
-    if newest.count(True) < (LATE_SHARE if len(late) == 1 else STEADY) * len(newest):
+    if late_steps < (LATE_SHARE if len(late) == 1 else STEADY) * len(waits_ns):
         return
-    are_late = "is late" if len(late) == 1 else "are late in turn"
+    if _has_just_begun([caused_ns for caused_ns, _ in waits_ns]):
+        return
+    verb = "is late" if len(late) == 1 else "are late in turn"
     yield Finding(
-        title=f"why {text.named_ranks(ranks)} {are_late} is not known",
+        title=f"why {text.named_ranks(ranks)} {verb} is not known",
         measured=_measured(evidence, late),
         advice="T shows the ranks' timelines side by side; overlaptop capture records every launch",
         certainty=Certainty.POSSIBLE,
@@ -41,12 +46,20 @@ def look(evidence: Evidence) -> Iterable[Finding]:
     )
 
 
-def _are_late(ranks: tuple[int, ...], step: JobStep) -> bool:
-    """Whether these ranks together caused most of the step's waiting."""
-    found = step.split.lateness if step.split is not None else None
-    if found is None or not found.wait_ns:
-        return False
-    return sum(each.caused_wait_ns for each in found.ranks if each.rank in ranks) >= MOST * found.wait_ns
+def _waits_ns(ranks: tuple[int, ...], step: JobStep) -> tuple[int, int]:
+    """What the others waited for these ranks in a step, and all waiting."""
+    lateness = step.split.lateness if step.split is not None else None
+    if lateness is None:
+        return 0, 0
+    return sum(each.caused_wait_ns for each in lateness.ranks if each.rank in ranks), lateness.wait_ns
+
+
+def _has_just_begun(caused_ns: Sequence[int]) -> bool:
+    """Whether waiting is much in all newer steps and little in so many older ones that no cause can be
+    steady yet.
+    """
+    much = [ns >= EXPLAINS * fmean(caused_ns) for ns in caused_ns]
+    return all(much[len(much) // 2 :]) and much.count(True) < STEADY * len(much)
 
 
 def _measured(evidence: Evidence, late: tuple[LateRank, ...]) -> str:
