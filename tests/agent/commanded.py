@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from overlaptop.fleet.job_session import JobSession
+from overlaptop.launch.supervisor import end_with_parent
 from overlaptop.wire import commands
 from tests.warm import Warm, WarmRanks, environment
 
@@ -60,6 +61,7 @@ class Job:
                 [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}",
                  *all_words],
                 cwd=folder, env={**environment(), "OMP_NUM_THREADS": "1"}, stdout=log, stderr=log,
+                preexec_fn=end_with_parent,
             )  # fmt: skip
 
     def end(self) -> int:
