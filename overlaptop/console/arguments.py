@@ -50,7 +50,7 @@ def add_hosts(parser: argparse.ArgumentParser, *, as_words: bool = False) -> Non
     about = _HOSTS if as_words else _HOSTS_BRIEF
     group = parser.add_argument_group("other hosts", about)
     if as_words:
-        parser.add_argument("host", nargs="*", metavar="HOST", help="watch the jobs of this host instead")
+        parser.add_argument("host", nargs="*", metavar="HOST", help="on this host instead")
     else:
         group.add_argument(
             "--host", action="append", default=[], metavar="HOST", help="of this host (repeat it)"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from overlaptop.fleet.snapshot import WHOLE_TRACE, LinkState, Snapshot
+from overlaptop.fleet.trouble import trouble_of
 from overlaptop.fleet.waits import LATE_SHARE, WORTH_SHARE, WaitWindow
 from overlaptop.fleet.watching import MOST_COMPARED, compared
 from overlaptop.report.figures import totals_in_words
@@ -33,9 +34,18 @@ class Headline(NamedTuple):
 
 
 def headline(snapshot: Snapshot) -> Headline | None:
-    """Who is late and what that costs; else what is left to win, or why it is not known. None before the
-    first measured step.
+    """Who is late and what that costs; else what is left to win, or why it is not known; until the job came
+    to a standstill or failed, where it did. None before the first measured step.
     """
+    found = _of_steps(snapshot)
+    if found is None or trouble_of(snapshot) is None:
+        return found
+    return found._replace(
+        words=f"until then: {found.words}", brief=f"until then: {found.brief}", warns=False
+    )
+
+
+def _of_steps(snapshot: Snapshot) -> Headline | None:
     totals, window = snapshot.totals, snapshot.wait_window
     if totals.exposed_ns is None:
         return None

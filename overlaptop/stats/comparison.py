@@ -355,9 +355,11 @@ def _judge_jobs(
 def _share(kind: _Kind, wide: Difference) -> str:
     """How far its interval reaches: ``±12 %``."""
     reach = (wide.high - wide.low) / 2
-    if kind.is_share:
-        return f"±{100 * reach:.2g} points"
-    return f"±{100 * reach / abs(wide.base):.2g} %" if wide.base else "more"
+    unit, of = ("points", 1.0) if kind.is_share else ("%", abs(wide.base))
+    if not of:
+        return "more"
+    percent = 100 * reach / of
+    return f"±{percent:.2g} {unit}" if percent < 10 else f"±{percent:,.0f} {unit}"
 
 
 def _undisturbed(steps: dict[int, _Step], since: int, until: float) -> list[_Step]:

@@ -12,6 +12,7 @@ from overlaptop.fleet.finished_session import FinishedSession
 from overlaptop.fleet.past import beside, slowest_step
 from overlaptop.fleet.session import Session
 from overlaptop.fleet.snapshot import LinkState, Snapshot
+from overlaptop.fleet.trouble import trouble_of
 from overlaptop.fleet.watching import compared
 from overlaptop.launch.request import LaunchRequest
 from overlaptop.tui.capture.captures import Captures
@@ -70,7 +71,7 @@ class Dashboard:
         """
         state, control = self.state, self.control
         if state.paused_at_ns is not None:
-            state.paused_now_ns = self.latest.at_ns
+            state.paused_now_ns, state.trouble_since = self.latest.at_ns, trouble_of(self.latest)
             return
         state.show(self.latest)
         state.selected_knob = control.editor.selected(self.latest)

@@ -12,6 +12,7 @@ from overlaptop.fleet.past import in_step, with_timelines
 from overlaptop.fleet.snapshot import WHOLE_TRACE, LinkState, RankView, Snapshot, Window
 from overlaptop.fleet.splitting import late_in, window_of
 from overlaptop.fleet.totals import of_one_step, total
+from overlaptop.fleet.trouble import Trouble
 from overlaptop.fleet.waits import StepWaits
 from overlaptop.fleet.window import in_window
 from overlaptop.report.hosts import by_node
@@ -56,6 +57,8 @@ class ViewState:
     """The kept step that the paused screen went back to; None: it shows the moment of the pause."""
     paused_now_ns: int | None = None
     """The clock while paused: the screen stands still, the time since does not."""
+    trouble_since: Trouble | None = None
+    """What is wrong with the job now, while the screen stands still."""
     show_collectives: bool | None = None
     """None: where there is room."""
     collective_key: CollectiveKey | None = None
@@ -125,15 +128,16 @@ class ViewState:
 
     def pause(self, now_ns: int) -> None:
         """Stand still: all ranks' timelines are of the step that is shown."""
+        lanes, waits = self.lanes, self.waits  # before the newest one takes the place of what is held
         self.paused_at_ns = self.paused_now_ns = now_ns
-        if (lanes := self.lanes) is not None:
+        if lanes is not None:
             ranks = with_timelines(self.snapshot.ranks, lanes.detail.step)
-            self.snapshot = replace(self.snapshot, ranks=ranks, waits=self.waits)
+            self.snapshot = replace(self.snapshot, ranks=ranks, waits=waits)
         self._paused = self.snapshot
 
     def resume(self) -> None:
         """Go on with what comes."""
-        self.paused_at_ns = self.paused_now_ns = self.past_step = self._paused = None
+        self.paused_at_ns = self.paused_now_ns = self.past_step = self._paused = self.trouble_since = None
         self._lanes_at_ns = 0
 
     def go_to(self, number: int | None) -> None:

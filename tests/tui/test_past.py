@@ -99,6 +99,21 @@ async def test_a_pause_is_of_one_step_whichever_rank_is_looked_at_and_its_window
         assert "rank 1 is late in 2 of 2 collectives" in text
 
 
+async def test_a_pause_keeps_the_step_of_the_timeline_that_is_held_for_a_moment():
+    session = late_by_turns(14)
+    async with opened(session) as (app, pilot):
+        await shown(app, pilot, rest_s=2)
+        for number in (14, 15):
+            for rank in range(4):
+                session.say(*split_step(rank, number, late_ms=number if rank == number % 4 else 0))
+            before = await shown(app, pilot, rest_s=0.3)
+        assert "rank 0  step 14 " in before
+        text = await shown(app, pilot, "space", rest_s=0.3)
+        assert "rank 0  step 14 " in text
+        assert [row_of(text, rank) for rank in range(4)] == [row_of(before, rank) for rank in range(4)]
+        assert "rank 1  step 14 " in await shown(app, pilot, "down")
+
+
 async def test_what_is_not_known_of_a_past_step_is_said():
     session = late_by_turns(14)
     session.say(step(0, 14), step(1, 14), *(step(rank, 15) for rank in range(4)))

@@ -138,7 +138,7 @@ def fit(left: Sequence[Item], right: Sequence[Item], width: int, gap: str = "   
     if not end:
         return elided(start, width)
     room = max(0, width - line_width(end))
-    return crop((*pad(elided(start, room), room), *end), width)
+    return crop((*pad(elided(start, max(0, room - 1)), room), *end), width)
 
 
 def wrap(items: Sequence[Item], width: int, rows: int, gap: str = "   ") -> list[StyledLine]:

@@ -11,7 +11,18 @@ from overlaptop.report.hosts import lost_since
 from overlaptop.report.links import has_nvlink, has_pcie, numa_matters, nvlink_rate, pcie_rate
 from overlaptop.report.order import sees_gaps, stalls_apart
 from overlaptop.report.troubles import ending
-from overlaptop.text import AT_MOST, age, bounded, byte_count, count, duration, percent, rate, whole_percent
+from overlaptop.text import (
+    AT_LEAST,
+    AT_MOST,
+    age,
+    bounded,
+    byte_count,
+    count,
+    duration,
+    percent,
+    rate,
+    whole_percent,
+)
 from overlaptop.timeline.breakdown import launch_bound
 from overlaptop.tui.dashboard import Dashboard
 from overlaptop.tui.draw.bars import stacked_bar
@@ -35,7 +46,7 @@ from overlaptop.tui.screen import Heights
 from overlaptop.tui.state import ViewState, step_name
 from overlaptop.tui.timeline.collectives import Collectives
 from overlaptop.tui.timeline.history_chart import HistoryChart
-from overlaptop.tui.timeline.parts import EXPOSED, IDLE, PARTS, parts_of
+from overlaptop.tui.timeline.parts import EXPOSED, HIDDEN, IDLE, PARTS, parts_of
 from overlaptop.tui.timeline.screen import TimelineScreen
 from overlaptop.tui.timeline.timeline import Timeline
 from overlaptop.tui.timeline.viewport import Viewport
@@ -54,6 +65,8 @@ from overlaptop.tui.widgets.key_bar import (
 from overlaptop.wire.messages import StepTotals
 
 MOSTLY = 0.99
+SIGNS = {EXPOSED.key: AT_LEAST, HIDDEN.key: AT_MOST}
+"""Of the parts that are bounds where gaps between kernels are not seen."""
 
 
 class RankFacts(JobView):
@@ -91,7 +104,8 @@ class RankFacts(JobView):
             name = (Segment(f"{glyph} ", TextStyle(key)), dim(f"{PARTS[key].word} "))
             figures: StyledLine = (dim(duration(known_ns)),)
             if known_ns:
-                figures = (bold(f"{duration(known_ns):<7}"), dim(f" {percent(known_ns / step.step_ns):<7}"))
+                figure = bounded(duration(known_ns), SIGNS.get(key, ""), exact=sees_gaps(chosen))
+                figures = (bold(f"{figure:<7}"), dim(f" {percent(known_ns / step.step_ns):<7}"))
             parts.append((*name, *figures))
             if key == EXPOSED.key and waits is not None and value_ns:
                 parts.append((dim(exposed_in_words(waits)),))

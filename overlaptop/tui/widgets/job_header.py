@@ -116,9 +116,9 @@ def _source_line(state: ViewState, width: int) -> StyledLine:
         if state.past_step is not None:  # which one is in the line above
             words = " space is live again, { } other steps; all that is shown is of this one"
         left.append(Item((Segment(words, warning._replace(bold=True)),)))
-    if (trouble := trouble_of(snapshot)) is not None:
+    if (trouble := state.trouble_since or trouble_of(snapshot)) is not None:
         style = TextStyle(troubles.color(trouble), bold=True)
-        left.append(Item((Segment(f" {troubles.in_full(trouble)}", style),)))
+        left.insert(0, Item((Segment(f" {troubles.in_full(trouble)}", style),)))
     elif snapshot.link is LinkState.ENDED and all(view.ended for view in snapshot.ranks):
         left.append(Item((bold(" every rank ended well"),)))
     if snapshot.link_note:
