@@ -14,6 +14,7 @@ from overlaptop.agent.knobs.script_knobs import DECLARED, ScriptKnob
 from overlaptop.agent.options import AgentOptions
 from overlaptop.agent.placement import script_name
 from overlaptop.timeline.lanes import parse_rule
+from overlaptop.wire.folders import temporary_folder
 
 __all__ = ["AgentOptions", "ScriptKnob", "attach", "knob", "step"]
 
@@ -48,6 +49,7 @@ def attach(
 def start(options: AgentOptions, script: str) -> Agent:
     """Start this process's agent, or return the one that runs; its hooks are put in by `hook_torch`."""
     global _agent  # a process has one agent, as it has one torch
+    temporary_folder()  # before the script may set TMPDIR: dashboards look where it was started
     if _agent is None:
         _agent = Agent(options, script)
         _agent.start()

@@ -11,7 +11,6 @@ import contextlib
 import gzip
 import os
 import shutil
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,7 +21,7 @@ from overlaptop.agent.control.action import Action, Outcome
 from overlaptop.agent.isolation.job_exceptions import raised_by_job
 from overlaptop.agent.isolation.patching import note_calls
 from overlaptop.agent.isolation.threads import signals_blocked
-from overlaptop.wire.folders import make, open_private, open_trusted
+from overlaptop.wire.folders import make, open_private, open_trusted, temporary_folder
 
 FOLDER = "overlaptop-captures"
 SETTLING_STEPS = 3
@@ -207,7 +206,7 @@ def write_trace(
     try:
         opened = _open_below_the_job(cwd, key)
     except OSError as fault:
-        folder = Path(tempfile.gettempdir(), f"{FOLDER}-{os.geteuid()}") / key
+        folder = temporary_folder() / f"{FOLDER}-{os.geteuid()}" / key
         try:
             opened = _open_in_temporary(folder)
         except OSError as second:

@@ -26,7 +26,6 @@ import re
 import site
 import stat
 import sys
-import tempfile
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
@@ -35,7 +34,7 @@ import msgspec
 from msgspec import Meta
 
 from overlaptop.wire.bounds import Int64
-from overlaptop.wire.folders import UntrustedFolderError, open_private, open_trusted
+from overlaptop.wire.folders import UntrustedFolderError, open_private, open_trusted, temporary_folder
 from overlaptop.wire.processes import is_alive, process_start_time
 
 LOCK_NAME = "hub.lock"
@@ -81,7 +80,7 @@ def base_dir(create: bool = True) -> Path:
     not exist is no error.
     """
     named = os.environ.get("OVERLAPTOP_DIR")
-    path = Path(named or Path(tempfile.gettempdir(), f"overlaptop-{os.geteuid()}")).absolute()
+    path = Path(named or temporary_folder() / f"overlaptop-{os.geteuid()}").absolute()
     _check_private(path, create=create)
     return path
 
@@ -359,7 +358,7 @@ def hub_command(
     }
     if path := import_path():
         environment["PYTHONPATH"] = os.pathsep.join(path)
-    # Said outright: os.environ or tempfile.tempdir may have been changed since the agent looked.
+    # Said outright: os.environ may have been changed since the agent looked.
     environment["OVERLAPTOP_DIR"] = str(base_dir())
     return argv, environment
 

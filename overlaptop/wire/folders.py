@@ -10,6 +10,7 @@ Only the standard library: this module is imported in the training process.
 from __future__ import annotations
 
 import errno
+import functools
 import grp
 import os
 import pwd
@@ -19,6 +20,18 @@ from pathlib import Path
 _MOST_LINKS = 40
 """On the way to a folder, as in Linux itself."""
 _FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+@functools.cache
+def temporary_folder() -> Path:
+    """Where temporary files are put, as `tempfile.gettempdir` chooses it. That one would keep its answer
+    for the whole process, in which the job may set TMPDIR yet; this one keeps it for us, who look first.
+    """
+    named = (os.environ.get(name, "") for name in ("TMPDIR", "TEMP", "TMP"))
+    for path in (*filter(None, named), "/tmp", "/var/tmp", "/usr/tmp"):  # noqa: S108 - as tempfile
+        if os.path.isdir(path) and os.access(path, os.W_OK | os.X_OK):  # noqa: PTH112
+            return Path(path).absolute()
+    return Path("/tmp")  # noqa: S108 - who makes something there is told why not
 
 
 class UntrustedFolderError(PermissionError):

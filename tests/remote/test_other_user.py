@@ -28,6 +28,7 @@ from overlaptop.wire import endpoints
 from overlaptop.wire.codec import encode
 from overlaptop.wire.commands import CommandOutcome, make_setting
 from overlaptop.wire.endpoints import EndpointError, JobRecord, list_jobs, read_job
+from overlaptop.wire.folders import temporary_folder
 from overlaptop.wire.hub_connection import LocalHubConnection
 from overlaptop.wire.knobs import Knob, KnobFacts, Search
 from overlaptop.wire.messages import RankInfo, StepTotals, TurnedAway, Welcome
@@ -97,9 +98,10 @@ def shared_tmp(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     path = Path(tempfile.mkdtemp(prefix="ot-", dir="/tmp"))
     path.chmod(0o1777)
     monkeypatch.setenv("TMPDIR", str(path))
-    monkeypatch.setattr(tempfile, "tempdir", None)
     monkeypatch.delenv("OVERLAPTOP_DIR", raising=False)
+    temporary_folder.cache_clear()
     yield path
+    temporary_folder.cache_clear()
     shutil.rmtree(path)
 
 

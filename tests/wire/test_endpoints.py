@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,7 @@ from overlaptop.wire.endpoints import (
     read_job,
     write_job,
 )
+from overlaptop.wire.folders import temporary_folder
 from overlaptop.wire.processes import is_alive, process_start_time
 
 
@@ -87,8 +89,24 @@ def test_without_the_variable_it_is_named_after_the_user_in_the_temporary_direct
     monkeypatch, socket_dir
 ):
     monkeypatch.delenv("OVERLAPTOP_DIR")
-    monkeypatch.setattr("tempfile.tempdir", str(socket_dir))
+    monkeypatch.setenv("TMPDIR", str(socket_dir))
+    temporary_folder.cache_clear()
     assert base_dir() == socket_dir / f"overlaptop-{os.getuid()}"
+    temporary_folder.cache_clear()
+
+
+def test_a_job_that_sets_another_temporary_directory_later_gets_it_and_the_sockets_stay(
+    monkeypatch, socket_dir, tmp_path
+):
+    monkeypatch.delenv("OVERLAPTOP_DIR")
+    monkeypatch.setenv("TMPDIR", str(socket_dir))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    temporary_folder.cache_clear()
+    before = base_dir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    assert tempfile.gettempdir() == str(tmp_path)
+    assert base_dir() == before
+    temporary_folder.cache_clear()
 
 
 def test_a_relative_directory_means_the_same_to_the_hub(monkeypatch, socket_dir):

@@ -192,7 +192,7 @@ WHOLE = '{"traceEvents": []}\n'
 def temporary(tmp_path_factory, monkeypatch):
     """The temporary directory, if the job's folder is not to be used."""
     path = tmp_path_factory.mktemp("temporary")
-    monkeypatch.setattr(capture.tempfile, "gettempdir", lambda: str(path))
+    monkeypatch.setattr(capture, "temporary_folder", lambda: path)
     return path / f"{capture.FOLDER}-{os.geteuid()}"
 
 
