@@ -39,8 +39,9 @@ class StepHooks:
         self._by_hand = False
         self._anchor: weakref.ref[Any] | None = None
         self._anchor_settled = False
-        self._seen: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._since_anchor: weakref.WeakSet[Any] = weakref.WeakSet()
+        # By id: an optimizer may be unhashable, or equal to another one.
+        self._seen: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+        self._since_anchor: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._depth = 0
         self._backward_depth = 0
         self._stepped = 0
@@ -113,7 +114,7 @@ class StepHooks:
         self._depth += 1
         if self._depth > 1:
             return  # a wrapper's inner optimizer (ZeRO), or a subclass that calls super().step()
-        if optimizer in self._seen:
+        if id(optimizer) in self._seen:
             self._anchor_settled = True
         self._edge(Edge.OPTIMIZER_BEGIN)
 
@@ -128,7 +129,7 @@ class StepHooks:
     def _on_skipped(self, optimizer: Any) -> None:
         self._edge(Edge.OPTIMIZER_BEGIN)
         self._edge(Edge.OPTIMIZER_END)
-        if optimizer in self._seen:
+        if id(optimizer) in self._seen:
             self._anchor_settled = True
         self._consider_boundary(optimizer)
 
@@ -138,14 +139,14 @@ class StepHooks:
         anchor = self._anchor() if self._anchor is not None else None
         if optimizer is not anchor:
             gone = anchor is None
-            first_iteration = not self._anchor_settled and optimizer not in self._seen
+            first_iteration = not self._anchor_settled and id(optimizer) not in self._seen
             # The anchor no longer steps: this one came by twice without it.
-            overtaken = self._anchor_settled and optimizer in self._since_anchor
+            overtaken = self._anchor_settled and id(optimizer) in self._since_anchor
             if gone or first_iteration or overtaken:
                 self._anchor = weakref.ref(optimizer)
                 anchor = optimizer
-        self._seen.add(optimizer)
-        self._since_anchor.add(optimizer)
+        self._seen[id(optimizer)] = optimizer
+        self._since_anchor[id(optimizer)] = optimizer
         if optimizer is anchor:
             self._since_anchor.clear()
             self._boundary(optimizer)

@@ -85,6 +85,19 @@ def test_an_optimizer_that_is_replaced_goes_on_marking_steps(recorder, weight):
     assert recorder.seen.count("step") == 3 + 3
 
 
+def test_optimizers_that_are_equal_and_unhashable_are_two(recorder, weight, other):
+    class Equal(torch.optim.SGD):
+        def __eq__(self, other):
+            return self.defaults == other.defaults
+
+    first, second = sgd(weight, kind=Equal), sgd(other, kind=Equal)
+    for _ in range(4):
+        (weight.sum() + other.sum()).backward()
+        first.step()
+        second.step()
+    assert recorder.seen == [*B, *E, *S, *E, *S] + [*B, *E, *E, *S] * 3
+
+
 def test_a_wrapping_optimizer_counts_once(recorder, weight):
     class Wrapper(torch.optim.Optimizer):
         def __init__(self, inner):
