@@ -167,7 +167,7 @@ def _hide_our_frames() -> None:
 
 
 def _chain(value: BaseException) -> list[BaseException]:
-    """An exception and those that it came from."""
+    """An exception, those that it came from, and those that a group has."""
     chain: list[BaseException] = []
     waiting: list[BaseException | None] = [value]
     while waiting:
@@ -175,6 +175,8 @@ def _chain(value: BaseException) -> list[BaseException]:
         if each is not None and all(each is not known for known in chain):  # == is the script's own code
             chain.append(each)
             waiting += (each.__cause__, each.__context__)
+            if isinstance(each, BaseExceptionGroup):
+                waiting += each.exceptions
     return chain
 
 

@@ -52,8 +52,12 @@ def test_the_exit_status_is_the_scripts_own(script, asked: str, status: int) -> 
         "import nowhere_to_be_found\n",
         "import torch\nloss = torch.ones(2, requires_grad=True).square().sum()\n"
         "loss.backward()\nloss.backward()\n",
+        "import asyncio, torch\nloss = torch.ones(2, requires_grad=True).square().sum()\nloss.backward()\n"
+        "async def backward():\n    loss.backward()\n"
+        "async def main():\n    async with asyncio.TaskGroup() as group:\n"
+        "        group.create_task(backward())\nasyncio.run(main())\n",
     ],
-    ids=["chained", "unlike", "syntax", "import", "backward"],
+    ids=["chained", "unlike", "syntax", "import", "backward", "group"],
 )
 def test_a_traceback_shows_no_frame_of_ours(script, text: str) -> None:
     path = script(text)
