@@ -11,7 +11,7 @@ import time
 
 import numpy as np
 
-from overlaptop.timeline.breakdown import break_down
+from overlaptop.timeline.overlap import break_down
 from overlaptop.timeline.spans import Spans
 
 UNIX_NOW_NS = 1_800_000_000_000_000_000

@@ -19,8 +19,9 @@ import msgpack
 from msgspec.structs import replace
 
 with atheris.instrument_imports(include=["overlaptop"]):
-    from overlaptop.fleet.fleet import HISTORY_STEPS, MAX_NOTICES, MAX_RANKS
+    from overlaptop.fleet.fleet import HISTORY_STEPS, MAX_NOTICES
     from overlaptop.remote.attempt import MAX_INBOX_BYTES
+    from overlaptop.wire.bounds import MAX_RANKS
     from overlaptop.wire.codec import encode, frame
     from overlaptop.wire.messages import HubStatus, Notice, RankEnd, RankInfo, TurnedAway, Welcome
     from overlaptop.wire.relaying import (

@@ -28,8 +28,8 @@ from overlaptop.agent.sources.cupti.layouts import (
 )
 from overlaptop.agent.sources.kernel_names import LANES, KernelName, KernelNames
 from overlaptop.timeline import spans
-from overlaptop.timeline.breakdown import stalls
 from overlaptop.timeline.lanes import Kind, Lane, LaneRules
+from overlaptop.timeline.overlap import stalls
 
 MARK_WORDS = 3
 """A mark is a memset of this many words of 4 bytes."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from overlaptop.console import CommandError
+from overlaptop.wire.protocol import JOB_KEY
 
 if TYPE_CHECKING:
     from overlaptop.console.hosts import Hosts
@@ -142,7 +143,7 @@ def positive(text: str) -> int:
 
 def job_key(text: str) -> str:
     """A job's key, as --list names it."""
-    if not re.fullmatch(r"[a-z0-9-]{1,40}", text):
+    if not re.match(JOB_KEY, text):
         raise argparse.ArgumentTypeError(f"{text!r} is no job's key; --list names them")
     return text
 

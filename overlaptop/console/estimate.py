@@ -19,7 +19,7 @@ from overlaptop.models.buckets import (
     sweep,
 )
 from overlaptop.models.prefetch import prefetch
-from overlaptop.timeline.breakdown import Breakdown
+from overlaptop.timeline.overlap import Breakdown
 
 ALPHA_SHARE = 0.1
 """Of a bucket's time, where nothing but the link is known: larger buckets would save less than this."""

@@ -8,7 +8,7 @@ from overlaptop import text
 from overlaptop.findings.detail import pauses
 from overlaptop.findings.evidence import Evidence
 from overlaptop.fleet.waits import LATE_SHARE
-from overlaptop.timeline.breakdown import MUCH_IDLE, NO_LEAD
+from overlaptop.timeline.overlap import MUCH_IDLE, NO_LEAD
 
 
 def is_launch_bound(evidence: Evidence, rank: int) -> bool:

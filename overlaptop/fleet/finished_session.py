@@ -6,12 +6,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-from overlaptop.fleet.fleet import MAX_RANKS, RECENT_DETAILS, Fleet
+from overlaptop.fleet.fleet import RECENT_DETAILS, Fleet
 from overlaptop.fleet.snapshot import WHOLE_TRACE, LinkState, Snapshot
 from overlaptop.fleet.splitting import JobWaits, split_step, waits_of_one
 from overlaptop.fleet.totals import total
 from overlaptop.fleet.waits import SplitStep, StepWaits
 from overlaptop.fleet.window import HISTORY_STEPS
+from overlaptop.wire.bounds import MAX_RANKS
 from overlaptop.wire.commands import Command
 from overlaptop.wire.endpoints import JobRecord
 from overlaptop.wire.knobs import Search
@@ -159,7 +160,7 @@ class FinishedSession:
         del command
         return _OVER
 
-    def hold(self, search: Search) -> str:
+    def renew(self, search: Search) -> str:
         """As `send`."""
         del search
         return _OVER

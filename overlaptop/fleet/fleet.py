@@ -15,6 +15,7 @@ from overlaptop.fleet.totals import total
 from overlaptop.fleet.traffic import LONGEST_WINDOW_S, StepWindow, Traffic, traffic_of
 from overlaptop.fleet.trouble import is_stale
 from overlaptop.fleet.window import HISTORY_STEPS
+from overlaptop.wire.bounds import MAX_RANKS
 from overlaptop.wire.commands import Command, CommandOutcome
 from overlaptop.wire.devices import DeviceFacts, DeviceSample, MachineFacts, NumaFacts
 from overlaptop.wire.knobs import GradientFacts, Knob, KnobFacts, Search
@@ -38,8 +39,6 @@ MAX_NOTICES = 200
 MAX_FRESH = 16_384
 """Steps held for a reader that is late with the next snapshot; more are dropped and counted. Samples of
 GPUs likewise."""
-MAX_RANKS = 4096
-"""As many as a hub takes; messages of ranks with higher numbers are ignored."""
 MAX_NODE_RANKS = 256
 """Of one of several nodes, which may run other software: those that have ended make room."""
 SHIFTED_NS = 1_000_000_000

@@ -8,12 +8,13 @@ from dataclasses import dataclass, replace
 from msgspec import structs
 
 from overlaptop.fleet.commands import MAX_COMMANDS, UNANSWERED_NS, CommandView, together
-from overlaptop.fleet.fleet import MAX_NOTICES, MAX_RANKS
+from overlaptop.fleet.fleet import MAX_NOTICES
 from overlaptop.fleet.knobs import JobKnob, job_knobs
 from overlaptop.fleet.snapshot import LinkState, NodeView, RankView, Snapshot, Window
 from overlaptop.fleet.splitting import Splitter, with_waits
 from overlaptop.fleet.totals import total
 from overlaptop.text import runs
+from overlaptop.wire.bounds import MAX_RANKS
 from overlaptop.wire.devices import DeviceSample
 from overlaptop.wire.knobs import Search
 from overlaptop.wire.messages import Notice, StepTotals, Welcome
@@ -171,25 +172,24 @@ def _knobs(
     nodes: Sequence[NodeView], ranks: Sequence[RankView], job: Welcome | None
 ) -> tuple[JobKnob, ...]:
     knobs = job_knobs((view.info, view.knobs) for view in ranks if not view.ended)
-    why = out_of_reach(nodes, ranks)
+    why = out_of_reach("change", nodes, ranks)
     if not why or job is None:
         return knobs
-    return tuple(
-        replace(knob, refusal=knob.refusal or f"{why}: a change needs all ranks") for knob in knobs
-    )
+    return tuple(replace(knob, refusal=knob.refusal or why) for knob in knobs)
 
 
-def out_of_reach(nodes: Iterable[NodeView], ranks: Iterable[RankView]) -> str:
-    """Why not every rank of the job can be sent a command, in a few words; empty: each can."""
+def out_of_reach(what: str, nodes: Iterable[NodeView], ranks: Iterable[RankView]) -> str:
+    """Why a ``what`` cannot be sent to every rank of the job, which it needs; empty: it can."""
     nodes = tuple(nodes)
     if lost := [node.name for node in nodes if node.lost]:
-        return f"{', '.join(lost[:3])}{' and others' if len(lost) > 3 else ''} cannot be reached"
-    if readonly := [node.name for node in nodes if node.ranks and node.readonly]:
-        return f"{readonly[0]} is read-only"
-    unseen = [view.rank for view in ranks if view.info is None]
-    if unseen:
-        return f"{_in_words(unseen)} not been seen (is their host watched?)"
-    return ""
+        why = f"{', '.join(lost[:3])}{' and others' if len(lost) > 3 else ''} cannot be reached"
+    elif readonly := [node.name for node in nodes if node.ranks and node.readonly]:
+        why = f"{readonly[0]} is read-only"
+    elif unseen := [view.rank for view in ranks if view.info is None]:
+        why = f"{_in_words(unseen)} not been seen (is their host watched?)"
+    else:
+        return ""
+    return f"{why}: a {what} needs all ranks"
 
 
 def _in_words(numbers: Sequence[int]) -> str:

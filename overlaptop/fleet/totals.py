@@ -12,8 +12,9 @@ from typing import NamedTuple
 from overlaptop.fleet.snapshot import RankView, Totals, Window
 from overlaptop.fleet.waits import SplitStep
 from overlaptop.fleet.window import WindowSteps, in_window, steps_of
+from overlaptop.timeline import ratios
 from overlaptop.timeline.arrivals import WaitTimes
-from overlaptop.timeline.breakdown import launch_bound
+from overlaptop.timeline.overlap import launch_bound
 from overlaptop.wire.messages import OwnCost, StepTotals
 
 _IS_MEASURED = attrgetter("measured")
@@ -51,7 +52,6 @@ def total(
         return list(chain.from_iterable(getattr(each, figure) for each in sums if of(each)))
 
     compute_ns, comm_ns, fused_ns = (sum(all_ns(figure)) for figure in ("compute", "comm", "fused"))
-    busy_ns, longer_ns = compute_ns + comm_ns + fused_ns, max(compute_ns, comm_ns) + fused_ns
     first_step = min((each.measured[0].step for each in steps if each.measured), default=None)
     if window is Window.STEP:
         waits = [view.waits for view in counted if view.measured is not None]
@@ -64,13 +64,13 @@ def total(
     return Totals(
         step=newest_step,
         step_ns=_mean([step.step_ns for each in steps for step in each.all]),
-        overlap=sum(all_ns("hidden")) / comm_ns if comm_ns else None,
+        overlap=ratios.overlap(sum(all_ns("hidden")), comm_ns),
         exposed_ns=_mean(all_ns("exposed")),
         fused_ns=_mean(all_ns("fused")),
         stall_ns=_mean(all_ns("stall")),
         idle_ns=_mean(all_ns("idle", lambda each: each.rank in exact)),
-        speedup=busy_ns / sum(all_ns("step")) if busy_ns else None,
-        attainable=busy_ns / longer_ns if longer_ns else None,
+        speedup=ratios.speedup(compute_ns, comm_ns, fused_ns, sum(all_ns("step"))),
+        attainable=ratios.attainable(compute_ns, comm_ns, fused_ns),
         launch_lead_ns=min(leads_ns, default=None),
         launch_bound=tuple(each.rank for each in sums if each.launch_bound),
         dropped=dropped,

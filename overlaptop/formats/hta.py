@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from overlaptop.formats.chrome import NO_ARGS, Event, Scalar
-from overlaptop.timeline.breakdown import Breakdown
+from overlaptop.timeline.overlap import Breakdown
 
 _NO_STREAM = _NO_CORRELATION = -1
 _ON_GPU_WITHOUT_STREAM = ["Event Sync", "Context Sync"]

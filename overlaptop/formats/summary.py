@@ -12,20 +12,19 @@ from overlaptop.fleet.snapshot import WHOLE_TRACE
 from overlaptop.formats.chrome import Args, Distributed
 from overlaptop.formats.kineto import LANES, Activities, RankTrace
 from overlaptop.formats.steps import Step, compute_queue, find_steps
-from overlaptop.timeline.breakdown import break_down, stalls
 from overlaptop.timeline.collectives import ELEMENT_BYTES, group_title, kind_of, sum_where_known
 from overlaptop.timeline.lanes import Lane
 from overlaptop.timeline.matching import Call
+from overlaptop.timeline.overlap import break_down, stalls
 from overlaptop.timeline.spans import Spans, clip, coalesce, difference, flatten, length_ns, union
 from overlaptop.wire.bounds import MAX_INT64
-from overlaptop.wire.messages import CollectiveSpan, RankInfo, StepDetail, StepTotals
+from overlaptop.wire.messages import MAX_COLLECTIVES, CollectiveSpan, RankInfo, StepDetail, StepTotals
 
 SOURCE_REASON = "torch.profiler trace"
 UNKNOWN_PID = UNKNOWN_LOCAL_RANK = -1
 """Traces have neither."""
 MAX_SEGMENTS = 4096
 """Segments of a lane in a step's detail; a terminal has fewer cells, but one may zoom in."""
-MAX_COLLECTIVES = 4096
 MAX_ELEMENTS = 1 << 48
 """Of one collective; a larger count is not believed."""
 MAX_MEMBERS = 1 << 20

@@ -17,8 +17,9 @@ from msgspec.structs import replace
 from overlaptop.hub.commands import CommandBroker, log_line
 from overlaptop.hub.dashboards import MAX_DASHBOARDS, DashboardServer
 from overlaptop.hub.history import FromRank, JobHistory
-from overlaptop.hub.ranks import MAX_RANKS, RankServer
+from overlaptop.hub.ranks import RankServer
 from overlaptop.wire import commands, endpoints, last_end
+from overlaptop.wire.bounds import MAX_RANKS
 from overlaptop.wire.codec import decode
 from overlaptop.wire.commands import Command, CommandReport
 from overlaptop.wire.devices import DeviceSample

@@ -16,11 +16,11 @@ from selectors import EVENT_READ, EVENT_WRITE, BaseSelector
 from msgspec.structs import replace
 
 from overlaptop.hub.history import FromRank
+from overlaptop.wire.bounds import MAX_RANKS
 from overlaptop.wire.codec import FrameReader, WireError, decode, encode, frame
 from overlaptop.wire.messages import RankEnd, RankInfo, Watch
 from overlaptop.wire.processes import exit_code
 
-MAX_RANKS = 4096
 _RECEIVE_BYTES = 1 << 16
 _MAX_BAD_FRAMES = 8
 """Of one connection, before it is closed."""

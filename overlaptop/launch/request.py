@@ -12,10 +12,9 @@ from enum import Enum
 from typing import Protocol
 
 from overlaptop.wire.endpoints import JobRecord
+from overlaptop.wire.relaying import MAX_NPROC
 from overlaptop.workloads.catalog import Workload
 from overlaptop.workloads.options import Defaults, OptionsError
-
-MAX_NPROC = 256
 
 
 class LaunchError(Exception):

@@ -18,7 +18,7 @@ MAX_DURATION_NS = 30 * 24 * 3600 * 1_000_000_000
 MAX_RANK = 1 << 20
 """Bounds rank numbers and world sizes, so that nobody makes a dashboard draw 2**63 rows."""
 MAX_RANKS = 4096
-"""Of one list."""
+"""Of one list; a hub takes no more, and a dashboard ignores messages of ranks with higher numbers."""
 MAX_TEXT_CHARS = 4096
 MAX_AUTHOR_CHARS = 200
 MAX_WORDS = 32

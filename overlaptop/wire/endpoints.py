@@ -36,6 +36,7 @@ from msgspec import Meta
 from overlaptop.wire.bounds import Int64
 from overlaptop.wire.folders import UntrustedFolderError, open_private, open_trusted, temporary_folder
 from overlaptop.wire.processes import is_alive, process_start_time
+from overlaptop.wire.protocol import JOB_KEY
 
 LOCK_NAME = "hub.lock"
 LOG_NAME = "hub.log"
@@ -45,7 +46,6 @@ MAX_LOG_BYTES = 1 << 16
 _RANKS_NAME = "ranks.sock"
 _RECORD_NAME = "job.json"
 
-_KEY = r"\A[a-z0-9-]{1,40}\Z"
 _OUR_FILES = (
     r"\A(hub\.lock|hub\.log|ranks\.sock|dash-\d+\.sock"
     r"|(job\.json|search\.msgpack|commands\.msgpack)(\.\d+)?)\Z"
@@ -67,7 +67,7 @@ class EndpointError(Exception):
 
 def check_key(key: str) -> str:
     """The key itself, if it may name a folder; EndpointError otherwise."""
-    if not re.match(_KEY, key):
+    if not re.match(JOB_KEY, key):
         raise EndpointError(f"job key {key[:60]!r} is not 1 to 40 of the characters a-z, 0-9 and -")
     return key
 
@@ -142,7 +142,7 @@ class JobRecord(msgspec.Struct, frozen=True):
     """The record of a job in its folder: ``job.json``."""
 
     protocol: Int64
-    job: Annotated[str, Meta(pattern=_KEY)]
+    job: Annotated[str, Meta(pattern=JOB_KEY)]
     script: str
     cwd: str
     host: str
@@ -285,7 +285,7 @@ def try_lock(folder: Path, create: bool) -> int | None:
 
 def _keys() -> list[str]:
     try:
-        return [path.name for path in base_dir(create=False).iterdir() if re.match(_KEY, path.name)]
+        return [path.name for path in base_dir(create=False).iterdir() if re.match(JOB_KEY, path.name)]
     except OSError:
         return []
 

@@ -17,10 +17,9 @@ from overlaptop.wire.endpoints import EndpointError, JobRecord
 from overlaptop.wire.knobs import Search
 from overlaptop.wire.messages import Join, TurnedAway
 from overlaptop.wire.peers import check_listener
-from overlaptop.wire.protocol import PROTOCOL_VERSION
+from overlaptop.wire.protocol import JOIN_S, PROTOCOL_VERSION
 from overlaptop.wire.schema import Message
 
-_JOIN_S = 1.0
 _POLL_BUDGET_S = 0.05
 """A long history is taken in several polls, so that the screen draws in between."""
 _LOOK_FOR_HUB_S = 0.5
@@ -45,7 +44,7 @@ class HubConnection(Protocol):
         """False once the hub's process has ended; poll() may still have its last messages."""
 
     @property
-    def last_heard_s(self) -> float | None:
+    def last_received_s(self) -> float | None:
         """Seconds since the hub last sent something, as a live hub does each second; None before that."""
 
     @property
@@ -64,7 +63,7 @@ class HubConnection(Protocol):
         What becomes of it comes back as CommandOutcome. Raises WireError for one that is not allowed.
         """
 
-    def hold(self, search: Search) -> bool:
+    def renew(self, search: Search) -> bool:
         """Renews the lease of this dashboard's search, or ends it; False as for `send`.
 
         To be called once a second: after LEASE_S of silence the hub undoes what the search has changed.
@@ -119,7 +118,7 @@ class LocalHubConnection:
         return self._alive
 
     @property
-    def last_heard_s(self) -> float | None:
+    def last_received_s(self) -> float | None:
         """As HubConnection says."""
         return None if self._received_at_s is None else time.monotonic() - self._received_at_s
 
@@ -174,7 +173,7 @@ class LocalHubConnection:
             most_bytes -= sum(map(len, parts))
             yield from parts
         if self._refusal and now_s >= self._join_due_s:
-            self._join_due_s = now_s + _JOIN_S
+            self._join_due_s = now_s + JOIN_S
             yield self._refusal
 
     def _is_trusted(self) -> bool:
@@ -207,7 +206,7 @@ class LocalHubConnection:
         """As HubConnection says."""
         return self._queue(encode(command))
 
-    def hold(self, search: Search) -> bool:
+    def renew(self, search: Search) -> bool:
         """As HubConnection says."""
         self._ends_search = search.over
         return self._queue(encode(search))
@@ -231,7 +230,7 @@ class LocalHubConnection:
         try:
             # Also before a command: a hub that has forgotten us takes none from a stranger.
             self._dealer.send(encode(Join(PROTOCOL_VERSION, self._ranks)), zmq.NOBLOCK)
-            self._join_due_s = now_s + _JOIN_S
+            self._join_due_s = now_s + JOIN_S
             while self._unsent:
                 self._dealer.send(self._unsent[0], zmq.NOBLOCK)
                 self._unsent.popleft()

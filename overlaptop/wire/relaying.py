@@ -12,15 +12,15 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from overlaptop.wire.bounds import MAX_TEXT_CHARS, Count, Int64, Rank, Text, UnixNs, one_of
+from overlaptop.wire.bounds import MAX_RANKS, MAX_TEXT_CHARS, Count, Int64, Rank, Text, UnixNs, one_of
 from overlaptop.wire.endpoints import JobRecord
+from overlaptop.wire.protocol import JOB_KEY
 from overlaptop.wire.schema import Message, Part
 
 MAGIC = b"\n\x00OVERLAPTOP RELAY 1\n"
 """What the relay writes first: whatever a login shell prints before it is passed over."""
 
 MAX_JOBS = 64
-MAX_RANK_PIDS = 4096
 MAX_LAUNCH_WORDS = 64
 MAX_NPROC = 256
 MAX_OUTPUT_LINES = 200
@@ -31,8 +31,8 @@ LAUNCH_PHASES = ("nothing", "ending", "running", "over")
 """How far a launch request is: nothing was started, the job before is being ended, it runs, it ended or
 could not be started."""
 
-JobKey = Annotated[str, Meta(pattern=r"\A[a-z0-9-]{1,40}\Z")]
-JobKeyOrNone = Annotated[str, Meta(pattern=r"\A[a-z0-9-]{0,40}\Z")]
+JobKey = Annotated[str, Meta(pattern=JOB_KEY)]
+JobKeyOrNone = Annotated[str, Meta(pattern=rf"{JOB_KEY}|\A\Z")]
 Owner = Annotated[str, Meta(pattern=r"\A([0-9a-f]{16})?\Z")]
 Word = Annotated[str, Meta(max_length=MAX_TEXT_CHARS, pattern=r"\A[^\0]*\Z")]
 OutputLine = Annotated[str, Meta(max_length=MAX_OUTPUT_CHARS)]
@@ -68,14 +68,14 @@ class RemoteJob(Part, frozen=True):
     started_ns: UnixNs
     """Unix time of the relay's host's clock."""
     dashboard_socket: Text
-    rank_pids: Annotated[tuple[Int64, ...], Meta(max_length=MAX_RANK_PIDS)]
+    rank_pids: Annotated[tuple[Int64, ...], Meta(max_length=MAX_RANKS)]
     ended: bool = False
 
     @classmethod
     def of(cls, record: JobRecord) -> RemoteJob:
-        """What the client is to know of a job; the pids of the first MAX_RANK_PIDS ranks."""
+        """What the client is to know of a job; the pids of the first MAX_RANKS ranks."""
         values = {name: getattr(record, name) for name in cls.__struct_fields__}
-        return cls(**{**values, "rank_pids": record.rank_pids[:MAX_RANK_PIDS]})
+        return cls(**{**values, "rank_pids": record.rank_pids[:MAX_RANKS]})
 
     @property
     def record(self) -> JobRecord:

@@ -1,5 +1,5 @@
 """The socket directory of each test, and hubs in it."""
 
-from tests.hub.conftest import folder as folder
-from tests.hub.conftest import hubs as hubs
-from tests.hub.conftest import socket_dir as socket_dir
+from tests.hubs import folder as folder
+from tests.hubs import hubs as hubs
+from tests.hubs import private_sockets as private_sockets

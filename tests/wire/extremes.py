@@ -14,7 +14,14 @@ from overlaptop.wire.codec import WireError, encode
 from overlaptop.wire.commands import Argument, RankOutcome
 from overlaptop.wire.devices import GpuLink, GpuSite, Nic, NodeShare, NumaNode, Unknown
 from overlaptop.wire.knobs import Knob
-from overlaptop.wire.messages import CollectiveSpan, EnvironmentVariable, GroupCalls, IssuedCall, PhaseSpan
+from overlaptop.wire.messages import (
+    CollectiveSpan,
+    EnvironmentVariable,
+    GroupCalls,
+    GroupMembers,
+    IssuedCall,
+    PhaseSpan,
+)
 from overlaptop.wire.schema import Message
 
 LONG = "wide 測 " * 40
@@ -27,6 +34,7 @@ PARTS = {
         IssuedCall("allreduce_", 1 << 20, 57, 9, "issued"),
         GroupCalls("0 default_pg", (0, 1), (IssuedCall("allreduce_", 1 << 20, 57, 9),)),
         CollectiveSpan("allreduce_", 1 << 20, "default_pg", True, 20, 30),
+        GroupMembers("0 default_pg", (0, 1)),
         Argument("steps", 5),
         RankOutcome(1, "accepted", "unknown", "rank 1 has not reported", "silent"),
         Unknown("power_mw", "not supported"),

@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from overlaptop.wire import codec
+from overlaptop.wire.bounds import MAX_RANKS
 from overlaptop.wire.codec import WireError, decode, encode
 from overlaptop.wire.devices import DeviceSample
 from overlaptop.wire.endpoints import JobRecord
@@ -13,7 +14,6 @@ from overlaptop.wire.messages import Notice, StepTotals
 from overlaptop.wire.relaying import (
     MAX_OUTPUT_CHARS,
     MAX_OUTPUT_LINES,
-    MAX_RANK_PIDS,
     RelayJobs,
     RelayLaunch,
     RelayLaunchStatus,
@@ -34,8 +34,8 @@ STATUS = RelayLaunchStatus(1, "running", False, "", "torchrun x", ("a line",))
 
 def test_a_job_of_another_host_is_its_record_less_what_only_serves_there():
     assert JOB.record == replace(RECORD, python="", import_path=())
-    many = replace(RECORD, rank_pids=tuple(range(MAX_RANK_PIDS + 1)))
-    assert RemoteJob.of(many).rank_pids == tuple(range(MAX_RANK_PIDS))
+    many = replace(RECORD, rank_pids=tuple(range(MAX_RANKS + 1)))
+    assert RemoteJob.of(many).rank_pids == tuple(range(MAX_RANKS))
 
 
 LAUNCH = RelayLaunch(1, ("ddp",), None)

@@ -22,8 +22,7 @@ def refusal(snapshot: Snapshot) -> str:
             return f"rank {info.rank}: {AGENT_DISABLED}"
         if not info.control_allowed:
             return "start the job with --control to allow it"
-    why = out_of_reach(snapshot.nodes, snapshot.ranks) if snapshot.nodes else ""
-    return f"{why}: a capture needs all ranks" if why else ""
+    return out_of_reach("capture", snapshot.nodes, snapshot.ranks) if snapshot.nodes else ""
 
 
 class Captures:

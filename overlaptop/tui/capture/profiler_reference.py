@@ -14,9 +14,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from overlaptop.fleet.commands import CommandView
+from overlaptop.timeline import ratios
+from overlaptop.wire.bounds import MAX_RANKS
 
 LIMIT_S = 300.0
-_MAX_RANKS = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,7 @@ class RankReference:
     @property
     def overlap(self) -> float | None:
         """``hidden / comm``; None without communication."""
-        return self.hidden_ns / self.comm_ns if self.comm_ns else None
+        return ratios.overlap(self.hidden_ns, self.comm_ns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +111,7 @@ def parse(text: str) -> dict[int, RankReference]:
         rank = record.get("rank")
         times_ns = [record.get(name) for name in ("comm_ns", "hidden_ns", "exposed_ns")]
         known_ns = [ns for ns in times_ns if type(ns) is int and ns >= 0]
-        if type(rank) is not int or not 0 <= rank < _MAX_RANKS or len(known_ns) != len(times_ns):
+        if type(rank) is not int or not 0 <= rank < MAX_RANKS or len(known_ns) != len(times_ns):
             continue
         sofar = ranks.get(rank, RankReference(0, 0, 0))
         comm_ns, hidden_ns, exposed_ns = known_ns

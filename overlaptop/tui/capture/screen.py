@@ -24,9 +24,9 @@ from overlaptop.tui.draw.segments import (
 )
 from overlaptop.tui.draw.table import Column, Table
 from overlaptop.tui.help import glossary
-from overlaptop.tui.overview.totals_line import overlap_ink
 from overlaptop.tui.page import PageScreen
 from overlaptop.tui.state import ViewState
+from overlaptop.tui.timeline.parts import overlap_style
 from overlaptop.tui.view import ScrollView
 from overlaptop.tui.widgets.key_bar import BACK_HINT, HELP_HINT, QUIT_HINT
 from overlaptop.wire import commands
@@ -154,8 +154,8 @@ def _cells(
     return (
         (bold(str(rank.rank)),),
         (Segment(rank.state, TextStyle(color)),),
-        (Segment(live, overlap_ink(rank.live_overlap, bold=True)),),
-        (Segment(bounded(percent(profiled), AT_MOST, exact=exact), overlap_ink(profiled, bold=True)),),
+        (Segment(live, overlap_style(rank.live_overlap, bold=True)),),
+        (Segment(bounded(percent(profiled), AT_MOST, exact=exact), overlap_style(profiled, bold=True)),),
         (Segment(_apart(rank.live_overlap, profiled)),),
         (Segment(comm, TEXT),),
         (Segment(bounded(hidden, AT_MOST, exact=exact), TEXT),),

@@ -50,10 +50,9 @@ from overlaptop.tui.draw.segments import (
     faded,
 )
 from overlaptop.tui.draw.table import GAP
-from overlaptop.tui.overview.totals_line import overlap_ink
 from overlaptop.tui.state import ViewState
 from overlaptop.tui.timeline import history
-from overlaptop.tui.timeline.parts import parts_of
+from overlaptop.tui.timeline.parts import overlap_style, parts_of
 
 _RECENT_STEPS = 16
 """Bars drawn to the very newest step would be rescaled by each."""
@@ -152,7 +151,7 @@ def _waiting(view: RankView, scales: Scales, _width: int) -> StyledLine:
 
 def _overlap(view: RankView, _scales: Scales, _width: int) -> StyledLine:
     overlap = view.measured.overlap if view.measured else None
-    return (Segment(bounded(percent(overlap), AT_MOST, exact=sees_gaps(view)), overlap_ink(overlap)),)
+    return (Segment(bounded(percent(overlap), AT_MOST, exact=sees_gaps(view)), overlap_style(overlap)),)
 
 
 def _bar(view: RankView, scales: Scales, width: int) -> StyledLine:
@@ -250,11 +249,16 @@ COLUMNS = (
 _NODE = Column("node", "host", lambda v, _s, width: elided((dim(v.node),), width), 12, 2, right=False)
 
 
-def columns_for(ranks: Sequence[RankView], *, with_nodes: bool = False) -> tuple[Column, ...]:
-    """Those that have a value for at least one rank. ``with_nodes``: also on which host each is."""
+def columns_for(
+    ranks: Sequence[RankView], *, with_nodes: bool = False, with_waits: bool = False
+) -> tuple[Column, ...]:
+    """Those that have a value for at least one rank. ``with_nodes``: also on which host each is;
+    ``with_waits``: waiting is known of some step of the window, if not of this one.
+    """
     rank, *others = COLUMNS
     columns = (rank, _NODE, *others) if with_nodes else COLUMNS
-    return tuple(column for column in columns if not ranks or any(map(column.knows, ranks)))
+    always = {"waiting"} if with_waits else set[str]()
+    return tuple(each for each in columns if not ranks or each.key in always or any(map(each.knows, ranks)))
 
 
 def layout(columns: Sequence[Column], width: int) -> list[tuple[Column, int]]:

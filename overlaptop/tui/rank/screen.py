@@ -23,7 +23,7 @@ from overlaptop.text import (
     rate,
     whole_percent,
 )
-from overlaptop.timeline.breakdown import launch_bound
+from overlaptop.timeline.overlap import launch_bound
 from overlaptop.tui.dashboard import Dashboard
 from overlaptop.tui.draw.bars import stacked_bar
 from overlaptop.tui.draw.segments import (
@@ -41,12 +41,11 @@ from overlaptop.tui.draw.segments import (
 from overlaptop.tui.help.glossary import RANK
 from overlaptop.tui.keys import RANK_KEYS, TIMELINE_KEYS, bindings
 from overlaptop.tui.overview.columns import numa_cell
-from overlaptop.tui.overview.totals_line import overlap_ink
 from overlaptop.tui.screen import Heights
 from overlaptop.tui.state import ViewState, step_name
 from overlaptop.tui.timeline.collectives import Collectives
 from overlaptop.tui.timeline.history_chart import HistoryChart
-from overlaptop.tui.timeline.parts import EXPOSED, HIDDEN, IDLE, PARTS, parts_of
+from overlaptop.tui.timeline.parts import EXPOSED, HIDDEN, IDLE, PARTS, overlap_style, parts_of
 from overlaptop.tui.timeline.screen import TimelineScreen
 from overlaptop.tui.timeline.timeline import Timeline
 from overlaptop.tui.timeline.viewport import Viewport
@@ -94,7 +93,7 @@ class RankFacts(JobView):
 
     def _parts(self, chosen: RankView, step: StepTotals) -> list[Item]:
         known = bounded(percent(step.overlap), AT_MOST, exact=sees_gaps(chosen))
-        overlap = Segment(f"{known:<7}", overlap_ink(step.overlap, bold=True))
+        overlap = Segment(f"{known:<7}", overlap_style(step.overlap, bold=True))
         waits = self.state.waits_of(chosen.rank)
         what, number = step_name(step.step)
         parts: list[StyledLine] = [(dim(what), bold(number), dim("  overlap "), overlap)]

@@ -8,8 +8,8 @@ from overlaptop.text import UNKNOWN, Unit, byte_count, percent
 from overlaptop.tui.dashboard import Dashboard
 from overlaptop.tui.draw.segments import BOLD, DIM, TEXT, Segment, StyledLine, bold, dim
 from overlaptop.tui.draw.table import Column, Table
-from overlaptop.tui.overview.totals_line import overlap_ink
 from overlaptop.tui.timeline.lanes import Lanes, hidden_share
+from overlaptop.tui.timeline.parts import overlap_style
 from overlaptop.tui.timeline.timeline import op_name
 from overlaptop.tui.view import JobView
 
@@ -107,7 +107,7 @@ def _cells(lanes: Lanes, index: int, unit: Unit) -> dict[str, StyledLine]:
         "late rank": (
             dim(UNKNOWN) if late is None else Segment(str(late), BOLD if late == rank else TEXT),
         ),
-        "hidden": (Segment(percent(share), overlap_ink(share)),),
+        "hidden": (Segment(percent(share), overlap_style(share)),),
         "call": (dim("async" if collective.is_async else "sync"),),
         "group": (dim(collective.group),),
     }

@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from overlaptop.tui.draw.bars import TEXTURES
+from overlaptop.tui.draw.segments import DIM, TextStyle
 from overlaptop.wire.messages import StepTotals
+
+GOOD_OVERLAP, POOR_OVERLAP = 0.9, 0.6
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,3 +56,11 @@ def parts_of(step: StepTotals, exposed_wait_ns: int = 0) -> tuple[tuple[str, int
         (COPY.key, step.copy_only_ns or 0),
         (IDLE.key, step.idle_ns or 0),
     )
+
+
+def overlap_style(overlap: float | None, *, bold: bool = False) -> TextStyle:
+    """Green for hidden, orange for exposed, plain in between; the figure itself says the same."""
+    if overlap is None:
+        return DIM
+    color = "good" if overlap >= GOOD_OVERLAP else "bad" if overlap < POOR_OVERLAP else "text"
+    return TextStyle(color, bold=bold)

@@ -18,8 +18,8 @@ from overlaptop.agent.sources.cupti.layouts import MEMSET
 from overlaptop.agent.sources.kernel_names import KernelNames
 from overlaptop.agent.sources.kernel_steps import MARK_WORDS, read_steps
 from overlaptop.timeline import spans
-from overlaptop.timeline.breakdown import break_down
 from overlaptop.timeline.lanes import LaneRules, parse_rule
+from overlaptop.timeline.overlap import break_down
 
 from .recordings import (
     ALL_GATHER,

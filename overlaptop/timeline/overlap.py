@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from overlaptop.timeline import ratios
 from overlaptop.timeline.spans import Spans, clip, difference, empty, from_pairs, length_ns, union
 
 NO_LEAD = 0.02
@@ -40,34 +41,18 @@ class Breakdown:
 
     @property
     def overlap(self) -> float | None:
-        """``hidden / comm``, in [0, 1]; None when there was no communication."""
-        if self.comm_ns == 0:
-            return None
-        return self.hidden_ns / self.comm_ns
+        """As `ratios.overlap`."""
+        return ratios.overlap(self.hidden_ns, self.comm_ns)
 
     @property
     def speedup(self) -> float | None:
-        """``(compute + comm + fused) / step``: how much faster than one after the other, without gaps; what
-        fused kernels save in themselves is not known.
-
-        Below 1 where the step is mostly copies and idle time; None where nothing ran.
-        """
-        busy_ns = self.compute_ns + self.comm_ns + self.fused_ns
-        if busy_ns == 0:
-            return None
-        return busy_ns / self.step_ns
+        """As `ratios.speedup`."""
+        return ratios.speedup(self.compute_ns, self.comm_ns, self.fused_ns, self.step_ns)
 
     @property
     def attainable(self) -> float | None:
-        """``(compute + comm + fused) / (max(compute, comm) + fused)``: the speed-up of perfect overlap, in
-        [1, 2].
-
-        None where nothing ran.
-        """
-        longer_ns = max(self.compute_ns, self.comm_ns) + self.fused_ns
-        if longer_ns == 0:
-            return None
-        return (self.compute_ns + self.comm_ns + self.fused_ns) / longer_ns
+        """As `ratios.attainable`."""
+        return ratios.attainable(self.compute_ns, self.comm_ns, self.fused_ns)
 
 
 def break_down(

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from overlaptop.timeline.breakdown import Breakdown, break_down, launch_bound, stalls
+from overlaptop.timeline.overlap import Breakdown, break_down, launch_bound, stalls
 from overlaptop.timeline.spans import empty, flatten, from_pairs
 
 from .strategies import offsets_ns, origins_ns, raw_pairs, shifted, ticks

@@ -1,0 +1,28 @@
+"""The ratios of a step's parts, or of many steps' sums. Without numpy: every message has them."""
+
+from __future__ import annotations
+
+
+def overlap(hidden_ns: int, comm_ns: int) -> float | None:
+    """``hidden / comm``, in [0, 1]; None when there was no communication."""
+    return hidden_ns / comm_ns if comm_ns else None
+
+
+def speedup(compute_ns: int, comm_ns: int, fused_ns: int, step_ns: int) -> float | None:
+    """``(compute + comm + fused) / step``: how much faster than one after the other, without gaps; what
+    fused kernels save in themselves is not known.
+
+    Below 1 where the step is mostly copies and idle time; None where nothing ran.
+    """
+    busy_ns = compute_ns + comm_ns + fused_ns
+    return busy_ns / step_ns if busy_ns else None
+
+
+def attainable(compute_ns: int, comm_ns: int, fused_ns: int) -> float | None:
+    """``(compute + comm + fused) / (max(compute, comm) + fused)``: the speed-up of perfect overlap, in
+    [1, 2].
+
+    None where nothing ran.
+    """
+    longer_ns = max(compute_ns, comm_ns) + fused_ns
+    return (compute_ns + comm_ns + fused_ns) / longer_ns if longer_ns else None
