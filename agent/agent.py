@@ -14,12 +14,14 @@ from functools import partial
 from time import monotonic, sleep, time_ns
 from typing import TYPE_CHECKING, Any
 
-from overlaptop.agent import placement, standstill
+from overlaptop.agent import hang_watch, placement
 from overlaptop.agent.clock import now_ns
 from overlaptop.agent.control.action import Action
 from overlaptop.agent.control.capture import Capture, ProfilerWatch, write_trace
 from overlaptop.agent.control.executor import CommandExecutor
 from overlaptop.agent.control.two_phase_commit import StepProgress
+from overlaptop.agent.groups import members_of
+from overlaptop.agent.hang_watch import Progress
 from overlaptop.agent.isolation.compiling import uncompiled
 from overlaptop.agent.isolation.fault_barrier import FaultBarrier, discard_deferred, flush_log
 from overlaptop.agent.isolation.job_exceptions import run_to_completion
@@ -35,7 +37,6 @@ from overlaptop.agent.options import AgentOptions
 from overlaptop.agent.placement import RankPlacement
 from overlaptop.agent.reporting.sender import Sender
 from overlaptop.agent.script.failure import failure_at_exit
-from overlaptop.agent.standstill import Progress
 from overlaptop.agent.telemetry.telemetry import Telemetry
 from overlaptop.wire import commands
 from overlaptop.wire.commands import Command
@@ -71,6 +72,8 @@ MAX_PAUSE_S = 0.5
 """The longest that nothing is sent so that the agent's cost can be told."""
 MAX_DETAILS = 4
 """Of measured steps that come together, the details that are sent."""
+MAX_MEMBERS = 64
+"""Of a group, with which it is sent: far more ranks than a dashboard compares."""
 
 
 class Agent:
@@ -101,6 +104,9 @@ class Agent:
         self._notices: deque[tuple[int, str, str]] = deque(maxlen=MAX_NOTICES)
         self._step = -1
         """The step that is under way, counted as StepTotals does; -1 before the first boundary."""
+        self._fragment: int | None = None
+        """What an optimizer began as a step and the job's first mark by hand ended."""
+        self._begun_by_optimizer = False
         self._recent_ns: deque[int] = deque(maxlen=RECENT_STEPS)
         self._details_due = 0
         """Steps whose detail may be sent: one a round, and what rounds without any have left."""
@@ -183,6 +189,9 @@ class Agent:
 
         if captures_a_graph():
             return  # such a step runs later and without its hooks: nobody counts it
+        if optimizer is None and self._begun_by_optimizer:
+            self._fragment = self._step
+        self._begun_by_optimizer = optimizer is not None
         try:
             if self._options.control:  # only commands compare the ranks' positions
                 self._knobs.note_step(self._step + 1)  # before anybody can know that it has begun
@@ -292,6 +301,8 @@ class Agent:
         if self._thread_times is not None:
             self._thread_times.sample()
         for measured in taken:
+            if measured.step == self._fragment:
+                continue
             command = executor.disturbed_by(measured.step)
             totals = reporter.totals(
                 measured, rank, sender.dropped + source.lost, command, self._thread_times
@@ -308,7 +319,9 @@ class Agent:
             return
         self._details_due = min(self._details_due + 1, MAX_DETAILS)
         for measured in reporter.best_detailed(own, self._details_due):
-            sender.put_step(reporter.detail(measured, rank))
+            titles = {each.call.group for each in measured.collectives}
+            members = members_of(titles, MAX_MEMBERS)
+            sender.put_step(reporter.detail(measured, rank, members))
             self._details_due -= 1
 
     def _send_standstill(self, sender: Sender) -> None:
@@ -324,12 +337,12 @@ class Agent:
         if not self._stands:
             self._last_calls = self._measuring.last_calls()
             issued_ns = max((call.at_ns for last in self._last_calls.values() for call in last), default=0)
-            if time_ns() - issued_ns < standstill.HUNG_AFTER_S * 1e9:
+            if time_ns() - issued_ns < hang_watch.HUNG_AFTER_S * 1e9:
                 self._progress.moved(now_s)  # collectives that no hook has seen
                 return
         self._standstill_due_s = now_s + 1.0
-        stack = standstill.stack_of(self._training_thread, self._cwd)
-        sender.put_state(Standstill(rank, True, standstill.groups_of(self._last_calls), stack))
+        stack = hang_watch.stack_of(self._training_thread, self._cwd)
+        sender.put_state(Standstill(rank, True, hang_watch.groups_of(self._last_calls), stack))
         if not self._stands:
             where = " < ".join(stack) or "no line of the script"
             self._notice("info", f"comes no further; Python stands at {where}")

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from overlaptop.agent.hooks.training_thread import TrainingThread
 from overlaptop.agent.sources.base import StepSpans
 from overlaptop.agent.sources.own_cost import CostMeter
 from overlaptop.timeline import spans
-from overlaptop.timeline.breakdown import break_down
 from overlaptop.timeline.collectives import sum_links_where_known, sum_where_known
+from overlaptop.timeline.overlap import break_down
 from overlaptop.wire.bounds import MOST_CHANGE
 from overlaptop.wire.commands import CAPTURE
-from overlaptop.wire.messages import CollectiveSpan, OwnCost, PhaseSpan, StepDetail, StepTotals
+from overlaptop.wire.messages import (
+    MAX_LAST_GROUPS,
+    CollectiveSpan,
+    GroupMembers,
+    OwnCost,
+    PhaseSpan,
+    StepDetail,
+    StepTotals,
+)
 
 MAX_SEGMENTS = 512
 """Segments of one lane that are sent; a terminal has fewer cells."""
@@ -109,8 +117,12 @@ def best_detailed(steps: Iterable[StepSpans], most: int) -> list[StepSpans]:
     return sorted(fit[:most], key=lambda each: each.step)
 
 
-def detail(measured: StepSpans, rank: int) -> StepDetail:
-    """What the step's timeline is drawn from, in ns from the step's start."""
+def detail(
+    measured: StepSpans, rank: int, members: Mapping[str, tuple[int, ...]] | None = None
+) -> StepDetail:
+    """What the step's timeline is drawn from, in ns from the step's start. ``members``: of its groups, as
+    far as they are known.
+    """
     start_ns, step_ns = measured.start_ns, measured.end_ns - measured.start_ns
 
     def flat(lane: spans.Spans) -> tuple[int, ...]:
@@ -144,4 +156,5 @@ def detail(measured: StepSpans, rank: int) -> StepDetail:
             for each in measured.collectives[:MAX_COLLECTIVES]
         ),
         fused_spans_ns=flat(measured.fused),
+        groups=tuple(GroupMembers(*each) for each in (members or {}).items())[:MAX_LAST_GROUPS],
     )

@@ -23,7 +23,7 @@ def in_step(snapshot: Snapshot, number: int) -> Snapshot:
     """
     ranks = tuple(_in_step(view, number) for view in with_timelines(snapshot.ranks, number))
     known = [view for view in ranks if view.last is not None]
-    waits = split_alone(known, snapshot.nodes)
+    waits = split_alone(known, snapshot.nodes, with_timelines(snapshot.ranks, number - 1))
     times = waits.newest.times if waits.newest is not None else {}
     ranks = tuple(replace(view, waits=times.get(view.rank)) for view in ranks)
     lengths_ns = [view.last.step_ns for view in known if view.last is not None]

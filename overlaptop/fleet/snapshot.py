@@ -235,3 +235,11 @@ class Snapshot:
     """Those of the last seconds, oldest first; of a trace, all of its steps."""
     kept_split_steps: tuple[SplitStep, ...] = ()
     """Those of the last minute, oldest first."""
+
+    def knob(self, name: str) -> JobKnob | None:
+        """The knob of that name; None: the job has none."""
+        return next((each for each in self.knobs if each.knob.name == name), None)
+
+    def command(self, command_id: str) -> CommandView | None:
+        """What is known of that command; None: it was not given here, or is forgotten."""
+        return next((each for each in self.commands if each.id == command_id), None)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 from operator import attrgetter
 from statistics import fmean
+from typing import NamedTuple
 
 from overlaptop.fleet.snapshot import WHOLE_TRACE, NodeView, RankView, Window
 from overlaptop.fleet.totals import of_one_step, step_of
@@ -69,8 +70,11 @@ class Splitter:
         """Split what is new among `views`, which are all of the job's ranks. `nodes`: where they are, if on
         several, whose clocks are known only so well.
         """
-        fresh = [_split(views, details, nodes) for details in self._complete(views)]
-        for each in fresh:
+        fresh = []
+        for details in self._complete(views):
+            earlier = self._kept[-1].waits.collectives if self._kept else ()
+            each = _split(views, details, nodes, earlier)
+            fresh.append(each)
             if self._kept and each.waits.step <= self._kept[-1].waits.step:
                 self._kept.clear()
             if self._kept:  # so many objects would keep the garbage collector busy
@@ -149,14 +153,23 @@ def split_step(waits: StepWaits, start_ns: int, step_ns: int) -> SplitStep:
     return SplitStep(waits, start_ns, step_ns, late, None if most is None else found[most])
 
 
-def split_alone(views: Sequence[RankView], nodes: Sequence[NodeView] = ()) -> JobWaits:
-    """What one step says by itself: that of the ranks' ``detail``, whose ``last`` it is."""
-    details = {view.rank: view.detail for view in views if view.detail is not None}
+def split_alone(
+    views: Sequence[RankView], nodes: Sequence[NodeView] = (), before: Iterable[RankView] = ()
+) -> JobWaits:
+    """What one step says by itself: that of the ranks' ``detail``, whose ``last`` it is. ``before``: the
+    ranks with the ``detail`` of the step before it, of which collectives may end in this one.
+    """
+    details, earlier = _details(views), _details(before)
     if absent := [view.rank for view in views if view.rank not in details]:
         return JobWaits(unsplit=f"no timeline of {named_ranks(absent)} is kept of this step")
     if not details or any(view.last is not None and view.last.disturbed for view in views):
         return JobWaits(unsplit=NO_COLLECTIVES if not details else DISTURBED)
-    return _alone(_split(views, details, nodes))
+    running = _matched(earlier, nodes) if earlier.keys() == details.keys() else ()
+    return _alone(_split(views, details, nodes, running))
+
+
+def _details(views: Iterable[RankView]) -> dict[int, StepDetail]:
+    return {view.rank: view.detail for view in views if view.detail is not None}
 
 
 def waits_of_one(waits: StepWaits, step_ns: int) -> JobWaits:
@@ -170,28 +183,34 @@ def _alone(step: SplitStep) -> JobWaits:
 
 
 def _split(
-    views: Sequence[RankView], details: Mapping[int, StepDetail], nodes: Sequence[NodeView]
+    views: Sequence[RankView],
+    details: Mapping[int, StepDetail],
+    nodes: Sequence[NodeView],
+    earlier: Iterable[Collective] = (),
 ) -> SplitStep:
-    step = next(iter(details.values())).step
+    """`earlier`: collectives of the step before, of which some may end in this one."""
+    step, begun_ns = next(iter(details.values())).step, _begun_ns(details)
     collectives = _matched(details, nodes)
+    running = [each for each in earlier if max(part.end_ns for part in each.parts) > begun_ns]
     times = {
-        view.rank: _times(details[view.rank], step_of(view, step), collectives)
+        view.rank: _times(details[view.rank], step_of(view, step), (*running, *collectives))
         for view in views
         if view.rank in details
     }
     return split_step(
         StepWaits(step, collectives, times),
-        _begun_ns(details),
+        begun_ns,
         round(fmean(detail.step_ns for detail in details.values())),
     )
 
 
 def _matched(details: Mapping[int, StepDetail], nodes: Sequence[NodeView]) -> tuple[Collective, ...]:
+    names, members, titles = _groups(details)
     calls = {
         rank: [
             Call(
                 each.op,
-                each.group,
+                names.get((rank, each.group), each.group),
                 each.bytes,
                 start_ns + each.start_ns,
                 start_ns + each.end_ns,
@@ -205,7 +224,7 @@ def _matched(details: Mapping[int, StepDetail], nodes: Sequence[NodeView]) -> tu
         if (start_ns := detail.start_ns)
     }
     if len(nodes) < 2:
-        return match(calls)
+        return _titled(match(calls, members=members), titles)
     ranks_of: dict[str, set[int]] = {}
     for rank, issued in calls.items():
         for call in issued:
@@ -219,10 +238,48 @@ def _matched(details: Mapping[int, StepDetail], nodes: Sequence[NodeView]) -> tu
                 rank: [call for call in issued if error_ns[call.group] == error]
                 for rank, issued in calls.items()
             },
+            members=members,
             clock_error_ns=error,
         )
     ]
-    return tuple(sorted(found, key=attrgetter("first_start_ns")))
+    return _titled(sorted(found, key=attrgetter("first_start_ns")), titles)
+
+
+class _Groups(NamedTuple):
+    """Process groups by names of their own, where several have one title."""
+
+    names: Mapping[tuple[int, str], str]
+    """By rank and title, where that is not the title."""
+    members: Mapping[str, tuple[int, ...]]
+    """By name, as far as they are known."""
+    titles: Mapping[str, str]
+    """By name, where it is another."""
+
+
+def _groups(details: Mapping[int, StepDetail]) -> _Groups:
+    known = {
+        (rank, each.group): tuple(sorted(set(each.members)))
+        for rank, detail in details.items()
+        for each in detail.groups
+        if rank in each.members
+    }
+    of_title: dict[str, set[tuple[int, ...]]] = {}
+    for (_, title), ranks in known.items():
+        of_title.setdefault(title, set()).add(ranks)
+    names, members, titles = {}, {}, {}
+    for (rank, title), ranks in known.items():
+        name = title
+        if len(of_title[title]) > 1:
+            name = names[rank, title] = f"{title} {ranks}"
+            titles[name] = title
+        members[name] = ranks
+    return _Groups(names, members, titles)
+
+
+def _titled(found: Iterable[Collective], titles: Mapping[str, str]) -> tuple[Collective, ...]:
+    return tuple(
+        replace(each, group=titles[each.group]) if each.group in titles else each for each in found
+    )
 
 
 def _clock_error_ns(ranks: Collection[int], nodes: Iterable[NodeView]) -> int:
@@ -265,7 +322,7 @@ def late_in(steps: Sequence[SplitStep]) -> WaitWindow | None:
     if window is None or window.late:
         return window
     newest = window_of(steps[-RECENT_STEPS:])
-    return newest if newest is not None and newest.late else window
+    return replace(newest, lately=True) if newest is not None and newest.late else window
 
 
 def window_of(steps: Sequence[SplitStep], *, alone: bool = False) -> WaitWindow | None:
@@ -277,6 +334,10 @@ def window_of(steps: Sequence[SplitStep], *, alone: bool = False) -> WaitWindow 
         return None
     late_rank, late_steps = Counter(step.late_rank for step in steps).most_common(1)[0]
     awaited = late.late_rank if late_rank is None else late_rank
+    of_rank: dict[int, list[int]] = {}
+    for each in steps:
+        for rank, times in each.waits.times.items():
+            of_rank.setdefault(rank, []).append(times.exposed_wait_ns)
     waits_ns = [
         (times.exposed_wait_ns, times.exposed_unsplit_ns, each.step_ns)
         for each in steps
@@ -294,6 +355,7 @@ def window_of(steps: Sequence[SplitStep], *, alone: bool = False) -> WaitWindow 
         late_rank,
         late_steps if late_rank is not None else 0,
         steps[-1].echo,
+        {rank: fmean(own_ns) for rank, own_ns in of_rank.items()},
         len(steps) if not alone else None if is_one_step else late.collectives,
     )
 

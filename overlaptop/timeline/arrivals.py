@@ -21,7 +21,7 @@ All times are integers, ns, on one clock of all ranks.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -89,8 +89,10 @@ class Collective:
 
     @property
     def residual_ns(self) -> int:
-        """How far the ends disagree: the last one less the first."""
-        ends = [end_ns for _, _, end_ns in self.parts]
+        """How far the ends disagree: the last one less the first. Of ranks that may leave early, as far as
+        they did not: those that did had nothing left to transfer.
+        """
+        ends = [end_ns for _, _, end_ns in self._judged]
         return max(ends) - min(ends)
 
     @property
@@ -98,21 +100,28 @@ class Collective:
         """T: how long bytes moved on the fastest rank, without use of a common clock.
 
         Where ranks may have unequal amounts to move (all-to-all), and of a receive: from the last arrival
-        to the last end, which does need one.
+        to the last end, which does need one. Where ranks may leave early: on the fastest that did not.
         """
         if self.sender is not None:
             end_ns = max(part.end_ns for part in self.parts if part.rank != self.sender)
             return max(0, end_ns - self.last_start_ns)
         if ops.kind_of(self.op) == "alltoall":
             return max(part.end_ns for part in self.parts) - self.last_start_ns
-        return min([end_ns - start_ns for _, start_ns, end_ns in self.parts])
+        return min([end_ns - start_ns for _, start_ns, end_ns in self._judged])
+
+    @property
+    def _judged(self) -> Sequence[Part]:
+        """All parts; where there is a root, those that ended once all had arrived: one at least."""
+        if not ops.has_root(self.op):
+            return self.parts
+        return [part for part in self.parts if part.end_ns >= self.last_start_ns]
 
     @property
     def late_rank(self) -> int | None:
-        """The rank that started last. None where it is not split, and where several started last, as far as
-        the clocks tell.
+        """The rank that started last. None where it is not split, where it was alone, and where several
+        started last, as far as the clocks tell.
         """
-        if self.unsplit:
+        if self.unsplit or len(self.parts) < 2:
             return None
         last_ns = self.last_start_ns - self.clock_error_ns
         late = [rank for rank, start_ns, _ in self.parts if start_ns >= last_ns]
@@ -270,6 +279,8 @@ class Lateness:
     """Split collectives of two ranks or more."""
     wait_ns: int
     """What all ranks together waited in them."""
+    receive_wait_ns: int = 0
+    """In receives, of `wait_ns`."""
 
     @property
     def first(self) -> RankLateness:
@@ -304,12 +315,13 @@ def lateness(collectives: Iterable[Collective], roots: Mapping[int, int] = {}) -
     members: Counter[tuple[int, ...]] = Counter()
     late: Counter[int] = Counter()
     caused_ns: Counter[int] = Counter()
-    wait_ns = 0
+    wait_ns = receive_wait_ns = 0
     for at, each in enumerate(collectives):
         if each.unsplit or len(each.parts) < 2:
             continue
         caused = each.caused_wait_ns
         wait_ns += caused
+        receive_wait_ns += caused if each.sender is not None else 0
         took_part = each.ranks
         if (rank := roots.get(at, each.late_rank)) is not None:
             if rank not in took_part:
@@ -321,7 +333,9 @@ def lateness(collectives: Iterable[Collective], roots: Mapping[int, int] = {}) -
     for took_part, number in members.items():
         counted.update(dict.fromkeys(took_part, number))
     ranks = [RankLateness(rank, late[rank], number, caused_ns[rank]) for rank, number in counted.items()]
-    return Lateness(_latest_first(ranks), members.total(), wait_ns) if ranks else None
+    if not ranks:
+        return None
+    return Lateness(_latest_first(ranks), members.total(), wait_ns, receive_wait_ns)
 
 
 def combined(windows: Iterable[Lateness]) -> Lateness | None:
@@ -340,11 +354,12 @@ def combined(windows: Iterable[Lateness]) -> Lateness | None:
         )
         for rank, counts in of_rank.items()
     ]
-    collectives, wait_ns = (
+    collectives, wait_ns, receive_wait_ns = (
         sum(each.collectives for each in together),
         sum(each.wait_ns for each in together),
+        sum(each.receive_wait_ns for each in together),
     )
-    return Lateness(_latest_first(ranks), collectives, wait_ns) if together else None
+    return Lateness(_latest_first(ranks), collectives, wait_ns, receive_wait_ns) if together else None
 
 
 def _latest_first(ranks: Iterable[RankLateness]) -> tuple[RankLateness, ...]:

@@ -93,6 +93,18 @@ def kind_of(op: str) -> str | None:
 
 
 @lru_cache(maxsize=256)
+def has_root(op: str) -> bool:
+    """Whether one rank sends to all others (broadcast, scatter) or receives from them (reduce, gather).
+
+    Then a rank may leave before the last one arrives, as from no other operation: there each needs a part
+    of all ranks. False for several different operations in one.
+    """
+    kind, name = kind_of(op), op.lower()
+    other = kind is None and "+" not in op and ("gather" in name or "scatter" in name)
+    return other or kind in ("broadcast", "reduce")
+
+
+@lru_cache(maxsize=256)
 def is_point_to_point(op: str) -> bool:
     """Whether `op` is a send or a receive, or several of them in one launch: ``coalesced recv_+send``."""
     return all(kind_of(part) in ("send", "recv") for part in op.removeprefix("coalesced ").split("+"))

@@ -2,7 +2,8 @@
 
 A rank comes late to a collective of one group because it was itself waiting in one of another group. That
 is followed back: where it waited, in a collective of another group, for half of the time or more in which
-the others waited for it, the late rank of that one is to blame, or whom that rank waited for in turn.
+the others waited for it, the late rank of that one is to blame, or whom that rank waited for in turn. Of
+sends and receives each two ranks count as a group, as in a pipeline all stages may share one.
 """
 
 from __future__ import annotations
@@ -10,12 +11,15 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from overlaptop.timeline.arrivals import Collective
 
 ECHO_SHARE = 0.5
 """Of the time in which others waited for the late rank, so much it was waiting itself."""
+
+
+_Members: TypeAlias = tuple[str, tuple[int, ...]]
 
 
 class Link(NamedTuple):
@@ -45,7 +49,8 @@ class _Wait(NamedTuple):
 
 def echoes(collectives: Sequence[Collective]) -> dict[int, Echo]:
     """By their place among these collectives, those whose wait is an echo. All of a step or of a trace."""
-    if len({each.group for each in collectives if not each.unsplit}) < 2:
+    members = [_members(each) for each in collectives]
+    if len({own for own, each in zip(members, collectives, strict=True) if not each.unsplit}) < 2:
         return {}
     late = [each.late_rank for each in collectives]
     waits: dict[int, list[_Wait]] = {}
@@ -58,15 +63,15 @@ def echoes(collectives: Sequence[Collective]) -> dict[int, Echo]:
     longest = {rank: max(wait.end_ns - wait.start_ns for wait in own) for rank, own in waits.items()}
     found = {}
     for at, each in enumerate(collectives):
-        rank, group, chain = late[at], each.group, []
+        rank, met, chain = late[at], members[at], []
         since_ns, until_ns = each.first_start_ns, each.last_start_ns
         seen = {rank}
         while rank is not None and rank in waits:
-            wait = _longest(waits[rank], longest[rank], since_ns, until_ns, group, collectives)
+            wait = _longest(waits[rank], longest[rank], since_ns, until_ns, met, members)
             if wait is None or late[wait.at] in seen:
                 break
             chain.append(Link(rank, collectives[wait.at].group))
-            rank, group = late[wait.at], collectives[wait.at].group
+            rank, met = late[wait.at], members[wait.at]
             seen.add(rank)
             since_ns, until_ns = max(since_ns, wait.start_ns), wait.end_ns
         if chain and rank is not None:
@@ -79,16 +84,20 @@ def _longest(
     longest_ns: int,
     since_ns: int,
     until_ns: int,
-    group: str,
-    collectives: Sequence[Collective],
+    met: _Members,
+    members: Sequence[_Members],
 ) -> _Wait | None:
-    """In which a rank waited longest in another group than this one, in this time; None: not for long."""
+    """In which a rank waited longest with others than these, in this time; None: not for long."""
     best, most_ns = None, ECHO_SHARE * (until_ns - since_ns)
     for at in range(bisect_left(waits, (until_ns,)) - 1, -1, -1):
         wait = waits[at]
         if wait.start_ns + longest_ns <= since_ns:
             break
         within_ns = min(wait.end_ns, until_ns) - max(wait.start_ns, since_ns)
-        if within_ns > 0 and within_ns >= most_ns and collectives[wait.at].group != group:
+        if within_ns > 0 and within_ns >= most_ns and members[wait.at] != met:
             best, most_ns = wait, within_ns
     return best
+
+
+def _members(each: Collective) -> _Members:
+    return each.group, each.ranks if each.sender is not None else ()

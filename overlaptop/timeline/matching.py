@@ -3,7 +3,8 @@
 A collective is *not split*, and says why, where a rank is missing, where ops or sizes differ, where the
 residual exceeds T/2 (unless the longest wait is twenty times as long: then that is known well enough), and
 where the clocks are less certain than the longest wait. An all-to-all may move unequal amounts, so its ends
-may lie apart, but none before the last arrival.
+may lie apart, but none before the last arrival. From a broadcast, reduce, gather or scatter ranks may leave
+before it: of these T and the residual are those of the ranks that did not.
 
 Of a send and its receive only the receive is split (arrivals.py). Several of them in one launch (torch's
 batch_isend_irecv on NCCL) are one unit on each rank: it is the send of the one rank that it sends to, and
@@ -110,9 +111,9 @@ def match(
     return tuple(found)
 
 
-def _size(call: Call) -> int | None:
-    """What must be the same on all ranks."""
-    return call.bytes if ops.kind_of(call.op) in _SIZED else None
+def _is_sized(op: str) -> bool:
+    """Whether the bytes must be the same on all ranks."""
+    return all(ops.kind_of(part) in _SIZED for part in op.split("+"))
 
 
 def _together(by_rank: Mapping[int, list[Call]]) -> Iterable[_Together]:
@@ -123,7 +124,8 @@ def _together(by_rank: Mapping[int, list[Call]]) -> Iterable[_Together]:
     alike: dict[tuple[str, int | None], dict[int, list[Call]]] = {}
     for rank, issued in by_rank.items():
         for call in issued:
-            alike.setdefault((call.op, _size(call)), {}).setdefault(rank, []).append(call)
+            size = call.bytes if _is_sized(call.op) else None
+            alike.setdefault((call.op, size), {}).setdefault(rank, []).append(call)
     for each in alike.values():
         yield from _from_the_end(each)
 
@@ -171,7 +173,7 @@ def _collective(
             why = "no other rank of its group is known"
     elif not alike_in_op:
         why = "the ranks' operations differ"
-    elif not alike_in_size and ops.kind_of(first.op) in _SIZED:
+    elif not alike_in_size and _is_sized(first.op):
         why = "the ranks' sizes differ"
     elif _ends_disagree(made):
         why = "the ends disagree"

@@ -11,6 +11,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from overlaptop.timeline import ratios
 from overlaptop.wire.bounds import (
     Change,
     Count,
@@ -162,9 +163,7 @@ class StepTotals(Message, frozen=True, tag=2):
     @property
     def overlap(self) -> float | None:
         """``hidden / comm``, in [0, 1]; None without communication or where it was not measured."""
-        if not self.comm_ns or self.hidden_ns is None:
-            return None
-        return self.hidden_ns / self.comm_ns
+        return None if self.hidden_ns is None else ratios.overlap(self.hidden_ns, self.comm_ns or 0)
 
     @property
     def measured(self) -> bool:
@@ -218,6 +217,14 @@ class CollectiveSpan(Part, frozen=True):
     """Of a receive its source, likewise."""
 
 
+class GroupMembers(Part, frozen=True):
+    """The ranks of a process group."""
+
+    group: Text
+    """As CollectiveSpan has it: groups of other ranks may have the same."""
+    members: Ranks
+
+
 class StepDetail(Message, frozen=True, tag=3):
     """What a step's timeline is drawn from; sent only while a dashboard watches this rank.
 
@@ -237,6 +244,8 @@ class StepDetail(Message, frozen=True, tag=3):
     collectives: Annotated[tuple[CollectiveSpan, ...], Meta(max_length=MAX_COLLECTIVES)]
     fused_spans_ns: Spans = ()
     """Kernels that compute and communicate; the other lanes hold nothing of what ran beside them."""
+    groups: Annotated[tuple[GroupMembers, ...], Meta(max_length=MAX_LAST_GROUPS)] = ()
+    """Of its collectives' groups those of which this rank knows the members, if they are not many."""
 
     def inconsistency(self) -> str:
         """As Part says: a span without its end."""

@@ -19,6 +19,7 @@ from .builders import (
     S,
     detail,
     device,
+    feed,
     info,
     machine,
     numa,
@@ -41,12 +42,6 @@ def fleet(clock):
     fleet.apply(welcome())
     fleet.apply(status())
     return fleet
-
-
-def feed(fleet, *messages):
-    for message in messages:
-        fleet.apply(message)
-    return fleet.snapshot()
 
 
 def test_announced_ranks_are_present_before_they_are_seen_and_nothing_is_claimed_of_them(fleet):
@@ -245,9 +240,8 @@ def test_figures_are_means_over_ranks_and_steps_and_shares_of_the_sums(steps):
         for rank, of_rank in enumerate(steps)
     ]  # fmt: skip
     fleet = Fleet(Clock())
-    for message in (m for rank, of_rank in enumerate(made) for m in (info(rank), *of_rank)):
-        fleet.apply(message)
-    totals = total(fleet.snapshot().ranks, 0, Window.STEPS)
+    snapshot = feed(fleet, *(each for rank, of_rank in enumerate(made) for each in (info(rank), *of_rank)))
+    totals = total(snapshot.ranks, 0, Window.STEPS)
     every = [each for of_rank in made for each in of_rank]
 
     def mean(name):

@@ -48,9 +48,9 @@ def nodes():
     return Nodes()
 
 
-def report(rank, command, state="changed", **said):
+def report(rank, command, state="changed", **changes):
     made = CommandReport(rank, command.id, command.name, T0, state, None, "")
-    return structs.replace(made, **said)
+    return structs.replace(made, **changes)
 
 
 def setting(nodes, *, at_ns=None):
@@ -90,7 +90,8 @@ def test_ranks_that_were_announced_and_are_on_no_node_are_there_unseen_and_named
             fleet.apply(message)
     seen = nodes.seen()
     assert [view.rank for view in seen.ranks if view.info is None] == unseen
-    assert out_of_reach((), seen.ranks) == f"{words} not been seen (is their host watched?)"
+    why = f"{words} not been seen (is their host watched?): a change needs all ranks"
+    assert out_of_reach("change", (), seen.ranks) == why
 
 
 def test_with_all_nodes_lost_the_last_figures_stay(nodes):
@@ -121,7 +122,7 @@ def test_the_link_to_the_job_is_the_best_of_its_nodes(nodes, states, together):
 
 def test_a_node_that_has_no_rank_of_the_job_does_not_count_for_its_link(nodes):
     nodes.fleets[1] = PlayedFleet(nodes.clock, "gpu-b")
-    nodes.lose(0, LinkState.ENDED, "waiting for it to start again")
+    nodes.lose(0, LinkState.ENDED, "if it is started again, it is shown here")
     nodes.lose(1, LinkState.WAITING, "the job is not there")
     assert nodes.seen().link is LinkState.ENDED
     nodes.fleets[0] = PlayedFleet(nodes.clock, "gpu-a")

@@ -5,22 +5,25 @@ from __future__ import annotations
 from itertools import product
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from overlaptop.fleet.fleet import Fleet
 from overlaptop.fleet.merging import Merger, NodeSnapshot
+from overlaptop.fleet.past import in_step
 from overlaptop.fleet.snapshot import LinkState, NodeView
 from overlaptop.fleet.splitting import NOT_YET, WINDOW_STEPS
 from overlaptop.report.headline import headline
 from overlaptop.timeline.echoes import Echo, Link
-from overlaptop.wire.messages import CollectiveSpan, RankEnd, StepDetail
+from overlaptop.wire.messages import CollectiveSpan, GroupMembers, RankEnd, StepDetail
 
-from .builders import MS, T0, Clock, S, detail, info, status, step, welcome
+from .builders import MS, T0, Clock, S, detail, feed, info, status, step, welcome
 
 STEP_MS = 80
 
 
-def said(rank, number, starts_ms, *, at_ns=T0, ends_ms=(30, 50), sequence=0):
+def step_with_waits(rank, number, starts_ms, *, at_ns=T0, ends_ms=(30, 50), sequence=0):
     """One rank's totals and timeline of a step with two all-reduces, no compute beside them."""
     spans = tuple(zip(starts_ms, ends_ms, strict=True))
     comm = sum(end - start for start, end in spans)
@@ -54,7 +57,7 @@ def late(number, rank=1, **changes):
     return [
         message
         for each in (0, 1)
-        for message in said(each, number, (25 if each == rank else 10, 40), **changes)
+        for message in step_with_waits(each, number, (25 if each == rank else 10, 40), **changes)
     ]
 
 
@@ -69,6 +72,61 @@ def test_a_step_is_split_once_with_its_parts_and_who_was_late():
     )  # fmt: skip
     assert (second.waits.wait_ns, second.waits.transfer_ns) == (0, 15 * MS)
     assert fleet.snapshot().fresh_waits == ()
+
+
+@given(
+    st.lists(st.tuples(st.integers(20, 79), st.integers(20, 79)), min_size=2, max_size=4),
+    st.integers(1, 20),
+    st.booleans(),
+)
+def test_what_a_collective_still_does_in_the_next_step_is_split_there(starts_ms, over_ms, looks_each_step):
+    """All-reduces that begin in one step and end in the next one."""
+    fleet, fresh = fleet_of(), []
+    for number, starts in enumerate(starts_ms):
+        for rank, start in enumerate(starts):
+            totals, timeline = step_with_waits(rank, number, (start,), ends_ms=(STEP_MS + over_ms,))
+            tail = over_ms if number else 0
+            comm = STEP_MS - start + tail
+            fleet.apply(replace(totals, comm_ns=comm * MS, exposed_ns=comm * MS))
+            fleet.apply(
+                replace(timeline, comm_spans_ns=(0, tail * MS, start * MS, (STEP_MS + over_ms) * MS))
+            )
+        if looks_each_step:
+            fresh += fleet.snapshot().fresh_waits
+    fresh += fleet.snapshot().fresh_waits
+    assert fresh[-1].times == in_step(fleet.snapshot(), len(fresh) - 1).waits.times
+    for number, (waits, starts) in enumerate(zip(fresh, starts_ms, strict=True)):
+        assert len(waits.collectives) == 1
+        for rank, start in enumerate(starts):
+            own = waits.times[rank]
+            assert own.wait_ns == (max(starts) - start) * MS
+            assert own.transfer_ns == (STEP_MS - max(starts) + (over_ms if number else 0)) * MS
+            assert own.unsplit_ns == own.exposed_unsplit_ns == 0
+
+
+def in_groups(number, members, starts_ms, silent=()):
+    """A step in which the ranks say of whom their group is; `silent`: of whose calls there is no name."""
+    for rank, start in enumerate(starts_ms):
+        totals, timeline = step_with_waits(rank, number, (start,), ends_ms=(50,))
+        calls = () if rank in silent else timeline.collectives
+        groups = (GroupMembers("0 default_pg", members[rank]),)
+        yield from (totals, replace(timeline, collectives=calls, groups=groups))
+
+
+def test_groups_of_one_name_on_other_ranks_are_matched_apart():
+    """As torch names those of a mesh: ranks 0 and 1, and 2 and 3."""
+    fleet = fleet_of(*in_groups(0, [(0, 1), (0, 1), (2, 3), (2, 3)], [10, 12, 30, 33]), ranks=4)
+    [waits] = fleet.snapshot().fresh_waits
+    assert [each.ranks for each in waits.collectives] == [(0, 1), (2, 3)]
+    assert {each.group for each in waits.collectives} == {"0 default_pg"}
+    assert [waits.times[rank].wait_ns for rank in range(4)] == [2 * MS, 0, 3 * MS, 0]
+
+
+@pytest.mark.parametrize("members", [(0, 1, 2), (2, 1, 0, 0)])
+def test_a_collective_without_the_call_of_one_member_is_not_split(members):
+    fleet = fleet_of(*in_groups(0, [members] * 3, [10, 12, 30], silent=(2,)), ranks=3)
+    [waits] = fleet.snapshot().fresh_waits
+    assert [each.unsplit for each in waits.collectives] == ["rank 2 is missing"]
 
 
 def test_a_receive_is_split_by_its_send_as_the_ranks_tell_who_they_send_to_and_receive_from():
@@ -93,7 +151,7 @@ def test_a_rank_that_waited_in_another_group_passes_the_blame_on_and_the_headlin
     spans = {0: {"tp": (40, 50)}, 1: {"tp": (10, 50), "dp": (51, 60)}, 2: {"dp": (12, 60)}}
     fleet = fleet_of(ranks=3)
     for number, (rank, own) in product(range(6), spans.items()):
-        totals, timeline = said(rank, number, (10, 40))
+        totals, timeline = step_with_waits(rank, number, (10, 40))
         calls = (
             CollectiveSpan("allreduce_", 1, group, True, start * MS, end * MS, 1)
             for group, (start, end) in own.items()
@@ -111,10 +169,7 @@ def test_a_rank_that_waited_in_another_group_passes_the_blame_on_and_the_headlin
 def test_a_window_names_the_rank_that_causes_most_waiting_in_most_steps():
     fleet = fleet_of()
     for number in range(WINDOW_STEPS + 8):
-        for message in late(number, rank=number % 4 > 0):
-            fleet.apply(message)
-        fleet.snapshot()
-    window = fleet.snapshot().wait_window
+        window = feed(fleet, *late(number, rank=number % 4 > 0)).wait_window
     assert (window.late_rank, window.late_steps, window.steps) == (1, 3 * WINDOW_STEPS // 4, WINDOW_STEPS)
     assert window.share == pytest.approx(15 / STEP_MS * 3 / 4)
 
@@ -122,13 +177,9 @@ def test_a_window_names_the_rank_that_causes_most_waiting_in_most_steps():
 def test_what_is_missing_is_said_until_it_is_there():
     fleet = fleet_of(*late(0)[:2])
     assert fleet.snapshot().unsplit == "no timeline of rank 1 is here"
-    for message in late(1)[2:]:
-        fleet.apply(message)
-    assert fleet.snapshot().unsplit == NOT_YET
+    assert feed(fleet, *late(1)[2:]).unsplit == NOT_YET
     assert [view.waits for view in fleet.snapshot().ranks] == [None, None]
-    for message in late(1)[:2]:
-        fleet.apply(message)
-    assert fleet.snapshot().waits.step == 1
+    assert feed(fleet, *late(1)[:2]).waits.step == 1
 
 
 def test_a_step_without_a_rank_that_has_ended_in_it_is_not_split():
@@ -136,9 +187,7 @@ def test_a_step_without_a_rank_that_has_ended_in_it_is_not_split():
     fleet = fleet_of(*late(0))
     fleet.snapshot()
     fleet.apply(RankEnd(rank=1, at_ns=T0 + 100 * MS, clean=False))
-    for message in late(1)[:2]:
-        fleet.apply(message)
-    assert fleet.snapshot().fresh_waits == ()
+    assert feed(fleet, *late(1)[:2]).fresh_waits == ()
 
 
 def test_a_disturbed_step_says_nothing_of_lateness():
@@ -149,12 +198,8 @@ def test_a_disturbed_step_says_nothing_of_lateness():
 def test_ranks_that_count_from_0_again_begin_a_window_of_their_own():
     fleet = fleet_of()
     for number in range(5):
-        for message in late(number, rank=0):
-            fleet.apply(message)
-        fleet.snapshot()
-    for message in late(0, rank=1, at_ns=T0 + 60 * S):
-        fleet.apply(message)
-    window = fleet.snapshot().wait_window
+        feed(fleet, *late(number, rank=0))
+    window = feed(fleet, *late(0, rank=1, at_ns=T0 + 60 * S)).wait_window
     assert (window.steps, window.late_rank) == (1, 1)
 
 
@@ -177,17 +222,11 @@ def test_of_long_steps_a_window_has_so_many_that_who_is_late_can_be_told():
 
 def test_a_step_in_which_the_job_hung_is_in_no_window_once_it_goes_on():
     fleet = fleet_of()
-
-    def hear(messages):
-        for message in messages:
-            fleet.apply(message)
-        return fleet.snapshot()
-
     for number in range(3):
-        hear(late(number))
+        feed(fleet, *late(number))
     hung = late(3, rank=0, ends_ms=(60_000, 60_010))
-    hear(replace(message, step_ns=61 * S) for message in hung)
-    snapshot = hear(late(4, at_ns=T0 + 61 * S))
+    feed(fleet, *(replace(message, step_ns=61 * S) for message in hung))
+    snapshot = feed(fleet, *late(4, at_ns=T0 + 61 * S))
     assert snapshot.waits.step == 4
     assert (snapshot.wait_window.steps, snapshot.wait_window.exposed_wait_ns) == (1, 15 * MS)
     assert (snapshot.totals.step_ns, snapshot.totals.stood_still) == (STEP_MS * MS, 1)
@@ -196,9 +235,8 @@ def test_a_step_in_which_the_job_hung_is_in_no_window_once_it_goes_on():
 def test_a_change_of_a_setting_begins_a_new_window():
     fleet = fleet_of(*late(0, rank=0), *late(1, rank=0))
     assert fleet.snapshot().wait_window.late_rank == 0
-    for message in (*(step(rank, 2, transitional=True, comm_ns=None) for rank in (0, 1)), *late(3)):
-        fleet.apply(message)
-    window = fleet.snapshot().wait_window
+    changing = (step(rank, 2, transitional=True, comm_ns=None) for rank in (0, 1))
+    window = feed(fleet, *changing, *late(3)).wait_window
     assert (window.steps, window.late_rank) == (1, 1)
 
 
@@ -211,8 +249,7 @@ def test_ranks_on_two_hosts_are_split_as_far_as_their_clocks_are_known(residuals
     for rank, residual_ns in enumerate(residuals_ns):
         messages = late(0)[2 * rank : 2 * rank + 2]
         fleet = Fleet(Clock(), f"host-{rank}")
-        for message in (welcome(), status(), info(rank), *messages):
-            fleet.apply(message)
+        feed(fleet, welcome(), status(), info(rank), *messages)
         fleet.set_link(LinkState.LIVE)
         node = NodeView(f"host-{rank}", LinkState.LIVE, T0, "", offset_ns=0, residual_ns=residual_ns)
         parts.append(NodeSnapshot(node, fleet.snapshot()))

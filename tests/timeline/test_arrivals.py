@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from overlaptop.timeline.arrivals import Collective, Part, lateness, waiting
-from overlaptop.timeline.breakdown import break_down
 from overlaptop.timeline.matching import Call, match
+from overlaptop.timeline.overlap import break_down
 from overlaptop.timeline.spans import from_pairs
 
 from .strategies import offsets_ns, raw_pairs, ticks
@@ -42,10 +42,8 @@ def test_wait_and_transfer_sum_to_the_duration_and_nobody_waits_for_an_earlier_r
         assert found.wait_ns(rank) == sum(ns < last for ns in range(start, end))
     assert found.least_transfer_ns == min(end - start for start, end in spans.values())
     assert found.caused_wait_ns == sum(found.wait_ns(rank) for rank in spans)
-    starts = [start for start, _ in spans.values()]
-    assert found.late_rank == (
-        next(rank for rank in spans if spans[rank][0] == last) if starts.count(last) == 1 else None
-    )
+    latest = [rank for rank in spans if spans[rank][0] == last]
+    assert found.late_rank == (latest[0] if len(latest) == 1 < len(spans) else None)
 
 
 def test_what_is_not_split_says_nothing_of_waiting():
@@ -75,6 +73,53 @@ def test_bus_bandwidth_has_the_factors_of_nccl_tests_and_is_of_the_transfer_alon
     found = Collective(op, "", 4096, (*(Part(rank, 0, 1100) for rank in range(3)), Part(3, 1000, 1100)))
     expected = None if factor is None else pytest.approx(factor * 4096 / 100e-9)
     assert found.bus_bandwidth == expected
+
+
+ROOTED = (
+    "broadcast_",
+    "ncclDevKernel_Broadcast_RING_LL",
+    "reduce_",
+    "gather_",
+    "scatter",
+    "coalesced gather_",
+)
+
+
+@given(parts, st.sampled_from(ROOTED))
+def test_where_ranks_may_leave_early_ends_are_judged_by_those_that_end_once_all_have_come(spans, op):
+    (found,) = match(
+        {rank: calls(span, op=op) for rank, span in spans.items()}, members={"dp": tuple(spans)}
+    )
+    last = max(start for start, _ in spans.values())
+    stay = [(start, end) for start, end in spans.values() if end >= last]
+    residual = max(end for _, end in stay) - min(end for _, end in stay)
+    least = min(end - start for start, end in stay)
+    longest = max(min(last, end) - start for start, end in spans.values())
+    assert (found.residual_ns, found.least_transfer_ns) == (residual, least)
+    disagree = 2 * residual > least and 20 * residual > longest
+    assert found.unsplit == ("the ends disagree" if disagree else "")
+    for rank, (start, end) in {} if disagree else spans.items():
+        assert found.wait_ns(rank) == sum(ns < last for ns in range(start, end))
+        assert found.wait_ns(rank) + found.transfer_ns(rank) == end - start
+
+
+@pytest.mark.parametrize(
+    ("op", "why"),
+    [
+        ("broadcast_", ""), ("reduce_", ""), ("gather_", ""), ("scatter_", ""),
+        ("_reduce_scatter_base_", "the ends disagree"), ("_allgather_base_", "the ends disagree"),
+    ],
+)  # fmt: skip
+def test_only_where_there_is_a_root_a_rank_may_leave_before_the_last_one_arrives(op, why):
+    (found,) = match(
+        {rank: calls(span, op=op) for rank, span in enumerate(((0, 20), (0, 120), (100, 120)))}
+    )
+    assert found.unsplit == why
+    if not why:
+        assert [(found.wait_ns(rank), found.transfer_ns(rank)) for rank in range(3)] == [
+            (20, 0), (100, 20), (0, 20)
+        ]  # fmt: skip
+        assert (found.late_rank, found.least_transfer_ns, found.residual_ns) == (2, 20, 0)
 
 
 # Matching
@@ -159,11 +204,26 @@ def test_what_does_not_fit_together_is_not_split_and_says_why(other, why):
     assert found.unsplit == why
 
 
+@pytest.mark.parametrize(
+    ("op", "why"),
+    [
+        ("coalesced allreduce_+broadcast_", "the ranks' sizes differ"),
+        ("coalesced _allgather_base_", "the ranks' sizes differ"),
+        ("coalesced allreduce_+gather_", ""),
+        ("coalesced allreduce_+alltoall_", ""),
+    ],
+)
+def test_several_operations_in_one_have_the_same_size_unless_one_of_them_may_be_uneven(op, why):
+    (found,) = match({rank: numbered((1, 9 * rank, 20), op=op, size=8 + rank) for rank in (0, 1)})
+    assert found.unsplit == why
+
+
 def test_a_rank_alone_in_a_group_of_which_nothing_is_known_is_not_split():
     (found,) = match({0: calls((0, 20))})
     assert found.unsplit == "no other rank of its group is known"
     (alone,) = match({0: calls((0, 20))}, members={"dp": (0,)})
     assert (alone.unsplit, alone.wait_ns(0), alone.transfer_ns(0)) == ("", 0, 20)
+    assert alone.late_rank is None
     assert lateness([alone]) is None
 
 

@@ -43,6 +43,18 @@ def test_a_chain_over_several_groups_is_named_from_the_late_rank_to_the_root():
     assert echoes(list(reversed(stages)))[0] == Echo(0, (Link(2, "b"), Link(1, "a")))
 
 
+def test_of_sends_and_receives_the_wait_for_a_rank_that_was_waiting_is_followed_within_one_group():
+    """A pipeline: rank 2 sends back late, so rank 1 does."""
+    back = [
+        Collective("recv", "pp", 1, (Part(1, 10, 60), Part(2, 59, 60)), sender=2),
+        Collective("recv", "pp", 1, (Part(0, 5, 70), Part(1, 65, 70)), sender=1),
+    ]
+    assert echoes(back) == {1: Echo(2, (Link(1, "pp"),))}
+    found = lateness(back, {1: 2})
+    assert (found.wait_ns, found.receive_wait_ns) == (49 + 60, 49 + 60)
+    assert lateness([*back, *SLEEPS]).receive_wait_ns == 49 + 60
+
+
 def test_a_rank_that_waited_only_a_little_elsewhere_is_late_by_itself():
     computes = [made("tp", {0: (20, 25), 1: (10, 25)}), made("dp", {1: (60, 70), 3: (10, 70)})]
     assert echoes(computes) == {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, ClassVar
 
 from overlaptop.report.headline import why_not_split
@@ -135,14 +136,21 @@ class CollectiveTable(RowList[Row]):
         step, number = step_name(next(iter(self.state.details.values())).step)
         found = sum(len(row.members) for row in rows)
         unsplit = sum(bool(each.unsplit) for row in rows for each in row.members)
+        left_out = self._left_out()
         left = [
             Item((*titled("Collectives"), dim(f"  {step}"), bold(number))),
             Item((Segment(plural(found, "collective")),), 4),
             Item((Segment(f"{unsplit:,} not split" if unsplit else ""),), 2),
+            Item((Segment(f"{left_out:,} more a rank not matched" if left_out else ""),), 3),
             Item((dim(f"{unit.name}, the mean over ranks"),), 1),
             Item((dim(f"by {self.grouping}" if self.grouping else ""),), 1),
         ]
         return fit([item for item in left if item.line[0].text], [], width)
+
+    def _left_out(self) -> int:
+        """Of the calls on a rank, at most so many whose like on the other ranks is not known."""
+        matched = Counter(part.rank for row in self._of_step() for part in row.members[0].parts)
+        return max(len(each.collectives) - matched[each.rank] for each in self.state.details.values())
 
     def _headers(self, columns: list[Column]) -> dict[str, str]:
         """With the mark of the column that is sorted by, and the signs of what is a bound."""

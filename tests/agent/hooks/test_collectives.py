@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pytest
 
-from overlaptop.wire.messages import CollectiveSpan, StepTotals
+from overlaptop.wire.messages import CollectiveSpan, GroupMembers, StepTotals
 
 REPEATS = 2
 
@@ -197,6 +197,13 @@ def test_collectives_are_seen_with_op_and_bytes_and_what_they_move(job, name: st
         assert all(0 < step.link_tx_bytes == step.link_rx_bytes <= step.comm_bytes for step in steps)
     if name in ("sync", "async"):
         assert [each.is_async for each in seen] == [name == "async"]
+
+
+@pytest.mark.parametrize(("name", "members"), [("all_reduce", (0, 1)), ("group of one", (0,))])
+def test_a_step_tells_the_members_of_the_groups_of_its_collectives(job, name: str, members) -> None:
+    numbers = {step.step for step in steps_of(job, name)}
+    detail = next(each for each in job.details() if each.step in numbers)
+    assert detail.groups == tuple(GroupMembers(each.group, members) for each in detail.collectives)
 
 
 def test_steps_whose_communication_has_no_visible_end_are_unknown_and_the_reason_is_said(job) -> None:

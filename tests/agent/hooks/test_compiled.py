@@ -17,7 +17,7 @@ from .compiled_job import STEPS
 JOB = Path(__file__).parent / "compiled_job.py"
 
 
-def said(job: Finished, rank: int) -> dict[str, dict]:
+def printed(job: Finished, rank: int) -> dict[str, dict]:
     """By way: losses and Dynamo's counts."""
     return {each["way"]: each for each in map(json.loads, job.outs[rank].splitlines())}
 
@@ -34,7 +34,7 @@ def compare(plain: Finished, job: Finished, ways: Sequence[str], *, cached: bool
     assert {*plain.codes, *job.codes} == {0}, (plain.errs, job.errs)
     for rank in range(len(plain.codes)):
         assert set(words(job.errs[rank])) <= set(words(plain.errs[rank]))  # who compiles may be warned more
-        alone, beside = said(plain, rank), said(job, rank)
+        alone, beside = printed(plain, rank), printed(job, rank)
         assert list(alone) == list(beside) == list(ways)
         for way in ways:
             # Who compiles has more Python to look at. And the call of the hooks around an optimizer's step,

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import torch.distributed as dist
 
-from overlaptop.agent import standstill
+from overlaptop.agent import hang_watch
 from overlaptop.wire.codec import decode, encode
 from overlaptop.wire.messages import MAX_LAST_GROUPS, IssuedCall, Standstill
 
@@ -22,16 +22,17 @@ class Group(NamedTuple):
 def test_of_many_groups_those_used_last_are_told_and_none_that_is_too_large(monkeypatch):
     ranks = {Group(str(number)): dict.fromkeys(range(2)) for number in range(40)}
     ranks[Group("large")] = dict.fromkeys(range(5000))
+    ranks[dist.GroupMember.NON_GROUP_MEMBER] = {2: 0, 3: 1}  # as torch has a group of other ranks
     monkeypatch.setattr(dist.distributed_c10d, "_world", SimpleNamespace(pg_group_ranks=ranks))
     calls = {str(number): (IssuedCall("allreduce_", 4, 1, number),) for number in range(40)}
-    groups = standstill.groups_of({"large": (IssuedCall("allreduce_", 4, 1, 99),), **calls})
+    groups = hang_watch.groups_of({"large": (IssuedCall("allreduce_", 4, 1, 99),), **calls})
     assert [each.group for each in groups] == [str(39 - back) for back in range(MAX_LAST_GROUPS)]
     said = Standstill(0, True, groups)
     assert decode(encode(said)) == said
 
 
 def test_a_process_that_was_stopped_does_not_take_itself_for_hung():
-    progress = standstill.Progress()
+    progress = hang_watch.Progress()
     step_ns = [1_000_000]
     looks = [tenth / 10 for tenth in range(90)]
     assert not any(progress.stands(1, step_ns, now_s) for now_s in looks)
@@ -46,7 +47,7 @@ def test_a_process_that_was_stopped_does_not_take_itself_for_hung():
 
 
 def test_long_steps_are_given_five_times_their_length():
-    progress = standstill.Progress()
+    progress = hang_watch.Progress()
     stands = [progress.stands(1, [4 * 10**9], float(second)) for second in range(30)]
     assert stands.index(True) == 21
 
@@ -54,9 +55,9 @@ def test_long_steps_are_given_five_times_their_length():
 def test_to_look_where_a_rank_stands_imports_nothing():
     """A child that the job forks meanwhile would be left with the import's lock held for ever."""
     asked = (
-        "import sys, threading; from pathlib import Path; from overlaptop.agent import standstill\n"
+        "import sys, threading; from pathlib import Path; from overlaptop.agent import hang_watch\n"
         "known = set(sys.modules)\n"
-        "print(*standstill.stack_of(threading.get_ident(), Path()), *set(sys.modules) - known)"
+        "print(*hang_watch.stack_of(threading.get_ident(), Path()), *set(sys.modules) - known)"
     )
     told = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
     assert told.stdout == "<string>:3 <module>\n"

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 
+from overlaptop.agent.groups import members_of
 from overlaptop.agent.median import median
-from overlaptop.wire.bounds import MAX_RANKS
 from overlaptop.wire.messages import MAX_LAST_GROUPS, MAX_STACK, GroupCalls, IssuedCall
 
 HUNG_AFTER_S = 10.0
@@ -69,18 +69,7 @@ def groups_of(calls: Mapping[str, tuple[IssuedCall, ...]]) -> tuple[GroupCalls, 
     """These calls by group, with the members of each as torch knows them; of the groups used last, as many
     as a message has room for.
     """
-    import torch.distributed as dist
-
-    from overlaptop.timeline.collectives import group_title
-
-    if not dist.is_available() or not calls:
-        return ()
-    world = dist.distributed_c10d._world  # noqa: SLF001 - there is no public way
-    members = {
-        group_title(group.group_name, group.group_desc): tuple(sorted(ranks))
-        for group, ranks in tuple(world.pg_group_ranks.items())
-        if group is not None and len(ranks) <= MAX_RANKS
-    }
+    members = members_of(calls)
     known = [GroupCalls(name, members[name], last) for name, last in calls.items() if name in members]
     known.sort(key=lambda group: -group.calls[-1].at_ns)
     return tuple(known[:MAX_LAST_GROUPS])
