@@ -57,7 +57,9 @@ class Trouble:
     others: int = 0
     """Ranks that ended badly after it."""
     hang: Hang | None = None
-    """What hangs, where `kind` is HUNG; where it is NO_STEP, at which line a rank stands, if known."""
+    """What hangs, where `kind` is HUNG; where it is NO_STEP, at which lines ranks stand, if known."""
+    silent: bool = False
+    """The hub receives nothing from the ranks that it is about."""
     exit_code: int | None = None
     """Of the first rank that ended badly, as RankEnd has it."""
 
@@ -72,9 +74,9 @@ def is_stale(age_s: float, steps: Sequence[StepTotals]) -> bool:
 
 def trouble_of(snapshot: Snapshot) -> Trouble | None:
     """What is wrong with the job; None: nothing that is known."""
-    ended = first_failure(snapshot.ranks)
-    if ended is not None:
-        return ended
+    failure = first_failure(snapshot.ranks)
+    if failure is not None:
+        return failure
     if snapshot.link is not LinkState.LIVE:
         return None  # without a connection nothing is known of the ranks
     running = [
@@ -89,12 +91,15 @@ def trouble_of(snapshot: Snapshot) -> Trouble | None:
     standstills = {
         view.rank: view.standstill for view in running if view.standstill is not None and not view.silent
     }
-    hang = hang_of(standstills, frozenset(view.rank for view in silent)) if standstills else None
+    ended = frozenset(view.rank for view in snapshot.ranks if view.ended)
+    hang = hang_of(standstills, frozenset(view.rank for view in silent), ended) if standstills else None
     all_stale = bool(running) and all(view.stale for view in running)
     if all_stale and hang is not None and hang.blame is not Blame.NO_COLLECTIVE:
-        return Trouble(Kind.HUNG, hang.ranks, _since_ns(snapshot, running), hang=hang)
+        mute = {view.rank for view in silent}.issuperset(hang.ranks)
+        return Trouble(Kind.HUNG, hang.ranks, _since_ns(snapshot, running), hang=hang, silent=mute)
     if silent:
-        return Trouble(Kind.SILENT, tuple(view.rank for view in silent), _since_ns(snapshot, silent))
+        ranks = tuple(view.rank for view in silent)
+        return Trouble(Kind.SILENT, ranks, _since_ns(snapshot, silent), silent=True)
     if all_stale:  # a long evaluation, or they hang where nobody sees it
         return Trouble(Kind.NO_STEP, (), _since_ns(snapshot, running), hang=hang)
     return None

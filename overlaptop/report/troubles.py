@@ -7,12 +7,14 @@ import signal
 from overlaptop.fleet.hang import Blame, Hang
 from overlaptop.fleet.snapshot import RankView
 from overlaptop.fleet.trouble import Kind, Trouble, first_of
-from overlaptop.text import age, byte_count, clock, named_ranks, printable
+from overlaptop.text import age, byte_count, clock, named_ranks, plural, printable
 from overlaptop.wire.last_end import LastEnd
 from overlaptop.wire.processes import signal_name
 
 MOST_NAMED = 6
 """Beyond it ranks are counted."""
+MOST_LINES = 3
+"""Of the script, at which ranks stand; beyond it they are counted."""
 
 
 def in_brief(trouble: Trouble, now_ns: int) -> str:
@@ -54,13 +56,12 @@ def in_full(trouble: Trouble) -> str:
             how, why = _how(trouble.exit_code), _why(trouble.exit_code)
             return f"all ranks {how}{why}; {_who(trouble)} first"
         case Kind.SILENT:
-            return f"{_who(trouble)} sent nothing since {since}: stopped, or its interpreter hangs"
+            return f"{_who(trouble)} sent nothing since {since}{_silent(trouble)}"
         case Kind.HUNG:
             assert trouble.hang is not None
-            return printable(f"HUNG since {since}: {_hang(trouble.hang)}")
+            return printable(f"HUNG since {since}: {_hang(trouble.hang)}{_silent(trouble)}")
         case Kind.NO_STEP:
-            at = trouble.hang.at if trouble.hang is not None else ""
-            return printable(f"no step has ended since {since}{at and f'; the script stands at {at}'}")
+            return printable(f"no step has ended since {since}{_lines(trouble.hang)}")
 
 
 def color(trouble: Trouble) -> str:
@@ -107,6 +108,10 @@ def _hang(hang: Hang) -> str:
     match hang.blame:
         case Blame.NOT_ENTERED:
             return f"{what}, {who} {'have' if many else 'has'} not entered{at}"
+        case Blame.ENDED:
+            return f"{what}, {who} {'have' if many else 'has'} ended"
+        case Blame.UNKNOWN:
+            return f"{what}, where {who} stand{'s' * (not many)} is not known"
         case Blame.DELAYED:
             return f"{what}, {who} {'have' if many else 'has'} issued it and not begun: delayed{at}"
         case Blame.DIFFERS:
@@ -114,7 +119,21 @@ def _hang(hang: Hang) -> str:
         case Blame.CANNOT_LEAVE:
             return f"{what}: all have entered, none leaves{at}"
         case Blame.NO_COLLECTIVE:
-            return f"no collective is known to be awaited{at}"
+            return "no collective is known to be awaited"
+
+
+def _lines(hang: Hang | None) -> str:
+    """Where the script stands: one line, or several with their ranks."""
+    lines = hang.lines if hang is not None else ()
+    if len(lines) == 1:
+        return f"; the script stands at {lines[0][1]}"
+    named = "".join(f"; {_ranks(ranks)} at {line}" for ranks, line in lines[:MOST_LINES])
+    more = len(lines) - MOST_LINES
+    return f"{named}; {plural(more, 'other line')}" if more > 0 else named
+
+
+def _silent(trouble: Trouble) -> str:
+    return ": stopped, or its interpreter hangs" if trouble.silent else ""
 
 
 def _call(op: str, size_bytes: int | None) -> str:
@@ -134,4 +153,4 @@ def _ranks(ranks: tuple[int, ...]) -> str:
 def _after(trouble: Trouble) -> str:
     if not trouble.others:
         return ""
-    return f"; {trouble.others} other rank{'s' * (trouble.others > 1)} ended badly after it"
+    return f"; {plural(trouble.others, 'other rank')} ended badly after it"

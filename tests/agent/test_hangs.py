@@ -17,9 +17,9 @@ TRAINING = """
     import torch.distributed as dist
 
     import overlaptop.agent
-    import overlaptop.agent.standstill
+    import overlaptop.agent.hang_watch
 
-    overlaptop.agent.standstill.HUNG_AFTER_S = 1.0
+    overlaptop.agent.hang_watch.HUNG_AFTER_S = 1.0
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     stop, model = torch.zeros(1), torch.nn.Linear(256, 256)

@@ -13,7 +13,7 @@ from .builders import T0, S, info, status, step, welcome
 from .hub import PlayedJob
 
 
-class Job(PlayedJob):
+class JobInTrouble(PlayedJob):
     """Two ranks that have made a step."""
 
     def __init__(self) -> None:
@@ -33,8 +33,8 @@ class Job(PlayedJob):
 
 
 @pytest.fixture
-def job() -> Job:
-    return Job()
+def job() -> JobInTrouble:
+    return JobInTrouble()
 
 
 def test_the_rank_from_which_nothing_comes_is_the_silent_one_and_not_those_that_wait_for_it(job):
