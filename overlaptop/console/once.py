@@ -12,13 +12,13 @@ from overlaptop.console.following import settle, settle_waits
 from overlaptop.console.hosts import Hosts
 from overlaptop.console.jobs import join
 from overlaptop.console.table import Table
+from overlaptop.findings.first_line import first_line
 from overlaptop.fleet.records import device_record, end_records, step_record
 from overlaptop.fleet.snapshot import LinkState, RankView, Snapshot
 from overlaptop.fleet.trouble import Trouble, first_failure, trouble_of
 from overlaptop.report import hosts as nodes
 from overlaptop.report import troubles
 from overlaptop.report.figures import exposed_in_words, totals_in_words, window_in_words
-from overlaptop.report.headline import headline
 from overlaptop.report.links import nvlink_rate, pcie_rate
 from overlaptop.report.order import all_see_gaps, idle_ns, sees_gaps, waiting_exact, waiting_ns
 
@@ -65,12 +65,13 @@ def render(snapshot: Snapshot, *, ascii_only: bool = False) -> str:
     totals = totals_in_words(snapshot.totals, exact=exact)
     if snapshot.totals.waits is not None:
         totals["exposed"] += f" {exposed_in_words(snapshot.totals.waits, snapshot.totals.exposed_ns)}"
-    said = headline(snapshot)
+    found = found_in(snapshot)
+    said = first_line(snapshot, found)
     lines = [
         title(snapshot),
         *([troubles.in_full(trouble)] if trouble is not None else []),
         *([said.words] if said is not None else []),
-        *filter(None, [in_a_line(found_in(snapshot))]),
+        *([in_a_line(found)] if found and (said is None or said.rule != found[0].rule) else []),
         "   ".join(
             [*(f"{name} {figure}" for name, figure in totals.items()), window_in_words(snapshot.totals)]
         ),
@@ -153,7 +154,11 @@ def title(snapshot: Snapshot) -> str:
     facts = [job.script, text.plural(job.world_size, "rank"), *filter(None, [job.host])]
     facts += sorted({info.device for info in infos if info.device})
     facts += sorted({info.backend for info in infos if info.backend})
-    facts += [f"job {job.job}", snapshot.link.value]
+    trouble = trouble_of(snapshot)
+    state = snapshot.link.value
+    if trouble is not None and snapshot.link is LinkState.LIVE:
+        state = troubles.in_brief(trouble, snapshot.at_ns)
+    facts += [f"job {job.job}", state]
     return text.printable(" · ".join(facts))
 
 

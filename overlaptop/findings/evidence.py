@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from math import inf
 from statistics import median
 
+from overlaptop import text
 from overlaptop.fleet.snapshot import LinkState, RankView, Snapshot
 from overlaptop.fleet.splitting import window_of
 from overlaptop.fleet.waits import SplitStep, WaitWindow
 from overlaptop.fleet.window import FIRST_STEPS, HISTORY_STEPS, RECENT_STEPS
+from overlaptop.report.order import all_see_gaps
 from overlaptop.timeline.arrivals import Collective
 from overlaptop.wire.messages import StepDetail, StepTotals
 
@@ -60,9 +62,21 @@ class Evidence:
     @property
     def exposed_wait_ns(self) -> int:
         """What a rank waits in a step with nothing beside it, in the mean of the ranks that are not late;
-        0 where it is not known. No late rank's cause can win more.
+        0 where it is not known.
         """
         return self.window.exposed_wait_ns if self.window is not None else 0
+
+    @property
+    def most_wait_ns(self) -> int:
+        """At most: what is exposed and not split may be waiting, too."""
+        unsplit_share = self.window.unsplit_share if self.window is not None else 0.0
+        return self.exposed_wait_ns + round(unsplit_share * self.step_ns)
+
+    @property
+    def wait_in_words(self) -> str:
+        """``15.6 ms``; ``≥15.6 ms`` where much is not split, and where compute is an upper bound."""
+        exact = all_see_gaps(self.ranks.values()) and self.window is not None and self.window.is_split
+        return text.bounded(text.duration(self.exposed_wait_ns), text.AT_LEAST, exact=exact)
 
 
 def evidence_of(snapshot: Snapshot) -> Evidence:

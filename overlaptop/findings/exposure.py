@@ -12,7 +12,7 @@ import numpy as np
 from overlaptop import text
 from overlaptop.findings.detail import phases_of
 from overlaptop.findings.evidence import Evidence, JobStep
-from overlaptop.report.headline import COSTLY_SHARE
+from overlaptop.fleet.waits import COSTLY_SHARE
 from overlaptop.timeline.arrivals import Collective
 from overlaptop.timeline.collectives import kind_of
 from overlaptop.timeline.spans import lengths_within, unflatten
@@ -24,6 +24,8 @@ BESIDE_WAITING = 0.5
 """And from this share of what ranks wait on: in recorded jobs with a late rank it is 0.04 to 0.28."""
 LEAST_BYTES = 1 << 20
 """Smaller collectives take their latency, and say nothing of a link."""
+MOSTLY_SPLIT = 0.5
+"""Of the measured steps with communication, those of which something is split."""
 AFTER = "after "
 NEVER = 0.05
 """Compute and communication run never at once where less of the transferring than this is hidden."""
@@ -82,7 +84,8 @@ class Exposure:
 
 @lru_cache(maxsize=1)  # many rules ask for the same
 def exposure(evidence: Evidence) -> Exposure | None:
-    """None where nothing is split."""
+    """None where too little is split to stand for the rest: which steps those are is no accident."""
+    measured = sum(bool(totals.comm_ns) for totals in all_totals(evidence))
     rows = [
         (
             totals.step_ns,
@@ -96,7 +99,7 @@ def exposure(evidence: Evidence) -> Exposure | None:
         for rank, totals in step.totals.items()
         if (times := step.split.waits.times.get(rank)) is not None and times.known
     ]
-    if not rows:
+    if not rows or len(rows) < MOSTLY_SPLIT * measured:
         return None
     return Exposure(evidence.exposed_wait_ns, *map(fmean, zip(*rows, strict=True)))
 

@@ -7,7 +7,7 @@ another group; then that one is the late rank (timeline/echoes.py), and the firs
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
@@ -18,6 +18,7 @@ from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.finding import Certainty, Finding
 from overlaptop.fleet.snapshot import RankView
 from overlaptop.fleet.waits import LATE_SHARE
+from overlaptop.report.order import sees_gaps
 from overlaptop.wire.messages import RankInfo, StepTotals
 
 EXPLAINS = 0.5
@@ -66,8 +67,15 @@ class LateRank:
     late: int
     collectives: int
     """In so many of which it was late."""
-    wait_ns: int
-    """What the others wait for it in a step with nothing beside it, in the mean: what mending can win."""
+    costs_ns: int
+    """What the others lose to it in a step at most, which is what mending can win: what they wait with
+    nothing beside it, in the mean, and `slows_ns`."""
+    waits: str
+    """What they wait in words, at least."""
+    slows_ns: int
+    """By how much longer the others compute beside waiting for it; 0 where they do not clearly."""
+    beside_ns: int
+    """And for how much longer they have communication beside compute."""
     computes_ns: int | None
     busy_ns: int | None
     """As `computes_ns`; without a GPU with what it waits for a CPU."""
@@ -87,9 +95,10 @@ class LateRank:
         """``rank 2 is late in 71 of 75 collectives; the others wait 12.1 ms a step``."""
         late = f"rank {self.rank} is late in {self.late} of {self.collectives} collectives"
         waits = "waits" if len(self.others) == 1 else "wait"
-        others = f"{self.than} {waits} {text.duration(self.wait_ns)} a step"
+        others = f"{self.than} {waits} {self.waits} a step"
         if self.passed_on_by:
-            others = f"{text.named_ranks(self.passed_on_by)} waits for it in another group, and {others}"
+            passes = "passes" if len(self.passed_on_by) == 1 else "pass"
+            others = f"{text.named_ranks(self.passed_on_by)} {passes} that on, and {others}"
         return f"{late}; {others}"
 
     @property
@@ -123,7 +132,7 @@ class LateRank:
             measured=f"{self.in_words}; {more}" if more else self.in_words,
             advice=advice,
             certainty=certainty,
-            gain_ns=self.wait_ns if longer_ns is None else max(0, min(self.wait_ns, longer_ns)),
+            gain_ns=self.costs_ns if longer_ns is None else max(0, min(self.costs_ns, longer_ns)),
             ranks=(self.rank,),
             why_late=True,
         )
@@ -243,13 +252,17 @@ def _late_rank(evidence: Evidence, rank: int, chain: tuple[int, ...], involved: 
         )
     }
     middle = {name: round(median(each)) if each else None for name, each in longer.items()}
+    slows_ns, beside_ns = _slows_ns(evidence, rank, others, longer["computes"])
     collections = longer["collections"]
     return LateRank(
         rank,
         tuple(others),
         late.late,
         late.collectives,
-        evidence.exposed_wait_ns,
+        evidence.most_wait_ns + slows_ns,
+        evidence.wait_in_words,
+        slows_ns,
+        beside_ns,
         middle["computes"],
         middle["busy"],
         middle["stands"],
@@ -295,6 +308,22 @@ def _cause(
     # Where only the older half varies, it has begun to compute longer since.
     lately = longer["computes"][len(longer["computes"]) // 2 :]
     return Cause.UNEVEN if _varies(longer["computes"]) and _varies(lately) else Cause.COMPUTING
+
+
+def _slows_ns(
+    evidence: Evidence, rank: int, others: Collection[int], computes_ns: Sequence[float]
+) -> tuple[int, int]:
+    """By how much longer the others compute than the rank, and have communication beside compute, in the
+    median step; 0 where the former is not steadily explained by the latter. ``computes_ns``: by how much
+    longer the rank computes, in each step.
+    """
+    if not all(sees_gaps(evidence.ranks[each]) for each in (rank, *others)):
+        return 0, 0
+    hides_ns = _longer(evidence, rank, others, lambda _info, step: step.hidden_ns)
+    slowed = sum(0 > own_ns >= beside_ns for own_ns, beside_ns in zip(computes_ns, hides_ns, strict=False))
+    if not slowed or slowed < STEADY * len(computes_ns):
+        return 0, 0
+    return round(-median(computes_ns)), round(-median(hides_ns))
 
 
 def _steadily(longer_ns: list[float], least_ns: float = 0.0) -> float:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import comb, log
+from statistics import fmean
 
 from overlaptop.timeline.arrivals import Collective, Lateness, RankLateness, WaitTimes, lateness
 from overlaptop.timeline.echoes import Echo
@@ -18,6 +19,10 @@ SHARED_SHARE = 0.9
 WORTH_SHARE = 0.04
 """Nobody is called late where waiting is less of the step: in healthy jobs ranks differ by a few
 hundredths."""
+RECEIVES_SHARE = 0.25
+"""From this share of the waiting on that is in receives, ranks may wait as a pipeline's schedule has it."""
+COSTLY_SHARE = 0.02
+"""What costs less of the step is worth no warning, and what is not split leaves no doubt."""
 CHANCE = 0.05
 """Nor where ranks that are all alike would look so in more windows than this: which of two comes last is a
 coin's toss, and of 20 tosses 60 % are heads every fourth time."""
@@ -85,9 +90,18 @@ class WaitWindow:
     """In so many of the steps."""
     echo: Echo | None = None
     """By way of whom ranks of other groups wait, in the newest step; None: by nobody's."""
+    waits_ns: Mapping[int, float] = field(default_factory=dict)
+    """What each rank waits in a step with no compute beside it: the mean over steps."""
     chances: int | None = None
     """How often another rank could have been late: the steps; of a whole trace, which has few, the
     collectives. None: it is one chosen step, and what is said is of that one only."""
+    lately: bool = False
+    """It is of fewer steps than the window that was chosen, the newest: what it says has begun since."""
+
+    @property
+    def is_split(self) -> bool:
+        """Whether so little of it is not split that waiting is known, and not a lower bound."""
+        return self.unsplit_share < COSTLY_SHARE
 
     @property
     def late(self) -> tuple[RankLateness, ...]:
@@ -96,10 +110,27 @@ class WaitWindow:
 
         That is who causes most of the waiting in most steps; else who costs most of those that are late in
         most of their collectives: each group may have one, and some may always be a little late; else half
-        of the ranks or fewer that are late in nearly all collectives.
+        of the ranks or fewer that are late in nearly all collectives. Where ranks wait in receives, only
+        who itself waits half as long as the others or less. The steps of all ranks are equally long, so by
+        that difference it does something else for longer; what all wait alike is a pipeline's schedule.
         """
         if self.share < WORTH_SHARE:
             return ()
+        found = self._latest()
+        late = {each.rank for each in found}
+        own_ns = [ns for rank, ns in self.waits_ns.items() if rank in late]
+        others_ns = [ns for rank, ns in self.waits_ns.items() if rank not in late]
+        if self.in_receives and own_ns and others_ns and 2 * fmean(own_ns) > fmean(others_ns):
+            return ()
+        return found
+
+    @property
+    def in_receives(self) -> bool:
+        """Whether so much of the waiting is in receives that a pipeline's schedule may be all there is."""
+        return self.lateness.receive_wait_ns > RECEIVES_SHARE * self.lateness.wait_ns
+
+    def _latest(self) -> tuple[RankLateness, ...]:
+        """Who is late, be it by a schedule or not."""
         ranks = self.lateness.ranks
         most = self.lateness.of(self.late_rank) if self.late_rank is not None else None
         if most is not None and self.late_steps >= LATE_SHARE * self.steps:

@@ -5,15 +5,13 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from overlaptop.fleet.snapshot import WHOLE_TRACE, LinkState, Snapshot
+from overlaptop.fleet.splitting import NOT_YET
 from overlaptop.fleet.trouble import trouble_of
 from overlaptop.fleet.waits import LATE_SHARE, WORTH_SHARE, WaitWindow
 from overlaptop.fleet.watching import MOST_COMPARED, compared
 from overlaptop.report.figures import totals_in_words
 from overlaptop.report.order import all_see_gaps
 from overlaptop.text import AT_LEAST, duration, percent, whole_percent
-
-COSTLY_SHARE = 0.02
-"""What costs less of the step is worth no warning, and what is not split leaves no doubt."""
 
 
 class Headline(NamedTuple):
@@ -26,6 +24,8 @@ class Headline(NamedTuple):
     """Something is wrong, and can be mended."""
     late_rank: int | None = None
     """The one that it is about."""
+    rule: str = ""
+    """Of the finding that it is; empty: it is none."""
 
     def because(self, cause: str) -> Headline:
         """With why the rank is late: ``it computes 12.1 ms a step longer than the others``."""
@@ -51,12 +51,11 @@ def _of_steps(snapshot: Snapshot) -> Headline | None:
         return None
     if window is None:
         if snapshot.job is not None and snapshot.job.world_size > 1:
-            why = why_not_split(snapshot)
+            why = why_not_split(snapshot) or NOT_YET
             return Headline(f"who waits for whom is not known: {why}", f"not split: {why}")
         return _left_to_win(snapshot, "")
     if window.share < WORTH_SHARE:
-        known = window.unsplit_share < COSTLY_SHARE
-        return _left_to_win(snapshot, "waiting costs little" if known else "much is not split")
+        return _left_to_win(snapshot, "waiting costs little" if window.is_split else "much is not split")
     if not window.late:
         few = "too few steps yet to say who is late"
         return _left_to_win(snapshot, "no rank is clearly late" if window.is_enough else few)
@@ -67,10 +66,12 @@ def _of_steps(snapshot: Snapshot) -> Headline | None:
     who = "the others wait" if len(others) > 1 else f"rank {others[0].rank} waits"
     cost, brief_cost = _costs(snapshot, window)
     if late.share >= LATE_SHARE:
-        late_in = f"late in {late.late} of {late.collectives} collectives"
+        of_which = f" of the last {window.steps} steps" if window.lately else ""
+        late_in = f"late in {late.late} of {late.collectives} collectives{of_which}"
         in_brief = f"late in {whole_percent(late.share)}"
     else:  # most collectives of a step only follow the one that all waited in
-        late_in = in_brief = f"late in {window.late_steps} of {window.steps} steps"
+        last = "the last " * window.lately
+        late_in = in_brief = f"late in {window.late_steps} of {last}{window.steps} steps"
     rank, through = f"rank {late.rank}", ""
     if window.echo is not None and window.echo.root == late.rank:
         links = [f"rank {each.rank} ({each.group})" for each in reversed(window.echo.chain)]
@@ -106,7 +107,7 @@ def _costs(snapshot: Snapshot, window: WaitWindow) -> tuple[str, str]:
     """What the others wait, and in brief: at least that, where compute is an upper bound or much is not
     split.
     """
-    exact = all_see_gaps(snapshot.ranks) and window.unsplit_share < COSTLY_SHARE
+    exact = all_see_gaps(snapshot.ranks) and window.is_split
     sign = "" if exact else AT_LEAST
     waits = f"{sign}{duration(window.exposed_wait_ns)} {_per(snapshot)}"
     return f"{waits} ({sign}{percent(window.share)})", f"{waits} ({sign}{whole_percent(window.share)})"

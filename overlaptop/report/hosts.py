@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from overlaptop.fleet.commands import CommandView
 from overlaptop.fleet.snapshot import LinkState, NodeView, RankView, Snapshot
-from overlaptop.text import UNKNOWN, age, byte_count, clock, printable, shortened
+from overlaptop.text import UNKNOWN, age, byte_count, clock, plural, printable, shortened
 from overlaptop.wire.commands import WRITTEN
 
 LINK_GLYPHS = {
@@ -91,7 +91,7 @@ def lost_since(view: RankView, snapshot: Snapshot, now_ns: int) -> str:
 def live_words(snapshot: Snapshot) -> str:
     """``2 of 3 hosts``; ``3 hosts`` where all are live."""
     live, count = sum(node.link is LinkState.LIVE for node in snapshot.nodes), len(snapshot.nodes)
-    words = f"{count} host{'s' * (count != 1)}"
+    words = plural(count, "host")
     return words if live == count else f"{live} of {words}"
 
 

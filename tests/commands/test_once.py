@@ -75,7 +75,7 @@ class LongSteps(PlayedSession):
 
     def __init__(self, clock: Clock, step_s: float, stands: float = inf) -> None:
         super().__init__([*arrival(), *self._steps(0, step_s)[::2]], link=LinkState.LIVE)
-        self._clock, self._step_s, self._stands = clock, step_s, stands
+        self.clock, self._step_s, self._stands = clock, step_s, stands
         self._watched, self._sent = False, 1
 
     def watch(self, ranks: Collection[int]) -> None:
@@ -83,7 +83,7 @@ class LongSteps(PlayedSession):
         self._watched = True
 
     def tick(self) -> Snapshot:
-        done = (self._clock.at_ns - T0) / S / self._step_s
+        done = (self.clock.at_ns - T0) / S / self._step_s
         if self._watched and self._sent < min(done, self._stands):
             self._batches.append(self._steps(self._sent, self._step_s))
             self._sent += 1

@@ -9,7 +9,7 @@ from overlaptop.findings.find import find
 from overlaptop.fleet.fleet import Fleet
 from overlaptop.fleet.snapshot import LinkState
 from overlaptop.wire.messages import CollectiveSpan, PhaseSpan, StepDetail
-from tests.fleet.builders import MS, T0, Clock, info, status, step, welcome
+from tests.fleet.builders import MS, T0, Clock, feed, info, status, step, welcome
 
 STEPS = 12
 RANKS = 4
@@ -17,14 +17,16 @@ TRANSFER_MS = 5
 OPTIMIZER_MS = 5
 
 
-def job(does, *facts, ranks=RANKS, steps=STEPS, exact=True, watched=True, changed=None, **changes):
+def job(
+    does, *facts, ranks=RANKS, steps=STEPS, exact=True, watched=True, changed=None, only=None, **changes
+):
     """The evidence of a running job.
 
     ``does(rank, number)`` is what the rank does in that step, in order, as pairs of a word and ms:
     ``compute``, ``idle`` and ``copy``. Then come an all-reduce of all ranks, which ends TRANSFER_MS
     after the last rank began it, and an optimizer of OPTIMIZER_MS. ``facts``: messages more.
-    ``watched``: with timelines, each as ``changed`` makes it. ``changes``: of the totals, functions of rank
-    and number.
+    ``watched``: with timelines, each as ``changed`` makes it. ``only``: whether a rank makes a step at all.
+    ``changes``: of the totals, functions of rank and number.
     """
     fleet = Fleet(Clock())
     fleet.set_link(LinkState.LIVE)
@@ -36,15 +38,15 @@ def job(does, *facts, ranks=RANKS, steps=STEPS, exact=True, watched=True, change
         begins = {rank: sum(ms for _, ms in parts) for rank, parts in done.items()}
         end_ms = max(begins.values()) + TRANSFER_MS
         for rank, parts in done.items():
+            if only is not None and not only(rank, number):
+                continue
             totals, detail = _step(rank, number, parts, end_ms, start_ns)
             fleet.apply(replace(totals, **{name: of(rank, number) for name, of in changes.items()}))
             if watched:
                 fleet.apply(changed(detail) if changed else detail)
         start_ns += round((end_ms + OPTIMIZER_MS) * MS)
         fleet.snapshot()  # or only the last few timelines would be split
-    for message in (status(), *facts):
-        fleet.apply(message)
-    return evidence_of(fleet.snapshot())
+    return evidence_of(feed(fleet, status(), *facts))
 
 
 def rules(evidence):

@@ -61,3 +61,14 @@ def test_no_finding_promises_more_than_what_is_exposed(laid, with_ddp):
     for each in find(evidence):
         if each.rule in OF_COMMUNICATION:
             assert 0 < each.gain_ns <= exposure(evidence).exposed_transfer_ns
+
+
+def test_where_few_steps_are_split_these_do_not_stand_for_all():
+    def lay(rank, number):
+        """The ends agree in every third step only, in which the all-reduce is long."""
+        ms = 14 if number % 3 == 0 else 1
+        made = call("allreduce_", 22, 22 + ms - (0.9 * (rank == 0) if ms == 1 else 0))
+        return Timeline(22 + ms, ((0, 22),), (made,))
+
+    assert exposure(job(lay, steps=12)) is None
+    assert exposure(job(lambda rank, number: lay(rank, 0), steps=12)) is not None

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
+from overlaptop.findings.evidence import evidence_of
 from overlaptop.findings.find import find
+from overlaptop.findings.rules.jitter import JITTER_SHARE
+from tests.fleet.pipeline import gpipe, seen
 
 from .jobs import rules, the
 from .timelines import MS, Timeline, call, job
@@ -55,6 +60,19 @@ def test_the_stage_that_computes_longest_is_named_with_the_one_that_has_room():
 def test_an_exchange_between_neighbours_in_each_layer_is_no_pipeline():
     found = {rule for rule, _ in rules(stage([50, 80], micro_batches=40))}
     assert not found & {"pipeline_bubble", "uneven_stages"}
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_that_the_late_rank_changes_is_no_jitter_where_stages_pass_work_on(together):
+    evidence = evidence_of(seen(gpipe, 4, 4, together=together, steps=20))
+    assert evidence.window.share > JITTER_SHARE
+    assert {rule for rule, _ in rules(evidence)} == {"pipeline_bubble"}
+
+
+def test_a_slow_stage_is_named_with_what_it_computes_longer():
+    evidence = evidence_of(seen(gpipe, 4, 4, takes=lambda stage: 1 + 2 * (stage == 3), steps=20))
+    assert "; ranks 1-2 pass that on, and rank 0 waits" in the(evidence, "slow_compute").measured
+    assert the(evidence, "uneven_stages").ranks == (3,)
 
 
 def reducing(sizes_of):

@@ -17,6 +17,7 @@ from overlaptop.wire.messages import CollectiveSpan, RankEnd
 from tests.fleet.builders import T0, S, info, numa, sample
 
 from .jobs import MS, RANKS, STEPS, TRANSFER_MS, healthy, job
+from .jobs import rules as all_rules
 
 LATE = 1
 MINE = {
@@ -31,7 +32,7 @@ def find(evidence):
 
 
 def rules(evidence):
-    return {(each.rule, each.ranks) for each in find(evidence)}
+    return {(rule, ranks) for rule, ranks in all_rules(evidence) if rule in MINE}
 
 
 def late(*more, rank=LATE, amount=lambda number: 1):
@@ -249,6 +250,12 @@ def test_ranks_that_end_leave_what_was_found_as_it_is():
     assert (found.rule, found.ranks) == ("slow_compute", (LATE,))
 
 
+def test_a_late_rank_that_all_others_have_left_is_compared_with_nobody():
+    ended = [RankEnd(rank, T0, clean=True) for rank in range(RANKS) if rank != LATE]
+    alone = {"only": lambda rank, number: rank == LATE or number < STEPS - 5}
+    assert find(job(late(("compute", 20)), *ended, **alone)) == ()
+
+
 @pytest.mark.parametrize(
     "beside",
     [{"loading_ns": of_late(30 * MS)}, {"full_collections": of_late(1)}, {"delayed_ns": of_late(30 * MS)}],
@@ -347,7 +354,7 @@ def test_a_rank_that_is_late_since_it_waits_in_another_group_passes_the_blame_on
     evidence = job(late(("compute", 30), rank=0), changed=changed)
     (found,) = find(evidence)
     assert (found.rule, found.ranks) == ("slow_compute", (0,))
-    assert "rank 1 waits for it in another group" in found.measured
+    assert "rank 1 passes that on" in found.measured
 
 
 ms_of_a_part = st.floats(0.1, 50)

@@ -9,7 +9,7 @@ import numpy as np
 from overlaptop.findings.evidence import evidence_of
 from overlaptop.fleet.fleet import Fleet
 from overlaptop.fleet.snapshot import LinkState
-from overlaptop.timeline.breakdown import break_down, stalls
+from overlaptop.timeline.overlap import break_down, stalls
 from overlaptop.timeline.spans import difference, flatten, from_pairs, length_ns, union
 from overlaptop.wire.knobs import GradientFacts, Knob, KnobFacts
 from overlaptop.wire.messages import (

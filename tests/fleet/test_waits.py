@@ -56,8 +56,10 @@ def test_a_rank_that_is_late_by_a_fifth_of_a_step_is_named_in_19_windows_of_20(r
 def test_a_rank_that_has_begun_to_be_late_is_named_by_the_newest_steps_alone():
     draw = random.Random(1)
     window = late_in([*simulated(2, 44, draw), *simulated(2, 20, draw, late=0.4)])
+    assert window.lately
     assert ([each.rank for each in window.late], window.steps) == ([1], 20)
 
 
 def test_where_nobody_is_late_lately_either_the_figures_are_of_all_steps():
-    assert late_in(simulated(2, 44, random.Random(2))).steps == 44
+    whole = late_in(simulated(2, 44, random.Random(2)))
+    assert (whole.steps, whole.lately) == (44, False)

@@ -5,12 +5,14 @@ from dataclasses import replace
 import pytest
 
 from overlaptop.fleet.watching import MOST_COMPARED
+from overlaptop.report.headline import headline
 from overlaptop.text import Unit
 from overlaptop.timeline.arrivals import WaitTimes
 from overlaptop.tui.overview.columns import COLUMNS, Scales
 from tests.fleet.builders import MS, detail, info, status, step, welcome
+from tests.fleet.fakes import FakeSession
 
-from .fakes import SIZES, FakeSession, line_of, opened, row_of, running_job, screen_of, shown, table_ranks
+from .fakes import SIZES, line_of, opened, row_of, running_job, screen_of, shown, table_ranks
 from .waits import split_step, waiting_job
 
 
@@ -103,6 +105,33 @@ async def test_where_it_is_not_known_who_waits_the_first_line_says_why():
     text = await screen_of(session)
     assert first_line(text) == "· who waits for whom is not known: no timeline of rank 1 is here"
     assert "waiting ms" not in text
+
+
+async def test_the_column_stays_while_a_step_is_not_split():
+    job = waiting_job()
+    for rank in range(4):
+        job.say(*split_step(rank, 8, end_ms=36 if rank == 3 else 50))
+    job.clock.pass_s(2)
+    text = await screen_of(job, size=SIZES[0])
+    assert "waiting ms" in line_of(text, "rank▲")
+    assert "–" in row_of(text, 0)
+
+
+def test_of_other_steps_than_the_figures_the_first_line_says_which():
+    snapshot = waiting_job().tick()
+    lately = replace(snapshot.wait_window, lately=True)
+    for window, words in (
+        (lately, "rank 2 is late in 12 of 12 collectives of the last 6 steps; "),
+        (replace(lately, lateness=rarely(lately.lateness)), "rank 2 is late in 6 of the last 6 steps; "),
+        (None, "who waits for whom is not known: the timelines of all ranks in one step are not here yet"),
+    ):
+        assert headline(replace(snapshot, wait_window=window)).words.startswith(words)
+
+
+def rarely(lateness):
+    """The same where each rank was late in no collective but a few."""
+    ranks = tuple(replace(each, late=each.late // 4) for each in lateness.ranks)
+    return replace(lateness, ranks=ranks)
 
 
 async def test_each_rank_has_its_waiting_and_the_exposed_time_is_the_sum_of_its_parts():

@@ -4,8 +4,7 @@ from msgspec.structs import replace
 
 from overlaptop.wire.messages import CollectiveSpan
 from tests.fleet.builders import MS, detail, info, status, step, welcome
-
-from .fakes import FakeSession
+from tests.fleet.fakes import FakeSession
 
 STEPS = 8
 """As many as a Snapshot takes at once."""

@@ -15,7 +15,7 @@ from overlaptop import text
 from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.finding import Certainty, Finding
 from overlaptop.findings.late import Cause, late_by, late_ranks
-from overlaptop.report.headline import COSTLY_SHARE
+from overlaptop.fleet.waits import COSTLY_SHARE
 from overlaptop.wire.messages import StepTotals
 
 FEWEST = 2
@@ -51,7 +51,7 @@ def look(evidence: Evidence) -> Iterable[Finding]:
             "longer than those without",
             advice=ADVICE,
             certainty=Certainty.LIKELY,
-            gain_ns=min(together_ns, evidence.exposed_wait_ns),
+            gain_ns=min(together_ns, evidence.most_wait_ns),
             ranks=tuple(sorted(costs_ns)),
         )
 

@@ -2,6 +2,7 @@
 
 Raised where exposed waiting is JITTER_SHARE of the step and more than exposed transfer, no rank is late
 clearly and no few are by turns, and the late rank is not the one that computes longest (uneven batches).
+Not where they wait in receives: that the late rank changes is how a pipeline's stages pass work on.
 """
 
 from __future__ import annotations
@@ -25,18 +26,18 @@ def look(evidence: Evidence) -> Iterable[Finding]:
     window = evidence.window
     if window is None or window.steps < MIN_STEPS or window.share < JITTER_SHARE or late_ranks(evidence):
         return
-    if late_by_compute(evidence) is not None:
+    if window.in_receives or late_by_compute(evidence) is not None:
         return
     times = [each for step in evidence.steps if step.split for each in step.split.waits.times.values()]
     if sum(each.exposed_wait_ns for each in times) <= sum(each.exposed_transfer_ns for each in times):
         return
     most = window.lateness.first
     yield Finding(
-        title=f"the late rank changes, and a rank waits {text.duration(evidence.exposed_wait_ns)} a step",
+        title=f"the late rank changes, and a rank waits {evidence.wait_in_words} a step",
         measured=f"waiting is {text.percent(window.share)} of the step; rank {most.rank} is late most "
         f"often, in {most.late} of {most.collectives} collectives",
         advice="look for what strikes ranks now and then: garbage collection, data loading, processes on "
         "the same CPUs (top), clocks; bind ranks to CPUs of their own",
         certainty=Certainty.POSSIBLE,
-        gain_ns=evidence.exposed_wait_ns,
+        gain_ns=evidence.most_wait_ns,
     )

@@ -41,7 +41,7 @@ def look(evidence: Evidence) -> Iterable[Finding]:
         measured=_measured(evidence, late),
         advice="T shows the ranks' timelines side by side; overlaptop capture records every launch",
         certainty=Certainty.POSSIBLE,
-        gain_ns=evidence.exposed_wait_ns,
+        gain_ns=max(each.costs_ns for each in late),
         ranks=ranks,
     )
 
@@ -70,6 +70,6 @@ def _measured(evidence: Evidence, late: tuple[LateRank, ...]) -> str:
     assert evidence.window is not None
     return (
         f"they are late in {sum(each.late for each in late)} of {evidence.window.lateness.collectives} "
-        f"collectives; the others wait {text.duration(evidence.exposed_wait_ns)} a step; "
+        f"collectives; the others wait {evidence.wait_in_words} a step; "
         + ("none of them takes longer between collectives in nearly each step" if seen else unseen)
     )

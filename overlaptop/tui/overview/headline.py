@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from overlaptop.findings.finding import why_late
-from overlaptop.report.headline import headline
+from overlaptop.findings.first_line import first_line
 from overlaptop.text import plural
 from overlaptop.tui.draw.segments import DIM, Item, Segment, StyledLine, TextStyle, dim, fit, line_width
 from overlaptop.tui.view import JobView
@@ -17,11 +17,11 @@ class HeadlineView(JobView):
 
     def draw(self, width: int, height: int) -> list[StyledLine]:  # noqa: ARG002
         state = self.state
-        said = headline(state.snapshot)
-        if said is None:
-            return []
         # A past step is of another moment than findings.
         found = (state.findings or ()) if state.past_step is None else ()
+        said = first_line(state.snapshot, found)
+        if said is None:
+            return []
         more = plural(len(found), "finding") if width >= _WIDE else ""
         right = (dim(more), Segment(" f ▸ ", TextStyle("accent", bold=True))) if found else ()
         ladder = [said.words, said.brief]

@@ -90,7 +90,10 @@ class RankTable(JobView):
     def _columns(self, width: int) -> list[tuple[Column, int]]:
         state = self.state
         with_nodes = len(state.snapshot.nodes) > 1 and not state.grouped
-        return layout(columns_for(state.snapshot.ranks, with_nodes=with_nodes), width - 2 * _MARGIN)
+        waits = state.snapshot.totals.waits
+        with_waits = waits is not None and waits.exposed_known
+        columns = columns_for(state.snapshot.ranks, with_nodes=with_nodes, with_waits=with_waits)
+        return layout(columns, width - 2 * _MARGIN)
 
     def _column_at(self, x: int) -> str:
         return next((key for key, left, size in self._places() if left <= x < left + size), "")

@@ -6,6 +6,7 @@ import re
 
 from overlaptop.fleet.knobs import NOT_ALLOWED
 from overlaptop.report.figures import exposed_in_words, totals_in_words, window_in_words
+from overlaptop.report.knobs import present_words
 from overlaptop.report.order import stalls_apart
 from overlaptop.text import duration, ordinal, runs_of, shortened
 from overlaptop.tui.draw.segments import (
@@ -23,10 +24,10 @@ from overlaptop.tui.draw.segments import (
     wrap,
 )
 from overlaptop.tui.state import ViewState
-from overlaptop.tui.tune.knob_values import short_name, with_unit
+from overlaptop.tui.timeline.parts import overlap_style
+from overlaptop.tui.tune.knob_values import short_name
 from overlaptop.tui.view import JobView
 
-GOOD_OVERLAP, POOR_OVERLAP = 0.9, 0.6
 _REASON_CHARS = 36
 _WARNING = TextStyle("warning", bold=True)
 _WIDE = 80
@@ -47,14 +48,6 @@ class TotalsLine(JobView):
         return [(Segment(" "), *line) for line in lines]
 
 
-def overlap_ink(overlap: float | None, *, bold: bool = False) -> TextStyle:
-    """Green for hidden, orange for exposed, plain in between; the figure itself says the same."""
-    if overlap is None:
-        return DIM
-    color = "good" if overlap >= GOOD_OVERLAP else "bad" if overlap < POOR_OVERLAP else "text"
-    return TextStyle(color, bold=bold)
-
-
 def total_items(state: ViewState, width: int) -> list[Item]:
     """The totals as figures with their names, for a screen of that width."""
     totals, ranks = state.snapshot.totals, state.snapshot.ranks
@@ -67,7 +60,7 @@ def total_items(state: ViewState, width: int) -> list[Item]:
     seen = state.exact or totals.idle_ns is not None
     known_idle = item("idle", figures["idle"], 8, DIM if totals.idle_ns is None else BOLD)
     return [
-        item("overlap", figures["overlap"], 8, overlap_ink(totals.overlap, bold=True)),
+        item("overlap", figures["overlap"], 8, overlap_style(totals.overlap, bold=True)),
         item("exposed", figures["exposed"], 8, BOLD, *_exposed_parts(state, width)),
         *([item("fused", figures["fused"], 8)] if "fused" in figures else []),
         *([item("stall", figures["stall"], 7)] if any(map(stalls_apart, ranks)) else []),
@@ -95,7 +88,7 @@ def _knob(state: ViewState) -> list[Item]:
     if state.selected_knob is None:
         return []
     knob, change = state.selected_knob.knob, state.change
-    value = bold(with_unit(knob.value_text, knob.unit))
+    value = bold(present_words(knob))
     if change is not None and change.state == "pending" and change.knob == knob.name and change.becomes:
         value = Segment(f"{change.was} → {change.becomes}".lstrip(), _WARNING)
     keys: StyledLine = (Segment(" "), Segment("[ ]", KEY))

@@ -1,0 +1,38 @@
+"""The first line of a job: who is late, or what else costs more. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from overlaptop.findings.finding import Finding
+from overlaptop.fleet.snapshot import WHOLE_TRACE, Snapshot
+from overlaptop.fleet.trouble import trouble_of
+from overlaptop.fleet.waits import WORTH_SHARE
+from overlaptop.report.headline import Headline, headline
+from overlaptop.text import whole_percent
+
+OF_WAITING = ("jitter", "late_unexplained", "uneven_batches")
+"""Rules that tell of the waiting which the headline tells of."""
+
+
+def first_line(snapshot: Snapshot, found: Sequence[Finding]) -> Headline | None:
+    """The headline; in its place the finding that mending can win most by, where that is more than all
+    that ranks wait, and worth a warning. ``found``: of the same moment, what costs most first.
+    """
+    said, totals = headline(snapshot), snapshot.totals
+    first = next(iter(found), None)
+    if said is None or first is None or not first.gain_ns or not totals.step_ns:
+        return said
+    if (
+        first.why_late
+        or first.rule in OF_WAITING
+        or totals.measured_step == WHOLE_TRACE
+        or trouble_of(snapshot) is not None
+    ):
+        return said
+    wait_ns = snapshot.wait_window.exposed_wait_ns if snapshot.wait_window is not None else 0
+    if first.gain_ns <= max(wait_ns, WORTH_SHARE * totals.step_ns):
+        return said
+    share = whole_percent(first.gain_ns / totals.step_ns)
+    words = f"{first.title}: at most {share} of the step to win, {first.certainty.value}"
+    return Headline(words, first.title, warns=True, rule=first.rule)

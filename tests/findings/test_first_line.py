@@ -1,0 +1,43 @@
+"""The one thing that costs most: who is late, or what was found besides."""
+
+import pytest
+
+from overlaptop.findings.finding import Certainty, Finding
+from overlaptop.findings.first_line import first_line
+from overlaptop.report.headline import headline
+from tests.fleet.builders import MS
+from tests.tui.waits import waiting_job
+
+TITLE = "every rank waits 58.0 ms a step for data"
+
+
+def found(gain_ms, rule="data_loading", why_late=False):
+    gain_ns = gain_ms and gain_ms * MS
+    return Finding(TITLE, "", "", Certainty.MEASURED, gain_ns, rule=rule, why_late=why_late)
+
+
+@pytest.mark.parametrize(
+    ("late_ms", "first", "is_said"),
+    [
+        (0, found(40), True),
+        (0, found(1), False),
+        (0, found(None), False),
+        (16, found(40), True),
+        (16, found(10), False),
+        (16, found(40, why_late=True), False),
+        (16, found(40, rule="late_unexplained"), False),
+    ],
+)
+def test_a_finding_is_the_first_line_where_it_costs_more_than_all_waiting(late_ms, first, is_said):
+    snapshot = waiting_job(late_ms=late_ms).tick()
+    said = first_line(snapshot, [first])
+    if not is_said:
+        assert said == headline(snapshot)
+        return
+    assert said.words == f"{TITLE}: at most 50 % of the step to win, measured"
+    assert (said.brief, said.warns, said.late_rank) == (TITLE, True, None)
+
+
+def test_without_findings_the_headline_is_the_first_line():
+    snapshot = waiting_job().tick()
+    assert first_line(snapshot, ()) == headline(snapshot) is not None

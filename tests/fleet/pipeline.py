@@ -1,0 +1,106 @@
+"""A pipeline's stages, one a rank: what each computes, sends and receives, by its schedule."""
+
+from overlaptop.fleet.fleet import Fleet
+from overlaptop.timeline.overlap import break_down
+from overlaptop.timeline.spans import flatten, from_pairs
+from overlaptop.wire.messages import CollectiveSpan, StepDetail
+
+from .builders import MS, T0, Clock, feed, info, status, step, welcome
+
+FORWARD_NS, BACKWARD_NS = 4 * MS, 8 * MS
+TRANSFER_NS = MS // 10
+OPTIMIZER_NS = MS // 2
+
+
+def gpipe(_stage, _stages, number):
+    return [("forward", nth) for nth in range(number)] + [("backward", nth) for nth in range(number)]
+
+
+def one_forward_one_backward(stage, stages, number):
+    ahead = min(stages - 1 - stage, number)
+    turns = [("forward", nth) for nth in range(ahead)]
+    for nth in range(number - ahead):
+        turns += [("forward", ahead + nth), ("backward", nth)]
+    return turns + [("backward", nth) for nth in range(number - ahead, number)]
+
+
+def seen(schedule, stages, micro_batches, **changes):
+    """The Snapshot after the last step; ``changes`` as `steps_of` takes them."""
+    fleet = Fleet(Clock())
+    snapshot = feed(fleet, welcome(world_size=stages), status(), *map(info, range(stages)))
+    for messages in steps_of(schedule, stages, micro_batches, **changes):
+        snapshot = feed(fleet, *messages)
+    return snapshot
+
+
+def steps_of(
+    schedule, stages, micro_batches, *, takes=lambda stage: 1, stands_ns=lambda stage: 0, together=False,
+    group=lambda first: "0 pp", steps=12,
+):  # fmt: skip
+    """The messages of each step. ``takes``: how many times as long as usual a stage computes;
+    ``stands_ns``: how long it stands before; ``together``: all ranks end a step with the last one;
+    ``group``: that of two neighbours, by the first one.
+    """
+    at_ns = [T0] * stages
+    for number in range(steps):
+        begun_ns, sent_ns = list(at_ns), {}
+        computes, calls = ([[] for _ in range(stages)] for _ in range(2))
+        todo = [schedule(stage, stages, micro_batches) for stage in range(stages)]
+        for stage in range(stages):
+            at_ns[stage] += stands_ns(stage)
+        while any(todo):
+            for stage, turns in enumerate(todo):
+                while turns:
+                    way, nth = turns[0]
+                    source = stage + (-1 if way == "forward" else 1)
+                    if 0 <= source < stages:
+                        if (way, source, nth) not in sent_ns:
+                            break
+                        sent, begin = sent_ns[way, source, nth], at_ns[stage]
+                        at_ns[stage] = max(begin, sent) + TRANSFER_NS
+                        own = group(min(stage, source))
+                        calls[source].append((sent, sent + TRANSFER_NS, "send", own, stage, None))
+                        calls[stage].append((begin, at_ns[stage], "recv_", own, None, source))
+                    begin = at_ns[stage]
+                    length_ns = FORWARD_NS if way == "forward" else BACKWARD_NS
+                    at_ns[stage] += round(length_ns * takes(stage))
+                    computes[stage].append((begin, at_ns[stage]))
+                    sent_ns[way, stage, nth] = at_ns[stage]
+                    turns.pop(0)
+        ends_ns = [(max(at_ns) if together else own) + OPTIMIZER_NS for own in at_ns]
+        at_ns = ends_ns
+        yield [
+            message
+            for stage in range(stages)
+            for message in _messages(
+                stage, number, begun_ns[stage], ends_ns[stage], computes[stage], sorted(calls[stage])
+            )
+        ]
+
+
+def _messages(rank, number, start_ns, end_ns, computes, calls):
+    compute = from_pairs(computes)
+    comm = from_pairs([call[:2] for call in calls])
+    whole = break_down(start_ns, end_ns, compute, comm, from_pairs([]))
+    lanes = (
+        "compute_ns",
+        "comm_ns",
+        "hidden_ns",
+        "exposed_ns",
+        "compute_only_ns",
+        "copy_only_ns",
+        "idle_ns",
+    )
+    length_ns = end_ns - start_ns
+    yield step(
+        rank, number, start_ns=start_ns, step_ns=length_ns, **{name: getattr(whole, name) for name in lanes}
+    )
+    yield StepDetail(
+        rank=rank, step=number, start_ns=start_ns, step_ns=length_ns, phases=(),
+        compute_spans_ns=flatten(compute - start_ns), comm_spans_ns=flatten(comm - start_ns),
+        copy_spans_ns=(), stall_spans_ns=(),
+        collectives=tuple(
+            CollectiveSpan(op, 1 << 20, group, True, begin - start_ns, end - start_ns, None, to, source)
+            for begin, end, op, group, to, source in calls
+        ),
+    )  # fmt: skip
