@@ -98,7 +98,8 @@ def parse(words: list[str]) -> CommandLine:
         choices=NUMA_CHOICES,
         default="off",
         help="bind: before the script starts, give the rank the CPUs of the NUMA node that its GPU is on, "
-        "and memory from there as long as there is some (default: off)",
+        "and memory from there as long as there is some (default: off). "
+        "Under torchrun: -m -- overlaptop.agent --numa bind",
     )
     add(
         "--no-telemetry",

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from overlaptop.workloads.entries.data_parallel import DDP, FSDP, ZERO
-from overlaptop.workloads.entries.faults import FAULTS
+from overlaptop.workloads.entries.faults import CAN_BE_LATE, FAULTS
 from overlaptop.workloads.entries.model_parallel import EXPERT_PARALLEL, PIPELINE, TENSOR_PARALLEL
 from overlaptop.workloads.entries.overlapped_products import GEMM_OVERLAP, TE_LAYERNORM_MLP
 from overlaptop.workloads.entries.primitives import ALLREDUCE_MATMUL, DOUBLE_BUFFER, SMALL_MESSAGES
@@ -29,27 +27,9 @@ __all__ = [
     "find",
 ]
 
-WORKLOADS: tuple[Workload, ...] = (
-    DDP,
-    FSDP,
-    ZERO,
-    TENSOR_PARALLEL,
-    PIPELINE,
-    EXPERT_PARALLEL,
-    GEMM_OVERLAP,
-    TE_LAYERNORM_MLP,
-    ALLREDUCE_MATMUL,
-    DOUBLE_BUFFER,
-    SMALL_MESSAGES,
-    FAULTS,
-)
+WORKLOADS: tuple[Workload, ...] = (*CAN_BE_LATE, FAULTS)
 
 
 def find(name_or_path: str) -> Workload | None:
     """The workload of that name (``ddp``, ``ddp.py``) or at that path; None where it is not bundled."""
-    path = Path(name_or_path)
-    for workload in WORKLOADS:
-        named = name_or_path in (workload.name, workload.path.name)
-        if named or (path.exists() and path.samefile(workload.path)):
-            return workload
-    return None
+    return next((workload for workload in WORKLOADS if workload.is_called(name_or_path)), None)

@@ -158,13 +158,6 @@ class SymmetricMemory:
         return own, None
 
 
-def why_no_symmetric_memory(place: job.Place) -> str:
-    """Why it cannot be used here; empty where it can."""
-    if place.device.type == "cpu" or place.shares_gpu:
-        return f"needs {place.world_size} GPUs, one for each rank"
-    return ""
-
-
 def _wait(moving: list[dist.Work]) -> None:
     for work in moving:
         work.wait()

@@ -15,7 +15,6 @@ import math
 import os
 import random
 import runpy
-import shlex
 import subprocess
 import sys
 import time
@@ -34,7 +33,8 @@ from torch.utils.data import DataLoader, IterableDataset
 
 import overlaptop.agent
 from overlaptop.workloads import catalog
-from overlaptop.workloads.options import OptionsError, Parser, complete
+from overlaptop.workloads.entries.faults import what_runs
+from overlaptop.workloads.options import OptionsError, complete
 
 PRODUCT = 4096
 """Rows and columns of the matrices of ``compute`` on a GPU; on a CPU a sixteenth."""
@@ -227,6 +227,8 @@ class Injector:
 
         def marked() -> None:
             mark()
+            if not self._marks_steps:
+                self._ended_ns.clear()  # what an optimizer began is not a whole step
             self._marks_steps = True
             self._boundary()
 
@@ -253,7 +255,7 @@ class Injector:
             return
         if not self._lose_ns:
             self._ended_ns.append(time.perf_counter_ns())
-            if self._step >= self._untouched:
+            if self._step >= self._untouched and len(self._ended_ns) > 1:
                 self._calibrate()
         self._owed = True
         if not (self._cause.in_forward and self._has_modules):
@@ -314,8 +316,12 @@ def main() -> None:
     parser = catalog.FAULTS.parser()
     options = parser.parse_args()
     complete(catalog.FAULTS.options, options, "cpu")
-    path, words = _command(parser, options.workload, options)
-    on_gpu = options.device == "cuda" or (options.device == "auto" and torch.cuda.is_available())
+    try:
+        run = what_runs(options)
+        on_gpu = run.device == "cuda" or (run.device == "auto" and torch.cuda.is_available())
+        catalog.FAULTS.fits(options, int(os.environ.get("WORLD_SIZE", "1")), "cuda" if on_gpu else "cpu")
+    except OptionsError as fault:
+        parser.error(str(fault))
     device = torch.device("cuda" if on_gpu else "cpu")
     uneven = options.by == "batches"
     causes: dict[str, Callable[[], Cause]] = {
@@ -326,27 +332,9 @@ def main() -> None:
     cause = causes[options.by]() if late else None
     injector = Injector(cause, options.share, options.untouched, uneven=uneven, device=device)
     injector.install(options.record)
-    sys.argv = [path, *words]
-    sys.path[0] = str(Path(path).absolute().parent)
-    runpy.run_path(path, run_name="__main__")
-
-
-def _command(parser: Parser, run: str, options: Any) -> tuple[str, list[str]]:
-    """The script that is run and its options; ends the process where it would refuse them."""
-    script, *words = shlex.split(run) or [""]
-    workload = catalog.find(script)
-    if workload is catalog.FAULTS:
-        parser.error("--workload: faults runs any workload but itself")
-    if workload is None:
-        if not Path(script).is_file():
-            parser.error(f"--workload: there is no workload and no script called {script!r}")
-        return script, words
-    words += ["--device", options.device, *(("--steps", str(options.steps)) if options.steps else ())]
-    try:
-        workload.check(words)
-    except OptionsError as fault:
-        parser.error(f"--workload: {fault}")
-    return str(workload.path), words
+    sys.argv = [run.path, *run.words]
+    sys.path[0] = str(Path(run.path).absolute().parent)
+    runpy.run_path(run.path, run_name="__main__")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Two products with their collectives, by all ways of overlapping them that there are: a table.
 
-    torchrun --nproc-per-node=2 -m overlaptop.agent workloads/gemm_overlap.py --m 8192 --n 32768 --k 8192
+    torchrun --nproc-per-node=2 -m overlaptop.agent workloads/gemm_overlap.py 8192 32768 8192
 
 They are those of a tensor-parallel MLP: tokens (M, K) are gathered and multiplied by a rank's columns of a
 weight (K, N), and what comes out by its rows of another one (N, K), summed over the ranks and scattered.
@@ -33,9 +33,9 @@ from overlaptop.workloads.collective_matmul import (
     Ring,
     SymmetricMemory,
     Way,
-    why_no_symmetric_memory,
 )
-from overlaptop.workloads.options import OptionsError
+from overlaptop.workloads.entries.overlapped_products import why_no_method
+from overlaptop.workloads.entries.requirements import is_installed
 
 WARM_UP = 2
 """Steps of a turn that do not count."""
@@ -150,19 +150,14 @@ Methods: TypeAlias = dict[str, Method | str]
 
 def methods(work: Work, group: Group, options: argparse.Namespace, place: job.Place) -> Methods:
     """Those that were asked for, by name; a text, where one cannot run here, says why."""
-    flux = f"Flux has no build for torch {torch.__version__.partition('+')[0]}"
-    every: dict[str, tuple[str, Callable[[], Method]]] = {
-        "torch": ("", lambda: separately(work, group)),
-        "ring": ("", lambda: by(Ring(group), work)),
-        "symmetric-memory": (why_no_symmetric_memory(place), lambda: by(SymmetricMemory(group), work)),
-        "transformer-engine": (
-            user_buffers.why_not(place, overlaps=True),
-            lambda: by_transformer_engine(work, group),
-        ),
-        "flux": (flux, lambda: separately(work, group)),
+    every: dict[str, Callable[[], Method]] = {
+        "torch": lambda: separately(work, group),
+        "ring": lambda: by(Ring(group), work),
+        "symmetric-memory": lambda: by(SymmetricMemory(group), work),
+        "transformer-engine": lambda: by_transformer_engine(work, group),
     }
-    wanted = every if options.method == "all" else (options.method,)
-    return {name: every[name][0] or every[name][1]() for name in wanted}
+    wanted = (*every, "flux") if options.method == "all" else (options.method,)
+    return {name: why_no_method(name, place.world_size, place.defaults) or every[name]() for name in wanted}
 
 
 @dataclass
@@ -218,24 +213,14 @@ def operands(options: argparse.Namespace, place: job.Place) -> Work:
     return Work(part(m, k, 0), part(k, n, 1), part(m, n, 1), part(n, k, 0))
 
 
-def check(options: argparse.Namespace, place: job.Place) -> None:
-    """Raises OptionsError where these sizes cannot be split."""
-    for name in ("m", "n"):
-        if getattr(options, name) % place.world_size:
-            raise OptionsError(f"--{name}: must be a multiple of {place.world_size}, the ranks")
-
-
 def run(options: argparse.Namespace, place: job.Place) -> None:
     """Work until the steps or the time are over."""
-    check(options, place)
     group = dist.group.WORLD
     assert group is not None
     work = operands(options, place)
     found = methods(work, group, options, place)
     can_run = {name: method for name, method in found.items() if not isinstance(method, str)}
     faults = {name: fault for name, fault in found.items() if isinstance(fault, str)}
-    if not can_run:
-        raise OptionsError(f"--method {options.method}: {faults[options.method]}")
     times: dict[str, Times] = {}
     turn = WARM_UP + options.iters
     report = job.Report(place, "figure", options.results)
@@ -263,7 +248,7 @@ def run(options: argparse.Namespace, place: job.Place) -> None:
 def main() -> None:
     """Run the job."""
     asked_for = catalog.GEMM_OVERLAP.parser().parse_args().method
-    if asked_for in (None, "all", "transformer-engine") and user_buffers.is_installed():
+    if asked_for in (None, "all", "transformer-engine") and is_installed("transformer_engine"):
         user_buffers.prepare_environment()
     job.main(catalog.GEMM_OVERLAP, run)
 

@@ -130,11 +130,12 @@ def main(workload: Workload, run: Callable[[argparse.Namespace, Place], None]) -
             OptionsError, on all ranks alike, where it cannot do what the options ask for.
     """
     options, place = parse(workload)
-    with process_group(place):
-        try:
+    try:
+        workload.fits(options, place.world_size, place.defaults)
+        with process_group(place):
             run(options, place)
-        except OptionsError as fault:
-            workload.parser().error(str(fault))
+    except OptionsError as fault:
+        workload.parser().error(str(fault))
 
 
 def apply(function: type[torch.autograd.Function], *arguments: object) -> torch.Tensor:

@@ -117,6 +117,7 @@ class Option:
     """One option of a workload. Without `kind` and `choices` it is a switch."""
 
     flag: str
+    """Without dashes it is a word by its place, which may be left out."""
     what: str
     """What it does, for a list."""
     kind: Callable[[str], Path | int | float | str] | None = None
@@ -148,6 +149,8 @@ class Option:
     @property
     def shown(self) -> str:
         """As a list names it: ``--layers N``."""
+        if not self.flag.startswith("-"):
+            return self.metavar
         return self.flag if self.is_switch else f"{self.flag} {self.metavar or '|'.join(self.choices)}"
 
     def default_on(self, where: Defaults) -> Value:
@@ -177,7 +180,11 @@ class Option:
             kind = {"type": self.kind, "metavar": self.metavar}
         elif self.default:
             kind = {"action": argparse.BooleanOptionalAction}
-        parser.add_argument(self.flag, dest=self.name, default=None, help=self.help, **kind)
+        if self.flag.startswith("-"):
+            kind["dest"] = self.name
+        else:
+            kind["nargs"] = "?"
+        parser.add_argument(self.flag, default=None, help=self.help, **kind)
 
 
 def value_text(value: object) -> str:

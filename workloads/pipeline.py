@@ -12,7 +12,8 @@ one, and waits for no send. ``blocking`` is the same without overlap: it waits f
 
 Every few seconds the job prints the bubble by formula (p ranks, m micro-batches, v stages a rank; `bubble`)
 and as measured: the share of a step that is not the time of its micro-batches alone. So transfers that
-nothing hides count in it, too.
+nothing hides count in it, too, as do the optimizer, the loss's broadcast and, with ``zero-bubble``, what
+two halves of a backward pass take longer than a whole one.
 """
 
 from __future__ import annotations
@@ -29,11 +30,9 @@ from torch.nn import functional
 
 from overlaptop.agent import step as mark_step
 from overlaptop.workloads import catalog, job
-from overlaptop.workloads.options import OptionsError
+from overlaptop.workloads.entries.model_parallel import STAGES_A_RANK
 
 LEARNING_RATE = 0.05
-STAGES_A_RANK = {"interleaved": 2, "zero-bubble": 2}
-"""Of all other modes 1."""
 
 Step = Callable[[Tensor, Tensor], list[Tensor]]
 """Runs a batch forward and backward: its losses, one a micro-batch, on the last rank; elsewhere none."""
@@ -252,22 +251,8 @@ def time_alone(stages: list[nn.Sequential], options: argparse.Namespace, place: 
     return min(took_s) * count
 
 
-def check(options: argparse.Namespace, place: job.Place) -> None:
-    """Raises OptionsError where these options cannot be used together."""
-    if place.world_size < 2:
-        raise OptionsError("a pipeline needs two ranks")
-    stages = place.world_size * STAGES_A_RANK.get(options.mode, 1)
-    if options.layers % stages:
-        raise OptionsError(f"--layers: must be a multiple of {stages}, the stages")
-    if options.batch % options.microbatches:
-        raise OptionsError(f"--batch: must be a multiple of {options.microbatches}, the micro-batches")
-    if options.mode in STAGES_A_RANK and options.microbatches % place.world_size:
-        raise OptionsError(f"--microbatches: must be a multiple of {place.world_size}, the ranks")
-
-
 def run(options: argparse.Namespace, place: job.Place) -> None:
     """Train until the steps or the time are over."""
-    check(options, place)
     stages = build(options, place)
     own = list(range(place.rank, len(stages), place.world_size))
     mine = [stages[at] for at in own]

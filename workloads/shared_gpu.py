@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import os
 
+from overlaptop.agent.sources.connections import under_mps
+
 
 def prepare_nccl(rank: int) -> None:
     """Let this rank share its GPU. Call it before the process group is made."""
@@ -21,7 +23,7 @@ def prepare_nccl(rank: int) -> None:
 def in_words(ranks: int, gpus: int) -> str:
     """One line for the job's output."""
     where = "1 GPU" if gpus == 1 else f"{gpus} GPUs"
-    return (
-        f"{ranks} ranks share {where}: NCCL goes over loopback sockets, and the ranks' kernels take turns; "
-        "under MPS (nvidia-cuda-mps-control -d) they would run at the same time"
-    )
+    kernels = "take turns; under MPS (nvidia-cuda-mps-control -d) they would run at the same time"
+    if under_mps():
+        kernels = "run at the same time, under MPS"
+    return f"{ranks} ranks share {where}: NCCL goes over loopback sockets, and the ranks' kernels {kernels}"

@@ -23,7 +23,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 from overlaptop.agent import step as mark_step
 from overlaptop.workloads import catalog, job, user_buffers
-from overlaptop.workloads.options import OptionsError
 from overlaptop.workloads.tensor_parallel import groups
 
 LEARNING_RATE = 1e-4
@@ -31,7 +30,6 @@ LEARNING_RATE = 1e-4
 
 def run(options: argparse.Namespace, place: job.Place) -> None:
     """Train until the steps or the time are over."""
-    check(options, place)
     te: Any = user_buffers.torch_layers()
     group, alike = groups(place, options.replicas)
     torch.manual_seed(options.seed + place.rank)
@@ -72,17 +70,6 @@ def run(options: argparse.Namespace, place: job.Place) -> None:
     report.close()
     if options.overlap:
         user_buffers.free(te)
-
-
-def check(options: argparse.Namespace, place: job.Place) -> None:
-    """Raises OptionsError where it cannot run here."""
-    if fault := user_buffers.why_not(place, overlaps=options.overlap):
-        raise OptionsError(fault)
-    if place.world_size % options.replicas:
-        raise OptionsError(f"--replicas: {place.world_size} ranks do not make {options.replicas} groups")
-    ranks = place.world_size // options.replicas
-    if options.tokens % ranks:
-        raise OptionsError(f"--tokens: must be a multiple of {ranks}")
 
 
 def main() -> None:

@@ -36,9 +36,7 @@ from overlaptop.workloads.collective_matmul import (
     Ring,
     SymmetricMemory,
     Way,
-    why_no_symmetric_memory,
 )
-from overlaptop.workloads.options import OptionsError
 
 LEARNING_RATE = 0.02
 TOKENS_A_REQUEST = 32
@@ -236,28 +234,8 @@ def first_tokens(options: argparse.Namespace, place: job.Place, group: Group) ->
             yield batch
 
 
-def check(options: argparse.Namespace, place: job.Place) -> None:
-    """Raises OptionsError where these options cannot be used together here."""
-    if place.world_size % options.replicas:
-        raise OptionsError(f"--replicas: {place.world_size} ranks do not make {options.replicas} groups")
-    if options.mode == "symmetric-memory" and (fault := why_no_symmetric_memory(place)):
-        raise OptionsError(f"--mode symmetric-memory: {fault}")
-    if options.mode in ("ring", "symmetric-memory") and not options.sequence_parallel:
-        raise OptionsError(
-            f"--mode {options.mode} needs sequence parallelism: there is nothing to gather without"
-        )
-    flag, tokens = ("--requests", options.requests) if options.decode else ("--tokens", options.tokens)
-    ranks = place.world_size // options.replicas
-    parts = (ranks if options.sequence_parallel else 1) * (2 if options.mode == "async" else 1)
-    if tokens % parts:
-        raise OptionsError(f"{flag}: must be a multiple of {parts}")
-    if 4 * options.width % ranks:
-        raise OptionsError(f"--width: 4 times it must be a multiple of {ranks}")
-
-
 def run(options: argparse.Namespace, place: job.Place) -> None:
     """Work until the steps or the time are over."""
-    check(options, place)
     group, alike = groups(place, options.replicas)
     way, halves = way_of(options, group), 2 if options.mode == "async" else 1
     random = torch.Generator(place.device).manual_seed(options.seed)

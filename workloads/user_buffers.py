@@ -5,12 +5,11 @@ Set up as TransformerEngine's own example does (examples/pytorch/comm_gemm_overl
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import os
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from overlaptop.workloads import job
 from overlaptop.workloads.options import OptionsError
 
 if TYPE_CHECKING:
@@ -31,22 +30,6 @@ ENVIRONMENT = {
 def prepare_environment() -> None:
     """Set it, whatever it was, before the process first uses its GPU."""
     os.environ.update(ENVIRONMENT)
-
-
-def is_installed() -> bool:
-    """Whether TransformerEngine is."""
-    return importlib.util.find_spec("transformer_engine") is not None
-
-
-def why_not(place: job.Place, *, overlaps: bool) -> str:
-    """Why TransformerEngine, or its overlap, cannot be used here; empty where it can."""
-    if not is_installed():
-        return "TransformerEngine is not installed here (pip install transformer-engine[pytorch])"
-    if place.device.type == "cpu":
-        return f"needs {place.world_size} GPUs"
-    if overlaps and place.shares_gpu:
-        return f"needs {place.world_size} GPUs, one for each rank"
-    return ""
 
 
 def torch_layers() -> ModuleType:

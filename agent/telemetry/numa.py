@@ -20,6 +20,8 @@ from overlaptop.agent.telemetry.topology import Topology
 from overlaptop.wire.devices import NodeShare, NumaFacts, Unknown
 
 BIND = "-m overlaptop.agent --numa bind"
+TORCHRUN_BIND = "-m -- overlaptop.agent --numa bind"
+"""Without the dashes torchrun takes the option for its own ``--numa-binding``."""
 TORCHRUN = "torchrun --numa-binding=node"
 MAX_TORCHRUN_BYTES = 1 << 20
 MUCH_BYTES = GIB >> 2
@@ -211,7 +213,8 @@ class NumaMonitor:
     def _bind(self, node: int) -> str:
         """What to type so that the rank gets the CPUs and the memory of `node`, where it may have them."""
         if self._by_torchrun:
-            return f"{TORCHRUN}, or {BIND}" if self._torchrun_binds else f"{BIND} (here: node {node})"
+            own = f"{TORCHRUN}, or {TORCHRUN_BIND}"
+            return own if self._torchrun_binds else f"{TORCHRUN_BIND} (here: node {node})"
         return f"{self._numactl(node)}, or {BIND}"
 
     def _move(self, node: int, now: Collection[int]) -> str:

@@ -33,7 +33,7 @@ NUMA_EVERY = 30
 CPUs: each look asks for the GIL a hundred times."""
 DEVICE_EVERY = 20
 """Periods from one look at what changes in a GPU's facts (an idle link slows down) to the next."""
-MAX_OUTBOX = 64
+MAX_UNSENT = 64
 PAUSE_POLL_S = 0.05
 STOP_S = 0.1
 """The longest that the agent's end waits for a call under way to return."""
@@ -59,7 +59,7 @@ class Telemetry:
         """What to watch, once it is known; another tuple each time that it may have changed."""
         self._ending = threading.Event()
         self._thread: Thread | None = None
-        self._samples: deque[DeviceSample] = deque(maxlen=MAX_OUTBOX)
+        self._samples: deque[DeviceSample] = deque(maxlen=MAX_UNSENT)
         self._facts: dict[type, Facts] = {}
         self._refused: set[type] = set()
         """What no message holds."""

@@ -31,11 +31,11 @@ def main() -> None:
         name, *options = shlex.split(words)
         workload = catalog.find(name)
         assert workload is not None, name
-        planned.append((name, *job.parse(workload, [*shlex.split(for_all), *options])))
+        planned.append((workload, *job.parse(workload, [*shlex.split(for_all), *options])))
     agent = overlaptop.agent._agent
     assert agent is not None
     with job.process_group(planned[0][2]):
-        for name, parsed, place in planned:
+        for workload, parsed, place in planned:
             gc.collect()  # of the run before
             if place.device.type == "cuda":
                 torch.cuda.empty_cache()
@@ -43,7 +43,8 @@ def main() -> None:
             agent._measuring.settings_changed(agent._step)
             refusal = ""
             try:
-                importlib.import_module(f"overlaptop.workloads.{name}").run(parsed, place)
+                workload.fits(parsed, place.world_size, place.defaults)
+                importlib.import_module(f"overlaptop.workloads.{workload.name}").run(parsed, place)
             except OptionsError as fault:
                 refusal = str(fault)
             if place.rank == 0:

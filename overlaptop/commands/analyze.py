@@ -15,8 +15,8 @@ EPILOG = """\
 --json prints a line for each rank and step, as overlaptop --json does, and then one for each rank over the
 whole trace, from its first GPU activity to its last: {"type": "rank", "rank", "overlap", "comm_ns",
 "hidden_ns", "exposed_ns", "compute_ns", "copy_only_ns", "idle_ns", "fused_ns", "compute_exact", "wait_ns",
-"transfer_ns", "unsplit_ns", "exposed_wait_ns", "exposed_transfer_ns", "late_rank"}, and one for each
-finding.
+"transfer_ns", "unsplit_ns", "exposed_wait_ns", "exposed_transfer_ns", "late_rank"}; and one for each
+collective of each step, and for each finding.
 
 Waiting is told from transferring by comparing the traces of all ranks; null: nothing could be compared.
 

@@ -155,7 +155,8 @@ class Launcher(SupervisedJob):
         super().__init__()
         self.placement = placement or place()
         self._rendezvous = f"demo-{secrets.token_hex(4)}"
-        self._of_agent = ("-m", "overlaptop.agent", *agent_options, str(script), *options)
+        # --: else torchrun takes options of the script for abbreviations of its own: --n, --numa.
+        self._of_agent = ("-m", "--", "overlaptop.agent", *agent_options, str(script), *options)
 
     @property
     def command(self) -> list[str]:
@@ -196,7 +197,9 @@ class Launcher(SupervisedJob):
 def of_workload(
     workload: Workload, options: Sequence[str] = (), placement: JobPlacement | None = None
 ) -> Launcher:
-    """Return a launcher for `workload`."""
+    """Return a launcher for `workload`. Raises OptionsError where it would refuse the options there."""
+    placement = placement or place()
+    workload.check_on(options, placement.nproc, placement.defaults)
     # As a person would have typed it: this is the name that the dashboard shows.
     here, path = Path.cwd(), workload.path.resolve()
     return Launcher(path.relative_to(here) if path.is_relative_to(here) else path, options, placement)

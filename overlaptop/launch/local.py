@@ -18,6 +18,7 @@ from overlaptop.launch.request import (
 from overlaptop.launch.supervised import Lease, SupervisedJob
 from overlaptop.wire.endpoints import JobRecord
 from overlaptop.workloads.catalog import WORKLOADS, Workload
+from overlaptop.workloads.options import OptionsError
 
 OUTPUT_LINES = 200
 
@@ -153,7 +154,10 @@ class LocalLauncher:
     def _prepare(self, request: LaunchRequest) -> tuple[Launcher, Mapping[str, object]]:
         workload, given = checked(request, self.workloads)
         placement = place(request.nproc, str(given.get("device", "auto")))
-        return self._launch(workload, request.options, placement), given
+        try:
+            return self._launch(workload, request.options, placement), given
+        except OptionsError as fault:
+            raise LaunchError(str(fault)) from fault
 
     # With the lock
 

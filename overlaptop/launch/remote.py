@@ -196,7 +196,7 @@ def _fault(host: RemoteHost) -> str:
     if not host.up:
         return f"{host.name} cannot be reached" + (f": {host.note}" if host.note else "")
     if host.hello is not None and host.hello.readonly:
-        return f"{host.name} lets this dashboard only look on"
+        return f"{host.name} is read-only"
     return ""
 
 

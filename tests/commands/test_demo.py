@@ -12,8 +12,9 @@ import pytest
 from overlaptop.console import following
 from overlaptop.wire.endpoints import list_jobs
 from overlaptop.workloads.catalog import WORKLOADS
+from tests.processes import Traces, eventually
 
-from .conftest import StartRanks, Traces, eventually
+from .conftest import StartRanks
 from .running import (
     DOWN,
     OVERLAPTOP,

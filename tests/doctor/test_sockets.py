@@ -20,25 +20,17 @@ RANK_PID = 4242
 
 
 @pytest.fixture
-def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    path = tmp_path / "sockets"
-    path.mkdir(mode=0o700)
-    monkeypatch.setenv("OVERLAPTOP_DIR", str(path))
-    return path
-
-
-@pytest.fixture
 def root(tmp_path: Path) -> Path:
     path = tmp_path / "root"
     path.mkdir()
     return path
 
 
-def test_a_directory_that_is_not_there_is_left_so(base: Path, root: Path) -> None:
-    base.rmdir()
+def test_a_directory_that_is_not_there_is_left_so(socket_dir: Path, root: Path) -> None:
+    socket_dir.rmdir()
     finding = check_directory(machine(root, LAPTOP))
-    assert (finding.status, finding.text) == (Status.OK, f"{base}, which the first job makes")
-    assert not base.exists()
+    assert (finding.status, finding.text) == (Status.OK, f"{socket_dir}, which the first job makes")
+    assert not socket_dir.exists()
 
 
 @pytest.mark.parametrize(
@@ -98,12 +90,12 @@ def job(key: str, **changes: object) -> JobRecord:
     return record
 
 
-def test_no_job_is_no_fault(base: Path, root: Path) -> None:
+def test_no_job_is_no_fault(socket_dir: Path, root: Path) -> None:
     [finding] = check_jobs(machine(root, LAPTOP))
     assert (finding.status, finding.text) == (Status.OK, "none runs here")
 
 
-def test_jobs_are_a_line_each_with_their_protocol(base: Path, root: Path) -> None:
+def test_jobs_are_a_line_each_with_their_protocol(socket_dir: Path, root: Path) -> None:
     job("abc")
     job("def", started_ns=2)
     found = [(finding.status, finding.text) for finding in check_jobs(machine(root, LAPTOP))]
@@ -112,7 +104,7 @@ def test_jobs_are_a_line_each_with_their_protocol(base: Path, root: Path) -> Non
 
 
 @pytest.mark.parametrize(("other", "older"), [(-1, "that one"), (1, "this one")])
-def test_a_job_of_another_protocol_is_a_fault(base: Path, root: Path, other: int, older: str) -> None:
+def test_a_job_of_another_protocol_is_a_fault(socket_dir: Path, root: Path, other: int, older: str) -> None:
     job("abc", protocol=PROTOCOL_VERSION + other)
     [finding] = check_jobs(machine(root, LAPTOP))
     assert finding.status is Status.FAULT
@@ -120,7 +112,7 @@ def test_a_job_of_another_protocol_is_a_fault(base: Path, root: Path, other: int
     assert finding.remedy == f"watch it by `/venv/bin/python -m overlaptop`, or update {older}"
 
 
-def test_a_profiler_in_a_ranks_environment_is_a_warning(base: Path, root: Path) -> None:
+def test_a_profiler_in_a_ranks_environment_is_a_warning(socket_dir: Path, root: Path) -> None:
     job("abc")
     environ = {f"proc/{RANK_PID + 1}/environ": "PATH=/bin\0CUDA_INJECTION64_PATH=/opt/x.so\0HOME=/\0"}
     [finding] = check_jobs(machine(root, {**LAPTOP, **environ}))
@@ -128,7 +120,7 @@ def test_a_profiler_in_a_ranks_environment_is_a_warning(base: Path, root: Path) 
     assert f"a CUDA profiler holds CUPTI in process {RANK_PID + 1}" in finding.text
 
 
-def test_a_record_that_is_not_understood_is_told(base: Path, root: Path) -> None:
+def test_a_record_that_is_not_understood_is_told(socket_dir: Path, root: Path) -> None:
     folder = job_dir("abc", create=True)
     (folder / "job.json").write_text('{"protocol": 99}')
     [finding] = check_jobs(machine(root, LAPTOP))
@@ -137,7 +129,7 @@ def test_a_record_that_is_not_understood_is_told(base: Path, root: Path) -> None
     assert "update the older one" in finding.remedy
 
 
-def test_jobs_in_a_directory_that_is_not_trusted_are_not_looked_at(base: Path, root: Path) -> None:
+def test_jobs_in_a_directory_that_is_not_trusted_are_not_looked_at(socket_dir: Path, root: Path) -> None:
     job("abc")
-    base.chmod(0o777)
+    socket_dir.chmod(0o777)
     assert list(check_jobs(machine(root, LAPTOP))) == []

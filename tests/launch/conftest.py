@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from overlaptop.launch import supervised
-
-
-@pytest.fixture(autouse=True)
-def private_sockets(socket_dir: Path) -> None:
-    """No test sees another one's jobs."""
+from tests.hubs import private_sockets as private_sockets
 
 
 @pytest.fixture

@@ -1,8 +1,10 @@
 """The launcher: what it runs, on what, what it reports, and that nothing of it stays."""
 
+import shlex
 from pathlib import Path
 
 import pytest
+from torch.distributed.run import get_args_parser
 
 from overlaptop.launch import launcher
 from overlaptop.launch.launcher import JobPlacement, Launcher, place, placement_on, visible_gpus
@@ -86,10 +88,21 @@ def test_how_a_job_ended_is_how_its_first_rank_did(status: int, output: list[str
 
 def test_the_command_line_is_what_one_would_type(monkeypatch: pytest.MonkeyPatch) -> None:
     job = Launcher("my train.py", ["--size", "2"], TWO_ON_GLOO, agent_options=["--control"])
-    typed = "torchrun --nproc-per-node=2 -m overlaptop.agent --control 'my train.py' --size 2"
+    typed = "torchrun --nproc-per-node=2 -m -- overlaptop.agent --control 'my train.py' --size 2"
     assert job.command_line == typed
     monkeypatch.setattr(launcher, "usable_gpus", lambda: 4)
     assert job.command_line == f"CUDA_VISIBLE_DEVICES= {typed}"
+
+
+def test_torchrun_takes_no_option_of_the_script_for_one_of_its_own() -> None:
+    words = ["--m", "256", "--n", "512", "--numa", "bind"]
+    job = Launcher("train.py", words, TWO_ON_GLOO, agent_options=["--numa", "bind"])
+    typed = shlex.split(job.command_line)[1:]
+    for command in (job.command[job.command.index("torch.distributed.run") + 1 :], typed):
+        parsed = get_args_parser().parse_args(command)
+        assert (parsed.nproc_per_node, parsed.module) == ("2", True)
+        assert parsed.training_script == "overlaptop.agent"
+        assert parsed.training_script_args == ["--numa", "bind", "train.py", *words]
 
 
 def test_of_a_failed_jobs_output_one_ranks_own_words_are_kept() -> None:

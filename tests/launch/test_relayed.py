@@ -357,5 +357,5 @@ def test_a_real_job_goes_from_connection_to_connection_and_ends_with_the_last(
         )
         third.client.close_input()
         assert third.process.wait(PATIENCE_S) == 0
-    assert traces.alive() == []
+    eventually(lambda: traces.alive() == [])
     assert list(socket_dir.glob("launch-*")) == []

@@ -79,7 +79,7 @@ def test_where_it_would_run_follows_from_the_gpus_that_the_host_told_of(
             LaunchRequest("ddp", ("--device", "cuda")),
             "gpu-a: --device cuda: there is no GPU",
         ),
-        ([Host("gpu-a", readonly=True)], LaunchRequest("ddp"), "gpu-a lets this dashboard only look on"),
+        ([Host("gpu-a", readonly=True)], LaunchRequest("ddp"), "gpu-a is read-only"),
         ([Host("gpu-a", up=False, note="it broke")], LaunchRequest("ddp"), "cannot be reached: it broke"),
         ([Host("a", up=False), Host("b", up=False)], LaunchRequest("ddp"), "no host is there to start it"),
         ([Host("a"), Host("b", up=False)], LaunchRequest("ddp", host="b"), "b cannot be reached"),

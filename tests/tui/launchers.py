@@ -2,11 +2,10 @@
 
 from dataclasses import replace
 
-from overlaptop.launch.request import LaunchPhase, LaunchPlan, LaunchStatus
-from overlaptop.wire.endpoints import JobRecord
+from overlaptop.launch.request import LaunchPhase, LaunchPlan, LaunchRequest, LaunchStatus
 from overlaptop.workloads.catalog import WORKLOADS
 from overlaptop.workloads.options import OptionsError
-from tests.fleet.builders import T0
+from tests.fleet.fakes import record
 
 
 class FakeLauncher:
@@ -66,9 +65,10 @@ class FakeLauncher:
         return record.job in self.owned
 
 
-def record(job, script="train.py"):
-    return JobRecord(
-        protocol=1, job=job, script=script, cwd="/work", host="gpu-a", world_size=2, python="python",
-        starter_pid=1, starter_start_ticks=1, hub_pid=1, hub_start_ticks=1, started_ns=T0,
-        dashboard_socket="dash.sock", rank_pids=(),
-    )  # fmt: skip
+def started_here(session, *options):
+    """The launcher that has started the job of this session: ddp, with these options."""
+    launcher = FakeLauncher()
+    launcher.start(launcher.plan(LaunchRequest("ddp", options)))
+    launcher.comes_up("job-1")
+    session.jobs = (record("job-1", script="ddp.py"),)
+    return launcher

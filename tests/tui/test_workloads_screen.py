@@ -13,10 +13,11 @@ from overlaptop.tui.workloads.screen import WorkloadsScreen
 from overlaptop.wire.commands import make_setting
 from overlaptop.workloads.catalog import WORKLOADS
 from tests.fleet.builders import info, status, step, welcome
+from tests.fleet.fakes import FakeSession, record
 
-from .fakes import SIZES, FakeSession, fills, opened, running_job, screen_lines, screen_text
-from .knobs import ACCUMULATION, BUCKET, controlled_job, obey, tell, with_value
-from .launchers import FakeLauncher, record
+from .fakes import SIZES, fills, opened, running_job, screen_lines, screen_text
+from .knobs import ACCUMULATION, BUCKET, controlled_job, obey, send_knobs, with_value
+from .launchers import FakeLauncher, started_here
 
 
 async def settled(app, pilot):
@@ -29,13 +30,11 @@ async def settled(app, pilot):
     return screen_text(app)
 
 
-def started_here():
+def two_jobs():
     """A job that was started from here, and another one that was not."""
-    launcher = FakeLauncher()
-    launcher.start(launcher.plan(LaunchRequest("ddp", ("--bucket-cap-mb", "25"))))
-    launcher.comes_up("job-1")
     session = running_job()
-    session.jobs = (record("job-1", "ddp.py"), record("job-2", "mine.py"))
+    launcher = started_here(session, "--bucket-cap-mb", "25")
+    session.jobs += (record("job-2", "mine.py"),)
     return launcher, session
 
 
@@ -87,7 +86,7 @@ async def test_what_is_typed_is_what_would_be_run():
         assert "torchrun --nproc-per-node=3 ddp.py --layers 8" in await settled(app, pilot)
         await pilot.press("tab", *" --seed 1")
         assert "ddp.py --layers 8 --seed 1" in await settled(app, pilot)
-    launcher, session = started_here()
+    launcher, session = two_jobs()
     async with opened(session, launcher=launcher) as (app, pilot):
         await pilot.press("w", "backspace", "0")  # what was asked for before is there to be changed
         assert "torchrun --nproc-per-node=2 ddp.py --bucket-cap-mb 20" in await settled(app, pilot)
@@ -109,7 +108,7 @@ async def test_each_workload_keeps_what_was_typed_for_it():
 
 
 async def test_a_wrong_option_or_number_of_processes_is_said_in_whole_and_ends_nothing():
-    launcher, session = started_here()
+    launcher, session = two_jobs()
     long = "--nonesuch-option-with-a-long-name and some words that belong to no option at all"
     async with opened(session, launcher=launcher, size=SIZES[2]) as (app, pilot):
         for typed, fault in (
@@ -127,7 +126,7 @@ async def test_a_wrong_option_or_number_of_processes_is_said_in_whole_and_ends_n
 
 
 async def test_the_screen_says_what_ends_and_what_goes_on():
-    launcher, session = started_here()
+    launcher, session = two_jobs()
     async with opened(session, launcher=launcher) as (app, pilot):
         await write(app, pilot, "--bucket-cap-mb 25 --seed 1")
         text = await settled(app, pilot)
@@ -144,7 +143,7 @@ async def test_the_screen_says_what_ends_and_what_goes_on():
 
 
 async def test_the_dashboard_turns_to_the_new_job_once_it_is_there_and_keeps_the_earlier_one():
-    launcher, session = started_here()
+    launcher, session = two_jobs()
     async with opened(session, launcher=launcher) as (app, pilot):
         await settled(app, pilot)
         assert app.dashboard.jobs_seen.earlier is None
@@ -189,7 +188,7 @@ def change_to_100(session, steps):
     command = make_setting(BUCKET, 100)
     session.say(command)
     obey(session, command, 40, "25", "100")
-    tell(session, with_value(BUCKET, "100"), ACCUMULATION)
+    send_knobs(session, with_value(BUCKET, "100"), ACCUMULATION)
     for number in range(41, 41 + steps):
         for rank in (0, 1):
             session.say(step(rank, number, comm=10, hidden=10))
@@ -259,7 +258,7 @@ async def test_what_an_option_does_is_not_cut_without_a_mark():
 
 
 async def test_who_turned_to_another_job_meanwhile_stays_there():
-    launcher, session = started_here()
+    launcher, session = two_jobs()
     async with opened(session, launcher=launcher) as (app, pilot):
         await pilot.press("w", "enter", "y")
         await settled(app, pilot)
@@ -271,7 +270,7 @@ async def test_who_turned_to_another_job_meanwhile_stays_there():
 
 
 async def test_a_job_that_fails_shows_how_and_its_last_lines_and_can_be_scrolled():
-    launcher, session = started_here()
+    launcher, session = two_jobs()
     async with opened(session, launcher=launcher, size=SIZES[2]) as (app, pilot):
         await settled(app, pilot)
         launcher.fails("killed by SIGKILL", "")
@@ -308,7 +307,7 @@ async def test_a_job_that_gave_way_before_its_first_step_is_listed_too():
 
 
 async def test_f9_ends_what_was_started_here():
-    launcher, session = started_here()
+    launcher, session = two_jobs()
     async with opened(session, launcher=launcher) as (app, pilot):
         await pilot.press("w", "f9")
         await pilot.pause()
@@ -378,7 +377,7 @@ async def test_without_a_job_the_screen_opens_and_starts_one():
 
 @pytest.mark.parametrize("failed", [False, True])
 async def test_it_fits_every_size_in_ascii(failed):
-    launcher, session = started_here()
+    launcher, session = two_jobs()
     async with opened(session, launcher=launcher, ascii=True) as (app, pilot):
         await pilot.press("o")
         assert "in place of ddp --bucket-cap-mb 25" in await settled(app, pilot)

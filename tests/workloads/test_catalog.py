@@ -1,10 +1,13 @@
+import re
 import subprocess
 import sys
 from itertools import product
 
 import pytest
 
-from overlaptop.workloads.catalog import DDP, FSDP, WORKLOADS, find
+from overlaptop.agent import options as agent_options
+from overlaptop.workloads.catalog import DDP, FAULTS, FSDP, WORKLOADS, find
+from overlaptop.workloads.entries.faults import what_runs
 from overlaptop.workloads.options import OptionsError, complete, value_text
 
 NOT_WORKLOADS = {
@@ -74,7 +77,22 @@ def test_every_default_is_a_value_that_the_option_takes():
             if option.is_switch:
                 assert isinstance(default, bool)
             elif default is not None:
-                assert workload.check([option.flag, value_text(default)]) == {option.name: default}
+                flag = [option.flag] if option.flag.startswith("-") else []
+                assert [*workload.check([*flag, value_text(default)]).values()] == [default]
+
+
+def test_torchrun_takes_no_option_for_one_of_its_own_but_the_one_that_is_documented(capsys):
+    """It reads the beginning of an option of its own as that option, also behind the script."""
+    from torch.distributed.run import get_args_parser
+
+    with pytest.raises(SystemExit):
+        agent_options.parse(["--help"])
+    flags = set(re.findall("^  (--[a-z-]+)", capsys.readouterr().out, re.MULTILINE))
+    for workload in WORKLOADS:
+        flags |= {flag for flag in workload.parser()._option_string_actions if flag.startswith("--")}
+    own = get_args_parser()._option_string_actions
+    taken = {flag for flag in flags - {"--help"} if any(each.startswith(flag) for each in own)}
+    assert taken == {"--numa"}
 
 
 def test_options_that_are_not_given_are_completed_by_the_device():
@@ -85,6 +103,14 @@ def test_options_that_are_not_given_are_completed_by_the_device():
     parsed = FSDP.parser().parse_args(["--no-reshard-after-forward"])
     complete(FSDP.options, parsed, "cpu")
     assert (parsed.width, parsed.dtype, parsed.reshard_after_forward) == (256, "float32", False)
+
+
+def test_what_runs_with_a_fault_keeps_a_device_of_its_own():
+    for words, device in (("ddp --device cpu", "cpu"), ("ddp", "cuda")):
+        parsed = FAULTS.parser().parse_args(["--device", "cuda", "--workload", words])
+        complete(FAULTS.options, parsed, "cuda")
+        run = what_runs(parsed)
+        assert run.device == run.workload.check(run.words)["device"] == device
 
 
 def test_the_help_of_a_workload_says_what_is_taken_on_which_device():

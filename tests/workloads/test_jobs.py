@@ -3,6 +3,7 @@ import json
 import os
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -15,6 +16,7 @@ from tests.processes import PATIENCE_S
 ON_CPU = ["--device", "cpu", "--dtype", "float32"]
 TINY_GPT = [*ON_CPU, "--layers", "2", "--width", "64", "--seq", "16", "--batch", "2"]
 TINY_MATMUL = [*ON_CPU, "--matrix", "32", "--products", "2", "--size-mb", "0.1"]
+TINY_TENSOR = "--layers 2 --width 16 --tokens 16"
 SMALL_BUCKETS = ["--bucket-cap-mb", "0.05"]
 
 
@@ -65,7 +67,13 @@ def test_deterministic_runs_are_equal_to_the_last_bit_and_another_seed_is_anothe
     assert first != other
 
 
-@pytest.mark.parametrize(("by", "workload"), [("gc", "ddp"), ("loader", "allreduce_matmul")])
+@pytest.mark.parametrize(
+    ("by", "workload"),
+    [
+        *((by, "ddp") for by in ("sleep", "compute", "gc", "batches")),
+        ("loader", "allreduce_matmul"),
+    ],
+)
 def test_a_fault_makes_one_rank_late_and_changes_no_result(by, workload, ddp_losses, results, tmp_path):
     steps, tiny = 8, TINY_GPT if workload == "ddp" else TINY_MATMUL
     words = [workload, *tiny, *(SMALL_BUCKETS if workload == "ddp" else ()), OPTION[workload], "results"]
@@ -73,11 +81,25 @@ def test_a_fault_makes_one_rank_late_and_changes_no_result(by, workload, ddp_los
     expected = ddp_losses if workload == "ddp" else results(workload, "--steps", str(steps), *tiny)
     assert results("faults", *faulty, "--share", "1", "--workload", shlex.join(words)) == expected
     of_each = [(tmp_path / "lost" / f"rank-{rank}.jsonl").read_text().splitlines() for rank in (0, 1)]
-    assert of_each[0] == []
-    lost = [json.loads(line) for line in of_each[1]]
-    # Lost from the boundary behind an untouched step on, or in the next one's forward.
-    assert [each["step"] for each in lost] == [*range(4, steps - (workload == "ddp"))]
-    assert all(each["lost_ns"] > 0 for each in lost)
+    late = of_each if by == "batches" else of_each[1:]
+    assert late is of_each or of_each[0] == []
+    for lines in late:
+        lost = [json.loads(line) for line in lines]
+        # Lost from the boundary behind an untouched step on, or in the next one's forward.
+        assert [each["step"] for each in lost] == [*range(4, steps - (workload == "ddp"))]
+        assert all(each["lost_ns"] > 0 for each in lost)
+
+
+def test_a_fault_takes_its_share_of_whole_steps_also_where_the_job_marks_them_behind_an_optimizer(
+    run_warm, tmp_path
+):
+    run = shlex.join(["tensor_parallel", *ON_CPU, *shlex.split(TINY_TENSOR), "--data-ms", "50"])
+    words = ["--untouched", "1", "--share", "1", "--steps", "5", "--record", "lost", "--workload", run]
+    done = run_warm(find("faults").path, [*words, "--late-rank", "0"], tmp_path, 0)
+    assert done.returncode == 0, done.stderr
+    lost = [json.loads(line) for line in (tmp_path / "lost" / "rank-0.jsonl").read_text().splitlines()]
+    assert [each["step"] for each in lost] == [2, 3, 4, 5]
+    assert all(each["lost_ns"] > 50_000_000 for each in lost)
 
 
 @pytest.mark.parametrize(
@@ -86,6 +108,11 @@ def test_a_fault_makes_one_rank_late_and_changes_no_result(by, workload, ddp_los
         ("faults --workload nonesuch", "there is no workload and no script called 'nonesuch'"),
         ("faults --workload faults", "faults runs any workload but itself"),
         ("faults --workload 'ddp --nonesuch'", "unrecognized arguments: --nonesuch"),
+        (
+            "faults --late-rank 0 --workload 'pipeline --mode gpipe'",
+            "--workload: a pipeline needs two ranks",
+        ),
+        ("faults --by gc", "--late-rank: must be below 1, the number of ranks"),
         ("zero --engine deepspeed", "--engine deepspeed: "),
         ("te_layernorm_mlp", ""),
         ("gemm_overlap --method flux", "--method flux: "),
@@ -266,6 +293,16 @@ def test_ranks_that_share_a_gpu_are_hosts_of_their_own_to_nccl_and_the_job_says_
     assert all(each["NCCL_SOCKET_IFNAME"] == "lo" for each in (first, second))
     (line,) = capsys.readouterr().out.splitlines()
     assert line.startswith("2 ranks share 1 GPU: ")
+
+
+def test_kernels_of_ranks_that_share_a_gpu_take_turns_but_under_mps(monkeypatch, socket_dir):
+    from overlaptop.workloads import shared_gpu
+
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(socket_dir))
+    assert "take turns; under MPS" in shared_gpu.in_words(2, 1)
+    with socket.socket(socket.AF_UNIX) as control:
+        control.bind(str(socket_dir / "control"))
+        assert shared_gpu.in_words(2, 1).endswith("at the same time, under MPS")
 
 
 def test_buckets_hold_every_parameter_once_from_last_to_first():

@@ -30,7 +30,7 @@ SMALL = "--messages 5 --kb 1 --matrix 16"
 TENSOR = "--layers 2 --width 16 --tokens 16 --requests 8"
 PIPELINE = "--layers 8 --width 8 --batch 8 --microbatches 4"
 EXPERTS = "--layers 2 --width 16 --tokens 16"
-GEMM = "--m 16 --n 32 --k 8"
+GEMM = "16 32 8"
 PARAMETERS, BUCKETS, DDP_BUCKETS = 29, 9, 8
 """Of that GPT; DDP's own once it has made them anew, in its second step."""
 
@@ -108,6 +108,20 @@ MODES = [
 ]
 
 
+OF_FOUR_RANKS = {
+    # A ring of two has one neighbour, a pipeline of two no stage in the middle, and of two replicas on two
+    # ranks each rank has all the weights.
+    f"tensor_parallel --mode ring {TENSOR}": "tensor",
+    f"tensor_parallel --mode async --replicas 2 {TENSOR}": "tensor",
+    f"tensor_parallel --mode ring --replicas 2 {TENSOR}": "tensor",
+    f"pipeline --mode hand-written {PIPELINE}": "pipeline",
+    f"pipeline --mode 1f1b {PIPELINE}": "pipeline",
+    f"pipeline --mode interleaved {PIPELINE}": "pipeline",
+    f"pipeline --mode zero-bubble {PIPELINE}": "pipeline",
+    f"expert_parallel --mode overlapped --skew 1 {EXPERTS}": "experts",
+    f"gemm_overlap --method ring {GEMM}": "gemm",
+}
+"""And the reference of each."""
 REFUSED = "gemm_overlap --method flux"
 """It makes no step."""
 
@@ -116,14 +130,21 @@ def run_all(warm, folder, device, options=()):
     """The job of all modes, each of which writes its figures to a file of its number. `options`: the
     agent's.
     """
-    runs = [f"{REFUSED} {device}"]
-    for at, mode in enumerate(MODES):
-        results = "--figures" if mode.reference in ("matmul", "small", "gemm") else "--losses"
-        runs.append(f"{mode.words} {device} {results} {at}")
+    runs = [f"{mode.words} {device} {results(mode.reference, at)}" for at, mode in enumerate(MODES)]
+    return run_in_turn(warm, folder, [f"{REFUSED} {device}", *runs], RANKS, options)
+
+
+def results(reference, at):
+    """The option with which a run writes its figures to a file of its number."""
+    return f"{'--figures' if reference in ('matmul', 'small', 'gemm') else '--losses'} {at}"
+
+
+def run_in_turn(warm, folder, runs, ranks, options=()):
+    """One job of all these runs."""
     with socket_directory():
         arguments = (f"--steps {STEPS}", *runs)
-        done = run_job(warm, folder, SCRIPT, options=options, arguments=arguments, nproc=RANKS, forked=True)
-    assert done.codes == [0] * RANKS, done.errs
+        done = run_job(warm, folder, SCRIPT, options=options, arguments=arguments, nproc=ranks, forked=True)
+    assert done.codes == [0] * ranks, done.errs
     return done
 
 
@@ -258,6 +279,11 @@ OF_OPTIONS = {
 EXACT = ("gpt", "accumulated", "delayed")
 
 
+def figures_of(folder, at):
+    """What the run of that number wrote."""
+    return [float(line) for line in (folder / str(at)).read_text().split()]
+
+
 def check_collectives(done, *, by_kernels=False):
     for rank in range(RANKS):
         seen = {totals.step: totals.collectives for totals in done.steps(rank)}
@@ -276,7 +302,7 @@ def test_each_mode_computes_what_a_plain_reference_does_and_the_agent_sees_its_c
     """In one job, and so in one test: torch, the ranks and their group are there once."""
     done = run_all(warm, tmp_path, "--device cpu")
     for at, mode in enumerate(MODES):
-        figures = [float(line) for line in (tmp_path / str(at)).read_text().split()]
+        figures = figures_of(tmp_path, at)
         if mode.reference in OF_OPTIONS:
             expected = OF_OPTIONS[mode.reference](options_of(mode.words), STEPS, RANKS, "cpu")
         else:
@@ -296,3 +322,15 @@ def test_each_mode_computes_what_a_plain_reference_does_and_the_agent_sees_its_c
 
     # A thread of gloo's that outlives the process group could abort the process at exit, in one run of ten.
     assert [out.splitlines()[-1] for out in done.outs] == ["gloo's threads: 0"] * RANKS
+
+
+def test_four_ranks_compute_what_a_plain_reference_does(warm, tmp_path):
+    ranks = 4
+    runs = [
+        f"{words} --device cpu {results(reference, at)}"
+        for at, (words, reference) in enumerate(OF_FOUR_RANKS.items())
+    ]
+    run_in_turn(warm, tmp_path, runs, ranks)
+    for at, (words, reference) in enumerate(OF_FOUR_RANKS.items()):
+        expected = OF_OPTIONS[reference](options_of(words), STEPS, ranks, "cpu")
+        assert figures_of(tmp_path, at) == pytest.approx(expected, rel=2e-6), words

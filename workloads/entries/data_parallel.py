@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
+
+from overlaptop.workloads.entries.requirements import is_installed
 from overlaptop.workloads.entries.workload import bundled, gpt
-from overlaptop.workloads.options import Option, count, positive_float, positive_int
+from overlaptop.workloads.options import Defaults, Option, OptionsError, count, positive_float, positive_int
 
 _BUCKETS = Option("--bucket-cap-mb", "bucket size in MiB", positive_float, "MB", on_gpu=25.0, on_cpu=2.0)
 
@@ -28,6 +31,16 @@ DDP = bundled(
     # 840 million parameters, 1.7 GB of gradients: about 50 ms a step on two H200s.
     *gpt(gpu_layers=16, gpu_width=2048),
 )  # fmt: skip
+
+
+def _zero_fits(options: argparse.Namespace, ranks: int, where: Defaults) -> None:
+    del ranks
+    if options.engine == "deepspeed" and not is_installed("deepspeed"):
+        raise OptionsError("--engine deepspeed: DeepSpeed is not installed here (pip install deepspeed)")
+    if options.engine == "deepspeed" and where == "cpu":
+        raise OptionsError("--engine deepspeed: needs GPUs: on gloo DeepSpeed hangs")
+
+
 ZERO = bundled(
     "zero",
     "a transformer under ZeRO-1/2, written out: sharded gradients and optimizer",
@@ -50,6 +63,7 @@ ZERO = bundled(
     ),
     _BUCKETS,
     *gpt(gpu_layers=16, gpu_width=2048),
+    fits=_zero_fits,
 )  # fmt: skip
 FSDP = bundled(
     "fsdp",

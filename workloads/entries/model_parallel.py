@@ -2,8 +2,42 @@
 
 from __future__ import annotations
 
+import argparse
+
+from overlaptop.workloads.entries.requirements import ranks_a_replica, require_multiple, why_no_gpu_each
 from overlaptop.workloads.entries.workload import bundled, common
-from overlaptop.workloads.options import Option, non_negative_float, positive_int
+from overlaptop.workloads.options import Defaults, Option, OptionsError, non_negative_float, positive_int
+
+STAGES_A_RANK = {"interleaved": 2, "zero-bubble": 2}
+"""Of the pipeline; of all its other modes 1."""
+
+
+def _tensor_parallel_fits(options: argparse.Namespace, ranks: int, where: Defaults) -> None:
+    split = ranks_a_replica(options, ranks)
+    if options.mode == "symmetric-memory" and (fault := why_no_gpu_each(ranks, where)):
+        raise OptionsError(f"--mode symmetric-memory: {fault}")
+    if options.mode in ("ring", "symmetric-memory") and not options.sequence_parallel:
+        raise OptionsError(
+            f"--mode {options.mode} needs sequence parallelism: there is nothing to gather without"
+        )
+    flag, tokens = ("--requests", options.requests) if options.decode else ("--tokens", options.tokens)
+    parts = (split if options.sequence_parallel else 1) * (2 if options.mode == "async" else 1)
+    require_multiple(flag, tokens, parts)
+    if 4 * options.width % split:
+        raise OptionsError(f"--width: 4 times it must be a multiple of {split}")
+
+
+def _pipeline_fits(options: argparse.Namespace, ranks: int, where: Defaults) -> None:
+    del where
+    if ranks < 2:
+        raise OptionsError("a pipeline needs two ranks")
+    require_multiple("--layers", options.layers, ranks * STAGES_A_RANK.get(options.mode, 1), "stages")
+    require_multiple("--batch", options.batch, options.microbatches, "micro-batches")
+    if options.mode == "1f1b" and options.microbatches < ranks:
+        raise OptionsError(f"--microbatches: must be {ranks} or more, one for each stage")
+    if options.mode in STAGES_A_RANK:
+        require_multiple("--microbatches", options.microbatches, ranks, "ranks")
+
 
 TENSOR_PARALLEL = bundled(
     "tensor_parallel",
@@ -32,6 +66,7 @@ TENSOR_PARALLEL = bundled(
     Option("--tokens", "a step, of a replica", positive_int, "N", on_gpu=16384, on_shared=2048, on_cpu=512),
     Option("--requests", "with --decode: tokens a step", positive_int, "N", default=32),
     *common("--losses"),
+    fits=_tensor_parallel_fits,
 )  # fmt: skip
 PIPELINE = bundled(
     "pipeline",
@@ -41,8 +76,9 @@ PIPELINE = bundled(
     "sends and receives overlap the next micro-batch; blocking: the same without overlap.",
     "the last rank stands idle at a step's beginning, the first one in its middle; both shrink with more "
     "--microbatches. blocking: sends and receives between products, exposed. What the job prints as "
-    "measured is the formula's bubble and whatever transfer is not hidden. The end of gloo's sends is not "
-    "seen, so on a CPU steps have no lanes.",
+    "measured is the formula's bubble, whatever transfer is not hidden, the optimizer, the loss's "
+    "broadcast and, with zero-bubble, what halves of a backward pass take longer than a whole one. The end "
+    "of gloo's sends is not seen, so on a CPU steps have no lanes.",
     Option(
         "--mode", "the schedule",
         choices=("gpipe", "1f1b", "interleaved", "zero-bubble", "hand-written", "blocking"), default="1f1b",
@@ -54,6 +90,7 @@ PIPELINE = bundled(
     Option("--width", "of each", positive_int, "N", on_gpu=8192, on_shared=1024, on_cpu=256),
     Option("--batch", "rows a step", positive_int, "N", on_gpu=32768, on_shared=8192, on_cpu=1024),
     *common("--losses"),
+    fits=_pipeline_fits,
 )  # fmt: skip
 EXPERT_PARALLEL = bundled(
     "expert_parallel",

@@ -18,7 +18,8 @@ ALLREDUCE_MATMUL = bundled(
     ),
     Option(
         "--numa", "bind: put each rank on its GPU's NUMA node, which pinned memory then comes from, as "
-        "the agent's own option does", choices=("leave", "bind"), default="leave",
+        "the agent's own option does; torchrun needs -m -- overlaptop.agent",
+        choices=("leave", "bind"), default="leave",
     ),
     Option("--trace", "write a Chrome trace of a few steps: rank-0.json", new_folder, "FOLDER"),
     # On two H200s a few ms each: 1 GiB reduced, 4 products of 1.1 Tflop, 128 MiB copied. On two laptop
@@ -43,7 +44,7 @@ DOUBLE_BUFFER = bundled(
     "Gradients are applied a step late in all of them.",
     "double-buffered: the all-reduce lies below the next step's forward and backward, the copy beside "
     "them. slow-loader: both lanes are empty while a batch is loaded. sequential: the all-reduce is "
-    "exposed, too.",
+    "exposed, too. On a CPU gaps are drawn as compute.",
     Option(
         "--mode", "what overlaps", choices=("double-buffered", "slow-loader", "sequential"),
         default="double-buffered",

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import argparse
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 from overlaptop.workloads.options import (
     Checker,
+    Defaults,
     Option,
     Parser,
+    complete,
     count,
     multiple_of,
     new_file,
@@ -19,6 +23,13 @@ from overlaptop.workloads.options import (
 
 HEAD_WIDTH = 64
 """Of an attention head of the small GPT: its width is a multiple."""
+
+Fits: TypeAlias = Callable[[argparse.Namespace, int, Defaults], None]
+"""Raises OptionsError where so many ranks cannot use these options, all of which have values, there."""
+
+
+def _whatever(options: argparse.Namespace, ranks: int, where: Defaults) -> None:
+    del options, ranks, where
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +46,7 @@ class Workload:
     options: tuple[Option, ...]
     look_for: str = ""
     """What to look for on the screen, for its ``--help``."""
+    fits: Fits = _whatever
 
     def parser(self) -> Parser:
         """What its script reads its command line with."""
@@ -46,16 +58,30 @@ class Workload:
         parsed = self._told_to(Checker(add_help=False)).parse_args(words)
         return {name: value for name, value in vars(parsed).items() if value is not None}
 
+    def is_called(self, name_or_path: str) -> bool:
+        """Whether that is its name (``ddp``, ``ddp.py``) or leads to it."""
+        path = Path(name_or_path)
+        named = name_or_path in (self.name, self.path.name)
+        return named or (path.exists() and path.samefile(self.path))
+
+    def check_on(self, words: Sequence[str], ranks: int, where: Defaults) -> None:
+        """OptionsError where so many ranks of the script would refuse these words there."""
+        parsed = self._told_to(Checker(add_help=False)).parse_args(words)
+        complete(self.options, parsed, where)
+        self.fits(parsed, ranks, where)
+
     def _told_to(self, parser: Parser) -> Parser:
         for option in self.options:
             option.add_to(parser)
         return parser
 
 
-def bundled(name: str, summary: str, description: str, look_for: str, *options: Option) -> Workload:
+def bundled(
+    name: str, summary: str, description: str, look_for: str, *options: Option, fits: Fits = _whatever
+) -> Workload:
     """The workload whose script is ``workloads/NAME.py``."""
     path = Path(__file__).absolute().parent.with_name(f"{name}.py")
-    return Workload(name, path, summary, description, options, look_for)
+    return Workload(name, path, summary, description, options, look_for, fits)
 
 
 def common(results: str) -> tuple[Option, ...]:

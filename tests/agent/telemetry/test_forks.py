@@ -45,10 +45,10 @@ print(nvml.call("nvmlDeviceGetCount") if sys.argv[2] == "comes back" else "")
 """
 
 
-@pytest.mark.parametrize(("driver", "said"), [("comes back", "2 2 2"), ("hangs", "12 12")])
-def test_a_fork_waits_for_a_call_under_way_but_not_for_ever(driver: str, said: str) -> None:
+@pytest.mark.parametrize(("driver", "printed"), [("comes back", "2 2 2"), ("hangs", "12 12")])
+def test_a_fork_waits_for_a_call_under_way_but_not_for_ever(driver: str, printed: str) -> None:
     tests = str(Path(__file__).resolve().parents[1])
     done = subprocess.run(
         [sys.executable, "-c", JOB, tests, driver], capture_output=True, text=True, timeout=200, check=False
     )
-    assert (done.stdout.split(), done.returncode) == (said.split(), 0), done.stderr
+    assert (done.stdout.split(), done.returncode) == (printed.split(), 0), done.stderr

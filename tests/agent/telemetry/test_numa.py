@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from torch.distributed.run import get_args_parser
 
+from overlaptop.agent.options import parse
 from overlaptop.agent.telemetry import numa
 from overlaptop.agent.telemetry.numa import GpuPlace, gpu_node
 from overlaptop.agent.telemetry.topology import Topology
@@ -80,11 +83,11 @@ def test_a_rank_on_its_gpu_s_node_is_bound(tmp_path: Path) -> None:
     )
 
 
-def said(found: NumaFacts) -> tuple[str, str, str]:
+def verdict(found: NumaFacts) -> tuple[str, str, str]:
     return found.state, found.reason, found.advice
 
 
-BOTH = "torchrun --numa-binding=node, or -m overlaptop.agent --numa bind"
+BOTH = "torchrun --numa-binding=node, or -m -- overlaptop.agent --numa bind"
 
 
 def unbound(nodes: str, node: int) -> tuple[str, str, str]:
@@ -112,7 +115,7 @@ def wrong(nodes: str, node: int) -> tuple[str, str, str]:
 def test_the_cpus_decide(
     machine: Machine, gpu: int, cpus: str, expected: tuple[str, str, str], tmp_path: Path
 ) -> None:
-    assert said(facts(machine, Process(cpus), tmp_path, gpu)) == expected
+    assert verdict(facts(machine, Process(cpus), tmp_path, gpu)) == expected
 
 
 @pytest.mark.parametrize("name", MACHINES)
@@ -127,10 +130,10 @@ def test_every_machine_bound_to_each_gpu_s_node_is_bound_or_has_one_node(name: s
 
 def test_one_node_with_cpus_leaves_nothing_to_choose(tmp_path: Path) -> None:
     found = facts(GRACE_HOPPER, Process("0-71"), tmp_path, memory_node=1, memory_affinity=(0, 1))
-    assert said(found) == ("one node", "all CPUs are on node 0: there is nothing to choose", "")
+    assert verdict(found) == ("one node", "all CPUs are on node 0: there is nothing to choose", "")
     assert (found.gpu_node, found.gpu_memory_node) == (0, 1)
     recorded = watched(expand("virtual-machine", tmp_path / "recorded"), None)
-    assert said(recorded) == ("one node", "all CPUs are on node 0: there is nothing to choose", "")
+    assert verdict(recorded) == ("one node", "all CPUs are on node 0: there is nothing to choose", "")
     assert recorded.memory_by_node[0].amount > 1 << 20
     assert recorded.unknown == ()
 
@@ -138,7 +141,7 @@ def test_one_node_with_cpus_leaves_nothing_to_choose(tmp_path: Path) -> None:
 def test_the_gpu_s_own_memory_is_no_place_to_be_far_from(tmp_path: Path) -> None:
     mine = Process("72-143", gib_by_node={1: 1, 12: 90}, policy="prefer (many):1,12")
     found = facts(FOUR_GRACE_HOPPERS, mine, tmp_path, 1, memory_node=12)
-    assert said(found) == ("bound", "runs on node 1 with its GPU", "")
+    assert verdict(found) == ("bound", "runs on node 1 with its GPU", "")
     assert (found.gpu_node, found.gpu_memory_node) == (1, 12)
 
 
@@ -164,7 +167,7 @@ def test_where_firmware_says_nothing_nvml_s_memory_affinity_counts(
 
 def test_a_gpu_on_no_known_node_is_unknown_not_bound(tmp_path: Path) -> None:
     found = facts(UNPLACED, Process("0-55"), tmp_path)
-    assert said(found) == ("unknown", "nothing tells on which node the rank's GPU is", "")
+    assert verdict(found) == ("unknown", "nothing tells on which node the rank's GPU is", "")
     assert {unknown.name: unknown.reason for unknown in found.unknown} == {
         "gpu_node": "neither sysfs nor NVML names one node for 0000:01:00.0"
     }
@@ -172,7 +175,7 @@ def test_a_gpu_on_no_known_node_is_unknown_not_bound(tmp_path: Path) -> None:
 
 def test_a_rank_without_a_gpu_has_nothing_to_be_near_to(tmp_path: Path) -> None:
     found = facts(TWO_SOCKETS, Process("0-223", gib_by_node={0: 1}), tmp_path, None)
-    assert said(found) == ("no gpu", "the rank computes on no GPU that it could be near to", "")
+    assert verdict(found) == ("no gpu", "the rank computes on no GPU that it could be near to", "")
     assert found.cpu_nodes == (NodeShare(0, 112), NodeShare(1, 112))
 
 
@@ -210,7 +213,15 @@ def test_only_what_works_is_advised(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         with monkeypatch.context() as patch:
             patch.setattr(f"{numa.__name__}.{name}", lambda *_, answer=lacking: answer)
             found = facts(TWO_SOCKETS, Process("0-223"), tmp_path / name, 4)
-        assert found.advice == "-m overlaptop.agent --numa bind (here: node 1)"
+        assert found.advice == "-m -- overlaptop.agent --numa bind (here: node 1)"
+
+
+def test_torchrun_leaves_the_advised_option_to_the_agent() -> None:
+    words = [*shlex.split(numa.TORCHRUN_BIND), "train.py", "--n", "3"]
+    by_torchrun = get_args_parser().parse_args(words)
+    assert (by_torchrun.module, by_torchrun.training_script) == (True, "overlaptop.agent")
+    line = parse(by_torchrun.training_script_args)
+    assert (line.options.numa, line.target, line.arguments) == ("bind", "train.py", ("--n", "3"))
 
 
 def test_numactl_knows_a_node_without_memory_only_by_its_cpus(tmp_path: Path) -> None:
@@ -241,7 +252,7 @@ def test_a_machine_shown_without_a_process_is_unknown(tmp_path: Path) -> None:
     lay_out(TWO_SOCKETS, Process("0"), tmp_path)
     (tmp_path / "proc/self/status").unlink()
     found = watched(tmp_path, GpuPlace(TWO_SOCKETS.gpus[0].address))
-    assert said(found) == ("unknown", "nothing tells which CPUs the process may use", "")
+    assert verdict(found) == ("unknown", "nothing tells which CPUs the process may use", "")
     assert found.gpu_node == 0
 
 
@@ -261,7 +272,7 @@ def test_recorded_machines_with_a_process_that_numactl_bound(nodes: int, gpu: st
     assert bound.cpu_set == f"{2 * last}-{2 * last + 1}"
     assert [share.node for share in bound.threads_by_node] == [last]
     assert {share.node: share.amount for share in bound.memory_by_node}[last] > 0
-    assert said(wrong) == (
+    assert verdict(wrong) == (
         "wrong node",
         f"runs on node 0, its GPU is on node {last}",
         f"numactl --all --cpunodebind={last} --preferred={last}",

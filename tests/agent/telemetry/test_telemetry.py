@@ -318,11 +318,11 @@ def test_the_end_does_not_wait_for_a_driver_that_hangs(beside, driver, monkeypat
 
 def test_a_sender_that_nobody_reads_costs_bounded_memory(beside, driver) -> None:
     beside.hub.connections = 0
-    beside.follow(FIRST, lambda: driver.calls["nvmlGpmSampleGet"] > 3 * module.MAX_OUTBOX)
+    beside.follow(FIRST, lambda: driver.calls["nvmlGpmSampleGet"] > 3 * module.MAX_UNSENT)
     beside.hub.connections = 1
     beside.telemetry.stop()
     beside.telemetry.serve(beside.hub, PLACE)
-    assert len(beside.hub.of(DeviceSample)) == module.MAX_OUTBOX
+    assert len(beside.hub.of(DeviceSample)) == module.MAX_UNSENT
 
 
 def test_gpus_beside_the_jobs_are_placed_on_nodes(driver, monkeypatch) -> None:

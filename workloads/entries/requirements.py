@@ -1,0 +1,40 @@
+"""What modes need of the ranks and of the machine."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+
+from overlaptop.workloads.options import Defaults, OptionsError
+
+
+def require_multiple(option: str, value: int, unit: int, of: str = "") -> None:
+    """Raises OptionsError where the value of `option` is no multiple of the `unit`, a number of what."""
+    if value % unit:
+        raise OptionsError(f"{option}: must be a multiple of {unit}{of and f', the {of}'}")
+
+
+def ranks_a_replica(options: argparse.Namespace, ranks: int) -> int:
+    """How many ranks have the weights together. Raises OptionsError where they make no such groups."""
+    if ranks % options.replicas:
+        raise OptionsError(f"--replicas: {ranks} ranks do not make {options.replicas} groups")
+    return int(ranks // options.replicas)
+
+
+def is_installed(package: str) -> bool:
+    """Whether a top-level package is; it is not imported."""
+    return importlib.util.find_spec(package) is not None
+
+
+def why_no_gpu_each(ranks: int, where: Defaults) -> str:
+    """Why ranks do not reach into each other's GPU; empty where they do."""
+    return "" if where == "cuda" else f"needs {ranks} GPUs, one for each rank"
+
+
+def why_no_transformer_engine(ranks: int, where: Defaults, *, overlaps: bool) -> str:
+    """Why TransformerEngine, or its overlap, cannot be used here; empty where it can."""
+    if not is_installed("transformer_engine"):
+        return "TransformerEngine is not installed here (pip install transformer-engine[pytorch])"
+    if where == "cpu":
+        return f"needs {ranks} GPUs"
+    return why_no_gpu_each(ranks, where) if overlaps else ""
