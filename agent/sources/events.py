@@ -12,7 +12,6 @@ boundary once the device has passed them: nothing here ever waits for the device
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -23,7 +22,7 @@ from overlaptop.agent.clock import now_ns
 from overlaptop.agent.isolation.job_exceptions import raised_by_job
 from overlaptop.agent.sources.assemble import MAX_MARKS, RecordedCollective, RecordedStep
 from overlaptop.agent.sources.base import CollectiveCall, Edge, StepSpans, Wait
-from overlaptop.agent.sources.connections import FEW_CONNECTIONS, ONE_CONNECTION, Connections
+from overlaptop.agent.sources.connections import FEW_CONNECTIONS, Connections, too_few
 from overlaptop.agent.sources.hooked_source import HookedSource
 
 MAX_PENDING_STEPS = 32
@@ -46,13 +45,8 @@ class EventsSource(HookedSource[Event]):
 
     def __init__(self, phases_only: bool, every: int | None, device_index: int | None = None) -> None:
         """Measure on `device_index`; None: the current device, until a collective shows another."""
-        # Megatron and TransformerEngine users set this.
-        single = not phases_only and os.environ.get("CUDA_DEVICE_MAX_CONNECTIONS") == "1"
-        super().__init__(
-            phases_only or single,
-            every,
-            ONE_CONNECTION if single else "",
-        )
+        reason = "" if phases_only else too_few()
+        super().__init__(phases_only or bool(reason), every, reason)
         self._pending: deque[RecordedStep[Event]] = deque()
         self._read_steps: deque[RecordedStep[int]] = deque()
         self._pool: list[Event] = []

@@ -20,7 +20,7 @@ PRIOR = Estimate(0.01, 0.04)
 
 
 @dataclass
-class Job:
+class NoisyJob:
     """A training job whose steps vary, and last longer while the source works."""
 
     step_ms: float
@@ -82,7 +82,7 @@ def share(steps):
 
 @pytest.mark.parametrize("step_ms", [20, 50, 250, 1000])
 def test_a_watched_job_that_loses_nothing_is_measured_nearly_always_after_20_s(step_ms):
-    job = Job(step_ms, slowdown=0.0)
+    job = NoisyJob(step_ms, slowdown=0.0)
     job.cadence.watched = True
     job.run(20 if step_ms < 1000 else 90)  # 90 steps
     steps = job.run(120)
@@ -98,7 +98,7 @@ def test_a_watched_job_that_loses_nothing_is_measured_nearly_always_after_20_s(s
 def test_the_budget_is_kept(step_ms, slowdown, watched, budget):
     runs = []
     for seed in range(3):
-        job = Job(step_ms, slowdown, noise=0.02, seed=seed)
+        job = NoisyJob(step_ms, slowdown, noise=0.02, seed=seed)
         job.cadence.watched = watched
         job.run(max(60, 1.2 * step_ms))
         runs.append(job.run(240))
@@ -107,7 +107,7 @@ def test_the_budget_is_kept(step_ms, slowdown, watched, budget):
 
 
 def test_what_learning_the_cost_takes_is_soon_over():
-    job = Job(50, slowdown=0.03)
+    job = NoisyJob(50, slowdown=0.03)
     assert lost(job.run(20)) < 0.02
     assert lost(job.run(20)) < 0.001
 
@@ -117,7 +117,7 @@ def test_what_learning_the_cost_takes_is_soon_over():
 def test_the_estimate_is_as_likely_too_high_as_too_low_and_within_its_error(slowdown, drift):
     estimates = []
     for seed in range(40):
-        job = Job(100, slowdown, noise=0.03, drift=drift, seed=seed)
+        job = NoisyJob(100, slowdown, noise=0.03, drift=drift, seed=seed)
         job.cadence.watched = True
         job.run(90)
         estimates.append(job.cadence.cost.of_measured_steps())
@@ -127,7 +127,7 @@ def test_the_estimate_is_as_likely_too_high_as_too_low_and_within_its_error(slow
 
 
 def test_the_cost_of_all_steps_is_that_of_the_measured_ones_by_their_share():
-    job = Job(20, slowdown=0.04)
+    job = NoisyJob(20, slowdown=0.04)
     job.cadence.watched = True
     job.run(60)
     steps = job.run(300)
@@ -144,7 +144,7 @@ def test_the_cost_of_all_steps_is_told_with_an_error_that_holds_in_nearly_all_jo
 ):
     within = 0
     for seed in range(20):
-        job = Job(step_ms, slowdown, noise, together=True, seed=seed)
+        job = NoisyJob(step_ms, slowdown, noise, together=True, seed=seed)
         job.cadence.watched = True
         job.run(30 if step_ms == 50 else 60)
         paid = lost(job.run(90))
@@ -154,14 +154,14 @@ def test_the_cost_of_all_steps_is_told_with_an_error_that_holds_in_nearly_all_jo
 
 
 def test_noise_does_not_keep_a_job_from_being_measured():
-    job = Job(50, slowdown=0.0, noise=0.2)
+    job = NoisyJob(50, slowdown=0.0, noise=0.2)
     job.cadence.watched = True
     job.run(60)
     assert share(job.run(60)) > 0.05
 
 
 def test_a_job_that_turns_to_something_dearer_is_measured_less():
-    job = Job(50, slowdown=0.0)
+    job = NoisyJob(50, slowdown=0.0)
     job.cadence.watched = True
     job.run(60)
     assert share(job.run(10)) > 0.9
@@ -173,7 +173,7 @@ def test_a_job_that_turns_to_something_dearer_is_measured_less():
 @pytest.mark.parametrize(("before_ms", "after_ms"), [(3, 200), (200, 10)])
 def test_a_job_that_turns_to_steps_of_another_length_is_soon_measured_again(before_ms, after_ms):
     for seed in range(3):
-        job = Job(before_ms, slowdown=0.1, together=True, seed=seed)
+        job = NoisyJob(before_ms, slowdown=0.1, together=True, seed=seed)
         job.cadence.watched = True
         job.run(40)
         job.step_ms = after_ms
@@ -181,7 +181,7 @@ def test_a_job_that_turns_to_steps_of_another_length_is_soon_measured_again(befo
 
 
 def test_a_job_that_turns_to_and_fro_keeps_its_budget_nearly():
-    job = Job(20, slowdown=0.03)
+    job = NoisyJob(20, slowdown=0.03)
     job.cadence.watched = True
     steps = []
     for period in range(17):
@@ -191,7 +191,7 @@ def test_a_job_that_turns_to_and_fro_keeps_its_budget_nearly():
 
 
 def test_a_dashboard_that_comes_is_served_at_once_and_one_that_leaves_saves_at_once():
-    job = Job(50, slowdown=0.006)
+    job = NoisyJob(50, slowdown=0.006)
     job.run(60)
     assert share(job.run(30)) < 0.2
     job.cadence.watched = True
@@ -203,7 +203,7 @@ def test_a_dashboard_that_comes_is_served_at_once_and_one_that_leaves_saves_at_o
 
 
 def test_every_nth_step_is_measured_whatever_it_costs():
-    job = Job(50, slowdown=0.5, cadence=Cadence(3, PRIOR, LEAD_STEPS))
+    job = NoisyJob(50, slowdown=0.5, cadence=Cadence(3, PRIOR, LEAD_STEPS))
     job.run(60)
     assert [job.cadence.measures(step) for step in range(7)] == [True, False, False] * 2 + [True]
     assert not any(map(job.cadence.pauses, range(100)))

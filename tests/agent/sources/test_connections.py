@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import random
+import socket
 
 import pytest
 import torch
 
 from overlaptop.agent.sources.assemble import RecordedCollective, RecordedStep
 from overlaptop.agent.sources.base import CollectiveCall, Wait
-from overlaptop.agent.sources.connections import FEW_CONNECTIONS, Connections
+from overlaptop.agent.sources.connections import (
+    FEW_CONNECTIONS,
+    MPS_CONNECTIONS,
+    ONE_CONNECTION,
+    Connections,
+)
 from overlaptop.agent.sources.events import EventsSource
 
 MS = 1_000_000
@@ -51,6 +58,36 @@ def test_healthy_jobs_show_none_not_even_where_they_wait_for_each_collective_the
     connections = Connections()
     for _ in range(200):
         connections.note(ddp_step(chance, waits=waits, bound_by=bound_by))
+        assert not connections.few
+
+
+def test_what_is_computed_behind_a_collective_that_ended_shows_few_connections_too():
+    # As two clients of MPS that share an H200 have it: 8 ms of transfer, then 1.5 ms of compute, and so on.
+    chance = random.Random(3)
+    connections = Connections()
+    for _ in range(12):
+        step = RecordedStep(0, True, 0, end=200 * MS)
+        at_ns = 10 * MS
+        for _ in range(8):
+            end_ns = at_ns + round(8 * MS * chance.uniform(0.8, 1.2))
+            step.collectives.append(RecordedCollective(CALL, at_ns, end_ns, "0", begins_on_compute=True))
+            at_ns = end_ns + round(1.5 * MS * chance.uniform(0.95, 1.05))
+        connections.note(step)
+    assert connections.few
+
+
+@pytest.mark.parametrize("share", [0.4, 0.8])
+def test_compute_that_takes_as_long_whatever_the_collective_beside_it_does_shows_none(share):
+    chance = random.Random(4)
+    connections = Connections()
+    for _ in range(50):
+        step = RecordedStep(0, True, 0, end=200 * MS)
+        at_ns, slowed = 10 * MS, chance.uniform(1.0, 1.1)  # all of a step, as where a clock varies
+        for _ in range(8):
+            end_ns = at_ns + round(share * 8 * MS * slowed * chance.uniform(0.9, 1.1))
+            step.collectives.append(RecordedCollective(CALL, at_ns, end_ns, "0", begins_on_compute=True))
+            at_ns += round(8 * MS * slowed * chance.uniform(0.995, 1.005))
+        connections.note(step)
         assert not connections.few
 
 
@@ -114,6 +151,27 @@ def compute(monkeypatch):
         torch._C, "_cuda_getCurrentRawStream", lambda device: current[0].cuda_stream, raising=False
     )
     return stream
+
+
+@pytest.mark.parametrize(
+    ("mps", "connections", "reason"),
+    [
+        (False, None, ""), (True, None, MPS_CONNECTIONS), (True, "8", ""), (True, "1", ONE_CONNECTION),
+        (False, "1", ONE_CONNECTION),
+    ],
+)  # fmt: skip
+def test_few_connections_are_known_by_their_variable_and_by_the_socket_of_mps(
+    monkeypatch, tmp_path, mps, connections, reason
+):
+    with socket.socket(socket.AF_UNIX) as daemon, contextlib.chdir(tmp_path):
+        if mps:
+            daemon.bind("control")  # a path of its own may be too long
+        monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
+        monkeypatch.delenv("CUDA_DEVICE_MAX_CONNECTIONS", raising=False)
+        if connections:
+            monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", connections)
+        source = EventsSource(False, None, 0)
+    assert (source.reason, source.detail_every == 0) == (reason, bool(reason))
 
 
 @pytest.mark.parametrize("held_back", [False, True])

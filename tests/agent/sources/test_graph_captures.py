@@ -9,29 +9,12 @@ import torch
 
 from overlaptop.agent.sources.graph_captures import GraphCaptureWatch
 
-
-class FakeGraph:
-    """Stands where torch.cuda.CUDAGraph does."""
-
-    def __init__(self):
-        self.calls = []
-        self.fault = None
-
-    def capture_begin(self, pool=None, capture_error_mode="global"):
-        """Begin."""
-        self.calls.append(("begin", pool, capture_error_mode))
-        if self.fault:
-            raise self.fault
-
-    def capture_end(self):
-        self.calls.append("end")
-        if self.fault:
-            raise self.fault
+from .graphs import install_graphs
 
 
 @pytest.fixture
 def captures(monkeypatch) -> GraphCaptureWatch:
-    monkeypatch.setattr(torch.cuda, "CUDAGraph", type("CUDAGraph", (FakeGraph,), dict(FakeGraph.__dict__)))
+    install_graphs(monkeypatch)
     watch = GraphCaptureWatch()
     watch.install()
     assert torch.cuda.CUDAGraph.capture_begin.__doc__ == "Begin."

@@ -29,6 +29,7 @@ from overlaptop.agent.sources.kernels import KernelsSource
 from overlaptop.timeline import spans
 from overlaptop.timeline.lanes import LaneRules
 
+from .graphs import install_graphs
 from .recordings import Trace
 
 MS = 1_000_000
@@ -131,14 +132,6 @@ class Gpu:
         return [launch for launch in kept if launch.unix_ns >= from_unix_ns - before_ns]
 
 
-class FakeGraph:
-    def capture_begin(self):
-        """Begin."""
-
-    def capture_end(self):
-        """End."""
-
-
 def install(patch, gpu):
     """Put the GPU where the source looks for one."""
     for variable in TOOLS:
@@ -146,7 +139,7 @@ def install(patch, gpu):
     patch.setattr(torch.version, "cuda", "13.0")
     patch.setattr(torch.cuda, "current_device", lambda: 0)
     patch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
-    patch.setattr(torch.cuda, "CUDAGraph", type("CUDAGraph", (FakeGraph,), dict(FakeGraph.__dict__)))
+    install_graphs(patch)
     patch.setattr(kernels, "Tracer", lambda: gpu)
     patch.setattr(kernels, "Marker", {0: gpu}.__getitem__)
     patch.setattr(launch_log, "FlightRecorder", lambda: gpu)

@@ -24,7 +24,7 @@ import torch
 import torch.distributed as dist
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from overlaptop.timeline import breakdown, spans
+from overlaptop.timeline import overlap, spans
 from overlaptop.timeline.lanes import Lane, LaneRules
 
 NAMES = ("hidden_ns", "exposed_ns", "compute_only_ns", "copy_only_ns", "idle_ns")
@@ -49,7 +49,7 @@ def seen_by(profile, began_ns: int, steps: int) -> tuple[list, float, float]:
     bounds = [ends[at * per_step - 1] for at in range(steps // 2, steps + 1)]
     of = {lane: spans.from_pairs(lanes[lane]) for lane in Lane}
     parts = [
-        breakdown.break_down(begin, end, of[Lane.COMPUTE], of[Lane.COMM], of[Lane.COPY])
+        overlap.break_down(begin, end, of[Lane.COMPUTE], of[Lane.COMM], of[Lane.COPY])
         for begin, end in pairwise(bounds)
     ]
     return parts, len(ends) / steps, events / steps
