@@ -119,6 +119,17 @@ def plural(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
+def with_unit(figure: str, unit: str) -> str:
+    """``25 MiB``, ``1 batch``; words such as ``own lists`` as they are; ``unknown`` for nothing."""
+    if not figure:
+        return "unknown"
+    if not unit or not figure.lstrip("-")[:1].isdigit():
+        return figure
+    if figure == "1" and len(unit) > len("MiB") and unit.endswith("s"):
+        unit = unit.removesuffix("es") if unit.endswith(("ches", "shes")) else unit.removesuffix("s")
+    return f"{figure} {unit}"
+
+
 def watts(milliwatts: int | None) -> str:
     """``620 W``."""
     return UNKNOWN if milliwatts is None else f"{milliwatts / 1000:.0f} W"

@@ -41,7 +41,6 @@ from overlaptop.wire.commands import (
 )
 
 NOT_ALLOWED = "start the job with --control to allow commands"
-BUSY = "another command is under way"
 LATE_S = 10.0
 """A command that took longer from the hub to here has been given up by its sender."""
 STORE_SILENT_S = 45.0
@@ -319,7 +318,7 @@ class CommandExecutor:
         if state in (*ENDED_WELL, *ENDED_BADLY):
             self._on_end()
         # What is about one rank is the same on all of them.
-        alone = self._speaks_for_node or not outcome.text.startswith("rank ")
+        alone = self._speaks_for_node or not commands.names_a_rank(outcome.text)
         if state in ENDED_BADLY and alone:
             self._notice("warning", f"no {command.name}: {outcome.text}")
         elif state == UNKNOWN:
@@ -353,7 +352,7 @@ class CommandExecutor:
 
     def _take(self, command: Command) -> None:
         """Accept a command, or refuse it and let the other ranks know."""
-        action, why = None, self._objection(command)
+        action, (state, why) = None, self._objection(command)
         if not why:
             try:
                 action = self._make_action(command)
@@ -362,26 +361,27 @@ class CommandExecutor:
             else:
                 why = action.refusal()
         if why or action is None:
-            self.report(command, "busy" if why.startswith(BUSY) else "refused", None, Outcome(why))
+            self.report(command, state, None, Outcome(why))
             self._start(lambda: self._decline(command, why))
             return
         self._current = LocalExecution(self, command, action)
         self._silent_at_s = monotonic() + STORE_SILENT_S
         self._start(self._current.run)
 
-    def _objection(self, command: Command) -> str:
-        """Why it is refused before anything is asked of its action; empty: it is not."""
+    def _objection(self, command: Command) -> tuple[str, str]:
+        """As what it is refused before anything is asked of its action, and why; no why: it is not."""
+        why = ""
         if not self._allowed:
-            return NOT_ALLOWED
-        if len(self._threads) >= MAX_THREADS:
-            return f"{STORE_SILENT}: earlier commands still wait for it"
-        if self._current is not None:
-            return f"{BUSY}: {commands.in_words(self._current.command)}"
-        if (late_s := (now_ns() - command.at_ns) / 1e9) > LATE_S:
-            return f"it came {late_s:.0f} s late"
-        if self._pace() is None:
-            return "no step has been measured yet: try again when steps are counted"
-        return ""
+            why = NOT_ALLOWED
+        elif len(self._threads) >= MAX_THREADS:
+            why = f"{STORE_SILENT}: earlier commands still wait for it"
+        elif self._current is not None:
+            return "busy", f"another command is under way: {commands.in_words(self._current.command)}"
+        elif (late_s := (now_ns() - command.at_ns) / 1e9) > LATE_S:
+            why = f"it came {late_s:.0f} s late"
+        elif self._pace() is None:
+            why = "no step has been measured yet: try again when steps are counted"
+        return "refused", why
 
     def _decline(self, command: Command, why: str) -> None:
         with contextlib.suppress(Exception):  # then the others wait for this rank, and time out

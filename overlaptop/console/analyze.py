@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 
 from overlaptop import text
 from overlaptop.console import CommandError, print_data, print_message
-from overlaptop.fleet.records import rank_record, step_record
+from overlaptop.fleet.records import collective_record, rank_record, step_record
 from overlaptop.fleet.snapshot import WHOLE_TRACE
 from overlaptop.formats.files import TraceError
 from overlaptop.formats.job import TracedJob, analyze
 from overlaptop.report.headline import headline
+from overlaptop.timeline import ratios
 from overlaptop.timeline.lanes import LaneRules, parse_rule
 
 if TYPE_CHECKING:
@@ -72,6 +73,12 @@ def _print_records(job: TracedJob, number: int) -> None:
         for summary in job.ranks
         for step in summary.steps
         if number in (WHOLE_TRACE, step.step)
+    ]
+    records += [
+        collective_record(job.name, step, each)
+        for step, waits in job.waits.items()
+        if step != WHOLE_TRACE and number in (WHOLE_TRACE, step)
+        for each in waits.collectives
     ]
     if number == WHOLE_TRACE:
         over_all = job.waits.get(WHOLE_TRACE)
@@ -152,7 +159,7 @@ def _table(job: TracedJob, number: int, *, by_hta: bool, ascii_only: bool) -> st
     exact = all(summary.info.compute_exact for summary in job.ranks)
     comm_ns = sum(each.comm_ns or 0 for _, each in shown)
     hidden_ns = sum(each.hidden_ns or 0 for _, each in shown)
-    overlap = text.percent(hidden_ns / comm_ns if comm_ns else None)
+    overlap = text.percent(ratios.overlap(hidden_ns, comm_ns))
     session = session_of(job)
     session.choose(number)
     snapshot = session.tick()

@@ -45,7 +45,7 @@ def follow(session: Session, command: Command, final: Collection[str]) -> Iterat
     printed = SENT
     while True:
         snapshot = session.tick()
-        view = next((each for each in snapshot.commands if each.id == command.id), None)
+        view = snapshot.command(command.id)
         if view is None:
             raise CommandError("the job was started anew, or another one has taken its place")
         if view.state not in (printed, *final):

@@ -6,15 +6,16 @@ import math
 
 from overlaptop import text
 from overlaptop.console.table import Table
+from overlaptop.report.knobs import value_words
 from overlaptop.tuning.search import CONFIDENCE, MeasuredValue
-from overlaptop.tuning.state import MeasuredWindow, SearchState, value_text
+from overlaptop.tuning.state import MeasuredWindow, SearchState
 
 
 def window_words(state: SearchState, window: MeasuredWindow) -> str:
     """One line of progress."""
     mean_ns = sum(window.steps_ns) / len(window.steps_ns)
     words = [
-        f"round {window.round + 1}: {state.knob.name} {window.value} {state.knob.unit}".rstrip(),
+        f"round {window.round + 1}: {state.knob.name} {value_words(state.knob, window.value)}",
         f"{text.duration(mean_ns)} a step in {text.plural(len(window.steps_ns), 'step')}",
         text.plural(state.candidates, "candidate"),
         f"{text.plural(state.steps_spent, 'step')} spent"
@@ -53,7 +54,7 @@ def last_line(state: SearchState, left: str) -> str:
     if left:
         said.append(left[0].upper() + left[1:])
     if result.code:
-        said.append(f"To make {value_text(state.knob, result.found.value)} permanent: {result.code}")
+        said.append(f"To make {value_words(state.knob, result.found.value)} permanent: {result.code}")
     return ". ".join(said)
 
 

@@ -14,9 +14,9 @@ from overlaptop.fleet.commands import FAILED
 from overlaptop.fleet.knobs import JobKnob
 from overlaptop.fleet.session import Session
 from overlaptop.fleet.snapshot import LinkState, Snapshot
+from overlaptop.report.knobs import allowed_words
 from overlaptop.text import UNKNOWN as NOT_KNOWN
 from overlaptop.text import printable
-from overlaptop.tui.tune.knob_values import allowed_words
 from overlaptop.wire import commands
 from overlaptop.wire.commands import CHANGED, UNKNOWN, Command
 from overlaptop.wire.knobs import Knob
@@ -36,10 +36,7 @@ def run(
     """
     with closing(join(key, hosts)) as session:
         snapshot = _await_knobs(session)
-        found = next((each for each in snapshot.knobs if each.knob.name == name), None)
-        if found is None:
-            there_is = ", ".join(each.knob.name for each in snapshot.knobs) or "nothing"
-            raise CommandError(f"{name} cannot be set; of this job there is: {there_is}", 2)
+        found = knob_of(snapshot, name)
         try:
             command = (
                 commands.make_restoring(found.knob)
@@ -59,9 +56,18 @@ def run(
         return 0
 
 
+def knob_of(snapshot: Snapshot, name: str) -> JobKnob:
+    """The knob of that name. CommandError: this job has none."""
+    found = snapshot.knob(name)
+    if found is None:
+        there_is = ", ".join(each.knob.name for each in snapshot.knobs) or "nothing"
+        raise CommandError(f"{name} cannot be set; of this job there is: {there_is}", 2)
+    return found
+
+
 def print_difference(session: Session, command: Command, knob: Knob) -> None:
     """Go back from a change that was made, and again, and print the verdict on each figure, a line each."""
-    from overlaptop.stats.comparison import NOT_KNOWN_YET, NOT_MEASURED, Comparer
+    from overlaptop.stats.comparison import NOT_MEASURED, Comparer
     from overlaptop.tuning.alternation import Alternation
 
     snapshot, comparer, told = session.tick(), Comparer(), ""
@@ -73,13 +79,12 @@ def print_difference(session: Session, command: Command, knob: Knob) -> None:
         alternation = Alternation(change, knob, (each.id for each in snapshot.commands))
     except ValueError as error:
         raise CommandError(str(error)) from error
-    open_verdict = NOT_KNOWN_YET.partition("{")[0]
     compared = None
     while (
         not alternation.over
         or compared is None
         or compared.quantities[0].after is None
-        or any(each.verdict.startswith(open_verdict) for each in compared.quantities)
+        or any(each.needs_steps for each in compared.quantities)
     ):
         pause(session, TICK_S)
         snapshot = session.tick()

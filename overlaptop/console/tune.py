@@ -14,6 +14,7 @@ from overlaptop import text
 from overlaptop.console import CommandError, job_failure, print_data, print_message, search_report
 from overlaptop.console.hosts import Hosts, pause
 from overlaptop.console.jobs import join
+from overlaptop.console.setting import knob_of
 from overlaptop.fleet.job_session import JobSelector, JobSession
 from overlaptop.fleet.session import Session
 from overlaptop.fleet.snapshot import LinkState, Snapshot
@@ -83,9 +84,9 @@ def _launcher(script: str, options: Sequence[str], nproc: int | None) -> Launche
         return Launcher(script, options, place(nproc, may_share=False), agent_options=("--control",))
     try:
         given = workload.check(options)
+        return of_workload(workload, options, place(nproc, str(given.get("device", "auto"))))
     except OptionsError as fault:
         raise CommandError(f"{workload.name}: {fault}", 2) from fault
-    return of_workload(workload, options, place(nproc, str(given.get("device", "auto"))))
 
 
 class _FirstStep:
@@ -187,7 +188,7 @@ class _TuneRun:
         while not stop():
             gone = self._launcher is not None and self._launcher.poll() is not None
             snapshot = self._look()
-            found = next((each for each in snapshot.knobs if each.knob.name == name), None)
+            found = snapshot.knob(name)
             if gone or snapshot.link is LinkState.ENDED:
                 raise self._job_ended() or CommandError("the job ended")
             # Steps of the past are not of the present value.
@@ -198,11 +199,9 @@ class _TuneRun:
                     if found.refusal:
                         raise CommandError(f"{name} cannot be changed: {found.refusal}")
                     return found.knob
-                if time.monotonic() - since_s > KNOBS_S and found is not None:
-                    raise CommandError(f"ranks have different values of {name}: set it first")
                 if time.monotonic() - since_s > KNOBS_S:
-                    there_is = ", ".join(each.knob.name for each in snapshot.knobs) or "nothing"
-                    raise CommandError(f"{name} cannot be set; of this job there is: {there_is}", 2)
+                    knob_of(snapshot, name)
+                    raise CommandError(f"ranks have different values of {name}: set it first")
             else:
                 first_step.wait(snapshot)
             pause(self._session, TICK_S)

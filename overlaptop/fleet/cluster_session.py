@@ -205,7 +205,7 @@ class ClusterSession:
         # If it went to some only, the others do not answer, nothing is done, and the ranks report that.
         return "" if any(sent) else NOT_CONNECTED
 
-    def hold(self, search: Search) -> str:
+    def renew(self, search: Search) -> str:
         """Announce a search for a knob's best value; returns why that is impossible, empty: it is possible.
 
         As JobSession has it: at every tick, and then once with ``over``.
@@ -220,7 +220,7 @@ class ClusterSession:
                 return why
         self._search = search.id
         # Also where the connection is down: the end is announced there as soon as it is back.
-        answers = [(node.session.hold(search), node.view.link) for node in self._with_job()]
+        answers = [(node.session.renew(search), node.view.link) for node in self._with_job()]
         whys = [why for why, link in answers if why and link is LinkState.LIVE]
         return whys[0] if whys else "" if any(not why for why, _ in answers) else NOT_CONNECTED
 
@@ -249,8 +249,7 @@ class ClusterSession:
         last = self._last
         if last is None or last.job is None:
             return NOT_CONNECTED
-        why = out_of_reach((node.view for node in self._nodes), last.ranks)
-        return f"{why}: a {what} needs all ranks" if why else ""
+        return out_of_reach(what, (node.view for node in self._nodes), last.ranks)
 
     def _watch_where_they_are(self, snapshot: Snapshot) -> None:
         for node, view in zip(self._nodes, snapshot.nodes, strict=True):

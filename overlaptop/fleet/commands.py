@@ -9,6 +9,7 @@ from itertools import islice
 
 from msgspec.structs import replace
 
+from overlaptop.timeline import ratios
 from overlaptop.wire.commands import (
     ACCEPTED,
     ENDED,
@@ -183,7 +184,7 @@ def _view(
             execution.lose_all(SILENT)
             outcome = execution.outcome()
         else:
-            outcome = replace(execution.outcome(), state=SENT, reason="", done=False)
+            outcome = execution.unanswered()
         return _made(command, outcome, {})
     if over and not outcome.done:
         execution = CommandProgress.resume(command, outcome)
@@ -227,5 +228,6 @@ def _live(steps: Sequence[StepTotals], before: int) -> tuple[float, int] | None:
     """The overlap of the last measured steps before this one, and of how many; None: of none."""
     measured = (step for step in reversed(steps) if step.step < before and step.comm_ns)
     seen = list(islice(measured, LIVE_STEPS))
-    comm_ns = sum(step.comm_ns or 0 for step in seen)
-    return (sum(step.hidden_ns or 0 for step in seen) / comm_ns, len(seen)) if seen else None
+    hidden_ns = sum(step.hidden_ns or 0 for step in seen)
+    found = ratios.overlap(hidden_ns, sum(step.comm_ns or 0 for step in seen))
+    return None if found is None else (found, len(seen))

@@ -132,7 +132,7 @@ class JobSession:
         self._fleet.apply(command)
         return ""
 
-    def hold(self, search: Search) -> str:
+    def renew(self, search: Search) -> str:
         """Announce a search for a knob's best value; returns why that is impossible, empty: it is possible.
 
         To be called at every tick for as long as the search goes on, and then once with ``over``. It is
@@ -146,7 +146,7 @@ class JobSession:
         if search != self._search:
             self._search, self._hold_due_s = search, 0.0
         if now_s >= self._hold_due_s:
-            if (link := self._open_link_now) is None or not link.hold(search):
+            if (link := self._open_link_now) is None or not link.renew(search):
                 return NOT_CONNECTED
             self._hold_due_s = now_s + HOLD_EVERY_S
         return ""
@@ -245,7 +245,7 @@ class JobSession:
         search = self._search
         if search is not None and search.over:
             goes_on = snapshot.search is not None and snapshot.search.id == search.id
-            if not self.hold(search) and not goes_on:
+            if not self.renew(search) and not goes_on:
                 self._search = None
 
     def _set_link_state(self, now_s: float) -> None:
@@ -254,21 +254,24 @@ class JobSession:
             self._fleet.set_link(LinkState.WAITING, self._look_note or self._waiting_for(), dropped)
             return
         dropped += link.dropped
-        heard_s = link.last_heard_s
-        quiet_s = now_s - self._joined_s if heard_s is None else heard_s
+        received_s = link.last_received_s
+        quiet_s = now_s - self._joined_s if received_s is None else received_s
         if self._foreign_protocol is not None:
             state, note = LinkState.WAITING, _protocol_note(self._foreign_protocol)
         elif self._turned_away:
             state, note = LinkState.WAITING, self._turned_away
         elif self._fleet.job_ended or (not link.alive and self._fleet.every_rank_ended):
-            state, note = LinkState.ENDED, "waiting for it to start again"
+            state, note = LinkState.ENDED, "if it is started again, it is shown here"
         elif self._gone:
-            state, note = LinkState.ENDED, "its hub and its ranks are gone; waiting for it to start again"
+            state, note = (
+                LinkState.ENDED,
+                "its hub and its ranks are gone; if it is started again, it is shown here",
+            )
         elif not link.alive:
             state, note = LinkState.LOST, "its hub is gone; looking for it"
         elif quiet_s > QUIET_AFTER_S:
             state, note = LinkState.STALE, "its hub sends nothing"
-        elif heard_s is None:
+        elif received_s is None:
             state, note = LinkState.WAITING, f"joining {self._record.script}"
         else:
             state, note = LinkState.LIVE, ""

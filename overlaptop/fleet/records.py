@@ -59,13 +59,21 @@ def step_record(
         "compute_exact": exact,
         **{name: getattr(totals, name) for name in _STEP_DETAILS},
         **waited,
-        "bounds": None if exact is None else {} if exact else _bounds(totals, waited),
+        "bounds": None if exact is None else _bounds(totals, waits, waited, exact=exact),
     }
 
 
-def _bounds(totals: StepTotals, waited: dict[str, object]) -> dict[str, str]:
+def _bounds(
+    totals: StepTotals, waits: StepWaits | None, waited: dict[str, object], *, exact: bool
+) -> dict[str, str]:
     known = {name: getattr(totals, name, None) for name in _BOUNDS} | waited
-    return {name: sign for name, sign in _BOUNDS.items() if known[name] is not None}
+    bounds = {} if exact else dict(_BOUNDS)
+    times = waits.times.get(totals.rank) if waits is not None else None
+    if times is not None:  # what is not split may be either
+        of_all = ("wait_ns", "transfer_ns") if times.unsplit_ns else ()
+        of_exposed = ("exposed_wait_ns", "exposed_transfer_ns") if times.exposed_unsplit_ns else ()
+        bounds |= dict.fromkeys((*of_all, *of_exposed), AT_LEAST)
+    return {name: sign for name, sign in bounds.items() if known[name] is not None}
 
 
 def _wait_fields(rank: int, waits: StepWaits | None) -> dict[str, object]:
@@ -108,6 +116,7 @@ def collective_record(job: str, step: int, each: Collective) -> dict[str, object
         "late_rank": each.late_rank,
         "least_transfer_ns": None if each.unsplit else each.least_transfer_ns,
         "residual_ns": each.residual_ns,
+        "clock_error_ns": each.clock_error_ns,
         "bus_bandwidth_bytes_per_s": each.bus_bandwidth,
         "unsplit": each.unsplit or None,
     }

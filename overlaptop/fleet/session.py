@@ -31,7 +31,7 @@ class Session(Protocol):
     def send(self, command: Command) -> str:
         """Send a command; returns why that is impossible, empty: it is on its way."""
 
-    def hold(self, search: Search) -> str:
+    def renew(self, search: Search) -> str:
         """Announce that a search goes on here; returns why it cannot, empty: it may."""
 
     def select(self, key: str) -> None:

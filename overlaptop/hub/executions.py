@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from overlaptop.hub.history import FromRank
 from overlaptop.wire.codec import FrameReader, WireError, decode, encode, frame
-from overlaptop.wire.commands import ENDED, SENT, SILENT, UNKNOWN, Command, CommandOutcome, CommandReport
+from overlaptop.wire.commands import ENDED, SENT, SILENT, Command, CommandOutcome, CommandReport
 from overlaptop.wire.endpoints import read_regular, write_whole
 from overlaptop.wire.knobs import Knob, KnobFacts
 from overlaptop.wire.messages import RankEnd, RankInfo
@@ -156,7 +156,8 @@ class CommandExecutions:
         self.settle()
         for each in self._all.values():
             if not each.outcome.done:
-                each.outcome = replace(each.outcome, state=UNKNOWN, reason="the hub ended first", done=True)
+                each.execution.lose_all(SILENT)
+                each.outcome = replace(each.execution.outcome(), reason="the hub ended first")
                 self._ended(each)
 
     def _lose(self, rank: int) -> None:

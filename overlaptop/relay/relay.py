@@ -256,7 +256,7 @@ class Relay:
             self._refuse(f"{what} may have waited for long: not passed on")
         elif self._link is None or not self._link.alive:
             self._refuse(f"{what}: there is no job")
-        elif not (self._link.send(message) if isinstance(message, Command) else self._link.hold(message)):
+        elif not (self._link.send(message) if isinstance(message, Command) else self._link.renew(message)):
             self._refuse(f"{what}: the job's hub has sent nothing yet")
 
     def _launch(self, request: RelayLaunch) -> None:

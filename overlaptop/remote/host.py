@@ -15,8 +15,18 @@ from overlaptop.wire.commands import Command
 from overlaptop.wire.devices import DeviceSample
 from overlaptop.wire.endpoints import JobRecord
 from overlaptop.wire.knobs import Search
-from overlaptop.wire.messages import HubStatus, Join, Notice, RankEnd, StepDetail, StepTotals, Welcome
-from overlaptop.wire.protocol import PROTOCOL_VERSION
+from overlaptop.wire.messages import (
+    GroupCalls,
+    HubStatus,
+    Join,
+    Notice,
+    RankEnd,
+    Standstill,
+    StepDetail,
+    StepTotals,
+    Welcome,
+)
+from overlaptop.wire.protocol import JOIN_S, PROTOCOL_VERSION
 from overlaptop.wire.relaying import (
     RelayHello,
     RelayJobs,
@@ -31,8 +41,6 @@ from overlaptop.wire.schema import Message
 if TYPE_CHECKING:
     from overlaptop.wire.hub_connection import HubConnection
 
-_JOIN_S = 1.0
-"""Between two Joins: by them the hub knows that somebody is there."""
 _MAX_WAITING = 1 << 14
 """Messages for a link that nobody reads, the newest."""
 MAX_SAMPLE_CHARS = 1 << 12
@@ -67,7 +75,7 @@ class RemoteHubConnection:
         return self.state is None or self.state.alive
 
     @property
-    def last_heard_s(self) -> float | None:
+    def last_received_s(self) -> float | None:
         """As HubConnection says."""
         return None if self._received_at_s is None else self._host.monotonic_s() - self._received_at_s
 
@@ -95,7 +103,7 @@ class RemoteHubConnection:
         self._host.update_relay()
         return self._host.selected and self._hub_answers and self._host.connection.send(message)
 
-    hold = send
+    renew = send
 
     def close(self) -> None:
         """As HubConnection says. The connection stays."""
@@ -121,7 +129,7 @@ class RemoteHubConnection:
         """Sends the hub once a second, and when the ranks change, which timelines are wanted."""
         now_s = self._host.monotonic_s()
         if now_s >= self._join_due_s and self._host.connection.send(Join(PROTOCOL_VERSION, self._ranks)):
-            self._join_due_s = now_s + _JOIN_S
+            self._join_due_s = now_s + JOIN_S
 
     def _is_wanted(self, message: Message) -> bool:
         """Not what no hub would send, of which so much is kept that it could fill the memory here."""
@@ -330,5 +338,13 @@ def _shifted(message: Message, to_local_ns: Callable[[int], int]) -> Message:
             return replace(message, at_ns=to_local_ns(message.at_ns))
         case Welcome():
             return replace(message, started_ns=to_local_ns(message.started_ns))
+        case Standstill():
+            return replace(
+                message, groups=tuple(_shifted_calls(each, to_local_ns) for each in message.groups)
+            )
         case _:
             return message
+
+
+def _shifted_calls(group: GroupCalls, to_local_ns: Callable[[int], int]) -> GroupCalls:
+    return replace(group, calls=tuple(replace(call, at_ns=to_local_ns(call.at_ns)) for call in group.calls))

@@ -28,7 +28,8 @@ from overlaptop.fleet.snapshot import RankView, Snapshot
 from overlaptop.stats.alternation import change_by, steps_missing, usable
 from overlaptop.stats.drift import FEWEST_BEFORE, WINDOWS, drift
 from overlaptop.stats.noise import FEWEST, Difference, Estimate, between, both, estimate
-from overlaptop.text import plural
+from overlaptop.text import plural, with_unit
+from overlaptop.timeline import ratios
 from overlaptop.wire.commands import CHANGED
 from overlaptop.wire.messages import StepTotals
 
@@ -64,6 +65,16 @@ class Quantity:
     where the two are not of the same thing."""
     better: bool | None
     """None: no difference beyond noise, or one that is neither good nor bad."""
+
+    @property
+    def needs_steps(self) -> bool:
+        """Whether more steps will tell."""
+        return self.verdict.startswith(NOT_KNOWN_YET.partition("{")[0])
+
+    @property
+    def is_other_work(self) -> bool:
+        """Whether the figures stand side by side without a verdict: they are not of the same thing."""
+        return self.verdict == OTHER_WORK
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +145,7 @@ class _Step:
     def figure(self, name: str) -> float | None:
         """Of all ranks that know it together; None: no rank does."""
         if name == "overlap":
-            return self.hidden_ns / self.comm_ns if self.comm_ns else None
+            return ratios.overlap(self.hidden_ns, self.comm_ns)
         return self.sums[name] / self.known[name] if self.known[name] else None
 
 
@@ -275,7 +286,7 @@ def _made(change: CommandView) -> bool:
 def _comparison(change: CommandView, snapshot: Snapshot, stretches: Sequence[_Stretch]) -> Comparison:
     assert change.step is not None
     knob = next((each.knob for each in snapshot.knobs if each.knob.name == change.knob), None)
-    becomes = f"{change.becomes} {knob.unit}" if knob is not None and knob.unit else change.becomes
+    becomes = with_unit(change.becomes, knob.unit if knob is not None else "")
     same_work = knob is None or not knob.changes_work
     return Comparison(
         command=change.id,

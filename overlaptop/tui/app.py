@@ -19,6 +19,7 @@ from textual.theme import BUILTIN_THEMES
 from overlaptop.fleet.commands import CommandView
 from overlaptop.fleet.session import Session
 from overlaptop.report.hosts import is_there
+from overlaptop.report.knobs import allowed_words
 from overlaptop.tui.capture.captures import refusal
 from overlaptop.tui.capture.profiler_reference import read_reference
 from overlaptop.tui.capture.screen import CaptureScreen
@@ -38,7 +39,7 @@ from overlaptop.tui.rank.screen import RankScreen
 from overlaptop.tui.screen import DashboardScreen
 from overlaptop.tui.search.screen import SearchScreen
 from overlaptop.tui.timelines.screen import TimelinesScreen
-from overlaptop.tui.tune.knob_values import SCRIPT, allowed_words, short_name
+from overlaptop.tui.tune.knob_values import SCRIPT, short_name
 from overlaptop.tui.tune.screen import TuneScreen
 from overlaptop.tui.workloads.screen import WorkloadsScreen
 
@@ -338,7 +339,9 @@ class OverlaptopApp(App[int]):
         if self.dashboard.state.snapshot.nodes:
             await self._open(HostsScreen, over=True)
         else:
-            self.notify("only this machine is watched; others are: overlaptop HOST ...", timeout=3)
+            self.notify(
+                "only this machine is watched; start overlaptop HOST ... to watch others", timeout=3
+            )
 
     async def action_jobs(self) -> None:
         if not isinstance(self.screen, JobsScreen):

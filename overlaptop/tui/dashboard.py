@@ -1,5 +1,5 @@
 """Dashboard: what screens and widgets are given: the session, what is shown of it, and what keys do to the
-job. No Textual in it.
+job. It draws nothing and knows no widget.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Every key, once: what is bound, and its words in the help."""
+"""Every key of the app and its screens: what is bound, and its words in the help. The few of a prompt stand
+with the prompt (draw/prompt.py, draw/line_prompt.py, workloads/option_input.py).
+"""
 
 from __future__ import annotations
 
@@ -98,7 +100,8 @@ OVERVIEW_KEYS = (
         "slash",
         "/",
         "filter",
-        "filter ranks: 3 or 0-3,6, overlap<80, step>50ms, a host, stale, lost, ended, unbound, misplaced",
+        "filter ranks: 3 or 0-3,6, overlap<80, waiting>5ms, nvlink>100, a host, stale, lost, ended, "
+        "unbound, misplaced",
     ),
     Key("escape", "esc", "back", "from a past step to live; else drop the filter"),
     Key("s", "s", "sort", "sort by the next column (or click a header)"),

@@ -41,7 +41,7 @@ def step_name(step: int) -> tuple[str, str]:
 
 @dataclass
 class ViewState:
-    """Shared by all screens and written by their actions only."""
+    """Shared by all screens: their actions write what the user has chosen, `Dashboard.update` the rest."""
 
     snapshot: Snapshot
     rank: int = 0

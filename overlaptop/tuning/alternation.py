@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 
 from overlaptop.fleet.commands import FAILED, CommandView
 from overlaptop.fleet.snapshot import LinkState, Snapshot
-from overlaptop.text import plural
+from overlaptop.text import plural, with_unit
 from overlaptop.wire import commands
 from overlaptop.wire.codec import WireError
 from overlaptop.wire.commands import CHANGED, Command
@@ -72,7 +72,7 @@ class Alternation:
             self.stop("another change was made")
             return
         asked = self._under_way
-        view = next((each for each in snapshot.commands if asked is not None and each.id == asked.id), None)
+        view = snapshot.command(asked.id) if asked is not None else None
         if view is None or not view.done:
             return
         self._under_way = None
@@ -107,7 +107,7 @@ class Alternation:
 
     @property
     def _text(self) -> str:
-        return f"{self._texts[-len(self._values)]} {self._knob.unit}".rstrip()
+        return with_unit(self._texts[-len(self._values)], self._knob.unit)
 
 
 def _setting(knob: Knob, text: str) -> int | None:

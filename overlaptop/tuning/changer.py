@@ -89,7 +89,7 @@ class Changer:
         change = self.under_way
         if change is None or change.changed:
             return
-        view = next((each for each in snapshot.commands if each.id == change.command.id), None)
+        view = snapshot.command(change.command.id)
         if view is None:
             self.under_way = None
             self._failed("the change was lost on the way", snapshot.at_ns)

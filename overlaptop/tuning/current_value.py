@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from overlaptop.report.knobs import present_words, value_words
 from overlaptop.wire.knobs import Knob
 
 
@@ -30,7 +31,7 @@ class CurrentValue:
     @property
     def before_text(self) -> str:
         """The value that the job had, as a person reads it."""
-        return f"{self._knob.value_text} {self._knob.unit}".rstrip()
+        return present_words(self._knob)
 
     @property
     def before(self) -> int:
@@ -44,8 +45,7 @@ class CurrentValue:
 
     def in_words(self, value: int | None) -> str:
         """A value with its unit; None: what the script gave."""
-        text = self._knob.original_text if value is None else str(value)
-        return f"{text} {self._knob.unit}".rstrip()
+        return value_words(self._knob, value)
 
     def words_after(self, value: int | None, *, known: bool) -> str:
         """Which value the job has after somebody else's change; not ``known``: if that was made."""

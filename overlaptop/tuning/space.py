@@ -11,6 +11,8 @@ from overlaptop.fleet.snapshot import Snapshot
 from overlaptop.models.buckets import MIB, bucket_sizes
 from overlaptop.wire.knobs import BUCKET_CAP_MB, Knob
 
+_SEARCHED_MOST = 400
+"""MiB: of bucket sizes beyond that, a job makes the same few buckets."""
 Layout = Callable[[int], Hashable]
 """What the job makes of a value: where two values give the same, it does the same with both."""
 
@@ -83,6 +85,13 @@ class Space:
             if not any(self.same(value, other) for other in kept):
                 kept.append(value)
         return sorted(kept)
+
+
+def default_range(knob: Knob) -> tuple[int, int]:
+    """What is searched where nothing else is asked for: all, of a bucket size what makes sense."""
+    if knob.name == BUCKET_CAP_MB:
+        return max(1, knob.least), max(knob.least, min(_SEARCHED_MOST, knob.most))
+    return knob.least, knob.most
 
 
 def layout_of(knob: Knob, snapshot: Snapshot) -> Layout | None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
+from overlaptop.report.knobs import code_line, value_words
 from overlaptop.tuning.search import CONFIDENCE, BestValue, MeasuredValue, ValueSearch
 from overlaptop.wire.knobs import Knob
 
@@ -102,13 +103,8 @@ def make_result(knob: Knob, found: BestValue) -> Result:
         # Where the job has no whole number, the one that was measured in its place.
         before_text=knob.value_text if knob.value is not None else str(found.before),
         line=_result_line(knob, found),
-        code="" if has_it else knob.code.replace("{value}", str(found.value)),
+        code="" if has_it else code_line(knob, found.value),
     )
-
-
-def value_text(knob: Knob, value: int) -> str:
-    """``25 MiB``, ``4``."""
-    return f"{value} {knob.unit}".rstrip()
 
 
 def caveat(knob: Knob, found: BestValue | None) -> str:
@@ -117,12 +113,12 @@ def caveat(knob: Knob, found: BestValue | None) -> str:
         return ""
     if found.once:
         return "measured once"
-    return "" if found.saves_low > 0 else f"within noise of {value_text(knob, found.before)}"
+    return "" if found.saves_low > 0 else f"within noise of {value_words(knob, found.before)}"
 
 
 def _result_line(knob: Knob, found: BestValue) -> str:
     """The last line: the best setting, what it saves, how sure."""
-    best = f"{knob.name} {value_text(knob, found.value)}"
+    best = f"{knob.name} {value_words(knob, found.value)}"
     if found.value == found.before:
         best += ", as it was" if knob.value is not None else f", measured in place of {knob.value_text}"
     if found.once:
@@ -131,7 +127,7 @@ def _result_line(knob: Knob, found: BestValue) -> str:
         best += ", the best so far"
     facts = []
     if found.value != found.before:
-        facts.append(_saves_words(found, value_text(knob, found.before)))
+        facts.append(_saves_words(found, value_words(knob, found.before)))
     if found.rivals_gain is None:
         facts.append("whether another value is shorter is not known")
     elif found.known:

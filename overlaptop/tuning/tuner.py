@@ -19,11 +19,13 @@ from msgspec.structs import replace
 
 from overlaptop.fleet.session import Session
 from overlaptop.fleet.snapshot import LinkState, Snapshot
+from overlaptop.report.knobs import value_words
+from overlaptop.text import with_unit
 from overlaptop.tuning.changer import Change, Changer
 from overlaptop.tuning.current_value import CurrentValue
 from overlaptop.tuning.interference import Interference, in_words
 from overlaptop.tuning.search import SearchOptions, ValueSearch
-from overlaptop.tuning.space import Space, layout_of
+from overlaptop.tuning.space import Space, default_range, layout_of
 from overlaptop.tuning.state import (
     MeasuredWindow,
     Result,
@@ -31,15 +33,12 @@ from overlaptop.tuning.state import (
     caveat,
     make_result,
     measured_points,
-    value_text,
 )
 from overlaptop.tuning.steps import JobStep, StepReader
 from overlaptop.wire import commands
 from overlaptop.wire.commands import UNKNOWN
-from overlaptop.wire.knobs import BUCKET_CAP_MB, Knob
+from overlaptop.wire.knobs import Knob
 
-RANGES = {BUCKET_CAP_MB: (1, 400)}
-"""Where a range is not given, and the knob's own is not worth it."""
 SETTLE_STEPS = 2
 """Left out after a change besides those that it disturbed: a GPU's CPU regains its lead, caches fill."""
 LEAST_WINDOW_STEPS = 6
@@ -71,14 +70,14 @@ class Tuner:
         keep: bool = False,
         make_search: Callable[[Space, int, SearchOptions], ValueSearch] = ValueSearch,
     ) -> None:
-        """From ``least`` to ``most``, both included; None: RANGES, else all that the knob allows. ``keep``:
+        """From ``least`` to ``most``, both included; None: as `default_range` has it. ``keep``:
         leave the job with the best value where that is better beyond noise. ``make_search``: what decides,
         from the values, the one before and the options.
 
         Raises:
             ValueError: one line: a range without values, a knob that cannot be changed or changed back.
         """
-        usual = RANGES.get(knob.name, (knob.least, knob.most))
+        usual = default_range(knob)
         self._least = usual[0] if least is None else least
         self._most = usual[1] if most is None else most
         if knob.refusal:
@@ -133,7 +132,7 @@ class Tuner:
             return
         why = ""
         if self._phase is not _TunerPhase.RELEASING:
-            why = self._session.hold(self.lease)
+            why = self._session.renew(self.lease)
         if snapshot.link is not LinkState.LIVE:
             self._doing = "waits: there is no connection to the job"
             self._take(steps)
@@ -295,7 +294,7 @@ class Tuner:
     def _leave_behind(self, snapshot: Snapshot) -> None:
         undoes = self._target == self.lease.undo_value
         last = self._knob.value_text if undoes else str(self._target)
-        self._doing = f"sets {self._knob.name} {'back ' * undoes}to {last} {self._knob.unit}".rstrip()
+        self._doing = f"sets {self._knob.name} {'back ' * undoes}to {with_unit(last, self._knob.unit)}"
         changer = self._changer
         if changer.why_not:
             # The lease is not given back: when it expires, the hub tries once more by itself.
@@ -313,7 +312,7 @@ class Tuner:
 
     def _release(self, snapshot: Snapshot) -> None:
         if not self._released:
-            self._released = not self._session.hold(replace(self.lease, over=True))
+            self._released = not self._session.renew(replace(self.lease, over=True))
         held = snapshot.search is not None and snapshot.search.id == self.lease.id
         if (self._released and not held) or snapshot.at_ns > self._until_ns:
             self._phase = _TunerPhase.OVER
@@ -372,7 +371,7 @@ class Tuner:
         assert search is not None
         if change is not None and (change.begun or self._current.value != search.next):
             wanted = (
-                value_text(self._knob, change.value) if change.value is not None else "the script's own"
+                value_words(self._knob, change.value) if change.value is not None else "the script's own"
             )
             self._doing = f"changes to {wanted}" + (f" at step {change.step:,}" if change.step else "")
         elif self._changer.waits_for_others:
@@ -382,6 +381,6 @@ class Tuner:
         elif self._current.value is not None:
             done = min(len(self._window), search.window_steps)
             self._doing = (
-                f"round {search.round + 1}: measures {value_text(self._knob, self._current.value)}, "
+                f"round {search.round + 1}: measures {value_words(self._knob, self._current.value)}, "
                 f"{done} of {search.window_steps} steps"
             )

@@ -20,6 +20,7 @@ from msgspec.structs import replace
 
 from overlaptop.wire.bounds import (
     MAX_AUTHOR_CHARS,
+    MAX_RANKS,
     Author,
     Count,
     Id,
@@ -34,7 +35,6 @@ from overlaptop.wire.knobs import LEAST_VALUE, MOST_VALUE, Knob, Search, is_knob
 from overlaptop.wire.schema import Message, Part
 
 MAX_ARGUMENTS = 8
-MAX_RANK_OUTCOMES = 4096
 _MAX_ID_CHARS = 40
 _UNDONE = " (silent; undone by the hub)"
 _UNDO = "-undo"
@@ -177,7 +177,7 @@ class CommandOutcome(Message, frozen=True, tag=20):
     """The step from which on all ranks act."""
     done: bool
     """No rank's report is awaited any more."""
-    ranks: Annotated[tuple[RankOutcome, ...], Meta(max_length=MAX_RANK_OUTCOMES)]
+    ranks: Annotated[tuple[RankOutcome, ...], Meta(max_length=MAX_RANKS)]
     """By rank: every one that was expected to report, or did."""
     was: Text = ""
     """As CommandReport has it, once a rank has reported it."""
@@ -247,6 +247,11 @@ def make_undoing(search: Search) -> Command:
         id=search.id[: _MAX_ID_CHARS - len(_UNDO)] + _UNDO,
         by=search.by[: MAX_AUTHOR_CHARS - len(_UNDONE)] + _UNDONE,
     )
+
+
+def names_a_rank(text: str) -> bool:
+    """Whether a rank's text tells of one by name, ``rank 3 does not answer``: the same on all ranks."""
+    return text.startswith("rank ")
 
 
 def argument(command: Command, name: str) -> int:

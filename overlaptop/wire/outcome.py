@@ -29,6 +29,7 @@ from overlaptop.wire.commands import (
     CommandOutcome,
     CommandReport,
     RankOutcome,
+    names_a_rank,
 )
 
 ANSWER_S = 15.0
@@ -89,6 +90,10 @@ class CommandProgress:
             return False
         self.ranks[rank] = replace(known, lost=lost)
         return True
+
+    def unanswered(self) -> CommandOutcome:
+        """As long as no hub has said which ranks it asks."""
+        return replace(self.outcome(), state=SENT, reason="", done=False)
 
     def lose_all(self, lost: str) -> None:
         """As `lose`, for every rank."""
@@ -189,7 +194,7 @@ def _judged_rank(each: RankOutcome, command: Command, *, indeterminate: bool) ->
 
 def _why(ranks: Sequence[RankOutcome]) -> str:
     # A text about another rank ("rank 3 does not answer") names the cause, the others what follows from it.
-    first = min(ranks, key=lambda each: not each.text.startswith("rank "))
-    if first.text.startswith("rank "):
+    first = min(ranks, key=lambda each: not names_a_rank(each.text))
+    if names_a_rank(first.text):
         return first.text
     return f"rank {first.rank} {_VERBS[first.state]}: {first.text}"

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from overlaptop.workloads.catalog import find
-from tests.processes import Traces as Traces
-from tests.processes import eventually as eventually
+from tests.hubs import private_sockets as private_sockets
 from tests.warm import Warm, WarmRanks
 
 StartRanks = Callable[..., WarmRanks]
@@ -42,8 +41,3 @@ def start_ranks(unmarked_warm: Warm, tmp_path: Path) -> Iterator[StartRanks]:
             return job
 
         yield start
-
-
-@pytest.fixture(autouse=True)
-def private_sockets(socket_dir: Path) -> None:
-    """No test sees another one's jobs."""

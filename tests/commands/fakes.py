@@ -1,13 +1,13 @@
 """A job without processes: Snapshots made of a few figures, and a session that plays them."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 from overlaptop.fleet.snapshot import LinkState, Snapshot
 from overlaptop.wire.commands import Command, CommandReport
 from overlaptop.wire.messages import RankEnd, RankInfo, StepTotals
 from overlaptop.wire.schema import Message
-from tests.fleet.builders import Clock, info, status, step, welcome
-from tests.fleet.hub import PlayedFleet
+from tests.fleet.builders import info, status, step, welcome
+from tests.fleet.fakes import FakeSession
 
 
 def rank_info(rank: int, **changes: object) -> RankInfo:
@@ -23,29 +23,18 @@ def totals(rank: int, number: int, *, comm: int = 20, hidden: int = 15, **change
     )
 
 
-class PlayedSession:
+class PlayedSession(FakeSession):
     """Each tick applies the next batch of messages; after the last, nothing comes any more."""
 
-    job_key = "job-1"
-
     def __init__(self, *batches: Sequence[Message], link: LinkState = LinkState.LIVE) -> None:
-        self._batches = list(batches)
-        self._clock = Clock()
-        self._fleet = PlayedFleet(self._clock)
-        self._link = link
+        super().__init__(link=link)
+        self._batches, self._link = list(batches), link
 
     def tick(self) -> Snapshot:
-        self._clock.pass_s(1)
-        for message in self._batches.pop(0) if self._batches else ():
-            self._fleet.apply(message)
-        self._fleet.set_link(LinkState.ENDED if self._fleet.job_ended else self._link)
-        return self._fleet.snapshot()
-
-    def watch(self, ranks: Collection[int]) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
+        self.clock.pass_s(1)
+        self.say(*(self._batches.pop(0) if self._batches else ()))
+        self.fleet.set_link(LinkState.ENDED if self.fleet.job_ended else self._link)
+        return super().tick()
 
 
 def arrival() -> list[Message]:

@@ -36,7 +36,7 @@ def records_of(*words: object) -> list[dict]:
 
 
 def test_json_prints_each_step_of_each_rank_and_then_each_rank(tmp_path: Path) -> None:
-    found = records_of(small_job(tmp_path))
+    found = [each for each in records_of(small_job(tmp_path)) if each["type"] != "collective"]
     assert [(each["type"], each["rank"], each.get("step")) for each in found] == [
         ("step", 0, 5), ("step", 0, 6), ("step", 1, 5), ("step", 1, 6), ("rank", 0, None), ("rank", 1, None)
     ]  # fmt: skip
@@ -52,7 +52,7 @@ def test_json_prints_each_step_of_each_rank_and_then_each_rank(tmp_path: Path) -
 
 
 def test_json_tells_waiting_from_transferring_in_each_step_and_rank() -> None:
-    found = [each for each in records_of(DATA / "ddp_25mb") if each["type"] != "finding"]
+    found = [each for each in records_of(DATA / "ddp_25mb") if each["type"] in ("step", "rank")]
     assert {each["late_rank"] for each in found} == {2}
     for each in found:
         assert each["wait_ns"] + each["transfer_ns"] + each["unsplit_ns"] == each["comm_ns"]
@@ -181,9 +181,14 @@ def test_an_option_chooses_a_step_for_the_table_and_the_records() -> None:
     assert [line.split()[0] for line in lines[9:]] == ["rank", "0", "1", "2", "3"]
     done = run_analyze(DATA / "ddp_25mb", "--json", "--step", "3")
     found = records(done.stdout)
-    assert [(each["type"], each["rank"], each["step"]) for each in found] == [
+    steps, collectives = found[:4], found[4:]
+    assert [(each["type"], each["rank"], each["step"]) for each in steps] == [
         ("step", rank, 3) for rank in range(4)
     ]
+    assert {(each["type"], each["step"], each["late_rank"]) for each in collectives} == {
+        ("collective", 3, 2)
+    }
+    assert len(collectives) == 25
     assert f"{found[0]['exposed_ns'] / 1e6:.2f} ms" in lines[4]
 
 

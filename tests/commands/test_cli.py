@@ -210,7 +210,7 @@ def test_a_readonly_dashboard_starts_no_workload_and_its_session_refuses_whoever
 
     def show(session, screen):
         seen.append((screen.readonly, screen.launcher is None))
-        seen.append({session.send(make_setting(KNOB, 50)), session.hold(make_search(KNOB))})
+        seen.append({session.send(make_setting(KNOB, 50)), session.renew(make_search(KNOB))})
         return 0
 
     monkeypatch.setattr(dashboard, "require_terminal", lambda _screen: None)

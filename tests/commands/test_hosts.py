@@ -17,10 +17,10 @@ from overlaptop.console.once import render
 from overlaptop.remote.targets import Target
 from tests.fleet.builders import status, step, welcome
 from tests.fleet.fakes import record
+from tests.processes import Traces, eventually
 from tests.remote import connections
 from tests.tui.clusters import Cluster
 
-from .conftest import Traces, eventually
 from .running import OVERLAPTOP, records, run_here
 
 

@@ -74,7 +74,7 @@ ACCUMULATION = Knob(
 )  # fmt: skip
 
 
-class Job(PlayedSession):
+class ObedientJob(PlayedSession):
     """Two ranks that list their knobs and carry out each command."""
 
     def __init__(self, *knobs: Knob, allowed: bool = True, then: tuple[Message, ...] = ()) -> None:
@@ -97,7 +97,7 @@ RunSet = Callable[..., subprocess.CompletedProcess[str]]
 def run_set(monkeypatch: pytest.MonkeyPatch) -> RunSet:
     """``overlaptop set`` on a job of the test's own."""
 
-    def run_set(job: Job, *words: str) -> subprocess.CompletedProcess[str]:
+    def run_set(job: ObedientJob, *words: str) -> subprocess.CompletedProcess[str]:
         monkeypatch.setattr(setting, "join", lambda _key, _hosts: job)
         return run_here("set", *words)
 
@@ -111,7 +111,7 @@ def test_a_knob_is_set_by_its_name_and_given_back_to_the_script(run_set: RunSet)
         ("accumulation=-3", "set accumulation -3"),
         ("bucket_cap_mb=script", "restore bucket_cap_mb"),
     ):
-        job = Job(BUCKET_CAP_MB, accumulation)
+        job = ObedientJob(BUCKET_CAP_MB, accumulation)
         done = run_set(job, words)
         assert (done.returncode, done.stdout) == (0, f"{CHANGE_LINE}\n")
         assert [commands.in_words(command) for command in job.sent] == [sent]
@@ -130,28 +130,30 @@ def test_a_knob_is_set_by_its_name_and_given_back_to_the_script(run_set: RunSet)
 def test_what_is_not_allowed_or_refused_is_reported_and_not_sent(
     run_set: RunSet, words: str, status: int, complaint: str
 ) -> None:
-    job = Job(BUCKET_CAP_MB, ACCUMULATION, allowed="--control" not in complaint)
+    job = ObedientJob(BUCKET_CAP_MB, ACCUMULATION, allowed="--control" not in complaint)
     done = run_set(job, words)
     assert (done.returncode, done.stderr, job.sent) == (status, f"overlaptop: {complaint}\n", [])
 
 
 def test_a_job_without_knobs_has_nothing_to_set_or_to_list(run_set: RunSet) -> None:
-    done = run_set(Job(), "lr=1")
+    done = run_set(ObedientJob(), "lr=1")
     assert done.stderr == "overlaptop: lr cannot be set; of this job there is: nothing\n"
-    done = run_set(Job())
+    done = run_set(ObedientJob())
     assert (done.returncode, done.stdout) == (0, "")
     assert done.stderr == "overlaptop: nothing can be changed of this job\n"
 
 
 def test_a_change_of_what_is_searched_for_warns_that_it_ends_the_search(run_set: RunSet) -> None:
     search = replace(commands.make_search(BUCKET_CAP_MB), by="you@there, pid 1")
-    done = run_set(Job(BUCKET_CAP_MB, then=(search,)), "bucket_cap_mb=50")
+    done = run_set(ObedientJob(BUCKET_CAP_MB, then=(search,)), "bucket_cap_mb=50")
     assert done.returncode == 0
     assert "you@there, pid 1 searches for the best bucket_cap_mb: that ends" in done.stderr
 
 
 def test_without_a_change_all_knobs_are_listed_with_what_is_allowed_and_refused(run_set: RunSet) -> None:
-    done = run_set(Job(replace(BUCKET_CAP_MB, owner="DDP", about="MiB \x1b[2J a bucket"), ACCUMULATION))
+    done = run_set(
+        ObedientJob(replace(BUCKET_CAP_MB, owner="DDP", about="MiB \x1b[2J a bucket"), ACCUMULATION)
+    )
     assert done.stdout.splitlines() == [
         "knob           value  script  allowed         of          what it does",
         "bucket_cap_mb     25      25  1 to 10000 MiB  DDP         MiB ?[2J a bucket",
@@ -161,7 +163,7 @@ def test_without_a_change_all_knobs_are_listed_with_what_is_allowed_and_refused(
 
 
 def test_the_list_is_also_one_record_a_knob(run_set: RunSet) -> None:
-    done = run_set(Job(replace(BUCKET_CAP_MB, value=None, value_text=""), ACCUMULATION), "--json")
+    done = run_set(ObedientJob(replace(BUCKET_CAP_MB, value=None, value_text=""), ACCUMULATION), "--json")
     first, second = records(done.stdout)
     assert first == {
         "type": "knob", "job": "job-1", "knob": "bucket_cap_mb", "value": None, "value_text": None,
@@ -173,4 +175,4 @@ def test_the_list_is_also_one_record_a_knob(run_set: RunSet) -> None:
 
 def test_ranks_that_differ_for_good_are_shown_as_they_are(run_set: RunSet) -> None:
     differs = KnobFacts(1, (replace(BUCKET_CAP_MB, value_text="50"),))
-    assert "25 (ranks differ)" in run_set(Job(BUCKET_CAP_MB, then=(differs,))).stdout
+    assert "25 (ranks differ)" in run_set(ObedientJob(BUCKET_CAP_MB, then=(differs,))).stdout

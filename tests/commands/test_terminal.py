@@ -8,8 +8,9 @@ import pytest
 
 from overlaptop.wire.endpoints import JobRecord, is_alive, list_jobs
 from overlaptop.workloads.catalog import WORKLOADS
+from tests.processes import Traces, eventually
 
-from .conftest import StartRanks, Traces, eventually
+from .conftest import StartRanks
 from .running import DOWN, LEAVE_ALTERNATE_SCREEN, SMALL_MATMUL, START_LIMIT_S, STEPS, Terminal, run_here
 
 

@@ -1,6 +1,5 @@
 """``overlaptop tune``: what it prints, its exit status, and that a value it tried does not stay."""
 
-import math
 import os
 import signal
 import subprocess
@@ -18,9 +17,10 @@ from overlaptop.wire.endpoints import list_jobs
 from overlaptop.wire.knobs import Knob
 from tests.fleet.builders import BUCKET_CAP_MB, info, step
 from tests.launch.jobs import Alone
-from tests.tuning.live_job import LiveJob
+from tests.processes import Traces, eventually
+from tests.tuning.live_job import LiveJob, valley
 
-from .conftest import StartRanks, Traces, eventually
+from .conftest import StartRanks
 from .running import OVERLAPTOP, overlaptop, records, run_here
 
 CODE = "DistributedDataParallel(model, bucket_cap_mb={value})"
@@ -30,33 +30,21 @@ SMALL = ["--layers", "2", "--width", "128", "--batch", "1", "--seq", "16", "--vo
 LIMIT_S = 100
 
 
-def valley(value: int) -> float:
-    return 100 * (1 + 0.2 * ((math.log(value) - math.log(60)) / 2) ** 2)
-
-
 class Session(LiveJob):
-    """A line to a job in simulated time."""
+    """It does what a test wants at each tick."""
 
-    job_key = "job-1"
-    on_tick: Callable[[int], object] | None = None
-    ticks = 0
+    def on_tick(self, number: int) -> None:
+        """A test's."""
 
     def tick(self) -> Snapshot:
         self.ticks += 1
-        if self.on_tick is not None:
-            self.on_tick(self.ticks)
+        self.on_tick(self.ticks)
         return super().tick()
-
-    def watch(self, ranks: list[int]) -> None:
-        self.watched = ranks
-
-    def close(self) -> None:
-        pass
 
 
 @pytest.fixture
 def job(monkeypatch: pytest.MonkeyPatch) -> Session:
-    session = Session(valley, knob=structs.replace(BUCKET_CAP_MB, code=CODE))
+    session = Session(valley(60), knob=structs.replace(BUCKET_CAP_MB, code=CODE))
     monkeypatch.setattr(tune, "TICK_S", 0.0)
     monkeypatch.setattr(tune, "join", lambda _key, _hosts: session)
     return session
@@ -73,7 +61,7 @@ def test_a_table_and_a_last_line_tell_what_was_found(job: Session) -> None:
         f". The job has 25 MiB again, as before the search. To make {best} MiB permanent: {code}"
     )
     assert done.stderr.splitlines()[0].startswith("overlaptop: round 1: bucket_cap_mb 25 MiB, ")
-    assert (job.watched, job.value) == ([0], 25)
+    assert (job.watched, job.value) == ({0}, 25)
 
 
 def test_with_keep_the_best_value_stays(job: Session) -> None:

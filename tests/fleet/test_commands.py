@@ -28,26 +28,26 @@ def report(rank, command, state, step=None, text=""):
     return CommandReport(rank, command.id, command.name, T0, state, step, text)
 
 
-class Job(PlayedJob):
-    def view(self):
-        return self.fleet.snapshot().commands[-1]
+def newest(job):
+    """Its newest command."""
+    return job.fleet.snapshot().commands[-1]
 
 
 @pytest.fixture
 def job():
-    return Job()
+    return PlayedJob()
 
 
 def test_a_command_is_shown_with_what_its_hub_publishes_of_it(job):
     command = setting()
     job.send(command, *(report(rank, command, "changed", 40, f"by {rank}") for rank in (0, 1)))
-    view = job.view()
+    view = newest(job)
     assert (view.state, view.step, view.done, view.busy) == ("changed", 40, True, False)
     assert (view.words, view.by, view.knob, view.value) == (
         "set bucket_cap_mb 50", command.by, "bucket_cap_mb", 50,
     )  # fmt: skip
     assert [(each.rank, each.text) for each in view.ranks] == [(0, "by 0"), (1, "by 1")]
-    assert job.view() is view
+    assert newest(job) is view
 
 
 def test_an_outcome_before_its_command_waits_for_it(job):
@@ -55,7 +55,7 @@ def test_an_outcome_before_its_command_waits_for_it(job):
     *_, outcome = PlayedHub().publish(info(0), command, report(0, command, "written", 40))
     for message in (outcome, command):
         Fleet.apply(job.fleet, message)
-    assert (job.view().state, job.view().words) == ("written", "capture (steps 5)")
+    assert (newest(job).state, newest(job).words) == ("written", "capture (steps 5)")
 
 
 @pytest.mark.parametrize(
@@ -67,21 +67,21 @@ def test_an_outcome_before_its_command_waits_for_it(job):
     ],
 )
 def test_a_command_that_its_hub_never_answers_is_not_waited_for(command, ranks, state, reason):
-    job = Job(ranks)
+    job = PlayedJob(ranks)
     Fleet.apply(job.fleet, command)
     job.clock.pass_s(fold.UNANSWERED_NS / S - 1)
-    assert (job.view().state, job.view().done, len(job.view().ranks)) == ("sent", False, ranks)
+    assert (newest(job).state, newest(job).done, len(newest(job).ranks)) == ("sent", False, ranks)
     job.clock.pass_s(2)
-    assert (job.view().state, job.view().reason, job.view().done) == (state, reason, True)
+    assert (newest(job).state, newest(job).reason, newest(job).done) == (state, reason, True)
 
 
 def test_a_job_that_is_gone_with_its_hub_has_its_ranks_lost(job):
     command = setting()
     job.send(command, report(0, command, "changed", 40), report(1, command, "agreed", 40))
     job.fleet.set_link(LinkState.LOST)
-    assert not job.view().done
+    assert not newest(job).done
     job.fleet.set_link(LinkState.ENDED)
-    assert (job.view().state, job.view().done) == ("unknown", True)
+    assert (newest(job).state, newest(job).done) == ("unknown", True)
 
 
 def test_the_live_overlap_is_that_of_the_measured_steps_just_before(job):
@@ -91,11 +91,11 @@ def test_the_live_overlap_is_that_of_the_measured_steps_just_before(job):
     job.send(*(step(0, n, comm=10, hidden=2) for n in range(10)))
     job.send(*(step(0, n, comm=10, hidden=5) if n % 2 else unmeasured(0, n) for n in range(10, 90)))
     job.send(report(0, command, "agreed", 90))
-    assert (job.view().ranks[0].live_overlap, job.view().ranks[0].live_steps) == (0.5, 32)
+    assert (newest(job).ranks[0].live_overlap, newest(job).ranks[0].live_steps) == (0.5, 32)
     job.send(*(step(0, n, comm=10, hidden=0) for n in range(90, 2000)))
     job.send(report(0, command, "written", 90, "/there/rank0.json.gz"))
-    assert job.view().ranks[0].live_overlap == 0.5
-    assert (job.view().ranks[1].live_overlap, job.view().ranks[1].live_steps) == (None, 0)
+    assert newest(job).ranks[0].live_overlap == 0.5
+    assert (newest(job).ranks[1].live_overlap, newest(job).ranks[1].live_steps) == (None, 0)
 
 
 def test_a_command_that_comes_again_from_the_hub_is_one_command(job):
@@ -135,4 +135,4 @@ def test_changes_of_a_process_that_another_has_taken_the_place_of_are_forgotten(
     assert [each.id for each in job.fleet.snapshot().commands] == [asked.id]
     new = setting(T0 + 2)
     job.send(new, *(report(rank, new, "changed", 3) for rank in (0, 1)))
-    assert job.view().id == new.id
+    assert newest(job).id == new.id

@@ -29,7 +29,7 @@ def test_a_command_reaches_every_rank_and_every_dashboard_once_and_a_late_one_wi
     asking, watching = make_viewer(), make_viewer()
     assert asking.link.send(capture()) is False  # the hub has not answered yet
     for viewer in (asking, watching):
-        viewer.hear_ranks(2)
+        viewer.await_ranks(2)
     with pytest.raises(WireError, match="from 1 to 100"):
         asking.link.send(capture(arguments=(replace(capture().arguments[0], value=1000),)))
     before_ns = time.time_ns()
@@ -52,9 +52,9 @@ def test_a_command_reaches_every_rank_and_every_dashboard_once_and_a_late_one_wi
         assert outcome.command == command.id
     for rank in ranks:
         rank.answer(command, "written", text="/there/rank.json.gz")
-    asking.hear_end(command)
+    asking.outcome_of(command)
     late = make_viewer()
-    assert [each.text for each in late.hear_end(command).ranks] == ["/there/rank.json.gz"] * 2
+    assert [each.text for each in late.outcome_of(command).ranks] == ["/there/rank.json.gz"] * 2
     kinds = [type(message) for message in late.messages]
     assert kinds.index(Command) < kinds.index(CommandOutcome)
 
@@ -73,7 +73,7 @@ def test_the_hub_passes_nothing_on_that_is_malformed_or_of_a_stranger_and_counts
 ):
     record = hubs.start()
     rank = make_rank(0).greet()
-    rank.hear_watch()
+    rank.next_watch()
     good = capture()
     bad = [
         row(good, name="exec"), row(good, arguments=[["steps", 10_000]]), row(good, arguments=[]),

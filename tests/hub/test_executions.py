@@ -18,8 +18,7 @@ from overlaptop.wire.knobs import KnobFacts, Search
 from overlaptop.wire.messages import HubStatus, RankEnd
 from overlaptop.wire.outcome import ANSWER_S
 from tests.fleet.builders import BUCKET_CAP_MB, info
-
-from .conftest import eventually
+from tests.processes import eventually
 
 SETTING = commands.make_setting(BUCKET_CAP_MB, 50)
 
@@ -193,7 +192,7 @@ def job(hubs, make_rank, make_viewer):
     hubs.start()
     ranks = [make_rank(number).greet() for number in (0, 1)]
     viewer = make_viewer()
-    viewer.hear_ranks(2)
+    viewer.await_ranks(2)
     return ranks, viewer
 
 
@@ -210,7 +209,7 @@ def test_every_command_about_a_knob_is_logged_once_with_what_became_of_it(job, h
             said = {"was": "25", "becomes": "50"} if state == "changed" else {"text": "why"}
             rank.answer(command, "accepted")
             rank.answer(command, state, **said)
-        viewer.hear_end(command)
+        viewer.outcome_of(command)
     viewer.ask(foreign)
     changes = eventually(lambda: len(read := change_log.read()) == 3 and read)
     assert [change.outcome for change in changes] == ["changed", "failed", "refused"]
@@ -242,10 +241,10 @@ def test_what_was_under_way_in_a_job_that_died_with_its_hub_is_none_of_the_next_
     try:
         hubs.start(starter_pid=starter.pid)
         rank, viewer = make_rank().greet(), make_viewer()
-        viewer.hear_ranks(1)
+        viewer.await_ranks(1)
         viewer.ask(SETTING)
         search = commands.make_search(BUCKET_CAP_MB)
-        viewer.link.hold(search)
+        viewer.link.renew(search)
         viewer.receive(Search)
         killed = hubs.record()
         os.kill(killed.hub_pid, signal.SIGKILL)
@@ -261,7 +260,7 @@ def test_what_was_under_way_in_a_job_that_died_with_its_hub_is_none_of_the_next_
     hubs.start()
     make_rank().greet()
     late = make_viewer()
-    late.hear_ranks(1)
+    late.await_ranks(1)
     late.receive(HubStatus)
     assert late.of(Command) == late.of(Search) == []
     assert not (folder / "commands.msgpack").exists()

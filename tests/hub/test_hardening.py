@@ -33,8 +33,7 @@ from overlaptop.wire.messages import (
 )
 from overlaptop.wire.protocol import LEASE_S, PROTOCOL_VERSION
 from tests.fleet.builders import BUCKET_CAP_MB, info
-
-from .conftest import eventually
+from tests.processes import eventually
 
 
 def cpu_s(pid):
@@ -158,22 +157,22 @@ while True:
 def test_a_stopped_dashboard_is_forgotten_and_welcomed_again_when_it_goes_on(hubs, make_rank, make_viewer):
     hubs.start()
     rank = make_rank(0).greet()
-    assert rank.hear_watch() is False
+    assert rank.next_watch() is False
     with subprocess.Popen(
         [sys.executable, "-c", VIEWER_IN_A_PROCESS], stdout=subprocess.PIPE, text=True
     ) as stopped:
         try:
             assert stopped.stdout.readline() == "welcome\n"
-            assert rank.hear_watch() is True
+            assert rank.next_watch() is True
             stopped.send_signal(signal.SIGSTOP)
             healthy = make_viewer()
             for step in range(20):
                 rank.send(*map(rank.step, range(step * 1000, (step + 1) * 1000)))
                 assert_serves(rank, healthy, (step + 1) * 1000)
-            assert rank.hear_watch() is False
+            assert rank.next_watch() is False
             stopped.send_signal(signal.SIGCONT)
             assert stopped.stdout.readline() == "welcome\n"
-            assert rank.hear_watch() is True
+            assert rank.next_watch() is True
         finally:
             stopped.kill()
 
@@ -183,7 +182,7 @@ def test_a_hub_that_was_stopped_goes_on_where_it_was(hubs, make_rank, make_viewe
     rank, viewer = make_rank().greet(), make_viewer()
     assert_serves(rank, viewer, 0)
     search = commands.make_search(BUCKET_CAP_MB)
-    viewer.link.hold(search)
+    viewer.link.renew(search)
     viewer.receive(Search)
     os.kill(record.hub_pid, signal.SIGSTOP)
     rank.send(*map(rank.step, range(1, 500)))
@@ -194,7 +193,7 @@ def test_a_hub_that_was_stopped_goes_on_where_it_was(hubs, make_rank, make_viewe
     viewer.receive(StepTotals, lambda totals: totals.step == 499)
     assert [totals.step for totals in viewer.of(StepTotals)] == list(range(500))
     last = viewer.messages.index(rank.step(499))
-    viewer.hear_statuses(2)
+    viewer.await_statuses(2)
     statuses = [message for message in viewer.messages[last:] if isinstance(message, HubStatus)][:2]
     assert [status.silent_ranks for status in statuses] == [(), ()]
     # What came until then: later the search may well be undone, since nobody holds it.
@@ -240,7 +239,7 @@ def test_a_hub_out_of_descriptors_waits_quietly_and_takes_the_rank_later(hubs, m
     assert_is_quiet(record.hub_pid)
     assert_serves(first, viewer, 1)
     resource.prlimit(record.hub_pid, resource.RLIMIT_NOFILE, (soft, hard))
-    assert late.hear_watch() is False
+    assert late.next_watch() is False
     viewer.receive(RankInfo, lambda info: info.rank == 1)
     assert_serves(first, viewer, 2)
 
@@ -255,7 +254,7 @@ def test_a_hub_with_few_descriptors_serves_as_many_ranks_as_it_can(hubs, make_ra
     assert_is_quiet(record.hub_pid)
     for rank in crowd[:20]:
         rank.close()
-    crowd[20].hear_watch()
+    crowd[20].next_watch()
     assert_serves(crowd[20], viewer, 1)
 
 

@@ -36,8 +36,7 @@ from overlaptop.wire.messages import (
 )
 from overlaptop.wire.processes import process_start_time
 from overlaptop.wire.protocol import PROTOCOL_VERSION
-
-from .conftest import eventually
+from tests.processes import eventually
 
 KEY = "job-1"
 
@@ -50,7 +49,7 @@ def test_the_hub_is_a_daemon_closed_to_others_whose_record_and_welcome_say_where
     hubs, make_rank, make_viewer, folder
 ):
     record = hubs.start()
-    assert make_rank().greet().hear_watch() is False  # it listens as soon as the command has returned
+    assert make_rank().greet().next_watch() is False  # it listens as soon as the command has returned
     process = Path(f"/proc/{record.hub_pid}")
     assert os.getsid(record.hub_pid) != os.getsid(0)
     assert (process / "cwd").readlink() == Path("/")
@@ -76,7 +75,7 @@ def test_the_hub_is_a_daemon_closed_to_others_whose_record_and_welcome_say_where
     )
     assert (status.ranks_connected, status.dropped, status.job_ended) == (1, 0, False)
     assert viewer.link.alive
-    assert 0 <= viewer.link.last_heard_s <= time.monotonic() - opened_s
+    assert 0 <= viewer.link.last_received_s <= time.monotonic() - opened_s
 
 
 def test_who_joins_late_sees_history_then_live_with_nothing_missing_or_doubled(
@@ -141,7 +140,7 @@ def test_detail_is_asked_of_the_ranks_that_somebody_watches_and_goes_to_those_wh
     for viewer in (asking, plain):
         viewer.receive(Welcome)
     rank, other = make_rank(0).greet(), make_rank(1).greet()
-    assert (rank.hear_watch(), other.hear_watch()) == (True, False)
+    assert (rank.next_watch(), other.next_watch()) == (True, False)
     rank.send(rank.detail(7), rank.step(7))
     other.send(other.detail(7), other.step(7))
     for viewer in (asking, plain):
@@ -151,12 +150,12 @@ def test_detail_is_asked_of_the_ranks_that_somebody_watches_and_goes_to_those_wh
     assert plain.of(StepDetail) == []
     plain.link.watch([1])
     assert plain.receive(StepDetail) == other.detail(7)
-    assert other.hear_watch() is True
+    assert other.next_watch() is True
     asking.link.watch([])
     asking.poll()
-    assert rank.hear_watch() is False
+    assert rank.next_watch() is False
     plain.close()
-    assert other.hear_watch() is False
+    assert other.next_watch() is False
 
 
 def test_the_end_of_each_rank_is_followed_by_its_exit_code(hubs, make_rank, make_viewer):
@@ -255,8 +254,8 @@ def test_the_hub_lingers_reports_the_jobs_end_unless_a_rank_comes_back_and_remov
     rank.send(RankEnd(0, 1, clean=True))
     viewer.receive(HubStatus, lambda status: status.job_ended)
     assert viewer.of(RankEnd) == [RankEnd(0, 1, clean=True)]
-    again.greet().hear_watch()
-    viewer.hear_statuses(2)
+    again.greet().next_watch()
+    viewer.await_statuses(2)
     assert record.hub_alive
     eventually(lambda: not hubs.record().ended)
     process.kill()
@@ -278,7 +277,7 @@ def test_a_hub_ends_with_its_starter_before_any_rank_has_come_and_not_once_the_j
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as starter:
         running = hubs.start(starter_pid=starter.pid)
         waiting = hubs.start(key="other", starter_pid=starter.pid)
-        make_rank().greet().hear_watch()
+        make_rank().greet().next_watch()
         starter.stdin.close()
     eventually(lambda: is_gone(waiting.hub_pid))
     make_viewer().receive(HubStatus)
@@ -296,7 +295,7 @@ def test_of_hubs_started_at_once_exactly_one_lives(hubs, make_rank):
     folders = [path for path in Path("/proc").iterdir() if path.name.isdigit()]
     daemons = [path.name for path in folders if is_hub_in(path, environment["OVERLAPTOP_DIR"])]
     assert daemons == [str(record.hub_pid)]
-    assert make_rank().greet().hear_watch() is False
+    assert make_rank().greet().next_watch() is False
 
 
 def is_hub_in(process, directory):
@@ -316,7 +315,7 @@ def test_several_jobs_stand_side_by_side_and_what_was_left_of_others_is_removed(
     records = [hubs.start(key=key) for key in ("a", "b-2")]
     hubs.launch(key="a")  # a second one leaves the first alone
     for key in ("a", "b-2"):
-        make_rank(key=key).greet().hear_watch()
+        make_rank(key=key).greet().next_watch()
     assert [record.job for record in list_jobs()] == ["b-2", "a"]
     assert make_viewer("b-2").receive(RankInfo).job == "b-2"
     eventually(lambda: not left.exists())
@@ -327,7 +326,7 @@ def test_several_jobs_stand_side_by_side_and_what_was_left_of_others_is_removed(
 def test_a_hub_whose_folder_is_deleted_ends_and_leaves_its_successor_alone(hubs, make_rank, folder):
     first = hubs.start()
     rank = make_rank().greet()
-    rank.hear_watch()
+    rank.next_watch()
     os.kill(first.hub_pid, signal.SIGSTOP)
     shutil.rmtree(folder)
     second = hubs.start()
@@ -335,12 +334,12 @@ def test_a_hub_whose_folder_is_deleted_ends_and_leaves_its_successor_alone(hubs,
     assert rank.is_closed_by_hub()
     eventually(lambda: is_gone(first.hub_pid))
     assert second.hub_alive
-    make_rank().greet().hear_watch()
+    make_rank().greet().next_watch()
 
 
 def test_a_dashboard_of_another_protocol_is_told_ours_alone_and_commands_nothing(hubs, make_rank):
     record = hubs.start()
-    make_rank().greet().hear_watch()
+    make_rank().greet().next_watch()
     heard = []
     with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
         dealer.linger, dealer.rcvtimeo = 0, 20_000

@@ -16,8 +16,7 @@ from overlaptop.wire.knobs import Knob, Search
 from overlaptop.wire.messages import HubStatus
 from overlaptop.wire.protocol import LEASE_S
 from tests.fleet.builders import BUCKET_CAP_MB
-
-from .conftest import eventually
+from tests.processes import eventually
 
 OTHER_KNOB = Knob("accumulation", 4, "4", "4", 1, 8)
 
@@ -102,12 +101,12 @@ def test_every_dashboard_receives_a_search_and_its_end_and_so_does_a_late_one(hu
     rank = make_rank(0).greet()
     searching, watching = make_viewer(), make_viewer()
     for viewer in (searching, watching):
-        viewer.hear_ranks(1)
+        viewer.await_ranks(1)
     search = search_for()
-    searching.link.hold(search)
+    searching.link.renew(search)
     for viewer in (searching, watching, late := make_viewer()):
         assert viewer.receive(Search) == search
-    searching.link.hold(replace(search, over=True))
+    searching.link.renew(replace(search, over=True))
     searching.close()  # at once: the last word still leaves
     for viewer in (watching, late, make_viewer()):
         viewer.receive(Search, lambda each: each == replace(search, over=True))
@@ -119,10 +118,10 @@ def test_where_the_hub_dies_too_the_next_one_undoes_once_all_ranks_are_back(hubs
     first = hubs.start("--search-lease-s=100")
     ranks = [make_rank(number).greet() for number in (0, 1)]
     searching = make_viewer()
-    searching.hear_ranks(2)
+    searching.await_ranks(2)
     eventually(lambda: len(hubs.record().rank_pids) == 2)
     search = search_for()
-    searching.link.hold(search)
+    searching.link.renew(search)
     searching.receive(Search)
     os.kill(first.hub_pid, signal.SIGKILL)
     searching.close()
@@ -133,7 +132,7 @@ def test_where_the_hub_dies_too_the_next_one_undoes_once_all_ranks_are_back(hubs
     back = make_rank(0).greet()
     watching = make_viewer()
     assert watching.receive(Search) == search
-    watching.hear_statuses(2)
+    watching.await_statuses(2)
     back.listen()
     assert back.commands == []  # one rank alone could only fail
     make_rank(1).greet()

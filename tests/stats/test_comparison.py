@@ -23,7 +23,7 @@ from tests.fleet.builders import BUCKET_CAP_MB, Clock, info, step, unmeasured, w
 from tests.fleet.hub import PlayedFleet
 
 
-class Job:
+class JobWithChanges:
     """A job whose steps, changes and snapshots are made by a few words; times in ms."""
 
     def __init__(self, ranks=2):
@@ -77,7 +77,7 @@ def sides(found):
 
 
 def test_a_change_is_told_with_both_sides_and_with_what_it_did():
-    job = Job()
+    job = JobWithChanges()
     job.run(200)
     assert job.compared is None
     job.change(50)
@@ -105,7 +105,7 @@ def test_a_change_is_told_with_both_sides_and_with_what_it_did():
 def test_what_changes_nothing_is_neither_better_nor_worse_and_a_longer_step_is_worse(
     compute, words, better
 ):
-    job = Job()
+    job = JobWithChanges()
     job.run(170)
     job.change(50)
     job.run(170, compute=compute)
@@ -115,7 +115,7 @@ def test_what_changes_nothing_is_neither_better_nor_worse_and_a_longer_step_is_w
 
 
 def test_where_a_step_does_other_work_only_shares_are_compared():
-    job = Job()
+    job = JobWithChanges()
     for rank in range(job.ranks):
         job.fleet.apply(KnobFacts(rank, (replace(BUCKET_CAP_MB, changes_work=True),)))
     job.run(200)
@@ -130,7 +130,7 @@ def test_where_a_step_does_other_work_only_shares_are_compared():
 
 
 def test_right_after_a_change_it_is_said_how_many_steps_are_still_needed():
-    job = Job()
+    job = JobWithChanges()
     job.run(240)
     job.change(50)
     assert step_time(job.compared).verdict == NOT_MEASURED
@@ -144,7 +144,7 @@ def test_right_after_a_change_it_is_said_how_many_steps_are_still_needed():
 
 
 def test_of_collectives_a_few_steps_tell_as_no_machine_adds_any():
-    job = Job()
+    job = JobWithChanges()
     job.run(30)
     job.change(50)
     job.run(11, collectives=2)
@@ -154,7 +154,7 @@ def test_of_collectives_a_few_steps_tell_as_no_machine_adds_any():
 
 
 def test_where_too_few_steps_before_tell_anything_that_is_said():
-    job = Job()
+    job = JobWithChanges()
     job.run(FEWEST - 1)
     job.change(50)
     job.run(60, compute=66)
@@ -164,7 +164,7 @@ def test_where_too_few_steps_before_tell_anything_that_is_said():
 
 
 def test_a_job_that_goes_back_and_again_is_judged_by_each_of_these_changes():
-    job = Job()
+    job = JobWithChanges()
     job.run(84)
     for number, cap in enumerate((50, 25, 50)):
         job.change(cap)
@@ -176,7 +176,7 @@ def test_a_job_that_goes_back_and_again_is_judged_by_each_of_these_changes():
 
 
 def test_what_a_neighbour_did_at_one_change_is_taken_for_no_change_once_the_job_went_back():
-    job = Job()
+    job = JobWithChanges()
     job.run(300)
     job.change(50)
     job.run(30, compute=90)  # the neighbour has come
@@ -192,7 +192,7 @@ def test_what_a_neighbour_did_at_one_change_is_taken_for_no_change_once_the_job_
 
 
 def test_steps_of_a_third_value_or_beside_another_change_are_of_no_alternation():
-    job = Job()
+    job = JobWithChanges()
     job.run(84)
     for cap in (50, 25, 10, 25):
         job.change(cap)
@@ -202,7 +202,7 @@ def test_steps_of_a_third_value_or_beside_another_change_are_of_no_alternation()
 
 
 def test_a_difference_that_the_machine_makes_by_itself_is_not_called_one():
-    job = Job()
+    job = JobWithChanges()
     for number in range(4):  # a neighbour comes and goes
         job.run(100, compute=60 if number % 2 else 90)
     job.change(50)
@@ -213,7 +213,7 @@ def test_a_difference_that_the_machine_makes_by_itself_is_not_called_one():
 
 
 def test_only_undisturbed_steps_with_the_value_before_and_the_new_one_count():
-    job, comparer = Job(), Comparer()
+    job, comparer = JobWithChanges(), Comparer()
     job.run(40, compute=200)
     job.change(10)
     job.run(40)
@@ -232,7 +232,7 @@ def test_only_undisturbed_steps_with_the_value_before_and_the_new_one_count():
 
 
 def test_a_change_that_failed_or_changed_nothing_or_whose_steps_before_nobody_saw_is_not_told():
-    job = Job()
+    job = JobWithChanges()
     job.run(30)
     job.change(50, state="failed")
     job.run(30)
@@ -247,7 +247,7 @@ def test_a_change_that_failed_or_changed_nothing_or_whose_steps_before_nobody_sa
 
 
 def test_the_steps_beside_the_change_are_kept_when_the_fleet_has_forgotten_them():
-    job, comparer = Job(), Comparer()
+    job, comparer = JobWithChanges(), Comparer()
     job.run(100)
     comparer.take(job.fleet.snapshot())
     job.change(50)
@@ -259,7 +259,7 @@ def test_the_steps_beside_the_change_are_kept_when_the_fleet_has_forgotten_them(
 
 
 def test_snapshots_that_were_missed_leave_no_gap_while_the_history_reaches_back():
-    job, comparer, often = Job(), Comparer(), Comparer()
+    job, comparer, often = JobWithChanges(), Comparer(), Comparer()
     job.run(30)
     comparer.take(job.fleet.snapshot())
     job.change(50)
@@ -271,7 +271,7 @@ def test_snapshots_that_were_missed_leave_no_gap_while_the_history_reaches_back(
 
 
 def test_another_job_and_a_restarted_one_begin_anew():
-    job, comparer = Job(), Comparer()
+    job, comparer = JobWithChanges(), Comparer()
     job.run(30)
     job.change(50)
     job.run(30)
@@ -305,7 +305,7 @@ def test_what_was_not_measured_stays_unknown():
 
 
 def test_of_very_many_ranks_some_stand_for_all():
-    job = Job(ranks=3 * MOST_RANKS)
+    job = JobWithChanges(ranks=3 * MOST_RANKS)
     job.run(13)
     job.change(50, steps=1)
     job.run(13)
@@ -313,7 +313,7 @@ def test_of_very_many_ranks_some_stand_for_all():
 
 
 def test_where_nothing_is_new_nothing_is_worked_out_again():
-    job, comparer = Job(), Comparer()
+    job, comparer = JobWithChanges(), Comparer()
     job.run(30)
     job.change(50)
     job.run(25)

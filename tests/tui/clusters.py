@@ -21,18 +21,20 @@ class Cluster:
         self.session.tick()
         for number, host in enumerate(self.hosts):
             if host.name not in others and host.links:
-                self.tell(host, 2 * number)
+                self.send_history(host, 2 * number)
         self.session.tick()
         return self.session
 
-    def tell(self, host, first):
+    def send_history(self, host, first):
         world = 2 * len(self.hosts)
-        said = [welcome(world_size=world, script="/home/me/train.py")]
+        messages = [welcome(world_size=world, script="/home/me/train.py")]
         for rank in (first, first + 1):
-            said.append(info(rank, host=f"{host.name}.example", local_rank=rank - first, world_size=world))
-            said += [step(rank, number, hidden=28 - 2 * rank) for number in range(40)]
-            said.append(detail(rank, 39))
-        host.link.say(*said, status())
+            messages.append(
+                info(rank, host=f"{host.name}.example", local_rank=rank - first, world_size=world)
+            )
+            messages += [step(rank, number, hidden=28 - 2 * rank) for number in range(40)]
+            messages.append(detail(rank, 39))
+        host.link.say(*messages, status())
 
     def without_the_job(self, name):
         """That host has no job; to be called before anything else."""

@@ -1,4 +1,4 @@
-"""A session that shows what a test tells it, and what is on the app's screen as text."""
+"""Jobs for a screen, and what is on the app's screen as text."""
 
 import time
 from contextlib import asynccontextmanager
@@ -6,65 +6,14 @@ from contextlib import asynccontextmanager
 from msgspec.structs import replace
 from rich.cells import cell_len
 
-from overlaptop.fleet.snapshot import LinkState
 from overlaptop.tui.app import OverlaptopApp
 from overlaptop.tui.options import TuiOptions
-from tests.fleet.builders import Clock, detail, info, status, step, welcome
-from tests.fleet.hub import PlayedFleet
+from tests.fleet.builders import detail, info, status, step, welcome
+from tests.fleet.fakes import FakeSession
 
 WIDE = (160, 45)
 SIZES = (WIDE, (100, 30), (60, 20))
 HOSTILE = "\x1b]0;pwned\x07\x9b2J\r\n\t\u202e\u200b[bold red]x[/]"
-
-
-class FakeSession:
-    """Snapshots of a real Fleet; time passes only when the test says so."""
-
-    def __init__(self, *messages, link=LinkState.LIVE, jobs=(), job_key="job-1"):
-        self.clock = Clock()
-        self.fleet = PlayedFleet(self.clock)
-        self.fleet.set_link(link, "" if link is LinkState.LIVE else "waiting for a job")
-        self.jobs = tuple(jobs)
-        self.job_key = job_key
-        self.watched = frozenset()
-        self.selected = []
-        self.sent = []
-        self.held = []
-        self.no_line = ""
-        self.ticks = 0
-        self.say(*messages)
-
-    def say(self, *messages):
-        for message in messages:
-            self.fleet.apply(message)
-
-    def tick(self):
-        self.ticks += 1
-        return self.fleet.snapshot()
-
-    def watch(self, ranks):
-        self.watched = frozenset(ranks)
-
-    def send(self, command):
-        if self.no_line:
-            return self.no_line
-        self.sent.append(command)
-        self.fleet.apply(command)
-        return ""
-
-    def hold(self, search):
-        if self.no_line:
-            return self.no_line
-        self.held.append(search)
-        self.fleet.apply(search)
-        return ""
-
-    def select(self, key):
-        self.selected.append(key)
-        self.job_key = key
-
-    def close(self):
-        pass
 
 
 def running_job(ranks=4, *, exact=True):

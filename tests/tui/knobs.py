@@ -25,7 +25,7 @@ def with_value(knob, text):
     return replace(knob, value=int(text) if text.isdigit() else None, value_text=text)
 
 
-def tell(session, *knobs, ranks=2):
+def send_knobs(session, *knobs, ranks=2):
     """Every rank says that these can be changed."""
     for rank in range(ranks):
         session.say(replace(info(rank), control_allowed=True), KnobFacts(rank, knobs))
@@ -34,7 +34,7 @@ def tell(session, *knobs, ranks=2):
 def controlled_job(*knobs, ranks=2):
     """A running job that obeys; with the bucket size, unless others are named."""
     session = running_job(ranks)
-    tell(session, *(knobs or (BUCKET,)), ranks=ranks)
+    send_knobs(session, *(knobs or (BUCKET,)), ranks=ranks)
     return session
 
 
@@ -68,4 +68,4 @@ def obey(session, command, step, was, becomes, knob=BUCKET, ranks=2):
         report(session, command, state, step if state != "accepted" else None, ranks=range(ranks))
     text = f"{knob.name} {was} -> {becomes}"
     report(session, command, "changed", step, text, ranks=range(ranks), was=was, becomes=becomes)
-    tell(session, with_value(knob, becomes), ranks=ranks)
+    send_knobs(session, with_value(knob, becomes), ranks=ranks)

@@ -15,8 +15,7 @@ from overlaptop.wire.devices import (
     Unknown,
 )
 from tests.fleet.builders import MS, T0, S, detail, info, status, step, welcome
-
-from .fakes import FakeSession
+from tests.fleet.fakes import FakeSession
 
 GB = 1_000_000_000
 GIB = 1 << 30
@@ -78,7 +77,7 @@ def misplaced(rank, node=0):
     return numa(
         rank, other, "wrong node", gpu_node=node, nic_node=node,
         reason=f"runs on node {other}, its GPU is on node {node}",
-        advice="torchrun --numa-binding=node, or -m overlaptop.agent --numa bind",
+        advice="torchrun --numa-binding=node, or -m -- overlaptop.agent --numa bind",
     )  # fmt: skip
 
 
@@ -87,7 +86,7 @@ def unbound(rank, node=0):
         rank, node, "unbound", cpu_set="0-191", cpu_nodes=(NodeShare(0, 96), NodeShare(1, 96)),
         threads_by_node=(NodeShare(0, 20), NodeShare(1, 14)), memory_policy="default",
         reason=f"may run on nodes 0 and 1, its GPU is on node {node}",
-        advice="torchrun --numa-binding=node, or -m overlaptop.agent --numa bind",
+        advice="torchrun --numa-binding=node, or -m -- overlaptop.agent --numa bind",
     )  # fmt: skip
 
 

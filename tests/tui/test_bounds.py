@@ -35,10 +35,11 @@ from tests.fleet.builders import (
     step,
     welcome,
 )
+from tests.fleet.fakes import FakeSession
 from tests.wire.examples import COMMAND, GRADIENTS, MACHINE, OUTCOME, SEARCH
 from tests.wire.extremes import at_bounds
 
-from .fakes import SIZES, FakeSession, opened
+from .fakes import SIZES, opened
 
 PARTS = ("compute", "comm", "hidden", "exposed", "compute_only", "copy_only", "idle", "stall")
 NO_PARTS = {f"{part}_ns": 0 for part in PARTS}

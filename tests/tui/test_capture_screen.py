@@ -15,10 +15,11 @@ from overlaptop.tui.overview.screen import OverviewScreen
 from overlaptop.wire import commands
 from overlaptop.wire.messages import RankEnd
 from tests.fleet.builders import T0, detail, info, status, step, welcome
+from tests.fleet.fakes import FakeSession
 
 from .clusters import Cluster
-from .fakes import SIZES, FakeSession, opened, running_job, shown
-from .knobs import report, tell
+from .fakes import SIZES, opened, running_job, shown
+from .knobs import report, send_knobs
 
 
 @pytest.fixture
@@ -30,9 +31,9 @@ def folder(tmp_path, monkeypatch):
         {"type": "step", "rank": 1, "comm_ns": 8_000_000, "hidden_ns": 4_000_000, "exposed_ns": 4_000_000},
         {"type": "rank", "rank": 1, "comm_ns": 90_000_000, "hidden_ns": 0, "exposed_ns": 90_000_000},
     ]  # fmt: skip
-    said = "\n".join(map(json.dumps, records))
+    output = "\n".join(map(json.dumps, records))
     monkeypatch.setattr(
-        truth, "command_for", lambda _folder: [sys.executable, "-c", f"print('''{said}''')"]
+        truth, "command_for", lambda _folder: [sys.executable, "-c", f"print('''{output}''')"]
     )
     return tmp_path
 
@@ -40,7 +41,7 @@ def folder(tmp_path, monkeypatch):
 def obedient_job():
     """Two ranks that were started with --control."""
     session = running_job(2)
-    tell(session)
+    send_knobs(session)
     return session
 
 
@@ -137,8 +138,8 @@ async def test_a_capture_is_followed_from_sent_to_the_profilers_own_overlap(size
 
 async def test_where_there_is_no_gpu_both_figures_are_said_to_be_bounds(tmp_path, monkeypatch):
     record = {"type": "step", "comm_ns": 8_000_000, "hidden_ns": 5_000_000, "exposed_ns": 3_000_000}
-    said = "\n".join(json.dumps({**record, "rank": rank, "compute_exact": False}) for rank in (0, 1))
-    monkeypatch.setattr(truth, "command_for", lambda _: [sys.executable, "-c", f"print('''{said}''')"])
+    output = "\n".join(json.dumps({**record, "rank": rank, "compute_exact": False}) for rank in (0, 1))
+    monkeypatch.setattr(truth, "command_for", lambda _: [sys.executable, "-c", f"print('''{output}''')"])
     session = obedient_job()
     for rank in (0, 1):
         session.say(replace(info(rank), control_allowed=True, source="host", compute_exact=False))

@@ -13,10 +13,11 @@ from overlaptop.tui.overview.screen import OverviewScreen
 from overlaptop.tui.timelines.screen import TimelinesScreen
 from overlaptop.wire.messages import CollectiveSpan
 from tests.fleet.builders import MS, detail, info, status, step, welcome
+from tests.fleet.fakes import FakeSession
 
-from .fakes import SIZES, FakeSession, line_of, opened, screen_of, shown
+from .fakes import SIZES, line_of, opened, screen_of, shown
 from .machines import NVLINK_PEAK, PCIE_PEAK, device, h200_node
-from .waits import waiting_job
+from .waits import split_step, waiting_job
 
 calls = st.lists(st.tuples(st.integers(0, 50), st.integers(1, 30)), min_size=1, max_size=5)
 
@@ -74,6 +75,18 @@ async def test_a_collective_that_is_not_split_says_why_and_has_no_zeros():
         assert row.split()[-9:] == ["–", "–", "0.00", "14.75", "–", "–", "the", "ends", "disagree"]
         await pilot.resize_terminal(60, 20)
         assert "not split: the ends disagree" in " ".join((await shown(app, pilot)).split())
+
+
+async def test_calls_whose_like_on_other_ranks_is_not_known_are_counted():
+    session = waiting_job(ranks=2)
+    for rank in (0, 1):
+        totals, made = split_step(rank, 8)
+        once = CollectiveSpan("ncclKernel", None, "", True, 0, MS)
+        more = (once, replace(once, start_ns=2 * MS, end_ns=3 * MS))[: rank + 1]
+        session.say(totals, replace(made, collectives=more + made.collectives))
+    session.clock.pass_s(2)
+    text = await screen_of(session, "C")
+    assert "1 not split   1 more a rank not matched" in text
 
 
 async def test_a_list_that_goes_on_says_how_far_and_enter_shows_the_selected_one_on_the_timelines():

@@ -14,9 +14,9 @@ from overlaptop.tui.tune.compared import EVERY_S, Comparing, what_differs
 from overlaptop.tui.workloads.earlier import EarlierJob, Setting
 from overlaptop.wire import commands
 from tests.fleet.builders import T0, info, status, step, welcome
-from tests.fleet.fakes import record
+from tests.fleet.fakes import FakeSession, record
 
-from .fakes import FakeSession, opened, shown
+from .fakes import opened, shown
 from .knobs import ACCUMULATION, BUCKET, controlled_job, obey
 
 

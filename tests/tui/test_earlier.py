@@ -12,10 +12,9 @@ from overlaptop.wire.commands import make_setting
 from overlaptop.wire.knobs import Knob
 from overlaptop.wire.messages import RankEnd
 from tests.fleet.builders import MS, info, status, step, welcome
-from tests.fleet.fakes import record
+from tests.fleet.fakes import FakeSession, record
 
-from .fakes import FakeSession
-from .knobs import BUCKET, report, tell, with_value
+from .knobs import BUCKET, report, send_knobs, with_value
 
 
 class Watched(FakeSession):
@@ -142,14 +141,14 @@ def change(watched, knob, becomes, at, *, search="", until=None, hidden=30):
     report(watched, setting, "changed", at, was=knob.value_text, becomes=becomes)
     watched.steps(at + 1, until or at + 10, comm=30, hidden=hidden)
     since = with_value(knob, becomes)
-    tell(watched, since, DEPTH)
+    send_knobs(watched, since, DEPTH)
     watched.look()
     return since
 
 
 def knobbed(watched, key="first"):
     watched.job(key, comm=30, hidden=15)
-    tell(watched, BUCKET, DEPTH)
+    send_knobs(watched, BUCKET, DEPTH)
     watched.look()
 
 

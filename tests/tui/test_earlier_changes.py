@@ -8,16 +8,16 @@ from msgspec.structs import replace
 from overlaptop.tui.tune.earlier_changes import EarlierChanges
 from overlaptop.wire import commands
 from tests.fleet.builders import T0, status, welcome
+from tests.fleet.fakes import FakeSession
 
-from .fakes import FakeSession
-from .knobs import BUCKET, tell
+from .knobs import BUCKET, send_knobs
 
 
 def turn_to(session, job, changes=0):
     """Show another job, of which so many changes are known."""
     session.fleet.apply(welcome(job=job, script=f"{job}.py"))
     session.say(status())
-    tell(session, BUCKET)
+    send_knobs(session, BUCKET)
     for number in range(changes):
         session.say(replace(commands.make_setting(BUCKET, 1 + number), at_ns=T0 + number))
 

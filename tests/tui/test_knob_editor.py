@@ -1,4 +1,4 @@
-"""From keys to one command, and what is told of it: without a screen."""
+"""From keys to one command, and what is shown of it: without a screen."""
 
 import pytest
 from msgspec.structs import replace
@@ -8,9 +8,21 @@ from overlaptop.tui.tune.knob_editor import SETTLE_S, KnobEditor, knob_words
 from overlaptop.tui.tune.knob_values import ValueRefusedError
 from overlaptop.wire import commands
 from tests.fleet.builders import T0
+from tests.fleet.fakes import FakeSession
+from tests.fleet.hub import sent
 
-from .fakes import FakeSession, running_job
-from .knobs import ACCUMULATION, BUCKET, controlled_job, ended, obey, report, tell, uncontrolled, with_value
+from .fakes import running_job
+from .knobs import (
+    ACCUMULATION,
+    BUCKET,
+    controlled_job,
+    ended,
+    obey,
+    report,
+    send_knobs,
+    uncontrolled,
+    with_value,
+)
 
 
 class Keys:
@@ -47,7 +59,7 @@ class Keys:
 
     @property
     def sent(self):
-        return [commands.in_words(command) for command in self.session.sent]
+        return sent(self.session)
 
 
 def test_quick_keys_are_one_change_that_is_sent_when_they_rest():
@@ -73,14 +85,14 @@ def test_a_change_is_told_from_sent_to_changed():
     keys.press(1)
     keys.rest()
     (command,) = keys.session.sent
-    told = [keys.change.words]
+    shown = [keys.change.words]
     for state, step in (("accepted", None), ("agreed", 1284), ("changing", 1284)):
         report(keys.session, command, state, step)
-        told.append(keys.change.words)
+        shown.append(keys.change.words)
     assert keys.change.state == "pending"
     obey(keys.session, command, 1284, "25", "50")
-    told.append(keys.change.words)
-    assert told == [
+    shown.append(keys.change.words)
+    assert shown == [
         "sent ...", "ranks agree on a step ...", "agreed on step 1,284", "changing at step 1,284",
         "changed at step 1,284",
     ]  # fmt: skip
@@ -92,7 +104,7 @@ def test_a_change_under_way_is_told_from_the_value_before_where_somebody_saw_tha
     keys.type("10")
     report(keys.session, keys.session.sent[0], "changing", 7)
     assert knob_words(keys.change) == "bucket 25 → 10 MiB"
-    tell(keys.session, with_value(BUCKET, "10"))  # before they report the change
+    send_knobs(keys.session, with_value(BUCKET, "10"))  # before they report the change
     assert knob_words(keys.change) == "bucket 25 → 10 MiB"
     late = Keys(controlled_job(with_value(BUCKET, "10")))
     command = by_another(late.session, 10)
@@ -189,7 +201,7 @@ def test_another_knob_that_is_selected_stays_so():
     keys.press(1)
     keys.rest()
     assert keys.sent == ["set accumulation 8"]
-    tell(keys.session, BUCKET)  # the script has forgotten it
+    send_knobs(keys.session, BUCKET)  # the script has forgotten it
     assert keys.editor.selected(keys.session.tick()).knob.name == "bucket_cap_mb"
 
 
@@ -227,18 +239,18 @@ def test_what_was_in_the_way_is_not_said_any_longer_than_it_is():
     keys = Keys(session)
     keys.press(1)
     assert "nothing of this job" in keys.change.words
-    tell(session, replace(BUCKET, refusal="before the first step"))
+    send_knobs(session, replace(BUCKET, refusal="before the first step"))
     assert keys.change is None
     keys.press(1)
     assert "before the first step" in keys.change.words
-    tell(session, BUCKET)
+    send_knobs(session, BUCKET)
     assert keys.change is None
 
 
 def test_a_knob_or_a_job_that_goes_away_before_it_is_sent_gets_nothing():
     keys = Keys(controlled_job())
     keys.press(1)
-    tell(keys.session)
+    send_knobs(keys.session)
     keys.rest()
     assert keys.sent == []
     assert "no bucket_cap_mb any more" in keys.change.words
@@ -256,13 +268,13 @@ def by_another(session, value=400, search=""):
 
 
 @pytest.mark.parametrize(
-    ("search", "told"),
+    ("search", "shown"),
     [("", ("eve@there, pid 7", "bucket 25 → 400 MiB")), ("20261121-210000-abcdef", None)],
 )
-def test_another_dashboards_change_is_told_with_who_made_it_unless_a_search_did(search, told):
+def test_another_dashboards_change_is_told_with_who_made_it_unless_a_search_did(search, shown):
     keys = Keys(controlled_job())
     obey(keys.session, by_another(keys.session, search=search), 40, "25", "400")
-    assert (keys.change and (keys.change.by, knob_words(keys.change))) == told
+    assert (keys.change and (keys.change.by, knob_words(keys.change))) == shown
 
 
 def test_another_dashboards_change_that_came_in_the_way_of_ours_is_not_the_news():

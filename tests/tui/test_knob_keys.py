@@ -19,12 +19,13 @@ from overlaptop.tui.tune.knob_editor import SETTLE_S
 from overlaptop.tui.tune.screen import TuneScreen
 from overlaptop.wire import commands
 from tests.fleet.builders import T0, status, step, welcome
+from tests.fleet.fakes import FakeSession
+from tests.fleet.hub import sent
 
 from .fakes import (
     HOSTILE,
     SIZES,
     WIDE,
-    FakeSession,
     fills,
     opened,
     running_job,
@@ -32,16 +33,22 @@ from .fakes import (
     screen_text,
     shown,
 )
-from .knobs import ACCUMULATION, BUCKET, controlled_job, ended, obey, report, tell, uncontrolled, with_value
+from .knobs import (
+    ACCUMULATION,
+    BUCKET,
+    controlled_job,
+    ended,
+    obey,
+    report,
+    send_knobs,
+    uncontrolled,
+    with_value,
+)
 
 UP, DOWN = "right_square_bracket", "left_square_bracket"
 
 
-def sent(session):
-    return [commands.in_words(command) for command in session.sent]
-
-
-def said(text):
+def one_line(text):
     return " ".join(text.split())
 
 
@@ -57,7 +64,7 @@ def run_on(session, first, steps, *, compute=60.0, hidden=20.0, collectives=3, s
 def job_without_steps(knob=BUCKET):
     """It has told what can be changed, and is about to make its first step."""
     session = FakeSession(welcome(), status())
-    tell(session, knob)
+    send_knobs(session, knob)
     return session
 
 
@@ -127,7 +134,7 @@ async def test_a_failure_stays_on_the_screen_in_words_until_the_next_key():
         await shown(app, pilot, UP, rest_s=SETTLE_S)
         why = "this DDP was compiled, and compiled code keeps the buckets that it was compiled with"
         report(session, session.sent[0], "refused", None, why, ranks=(1,))
-        text = said(await shown(app, pilot, rest_s=300))
+        text = one_line(await shown(app, pilot, rest_s=300))
         assert "not changed: rank 1 refused: this DDP was compiled" in text
         assert "compiled with" in text
         assert "not changed" not in await shown(app, pilot, UP)
@@ -165,10 +172,10 @@ async def test_what_is_wrong_with_an_answer_is_there_in_whole_where_it_is_narrow
     async with opened(controlled_job(ACCUMULATION), size=(30, 12)) as (app, pilot):
         await pilot.press("b")
         await pilot.pause()
-        assert "1, 2, 4 or 8, or: script (4) esc: not now" in said(screen_text(app))
+        assert "1, 2, 4 or 8, or: script (4) esc: not now" in one_line(screen_text(app))
         await pilot.press(*"25600", "enter")
         await pilot.pause()
-        text = said(screen_text(app))
+        text = one_line(screen_text(app))
         assert "accumulation must be one of 1, 2, 4, 8, not 25600" in text
         assert "accumulation: 25600" in text
 
@@ -188,7 +195,7 @@ async def test_what_a_change_brought_is_shown_before_and_after_with_its_spread_a
             assert "±" not in text
         else:
             assert "more than noise" in text
-            assert meanings in said(text)
+            assert meanings in one_line(text)
             rows = {line[:22].strip(): line for line in text.splitlines()}
             assert "±" in rows["step time"]
             assert "▲ 20 points more" in rows["overlap"]
@@ -202,7 +209,7 @@ async def test_what_a_change_brought_is_shown_before_and_after_with_its_spread_a
         assert "esc takes it back" in await shown(app, pilot, "d", UP)  # hidden until the next change
         await pilot.press("question_mark")
         page = app.screen.query_one(HelpPage).lines(size[0])
-        words = said("".join(run.text for line in page for run in line))
+        words = one_line("".join(run.text for line in page for run in line))
         assert "± after a figure is half the distance of the quartiles" in words
 
 
@@ -291,11 +298,11 @@ async def test_tune_lists_every_knob_and_why_one_cannot_be_changed():
             await pilot.press("7")
             assert isinstance(app.screen, TuneScreen)
             lines = (await shown(app, pilot)).splitlines()
-            assert "batches that share one optimizer step" in said("\n".join(lines))
-            assert "selected [ ]" in said("\n".join(lines))
+            assert "batches that share one optimizer step" in one_line("\n".join(lines))
+            assert "selected [ ]" in one_line("\n".join(lines))
             (row,) = [line for line in lines if "bucket_cap_mb" in line]
             assert size[0] > 100 or row.rstrip().endswith("…")
-            text = said(await shown(app, pilot, "down"))
+            text = one_line(await shown(app, pilot, "down"))
             assert "(DistributedDataParallel): how large DDP's buckets of gradients are." in text
             assert f"Cannot be changed: rank 0: {why}." in text
             assert "Now 25 MiB; the script gave 25 MiB; allowed: 1 to 10000 MiB." in text
@@ -309,7 +316,7 @@ async def test_in_tune_keys_mean_the_knob_under_the_cursor_and_it_stays_selected
         await shown(app, pilot, "u", "down", UP, rest_s=SETTLE_S)
         assert sent(session) == ["set accumulation 8"]
         obey(session, session.sent[0], 40, "4", "8", ACCUMULATION)
-        tell(session, BUCKET, with_value(ACCUMULATION, "8"))
+        send_knobs(session, BUCKET, with_value(ACCUMULATION, "8"))
         assert "accumulation 8 [ ]" in await shown(app, pilot, "escape")
         assert "bucket 25 MiB [ ]" in await shown(app, pilot, "u", "up", "enter", "escape")
         lines = (await shown(app, pilot, "u")).splitlines()
@@ -358,15 +365,15 @@ async def test_the_log_of_a_job_before_goes_on_below_that_of_the_present_one(siz
         session.job_key = "job-2"
         session.fleet.apply(welcome(job="job-2", script="/home/me/next.py"))
         session.say(status())
-        tell(session, BUCKET)
+        send_knobs(session, BUCKET)
         await shown(app, pilot)
-        text = said(await shown(app, pilot, "pagedown"))
+        text = one_line(await shown(app, pilot, "pagedown"))
         assert "none yet of this job of a job watched before: train.py" in text
         assert "bucket 25 → 50 you changed at step 40" in text
         await shown(app, pilot, "pageup", DOWN, rest_s=SETTLE_S)
         obey(session, session.sent[1], 9, "25", "10")
         await shown(app, pilot)
-        text = said(await shown(app, pilot, "pagedown"))
+        text = one_line(await shown(app, pilot, "pagedown"))
         assert "bucket 25 → 10 you changed at step 9 of a job watched before: train.py" in text
         assert text.count("25 → 50 you changed at step 40") == 1
 
@@ -393,7 +400,7 @@ async def test_a_job_of_which_nothing_can_be_changed_offers_no_key_and_no_prompt
         assert stands in await shown(app, pilot, UP)
         await pilot.press("b")
         assert not app.screen.query(Input)
-        assert in_tune in said(await shown(app, pilot, "7"))
+        assert in_tune in one_line(await shown(app, pilot, "7"))
 
 
 async def test_with_readonly_no_key_changes_anything_or_is_offered_and_anothers_change_is_told():

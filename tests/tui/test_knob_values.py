@@ -3,16 +3,14 @@
 import pytest
 from msgspec.structs import replace
 
+from overlaptop.report.knobs import allowed_words, code_line
+from overlaptop.text import with_unit
 from overlaptop.tui.tune.knob_values import (
     ValueRefusedError,
-    allowed_words,
-    code_line,
-    default_range,
     parsed,
     parsed_range,
     smallest,
     stepped,
-    with_unit,
 )
 
 from .knobs import ACCUMULATION, BUCKET, with_value
@@ -106,8 +104,5 @@ def test_from_words_one_steps_to_the_smallest_value():
     assert smallest(replace(ACCUMULATION, choices=(4, 2, 8))) == 2
 
 
-def test_the_usual_range_of_a_search_lies_within_what_is_allowed():
-    assert default_range(BUCKET) == (1, 400)
-    assert default_range(replace(BUCKET, least=4, most=60)) == (4, 60)
-    assert default_range(ACCUMULATION) == (1, 8)
+def test_the_range_of_a_search_is_typed_with_a_colon():
     assert parsed_range(BUCKET, " 5 : 50 ") == (5, 50)

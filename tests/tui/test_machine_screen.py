@@ -357,7 +357,7 @@ async def test_a_rank_away_from_its_gpu_gets_a_mark_the_reason_and_the_words_to_
     assert facts.reason[:30] in text
     # No command is broken over two lines.
     assert "torchrun --numa-binding=node" in text
-    assert "-m overlaptop.agent --numa bind" in text
+    assert "-m -- overlaptop.agent --numa bind" in text
 
 
 async def test_the_parts_of_the_chosen_process_are_shown_on_the_nodes_where_they_are():

@@ -18,10 +18,10 @@ from overlaptop.tui.rank.screen import RankScreen
 from overlaptop.tui.widgets.job_header import JobHeader
 from overlaptop.wire.messages import AGENT_DISABLED, GroupCalls, IssuedCall, OwnCost, RankEnd, Standstill
 from tests.fleet.builders import MS, T0, S, detail, info, status, step, unmeasured, welcome
+from tests.fleet.fakes import FakeSession
 
 from .fakes import (
     SIZES,
-    FakeSession,
     line_of,
     opened,
     row_of,
@@ -31,7 +31,7 @@ from .fakes import (
     shown,
     table_ranks,
 )
-from .knobs import BUCKET, controlled_job, tell, with_value
+from .knobs import BUCKET, controlled_job, send_knobs, with_value
 from .machines import cpu_only, device, h200_node, misplaced, numa, sample, unbound, workstation
 from .waits import STEPS, split_step, waiting_job
 
@@ -152,7 +152,7 @@ async def test_a_key_chooses_the_window_of_all_figures_and_the_line_says_which_i
 async def test_rows_totals_and_the_timeline_are_of_one_step_until_it_is_of_long_ago():
     session = running_job()
 
-    def said(number, **parts):
+    def send_step(number, **parts):
         session.say(*(step(rank, number, **parts) for rank in range(4)))
 
     async with opened(session) as (app, pilot):
@@ -164,11 +164,11 @@ async def test_rows_totals_and_the_timeline_are_of_one_step_until_it_is_of_long_
             return text
 
         await shown(app, pilot, *"WWW")
-        said(40, comm=54, hidden=0)
+        send_step(40, comm=54, hidden=0)
         session.say(detail(0, 40))
         await is_of(40)
         session.clock.pass_s(0.5)
-        said(41, hidden=30)
+        send_step(41, hidden=30)
         session.say(detail(0, 41))
         text = await is_of(40)
         assert "exposed 54.0 ms" in text
@@ -177,7 +177,7 @@ async def test_rows_totals_and_the_timeline_are_of_one_step_until_it_is_of_long_
         session.clock.pass_s(0.6)
         await is_of(41)
         for number in range(42, 200):
-            said(number)
+            send_step(number)
         assert "step 199, mean of 4 ranks" in await shown(app, pilot)
 
 
@@ -188,7 +188,7 @@ async def test_a_pause_holds_one_moment_keeps_the_data_and_ends_where_a_change_i
         await pilot.press("space")
         session.clock.pass_s(7)
         session.say(step(0, 40), step(1, 40))
-        tell(session, with_value(BUCKET, "50"))
+        send_knobs(session, with_value(BUCKET, "50"))
         text = await shown(app, pilot)
         for words in ("paused since", "(7 s)", "step 39", "bucket 25 MiB"):
             assert words in text
@@ -370,7 +370,7 @@ async def test_the_row_and_the_header_say_which_rank_failed_and_why():
         for words in ("● rank 1 failed", "rank 1 failed: ValueError: boom", "■ failed: ValueError: boom"):
             assert words in text
         session.say(*(RankEnd(rank, T0 + S, False) for rank in (0, 2, 3)))
-        session.fleet.set_link(LinkState.ENDED, "waiting for it to start again")
+        session.fleet.set_link(LinkState.ENDED, "if it is started again, it is shown here")
         text = await shown(app, pilot)
         assert "■ rank 1 failed, ended since" in text
         assert "rank 1 failed: ValueError: boom; 3 other ranks ended badly after it" in text

@@ -4,8 +4,9 @@ from msgspec.structs import replace
 
 from overlaptop.fleet.timelines import MAX_BYTES, Timelines
 from tests.fleet.builders import MS, T0, S, detail, info, status, step, welcome
+from tests.fleet.fakes import FakeSession
 
-from .fakes import SIZES, FakeSession, opened, row_of, screen_lines, shown
+from .fakes import SIZES, opened, row_of, screen_lines, shown
 from .waits import split_step, waiting_job
 
 

@@ -15,7 +15,7 @@ from overlaptop.wire import commands
 
 from .fakes import WIDE, app_of, opened, running_job, screen_text, shown, table_ranks
 from .knobs import BUCKET, controlled_job, with_value
-from .launchers import FakeLauncher, record
+from .launchers import FakeLauncher, started_here
 
 NAMED = {"\r": "enter", "\x1b": "escape"}
 
@@ -101,11 +101,8 @@ async def test_a_prompt_keeps_its_keys_after_a_click_elsewhere():
 
 def job_of_ours():
     """A job that was started from here, and its dashboard."""
-    launcher = FakeLauncher()
-    launcher.start(launcher.plan(LaunchRequest("ddp")))
-    launcher.comes_up("job-1")
     session = controlled_job()
-    session.jobs = (record("job-1", "ddp.py"),)
+    launcher = started_here(session)
     return launcher, app_of(session, launcher=launcher)
 
 

@@ -23,12 +23,12 @@ from overlaptop.wire import last_end
 from overlaptop.wire.last_end import LastEnd
 from overlaptop.wire.messages import CollectiveSpan, Notice, RankEnd
 from tests.fleet.builders import T0, S, detail, info, status, step, welcome
+from tests.fleet.fakes import FakeSession, record
 
 from .fakes import (
     HOSTILE,
     SIZES,
     WIDE,
-    FakeSession,
     app_of,
     colors,
     fills,
@@ -41,7 +41,7 @@ from .fakes import (
     shown,
 )
 from .knobs import controlled_job
-from .launchers import FakeLauncher, record
+from .launchers import FakeLauncher
 from .machines import cpu_only, grace_hopper, h200_node, misplaced, unbound
 
 

@@ -19,7 +19,7 @@ from overlaptop.wire import commands
 from tests.fleet.builders import MS, status, welcome
 
 from .fakes import SIZES, fills, opened, screen_text, shown
-from .knobs import ACCUMULATION, BUCKET, controlled_job, obey, tell
+from .knobs import ACCUMULATION, BUCKET, controlled_job, obey, send_knobs
 
 CODE = "DistributedDataParallel(model, bucket_cap_mb=100)"
 
@@ -143,8 +143,8 @@ async def test_a_search_where_a_step_does_other_work_is_refused_at_the_prompt():
     knob = structs.replace(ACCUMULATION, changes_work=True)
     async with opened(controlled_job(knob), size=(100, 30)) as (app, pilot):
         await begin(pilot)
-        said = " ".join(screen_text(app).split())
-        assert "a step does another amount of work with another accumulation" in said
+        page = " ".join(screen_text(app).split())
+        assert "a step does another amount of work with another accumulation" in page
         assert app.dashboard.control.tuner is None
 
 
@@ -206,11 +206,11 @@ def test_the_axis_ends_where_all_is_alike_from_the_first_frame_on_and_says_so(si
 @pytest.mark.parametrize("size", SIZES)
 def test_at_the_end_the_result_the_value_that_the_job_has_and_the_line_of_code_are_there_in_whole(size):
     stopped = replace(FOUND, why="stopped", left="the job has 25 MiB again, as before the search")
-    said = " ".join(" ".join(lines_of(stopped, size)).split())
-    assert "bucket_cap_mb 100 MiB: a step 2.9 % shorter than with 25" in said
-    assert "the job has 25 MiB again, as before the search" in said
-    assert f"to make 100 MiB permanent: {CODE}" in said
-    assert not [words for words in ("to go", "so far", "to keep it") if words in said]
+    page = " ".join(" ".join(lines_of(stopped, size)).split())
+    assert "bucket_cap_mb 100 MiB: a step 2.9 % shorter than with 25" in page
+    assert "the job has 25 MiB again, as before the search" in page
+    assert f"to make 100 MiB permanent: {CODE}" in page
+    assert not [words for words in ("to go", "so far", "to keep it") if words in page]
 
 
 @pytest.mark.parametrize("state", [UNDER_WAY, FOUND])
@@ -342,7 +342,7 @@ def restart(session, job="job-2", script="/home/me/train.py"):
     session.job_key = job
     session.fleet.apply(welcome(job=job, script=script))
     session.say(status())
-    tell(session, BUCKET)
+    send_knobs(session, BUCKET)
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -376,6 +376,6 @@ async def test_a_search_whose_job_is_left_is_told_as_not_finished(tuners):
         restart(session)
         text = await shown(app, pilot)
         assert "searching" not in text.splitlines()[0]
-        said = " ".join(text.split())
-        assert "not finished: another job is shown here" in said
-        assert "180 steps spent" in said
+        page = " ".join(text.split())
+        assert "not finished: another job is shown here" in page
+        assert "180 steps spent" in page

@@ -12,10 +12,15 @@ from overlaptop.wire import commands
 from overlaptop.wire.commands import Command, CommandReport
 from overlaptop.wire.knobs import GradientFacts, Knob, KnobFacts, Search
 from overlaptop.wire.messages import RankEnd
-from tests.fleet.builders import BUCKET_CAP_MB, MS, Clock, info, status, step, welcome
-from tests.fleet.hub import PlayedFleet
+from tests.fleet.builders import BUCKET_CAP_MB, MS, info, status, step, welcome
+from tests.fleet.fakes import FakeSession
 
 TICK_S = 0.25
+
+
+def valley(best: float) -> Callable[[int], float]:
+    """A step's length in ms for each value: 100 at the best one."""
+    return lambda value: 100 * (1 + 0.2 * ((math.log(value) - math.log(best)) / 2) ** 2)
 
 
 @dataclass
@@ -25,7 +30,7 @@ class UnderWay:
     changed: bool = False
 
 
-class LiveJob:
+class LiveJob(FakeSession):
     """``session`` for a Tuner: send, hold, and ``tick`` as a JobSession has it."""
 
     def __init__(
@@ -37,13 +42,10 @@ class LiveJob:
         gradients: tuple[int, ...] = (),
         seed: int = 0,
     ) -> None:
-        self.clock = Clock()
-        self.fleet = PlayedFleet(self.clock)
+        super().__init__()
         self.step_ms, self.noise = step_ms, noise
         self.knob = knob
         self.value = knob.value
-        self.sent: list[Command] = []
-        self.held: list[Search] = []
         self.refuses = self.fails = ""
         """What each rank says of the next commands."""
         self.busy = 0
@@ -51,13 +53,11 @@ class LiveJob:
         self.doubts = False
         """Rank 1 cannot learn whether all have agreed on the next commands. They have."""
         self.takes_searches = True
-        self.no_line = ""
         self._chance = np.random.default_rng(seed)
         self._number = 0
         self._rest_s = 0.0
         self._under_way: UnderWay | None = None
         self._disturbed_until = -1
-        self._claim: Search | None = None
         self.fleet.apply(welcome())
         for rank in (0, 1):
             self.fleet.apply(info(rank, control_allowed=True))
@@ -89,16 +89,11 @@ class LiveJob:
                 self._report(command, "agreed", self._under_way.step)
         return ""
 
-    def hold(self, search: Search) -> str:
+    def renew(self, search: Search) -> str:
         self.held.append(search)
         if self.takes_searches:
-            self.hear(search)
+            self.fleet.apply(search)
         return ""
-
-    def hear(self, search: Search) -> None:
-        """The hub says of a search that it goes on, or is over."""
-        self._claim = None if search.over else search
-        self.fleet.apply(search)
 
     def tick(self) -> Snapshot:
         """A quarter of a second later."""

@@ -11,6 +11,7 @@ from overlaptop.fleet.snapshot import LinkState
 from overlaptop.tuning.alternation import BESIDE, STEPS, Alternation
 from overlaptop.wire import commands
 from tests.fleet.builders import T0, step
+from tests.fleet.hub import sent
 from tests.tui.knobs import BUCKET, controlled_job, obey
 
 ENOUGH = STEPS + BESIDE
@@ -32,10 +33,6 @@ def run_to(session, last, alternation):
         for rank in (0, 1):
             session.say(step(rank, number))
     alternation.tick(session.tick(), session.send)
-
-
-def sent(session):
-    return [commands.in_words(command) for command in session.sent]
 
 
 def test_the_job_goes_back_and_again_each_after_enough_steps():

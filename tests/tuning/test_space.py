@@ -3,9 +3,10 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from overlaptop.tuning.space import Space
-from overlaptop.wire.knobs import Knob
+from overlaptop.tuning.space import Space, default_range
+from overlaptop.wire.knobs import BUCKET_CAP_MB, Knob
 
 
 def test_a_ladder_goes_up_by_even_factors_from_end_to_end():
@@ -51,3 +52,10 @@ def test_a_knob_gives_what_it_allows_within_a_range():
     assert Space.of(choices, 2, 400).ladder(9, 4) == [4, 8]
     with pytest.raises(ValueError, match="depth allows no value from 5 to 9"):
         Space.of(knob, 5, 9)
+
+
+def test_what_is_searched_unless_asked_otherwise_lies_within_what_is_allowed():
+    bucket = Knob(BUCKET_CAP_MB, 25, "25", "25", 1, 10_000)
+    assert default_range(bucket) == (1, 400)
+    assert default_range(replace(bucket, least=4, most=60)) == (4, 60)
+    assert default_range(Knob("depth", 1, "1", "1", 0, 4)) == (0, 4)

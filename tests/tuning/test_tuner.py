@@ -16,17 +16,13 @@ from overlaptop.wire import commands
 from overlaptop.wire.knobs import Knob
 from overlaptop.wire.messages import Notice, RankEnd
 from tests.fleet.builders import BUCKET_CAP_MB, MS, info, welcome
+from tests.fleet.hub import sent
 
-from .live_job import TICK_S, LiveJob
+from .live_job import TICK_S, LiveJob, valley
 
 OTHER = Knob("accumulation", 1, "1", "1", 1, 8)
 BUCKET = structs.replace(BUCKET_CAP_MB, code="DistributedDataParallel(model, bucket_cap_mb={value})")
 BACK = "the job has 25 MiB again, as before the search"
-
-
-def valley(at: float):
-    """100 ms at best."""
-    return lambda value: 100 * (1 + 0.2 * ((math.log(value) - math.log(at)) / 2) ** 2)
 
 
 def run(tuner: Tuner, job: LiveJob, until=lambda state: False, most_s: float = 600.0) -> None:
@@ -52,10 +48,6 @@ def searching(measured: int, job: LiveJob | None = None, **options) -> tuple[Liv
 def searched(job: LiveJob | None = None, **options) -> tuple[LiveJob, Tuner]:
     """A search that is over."""
     return searching(1_000_000, job, **options)
-
-
-def sent(job: LiveJob) -> list[str]:
-    return [commands.in_words(command) for command in job.sent]
 
 
 # What is found
@@ -284,7 +276,7 @@ def test_a_hub_that_does_not_take_the_search_ends_it_before_a_command_is_sent(by
     job = LiveJob(valley(60))
     job.takes_searches = False
     if by:
-        job.hear(structs.replace(commands.make_search(job.knob), by=by))
+        job.say(structs.replace(commands.make_search(job.knob), by=by))
     tuner = Tuner(job, job.knob)
     run(tuner, job, most_s=LEASE_WAIT_S + 1)
     assert (tuner.state.failed, tuner.state.why, job.sent) == (True, why, [])
@@ -294,7 +286,7 @@ def test_a_hub_that_has_ended_the_search_is_believed():
     job, tuner = searching(2)
     many = len(job.sent)
     job.takes_searches = False
-    job.hear(structs.replace(tuner.lease, over=True))
+    job.say(structs.replace(tuner.lease, over=True))
     run(tuner, job, most_s=TICK_S)
     assert "hub has ended it" in tuner.state.why
     assert (tuner.state.left, len(job.sent)) == ("the job's hub sets it back to 25 MiB", many)

@@ -7,7 +7,8 @@ from functools import partial
 from statistics import fmean
 from typing import TYPE_CHECKING, ClassVar
 
-from overlaptop.text import Unit, count, duration, plural
+from overlaptop.report.knobs import value_words
+from overlaptop.text import Unit, count, duration, plural, with_unit
 from overlaptop.tui.dashboard import Dashboard
 from overlaptop.tui.draw.prompt import Confirm
 from overlaptop.tui.draw.segments import (
@@ -33,7 +34,6 @@ from overlaptop.tui.keys import SEARCH_KEYS, bindings
 from overlaptop.tui.page import PageScreen
 from overlaptop.tui.search import curve
 from overlaptop.tui.search.curve import PlotPoint, PointMark, ValueAxis
-from overlaptop.tui.tune.knob_values import default_range, with_unit
 from overlaptop.tui.view import ScrollView
 from overlaptop.tui.widgets.key_bar import BACK_HINT, HELP_HINT, QUIT_HINT
 
@@ -133,7 +133,7 @@ def _status(state: SearchState, width: int, of: str) -> list[StyledLine]:
 
 
 def _best_so_far(state: SearchState, width: int) -> StyledLine:
-    best = with_unit(str(state.best), state.knob.unit)
+    best = value_words(state.knob, state.best)
     rest = f": shortest step so far, {state.caveat}".removesuffix(", ")
     return elided((Segment(f" {curve.BEST.glyph} ", curve.BEST.style), bold(best), dim(rest)), width)
 
@@ -151,7 +151,7 @@ def _outcome(state: SearchState, width: int) -> list[StyledLine]:
     if state.left:
         lines += paragraph(state.left, width, BOLD, rows=2)
     if state.result is not None and state.result.code:
-        best = with_unit(str(state.result.found.value), state.knob.unit)
+        best = value_words(state.knob, state.result.found.value)
         lines += code_to_keep(state.result.code, width, best)
     return lines
 
@@ -225,7 +225,7 @@ def _cells(state: SearchState, point: MeasuredValue, unit: Unit) -> tuple[Styled
     figure = DIM if pale else BOLD if best else TEXT
     return (
         (Segment(mark.glyph, mark.style),),
-        (Segment(with_unit(str(point.value), state.knob.unit), DIM if pale else BOLD),),
+        (Segment(value_words(state.knob, point.value), DIM if pale else BOLD),),
         (Segment(unit.text(round(point.step_ns)), figure),),
         (dim(unit.text(round(reach_ns) if math.isfinite(reach_ns) else None)),),
         (Segment(duration(point.exposed_ns), figure),),
@@ -287,8 +287,9 @@ class SearchScreen(PageScreen):
         if selected is None or dashboard.latest.search is not None:
             dashboard.on_change()
             return
-        # Textual's Input takes 20 ms to import: not before it is needed.
+        # Textual's Input takes 20 ms to import, the search's own modules numpy: not before they are needed.
         from overlaptop.tui.draw.line_prompt import LinePrompt
+        from overlaptop.tuning.space import default_range
 
         asked, usual = f"search {selected.knob.name} from:to", "{}:{}".format(*default_range(selected.knob))
         take = partial(dashboard.answer, control.search)

@@ -134,7 +134,7 @@ def panel_lines(
     lines.append(_row(header, sizes, (DIM, DIM, DIM), summary, width))
     for row, quantity in zip(rows, compared.quantities, strict=True):
         verdict = f"{_glyph(quantity)} {_verdict(quantity, width - sum(sizes) - 5)}"
-        lines.append(_row(row, sizes, (DIM, TEXT, BOLD), (Segment(verdict, _ink(quantity)),), width))
+        lines.append(_row(row, sizes, (DIM, TEXT, BOLD), (Segment(verdict, _style(quantity)),), width))
     lines.append(_meanings(width, alternation))
     return lines[:height]
 
@@ -144,7 +144,7 @@ def _verdict(quantity: Quantity, room: int) -> str:
     # Where there is a quantity numpy is there too.
     from overlaptop.stats.noise import NO_DIFFERENCE
 
-    if _other_work(quantity):
+    if quantity.is_other_work:
         return quantity.verdict.partition(":")[0]  # the reason stands above
     short = quantity.verdict.replace(NO_DIFFERENCE, "within noise")
     bare = short.partition(" (")[0]
@@ -182,10 +182,10 @@ def _brief(
     if compared is None or (change is not None and change.command != compared.command):
         return change_lines(change, width) if change is not None else []
     step = compared.quantities[0]
-    glyph = Segment(f" {_glyph(step)} ", _ink(step))
+    glyph = Segment(f" {_glyph(step)} ", _style(step))
     head = f"{compared.was} → {compared.becomes}" if compared.command else compared.title
-    verdict: StyledLine = (dim("step "), Segment(_so_far(step), _ink(step)))
-    if _other_work(step):
+    verdict: StyledLine = (dim("step "), Segment(_so_far(step), _style(step)))
+    if step.is_other_work:
         verdict = _in_short(compared)
     items = [Item((glyph, bold(head))), Item(verdict)]
     if alternation:
@@ -199,7 +199,7 @@ def _brief(
 def _in_short(compared: Comparison) -> StyledLine:
     """Whether the step time differs by more than noise, which is what a change is made for."""
     step = compared.quantities[0]
-    if _other_work(step):
+    if step.is_other_work:
         return (Segment(step.verdict.partition(": ")[2], TEXT),)
     if step.difference is None:
         words = _so_far(step)
@@ -207,7 +207,7 @@ def _in_short(compared: Comparison) -> StyledLine:
         words = "more than noise" if step.difference.beyond_noise else "no more than noise"
         if compared.changes > 1:
             words += f", by {compared.changes} changes"
-    return (dim("step time: "), Segment(words, _ink(step)))
+    return (dim("step time: "), Segment(words, _style(step)))
 
 
 def _so_far(step: Quantity) -> str:
@@ -251,17 +251,10 @@ def _counted(number: float) -> str:
     return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
 
 
-def _other_work(quantity: Quantity) -> bool:
-    """Whether the figures stand side by side without a verdict: they are not of the same thing."""
-    from overlaptop.stats.comparison import OTHER_WORK
-
-    return quantity.verdict == OTHER_WORK
-
-
 def _glyph(quantity: Quantity) -> str:
     """Also without colours: longer or shorter beyond noise, no difference, or not known."""
     apart = quantity.difference
-    if _other_work(quantity):
+    if quantity.is_other_work:
         return "·"
     if apart is None:
         return "?"
@@ -270,7 +263,7 @@ def _glyph(quantity: Quantity) -> str:
     return "▲" if apart.change > 0 else "▼"
 
 
-def _ink(quantity: Quantity) -> TextStyle:
+def _style(quantity: Quantity) -> TextStyle:
     apart = quantity.difference
     if apart is None or not apart.beyond_noise:
         return DIM

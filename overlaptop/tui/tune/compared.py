@@ -7,8 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from overlaptop.fleet.snapshot import Snapshot
-from overlaptop.text import shortened
-from overlaptop.tui.tune.knob_values import with_unit
+from overlaptop.text import shortened, with_unit
 from overlaptop.wire.commands import CHANGED
 
 if TYPE_CHECKING:

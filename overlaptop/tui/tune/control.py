@@ -170,7 +170,7 @@ class KnobControl:
         change = next((each for each in reversed(snapshot.commands) if each.state == CHANGED), None)
         if change is None or change.was == change.becomes or change.search or snapshot.search is not None:
             return "there is no change to go back from" if snapshot.search is None else "a search goes on"
-        held = next((each for each in snapshot.knobs if each.knob.name == change.knob), None)
+        held = snapshot.knob(change.knob)
         if held is None or held.refusal:
             return f"{change.knob} cannot be changed: {held.refusal if held is not None else 'it is gone'}"
         try:

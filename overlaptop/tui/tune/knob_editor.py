@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from overlaptop.fleet.commands import FAILED, CommandView
 from overlaptop.fleet.knobs import JobKnob
 from overlaptop.fleet.snapshot import LinkState, Snapshot
-from overlaptop.text import count
+from overlaptop.text import count, with_unit
 from overlaptop.tui.tune.knob_values import (
     SCRIPT,
     number,
@@ -16,7 +16,6 @@ from overlaptop.tui.tune.knob_values import (
     short_name,
     smallest,
     stepped,
-    with_unit,
 )
 from overlaptop.wire.codec import WireError
 from overlaptop.wire.commands import CHANGED, UNKNOWN, Command, make_restoring, make_setting
@@ -148,7 +147,7 @@ class KnobEditor:
             return
         pending = self._pending(snapshot, target)
         self._wanted = None
-        held = next((each for each in snapshot.knobs if each.knob.name == target.knob), None)
+        held = snapshot.knob(target.knob)
         if held is None or held.refusal:
             why = held.refusal if held else f"the job has no {target.knob} any more"
             self._refuse(snapshot, target.knob, f"{target.knob} cannot be changed: {why}")

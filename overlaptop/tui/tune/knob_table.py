@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from overlaptop.fleet.knobs import JobKnob
+from overlaptop.report.knobs import allowed_words, code_line, present_words, value_words
 from overlaptop.text import shortened
 from overlaptop.tui.dashboard import Dashboard
 from overlaptop.tui.draw.segments import (
@@ -19,7 +20,7 @@ from overlaptop.tui.draw.segments import (
 from overlaptop.tui.draw.table import Column, Table
 from overlaptop.tui.state import ViewState
 from overlaptop.tui.tune.knob_editor import NOTHING
-from overlaptop.tui.tune.knob_values import SCRIPT, allowed_words, code_line, with_unit
+from overlaptop.tui.tune.knob_values import SCRIPT
 from overlaptop.tui.view import JobView, RowList
 
 _COLUMNS = (
@@ -87,8 +88,8 @@ def _detail_lines(job_knob: JobKnob, width: int, *, readonly: bool) -> list[Styl
     about = knob.about or "its owner does not say what it does"
     whose = f" ({knob.owner})" if knob.owner else ""
     lines += paragraph(f"{knob.name}{whose}: {about.rstrip('.')}.", width, TEXT, rows=3)
-    now = with_unit(knob.value_text, knob.unit)
-    original = with_unit(knob.original_text, knob.unit)
+    now = present_words(knob)
+    original = value_words(knob, None)
     lines += paragraph(
         f"Now {now}; the script gave {original}; allowed: {allowed_words(knob)}.", width, rows=2
     )
@@ -112,7 +113,7 @@ def _detail_lines(job_knob: JobKnob, width: int, *, readonly: bool) -> list[Styl
 
 def _cells(job_knob: JobKnob, state: ViewState) -> tuple[StyledLine, ...]:
     knob = job_knob.knob
-    now: StyledLine = (bold(with_unit(knob.value_text, knob.unit)),)
+    now: StyledLine = (bold(present_words(knob)),)
     change = state.change
     if change is not None and change.state == "pending" and change.knob == knob.name and change.becomes:
         now = (Segment(f"{change.was} → {change.becomes}", TextStyle("warning", bold=True)),)
@@ -127,7 +128,7 @@ def _cells(job_knob: JobKnob, state: ViewState) -> tuple[StyledLine, ...]:
     return (
         (bold(knob.name),),
         now,
-        (Segment(with_unit(knob.original_text, knob.unit)),),
+        (Segment(value_words(knob, None)),),
         (Segment(allowed_words(knob)),),
         (dim(shortened(knob.owner, 28)),),
         note,

@@ -1,13 +1,13 @@
-"""A knob's values as a person steps through them and types them, and its words. Pure functions."""
+"""A knob's values as a person steps through them and types them. Pure functions."""
 
 from __future__ import annotations
 
+from overlaptop.report.knobs import allowed_words
 from overlaptop.wire.knobs import BUCKET_CAP_MB, Knob
 
 SCRIPT = "script"
 """What is typed in place of a value to go back to the one that the script gave."""
 _SMALL_RANGE = 32
-_SEARCHED_MOST = 400
 _RUNGS = (1, 2, 5, 10, 25, 50, 100)
 """The ladder's lower end; from there on it doubles."""
 _SHORT = {BUCKET_CAP_MB: "bucket"}
@@ -20,31 +20,6 @@ class ValueRefusedError(ValueError):
 def short_name(name: str) -> str:
     """``bucket`` for bucket_cap_mb; others as they are."""
     return _SHORT.get(name, name)
-
-
-def with_unit(text: str, unit: str) -> str:
-    """``25 MiB``, ``1 batch``; words such as ``own lists`` as they are; ``unknown`` for nothing."""
-    if not text:
-        return "unknown"
-    if not unit or not text.lstrip("-")[:1].isdigit():
-        return text
-    if text == "1" and len(unit) > len("MiB") and unit.endswith("s"):
-        unit = unit.removesuffix("es") if unit.endswith(("ches", "shes")) else unit.removesuffix("s")
-    return f"{text} {unit}"
-
-
-def allowed_words(knob: Knob) -> str:
-    """``1 to 10000 MiB``; ``1, 2 or 4``."""
-    if not knob.choices:
-        return with_unit(f"{knob.least} to {knob.most}", knob.unit)
-    *first, last = map(str, knob.choices)
-    return with_unit(f"{', '.join(first)} or {last}" if first else last, knob.unit)
-
-
-def code_line(knob: Knob, value: int | None = None) -> str:
-    """The line of Python that makes a value permanent, by default the present one; empty: not known."""
-    text = knob.value_text if value is None else str(value)
-    return knob.code.replace("{value}", text) if text else ""
 
 
 def number(text: str) -> float | None:
@@ -86,13 +61,6 @@ def parsed(knob: Knob, words: str) -> int | None:
     if fault := knob.fault(value):
         raise ValueRefusedError(fault)
     return value
-
-
-def default_range(knob: Knob) -> tuple[int, int]:
-    """What is searched where nothing else is asked for: all, of a bucket size what makes sense."""
-    if knob.name == BUCKET_CAP_MB:
-        return max(1, knob.least), max(knob.least, min(_SEARCHED_MOST, knob.most))
-    return knob.least, knob.most
 
 
 def parsed_range(knob: Knob, words: str) -> tuple[int, int]:

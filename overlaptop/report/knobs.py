@@ -1,0 +1,30 @@
+"""A knob and its values in words: one value with its unit, all that are allowed, the line of code. Pure."""
+
+from __future__ import annotations
+
+from overlaptop.text import with_unit
+from overlaptop.wire.knobs import Knob
+
+
+def value_words(knob: Knob, value: int | None) -> str:
+    """``25 MiB``, ``4``; None: what the script gave."""
+    return with_unit(knob.original_text if value is None else str(value), knob.unit)
+
+
+def present_words(knob: Knob) -> str:
+    """The present value likewise; ``unknown`` where it is not known."""
+    return with_unit(knob.value_text, knob.unit)
+
+
+def allowed_words(knob: Knob) -> str:
+    """``1 to 10000 MiB``; ``1, 2 or 4``."""
+    if not knob.choices:
+        return with_unit(f"{knob.least} to {knob.most}", knob.unit)
+    *first, last = map(str, knob.choices)
+    return with_unit(f"{', '.join(first)} or {last}" if first else last, knob.unit)
+
+
+def code_line(knob: Knob, value: int | None = None) -> str:
+    """The line of Python that makes a value permanent, by default the present one; empty: not known."""
+    text = knob.value_text if value is None else str(value)
+    return knob.code.replace("{value}", text) if text else ""
