@@ -30,7 +30,8 @@ from synthetic import PlayedRanks
 from torchrun import end, start
 
 from overlaptop.fleet.snapshot import LinkState
-from tests.hub.conftest import KEY, Hubs, Rank, eventually
+from tests.hubs import KEY, Hubs, Rank
+from tests.processes import eventually
 from tests.remote.hosts import SSHD, make_key, public_part
 from tests.remote.watching import Watching
 

@@ -23,7 +23,7 @@ from overlaptop.wire.codec import encode, frame
 from overlaptop.wire.messages import HubStatus, Join, StepDetail, StepTotals
 from overlaptop.wire.protocol import PROTOCOL_VERSION
 from overlaptop.wire.relaying import RelayJobs, RelayPong
-from tests.hub.conftest import KEY, Hubs, Rank
+from tests.hubs import KEY, Hubs, Rank
 from tests.relay.client import RelayClient, RelayProcess
 
 SAMPLES_PER_S = 2.0

@@ -24,7 +24,7 @@ from pairs import interval, spread
 from torchrun import OVERLAPTOP, running
 
 from overlaptop.fleet.snapshot import LinkState
-from tests.remote.hosts import DDP, NODES, SMALL, Job, Lab, why_not
+from tests.remote.hosts import DDP, NODES, SMALL, Lab, RemoteJob, why_not
 from tests.remote.watching import Watching
 
 FAR = NODES[1]
@@ -107,7 +107,7 @@ def main() -> None:
     with Lab() as lab:
         os.environ["OVERLAPTOP_SSH"] = str(lab.ssh)
         words = (*SMALL, "--steps=0")
-        with Job([lab.servers[name] for name in NODES], lab.folder / "job", *words, script=DDP):
+        with RemoteJob([lab.servers[name] for name in NODES], lab.folder / "job", *words, script=DDP):
             os.nice(19)
             with Watching(*NODES).connect() as watching:
                 watching.until_all_step(len(NODES), WARMUP_STEPS)

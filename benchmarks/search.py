@@ -151,7 +151,7 @@ def wait_for_knob(session: JobSession) -> Knob:
     while time.monotonic() < give_up_s:
         snapshot = session.tick()
         steps = [view.last.step if view.last is not None else 0 for view in snapshot.ranks]
-        held = next((each for each in snapshot.knobs if each.knob.name == BUCKET_CAP_MB), None)
+        held = snapshot.knob(BUCKET_CAP_MB)
         if held is not None and steps and min(steps) >= WARMUP_STEPS:
             if held.refusal:
                 raise SystemExit(f"the bucket size cannot be changed: {held.refusal}")

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from overlaptop.fleet.fleet import Fleet
 from overlaptop.fleet.snapshot import LinkState, Snapshot
-from overlaptop.timeline.breakdown import break_down
+from overlaptop.timeline.overlap import break_down
 from overlaptop.wire.codec import decode, encode
 from overlaptop.wire.commands import Command
 from overlaptop.wire.devices import DeviceSample
@@ -33,7 +33,7 @@ from overlaptop.wire.protocol import PROTOCOL_VERSION
 from overlaptop.wire.schema import Message
 
 if TYPE_CHECKING:
-    from tests.hub.conftest import Rank
+    from tests.hubs import Rank
 
 BUCKETS = 12
 BUCKET_BYTES = 25 << 20
@@ -96,7 +96,7 @@ class SyntheticSession:
         """There is nobody to receive it."""
         return f"nobody is there to {command.name}"
 
-    def hold(self, search: Search) -> str:
+    def renew(self, search: Search) -> str:
         """Nor that."""
         return f"nobody is there to search for {search.knob}"
 

@@ -20,7 +20,7 @@ from overlaptop.fleet.snapshot import LinkState
 from overlaptop.remote.targets import Target
 from overlaptop.tui.app import OverlaptopApp
 from overlaptop.tui.options import TuiOptions
-from tests.remote.hosts import DDP, NODES, SMALL, Job, Lab, why_not
+from tests.remote.hosts import DDP, NODES, SMALL, Lab, RemoteJob, why_not
 
 
 def lost(app: OverlaptopApp) -> bool:
@@ -52,7 +52,7 @@ def main() -> None:
         folder.mkdir()
         script = Path(DDP.name)
         (folder / script).symlink_to(DDP)  # so that the picture names no folder of this machine
-        with Job(servers, folder, *SMALL, script=script) as job:
+        with RemoteJob(servers, folder, *SMALL, script=script) as job:
             for scene in SCENES:
                 path = options.to / f"{scene.name}.svg"
                 path.write_text(picture(scene, lab, job), encoding="utf-8")
@@ -60,7 +60,7 @@ def main() -> None:
                 say(path.name)
 
 
-def picture(scene: Scene, lab: Lab, job: Job) -> str:
+def picture(scene: Scene, lab: Lab, job: RemoteJob) -> str:
     """One scene, with a line that is cut where it waits for that."""
     cable = lab.cables[NODES[-1]]
     session = connect(Hosts(tuple(Target.parse(name) for name in NODES)))

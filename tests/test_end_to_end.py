@@ -35,7 +35,7 @@ PATIENCE_S = 60.0
 SIZE = (160, 45)
 
 
-class Job:
+class JobBelowSupervisor:
     """The job, below a supervisor that lets nothing of it outlive the tests. They share it: torch takes
     seconds to start.
     """
@@ -62,7 +62,7 @@ def job():
         patch.setenv("OMP_NUM_THREADS", "1")
         patch.setenv("CUDA_VISIBLE_DEVICES", "")
         patch.delenv("NO_COLOR", raising=False)
-        started = Job()
+        started = JobBelowSupervisor()
         yield started
         started.close()
 
@@ -202,7 +202,7 @@ async def test_a_job_that_ends_is_said_to_have_ended_and_followed_when_it_starts
         job.end()
         # torchrun ends them by a signal, which an older kernel tells no more once it has waited for them.
         both = re.compile(r"■ (?:killed by SIGTERM|died).*■ (?:killed by SIGTERM|died)", re.DOTALL)
-        words = (" ended since", "all ranks ", "waiting for it to start again")
+        words = (" ended since", "all ranks ", "if it is started again, it is shown here")
         await until(
             pilot,
             lambda: both.search(text := screen_text(app)) and all(each in text for each in words),

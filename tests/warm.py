@@ -377,10 +377,10 @@ if __name__ == "__main__":
     import torch.profiler  # noqa: F401
 
     import overlaptop.agent.agent
-    import overlaptop.agent.standstill
+    import overlaptop.agent.hang_watch
 
     overlaptop.agent.agent.EXIT_FLUSH_S = PATIENT_END_S
-    overlaptop.agent.standstill.HUNG_AFTER_S = PATIENT_HANG_S
+    overlaptop.agent.hang_watch.HUNG_AFTER_S = PATIENT_HANG_S
     gc.collect()
     gc.freeze()  # else each process would write to, and so copy, all of it
     become(*serve(socket.socket(fileno=int(sys.argv[1]))))

@@ -33,7 +33,7 @@ def socket_directory() -> Iterator[Path]:
         yield Path(folder) / "s"
 
 
-class Job:
+class CommandedJob:
     """One job, whose script ends after as many steps as its argument says, or when the file ``stop`` is
     there.
     """

@@ -22,7 +22,7 @@ from overlaptop.agent.placement import job_key, process_key
 from overlaptop.wire import codec, endpoints
 from overlaptop.wire.messages import Notice, RankInfo, StepDetail, StepTotals, Watch
 from overlaptop.wire.schema import Message
-from tests.agent.commanded import AGENT, PATIENT_S, Dashboard, Job, socket_directory
+from tests.agent.commanded import AGENT, PATIENT_S, CommandedJob, Dashboard, socket_directory
 from tests.warm import Warm, WarmProcess, environment, hold_port, text_of
 
 M = TypeVar("M", bound=Message)
@@ -137,10 +137,10 @@ def run_ranks_once(tmp_path_factory: pytest.TempPathFactory, warm: Warm) -> Iter
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory, warm) -> Iterator[Job]:
+def shared(tmp_path_factory, warm) -> Iterator[CommandedJob]:
     """A job, for tests that leave it as it was."""
     with socket_directory():
-        job = Job(tmp_path_factory.mktemp("shared"), warm=warm)
+        job = CommandedJob(tmp_path_factory.mktemp("shared"), warm=warm)
         yield job
         try:
             assert job.end() == 0, job.log()
@@ -150,14 +150,14 @@ def shared(tmp_path_factory, warm) -> Iterator[Job]:
 
 @pytest.fixture
 def start(tmp_path, warm):
-    """Starts jobs for one test, in a socket directory of its own. See Job for the options."""
+    """Starts jobs for one test, in a socket directory of its own. See CommandedJob for the options."""
     jobs = []
     with socket_directory():
 
         def launch(words=AGENT, **options):
             folder = tmp_path / str(len(jobs))
             folder.mkdir()
-            jobs.append(Job(folder, words, **{"warm": warm, **options}))
+            jobs.append(CommandedJob(folder, words, **{"warm": warm, **options}))
             return jobs[-1]
 
         yield launch

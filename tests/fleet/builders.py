@@ -138,3 +138,10 @@ def sample(rank=0, at_s=0.0, *, nvlink=(20 * GB, 20 * GB), pcie=(GB, GB), **chan
         throttle_reasons=("power cap",),
     )  # fmt: skip
     return replace(made, **changes)
+
+
+def feed(fleet, *messages):
+    """The fleet's snapshot after these."""
+    for message in messages:
+        fleet.apply(message)
+    return fleet.snapshot()

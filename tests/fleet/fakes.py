@@ -1,16 +1,17 @@
-"""What stands in for a hub and for another host: links that tests speak through, and lines they cut."""
+"""What stands in for a session, a hub and another host: tests speak through them, and cut lines."""
 
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
+from overlaptop.fleet.snapshot import LinkState
 from overlaptop.wire.endpoints import JobRecord
 
-from .builders import T0
-from .hub import PlayedHub
+from .builders import T0, Clock
+from .hub import PlayedFleet, PlayedHub
 
 
-def record(job="job-1", *, hub_pid=1, script="train.py", cwd="/work", **changes):
+def record(job="job-1", script="train.py", *, hub_pid=1, cwd="/work", **changes):
     made = JobRecord(
         protocol=1, job=job, script=script, cwd=cwd, host="gpu-a", world_size=2, python="python",
         starter_pid=1, starter_start_ticks=1, hub_pid=hub_pid, hub_start_ticks=1, started_ns=T0,
@@ -23,7 +24,7 @@ def record(job="job-1", *, hub_pid=1, script="train.py", cwd="/work", **changes)
 class FakeLink:
     to: JobRecord
     alive: bool = True
-    last_heard_s: float | None = None
+    last_received_s: float | None = None
     dropped: int = 0
     closed: bool = False
     watched: frozenset = frozenset()
@@ -33,7 +34,7 @@ class FakeLink:
 
     def say(self, *messages):
         self.inbox += self._hub.publish(*messages)
-        self.last_heard_s = 0.0
+        self.last_received_s = 0.0
 
     def poll(self):
         messages, self.inbox = self.inbox, []
@@ -43,12 +44,12 @@ class FakeLink:
         self.watched = frozenset(ranks)
 
     def send(self, message):
-        if self.last_heard_s is None:
+        if self.last_received_s is None:
             return False
         self.sent.append(message)
         return True
 
-    hold = send
+    renew = send
 
     def close(self):
         self.closed = True
@@ -82,14 +83,14 @@ class FakeHost:
         self._turn(up=True, note="")
         self.known, self.connecting = True, False
         for link in self.links:
-            link.last_heard_s = 0.0
+            link.last_received_s = 0.0
 
     def cut(self, note="the line broke"):
         """Nothing comes and nothing goes; that the hub may have died nobody knows."""
         self._turn(up=False, note=note)
         self.connecting = False
         for link in self.links:
-            link.last_heard_s = None
+            link.last_received_s = None
 
     def poll(self):
         self.polls += 1
@@ -110,3 +111,53 @@ class FakeHost:
     def _turn(self, *, up, note):
         self.up, self.note = up, note
         self.since_s = self._clock.monotonic_s()
+
+
+class FakeSession:
+    """Snapshots of a real Fleet; time passes only when the test says so."""
+
+    def __init__(self, *messages, link=LinkState.LIVE, jobs=(), job_key="job-1"):
+        self.clock = Clock()
+        self.fleet = PlayedFleet(self.clock)
+        self.fleet.set_link(link, "" if link is LinkState.LIVE else "waiting for a job")
+        self.jobs = tuple(jobs)
+        self.job_key = job_key
+        self.watched = frozenset()
+        self.selected = []
+        self.sent = []
+        self.held = []
+        self.no_line = ""
+        self.ticks = 0
+        self.say(*messages)
+
+    def say(self, *messages):
+        for message in messages:
+            self.fleet.apply(message)
+
+    def tick(self):
+        self.ticks += 1
+        return self.fleet.snapshot()
+
+    def watch(self, ranks):
+        self.watched = frozenset(ranks)
+
+    def send(self, command):
+        if self.no_line:
+            return self.no_line
+        self.sent.append(command)
+        self.fleet.apply(command)
+        return ""
+
+    def renew(self, search):
+        if self.no_line:
+            return self.no_line
+        self.held.append(search)
+        self.fleet.apply(search)
+        return ""
+
+    def select(self, key):
+        self.selected.append(key)
+        self.job_key = key
+
+    def close(self):
+        pass

@@ -34,7 +34,7 @@ class Cluster:
         index = self.hosts.index(host)
         return (2 * index, 2 * index + 1)
 
-    def tell(self, host, number=0, *, pid=0, job="job-1", again=False):
+    def send_history(self, host, number=0, *, pid=0, job="job-1", again=False):
         """Its hub's history up to this step, then nothing more; ``again``: over a line that is back."""
         world = 2 * len(self.hosts)
         said = [welcome(job, world)]
@@ -48,7 +48,7 @@ class Cluster:
         """Every host is joined and has sent step 0."""
         session.tick()
         for host in self.hosts:
-            self.tell(host)
+            self.send_history(host)
         return session.tick()
 
     def go_on(self, number):
@@ -104,7 +104,7 @@ def test_hosts_with_a_job_each_are_several_jobs_to_choose_from(cluster):
     session.tick()
     assert cluster.hosts[0].links == []
     assert cluster.hosts[1].link.to.job == "job-2"
-    cluster.tell(cluster.hosts[1], job="job-2")
+    cluster.send_history(cluster.hosts[1], job="job-2")
     snapshot = session.tick()
     assert snapshot.link is LinkState.LIVE
     assert links(snapshot)[0] == ("gpu-a", "waiting", "the job is not there")
@@ -174,7 +174,7 @@ def test_a_host_that_cannot_list_its_jobs_shows_why_and_disturbs_no_other(cluste
     cluster.hosts[0].list_jobs, cluster.hosts[0].note = fail, "/tmp/x belongs to uid 1, not to you"
     session = cluster.session()
     assert links(session.tick())[0] == ("gpu-a", "waiting", cluster.hosts[0].note)
-    cluster.tell(cluster.hosts[1])
+    cluster.send_history(cluster.hosts[1])
     snapshot = session.tick()
     assert (snapshot.link, snapshot.nodes[1].ranks) == (LinkState.LIVE, (2, 3))
 
@@ -187,13 +187,13 @@ def test_a_node_that_joins_late_empties_nothing(cluster):
     late.cut("connection refused")
     session = cluster.session()
     session.tick()
-    cluster.tell(cluster.hosts[0], 3)
+    cluster.send_history(cluster.hosts[0], 3)
     before = session.tick()
     assert before.link is LinkState.LIVE
     assert [view.info is None for view in before.ranks] == [False, False, True, True]
     late.connect()
     cluster.look_again(session)
-    cluster.tell(late, 3, again=True)
+    cluster.send_history(late, 3, again=True)
     after = session.tick()
     assert after.ranks[:2] == tuple(replace(view, age_s=1.0) for view in before.ranks[:2])
     assert [fresh.step for fresh in after.fresh if fresh.rank == 3] == [0, 1, 2, 3]
@@ -217,7 +217,7 @@ def test_a_connection_that_breaks_leaves_the_last_state_and_brings_what_was_miss
         cluster.go_on(number)
         cluster.look_again(session)
     cluster.hosts[1].connect()
-    cluster.tell(cluster.hosts[1], 7, again=True)
+    cluster.send_history(cluster.hosts[1], 7, again=True)
     cluster.go_on(6)
     snapshot = session.tick()
     assert [len(host.links) for host in cluster.hosts] == [1, 1]
@@ -235,7 +235,7 @@ def test_ranks_that_are_started_again_under_the_same_key_begin_anew_and_the_othe
     host.jobs = [record(hub_pid=2)]
     cluster.look_again(session)
     assert host.links[0].closed
-    cluster.tell(host, pid=7000)
+    cluster.send_history(host, pid=7000)
     snapshot = session.tick()
     assert [[known.step for known in view.history] for view in snapshot.ranks] == [[0, 1], [0, 1], [0], [0]]
     assert len(cluster.hosts[0].links) == 1
@@ -252,14 +252,14 @@ def test_a_job_that_starts_again_under_another_key_is_followed_and_its_last_stat
         host.jobs = []
     snapshot = cluster.look_again(session)
     assert snapshot.link is LinkState.ENDED
-    assert links(snapshot)[0] == ("gpu-a", "ended", "waiting for it to start again")
+    assert links(snapshot)[0] == ("gpu-a", "ended", "if it is started again, it is shown here")
     for host in cluster.hosts:
         host.jobs = [record("job-7", hub_pid=9), record("job-8", script="other.py")]
     snapshot = cluster.look_again(session)
     assert (session.job_key, snapshot.job.job, snapshot.link) == ("job-7", "job-1", LinkState.ENDED)
     assert (snapshot.fresh, len(snapshot.ranks)) == ((), 4)
     session.tick()
-    cluster.tell(cluster.hosts[0], 3, job="job-7")
+    cluster.send_history(cluster.hosts[0], 3, job="job-7")
     snapshot = session.tick()
     assert (snapshot.job.job, snapshot.link) == ("job-7", LinkState.LIVE)
     assert [known.step for known in snapshot.ranks[0].history] == [0, 3]
@@ -280,7 +280,7 @@ def test_a_job_that_starts_again_is_followed_although_a_lost_node_knows_of_the_o
     cluster.hosts[1].connect()
     cluster.look_again(session)
     for host in cluster.hosts:
-        cluster.tell(host, job="job-7")
+        cluster.send_history(host, job="job-7")
     assert session.tick().nodes[1].ranks == (2, 3)
 
 
@@ -290,7 +290,7 @@ def test_a_job_is_not_given_up_while_its_only_node_is_out_of_reach(cluster):
     session.tick()
     session.select("job-2")
     session.tick()
-    cluster.tell(cluster.hosts[1], job="job-2")
+    cluster.send_history(cluster.hosts[1], job="job-2")
     session.tick()
     cluster.hosts[1].cut()
     snapshot = cluster.look_again(session)  # the same script runs on gpu-a
@@ -301,7 +301,7 @@ def test_a_job_is_not_given_up_while_its_only_node_is_out_of_reach(cluster):
 # Commands
 
 
-def sent(cluster, kind=Command):
+def sent_to_hosts(cluster, kind=Command):
     return [[each for each in host.link.sent if isinstance(each, kind)] for host in cluster.hosts]
 
 
@@ -310,7 +310,7 @@ def test_a_command_goes_to_every_node_as_the_same_one(cluster):
     cluster.live(session)
     command = commands.make_setting(BUCKET_CAP_MB, 50)
     assert session.send(command) == ""
-    assert sent(cluster) == [[command], [command]]
+    assert sent_to_hosts(cluster) == [[command], [command]]
     for host in cluster.hosts:
         for rank in cluster.ranks(host):
             host.link.say(CommandReport(rank, command.id, command.name, T0, "changed", 9, "25 to 50"))
@@ -336,8 +336,8 @@ def test_nothing_is_sent_to_anybody_while_a_node_cannot_be_reached_or_changed(cl
     assert (
         session.send(commands.make(commands.CAPTURE, {"steps": 1})) == f"{why}: a capture needs all ranks"
     )
-    assert session.hold(search) == f"{why}: a search needs all ranks"
-    assert sent(cluster, (Command, Search)) == [[], []]
+    assert session.renew(search) == f"{why}: a search needs all ranks"
+    assert sent_to_hosts(cluster, (Command, Search)) == [[], []]
     assert session.tick().commands == ()
 
 
@@ -346,7 +346,7 @@ def test_a_command_is_sent_to_nobody_while_ranks_are_on_hosts_that_are_not_watch
     session = cluster.session()
     session.tick()
     cluster.hosts.append(unwatched)
-    cluster.tell(cluster.hosts[0])
+    cluster.send_history(cluster.hosts[0])
     session.tick()
     why = session.send(commands.make_setting(BUCKET_CAP_MB, 50))
     assert why == "ranks 2-3 have not been seen (is their host watched?): a change needs all ranks"
@@ -356,12 +356,12 @@ def test_without_a_job_or_read_only_nothing_is_sent_or_held(cluster):
     command, search = commands.make_setting(BUCKET_CAP_MB, 50), commands.make_search(BUCKET_CAP_MB)
     session = cluster.session()
     for _ in range(2):
-        assert session.send(command) == session.hold(search) == NOT_CONNECTED
+        assert session.send(command) == session.renew(search) == NOT_CONNECTED
         session.tick()
     readonly = cluster.session(readonly=True)
     cluster.live(readonly)
-    assert readonly.send(command) == readonly.hold(search) == READONLY
-    assert sent(cluster, (Command, Search)) == [[], []]
+    assert readonly.send(command) == readonly.renew(search) == READONLY
+    assert sent_to_hosts(cluster, (Command, Search)) == [[], []]
 
 
 # Searches
@@ -384,14 +384,14 @@ class Searcher:
 
     def tick(self, after_s=0.5):
         self.cluster.clock.pass_s(after_s)
-        why = self.session.hold(self.search)
+        why = self.session.renew(self.search)
         return why, self.session.tick()
 
     def say(self, host, *, over=False):
         self.cluster.hosts[host].link.say(structs.replace(self.search, over=over))
 
     def announced(self):
-        return [len(each) for each in sent(self.cluster, Search)]
+        return [len(each) for each in sent_to_hosts(self.cluster, Search)]
 
 
 @pytest.fixture
@@ -406,7 +406,7 @@ def test_a_search_goes_on_over_a_short_break_of_one_connection(searcher):
         why, snapshot = searcher.tick()
         assert (why, snapshot.search, snapshot.nodes[1].lost) == ("", searcher.search, True)
     searcher.cluster.hosts[1].connect()
-    searcher.cluster.tell(searcher.cluster.hosts[1], again=True)
+    searcher.cluster.send_history(searcher.cluster.hosts[1], again=True)
     searcher.say(1)
     before = searcher.announced()
     for _ in range(4):
@@ -433,12 +433,12 @@ def test_the_end_of_a_search_is_announced_to_a_node_that_was_out_of_reach_then(s
     searcher.cluster.hosts[1].cut()
     searcher.session.tick()
     over = structs.replace(searcher.search, over=True)
-    assert searcher.session.hold(over) == ""
+    assert searcher.session.renew(over) == ""
     searcher.say(0, over=True)
     searcher.session.tick()
     searcher.cluster.hosts[1].connect()
-    searcher.cluster.tell(searcher.cluster.hosts[1], again=True)
+    searcher.cluster.send_history(searcher.cluster.hosts[1], again=True)
     searcher.say(1)
     for _ in range(3):
         searcher.cluster.look_again(searcher.session)
-    assert over in sent(searcher.cluster, Search)[1]
+    assert over in sent_to_hosts(searcher.cluster, Search)[1]

@@ -12,7 +12,8 @@ from overlaptop.fleet.cluster_session import ClusterSession
 from overlaptop.fleet.snapshot import LinkState
 from overlaptop.wire import endpoints
 from overlaptop.wire.hub_connection import LocalHubConnection
-from tests.hub.conftest import Hubs, Rank, eventually
+from tests.hubs import Hubs, Rank
+from tests.processes import eventually
 
 
 class Machine:

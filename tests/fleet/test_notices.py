@@ -9,12 +9,12 @@ T0 = 1_700_000_000_000_000_000
 FALLEN_BACK = "host instead of events: no CUDA"
 
 
-def sent(rank, at_ns=T0, text=FALLEN_BACK, level="warning"):
+def notice(rank, at_ns=T0, text=FALLEN_BACK, level="warning"):
     return Notice(rank, at_ns, level, text)
 
 
 def test_the_same_text_of_several_ranks_are_one_notice_that_names_them():
-    found = grouped([sent(2), sent(0, T0 + 1), sent(1, T0 - 1), sent(1, text="another")])
+    found = grouped([notice(2), notice(0, T0 + 1), notice(1, T0 - 1), notice(1, text="another")])
     assert [(each.text, each.ranks, each.at_ns) for each in found] == [
         (FALLEN_BACK, (0, 1, 2), T0 - 1),
         ("another", (1,), T0),
@@ -22,6 +22,6 @@ def test_the_same_text_of_several_ranks_are_one_notice_that_names_them():
 
 
 def test_what_a_rank_sends_twice_what_comes_later_and_other_levels_are_notices_of_their_own():
-    again = [sent(0), sent(0, T0 + 1), sent(1, T0 + TOGETHER_NS + 2), sent(1, level="error")]
+    again = [notice(0), notice(0, T0 + 1), notice(1, T0 + TOGETHER_NS + 2), notice(1, level="error")]
     assert [each.ranks for each in grouped(again)] == [(0,), (0,), (1,), (1,)]
     assert grouped([]) == ()

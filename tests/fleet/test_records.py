@@ -8,7 +8,7 @@ from overlaptop.timeline.matching import Call, match
 from overlaptop.timeline.spans import from_pairs
 from overlaptop.wire.devices import DeviceSample
 
-from .builders import GB, MS, T0, Clock, device, info, numa, sample, step, unmeasured, welcome
+from .builders import GB, MS, T0, Clock, device, feed, info, numa, sample, step, unmeasured, welcome
 
 
 def test_a_record_has_the_documented_fields_in_their_order():
@@ -41,10 +41,7 @@ def test_what_was_not_measured_is_null_and_never_zero():
 
 def seen(*messages):
     """Rank 0 after these."""
-    fleet = Fleet(Clock())
-    for message in (welcome(), *messages):
-        fleet.apply(message)
-    return fleet.snapshot().ranks[0]
+    return feed(Fleet(Clock()), welcome(), *messages).ranks[0]
 
 
 def test_a_device_record_has_the_documented_fields_in_their_order():
@@ -141,3 +138,12 @@ def test_what_is_exposed_of_waiting_is_a_bound_where_compute_is_one():
     waits = waits_of({0: calls((0, 30)), 1: calls((20, 30))})
     assert step_record("j", info(0, exact=False), step(0, 3), waits)["bounds"]["exposed_wait_ns"] == "≥"
     assert "exposed_wait_ns" not in step_record("j", info(0, exact=False), step(0, 3))["bounds"]
+
+
+def test_what_is_split_is_a_bound_where_not_all_is():
+    waits = waits_of({0: calls((12, 30)), 1: calls((20, 30))})
+    assert step_record("j", info(0), step(0, 3), waits)["bounds"] == {"wait_ns": "≥", "transfer_ns": "≥"}
+    waits = waits_of({0: calls((5, 30)), 1: calls((20, 30))})
+    assert set(step_record("j", info(0), step(0, 3), waits)["bounds"]) == {
+        *("wait_ns", "transfer_ns", "exposed_wait_ns", "exposed_transfer_ns")
+    }

@@ -160,9 +160,9 @@ def test_a_chosen_job_that_ended_is_not_replaced_by_a_stranger():
 
 def test_a_silent_hub_makes_the_connection_stale_and_one_that_never_answers(joined):
     world, session = joined
-    world.links[0].last_heard_s = 3.5
+    world.links[0].last_received_s = 3.5
     assert session.tick().link is LinkState.STALE
-    world.links[0].last_heard_s = 0.2
+    world.links[0].last_received_s = 0.2
     assert session.tick().link is LinkState.LIVE
     mute = World(record())
     session = mute.session()
@@ -206,7 +206,7 @@ def test_a_search_is_announced_once_a_second_taken_and_over_when_the_hub_publish
     world, session = joined
     search = commands.make_search(BUCKET_CAP_MB)
     for _ in range(21):
-        assert session.hold(search) == ""
+        assert session.renew(search) == ""
         world.clock.pass_s(0.1)
         assert session.tick().search is None
     assert world.links[0].sent == [search] * 3
@@ -220,16 +220,16 @@ def test_a_search_is_announced_once_a_second_taken_and_over_when_the_hub_publish
 def test_a_search_goes_on_with_another_hub_at_once(joined):
     world, session = joined
     search = commands.make_search(BUCKET_CAP_MB)
-    session.hold(search)
+    session.renew(search)
     world.links[0].say(search)
     session.tick()
     replace_hub(world)
     world.clock.pass_s(0.5)
     assert session.tick().search == search  # as far as is known
-    assert session.hold(search) == "there is no connection to the job"
+    assert session.renew(search) == "there is no connection to the job"
     world.links[1].say(welcome(), search, status())
     assert session.tick().search == search
-    session.hold(search)
+    session.renew(search)
     assert world.links[1].sent == [search]
 
 
@@ -251,11 +251,11 @@ def test_the_end_of_a_search_is_announced_until_a_hub_has_published_it(joined):
     world, session = joined
     search = commands.make_search(BUCKET_CAP_MB)
     over = replace(search, over=True)
-    session.hold(search)
+    session.renew(search)
     world.links[0].say(search)
     session.tick()
     world.links[0].alive = False
-    assert session.hold(over) == ""  # to a hub that has just died
+    assert session.renew(over) == ""  # to a hub that has just died
     replace_hub(world)
     world.look_again(session)
     world.links[1].say(welcome(), search, status())
@@ -278,8 +278,8 @@ def test_a_readonly_session_sends_nothing_whoever_asks():
     for refused in (
         session.send(commands.make_setting(BUCKET_CAP_MB, 50)),
         session.send(commands.make(commands.CAPTURE, {"steps": 1})),
-        session.hold(search),
-        session.hold(replace(search, over=True)),
+        session.renew(search),
+        session.renew(replace(search, over=True)),
     ):
         assert refused == "this dashboard is read-only"
     world.clock.pass_s(5)
@@ -294,7 +294,7 @@ def test_without_a_connection_or_room_nothing_is_sent_and_the_hubs_reason_is_sho
     session = world.session()
     command, search = commands.make_setting(BUCKET_CAP_MB, 50), commands.make_search(BUCKET_CAP_MB)
     for _ in range(2):
-        assert session.send(command) == session.hold(search) == "there is no connection to the job"
+        assert session.send(command) == session.renew(search) == "there is no connection to the job"
         session.tick()
     world.links[0].say(TurnedAway("64 dashboards watch this job: close one of them"))
     for _ in range(3):

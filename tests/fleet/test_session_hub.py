@@ -15,7 +15,7 @@ from overlaptop.console.stream import RecordWriter
 from overlaptop.fleet.job_session import JobSession
 from overlaptop.fleet.snapshot import LinkState
 from overlaptop.wire.endpoints import list_jobs
-from tests.hub.conftest import eventually
+from tests.processes import eventually
 
 
 @pytest.fixture

@@ -16,7 +16,8 @@ from overlaptop.wire.messages import Join
 from overlaptop.wire.protocol import PROTOCOL_VERSION
 from overlaptop.wire.relaying import RelayJobs, RelayLink, RelayPing, RelayPong, RelaySelect
 from overlaptop.wire.schema import Message
-from tests.hub.conftest import PATIENCE_S, Receiver
+from tests.hubs import Receiver
+from tests.processes import PATIENCE_S
 
 _PING_S = 0.2
 

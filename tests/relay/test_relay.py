@@ -45,11 +45,12 @@ from overlaptop.wire.relaying import (
     RelayPong,
     RelaySelect,
 )
-from tests.hub.conftest import KEY, Rank, eventually, hubs, make_rank, make_viewer, socket_dir
+from tests.hubs import KEY, Rank, hubs, make_rank, make_viewer, private_sockets
+from tests.processes import eventually
 from tests.relay.client import RelayProcess, RelayThread
 from tests.wire.examples import messages, plain
 
-__all__ = ["hubs", "make_rank", "make_viewer", "socket_dir"]  # fixtures
+__all__ = ["hubs", "make_rank", "make_viewer", "private_sockets"]  # fixtures
 
 
 @pytest.fixture
@@ -312,15 +313,15 @@ def test_a_hub_that_is_killed_and_replaced_is_joined_when_it_is_selected_again(h
 
 def test_it_ends_when_its_standard_input_does_and_leaves_nothing_behind(make_ranks, make_process):
     (rank,) = make_ranks(1)
-    assert rank.hear_watch() is False
+    assert rank.next_watch() is False
     process = make_process()
     process.client.select(KEY, 0)
     process.client.receive(RankInfo)
-    assert rank.hear_watch() is True
+    assert rank.next_watch() is True
     process.client.close_input()
     assert process.process.wait(20) == 0
     assert process.process.stderr.read() == b""
-    assert rank.hear_watch() is False, "the hub has forgotten it"
+    assert rank.next_watch() is False, "the hub has forgotten it"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, None], ids=str)

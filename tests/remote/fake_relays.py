@@ -17,7 +17,16 @@ from msgspec.structs import replace
 from overlaptop.wire.codec import FrameReader, WireError, decode, encode, frame
 from overlaptop.wire.commands import Command
 from overlaptop.wire.knobs import Search
-from overlaptop.wire.messages import HubStatus, Join, Notice, RankInfo, Welcome
+from overlaptop.wire.messages import (
+    GroupCalls,
+    HubStatus,
+    IssuedCall,
+    Join,
+    Notice,
+    RankInfo,
+    Standstill,
+    Welcome,
+)
 from overlaptop.wire.outcome import CommandProgress
 from overlaptop.wire.protocol import PROTOCOL_VERSION
 from overlaptop.wire.relaying import (
@@ -83,6 +92,8 @@ def serve(ahead_ns: int = 0) -> None:
             case Join():
                 if not joined:
                     send(Welcome(PROTOCOL_VERSION, JOB.job, "far", "train.py", 2, STARTED_NS + ahead_ns))
+                    issued = IssuedCall("allreduce_", 8, 1, STARTED_NS + ahead_ns)
+                    send(Standstill(0, True, (GroupCalls("0", (0, 1), (issued,)),)))
                 joined = True
                 ranks = ",".join(map(str, message.detail_ranks))
                 send(Notice(0, now_ns, "info", f"joined {ranks}"), HubStatus(now_ns, 2, 0, False))

@@ -228,7 +228,7 @@ class Cable:
         self._host.do("ip", "link", "set", self._end, "up")
 
 
-class Job:
+class RemoteJob:
     """A training job with an agent: under torchrun where it has several ranks, else alone.
 
     With ``warm`` its ranks are forked from the process that has torch, and there is no torchrun.

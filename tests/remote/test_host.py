@@ -22,13 +22,13 @@ from overlaptop.wire import commands
 from overlaptop.wire.codec import WireError
 from overlaptop.wire.commands import Command, CommandOutcome
 from overlaptop.wire.knobs import Search
-from overlaptop.wire.messages import HubStatus, Notice, Welcome
+from overlaptop.wire.messages import HubStatus, Notice, Standstill, Welcome
 from overlaptop.wire.schema import Message
-from tests.hub.conftest import Hubs, Rank, hubs, make_rank, socket_dir
+from tests.hubs import Hubs, Rank, hubs, make_rank, private_sockets
 from tests.remote.connections import Connections, eventually
 from tests.remote.fake_relays import AHEAD_NS, JOB, STARTED_NS
 
-__all__ = ["hubs", "make_rank", "socket_dir"]
+__all__ = ["hubs", "make_rank", "private_sockets"]
 """Fixtures that come with their import."""
 
 T = TypeVar("T")
@@ -101,11 +101,11 @@ def test_a_hosts_jobs_are_listed_and_joining_one_brings_its_hubs_messages(watche
     # It was still on its way when this job was selected.
     assert "of another job" not in {notice.text for notice in watched.of(Notice)}
     assert watched.link.alive
-    assert watched.link.last_heard_s == 0.0
+    assert watched.link.last_received_s == 0.0
     watched.connections.now_s += 1.5
-    assert watched.link.last_heard_s == 1.5
+    assert watched.link.last_received_s == 1.5
     watched.receive(HubStatus)
-    assert watched.link.last_heard_s == 0.0
+    assert watched.link.last_received_s == 0.0
     watched.link.watch([3, 1, 3])
     watched.is_told("joined 1,3")
 
@@ -119,6 +119,8 @@ def test_times_of_the_other_clock_become_times_of_this_one(connections: Connecti
     assert watched.host.offset_ns is not None
     assert abs(watched.host.offset_ns - AHEAD_NS) <= residual_ns + 1
     assert abs(welcome.started_ns - STARTED_NS) <= AHEAD_NS // 2
+    (group,) = watched.until(lambda: next(watched.of(Standstill), None)).groups
+    assert [abs(call.at_ns - STARTED_NS) <= AHEAD_NS // 2 for call in group.calls] == [True]
     assert abs(watched.host.list_jobs()[0].started_ns - (STARTED_NS - AHEAD_NS)) <= AHEAD_NS // 2
 
 
@@ -132,7 +134,7 @@ def test_commands_and_searches_reach_the_hub_once_it_has_answered(watched: Watch
     asked = command()
     assert watched.link.send(asked)
     assert watched.receive(CommandOutcome).command == asked.id
-    assert watched.link.hold(SEARCH)
+    assert watched.link.renew(SEARCH)
     assert watched.receive(Search) == SEARCH
 
 
@@ -142,7 +144,7 @@ def test_a_link_lives_through_a_drop_of_its_connection(watched: Watched) -> None
     watched.lose()
     assert watched.link.alive, "nobody knows of a death"
     assert not watched.link.send(command())
-    assert not watched.link.hold(SEARCH)
+    assert not watched.link.renew(SEARCH)
     assert (watched.host.up, bool(watched.host.note)) == (False, True)
     assert not watched.host.is_gone(watched.record)
     assert [record.job for record in watched.host.list_jobs()] == ["job-1"]

@@ -35,7 +35,8 @@ from overlaptop.wire.messages import RankInfo, StepTotals, TurnedAway, Welcome
 from overlaptop.wire.protocol import PROTOCOL_VERSION
 from overlaptop.wire.relaying import RelayJobs, RelayLink, RelaySelect
 from tests.fleet.fakes import record
-from tests.hub.conftest import KEY, Hubs, eventually, hubs, make_rank, make_viewer
+from tests.hubs import KEY, Hubs, hubs, make_rank, make_viewer
+from tests.processes import eventually
 from tests.relay.client import RelayProcess
 
 __all__ = ["hubs", "make_rank", "make_viewer"]  # fixtures
@@ -126,7 +127,7 @@ def job(hubs: Hubs, make_rank, make_viewer) -> JobRecord:
     viewer.until(lambda: rank.listen() or rank.commands)
     rank.answer(rank.commands[0])
     viewer.until(lambda: any(outcome.done for outcome in viewer.of(CommandOutcome)))
-    assert viewer.link.hold(SEARCH)
+    assert viewer.link.renew(SEARCH)
     viewer.receive(Search)
     return eventually(lambda: (record := hubs.record()).rank_pids and record)
 

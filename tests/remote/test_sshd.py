@@ -12,7 +12,7 @@ import pytest
 from overlaptop.fleet.snapshot import LinkState
 from overlaptop.wire import commands
 from tests.processes import eventually
-from tests.remote.hosts import PATIENCE_S, Job, Lab, Sshd, make_key, public_part, why_not
+from tests.remote.hosts import PATIENCE_S, Lab, RemoteJob, Sshd, make_key, public_part, why_not
 from tests.remote.watching import Watching
 from tests.warm import Warm
 
@@ -26,17 +26,17 @@ printf "\\033[31m\\r\\n\\000"
 
 
 @pytest.fixture(scope="module")
-def job(lab: Lab, warm: Warm) -> Iterator[Job]:
+def job(lab: Lab, warm: Warm) -> Iterator[RemoteJob]:
     """On host-a alone."""
     with alone(lab.servers["host-a"], lab.folder / "job", warm) as started:
         yield started
 
 
 @contextmanager
-def alone(server: Sshd, folder: Path, warm: Warm) -> Iterator[Job]:
+def alone(server: Sshd, folder: Path, warm: Warm) -> Iterator[RemoteJob]:
     """A job of one process on this host, whose hub is there."""
     before = hubs(server)
-    with Job([server], folder, warm=warm) as started:
+    with RemoteJob([server], folder, warm=warm) as started:
         eventually(lambda: hubs(server) - before or not started.runs, PATIENCE_S)
         yield started
         assert started.runs, started.log.read_text()
@@ -47,7 +47,7 @@ def hubs(server: Sshd) -> set[Path]:
 
 
 def test_each_host_that_cannot_be_watched_says_why_in_a_line_and_the_others_go_on(
-    lab: Lab, job: Job
+    lab: Lab, job: RemoteJob
 ) -> None:
     good, other_key = lab.servers["host-a"], make_key(lab.folder / "other_key")
     lab.configure("wrong-key", good, key=other_key)
@@ -81,7 +81,7 @@ def test_each_host_that_cannot_be_watched_says_why_in_a_line_and_the_others_go_o
         assert watching.rank(0).node == "noisy"
 
 
-def test_one_host_by_two_names_has_each_rank_once(lab: Lab, job: Job) -> None:
+def test_one_host_by_two_names_has_each_rank_once(lab: Lab, job: RemoteJob) -> None:
     lab.configure("alias", lab.servers["host-a"])
     with Watching("host-a", "alias").connect() as watching:
         watching.until_all_step(1, 5)
@@ -90,7 +90,7 @@ def test_one_host_by_two_names_has_each_rank_once(lab: Lab, job: Job) -> None:
         assert steps == list(range(steps[0], steps[-1] + 1))
 
 
-def test_a_key_for_looking_only_lets_nobody_change_anything(lab: Lab, job: Job) -> None:
+def test_a_key_for_looking_only_lets_nobody_change_anything(lab: Lab, job: RemoteJob) -> None:
     jobs_dir = lab.servers["host-a"].jobs_dir
     relay = f"ForceCommand {sys.executable} -P -m overlaptop relay --stdio --readonly"
     lab.add_server("looking", "host-a", jobs_dir, relay)

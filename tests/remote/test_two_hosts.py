@@ -15,7 +15,7 @@ from overlaptop.fleet.snapshot import LinkState, Snapshot
 from overlaptop.wire import commands
 from overlaptop.wire.commands import CHANGED
 from overlaptop.wire.knobs import BUCKET_CAP_MB
-from tests.remote.hosts import DDP, NODES, SMALL, Job, Lab, why_not
+from tests.remote.hosts import DDP, NODES, SMALL, Lab, RemoteJob, why_not
 from tests.remote.watching import Watching
 from tests.warm import Warm
 
@@ -30,15 +30,15 @@ LOSSES = 400
 
 
 @pytest.fixture(scope="module")
-def job(lab: Lab, warm: Warm) -> Iterator[Job]:
+def job(lab: Lab, warm: Warm) -> Iterator[RemoteJob]:
     """A rank on each host."""
-    with Job([lab.servers[name] for name in NODES], lab.folder / "job", warm=warm) as started:
+    with RemoteJob([lab.servers[name] for name in NODES], lab.folder / "job", warm=warm) as started:
         yield started
         assert started.runs, started.log.read_text()
 
 
 @pytest.fixture
-def watching(lab: Lab, job: Job) -> Iterator[Watching]:
+def watching(lab: Lab, job: RemoteJob) -> Iterator[Watching]:
     """Who sees all ranks step."""
     with Watching(*NODES).connect() as made:
         made.until_all_step(2)
@@ -179,7 +179,7 @@ def test_a_host_that_is_gone_leaves_its_last_picture(monkeypatch: pytest.MonkeyP
     with Lab() as lab:
         monkeypatch.setenv("OVERLAPTOP_SSH", str(lab.ssh))
         servers = [lab.servers[name] for name in NODES]
-        with Job(servers, lab.folder / "job"), Watching(*NODES).connect() as watching:
+        with RemoteJob(servers, lab.folder / "job"), Watching(*NODES).connect() as watching:
             watching.until_all_step(2)
             lab.hosts[B].close()
             watching.until(lambda _: watching.node(B).note.startswith("the host does not answer"))
@@ -196,7 +196,7 @@ def test_a_job_that_is_watched_cut_and_told_to_change_has_the_losses_of_one_alon
 ) -> None:
     servers = [lab.servers[name] for name in NODES]
     words = (*SMALL, f"--steps={LOSSES}", "--losses")
-    with Job(
+    with RemoteJob(
         servers, tmp_path / "watched", *words, str(tmp_path / "a"), script=DDP, port=29_500
     ) as watched:
         with Watching(*NODES).connect() as watching:
@@ -216,7 +216,7 @@ def test_a_job_that_is_watched_cut_and_told_to_change_has_the_losses_of_one_alon
             lab.cables[B].mend()
             watching.until(lambda snapshot: all(view.ended for view in snapshot.ranks))
         watched.wait()
-    with Job(
+    with RemoteJob(
         servers, tmp_path / "alone", *words, str(tmp_path / "b"), script=DDP, agent=False, port=29_501
     ) as alone:
         alone.wait()

@@ -97,20 +97,20 @@ def test_a_fault_of_our_own_is_not(name: str) -> None:
 
 
 def barrier() -> tuple[FaultBarrier, list[str]]:
-    said: list[str] = []
-    return FaultBarrier(lambda _level, text: said.append(text)), said
+    warnings: list[str] = []
+    return FaultBarrier(lambda _level, text: warnings.append(text)), warnings
 
 
 def test_a_hook_lets_the_jobs_exception_through_and_keeps_its_own_fault_to_itself() -> None:
     signal.signal(signal.SIGUSR2, function)
-    made, said = barrier()
+    made, warnings = barrier()
     hook = made.guarded("a hook", struck)
     for _ in range(2):
         with pytest.raises(TimeoutError):
             hook()
-    assert (made.active, said) == (True, [])
+    assert (made.active, warnings) == (True, [])
     assert made.guarded("a hook", wordless)() is None
-    assert (made.active, len(said)) == (False, 1)
+    assert (made.active, len(warnings)) == (False, 1)
 
 
 def test_what_strikes_in_a_callback_of_c_code_is_raised_at_the_next_step() -> None:

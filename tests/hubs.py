@@ -1,0 +1,227 @@
+"""A real hub in a process of its own, ranks that speak to it as the agent does, and viewers."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+from msgspec.structs import replace
+
+from overlaptop.wire.codec import FrameReader, decode, encode, frame
+from overlaptop.wire.commands import Command, CommandOutcome, CommandReport
+from overlaptop.wire.endpoints import JobRecord, hub_command, job_dir, ranks_socket, read_job
+from overlaptop.wire.hub_connection import LocalHubConnection
+from overlaptop.wire.messages import HubStatus, RankInfo, StepDetail, StepTotals, Watch
+from overlaptop.wire.processes import is_alive, process_start_time
+from overlaptop.wire.schema import Message
+from tests.fleet.builders import info, step
+from tests.processes import PATIENCE_S, eventually
+
+KEY = "job-1"
+LANES_NS = ("compute_ns", "comm_ns", "hidden_ns", "exposed_ns", "compute_only_ns", "idle_ns", "stall_ns")
+
+T = TypeVar("T")
+M = TypeVar("M")
+
+
+class Rank:
+    """A rank's end of the line."""
+
+    def __init__(self, rank: int = 0, key: str = KEY) -> None:
+        self.rank = rank
+        self.info = info(
+            rank,
+            exact=False,
+            pid=os.getpid(),
+            job=key,
+            host="here",
+            device="cpu",
+            backend="gloo",
+            source="host",
+        )
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.socket.settimeout(PATIENCE_S)
+        self.socket.connect(str(ranks_socket(key)))
+        self._reader = FrameReader()
+        self._received: list[Message] = []
+        self.commands: list[Command] = []
+        """Those that came, in order."""
+
+    def greet(self) -> Rank:
+        self.send(self.info)
+        return self
+
+    def send(self, *messages: Message) -> None:
+        self.socket.sendall(b"".join(frame(encode(message)) for message in messages))
+
+    def step(self, number: int) -> StepTotals:
+        return step(self.rank, number, start_ns=number * 1000, step_ns=1000, **dict.fromkeys(LANES_NS, 100))
+
+    def detail(self, step: int) -> StepDetail:
+        return StepDetail(self.rank, step, step * 1000, 1000, (), (0, 700), (600, 900), (), (), ())
+
+    def listen(self) -> None:
+        """Takes what has come, without waiting for more."""
+        self.socket.setblocking(False)
+        try:
+            while data := self.socket.recv(4096):
+                messages = map(decode, self._reader.feed(data))
+                self.commands += (message for message in messages if isinstance(message, Command))
+        except BlockingIOError:
+            pass
+        finally:
+            self.socket.settimeout(PATIENCE_S)
+
+    def next_command(self) -> Command:
+        """The oldest that this has not given yet."""
+        eventually(lambda: self.listen() or self.commands)
+        return self.commands.pop(0)
+
+    def answer(self, command: Command, state: str = "changed", **changes: object) -> None:
+        """Says this of a command: that it was changed at step 7, unless told otherwise."""
+        step = 7 if state == "changed" else None
+        report = CommandReport(self.rank, command.id, command.name, 1, state, step, "")
+        self.send(replace(report, **changes))
+
+    def next_watch(self) -> bool:
+        """The next Watch."""
+        while not self._received:
+            data = self.socket.recv(4096)
+            assert data, "the hub hung up"
+            self._received += map(decode, self._reader.feed(data))
+        message = self._received.pop(0)
+        assert isinstance(message, Watch)
+        return message.detail
+
+    def is_closed_by_hub(self) -> bool:
+        """Whether the hub closes this connection; whatever it says before is passed over."""
+        with contextlib.suppress(ConnectionResetError, BrokenPipeError):
+            while self.socket.recv(4096):
+                pass
+        return True
+
+    def close(self) -> None:
+        self.socket.close()
+
+
+class Receiver:
+    """Messages that have come; a subclass's `poll` takes more."""
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+
+    def poll(self) -> None:
+        raise NotImplementedError
+
+    def of(self, kind: type[M]) -> list[M]:
+        return [message for message in self.messages if isinstance(message, kind)]
+
+    def until(self, probe: Callable[[], T]) -> T:
+        return eventually(lambda: self.poll() or probe())
+
+    def receive(self, kind: type[M], where: Callable[[M], bool] = lambda _: True) -> M:
+        """The first message of this kind for which the predicate holds."""
+        return self.until(lambda: next(filter(where, self.of(kind)), None))
+
+
+class Viewer(Receiver):
+    """A dashboard without a screen: a hub connection and all that came over it."""
+
+    def __init__(self, key: str = KEY) -> None:
+        super().__init__()
+        self.link = LocalHubConnection(eventually(lambda: read_job(key)))
+
+    def poll(self) -> None:
+        self.messages += self.link.poll()
+
+    def ask(self, command: Command) -> Command:
+        """Sends it; as the hub has published it."""
+        assert self.link.send(command)
+        return self.receive(Command, lambda sent: sent.id == command.id)
+
+    def await_statuses(self, count: int) -> None:
+        """Waits until so many more have come: so many of the hub's seconds."""
+        before = len(self.of(HubStatus))
+        self.until(lambda: len(self.of(HubStatus)) >= before + count)
+
+    def outcome_of(self, command: Command) -> CommandOutcome:
+        """What has become of this command, once it is done."""
+        return self.receive(CommandOutcome, lambda outcome: outcome.command == command.id and outcome.done)
+
+    def await_ranks(self, count: int) -> None:
+        """Waits until the hub has let this viewer in, and so many ranks."""
+        self.until(lambda: len({info.rank for info in self.of(RankInfo)}) == count)
+
+    def close(self) -> None:
+        self.link.close()
+
+
+class Hubs:
+    """Starts hubs, and sees to it that none outlives its test."""
+
+    def __init__(self) -> None:
+        self._seen: dict[int, int] = {}
+
+    def command(self, key: str = KEY, starter_pid: int | None = None) -> tuple[list[str], dict[str, str]]:
+        return hub_command(key, "train.py", 2, starter_pid or os.getpid(), "/some/where")
+
+    def launch(self, *options: str, key: str = KEY, starter_pid: int | None = None) -> None:
+        """Runs the command to its end, as the agent does."""
+        argv, environment = self.command(key, starter_pid)
+        subprocess.run([*argv, *options], env=environment, check=True, timeout=PATIENCE_S)
+
+    def start(self, *options: str, key: str = KEY, starter_pid: int | None = None) -> JobRecord:
+        self.launch(*options, key=key, starter_pid=starter_pid)
+        return self.record(key)
+
+    def record(self, key: str = KEY) -> JobRecord:
+        """The record of the living hub of this job."""
+        record = eventually(lambda: (record := read_job(key)) and record.hub_alive and record)
+        self._seen[record.hub_pid] = record.hub_start_ticks
+        return record
+
+    def end_all(self) -> None:
+        for folder in Path(os.environ["OVERLAPTOP_DIR"]).iterdir():
+            if record := read_job(folder.name):
+                self._seen[record.hub_pid] = record.hub_start_ticks
+        for pid, start_ticks in self._seen.items():
+            if is_alive(pid, start_ticks):
+                os.kill(pid, signal.SIGKILL)
+        for pid in self._seen:
+            eventually(lambda pid=pid: process_start_time(pid) is None)
+
+
+@pytest.fixture(autouse=True)
+def private_sockets(socket_dir: Path) -> None:
+    """No test sees another one's jobs, nor the user's."""
+
+
+@pytest.fixture
+def hubs(socket_dir: Path) -> Iterator[Hubs]:
+    hubs = Hubs()
+    yield hubs
+    hubs.end_all()
+
+
+@pytest.fixture
+def make_rank(hubs: Hubs) -> Iterator[Callable[..., Rank]]:
+    with contextlib.ExitStack() as stack:
+        yield lambda *args, **kwargs: stack.enter_context(contextlib.closing(Rank(*args, **kwargs)))
+
+
+@pytest.fixture
+def make_viewer(hubs: Hubs) -> Iterator[Callable[..., Viewer]]:
+    with contextlib.ExitStack() as stack:
+        yield lambda *args: stack.enter_context(contextlib.closing(Viewer(*args)))
+
+
+@pytest.fixture
+def folder(socket_dir: Path) -> Path:
+    return job_dir(KEY)
