@@ -120,8 +120,10 @@ def first_of(ends: Sequence[RankEnd], seen: int) -> Trouble | None:
     own = [end for end in failed if end.exit_code != -signal.SIGTERM] or failed
     first = min(own, key=lambda end: end.at_ns - (0 if end.clean else NOTICED_NS))
     kind = Kind.FAILED if first.failure else Kind.DIED
-    alike = len({end.exit_code for end in failed}) == 1 and not any(end.clean for end in failed)
-    if len(failed) == seen > 1 and alike:
+    codes = {end.exit_code for end in failed}
+    # How a rank ended is not known where its launcher asked first: that may have ended it, too.
+    alike = len(codes) == 1 or codes == {None, -signal.SIGTERM}
+    if len(failed) == seen > 1 and alike and not any(end.clean for end in failed):
         kind = Kind.ALL_DIED
     others = len(failed) - 1
     return Trouble(kind, (first.rank,), first.at_ns, first.failure, others, exit_code=first.exit_code)

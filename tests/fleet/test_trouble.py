@@ -137,6 +137,13 @@ def test_where_all_ended_by_the_same_signal_no_rank_is_blamed_alone(job):
     assert in_full(job.trouble) == "all ranks killed by SIGTERM; rank 0 first"
 
 
+def test_nor_where_it_is_not_known_of_some_whether_their_launcher_ended_them_too(job):
+    job.send(RankEnd(1, T0, False), RankEnd(0, T0 + 1, False, exit_code=-15))
+    assert in_full(job.trouble) == "all ranks died without a word: by a signal, or os._exit; rank 1 first"
+    job.send(RankEnd(0, T0 + 1, False, exit_code=-9))
+    assert job.words == (Kind.DIED, (1,))
+
+
 def test_a_death_that_the_hub_noticed_a_moment_late_still_comes_before_what_it_has_led_to(job):
     failure = RankEnd(0, T0, True, "RuntimeError: connection closed by peer")
     job.send(failure, RankEnd(1, T0 + NOTICED_NS // 2, clean=False))
