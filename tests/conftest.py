@@ -16,6 +16,9 @@ from hypothesis import settings
 from tests.processes import MARKER, Traces
 from tests.warm import Warm
 
+# As torchrun has it for ranks: figures are compared to the last bit, and more threads add in another order.
+# It is read when torch is imported.
+os.environ["OMP_NUM_THREADS"] = "1"
 settings.register_profile("overlaptop", deadline=None)  # other processes may have the CPU
 settings.load_profile("overlaptop")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as shells start what they leave in the background

@@ -59,7 +59,6 @@ class JobBelowSupervisor:
 @pytest.fixture(scope="module")
 def job():
     with socket_directory(), pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OMP_NUM_THREADS", "1")
         patch.setenv("CUDA_VISIBLE_DEVICES", "")
         patch.delenv("NO_COLOR", raising=False)
         started = JobBelowSupervisor()

@@ -158,7 +158,6 @@ class Warm:
                     [sys.executable, __file__, str(listener.fileno())],
                     pass_fds=[listener.fileno()],
                     stdin=subprocess.DEVNULL,
-                    env={**os.environ, "OMP_NUM_THREADS": "1"},
                     start_new_session=True,
                 )
                 return connection

@@ -60,7 +60,7 @@ class CommandedJob:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}",
                  *all_words],
-                cwd=folder, env={**environment(), "OMP_NUM_THREADS": "1"}, stdout=log, stderr=log,
+                cwd=folder, env=environment(), stdout=log, stderr=log,
                 preexec_fn=end_with_parent,
             )  # fmt: skip
 

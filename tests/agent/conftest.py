@@ -224,7 +224,7 @@ def run_job(
     else:
         path = folder / "train.py"
         path.write_text(textwrap.dedent(script))
-    shared = {**environment(), "OMP_NUM_THREADS": "1"}
+    shared = environment()
     held = hold_port()
     if launched:
         port = str(held.getsockname()[1])

@@ -263,7 +263,6 @@ class RemoteJob:
             environment = {
                 **{name: word for name, word in os.environ.items() if name not in LAUNCHER_VARIABLES},
                 "OVERLAPTOP_DIR": str(server.jobs_dir),
-                "OMP_NUM_THREADS": "1",
                 "CUDA_VISIBLE_DEVICES": "",
                 "GLOO_SOCKET_IFNAME": JOB_LINK,
                 MARK: str(folder),
