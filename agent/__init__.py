@@ -13,8 +13,8 @@ from overlaptop.agent.agent import Agent
 from overlaptop.agent.knobs.script_knobs import DECLARED, ScriptKnob
 from overlaptop.agent.options import AgentOptions
 from overlaptop.agent.placement import script_name
+from overlaptop.jobs.trusted_folders import temporary_folder
 from overlaptop.timeline.lanes import parse_rule
-from overlaptop.wire.folders import temporary_folder
 
 __all__ = ["AgentOptions", "ScriptKnob", "attach", "knob", "step"]
 

@@ -14,11 +14,11 @@ from msgspec.structs import replace
 
 from overlaptop.fleet.fleet import Fleet
 from overlaptop.fleet.snapshot import LinkState, Snapshot
+from overlaptop.jobs.record import JobRecord
 from overlaptop.timeline.overlap import break_down
 from overlaptop.wire.codec import decode, encode
 from overlaptop.wire.commands import Command
 from overlaptop.wire.devices import DeviceSample
-from overlaptop.wire.endpoints import JobRecord
 from overlaptop.wire.knobs import Search
 from overlaptop.wire.messages import (
     CollectiveSpan,

@@ -14,12 +14,15 @@ from typing import TypeVar
 import pytest
 from msgspec.structs import replace
 
+from overlaptop.jobs.folder import job_dir
+from overlaptop.jobs.hub_connection import LocalHubConnection
+from overlaptop.jobs.hub_start import hub_command
+from overlaptop.jobs.processes import is_alive, process_start_time
+from overlaptop.jobs.record import JobRecord, read_job
+from overlaptop.jobs.sockets import ranks_socket
 from overlaptop.wire.codec import FrameReader, decode, encode, frame
 from overlaptop.wire.commands import Command, CommandOutcome, CommandReport
-from overlaptop.wire.endpoints import JobRecord, hub_command, job_dir, ranks_socket, read_job
-from overlaptop.wire.hub_connection import LocalHubConnection
 from overlaptop.wire.messages import HubStatus, RankInfo, StepDetail, StepTotals, Watch
-from overlaptop.wire.processes import is_alive, process_start_time
 from overlaptop.wire.schema import Message
 from tests.fleet.builders import info, step
 from tests.processes import PATIENCE_S, eventually

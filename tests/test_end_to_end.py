@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from overlaptop.fleet.job_session import JobSession
+from overlaptop.jobs.hub_connection import LocalHubConnection
 from overlaptop.launch import supervisor
 from overlaptop.report.headline import headline
 from overlaptop.tui.app import OverlaptopApp
 from overlaptop.tui.overview.rank_table import RankTable
-from overlaptop.wire.hub_connection import LocalHubConnection
 from overlaptop.wire.messages import StepDetail
 from tests.agent.commanded import socket_directory
 from tests.tui.fakes import screen_lines, screen_text

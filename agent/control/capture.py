@@ -21,7 +21,7 @@ from overlaptop.agent.control.action import Action, Outcome
 from overlaptop.agent.isolation.job_exceptions import raised_by_job
 from overlaptop.agent.isolation.patching import note_calls
 from overlaptop.agent.isolation.threads import signals_blocked
-from overlaptop.wire.folders import make, open_private, open_trusted, temporary_folder
+from overlaptop.jobs.trusted_folders import make, open_private, open_trusted, temporary_folder
 
 FOLDER = "overlaptop-captures"
 SETTLING_STEPS = 3

@@ -16,10 +16,14 @@ from time import monotonic, sleep
 from overlaptop.agent.isolation.detached_process import start_detached
 from overlaptop.agent.isolation.fault_barrier import warn
 from overlaptop.agent.placement import RankPlacement, working_directory
-from overlaptop.wire import codec, endpoints, peers, writable
+from overlaptop.jobs import writable
+from overlaptop.jobs.folder import EndpointError
+from overlaptop.jobs.hub_start import hub_command
+from overlaptop.jobs.processes import is_alive, process_start_time
+from overlaptop.jobs.sockets import check_listener, ranks_socket
+from overlaptop.wire import codec
 from overlaptop.wire.commands import Command
 from overlaptop.wire.messages import RankInfo, StepDetail, StepTotals, Watch
-from overlaptop.wire.processes import is_alive, process_start_time
 from overlaptop.wire.schema import Message
 
 MAX_QUEUED_BYTES = 1 << 20
@@ -151,7 +155,7 @@ class Sender:
             connection = self._open_connection()
             if connection is None:
                 return
-        except endpoints.EndpointError as fault:  # until somebody repairs the socket directory
+        except EndpointError as fault:  # until somebody repairs the socket directory
             self._retry_at = monotonic() + LAST_RETRY_S
             self._warn_once(str(fault))
             return
@@ -172,12 +176,12 @@ class Sender:
 
     def _open_connection(self) -> socket.socket | None:
         """A connection to the hub; where there is no hub, None, and one is started."""
-        path = endpoints.ranks_socket(self.place.job)
+        path = ranks_socket(self.place.job)
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             connection.setblocking(False)
             connection.connect(str(path))
-            peers.check_listener(connection.fileno())
+            check_listener(connection.fileno())
         except (FileNotFoundError, ConnectionRefusedError):
             connection.close()
             self._start_hub()
@@ -199,13 +203,13 @@ class Sender:
         self._hub_retry_at = monotonic() + self._hub_retry_s
         self._hub_retry_s = min(LAST_RETRY_S, self._hub_retry_s * 2)
         writable.check(self.place.job)  # the error of a hub that ends at once is seen by nobody
-        argv, environment = endpoints.hub_command(
+        argv, environment = hub_command(
             self.place.job, self._script, self.place.world_size, os.getpid(), str(working_directory())
         )
         try:
             pid = start_detached(argv, environment)
         except OSError as fault:
-            raise endpoints.EndpointError(f"no hub can be started: {fault.strerror}") from None
+            raise EndpointError(f"no hub can be started: {fault.strerror}") from None
         with contextlib.suppress(OSError):  # no descriptor to look with
             self._starter = pid, process_start_time(pid)
         # A new hub is there within a second: look often until then.

@@ -26,10 +26,11 @@ from overlaptop.agent.clock import now_ns
 from overlaptop.agent.script import path as script_path
 from overlaptop.agent.script.failure import failure_of
 from overlaptop.agent.script.importing import when_imported
-from overlaptop.wire import endpoints, last_end
-from overlaptop.wire.last_end import LastEnd
+from overlaptop.jobs import last_end
+from overlaptop.jobs.folder import base_dir
+from overlaptop.jobs.last_end import LastEnd
+from overlaptop.jobs.processes import process_start_time, unix_ns
 from overlaptop.wire.messages import RankEnd
-from overlaptop.wire.processes import process_start_time, unix_ns
 
 HERE = str(Path(overlaptop.agent.__file__).parent)
 PYC_HEADER_BYTES = 16
@@ -80,7 +81,7 @@ def _record_end(script: str, failure: str) -> None:
     with suppress(Exception):  # nothing may come before the script's own words
         place, at_ns = placement.from_environment() or placement.alone(), now_ns()
         end = RankEnd(place.rank, at_ns, clean=True, failure=failure)
-        endpoints.base_dir()  # the first job makes it
+        base_dir()  # the first job makes it
         began_ns = unix_ns(process_start_time(os.getpid()) or 0)
         last_end.write(LastEnd(script, at_ns, 1, (end,), place.job), began_ns)
 

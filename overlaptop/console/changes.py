@@ -8,10 +8,10 @@ from msgspec.structs import asdict
 
 from overlaptop.console import CommandError, print_data, print_message
 from overlaptop.console.table import Table
+from overlaptop.jobs import change_log
+from overlaptop.jobs.change_log import LoggedChange
+from overlaptop.jobs.folder import EndpointError
 from overlaptop.text import UNKNOWN, count
-from overlaptop.wire import change_log
-from overlaptop.wire.change_log import LoggedChange
-from overlaptop.wire.endpoints import EndpointError
 
 
 def run(key: str | None, *, as_json: bool) -> int:

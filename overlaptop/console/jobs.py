@@ -14,9 +14,10 @@ from overlaptop.console.hosts import Hosts, connect
 from overlaptop.console.table import Table
 from overlaptop.fleet.job_session import JobSelector, JobSession
 from overlaptop.fleet.session import Session
+from overlaptop.jobs import last_end, writable
+from overlaptop.jobs.folder import EndpointError
+from overlaptop.jobs.record import JobRecord, list_jobs
 from overlaptop.report.troubles import of_last
-from overlaptop.wire import last_end, writable
-from overlaptop.wire.endpoints import EndpointError, JobRecord, list_jobs
 
 POLL_S = 0.2
 _NO_JOB = (

@@ -13,8 +13,8 @@ from typing import Any
 
 from overlaptop.doctor.children import Completed
 from overlaptop.doctor.facts import Facts
+from overlaptop.jobs.hub_start import import_path
 from overlaptop.remote.failures import one_line
-from overlaptop.wire.endpoints import import_path
 
 SOFTWARE, GPUS = "software", "gpus"
 TIMEOUT_S = {SOFTWARE: 60.0, GPUS: 20.0}

@@ -10,15 +10,10 @@ from pathlib import Path
 from overlaptop.agent.sources.cupti.holders import TOOLS, tool_in
 from overlaptop.doctor.facts import Facts
 from overlaptop.doctor.findings import Finding, fault, ok, unknown, warning
-from overlaptop.wire import writable
-from overlaptop.wire.endpoints import (
-    EndpointError,
-    JobRecord,
-    base_dir,
-    dashboards_socket,
-    list_jobs,
-    read_job,
-)
+from overlaptop.jobs import writable
+from overlaptop.jobs.folder import EndpointError, base_dir
+from overlaptop.jobs.record import JobRecord, list_jobs, read_job
+from overlaptop.jobs.sockets import dashboards_socket
 from overlaptop.wire.protocol import PROTOCOL_VERSION
 
 LEAST_FREE_BYTES, FEW_FREE_BYTES = 1 << 20, 16 << 20

@@ -38,10 +38,11 @@ from overlaptop.fleet.job_session import (
 )
 from overlaptop.fleet.merging import Merger, NodeSnapshot, out_of_reach
 from overlaptop.fleet.snapshot import LinkState, NodeView, Snapshot
+from overlaptop.jobs.folder import EndpointError
+from overlaptop.jobs.record import JobRecord
 from overlaptop.remote.host import RemoteHost
 from overlaptop.remote.pool import ConnectionPool
 from overlaptop.wire.commands import CHANGES, Command
-from overlaptop.wire.endpoints import EndpointError, JobRecord
 from overlaptop.wire.knobs import Search
 
 JOBS_S = 5.0

@@ -12,9 +12,9 @@ from overlaptop.fleet.splitting import JobWaits, split_step, waits_of_one
 from overlaptop.fleet.totals import total
 from overlaptop.fleet.waits import SplitStep, StepWaits
 from overlaptop.fleet.window import HISTORY_STEPS
+from overlaptop.jobs.record import JobRecord
 from overlaptop.wire.bounds import MAX_RANKS
 from overlaptop.wire.commands import Command
-from overlaptop.wire.endpoints import JobRecord
 from overlaptop.wire.knobs import Search
 from overlaptop.wire.messages import Notice, RankInfo, StepDetail, StepTotals, Welcome
 from overlaptop.wire.schema import Message

@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING
 
 from overlaptop.fleet.fleet import Fleet
 from overlaptop.fleet.snapshot import LinkState, Snapshot
+from overlaptop.jobs.folder import EndpointError
+from overlaptop.jobs.record import JobRecord, list_jobs
 from overlaptop.wire.commands import Command
-from overlaptop.wire.endpoints import EndpointError, JobRecord, list_jobs
 from overlaptop.wire.knobs import Search
 from overlaptop.wire.messages import TurnedAway, Welcome
 from overlaptop.wire.protocol import PROTOCOL_VERSION
 
 if TYPE_CHECKING:
-    from overlaptop.wire.hub_connection import HubConnection
+    from overlaptop.jobs.hub_connection import HubConnection
 
 LOOK_EVERY_S = 0.5
 HOLD_EVERY_S = 1.0
@@ -39,7 +40,7 @@ class JobSelector:
 
 def _open_local_link(record: JobRecord) -> HubConnection:
     # zmq takes 40 ms to import: not before there is somebody to talk to.
-    from overlaptop.wire.hub_connection import LocalHubConnection
+    from overlaptop.jobs.hub_connection import LocalHubConnection
 
     return LocalHubConnection(record)
 

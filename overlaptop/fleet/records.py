@@ -5,11 +5,11 @@ from __future__ import annotations
 from overlaptop.fleet.snapshot import RankView, Snapshot
 from overlaptop.fleet.trouble import first_failure
 from overlaptop.fleet.waits import StepWaits
+from overlaptop.jobs.processes import signal_name
 from overlaptop.text import AT_LEAST, AT_MOST
 from overlaptop.timeline.arrivals import Collective
 from overlaptop.wire.devices import DeviceSample
 from overlaptop.wire.messages import OwnCost, RankInfo, StepTotals
-from overlaptop.wire.processes import signal_name
 
 _STEP_TIMES = (
     "step_ns", "compute_ns", "comm_ns", "hidden_ns", "exposed_ns", "compute_only_ns", "copy_only_ns",

@@ -6,8 +6,8 @@ from collections.abc import Collection
 from typing import Protocol
 
 from overlaptop.fleet.snapshot import Snapshot
+from overlaptop.jobs.record import JobRecord
 from overlaptop.wire.commands import Command
-from overlaptop.wire.endpoints import JobRecord
 from overlaptop.wire.knobs import Search
 
 

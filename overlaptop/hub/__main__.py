@@ -20,8 +20,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from overlaptop.wire import endpoints
-from overlaptop.wire.endpoints import EndpointError
+from overlaptop.jobs.folder import LOG_NAME, MAX_LOG_BYTES, EndpointError, job_dir, try_lock
+from overlaptop.jobs.record import clean_stale, read_job
+from overlaptop.jobs.sockets import ranks_socket
 from overlaptop.wire.protocol import LEASE_S
 
 _BACKLOG = 1024
@@ -84,14 +85,14 @@ def _close_inherited() -> None:
 def _lock(job: str) -> int | None:
     """The lock of this job's folder, held; None when another hub has it."""
     for _ in range(_LOCK_TRIES):
-        folder = endpoints.job_dir(job, create=True)
+        folder = job_dir(job, create=True)
         try:
-            lock = endpoints.try_lock(folder, create=True)
+            lock = try_lock(folder, create=True)
         except FileNotFoundError:
             lock = None  # the folder was stale and has just been cleaned away
         if lock is not None:
             return lock
-        if (record := endpoints.read_job(job)) is not None and record.hub_alive:
+        if (record := read_job(job)) is not None and record.hub_alive:
             return None
         # Held by a hub that has just been started, or for a moment by someone who cleans up.
         time.sleep(_LOCK_PAUSE_S)
@@ -99,7 +100,7 @@ def _lock(job: str) -> int | None:
 
 
 def _listen(job: str) -> socket.socket:
-    path = endpoints.ranks_socket(job)
+    path = ranks_socket(job)
     for stale in path.parent.glob("*.sock"):
         stale.unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -111,10 +112,10 @@ def _listen(job: str) -> socket.socket:
 
 def _open_log(job: str) -> int:
     """A descriptor for the hub's stderr. An earlier hub's log is kept while it is small."""
-    path = endpoints.job_dir(job) / endpoints.LOG_NAME
+    path = job_dir(job) / LOG_NAME
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
     log = os.open(path, flags, 0o600)
-    if os.fstat(log).st_size > endpoints.MAX_LOG_BYTES:
+    if os.fstat(log).st_size > MAX_LOG_BYTES:
         os.ftruncate(log, 0)
     return log
 
@@ -140,7 +141,7 @@ def _work(options: argparse.Namespace, listener: socket.socket, lock: int) -> No
     try:
         from overlaptop.hub.loop import Hub, HubOptions
 
-        endpoints.clean_stale()  # what jobs left that were killed together with their hubs
+        clean_stale()  # what jobs left that were killed together with their hubs
         Hub(HubOptions(**vars(options)), listener, lock).run()
         status = 0
     except BaseException:  # noqa: BLE001 - nobody above could say it: the caller has its status already

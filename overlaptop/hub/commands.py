@@ -12,11 +12,13 @@ from msgspec.structs import replace
 from overlaptop.hub.executions import CommandExecutions, HubExecution
 from overlaptop.hub.history import FromRank
 from overlaptop.hub.search import SearchLease
-from overlaptop.wire import change_log, commands, endpoints
-from overlaptop.wire.change_log import LoggedChange
+from overlaptop.jobs import change_log
+from overlaptop.jobs.change_log import LoggedChange
+from overlaptop.jobs.folder import COMMANDS_NAME, MAX_LOG_BYTES, SEARCH_NAME, EndpointError, job_dir
+from overlaptop.jobs.record import JobRecord
+from overlaptop.wire import commands
 from overlaptop.wire.codec import encode
 from overlaptop.wire.commands import CHANGED, Command, CommandReport
-from overlaptop.wire.endpoints import EndpointError, JobRecord
 from overlaptop.wire.knobs import Search
 from overlaptop.wire.outcome import logged_state
 
@@ -56,9 +58,9 @@ class CommandBroker:
         self._publish = publish
         self._began_s = now_s
         self._awaits_ranks = awaits_ranks
-        folder = endpoints.job_dir(job.job)
-        self._executions = CommandExecutions(self._on_end, folder / endpoints.COMMANDS_NAME, now_s)
-        self._lease = SearchLease(folder / endpoints.SEARCH_NAME, now_s, lease_s)
+        folder = job_dir(job.job)
+        self._executions = CommandExecutions(self._on_end, folder / COMMANDS_NAME, now_s)
+        self._lease = SearchLease(folder / SEARCH_NAME, now_s, lease_s)
         self._waiting: list[tuple[Command, float]] = []
         """A person's changes that a search's own has to end for, and since when."""
 
@@ -205,6 +207,6 @@ class CommandBroker:
 def log_line(text: str) -> None:
     """One line to the hub's log, as long as the log is small."""
     with suppress(OSError):
-        if os.fstat(2).st_size < endpoints.MAX_LOG_BYTES:
+        if os.fstat(2).st_size < MAX_LOG_BYTES:
             stamp = time.strftime("%Y-%m-%d %H:%M:%S")
             os.write(2, f"{stamp} hub {os.getpid()}: {text}\n".encode(errors="replace"))

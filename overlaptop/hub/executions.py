@@ -15,9 +15,9 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from overlaptop.hub.history import FromRank
+from overlaptop.jobs.files import read_regular, write_whole
 from overlaptop.wire.codec import FrameReader, WireError, decode, encode, frame
 from overlaptop.wire.commands import ENDED, SENT, SILENT, Command, CommandOutcome, CommandReport
-from overlaptop.wire.endpoints import read_regular, write_whole
 from overlaptop.wire.knobs import Knob, KnobFacts
 from overlaptop.wire.messages import RankEnd, RankInfo
 from overlaptop.wire.outcome import ANSWER_S, CommandProgress, logged_state

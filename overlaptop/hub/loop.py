@@ -18,16 +18,20 @@ from overlaptop.hub.commands import CommandBroker, log_line
 from overlaptop.hub.dashboards import MAX_DASHBOARDS, DashboardServer
 from overlaptop.hub.history import FromRank, JobHistory
 from overlaptop.hub.ranks import RankServer
-from overlaptop.wire import commands, endpoints, last_end
+from overlaptop.jobs import last_end
+from overlaptop.jobs.folder import LOCK_NAME, forget_under_way, job_dir, remove_job_files
+from overlaptop.jobs.hub_start import import_path
+from overlaptop.jobs.last_end import LastEnd
+from overlaptop.jobs.processes import is_alive, process_start_time, unix_ns
+from overlaptop.jobs.record import JobRecord, read_job, write_job
+from overlaptop.jobs.sockets import dashboards_socket, ranks_socket
+from overlaptop.wire import commands
 from overlaptop.wire.bounds import MAX_RANKS
 from overlaptop.wire.codec import decode
 from overlaptop.wire.commands import Command, CommandReport
 from overlaptop.wire.devices import DeviceSample
-from overlaptop.wire.endpoints import JobRecord
 from overlaptop.wire.knobs import Search
-from overlaptop.wire.last_end import LastEnd
 from overlaptop.wire.messages import HubStatus, RankEnd, RankInfo, StepDetail, StepTotals, Welcome
-from overlaptop.wire.processes import is_alive, process_start_time, unix_ns
 from overlaptop.wire.protocol import PROTOCOL_VERSION
 
 _TICK_S = 1.0
@@ -65,7 +69,7 @@ class Hub:
 
     def __init__(self, options: HubOptions, listener: socket.socket, lock: int) -> None:
         self._options = options
-        self._folder = endpoints.job_dir(options.job)
+        self._folder = job_dir(options.job)
         self._lock = lock
         self._lost_s = 0.0
         """In all, for which this process was stopped or the machine asleep."""
@@ -80,9 +84,9 @@ class Hub:
         self._selector = DefaultSelector()
         earlier = self._previous_record()
         if earlier is None:
-            endpoints.forget_under_way(self._folder)
+            forget_under_way(self._folder)
         self._record = self._first_record(earlier)
-        self._sockets = (endpoints.ranks_socket(options.job), self._record.dashboard_path)
+        self._sockets = (ranks_socket(options.job), self._record.dashboard_path)
         self._record_due_s: float | None = self._now_s
         self._freshened_s = self._now_s
         self._dashboards = DashboardServer(
@@ -223,14 +227,14 @@ class Hub:
 
     def _owns_folder(self) -> bool:
         try:
-            there = (self._folder / endpoints.LOCK_NAME).lstat()
+            there = (self._folder / LOCK_NAME).lstat()
         except OSError:
             return False
         return there.st_ino == os.fstat(self._lock).st_ino
 
     def _previous_record(self) -> JobRecord | None:
         """What the hub before this one wrote of the same job, if it was the same."""
-        earlier = endpoints.read_job(self._options.job)
+        earlier = read_job(self._options.job)
         if earlier is None or not is_alive(earlier.starter_pid, earlier.starter_start_ticks):
             return None
         return earlier
@@ -250,9 +254,9 @@ class Hub:
             hub_pid=pid,
             hub_start_ticks=process_start_time(pid) or 0,
             started_ns=earlier.started_ns if earlier is not None else time.time_ns(),
-            dashboard_socket=endpoints.dashboards_socket(options.job, pid).name,
+            dashboard_socket=dashboards_socket(options.job, pid).name,
             rank_pids=(),
-            import_path=tuple(endpoints.import_path()),
+            import_path=tuple(import_path()),
         )
 
     @property
@@ -265,7 +269,7 @@ class Hub:
         self._record_due_s = None
         self._record = replace(self._record, rank_pids=self._ranks.pids, ended=self._job_ended)
         try:
-            endpoints.write_job(self._record)
+            write_job(self._record)
         except OSError as error:
             log_line(f"cannot write job.json: {error.strerror}")
             self._record_due_s = now_s + _TICK_S
@@ -293,7 +297,7 @@ class Hub:
                 ended = LastEnd(self._options.script, time.time_ns(), len(ends), ends, self._record.job)
                 last_end.write(ended, self._began_ns)
             if self._owns_folder():
-                endpoints.remove_job_files(self._folder)
+                remove_job_files(self._folder)
         self._ranks.close()
         self._dashboards.close()
         self._selector.close()

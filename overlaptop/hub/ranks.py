@@ -16,10 +16,10 @@ from selectors import EVENT_READ, EVENT_WRITE, BaseSelector
 from msgspec.structs import replace
 
 from overlaptop.hub.history import FromRank
+from overlaptop.jobs.processes import exit_code
 from overlaptop.wire.bounds import MAX_RANKS
 from overlaptop.wire.codec import FrameReader, WireError, decode, encode, frame
 from overlaptop.wire.messages import RankEnd, RankInfo, Watch
-from overlaptop.wire.processes import exit_code
 
 _RECEIVE_BYTES = 1 << 16
 _MAX_BAD_FRAMES = 8

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from overlaptop.jobs.files import read_regular, write_whole
 from overlaptop.wire.codec import WireError, decode, encode
 from overlaptop.wire.commands import Command
-from overlaptop.wire.endpoints import read_regular, write_whole
 from overlaptop.wire.knobs import Search
 from overlaptop.wire.protocol import LEASE_S
 

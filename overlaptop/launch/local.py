@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from overlaptop.jobs.record import JobRecord
 from overlaptop.launch.launcher import JobPlacement, Launcher, of_workload, place
 from overlaptop.launch.request import (
     LaunchError,
@@ -16,7 +17,6 @@ from overlaptop.launch.request import (
     checked,
 )
 from overlaptop.launch.supervised import Lease, SupervisedJob
-from overlaptop.wire.endpoints import JobRecord
 from overlaptop.workloads.catalog import WORKLOADS, Workload
 from overlaptop.workloads.options import OptionsError
 

@@ -10,10 +10,10 @@ import json
 import threading
 from collections.abc import Sequence
 
+from overlaptop.jobs.record import JobRecord
 from overlaptop.launch.local import LocalLauncher
 from overlaptop.launch.request import LaunchError, LaunchPhase, LaunchPlan, LaunchRequest
 from overlaptop.launch.supervised import Handover, Lease, Takeover
-from overlaptop.wire.endpoints import JobRecord
 from overlaptop.wire.relaying import MAX_OUTPUT_CHARS, MAX_OUTPUT_LINES, RelayLaunch, RelayLaunchStatus
 
 WITHOUT_OWNER_S = 60.0

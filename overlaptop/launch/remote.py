@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from overlaptop.fleet.cluster_session import HostsSession
+from overlaptop.jobs.record import JobRecord
 from overlaptop.launch.launcher import placement_on
 from overlaptop.launch.relayed import WITHOUT_OWNER_S
 from overlaptop.launch.request import (
@@ -20,7 +21,6 @@ from overlaptop.launch.request import (
 )
 from overlaptop.remote.host import RemoteHost
 from overlaptop.wire.codec import WireError
-from overlaptop.wire.endpoints import JobRecord
 from overlaptop.wire.relaying import RelayLaunchStatus
 from overlaptop.workloads.catalog import WORKLOADS, Workload
 from overlaptop.workloads.options import Defaults

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
-from overlaptop.wire.endpoints import JobRecord
+from overlaptop.jobs.record import JobRecord
 from overlaptop.wire.relaying import MAX_NPROC
 from overlaptop.workloads.catalog import Workload
 from overlaptop.workloads.options import Defaults, OptionsError

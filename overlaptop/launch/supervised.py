@@ -20,10 +20,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from overlaptop.jobs.folder import EndpointError, base_dir
+from overlaptop.jobs.record import JobRecord
+from overlaptop.jobs.sockets import check_listener
 from overlaptop.launch import supervisor
 from overlaptop.launch.request import LaunchError
-from overlaptop.wire.endpoints import EndpointError, JobRecord, base_dir
-from overlaptop.wire.peers import check_listener
 
 GRACE_S = 4.0
 """For torchrun to end its ranks, and for the hub to send its last status."""

@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Protocol
 
 from msgspec.structs import replace
 
+from overlaptop.jobs.folder import EndpointError
+from overlaptop.jobs.record import JobRecord, list_jobs
 from overlaptop.relay.rate_limit import RateLimit
 from overlaptop.relay.send_queue import SendQueue
-from overlaptop.wire import commands, endpoints
+from overlaptop.wire import commands
 from overlaptop.wire.codec import FrameReader, WireError, decode, encode, frame
 from overlaptop.wire.commands import Command
-from overlaptop.wire.endpoints import EndpointError, JobRecord
 from overlaptop.wire.knobs import Search
 from overlaptop.wire.messages import Join, Notice
 from overlaptop.wire.protocol import LEASE_S, PROTOCOL_VERSION
@@ -37,12 +38,11 @@ from overlaptop.wire.relaying import (
     RelayPing,
     RelayPong,
     RelaySelect,
-    RemoteJob,
 )
 from overlaptop.wire.schema import Message
 
 if TYPE_CHECKING:
-    from overlaptop.wire.hub_connection import LocalHubConnection
+    from overlaptop.jobs.hub_connection import LocalHubConnection
 
 SILENCE_S = 15.0
 """Without a message from the client for so long, the relay ends: the connection is frozen."""
@@ -95,7 +95,7 @@ class Relay:
         readonly: bool = False,
         launcher: Launches | None = None,
         silence_s: float = SILENCE_S,
-        list_jobs: Callable[[], Sequence[JobRecord]] = endpoints.list_jobs,
+        list_jobs: Callable[[], Sequence[JobRecord]] = list_jobs,
     ) -> None:
         """``gpus``: how many this host has; None: not known. ``launcher`` None: starts nothing."""
         self._reads, self._writes = reads, writes
@@ -278,7 +278,7 @@ class Relay:
             self._records = tuple(self._list_jobs())
         except (EndpointError, OSError) as error:
             note = str(error)
-        jobs = RelayJobs(tuple(map(RemoteJob.of, self._records[:MAX_JOBS])), note)
+        jobs = RelayJobs(tuple(record.remote for record in self._records[:MAX_JOBS]), note)
         if jobs != self._jobs or now_s >= self._repeat_due_s:
             self._jobs, self._repeat_due_s = jobs, now_s + _REPEAT_JOBS_S
             self._queue.put_newest(RelayJobs, _encode_jobs(jobs))
@@ -306,7 +306,7 @@ class Relay:
         self._send_link(RelayLink(self._selected, alive=True))
         try:
             # 40 ms, and only where there is a job
-            from overlaptop.wire.hub_connection import LocalHubConnection
+            from overlaptop.jobs.hub_connection import LocalHubConnection
 
             self._link = LocalHubConnection(self._record)
         except (EndpointError, OSError, ImportError) as error:

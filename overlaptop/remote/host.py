@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from overlaptop.jobs.record import JobRecord
 from overlaptop.remote.connection import Connection, ConnectionState
 from overlaptop.wire.codec import encode
 from overlaptop.wire.commands import Command
 from overlaptop.wire.devices import DeviceSample
-from overlaptop.wire.endpoints import JobRecord
 from overlaptop.wire.knobs import Search
 from overlaptop.wire.messages import (
     GroupCalls,
@@ -39,7 +39,7 @@ from overlaptop.wire.relaying import (
 from overlaptop.wire.schema import Message
 
 if TYPE_CHECKING:
-    from overlaptop.wire.hub_connection import HubConnection
+    from overlaptop.jobs.hub_connection import HubConnection
 
 _MAX_WAITING = 1 << 14
 """Messages for a link that nobody reads, the newest."""
@@ -273,7 +273,10 @@ class RemoteHost:
         """The jobs that the host listed last, newest first, also while there is no connection."""
         self.poll()
         to_local_ns = self.connection.clock.to_local_ns
-        return [replace(job.record, started_ns=to_local_ns(job.started_ns)) for job in self._jobs.jobs]
+        return [
+            replace(JobRecord.of_remote(job), started_ns=to_local_ns(job.started_ns))
+            for job in self._jobs.jobs
+        ]
 
     def open_link(self, record: JobRecord) -> HubConnection:
         """The link to the hub of this job, in place of the one before."""

@@ -7,9 +7,9 @@ import signal
 from overlaptop.fleet.hang import Blame, Hang
 from overlaptop.fleet.snapshot import RankView
 from overlaptop.fleet.trouble import Kind, Trouble, first_of
+from overlaptop.jobs.last_end import LastEnd
+from overlaptop.jobs.processes import signal_name
 from overlaptop.text import age, byte_count, clock, named_ranks, plural, printable
-from overlaptop.wire.last_end import LastEnd
-from overlaptop.wire.processes import signal_name
 
 MOST_NAMED = 6
 """Beyond it ranks are counted."""

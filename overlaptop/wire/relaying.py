@@ -13,7 +13,6 @@ from typing import Annotated
 from msgspec import Meta
 
 from overlaptop.wire.bounds import MAX_RANKS, MAX_TEXT_CHARS, Count, Int64, Rank, Text, UnixNs, one_of
-from overlaptop.wire.endpoints import JobRecord
 from overlaptop.wire.protocol import JOB_KEY
 from overlaptop.wire.schema import Message, Part
 
@@ -70,18 +69,6 @@ class RemoteJob(Part, frozen=True):
     dashboard_socket: Text
     rank_pids: Annotated[tuple[Int64, ...], Meta(max_length=MAX_RANKS)]
     ended: bool = False
-
-    @classmethod
-    def of(cls, record: JobRecord) -> RemoteJob:
-        """What the client is to know of a job; the pids of the first MAX_RANKS ranks."""
-        values = {name: getattr(record, name) for name in cls.__struct_fields__}
-        return cls(**{**values, "rank_pids": record.rank_pids[:MAX_RANKS]})
-
-    @property
-    def record(self) -> JobRecord:
-        """The same as a JobRecord. Its processes and its socket are of the other host."""
-        values = {name: getattr(self, name) for name in self.__struct_fields__}
-        return JobRecord(**values, python="")
 
 
 class RelayJobs(Message, frozen=True, tag=33):

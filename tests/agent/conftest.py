@@ -19,7 +19,9 @@ from typing import IO, TypeVar
 import pytest
 
 from overlaptop.agent.placement import job_key, process_key
-from overlaptop.wire import codec, endpoints
+from overlaptop.jobs.folder import job_dir
+from overlaptop.jobs.sockets import ranks_socket
+from overlaptop.wire import codec
 from overlaptop.wire.messages import Notice, RankInfo, StepDetail, StepTotals, Watch
 from overlaptop.wire.schema import Message
 from tests.agent.commanded import AGENT, PATIENT_S, CommandedJob, Dashboard, socket_directory
@@ -64,9 +66,9 @@ class ListeningHub:
     """Stands where a hub would: takes every frame of every rank, asks each for detail."""
 
     def __init__(self, job: str) -> None:
-        endpoints.job_dir(job, create=True)
+        job_dir(job, create=True)
         self.messages: list[Message] = []
-        self._path = endpoints.ranks_socket(job)
+        self._path = ranks_socket(job)
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind(str(self._path))
         self._listener.listen(64)

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 import pytest
 
 from overlaptop.agent import placement
-from overlaptop.wire.endpoints import check_key
+from overlaptop.jobs.folder import check_key
 
 TORCHRUN = {
     "RANK": "9",

@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 import pytest
 from msgspec.structs import replace
 
-from overlaptop.wire import change_log
-from overlaptop.wire.change_log import LoggedChange
+from overlaptop.jobs import change_log
+from overlaptop.jobs.change_log import LoggedChange
 
 from .running import records, run_here
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from overlaptop.console import following
-from overlaptop.wire.endpoints import list_jobs
+from overlaptop.jobs.record import list_jobs
 from overlaptop.workloads.catalog import WORKLOADS
 from tests.processes import Traces, eventually
 

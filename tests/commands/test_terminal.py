@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from overlaptop.wire.endpoints import JobRecord, is_alive, list_jobs
+from overlaptop.jobs.processes import is_alive
+from overlaptop.jobs.record import JobRecord, list_jobs
 from overlaptop.workloads.catalog import WORKLOADS
 from tests.processes import Traces, eventually
 

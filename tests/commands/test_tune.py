@@ -12,8 +12,8 @@ from msgspec import structs
 
 from overlaptop.console import tune
 from overlaptop.fleet.snapshot import Snapshot
+from overlaptop.jobs.record import list_jobs
 from overlaptop.tuning.search import SearchOptions
-from overlaptop.wire.endpoints import list_jobs
 from overlaptop.wire.knobs import Knob
 from tests.fleet.builders import BUCKET_CAP_MB, info, step
 from tests.launch.jobs import Alone

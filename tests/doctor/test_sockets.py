@@ -10,8 +10,9 @@ from msgspec.structs import replace
 
 from overlaptop.doctor.findings import Status
 from overlaptop.doctor.sockets import check_directory, check_jobs
-from overlaptop.wire.endpoints import JobRecord, job_dir, write_job
-from overlaptop.wire.processes import process_start_time
+from overlaptop.jobs.folder import job_dir
+from overlaptop.jobs.processes import process_start_time
+from overlaptop.jobs.record import JobRecord, write_job
 from overlaptop.wire.protocol import PROTOCOL_VERSION
 
 from .machines import LAPTOP, machine

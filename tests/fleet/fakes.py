@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from overlaptop.fleet.snapshot import LinkState
-from overlaptop.wire.endpoints import JobRecord
+from overlaptop.jobs.record import JobRecord
 
 from .builders import T0, Clock
 from .hub import PlayedFleet, PlayedHub

@@ -8,9 +8,9 @@ from msgspec import structs
 from overlaptop.fleet.cluster_session import SETTLE_S, ClusterSession
 from overlaptop.fleet.job_session import NOT_CONNECTED, READONLY, JobSelector
 from overlaptop.fleet.snapshot import LinkState
+from overlaptop.jobs.folder import EndpointError
 from overlaptop.wire import commands
 from overlaptop.wire.commands import Command, CommandReport
-from overlaptop.wire.endpoints import EndpointError
 from overlaptop.wire.knobs import Search
 from overlaptop.wire.messages import RankEnd
 

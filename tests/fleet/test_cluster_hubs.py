@@ -10,8 +10,8 @@ import pytest
 
 from overlaptop.fleet.cluster_session import ClusterSession
 from overlaptop.fleet.snapshot import LinkState
-from overlaptop.wire import endpoints
-from overlaptop.wire.hub_connection import LocalHubConnection
+from overlaptop.jobs.hub_connection import LocalHubConnection
+from overlaptop.jobs.record import list_jobs
 from tests.hubs import Hubs, Rank
 from tests.processes import eventually
 
@@ -49,7 +49,7 @@ class Machine:
 
     def list_jobs(self):
         with self.there():
-            return endpoints.list_jobs()
+            return list_jobs()
 
     def open_link(self, record):
         with self.there():

@@ -3,8 +3,8 @@ from msgspec.structs import replace
 
 from overlaptop.fleet.job_session import JobSelector, JobSession
 from overlaptop.fleet.snapshot import LinkState
+from overlaptop.jobs.folder import EndpointError
 from overlaptop.wire import commands
-from overlaptop.wire.endpoints import EndpointError
 from overlaptop.wire.messages import RankEnd, TurnedAway
 
 from .builders import BUCKET_CAP_MB, T0, Clock, info, status, step, welcome

@@ -14,7 +14,7 @@ from overlaptop.console.once import settle
 from overlaptop.console.stream import RecordWriter
 from overlaptop.fleet.job_session import JobSession
 from overlaptop.fleet.snapshot import LinkState
-from overlaptop.wire.endpoints import list_jobs
+from overlaptop.jobs.record import list_jobs
 from tests.processes import eventually
 
 

@@ -6,10 +6,11 @@ import pytest
 from msgspec.structs import replace
 
 from overlaptop.hub.commands import PATIENCE_S, RETURN_S, CommandBroker
+from overlaptop.jobs.folder import job_dir
+from overlaptop.jobs.record import JobRecord
 from overlaptop.wire import commands
 from overlaptop.wire.codec import decode
 from overlaptop.wire.commands import Command, CommandOutcome, CommandReport
-from overlaptop.wire.endpoints import JobRecord, job_dir
 from overlaptop.wire.knobs import Search
 from overlaptop.wire.protocol import LEASE_S
 from tests.fleet.builders import BUCKET_CAP_MB

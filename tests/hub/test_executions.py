@@ -11,7 +11,8 @@ import pytest
 from msgspec.structs import replace
 
 from overlaptop.hub.executions import END_S, CommandExecutions
-from overlaptop.wire import change_log, commands
+from overlaptop.jobs import change_log
+from overlaptop.wire import commands
 from overlaptop.wire.codec import decode
 from overlaptop.wire.commands import Command, CommandReport
 from overlaptop.wire.knobs import KnobFacts, Search

@@ -141,8 +141,8 @@ def test_what_a_slow_dashboard_cannot_take_is_dropped_and_counted_for_it_alone(
 
 VIEWER_IN_A_PROCESS = """
 import sys, time
-from overlaptop.wire.endpoints import read_job
-from overlaptop.wire.hub_connection import LocalHubConnection
+from overlaptop.jobs.record import read_job
+from overlaptop.jobs.hub_connection import LocalHubConnection
 from overlaptop.wire.messages import Welcome
 link = LocalHubConnection(read_job("job-1"))
 link.watch([0])

@@ -18,12 +18,15 @@ from msgspec.structs import replace
 
 from overlaptop.console import CommandError
 from overlaptop.console.jobs import join
-from overlaptop.wire import commands, last_end
+from overlaptop.jobs import last_end
+from overlaptop.jobs.folder import job_dir
+from overlaptop.jobs.hub_connection import LocalHubConnection
+from overlaptop.jobs.last_end import LastEnd
+from overlaptop.jobs.processes import process_start_time
+from overlaptop.jobs.record import clean_stale, list_jobs, read_job
+from overlaptop.wire import commands
 from overlaptop.wire.codec import encode
 from overlaptop.wire.commands import Command
-from overlaptop.wire.endpoints import clean_stale, job_dir, list_jobs, read_job
-from overlaptop.wire.hub_connection import LocalHubConnection
-from overlaptop.wire.last_end import LastEnd
 from overlaptop.wire.messages import (
     HubStatus,
     Join,
@@ -34,7 +37,6 @@ from overlaptop.wire.messages import (
     StepTotals,
     Welcome,
 )
-from overlaptop.wire.processes import process_start_time
 from overlaptop.wire.protocol import PROTOCOL_VERSION
 from tests.processes import eventually
 

@@ -14,7 +14,8 @@ from overlaptop.agent.reporting import sender as rank_side
 from overlaptop.agent.reporting.sender import Sender
 from overlaptop.hub import ranks as hub_side
 from overlaptop.hub.ranks import RankServer
-from overlaptop.wire import endpoints
+from overlaptop.jobs.folder import job_dir
+from overlaptop.jobs.sockets import ranks_socket
 from overlaptop.wire.messages import RankInfo
 
 LONG_S = 60.0
@@ -24,9 +25,9 @@ class Node:
     """The ranks' side of a hub, and what it delivers."""
 
     def __init__(self) -> None:
-        endpoints.job_dir("job-1", create=True)
+        job_dir("job-1", create=True)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        listener.bind(str(endpoints.ranks_socket("job-1")))
+        listener.bind(str(ranks_socket("job-1")))
         listener.listen()
         listener.setblocking(False)
         self.heard: list[object] = []

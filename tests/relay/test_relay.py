@@ -17,11 +17,12 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from overlaptop import __version__
+from overlaptop.jobs.processes import process_start_time
+from overlaptop.jobs.record import JobRecord, list_jobs, read_job
 from overlaptop.relay.relay import Relay
-from overlaptop.wire import commands, endpoints
+from overlaptop.wire import commands
 from overlaptop.wire.codec import MAX_FRAME_BYTES, encode, frame
 from overlaptop.wire.commands import Command, CommandOutcome
-from overlaptop.wire.endpoints import read_job
 from overlaptop.wire.knobs import GradientFacts, Knob, KnobFacts, Search
 from overlaptop.wire.messages import (
     HubStatus,
@@ -33,7 +34,6 @@ from overlaptop.wire.messages import (
     Watch,
     Welcome,
 )
-from overlaptop.wire.processes import process_start_time
 from overlaptop.wire.protocol import PROTOCOL_VERSION
 from overlaptop.wire.relaying import (
     RelayHello,
@@ -94,7 +94,7 @@ def test_it_says_who_it_is_and_which_jobs_there_are(hubs, make_process):
     )  # fmt: skip
     assert (hello.pid, hello.readonly) == (process.process.pid, False)
     (job,) = client.receive(RelayJobs, lambda jobs: jobs.jobs).jobs
-    assert job.record == replace(read_job(KEY), python="", import_path=())
+    assert JobRecord.of_remote(job) == replace(read_job(KEY), python="", import_path=())
     assert record.hub_pid == job.hub_pid
 
 
@@ -193,14 +193,14 @@ def test_a_command_that_may_have_waited_while_the_relay_stood_still_is_refused(m
     (rank,) = make_ranks(1)
     stands_still, was_sent = threading.Event(), threading.Event()
 
-    def list_jobs():
+    def jobs():
         if stands_still.is_set():
             stands_still.clear()
             time.sleep(2.5)  # as of a process that was stopped, and of a machine that slept
             was_sent.wait(20)
-        return endpoints.list_jobs()
+        return list_jobs()
 
-    client = make_relay(list_jobs=list_jobs).client
+    client = make_relay(list_jobs=jobs).client
     client.select(KEY)
     client.receive(RankInfo)
     stands_still.set()

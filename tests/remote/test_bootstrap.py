@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from overlaptop.jobs.folder import job_dir
+from overlaptop.jobs.record import JobRecord, write_job
 from overlaptop.remote.bootstrap import SCRIPT, remote_command, shell_line
-from overlaptop.wire.endpoints import JobRecord, job_dir, write_job
 
 SHELLS = [
     shell

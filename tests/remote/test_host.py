@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from overlaptop.fleet.job_session import JobSession
 from overlaptop.fleet.snapshot import LinkState
+from overlaptop.jobs.record import JobRecord
 from overlaptop.remote.connection import ConnectionState
 from overlaptop.remote.host import RemoteHost
 from overlaptop.remote.pool import ConnectionPool
@@ -96,7 +97,7 @@ def test_a_host_that_was_not_reached_yet_has_no_jobs_and_a_note(connections: Con
 def test_a_hosts_jobs_are_listed_and_joining_one_brings_its_hubs_messages(watched: Watched) -> None:
     assert watched.host.known
     offset_ns = watched.host.offset_ns or 0
-    assert watched.record == replace(JOB.record, started_ns=STARTED_NS - offset_ns)
+    assert watched.record == replace(JobRecord.of_remote(JOB), started_ns=STARTED_NS - offset_ns)
     assert watched.receive(Welcome).job == "job-1"
     # It was still on its way when this job was selected.
     assert "of another job" not in {notice.text for notice in watched.of(Notice)}

@@ -23,13 +23,14 @@ from msgspec.structs import replace
 
 from overlaptop.agent.placement import RankPlacement
 from overlaptop.agent.reporting.sender import Sender
+from overlaptop.jobs.folder import COMMANDS_NAME, SEARCH_NAME, EndpointError, job_dir
+from overlaptop.jobs.hub_connection import LocalHubConnection
+from overlaptop.jobs.hub_start import hub_command
+from overlaptop.jobs.record import JobRecord, list_jobs, read_job
+from overlaptop.jobs.trusted_folders import temporary_folder
 from overlaptop.remote.bootstrap import remote_command
-from overlaptop.wire import endpoints
 from overlaptop.wire.codec import encode
 from overlaptop.wire.commands import CommandOutcome, make_setting
-from overlaptop.wire.endpoints import EndpointError, JobRecord, list_jobs, read_job
-from overlaptop.wire.folders import temporary_folder
-from overlaptop.wire.hub_connection import LocalHubConnection
 from overlaptop.wire.knobs import Knob, KnobFacts, Search
 from overlaptop.wire.messages import RankInfo, StepTotals, TurnedAway, Welcome
 from overlaptop.wire.protocol import PROTOCOL_VERSION
@@ -145,7 +146,7 @@ def swapped(socket_dir: Path) -> Iterator[Callable[[str, Callable[[Path], object
     children = []
 
     def listen(name: str, serve: Callable[[Path], object]) -> None:
-        folder = endpoints.job_dir(KEY, create=True)
+        folder = job_dir(KEY, create=True)
         for path in (socket_dir, folder):
             path.chmod(0o777)
         # Everybody may speak to it from the moment on in which it is there.
@@ -206,7 +207,7 @@ def test_no_file_of_a_job_can_be_seen_read_or_changed(job: JobRecord, socket_dir
     files = files_of_the_job()
     names = {path.name for path in files}
     assert {KEY, "job.json", "hub.lock", "hub.log", "ranks.sock", job.dashboard_socket} <= names
-    assert {endpoints.SEARCH_NAME, endpoints.COMMANDS_NAME} & names
+    assert {SEARCH_NAME, COMMANDS_NAME} & names
     acts = (
         os.stat,
         os.listdir,
@@ -222,12 +223,12 @@ def test_no_file_of_a_job_can_be_seen_read_or_changed(job: JobRecord, socket_dir
         partial(act, socket_dir) for act in (os.listdir, os.rmdir, lambda path: path.rename("/tmp/mine"))
     ]
     # Nor does another user's dashboard find or join it.
-    joining = [list_jobs, partial(LocalHubConnection, job), partial(endpoints.job_dir, KEY, create=True)]
+    joining = [list_jobs, partial(LocalHubConnection, job), partial(job_dir, KEY, create=True)]
     assert as_stranger(lambda: [error_of(act) for act in tries]) == ["PermissionError"] * len(tries)
     assert as_stranger(lambda: [error_of(act) for act in joining]) == ["EndpointError"] * 3
     assert as_stranger(lambda: read_job(KEY)) is None
     # The hub may have written others meanwhile, and taken away what it keeps for a while.
-    lasting = {path for path in files if path.name not in (endpoints.SEARCH_NAME, endpoints.COMMANDS_NAME)}
+    lasting = {path for path in files if path.name not in (SEARCH_NAME, COMMANDS_NAME)}
     assert lasting <= set(files_of_the_job())
 
 
@@ -291,8 +292,8 @@ def plant(base: Path, mark: Path, *, mode: int = 0o777, ours: bool = False, link
 
     def make() -> None:
         os.umask(0)
-        job_dir = directory / KEY
-        job_dir.mkdir(parents=True)
+        folder_of_job = directory / KEY
+        folder_of_job.mkdir(parents=True)
         script = directory / "python"
         script.write_text(f"#!/bin/sh\necho {MARK!r} >>{mark}\n")
         script.chmod(0o777)
@@ -302,8 +303,8 @@ def plant(base: Path, mark: Path, *, mode: int = 0o777, ours: bool = False, link
         record = replace(FALSE_RECORD, python=str(script), import_path=(str(directory),))
         values = {field: getattr(record, field) for field in record.__slots__}
         # As the agent writes it: one value a line.
-        (job_dir / "job.json").write_text(json.dumps(values, indent=1) + "\n")
-        for folder in (job_dir, directory):
+        (folder_of_job / "job.json").write_text(json.dumps(values, indent=1) + "\n")
+        for folder in (folder_of_job, directory):
             folder.chmod(mode)
         if link:
             base.symlink_to(directory)
@@ -367,7 +368,7 @@ def test_nothing_of_what_was_planted_is_run_or_listed(make, why: str, uid: int, 
         with pytest.raises(EndpointError, match=why):
             list_jobs()
         with pytest.raises(EndpointError, match=why):
-            endpoints.hub_command("job-9", "train.py", 1, os.getpid(), "/w")
+            hub_command("job-9", "train.py", 1, os.getpid(), "/w")
     assert mark.read_text() == ""
     assert not base.with_name("to be made").exists()
 

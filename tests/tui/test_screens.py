@@ -7,6 +7,8 @@ from msgspec.structs import replace
 from rich.color import Color
 
 from overlaptop.fleet.snapshot import LinkState
+from overlaptop.jobs import last_end
+from overlaptop.jobs.last_end import LastEnd
 from overlaptop.launch.request import LaunchRequest
 from overlaptop.tui.app import OverlaptopApp
 from overlaptop.tui.draw.themes import PALETTES, PLAIN
@@ -19,8 +21,6 @@ from overlaptop.tui.options import TuiOptions
 from overlaptop.tui.overview.screen import OverviewScreen
 from overlaptop.tui.rank.screen import RankScreen
 from overlaptop.tui.timeline.parts import PARTS
-from overlaptop.wire import last_end
-from overlaptop.wire.last_end import LastEnd
 from overlaptop.wire.messages import CollectiveSpan, Notice, RankEnd
 from tests.fleet.builders import T0, S, detail, info, status, step, welcome
 from tests.fleet.fakes import FakeSession, record

@@ -6,10 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from overlaptop.wire import codec
-from overlaptop.wire.bounds import MAX_RANKS
 from overlaptop.wire.codec import WireError, decode, encode
 from overlaptop.wire.devices import DeviceSample
-from overlaptop.wire.endpoints import JobRecord
 from overlaptop.wire.messages import Notice, StepTotals
 from overlaptop.wire.relaying import (
     MAX_OUTPUT_CHARS,
@@ -20,22 +18,10 @@ from overlaptop.wire.relaying import (
     RelayLimit,
     RelayPing,
     RelaySelect,
-    RemoteJob,
 )
 from tests.wire.examples import row_of
 
-RECORD = JobRecord(
-    4, "job-1", "train.py", "/w", "gpu-a", 2, "/bin/python", 1, None, 2, 3, 4, "dash-2.sock", (5, 6),
-    ("/x",),
-)  # fmt: skip
-JOB = RemoteJob.of(RECORD)
 STATUS = RelayLaunchStatus(1, "running", False, "", "torchrun x", ("a line",))
-
-
-def test_a_job_of_another_host_is_its_record_less_what_only_serves_there():
-    assert JOB.record == replace(RECORD, python="", import_path=())
-    many = replace(RECORD, rank_pids=tuple(range(MAX_RANKS + 1)))
-    assert RemoteJob.of(many).rank_pids == tuple(range(MAX_RANKS))
 
 
 LAUNCH = RelayLaunch(1, ("ddp",), None)

@@ -7,6 +7,8 @@ from typing import ClassVar
 
 from textual import events
 
+from overlaptop.jobs import last_end
+from overlaptop.jobs.record import JobRecord
 from overlaptop.launch.request import LaunchRequest
 from overlaptop.report.troubles import of_last
 from overlaptop.text import age, plural, printable
@@ -30,8 +32,6 @@ from overlaptop.tui.page import PageScreen
 from overlaptop.tui.view import JobView
 from overlaptop.tui.widgets.host_lines import host_status
 from overlaptop.tui.widgets.key_bar import HELP_HINT, QUIT_HINT
-from overlaptop.wire import last_end
-from overlaptop.wire.endpoints import JobRecord
 from overlaptop.workloads.catalog import Workload
 
 Choice = JobRecord | Workload

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 from overlaptop.fleet.session import Session
 from overlaptop.fleet.snapshot import Snapshot
+from overlaptop.jobs import change_log
+from overlaptop.jobs.folder import EndpointError
 from overlaptop.tui.tune.earlier_changes import EarlierChanges
 from overlaptop.tui.tune.knob_editor import KnobChange, KnobEditor
 from overlaptop.tui.tune.knob_values import ValueRefusedError, parsed_range
 from overlaptop.tuning.alternation import Alternation
-from overlaptop.wire import change_log
 from overlaptop.wire.commands import CHANGED
-from overlaptop.wire.endpoints import EndpointError
 
 if TYPE_CHECKING:
     from overlaptop.tuning.state import SearchState

@@ -13,9 +13,9 @@ import pytest
 from overlaptop.agent.control import capture
 from overlaptop.agent.control.capture import SETTLING_STEPS, ProfilerWatch
 from overlaptop.formats.job import analyze
+from overlaptop.jobs.record import list_jobs
 from overlaptop.timeline.lanes import LaneRules
 from overlaptop.wire.commands import ENDED_BADLY
-from overlaptop.wire.endpoints import list_jobs
 from tests.agent.interleaving import in_the_middle
 
 

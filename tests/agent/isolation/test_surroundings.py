@@ -40,11 +40,12 @@ def until(holds, seconds=90):
         time.sleep(0.01)
 
 def dashboard_sees(holds):
-    from overlaptop.wire import endpoints, hub_connection
+    from overlaptop.jobs.hub_connection import LocalHubConnection
+    from overlaptop.jobs.record import list_jobs
     from overlaptop.wire.messages import StepTotals
     jobs, steps = [], []
-    until(lambda: jobs.extend(endpoints.list_jobs()) or jobs)
-    link = hub_connection.LocalHubConnection(jobs[0])
+    until(lambda: jobs.extend(list_jobs()) or jobs)
+    link = LocalHubConnection(jobs[0])
 
     def seen():
         steps.extend(m for m in link.poll() if isinstance(m, StepTotals))

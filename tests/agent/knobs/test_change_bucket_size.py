@@ -8,8 +8,8 @@ import signal
 import pytest
 
 from overlaptop.agent.control.two_phase_commit import NOTICE_S
+from overlaptop.jobs.record import list_jobs
 from overlaptop.wire import commands
-from overlaptop.wire.endpoints import list_jobs
 from overlaptop.wire.knobs import GradientFacts, Knob
 from overlaptop.wire.messages import EnvironmentVariable
 

@@ -16,7 +16,9 @@ from overlaptop.agent.reporting import reporter
 from overlaptop.agent.reporting.sender import MAX_QUEUED_BYTES, Sender
 from overlaptop.agent.sources.base import CollectiveCall, Edge, Wait
 from overlaptop.agent.sources.host import HostSource
-from overlaptop.wire import codec, endpoints
+from overlaptop.jobs.folder import job_dir
+from overlaptop.jobs.sockets import ranks_socket
+from overlaptop.wire import codec
 from overlaptop.wire.knobs import Knob, KnobFacts
 from overlaptop.wire.messages import Notice, RankInfo, StepTotals, Watch
 from overlaptop.wire.schema import Message
@@ -35,9 +37,9 @@ def sender(sockets: Path) -> Iterator[Sender]:
 @pytest.fixture
 def hub(sockets: Path) -> Iterator[socket.socket]:
     """The socket that a hub listens at."""
-    endpoints.job_dir("job-1", create=True)
+    job_dir("job-1", create=True)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
-        line.bind(str(endpoints.ranks_socket("job-1")))
+        line.bind(str(ranks_socket("job-1")))
         line.listen()
         yield line
 

@@ -10,8 +10,8 @@ import pytest
 from msgspec.structs import replace
 
 from overlaptop.agent.script.failure import failure_of
+from overlaptop.jobs import last_end
 from overlaptop.report.troubles import of_last
-from overlaptop.wire import last_end
 from overlaptop.wire.messages import RankEnd
 
 

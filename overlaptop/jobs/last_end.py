@@ -12,8 +12,9 @@ import msgspec
 from msgspec import Meta
 from msgspec.structs import replace
 
+from overlaptop.jobs.files import read_regular, write_whole
+from overlaptop.jobs.folder import EndpointError, base_dir
 from overlaptop.wire.bounds import MAX_RANKS, Rank, Text, UnixNs
-from overlaptop.wire.endpoints import EndpointError, base_dir, read_regular, write_whole
 from overlaptop.wire.messages import RankEnd
 
 _NAME = "last_end.json"

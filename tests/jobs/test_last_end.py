@@ -1,7 +1,7 @@
 """The note on how the last job ended."""
 
-from overlaptop.wire import last_end
-from overlaptop.wire.last_end import LastEnd
+from overlaptop.jobs import last_end
+from overlaptop.jobs.last_end import LastEnd
 from overlaptop.wire.messages import RankEnd
 
 

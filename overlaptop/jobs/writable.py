@@ -8,8 +8,7 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 
-from overlaptop.wire import endpoints
-from overlaptop.wire.endpoints import EndpointError
+from overlaptop.jobs.folder import COMMANDS_NAME, EndpointError, base_dir, job_dir
 
 _TRIED_BYTES = 4096
 WAY_OUT = "make room, or set OVERLAPTOP_DIR to another directory"
@@ -17,8 +16,8 @@ WAY_OUT = "make room, or set OVERLAPTOP_DIR to another directory"
 
 def check(key: str) -> None:
     """Make the job's folder and write a file in it. Raises EndpointError where that cannot be."""
-    folder = endpoints.job_dir(key, create=True)
-    file = folder / f"{endpoints.COMMANDS_NAME}.{os.getpid()}"
+    folder = job_dir(key, create=True)
+    file = folder / f"{COMMANDS_NAME}.{os.getpid()}"
     try:
         try:
             file.write_bytes(bytes(_TRIED_BYTES))
@@ -35,7 +34,7 @@ def why_not() -> str:
 
     Raises EndpointError as `base_dir` does.
     """
-    path = endpoints.base_dir(create=False)
+    path = base_dir(create=False)
     place = path if path.exists() else path.parent
     try:
         why = fault(os.statvfs(place))

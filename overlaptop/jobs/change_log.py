@@ -19,9 +19,9 @@ from typing import Annotated
 
 import msgspec
 
+from overlaptop.jobs.folder import base_dir
 from overlaptop.wire.bounds import one_of
 from overlaptop.wire.commands import CHANGED, ENDED_BADLY, UNKNOWN
-from overlaptop.wire.endpoints import base_dir
 
 NAME = "changes.jsonl"
 MAX_BYTES = 1 << 20

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from overlaptop.wire.folders import UntrustedFolderError, open_private, open_trusted
+from overlaptop.jobs.trusted_folders import UntrustedFolderError, open_private, open_trusted
 
 STRANGER = 54_321
 CLONE_NEWUSER, PR_SET_DUMPABLE = 0x10000000, 4

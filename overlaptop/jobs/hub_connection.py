@@ -11,12 +11,13 @@ from typing import Protocol
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
+from overlaptop.jobs.folder import EndpointError
+from overlaptop.jobs.record import JobRecord
+from overlaptop.jobs.sockets import check_listener
 from overlaptop.wire.codec import MAX_FRAME_BYTES, WireError, decode, encode
 from overlaptop.wire.commands import Command
-from overlaptop.wire.endpoints import EndpointError, JobRecord
 from overlaptop.wire.knobs import Search
 from overlaptop.wire.messages import Join, TurnedAway
-from overlaptop.wire.peers import check_listener
 from overlaptop.wire.protocol import JOIN_S, PROTOCOL_VERSION
 from overlaptop.wire.schema import Message
 

@@ -12,9 +12,9 @@ import sys
 import pytest
 from msgspec.structs import replace
 
-from overlaptop.wire import change_log
-from overlaptop.wire.change_log import MAX_BYTES, LoggedChange
-from overlaptop.wire.endpoints import EndpointError
+from overlaptop.jobs import change_log
+from overlaptop.jobs.change_log import MAX_BYTES, LoggedChange
+from overlaptop.jobs.folder import EndpointError
 
 CHANGE = LoggedChange(
     at_ns=1_700_000_000_123_000_000, job="job-1", script="train.py", host="gpu-a", by="me@gpu-a, pid 7",
@@ -87,8 +87,8 @@ def test_of_a_log_that_is_too_long_the_end_is_read(socket_dir):
 
 def test_several_hubs_that_write_at_once_lose_nothing(socket_dir):
     code = (
-        "import sys; from msgspec.structs import replace; from overlaptop.wire import change_log\n"
-        "from tests.wire.test_change_log import CHANGE\n"
+        "import sys; from msgspec.structs import replace; from overlaptop.jobs import change_log\n"
+        "from tests.jobs.test_change_log import CHANGE\n"
         "for step in range(300):\n"
         "    change_log.append(replace(CHANGE, job=sys.argv[1], step=step, reason='x' * 500))"
     )

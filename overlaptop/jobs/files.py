@@ -1,0 +1,27 @@
+"""Small files that other processes read and write at the same time."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Writes a file so that a reader sees the old one or the new one, whole. Raises OSError."""
+    new = path.with_name(f"{path.name}.{os.getpid()}")
+    new.write_bytes(data)
+    new.replace(path)
+
+
+def read_regular(path: Path, most_bytes: int) -> bytes:
+    """A small file of ours, whole. Raises OSError, also where it is longer, or a link or no file at all."""
+    # O_NONBLOCK: opening a FIFO of this name must not wait for its writer.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(f"{path} is not a file")
+        data = file.read(most_bytes + 1)
+    if len(data) > most_bytes:
+        raise OSError(f"{path} is too long")
+    return data

@@ -1,0 +1,47 @@
+"""The sockets in a job's folder, and who listens there. This module is imported in the training process."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from pathlib import Path
+
+from overlaptop.jobs.folder import RANKS_NAME, EndpointError, job_dir
+
+_MAX_SOCKET_PATH_BYTES = 107
+"""sun_path of Linux, less the closing NUL."""
+
+
+def ranks_socket(key: str) -> Path:
+    """The unix socket on which the hub of this job listens for ranks."""
+    return _socket(key, RANKS_NAME)
+
+
+def dashboards_socket(key: str, hub_pid: int) -> Path:
+    """The ZeroMQ ipc path of a hub. The pid is in it since ``bind`` would steal a living hub's path."""
+    return _socket(key, f"dash-{hub_pid}.sock")
+
+
+def _socket(key: str, name: str) -> Path:
+    path = job_dir(key) / name
+    length = len(os.fsencode(path))
+    if length > _MAX_SOCKET_PATH_BYTES:
+        raise EndpointError(
+            f"{path} is {length} bytes long, a socket's path may have {_MAX_SOCKET_PATH_BYTES}: "
+            "set OVERLAPTOP_DIR to a shorter directory"
+        )
+    return path
+
+
+def check_listener(descriptor: int) -> None:
+    """Raises EndpointError where the other end of this connected unix socket was made by another user,
+    OSError where it is none.
+    """
+    with socket.socket(fileno=os.dup(descriptor)) as connection:
+        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        _, uid, _ = struct.unpack("3i", credentials)
+    if uid != os.geteuid():
+        raise EndpointError(
+            f"uid {uid}, not you, listens on the job's socket: set OVERLAPTOP_DIR to another folder"
+        )

@@ -1,0 +1,118 @@
+"""The socket directory, and whose the folders in it are."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import tempfile
+
+import pytest
+
+from overlaptop.jobs.folder import EndpointError, base_dir, job_dir, try_lock
+from overlaptop.jobs.hub_start import hub_command
+from overlaptop.jobs.record import clean_stale, list_jobs, read_job
+from overlaptop.jobs.sockets import ranks_socket
+from overlaptop.jobs.trusted_folders import temporary_folder
+
+
+def test_the_directory_is_made_for_this_user_alone_and_not_by_looking(monkeypatch, socket_dir):
+    monkeypatch.setenv("OVERLAPTOP_DIR", str(socket_dir / "new"))
+    assert list_jobs() == []
+    clean_stale()
+    assert not (socket_dir / "new").exists()
+    assert base_dir() == socket_dir / "new"
+    assert base_dir().stat().st_mode & 0o777 == 0o700
+    monkeypatch.setenv("OVERLAPTOP_DIR", str(socket_dir / "missing" / "d"))
+    with pytest.raises(EndpointError, match=r"cannot create .*: No such file.*: set OVERLAPTOP_DIR"):
+        base_dir()
+
+
+def test_without_the_variable_it_is_named_after_the_user_in_the_temporary_directory(
+    monkeypatch, socket_dir
+):
+    monkeypatch.delenv("OVERLAPTOP_DIR")
+    monkeypatch.setenv("TMPDIR", str(socket_dir))
+    temporary_folder.cache_clear()
+    assert base_dir() == socket_dir / f"overlaptop-{os.getuid()}"
+    temporary_folder.cache_clear()
+
+
+def test_a_job_that_sets_another_temporary_directory_later_gets_it_and_the_sockets_stay(
+    monkeypatch, socket_dir, tmp_path
+):
+    monkeypatch.delenv("OVERLAPTOP_DIR")
+    monkeypatch.setenv("TMPDIR", str(socket_dir))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    temporary_folder.cache_clear()
+    before = base_dir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    assert tempfile.gettempdir() == str(tmp_path)
+    assert base_dir() == before
+    temporary_folder.cache_clear()
+
+
+@pytest.mark.parametrize("use", [base_dir, lambda: base_dir(create=False), list_jobs, clean_stale])
+def test_a_directory_that_others_could_have_laid_out_or_replace_is_refused(monkeypatch, socket_dir, use):
+    """test_trusted_folders.py has all that such a folder may be."""
+    above = socket_dir / "above"
+    above.mkdir()
+    (above / "d").mkdir()
+    monkeypatch.setenv("OVERLAPTOP_DIR", str(above / "d"))
+    for path, mode, words in (
+        (above / "d", 0o755, "has mode 0755, not 0700"),
+        (above, 0o777, "has mode 0777: others can change what is in it"),
+    ):
+        path.chmod(mode)
+        with pytest.raises(EndpointError, match=f"{path} {words}") as refusal:
+            use()
+        assert "\n" not in str(refusal.value)
+        path.chmod(0o700)
+    use()
+
+
+def test_links_above_that_lead_nowhere_or_round_are_no_endless_way(monkeypatch, socket_dir):
+    (socket_dir / "round").symlink_to("round/../round")
+    monkeypatch.setenv("OVERLAPTOP_DIR", str(socket_dir / "round" / "d"))
+    with pytest.raises(EndpointError, match="is reached by more than 40 links"):
+        list_jobs()
+    (socket_dir / "dangling").symlink_to("nowhere")
+    monkeypatch.setenv("OVERLAPTOP_DIR", str(socket_dir / "dangling" / "d"))
+    assert list_jobs() == []
+
+
+@pytest.mark.parametrize("key", ["", "..", "a/b", "/etc", "A", "a.b", "a" * 41, "a\n", "é"])
+def test_a_key_that_could_lead_elsewhere_is_refused(key):
+    with pytest.raises(EndpointError, match="job key"):
+        job_dir(key)
+    assert read_job(key) is None
+
+
+def test_a_path_too_long_for_a_socket_is_refused_with_the_way_out(monkeypatch, socket_dir):
+    monkeypatch.setenv("OVERLAPTOP_DIR", str(socket_dir / ("d" * 100)))
+    with pytest.raises(EndpointError, match="set OVERLAPTOP_DIR to a shorter"):
+        ranks_socket("a")
+    with pytest.raises(EndpointError, match="set OVERLAPTOP_DIR to a shorter"):
+        hub_command("a", "train.py", 1, 1, "/")
+
+
+def test_a_folder_has_one_lock_and_a_removed_lock_is_none():
+    folder = job_dir("a", create=True)
+    first = try_lock(folder, create=True)
+    assert try_lock(folder, create=True) is None
+    (folder / "hub.lock").unlink()
+    second = try_lock(folder, create=True)
+    assert second is not None
+    os.close(first)
+    assert try_lock(folder, create=True) is None
+    os.close(second)
+
+
+def test_a_lock_that_was_removed_before_it_was_got_is_none(monkeypatch):
+    folder, flock = job_dir("a", create=True), fcntl.flock
+
+    def too_late(descriptor, operation):
+        (folder / "hub.lock").unlink()
+        flock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", too_late)
+    assert try_lock(folder, create=True) is None

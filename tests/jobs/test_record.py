@@ -1,0 +1,142 @@
+"""The records of jobs, and what is believed of them."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import sys
+
+import pytest
+from msgspec.structs import asdict, replace
+
+from overlaptop.jobs.folder import job_dir
+from overlaptop.jobs.processes import process_start_time
+from overlaptop.jobs.record import JobRecord, clean_stale, list_jobs, read_job, write_job
+from overlaptop.wire.bounds import MAX_RANKS
+
+
+def record_of(key, hub=None, starter=None, started_ns=1):
+    me = (os.getpid(), process_start_time(os.getpid()))
+    return JobRecord(
+        1, key, "train.py", "/", "here", 2, sys.executable, *(starter or me), *(hub or me), started_ns,
+        "dash-1.sock", rank_pids=(4, 5),
+    )  # fmt: skip
+
+
+def written(key, **parts):
+    job_dir(key, create=True)
+    record = record_of(key, **parts)
+    write_job(record)
+    return record
+
+
+MISSING = object()
+
+
+def write_values(values):
+    """Job a's record, with these values."""
+    there = {name: value for name, value in values.items() if value is not MISSING}
+    (job_dir("a") / "job.json").write_text(json.dumps(there))
+
+
+def test_a_record_reads_back_as_written_and_only_the_record_is_left(socket_dir):
+    record = replace(written("a"), rank_pids=())
+    write_job(record)
+    assert read_job("a") == record
+    assert [path.name for path in job_dir("a").iterdir()] == ["job.json"]
+    write_values(
+        asdict(record) | {"colour": "blue", "import_path": MISSING}
+    )  # a newer hub's, an older one's
+    assert read_job("a") == record
+
+
+RUBBISH = {
+    "no json": "{",
+    "no object": "[]",
+    "depth": "[" * 100_000,
+    "too long": '"' + "x" * (1 << 19) + '"',
+    "not utf-8": b"\xff\xfe",
+    "a long number": "9" * 10_000,
+}
+
+
+@pytest.mark.parametrize("rubbish", RUBBISH.values(), ids=RUBBISH.keys())
+def test_rubbish_is_no_record(rubbish):
+    path = job_dir("a", create=True) / "job.json"
+    path.write_bytes(rubbish if isinstance(rubbish, bytes) else rubbish.encode())
+    assert read_job("a") is None
+    path.rename(path.with_name("target"))
+    for make in (os.mkfifo, lambda link: link.symlink_to("target")):  # neither waits nor follows
+        make(path)
+        assert list_jobs() == []
+        path.unlink()
+
+
+PATHS = (["/a"] * 17, [""], ["/" + "a" * 4096], ["a"], ["/a:/b"], ["/a\n/b"])
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"job": "b"},
+        {"script": MISSING},
+        {"hub_pid": 1 << 70},
+        {"rank_pids": [1, None]},
+        {"dashboard_socket": "../../elsewhere.sock"},
+        *({"import_path": path} for path in PATHS),
+    ],
+)
+def test_a_record_with_a_wrong_field_or_without_one_is_no_record(changed):
+    write_values(asdict(written("a")) | changed)
+    assert read_job("a") is None
+
+
+def test_jobs_are_listed_newest_first_and_without_the_dead(gone, socket_dir):
+    older, newer = written("a", started_ns=5), written("b", started_ns=6)
+    written("dead", hub=gone)
+    written("reused-pid", hub=(os.getpid(), 1))
+    (socket_dir / "Not A Key").mkdir()
+    (socket_dir / "file").touch()
+    (socket_dir / "link").symlink_to(job_dir("a"))
+    assert list_jobs() == [newer, older]
+
+
+def test_stale_folders_go_and_others_stay(gone, socket_dir):
+    written("alive", starter=gone)
+    written("hub-gone-job-runs", hub=gone)
+    written("all-gone", hub=gone, starter=gone)
+    written("locked", hub=gone, starter=gone)
+    written("foreign-file", hub=gone, starter=gone)
+    (job_dir("foreign-file") / "notes.txt").touch()
+    job_dir("empty", create=True)
+    for key in ("all-gone", "locked", "foreign-file"):
+        for name in ("hub.lock", "hub.log", "ranks.sock", "dash-12.sock"):
+            (job_dir(key) / name).touch()
+    (socket_dir / "unrelated.d").mkdir()
+    with (job_dir("locked") / "hub.lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        clean_stale()
+    left = {path.name for path in socket_dir.iterdir()}
+    assert left == {"alive", "hub-gone-job-runs", "locked", "foreign-file", "unrelated.d"}
+    assert [path.name for path in job_dir("foreign-file").iterdir()] == ["notes.txt"]
+    clean_stale()
+    assert not job_dir("locked").exists()
+
+
+def test_a_job_is_gone_when_neither_starter_nor_any_rank_is_left(gone):
+    pid, start_ticks = gone
+    record = replace(record_of("a", starter=gone), rank_pids=())
+    assert record.gone
+    assert replace(record, rank_pids=(pid,)).gone
+    assert not replace(record, rank_pids=(pid, os.getpid())).gone
+    assert not replace(record_of("a"), rank_pids=()).gone
+    assert replace(record, starter_start_ticks=None).gone
+    assert start_ticks is not None
+
+
+def test_a_job_of_another_host_is_its_record_less_what_only_serves_there():
+    record = replace(record_of("a"), import_path=("/x",))
+    assert JobRecord.of_remote(record.remote) == replace(record, python="", import_path=())
+    many = replace(record, rank_pids=tuple(range(MAX_RANKS + 1)))
+    assert many.remote.rank_pids == tuple(range(MAX_RANKS))
