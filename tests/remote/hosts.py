@@ -191,11 +191,14 @@ class Sshd:
             f"SetEnv HOME={self.home} OVERLAPTOP_DIR={self.jobs_dir}", *lines,
         ]  # fmt: skip
         (folder / "sshd_config").write_text("\n".join(configuration) + "\n")
+        self._process: subprocess.Popen[bytes] | None = None
         self.start()
 
     def start(self) -> None:
         """Has it listen."""
-        (self.folder / "pid").unlink(missing_ok=True)  # of one that was killed with another
+        if self._process is not None:
+            self._process.wait(_START_S)  # one that was killed with another has its port until it has ended
+        (self.folder / "pid").unlink(missing_ok=True)
         with (self.folder / "log").open("ab") as log:
             config = str(self.folder / "sshd_config")
             self._process = self.host.start(str(SSHD), "-D", "-e", "-f", config, stderr=log)
@@ -204,6 +207,7 @@ class Sshd:
     def kill(self) -> None:
         """Ends it at once, and with it all sessions of all servers of this host."""
         self.host.signal(signal.SIGKILL, "sshd")
+        assert self._process is not None
         self._process.wait(_START_S)
         (self.folder / "pid").unlink(missing_ok=True)
 
