@@ -1,4 +1,4 @@
-"""A job in one of its kept steps: a Snapshot in which all is of that step. Pure."""
+"""A job's kept steps: a Snapshot of one of them, or with its figures over another window. Pure."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from statistics import fmean
 
-from overlaptop.fleet.snapshot import RankView, Snapshot
-from overlaptop.fleet.splitting import split_alone
+from overlaptop.fleet.snapshot import RankView, Snapshot, Window
+from overlaptop.fleet.splitting import late_in, split_alone, window_of
 from overlaptop.fleet.totals import step_of, total
+from overlaptop.fleet.window import in_window
 from overlaptop.wire.messages import StepDetail, StepTotals
 
 NO_TIMELINES = "no timeline of this step is kept"
@@ -43,6 +44,20 @@ def in_step(snapshot: Snapshot, number: int) -> Snapshot:
         split_steps=waits.steps,
         kept_split_steps=waits.steps,
     )
+
+
+def over_window(snapshot: Snapshot, window: Window) -> Snapshot:
+    """The job's figures over this window; the ranks as they are."""
+    if window is snapshot.totals.window:
+        return snapshot
+    kept = snapshot.kept_split_steps
+    totals = total(snapshot.ranks, snapshot.totals.dropped, window, kept)
+    if window is Window.STEP:
+        step = [each for each in kept if each.waits.step == totals.measured_step]
+        wait_window = window_of(step, alone=True)
+    else:
+        wait_window = late_in(in_window(kept, totals.first_step))
+    return replace(snapshot, totals=totals, wait_window=wait_window)
 
 
 def kept_steps(view: RankView) -> list[StepTotals]:

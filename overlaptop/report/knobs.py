@@ -1,9 +1,16 @@
-"""A knob and its values in words: one value with its unit, all that are allowed, the line of code. Pure."""
+"""A knob in words: its name, a value with its unit, all that are allowed, the line of code. Pure."""
 
 from __future__ import annotations
 
 from overlaptop.text import with_unit
-from overlaptop.wire.knobs import Knob
+from overlaptop.wire.knobs import BUCKET_CAP_MB, Knob
+
+_SHORT_NAMES = {BUCKET_CAP_MB: "bucket"}
+
+
+def short_name(name: str) -> str:
+    """``bucket`` for bucket_cap_mb; others as they are."""
+    return _SHORT_NAMES.get(name, name)
 
 
 def value_words(knob: Knob, value: int | None) -> str:

@@ -19,7 +19,7 @@ from textual.theme import BUILTIN_THEMES
 from overlaptop.fleet.commands import CommandView
 from overlaptop.fleet.session import Session
 from overlaptop.report.hosts import is_there
-from overlaptop.report.knobs import allowed_words
+from overlaptop.report.knobs import allowed_words, short_name
 from overlaptop.tui.capture.captures import refusal
 from overlaptop.tui.capture.profiler_reference import read_reference
 from overlaptop.tui.capture.screen import CaptureScreen
@@ -39,7 +39,7 @@ from overlaptop.tui.rank.screen import RankScreen
 from overlaptop.tui.screen import DashboardScreen
 from overlaptop.tui.search.screen import SearchScreen
 from overlaptop.tui.timelines.screen import TimelinesScreen
-from overlaptop.tui.tune.knob_values import SCRIPT, short_name
+from overlaptop.tui.tune.knob_values import SCRIPT
 from overlaptop.tui.tune.screen import TuneScreen
 from overlaptop.tui.workloads.screen import WorkloadsScreen
 

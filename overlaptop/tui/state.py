@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING
 
 from overlaptop.findings.finding import Finding
 from overlaptop.fleet.knobs import JobKnob
-from overlaptop.fleet.past import in_step, with_timelines
+from overlaptop.fleet.past import in_step, over_window, with_timelines
 from overlaptop.fleet.snapshot import WHOLE_TRACE, LinkState, RankView, Snapshot, Window
-from overlaptop.fleet.splitting import late_in, window_of
 from overlaptop.fleet.totals import of_one_step, total
 from overlaptop.fleet.trouble import Trouble
 from overlaptop.fleet.waits import StepWaits
-from overlaptop.fleet.window import in_window
 from overlaptop.report.hosts import by_node
 from overlaptop.report.order import Filter, all_see_gaps, ordered, sort_keys
 from overlaptop.text import count
@@ -111,20 +109,7 @@ class ViewState:
         if not self.moving:
             return
         snapshot = replace(snapshot, ranks=self._in_step_of_timeline() or self.snapshot.ranks)
-        self.snapshot = self._over_window(snapshot)
-
-    def _over_window(self, snapshot: Snapshot) -> Snapshot:
-        """The job's figures over the chosen window, of ranks in one step."""
-        if self.window is not snapshot.totals.window:
-            kept = snapshot.kept_split_steps
-            totals = total(snapshot.ranks, snapshot.totals.dropped, self.window, kept)
-            if self.window is Window.STEP:
-                step = [each for each in kept if each.waits.step == totals.measured_step]
-                window = window_of(step, alone=True)
-            else:
-                window = late_in(in_window(kept, totals.first_step))
-            snapshot = replace(snapshot, totals=totals, wait_window=window)
-        return _without_empty_waits(snapshot)
+        self.snapshot = _without_empty_waits(over_window(snapshot, self.window))
 
     def pause(self, now_ns: int) -> None:
         """Stand still: all ranks' timelines are of the step that is shown."""
@@ -346,7 +331,8 @@ class ViewState:
         windows = list(Window)
         self.window = windows[(windows.index(self.window) + 1) % len(windows)]
         if self.paused_at_ns is not None and self.past_step is None:
-            self.snapshot = self._paused = self._over_window(self.snapshot)
+            shown = over_window(self.snapshot, self.window)
+            self.snapshot = self._paused = _without_empty_waits(shown)
 
     def move(self, rows: int) -> None:
         """Choose the rank that many rows further down; stops at either end."""

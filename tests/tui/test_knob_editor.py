@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from overlaptop.fleet.snapshot import LinkState
-from overlaptop.tui.tune.knob_editor import SETTLE_S, KnobEditor, knob_words
+from overlaptop.tui.tune.knob_editor import SETTLE_S, KnobEditor
 from overlaptop.tui.tune.knob_values import ValueRefusedError
 from overlaptop.wire import commands
 from tests.fleet.builders import T0
@@ -66,7 +66,7 @@ def test_quick_keys_are_one_change_that_is_sent_when_they_rest():
     keys = Keys(controlled_job())
     keys.press(1, 1, 1, -1)
     assert keys.sent == []
-    assert knob_words(keys.change) == "bucket 25 → 100 MiB"
+    assert keys.change.values_in_words == "bucket 25 → 100 MiB"
     assert keys.change.words == "esc takes it back"
     keys.rest(SETTLE_S - 0.1)
     assert keys.sent == []
@@ -96,20 +96,20 @@ def test_a_change_is_told_from_sent_to_changed():
         "sent ...", "ranks agree on a step ...", "agreed on step 1,284", "changing at step 1,284",
         "changed at step 1,284",
     ]  # fmt: skip
-    assert (keys.change.state, knob_words(keys.change)) == ("changed", "bucket 25 → 50 MiB")
+    assert (keys.change.state, keys.change.values_in_words) == ("changed", "bucket 25 → 50 MiB")
 
 
 def test_a_change_under_way_is_told_from_the_value_before_where_somebody_saw_that():
     keys = Keys(controlled_job())
     keys.type("10")
     report(keys.session, keys.session.sent[0], "changing", 7)
-    assert knob_words(keys.change) == "bucket 25 → 10 MiB"
+    assert keys.change.values_in_words == "bucket 25 → 10 MiB"
     send_knobs(keys.session, with_value(BUCKET, "10"))  # before they report the change
-    assert knob_words(keys.change) == "bucket 25 → 10 MiB"
+    assert keys.change.values_in_words == "bucket 25 → 10 MiB"
     late = Keys(controlled_job(with_value(BUCKET, "10")))
     command = by_another(late.session, 10)
     report(late.session, command, "changing", 7)
-    assert knob_words(late.change) == "bucket → 10 MiB"
+    assert late.change.values_in_words == "bucket → 10 MiB"
 
 
 def test_keys_wait_for_a_command_that_is_under_way_and_go_on_from_its_value():
@@ -120,7 +120,7 @@ def test_keys_wait_for_a_command_that_is_under_way_and_go_on_from_its_value():
     keys.rest(2)
     assert keys.sent == ["set bucket_cap_mb 50"]
     assert keys.change.words == "waiting for: set bucket_cap_mb 50; esc takes it back"
-    assert knob_words(keys.change) == "bucket 50 → 100 MiB"
+    assert keys.change.values_in_words == "bucket 50 → 100 MiB"
     obey(keys.session, keys.session.sent[0], 40, "25", "50")
     keys.tick()
     assert keys.sent == ["set bucket_cap_mb 50", "set bucket_cap_mb 100"]
@@ -141,7 +141,7 @@ def test_a_change_that_is_done_counts_before_the_ranks_say_their_new_value():
     keys.rest()
     report(keys.session, keys.session.sent[0], "changed", 40, was="25", becomes="50")
     keys.press(-1)
-    assert knob_words(keys.change) == "bucket 50 → 25 MiB"
+    assert keys.change.values_in_words == "bucket 50 → 25 MiB"
     keys.rest()
     assert keys.sent == ["set bucket_cap_mb 50", "set bucket_cap_mb 25"]
 
@@ -155,7 +155,7 @@ def test_after_a_failure_keys_start_from_the_present_value_again():
     assert keys.change.state == "failed"
     assert "rank 1 refused" in keys.change.words
     keys.press(1)
-    assert knob_words(keys.change) == "bucket 25 → 50 MiB"
+    assert keys.change.values_in_words == "bucket 25 → 50 MiB"
 
 
 def test_at_the_end_it_says_so_and_sends_nothing():
@@ -165,7 +165,7 @@ def test_at_the_end_it_says_so_and_sends_nothing():
     assert keys.sent == []
     assert "smallest step of bucket_cap_mb" in keys.change.words
     keys.press(1)
-    assert knob_words(keys.change) == "bucket 1 → 2 MiB"
+    assert keys.change.values_in_words == "bucket 1 → 2 MiB"
     keys = Keys(controlled_job(with_value(BUCKET, "1")))
     keys.press(-1)
     by_another(keys.session)
@@ -179,7 +179,7 @@ def test_what_is_typed_goes_at_once_and_the_word_script_restores():
     obey(keys.session, keys.session.sent[0], 40, "37", "64")
     keys.type("script")
     assert keys.sent[1:] == ["restore bucket_cap_mb"]
-    assert knob_words(keys.change) == "bucket 64 → 25 MiB (script)"
+    assert keys.change.values_in_words == "bucket 64 → 25 MiB (script)"
     with pytest.raises(ValueRefusedError, match="from 1 to 10000"):
         keys.type("0")
 
@@ -274,7 +274,7 @@ def by_another(session, value=400, search=""):
 def test_another_dashboards_change_is_told_with_who_made_it_unless_a_search_did(search, shown):
     keys = Keys(controlled_job())
     obey(keys.session, by_another(keys.session, search=search), 40, "25", "400")
-    assert (keys.change and (keys.change.by, knob_words(keys.change))) == shown
+    assert (keys.change and (keys.change.by, keys.change.values_in_words)) == shown
 
 
 def test_another_dashboards_change_that_came_in_the_way_of_ours_is_not_the_news():
@@ -285,4 +285,4 @@ def test_another_dashboards_change_that_came_in_the_way_of_ours_is_not_the_news(
     theirs = replace(by_another(keys.session), at_ns=ours.at_ns + 1)
     keys.session.say(theirs)
     report(keys.session, theirs, "busy", None, "another command is under way")
-    assert knob_words(keys.change) == "bucket 25 → 50 MiB"
+    assert keys.change.values_in_words == "bucket 25 → 50 MiB"

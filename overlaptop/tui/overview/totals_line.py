@@ -6,7 +6,7 @@ import re
 
 from overlaptop.fleet.knobs import NOT_ALLOWED
 from overlaptop.report.figures import exposed_in_words, totals_in_words, window_in_words
-from overlaptop.report.knobs import present_words
+from overlaptop.report.knobs import present_words, short_name
 from overlaptop.report.order import stalls_apart
 from overlaptop.text import duration, ordinal, runs_of, shortened
 from overlaptop.tui.draw.segments import (
@@ -25,7 +25,6 @@ from overlaptop.tui.draw.segments import (
 )
 from overlaptop.tui.state import ViewState
 from overlaptop.tui.timeline.parts import overlap_style
-from overlaptop.tui.tune.knob_values import short_name
 from overlaptop.tui.view import JobView
 
 _REASON_CHARS = 36

@@ -8,6 +8,7 @@ from pathlib import PurePath
 
 from overlaptop.fleet.commands import FAILED, CommandView
 from overlaptop.report.hosts import is_there
+from overlaptop.report.knobs import short_name
 from overlaptop.text import clock, shortened
 from overlaptop.tui.draw.segments import (
     TEXT,
@@ -25,7 +26,7 @@ from overlaptop.tui.draw.segments import (
 )
 from overlaptop.tui.tune.earlier_changes import JobChanges
 from overlaptop.tui.tune.knob_editor import change_words, who_asked
-from overlaptop.tui.tune.knob_values import SCRIPT, short_name
+from overlaptop.tui.tune.knob_values import SCRIPT
 from overlaptop.tui.view import ScrollView
 from overlaptop.wire.commands import CHANGED
 

@@ -24,7 +24,7 @@ from overlaptop.tui.draw.segments import (
     paragraph,
 )
 from overlaptop.tui.state import ViewState
-from overlaptop.tui.tune.knob_editor import KnobChange, knob_words
+from overlaptop.tui.tune.knob_editor import KnobChange
 from overlaptop.tui.view import JobView
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def change_lines(change: KnobChange, width: int, right: Item | None = None) -> l
     """
     glyph, color = _GLYPHS[change.state]
     style = TextStyle(color, bold=True)
-    mark, values = Segment(f" {glyph} ", style), knob_words(change)
+    mark, values = Segment(f" {glyph} ", style), change.values_in_words
     by = [Item((dim("by "), Segment(change.by)), 2)] if change.by else []
     rights = [right] if right is not None else []
     if values and len(values) + len(change.words) + len(change.by) + 15 > width:

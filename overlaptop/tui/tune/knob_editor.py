@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from overlaptop.fleet.commands import FAILED, CommandView
 from overlaptop.fleet.knobs import JobKnob
 from overlaptop.fleet.snapshot import LinkState, Snapshot
+from overlaptop.report.knobs import short_name
 from overlaptop.text import count, with_unit
 from overlaptop.tui.tune.knob_values import (
     SCRIPT,
     number,
     parsed,
-    short_name,
     smallest,
     stepped,
 )
@@ -52,6 +52,14 @@ class KnobChange:
     """Who asked for it, where that was not this dashboard."""
     command: str = ""
     """Its command's id; empty before it is sent."""
+
+    @property
+    def values_in_words(self) -> str:
+        """``bucket 25 MiB → 100 MiB``; empty where the change has no values."""
+        if not self.becomes:
+            return ""
+        was = f"{self.was} → " if self.was else "→ "
+        return f"{short_name(self.knob)} {was}{self.becomes}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,14 +315,6 @@ def who_asked(view: CommandView, own: Collection[str], own_searches: Collection[
     if view.search:
         return "your search" if view.search in own_searches else f"search of {view.by or 'somebody'}"
     return "you" if view.id in own else view.by or "not said"
-
-
-def knob_words(change: KnobChange) -> str:
-    """``bucket 25 MiB → 100 MiB``; empty where the change has no values."""
-    if not change.becomes:
-        return ""
-    was = f"{change.was} → " if change.was else "→ "
-    return f"{short_name(change.knob)} {was}{change.becomes}"
 
 
 def _target(view: CommandView, knob: Knob) -> str:

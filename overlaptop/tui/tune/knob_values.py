@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 from overlaptop.report.knobs import allowed_words
-from overlaptop.wire.knobs import BUCKET_CAP_MB, Knob
+from overlaptop.wire.knobs import Knob
 
 SCRIPT = "script"
 """What is typed in place of a value to go back to the one that the script gave."""
 _SMALL_RANGE = 32
 _RUNGS = (1, 2, 5, 10, 25, 50, 100)
 """The ladder's lower end; from there on it doubles."""
-_SHORT = {BUCKET_CAP_MB: "bucket"}
 
 
 class ValueRefusedError(ValueError):
     """What was typed is no value of this knob; says why in one line."""
-
-
-def short_name(name: str) -> str:
-    """``bucket`` for bucket_cap_mb; others as they are."""
-    return _SHORT.get(name, name)
 
 
 def number(text: str) -> float | None:

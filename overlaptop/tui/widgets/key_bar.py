@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from textual import events
 
+from overlaptop.report.knobs import short_name
 from overlaptop.tui.dashboard import Dashboard
 from overlaptop.tui.draw.segments import (
     KEY,
@@ -19,8 +20,6 @@ from overlaptop.tui.draw.segments import (
     fit,
     line_width,
 )
-from overlaptop.tui.tune.knob_editor import knob_words
-from overlaptop.tui.tune.knob_values import short_name
 from overlaptop.tui.view import JobView
 from overlaptop.wire.knobs import BUCKET_CAP_MB
 
@@ -145,7 +144,7 @@ class KeyBar(JobView):
         if change.state == "changed" and not self.state.change_is_news:
             return ()
         style = TextStyle({"failed": "error", "changed": "good"}.get(change.state, "warning"), bold=True)
-        words = ": ".join(filter(None, (knob_words(change), change.words)))
+        words = ": ".join(filter(None, (change.values_in_words, change.words)))
         return (Segment(f"{words} ", style),)
 
 

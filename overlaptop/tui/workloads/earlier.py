@@ -12,9 +12,9 @@ from typing import NamedTuple
 from overlaptop.fleet.commands import CommandView
 from overlaptop.fleet.snapshot import LinkState, RankView, Snapshot
 from overlaptop.jobs.record import JobRecord
+from overlaptop.report.knobs import short_name
 from overlaptop.report.order import all_see_gaps
 from overlaptop.text import with_unit
-from overlaptop.tui.tune.knob_values import short_name
 from overlaptop.wire.commands import CHANGED
 from overlaptop.wire.messages import StepTotals
 
