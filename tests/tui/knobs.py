@@ -3,9 +3,9 @@
 from msgspec.structs import replace
 
 from overlaptop.fleet.snapshot import LinkState
-from overlaptop.wire.commands import CommandReport
+from overlaptop.wire.commands import CommandReport, make_setting
 from overlaptop.wire.knobs import KnobFacts
-from tests.fleet.builders import BUCKET_CAP_MB, info
+from tests.fleet.builders import BUCKET_CAP_MB, T0, info, status, welcome
 
 from .fakes import running_job
 
@@ -69,3 +69,18 @@ def obey(session, command, step, was, becomes, knob=BUCKET, ranks=2):
     text = f"{knob.name} {was} -> {becomes}"
     report(session, command, "changed", step, text, ranks=range(ranks), was=was, becomes=becomes)
     send_knobs(session, with_value(knob, becomes), ranks=ranks)
+
+
+def by_another(session, value=400, *, search="", by="eve@there, pid 7", at_ns=T0):
+    """Another dashboard, or a search, asks for this bucket size; returns its command."""
+    command = replace(make_setting(BUCKET, value, search=search), by=by, at_ns=at_ns)
+    session.say(command)
+    return command
+
+
+def turn_to(session, job, script="/home/me/train.py"):
+    """Another job is shown, of which the bucket size can be changed."""
+    session.job_key = job
+    session.fleet.apply(welcome(job=job, script=script))
+    session.say(status())
+    send_knobs(session, BUCKET)

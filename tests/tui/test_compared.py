@@ -12,12 +12,11 @@ from overlaptop.stats.comparison import OTHER_WORK, Comparison, compare_steps
 from overlaptop.tui.tune.change_panel import panel_lines
 from overlaptop.tui.tune.compared import EVERY_S, Comparing, what_differs
 from overlaptop.tui.workloads.earlier import EarlierJob, Setting
-from overlaptop.wire import commands
-from tests.fleet.builders import T0, info, status, step, welcome
+from tests.fleet.builders import info, status, step, welcome
 from tests.fleet.fakes import FakeSession, record
 
 from .fakes import opened, shown
-from .knobs import ACCUMULATION, BUCKET, controlled_job, obey
+from .knobs import ACCUMULATION, by_another, controlled_job, obey
 
 
 def steps_of(rank, first, count, compute=60.0):
@@ -40,9 +39,8 @@ def test_without_a_change_or_a_job_before_there_is_nothing_to_compare():
     assert take(comparing, session) is None
     assert take(comparing, session, replace(EARLIER, job="job-1")) is None  # it is this one
     assert take(comparing, FakeSession(link=LinkState.WAITING, job_key=None), EARLIER) is None
-    command = structs.replace(commands.make_setting(BUCKET, 50, search="20261121-210000-abcdef"), at_ns=T0)
-    session.say(command)
-    obey(session, command, 20, "25", "50")  # a search's is not compared as a person's
+    search = by_another(session, 50, search="20261121-210000-abcdef")
+    obey(session, search, 20, "25", "50")  # a search's is not compared as a person's
     assert take(comparing, session) is None
 
 
@@ -55,8 +53,7 @@ def test_the_job_before_is_compared_until_there_is_a_change():
     named = Comparing(session.clock.monotonic_s).take(session.tick(), EARLIER, job_asked("ddp"))
     assert (named.was, named.becomes) == ("--bucket-cap-mb 50", "the defaults")
     assert "shorter" in found.quantities[0].verdict
-    command = structs.replace(commands.make_setting(BUCKET, 50), at_ns=T0)
-    session.say(command)
+    command = by_another(session, 50)
     obey(session, command, 20, "25", "50")
     found = take(comparing, session, EARLIER)
     assert (found.was, found.becomes, found.command) == ("25 MiB", "50 MiB", command.id)

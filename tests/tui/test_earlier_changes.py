@@ -3,29 +3,21 @@
 from __future__ import annotations
 
 import pytest
-from msgspec.structs import replace
 
 from overlaptop.tui.tune.earlier_changes import EarlierChanges
-from overlaptop.wire import commands
 from tests.fleet.builders import T0, status, welcome
 from tests.fleet.fakes import FakeSession
 
-from .knobs import BUCKET, send_knobs
-
-
-def turn_to(session, job, changes=0):
-    """Show another job, of which so many changes are known."""
-    session.fleet.apply(welcome(job=job, script=f"{job}.py"))
-    session.say(status())
-    send_knobs(session, BUCKET)
-    for number in range(changes):
-        session.say(replace(commands.make_setting(BUCKET, 1 + number), at_ns=T0 + number))
+from .knobs import by_another, turn_to
 
 
 def follow(*jobs):
+    """What is kept after these jobs were shown, each with so many changes."""
     session, earlier = FakeSession(welcome(), status()), EarlierChanges()
     for job, changes in jobs:
-        turn_to(session, job, changes)
+        turn_to(session, job, f"{job}.py")
+        for number in range(changes):
+            by_another(session, 1 + number, at_ns=T0 + number)
         earlier.see(session.tick())
     return earlier
 

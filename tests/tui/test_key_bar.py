@@ -3,21 +3,11 @@
 import pytest
 from msgspec.structs import replace
 
-from overlaptop.launch.request import LaunchRequest
-
 from .fakes import opened, running_job, shown
 from .knobs import ACCUMULATION, BUCKET, controlled_job
-from .launchers import FakeLauncher
+from .launchers import FakeLauncher, started_here
 
 WIDTHS = (200, 120, 80, 60)
-
-
-def holding(*options):
-    """A launcher whose job runs."""
-    launcher = FakeLauncher()
-    launcher.start(launcher.plan(LaunchRequest("ddp", options)))
-    launcher.comes_up("job-1")
-    return launcher
 
 
 async def foot(app, pilot):
@@ -27,9 +17,9 @@ async def foot(app, pilot):
 @pytest.mark.parametrize("held", [False, True])
 @pytest.mark.parametrize("knob", [BUCKET, replace(ACCUMULATION, name="prefetch_backward")])
 async def test_the_keys_that_matter_most_are_at_the_foot_of_the_overview_at_every_width(held, knob):
-    async with opened(
-        controlled_job(knob), launcher=holding() if held else FakeLauncher(), size=(250, 20)
-    ) as (app, pilot):
+    session = controlled_job(knob)
+    launcher = started_here(session) if held else FakeLauncher()
+    async with opened(session, launcher=launcher, size=(250, 20)) as (app, pilot):
         for width in WIDTHS:
             await pilot.resize_terminal(width, 20)
             line = await foot(app, pilot)
@@ -54,7 +44,8 @@ async def test_the_keys_that_matter_most_are_at_the_foot_of_the_overview_at_ever
     ],
 )
 async def test_each_screen_has_its_own_keys_at_its_foot_and_help_at_every_width(pressed, keys):
-    async with opened(controlled_job(), launcher=holding(), size=(60, 24)) as (app, pilot):
+    session = controlled_job()
+    async with opened(session, launcher=started_here(session), size=(60, 24)) as (app, pilot):
         await pilot.press(*pressed.split())
         line = await foot(app, pilot)
         for key in keys:
@@ -67,8 +58,9 @@ async def test_each_screen_has_its_own_keys_at_its_foot_and_help_at_every_width(
 
 @pytest.mark.parametrize(("width", "words"), [(160, "q  quit and end the job  "), (60, "q end job")])
 async def test_q_says_that_the_job_ends_where_it_does(width, words):
-    launcher = holding()
-    async with opened(controlled_job(), launcher=launcher, size=(width, 20)) as (app, pilot):
+    session = controlled_job()
+    launcher = started_here(session)
+    async with opened(session, launcher=launcher, size=(width, 20)) as (app, pilot):
         assert words in await foot(app, pilot)
         launcher.running = ""
         line = await foot(app, pilot)
@@ -87,7 +79,7 @@ async def test_a_key_that_ends_the_job_is_offered_only_while_one_runs():
 
 @pytest.mark.parametrize("width", [160, 60])
 async def test_a_click_on_a_hint_does_what_it_says(width):
-    async with opened(controlled_job(), launcher=holding(), size=(width, 20)) as (app, pilot):
+    async with opened(controlled_job(), size=(width, 20)) as (app, pilot):
         for key, screen in ((" u ", "TuneScreen"), (" m ", "MachineScreen")):
             line = await foot(app, pilot)
             await pilot.click(offset=(line.index(key) + 1, 19))

@@ -7,7 +7,6 @@ from overlaptop.fleet.snapshot import LinkState
 from overlaptop.tui.tune.knob_editor import SETTLE_S, KnobEditor
 from overlaptop.tui.tune.knob_values import ValueRefusedError
 from overlaptop.wire import commands
-from tests.fleet.builders import T0
 from tests.fleet.fakes import FakeSession
 from tests.fleet.hub import sent
 
@@ -15,12 +14,12 @@ from .fakes import running_job
 from .knobs import (
     ACCUMULATION,
     BUCKET,
+    by_another,
     controlled_job,
     ended,
     obey,
     report,
     send_knobs,
-    uncontrolled,
     with_value,
 )
 
@@ -215,7 +214,6 @@ def unconnected():
     ("session", "words"),
     [
         (running_job(2), "nothing of this job can be changed"),
-        (uncontrolled(), "bucket_cap_mb cannot be changed: start the job with --control"),
         (controlled_job(replace(BUCKET, refusal="compiled")), "cannot be changed: rank 0: compiled"),
         (ended(), "the job is over"),
         (unconnected(), "not changed: there is no connection to the job"),
@@ -259,12 +257,6 @@ def test_a_knob_or_a_job_that_goes_away_before_it_is_sent_gets_nothing():
     keys.editor.forget()
     keys.rest()
     assert (keys.sent, keys.change) == ([], None)
-
-
-def by_another(session, value=400, search=""):
-    command = replace(commands.make_setting(BUCKET, value, search=search), by="eve@there, pid 7", at_ns=T0)
-    session.say(command)
-    return command
 
 
 @pytest.mark.parametrize(

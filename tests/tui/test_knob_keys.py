@@ -17,8 +17,7 @@ from overlaptop.tui.overview.screen import OverviewScreen
 from overlaptop.tui.rank.screen import RankScreen
 from overlaptop.tui.tune.knob_editor import SETTLE_S
 from overlaptop.tui.tune.screen import TuneScreen
-from overlaptop.wire import commands
-from tests.fleet.builders import T0, status, step, welcome
+from tests.fleet.builders import status, step, welcome
 from tests.fleet.fakes import FakeSession
 from tests.fleet.hub import sent
 
@@ -36,11 +35,13 @@ from .fakes import (
 from .knobs import (
     ACCUMULATION,
     BUCKET,
+    by_another,
     controlled_job,
     ended,
     obey,
     report,
     send_knobs,
+    turn_to,
     uncontrolled,
     with_value,
 )
@@ -342,9 +343,8 @@ async def test_the_log_has_the_newest_first_with_who_and_what_became_of_it():
         await shown(app, pilot)
         await shown(app, pilot, UP, rest_s=SETTLE_S)
         report(session, session.sent[1], "refused", None, "no more memory", ranks=(0,))
-        search = commands.make_setting(BUCKET, 7, search="20261121-210000-abcdef")
-        search = replace(search, by="eve@there", at_ns=session.sent[1].at_ns + 1)
-        session.say(search)
+        later_ns = session.sent[1].at_ns + 1
+        search = by_another(session, 7, search="20261121-210000-abcdef", by="eve@there", at_ns=later_ns)
         obey(session, search, 90, "50", "7")
         lines = (await shown(app, pilot, "7")).splitlines()
     log = [" ".join(line.split()[1:]) for line in lines if line[3:4] == ":" and "bucket" in line]
@@ -362,10 +362,7 @@ async def test_the_log_of_a_job_before_goes_on_below_that_of_the_present_one(siz
         await shown(app, pilot, "7", UP, rest_s=SETTLE_S)
         obey(session, session.sent[0], 40, "25", "50")
         await shown(app, pilot)
-        session.job_key = "job-2"
-        session.fleet.apply(welcome(job="job-2", script="/home/me/next.py"))
-        session.say(status())
-        send_knobs(session, BUCKET)
+        turn_to(session, "job-2")
         await shown(app, pilot)
         text = one_line(await shown(app, pilot, "pagedown"))
         assert "none yet of this job of a job watched before: train.py" in text
@@ -405,9 +402,7 @@ async def test_a_job_of_which_nothing_can_be_changed_offers_no_key_and_no_prompt
 
 async def test_with_readonly_no_key_changes_anything_or_is_offered_and_anothers_change_is_told():
     session = controlled_job()
-    command = replace(commands.make_setting(BUCKET, 400), by="eve@there\x1b[2J, pid 7", at_ns=T0)
-    session.say(command)
-    obey(session, command, 40, "25", "25")
+    obey(session, by_another(session, by="eve@there\x1b[2J, pid 7"), 40, "25", "25")
     async with opened(session, readonly=True) as (app, pilot):
         text = await shown(app, pilot)
         assert "changed at step 40" in text

@@ -16,10 +16,10 @@ from overlaptop.tuning import tuner
 from overlaptop.tuning.search import BestValue, MeasuredValue, State
 from overlaptop.tuning.state import Result, SearchState
 from overlaptop.wire import commands
-from tests.fleet.builders import MS, status, welcome
+from tests.fleet.builders import MS
 
 from .fakes import SIZES, fills, opened, screen_text, shown
-from .knobs import ACCUMULATION, BUCKET, controlled_job, obey, send_knobs
+from .knobs import ACCUMULATION, BUCKET, by_another, controlled_job, obey, turn_to
 
 CODE = "DistributedDataParallel(model, bucket_cap_mb=100)"
 
@@ -307,10 +307,8 @@ async def test_while_another_searches_it_is_said_who_and_nothing_is_offered(tune
 
 def searches_change(session, search, step, was, becomes, by="me"):
     """A change that a search has made."""
-    command = commands.make_setting(BUCKET, int(becomes), search=search)
-    command = structs.replace(command, by=by, at_ns=session.sent[0].at_ns + step)
-    session.say(command)
-    obey(session, command, step, was, becomes)
+    at_ns = session.sent[0].at_ns + step
+    obey(session, by_another(session, int(becomes), search=search, by=by, at_ns=at_ns), step, was, becomes)
 
 
 async def test_its_changes_are_in_the_log_as_its_own_and_the_newest_stands_above_until_a_key(tuners):
@@ -337,14 +335,6 @@ async def test_its_changes_are_in_the_log_as_its_own_and_the_newest_stands_above
 # After another job has come
 
 
-def restart(session, job="job-2", script="/home/me/train.py"):
-    """The job that is shown gives way to another one."""
-    session.job_key = job
-    session.fleet.apply(welcome(job=job, script=script))
-    session.say(status())
-    send_knobs(session, BUCKET)
-
-
 @pytest.mark.parametrize("size", SIZES)
 async def test_what_was_found_outlives_the_job_and_says_of_which_run_it_is(size, tuners):
     session = controlled_job()
@@ -352,13 +342,13 @@ async def test_what_was_found_outlives_the_job_and_says_of_which_run_it_is(size,
         await begin(pilot)
         tuners[0].end()
         assert "not of the job that is shown now" not in await shown(app, pilot)
-        restart(session, script="/home/me/other.py")
+        turn_to(session, "job-2", "/home/me/other.py")
         text = " ".join((await shown(app, pilot)).split())
         assert " of train.py, not of the job that is shown now" in text
-        restart(session, "job-1")
+        turn_to(session, "job-1")
         text = await shown(app, pilot)
         assert "not of the job that is shown now" not in text
-        restart(session)
+        turn_to(session, "job-2")
         text = " ".join((await shown(app, pilot)).split())
         assert "of an earlier run of train.py, not of the job that is shown now" in text
         assert "2.9 % shorter" in text
@@ -373,7 +363,7 @@ async def test_a_search_whose_job_is_left_is_told_as_not_finished(tuners):
     session = controlled_job()
     async with opened(session, size=(100, 30)) as (app, pilot):
         await begin(pilot)
-        restart(session)
+        turn_to(session, "job-2")
         text = await shown(app, pilot)
         assert "searching" not in text.splitlines()[0]
         page = " ".join(text.split())

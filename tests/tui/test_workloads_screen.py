@@ -10,13 +10,12 @@ from overlaptop.launch.request import LaunchPhase, LaunchRequest
 from overlaptop.tui.jobs.screen import JobsScreen
 from overlaptop.tui.overview.screen import OverviewScreen
 from overlaptop.tui.workloads.screen import WorkloadsScreen
-from overlaptop.wire.commands import make_setting
 from overlaptop.workloads.catalog import WORKLOADS
 from tests.fleet.builders import info, status, step, welcome
 from tests.fleet.fakes import FakeSession, record
 
 from .fakes import SIZES, fills, opened, running_job, screen_lines, screen_text
-from .knobs import ACCUMULATION, BUCKET, controlled_job, obey, send_knobs, with_value
+from .knobs import ACCUMULATION, BUCKET, by_another, controlled_job, obey, send_knobs, with_value
 from .launchers import FakeLauncher, started_here
 
 
@@ -185,9 +184,7 @@ def watched_so_far(lines):
 
 def change_to_100(session, steps):
     """A job's bucket size, at step 40; so many steps more."""
-    command = make_setting(BUCKET, 100)
-    session.say(command)
-    obey(session, command, 40, "25", "100")
+    obey(session, by_another(session, 100), 40, "25", "100")
     send_knobs(session, with_value(BUCKET, "100"), ACCUMULATION)
     for number in range(41, 41 + steps):
         for rank in (0, 1):
