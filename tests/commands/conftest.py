@@ -8,11 +8,19 @@ from pathlib import Path
 
 import pytest
 
+from overlaptop.console import following, setting, stream, tune
 from overlaptop.workloads.catalog import find
 from tests.hubs import private_sockets as private_sockets
 from tests.warm import Warm, WarmRanks
 
 StartRanks = Callable[..., WarmRanks]
+
+
+@pytest.fixture
+def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job without processes is looked at without a pause."""
+    for module in (following, setting, stream, tune):
+        monkeypatch.setattr(module, "TICK_S", 0.0)
 
 
 @pytest.fixture(scope="session")

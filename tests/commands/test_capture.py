@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 
-from overlaptop.console import CommandError, capture, following
+from overlaptop.console import CommandError, capture
 from overlaptop.fleet.snapshot import LinkState
 from overlaptop.wire import commands
 from overlaptop.wire.commands import Command
@@ -12,12 +12,8 @@ from overlaptop.wire.commands import Command
 from .fakes import PlayedSession, arrival, end, reported
 from .running import records
 
+pytestmark = pytest.mark.usefixtures("quickly")
 COMMAND = commands.make(commands.CAPTURE, {"steps": 5})
-
-
-@pytest.fixture(autouse=True)
-def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(following, "TICK_S", 0.0)
 
 
 reply = partial(reported, COMMAND)

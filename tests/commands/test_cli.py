@@ -9,12 +9,19 @@ from overlaptop.console import dashboard
 from overlaptop.wire.commands import make_search, make_setting
 from overlaptop.wire.knobs import Knob
 from overlaptop.wire.protocol import LEASE_S
+from tests.formats.traces import DATA
 
 from .running import run_code, run_here
 
 HEAVY = {"torch", "textual", "zmq", "numpy", "msgpack", "rich"}
 COMMANDS = ["", *commands.COMMANDS]
 """The empty one: ``overlaptop`` alone."""
+BUCKETS = "--gradients 1.6GB --bandwidth 200GB/s --latency 20us"
+
+
+def command_line(*words: object) -> str:
+    """The code that runs it."""
+    return f"from overlaptop.cli import main\nassert main({list(map(str, words))}) == 0"
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -35,9 +42,11 @@ def test_help_of_every_command_imports_nothing_heavy(command: str) -> None:
         ("import overlaptop", HEAVY),
         ("import overlaptop.workloads.catalog", HEAVY),
         ("from overlaptop.console import dashboard, demo, jobs, once, stream", {"torch", "textual"}),
+        (command_line("estimate", *BUCKETS.split()), HEAVY - {"numpy"}),
+        (command_line("analyze", DATA / "ddp_gloo", "--json"), {*HEAVY - {"numpy"}, "asyncio"}),
     ],
 )
-def test_what_is_imported_before_it_is_needed_is_light(code: str, unwanted: set[str]) -> None:
+def test_nothing_is_imported_that_is_not_needed(code: str, unwanted: set[str]) -> None:
     _, _, loaded = run_code(code)
     assert loaded & unwanted == set()
 
@@ -67,7 +76,6 @@ def test_the_version_is_the_packages_and_a_list_of_no_jobs_is_empty() -> None:
     assert run_here("--list", "--json").stdout == ""
 
 
-BUCKETS = "--gradients 1.6GB --bandwidth 200GB/s --latency 20us"
 USAGE_ERRORS = {
     "": [
         ("--nonsense", "unrecognized arguments: --nonsense"),

@@ -6,7 +6,7 @@ import pytest
 
 from overlaptop.console.quantities import bytes_per_s, duration_ns, milliseconds_ns, size_bytes
 
-from .running import records, run_code, run_here
+from .running import records, run_here
 
 MS = 1_000_000
 BUCKETS = "--gradients 1.6GB --bandwidth 200GB/s --latency 20us"
@@ -182,9 +182,3 @@ def test_what_is_no_quantity_is_refused(quantity, texts):
     for text in texts:
         with pytest.raises(ArgumentTypeError):
             quantity(text)
-
-
-def test_an_answer_needs_neither_torch_nor_textual_nor_zmq():
-    _, _, loaded = run_code(f"from overlaptop.cli import main\nmain(['estimate', *{BUCKETS!r}.split()])")
-    assert "numpy" in loaded
-    assert not {"torch", "textual", "zmq", "msgpack", "rich"} & loaded

@@ -23,9 +23,8 @@ CHANGE_LINE = "bucket_cap_mb 25 -> 50 at step 7"
 
 
 @pytest.fixture(autouse=True)
-def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (following, setting):
-        monkeypatch.setattr(module, "TICK_S", 0.0)
+def patience(quickly: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """None: what has not come at once does not come."""
     monkeypatch.setattr(setting, "KNOBS_S", 0.0)
     monkeypatch.setattr(following, "LIMIT_S", 0.0)
 

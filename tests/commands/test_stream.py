@@ -14,15 +14,6 @@ from tests.fleet.builders import T0, detail, device, info, numa, sample, status,
 
 from .fakes import PlayedSession, arrival, end, rank_info, totals
 
-FIELDS = [
-    "type", "job", "rank", "step", "source", "step_ns", "compute_ns", "comm_ns", "hidden_ns", "exposed_ns",
-    "compute_only_ns", "copy_only_ns", "idle_ns", "stall_ns", "overlap", "collectives", "dropped",
-    "compute_exact", "launch_lead_ns", "comm_kernels_ns", "matched_ns", "captured",
-    "link_tx_bytes", "link_rx_bytes", "transitional", "cpu_ns", "delayed_ns", "loading_ns",
-    "full_collections", "fused_ns", "wait_ns", "transfer_ns",
-    "unsplit_ns", "exposed_wait_ns", "exposed_transfer_ns", "late_rank", "bounds",
-]  # fmt: skip
-
 
 def played(session: PlayedSession, steps: int | None = None) -> tuple[bool, list[dict[str, object]]]:
     out = io.StringIO()
@@ -40,7 +31,6 @@ def test_each_rank_and_step_is_one_line_in_the_order_of_arrival_until_the_job_en
     enough, records = played(session)
     assert not enough
     assert places(records) == [(0, 0), (1, 0), (1, 1), (0, 1)]
-    assert list(records[0]) == FIELDS
 
 
 def test_the_last_records_say_how_each_rank_ended_and_which_failed_first() -> None:
@@ -53,13 +43,6 @@ def test_the_last_records_say_how_each_rank_ended_and_which_failed_first() -> No
         "exit_status": None, "signal": "SIGKILL", "failure": None,
     }  # fmt: skip
     assert (second["first"], second["exit_status"], second["failure"]) == (False, 1, "RuntimeError: lost")
-
-
-def test_overlap_is_a_fraction_and_null_without_communication_or_unmeasured() -> None:
-    steps = [totals(0, 0), totals(0, 1, comm=0, hidden=0), unmeasured(0, 2)]
-    _, records = played(PlayedSession(arrival(), [*steps, *end()]))
-    assert [record["overlap"] for record in records] == [0.75, None, None]
-    assert [record["comm_ns"] for record in records] == [20_000_000, 0, None]
 
 
 def test_steps_gives_exactly_as_many_lines_of_each_rank_or_is_not_enough() -> None:
@@ -183,13 +166,8 @@ def test_figures_that_are_bounds_say_so() -> None:
     sources = [rank_info(0), info(1)]
     steps = [totals(0, 0), unmeasured(0, 1), totals(1, 0)]
     _, records = played(PlayedSession([*arrival(), *sources], [*steps, *end()]))
-    bounds = {
-        "compute_ns": "≤",
-        "hidden_ns": "≤",
-        "compute_only_ns": "≤",
-        "overlap": "≤",
-        "exposed_ns": "≥",
-    }
+    at_most = dict.fromkeys(("compute_ns", "hidden_ns", "compute_only_ns", "overlap"), "≤")
+    bounds = {**at_most, "exposed_ns": "≥"}
     assert [record["bounds"] for record in records if record["type"] == "step"] == [bounds, {}, {}]
 
 

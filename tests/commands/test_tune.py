@@ -43,9 +43,8 @@ class Session(LiveJob):
 
 
 @pytest.fixture
-def job(monkeypatch: pytest.MonkeyPatch) -> Session:
+def job(quickly: None, monkeypatch: pytest.MonkeyPatch) -> Session:
     session = Session(valley(60), knob=structs.replace(BUCKET_CAP_MB, code=CODE))
-    monkeypatch.setattr(tune, "TICK_S", 0.0)
     monkeypatch.setattr(tune, "join", lambda _key, _hosts: session)
     return session
 
