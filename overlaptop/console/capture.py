@@ -28,10 +28,11 @@ def run(key: str | None, steps: int, hosts: Hosts | None = None, *, as_json: boo
         raise CommandError(str(error), 2) from error
     with closing(join(key, hosts)) as session:
         send(session, command)
-        return print_traces(session, command, as_json=as_json)
+        print_traces(session, command, as_json=as_json)
+    return 0
 
 
-def print_traces(session: Session, command: Command, *, as_json: bool) -> int:
+def print_traces(session: Session, command: Command, *, as_json: bool) -> None:
     """Print what each rank has written, until the capture is over on all of them."""
     written: set[int] = set()
     for capture in follow(session, command, final=(FAILED,)):
@@ -43,7 +44,6 @@ def print_traces(session: Session, command: Command, *, as_json: bool) -> int:
                 print_data(record if as_json else printable(path_there(host, rank.text)))
     if capture.state == FAILED:
         raise CommandError(f"no capture: {capture.reason}")
-    return 0
 
 
 def _record(job: str | None, host: str, capture: CommandView, rank: RankProgress) -> dict[str, object]:

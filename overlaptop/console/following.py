@@ -15,6 +15,7 @@ from overlaptop.fleet.watching import compared
 from overlaptop.wire.commands import Command
 
 TICK_S = 0.05
+"""Between two looks at a session."""
 LIMIT_S = 3.0
 """A hub sends its history at once; ranks that are not there by then are shown as unknown."""
 COMPARED_STEPS = 8

@@ -17,8 +17,7 @@ from overlaptop.fleet.snapshot import LinkState, Snapshot
 from overlaptop.report.knobs import allowed_words
 from overlaptop.text import UNKNOWN as NOT_KNOWN
 from overlaptop.text import printable
-from overlaptop.wire import commands
-from overlaptop.wire.commands import CHANGED, UNKNOWN, Command
+from overlaptop.wire.commands import CHANGED, UNKNOWN, Command, make_restoring, make_setting
 from overlaptop.wire.knobs import Knob
 
 KNOBS_S = 2.0
@@ -38,11 +37,7 @@ def run(
         snapshot = _await_knobs(session)
         found = knob_of(snapshot, name)
         try:
-            command = (
-                commands.make_restoring(found.knob)
-                if value is None
-                else commands.make_setting(found.knob, value)
-            )
+            command = make_restoring(found.knob) if value is None else make_setting(found.knob, value)
         except ValueError as error:
             raise CommandError(str(error), 2) from error
         if found.refusal:
@@ -130,7 +125,7 @@ def _await_knobs(session: Session) -> Snapshot:
         pause(session, TICK_S)
 
 
-def print_change(session: Session, command: Command) -> int:
+def print_change(session: Session, command: Command) -> None:
     """Follow a change until it is over on all ranks, and print from what to what it was."""
     *_, change = follow(session, command, final=(FAILED, UNKNOWN, CHANGED))
     if change.state == FAILED:
@@ -140,7 +135,6 @@ def print_change(session: Session, command: Command) -> int:
         raise CommandError(f"not known whether it was changed: {change.reason}")
     for line in sorted({rank.text for rank in change.ranks}):  # one, as all ranks do the same
         print_data(printable(line))
-    return 0
 
 
 def _table(knobs: tuple[JobKnob, ...]) -> str:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from overlaptop.console import CommandError, print_message
 from overlaptop.console.findings import FindingsLog
-from overlaptop.console.following import require_connection
+from overlaptop.console.following import TICK_S, require_connection
 from overlaptop.console.hosts import Hosts, pause, report_connections
 from overlaptop.console.jobs import join
 from overlaptop.fleet.records import (
@@ -31,7 +31,6 @@ from overlaptop.text import named_ranks, plural, printable
 from overlaptop.wire.bounds import MAX_INT64
 from overlaptop.wire.messages import AGENT_DISABLED, OwnCost, RankInfo, StepTotals
 
-TICK_S = 0.05
 UNSEEN_LIMIT_S = 3.0
 """Ranks on other nodes are announced but never seen here; ranks of this node may be a little late."""
 REPORT_LOST_S = 10.0

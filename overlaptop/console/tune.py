@@ -12,6 +12,7 @@ from types import FrameType
 
 from overlaptop import text
 from overlaptop.console import CommandError, job_failure, print_data, print_message, search_report
+from overlaptop.console.following import TICK_S
 from overlaptop.console.hosts import Hosts, pause
 from overlaptop.console.jobs import join
 from overlaptop.console.setting import knob_of
@@ -27,7 +28,6 @@ from overlaptop.wire.knobs import Knob
 from overlaptop.workloads import catalog
 from overlaptop.workloads.options import OptionsError
 
-TICK_S = 0.05
 KNOBS_S = 5.0
 """For a job whose steps are counted to say what can be changed of it."""
 STARTING_S = 600.0

@@ -31,7 +31,7 @@ def test_each_rank_has_a_line_with_its_path_and_the_progress_goes_to_stderr(caps
         [reply(0, "written", 7, "/there/rank0.json.gz")],
         [reply(1, "written", 7, "/there/rank1.json.gz")],
     )
-    assert capture.print_traces(session, COMMAND, as_json=False) == 0
+    capture.print_traces(session, COMMAND, as_json=False)
     out, err = capsys.readouterr()
     assert out.splitlines() == ["/there/rank0.json.gz", "/there/rank1.json.gz"]
     assert err.splitlines() == [

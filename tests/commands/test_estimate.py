@@ -5,6 +5,7 @@ from argparse import ArgumentTypeError
 import pytest
 
 from overlaptop.console.quantities import bytes_per_s, duration_ns, milliseconds_ns, size_bytes
+from overlaptop.models.buckets import MIB, Link, fewest, sweep
 
 from .running import records, run_here
 
@@ -57,24 +58,14 @@ def test_more_cannot_be_hidden_than_there_is_compute():
 
 def test_the_buckets_are_the_fewest_within_a_hundredth_of_the_best():
     found = record(f"{BUCKETS} --backward-ms 30 --ranks 8")
-    beta = 200e9 / 1.75
-    assert found["beta_bytes_per_s"] == pytest.approx(beta)
+    link = Link(20_000, 200e9 / 1.75)
+    every = list(sweep(1_600_000_000, 30 * MS, link, MIB))
+    chosen = fewest(every, 30 * MS, 0.01)
+    assert found["beta_bytes_per_s"] == pytest.approx(link.beta_bytes_per_s)
     assert (found["alpha_ns"], found["ranks"], found["backward_ns"]) == (20_000, 8, 30 * MS)
-
-    def exposed_ns(k: int) -> float:
-        never_idle_ns = 30 * MS / k + k * 20_000 + 1.6e9 / beta * 1e9
-        return max(never_idle_ns, 30 * MS + 20_000 + 1.6e9 / k / beta * 1e9) - 30 * MS
-
-    counts = {-(-1_600_000_000 // (mb << 20)) for mb in range(1, 1527)}
-    best_ns = min(map(exposed_ns, counts))
-    good = [k for k in counts if 30 * MS + exposed_ns(k) <= 1.01 * (30 * MS + best_ns)]
-    assert found["buckets"] == min(good)
-    assert found["exposed_ns"] == pytest.approx(exposed_ns(min(good)), abs=100)
-    assert found["least_exposed_ns"] == pytest.approx(best_ns, abs=1_000)
-    assert found["hidden_ns"] == found["comm_ns"] - found["exposed_ns"]
-    # The cap that is named makes that many buckets, and is the smallest whole one that does.
-    assert -(-1_600_000_000 // (found["bucket_cap_mb"] << 20)) == found["buckets"]
-    assert -(-1_600_000_000 // (found["bucket_cap_mb"] - 1 << 20)) > found["buckets"]
+    assert (found["bucket_cap_mb"] * MIB, found["buckets"]) == (chosen.cap_bytes, chosen.count)
+    assert (found["hidden_ns"], found["exposed_ns"]) == (chosen.hidden_ns, chosen.exposed_ns)
+    assert found["least_exposed_ns"] == min(each.exposed_ns for each in every)
 
 
 def test_the_table_has_the_chosen_size_the_default_and_one_bucket_for_all():

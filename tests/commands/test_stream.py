@@ -14,6 +14,8 @@ from tests.fleet.builders import T0, detail, device, info, numa, sample, status,
 
 from .fakes import PlayedSession, arrival, end, rank_info, totals
 
+pytestmark = pytest.mark.usefixtures("quickly")
+
 
 def played(session: PlayedSession, steps: int | None = None) -> tuple[bool, list[dict[str, object]]]:
     out = io.StringIO()

@@ -5,7 +5,6 @@ from msgspec.structs import replace
 
 from overlaptop.fleet.snapshot import LinkState
 from overlaptop.tui.tune.knob_editor import SETTLE_S, KnobEditor
-from overlaptop.tui.tune.knob_values import ValueRefusedError
 from overlaptop.wire import commands
 from tests.fleet.fakes import FakeSession
 from tests.fleet.hub import sent
@@ -35,9 +34,9 @@ class Keys:
     def now_s(self):
         return self.session.clock.monotonic_s()
 
-    def press(self, *directions, apart_s=0.1):
+    def press(self, *directions):
         for direction in directions:
-            self.session.clock.pass_s(apart_s)
+            self.session.clock.pass_s(0.1)
             self.editor.step(self.session.tick(), direction, self.now_s)
             self.tick()
 
@@ -61,6 +60,14 @@ class Keys:
         return sent(self.session)
 
 
+def changed_by(*directions):
+    """After these keys, and once what they ask for has been sent."""
+    keys = Keys(controlled_job())
+    keys.press(*directions)
+    keys.rest()
+    return keys
+
+
 def test_quick_keys_are_one_change_that_is_sent_when_they_rest():
     keys = Keys(controlled_job())
     keys.press(1, 1, 1, -1)
@@ -73,16 +80,12 @@ def test_quick_keys_are_one_change_that_is_sent_when_they_rest():
     assert keys.sent == ["set bucket_cap_mb 100"]
     keys.rest()
     assert len(keys.sent) == 1
-    keys = Keys(controlled_job())
-    keys.press(1, 1, -1, -1)  # back to the present value
-    keys.rest()
+    keys = changed_by(1, 1, -1, -1)  # back to the present value
     assert (keys.sent, keys.change) == ([], None)
 
 
 def test_a_change_is_told_from_sent_to_changed():
-    keys = Keys(controlled_job())
-    keys.press(1)
-    keys.rest()
+    keys = changed_by(1)
     (command,) = keys.session.sent
     shown = [keys.change.words]
     for state, step in (("accepted", None), ("agreed", 1284), ("changing", 1284)):
@@ -112,9 +115,7 @@ def test_a_change_under_way_is_told_from_the_value_before_where_somebody_saw_tha
 
 
 def test_keys_wait_for_a_command_that_is_under_way_and_go_on_from_its_value():
-    keys = Keys(controlled_job())
-    keys.press(1)
-    keys.rest()
+    keys = changed_by(1)
     keys.press(1)
     keys.rest(2)
     assert keys.sent == ["set bucket_cap_mb 50"]
@@ -135,9 +136,7 @@ def test_a_persons_change_does_not_wait_for_a_search_and_may_keep_the_value_that
 
 
 def test_a_change_that_is_done_counts_before_the_ranks_say_their_new_value():
-    keys = Keys(controlled_job())
-    keys.press(1)
-    keys.rest()
+    keys = changed_by(1)
     report(keys.session, keys.session.sent[0], "changed", 40, was="25", becomes="50")
     keys.press(-1)
     assert keys.change.values_in_words == "bucket 50 → 25 MiB"
@@ -146,9 +145,7 @@ def test_a_change_that_is_done_counts_before_the_ranks_say_their_new_value():
 
 
 def test_after_a_failure_keys_start_from_the_present_value_again():
-    keys = Keys(controlled_job())
-    keys.press(1, 1)
-    keys.rest()
+    keys = changed_by(1, 1)
     report(keys.session, keys.session.sent[0], "refused", None, "a compiled DDP", ranks=(1,))
     report(keys.session, keys.session.sent[0], "failed", None, "rank 1 refused", ranks=(0,))
     assert keys.change.state == "failed"
@@ -171,18 +168,6 @@ def test_at_the_end_it_says_so_and_sends_nothing():
     assert keys.change.by == "eve@there, pid 7"  # a fault gives way to a newer change
 
 
-def test_what_is_typed_goes_at_once_and_the_word_script_restores():
-    keys = Keys(controlled_job(with_value(BUCKET, "37")))
-    keys.type("64")
-    assert keys.sent == ["set bucket_cap_mb 64"]
-    obey(keys.session, keys.session.sent[0], 40, "37", "64")
-    keys.type("script")
-    assert keys.sent[1:] == ["restore bucket_cap_mb"]
-    assert keys.change.values_in_words == "bucket 64 → 25 MiB (script)"
-    with pytest.raises(ValueRefusedError, match="from 1 to 10000"):
-        keys.type("0")
-
-
 def test_the_bucket_size_is_selected_where_it_can_be_changed_else_the_first_that_can():
     fixed = replace(BUCKET, refusal="a compiled DDP keeps its buckets")
     for knobs, name in (
@@ -194,13 +179,11 @@ def test_the_bucket_size_is_selected_where_it_can_be_changed_else_the_first_that
         assert keys.editor.selected(keys.session.tick()).knob.name == name
 
 
-def test_another_knob_that_is_selected_stays_so():
+def test_a_selected_knob_that_the_script_has_forgotten_is_selected_no_more():
     keys = Keys(controlled_job(BUCKET, ACCUMULATION))
     keys.editor.select("accumulation")
-    keys.press(1)
-    keys.rest()
-    assert keys.sent == ["set accumulation 8"]
-    send_knobs(keys.session, BUCKET)  # the script has forgotten it
+    assert keys.editor.selected(keys.session.tick()).knob.name == "accumulation"
+    send_knobs(keys.session, BUCKET)
     assert keys.editor.selected(keys.session.tick()).knob.name == "bucket_cap_mb"
 
 
@@ -270,9 +253,7 @@ def test_another_dashboards_change_is_told_with_who_made_it_unless_a_search_did(
 
 
 def test_another_dashboards_change_that_came_in_the_way_of_ours_is_not_the_news():
-    keys = Keys(controlled_job())
-    keys.press(1)
-    keys.rest()
+    keys = changed_by(1)
     (ours,) = keys.session.sent
     theirs = replace(by_another(keys.session), at_ns=ours.at_ns + 1)
     keys.session.say(theirs)

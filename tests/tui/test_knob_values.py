@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from overlaptop.report.knobs import allowed_words, code_line
+from overlaptop.report.knobs import code_line
 from overlaptop.text import with_unit
 from overlaptop.tui.tune.knob_values import (
     ValueRefusedError,
@@ -66,18 +66,13 @@ def test_what_is_typed_is_a_value_or_the_scripts_own(typed, value):
 
 @pytest.mark.parametrize(
     ("knob", "typed", "words"),
-    [(BUCKET, "", "1 to 10000 MiB; or: script"), (BUCKET, "2.5", "whole number"),
+    [(BUCKET, "2.5", "type a whole number, 1 to 10000 MiB; or: script"),
      (BUCKET, "0", "from 1 to 10000, not 0"), (BUCKET, "9" * 400, "from 1 to 10000"),
      (ACCUMULATION, "3", "must be one of 1, 2, 4, 8, not 3")],
 )  # fmt: skip
 def test_what_is_no_value_is_said_in_words(knob, typed, words):
     with pytest.raises(ValueRefusedError, match=words):
         parsed(knob, typed)
-
-
-def test_what_is_allowed_is_told():
-    assert allowed_words(BUCKET) == "1 to 10000 MiB"
-    assert allowed_words(ACCUMULATION) == "1, 2, 4 or 8"
 
 
 def test_the_line_of_code_has_the_present_value_and_is_empty_where_either_is_unknown():

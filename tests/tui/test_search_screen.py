@@ -113,7 +113,6 @@ async def test_a_asks_for_a_range_with_a_default_and_starts_on_enter(size, tuner
 async def test_a_range_that_is_none_is_said_at_the_prompt_in_whole(tuners):
     async with opened(controlled_job(), size=(30, 12)) as (app, pilot):
         for typed, words in (
-            ("x", "type the smallest and the largest value, as in 1:400"),
             ("25", "type the smallest and the largest value, as in 1:400"),
             ("50:5", "the first of the two must be the smaller one, not 50:5"),
             ("0:50", "bucket_cap_mb must be from 1 to 10000"),

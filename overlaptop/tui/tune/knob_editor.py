@@ -304,7 +304,8 @@ def change_words(view: CommandView) -> str:
 
 
 def _knob(snapshot: Snapshot, name: str) -> Knob | None:
-    return next((each.knob for each in snapshot.knobs if each.knob.name == name), None)
+    held = snapshot.knob(name)
+    return held.knob if held is not None else None
 
 
 def who_asked(view: CommandView, own: Collection[str], own_searches: Collection[str]) -> str:

@@ -121,21 +121,18 @@ class PlanView(FormView):
         return [crop(line, width) for line in self._paragraphs(width)[:height]]
 
     def _paragraphs(self, width: int) -> list[StyledLine]:
-        plan, status = self._form.plan, self.dashboard.launch.status
-        if status.phase is LaunchPhase.ENDING:
-            return paragraph(
-                f"{self.dashboard.launch.message} …", width, TextStyle("warning", bold=True), rows=2
-            )
-        lost = self.dashboard.launch.message if status.phase is LaunchPhase.UNKNOWN else ""
-        unknown = paragraph(lost, width, TextStyle("warning", bold=True), rows=2)
+        plan, phase = self._form.plan, self.dashboard.launch.status.phase
+        message, warning = self.dashboard.launch.message, TextStyle("warning", bold=True)
+        if phase is LaunchPhase.ENDING:
+            return paragraph(f"{message} …", width, warning, rows=2)
         if plan is None:
             return [(dim(" looking at the machine …"),)]
+        lines = paragraph(message, width, warning, rows=2) if phase is LaunchPhase.UNKNOWN else []
         if plan.fault:
             fault = paragraph(printable(plan.fault), width, TextStyle("error", bold=True), rows=_FAULT_ROWS)
-            return [*unknown, *fault]
-        # Why a job ended stands with its last lines.
-        text = self.dashboard.launch.message if status.phase is LaunchPhase.RUNNING else ""
-        lines = unknown or paragraph(text, width, TextStyle("warning", bold=True), rows=2)
+            return [*lines, *fault]
+        if phase is LaunchPhase.RUNNING:  # why a job ended stands with its last lines
+            lines = paragraph(message, width, warning, rows=2)
         items = [Item((Segment(" enter ", KEY),)), *self._effects()]
         lines += [(Segment(" "), *line) for line in wrap(items, width - 2, _EFFECT_ROWS, " ")]
         return [
