@@ -15,6 +15,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from typing import IO, Any, Self
 
 from overlaptop.cli import main
+from overlaptop.workloads.catalog import WORKLOADS
 
 START_LIMIT_S = 90
 OVERLAPTOP = [sys.executable, "-m", "overlaptop"]
@@ -23,7 +24,6 @@ SMALL_DDP = ["--layers", "1", "--width", "64", "--batch", "1", "--seq", "16", "-
 SMALL_MATMUL = ["--matrix", "32", "--products", "2", "--size-mb", "0.1", "--data-ms", "50"]
 STEPS = b"1 collective"
 """On the overview of allreduce_matmul once there are steps."""
-DOWN = "\x1b[B"
 LEAVE_ALTERNATE_SCREEN = b"\x1b[?1049l"
 
 
@@ -93,6 +93,11 @@ class Terminal:
 
     def type(self, keys: str) -> None:
         os.write(self._ours, keys.encode())
+
+    def run_matmul(self) -> None:
+        """On the screen of workloads: the small allreduce_matmul, in one process."""
+        down = "\x1b[B" * [workload.name for workload in WORKLOADS].index("allreduce_matmul")
+        self.type(f"{down}{' '.join(SMALL_MATMUL)}\t1\r")
 
     def close_window(self) -> None:
         """Take the terminal away, as closing its window does."""

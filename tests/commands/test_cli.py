@@ -7,8 +7,8 @@ import pytest
 from overlaptop import __version__, cli, commands
 from overlaptop.console import dashboard
 from overlaptop.wire.commands import make_search, make_setting
-from overlaptop.wire.knobs import Knob
 from overlaptop.wire.protocol import LEASE_S
+from tests.fleet.builders import BUCKET_CAP_MB
 from tests.formats.traces import DATA
 
 from .running import run_code, run_here
@@ -201,9 +201,6 @@ def test_a_socket_folder_that_others_may_enter_is_refused_in_one_line(
     assert "has mode 0755, not 0700" in done.stderr
 
 
-KNOB = Knob("bucket_cap_mb", 25, "25", "25", 1, 10_000)
-
-
 @pytest.mark.parametrize("readonly", [True, False])
 def test_a_readonly_dashboard_starts_no_workload_and_its_session_refuses_whoever_asks(
     monkeypatch: pytest.MonkeyPatch, readonly: bool
@@ -212,7 +209,9 @@ def test_a_readonly_dashboard_starts_no_workload_and_its_session_refuses_whoever
 
     def show(session, screen):
         seen.append((screen.readonly, screen.launcher is None))
-        seen.append({session.send(make_setting(KNOB, 50)), session.renew(make_search(KNOB))})
+        seen.append(
+            {session.send(make_setting(BUCKET_CAP_MB, 50)), session.renew(make_search(BUCKET_CAP_MB))}
+        )
         return 0
 
     monkeypatch.setattr(dashboard, "require_terminal", lambda _screen: None)

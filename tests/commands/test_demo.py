@@ -11,12 +11,10 @@ import pytest
 
 from overlaptop.console import following
 from overlaptop.jobs.record import list_jobs
-from overlaptop.workloads.catalog import WORKLOADS
 from tests.processes import Traces, eventually
 
 from .conftest import StartRanks
 from .running import (
-    DOWN,
     OVERLAPTOP,
     SMALL_DDP,
     SMALL_MATMUL,
@@ -194,8 +192,7 @@ def test_a_workload_started_over_a_connection_is_shown_and_ends_with_the_dashboa
         terminal.read_until(b"allreduce_matmul")
         terminal.type("w")
         terminal.read_until(b"--bucket-cap-mb")
-        below = [workload.name for workload in WORKLOADS].index("allreduce_matmul")
-        terminal.type(f"{DOWN * below}{' '.join(SMALL_MATMUL)}\t1\r")
+        terminal.run_matmul()
         terminal.read_until(STEPS)
         terminal.type("qy")
         assert terminal.wait() == 0

@@ -12,12 +12,11 @@ from overlaptop.wire import commands
 from overlaptop.wire.commands import Command
 from overlaptop.wire.knobs import Knob, KnobFacts
 from overlaptop.wire.schema import Message
-from tests.fleet.builders import status
+from tests.fleet.builders import BUCKET_CAP_MB, status
 
 from .fakes import PlayedSession, arrival, end, rank_info, reported
 from .running import records, run_here
 
-BUCKET_CAP_MB = Knob("bucket_cap_mb", 25, "25", "25", 1, 10_000, unit="MiB")
 COMMAND = commands.make_setting(BUCKET_CAP_MB, 50)
 CHANGE_LINE = "bucket_cap_mb 25 -> 50 at step 7"
 
@@ -166,8 +165,8 @@ def test_the_list_is_also_one_record_a_knob(run_set: RunSet) -> None:
     first, second = records(done.stdout)
     assert first == {
         "type": "knob", "job": "job-1", "knob": "bucket_cap_mb", "value": None, "value_text": None,
-        "original_text": "25", "least": 1, "most": 10_000, "choices": None, "unit": "MiB", "owner": "",
-        "about": "", "code": None, "differs": False, "refusal": None,
+        "original_text": "25", "least": 1, "most": 10_000, "choices": None, "unit": "MiB",
+        "owner": "DistributedDataParallel", "about": "", "code": None, "differs": False, "refusal": None,
     }  # fmt: skip
     assert (second["choices"], second["refusal"]) == ([1, 2, 4, 8], "rank 0: only between epochs")
 

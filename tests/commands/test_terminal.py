@@ -8,11 +8,10 @@ import pytest
 
 from overlaptop.jobs.processes import is_alive
 from overlaptop.jobs.record import JobRecord, list_jobs
-from overlaptop.workloads.catalog import WORKLOADS
 from tests.processes import Traces, eventually
 
 from .conftest import StartRanks
-from .running import DOWN, LEAVE_ALTERNATE_SCREEN, SMALL_MATMUL, START_LIMIT_S, STEPS, Terminal, run_here
+from .running import LEAVE_ALTERNATE_SCREEN, SMALL_MATMUL, START_LIMIT_S, STEPS, Terminal, run_here
 
 
 def assert_ended_by(terminal: Terminal, signum: signal.Signals, traces: Traces) -> None:
@@ -124,8 +123,7 @@ def test_a_job_that_somebody_else_started_goes_on_beside_the_one_that_is_started
         terminal.read_until(STEPS)
         terminal.type("w")
         terminal.read_until(b"beside")
-        below = [workload.name for workload in WORKLOADS].index("allreduce_matmul")
-        terminal.type(f"{DOWN * below}{' '.join(SMALL_MATMUL)}\t1\r")
+        terminal.run_matmul()
         assert jobs_are(lambda jobs: len(jobs) == 2)
         terminal.seen = b""
         terminal.read_until(STEPS)

@@ -19,30 +19,27 @@ from tests.fleet.fakes import FakeSession
 
 from .clusters import Cluster
 from .fakes import SIZES, opened, running_job, shown
-from .knobs import report, send_knobs
+from .knobs import controlled_job, report
+
+
+def analysis_says(monkeypatch, *records):
+    """Whatever the folder: these records, in a process of its own."""
+    output = "\n".join(map(json.dumps, records))
+    command = [sys.executable, "-c", "import sys; print(sys.argv[1])", output]
+    monkeypatch.setattr(truth, "command_for", lambda _folder: command)
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """A folder of traces, and an analysis that says what an oracle would."""
-    records = [
+    analysis_says(
+        monkeypatch,
         {"type": "step", "rank": 0, "comm_ns": 5_000_000, "hidden_ns": 4_000_000, "exposed_ns": 1_000_000},
         {"type": "step", "rank": 0, "comm_ns": 3_000_000, "hidden_ns": 1_000_000, "exposed_ns": 2_000_000},
         {"type": "step", "rank": 1, "comm_ns": 8_000_000, "hidden_ns": 4_000_000, "exposed_ns": 4_000_000},
         {"type": "rank", "rank": 1, "comm_ns": 90_000_000, "hidden_ns": 0, "exposed_ns": 90_000_000},
-    ]  # fmt: skip
-    output = "\n".join(map(json.dumps, records))
-    monkeypatch.setattr(
-        truth, "command_for", lambda _folder: [sys.executable, "-c", f"print('''{output}''')"]
-    )
+    )  # fmt: skip
     return tmp_path
-
-
-def obedient_job():
-    """Two ranks that were started with --control."""
-    session = running_job(2)
-    send_knobs(session)
-    return session
 
 
 def lost_host():
@@ -79,7 +76,7 @@ async def ask(pilot, *keys):
 
 
 async def test_c_asks_for_steps_and_sends_what_was_typed():
-    session = obedient_job()
+    session = controlled_job()
     async with opened(session, size=SIZES[2]) as (app, pilot):
         await ask(pilot)
         assert "steps to capture" not in await shown(app, pilot)
@@ -92,7 +89,7 @@ async def test_c_asks_for_steps_and_sends_what_was_typed():
 
 
 async def test_what_is_not_allowed_is_not_sent_and_the_prompt_says_why():
-    session = obedient_job()
+    session = controlled_job()
     async with opened(session, size=(100, 30)) as (app, pilot):
         for typed, words in (("500", "from 1 to 100"), ("0", "from 1 to 100"), ("x", "whole number")):
             await ask(pilot, "backspace", *typed)
@@ -109,7 +106,7 @@ async def test_what_is_not_allowed_is_not_sent_and_the_prompt_says_why():
 
 @pytest.mark.parametrize("size", SIZES)
 async def test_a_capture_is_followed_from_sent_to_the_profilers_own_overlap(size, folder):
-    session = obedient_job()
+    session = controlled_job()
     async with opened(session, size=size) as (app, pilot):
         await ask(pilot)
         (command,) = session.sent
@@ -138,9 +135,8 @@ async def test_a_capture_is_followed_from_sent_to_the_profilers_own_overlap(size
 
 async def test_where_there_is_no_gpu_both_figures_are_said_to_be_bounds(tmp_path, monkeypatch):
     record = {"type": "step", "comm_ns": 8_000_000, "hidden_ns": 5_000_000, "exposed_ns": 3_000_000}
-    output = "\n".join(json.dumps({**record, "rank": rank, "compute_exact": False}) for rank in (0, 1))
-    monkeypatch.setattr(truth, "command_for", lambda _: [sys.executable, "-c", f"print('''{output}''')"])
-    session = obedient_job()
+    analysis_says(monkeypatch, *({**record, "rank": rank, "compute_exact": False} for rank in (0, 1)))
+    session = controlled_job()
     for rank in (0, 1):
         session.say(replace(info(rank), control_allowed=True, source="host", compute_exact=False))
     async with opened(session) as (app, pilot):
@@ -158,7 +154,7 @@ async def test_where_there_is_no_gpu_both_figures_are_said_to_be_bounds(tmp_path
 
 
 async def test_a_refusal_and_a_rank_that_ends_in_the_middle_are_said():
-    session = obedient_job()
+    session = controlled_job()
     async with opened(session, size=(100, 30)) as (app, pilot):
         await ask(pilot)
         report(session, session.sent[0], "refused", None, "start the job with --control")
@@ -180,7 +176,7 @@ async def test_a_job_that_obeys_nothing_is_said_to_before_it_is_asked():
 
 
 async def test_another_dashboards_capture_is_seen_and_read_here_as_well(folder):
-    session = obedient_job()
+    session = controlled_job()
     command = replace(commands.make("capture", {"steps": 3}), by="eve@elsewhere\x1b[2J", at_ns=T0)
     session.say(command)
     written(session, command, folder)
@@ -194,7 +190,7 @@ async def test_another_dashboards_capture_is_seen_and_read_here_as_well(folder):
 
 
 async def test_a_capture_that_came_in_the_way_of_another_does_not_hide_it():
-    session = obedient_job()
+    session = controlled_job()
     first = commands.make("capture", {"steps": 3})
     session.say(first)
     report(session, first, "recording", 40)
@@ -212,7 +208,6 @@ async def test_a_capture_that_came_in_the_way_of_another_does_not_hide_it():
     ("made", "reason"),
     [
         (running_job, "start the job with --control"),
-        (lambda: Cluster("gpu-a", "gpu-b").live(), "start the job with --control"),
         (lost_host, "gpu-b cannot be reached"),
     ],
 )

@@ -146,10 +146,13 @@ def change(watched, knob, becomes, at, *, search="", until=None, hidden=30):
     return since
 
 
-def knobbed(watched, key="first"):
-    watched.job(key, comm=30, hidden=15)
+def knobbed(watched=None):
+    """The first job, of which two knobs can be changed, is watched."""
+    watched = watched or Watched()
+    watched.job("first", comm=30, hidden=15)
     send_knobs(watched, BUCKET, DEPTH)
     watched.look()
+    return watched
 
 
 def rows(watched):
@@ -157,8 +160,7 @@ def rows(watched):
 
 
 def test_a_change_of_a_knob_begins_a_new_row_with_figures_of_its_own():
-    watched = Watched()
-    knobbed(watched)
+    watched = knobbed()
     fifty = change(watched, BUCKET, "50", 20, until=40)
     two = [
         ("first.py, bucket 25 MiB, depth 1", 20, "changed"),
@@ -185,8 +187,7 @@ def test_a_change_of_a_knob_begins_a_new_row_with_figures_of_its_own():
 
 
 def test_a_row_waits_for_the_ranks_that_are_behind():
-    watched = Watched()
-    knobbed(watched)
+    watched = knobbed()
     setting = make_setting(BUCKET, 50)
     watched.say(setting)
     report(watched, setting, "changed", 25, was="25", becomes="50")
@@ -200,8 +201,7 @@ def test_a_row_waits_for_the_ranks_that_are_behind():
 
 
 def test_of_what_a_search_tried_only_what_it_left_is_a_row():
-    watched = Watched()
-    knobbed(watched)
+    watched = knobbed()
     knob, at = BUCKET, 20
     for value in ("1", "100", "50"):
         knob = change(watched, knob, value, at, search="search-1", until=at + 10)
@@ -215,8 +215,7 @@ def test_of_what_a_search_tried_only_what_it_left_is_a_row():
 
 
 def test_a_job_that_was_changed_is_compared_by_its_last_settings():
-    watched = Watched()
-    knobbed(watched)
+    watched = knobbed()
     change(watched, BUCKET, "50", 20, until=40)
     watched.job("second")
     assert watched.seen.earlier.named == "first.py, bucket 50 MiB, depth 1"
@@ -230,8 +229,7 @@ def test_a_job_that_was_changed_is_compared_by_its_last_settings():
 
 
 def test_a_job_that_has_ended_keeps_the_values_that_it_had():
-    watched = Watched()
-    knobbed(watched)
+    watched = knobbed()
     watched.say(*(RankEnd(rank, 0, clean=True) for rank in (0, 1)))
     watched.look()
     assert watched.tick().knobs == ()

@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from overlaptop.fleet.snapshot import LinkState
-from overlaptop.tui.tune.knob_editor import SETTLE_S, KnobEditor
+from overlaptop.tui.tune.knob_editor import NOTHING, SETTLE_S, TAKE_BACK, KnobEditor
 from overlaptop.wire import commands
 from tests.fleet.fakes import FakeSession
 from tests.fleet.hub import sent
@@ -119,7 +119,7 @@ def test_keys_wait_for_a_command_that_is_under_way_and_go_on_from_its_value():
     keys.press(1)
     keys.rest(2)
     assert keys.sent == ["set bucket_cap_mb 50"]
-    assert keys.change.words == "waiting for: set bucket_cap_mb 50; esc takes it back"
+    assert keys.change.words == f"waiting for: set bucket_cap_mb 50; {TAKE_BACK}"
     assert keys.change.values_in_words == "bucket 50 → 100 MiB"
     obey(keys.session, keys.session.sent[0], 40, "25", "50")
     keys.tick()
@@ -219,7 +219,7 @@ def test_what_was_in_the_way_is_not_said_any_longer_than_it_is():
     session = running_job(2)
     keys = Keys(session)
     keys.press(1)
-    assert "nothing of this job" in keys.change.words
+    assert keys.change.words == NOTHING
     send_knobs(session, replace(BUCKET, refusal="before the first step"))
     assert keys.change is None
     keys.press(1)

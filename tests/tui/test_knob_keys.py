@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 from textual.widgets import Input
 
+from overlaptop.fleet.knobs import NOT_ALLOWED
 from overlaptop.fleet.snapshot import LinkState
 from overlaptop.tui.capture.screen import CaptureScreen
 from overlaptop.tui.help.screen import HelpPage
@@ -15,7 +16,7 @@ from overlaptop.tui.keys import APP_KEYS, changes_job
 from overlaptop.tui.machine.screen import MachineScreen
 from overlaptop.tui.overview.screen import OverviewScreen
 from overlaptop.tui.rank.screen import RankScreen
-from overlaptop.tui.tune.knob_editor import SETTLE_S
+from overlaptop.tui.tune.knob_editor import NOTHING, SETTLE_S, TAKE_BACK
 from overlaptop.tui.tune.screen import TuneScreen
 from tests.fleet.builders import status, step, welcome
 from tests.fleet.fakes import FakeSession
@@ -93,7 +94,7 @@ async def test_keys_show_the_target_at_once_and_send_it_when_they_rest(size):
         assert (" [ ]  bucket size" if size[0] >= 100 else " [ ] bucket ") in text.splitlines()[-1]
         text = await shown(app, pilot, "space", UP, UP)  # a key resumes a paused screen
         assert text.count("bucket 25 → 100 MiB") == 2  # the totals, and the line below them
-        assert "esc takes it back" in text
+        assert TAKE_BACK in text
         assert session.sent == []
         text = await shown(app, pilot, rest_s=SETTLE_S)
         assert sent(session) == ["set bucket_cap_mb 100"]
@@ -122,7 +123,7 @@ async def test_the_keys_work_on_every_screen_and_its_foot_says_how_it_goes(key, 
     async with opened(session) as (app, pilot):
         await pilot.press(key, DOWN)
         assert isinstance(app.screen, kind)
-        assert "bucket 25 → 10 MiB: esc takes it back" in (await shown(app, pilot)).splitlines()[-1]
+        assert f"bucket 25 → 10 MiB: {TAKE_BACK}" in (await shown(app, pilot)).splitlines()[-1]
         await shown(app, pilot, rest_s=SETTLE_S)
         obey(session, session.sent[0], 40, "25", "10")
         assert "bucket 25 → 10 MiB: changed at step 40" in (await shown(app, pilot)).splitlines()[-1]
@@ -207,7 +208,7 @@ async def test_what_a_change_brought_is_shown_before_and_after_with_its_spread_a
             assert "2 ±0" in rows["collectives a step"]
         assert "shorter (" not in await shown(app, pilot, "d")
         assert "shorter (" in await shown(app, pilot, "d")
-        assert "esc takes it back" in await shown(app, pilot, "d", UP)  # hidden until the next change
+        assert TAKE_BACK in await shown(app, pilot, "d", UP)  # hidden until the next change
         await pilot.press("question_mark")
         page = app.screen.query_one(HelpPage).lines(size[0])
         words = one_line("".join(run.text for line in page for run in line))
@@ -384,10 +385,10 @@ async def test_the_log_of_a_job_before_goes_on_below_that_of_the_present_one(siz
         (
             uncontrolled,
             "bucket 25 MiB (needs --control)",
-            "Cannot be changed: start the job with --control to allow changes.",
+            f"Cannot be changed: {NOT_ALLOWED}.",
         ),
         (ended, "bucket 25 MiB", ""),
-        (lambda: running_job(2), "nothing of this job can be changed", "overlaptop.agent.knob()"),
+        (lambda: running_job(2), NOTHING, "overlaptop.agent.knob()"),
     ],
     ids=["without control", "over", "without knobs"],
 )

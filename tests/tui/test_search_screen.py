@@ -11,7 +11,7 @@ from textual.widgets import Input
 
 from overlaptop.tui.overview.screen import OverviewScreen
 from overlaptop.tui.search.screen import SearchScreen, search_lines
-from overlaptop.tui.tune.knob_editor import SETTLE_S
+from overlaptop.tui.tune.knob_editor import SETTLE_S, TAKE_BACK
 from overlaptop.tuning import tuner
 from overlaptop.tuning.search import BestValue, MeasuredValue, State
 from overlaptop.tuning.state import Result, SearchState
@@ -328,7 +328,7 @@ async def test_its_changes_are_in_the_log_as_its_own_and_the_newest_stands_above
         assert "51 → 100 your search changed at step 60" in " ".join(lines)
         assert "50 → 51 search of eve changed at step 50" in " ".join(lines)
         text = " ".join((await shown(app, pilot, "right_square_bracket")).split())
-        assert "bucket 50 → 100 MiB esc takes it back" in text
+        assert f"bucket 50 → 100 MiB {TAKE_BACK}" in text
 
 
 # After another job has come
