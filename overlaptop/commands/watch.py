@@ -96,10 +96,9 @@ def run(words: list[str]) -> int:
     options = parser.parse_intermixed_args(words)
     if misplaced := next((word for word in options.host if word in COMMANDS), None):
         parser.error(f"{misplaced} is a command and comes first; a host of that name is ssh://{misplaced}")
-    if options.steps is not None and (options.once or not options.json):
-        parser.error("--steps goes with --json")
-    if options.detail and (options.once or not options.json):
-        parser.error("--detail goes with --json")
+    for name in ("steps", "detail"):
+        if vars(options)[name] and (options.once or not options.json):
+            parser.error(f"--{name} goes with --json")
     if options.list and (options.once or options.wait or options.job is not None):
         parser.error("--list goes with no other option than --json, and hosts")
     try:

@@ -9,13 +9,14 @@ from msgspec import structs
 
 from overlaptop.fleet.snapshot import LinkState
 from overlaptop.stats.comparison import OTHER_WORK, Comparison, compare_steps
+from overlaptop.tui.state import ViewState
 from overlaptop.tui.tune.change_panel import panel_lines
 from overlaptop.tui.tune.compared import EVERY_S, Comparing, what_differs
 from overlaptop.tui.workloads.earlier import EarlierJob, Setting
 from tests.fleet.builders import info, status, step, welcome
 from tests.fleet.fakes import FakeSession, record
 
-from .fakes import opened, shown
+from .fakes import opened, running_job, shown
 from .knobs import ACCUMULATION, by_another, controlled_job, obey
 
 
@@ -30,7 +31,8 @@ EARLIER = EarlierJob("job-0", "ddp --bucket-cap-mb 50", steps={0: steps_of(0, 0,
 
 
 def take(comparing, session, earlier=None):
-    return comparing.take(session.tick(), earlier)
+    """Beside an earlier job that was asked for the same, unless the session's was changed."""
+    return comparing.take(session.tick(), earlier, earlier)
 
 
 def test_without_a_change_or_a_job_before_there_is_nothing_to_compare():
@@ -70,7 +72,7 @@ def job_asked(label, **knobs):
 @pytest.mark.parametrize(
     ("one", "other", "told"),
     [
-        (job_asked("train.py"), job_asked("train.py"), ("", "")),
+        (job_asked("train.py"), job_asked("train.py"), None),
         (job_asked("train.py"), job_asked("other.py"), ("train.py", "other.py")),
         (
             job_asked("ddp --layers 2 --no-overlap"),
@@ -107,7 +109,8 @@ def test_two_jobs_whose_steps_do_other_work_are_not_called_faster():
 def test_long_heads_leave_the_verdicts_their_room(width):
     quantities = compare_steps(steps_of(0, 0, 100), steps_of(0, 0, 100, compute=50.0))
     told = Comparison("", "beside", "", "--hidden-size 1024 --sequen…", "the defaults", 1, quantities)
-    lines = panel_lines(None, told, width, 9, exact=False)
+    state = ViewState(running_job(exact=False).tick(), compared=told)
+    lines = panel_lines(state, width, 9)
     row = "".join(run.text for run in lines[2])
     assert "step time" in row
     assert "% shorter" in row

@@ -16,7 +16,7 @@ from overlaptop.tui.tune.knob_values import (
 from .knobs import ACCUMULATION, BUCKET, with_value
 
 
-def ladder(knob, at, direction):
+def values_from(knob, at, direction):
     values = []
     while (at := stepped(knob, at, direction)) is not None:
         values.append(at)
@@ -37,8 +37,8 @@ DEPTH = replace(BUCKET, name="forward_prefetch", least=0, most=8)
         (DEPTH, 2, -1, [1, 0]),
     ],
 )
-def test_steps_go_up_a_ladder_and_one_by_one_where_the_range_is_small(knob, at, direction, values):
-    assert ladder(knob, at, direction) == values
+def test_large_values_are_further_apart_and_a_small_range_goes_one_by_one(knob, at, direction, values):
+    assert values_from(knob, at, direction) == values
 
 
 @pytest.mark.parametrize(

@@ -83,19 +83,7 @@ class ChangePanel(JobView):
     """How the newest change goes, and what the newest one that was made has brought."""
 
     def draw(self, width: int, height: int) -> list[StyledLine]:
-        state = self.state
-        keys = "d: hide"
-        if state.compared is not None and state.compared.command and not state.readonly:
-            keys = f"A: back and again   {keys}"
-        return panel_lines(
-            state.change,
-            state.compared,
-            width,
-            height,
-            exact=state.exact,
-            keys=keys,
-            alternation=state.alternation,
-        )
+        return panel_lines(self.state, width, height)
 
 
 def wanted_lines(state: ViewState, width: int) -> int:
@@ -106,27 +94,20 @@ def wanted_lines(state: ViewState, width: int) -> int:
     return head + TABLE_LINES if state.compared is not None and width >= _WIDE else head
 
 
-def panel_lines(
-    change: KnobChange | None,
-    compared: Comparison | None,
-    width: int,
-    height: int,
-    *,
-    exact: bool,
-    keys: str = "d: hide",
-    alternation: str = "",
-) -> list[StyledLine]:
-    """``exact``: compute is no upper bound. ``alternation``: what is done to know more."""
+def panel_lines(state: ViewState, width: int, height: int) -> list[StyledLine]:
+    """A table of the figures before and after, where there is height for it; else one line."""
+    change, compared = state.change, state.compared
     if compared is None or height < LEAST_LINES:
-        return _brief(change, compared, width, alternation)[:height]
-    hide = Item((dim(f"{keys} "),), 1)
+        return _brief(change, compared, width, state.alternation)[:height]
+    again = "A: back and again   " if compared.command and not state.readonly else ""
+    hide = Item((dim(f"{again}d: hide "),), 1)
     if change is not None:
         lines = change_lines(change, width, hide)
     else:
         lines = [fit([Item((bold(f" {compared.title}"),))], [hide], width)]
     header = _header(compared, width)
     rows = [
-        (each.title, *(_figure(each, side, exact=exact) for side in (each.before, each.after)))
+        (each.title, *(_figure(each, side, exact=state.exact) for side in (each.before, each.after)))
         for each in compared.quantities
     ]
     sizes = [2 + max(map(cell_len, column)) for column in zip(header, *rows, strict=True)]
@@ -135,7 +116,7 @@ def panel_lines(
     for row, quantity in zip(rows, compared.quantities, strict=True):
         verdict = f"{_glyph(quantity)} {_verdict(quantity, width - sum(sizes) - 5)}"
         lines.append(_row(row, sizes, (DIM, TEXT, BOLD), (Segment(verdict, _style(quantity)),), width))
-    lines.append(_meanings(width, alternation))
+    lines.append(_meanings(width, state.alternation))
     return lines[:height]
 
 

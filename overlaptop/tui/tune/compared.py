@@ -31,7 +31,7 @@ class Comparing:
         self._beside_s = 0.0
 
     def take(
-        self, snapshot: Snapshot, earlier: EarlierJob | None, present: EarlierJob | None = None
+        self, snapshot: Snapshot, earlier: EarlierJob | None, present: EarlierJob | None
     ) -> Comparison | None:
         """The newest change that was made, its values with their unit, else this job, which is `present`,
         beside the earlier one; None: neither.
@@ -51,7 +51,7 @@ class Comparing:
     def _take_beside(
         self, snapshot: Snapshot, earlier: EarlierJob | None, present: EarlierJob | None
     ) -> Comparison | None:
-        if earlier is None or snapshot.job is None or earlier.job == snapshot.job.job:
+        if earlier is None or present is None or snapshot.job is None or earlier.job == snapshot.job.job:
             return None
         now_s = self._clock_s()
         if self._beside is None or self._beside[0] != earlier.job or now_s - self._beside_s >= EVERY_S:
@@ -60,20 +60,19 @@ class Comparing:
             before = [step for steps in earlier.steps.values() for step in steps]
             after = [step for view in snapshot.ranks for step in view.history]
             title = f"beside the job before: {earlier.named}"
-            heads = what_differs(earlier, present) if present is not None else ("", "")
+            was, becomes = what_differs(earlier, present) or ("before", "now")
             quantities = compare_steps(before, after, same_work=_same_work(snapshot, earlier, present))
-            was, becomes = heads[0] or "before", heads[1] or "now"
             result = Comparison("", title, "", was, becomes, 1, quantities)
             self._beside, self._beside_s = (earlier.job, result), now_s
         return self._beside[1]
 
 
-def _same_work(snapshot: Snapshot, one: EarlierJob, other: EarlierJob | None) -> bool:
+def _same_work(snapshot: Snapshot, one: EarlierJob, other: EarlierJob) -> bool:
     """Whether no knob has a step do more in one of two jobs than in the other. Options may: that was asked
     for.
     """
     work = {each.knob.name for each in snapshot.knobs if each.knob.changes_work}
-    return other is None or all(left.knob not in work for left, _ in _knobs_that_differ(one, other))
+    return all(left.knob not in work for left, _ in _knobs_that_differ(one, other))
 
 
 def _knobs_that_differ(one: EarlierJob, other: EarlierJob) -> list[tuple[Setting, Setting]]:
@@ -85,9 +84,9 @@ def _knobs_that_differ(one: EarlierJob, other: EarlierJob) -> list[tuple[Setting
     ]
 
 
-def what_differs(one: EarlierJob, other: EarlierJob) -> tuple[str, str]:
+def what_differs(one: EarlierJob, other: EarlierJob) -> tuple[str, str] | None:
     """What each of two jobs was asked for and the other was not, and the knobs that differ, in short:
-    ``bucket 50 MiB``, ``--layers 2``. Both are empty where nothing is known to differ.
+    ``bucket 50 MiB``, ``--layers 2``. None: nothing is known to differ.
     """
     knobs = _knobs_that_differ(one, other)
     named = {left.knob for left, _ in knobs}
@@ -100,7 +99,7 @@ def what_differs(one: EarlierJob, other: EarlierJob) -> tuple[str, str]:
             if part not in others and part[2:].split()[0].replace("-", "_") not in named
         ]
     if not any(sides):
-        return "", ""
+        return None
     first, second = (shortened(" ".join(side) or DEFAULTS, _HEAD_CELLS) for side in sides)
     return first, second
 

@@ -8,8 +8,8 @@ from overlaptop.wire.knobs import Knob
 SCRIPT = "script"
 """What is typed in place of a value to go back to the one that the script gave."""
 _SMALL_RANGE = 32
-_RUNGS = (1, 2, 5, 10, 25, 50, 100)
-"""The ladder's lower end; from there on it doubles."""
+_LOWEST_VALUES = (1, 2, 5, 10, 25, 50, 100)
+"""From there on they double."""
 
 
 class ValueRefusedError(ValueError):
@@ -27,14 +27,14 @@ def number(text: str) -> float | None:
 def stepped(knob: Knob, at: float, direction: int) -> int | None:
     """The next value up (1) or down (-1) from ``at``; None at the end.
 
-    Choices in their order; a small range one by one; else the ladder 1 2 5 10 25 50 100 200 400 800 ...
+    Choices in their order; a small range one by one; else 1 2 5 10 25 50 100 200 400 800 ...
     within the bounds.
     """
     if knob.choices and at in knob.choices:
         index = knob.choices.index(int(at)) + direction
         return knob.choices[index] if 0 <= index < len(knob.choices) else None
-    rungs = sorted(knob.choices) if knob.choices else _rungs(knob)
-    beyond = [rung for rung in rungs if (rung > at if direction > 0 else rung < at)]
+    values = sorted(knob.choices) if knob.choices else _values(knob)
+    beyond = [value for value in values if (value > at if direction > 0 else value < at)]
     return (min(beyond) if direction > 0 else max(beyond)) if beyond else None
 
 
@@ -71,11 +71,11 @@ def parsed_range(knob: Knob, words: str) -> tuple[int, int]:
     return least, most
 
 
-def _rungs(knob: Knob) -> list[int]:
+def _values(knob: Knob) -> list[int]:
     if knob.most - knob.least <= _SMALL_RANGE:
         return list(range(knob.least, knob.most + 1))
-    rungs = list(_RUNGS)
-    while rungs[-1] < max(abs(knob.least), abs(knob.most)):
-        rungs.append(2 * rungs[-1])
-    both = {0, *rungs, *(-rung for rung in rungs)}
-    return sorted(rung for rung in both if knob.least <= rung <= knob.most)
+    values = list(_LOWEST_VALUES)
+    while values[-1] < max(abs(knob.least), abs(knob.most)):
+        values.append(2 * values[-1])
+    both = {0, *values, *(-value for value in values)}
+    return sorted(value for value in both if knob.least <= value <= knob.most)

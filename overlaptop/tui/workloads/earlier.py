@@ -109,12 +109,12 @@ def job_of(snapshot: Snapshot) -> EarlierJob:
 
     Raises ValueError where there is none in it.
     """
-    changes = changes_made(snapshot)
+    changes = _changes_made(snapshot)
     since = changes[-1].step if changes else 0
     return _stretch(snapshot, changes, since or 0, None)
 
 
-def changes_made(snapshot: Snapshot) -> list[CommandView]:
+def _changes_made(snapshot: Snapshot) -> list[CommandView]:
     """Changes of knobs that all ranks have made, in the order of the steps from which on they hold."""
     made = [
         each
@@ -170,12 +170,12 @@ class JobsSeen:
         """The newest with a job that has made a step."""
         self._descriptions: dict[str, tuple[str, str]] = {}
         """By job, of those that were started from here: what was asked for, and how it ended."""
-        self._homes: dict[str, tuple[str, str, str]] = {}
+        self._places: dict[str, tuple[str, str, str]] = {}
         """By job, its script, folder and host."""
         self._jobs = 0
         """Counts all jobs, and each setting of theirs."""
-        self._number_in_sight = 0
-        self._since_in_sight = 0
+        self._present_number = 0
+        self._present_since = 0
         """The step from which on the present job has the settings that it has now."""
         self._present: tuple[Snapshot, EarlierJob] | None = None
         """Of which snapshot, and what was made of it."""
@@ -183,16 +183,16 @@ class JobsSeen:
     def see(self, snapshot: Snapshot, record: JobRecord | None = None) -> None:
         """Take the next snapshot, of whichever job. ``record``: where that runs; None: not known now."""
         if record is not None:
-            self._homes[record.job] = record.script, record.cwd, record.host
-            while len(self._homes) > 2 * MAX_JOBS:
-                del self._homes[next(iter(self._homes))]
+            self._places[record.job] = record.script, record.cwd, record.host
+            while len(self._places) > 2 * MAX_JOBS:
+                del self._places[next(iter(self._places))]
         if snapshot.job is None or all(view.last is None for view in snapshot.ranks):
             return
-        if self._job_in_sight != snapshot.job.job:
+        if self._present_job != snapshot.job.job:
             if self._last is not None:
                 self._file(job_of(self._last))
             self._count_on()
-            self._since_in_sight = 0
+            self._present_since = 0
         elif self._last is not None and not snapshot.knobs:
             # Of ranks that have ended nothing can be changed any more; the values held to the end.
             snapshot = replace(snapshot, knobs=self._last.knobs)
@@ -208,7 +208,7 @@ class JobsSeen:
 
     def describe_end(self, job: str, label: str, how: str) -> None:
         """Record how a job ended, also one that never made a step. ``job``: empty without a key."""
-        if job and (job == self._job_in_sight or any(each.job == job for each in self._filed)):
+        if job and (job == self._present_job or any(each.job == job for each in self._filed)):
             self.describe(job, label, how)
         else:
             self._jobs += 1
@@ -220,7 +220,7 @@ class JobsSeen:
         if self._last is None:
             return None
         if self._present is None or self._present[0] is not self._last:
-            present = replace(job_of(self._last), number=self._number_in_sight)
+            present = replace(job_of(self._last), number=self._present_number)
             self._present = self._last, self._described(present)
         return self._present[1]
 
@@ -244,32 +244,32 @@ class JobsSeen:
         return sorted(listed, key=lambda job: job.number)
 
     @property
-    def _job_in_sight(self) -> str:
+    def _present_job(self) -> str:
         return self._last.job.job if self._last is not None and self._last.job is not None else ""
 
     def _is_alike(self, job: str) -> bool:
         """Whether a job is not the present one, and they differ only in what was asked for: one was started
         from here in place of the other, or both are of one script, folder and host.
         """
-        present = self._job_in_sight
+        present = self._present_job
         if job == present:
             return False
         if job in self._descriptions and present in self._descriptions:
             return True
-        return job in self._homes and self._homes[job] == self._homes.get(present)
+        return job in self._places and self._places[job] == self._places.get(present)
 
     def _count_on(self) -> None:
         self._jobs += 1
-        self._number_in_sight = self._jobs
+        self._present_number = self._jobs
 
     def _file_settings_before(self, snapshot: Snapshot) -> None:
         """Of each change that all ranks are past: the steps before it are a row of their own. What a search
         tries is shown on its own screen: only what it leaves the job with is a row.
         """
-        changes = changes_made(snapshot)
+        changes = _changes_made(snapshot)
         begun_by = ""  # the search whose change was the one before
         for change in changes:
-            since, until = self._since_in_sight, change.step or 0
+            since, until = self._present_since, change.step or 0
             past = (view.last is None or view.ended or view.last.step >= until for view in snapshot.ranks)
             if since < until and all(past):
                 left = _stretch(snapshot, changes, since, until)
@@ -277,7 +277,7 @@ class JobsSeen:
                 if left.steps and not tried and not self._is_filed(left):
                     self._file(replace(left, steps={}, known=left.figures))
                     self._count_on()
-                self._since_in_sight = until
+                self._present_since = until
             begun_by = change.search
 
     def _is_filed(self, left: EarlierJob) -> bool:
@@ -286,7 +286,7 @@ class JobsSeen:
 
     def _file(self, job: EarlierJob, number: int = 0) -> None:
         """``number``: of a job that was never shown."""
-        job = replace(job, known=job.figures, number=number or self._number_in_sight)
+        job = replace(job, known=job.figures, number=number or self._present_number)
         others = [each for each in self._filed if not job.job or not _same(each, job)]
         self._filed = [*others[1 - MAX_JOBS :], job]
         with_steps = [at for at, each in enumerate(self._filed) if each.steps]
