@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import PurePath
 
 from overlaptop.fleet.commands import FAILED, CommandView
@@ -24,7 +22,6 @@ from overlaptop.tui.draw.segments import (
     pad,
     paragraph,
 )
-from overlaptop.tui.tune.earlier_changes import JobChanges
 from overlaptop.tui.tune.knob_editor import change_words, who_asked
 from overlaptop.tui.tune.knob_values import SCRIPT
 from overlaptop.tui.view import ScrollView
@@ -37,51 +34,41 @@ class ChangeLog(ScrollView):
     """Newest first."""
 
     def draw(self, width: int, height: int) -> list[StyledLine]:
-        control = self.dashboard.control
-        rows = _log_lines(
-            self.state.snapshot.commands,
-            control.earlier_changes.newest_first,
-            partial(who_asked, own=control.editor.own, own_searches=control.search_ids),
-            width,
-        )
+        rows = self._every_line(width)
         title = [Item((bold(" Changes"),)), Item((dim("newest first"),), 3)]
         if any(is_there(node.name) for node in self.state.snapshot.nodes):
             title.append(Item((dim("each host keeps all of its own: changes.jsonl"),), 2))
-        elif control.log_path:
-            title += [
-                Item((dim("all are kept in"),), 2),
-                Item((Segment(control.log_path, TextStyle("accent")),), 1),
-            ]
+        elif path := self.dashboard.control.log_path:
+            title += [Item((dim("all are kept in"),), 2), Item((Segment(path, TextStyle("accent")),), 1)]
         room = max(0, height - 1)
         self.first = max(0, min(self.first, len(rows) - room))
         return [fit(title, [], width, "  "), *rows[self.first : self.first + room]]
 
+    def _every_line(self, width: int) -> list[StyledLine]:
+        """A row for each change, newest first; a reason that does not fit goes on below. Then those of
+        earlier jobs, each below a line that says so.
+        """
+        earlier = self.dashboard.control.earlier_changes.newest_first
+        changes = [each for each in reversed(self.state.snapshot.commands) if each.knob]
+        every = [*changes, *(each for job in earlier for each in job.changes)]
+        if not every:
+            return [(dim("  none yet"),)]
+        names = max(len(short_name(each.knob)) for each in every)
+        values = max(line_width(_values(each)) for each in every)
+        asked = max(len(self._who_asked(each)) for each in every)
+        cells = (names + 2, values + 2, min(_WHO_CELLS if width >= _NARROW else 14, asked))
+        lines = [line for each in changes for line in _rows(each, self._who_asked(each), cells, width)]
+        if not changes:
+            lines.append((dim("  none yet of this job"),))
+        for job in earlier:
+            lines.append((bold(f" of a job watched before: {PurePath(job.script).name}"),))
+            for each in reversed(job.changes):
+                lines += _rows(each, self._who_asked(each), cells, width)
+        return lines
 
-def _log_lines(
-    commands: Sequence[CommandView],
-    earlier: Sequence[JobChanges],
-    who: Callable[[CommandView], str],
-    width: int,
-) -> list[StyledLine]:
-    """A row for each change, newest first; a reason that does not fit goes on below. Then those of earlier
-    jobs, each below a line that says so.
-    """
-    changes = [each for each in reversed(commands) if each.knob]
-    every = [*changes, *(each for job in earlier for each in job.changes)]
-    if not every:
-        return [(dim("  none yet"),)]
-    names = max(len(short_name(each.knob)) for each in every)
-    values = max(line_width(_values(each)) for each in every)
-    asked = min(_WHO_CELLS if width >= _NARROW else 14, max(len(who(each)) for each in every))
-    cells = (names + 2, values + 2, asked)
-    lines = [line for each in changes for line in _rows(each, who(each), cells, width)]
-    if not changes:
-        lines.append((dim("  none yet of this job"),))
-    for job in earlier:
-        lines.append((bold(f" of a job watched before: {PurePath(job.script).name}"),))
-        for each in reversed(job.changes):
-            lines += _rows(each, who(each), cells, width)
-    return lines
+    def _who_asked(self, view: CommandView) -> str:
+        control = self.dashboard.control
+        return who_asked(view, control.editor.own, control.search_ids)
 
 
 def _rows(view: CommandView, who: str, cells: tuple[int, int, int], width: int) -> list[StyledLine]:
