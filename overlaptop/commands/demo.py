@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from overlaptop.console.arguments import add_screen, cut_at_dashes, make_parser, positive, screen_of
+from overlaptop.console.arguments import add_screen, make_parser, parse_with_script, positive, screen_of
 
 DESCRIPTION = """\
 Start a bundled training job under torchrun, watch it, and end it: NCCL on the GPUs that are there, two
@@ -13,7 +13,6 @@ the workloads. What follows -- goes to the workload: overlaptop demo ddp -- --bu
 
 def run(words: list[str]) -> int:
     """Start it, and open the dashboard on it or print its records."""
-    own, workload_options = cut_at_dashes(words)
     from overlaptop.workloads.catalog import WORKLOADS
 
     usage = "overlaptop demo [WORKLOAD] [--nproc N] [--steps N] [--json] [-- workload options]"
@@ -30,7 +29,7 @@ def run(words: list[str]) -> int:
         "--json", action="store_true", help="print records instead of opening the dashboard"
     )
     add_screen(parser)
-    options = parser.parse_args(own)
+    options, workload_options = parse_with_script(parser, words)
     from overlaptop.console import demo
 
     return demo.run(

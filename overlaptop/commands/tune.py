@@ -5,7 +5,14 @@ from __future__ import annotations
 import argparse
 import re
 
-from overlaptop.console.arguments import add_hosts, cut_at_dashes, hosts_of, job_key, make_parser, positive
+from overlaptop.console.arguments import (
+    add_hosts,
+    hosts_of,
+    job_key,
+    make_parser,
+    parse_with_script,
+    positive,
+)
 from overlaptop.wire.protocol import LEASE_S
 
 DESCRIPTION = f"""\
@@ -40,7 +47,6 @@ far is told), 2 for a usage error, 130 after Ctrl-C and 143 after SIGTERM, once 
 
 def run(words: list[str]) -> int:
     """Search on a running job, or on a script that is started for it."""
-    own, script_options = cut_at_dashes(words)
     usage = "overlaptop tune [SCRIPT] [options] [-- script's options]"
     parser = make_parser("overlaptop tune", DESCRIPTION, EPILOG, usage)
     parser.add_argument("script", nargs="?", metavar="SCRIPT", help="start this (default: a running job)")
@@ -61,7 +67,7 @@ def run(words: list[str]) -> int:
     )
     parser.add_argument("--json", action="store_true", help="print records, not a table and a line")
     add_hosts(parser)
-    options = parser.parse_args(own)
+    options, script_options = parse_with_script(parser, words)
     if options.script is None and (options.nproc is not None or "--" in words):
         parser.error("--nproc and what follows -- go with SCRIPT")
     if options.script is not None and (options.job is not None or options.keep):

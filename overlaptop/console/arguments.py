@@ -128,10 +128,18 @@ def screen_of(options: argparse.Namespace) -> TuiOptions:
     return TuiOptions(ascii=options.ascii, theme=options.theme, refresh_hz=options.refresh)
 
 
-def cut_at_dashes(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Our own words, and those after ``--``. By hand: argparse would take a workload's options for ours."""
+def parse_with_script(
+    parser: argparse.ArgumentParser, words: Sequence[str]
+) -> tuple[argparse.Namespace, list[str]]:
+    """Our own options, and those of a script or workload, which follow ``--``; exits as argparse does.
+
+    By hand: argparse would take a script's options for ours.
+    """
     cut = words.index("--") if "--" in words else len(words)
-    return list(words[:cut]), list(words[cut + 1 :])
+    options, unknown = parser.parse_known_args(words[:cut])
+    if unknown:
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}; a script's own follow --")
+    return options, list(words[cut + 1 :])
 
 
 def positive(text: str) -> int:
