@@ -10,14 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from overlaptop.agent.sources.base import (
-    CollectiveCall,
-    CollectiveTimes,
-    Edge,
-    PhaseTimes,
-    StepSpans,
-    Wait,
-)
+from overlaptop.agent.sources.base import CollectiveCall, CollectiveTimes, Edge, PhaseTimes, StepSpans, Wait
 from overlaptop.timeline import spans
 
 Timestamp = TypeVar("Timestamp")

@@ -11,6 +11,9 @@ from overlaptop.agent.sources.cadence import Cadence
 from overlaptop.timeline.collectives import LinkBytes
 from overlaptop.timeline.spans import Spans, empty
 
+MAX_WAITING_STEPS = 4096
+"""Finished steps not yet taken; past that a step is not kept, and counted."""
+
 
 class Edge(StrEnum):
     """A point of a step on the training thread, between its phases."""

@@ -21,13 +21,12 @@ import torch
 from overlaptop.agent.clock import now_ns
 from overlaptop.agent.isolation.job_exceptions import raised_by_job
 from overlaptop.agent.sources.assemble import MAX_MARKS, RecordedCollective, RecordedStep
-from overlaptop.agent.sources.base import CollectiveCall, Edge, StepSpans, Wait
+from overlaptop.agent.sources.base import CollectiveCall, Edge, Wait
 from overlaptop.agent.sources.connections import FEW_CONNECTIONS, Connections, too_few
 from overlaptop.agent.sources.hooked_source import HookedSource
 
 MAX_PENDING_STEPS = 32
 """Steps the device has not finished; past that the oldest is given up and counted."""
-MAX_UNTAKEN_STEPS = 4096
 END_STREAM_PRIORITY = -2
 """torch deals streams out of a pool of 32 for each priority, in turn. Hardly any library uses this
 one (NCCL's are of 0, FSDP's of -1), so that no stream of the job is one that waits for collectives."""
@@ -48,7 +47,6 @@ class EventsSource(HookedSource[Event]):
         reason = "" if phases_only else too_few()
         super().__init__(phases_only or bool(reason), every, reason)
         self._pending: deque[RecordedStep[Event]] = deque()
-        self._read_steps: deque[RecordedStep[int]] = deque()
         self._pool: list[Event] = []
         self._end_streams: dict[object, Any] = {}
         self._device = device_index if device_index is not None else -1
@@ -198,14 +196,6 @@ class EventsSource(HookedSource[Event]):
             return
         recording.waits.append((token, self._record(self._compute), wait))
 
-    def take(self) -> list[StepSpans]:
-        """Steps finished since the last call, in order."""
-        self._note_steps()
-        taken = []
-        while self._read_steps:
-            taken.append(self._assembler.assemble(self._read_steps.popleft()))
-        return taken
-
     def _record(self, stream: Any) -> Event:
         try:
             event = self._pool.pop()
@@ -247,10 +237,7 @@ class EventsSource(HookedSource[Event]):
             return
         assert read.end is not None
         self._chain_ns = min(read.end, now_ns())
-        if len(self._read_steps) < MAX_UNTAKEN_STEPS:
-            self._read_steps.append(read)
-        else:
-            self.lost += 1
+        self._finish(read)
         self._release(recording)
         self._connections.note(read)
         if self._connections.few and not self._phases_only:

@@ -8,13 +8,14 @@ from collections.abc import Callable
 from typing import Any, Generic
 
 from overlaptop.agent.sources.assemble import Assembler, RecordedCollective, RecordedStep, Timestamp
-from overlaptop.agent.sources.base import CollectiveCall, Wait
+from overlaptop.agent.sources.base import MAX_WAITING_STEPS, CollectiveCall, StepSpans, Wait
 from overlaptop.agent.sources.cadence import Cadence
 from overlaptop.agent.sources.own_cost import Estimate
 
 COST = Estimate(0.002, 0.01)
 """What recording a step costs as far as it is known of any job: some 20 us of a thread a collective."""
-MAX_NOTED_STEPS = 4096
+TIMEOUT_STEPS = 16
+"""A step whose collectives have not ended when so many more have finished is given up, and counted."""
 
 
 class HookedSource(ABC, Generic[Timestamp]):
@@ -28,9 +29,10 @@ class HookedSource(ABC, Generic[Timestamp]):
         self.cadence = Cadence(every, COST)
         self.lost = 0
         self._phases_only = phases_only
-        self._ended: deque[tuple[int, int, bool]] = deque(maxlen=MAX_NOTED_STEPS)
+        self._ended: deque[tuple[int, int, bool]] = deque(maxlen=MAX_WAITING_STEPS)
         """Steps, how long the host took for each, and whether it was recorded in detail."""
         self._recording: RecordedStep[Timestamp] | None = None
+        self._finished: deque[RecordedStep[int]] = deque()
         self._assembler = Assembler()
 
     @property
@@ -69,6 +71,20 @@ class HookedSource(ABC, Generic[Timestamp]):
     def wait_end(self, token: Any, wait: Wait) -> None:
         """The wait ends here."""
 
+    def take(self) -> list[StepSpans]:
+        """Steps finished since the last call, in order."""
+        self._note_steps()
+        taken = []
+        while self._finished:
+            if self._finished[0].complete:
+                taken.append(self._assembler.assemble(self._finished.popleft()))
+            elif len(self._finished) > TIMEOUT_STEPS:
+                self._finished.popleft()
+                self.lost += 1
+            else:
+                break
+        return taken
+
     def _begin_step(self, step: int, mark: Timestamp, host_ns: int) -> RecordedStep[Timestamp] | None:
         """Record `step` from `mark` on; the step that ends there."""
         ended = self._recording
@@ -83,6 +99,13 @@ class HookedSource(ABC, Generic[Timestamp]):
             ended.end = mark
             self._ended.append((ended.step, host_ns - ended.begin_host_ns, ended.detailed))
         return ended
+
+    def _finish(self, step: RecordedStep[int]) -> None:
+        """Keep a step until it is taken."""
+        if len(self._finished) < MAX_WAITING_STEPS:
+            self._finished.append(step)
+        else:
+            self.lost += 1
 
     def _note_steps(self) -> None:
         """Have the cadence learn from the steps that have ended. On the agent's thread."""

@@ -7,21 +7,15 @@ in which the training thread was blocked in a wait for communication.
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Callable, Generator
 from typing import Any
 
 from overlaptop.agent.clock import now_ns
 from overlaptop.agent.isolation.fault_barrier import raise_later
 from overlaptop.agent.isolation.job_exceptions import raised_by_job
-from overlaptop.agent.sources.assemble import MAX_MARKS, RecordedCollective, RecordedStep
-from overlaptop.agent.sources.base import CollectiveCall, Edge, StepSpans, Wait
+from overlaptop.agent.sources.assemble import MAX_MARKS, RecordedCollective
+from overlaptop.agent.sources.base import CollectiveCall, Edge, Wait
 from overlaptop.agent.sources.hooked_source import HookedSource
-
-MAX_WAITING_STEPS = 4096
-"""Finished steps not yet taken; past that new ones are not kept, and counted."""
-TIMEOUT_STEPS = 16
-"""A step whose collectives have not ended when so many more have finished is given up, and counted."""
 
 
 class HostSource(HookedSource[int]):
@@ -31,7 +25,6 @@ class HostSource(HookedSource[int]):
 
     def __init__(self, phases_only: bool, every: int | None, reason: str) -> None:
         super().__init__(phases_only, every, reason)
-        self._finished: deque[RecordedStep[int]] = deque()
         self._blocking: dict[int, RecordedCollective[int]] = {}
         """By thread: the call without a future for which that thread is about to wait."""
         self._outstanding: set[int] = set()
@@ -53,12 +46,8 @@ class HostSource(HookedSource[int]):
         """`step` begins here, and the one before it ends."""
         at_ns = now_ns()
         ended = self._begin_step(step, at_ns, at_ns)
-        if ended is None:
-            return
-        if len(self._finished) < MAX_WAITING_STEPS:
-            self._finished.append(ended)
-        else:
-            self.lost += 1
+        if ended is not None:
+            self._finish(ended)
 
     def edge(self, edge: Edge) -> None:
         """A phase begins or ends here."""
@@ -155,17 +144,3 @@ class HostSource(HookedSource[int]):
             recording.waits.append((token, at_ns, wait))
         else:
             self._invalidate(recording)
-
-    def take(self) -> list[StepSpans]:
-        """Steps finished since the last call, in order."""
-        self._note_steps()
-        taken = []
-        while self._finished:
-            if self._finished[0].complete:
-                taken.append(self._assembler.assemble(self._finished.popleft()))
-            elif len(self._finished) > TIMEOUT_STEPS:
-                self._finished.popleft()
-                self.lost += 1
-            else:
-                break
-        return taken

@@ -25,7 +25,7 @@ import torch
 from overlaptop.agent.clock import now_ns
 from overlaptop.agent.isolation.job_exceptions import raised_by_job, run_to_completion
 from overlaptop.agent.isolation.threads import signals_blocked
-from overlaptop.agent.sources.base import Edge, StepSpans
+from overlaptop.agent.sources.base import MAX_WAITING_STEPS, Edge, StepSpans
 from overlaptop.agent.sources.cadence import Cadence
 from overlaptop.agent.sources.collective_join import CollectiveLaunch, join
 from overlaptop.agent.sources.cupti.holders import tool_in
@@ -59,7 +59,6 @@ MOST_EARLY_READS, EARLY_PERIOD_S = 64, 30.0
 such reading, up to so many; all over again where a setting has changed, or so long after the last."""
 CHECKS = 3
 """Tries of the self-check."""
-MAX_WAITING_STEPS = 4096
 MAX_BOUNDS = 256
 BOUND_PERIOD_NS = 1_000_000_000
 """The GPU's time is noted so often at least, so that steps of another length are soon known as such."""
