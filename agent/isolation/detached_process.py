@@ -77,13 +77,11 @@ class _Start:
             self._describe(actions, attributes)
             pid = self._room(ctypes.sizeof(ctypes.c_int))
             end = self._context(library["_exit"], (ctypes.c_void_p(0),), None)
-            words = [f"{name}={value}" for name, value in environment.items()]
-            spawn = self._context(
-                library.posix_spawn,
-                (pid, self._text(argv[0]), actions, attributes, self._texts(argv), self._texts(words)),
-                end,
-            )
-            self._clone(spawn)
+            words = self._texts(argv)
+            program = ctypes.c_void_p.from_address(words.value or 0)  # the first of them
+            variables = self._texts([f"{name}={value}" for name, value in environment.items()])
+            arguments = (pid, program, actions, attributes, words, variables)
+            self._clone(self._context(library.posix_spawn, arguments, end))
             started = ctypes.c_int.from_address(pid.value or 0).value
         finally:
             library.posix_spawn_file_actions_destroy(actions)
@@ -122,10 +120,7 @@ class _Start:
             os.waitpid(child, _WCLONE)
 
     def _context(
-        self,
-        function: Any,
-        arguments: tuple[ctypes.c_void_p, ...],
-        then: ctypes.c_void_p | None,
+        self, function: Any, arguments: tuple[ctypes.c_void_p, ...], then: ctypes.c_void_p | None
     ) -> ctypes.c_void_p:
         """A context that calls a C function with these arguments, and then runs another context."""
         address = self._room(ctypes.sizeof(_Context))
@@ -145,14 +140,9 @@ class _Start:
         self._kept.append(memory)
         return ctypes.c_void_p((ctypes.addressof(memory) + _ALIGNMENT - 1) & -_ALIGNMENT)
 
-    def _text(self, text: str) -> ctypes.c_void_p:
-        memory = ctypes.create_string_buffer(os.fsencode(text))
-        self._kept.append(memory)
-        return ctypes.c_void_p(ctypes.addressof(memory))
-
     def _texts(self, texts: Sequence[str]) -> ctypes.c_void_p:
         """A list of texts that a null pointer ends."""
-        listed = (ctypes.c_void_p * (len(texts) + 1))(*(self._text(text).value for text in texts), None)
+        listed = (ctypes.c_char_p * (len(texts) + 1))(*map(os.fsencode, texts), None)
         self._kept.append(listed)
         return ctypes.c_void_p(ctypes.addressof(listed))
 

@@ -13,7 +13,7 @@ from weakref import WeakSet
 
 import torch
 
-from overlaptop.agent.isolation.patching import replace
+from overlaptop.agent.isolation.patching import note_calls, replace
 
 
 def captures_a_graph() -> bool:
@@ -32,7 +32,7 @@ class GraphCaptureWatch:
     def install(self) -> None:
         """Put the patches in. They stay until the process ends."""
         replace(torch.cuda.CUDAGraph, "capture_begin", self._beginning)
-        replace(torch.cuda.CUDAGraph, "capture_end", self._ending)
+        note_calls(torch.cuda.CUDAGraph, "capture_end", self._under_way.discard, after=True)
 
     @contextmanager
     def held_off(self) -> Iterator[bool]:
@@ -51,12 +51,3 @@ class GraphCaptureWatch:
                 raise
 
         return capture_begin
-
-    def _ending(self, end: Callable[..., Any]) -> Callable[..., Any]:
-        def capture_end(graph: Any, *args: Any, **kwargs: Any) -> Any:
-            try:
-                return end(graph, *args, **kwargs)
-            finally:
-                self._under_way.discard(graph)
-
-        return capture_end

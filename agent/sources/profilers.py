@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.autograd.profiler
 
-from overlaptop.agent.isolation.patching import replace
+from overlaptop.agent.isolation.patching import note_calls, replace
 
 
 class KinetoWatch:
@@ -23,7 +23,9 @@ class KinetoWatch:
         """Patch the functions by which torch.autograd.profiler drives Kineto, for good."""
         replace(torch.autograd.profiler, "_prepare_profiler", self._before)
         replace(torch.autograd.profiler, "_enable_profiler", self._before)
-        replace(torch.autograd.profiler, "_disable_profiler", self._after)
+        note_calls(
+            torch.autograd.profiler, "_disable_profiler", lambda *_: self._set_running(False), after=True
+        )
 
     def _before(self, call: Callable[..., Any]) -> Callable[..., Any]:
         def paused(*args: Any, **kwargs: Any) -> Any:
@@ -35,15 +37,6 @@ class KinetoWatch:
                 raise
 
         return paused
-
-    def _after(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        def resumed(*args: Any, **kwargs: Any) -> Any:
-            try:
-                return call(*args, **kwargs)
-            finally:
-                self._set_running(False)
-
-        return resumed
 
     def _set_running(self, running: bool) -> None:
         self.running = running
