@@ -17,9 +17,9 @@ from collections import defaultdict, deque
 from contextlib import suppress
 from itertools import chain, pairwise
 from pathlib import Path
-from statistics import median
 from typing import NamedTuple
 
+from overlaptop.agent.median import median
 from overlaptop.agent.sources.assemble import RecordedStep
 
 ONE_CONNECTION = (
@@ -121,6 +121,6 @@ class Connections:
         """The median of how far the pairs' times are from the median of their place."""
         far_ns: list[float] = []
         for pairs in self._pairs.values():
-            usual_ns = median(pair[field] for pair in pairs)
+            usual_ns = median([pair[field] for pair in pairs])
             far_ns += (abs(pair[field] - usual_ns) for pair in pairs)
         return median(far_ns)

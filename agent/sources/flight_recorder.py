@@ -109,14 +109,7 @@ class FlightRecorder:
 def _understood() -> Iterator[None]:
     try:
         yield
-    except (
-        pickle.UnpicklingError,
-        EOFError,
-        AttributeError,
-        LookupError,
-        TypeError,
-        ValueError,
-    ) as fault:
+    except (pickle.UnpicklingError, EOFError, AttributeError, LookupError, TypeError, ValueError) as fault:
         raise FlightRecorderError(f"the flight recorder's dump is not understood: {fault}") from None
 
 
