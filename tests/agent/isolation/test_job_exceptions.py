@@ -6,12 +6,11 @@ import collections
 import functools
 import os
 import signal
-import threading
 from collections.abc import Iterator
 
 import pytest
 
-from overlaptop.agent.isolation.fault_barrier import FaultBarrier, defer_exceptions, raise_later
+from overlaptop.agent.isolation.fault_barrier import FaultBarrier, defer_exceptions
 from overlaptop.agent.isolation.job_exceptions import raised_by_job, run_to_completion
 
 
@@ -130,16 +129,6 @@ def test_what_strikes_in_a_callback_of_c_code_is_raised_at_the_next_step() -> No
         step()
     step()
     assert done == [1, 1, 2]
-
-
-def test_another_threads_exception_is_left_to_it() -> None:
-    made, _ = barrier()
-    step = made.guarded("a step", lambda: "done", at_boundaries=True)
-    fault = TimeoutError()
-    thread = threading.Thread(target=raise_later, args=(fault,))
-    thread.start()
-    thread.join()
-    assert step() == "done"
 
 
 def test_what_must_not_be_left_half_done_is_done_before_the_exception_is_raised() -> None:

@@ -216,11 +216,7 @@ def test_where_no_thread_is_to_be_had_the_script_runs_unmeasured(run_ranks) -> N
         path = Path(folder, "train.py")
         path.write_text(NEEDS_NO_THREAD)
         job = run_ranks(
-            ONE_THREAD,
-            nproc=1,
-            agent=False,
-            forked=True,
-            arguments=(str(path), str(_unused_uid())),
+            ONE_THREAD, nproc=1, agent=False, forked=True, arguments=(str(path), str(_unused_uid()))
         )
     assert job.codes == [0], job.errs
     assert job.outs[0].endswith("can't start new thread\n")

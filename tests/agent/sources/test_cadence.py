@@ -126,17 +126,6 @@ def test_the_estimate_is_as_likely_too_high_as_too_low_and_within_its_error(slow
     assert sum(abs(each) <= estimate.error for each, estimate in zip(off, estimates, strict=True)) >= 32
 
 
-def test_the_cost_of_all_steps_is_that_of_the_measured_ones_by_their_share():
-    job = NoisyJob(20, slowdown=0.04)
-    job.cadence.watched = True
-    job.run(60)
-    steps = job.run(300)
-    cost = job.cadence.cost.of_all_steps()
-    assert isinstance(cost, Estimate)
-    paid = lost(steps)
-    assert cost.share == pytest.approx(paid, abs=max(cost.error, 0.001) * 1.5)
-
-
 @pytest.mark.parametrize("noise", [0.0005, 0.01])
 @pytest.mark.parametrize(("step_ms", "slowdown"), [(50, 0.03), (264, 0.008)])
 def test_the_cost_of_all_steps_is_told_with_an_error_that_holds_in_nearly_all_jobs(

@@ -168,10 +168,7 @@ LAUNCHES = {
             ],
             [("send", 16, 10), ("coalesced send", 16, 12), ("coalesced recv+send", 32, 22)],
         )
-        for whose, first, second in (
-            ("sends", (2, 0), (3, 0)),
-            ("collectives", (1, 1), (1, 2)),
-        )
+        for whose, first, second in (("sends", (2, 0), (3, 0)), ("collectives", (1, 1), (1, 2)))
     },
     "a send of its own": (
         [entry("send 0->1", 5, 10, p2p=True), entry("recv 0<-1", 6, 11, p2p=True)],
@@ -379,29 +376,19 @@ def test_a_dump_that_wants_to_run_something_is_refused_and_nothing_runs(dumping,
 
 
 def changed(**fields):
-    """A dump of one entry that differs in these fields; an ellipsis: it lacks them."""
-    made = {**entry("all_reduce"), **fields}
-    return content({name: value for name, value in made.items() if value is not Ellipsis})
+    """A dump of one entry that differs in these fields."""
+    return content({**entry("all_reduce"), **fields})
 
 
 @pytest.mark.parametrize(
     "raw",
     [
         b"",
-        b"\x80",
-        b".",
-        b"0.",
         b"not a pickle",
         None,
-        [],
         {},
-        {"entries": 3},
-        content(3),
         pickle.dumps(content(entry("all_reduce")))[:-20],
-        changed(process_group=...),
-        changed(input_dtypes=...),
         changed(process_group=()),
-        changed(process_group=("0",)),
         changed(time_created_ns=None),
         changed(input_sizes=[["a"]]),
         changed() | {"pg_config": {"0": {"ranks": "0, 1"}}},

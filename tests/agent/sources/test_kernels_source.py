@@ -6,7 +6,6 @@ import ctypes
 import random
 import signal
 import threading
-import tracemalloc
 from itertools import chain, count, cycle, pairwise, repeat
 from types import SimpleNamespace
 
@@ -30,7 +29,7 @@ from overlaptop.timeline import spans
 from overlaptop.timeline.lanes import LaneRules
 
 from .graphs import install_graphs
-from .recordings import Trace
+from .recordings import Trace, grown_bytes
 
 MS = 1_000_000
 STEP_NS = 10 * MS
@@ -642,18 +641,6 @@ def test_pausing_waits_for_the_agents_thread_and_no_longer(gpu):
 
 
 # Bounds.
-
-
-def grown_bytes(settle, go_on):
-    """By how much memory grows from the one to the end of the other."""
-    tracemalloc.start()
-    try:
-        settle()
-        settled_bytes = tracemalloc.get_traced_memory()[0]
-        go_on()
-        return tracemalloc.get_traced_memory()[0] - settled_bytes
-    finally:
-        tracemalloc.stop()
 
 
 def test_nobody_who_takes_means_no_more_memory(gpu):

@@ -8,13 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from overlaptop.agent.sources import launch_log
-from overlaptop.agent.sources.launch_log import (
-    PERIOD_S,
-    SHARE,
-    WATCHED_PERIOD_S,
-    WATCHED_SHARE,
-    LaunchLog,
-)
+from overlaptop.agent.sources.launch_log import PERIOD_S, SHARE, WATCHED_PERIOD_S, WATCHED_SHARE, LaunchLog
 
 STEP_S = 0.05
 
