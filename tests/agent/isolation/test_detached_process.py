@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -33,9 +34,17 @@ path.with_suffix(".part").rename(path)
 """
 
 
-def test_it_is_a_process_of_its_own_and_no_child_of_this_one(tmp_path: Path) -> None:
-    told, signals = tmp_path / "told", []
+@pytest.fixture(autouse=True)
+def no_child_is_announced() -> Iterator[None]:
+    signals: list[int] = []
     before = signal.signal(signal.SIGCHLD, lambda *_: signals.append(1))
+    yield
+    signal.signal(signal.SIGCHLD, before)
+    assert signals == []
+
+
+def test_it_is_a_process_of_its_own_and_no_child_of_this_one(tmp_path: Path) -> None:
+    told = tmp_path / "told"
     ignored = signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     inherited = os.open(os.devnull, os.O_RDONLY)
     os.set_inheritable(inherited, True)
@@ -50,9 +59,7 @@ def test_it_is_a_process_of_its_own_and_no_child_of_this_one(tmp_path: Path) -> 
         seen = json.loads(told.read_text())
     finally:
         os.close(inherited)
-        signal.signal(signal.SIGCHLD, before)
         signal.signal(signal.SIGUSR1, ignored)
-    assert signals == []
     assert seen == {
         "pid": pid,
         "session": pid,
@@ -67,15 +74,9 @@ def test_it_is_a_process_of_its_own_and_no_child_of_this_one(tmp_path: Path) -> 
 
 
 def test_programs_that_end_at_once_disturb_nobody() -> None:
-    signals = []
-    before = signal.signal(signal.SIGCHLD, lambda *_: signals.append(1))
     threads = set(Path("/proc/self/task").iterdir())
-    try:
-        for _ in range(30):
-            start_detached(["/bin/true"], {})
-    finally:
-        signal.signal(signal.SIGCHLD, before)
-    assert signals == []
+    for _ in range(30):
+        start_detached(["/bin/true"], {})
     assert set(Path("/proc/self/task").iterdir()) <= threads
 
 

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from overlaptop.agent.sources.base import CollectiveCall
 from overlaptop.agent.sources.collective_join import CollectiveLaunch, join, match
-from overlaptop.agent.sources.flight_recorder import launches_of
 from overlaptop.agent.sources.kernel_steps import LaunchInterval, NcclKernel, TracedStep
 
 from .recordings import RECORDED, recording
@@ -71,25 +70,6 @@ def test_each_kernel_of_the_recorded_bursts_has_the_collective_that_was_logged_i
         kinds = {kernel.start_ns: kernel.collective for each in step.intervals for kernel in each.kernels}
         for each in joined.collectives:
             assert kinds[each.start_ns] == kind_of.get(each.call.op, "AllReduce")
-
-
-@pytest.mark.parametrize("name", RECORDED)
-@pytest.mark.parametrize("missing", [0, 17, -1])
-def test_one_entry_missing_leaves_its_whole_stretch_unmatched_and_no_other(name, missing):
-    burst = recording(name)
-    for step in burst.steps():
-        bounds = step.intervals[0].from_unix_ns, step.intervals[-1].to_unix_ns
-        of_step = [e for e in burst.entries if bounds[0] <= e["time_created_ns"] < bounds[1]]
-        gone = of_step[missing]
-        launches = launches_of([entry for entry in burst.entries if entry is not gone], burst.groups)
-        joined = join(step, launches)
-        [torn] = [s for s in step.intervals if s.from_unix_ns <= gone["time_created_ns"] < s.to_unix_ns]
-        lost_ns = sum(each.end_ns - each.start_ns for each in torn.kernels)
-        assert joined.comm_kernels_ns - joined.matched_ns == lost_ns > 0
-        unknown = [each for each in joined.collectives if each.call.bytes is None]
-        assert {(each.start_ns, each.end_ns) for each in unknown} == {
-            (each.start_ns, each.end_ns) for each in torn.kernels
-        }
 
 
 # By hand.
@@ -165,12 +145,6 @@ def test_kernels_that_a_graph_replayed_are_logged_by_nobody_and_leave_the_others
     joined = join(step, [launch(1)])
     assert bytes_by_kernel(joined) == [(None, 10), (1, 30), (None, 50)]
     assert (joined.comm_kernels_ns, joined.matched_ns) == (30, 10)
-
-
-def test_a_step_without_collectives_has_none():
-    joined = join(step_of([]), [])
-    assert (joined.collectives, joined.collective_count) == ((), 0)
-    assert (joined.comm_kernels_ns, joined.matched_ns) == (0, 0)
 
 
 # Against the truth.
