@@ -35,10 +35,10 @@ class KernelName:
 class KernelNames:
     """Names by the addresses at which CUPTI keeps them."""
 
-    def __init__(self, rules: LaneRules, read: Callable[[int], bytes] | None = None) -> None:
+    def __init__(self, rules: LaneRules, read: Callable[[int], bytes] = ctypes.string_at) -> None:
         """``read(address)`` gives the name there, as bytes; by default what lies in memory."""
         self._rules = rules
-        self._read = read or ctypes.string_at
+        self._read = read
         self._known: dict[int, KernelName] = {}
 
     def look_up(self, addresses: NDArray[np.uint64]) -> tuple[list[KernelName], NDArray[np.intp]]:

@@ -57,7 +57,7 @@ def test_the_goodbye_says_how_the_script_ended(run_ranks, agent, script, code, f
 
 
 @pytest.mark.parametrize(
-    ("script", "code", "failure"),
+    ("text", "code", "failure"),
     [
         ("def main(:\n", 1, "SyntaxError: invalid syntax (train.py, line 1)"),
         ("import nosuch, torch\n", 1, "ModuleNotFoundError: No module named 'nosuch'"),
@@ -66,11 +66,11 @@ def test_the_goodbye_says_how_the_script_ended(run_ranks, agent, script, code, f
     ],
 )
 def test_an_end_before_torch_is_there_is_known_to_who_looks_for_the_job(
-    tmp_path, sockets, monkeypatch, script, code, failure
+    tmp_path, script, monkeypatch, text, code, failure
 ):
     monkeypatch.setenv("RANK", "3")
     monkeypatch.setenv("WORLD_SIZE", "4")
-    (tmp_path / "train.py").write_text(script)
+    script(text)
     done = subprocess.run(TRAIN, cwd=tmp_path, capture_output=True, text=True, timeout=200)
     assert done.returncode == code
     known = last_end.read()

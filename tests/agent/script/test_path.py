@@ -66,24 +66,22 @@ def test_modules_of_the_folder_it_starts_in_are_not_imported_before_the_script_a
 
 
 def test_a_script_finds_the_modules_beside_it_whatever_the_agent_has_imported(
-    tmp_path: Path, sockets: Path
+    script, tmp_path: Path
 ) -> None:
     for name in names():
         (tmp_path / f"{name}.py").write_text("")
     (tmp_path / "token.py").unlink()
     (tmp_path / "token").mkdir()  # no module where the standard library has one
-    script = tmp_path / "train.py"
-    script.write_text("".join(f"import {name}; print({name}.__file__)\n" for name in names()))
+    script("".join(f"import {name}; print({name}.__file__)\n" for name in names()))
     plain, with_agent = both("train.py", folder=tmp_path)
     assert plain.stdout.count(f"{tmp_path}/") >= len(names()) - 5  # some are there before any script
     same(plain, with_agent)
 
 
-def test_a_directory_that_is_gone_adds_nothing(tmp_path: Path, sockets: Path) -> None:
-    script = tmp_path / "train.py"
-    script.write_text(SHOWS_PATH)
+def test_a_directory_that_is_gone_adds_nothing(script, tmp_path: Path) -> None:
+    path = script(SHOWS_PATH)
     leave = ("sh", "-c", 'mkdir gone && cd gone && rmdir ../gone && exec "$@"', "sh")
-    plain, with_agent = both(str(script), folder=tmp_path, before=leave)
+    plain, with_agent = both(str(path), folder=tmp_path, before=leave)
     assert plain.stderr == ""
     same(plain, with_agent)
 

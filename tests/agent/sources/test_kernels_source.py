@@ -6,6 +6,7 @@ import ctypes
 import random
 import signal
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from itertools import chain, count, cycle, pairwise, repeat
 from types import SimpleNamespace
 
@@ -626,16 +627,14 @@ def test_pausing_waits_for_the_agents_thread_and_no_longer(gpu):
         assert go_on.wait(60)
 
     gpu.gathering = gathering
-    threads = [threading.Thread(target=job.take, daemon=True)]
-    threads[0].start()
-    assert within.wait(60)
-    threads.append(threading.Thread(target=job.source.pause, daemon=True))
-    threads[1].start()
-    assert gpu.handed_over == 0
-    go_on.set()
-    for thread in threads:
-        thread.join(20)
-        assert not thread.is_alive()
+    with ThreadPoolExecutor(2) as pool:
+        taking = pool.submit(job.take)
+        assert within.wait(60)
+        pausing = pool.submit(job.source.pause)
+        assert gpu.handed_over == 0
+        go_on.set()
+        for each in (taking, pausing):
+            each.result(20)
     assert gpu.handed_over == 1
     assert not gpu.tracing
 
