@@ -83,9 +83,8 @@ values = st.fixed_dictionaries(
 
 
 def test_each_version_has_the_sizes_of_its_headers_and_one_in_between_those_of_the_one_before_it():
-    kinds = (CONCURRENT_KERNEL, MEMCPY, MEMSET, PEER_MEMCPY)
     for (version, sizes), following in zip(VERSIONS.items(), [*VERSIONS, 130600][1:], strict=True):
-        expected = dict(zip(kinds, sizes, strict=True))
+        expected = dict(zip(KINDS, sizes, strict=True))
         assert dict(sizes_for(version)) == dict(sizes_for(following - 1)) == expected
 
 
