@@ -123,16 +123,16 @@ class Source(Protocol):
     and never wait for the device. `take` and `stop` run on the agent's own thread.
     """
 
-    @property
-    def name(self) -> str:
-        """One of wire.messages.SOURCES."""
-
+    name: str
+    """One of wire.messages.SOURCES."""
     reason: str
     """Why this source, or what it leaves out, in words for the screen."""
-
-    @property
-    def compute_exact(self) -> bool:
-        """False where compute is an upper bound: the step less what is known to be waiting."""
+    compute_exact: bool
+    """False where compute is an upper bound: the step less what is known to be waiting."""
+    cadence: Cadence
+    """Which steps are measured in detail, and what that costs."""
+    gave_up: str
+    """Why this source can measure no more, and another has to take over; empty while it can."""
 
     @property
     def detail_every(self) -> int:
@@ -141,13 +141,6 @@ class Source(Protocol):
     @property
     def lost(self) -> int:
         """Steps and collectives that could not be measured, since the start."""
-
-    cadence: Cadence
-    """Which steps are measured in detail, and what that costs."""
-
-    @property
-    def gave_up(self) -> str:
-        """Why this source can measure no more, and another has to take over; empty while it can."""
 
     def start(self) -> None:
         """Begin; raises RuntimeError with the reason when the source cannot work here."""
