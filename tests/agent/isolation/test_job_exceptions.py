@@ -54,8 +54,8 @@ HANDLERS = {
 
 
 @pytest.fixture(autouse=True)
-def restored() -> Iterator[None]:
-    before = signal.getsignal(signal.SIGUSR2)
+def handled() -> Iterator[None]:
+    before = signal.signal(signal.SIGUSR2, function)
     yield
     signal.signal(signal.SIGUSR2, before)
 
@@ -89,31 +89,24 @@ OWN = {
 
 @pytest.mark.parametrize("name", OWN)
 def test_a_fault_of_our_own_is_not(name: str) -> None:
-    signal.signal(signal.SIGUSR2, function)
     with pytest.raises(Exception) as caught:  # noqa: PT011 - of any kind
         OWN[name]()
     assert not raised_by_job(caught.value)
 
 
-def barrier() -> tuple[FaultBarrier, list[str]]:
-    warnings: list[str] = []
-    return FaultBarrier(lambda _level, text: warnings.append(text)), warnings
-
-
 def test_a_hook_lets_the_jobs_exception_through_and_keeps_its_own_fault_to_itself() -> None:
-    signal.signal(signal.SIGUSR2, function)
-    made, warnings = barrier()
-    hook = made.guarded("a hook", struck)
+    warnings: list[str] = []
+    barrier = FaultBarrier(lambda _level, text: warnings.append(text))
+    hook = barrier.guarded("a hook", struck)
     for _ in range(2):
         with pytest.raises(TimeoutError):
             hook()
-    assert (made.active, warnings) == (True, [])
-    assert made.guarded("a hook", wordless)() is None
-    assert (made.active, len(warnings)) == (False, 1)
+    assert (barrier.active, warnings) == (True, [])
+    assert barrier.guarded("a hook", wordless)() is None
+    assert (barrier.active, len(warnings)) == (False, 1)
 
 
 def test_what_strikes_in_a_callback_of_c_code_is_raised_at_the_next_step() -> None:
-    signal.signal(signal.SIGUSR2, function)
     done: list[int] = []
 
     def callback() -> None:
@@ -121,8 +114,8 @@ def test_what_strikes_in_a_callback_of_c_code_is_raised_at_the_next_step() -> No
         if len(done) == 1:
             struck()
 
-    made, _ = barrier()
-    step = made.guarded("a step", lambda: done.append(2), at_boundaries=True)
+    barrier = FaultBarrier(lambda *_: None)
+    step = barrier.guarded("a step", lambda: done.append(2), at_boundaries=True)
     defer_exceptions(callback)()
     assert done == [1, 1]  # all of it was done
     with pytest.raises(TimeoutError):
@@ -132,7 +125,6 @@ def test_what_strikes_in_a_callback_of_c_code_is_raised_at_the_next_step() -> No
 
 
 def test_what_must_not_be_left_half_done_is_done_before_the_exception_is_raised() -> None:
-    signal.signal(signal.SIGUSR2, function)
     tried: list[str] = []
 
     def change() -> None:
