@@ -6,7 +6,6 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterable
 
 import pytest
 
@@ -32,9 +31,7 @@ LAUNCHERS = pytest.mark.parametrize("environ", [TORCHRUN, SLURM], ids=["torchrun
 
 
 @LAUNCHERS
-def test_a_launcher_tells_the_place_and_the_first_rank_of_a_node_starts_its_hub(
-    environ: dict[str, str],
-) -> None:
+def test_a_launcher_tells_the_place_and_the_first_rank_of_a_node_starts_its_hub(environ):
     place = placement.from_environment(environ)
     assert (place.rank, place.local_rank, place.world_size) == (9, 1, 16)
     assert (place.host, place.starts_hub) == (socket.gethostname(), False)
@@ -42,19 +39,19 @@ def test_a_launcher_tells_the_place_and_the_first_rank_of_a_node_starts_its_hub(
     assert placement.from_environment({**environ, local: "0"}).starts_hub
 
 
-def test_torchruns_word_counts_before_slurms() -> None:
+def test_torchruns_word_counts_before_slurms():
     assert placement.from_environment({**SLURM, **TORCHRUN, "RANK": "3"}).rank == 3
 
 
 @pytest.mark.parametrize(
     "environ", [{}, {"RANK": "0"}, {"RANK": "", "WORLD_SIZE": "2"}, {"RANK": "-1", "WORLD_SIZE": "x"}]
 )
-def test_without_rank_and_world_size_there_is_no_place(environ: dict[str, str]) -> None:
+def test_without_rank_and_world_size_there_is_no_place(environ):
     assert placement.from_environment(environ) is None
 
 
 @pytest.mark.parametrize("rank", [0, 3])
-def test_any_rank_starts_a_hub_where_nobody_says_which_is_the_nodes_first(rank: int) -> None:
+def test_any_rank_starts_a_hub_where_nobody_says_which_is_the_nodes_first(rank):
     """Kubernetes' PyTorchJob sets RANK and WORLD_SIZE alone, with a node for each rank."""
     environ = {"RANK": str(rank), "WORLD_SIZE": "8", "MASTER_ADDR": "job-master-0", "MASTER_PORT": "23456"}
     assert placement.from_environment(environ).starts_hub
@@ -62,7 +59,7 @@ def test_any_rank_starts_a_hub_where_nobody_says_which_is_the_nodes_first(rank: 
 
 
 @LAUNCHERS
-def test_ranks_of_a_job_share_its_key_and_another_job_has_another(environ: dict[str, str]) -> None:
+def test_ranks_of_a_job_share_its_key_and_another_job_has_another(environ):
     own = [name for name in environ if name.endswith(("RANK", "PROCID", "LOCALID"))]
     keys = {placement.job_key({**environ, **dict.fromkeys(own, str(rank))}) for rank in range(8)}
     assert len(keys) == 1
@@ -81,9 +78,7 @@ def test_ranks_of_a_job_share_its_key_and_another_job_has_another(environ: dict[
     ],
     ids=["one job on two hosts", "localhost", "127.0.0.1", "127.0.1.1", "::1", "without a launcher"],
 )
-def test_two_hosts_share_a_key_only_where_their_ranks_meet(
-    monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], keys: int
-) -> None:
+def test_two_hosts_share_a_key_only_where_their_ranks_meet(monkeypatch, environ, keys):
     """Two containers may have one pid, and one address of themselves."""
     found = set()
     for host in ("gpu-a", "5f1c"):
@@ -95,7 +90,7 @@ def test_two_hosts_share_a_key_only_where_their_ranks_meet(
     assert all(check_key(key) for key in found)
 
 
-def test_a_script_that_no_launcher_started_is_measured(run_ranks) -> None:
+def test_a_script_that_no_launcher_started_is_measured(run_ranks):
     job = run_ranks(
         """
         import sys, time, types
@@ -144,8 +139,8 @@ ON_NODE = {**TORCHRUN, "LOCAL_WORLD_SIZE": "4"}
     ],
 )
 def test_the_ranks_of_a_node_are_consecutive_and_nothing_is_claimed_that_no_launcher_says(
-    ranks: Iterable[int], environ: dict[str, str], here: bool | None
-) -> None:
+    ranks, environ, here
+):
     assert placement.on_this_node(ranks, environ) is here
 
 
@@ -161,9 +156,7 @@ def test_the_ranks_of_a_node_are_consecutive_and_nothing_is_claimed_that_no_laun
         ("cyclic", True, True),
     ],
 )
-def test_slurm_may_deal_ranks_out_among_the_nodes(
-    distribution: str, by_torchrun: bool, here: bool | None
-) -> None:
+def test_slurm_may_deal_ranks_out_among_the_nodes(distribution, by_torchrun, here):
     """A script that gives torch SLURM's numbers has ranks 0, 2, 4 on one node and 1, 3, 5 on the other."""
     environ = {
         **{name: TORCHRUN[name] for name in ("RANK", "LOCAL_RANK")},

@@ -150,14 +150,14 @@ def plain(run_ranks_once):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mischief", [FORKS, MISCHIEF], ids=["forks", "hubs, descriptors and dashboards"])
-def test_the_job_does_not_notice(run_ranks, plain, mischief: str) -> None:
+def test_the_job_does_not_notice(run_ranks, plain, mischief):
     job = run_ranks(JOB.replace("MISCHIEF", mischief), listen=False, forked=True)
     assert job.codes == [0, 0], job.errs
     assert job.outs == plain.outs
     assert not any("Traceback" in err for err in job.errs), job.errs
 
 
-def test_closing_all_descriptors_costs_the_job_nothing_of_its_own(run_ranks, tmp_path) -> None:
+def test_closing_all_descriptors_costs_the_job_nothing_of_its_own(run_ranks, tmp_path):
     """The numbers are taken by the job's own files at once; nothing of the agent's may land in them."""
     job = run_ranks(
         """
@@ -187,7 +187,7 @@ def test_closing_all_descriptors_costs_the_job_nothing_of_its_own(run_ranks, tmp
     assert job.errs == [""]
 
 
-def test_the_goodbye_comes_at_the_jobs_end_also_after_a_fault(run_ranks) -> None:
+def test_the_goodbye_comes_at_the_jobs_end_also_after_a_fault(run_ranks):
     job = run_ranks(
         """
         import time
@@ -238,16 +238,14 @@ UNFINISHED = """
 
 
 @pytest.mark.parametrize(("how", "code"), [("returns", 0), ("raises", 1)])
-def test_a_job_that_ends_with_a_collective_under_way_ends_as_without_the_agent(
-    run_ranks, how: str, code: int
-) -> None:
+def test_a_job_that_ends_with_a_collective_under_way_ends_as_without_the_agent(run_ranks, how, code):
     # Of rank 0 alone it matters how Python ends.
     job = run_ranks(UNFINISHED, forked=(1,), arguments=(how,))
     assert job.codes == [code, 0], job.errs
     assert job.logged == []
 
 
-def test_attach_serves_spawned_ranks_that_no_launcher_numbered(run_ranks) -> None:
+def test_attach_serves_spawned_ranks_that_no_launcher_numbered(run_ranks):
     job = run_ranks(
         """
         import os, time

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent.conftest import Run
 from tests.agent.script.conftest import both, same
 
 STANDARD_LIBRARY = Path(sysconfig.get_path("stdlib"))
@@ -54,8 +53,8 @@ SHOWS_PATH = "import sys; print(sys.argv, sys.path[:2], __name__)\n"
     ids=" ".join,
 )
 def test_modules_of_the_folder_it_starts_in_are_not_imported_before_the_script_asks_for_them(
-    tmp_path: Path, sockets: Path, words: tuple[str, ...]
-) -> None:
+    tmp_path, sockets, words
+):
     here = traps(tmp_path / "here")
     (tmp_path / "job").mkdir()
     for folder in (here, tmp_path / "job"):
@@ -65,9 +64,7 @@ def test_modules_of_the_folder_it_starts_in_are_not_imported_before_the_script_a
     same(plain, with_agent)
 
 
-def test_a_script_finds_the_modules_beside_it_whatever_the_agent_has_imported(
-    script, tmp_path: Path
-) -> None:
+def test_a_script_finds_the_modules_beside_it_whatever_the_agent_has_imported(script, tmp_path):
     for name in names():
         (tmp_path / f"{name}.py").write_text("")
     (tmp_path / "token.py").unlink()
@@ -78,7 +75,7 @@ def test_a_script_finds_the_modules_beside_it_whatever_the_agent_has_imported(
     same(plain, with_agent)
 
 
-def test_a_directory_that_is_gone_adds_nothing(script, tmp_path: Path) -> None:
+def test_a_directory_that_is_gone_adds_nothing(script, tmp_path):
     path = script(SHOWS_PATH)
     leave = ("sh", "-c", 'mkdir gone && cd gone && rmdir ../gone && exec "$@"', "sh")
     plain, with_agent = both(str(path), folder=tmp_path, before=leave)
@@ -86,7 +83,7 @@ def test_a_directory_that_is_gone_adds_nothing(script, tmp_path: Path) -> None:
     same(plain, with_agent)
 
 
-def test_the_commands_import_nothing_of_the_folder_they_start_in(tmp_path: Path) -> None:
+def test_the_commands_import_nothing_of_the_folder_they_start_in(tmp_path):
     done = subprocess.run(
         [sys.executable, "-m", "overlaptop", "doctor", "--help"],
         capture_output=True,
@@ -108,9 +105,7 @@ TRAINS = """
 """
 
 
-def test_a_measured_job_imports_no_more_of_its_own_modules_than_alone(
-    run_ranks: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_measured_job_imports_no_more_of_its_own_modules_than_alone(run_ranks, tmp_path, monkeypatch):
     """Copies of the standard library's, each of which says that it was imported."""
     monkeypatch.setenv("MARKS", str(tmp_path / "marks"))
     mark = (

@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import zipapp
-from pathlib import Path
 
 import pytest
 
@@ -20,7 +19,7 @@ from tests.agent.script.conftest import AGENT, both, same
 
 
 @pytest.mark.parametrize("named", ["train.py", "./train.py", "../job/train.py"])
-def test_a_script_named_by_a_relative_path_is_that_script(script, named: str) -> None:
+def test_a_script_named_by_a_relative_path_is_that_script(script, named):
     """Its own words about itself, and its traceback, after it has gone to another directory."""
     path = script(
         "import os, sys\n"
@@ -36,7 +35,7 @@ def test_a_script_named_by_a_relative_path_is_that_script(script, named: str) ->
 
 
 @pytest.mark.parametrize(("asked", "status"), [("3", 3), ("'words'", 1), ("None", 0)])
-def test_the_exit_status_is_the_scripts_own(script, asked: str, status: int) -> None:
+def test_the_exit_status_is_the_scripts_own(script, asked, status):
     path = script(f"import sys; sys.exit({asked})")
     same(*both(str(path), folder=path.parent), status)
 
@@ -59,7 +58,7 @@ def test_the_exit_status_is_the_scripts_own(script, asked: str, status: int) -> 
     ],
     ids=["chained", "unlike", "syntax", "import", "backward", "group"],
 )
-def test_a_traceback_shows_no_frame_of_ours(script, text: str) -> None:
+def test_a_traceback_shows_no_frame_of_ours(script, text):
     path = script(text)
     same(*both(str(path), folder=path.parent), 1)
 
@@ -69,7 +68,7 @@ SLEEPS = "import time\nprint('ready', flush=True) or time.sleep(60)\n"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_signals_end_the_script_as_without_the_agent(script, number: signal.Signals) -> None:
+def test_signals_end_the_script_as_without_the_agent(script, number):
     path = script(SLEEPS)
     ends = []
     for agent in ((), AGENT):
@@ -100,7 +99,7 @@ def test_signals_end_the_script_as_without_the_agent(script, number: signal.Sign
         ([], "script.py"),
     ],
 )
-def test_a_usage_error_is_one_line_and_status_2(options: list[str], words: str) -> None:
+def test_a_usage_error_is_one_line_and_status_2(options, words):
     done = subprocess.run([sys.executable, *AGENT, *options], capture_output=True, text=True)
     assert done.returncode == 2
     assert words in done.stderr.splitlines()[-1]
@@ -108,8 +107,8 @@ def test_a_usage_error_is_one_line_and_status_2(options: list[str], words: str) 
 
 
 def test_what_is_set_before_torch_counts_and_who_looks_for_it_or_fails_to_import_it_hides_it_from_nobody(
-    run_ranks, tmp_path: Path
-) -> None:
+    run_ranks, tmp_path
+):
     (tmp_path / "torch.py").write_text("raise ImportError('not this one')\n")
     job = run_ranks(
         """
@@ -193,7 +192,7 @@ def program(script):
 @pytest.mark.parametrize(
     "form", ["script", "module", "folder", "archive", "compiled", "compiled without a suffix"]
 )
-def test_whatever_python_runs_is_run_as_python_runs_it(program, tmp_path: Path, form: str) -> None:
+def test_whatever_python_runs_is_run_as_python_runs_it(program, tmp_path, form):
     plain, with_agent = both(*program(form), "fails", folder=tmp_path)
     assert "__main__" in plain.stdout
     same(plain, with_agent, 1)
@@ -210,7 +209,7 @@ UNRUNNABLE = {
 
 
 @pytest.mark.parametrize("named", [*UNRUNNABLE, "-m absent"])
-def test_what_python_cannot_run_is_python_s_own_error(tmp_path: Path, sockets: Path, named: str) -> None:
+def test_what_python_cannot_run_is_python_s_own_error(tmp_path, sockets, named):
     content = UNRUNNABLE.get(named)
     if content is not None:
         (tmp_path / named).write_bytes(content)

@@ -78,7 +78,7 @@ def test_a_step_with_what_cannot_be_timed_is_unknown_and_counted_and_the_next_is
     assert ("cuda" in source.reason) == (happens is UNKNOWN["on a GPU"])
 
 
-def test_steps_far_shorter_than_the_agents_period_are_all_kept(run_ranks) -> None:
+def test_steps_far_shorter_than_the_agents_period_are_all_kept(run_ranks):
     steps = 3000
     job = run_ranks(
         f"""
@@ -98,9 +98,7 @@ def test_steps_far_shorter_than_the_agents_period_are_all_kept(run_ranks) -> Non
     assert 0 < sum(step.measured for step in job.steps()) < steps
 
 
-def test_what_lies_between_the_last_boundary_of_an_optimizer_and_the_first_mark_is_no_step(
-    run_ranks,
-) -> None:
+def test_what_lies_between_the_last_boundary_of_an_optimizer_and_the_first_mark_is_no_step(run_ranks):
     job = run_ranks(
         """
         import time
