@@ -26,7 +26,7 @@ def choose(options: AgentOptions, optimizer: Any, instead_of: Source | None = No
     """
     on_cuda = computes_on_cuda(optimizer)
     refusal = "" if on_cuda else "no CUDA device in use"
-    for source in _candidates(options, cuda_device_of(optimizer), refusal):
+    for source in _candidates(options, cuda_device_of(optimizer), on_cuda=on_cuda):
         if instead_of is not None and isinstance(source, type(instead_of)):
             refusal = instead_of.gave_up
             continue
@@ -43,10 +43,9 @@ def choose(options: AgentOptions, optimizer: Any, instead_of: Source | None = No
     raise AssertionError("the host's clock is always there")
 
 
-def _candidates(options: AgentOptions, device: int | None, refusal: str) -> Iterator[Source]:
+def _candidates(options: AgentOptions, device: int | None, *, on_cuda: bool) -> Iterator[Source]:
     """The sources to try, the best first; each falls back on those after it."""
     asked = options.source
-    on_cuda = not refusal
     if on_cuda and (asked == "kernels" or (asked == "auto" and not options.phases_only)):
         yield KernelsSource(options.every, device, LaneRules(options.lane_rules))
     if asked in ("kernels", "events") or (asked == "auto" and on_cuda):

@@ -18,7 +18,6 @@ class Sources:
     def __init__(self, patch):
         self.tried = []
         self.refusals = {}
-        self.reasons = {}
         for name in ("kernels", "events", "host"):
             patch.setattr(choice, f"{name.capitalize()}Source", self._stand_in(name))
 
@@ -30,7 +29,7 @@ class Sources:
                 self.name = name
                 self.arguments = arguments
                 self.gave_up = ""
-                self.reason = arguments[2] if name == "host" else sources.reasons.get(name, "")
+                self.reason = arguments[2] if name == "host" else ""
 
             def start(self):
                 sources.tried.append(name)
@@ -101,13 +100,6 @@ def test_a_source_that_gave_up_is_replaced_by_the_next_with_its_reason(sources):
     assert sources.tried == ["kernels", "events"]
     sources.refusals["events"] = "no CUDA"
     assert choose(instead_of=first).name == "host"
-
-
-@on_a_gpu
-def test_what_a_source_leaves_out_is_said_after_why_it_was_chosen(sources):
-    sources.refusals["kernels"] = "no CUPTI"
-    sources.reasons["events"] = "phases only"
-    assert choose().reason == "no CUPTI; phases only"
 
 
 # With the true sources, where there is no GPU.

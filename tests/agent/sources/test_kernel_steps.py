@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -87,8 +88,7 @@ def test_a_recorded_burst_has_its_steps_and_each_its_lanes_phases_and_collective
     for step, following in itertools.pairwise(steps):
         assert step.end_ns == following.start_ns
     for step in steps:
-        kinds = [kernel.collective for kernel in kernels_of(step)]
-        assert {kind: kinds.count(kind) for kind in set(kinds)} == nccl_kernels
+        assert Counter(kernel.collective for kernel in kernels_of(step)) == nccl_kernels
         assert not any(kernel.replayed for kernel in kernels_of(step))
 
         parts = break_down(step.start_ns, step.end_ns, step.compute, step.comm, step.copy)

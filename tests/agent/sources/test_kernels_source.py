@@ -249,9 +249,8 @@ def test_every_nth_step_is_measured_and_the_others_timed_by_the_host(gpu, every)
     first = measured[0]
     assert first <= 10 + every
     assert measured == [step for step in range(first, len(job.taken)) if step % every == 0]
-    assert (gpu.starts - 1 > 300 // every) == (
-        every > 3
-    )  # besides the check: a window for each, or one for all
+    # Besides the check: a window for each, or one for all.
+    assert (gpu.starts - 1 > 300 // every) == (every > 3)
     for each in job.taken:
         assert each.end_ns - each.start_ns == pytest.approx(STEP_NS, abs=10 * 5_000)
         between = (each.phases, each.collective_count, each.launch_lead_ns)
