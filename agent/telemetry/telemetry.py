@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from itertools import count
 from time import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from overlaptop.agent.isolation.fault_barrier import warn
 from overlaptop.agent.isolation.job_exceptions import raised_by_job
@@ -25,7 +25,6 @@ from overlaptop.wire.schema import Message
 
 if TYPE_CHECKING:
     from overlaptop.agent.placement import RankPlacement
-    from overlaptop.agent.reporting.sender import Sender
 
 PERIOD_S = 0.5
 NUMA_EVERY = 30
@@ -46,6 +45,18 @@ def until_next_s(now_s: float) -> float:
     """
     left_s = PERIOD_S - now_s % PERIOD_S
     return left_s if left_s > PERIOD_S / 4 else left_s + PERIOD_S
+
+
+class MessageQueue(Protocol):
+    """What telemetry needs of reporting.sender.Sender: reporting imports what imports this room."""
+
+    connections: int
+
+    def put(self, message: Message) -> None:
+        """Queue a message. Raises WireError."""
+
+    def put_state(self, message: Message) -> None:
+        """Queue a message that differs from the last of its kind. Raises WireError."""
 
 
 class Telemetry:
@@ -82,14 +93,14 @@ class Telemetry:
                 raise
             self._end(fault)
 
-    def serve(self, sender: Sender, place: RankPlacement) -> None:
+    def serve(self, queue: MessageQueue, place: RankPlacement) -> None:
         """Send what there is, and first of all start; called in each round of the agent's thread."""
         if self._over or self._followed is None:
             return
         try:
             if self._thread is None and not self._ending.is_set():
                 self._thread = Thread(partial(self._run, place))
-            self._send(sender)
+            self._send(queue)
         except Exception as fault:  # noqa: BLE001 - what the agent measures goes on
             self._end(fault)
 
@@ -99,13 +110,13 @@ class Telemetry:
         if self._thread is not None:
             self._thread.join(STOP_S)
 
-    def _send(self, sender: Sender) -> None:
-        if sender.connections == 0:
+    def _send(self, queue: MessageQueue) -> None:
+        if queue.connections == 0:
             return  # this keeps the newest samples; the sender's queue would keep older ones, too
         for facts in self._facts.copy().values():
-            self._put(sender.put_state, facts)
+            self._put(queue.put_state, facts)
         while self._samples:
-            self._put(sender.put, self._samples.popleft())
+            self._put(queue.put, self._samples.popleft())
 
     def _put(self, put: Callable[[Message], None], message: Facts | DeviceSample) -> None:
         try:
