@@ -14,10 +14,7 @@ from types import FrameType
 from typing import Any
 
 import torch
-from torch.optim.optimizer import (
-    register_optimizer_step_post_hook,
-    register_optimizer_step_pre_hook,
-)
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from overlaptop.agent.isolation.compiling import transparent, uncompiled
 from overlaptop.agent.isolation.fault_barrier import FaultBarrier
@@ -53,9 +50,8 @@ class StepHooks:
         self._skipped = at_boundaries("the GradScaler hook", self._on_skipped)
         self.end_step = at_boundaries("overlaptop.agent.step", self._on_mark)
         """End a step here, by hand; from then on optimizers no longer do."""
-        vars(self.end_step)["_torchdynamo_disable"] = (
-            True  # where a compiled function calls it, its graph ends
-        )
+        # Where a compiled function calls it, its graph ends.
+        vars(self.end_step)["_torchdynamo_disable"] = True
 
     def install(self) -> None:
         """Put the hooks in. They stay until the process ends."""

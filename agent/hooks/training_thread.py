@@ -77,10 +77,8 @@ class TrainingThread:
         """`step` begins here, and the one before it ends."""
         now = ThreadTimes(thread_time_ns(), self._loading_ns, gc.get_stats()[-1]["collections"])
         if self._thread == threading.get_ident():
-            spent = ThreadTimes(
-                *(max(0, new - old) for new, old in zip(now, self._at_boundary, strict=True))
-            )
-            self._steps.append((step - 1, spent))
+            spent = (max(0, new - old) for new, old in zip(now, self._at_boundary, strict=True))
+            self._steps.append((step - 1, ThreadTimes(*spent)))
         self._thread = threading.get_ident()
         self._native_thread = threading.get_native_id()
         self._at_boundary = now
@@ -109,12 +107,8 @@ class TrainingThread:
         try:
             words = read_text(Path(f"/proc/self/task/{thread}/schedstat")).split()
             self._delays.append((now_ns(), int(words[1])))
-        except (
-            UnavailableError,
-            ValueError,
-            IndexError,
-        ):  # the thread ended, or this kernel does not count
-            self._delays.clear()
+        except (UnavailableError, ValueError, IndexError):
+            self._delays.clear()  # the thread ended, or this kernel does not count
 
     def delayed_ns(self, start_ns: int, end_ns: int) -> int | None:
         """How long the thread waited for a CPU between two moments in Unix time; between two samples in

@@ -84,6 +84,8 @@ class Driver:
         self.opened = 0
         self.samples: set[int] = set()
         self.now_us = 1_700_000_000_000_000
+        self.between_samples_us = 0
+        """So much passes before each sample of GPM, where the test does not move the clock itself."""
         self._next_sample = 0x1000
         self._taken: dict[int, tuple[int, Gpu]] = {}
 
@@ -199,6 +201,7 @@ class Driver:
         self.samples.remove(ctypes.cast(sample, ctypes.c_void_p).value)
 
     def _nvmlGpmSampleGet(self, handle, sample) -> None:
+        self.now_us += self.between_samples_us
         self._taken[ctypes.cast(sample, ctypes.c_void_p).value] = (self.now_us, self._gpu(handle))
 
     def _nvmlGpmMetricsGet(self, request) -> int:

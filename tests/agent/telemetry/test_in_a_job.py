@@ -65,15 +65,11 @@ ON_TWO_H200S = f"""
     import os
     import pynvml
     from telemetry import machines
-    from telemetry.driver import Driver
     import overlaptop.agent.sources.choice as choice
     from overlaptop.agent.telemetry.machine_monitor import JobGpu
 
     driver = pynvml.nvmlLib = machines.h200_pair()
-    def later(self, handle, buffer, sample_get=Driver._nvmlGpmSampleGet):
-        self.now_us += 500_000
-        sample_get(self, handle, buffer)
-    Driver._nvmlGpmSampleGet = later
+    driver.between_samples_us = 500_000
     rank = int(os.environ["RANK"])
     choice.job_gpu = lambda optimizer: JobGpu(machines.uuid(rank + 1), "", "NVIDIA H200")
 """

@@ -281,12 +281,6 @@ def test_recorded_machines_with_a_process_that_numactl_bound(nodes: int, gpu: st
     assert policies == ["default", f"prefer:{last}", "bind:0"]
 
 
-def test_this_process_is_watched_too() -> None:
-    found = watched(Path("/"), None)
-    assert found.cpu_set
-    assert sum(share.amount for share in found.threads_by_node) >= 1 or found.unknown
-
-
 def test_the_installed_torchrun_s_help_has_the_option_just_when_it_is_advised(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -109,6 +109,7 @@ def test_a_policy_is_read_whole_wherever_the_reading_ends(tmp_path: Path) -> Non
 def test_a_cgroup_s_cpus_are_found_in_both_versions(
     cgroup: str, file: str, cpus: set[int] | None, tmp_path: Path
 ) -> None:
+    assert process.cgroup_cpus(tmp_path) is None, "there is no /proc"
     for path, content in (("proc/self/cgroup", cgroup), (file, "0-1\n")):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(content)
@@ -265,15 +266,3 @@ def test_a_walk_that_would_be_or_becomes_too_long_is_given_up_with_the_reason(
     assert slow.reason.endswith("took the kernel over 0.2 s to write")
     monkeypatch.setattr(process, "MAX_MAPS_BYTES", 1000)
     assert "longer than" in read_at_once(tmp_path).reason
-
-
-def test_without_proc_everything_is_unknown_with_its_reason(tmp_path: Path) -> None:
-    threads, memory = process.ThreadPlaces(tmp_path), read_at_once(tmp_path)
-    threads.read()
-    assert (threads.cpus, memory.by_node) == (None, None)
-    assert "No such file" in threads.reason
-    assert "No such file" in memory.reason
-    assert process.cgroup_cpus(tmp_path) is None
-    for read in (process.cpu_set, process.memory_policy):
-        with pytest.raises(UnavailableError, match="No such file"):
-            read(tmp_path)

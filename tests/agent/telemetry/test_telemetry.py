@@ -101,15 +101,8 @@ def beside(monkeypatch):
 @pytest.fixture
 def driver(monkeypatch):
     made = machines.h200_pair()
-    made.now_us = 0
+    made.between_samples_us = 500_000
     install(made, monkeypatch)
-    sample_get = type(made)._nvmlGpmSampleGet
-
-    def later(self, handle, buffer) -> None:
-        self.now_us += 500_000
-        sample_get(self, handle, buffer)
-
-    monkeypatch.setattr(type(made), "_nvmlGpmSampleGet", later)
     return made
 
 

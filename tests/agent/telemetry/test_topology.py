@@ -135,25 +135,6 @@ def test_a_virtual_function_counts_only_where_its_adapter_is_not_shown(tmp_path:
     assert [nic.name for nic in Topology.read(tmp_path).nics] == ["eth0v0"]
 
 
-def test_a_recorded_virtual_machine(tmp_path: Path) -> None:
-    topology = Topology.read(expand("virtual-machine", tmp_path))
-    assert [(node.node, node.cpus) for node in topology.nodes] == [(0, "0-1")]
-    assert topology.nics == (Nic("eth0", 0, None),), "numa_node, speed: -1"
-    assert topology.nic_near("0000:00:03.0") == topology.nics[0]
-    assert topology.unknown == ()
-
-
-@pytest.mark.parametrize(("name", "nodes"), [("two", 2), ("four", 4)])
-def test_recorded_gpus_and_adapters_of_each_node_are_told_apart(
-    tmp_path: Path, name: str, nodes: int
-) -> None:
-    topology = Topology.read(expand(f"{name}-nodes-unbound", tmp_path))
-    assert [node.cpus for node in topology.nodes] == [f"{2 * node}-{2 * node + 1}" for node in range(nodes)]
-    gpus = [f"0000:{2 * (node + 1)}1:00.0" for node in range(nodes)]
-    assert [topology.node_of_pci(gpu) for gpu in gpus] == list(range(nodes))
-    assert [topology.nic_near(gpu).numa_node for gpu in gpus] == list(range(nodes))
-
-
 def test_a_recorded_virtual_machine_with_two_h200s(tmp_path: Path) -> None:
     root = expand("two-h200", tmp_path)
     topology = Topology.read(root)
