@@ -18,12 +18,6 @@ TREES = {
 }
 
 
-def modules() -> list[Path]:
-    return sorted(
-        path for tree in TREES.values() for path in tree.rglob("*.py") if not _through_a_symlink(path)
-    )
-
-
 def _through_a_symlink(path: Path) -> bool:
     return any(parent.is_symlink() for parent in path.parents if parent.is_relative_to(ROOT))
 
@@ -41,8 +35,8 @@ def test_pyproject_lists_exactly_the_packages_that_are_there() -> None:
 
 
 def test_every_folder_with_modules_is_a_package() -> None:
-    bare = {path.parent for path in modules() if not (path.parent / "__init__.py").exists()}
-    assert bare == set()
+    modules = [path for tree in TREES.values() for path in tree.rglob("*.py")]
+    assert {path.parent for path in modules if not (path.parent / "__init__.py").exists()} == set()
 
 
 def test_package_dir_maps_the_trees_that_lie_at_the_top() -> None:

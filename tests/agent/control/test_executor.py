@@ -19,6 +19,7 @@ from overlaptop.agent.isolation.fault_barrier import FaultBarrier
 from overlaptop.agent.script.runner import is_bundled
 from overlaptop.wire import commands
 from overlaptop.workloads.catalog import WORKLOADS
+from tests.processes import eventually
 
 ENDED = ("written", "changed", "failed", "refused", "busy")
 LIMIT_S = 60.0
@@ -120,6 +121,10 @@ class CommandedRank:
             self.train()
         if self.last[0] in ENDED:
             self.join()  # it notices and counts once it has reported
+
+    def wait_for(self, state):
+        """As `train_until`, without a step."""
+        eventually(lambda: self.reported and self.last[0] == state)
 
     def join(self):
         for thread in self.executor._threads:
@@ -326,17 +331,15 @@ def test_an_agent_that_disables_itself_once_all_have_agreed_still_acts_with_the_
     measure = barrier.guarded("measuring", lambda: measured.append(job.step))
     boundary = barrier.guarded("the boundary", job.train, at_boundaries=True)
     job.receive(capture())
-    give_up_s = time.monotonic() + LIMIT_S
-    while "agreed" not in [state for state, _, _ in job.reported] and time.monotonic() < give_up_s:
-        time.sleep(0.001)  # it needs no steps for that
+    job.wait_for("agreed")  # it needs no steps for that
     barrier.disable("elsewhere", RuntimeError("a fault"))
+    give_up_s = time.monotonic() + LIMIT_S
     while barrier.on_disabled is not None and time.monotonic() < give_up_s:
         boundary()
         measure()
     first = job.action.seen[0]
     assert job.action.seen == [first, first + 1]
-    while job.last[0] == "changing" and time.monotonic() < give_up_s:
-        time.sleep(0.01)  # the command's own thread reports it
+    job.wait_for("changed")  # the command's own thread reports it
     assert job.last == ("changed", first, "1 -> 2")
     assert measured == []
     stood = job.step
@@ -441,9 +444,7 @@ def test_a_rank_whose_store_is_gone_once_it_has_voted_does_not_say_that_it_faile
     job, silent = voted
     silent.gone = True
     silent.thaw.set()
-    give_up_s = time.monotonic() + LIMIT_S
-    while job.last[0] not in (*ENDED, "unknown") and time.monotonic() < give_up_s:
-        time.sleep(0.001)
+    job.wait_for("unknown")
     assert job.last == ("unknown", None, "RuntimeError: Connection reset by peer")
     for _ in range(40):
         job.train()

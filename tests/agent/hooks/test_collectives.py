@@ -145,7 +145,6 @@ CASES = {
     "ZeRO": Case(ZERO, {"broadcast_": None}, None),
     "compiled": Case(COMPILED, {"allreduce_": 64}),
     "coalesced": Case(COALESCED, {"allreduce_coalesced_": 48}, link=(48, 48)),
-    "sync": Case("dist.all_reduce(ones(4))", {"allreduce_": 16}),
     "async": Case("dist.all_reduce(ones(4), async_op=True).wait()", {"allreduce_": 16}),
     "point to point": Case(POINT_TO_POINT, {"send": None, "recv_": None}, 2),
     "group that reaches other nodes": Case(FAR, {"allreduce_": 16}, link=(None, None)),
@@ -195,7 +194,7 @@ def test_collectives_are_seen_with_op_and_bytes_and_what_they_move(job, name: st
         assert [(step.link_tx_bytes, step.link_rx_bytes) for step in steps] == [case.link] * REPEATS
     if name == "DDP":
         assert all(0 < step.link_tx_bytes == step.link_rx_bytes <= step.comm_bytes for step in steps)
-    if name in ("sync", "async"):
+    if name in ("all_reduce", "async"):
         assert [each.is_async for each in seen] == [name == "async"]
 
 

@@ -57,8 +57,16 @@ def test_accumulated_gradients_are_several_backwards_in_one_step(recorder, weigh
     assert recorder.seen == [*B, *E, *S] + [*B, *B, *B, *E, *S] * 2
 
 
-def test_optimizers_after_one_backward_make_one_step(recorder, weight, other):
-    first, second = sgd(weight), sgd(other)
+class Equal(torch.optim.SGD):
+    """Equal to another one, and so not hashable."""
+
+    def __eq__(self, other):
+        return self.defaults == other.defaults
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, Equal])
+def test_optimizers_after_one_backward_make_one_step(recorder, weight, other, kind):
+    first, second = sgd(weight, kind=kind), sgd(other, kind=kind)
     for _ in range(4):
         (weight.sum() + other.sum()).backward()
         first.step()
@@ -83,19 +91,6 @@ def test_an_optimizer_that_is_replaced_goes_on_marking_steps(recorder, weight):
         optimizer.step()
     # `first` still exists: that `second` took its place shows when it steps twice without it.
     assert recorder.seen.count("step") == 3 + 3
-
-
-def test_optimizers_that_are_equal_and_unhashable_are_two(recorder, weight, other):
-    class Equal(torch.optim.SGD):
-        def __eq__(self, other):
-            return self.defaults == other.defaults
-
-    first, second = sgd(weight, kind=Equal), sgd(other, kind=Equal)
-    for _ in range(4):
-        (weight.sum() + other.sum()).backward()
-        first.step()
-        second.step()
-    assert recorder.seen == [*B, *E, *S, *E, *S] + [*B, *E, *E, *S] * 3
 
 
 def test_a_wrapping_optimizer_counts_once(recorder, weight):
