@@ -25,7 +25,7 @@ from overlaptop.wire import codec
 from overlaptop.wire.messages import Notice, RankInfo, StepDetail, StepTotals, Watch
 from overlaptop.wire.schema import Message
 from tests.agent.commanded import AGENT, PATIENT_S, CommandedJob, Dashboard, socket_directory
-from tests.warm import Warm, WarmProcess, environment, hold_port, text_of
+from tests.warm import Warm, WarmProcess, environment, hold_port, place, text_of
 
 M = TypeVar("M", bound=Message)
 
@@ -226,21 +226,17 @@ def run_job(
     else:
         path = folder / "train.py"
         path.write_text(textwrap.dedent(script))
-    shared = environment()
     held = hold_port()
-    if launched:
-        port = str(held.getsockname()[1])
-        shared |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(nproc)}
-    hub = ListeningHub(job_key(shared)) if listen and launched else None
+    port = {"MASTER_PORT": str(held.getsockname()[1])}
+    places = [{**environment(), **(place(rank, nproc) | port if launched else {})} for rank in range(nproc)]
+    hub = ListeningHub(job_key(places[0])) if listen and launched else None
     words = [*(("-m", "overlaptop.agent", *options) if agent else ()), str(path), *arguments]
-    places = [{"RANK": str(rank), "LOCAL_RANK": str(rank)} if launched else {} for rank in range(nproc)]
 
     def start(rank: int, out: IO[str], err: IO[str]) -> subprocess.Popen[bytes] | WarmProcess:
-        told = {**shared, **places[rank]}
         if forked is True or (forked and rank in forked):
-            return warm.start(words, told, folder, out.fileno(), err.fileno())
+            return warm.start(words, places[rank], folder, out.fileno(), err.fileno())
         return subprocess.Popen(
-            [*prefix, sys.executable, *words], env=told, cwd=folder, stdout=out, stderr=err
+            [*prefix, sys.executable, *words], env=places[rank], cwd=folder, stdout=out, stderr=err
         )
 
     with held, contextlib.ExitStack() as stack:
