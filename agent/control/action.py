@@ -21,6 +21,11 @@ class Outcome:
     """The value since."""
 
 
+def brief(fault: BaseException) -> str:
+    """A fault in one line for the screen."""
+    return f"{type(fault).__name__}: {fault}".splitlines()[0][:300]
+
+
 class Action(ABC):
     """What a command does on one rank, once all ranks have agreed on a step."""
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from time import monotonic
 
 from overlaptop.agent.clock import now_ns
-from overlaptop.agent.control.action import Action, Outcome
+from overlaptop.agent.control.action import Action, Outcome, brief
 from overlaptop.agent.control.participant import join_commit
 from overlaptop.agent.control.two_phase_commit import (
     ANY_POSITION,
@@ -133,7 +133,7 @@ class LocalExecution:
                 self._finish(decision.step)
         except Exception as fault:  # noqa: BLE001 - reported, and the job goes on
             unknown = decision is None and self.indeterminate
-            self._report(UNKNOWN if unknown else FAILED, text=_brief(fault))
+            self._report(UNKNOWN if unknown else FAILED, text=brief(fault))
         self._acted.set()
         if self._executor.armed is self:
             self._executor.armed = None
@@ -187,7 +187,7 @@ class LocalExecution:
         except Exception as fault:  # the job must not see it
             if raised_by_job(fault):
                 raise
-            self._failure = _brief(fault)
+            self._failure = brief(fault)
             with contextlib.suppress(Exception):
                 self._action.abandon()
             more = False
@@ -394,7 +394,3 @@ class CommandExecutor:
     def _start(self, run: Callable[[], None]) -> None:
         if len(self._threads) < MAX_THREADS:
             self._threads.append(Thread(run))
-
-
-def _brief(fault: BaseException) -> str:
-    return f"{type(fault).__name__}: {fault}".splitlines()[0][:300]

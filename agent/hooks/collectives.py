@@ -54,7 +54,7 @@ class CollectiveHooks:
         self._coalescing_end = barrier.guarded("the coalescing hook, end", self._end_coalescing)
         self._bracketed_task = -1
         self._local_groups = _LocalGroups()
-        self._numbers = _SequenceNumbers()
+        self._numbers = _CollectiveNumbers()
         self._coalescing: dict[str, list[CollectiveCall]] = {}
 
     def install(self) -> None:
@@ -235,7 +235,7 @@ class _LocalGroups:
         return size if is_local else None
 
 
-class _SequenceNumbers:
+class _CollectiveNumbers:
     """The number of each collective in the order of its group, the same on all of the group's ranks.
 
     Torch counts them itself, so none is missed in steps that are not measured. But gloo counts sends and
@@ -279,7 +279,7 @@ def _begun(backend: Any) -> int | None:
 class _Describe:
     """Reads one op's arguments: which hold tensors in and out, the group, async, the peer."""
 
-    def __init__(self, op: Any, local_groups: _LocalGroups, numbers: _SequenceNumbers) -> None:
+    def __init__(self, op: Any, local_groups: _LocalGroups, numbers: _CollectiveNumbers) -> None:
         arguments = op._schema.arguments  # noqa: SLF001
         names = [argument.name for argument in arguments]
         self._name = op._schema.name.removeprefix("c10d::")  # noqa: SLF001

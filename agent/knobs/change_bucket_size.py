@@ -14,7 +14,7 @@ import dataclasses
 from functools import partial
 from typing import Any
 
-from overlaptop.agent.control.action import Outcome, SettingAction
+from overlaptop.agent.control.action import Outcome, SettingAction, brief
 from overlaptop.agent.control.sequence_numbers import why_uncounted
 from overlaptop.agent.control.two_phase_commit import Position
 from overlaptop.agent.isolation.job_exceptions import raised_by_job, run_to_completion
@@ -206,7 +206,7 @@ class RebucketAction(SettingAction):
         except Exception as fault:  # the job must not see it
             if raised_by_job(fault):
                 raise
-            self._fault = f"{type(fault).__name__}: {fault}".splitlines()[0][:300]
+            self._fault = brief(fault)
             _make_reducer(model, old)
             self._fault += f"; the buckets are of {old.mb} MiB again"
 
