@@ -201,9 +201,9 @@ class LocalExecution:
     def _act(self, step: int) -> bool:
         if self._disturbed is None:
             assert self._commit is not None, "armed by its commit"
-            limit_s = self._commit.resolve_limit_s
-            decision = self._commit.resolve(limit_s)
+            decision = self._commit.resolve()
             if decision is None:
+                limit_s = self._commit.resolve_limit_s
                 self._failure = f"the job's store did not say within {limit_s:g} s what was decided"
                 if self._action.together:
                     self._report(UNKNOWN, text=self._failure)

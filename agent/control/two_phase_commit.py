@@ -155,16 +155,16 @@ class TwoPhaseCommit:
         alone = self._shared_store is None
         return self._decide(Decision(None, reason) if alone else self._abort(self._rank, reason))
 
-    def resolve(self, limit_s: float = RESOLVE_S) -> Decision | None:
+    def resolve(self) -> Decision | None:
         """The decision, now: the training thread waits at the planned step. Any thread.
 
-        Where it is not known yet this tries to abort. None: the store did not answer within `limit_s`,
-        and this rank must not act.
+        Where it is not known yet this tries to abort. None: the store did not answer within
+        `resolve_limit_s`, and this rank must not act.
         """
         if not self._decided.is_set():
             self._waits_at_step = True
             self._wake.set()
-            if not self._decided.wait(limit_s):
+            if not self._decided.wait(self.resolve_limit_s):
                 return None
         return self._decision
 

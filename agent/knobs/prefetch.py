@@ -91,8 +91,7 @@ class PrefetchPass:
 
     def restore(self) -> None:
         """Set the lists that the script itself had set."""
-        original = self._original()
-        self._set(original)
+        self._set(self._original())
         self._applied = None
 
     def facts(self, most: int) -> Knob:

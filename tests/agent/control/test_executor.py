@@ -115,10 +115,7 @@ class CommandedRank:
         time.sleep(0.001)
 
     def train_until(self, *states):
-        give_up_s = time.monotonic() + LIMIT_S
-        while not self.reported or self.last[0] not in states:
-            assert time.monotonic() < give_up_s, self.reported
-            self.train()
+        eventually(lambda: (self.reported and self.last[0] in states) or self.train())
         if self.last[0] in ENDED:
             self.join()  # it notices and counts once it has reported
 
@@ -333,10 +330,7 @@ def test_an_agent_that_disables_itself_once_all_have_agreed_still_acts_with_the_
     job.receive(capture())
     job.wait_for("agreed")  # it needs no steps for that
     barrier.disable("elsewhere", RuntimeError("a fault"))
-    give_up_s = time.monotonic() + LIMIT_S
-    while barrier.on_disabled is not None and time.monotonic() < give_up_s:
-        boundary()
-        measure()
+    eventually(lambda: barrier.on_disabled is None or boundary() or measure())
     first = job.action.seen[0]
     assert job.action.seen == [first, first + 1]
     job.wait_for("changed")  # the command's own thread reports it

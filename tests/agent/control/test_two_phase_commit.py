@@ -7,7 +7,6 @@ from __future__ import annotations
 import random
 import re
 import threading
-import time
 from datetime import timedelta
 
 import pytest
@@ -20,9 +19,10 @@ from overlaptop.agent.control.two_phase_commit import (
     StepProgress,
     TwoPhaseCommit,
 )
+from tests.processes import eventually
 
 RANKS = 4
-QUICK = {"timeout_s": 0.4, "period_s": 0.005, "notice_s": 0.3}
+QUICK = {"timeout_s": 0.4, "period_s": 0.005, "notice_s": 0.3, "resolve_limit_s": 5.0}
 """A notice that threads keep on a busy machine."""
 
 
@@ -56,16 +56,14 @@ class Rank:
         while not self.stop.wait(self.step_s):
             self.step += 1
             if self.armed is not None and self.step >= self.armed:
-                decision = self.commit.resolve(limit_s=5.0)
+                decision = self.commit.resolve()
                 self.armed = None
                 if decision is not None and decision.step is not None:
                     self.acted.append(self.step)
 
     def finish(self):
         self.agreeing.join()
-        give_up_s = time.monotonic() + 60
-        while self.decision.step is not None and not self.acted and time.monotonic() < give_up_s:
-            time.sleep(0.001)
+        eventually(lambda: self.decision.step is None or self.acted)
         self.stop.set()
         self.training.join()
 
@@ -302,7 +300,8 @@ def rank_1(stores):
     stores[0].set("plan", "1000 0")
 
     def make(store=stores[1], arm=lambda step: None, **options):
-        return TwoPhaseCommit(store, 1, 2, lambda: StepProgress(5, 1_000_000), arm, **QUICK, **options)
+        pace = StepProgress(5, 1_000_000)
+        return TwoPhaseCommit(store, 1, 2, lambda: pace, arm, **{**QUICK, **options})
 
     return make
 
@@ -321,10 +320,10 @@ def test_a_store_that_does_not_answer_means_that_this_rank_does_nothing(stores, 
         def set(self, key, value):
             thaw.wait()
 
-    commit = rank_1(Frozen(stores[1], "never"))
+    commit = rank_1(Frozen(stores[1], "never"), resolve_limit_s=0.05)
     thread = threading.Thread(target=commit.run)
     thread.start()
-    assert commit.resolve(limit_s=0.05) is None
+    assert commit.resolve() is None
     thaw.set()
     thread.join()
 

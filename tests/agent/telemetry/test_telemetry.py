@@ -35,6 +35,7 @@ from overlaptop.wire.devices import (
     NumaFacts,
 )
 from overlaptop.wire.schema import Message
+from tests.processes import eventually
 
 from . import machines
 from .driver import NO_PERMISSION, install
@@ -79,13 +80,7 @@ class Beside:
         self.serve_until(until)
 
     def serve_until(self, reached: Callable[[], object]) -> None:
-        pause = threading.Event()
-        for _ in range(int(WAIT_S / 0.002)):
-            self.telemetry.serve(self.hub, PLACE)
-            if reached():
-                return
-            pause.wait(0.002)
-        raise AssertionError((self.hub.sent, self.notices))
+        eventually(lambda: self.telemetry.serve(self.hub, PLACE) or reached())
 
     def has(self, kind: type, count: int = 1) -> Callable[[], bool]:
         return lambda: len(self.hub.of(kind)) >= count
