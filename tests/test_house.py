@@ -139,7 +139,7 @@ def test_no_modules_import_each_other_in_a_circle(graph: grimp.ImportGraph) -> N
     assert _in_circles(graph, graph.modules) == []
 
 
-@pytest.mark.parametrize("room", ["overlaptop.agent"])
+@pytest.mark.parametrize("room", ["overlaptop.agent", "overlaptop.tui"])
 def test_no_folders_of_a_room_import_each_other_in_a_circle(graph: grimp.ImportGraph, room: str) -> None:
     """The modules beside the folders, which put them together and serve them, count as no folder."""
     graph = copy.deepcopy(graph)
