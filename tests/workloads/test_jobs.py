@@ -7,11 +7,16 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
+from overlaptop.findings.evidence import evidence_of
+from overlaptop.findings.late import misplacement
 from overlaptop.workloads.catalog import DDP, find
+from tests.agent.commanded import Dashboard, socket_directory
 from tests.processes import PATIENCE_S
+from tests.warm import WarmRanks
 
 ON_CPU = ["--device", "cpu", "--dtype", "float32"]
 TINY_GPT = [*ON_CPU, "--layers", "2", "--width", "64", "--seq", "16", "--batch", "2"]
@@ -315,3 +320,30 @@ def test_buckets_hold_every_parameter_once_from_last_to_first():
     for bucket in buckets[:-1]:
         assert sum(p.nbytes for p in bucket) >= cap_mb * 2**20
         assert sum(p.nbytes for p in bucket[:-1]) < cap_mb * 2**20
+
+
+def test_a_fault_of_the_cpus_leaves_the_rank_one_cpu_as_its_finding_says(warm, tmp_path):
+    """On a busy machine any rank may be late, so not that it is found late: see tests/findings."""
+    cpus = os.sched_getaffinity(0)
+    if len(cpus) < 2:
+        pytest.skip("all ranks have one CPU here")
+    fault = ["--by", "cpus", "--share", "1", "--untouched", "5", "--device", "cpu", "--workload"]
+    words = ["-m", "overlaptop.agent", str(find("faults").path), *fault, shlex.join(["ddp", *TINY_GPT])]
+
+    def misplaced(snapshot):
+        evidence = evidence_of(snapshot)
+        return len(evidence.ranks) == 2 and misplacement(evidence, 1, {0}) and evidence
+
+    with socket_directory(), (tmp_path / "log").open("w") as log:
+        job = WarmRanks(warm, words, 2, tmp_path, log, log)
+        dashboard = Dashboard()
+        try:
+            evidence = dashboard.until(misplaced)
+            assert misplacement(evidence, 1, {0}) == f" may run on 1 CPU, others on {len(cpus)}"
+            assert misplacement(evidence, 0, {1}) == ""
+            threads = Path(f"/proc/{evidence.ranks[1].info.pid}/task").iterdir()
+            bound = {frozenset(os.sched_getaffinity(int(each.name))) for each in threads}
+            assert bound == {frozenset([max(cpus)])}
+        finally:
+            job.kill()
+            dashboard.session.close()
