@@ -12,7 +12,9 @@ the smaller is the share of communication.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -30,22 +32,16 @@ class Bucket:
     """Some parameters, whose gradients lie one after the other in one tensor."""
 
     def __init__(self, parameters: list[nn.Parameter], world_size: int) -> None:
-        self._world_size = world_size
-        self._size = len(parameters)
-        self._missing = self._size
-        first = parameters[0]
-        self.flat = torch.zeros(sum(p.numel() for p in parameters), dtype=first.dtype, device=first.device)
-        pieces = self.flat.split_with_sizes([p.numel() for p in parameters])
-        for parameter, piece in zip(parameters, pieces, strict=True):
-            parameter.grad = piece.view_as(parameter)
+        self._parameters, self._world_size = parameters, world_size
+        first, sizes = parameters[0], [parameter.numel() for parameter in parameters]
+        self.flat = torch.zeros(sum(sizes), dtype=first.dtype, device=first.device)
+        self._pieces = self.flat.split_with_sizes(sizes)
+        self.attach()
 
-    def take_one(self) -> bool:
-        """One more gradient is complete; whether all are, after which it begins anew."""
-        self._missing -= 1
-        if self._missing:
-            return False
-        self._missing = self._size
-        return True
+    def attach(self) -> None:
+        """Have backward add to, and the optimizer read, these."""
+        for parameter, piece in zip(self._parameters, self._pieces, strict=True):
+            parameter.grad = piece.view_as(parameter)
 
     def reduce(self, *, async_op: bool) -> dist.Work | None:
         """Average over the ranks."""
@@ -53,6 +49,21 @@ class Bucket:
         self.flat /= self._world_size
         work: dist.Work | None = dist.all_reduce(self.flat, async_op=async_op)
         return work
+
+
+def whenever_complete(parameters: list[nn.Parameter], call: Callable[[], None]) -> None:
+    """Call it in each backward pass, as soon as all of these have their gradients."""
+    missing = len(parameters)
+
+    def gradient_is_there(_parameter: Tensor) -> None:
+        nonlocal missing
+        missing -= 1
+        if not missing:
+            missing = len(parameters)
+            call()
+
+    for parameter in parameters:
+        parameter.register_post_accumulate_grad_hook(gradient_is_there)
 
 
 class Reducer:
@@ -74,13 +85,11 @@ class Reducer:
         for parameters in in_buckets(model, cap_mb):
             bucket = Bucket(parameters, world_size)
             self._buckets.append(bucket)
-            for parameter in parameters if overlaps else ():
-                parameter.register_post_accumulate_grad_hook(
-                    lambda _, bucket=bucket: self._gradient_is_there(bucket)
-                )
+            if overlaps:
+                whenever_complete(parameters, partial(self._start, bucket))
 
-    def _gradient_is_there(self, bucket: Bucket) -> None:
-        if self.is_last_batch and bucket.take_one():
+    def _start(self, bucket: Bucket) -> None:
+        if self.is_last_batch:
             self._pending.append(bucket.reduce(async_op=True))
 
     def finish(self) -> None:

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from overlaptop.agent import step as mark_step
 from overlaptop.workloads import catalog, job
+from overlaptop.workloads.ddp import Bucket
 
 LEARNING_RATE = 0.1
 HOST_BATCHES = 3
@@ -77,38 +78,6 @@ class Loader:
             self._thread.shutdown()
 
 
-class Gradients:
-    """One of two sets: all gradients of a model in one flat tensor."""
-
-    def __init__(self, model: nn.Module, world_size: int) -> None:
-        self._parameters = list(model.parameters())
-        sizes = [parameter.numel() for parameter in self._parameters]
-        self._flat = torch.cat([torch.zeros_like(p).flatten() for p in self._parameters])
-        self._pieces = self._flat.split_with_sizes(sizes)
-        self._world_size = world_size
-        self._reducing: dist.Work | None = None
-
-    def attach(self) -> None:
-        """Have backward add to, and the optimizer read, these."""
-        for parameter, piece in zip(self._parameters, self._pieces, strict=True):
-            parameter.grad = piece.view_as(parameter)
-
-    def zero(self) -> None:
-        """Begin anew."""
-        self._flat.zero_()
-
-    def reduce(self, *, async_op: bool) -> None:
-        """Average them over the ranks."""
-        self._flat /= self._world_size
-        self._reducing = dist.all_reduce(self._flat, async_op=async_op)
-
-    def wait(self) -> None:
-        """For the averages."""
-        if self._reducing is not None:
-            self._reducing.wait()
-            self._reducing = None
-
-
 def run(options: argparse.Namespace, place: job.Place) -> None:
     """Train until the steps or the time are over."""
     torch.manual_seed(options.seed)
@@ -116,24 +85,27 @@ def run(options: argparse.Namespace, place: job.Place) -> None:
         model = nn.Sequential(*(nn.Linear(options.width, options.width) for _ in range(options.layers)))
     model.to(job.DTYPES[options.dtype])
     optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
-    filling, reduced = (Gradients(model, place.world_size) for _ in range(2))
+    filling, reduced = (Bucket(list(model.parameters()), place.world_size) for _ in range(2))
+    reducing: dist.Work | None = None
     loader = Loader(options, place, ahead=options.mode == "double-buffered")
     report = job.Report(place, "loss", options.results)
 
     for _ in job.step_numbers(options, place):
         filling.attach()
-        filling.zero()
+        filling.flat.zero_()
         loss = model(loader.next()).float().square().mean()
         loss.backward()
 
-        reduced.wait()
+        if reducing is not None:
+            reducing.wait()
         reduced.attach()
         optimizer.step()  # with the gradients of the step before; in the first they are 0
         report.add(loss)
         mark_step()  # here, so that an all-reduce begins and ends in the same step
-        filling.reduce(async_op=options.mode != "sequential")
+        reducing = filling.reduce(async_op=options.mode != "sequential")
         filling, reduced = reduced, filling
-    reduced.wait()
+    if reducing is not None:
+        reducing.wait()
     loader.close()
     report.close()
 

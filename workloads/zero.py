@@ -18,6 +18,7 @@ takes its place openly.
 from __future__ import annotations
 
 import argparse
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -25,7 +26,7 @@ from torch import Tensor, nn
 
 from overlaptop.agent import step as mark_step
 from overlaptop.workloads import catalog, gpt, job
-from overlaptop.workloads.ddp import in_buckets
+from overlaptop.workloads.ddp import in_buckets, whenever_complete
 
 
 class Bucket:
@@ -60,20 +61,11 @@ class Bucket:
         self._share = nn.Parameter(self._weights[self._own].clone())
         self._share.grad = torch.zeros_like(self._share)
         self._optimizer = torch.optim.AdamW([self._share], lr=gpt.LEARNING_RATE, fused=True)
-        self._missing = len(parameters)
         self._reducing: dist.Work | None = None
         self._gathering: dist.Work | None = None
 
     def _zeros(self, count: int) -> list[Tensor]:
         return [self._parameters[0].new_zeros(count)]
-
-    def take_one(self) -> bool:
-        """One more gradient is complete; whether all are, after which it begins anew."""
-        self._missing -= 1
-        if self._missing:
-            return False
-        self._missing = len(self._parameters)
-        return True
 
     def reduce(self, *, async_op: bool) -> None:
         """Give each rank the mean of its share of the gradients."""
@@ -126,21 +118,16 @@ class Zero:
             bucket = Bucket(parameters, place, keeps_gradients=options.stage == "1")
             self._buckets.append(bucket)
             bucket_of |= dict.fromkeys(parameters, bucket)
-        if not self._overlaps:
-            return
-        for parameter, bucket in bucket_of.items():
-            parameter.register_post_accumulate_grad_hook(
-                lambda _, bucket=bucket: self._gradient_is_there(bucket)
-            )
-        for module in model.modules():
+            if self._overlaps:
+                whenever_complete(parameters, partial(self._start, bucket))
+        for module in model.modules() if self._overlaps else ():
             needed = {bucket_of[parameter] for parameter in module.parameters(recurse=False)}
             for bucket in needed:
                 module.register_forward_pre_hook(lambda *_, bucket=bucket: bucket.wait_for_weights())
 
-    def _gradient_is_there(self, bucket: Bucket) -> None:
-        if bucket.take_one():
-            bucket.reduce(async_op=True)
-            self._arriving.append(bucket)
+    def _start(self, bucket: Bucket) -> None:
+        bucket.reduce(async_op=True)
+        self._arriving.append(bucket)
 
     def step(self) -> None:
         """Behind backward: optimize this rank's shares."""
