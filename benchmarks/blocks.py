@@ -6,6 +6,7 @@ not count. A block's first steps, in which the CPU regains its lead over the GPU
 
 from __future__ import annotations
 
+import argparse
 import os
 import runpy
 import sys
@@ -23,6 +24,17 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from overlaptop.agent.isolation.threads import Thread
 
 WARMUP_STEPS = 40
+
+
+def add_options(parser: argparse.ArgumentParser, *, rounds: int, block: int, settle: int) -> None:
+    """Of the blocks, with these defaults, and of the script that is run."""
+    parser.add_argument("--rounds", type=int, default=rounds)
+    parser.add_argument("--block", type=int, default=block, metavar="STEPS")
+    parser.add_argument(
+        "--settle", type=int, default=settle, metavar="STEPS", help="of a block, that do not count"
+    )
+    parser.add_argument("script")
+    parser.add_argument("words", nargs=argparse.REMAINDER, metavar="args")
 
 
 class Blocks:

@@ -36,7 +36,7 @@ from tempfile import TemporaryDirectory
 
 from fault_verdicts import HEADINGS, RULES, SETTLED_STEPS, UNTOUCHED, Case, Result, Watched, judge, row
 from tables import print_head, print_row
-from torchrun import OVERLAPTOP, WORKLOADS, running, torchrun
+from torchrun import RECORDS, WORKLOADS, running, torchrun
 from two_hosts import BURST, job_across, throttle, two_hosts
 
 SMALL = "--layers 2 --width 64 --batch 2 --seq 32 --data-ms 100"
@@ -176,9 +176,8 @@ def watching(environment: Mapping[str, str]) -> Iterator[Watched]:
             watched.take(line)
 
     reader = threading.Thread(target=read, daemon=True)
-    command = [*OVERLAPTOP, "--json", "--detail", "--wait"]
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-    with running(command, env=os.environ | environment, **streams) as process:
+    with running(RECORDS, env=os.environ | environment, **streams) as process:
         reader.start()
         yield watched
 

@@ -1,8 +1,8 @@
 """What watching many hosts at once costs: time to connect, clock residuals, bytes a second, CPU.
 
 One OpenSSH server on loopback plays all hosts: each has a socket directory, a hub and a rank of one job of
-its own, and is reached by its own ssh. First the lines alone, then the dashboard on them in a terminal of
-its own. The ranks send what those of benchmarks/dashboard.py do.
+its own, and is reached by its own ssh. First only the connections, then the dashboard on them in a
+terminal of its own. The ranks send what those of benchmarks/dashboard.py do.
 
     PYTHONPATH=. python benchmarks/many_hosts.py [--hosts N] [--steps-per-s HZ] [--seconds S]
         [--max-startups WORD] [--profile FILE]
@@ -116,7 +116,7 @@ def job_on(hosts: Hosts, steps_per_s: float, past_s: float) -> Iterator[None]:
         yield
 
 
-def lines_alone(hosts: Hosts, seconds: float) -> None:
+def connections_alone(hosts: Hosts, seconds: float) -> None:
     """Connect, follow the job for so long without a screen, and say what that cost."""
     began_s, count = time.monotonic(), len(hosts.names)
     with Watching(*hosts.names, key=KEY).connect() as watching:
@@ -212,7 +212,7 @@ def main() -> None:
             f"{options.hosts} hosts behind one sshd (MaxStartups {options.max_startups or 'by default'}), "
             f"a rank each at {options.steps_per_s:g} steps/s"
         )
-        lines_alone(hosts, options.seconds)
+        connections_alone(hosts, options.seconds)
         on_the_screen(hosts, options.seconds, options.profile)
 
 

@@ -22,7 +22,7 @@ from contextlib import ExitStack
 
 from pairs import in_turn, ratios
 from tables import number, print_head, print_row
-from torchrun import OVERLAPTOP, ROOT, job_folder, running, torchrun
+from torchrun import RECORDS, ROOT, job_folder, running, torchrun
 
 WAYS: dict[str, tuple[str, ...] | None] = {
     "without": None,
@@ -44,8 +44,7 @@ def run_once(way: str, options: argparse.Namespace) -> float:
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with job_folder() as folder, (folder / "records").open("w+b") as records, ExitStack() as stack:
         if way == "watched":
-            watcher = [*OVERLAPTOP, "--json", "--detail", "--wait"]
-            stack.enter_context(running(watcher, stdout=records, stderr=subprocess.DEVNULL))
+            stack.enter_context(running(RECORDS, stdout=records, stderr=subprocess.DEVNULL))
         job = stack.enter_context(running(command, cwd=ROOT, **pipes))
         stdout, stderr = (each.decode(errors="replace") for each in job.communicate())
         if way == "watched" and b'"type": "collective"' not in (folder / "records").read_bytes():

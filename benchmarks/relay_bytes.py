@@ -1,4 +1,4 @@
-"""What a line to another host carries: bytes a second, and the share of a core that the relay there takes.
+"""What a connection to another host carries: bytes a second, and the share of a core that its relay takes.
 
 A real hub and a real ``overlaptop relay --stdio``; the ranks are played by the tests' helpers, with the
 messages of benchmarks/dashboard.py: totals of each step, a timeline of each fourth, two samples of each GPU
@@ -52,8 +52,8 @@ def measure(what: str, process: RelayProcess, ranks: int, seconds: float) -> str
     )
 
 
-def narrow(client: RelayClient, bytes_per_s: int, seconds: float) -> str:
-    """What comes, and how late, where the client reads no faster than a narrow line would let it.
+def slow(client: RelayClient, bytes_per_s: int, seconds: float) -> str:
+    """What comes, and how late, where the client reads no faster than a slow connection would let it.
 
     The pipe holds 64 KiB besides, as ssh and TCP hold some.
     """
@@ -128,7 +128,7 @@ def _show_all(process: RelayProcess, job: PlayedRanks, ranks: int, seconds: floa
             time.sleep(0.01)
         print(measure(what, process, ranks, seconds))
     for bytes_per_s in (16 << 10, 4 << 10):
-        print(narrow(client, bytes_per_s, 4 * seconds))
+        print(slow(client, bytes_per_s, 4 * seconds))
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ from tests.remote.watching import Watching
 FAR = NODES[1]
 RANKS = range(len(NODES))
 SETTLE_S = 0.5
-"""After a line went, before its absence counts."""
+"""After a connection went, before its absence counts."""
 WARMUP_STEPS = 50
 
 

@@ -28,7 +28,7 @@ from resource import RUSAGE_THREAD, getrusage
 from time import perf_counter_ns, sleep
 from typing import Any
 
-from blocks import Blocks, thread_cpu_s
+from blocks import Blocks, add_options, thread_cpu_s
 from pairs import in_turn, interval, ratios
 
 import overlaptop.agent
@@ -208,14 +208,7 @@ def main() -> None:
     """Parse the command line and measure."""
     parser = argparse.ArgumentParser()
     kinds = parser.add_subparsers(dest="kind", required=True)
-    step = kinds.add_parser("step")
-    step.add_argument("--rounds", type=int, default=24)
-    step.add_argument("--block", type=int, default=60, metavar="STEPS")
-    step.add_argument(
-        "--settle", type=int, default=10, metavar="STEPS", help="of a block, that do not count"
-    )
-    step.add_argument("script")
-    step.add_argument("words", nargs=argparse.REMAINDER, metavar="args")
+    add_options(kinds.add_parser("step"), rounds=24, block=60, settle=10)
     gil = kinds.add_parser("gil")
     gil.add_argument("--rounds", type=int, default=6)
     gil.add_argument("--seconds", type=float, default=10.0)

@@ -28,7 +28,7 @@ from itertools import pairwise
 from typing import Any
 
 import torch
-from blocks import Blocks
+from blocks import Blocks, add_options
 from pairs import interval, ratios
 from tables import number, print_head, print_row
 from torch.nn.modules.module import register_module_forward_pre_hook
@@ -186,15 +186,9 @@ def the_source() -> KernelsSource:
 def main() -> None:
     """Run the script given on the command line, toggling."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--block", type=int, default=100, metavar="STEPS")
-    parser.add_argument(
-        "--settle", type=int, default=15, metavar="STEPS", help="of a block, that do not count"
-    )
+    add_options(parser, rounds=10, block=100, settle=15)
     parser.add_argument("--learn", type=int, default=400, metavar="STEPS", help="before the first block")
     parser.add_argument("--modes", default=",".join(MODES[:-1]))
-    parser.add_argument("script")
-    parser.add_argument("words", nargs=argparse.REMAINDER, metavar="args")
     options = parser.parse_args()
     modes = options.modes.split(",")
     toggler = Toggler(options.rounds, options.block, options.settle, options.learn, modes)

@@ -17,6 +17,8 @@ from overlaptop.launch.supervisor import end_with_parent
 ROOT = Path(__file__).resolve().parent.parent
 WORKLOADS = ROOT / "workloads"
 OVERLAPTOP = (sys.executable, "-m", "overlaptop")
+RECORDS = (*OVERLAPTOP, "--json", "--detail", "--wait")
+"""Writes what is told of a job, as soon as there is one."""
 END_S = 40.0
 """For torchrun to end its ranks: it waits 30 s for those that hang."""
 

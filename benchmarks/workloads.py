@@ -34,7 +34,7 @@ from statistics import fmean, median
 from typing import Any
 
 from tables import UNKNOWN, number, print_head, print_row
-from torchrun import END_S, OVERLAPTOP, ROOT, end, job_folder, start, torchrun
+from torchrun import END_S, RECORDS, ROOT, end, job_folder, start, torchrun
 
 IN_TURN = ROOT / "benchmarks" / "jobs" / "in_turn.py"
 FIRST_STEPS = 4
@@ -154,10 +154,7 @@ class Job:
             self._output.open("wb") as output,
             self._errors.open("wb") as errors,
         ):
-            self._watcher = start(
-                [*OVERLAPTOP, "--json", "--detail", "--wait"],
-                stdout=records, stderr=subprocess.DEVNULL, env=environment,
-            )  # fmt: skip
+            self._watcher = start(RECORDS, stdout=records, stderr=subprocess.DEVNULL, env=environment)
             environment |= dict(runs[0].environment)
             self._process = start(command, stdout=output, stderr=errors, env=environment)
 

@@ -24,7 +24,7 @@ from tests.remote.hosts import DDP, NODES, SMALL, Lab, RemoteJob, why_not
 
 
 def lost(app: OverlaptopApp) -> bool:
-    """Whether the line to a host has been given up: until then only its hub is said to be silent."""
+    """Whether the connection to a host is lost: until then only its hub is said to be silent."""
     return any(node.link is LinkState.LOST for node in app.dashboard.latest.nodes)
 
 
@@ -61,7 +61,7 @@ def main() -> None:
 
 
 def picture(scene: Scene, lab: Lab, job: RemoteJob) -> str:
-    """One scene, with a line that is cut where it waits for that."""
+    """One scene, with a cable that is cut where the scene waits for that."""
     cable = lab.cables[NODES[-1]]
     session = connect(Hosts(tuple(Target.parse(name) for name in NODES)))
     try:

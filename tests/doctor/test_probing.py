@@ -75,7 +75,6 @@ def probe(
         for name, source in modules.items():
             (tmp_path / "site" / f"{name}.py").write_text(source)
         environ["PYTHONPATH"] = str(tmp_path / "site")
-    (tmp_path / "root").mkdir()
     facts = machine(tmp_path / "root", LAPTOP, python=python, environ=environ, start=Child)
     with probing.probing(facts, what) as read:
         return read()

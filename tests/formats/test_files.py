@@ -68,10 +68,8 @@ def test_what_cannot_be_read_is_refused_in_one_line(tmp_path, monkeypatch):
 
 
 WHOLE = gzip.compress(b"{" + os.urandom(1000).hex().encode())
-NO_OBJECT, CUT_OFF = (
-    "does not begin with a JSON object",
-    "cut off: it ends in the middle of the gzip stream",
-)
+NO_OBJECT = "does not begin with a JSON object"
+CUT_OFF = "cut off: it ends in the middle of the gzip stream"
 
 
 @pytest.mark.parametrize(
@@ -111,13 +109,12 @@ def test_a_gzip_bomb_is_left_at_fifty_times_its_size(tmp_path):
 @pytest.mark.parametrize(
     ("begins", "words"),
     [
-        (b"", "does not begin with a JSON object"),
-        (b" " * (2 << 20), "does not begin with a JSON object"),
-        (b" [1, 2]", "does not begin with a JSON object"),
-        (b"\x89PNG\r\n\x1a\n", "does not begin with a JSON object"),
+        (b"", NO_OBJECT),
+        (b" " * (2 << 20), NO_OBJECT),
+        (b" [1, 2]", NO_OBJECT),
         (b'{"traceEvents": [', "not JSON: byte 17 is zero"),
     ],
-    ids=["zeros", "blanks", "a list", "a picture", "cut off by a crash"],
+    ids=["zeros", "blanks", "a list", "cut off by a crash"],
 )
 @pytest.mark.parametrize("packed", [False, True], ids=["plain", "gzip"])
 def test_a_gigabyte_that_is_no_object_is_left_at_its_beginning(

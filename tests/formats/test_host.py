@@ -9,8 +9,9 @@ import pytest
 from overlaptop.formats import files, job, kineto
 from overlaptop.formats.files import TraceError
 from overlaptop.formats.summary import summarize
-from overlaptop.timeline.lanes import LaneRules, parse_rule
-from tests.formats.traces import BASE_NS, DATA, PATH, US, kernel
+from overlaptop.timeline.lanes import LaneRules
+from tests.formats import traces
+from tests.formats.traces import DATA, US, kernel
 
 MAIN, GLOO = 1, 2
 GPUS = [{"id": 0, "name": "NVIDIA H200"}]
@@ -28,15 +29,9 @@ def gloo(ts, dur, name="all_reduce", thread=GLOO):
     return span(f"gloo:{name}", ts, dur, thread)
 
 
-def load(*events, backend="gloo", devices=(), rules=(), **more):
-    made = {
-        "traceEvents": list(events),
-        "deviceProperties": list(devices),
-        "distributedInfo": {"backend": backend, "rank": 1, "world_size": 2},
-        "baseTimeNanoseconds": BASE_NS,
-        **more,
-    }
-    return kineto.load(PATH, json.dumps(made).encode(), LaneRules(map(parse_rule, rules)))
+def load(*events, backend="gloo", devices=(), **more):
+    of_job = {"backend": backend, "rank": 1, "world_size": 2}
+    return traces.load(*events, rank=None, distributedInfo=of_job, deviceProperties=list(devices), **more)
 
 
 def summary_of(*events, **more):

@@ -14,7 +14,6 @@ from overlaptop.timeline.lanes import LaneRules
 from tests.formats.traces import DATA, PATH, kernel, launch, mark, nccl, text
 
 RECORDED = json.loads((DATA / "hta-0.5.0.json").read_text())
-WITHIN_POINTS = 0.1
 ROUNDED_TO_POINTS = 0.01
 
 

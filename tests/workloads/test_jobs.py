@@ -215,10 +215,8 @@ def test_a_job_runs_on_until_it_is_terminated(warm, tmp_path):
         ("ddp", "--width 65", "--width: must be a multiple of 64, not 65"),
         ("ddp", "--steps -1", "--steps: must be a whole number, 0 or more, not '-1'"),
         ("ddp", "--seconds nan", "--seconds: must be a positive number, not 'nan'"),
-        ("fsdp", "--bucket-cap-mb 5", "unrecognized arguments: --bucket-cap-mb 5"),
         ("allreduce_matmul", "--mode never", "--mode: invalid choice"),
         ("allreduce_matmul", "--size-mb 0", "--size-mb: must be a positive number, not '0'"),
-        ("faults", "--by magic", "--by: invalid choice"),
         ("allreduce_matmul", "--matrix ²", "--matrix: must be a positive whole number, not '²'"),
     ],
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from overlaptop.workloads.entries.requirements import ranks_a_replica, require_multiple, why_no_gpu_each
-from overlaptop.workloads.entries.workload import bundled, common
+from overlaptop.workloads.entries.workload import REPLICAS, bundled, common
 from overlaptop.workloads.options import Defaults, Option, OptionsError, non_negative_float, positive_int
 
 STAGES_A_RANK = {"interleaved": 2, "zero-bubble": 2}
@@ -58,7 +58,7 @@ TENSOR_PARALLEL = bundled(
     ),
     Option("--sequence-parallel", "split tokens over the ranks between the products", default=True),
     Option("--decode", "forward only, a token of each request a step", default=False),
-    Option("--replicas", "groups of ranks with all the weights each", positive_int, "N", default=1),
+    REPLICAS,
     # 1.1 billion parameters. On two H200s 26 Tflop and 4 GB a step: with fewer tokens the CPU is hardly
     # ahead of the GPU in forward. On two laptop cores 0.1 s.
     Option("--layers", "two products each", positive_int, "N", on_gpu=8, on_shared=4, on_cpu=4),

@@ -11,7 +11,7 @@ from overlaptop.workloads.entries.requirements import (
     why_no_gpu_each,
     why_no_transformer_engine,
 )
-from overlaptop.workloads.entries.workload import bundled, common
+from overlaptop.workloads.entries.workload import REPLICAS, bundled, common
 from overlaptop.workloads.options import Defaults, Option, OptionsError, positive_int
 
 
@@ -78,7 +78,7 @@ TE_LAYERNORM_MLP = bundled(
     "events source shows phases only: with one connection its events would destroy the overlap.",
     Option("--overlap", "transfers beside products, through user buffers", default=True),
     Option("--fp8", "multiply in eight bits", default=False),
-    Option("--replicas", "groups of ranks with all the weights each", positive_int, "N", default=1),
+    REPLICAS,
     Option("--layers", "each a layer norm and two products", positive_int, "N", default=8),
     Option("--width", "of a token", positive_int, "N", default=4096),
     Option("--tokens", "a step, of a replica", positive_int, "N", default=8192),

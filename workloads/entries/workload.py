@@ -102,6 +102,9 @@ def common(results: str) -> tuple[Option, ...]:
     )  # fmt: skip
 
 
+REPLICAS = Option("--replicas", "groups of ranks with all the weights each", positive_int, "N", default=1)
+
+
 def gpt(*, gpu_layers: int, gpu_width: int) -> tuple[Option, ...]:
     """The options of the small GPT and its determinism, and the common ones.
 
