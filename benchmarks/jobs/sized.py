@@ -2,8 +2,8 @@
 
     torchrun --nproc-per-node=2 benchmarks/jobs/sized.py --step-ms 250 [--launch-bound] --steps 100
 
-A step is as many micro-batches as fill it. More ranks than GPUs share them: NCCL is told that each is a
-host of its own, and sends over loopback, which is slow; give them few parameters.
+A step is as many micro-batches as fill it. More ranks than GPUs share them: NCCL sends over loopback, which
+is slow; give them few parameters.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from overlaptop.workloads import shared_gpu
+
 
 def main() -> None:
     """Train random numbers on random numbers."""
@@ -28,11 +30,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, required=True)
     options = parser.parse_args()
     if int(os.environ["LOCAL_WORLD_SIZE"]) > torch.cuda.device_count():
-        os.environ |= {
-            "NCCL_HOSTID": os.environ["RANK"],
-            "NCCL_SOCKET_IFNAME": "lo",
-            "NCCL_IB_DISABLE": "1",
-        }
+        shared_gpu.prepare_nccl(int(os.environ["RANK"]))
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
     dist.init_process_group("nccl")
     width, batch = (256, 16) if options.launch_bound else (options.width, 2048 * 4096 // options.width)
