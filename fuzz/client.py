@@ -150,7 +150,7 @@ def _act(provider: atheris.FuzzedDataProvider, client: WholeClient) -> None:
         case 0:
             client.session.send(COMMAND)
         case 1:
-            client.session.hold(replace(SEARCH, over=provider.ConsumeBool()))
+            client.session.renew(replace(SEARCH, over=provider.ConsumeBool()))
         case 2:
             client.session.watch({0, 1, 5})
         case 3:
@@ -166,22 +166,20 @@ def _row(provider: atheris.FuzzedDataProvider, kind: int) -> list[Any]:
     """A message's row with ``kind`` or fewer of its values replaced."""
     row = list(provider.PickValueInList(ROWS))
     for _ in range(max(0, kind - 6)):
-        at = provider.ConsumeIntInRange(0, len(row))
-        if at == len(row):
-            row.append(_value(provider))
-        elif isinstance(row[at], list) and row[at] and provider.ConsumeBool():
-            inner = list(row[at])
-            place = provider.ConsumeIntInRange(0, len(inner) - 1)
-            if isinstance(inner[place], list) and inner[place]:
-                deep = list(inner[place])
-                deep[provider.ConsumeIntInRange(0, len(deep) - 1)] = _value(provider)
-                inner[place] = deep
-            else:
-                inner[place] = _value(provider)
-            row[at] = inner
-        else:
-            row[at] = _value(provider)
+        _replace_one(provider, row, 3)
     return row
+
+
+def _replace_one(provider: atheris.FuzzedDataProvider, values: list[Any], depth: int) -> None:
+    """Replace a value, or one of those in it, so deep; or add one."""
+    at = provider.ConsumeIntInRange(0, len(values))
+    if at == len(values):
+        values.append(_value(provider))
+    elif depth > 1 and isinstance(values[at], list) and provider.ConsumeBool():
+        values[at] = list(values[at])
+        _replace_one(provider, values[at], depth - 1)
+    else:
+        values[at] = _value(provider)
 
 
 def _value(provider: atheris.FuzzedDataProvider) -> Any:
