@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from overlaptop.doctor.facts import Facts
 from overlaptop.doctor.findings import Finding, ok, unknown, warning
 from overlaptop.doctor.probing import ProbeReport
+from overlaptop.text import plural
 
 FEW_DESCRIPTORS = 256
 """A hub has one open for each rank and each dashboard, and some more."""
@@ -23,7 +24,7 @@ def check_devices(facts: Facts) -> Iterator[Finding]:
         if facts.nvidia_gpus:
             yield warning(
                 "devices",
-                f"{_gpus(facts.nvidia_gpus)} on the PCI bus, but no /dev/nvidia0",
+                f"{plural(facts.nvidia_gpus, 'NVIDIA GPU')} on the PCI bus, but no /dev/nvidia0",
                 "load NVIDIA's driver, or give the container its GPUs (docker run --gpus all)",
             )
         return
@@ -79,7 +80,7 @@ def _gpm(report: ProbeReport) -> Finding:
         return unknown("gpm", f"asking for a sample: {report.end}")
     refused = gpm["refused"]
     if not refused:
-        return ok("gpm", f"{_gpus(gpm['gpus'])} measured by GPM")
+        return ok("gpm", f"{plural(gpm['gpus'], 'NVIDIA GPU')} measured by GPM")
     text = f"{'; '.join(refused)}; links are measured by the driver's counters where it has them"
     return warning("gpm", text) if _NO_PERMISSION in refused else ok("gpm", text)
 
@@ -104,7 +105,3 @@ def check_descriptors(facts: Facts) -> Finding:
         text = f"a process may have {facts.descriptors} open files"
         return warning("files", text, "raise it: ulimit -n 1024")
     return ok("files", "a process may have enough of them open")
-
-
-def _gpus(count: int) -> str:
-    return f"{count} NVIDIA {'GPU' if count == 1 else 'GPUs'}"

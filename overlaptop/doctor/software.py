@@ -12,6 +12,7 @@ from overlaptop.doctor.facts import Facts
 from overlaptop.doctor.findings import Finding, fault, ok, unknown, warning
 from overlaptop.doctor.installed import to_install
 from overlaptop.doctor.probing import ProbeReport, Section
+from overlaptop.text import plural
 from overlaptop.wire.protocol import PROTOCOL_VERSION
 
 OLDEST_PYTHON = (3, 11)
@@ -80,7 +81,7 @@ def _torch(facts: Facts, report: ProbeReport, lacking: _Lacking) -> Finding:
         return lacking("torch", f"cannot be imported ({torch['error']})", "install it again")
     cuda, hip, gpus, cause = torch["cuda"], torch["hip"], torch["gpus"], torch["warning"]
     build = f"CUDA {cuda}" if cuda else f"ROCm {hip}" if hip else "for the CPU"
-    sees = f", sees {gpus} {'GPU' if gpus == 1 else 'GPUs'}" if cuda or hip else ""
+    sees = f", sees {plural(gpus, 'GPU')}" if cuda or hip else ""
     text = f"{torch['version']}, {build}{sees}"
     if _numbers(torch["version"]) < OLDEST_TORCH:
         return warning("torch", text, "the agent is made for 2.8 and newer, update it")

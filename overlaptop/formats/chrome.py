@@ -18,6 +18,8 @@ from overlaptop.formats.files import TraceError
 
 MAX_OBJECTS = 16_000_000
 """Objects in one trace: each event of a few bytes of text takes some 100 bytes of memory."""
+MAX_NAME = 16_384
+"""Characters of a name that are looked at; real ones, with all their template arguments, are shorter."""
 _SMALL_BYTES = 1 << 25
 """Texts that are too short to hold that many."""
 _EXACT_BELOW_US = float(1 << 43)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from overlaptop.formats.chrome import Distributed, Event, Scalar, Trace
+from overlaptop.formats.chrome import MAX_NAME, Distributed, Event, Scalar, Trace
 from overlaptop.timeline.lanes import Lane, LaneRules
 
 BACKENDS = ("gloo", "cpu:gloo")
@@ -27,7 +27,6 @@ _COMPUTES = re.compile(
     r"|## Call CompiledFxGraph|\w*cpp_fused_"
 )
 """Names of operators that do not stand for Python."""
-_MAX_NAME = 16_384
 
 
 def is_of_cpus(trace: Trace) -> bool:
@@ -59,7 +58,7 @@ def threads_at_work(events: Sequence[Event], threads: Sequence[Scalar]) -> Itera
 
 def lane(event: Event, rules: LaneRules) -> Lane | None:
     """What a thread does in this event; None: nothing that is known."""
-    name = (event.name or "")[:_MAX_NAME]
+    name = (event.name or "")[:MAX_NAME]
     if event.cat != "cpu_op" or not _COMPUTES.match(name):
         return None
     return rules.lane(name, "kernel")

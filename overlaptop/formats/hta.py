@@ -27,7 +27,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from overlaptop.formats.chrome import NO_ARGS, Event, Scalar
+from overlaptop.formats.chrome import MAX_NAME, NO_ARGS, Event, Scalar
 from overlaptop.timeline.overlap import Breakdown
 
 _NO_STREAM = _NO_CORRELATION = -1
@@ -39,16 +39,11 @@ _MEMORY_NAME = re.compile(r"(^Memcpy)|(^Memset)|(^dma)")
 _NOT_COMPUTE = re.compile(r"(^nccl.*Kernel)|(.*(Memcpy)|(Memset))|(.*Sync)")
 _MOST_TIMES = 8
 """A launch is one event or two; a made-up trace could make a square of its size out of the join."""
-_MAX_NAME = 16_384
-"""Characters of a name that are looked at."""
-
 _MAX_US = float(1 << 52)
 """As far as our own reader goes, see kineto.MAX_NS."""
 
 Micros: TypeAlias = NDArray[np.float64]
 """Times in µs."""
-
-
 Table: TypeAlias = NDArray[np.void]
 """One rank's events as HTA's table has them, times rounded its way."""
 _COLUMNS = np.dtype(
@@ -78,7 +73,7 @@ def _table(events: Sequence[Event]) -> Table:
     end_us = start_us + _micros([event.dur for event in kept])
     linked = [event.args or NO_ARGS for event in kept]
     table = np.empty(len(kept), _COLUMNS)
-    table["name"] = [(event.name or "")[:_MAX_NAME] for event in kept]
+    table["name"] = [(event.name or "")[:MAX_NAME] for event in kept]
     table["start_us"] = np.ceil(start_us) if rounded else start_us
     table["end_us"] = np.floor(end_us) if rounded else end_us
     table["stream"] = _whole([each.stream for each in linked], _NO_STREAM)

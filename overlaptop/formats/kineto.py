@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from overlaptop.formats import host
 from overlaptop.formats.chrome import (
+    MAX_NAME,
     NO_ARGS,
     Args,
     Distributed,
@@ -59,9 +60,6 @@ LANES = tuple(Lane)
 """`Activities.lane` holds indices into it."""
 
 _STEP_NAME = re.compile(r"ProfilerStep#(\d{1,15})", re.ASCII)
-_MAX_NAME = 16_384
-"""Characters of a kernel's name that decide its lane; real ones, with all their template arguments, are
-shorter."""
 MAX_STEP_MARKS = 20_000
 MAX_WORLD = 1_000_000
 """Ranks that a job may have to be believed."""
@@ -276,7 +274,7 @@ def _kind(event: Event) -> Kind:
 
 
 def _lanes(gpu: Sequence[Event], rules: LaneRules) -> NDArray[np.int8]:
-    lanes = [rules.lane((event.name or "")[:_MAX_NAME], _kind(event)) for event in gpu]
+    lanes = [rules.lane((event.name or "")[:MAX_NAME], _kind(event)) for event in gpu]
     return np.array([LANES.index(lane) for lane in lanes], dtype=np.int8)
 
 
