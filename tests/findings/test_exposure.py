@@ -43,12 +43,12 @@ def test_of_each_collective_that_is_exposed_which_has_no_compute_beside_it(laid)
     found = step_calls(job(lambda rank, number: laid))
     compute = from_pairs([(start * MS, end * MS) for start, end in laid.compute])
     expected = [
-        length_ns(difference(from_pairs([(start, end)]), compute)) for _, start, end, _, _ in laid.calls
+        length_ns(difference(from_pairs([(each.start_ns, each.end_ns)]), compute)) for each in laid.calls
     ]
     issued = found.issued if found is not None else ()
     assert [each.exposed_ns for each in issued] == expected
-    for each, (_, start, _, _, _) in zip(issued, laid.calls, strict=True):
-        name, nth = next((name, nth) for name, nth, end in ENDS if start < end * MS)
+    for each, made in zip(issued, laid.calls, strict=True):
+        name, nth = next((name, nth) for name, nth, end in ENDS if made.start_ns < end * MS)
         assert (each.phase, each.nth) == (name, nth)
 
 

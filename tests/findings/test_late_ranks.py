@@ -14,9 +14,9 @@ from overlaptop.findings.finding import Certainty, why_late
 from overlaptop.findings.late import late_ranks
 from overlaptop.wire.devices import NodeShare
 from overlaptop.wire.messages import CollectiveSpan, RankEnd
-from tests.fleet.builders import T0, S, info, numa, sample
+from tests.fleet.builders import MS, T0, S, info, numa, sample
 
-from .jobs import MS, RANKS, STEPS, TRANSFER_MS, healthy, job
+from .jobs import RANKS, STEPS, TRANSFER_MS, healthy, job
 from .jobs import rules as all_rules
 
 LATE = 1

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-
-import numpy as np
+from dataclasses import dataclass
 
 from overlaptop.findings.evidence import evidence_of
 from overlaptop.fleet.fleet import Fleet
 from overlaptop.fleet.snapshot import LinkState
-from overlaptop.timeline.overlap import break_down, stalls
-from overlaptop.timeline.spans import difference, flatten, from_pairs, length_ns, union
 from overlaptop.wire.knobs import GradientFacts, Knob, KnobFacts
 from overlaptop.wire.messages import (
     CollectiveSpan,
     EnvironmentFacts,
     EnvironmentVariable,
     PhaseSpan,
-    StepDetail,
-    StepTotals,
 )
-from tests.fleet.builders import MS, T0, Clock, info, status, welcome
+from tests.fleet.builders import MS, T0, Clock, feed, info, laid_out, status, welcome
 
 MIB = 1 << 20
 DDP_GROUP = "0 default_pg"
@@ -43,27 +37,39 @@ class Timeline:
 
 def call(op, start_ms, end_ms, mib=25, group=DDP_GROUP):
     """A collective of so many MiB."""
-    return op, round(start_ms * MS), round(end_ms * MS), round(mib * MIB), group
+    return CollectiveSpan(op, round(mib * MIB), group, True, round(start_ms * MS), round(end_ms * MS))
 
 
-def job(lay, *facts, ranks=2, steps=6, exact=True, infos=None, **changes):
-    """The evidence of a running job; ``lay(rank, number)`` is a Timeline. ``facts``: messages more."""
+def job(lay, *facts, ranks=2, steps=6, exact=True, infos=None, told=lambda *messages: messages):
+    """The evidence of a running job; ``lay(rank, number)`` is a Timeline. ``facts``: messages more.
+    ``infos(rank)``: what its RankInfo has otherwise. ``told``: what a rank sends of a step, from its totals
+    and its timeline.
+    """
     fleet = Fleet(Clock())
     fleet.set_link(LinkState.LIVE)
     changed = infos or (lambda rank: {})
-    people = [info(rank, exact=exact, **changed(rank)) for rank in range(ranks)]
-    for message in (welcome(world_size=ranks), *people, *facts):
-        fleet.apply(message)
+    feed(
+        fleet,
+        welcome(world_size=ranks),
+        *(info(rank, exact=exact, **changed(rank)) for rank in range(ranks)),
+    )
     start_ns = T0
     for number in range(steps):
-        for rank in range(ranks):
-            laid = lay(rank, number)
-            for message in _messages(rank, number, laid, start_ns, **changes):
+        laid = [lay(rank, number) for rank in range(ranks)]
+        for rank, each in enumerate(laid):
+            for message in told(*_messages(rank, number, each, start_ns)):
                 fleet.apply(message)
-        start_ns += round(laid.step_ms * MS)
-        fleet.snapshot()
-    fleet.apply(status())
-    return evidence_of(fleet.snapshot())
+        start_ns += round(laid[-1].step_ms * MS)
+        fleet.snapshot()  # or only the last few timelines would be split
+    return evidence_of(feed(fleet, status(), *facts))
+
+
+def _messages(rank, number, laid, start_ns):
+    return laid_out(
+        rank, number, start_ns, round(laid.step_ms * MS), compute=_lane(laid.compute), calls=laid.calls,
+        copies=_lane(laid.copies), fused=_lane(laid.fused),
+        phases=[PhaseSpan(name, round(start * MS), round(end * MS)) for name, start, end in laid.phases],
+    )  # fmt: skip
 
 
 def environment(**variables):
@@ -85,34 +91,5 @@ def knobs(**values):
     )
 
 
-def _messages(rank, number, laid, start_ns, **changes):
-    step_ns = round(laid.step_ms * MS)
-    ends = np.array([[start, end] for _, start, end, _, _ in laid.calls], dtype=np.int64).reshape(-1, 2)
-    fused = _lane(laid.fused)
-    compute, copies, comm = (
-        difference(lane, fused) for lane in (_lane(laid.compute), _lane(laid.copies), from_pairs(ends))
-    )
-    parts = break_down(0, step_ns, compute, comm, copies, fused)
-    stall = stalls(0, step_ns, union(compute, fused), comm)
-    phases = tuple(PhaseSpan(name, round(start * MS), round(end * MS)) for name, start, end in laid.phases)
-    phase_ns = {
-        f"{name}_ns": sum(each.end_ns - each.start_ns for each in phases if each.name == name)
-        for name in ("forward", "backward", "optimizer")
-    }
-    totals = dict(
-        rank=rank, step=number, start_ns=start_ns, **asdict(parts), stall_ns=length_ns(stall), **phase_ns,
-        collectives=len(laid.calls), comm_bytes=sum(size for _, _, _, size, _ in laid.calls), dropped=0,
-    )  # fmt: skip
-    yield StepTotals(**(totals | changes))
-    yield StepDetail(
-        rank=rank, step=number, start_ns=start_ns, step_ns=step_ns, phases=phases,
-        compute_spans_ns=flatten(compute), comm_spans_ns=flatten(comm), copy_spans_ns=flatten(copies),
-        stall_spans_ns=flatten(stall), fused_spans_ns=flatten(fused),
-        collectives=tuple(
-            CollectiveSpan(op, size, group, True, start, end) for op, start, end, size, group in laid.calls
-        ),
-    )  # fmt: skip
-
-
 def _lane(spans):
-    return from_pairs(np.array([[round(at * MS) for at in span] for span in spans]).reshape(-1, 2))
+    return [(round(start * MS), round(end * MS)) for start, end in spans]

@@ -1,7 +1,11 @@
 """Messages as a hub sends them, made of a few words; and a clock that only tests move."""
 
+from dataclasses import asdict
+
 from msgspec.structs import replace
 
+from overlaptop.timeline.overlap import break_down, stalls
+from overlaptop.timeline.spans import difference, flatten, from_pairs, length_ns, union
 from overlaptop.wire.devices import DeviceFacts, DeviceSample, GpuLink, MachineFacts, NodeShare, NumaFacts
 from overlaptop.wire.knobs import Knob
 from overlaptop.wire.messages import (
@@ -90,6 +94,33 @@ def detail(rank=0, number=0):
             CollectiveSpan("allreduce_", 25 << 20, "default_pg", True, 20 * MS, 30 * MS),
             CollectiveSpan("_allgather_base_", 512, "tp", False, 35 * MS, 45 * MS),
         ),
+    )  # fmt: skip
+
+
+def laid_out(rank, number, start_ns, step_ns, *, compute=(), calls=(), copies=(), fused=(), phases=()):
+    """The totals and the timeline of a step, by what ran in it: spans, CollectiveSpans and PhaseSpans, in
+    ns from its start.
+    """
+    comm, in_fused = [(each.start_ns, each.end_ns) for each in calls], from_pairs(fused)
+    in_compute, in_comm, in_copies = (
+        difference(from_pairs(lane), in_fused) for lane in (compute, comm, copies)
+    )
+    stall = stalls(0, step_ns, union(in_compute, in_fused), in_comm)
+    phase_ns = {
+        f"{name}_ns": sum(each.end_ns - each.start_ns for each in phases if each.name == name)
+        for name in ("forward", "backward", "optimizer")
+    }
+    totals = StepTotals(
+        rank=rank, step=number, start_ns=start_ns,
+        **asdict(break_down(0, step_ns, in_compute, in_comm, in_copies, in_fused)),
+        stall_ns=length_ns(stall), **phase_ns,
+        collectives=len(calls), comm_bytes=sum(each.bytes for each in calls), dropped=0,
+    )  # fmt: skip
+    return totals, StepDetail(
+        rank=rank, step=number, start_ns=start_ns, step_ns=step_ns, phases=tuple(phases),
+        compute_spans_ns=flatten(in_compute), comm_spans_ns=flatten(in_comm),
+        copy_spans_ns=flatten(in_copies), stall_spans_ns=flatten(stall), fused_spans_ns=flatten(in_fused),
+        collectives=tuple(calls),
     )  # fmt: skip
 
 

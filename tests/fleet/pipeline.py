@@ -1,11 +1,9 @@
 """A pipeline's stages, one a rank: what each computes, sends and receives, by its schedule."""
 
 from overlaptop.fleet.fleet import Fleet
-from overlaptop.timeline.overlap import break_down
-from overlaptop.timeline.spans import flatten, from_pairs
-from overlaptop.wire.messages import CollectiveSpan, StepDetail
+from overlaptop.wire.messages import CollectiveSpan
 
-from .builders import MS, T0, Clock, feed, info, status, step, welcome
+from .builders import MS, T0, Clock, feed, info, laid_out, status, welcome
 
 FORWARD_NS, BACKWARD_NS = 4 * MS, 8 * MS
 TRANSFER_NS = MS // 10
@@ -71,36 +69,13 @@ def steps_of(
         at_ns = ends_ns
         yield [
             message
-            for stage in range(stages)
-            for message in _messages(
-                stage, number, begun_ns[stage], ends_ns[stage], computes[stage], sorted(calls[stage])
+            for stage, start_ns in enumerate(begun_ns)
+            for message in laid_out(
+                stage, number, start_ns, ends_ns[stage] - start_ns,
+                compute=[(begin - start_ns, end - start_ns) for begin, end in computes[stage]],
+                calls=[
+                    CollectiveSpan(op, 1 << 20, own, True, begin - start_ns, end - start_ns, None, *peers)
+                    for begin, end, op, own, *peers in sorted(calls[stage])
+                ],
             )
-        ]
-
-
-def _messages(rank, number, start_ns, end_ns, computes, calls):
-    compute = from_pairs(computes)
-    comm = from_pairs([call[:2] for call in calls])
-    whole = break_down(start_ns, end_ns, compute, comm, from_pairs([]))
-    lanes = (
-        "compute_ns",
-        "comm_ns",
-        "hidden_ns",
-        "exposed_ns",
-        "compute_only_ns",
-        "copy_only_ns",
-        "idle_ns",
-    )
-    length_ns = end_ns - start_ns
-    yield step(
-        rank, number, start_ns=start_ns, step_ns=length_ns, **{name: getattr(whole, name) for name in lanes}
-    )
-    yield StepDetail(
-        rank=rank, step=number, start_ns=start_ns, step_ns=length_ns, phases=(),
-        compute_spans_ns=flatten(compute - start_ns), comm_spans_ns=flatten(comm - start_ns),
-        copy_spans_ns=(), stall_spans_ns=(),
-        collectives=tuple(
-            CollectiveSpan(op, 1 << 20, group, True, begin - start_ns, end - start_ns, None, to, source)
-            for begin, end, op, group, to, source in calls
-        ),
-    )  # fmt: skip
+        ]  # fmt: skip
