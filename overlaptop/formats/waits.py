@@ -44,7 +44,7 @@ class _OfRank:
     def __init__(self, rank: int, found: Sequence[Collective]) -> None:
         self._rank = rank
         own = [(part, at) for at, each in enumerate(found) if (part := each.part(rank)) is not None]
-        own.sort()
+        own.sort(key=lambda each: (each[0].start_ns, each[0].end_ns))
         self._own = [(at, found[at]) for _, at in own]
         self._starts_ns = np.array([part.start_ns for part, _ in own], dtype=np.int64)
         self._reached_ns = np.maximum.accumulate(np.array([part.end_ns for part, _ in own], dtype=np.int64))

@@ -23,7 +23,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+
+import msgspec
 
 from overlaptop.timeline import collectives as ops
 from overlaptop.timeline.spans import (
@@ -38,7 +39,7 @@ from overlaptop.timeline.spans import (
 )
 
 
-class Part(NamedTuple):
+class Part(msgspec.Struct, frozen=True, gc=False):  # cheaper than a tuple: a step has thousands
     """One rank's share in one collective."""
 
     rank: int
@@ -69,10 +70,14 @@ class Collective:
     """By rank: when it started, when it waited no more, when it ended; by the clocks, split or not."""
 
     def __post_init__(self) -> None:
-        last_ns = max([start_ns for _, start_ns, _ in self.parts])
+        last_ns = max([part.start_ns for part in self.parts])
         shares = {
-            rank: (start_ns, last_ns if last_ns < end_ns else max(start_ns, end_ns), end_ns)
-            for rank, start_ns, end_ns in self.parts
+            part.rank: (
+                part.start_ns,
+                last_ns if last_ns < part.end_ns else max(part.start_ns, part.end_ns),
+                part.end_ns,
+            )
+            for part in self.parts
         }
         object.__setattr__(self, "last_start_ns", last_ns)
         object.__setattr__(self, "_shares", shares)
@@ -85,14 +90,14 @@ class Collective:
     @property
     def first_start_ns(self) -> int:
         """When the first rank arrived."""
-        return min([start_ns for _, start_ns, _ in self.parts])
+        return min([part.start_ns for part in self.parts])
 
     @property
     def residual_ns(self) -> int:
         """How far the ends disagree: the last one less the first. Of ranks that may leave early, as far as
         they did not: those that did had nothing left to transfer.
         """
-        ends = [end_ns for _, _, end_ns in self._judged]
+        ends = [part.end_ns for part in self._judged]
         return max(ends) - min(ends)
 
     @property
@@ -107,7 +112,7 @@ class Collective:
             return max(0, end_ns - self.last_start_ns)
         if ops.kind_of(self.op) == "alltoall":
             return max(part.end_ns for part in self.parts) - self.last_start_ns
-        return min([end_ns - start_ns for _, start_ns, end_ns in self._judged])
+        return min([part.end_ns - part.start_ns for part in self._judged])
 
     @property
     def _judged(self) -> Sequence[Part]:
@@ -124,7 +129,7 @@ class Collective:
         if self.unsplit or len(self.parts) < 2:
             return None
         last_ns = self.last_start_ns - self.clock_error_ns
-        late = [rank for rank, start_ns, _ in self.parts if start_ns >= last_ns]
+        late = [part.rank for part in self.parts if part.start_ns >= last_ns]
         return late[0] if len(late) == 1 else None
 
     @property

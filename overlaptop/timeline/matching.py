@@ -19,6 +19,8 @@ from itertools import chain
 from operator import attrgetter
 from typing import NamedTuple, TypeAlias
 
+import msgspec
+
 from overlaptop.timeline import collectives as ops
 from overlaptop.timeline.arrivals import Collective, Part
 
@@ -26,7 +28,7 @@ CERTAIN_WAIT = 20
 """A wait so many times as long as the ends disagree is known to 5 % whatever bytes did."""
 
 
-class Call(NamedTuple):
+class Call(msgspec.Struct, frozen=True, gc=False):  # as Part
     """A collective as one rank saw it."""
 
     op: str

@@ -136,6 +136,10 @@ def _keys(collectives: Sequence[CollectiveSpan]) -> tuple[CollectiveKey, ...]:
 
 def _matched(detail: StepDetail, collectives: Sequence[Collective]) -> tuple[Collective | None, ...]:
     """Found by when this rank's part of each began and ended."""
-    known = {part[1:]: each for each in collectives if (part := each.part(detail.rank)) is not None}
+    known = {
+        (part.start_ns, part.end_ns): each
+        for each in collectives
+        if (part := each.part(detail.rank)) is not None
+    }
     at_ns = detail.start_ns
     return tuple(known.get((at_ns + each.start_ns, at_ns + each.end_ns)) for each in detail.collectives)
