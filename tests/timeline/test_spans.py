@@ -1,3 +1,5 @@
+from unittest import mock
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -27,8 +29,9 @@ def test_any_pairs_become_canonical_spans_that_cover_the_same_ns(pairs, origin_n
     assert ticks(made, origin_ns) == ticks(pairs)
 
 
+@pytest.mark.parametrize("few", [0, spans.FEW])
 @given(raw_pairs, raw_pairs, origins_ns)
-def test_union_intersection_and_difference_are_those_of_the_covered_ns(a, b, origin_ns):
+def test_union_intersection_and_difference_are_those_of_the_covered_ns(few, a, b, origin_ns):
     in_a = spans.from_pairs(shifted(a, origin_ns))
     in_b = spans.from_pairs(shifted(b, origin_ns))
     for operation, expected in (
@@ -36,7 +39,8 @@ def test_union_intersection_and_difference_are_those_of_the_covered_ns(a, b, ori
         (spans.intersection, ticks(a) & ticks(b)),
         (spans.difference, ticks(a) - ticks(b)),
     ):
-        result = operation(in_a, in_b)
+        with mock.patch.object(spans, "FEW", few):
+            result = operation(in_a, in_b)
         assert canonical(result)
         assert ticks(result, origin_ns) == expected
 
