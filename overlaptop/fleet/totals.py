@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields, replace
 from itertools import chain
 from operator import attrgetter
@@ -78,7 +78,7 @@ def total(
         measured_step=numbers.pop() if len(numbers) == 1 else None,
         waits=_mean_waits(waits),
         split_steps=split,
-        own_cost=_middle([view.own_cost for view in counted if view.own_cost is not None]),
+        own_cost=middle_cost(counted),
         window=window,
         steps=max((len(each.measured) for each in steps), default=0),
         first_step=first_step,
@@ -151,7 +151,9 @@ def _mean_waits(times: Sequence[WaitTimes | None]) -> WaitTimes | None:
     return WaitTimes(*(round(sum(each) / len(known)) for each in zip(*known, strict=True)))
 
 
-def _middle(costs: list[OwnCost]) -> OwnCost | None:
+def middle_cost(ranks: Iterable[RankView]) -> OwnCost | None:
+    """What the agent of the rank in the middle costs; None as long as that is known of none."""
+    costs = [view.own_cost for view in ranks if view.own_cost is not None]
     return sorted(costs, key=lambda cost: cost.change)[len(costs) // 2] if costs else None
 
 

@@ -72,13 +72,9 @@ def link_bytes(op: str, size_bytes: int | None, ranks: int | None) -> LinkBytes 
 
 def sum_links_where_known(parts: Iterable[LinkBytes | None]) -> LinkBytes | None:
     """The sum each way; None where one of them is not known."""
-    tx_bytes = rx_bytes = 0
-    for part in parts:
-        if part is None:
-            return None
-        tx_bytes += part.tx
-        rx_bytes += part.rx
-    return LinkBytes(tx_bytes, rx_bytes)
+    known = tuple(parts)
+    tx, rx = (sum_where_known(part and part[way] for part in known) for way in (0, 1))
+    return None if tx is None or rx is None else LinkBytes(tx, rx)
 
 
 @lru_cache(maxsize=256)

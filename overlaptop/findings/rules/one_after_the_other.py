@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from overlaptop import text
 from overlaptop.findings.evidence import Evidence
-from overlaptop.findings.exposure import AFTER, Issued, StepCalls, exposure, step_calls
+from overlaptop.findings.exposure import AFTER, Issued, StepCalls, exposed_sum_ns, exposure, step_calls
 from overlaptop.findings.finding import Certainty, Finding
 from overlaptop.findings.rules import bucket_too_large, one_queue, prefetch_too_shallow, timing_events
 from overlaptop.findings.settings import is_on, ranks_with, uses_fsdp2
@@ -24,7 +24,7 @@ def look(evidence: Evidence) -> Iterable[Finding]:
     mean = exposure(evidence)
     if mean is None or not mean.one_after_the_other:
         return
-    if any(tuple(rule.look(evidence)) for rule in CAUSES):
+    if any(any(rule.look(evidence)) for rule in CAUSES):
         return
     advice, certainty = _cause(evidence)
     yield Finding(
@@ -77,4 +77,4 @@ def _costly(found: StepCalls) -> list[Issued]:
     by_place: dict[tuple[str, str], list[Issued]] = {}
     for each in found.issued:
         by_place.setdefault((each.kind, each.phase), []).append(each)
-    return max(by_place.values(), key=lambda issued: sum(each.exposed_ns for each in issued))
+    return max(by_place.values(), key=exposed_sum_ns)

@@ -6,7 +6,7 @@ that; FSDP2 has streams of its own for gathers and reductions, which then take t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 from overlaptop import text
 from overlaptop.findings.evidence import Evidence
@@ -16,22 +16,20 @@ from overlaptop.findings.rules import timing_events
 from overlaptop.findings.settings import ranks_with, uses_fsdp2
 
 
-def look(evidence: Evidence) -> Sequence[Finding]:
+def look(evidence: Evidence) -> Iterable[Finding]:
     """One for the ranks that have it set; none where timing events do the same."""
     ranks = ranks_with(evidence, "CUDA_DEVICE_MAX_CONNECTIONS", "1")
     mean = exposure(evidence)
     if not ranks or not uses_fsdp2(evidence) or mean is None or not mean.one_after_the_other:
-        return ()
-    if timing_events.look(evidence):
-        return ()
-    return (
-        Finding(
-            title="FSDP2's streams share one hardware queue with compute: "
-            f"{text.duration(mean.could_be_hidden_ns)} a step could be hidden",
-            measured="CUDA_DEVICE_MAX_CONNECTIONS=1 is set, and " + mean.in_words,
-            advice="unset CUDA_DEVICE_MAX_CONNECTIONS; with tensor parallelism beside it, 16 to 32",
-            certainty=Certainty.LIKELY,
-            gain_ns=mean.could_be_hidden_ns,
-            ranks=ranks,
-        ),
+        return
+    if any(timing_events.look(evidence)):
+        return
+    yield Finding(
+        title="FSDP2's streams share one hardware queue with compute: "
+        f"{text.duration(mean.could_be_hidden_ns)} a step could be hidden",
+        measured=f"CUDA_DEVICE_MAX_CONNECTIONS=1 is set, and {mean.in_words}",
+        advice="unset CUDA_DEVICE_MAX_CONNECTIONS; with tensor parallelism beside it, 16 to 32",
+        certainty=Certainty.LIKELY,
+        gain_ns=mean.could_be_hidden_ns,
+        ranks=ranks,
     )

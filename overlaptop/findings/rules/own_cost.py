@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.finding import Certainty, Finding
+from overlaptop.fleet.totals import middle_cost
 from overlaptop.report.figures import LOWER_COST, cost_in_brief
 
 COSTLY_SHARE = 0.01
@@ -18,14 +19,8 @@ COSTLY_SHARE = 0.01
 
 def look(evidence: Evidence) -> Iterable[Finding]:
     """One for the job, or none."""
-    costs = sorted(
-        (view.own_cost for view in evidence.ranks.values() if view.own_cost is not None),
-        key=lambda cost: cost.change,
-    )
-    if not costs or not evidence.steps:
-        return
-    middle = costs[len(costs) // 2]
-    if middle.change - middle.error < COSTLY_SHARE:
+    middle = middle_cost(evidence.ranks.values())
+    if middle is None or not evidence.steps or middle.change - middle.error < COSTLY_SHARE:
         return
     yield Finding(
         title=f"overlaptop makes steps {cost_in_brief(middle)} longer",

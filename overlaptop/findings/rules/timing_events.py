@@ -7,7 +7,7 @@ at once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 from overlaptop import text
 from overlaptop.findings.evidence import Evidence
@@ -16,7 +16,7 @@ from overlaptop.findings.finding import Certainty, Finding
 from overlaptop.findings.settings import is_on, ranks_with
 
 
-def look(evidence: Evidence) -> Sequence[Finding]:
+def look(evidence: Evidence) -> Iterable[Finding]:
     """One for the ranks that have both set."""
     timed = frozenset(is_on(evidence, "TORCH_NCCL_ENABLE_TIMING"))
     ranks = tuple(
@@ -24,16 +24,14 @@ def look(evidence: Evidence) -> Sequence[Finding]:
     )
     mean = exposure(evidence)
     if not ranks or mean is None or not mean.one_after_the_other:
-        return ()
-    return (
-        Finding(
-            title="timing events on one hardware connection keep compute and communication apart: "
-            f"{text.duration(mean.could_be_hidden_ns)} a step could be hidden",
-            measured="CUDA_DEVICE_MAX_CONNECTIONS=1 and TORCH_NCCL_ENABLE_TIMING=1 are set, and "
-            + mean.in_words,
-            advice="unset TORCH_NCCL_ENABLE_TIMING, or CUDA_DEVICE_MAX_CONNECTIONS where nothing needs it",
-            certainty=Certainty.LIKELY,
-            gain_ns=mean.could_be_hidden_ns,
-            ranks=ranks,
-        ),
+        return
+    yield Finding(
+        title="timing events on one hardware connection keep compute and communication apart: "
+        f"{text.duration(mean.could_be_hidden_ns)} a step could be hidden",
+        measured="CUDA_DEVICE_MAX_CONNECTIONS=1 and TORCH_NCCL_ENABLE_TIMING=1 are set, and "
+        f"{mean.in_words}",
+        advice="unset TORCH_NCCL_ENABLE_TIMING, or CUDA_DEVICE_MAX_CONNECTIONS where nothing needs it",
+        certainty=Certainty.LIKELY,
+        gain_ns=mean.could_be_hidden_ns,
+        ranks=ranks,
     )
