@@ -8,9 +8,7 @@ from overlaptop.findings.exposure import exposure
 from overlaptop.findings.find import find
 
 from .jobs import rules, the
-from .timelines import MS, Timeline, call, gradients, job, knobs
-
-PHASES = (("forward", 0, 20), ("backward", 20, 90), ("optimizer", 90, 100))
+from .timelines import MS, PHASES, Timeline, call, gradients, job, knobs
 
 
 def reduced(calls, compute=((0, 80), (90, 100)), copies=(), fused=()):

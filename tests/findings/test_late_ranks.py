@@ -57,26 +57,21 @@ HOST = tuple(host(rank) for rank in range(RANKS))
 """Ranks without a GPU: what computes or stands is told by the training thread's CPU time."""
 
 
-@pytest.mark.parametrize("watched", [True, False])
-def test_in_a_healthy_job_nothing_is_found(watched):
-    assert find(job(healthy, watched=watched)) == ()
+NOTHING_TO_FIND = {
+    "healthy": lambda: job(healthy),
+    "healthy, without timelines": lambda: job(healthy, watched=False),
+    "healthy, without a GPU": lambda: job(
+        healthy, *HOST, cpu_ns=lambda rank, number: (58 + rank) * MS, loading_ns=of_late(MS, MS)
+    ),
+    "one rank": lambda: job(late(("compute", 20), rank=0), ranks=1),
+    "few steps": lambda: job(late(("compute", 20)), steps=5),
+    "a little late": lambda: job(late(("compute", 2))),
+}
 
 
-def test_in_a_healthy_job_without_a_gpu_nothing_is_found():
-    costs = {"cpu_ns": lambda rank, number: (58 + rank) * MS, "loading_ns": of_late(MS, MS)}
-    assert find(job(healthy, *HOST, **costs)) == ()
-
-
-def test_a_job_of_one_rank_has_no_late_one():
-    assert find(job(late(("compute", 20), rank=0), ranks=1)) == ()
-
-
-def test_in_few_steps_nothing_is_found():
-    assert find(job(late(("compute", 20)), steps=5)) == ()
-
-
-def test_a_rank_that_is_a_little_late_is_none():
-    assert find(job(late(("compute", 2)))) == ()
+@pytest.mark.parametrize("what", NOTHING_TO_FIND)
+def test_where_nobody_is_late_or_it_is_not_known_nothing_is_found(what):
+    assert find(NOTHING_TO_FIND[what]()) == ()
 
 
 CAUSES = {

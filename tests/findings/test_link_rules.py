@@ -10,9 +10,8 @@ from overlaptop.wire.devices import GpuLink
 from tests.fleet.builders import GB, MS, device, sample
 
 from .jobs import rules
-from .timelines import Timeline, call, environment, gradients, job
+from .timelines import PHASES, Timeline, call, environment, gradients, job
 
-PHASES = (("forward", 0, 20), ("backward", 20, 90), ("optimizer", 90, 100))
 PAIRS = {0: "10 mesh_tp", 1: "10 mesh_tp", 2: "11 mesh_tp", 3: "11 mesh_tp"}
 
 

@@ -9,10 +9,9 @@ from overlaptop.findings.find import find
 from overlaptop.findings.finding import Certainty
 
 from .jobs import rules
-from .timelines import MS, Timeline, call, environment, gradients, job, knobs
+from .timelines import MS, PHASES, Timeline, call, environment, gradients, job, knobs
 
 FSDP2 = knobs(prefetch_forward=None, prefetch_backward=None)
-PHASES = (("forward", 0, 20), ("backward", 20, 90), ("optimizer", 90, 100))
 ONE_CONNECTION = environment(CUDA_DEVICE_MAX_CONNECTIONS="1")
 TIMED = environment(CUDA_DEVICE_MAX_CONNECTIONS="1", TORCH_NCCL_ENABLE_TIMING="1")
 

@@ -18,6 +18,7 @@ from tests.fleet.builders import MS, T0, Clock, feed, info, laid_out, status, we
 
 MIB = 1 << 20
 DDP_GROUP = "0 default_pg"
+PHASES = (("forward", 0, 20), ("backward", 20, 90), ("optimizer", 90, 100))
 
 
 @dataclass(frozen=True)

@@ -72,7 +72,7 @@ class FakeHost:
         self.offset_ns, self.residual_ns, self.bytes_per_s = 5_000_000, 100_000, 2_000.0
         self.polls = 0
         self.closed = False
-        self._clock = clock
+        self.clock = clock
 
     @property
     def link(self):
@@ -110,7 +110,7 @@ class FakeHost:
 
     def _turn(self, *, up, note):
         self.up, self.note = up, note
-        self.since_s = self._clock.monotonic_s()
+        self.since_s = self.clock.monotonic_s()
 
 
 class FakeSession:

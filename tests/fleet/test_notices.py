@@ -5,7 +5,8 @@ from __future__ import annotations
 from overlaptop.fleet.notices import TOGETHER_NS, grouped
 from overlaptop.wire.messages import Notice
 
-T0 = 1_700_000_000_000_000_000
+from .builders import T0
+
 FALLEN_BACK = "host instead of events: no CUDA"
 
 

@@ -105,13 +105,8 @@ def waits_of(ranks, **how):
 
 
 WAIT_FIELDS = (
-    "wait_ns",
-    "transfer_ns",
-    "unsplit_ns",
-    "exposed_wait_ns",
-    "exposed_transfer_ns",
-    "late_rank",
-)
+    "wait_ns", "transfer_ns", "unsplit_ns", "exposed_wait_ns", "exposed_transfer_ns", "late_rank",
+)  # fmt: skip
 
 
 def test_a_record_splits_communication_where_the_ranks_were_compared():

@@ -67,6 +67,15 @@ class JobWithChanges:
         return agreed
 
 
+def changed_job(before, after=0, **how):
+    """So many steps before a change and after it; ``how``: the steps after."""
+    job = JobWithChanges()
+    job.run(before)
+    job.change(50)
+    job.run(after, **how)
+    return job
+
+
 def step_time(found):
     return found.quantities[0]
 
@@ -105,11 +114,7 @@ def test_a_change_is_told_with_both_sides_and_with_what_it_did():
 def test_what_changes_nothing_is_neither_better_nor_worse_and_a_longer_step_is_worse(
     compute, words, better
 ):
-    job = JobWithChanges()
-    job.run(170)
-    job.change(50)
-    job.run(170, compute=compute)
-    found = step_time(job.compared)
+    found = step_time(changed_job(170, 170, compute=compute).compared)
     assert found.verdict.startswith(words)
     assert found.better is better
 
@@ -130,9 +135,7 @@ def test_where_a_step_does_other_work_only_shares_are_compared():
 
 
 def test_right_after_a_change_it_is_said_how_many_steps_are_still_needed():
-    job = JobWithChanges()
-    job.run(240)
-    job.change(50)
+    job = changed_job(240)
     assert step_time(job.compared).verdict == NOT_MEASURED
     job.run(3)
     assert sides(job.compared) == (240, 3)
@@ -144,21 +147,14 @@ def test_right_after_a_change_it_is_said_how_many_steps_are_still_needed():
 
 
 def test_of_collectives_a_few_steps_tell_as_no_machine_adds_any():
-    job = JobWithChanges()
-    job.run(30)
-    job.change(50)
-    job.run(11, collectives=2)
+    job = changed_job(30, 11, collectives=2)
     assert job.compared.quantities[-1].verdict == "not known yet: 1 more step"
     job.run(1, collectives=2)
     assert job.compared.quantities[-1].verdict == "33 % fewer"
 
 
 def test_where_too_few_steps_before_tell_anything_that_is_said():
-    job = JobWithChanges()
-    job.run(FEWEST - 1)
-    job.change(50)
-    job.run(60, compute=66)
-    found = step_time(job.compared)
+    found = step_time(changed_job(FEWEST - 1, 60, compute=66).compared)
     assert found.verdict == f"not known: {FEWEST - 1} measured steps before it, {FEWEST} are needed"
     assert (found.difference, found.better) == (None, None)
 
@@ -176,10 +172,7 @@ def test_a_job_that_goes_back_and_again_is_judged_by_each_of_these_changes():
 
 
 def test_what_a_neighbour_did_at_one_change_is_taken_for_no_change_once_the_job_went_back():
-    job = JobWithChanges()
-    job.run(300)
-    job.change(50)
-    job.run(30, compute=90)  # the neighbour has come
+    job = changed_job(300, 30, compute=90)  # a neighbour has come
     assert "longer" in step_time(job.compared).verdict  # one case of 25
     job.change(25)
     job.run(30, compute=90)
@@ -271,10 +264,7 @@ def test_snapshots_that_were_missed_leave_no_gap_while_the_history_reaches_back(
 
 
 def test_another_job_and_a_restarted_one_begin_anew():
-    job, comparer = JobWithChanges(), Comparer()
-    job.run(30)
-    job.change(50)
-    job.run(30)
+    job, comparer = changed_job(30, 30), Comparer()
     assert comparer.take(job.fleet.snapshot()) is not None
     job.fleet.apply(welcome(job="job-2"))
     assert comparer.take(job.fleet.snapshot()) is None
@@ -313,9 +303,5 @@ def test_of_very_many_ranks_some_stand_for_all():
 
 
 def test_where_nothing_is_new_nothing_is_worked_out_again():
-    job, comparer = JobWithChanges(), Comparer()
-    job.run(30)
-    job.change(50)
-    job.run(25)
-    snapshot = job.fleet.snapshot()
+    comparer, snapshot = Comparer(), changed_job(30, 25).fleet.snapshot()
     assert comparer.take(snapshot) is comparer.take(snapshot)

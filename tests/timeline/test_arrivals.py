@@ -370,15 +370,15 @@ def test_waiting_transferring_and_unsplit_are_what_a_sweep_of_every_ns_finds(
 # A window
 
 
+THREE_RANKS = {
+    0: calls((0, 30), (40, 60), (70, 90)),
+    1: calls((20, 30), (41, 60), (80, 90)),
+    2: calls((10, 30), (50, 60), (70, 90)),
+}
+
+
 def test_lateness_counts_who_was_late_and_what_that_made_others_wait():
-    found = match(
-        {
-            0: calls((0, 30), (40, 60), (70, 90)),
-            1: calls((20, 30), (41, 60), (80, 90)),
-            2: calls((10, 30), (50, 60), (70, 90)),
-        }
-    )
-    late = lateness(found)
+    late = lateness(match(THREE_RANKS))
     assert (late.late_rank, late.collectives, late.wait_ns) == (1, 3, 20 + 10 + 10 + 9 + 10 + 10)
     assert (late.first.late, late.first.caused_wait_ns, late.first.share) == (2, 50, 2 / 3)
     assert (late.ranks[1].rank, late.ranks[1].late, late.ranks[1].caused_wait_ns) == (2, 1, 19)
@@ -387,16 +387,7 @@ def test_lateness_counts_who_was_late_and_what_that_made_others_wait():
 
 @pytest.mark.parametrize(("share", "ranks"), [(0.6, [1]), (2 / 3, [1]), (0.7, [1, 2]), (1, [1, 2])])
 def test_few_ranks_may_share_the_lateness(share, ranks):
-    late = lateness(
-        match(
-            {
-                0: calls((0, 30), (40, 60), (70, 90)),
-                1: calls((20, 30), (40, 60), (80, 90)),
-                2: calls((10, 30), (50, 60), (70, 90)),
-            }
-        )
-    )
-    assert [each.rank for each in late.fewest(share)] == ranks
+    assert [each.rank for each in lateness(match(THREE_RANKS)).fewest(share)] == ranks
 
 
 def test_nobody_is_late_where_all_arrive_together_and_nothing_is_known_where_nothing_is_split():
