@@ -6,6 +6,7 @@ from msgspec.structs import replace
 
 from overlaptop.timeline.overlap import break_down, stalls
 from overlaptop.timeline.spans import difference, flatten, from_pairs, length_ns, union
+from overlaptop.wire.commands import CommandReport
 from overlaptop.wire.devices import DeviceFacts, DeviceSample, GpuLink, MachineFacts, NodeShare, NumaFacts
 from overlaptop.wire.knobs import Knob
 from overlaptop.wire.messages import (
@@ -126,6 +127,10 @@ def laid_out(rank, number, start_ns, step_ns, *, compute=(), calls=(), copies=()
 
 def status(*, ended=False, dropped=0, silent=()):
     return HubStatus(at_ns=T0, ranks_connected=2, dropped=dropped, job_ended=ended, silent_ranks=silent)
+
+
+def report(rank, command, state, step=None, text="", **changes):
+    return CommandReport(rank, command.id, command.name, T0, state, step, text, **changes)
 
 
 def machine(rank=0, host="gpu-a"):

@@ -10,11 +10,11 @@ from overlaptop.fleet.job_session import NOT_CONNECTED, READONLY, JobSelector
 from overlaptop.fleet.snapshot import LinkState
 from overlaptop.jobs.folder import EndpointError
 from overlaptop.wire import commands
-from overlaptop.wire.commands import Command, CommandReport
+from overlaptop.wire.commands import Command
 from overlaptop.wire.knobs import Search
 from overlaptop.wire.messages import RankEnd
 
-from .builders import BUCKET_CAP_MB, T0, Clock, S, info, status, step, welcome
+from .builders import BUCKET_CAP_MB, T0, Clock, S, info, report, status, step, welcome
 from .fakes import FakeHost, record
 
 
@@ -313,7 +313,7 @@ def test_a_command_goes_to_every_node_as_the_same_one(cluster):
     assert sent_to_hosts(cluster) == [[command], [command]]
     for host in cluster.hosts:
         for rank in cluster.ranks(host):
-            host.link.say(CommandReport(rank, command.id, command.name, T0, "changed", 9, "25 to 50"))
+            host.link.say(report(rank, command, "changed", 9))
     (view,) = session.tick().commands
     assert (view.state, view.step, [each.rank for each in view.ranks]) == ("changed", 9, [0, 1, 2, 3])
 

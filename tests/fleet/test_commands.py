@@ -9,10 +9,9 @@ from overlaptop.fleet import commands as fold
 from overlaptop.fleet.fleet import Fleet
 from overlaptop.fleet.snapshot import LinkState
 from overlaptop.wire import commands
-from overlaptop.wire.commands import CommandReport
 from overlaptop.wire.messages import RankEnd
 
-from .builders import BUCKET_CAP_MB, T0, S, info, step, unmeasured
+from .builders import BUCKET_CAP_MB, T0, S, info, report, step, unmeasured
 from .hub import PlayedHub, PlayedJob
 
 
@@ -22,10 +21,6 @@ def capture(steps=5, at_ns=T0):
 
 def setting(at_ns=T0):
     return replace(commands.make_setting(BUCKET_CAP_MB, 50), at_ns=at_ns)
-
-
-def report(rank, command, state, step=None, text=""):
-    return CommandReport(rank, command.id, command.name, T0, state, step, text)
 
 
 def newest(job):

@@ -6,11 +6,10 @@ from msgspec import structs
 from overlaptop.fleet.merging import Merger, NodeSnapshot, out_of_reach
 from overlaptop.fleet.snapshot import LinkState, NodeView
 from overlaptop.wire import commands
-from overlaptop.wire.commands import CommandReport
 from overlaptop.wire.knobs import KnobFacts
 from overlaptop.wire.messages import Notice
 
-from .builders import BUCKET_CAP_MB, MS, T0, Clock, S, info, sample, status, step, welcome
+from .builders import BUCKET_CAP_MB, MS, T0, Clock, S, info, report, sample, status, step, welcome
 from .hub import PlayedFleet
 
 
@@ -46,11 +45,6 @@ class Nodes:
 @pytest.fixture
 def nodes():
     return Nodes()
-
-
-def report(rank, command, state="changed", **changes):
-    made = CommandReport(rank, command.id, command.name, T0, state, None, "")
-    return structs.replace(made, **changes)
 
 
 def setting(nodes, *, at_ns=None):

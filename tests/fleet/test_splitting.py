@@ -18,31 +18,18 @@ from overlaptop.report.headline import headline
 from overlaptop.timeline.echoes import Echo, Link
 from overlaptop.wire.messages import CollectiveSpan, GroupMembers, RankEnd, StepDetail
 
-from .builders import MS, T0, Clock, S, detail, feed, info, status, step, welcome
+from .builders import MS, T0, Clock, S, feed, info, laid_out, status, step, welcome
 
 STEP_MS = 80
 
 
-def step_with_waits(rank, number, starts_ms, *, at_ns=T0, ends_ms=(30, 50), sequence=0):
+def step_with_waits(rank, number, starts_ms, *, at_ns=T0, ends_ms=(30, 50)):
     """One rank's totals and timeline of a step with two all-reduces, no compute beside them."""
-    spans = tuple(zip(starts_ms, ends_ms, strict=True))
-    comm = sum(end - start for start, end in spans)
-    start_ns = at_ns + number * STEP_MS * MS
-    collectives = tuple(
-        CollectiveSpan("allreduce_", 4096, "0 default_pg", True, start * MS, end * MS, sequence + nth)
-        for nth, (start, end) in enumerate(spans, 1 + 2 * number)
-    )
-    timeline = replace(
-        detail(rank, number),
-        start_ns=start_ns,
-        compute_spans_ns=(),
-        comm_spans_ns=tuple(at * MS for span in spans for at in span),
-        collectives=collectives,
-    )
-    return (
-        step(rank, number, compute=0, comm=comm, hidden=0, idle=STEP_MS - comm, start_ns=start_ns),
-        timeline,
-    )
+    calls = [
+        CollectiveSpan("allreduce_", 4096, "0 default_pg", True, start * MS, end * MS, nth)
+        for nth, (start, end) in enumerate(zip(starts_ms, ends_ms, strict=True), 1 + 2 * number)
+    ]
+    return laid_out(rank, number, at_ns + number * STEP_MS * MS, STEP_MS * MS, calls=calls)
 
 
 def fleet_of(*messages, ranks=2, node=""):
