@@ -36,20 +36,14 @@ def duration(ns: float | None) -> str:
         minutes, seconds = divmod(round(ns / 1e9), 60)
         hours, minutes = divmod(minutes, 60)
         return f"{hours} h {minutes:02} m" if hours else f"{minutes} m {seconds:02} s"
-    for size, unit in _TIME_UNITS:
-        value = _significant(ns / size)
-        if value < 1000 or unit == "s":
-            return f"{_three_digits(value)} {unit}"
-    raise AssertionError("the last unit takes everything")
+    size_ns, unit = _time_unit(ns)
+    return f"{_three_digits(_significant(ns / size_ns))} {unit}"
 
 
 def part_of(ns: float, whole_ns: float) -> str:
     """The bare figure of a part, in the unit and to the digit in which `duration` writes the whole."""
-    for size, unit in _TIME_UNITS:
-        value = _significant(whole_ns / size)
-        if value < 1000 or unit == "s":
-            break
-    return f"{ns / size:.{2 if value < 10 else 1 if value < 100 else 0}f}"
+    size_ns, _ = _time_unit(whole_ns)
+    return f"{ns / size_ns:.{_decimals(_significant(whole_ns / size_ns))}f}"
 
 
 def byte_count(count: int | None) -> str:
@@ -215,10 +209,19 @@ def _significant(value: float) -> float:
     return float(f"{value:.3g}")
 
 
+def _decimals(value: float) -> int:
+    """With so many it has three digits."""
+    return 2 if value < 10 else 1 if value < 100 else 0
+
+
 def _three_digits(value: float) -> str:
-    if value < 10:
-        return f"{value:.2f}"
-    return f"{value:.1f}" if value < 100 else f"{value:.0f}"
+    return f"{value:.{_decimals(value)}f}"
+
+
+def _time_unit(ns: float) -> tuple[int, str]:
+    """The unit, with its length in ns, in which this is below 1,000; the last one takes everything."""
+    fitting = (each for each in _TIME_UNITS if _significant(ns / each[0]) < 1000)
+    return next(fitting, _TIME_UNITS[-1])
 
 
 def runs(numbers: Iterable[int]) -> list[str]:

@@ -18,6 +18,7 @@ missed more on simulated machines: benchmarks/README.md).
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -27,6 +28,7 @@ from overlaptop.stats.noise import (
     CONFIDENCE,
     Difference,
     Estimate,
+    Floats,
     estimate_within,
     limit_of,
     two_sided,
@@ -68,16 +70,11 @@ class InterleavedWindows:
         """One window or more."""
         self._windows = tuple(windows)
         series = [np.asarray(window.values, dtype=np.float64) for window in self._windows]
-        self.settings = tuple(sorted({window.setting for window in self._windows}))
+        of_setting: defaultdict[int, list[Floats]] = defaultdict(list)
+        for window, values in zip(self._windows, series, strict=True):
+            of_setting[window.setting].append(values)
+        self.settings = tuple(sorted(of_setting))
         """In order."""
-        of_setting = {
-            setting: [
-                values
-                for window, values in zip(self._windows, series, strict=True)
-                if window.setting == setting
-            ]
-            for setting in self.settings
-        }
         # What is rare among all steps may be how the job runs with one setting; few steps do not show it.
         limit = max(limit_of(*series), *(limit_of(*own, sure=True) for own in of_setting.values()))
         self._fit([estimate_within(values, limit) for values in series])

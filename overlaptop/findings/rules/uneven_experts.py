@@ -7,6 +7,7 @@ and gets out.
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from statistics import mean
 
@@ -21,24 +22,23 @@ UNEVEN = 1.3
 
 def look(evidence: Evidence) -> Iterable[Finding]:
     """One for each uneven group."""
-    of_group: dict[str, dict[int, int]] = {}
-    lasts: dict[str, dict[int, list[int]]] = {}
+    of_group: defaultdict[str, Counter[int]] = defaultdict(Counter)
+    lasts: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
     for step in evidence.steps:
         for rank, detail in step.details.items():
-            took: dict[str, int] = {}
+            took: Counter[str] = Counter()
             for each in detail.collectives:
                 if kind_of(each.op) == "alltoall" and each.bytes:
-                    moved = of_group.setdefault(each.group, {})
-                    moved[rank] = moved.get(rank, 0) + each.bytes
-                    took[each.group] = took.get(each.group, 0) + each.end_ns - each.start_ns
+                    of_group[each.group][rank] += each.bytes
+                    took[each.group] += each.end_ns - each.start_ns
             for group, ns in took.items():
-                lasts.setdefault(group, {}).setdefault(rank, []).append(ns)
+                lasts[group, rank].append(ns)
     for group, moved in of_group.items():
         most = max(moved, key=lambda rank: moved[rank])
         skew = moved[most] / mean(moved.values())
         if len(moved) < 2 or skew < UNEVEN:
             continue
-        last_ns = mean(lasts[group][most])
+        last_ns = mean(lasts[group, most])
         yield Finding(
             title=f"rank {most} moves {skew:.2f} times the mean of its group's all-to-alls",
             measured=f"{text.byte_count(moved[most])} there, {text.byte_count(min(moved.values()))} on the "
