@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
-from operator import attrgetter
 from statistics import fmean
 from typing import NamedTuple
 
@@ -15,13 +14,7 @@ from overlaptop.fleet.totals import of_one_step, step_of
 from overlaptop.fleet.waits import SplitStep, StepWaits, WaitWindow
 from overlaptop.fleet.window import RECENT_STEPS, WINDOW_NS, in_window
 from overlaptop.text import named_ranks
-from overlaptop.timeline.arrivals import (
-    Collective,
-    WaitTimes,
-    combined,
-    lateness,
-    waiting,
-)
+from overlaptop.timeline.arrivals import Collective, WaitTimes, combined, lateness, waiting
 from overlaptop.timeline.echoes import echoes
 from overlaptop.timeline.matching import Call, match
 from overlaptop.timeline.spans import unflatten
@@ -223,26 +216,12 @@ def _matched(details: Mapping[int, StepDetail], nodes: Sequence[NodeView]) -> tu
         for rank, detail in details.items()
         if (start_ns := detail.start_ns)
     }
-    if len(nodes) < 2:
-        return _titled(match(calls, members=members), titles)
-    ranks_of: dict[str, set[int]] = {}
-    for rank, issued in calls.items():
+    ranks_of: defaultdict[str, set[int]] = defaultdict(set)
+    for rank, issued in calls.items() if len(nodes) > 1 else ():
         for call in issued:
-            ranks_of.setdefault(call.group, set()).add(rank)
+            ranks_of[call.group].add(rank)
     error_ns = {group: _clock_error_ns(ranks, nodes) for group, ranks in ranks_of.items()}
-    found = [
-        each
-        for error in set(error_ns.values())
-        for each in match(
-            {
-                rank: [call for call in issued if error_ns[call.group] == error]
-                for rank, issued in calls.items()
-            },
-            members=members,
-            clock_error_ns=error,
-        )
-    ]
-    return _titled(sorted(found, key=attrgetter("first_start_ns")), titles)
+    return _titled(match(calls, members=members, clock_error_ns=error_ns), titles)
 
 
 class _Groups(NamedTuple):

@@ -70,8 +70,8 @@ _Together: TypeAlias = dict[int, Call]
 def match(
     calls: Mapping[int, Sequence[Call]],
     *,
-    members: Mapping[str, Sequence[int]] | None = None,
-    clock_error_ns: int = 0,
+    members: Mapping[str, Sequence[int]] = {},
+    clock_error_ns: Mapping[str, int] = {},
 ) -> tuple[Collective, ...]:
     """Find the same collective on all ranks, in order of the first start.
 
@@ -84,7 +84,7 @@ def match(
     Args:
         calls: of each rank, in any order.
         members: the ranks of groups as far as they are known; of others those that have calls of it.
-        clock_error_ns: by how much the ranks' clocks may differ from each other.
+        clock_error_ns: by how much the clocks of a group's ranks may differ from each other; 0 of others.
     """
     of_group: dict[str, dict[int, list[Call]]] = {}
     sent: _Paired = {}
@@ -102,12 +102,12 @@ def match(
             if call.sends_to is None and call.receives_from is None:
                 found.append(_not_split(_alone(rank, call), "its other end is not known"))
     for group, by_rank in of_group.items():
-        known = (members or {}).get(group)
+        known, error_ns = members.get(group), clock_error_ns.get(group, 0)
         expected = tuple(by_rank) if known is None else known
         if known is None and len(expected) == 1:
             expected = (*expected, _SOMEBODY)
         own = frozenset(rank for rank in by_rank if rank in expected)
-        found += [_collective(each, expected, own, clock_error_ns) for each in _together(by_rank)]
+        found += [_collective(each, expected, own, error_ns) for each in _together(by_rank)]
     found += _transfers(sent, received, clock_error_ns)
     found.sort(key=attrgetter("first_start_ns"))
     return tuple(found)
@@ -191,14 +191,14 @@ def _ends_disagree(made: Collective) -> bool:
     return by_far and CERTAIN_WAIT * made.residual_ns > made.longest_wait_ns
 
 
-def _transfers(sent: _Paired, received: _Paired, clock_error_ns: int) -> Iterable[Collective]:
+def _transfers(sent: _Paired, received: _Paired, clock_error_ns: Mapping[str, int]) -> Iterable[Collective]:
     """Each send with its receive, and what has no partner, which is not split."""
     for pair in dict.fromkeys(chain(sent, received)):
         sends, receives = sent.get(pair, []), received.get(pair, [])
         if sends and receives and pair.source != pair.target:
             number = min(len(sends), len(receives))
             for send, receive in zip(sends[-number:], receives[-number:], strict=True):
-                yield _transfer(pair, send, receive, clock_error_ns)
+                yield _transfer(pair, send, receive, clock_error_ns.get(pair.group, 0))
             continue
         for call in receives:
             yield _not_split(_alone(pair.target, call), f"rank {pair.source} is missing")

@@ -101,7 +101,7 @@ def test_collectives_of_hosts_whose_clocks_drift_apart_are_split_within_the_erro
                     0: [Call("allreduce", "dp", 1024, starts[0], end, 1)],
                     1: [Call("allreduce", "dp", 1024, *there, 1)],
                 },
-                clock_error_ns=clock.residual_ns,
+                clock_error_ns={"dp": clock.residual_ns},
             )
             if found.unsplit:
                 refused += 1
