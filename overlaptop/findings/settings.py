@@ -47,7 +47,7 @@ def is_on(evidence: Evidence, variable: str) -> tuple[int, ...]:
 
 def hosts_of(evidence: Evidence, collective: Collective) -> frozenset[str]:
     """Those of its ranks; empty where one of them is not known."""
-    infos = [evidence.ranks[part.rank].info for part in collective.parts if part.rank in evidence.ranks]
+    infos = [evidence.ranks[rank].info for rank in collective.ranks if rank in evidence.ranks]
     hosts = frozenset(info.host if info is not None else "" for info in infos)
     return frozenset() if "" in hosts or len(infos) < len(collective.parts) else hosts
 

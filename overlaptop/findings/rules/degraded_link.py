@@ -91,7 +91,7 @@ def _slow_groups(evidence: Evidence, mean: Exposure) -> Iterable[Finding]:
     calls = step_calls(evidence)
     times_ns: dict[tuple[str, int, int], dict[tuple[int, ...], list[int]]] = {}
     for each in calls.issued if calls is not None else ():
-        size, ranks = each.collective.bytes or 0, tuple(part.rank for part in each.collective.parts)
+        size, ranks = each.collective.bytes or 0, each.collective.ranks
         on_one_host = evidence.is_trace or len(hosts_of(evidence, each.collective)) == 1
         if size >= LEAST_BYTES and on_one_host:
             alike = times_ns.setdefault((each.kind, size, len(ranks)), {})

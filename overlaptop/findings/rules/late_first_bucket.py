@@ -29,10 +29,10 @@ def look(evidence: Evidence) -> Iterable[Finding]:
     if found is None or gradients is None or len(found.reduced) < FEWEST:
         return
     first = found.reduced[0]
-    rank = first.collective.parts[0].rank
-    detail = found.calls.step.details[rank]
+    part = first.collective.parts[0]
+    detail = found.calls.step.details[part.rank]
     backward = phases_of(detail, "backward")[first.nth]
-    after_ns = first.collective.parts[0].start_ns - detail.start_ns - backward.start_ns
+    after_ns = part.start_ns - detail.start_ns - backward.start_ns
     length_ns = backward.end_ns - backward.start_ns
     gain_ns = found.mean.gain_ns(after_ns - length_ns / len(found.reduced))
     if after_ns < LATE * length_ns or found.mean.is_little(gain_ns):

@@ -27,7 +27,7 @@ def look(evidence: Evidence) -> Iterable[Finding]:
     }
     for group in sorted(groups):
         issued = [each for each in calls.issued if each.collective.group == group]
-        ranks = tuple(part.rank for part in issued[0].collective.parts)
+        ranks = issued[0].collective.ranks
         hosts = hosts_of(evidence, issued[0].collective)
         gain_ns = mean.gain_ns(exposed_sum_ns(issued))
         if len(hosts) < 2 or gain_ns < EXPOSED_SHARE * mean.step_ns:
