@@ -23,7 +23,6 @@ Heights = tuple[tuple[Widget, int, int], ...]
 class DashboardScreen(Screen[None]):
     """A column of LineViews whose heights follow from the screen's size and from what there is to show."""
 
-    ALLOW_SELECT: ClassVar[bool] = False
     title_in_help: ClassVar[str]
     """Whose keys and words the help opens on: one of glossary.SECTIONS."""
 

@@ -5,23 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from overlaptop.tui.timeline.lanes import compute_of
+from overlaptop.tui.timeline.lanes import CollectiveKey, compute_of, keys_of
 from overlaptop.wire.messages import StepDetail
 
 if TYPE_CHECKING:
     from overlaptop.timeline.arrivals import Collective
-
-
-class RowKey(NamedTuple):
-    """Which row it is, from step to step."""
-
-    op: str
-    group: str = ""
-    bytes: int | None = None
-    at: int = 0
-    """Among the step's collectives that are alike in all this, in order of their first start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +20,7 @@ class Row:
     several collectives, their sums. None: not known.
     """
 
-    key: RowKey
+    key: CollectiveKey
     members: tuple[Collective, ...]
     start_ns: int
     """The first one's first start on any rank, from the step's first start on any rank."""
@@ -79,9 +69,9 @@ ORDERS: dict[str, Callable[[Row], float | None]] = {
 """What rows can be sorted by."""
 ASCENDING = ("start", "GB/s")
 """Those of which the lowest is of interest; of the others the highest."""
-GROUPINGS: dict[str, Callable[[RowKey], RowKey]] = {
+GROUPINGS: dict[str, Callable[[CollectiveKey], CollectiveKey]] = {
     "": lambda key: key,
-    "op": lambda key: RowKey(key.op),
+    "op": lambda key: CollectiveKey(key.op),
     "bucket": lambda key: key._replace(at=0),
 }
 """What rows are of: of one collective each, of an operation, or of a bucket: of what is alike in operation,
@@ -98,31 +88,26 @@ def rows_of(
     """
     hidden_ns = _hidden_ns(collectives, details)
     begun_ns = min((detail.start_ns for detail in details.values()), default=0)
-    seen: Counter[RowKey] = Counter()
     peaks: dict[tuple[int, ...], int | None] = {}
     rows: list[Row] = []
-    for each in collectives:
-        ranks = tuple(part.rank for part in each.parts)
-        if ranks not in peaks:
-            peaks[ranks] = peak(ranks)
-        alike = RowKey(each.op, each.group, each.bytes)
-        spent_ns = hidden_ns[len(rows)]
+    for key, each, spent_ns in zip(keys_of(collectives), collectives, hidden_ns, strict=True):
+        if each.ranks not in peaks:
+            peaks[each.ranks] = peak(each.ranks)
         rows.append(
             Row(
-                key=alike._replace(at=seen[alike]),
+                key=key,
                 members=(each,),
-                start_ns=min(part.start_ns for part in each.parts) - begun_ns,
-                wait_ns=_mean(map(each.wait_ns, ranks)),
-                transfer_ns=_mean(map(each.transfer_ns, ranks)),
+                start_ns=each.first_start_ns - begun_ns,
+                wait_ns=_mean(map(each.wait_ns, each.ranks)),
+                transfer_ns=_mean(map(each.transfer_ns, each.ranks)),
                 hidden_ns=_mean(hidden for hidden, _ in spent_ns),
                 exposed_ns=_mean(exposed for _, exposed in spent_ns),
                 bus_bandwidth=each.bus_bandwidth,
                 late_rank=each.late_rank,
                 late_in=int(each.late_rank is not None),
-                peak_bytes_per_s=peaks[ranks],
+                peak_bytes_per_s=peaks[each.ranks],
             )
         )
-        seen[alike] += 1
     return tuple(rows)
 
 
@@ -130,7 +115,7 @@ def grouped(rows: Iterable[Row], by: str) -> tuple[Row, ...]:
     """The rows, those together that are alike. ``by``: one of GROUPINGS."""
     if not by:
         return tuple(rows)
-    alike: dict[RowKey, list[Row]] = {}
+    alike: dict[CollectiveKey, list[Row]] = {}
     for row in rows:
         alike.setdefault(GROUPINGS[by](row.key), []).append(row)
     return tuple(_together(key, each) for key, each in alike.items())
@@ -162,7 +147,7 @@ def _hidden_ns(
     return found
 
 
-def _together(key: RowKey, rows: Sequence[Row]) -> Row:
+def _together(key: CollectiveKey, rows: Sequence[Row]) -> Row:
     late = Counter(row.late_rank for row in rows if row.late_rank is not None).most_common(1)
     moved = [
         (row.bus_bandwidth * row.members[0].least_transfer_ns, row.members[0].least_transfer_ns)

@@ -19,7 +19,7 @@ from overlaptop.text import (
     plural,
     whole_percent,
 )
-from overlaptop.tui.collectives.rows import GROUPINGS, ORDERS, Row, grouped, ordered, rows_of
+from overlaptop.tui.collectives.rows import ASCENDING, GROUPINGS, ORDERS, Row, grouped, ordered, rows_of
 from overlaptop.tui.dashboard import Dashboard
 from overlaptop.tui.draw.segments import (
     BOLD,
@@ -149,7 +149,7 @@ class CollectiveTable(RowList[Row]):
 
     def _left_out(self) -> int:
         """Of the calls on a rank, at most so many whose like on the other ranks is not known."""
-        matched = Counter(part.rank for row in self._of_step() for part in row.members[0].parts)
+        matched = Counter(rank for row in self._of_step() for rank in row.members[0].ranks)
         return max(len(each.collectives) - matched[each.rank] for each in self.state.details.values())
 
     def _headers(self, columns: list[Column]) -> dict[str, str]:
@@ -157,7 +157,7 @@ class CollectiveTable(RowList[Row]):
         names = {each.title: each.title for each in columns}
         if not self.state.exact:
             names |= {"hidden": f"{AT_MOST}hidden", "exposed": f"{AT_LEAST}exposed"}
-        down = self.reverse == (self.order == "start" or self.order == "GB/s")
+        down = self.reverse == (self.order in ASCENDING)
         names[self.order] += "▼" if down else "▲"
         return names
 
@@ -195,7 +195,7 @@ def _cells(row: Row, unit: Unit, grouping: str) -> dict[str, StyledLine]:
 def _in_words(row: Row, grouping: str, width: int) -> list[StyledLine]:
     """The selected one: what it is, and how well its split is known, or why it is not split."""
     split = [each for each in row.members if not each.unsplit]
-    ranks = sorted({part.rank for each in row.members for part in each.parts})
+    ranks = sorted({rank for each in row.members for rank in each.ranks})
     what = f"{_name(row, grouping)} of {row.key.group or 'all groups'}, {named_ranks(ranks)}: "
     if len(row.members) > 1:
         unsplit = len(row.members) - len(split)
@@ -261,9 +261,8 @@ class CollectivesScreen(PageScreen):
         if (row := self._table.selected) is None:
             return
         state, wanted = self.state, self._table.costliest(row)
-        ranks = [part.rank for part in wanted.parts]
-        if state.chosen is None or state.chosen.rank not in ranks:
-            state.rank = ranks[0] if wanted.late_rank is None else wanted.late_rank
+        if state.chosen is None or state.chosen.rank not in wanted.ranks:
+            state.rank = wanted.ranks[0] if wanted.late_rank is None else wanted.late_rank
             self.dashboard.watch()
         if (lanes := state.lanes) is not None and wanted in lanes.matched:
             state.choose_collective(lanes.matched.index(wanted))

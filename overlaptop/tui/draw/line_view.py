@@ -25,7 +25,6 @@ _ASCII = str.maketrans(
 class LineView(Widget):
     """Draws ``draw()``'s lines. Subclasses say what, this class when: ``redraw`` compares and repaints."""
 
-    ALLOW_SELECT = False
     fades = True
     """Goes pale where all that is shown is old."""
 

@@ -5,43 +5,28 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from overlaptop.text import UNKNOWN
-from overlaptop.tui.keys import (
-    COLLECTIVES_KEYS,
-    FINDINGS_KEYS,
-    HOSTS_KEYS,
-    LIST_KEYS,
-    MACHINE_KEYS,
-    OVERVIEW_KEYS,
-    RANK_KEYS,
-    SCROLL_KEYS,
-    SEARCH_KEYS,
-    TIMELINE_KEYS,
-    TIMELINES_KEYS,
-    TUNE_KEYS,
-    WORKLOADS_KEYS,
-    Key,
-)
+from overlaptop.tui import keys
 from overlaptop.tui.timeline.parts import STALL, STEP_PARTS, WAITING
 
 OVERVIEW, RANK, MACHINE, TUNE, SEARCH = "Overview", "A rank's screen", "Machine", "Tune", "Search"
 WORKLOADS, HOSTS, JOBS, CAPTURE, NOTICES = "Workloads", "Hosts", "Jobs", "Captures", "Notices"
 TIMELINE, COLLECTIVES, TIMELINES = "Timeline", "Collectives", "Timelines of all ranks"
 FINDINGS = "Findings"
-SECTIONS: dict[str, tuple[Key, ...]] = {
-    OVERVIEW: OVERVIEW_KEYS,
-    TIMELINE: TIMELINE_KEYS,
-    RANK: RANK_KEYS,
-    COLLECTIVES: COLLECTIVES_KEYS,
-    TIMELINES: TIMELINES_KEYS,
-    FINDINGS: FINDINGS_KEYS,
-    MACHINE: MACHINE_KEYS,
-    TUNE: TUNE_KEYS,
-    SEARCH: SEARCH_KEYS,
-    WORKLOADS: WORKLOADS_KEYS,
-    HOSTS: HOSTS_KEYS,
-    JOBS: LIST_KEYS,
-    CAPTURE: SCROLL_KEYS,
-    NOTICES: SCROLL_KEYS,
+SECTIONS: dict[str, tuple[keys.Key, ...]] = {
+    OVERVIEW: keys.OVERVIEW_KEYS,
+    TIMELINE: keys.TIMELINE_KEYS,
+    RANK: keys.RANK_KEYS,
+    COLLECTIVES: keys.COLLECTIVES_KEYS,
+    TIMELINES: keys.TIMELINES_KEYS,
+    FINDINGS: keys.FINDINGS_KEYS,
+    MACHINE: keys.MACHINE_KEYS,
+    TUNE: keys.TUNE_KEYS,
+    SEARCH: keys.SEARCH_KEYS,
+    WORKLOADS: keys.WORKLOADS_KEYS,
+    HOSTS: keys.HOSTS_KEYS,
+    JOBS: keys.LIST_KEYS,
+    CAPTURE: keys.SCROLL_KEYS,
+    NOTICES: keys.SCROLL_KEYS,
 }
 """The keys of each screen, and those of the timeline, which two screens have."""
 OF_TRACES = (OVERVIEW, TIMELINE, RANK, COLLECTIVES, TIMELINES, FINDINGS, NOTICES)

@@ -25,13 +25,6 @@ from overlaptop.tui.page import Page, PageScreen
 from overlaptop.tui.widgets.host_lines import state_words
 from overlaptop.tui.widgets.key_bar import BACK_HINT, HELP_HINT, QUIT_HINT
 
-HINTS = (
-    BACK_HINT,
-    ("r", "try again now", "screen.retry", "retry"),
-    ("↑ ↓", "scroll", "screen.move(1)", "scroll"),
-    QUIT_HINT,
-    HELP_HINT,
-)
 _INDENT = 4
 
 
@@ -52,14 +45,20 @@ class HostsScreen(PageScreen):
 
     title_in_help = HOSTS
     BINDINGS: ClassVar = bindings(HOSTS_KEYS)
-    hints = HINTS
+    hints = (
+        BACK_HINT,
+        ("r", "try again now", "screen.retry", "retry"),
+        ("↑ ↓", "scroll", "screen.move(1)", "scroll"),
+        QUIT_HINT,
+        HELP_HINT,
+    )
 
     def __init__(self, dashboard: Dashboard) -> None:
         super().__init__(dashboard, HostsPage(dashboard))
 
     def action_retry(self) -> None:
-        if (lines := self.dashboard.options.connections) is not None:
-            lines.retry()
+        if (connections := self.dashboard.options.connections) is not None:
+            connections.retry()
             self.dashboard.on_change()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import groupby
+from operator import attrgetter
 
 from overlaptop.fleet.snapshot import RankView
 from overlaptop.report.links import (
@@ -55,6 +56,8 @@ from overlaptop.tui.machine.peers import fabric
 from overlaptop.tui.overview.columns import rate_cell
 from overlaptop.tui.view import JobView
 
+_FACTS = attrgetter("rank", "machine", "device", "numa", "sample", "stale", "ended", "node_lost")
+"""All of a rank that the map shows."""
 _SPARK_LEAST, _GAUGE_LEAST, _GAUGE_MOST = 10, 10, 40
 SIDE_BY_SIDE_FROM = 140
 """Cells from which two nodes stand beside each other."""
@@ -203,12 +206,9 @@ def _rank_words(gpu: Gpu) -> str:
 def _heading(node: MachineNode) -> StyledLine:
     facts = node.facts
     if facts is None:
-        known = node.number is not None
-        return (
-            (bold(f"node {node.number}"), dim("  of which nothing is known"))
-            if known
-            else (bold("node not known"),)
-        )
+        if node.number is None:
+            return (bold("node not known"),)
+        return (bold(f"node {node.number}"), dim("  of which nothing is known"))
     number = cpu_count(facts.cpus)
     cpus = (Segment(f"  CPUs {facts.cpus}"), dim(f" ({number})" if number is not None else ""))
     known_memory = facts.memory_bytes is not None
@@ -256,20 +256,7 @@ class MachineMap(JobView):
     def made_of(self) -> tuple[object, ...]:
         chosen, views = self.state.chosen, self.state.snapshot.ranks
         host = host_of(chosen) if chosen is not None else ""
-        facts = tuple(
-            (
-                each.rank,
-                each.machine,
-                each.device,
-                each.numa,
-                each.sample,
-                each.stale,
-                each.ended,
-                each.node_lost,
-            )
-            for each in views
-            if host_of(each) == host
-        )
+        facts = tuple(_FACTS(each) for each in views if host_of(each) == host)
         return (host, chosen.rank if chosen is not None else None, len(hosts(views)), facts)
 
     def full_height(self, width: int, screen_height: int) -> int:

@@ -3,17 +3,7 @@
 from __future__ import annotations
 
 from overlaptop.tui.draw.segments import Item, Segment, StyledLine, TextStyle, dim, fit
-from overlaptop.tui.timeline.parts import (
-    COMPUTE,
-    COPY,
-    EXPOSED,
-    FUSED,
-    HIDDEN,
-    HIDDEN_WAITING,
-    IDLE,
-    STALL,
-    WAITING,
-)
+from overlaptop.tui.timeline.parts import FUSED, HIDDEN_WAITING, LEGEND, WAITING
 from overlaptop.tui.view import JobView
 
 
@@ -24,10 +14,13 @@ class Legend(JobView):
 
     def draw(self, width: int, height: int) -> list[StyledLine]:  # noqa: ARG002
         textured, narrow, waits = self.look.textured, width < 70, self.state.waits
+        absent = []
+        if waits is None or not waits.times:
+            absent.append(WAITING)
+        if not self.state.snapshot.totals.fused_ns:
+            absent.append(FUSED)
         items = []
-        waiting = (WAITING,) if waits is not None and waits.times else ()
-        fused = (FUSED,) if self.state.snapshot.totals.fused_ns else ()
-        for part in (COMPUTE, HIDDEN, EXPOSED, *waiting, *fused, COPY, IDLE, STALL):
+        for part in (each for each in LEGEND if each not in absent):
             word = part.word.removesuffix(" only") if narrow else f" {part.word}"
             shades = (HIDDEN_WAITING, part) if part is WAITING else (part,) * (1 if narrow else 2)
             swatch = [Segment(each.texture if textured else "█", TextStyle(each.key)) for each in shades]

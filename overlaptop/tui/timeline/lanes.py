@@ -3,22 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from overlaptop.tui.draw.bars import Piece
-from overlaptop.tui.timeline.parts import (
-    COMPUTE,
-    COPY,
-    EXPOSED,
-    FUSED,
-    HIDDEN,
-    HIDDEN_WAITING,
-    STALL,
-    WAITING,
-    StepPart,
-)
+from overlaptop.tui.timeline import parts
 from overlaptop.wire.messages import CollectiveSpan, StepDetail
 
 if TYPE_CHECKING:
@@ -30,9 +20,9 @@ class CollectiveKey(NamedTuple):
     """Which collective of a step it is: the same one in each step of a job whose steps are alike."""
 
     op: str
-    group: str
-    bytes: int | None
-    at: int
+    group: str = ""
+    bytes: int | None = None
+    at: int = 0
     """Among those of the step that are alike in all this, in order of their start."""
 
 
@@ -64,11 +54,11 @@ def lanes_of(detail: StepDetail, collectives: Sequence[Collective] = ()) -> Lane
     ends_ns = [each.end_ns for each in detail.collectives]
     return Lanes(
         detail=detail,
-        compute=pieces(sets, COMPUTE, FUSED, STALL),
-        comm=pieces(sets, HIDDEN, HIDDEN_WAITING, EXPOSED, WAITING, FUSED),
-        copy=pieces(sets, COPY),
-        hidden_ns=tuple(lengths_within(sets[COMPUTE.key], starts_ns, ends_ns).tolist()),
-        keys=_keys(detail.collectives),
+        compute=pieces(sets, parts.COMPUTE, parts.FUSED, parts.STALL),
+        comm=pieces(sets, *parts.COMM_LANE),
+        copy=pieces(sets, parts.COPY),
+        hidden_ns=tuple(lengths_within(sets[parts.COMPUTE.key], starts_ns, ends_ns).tolist()),
+        keys=keys_of(detail.collectives),
         matched=_matched(detail, collectives),
     )
 
@@ -87,25 +77,25 @@ def sets_of(detail: StepDetail, collectives: Sequence[Collective]) -> dict[str, 
     wait = waits.wait - start_ns
     hidden, exposed = intersection(comm, compute), difference(comm, compute)
     return {
-        COMPUTE.key: compute,
-        FUSED.key: fused,
-        STALL.key: difference(unflatten(detail.stall_spans_ns), union(compute, fused)),
-        HIDDEN.key: difference(hidden, wait),
-        HIDDEN_WAITING.key: intersection(hidden, wait),
-        EXPOSED.key: difference(exposed, wait),
-        WAITING.key: intersection(exposed, wait),
-        COPY.key: unflatten(detail.copy_spans_ns),
+        parts.COMPUTE.key: compute,
+        parts.FUSED.key: fused,
+        parts.STALL.key: difference(unflatten(detail.stall_spans_ns), union(compute, fused)),
+        parts.HIDDEN.key: difference(hidden, wait),
+        parts.HIDDEN_WAITING.key: intersection(hidden, wait),
+        parts.EXPOSED.key: difference(exposed, wait),
+        parts.WAITING.key: intersection(exposed, wait),
+        parts.COPY.key: unflatten(detail.copy_spans_ns),
     }
 
 
-def pieces(sets: Mapping[str, Spans], *parts: StepPart) -> tuple[Piece, ...]:
+def pieces(sets: Mapping[str, Spans], *of: parts.StepPart) -> tuple[Piece, ...]:
     """Some of these sets as one lane; they are disjoint."""
     import numpy as np
 
-    together = np.concatenate([sets[part.key] for part in parts])
+    together = np.concatenate([sets[part.key] for part in of])
     order = np.argsort(together[:, 0], kind="stable")
     starts, ends = together[order].T.tolist()
-    keys = [part.key for part in parts for _ in sets[part.key]]
+    keys = [part.key for part in of for _ in sets[part.key]]
     return tuple(map(Piece, starts, ends, [keys[at] for at in order.tolist()]))
 
 
@@ -124,12 +114,13 @@ def hidden_share(lanes: Lanes, index: int) -> float | None:
     return lanes.hidden_ns[index] / length_ns if length_ns > 0 else None
 
 
-def _keys(collectives: Sequence[CollectiveSpan]) -> tuple[CollectiveKey, ...]:
-    seen: Counter[tuple[str, str, int | None]] = Counter()
+def keys_of(collectives: Iterable[CollectiveSpan | Collective]) -> tuple[CollectiveKey, ...]:
+    """Of the collectives of one step, in order of their start."""
+    seen: Counter[CollectiveKey] = Counter()
     found = []
     for each in collectives:
-        alike = (each.op, each.group, each.bytes)
-        found.append(CollectiveKey(*alike, seen[alike]))
+        alike = CollectiveKey(each.op, each.group, each.bytes)
+        found.append(alike._replace(at=seen[alike]))
         seen[alike] += 1
     return tuple(found)
 

@@ -39,6 +39,8 @@ WAITING = StepPart(
 )
 HIDDEN_WAITING = StepPart("hidden_waiting", "waiting", "the same, beside compute: it costs nothing")
 STEP_PARTS = (COMPUTE, HIDDEN, EXPOSED, FUSED, COPY, IDLE)
+LEGEND = (COMPUTE, HIDDEN, EXPOSED, WAITING, FUSED, COPY, IDLE, STALL)
+COMM_LANE = (HIDDEN, HIDDEN_WAITING, EXPOSED, WAITING, FUSED)
 PARTS = {part.key: part for part in (*STEP_PARTS, STALL, WAITING, HIDDEN_WAITING)}
 
 

@@ -42,7 +42,5 @@ class TimelineScreen(DashboardScreen):
         if lanes is not None and state.viewport.zoom > 1 and lanes.detail.step_ns:
             chosen = lanes.detail.collectives[index]
             middle = (chosen.start_ns + chosen.end_ns) / 2 / lanes.detail.step_ns
-            off = (middle - state.viewport.left) / state.viewport.width
-            if not 0 <= off < 1:
-                state.viewport = state.viewport.panned(off - 0.5)
+            state.viewport = state.viewport.showing(middle)
         self.redraw()

@@ -8,6 +8,7 @@ from overlaptop.tui.draw.bars import Cell, Piece, lane, ruler, to_segments
 from overlaptop.tui.draw.segments import DIM, FAINT, Item, Segment, StyledLine, TextStyle, bold, dim, fit
 from overlaptop.tui.state import step_name
 from overlaptop.tui.timeline.lanes import Lanes
+from overlaptop.tui.timeline.viewport import Viewport
 from overlaptop.tui.view import JobView
 from overlaptop.wire.messages import PHASES, CollectiveSpan
 
@@ -33,12 +34,8 @@ class Timeline(JobView):
         lanes = self.state.lanes
         if lanes is None:
             return [self._title(width, None), (), (dim("  " + self._why_not()),)]
-        view = LaneRows(
-            lanes,
-            self.state.viewport.bounds_ns(lanes.detail.step_ns),
-            width - LABEL - 1,
-            self.look.textured,
-        )
+        bounds_ns = self.state.viewport.bounds_ns(lanes.detail.step_ns)
+        view = LaneRows(lanes, bounds_ns, lane_cells(width), self.look.textured)
         title = self._title(width, lanes)
         if height <= 2:
             return [title, view.row("comm", lanes.comm)]
@@ -56,7 +53,7 @@ class Timeline(JobView):
         return [*lines, *drawn, *below]
 
     def _title(self, width: int, lanes: Lanes | None) -> StyledLine:
-        chosen, viewport = self.state.chosen, self.state.viewport
+        chosen = self.state.chosen
         if chosen is None or lanes is None:
             return (bold(" timeline"), dim(f"  rank {chosen.rank}" if chosen else ""))
         detail = lanes.detail
@@ -73,14 +70,7 @@ class Timeline(JobView):
         if detail.collectives:
             text = plural(len(detail.collectives), "collective")
             left.append(Item((Segment(text), dim(f" · {byte_count(moved)}")), 5))
-        right = []
-        if viewport.zoom > 1:
-            start_ns, end_ns = viewport.bounds_ns(detail.step_ns)
-            right = [
-                Item((Segment(f"zoom {viewport.zoom:.3g}× ", TextStyle("accent")),), 1),
-                Item((dim(f"{duration(start_ns)} – {duration(end_ns)} "),), 2),
-            ]
-        return fit(left, right, width)
+        return fit(left, zoom_items(self.state.viewport, detail.step_ns), width)
 
     def _why_not(self) -> str:
         state, chosen = self.state, self.state.chosen
@@ -100,9 +90,7 @@ class Timeline(JobView):
         return f"waiting for the next step of rank {chosen.rank} that is measured in detail"
 
     async def wheel(self, direction: int, x: int) -> None:
-        """Zoom where the pointer is: in, where it is turned up."""
-        anchor = min(1.0, max(0.0, (x - LABEL) / max(1, self.size.width - LABEL - 1)))
-        self.state.viewport = self.state.viewport.zoomed(ZOOM_FACTOR**-direction, anchor)
+        self.state.viewport = zoomed_at(self.state.viewport, x, self.size.width, direction)
         self.state.follows = False
         self.redraw()
 
@@ -113,7 +101,7 @@ class LaneRows:
     def __init__(self, lanes: Lanes, bounds_ns: tuple[float, float], width: int, textured: bool) -> None:
         self.lanes = lanes
         self.start_ns, self.end_ns = bounds_ns
-        self.width = max(1, width)
+        self.width = width
         self.textured = textured
 
     def column(self, at_ns: float) -> int:
@@ -178,6 +166,30 @@ class LaneRows:
 def op_name(collective: CollectiveSpan) -> str:
     """c10d's name without its underscores."""
     return collective.op.strip("_")
+
+
+def lane_cells(width: int) -> int:
+    """How many cells of a line that wide are the lanes'."""
+    return max(1, width - LABEL - 1)
+
+
+def zoomed_at(viewport: Viewport, x: int, width: int, direction: int) -> Viewport:
+    """After the wheel was turned over a line that wide, with the pointer in column ``x``: closer to what is
+    there where it was turned up (-1).
+    """
+    anchor = min(1.0, max(0.0, (x - LABEL) / lane_cells(width)))
+    return viewport.zoomed(ZOOM_FACTOR**-direction, anchor)
+
+
+def zoom_items(viewport: Viewport, length_ns: int) -> list[Item]:
+    """For a title: how far it is zoomed in, and to which part of ``length_ns``."""
+    if viewport.zoom <= 1:
+        return []
+    start_ns, end_ns = viewport.bounds_ns(length_ns)
+    return [
+        Item((Segment(f"zoom {viewport.zoom:.3g}× ", TextStyle("accent")),), 1),
+        Item((dim(f"{duration(start_ns)} – {duration(end_ns)} "),), 2),
+    ]
 
 
 def lane_label(words: str) -> Segment:

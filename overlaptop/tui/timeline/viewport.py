@@ -31,6 +31,11 @@ class Viewport:
         """Moved to the right by that share of itself."""
         return _clamped(self.left + share * self.width, self.zoom)
 
+    def showing(self, at: float) -> Viewport:
+        """Moved so that this place of the step is in its middle, where it is not in sight."""
+        off = (at - self.left) / self.width
+        return self if 0 <= off < 1 else self.panned(off - 0.5)
+
     @classmethod
     def around(cls, start: float, end: float, margin: float = 1.0) -> Viewport:
         """Showing ``[start, end)`` of the step with ``margin`` times its length on each side."""

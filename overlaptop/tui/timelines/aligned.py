@@ -8,16 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from overlaptop.tui.draw.bars import Piece
 from overlaptop.tui.timeline.lanes import Lanes, lanes_of, pieces, sets_of
-from overlaptop.tui.timeline.parts import (
-    COMPUTE,
-    COPY,
-    EXPOSED,
-    FUSED,
-    HIDDEN,
-    HIDDEN_WAITING,
-    IDLE,
-    WAITING,
-)
+from overlaptop.tui.timeline.parts import COMM_LANE, COMPUTE, COPY, IDLE
 from overlaptop.wire.messages import StepDetail
 
 if TYPE_CHECKING:
@@ -131,10 +122,9 @@ def _parts(detail: StepDetail, collectives: Sequence[Collective]) -> tuple[Piece
     from overlaptop.timeline.spans import difference, from_pairs, union
 
     sets = sets_of(detail, collectives)
-    comm = (HIDDEN, HIDDEN_WAITING, EXPOSED, WAITING, FUSED)
-    with_comm = union(*(sets[part.key] for part in comm))
+    with_comm = union(*(sets[part.key] for part in COMM_LANE))
     busy = union(sets[COMPUTE.key], with_comm)
     sets[IDLE.key] = difference(from_pairs([(0, detail.step_ns)]), union(busy, sets[COPY.key]))
     sets[COMPUTE.key] = difference(sets[COMPUTE.key], with_comm)
     sets[COPY.key] = difference(sets[COPY.key], busy)
-    return pieces(sets, *comm, COMPUTE, COPY, IDLE)
+    return pieces(sets, *COMM_LANE, COMPUTE, COPY, IDLE)

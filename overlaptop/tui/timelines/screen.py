@@ -28,7 +28,15 @@ from overlaptop.tui.keys import TIMELINES_KEYS, bindings
 from overlaptop.tui.overview.legend import Legend
 from overlaptop.tui.screen import DashboardScreen, Heights
 from overlaptop.tui.state import step_name
-from overlaptop.tui.timeline.timeline import LABEL, ZOOM_FACTOR, LaneRows, lane_label
+from overlaptop.tui.timeline.timeline import (
+    LABEL,
+    ZOOM_FACTOR,
+    LaneRows,
+    lane_cells,
+    lane_label,
+    zoom_items,
+    zoomed_at,
+)
 from overlaptop.tui.timeline.viewport import WHOLE_STEP, Viewport
 from overlaptop.tui.timelines.aligned import AlignedStep, Cursor, aligned, neighbour, span_of, under
 from overlaptop.tui.timelines.read_out import read_out
@@ -144,7 +152,7 @@ class Timelines(JobView):
         thick = 2 if rest >= 3 * len(ranks) else 1
         shown = max(1, (rest - 1) // (1 + gap)) if len(ranks) * (1 + gap) > rest else len(ranks)
         self._first = scrolled(self._first, at, len(ranks), shown)
-        column, bounds_ns, cells = self._column(step, width), self._bounds_ns(step), _cells(width)
+        column, bounds_ns, cells = self._column(step, width), self._bounds_ns(step), lane_cells(width)
         axis = ruler(*bounds_ns, cells, Unit.for_scale(step.length_ns), line=True)
         if "".join(part.text for part in axis)[column : column + 1] in "─╷ ":  # else a figure would change
             axis = crossed(axis, column)
@@ -180,29 +188,25 @@ class Timelines(JobView):
         self.redraw()
 
     async def wheel(self, direction: int, x: int) -> None:
-        """Zoom where the pointer is: in, where it is turned up."""
-        anchor = min(1.0, max(0.0, (x - LABEL) / _cells(self.size.width)))
-        self.viewport = self.viewport.zoomed(ZOOM_FACTOR**-direction, anchor)
+        self.viewport = zoomed_at(self.viewport, x, self.size.width, direction)
         self.redraw()
 
     def _bounds_ns(self, step: AlignedStep) -> tuple[float, float]:
         return self.viewport.bounds_ns(step.length_ns)
 
     def _cell_ns(self, step: AlignedStep) -> float:
-        return step.length_ns * self.viewport.width / _cells(self.size.width)
+        return step.length_ns * self.viewport.width / lane_cells(self.size.width)
 
     def _column(self, step: AlignedStep, width: int) -> int:
         """Of the cursor; -1: it is not in sight."""
         start_ns, end_ns = self._bounds_ns(step)
-        column = int((self._cursor_ns - start_ns) / (end_ns - start_ns) * _cells(width) + 1e-9)
+        column = int((self._cursor_ns - start_ns) / (end_ns - start_ns) * lane_cells(width) + 1e-9)
         return column if start_ns <= self._cursor_ns < end_ns else -1
 
     def _put(self, step: AlignedStep, at_ns: float) -> None:
         self._follows = False
         self._cursor_ns = min(max(0, round(at_ns)), step.length_ns - 1)
-        off = (self._cursor_ns / step.length_ns - self.viewport.left) / self.viewport.width
-        if not 0 <= off < 1:
-            self.viewport = self.viewport.panned(off - 0.5)
+        self.viewport = self.viewport.showing(self._cursor_ns / step.length_ns)
 
     def _follow(self, step: AlignedStep) -> None:
         """In the next step, too."""
@@ -226,14 +230,7 @@ class Timelines(JobView):
             Item((*titled("Timelines"), dim(f"  {name}"), bold(number))),
             Item((bold(duration(step.length_ns)), dim(f" at {clock(step.begins_ns)}")), 2),
         ]
-        right = []
-        if self.viewport.zoom > 1:
-            start_ns, end_ns = self._bounds_ns(step)
-            right = [
-                Item((Segment(f"zoom {self.viewport.zoom:.3g}× ", TextStyle("accent")),), 1),
-                Item((dim(f"{duration(start_ns)} – {duration(end_ns)} "),), 3),
-            ]
-        return fit(left, right, width)
+        return fit(left, zoom_items(self.viewport, step.length_ns), width)
 
     def _row(self, step: AlignedStep, rank: int, cells: int, column: int) -> StyledLine:
         chosen = self.state.chosen is not None and self.state.chosen.rank == rank
@@ -251,10 +248,6 @@ class Timelines(JobView):
         below = [rows.row("copy", lanes.copy)] if self.state.copies_seen else []
         drawn, below = ([(row[0], *crossed(row[1:], column)) for row in each] for each in (drawn, below))
         return [*drawn, rows.names(self.state.collective), *below]
-
-
-def _cells(width: int) -> int:
-    return max(1, width - LABEL - 1)
 
 
 HINTS = (
@@ -292,11 +285,9 @@ class TimelinesScreen(DashboardScreen):
             self._timelines.show_collective(index, fits=True)
 
     def heights(self, width: int, height: int) -> Heights:  # noqa: ARG002
-        airy, foot, legend = (
-            (1 if height >= 28 else 0),
-            (1 if height >= 8 else 0),
-            (1 if height >= 16 else 0),
-        )
+        airy = 1 if height >= 28 else 0
+        foot = 1 if height >= 8 else 0
+        legend = 1 if height >= 16 else 0
         rest = max(1, height - 1 - foot - airy - legend)
         return (
             (self._header, 1, 0),
