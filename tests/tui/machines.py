@@ -2,22 +2,11 @@
 
 from msgspec.structs import replace
 
-from overlaptop.wire.devices import (
-    DeviceFacts,
-    DeviceSample,
-    GpuLink,
-    GpuSite,
-    MachineFacts,
-    Nic,
-    NodeShare,
-    NumaFacts,
-    NumaNode,
-    Unknown,
-)
-from tests.fleet.builders import MS, T0, S, detail, info, status, step, welcome
+from overlaptop.wire.devices import GpuLink, GpuSite, MachineFacts, Nic, NodeShare, NumaNode, Unknown
+from tests.fleet import builders
+from tests.fleet.builders import GB, MS, SWITCHED, T0, detail, info, status, step, welcome
 from tests.fleet.fakes import FakeSession
 
-GB = 1_000_000_000
 GIB = 1 << 30
 NVLINK_PEAK, PCIE_PEAK = 478 * GB, 63 * GB
 NO_GPM = "the GPU has no performance counters that may be read: they need Hopper or newer"
@@ -32,14 +21,11 @@ def site(index, node=None, name="NVIDIA H200"):
 
 
 def device(rank, index, links=(), **changes):
-    made = DeviceFacts(
-        rank=rank, gpu_uuid=uuid(index), gpu_name="NVIDIA H200", pci_bus_id=site(index).pci_bus_id,
-        nvlink_version="4.0", nvlink_count=18, nvlink_peak_bytes_per_s=NVLINK_PEAK,
-        pcie_generation=5, pcie_generation_max=5, pcie_width=16, pcie_width_max=16,
-        pcie_peak_bytes_per_s=PCIE_PEAK, memory_total_bytes=141 * GIB, power_limit_mw=700_000,
-        sm_clock_max_hz=1_980 * 10**6, memory_clock_max_hz=3_201 * 10**6, links=tuple(links),
-    )  # fmt: skip
-    return replace(made, **changes)
+    facts = {
+        "pci_bus_id": site(index).pci_bus_id, "nvlink_peak_bytes_per_s": NVLINK_PEAK,
+        "pcie_peak_bytes_per_s": PCIE_PEAK, "memory_total_bytes": 141 * GIB,
+    }  # fmt: skip
+    return builders.device(rank, uuid(index), tuple(links), **facts | changes)
 
 
 def sample(rank, at_s=0.0, *, nvlink=281.0, pcie=1.2, **changes):
@@ -48,27 +34,23 @@ def sample(rank, at_s=0.0, *, nvlink=281.0, pcie=1.2, **changes):
     def both(rx):
         return (None, None) if rx is None else (round(rx * GB), round(0.94 * rx * GB))
 
-    nvlink_rx, nvlink_tx = both(nvlink)
-    pcie_rx, pcie_tx = both(pcie)
-    made = DeviceSample(
-        rank=rank, at_ns=T0 + round(at_s * S), nvlink_rx_bytes_per_s=nvlink_rx,
-        nvlink_tx_bytes_per_s=nvlink_tx, pcie_rx_bytes_per_s=pcie_rx, pcie_tx_bytes_per_s=pcie_tx,
-        sm_activity=0.93, tensor_activity=0.41, dram_activity=0.38, memory_used_bytes=72 * GIB,
-        power_mw=618_000, sm_clock_hz=1_755 * 10**6, memory_clock_hz=3_201 * 10**6, throttle_reasons=(),
-    )  # fmt: skip
-    return replace(made, **changes)
+    facts = {
+        "sm_activity": 0.93, "tensor_activity": 0.41, "dram_activity": 0.38, "memory_used_bytes": 72 * GIB,
+        "power_mw": 618_000, "sm_clock_hz": 1_755 * 10**6, "throttle_reasons": (),
+    }  # fmt: skip
+    return builders.sample(rank, at_s, nvlink=both(nvlink), pcie=both(pcie), **facts | changes)
 
 
 def numa(rank, node=0, state="bound", **changes):
     """Bound to ``node``, of 96 CPUs, unless changes say otherwise."""
-    made = NumaFacts(
-        rank=rank, gpu_node=node, gpu_memory_node=None, nic=f"mlx5_{rank}", nic_node=node,
-        cpu_set="0-47,96-143" if not node else "48-95,144-191", cpu_nodes=(NodeShare(node, 96),),
-        threads_by_node=(NodeShare(node, 34),), memory_policy=f"prefer:{node}",
-        memory_by_node=(NodeShare(node, 3 * GIB), NodeShare(0 if node else 1, 12 << 20)), state=state,
-        reason=f"runs on node {node} with its GPU", advice="", bound="",
-    )  # fmt: skip
-    return replace(made, **changes)
+    facts = {
+        "gpu_node": node, "nic": f"mlx5_{rank}", "nic_node": node,
+        "cpu_set": "48-95,144-191" if node else "0-47,96-143", "cpu_nodes": (NodeShare(node, 96),),
+        "threads_by_node": (NodeShare(node, 34),), "memory_policy": f"prefer:{node}",
+        "memory_by_node": (NodeShare(node, 3 * GIB), NodeShare(0 if node else 1, 12 << 20)),
+        "state": state, "reason": f"runs on node {node} with its GPU",
+    }  # fmt: skip
+    return builders.numa(rank, **facts | changes)
 
 
 def misplaced(rank, node=0):
@@ -148,7 +130,7 @@ def h200_node(ranks=8, gpus=8, *, numas=None, own_gb=270.0, host="gpu-a", sessio
         session.say(info(rank, host=host, local_rank=local))
         steps_with_traffic(session, rank, moved_gb=own_gb)
         session.say(replace(dual_socket(host, gpus), rank=rank))
-        session.say(device(rank, local, [GpuLink("nvswitch", "", 18, "")]))
+        session.say(device(rank, local, SWITCHED))
         session.say((numas or {}).get(local) or numa(rank, local * 2 // gpus))
         minute_of(session, rank, nvlink=281 - 4 * local, pcie=1.2 + 0.1 * local)
     return session

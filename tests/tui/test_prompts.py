@@ -29,16 +29,6 @@ async def burst(app, pilot, text):
     await pilot.pause()
 
 
-async def test_keys_right_behind_the_filters_own_are_the_filters():
-    session = controlled_job(ranks=4)
-    async with opened(session) as (app, pilot):
-        await burst(app, pilot, "/foo bar<")
-        assert app.screen.prompt.words == "foo bar<"
-        assert isinstance(app.screen, OverviewScreen)
-        assert app.dashboard.state.paused_at_ns is None
-        assert session.sent == session.held == []
-
-
 async def test_a_filter_its_enter_and_the_next_key_may_come_at_once():
     async with opened(running_job()) as (app, pilot):
         await burst(app, pilot, "/0-1\rs")
@@ -55,6 +45,7 @@ async def test_a_filter_its_enter_and_the_next_key_may_come_at_once():
 @pytest.mark.parametrize(
     ("keys", "screen", "words"),
     [
+        ("/foo bar<", OverviewScreen, "foo bar<"),
         ("b q[a ", OverviewScreen, " q[a "),
         ("ub7", TuneScreen, "7"),
         ("2b9", RankScreen, "9"),
@@ -68,6 +59,7 @@ async def test_keys_right_behind_any_key_that_opens_a_prompt_are_the_prompts(key
         await burst(app, pilot, keys)
         assert isinstance(app.screen, screen)
         assert app.screen.prompt.words == words
+        assert app.dashboard.state.paused_at_ns is None
         assert session.sent == session.held == []
 
 

@@ -43,13 +43,15 @@ from .fakes import (
 from .knobs import controlled_job
 from .launchers import FakeLauncher
 from .machines import cpu_only, grace_hopper, h200_node, misplaced, unbound
+from .waits import waiting_job
 
 
-async def test_digits_turn_to_views():
+async def test_digits_turn_to_views_and_the_key_that_opened_one_closes_it():
     async with opened(running_job()) as (app, pilot):
         for key, kind in (
-            *(("2", RankScreen), ("3", NoticesScreen), ("4", JobsScreen), ("6", MachineScreen)),
-            ("1", OverviewScreen),
+            *(("2", RankScreen), ("3", NoticesScreen), ("4", JobsScreen), ("1", OverviewScreen)),
+            *(("6", MachineScreen), ("m", OverviewScreen), ("2", RankScreen), ("m", MachineScreen)),
+            ("escape", OverviewScreen),
         ):
             await pilot.press(key)
             assert isinstance(app.screen, kind), key
@@ -196,22 +198,10 @@ async def test_no_color_means_no_color_and_parts_differ_by_glyph(monkeypatch):
         for glyphs in ("██ compute only", "▓▓ hidden", "░░ exposed", "▞▞ copy only", "·· idle", "xx stall"):
             assert glyphs in text
         assert {"█", "▓", "·"} <= set(line_of(text, "▸"))
-        for keys in (
-            "1",
-            "enter",
-            "escape",
-            "question_mark",
-            "escape",
-            "t",
-            "g",
-            "slash",
-            "3",
-            "escape",
-            "m",
-        ):
-            await pilot.press(keys)
+        for key in ("1", "enter", "escape", "question_mark", "escape", *"tg", "slash", "3", "escape", "m"):
+            await pilot.press(key)
             await pilot.pause()
-            assert all(color.is_default for color in colors(app)), keys
+            assert all(color.is_default for color in colors(app)), key
         assert "▓" * 30 + "░" * 30 in screen_text(app)  # what the links carried
         await pilot.press("ctrl+p")
 
@@ -242,9 +232,10 @@ EACH = ("1 plus", "enter", "question_mark", "n", "1 o", *MACHINE)
     ("make", "screens"),
     [
         (lambda: running_job(8), EACH),
+        (waiting_job, ("1 C", "T", "1 f")),
         *((each, MACHINE) for each in (h200_node, grace_hopper, cpu_only)),
     ],
-    ids=["running", "h200", "grace", "cpu"],
+    ids=["running", "waiting", "h200", "grace", "cpu"],
 )
 async def test_every_screen_fits_every_size(make, screens):
     session = make()
@@ -286,7 +277,7 @@ def waiting(**session):
 @pytest.mark.parametrize(
     ("failure", "minutes_ago", "named"),
     [
-        ("SyntaxError: invalid syntax (train.py, line 2)", 0, True),
+        ("SyntaxError: invalid syntax", 0, True),
         ("", 0, False),
         ("ValueError", 11, False),
     ],

@@ -13,7 +13,7 @@ from overlaptop.timeline.lanes import LaneRules
 from overlaptop.tui.help.glossary import OF_TRACES
 from tests.formats.traces import kernel, small_job, write
 
-from .fakes import line_of, opened, running_job, screen_lines, screen_of, screen_text
+from .fakes import line_of, opened, running_job, screen_lines, screen_of, shown
 
 DATA = Path(__file__).parent.parent / "formats" / "data"
 
@@ -38,10 +38,9 @@ async def test_the_dashboard_shows_the_trace_and_stands_still(tmp_path: Path) ->
             assert never not in page
         await pilot.pause(0.6)
         assert screen_lines(app) == lines
-        await pilot.press("enter")
-        await pilot.pause()
-        assert "device NVIDIA H200   backend nccl 2.28.9" in screen_text(app)
-        assert "pid" not in screen_text(app).splitlines()[1]
+        text = await shown(app, pilot, "enter")
+        assert "device NVIDIA H200   backend nccl 2.28.9" in text
+        assert "pid" not in text.splitlines()[1]
         await pilot.press("q")
     assert app.return_code == 0
 
@@ -64,50 +63,36 @@ async def test_each_step_can_be_turned_to_and_the_whole_trace_comes_before_the_f
     tmp_path: Path,
 ) -> None:
     async with opened(trace_of(small_job(tmp_path)), size=(140, 40)) as (app, pilot):
-
-        async def after(*keys: str) -> str:
-            await pilot.press(*keys)
-            await pilot.pause()
-            return screen_text(app)
-
-        first = await after("]")
+        first = await shown(app, pilot, "]")
         assert "step 5   100 µs" in first.splitlines()[0].replace("    ", "   ")
         assert "overlap 100.0 %" in first.splitlines()[3]
         assert "rank 0  step 5   100 µs" in first
-        last = await after("]")
+        last = await shown(app, pilot, "]")
         assert "overlap 50.0 %" in last.splitlines()[3]
         assert "rank 0  step 6   100 µs" in last
-        assert await after("]") == last
-        assert "step 6  overlap 50.0 %" in await after("enter")
-        assert "step 5  overlap 100.0 %" in await after("[")
-        assert "whole trace  overlap 66.7 %" in await after("[")
-        whole = await after("escape")
+        assert await shown(app, pilot, "]") == last
+        assert "step 6  overlap 50.0 %" in await shown(app, pilot, "enter")
+        assert "step 5  overlap 100.0 %" in await shown(app, pilot, "[")
+        assert "whole trace  overlap 66.7 %" in await shown(app, pilot, "[")
+        whole = await shown(app, pilot, "escape")
         assert "overlap 66.7 %" in whole.splitlines()[3]
-        assert await after("[") == whole
+        assert await shown(app, pilot, "[") == whole
 
 
 async def test_a_click_and_a_key_choose_a_step_of_the_trace(tmp_path: Path) -> None:
     session = trace_of(DATA / "ddp_25mb")
     async with opened(session, size=(160, 45)) as (app, pilot):
-        await pilot.press("L")
-        await pilot.pause()
-        slowest = re.search(r"rank 0  step (\d+)", screen_text(app))
-        assert slowest is not None
+        assert re.search(r"rank 0  step \d+", await shown(app, pilot, "L"))
         lines = screen_lines(app)
         row = next(at for at, line in enumerate(lines) if line.replace("▸", " ").split()[:1] == ["0"])
         await pilot.click(offset=(len(lines[row].rstrip()) - 1, row))
-        await pilot.pause()
-        assert "rank 0  step 4 " in screen_text(app)
+        assert "rank 0  step 4 " in await shown(app, pilot)
         assert screen_lines(app)[row].rstrip().endswith("▼")
-        await pilot.press("{")
-        await pilot.pause()
-        assert "rank 0  step 3 " in screen_text(app)
+        assert "rank 0  step 3 " in await shown(app, pilot, "{")
 
 
 async def test_a_trace_as_a_whole_has_no_number_and_is_drawn_to_its_own_scale() -> None:
-    async with opened(trace_of(DATA / "ddp_25mb"), size=(160, 40)) as (app, pilot):
-        await pilot.pause()
-        lines = screen_lines(app)
+    lines = (await screen_of(trace_of(DATA / "ddp_25mb"), size=(160, 40))).splitlines()
     assert lines[2].startswith(" ! rank 2 late in 100 %: it is launch-bound: its GPU is idle ")
     assert "; others wait ≥15.9 ms of the trace (≥11 %) " in lines[2]
     assert "overlap 42.3 %" in lines[3]
@@ -119,15 +104,12 @@ async def test_a_trace_as_a_whole_has_no_number_and_is_drawn_to_its_own_scale() 
 @pytest.mark.parametrize("size", [(220, 50), (140, 40), (60, 20)])
 async def test_nothing_is_offered_that_a_trace_cannot_do(tmp_path: Path, size: tuple[int, int]) -> None:
     async with opened(trace_of(small_job(tmp_path)), size=size) as (app, pilot):
-        await pilot.pause()
-        before = screen_lines(app)
+        before = (await shown(app, pilot)).splitlines()
         assert "[ ]" in before[-1]
         for word in ("bucket", "search", "tune", "run", "host", "machine", "pause", "capture", "jobs"):
             assert word not in before[-1]
-        for key in ("c", "5", "a", "u", "7", "b", "o", "4", "w", "m", "6", "H", "8", "space", "p", "d"):
-            await pilot.press(key)
-            await pilot.pause()
-            assert screen_lines(app) == before, key
+        for key in (*"c5au7bo4wm6H8pd", "space"):
+            assert (await shown(app, pilot, key)).splitlines() == before, key
         assert not app._notifications
 
 
@@ -142,24 +124,17 @@ async def test_the_help_of_a_trace_tells_its_keys_and_none_of_a_jobs(tmp_path: P
 
 async def test_a_job_has_no_keys_of_a_trace() -> None:
     async with opened(running_job(2), size=(220, 50)) as (app, pilot):
-        await pilot.pause()
-        assert "] step" not in screen_lines(app)[-1].replace("  ", " ")
+        assert "] step" not in (await shown(app, pilot)).splitlines()[-1].replace("  ", " ")
         before = app.dashboard.state.snapshot.totals.step
-        await pilot.press("right_square_bracket")
-        await pilot.press("question_mark")
-        await pilot.pause()
-        assert "the next step of the trace" not in screen_text(app)
+        assert "the next step of the trace" not in await shown(app, pilot, "]", "question_mark")
         assert app.dashboard.state.snapshot.totals.step == before
 
 
 async def test_a_trace_in_which_nothing_took_any_time_is_shown_as_that(tmp_path: Path) -> None:
     session = trace_of(write(tmp_path / "rank3.json", kernel(5, 0), rank=3))
     async with opened(session, size=(120, 30)) as (app, pilot):
-        await pilot.pause(0.3)
-        assert "the trace of rank 3 holds no step" in screen_text(app)
-        await pilot.press("enter")
-        await pilot.pause()
-        assert "whole trace  overlap –" in screen_text(app)
+        assert "the trace of rank 3 holds no step" in await shown(app, pilot)
+        assert "whole trace  overlap –" in await shown(app, pilot, "enter")
 
 
 def test_a_session_of_a_trace_hands_its_steps_to_nobody_twice(tmp_path: Path) -> None:
