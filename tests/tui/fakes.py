@@ -63,6 +63,11 @@ async def screen_of(session, *keys, size=WIDE, **options):
         return await shown(app, pilot, *keys)
 
 
+def text_of(line):
+    """A drawn line without its styles."""
+    return "".join(part.text for part in line)
+
+
 def screen_lines(app):
     """What the terminal shows, a string a row."""
     strips = app.screen._compositor.render_strips()

@@ -73,7 +73,7 @@ async def test_a_click_in_the_history_shows_the_slowest_step_of_that_column():
     async with opened(late_by_turns(14, slow=9)) as (app, pilot):
         await shown(app, pilot)
         lines = screen_lines(app)
-        row = next(at for at, line in enumerate(lines) if line.replace("▸", " ").split()[:1] == ["0"])
+        row = lines.index(row_of("\n".join(lines), 0))
         await pilot.click(offset=(lines[row].rstrip().rindex("▲"), row))
         assert is_of(await shown(app, pilot), 9)
         assert "▼" in screen_lines(app)[row]

@@ -39,6 +39,7 @@ from .fakes import (
     screen_of,
     screen_text,
     shown,
+    text_of,
 )
 from .knobs import controlled_job
 from .launchers import FakeLauncher
@@ -133,7 +134,7 @@ async def test_help_opens_on_the_keys_and_words_of_the_screen_that_it_was_asked_
         assert isinstance(app.screen, HelpScreen)
         assert screen_lines(app)[0].strip() == title
         page = app.screen.query_one(HelpPage).lines(160)
-        said = ["".join(run.text for run in line) for line in page]
+        said = [text_of(line) for line in page]
         here = said[: said.index(" Everywhere")]
         assert sum(key in line for line in here) == 1
         if word is not None:

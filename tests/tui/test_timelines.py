@@ -11,7 +11,7 @@ from overlaptop.tui.timelines.aligned import Cursor, aligned, neighbour, under
 from overlaptop.tui.timelines.read_out import read_out
 from tests.fleet.builders import MS, detail
 
-from .fakes import SIZES, line_of, opened, shown
+from .fakes import SIZES, line_of, opened, shown, text_of
 from .waits import waiting_job
 
 
@@ -65,7 +65,7 @@ def test_no_name_of_a_collective_is_cut_by_the_mark_of_the_chosen_one():
     lanes = lanes_of(replace(made, collectives=tuple(spans)))
     for width in range(20, 90, 7):
         row = LaneRows(lanes, (0, 80 * MS), width, textured=False).names(1)
-        assert re.fullmatch(r" *│(allreduce)?( \S+ MiB)? *╰─+╯ *", "".join(part.text for part in row))
+        assert re.fullmatch(r" *│(allreduce)?( \S+ MiB)? *╰─+╯ *", text_of(row))
 
 
 async def test_the_cursor_goes_to_collectives_and_ranks_and_reads_out_what_they_waited():

@@ -13,7 +13,7 @@ from overlaptop.timeline.lanes import LaneRules
 from overlaptop.tui.help.glossary import OF_TRACES
 from tests.formats.traces import kernel, small_job, write
 
-from .fakes import line_of, opened, running_job, screen_lines, screen_of, shown
+from .fakes import line_of, opened, row_of, running_job, screen_lines, screen_of, shown
 
 DATA = Path(__file__).parent.parent / "formats" / "data"
 
@@ -84,7 +84,7 @@ async def test_a_click_and_a_key_choose_a_step_of_the_trace(tmp_path: Path) -> N
     async with opened(session, size=(160, 45)) as (app, pilot):
         assert re.search(r"rank 0  step \d+", await shown(app, pilot, "L"))
         lines = screen_lines(app)
-        row = next(at for at, line in enumerate(lines) if line.replace("▸", " ").split()[:1] == ["0"])
+        row = lines.index(row_of("\n".join(lines), 0))
         await pilot.click(offset=(len(lines[row].rstrip()) - 1, row))
         assert "rank 0  step 4 " in await shown(app, pilot)
         assert screen_lines(app)[row].rstrip().endswith("▼")

@@ -12,7 +12,7 @@ from overlaptop.tui.overview.columns import COLUMNS, Scales
 from tests.fleet.builders import MS, detail, info, status, step, welcome
 from tests.fleet.fakes import FakeSession
 
-from .fakes import SIZES, line_of, opened, row_of, running_job, screen_of, shown, table_ranks
+from .fakes import SIZES, line_of, opened, row_of, running_job, screen_of, shown, table_ranks, text_of
 from .waits import split_step, waiting_job
 
 
@@ -76,7 +76,7 @@ async def test_of_what_is_not_split_waiting_and_transfer_are_unknown_and_not_zer
     ):
         job.say(info(0, exact=exact))
         view = replace(job.tick().ranks[0], waits=waits)
-        assert "".join(part.text for part in cell(view, scales, 9)) == figure
+        assert text_of(cell(view, scales, 9)) == figure
 
 
 async def test_of_two_ranks_the_one_that_waits_is_named():
