@@ -99,6 +99,11 @@ class ViewState:
     """Likewise."""
 
     @property
+    def now_ns(self) -> int:
+        """The clock, which goes on while the screen stands still."""
+        return self.paused_now_ns or self.snapshot.at_ns
+
+    @property
     def grouped(self) -> bool:
         """Whether ranks are shown host by host: there are several, and no other order is wanted."""
         return len(self.snapshot.nodes) > 1 and self.sort_key == "rank"

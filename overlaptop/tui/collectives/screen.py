@@ -39,6 +39,7 @@ from overlaptop.tui.help.glossary import COLLECTIVES
 from overlaptop.tui.keys import COLLECTIVES_KEYS, bindings
 from overlaptop.tui.page import PageScreen
 from overlaptop.tui.state import step_name
+from overlaptop.tui.timeline.timeline import op_name
 from overlaptop.tui.timelines.screen import TimelinesScreen
 from overlaptop.tui.view import RowList
 from overlaptop.tui.widgets.key_bar import BACK_HINT, HELP_HINT, PAST_HINT, PAUSE_HINT, QUIT_HINT, STEP_HINT
@@ -163,7 +164,7 @@ class CollectiveTable(RowList[Row]):
 
 
 def _name(row: Row, grouping: str) -> str:
-    name = row.key.op.strip("_")
+    name = op_name(row.key)
     return f"{name} ×{len(row.members)}" if grouping else name
 
 

@@ -93,20 +93,17 @@ def elided(line: StyledLine, width: int) -> StyledLine:
     return (*kept, Segment("…", kept[-1].style)) if kept else crop(line, width)
 
 
-def pad(line: StyledLine, width: int, style: TextStyle = TEXT) -> StyledLine:
+def pad(line: StyledLine, width: int) -> StyledLine:
     """The line cropped or filled with blanks to exactly ``width`` cells."""
     missing = width - line_width(line)
     if missing < 0:
         return crop(line, width)
-    return (*line, Segment(" " * missing, style)) if missing else line
+    return (*line, Segment(" " * missing)) if missing else line
 
 
-def on(line: Iterable[Segment], bg: str, *, reverse: bool = False) -> StyledLine:
+def on(line: Iterable[Segment], bg: str) -> StyledLine:
     """The line over a background, where its segments have none of their own."""
-    return tuple(
-        Segment(text, style._replace(bg=style.bg or bg, reverse=reverse or style.reverse))
-        for text, style in line
-    )
+    return tuple(Segment(text, style._replace(bg=style.bg or bg)) for text, style in line)
 
 
 def faded(line: Iterable[Segment]) -> StyledLine:

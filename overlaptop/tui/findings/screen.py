@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from overlaptop.findings.finding import Certainty, Finding
 from overlaptop.fleet.snapshot import WHOLE_TRACE
-from overlaptop.text import UNKNOWN, duration, named_ranks, percent
+from overlaptop.text import duration, named_ranks, percent
 from overlaptop.tui.dashboard import Dashboard
 from overlaptop.tui.draw.segments import (
     BOLD,
@@ -74,8 +74,7 @@ class FindingsView(RowList[Finding]):
         table = Table(_COLUMNS, width, {"finding": [each.title for each in found]})
 
         def row(each: Finding, chosen: bool) -> StyledLine:
-            gain = UNKNOWN if each.gain_ns is None else duration(each.gain_ns)
-            cells = ((bold(gain),), (dim(each.certainty.value),), (Segment(each.title),))
+            cells = ((bold(duration(each.gain_ns)),), (dim(each.certainty.value),), (Segment(each.title),))
             return table.row(cells, cursor=chosen)
 
         return [fit(about, [], width), table.header(), *self.listed(found, room, row), (), *detail]

@@ -33,10 +33,9 @@ class HostsPage(Page):
 
     def lines(self, width: int) -> list[StyledLine]:
         snapshot = self.state.snapshot
-        now_ns = self.state.paused_now_ns or snapshot.at_ns
         lines: list[StyledLine] = [(bold(" Hosts"), dim(f"  {live_words(snapshot)}")), ()]
         for node in snapshot.nodes:
-            lines += [*_host_lines(node, now_ns, width), ()]
+            lines += [*_host_lines(node, self.state.now_ns, width), ()]
         return lines
 
 

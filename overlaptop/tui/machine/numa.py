@@ -52,9 +52,9 @@ def process_lines(view: RankView, width: int) -> list[StyledLine]:
     if numa is None:
         return []
     facts = [
-        ("may use", ": ".join(filter(None, (by_node(numa.cpu_nodes, "CPU"), numa.cpu_set)))),
-        ("threads", by_node(numa.threads_by_node, "thread")),
-        ("memory", by_node(numa.memory_by_node)),
+        ("may use", ": ".join(filter(None, (nodes_in_words(numa.cpu_nodes, "CPU"), numa.cpu_set)))),
+        ("threads", nodes_in_words(numa.threads_by_node, "thread")),
+        ("memory", nodes_in_words(numa.memory_by_node)),
         ("policy", numa.memory_policy),
     ]
     if numa.nic or numa.gpu_node is not None:
@@ -78,7 +78,7 @@ def on_node(numa: NumaFacts, node: int | None) -> list[str]:
     return [*parts, byte_count(memory)] if memory else parts
 
 
-def by_node(shares: Iterable[NodeShare], noun: str = "") -> str:
+def nodes_in_words(shares: Iterable[NodeShare], noun: str = "") -> str:
     """``34 threads on node 0, 2 on node 1``; without a noun, bytes. Most first."""
     parts: list[str] = []
     for share in sorted(shares, key=lambda each: -each.amount):

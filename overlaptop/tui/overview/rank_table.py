@@ -52,10 +52,9 @@ class RankTable(JobView):
         if self._first == at > 0 and height > 2 and isinstance(entries[at - 1], Group):
             self._first -= 1  # whose rank it is
         lines: list[StyledLine] = [tuple(header)]
-        now_ns = state.paused_now_ns or state.snapshot.at_ns
         for entry in entries[self._first : self._first + height - 1]:
             if isinstance(entry, Group):
-                lines.append((Segment(" "), *heading(entry, now_ns, width - 2)))
+                lines.append((Segment(" "), *heading(entry, state.now_ns, width - 2)))
             else:
                 lines.append(_row(entry, columns, scales, cursor=entry is chosen))
         if not state.rows:

@@ -169,8 +169,7 @@ def _news(chosen: RankView, state: ViewState) -> StyledLine:
         return (Segment(f"■ {ending(chosen, failure)} ", TextStyle("error") if blamed else DIM),)
     if state.past_step is not None:
         return ()
-    now_ns = state.paused_now_ns or state.snapshot.at_ns
-    if lost := lost_since(chosen, state.snapshot, now_ns):
+    if lost := lost_since(chosen, state.snapshot, state.now_ns):
         return (Segment(f"○ {lost} ", TextStyle("warning")),)
     if state.snapshot.link is LinkState.TRACE:
         return ()

@@ -7,7 +7,7 @@ from overlaptop.text import Unit, byte_count, clock, count, duration, plural
 from overlaptop.tui.draw.bars import Cell, Piece, lane, ruler, to_segments
 from overlaptop.tui.draw.segments import DIM, FAINT, Item, Segment, StyledLine, TextStyle, bold, dim, fit
 from overlaptop.tui.state import step_name
-from overlaptop.tui.timeline.lanes import Lanes
+from overlaptop.tui.timeline.lanes import CollectiveKey, Lanes
 from overlaptop.tui.timeline.viewport import Viewport
 from overlaptop.tui.view import JobView
 from overlaptop.wire.messages import PHASES, CollectiveSpan
@@ -163,7 +163,7 @@ class LaneRows:
         return (lane_label(""), *ruler(self.start_ns, self.end_ns, self.width, unit))
 
 
-def op_name(collective: CollectiveSpan) -> str:
+def op_name(collective: CollectiveSpan | CollectiveKey) -> str:
     """c10d's name without its underscores."""
     return collective.op.strip("_")
 

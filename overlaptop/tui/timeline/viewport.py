@@ -37,9 +37,9 @@ class Viewport:
         return self if 0 <= off < 1 else self.panned(off - 0.5)
 
     @classmethod
-    def around(cls, start: float, end: float, margin: float = 1.0) -> Viewport:
-        """Showing ``[start, end)`` of the step with ``margin`` times its length on each side."""
-        length = max(end - start, 1e-9) * (1 + 2 * margin)
+    def around(cls, start: float, end: float) -> Viewport:
+        """Showing ``[start, end)`` of the step, and as much again on each side."""
+        length = 3 * max(end - start, 1e-9)
         zoom = min(MAX_ZOOM, max(1.0, 1 / length))
         return _clamped((start + end) / 2 - 0.5 / zoom, zoom)
 
