@@ -8,9 +8,9 @@ from tests.fleet.fakes import FakeHost, record
 class Cluster:
     """Hosts by these names, each with two ranks of job-1: the first has ranks 0 and 1."""
 
-    def __init__(self, *names, jobs=(), up=True):
+    def __init__(self, *names, jobs=()):
         self.clock = Clock()
-        self.hosts = [FakeHost(name, self.clock, *(jobs or (record(),)), up=up) for name in names]
+        self.hosts = [FakeHost(name, self.clock, *(jobs or (record(),))) for name in names]
         self.session = ClusterSession(self.hosts, clock_ns=self.clock, monotonic_s=self.clock.monotonic_s)
 
     def host(self, name):
@@ -39,21 +39,3 @@ class Cluster:
     def without_the_job(self, name):
         """That host has no job; to be called before anything else."""
         self.host(name).jobs = []
-
-
-class FakeLines:
-    """The lines as the app waits for them."""
-
-    def __init__(self, fileno):
-        self._fileno = fileno
-        self.received = 0
-        self.retried = 0
-
-    def fileno(self):
-        return self._fileno
-
-    def receive(self):
-        self.received += 1
-
-    def retry(self):
-        self.retried += 1

@@ -82,8 +82,8 @@ def one_node(rank, cpus="0-31", **changes):
     )  # fmt: skip
 
 
-def dual_socket(host="gpu-a", gpus=8):
-    """Two nodes, half of the GPUs and half of eight adapters on each."""
+def dual_socket(host="gpu-a"):
+    """Two nodes, four of eight GPUs and of eight adapters on each."""
     return MachineFacts(
         rank=0, host=host,
         numa_nodes=(
@@ -91,24 +91,24 @@ def dual_socket(host="gpu-a", gpus=8):
             NumaNode(1, "48-95,144-191", 1024 * GIB),
         ),
         nics=(*(Nic(f"mlx5_{n}", n // 4, 400 * 10**9) for n in range(8)), Nic("eth0", 0, 25 * 10**9)),
-        gpus=tuple(site(n, n * 2 // gpus) for n in range(gpus)),
+        gpus=tuple(site(n, n // 4) for n in range(8)),
     )  # fmt: skip
 
 
-def steps_with_traffic(session, rank, *, moved_gb, of=40, at=0):
+def steps_with_traffic(session, rank, *, moved_gb):
     """Forty steps of 84 ms whose collectives account for that many GB in each direction a second."""
-    for number in range(at, at + of):
+    for number in range(40):
         totals = step(rank, number, comm=30, hidden=28 - 2 * (rank % 4), stall=rank % 4)
         moved = round(moved_gb * totals.step_ns)
         totals = replace(totals, link_tx_bytes=moved, link_rx_bytes=moved)
-        session.say(replace(totals, start_ns=T0 + (number - of) * totals.step_ns))
-    session.say(replace(detail(rank, at + of - 1), start_ns=T0 - 84 * MS))
+        session.say(replace(totals, start_ns=T0 + (number - 40) * totals.step_ns))
+    session.say(replace(detail(rank, 39), start_ns=T0 - 84 * MS))
 
 
-def minute_of(session, rank, *, seconds=60, nvlink=281.0, pcie=1.2, **changes):
+def minute_of(session, rank, *, nvlink=281.0, pcie=1.2, **changes):
     """Samples twice a second that rise and fall a little, the last one at T0."""
-    for number in range(2 * seconds):
-        at_s = (number + 1 - 2 * seconds) / 2
+    for number in range(120):
+        at_s = (number - 119) / 2
         wave = 1 if at_s > -15 else 0.5 + 0.5 * abs((number % 40) - 20) / 20
         session.say(
             sample(
@@ -118,20 +118,20 @@ def minute_of(session, rank, *, seconds=60, nvlink=281.0, pcie=1.2, **changes):
         )  # fmt: skip
 
 
-def job_of(ranks, script="/home/me/train.py", **session):
-    return FakeSession(welcome(world_size=ranks, script=script), status(), **session)
+def job_of(ranks):
+    return FakeSession(welcome(world_size=ranks, script="/home/me/train.py"), status())
 
 
-def h200_node(ranks=8, gpus=8, *, numas=None, own_gb=270.0, host="gpu-a", session=None, first=0):
+def h200_node(ranks=8, *, numas=None, own_gb=270.0, host="gpu-a", session=None, first=0):
     """Eight H200s on NVSwitch in two sockets; rank r on GPU r. ``numas``: by rank, other than bound."""
     session = session or job_of(ranks)
     for local in range(ranks):
         rank = first + local
         session.say(info(rank, host=host, local_rank=local))
         steps_with_traffic(session, rank, moved_gb=own_gb)
-        session.say(replace(dual_socket(host, gpus), rank=rank))
+        session.say(replace(dual_socket(host), rank=rank))
         session.say(device(rank, local, SWITCHED))
-        session.say((numas or {}).get(local) or numa(rank, local * 2 // gpus))
+        session.say((numas or {}).get(local) or numa(rank, local // 4))
         minute_of(session, rank, nvlink=281 - 4 * local, pcie=1.2 + 0.1 * local)
     return session
 

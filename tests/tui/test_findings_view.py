@@ -7,7 +7,7 @@ from overlaptop.tui.findings.latest import LOOK_EVERY_NS
 from overlaptop.tui.rank.screen import RankScreen
 
 from .fakes import line_of, opened, running_job, screen_of, shown, text_of
-from .waits import split_step, waiting_job
+from .waits import say_step, waiting_job
 
 
 def found(number, **changes):
@@ -71,8 +71,7 @@ async def test_findings_are_looked_for_again_after_a_while_and_stand_still_while
         assert app.dashboard.state.findings is first
         assert "finding f" not in await shown(app, pilot, "left_curly_bracket")
         for number in range(8, 16):
-            for rank in range(4):
-                session.say(*split_step(rank, number, late_ms=16 * (rank == 3)))
+            say_step(session, number, late=3)
         await shown(app, pilot, "space")
         assert app.dashboard.state.findings is not first
 

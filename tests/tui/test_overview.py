@@ -34,7 +34,7 @@ from .fakes import (
 )
 from .knobs import BUCKET, controlled_job, send_knobs, with_value
 from .machines import cpu_only, device, h200_node, misplaced, numa, sample, unbound, workstation
-from .waits import STEPS, split_step, waiting_job
+from .waits import STEPS, say_step, waiting_job
 
 
 async def test_it_says_what_the_job_is_how_it_overlaps_and_the_figures_of_each_rank():
@@ -133,7 +133,7 @@ async def test_a_key_chooses_the_window_of_all_figures_and_the_line_says_which_i
     session = waiting_job()
     for number in range(STEPS, STEPS + 6):
         session.tick()
-        session.say(*(m for rank in range(4) for m in split_step(rank, number, late_ms=8 * (rank == 1))))
+        say_step(session, number, late=1, late_ms=8)
     async with opened(session) as (app, pilot):
         for of, lateness in (
             ("mean of 4 ranks × 14 steps, last 20 s", "ranks 1 and 2 are late in turn, in 24 of 24"),

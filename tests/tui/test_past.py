@@ -7,7 +7,7 @@ from tests.fleet.builders import MS, T0, S, detail, info, status, step, welcome
 from tests.fleet.fakes import FakeSession
 
 from .fakes import SIZES, opened, row_of, screen_lines, shown
-from .waits import split_step, waiting_job
+from .waits import say_step, split_step, waiting_job
 
 
 def late_by_turns(steps=12, slow=None):
@@ -44,8 +44,7 @@ async def test_keys_go_back_and_forth_through_the_kept_steps_of_all_ranks_and_to
     async with opened(session) as (app, pilot):
         await shown(app, pilot)
         assert is_of(await shown(app, pilot, "{"), 12)
-        for rank in range(4):
-            session.say(*split_step(rank, 14))
+        say_step(session, 14)
         assert is_of(await shown(app, pilot, "{", "{", rest_s=5), 10)
         assert is_of(await shown(app, pilot, "}"), 11)
         text = await shown(app, pilot, "down")
@@ -91,8 +90,7 @@ async def test_a_pause_is_of_one_step_whichever_rank_is_looked_at_and_its_window
         after = (await shown(app, pilot, "space", rest_s=4)).splitlines()
         assert "■ paused" in after[0]
         assert after[2:8] == before[2:8]
-        for rank in range(4):
-            session.say(*split_step(rank, 14))
+        say_step(session, 14)
         text = await shown(app, pilot, "down", rest_s=4)
         assert "rank 1  step 13 " in text
         text = await shown(app, pilot, "W", "W", "W")
@@ -105,8 +103,7 @@ async def test_a_pause_keeps_the_step_of_the_timeline_that_is_held_for_a_moment(
     async with opened(session) as (app, pilot):
         await shown(app, pilot, rest_s=2)
         for number in (14, 15):
-            for rank in range(4):
-                session.say(*split_step(rank, number, late_ms=number if rank == number % 4 else 0))
+            say_step(session, number, late=number % 4, late_ms=number)
             before = await shown(app, pilot, rest_s=0.3)
         assert "rank 0  step 14 " in before
         text = await shown(app, pilot, "space", rest_s=0.3)

@@ -95,7 +95,7 @@ async def test_the_cursor_follows_a_collective_to_the_next_step_until_it_is_move
     async with opened(session) as (app, pilot):
         await shown(app, pilot, "T", "full_stop")
         assert "at 10.00 ms" in await shown(app, pilot, "plus")
-        moved = waiting_job(lambda _: 2, late_ms=16)
+        moved = waiting_job()
         session.say(*(replace(view.details[-1], step=9) for view in moved.tick().ranks))
         session.clock.pass_s(2)
         assert "step 9" in line_of(await shown(app, pilot), " Timelines")

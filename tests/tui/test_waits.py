@@ -13,7 +13,7 @@ from tests.fleet.builders import MS, detail, info, status, step, welcome
 from tests.fleet.fakes import FakeSession
 
 from .fakes import SIZES, line_of, opened, row_of, running_job, screen_of, shown, table_ranks, text_of
-from .waits import split_step, waiting_job
+from .waits import say_step, split_step, waiting_job
 
 
 def first_line(text):
@@ -54,8 +54,7 @@ async def test_the_cost_is_a_lower_bound_where_gaps_are_not_seen_and_where_much_
     text = await screen_of(session)
     assert "; the others wait ≥16.0 ms a step (≥20.0 %)" in first_line(text)
     assert row_of(text, 0).split("%")[1].split()[:2] == ["≥20.00", "≥16.00"]
-    ended_late = waiting_job(ends=lambda rank: 45 if rank == 3 else 50)
-    text = await screen_of(ended_late)
+    text = await screen_of(waiting_job(ends=lambda rank: 45 if rank == 3 else 50))
     assert "much is not split: " in first_line(text)
 
 
@@ -109,8 +108,7 @@ async def test_where_it_is_not_known_who_waits_the_first_line_says_why():
 
 async def test_the_column_stays_while_a_step_is_not_split():
     job = waiting_job()
-    for rank in range(4):
-        job.say(*split_step(rank, 8, end_ms=36 if rank == 3 else 50))
+    say_step(job, 8, ends=lambda rank: 36 if rank == 3 else 50)
     job.clock.pass_s(2)
     text = await screen_of(job, size=SIZES[0])
     assert "waiting ms" in line_of(text, "rank▲")

@@ -32,6 +32,13 @@ def split_step(rank, number, *, late_ms=0, end_ms=50):
     return totals, made
 
 
+def say_step(session, number, *, late=None, late_ms=16, ranks=4, ends=lambda _rank: 50):
+    """All ranks tell of this step, in which rank ``late`` comes so much later."""
+    for rank in range(ranks):
+        late_by = late_ms if rank == late else 0
+        session.say(*split_step(rank, number, late_ms=late_by, end_ms=ends(rank)))
+
+
 def waiting_job(late=lambda _number: 2, *, ranks=4, late_ms=16, ends=lambda _rank: 50):
     """``late``: which rank is, in the step of that number; ``ends``: when a rank leaves the second
     collective, in ms.
@@ -39,7 +46,5 @@ def waiting_job(late=lambda _number: 2, *, ranks=4, late_ms=16, ends=lambda _ran
     session = FakeSession(welcome(world_size=ranks, script="train.py"), status())
     session.say(*(info(rank) for rank in range(ranks)))
     for number in range(STEPS):
-        for rank in range(ranks):
-            late_by = late_ms if rank == late(number) else 0
-            session.say(*split_step(rank, number, late_ms=late_by, end_ms=ends(rank)))
+        say_step(session, number, late=late(number), late_ms=late_ms, ranks=ranks, ends=ends)
     return session
