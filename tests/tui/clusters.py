@@ -1,4 +1,4 @@
-"""A job on several hosts, whose lines a test cuts and mends, as a session for the app."""
+"""A job on several hosts, whose connections a test breaks and restores, as a session for the app."""
 
 from overlaptop.fleet.cluster_session import ClusterSession
 from tests.fleet.builders import Clock, detail, info, status, step, welcome

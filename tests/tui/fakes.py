@@ -78,17 +78,25 @@ def screen_text(app):
     return "\n".join(screen_lines(app))
 
 
-def table_ranks(app):
-    """The rank column, from top to bottom."""
+def table_rows(app):
+    """The table from top to bottom: names of hosts, and numbers of ranks."""
     lines = screen_lines(app)
     header = next(at for at, line in enumerate(lines) if line.strip().startswith("rank"))
-    ranks = []
+    rows = []
     for line in lines[header + 1 :]:
-        first = line.replace("▸", " ").split()[:1]
-        if not first or not first[0].isdigit():
+        first = line.replace("▸", " ").replace("○", " ").split()[:1]
+        if line.startswith(" ── "):
+            rows.append(line[4:].split("  ")[0])
+        elif first and first[0].isdigit():
+            rows.append(int(first[0]))
+        else:
             break
-        ranks.append(int(first[0]))
-    return ranks
+    return rows
+
+
+def table_ranks(app):
+    """The rank column, from top to bottom."""
+    return [row for row in table_rows(app) if isinstance(row, int)]
 
 
 def line_of(text, words):

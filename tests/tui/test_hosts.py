@@ -1,4 +1,4 @@
-"""A job on several hosts on the screen: ranks by host, lines that break, and where things are."""
+"""A job on several hosts on the screen: ranks by host, connections that break, and where things are."""
 
 import socket
 from dataclasses import replace
@@ -27,29 +27,16 @@ from .fakes import (
     screen_of,
     shown,
     table_ranks,
+    table_rows,
 )
 from .launchers import FakeLauncher
-
-
-def rows_of(app):
-    """The table from top to bottom: names of hosts, and numbers of ranks."""
-    found = []
-    for line in screen_lines(app):
-        words = line.replace("▸", " ").replace("○", " ").split()
-        if line.startswith(" ── "):
-            found.append(line[4:].split("  ")[0])
-        elif len(words) > 1 and words[0].isdigit() and found:
-            found.append(int(words[0]))
-        elif found and "compute" in line:
-            break
-    return found
 
 
 @pytest.mark.parametrize("size", SIZES)
 async def test_ranks_stand_below_the_line_of_their_host(size):
     async with opened(Cluster("gpu-a", "gpu-b").live(), size=size) as (app, pilot):
         text = await shown(app, pilot)
-        rows = rows_of(app)
+        rows = table_rows(app)
     assert rows[:2] == ["gpu-a", 0]
     assert "gpu-a  ● live" in text
     assert "● live · 2 hosts" in text
@@ -65,7 +52,7 @@ async def test_the_cursor_follows_the_table_and_sorted_by_a_figure_the_hosts_are
         await shown(app, pilot, "down", "down")
         assert app.dashboard.state.chosen.rank == 2
         await shown(app, pilot, "S")  # the other way round: hosts as well
-        assert rows_of(app) == ["gpu-b", 3, 2, "gpu-a", 1, 0]
+        assert table_rows(app) == ["gpu-b", 3, 2, "gpu-a", 1, 0]
         text = await shown(app, pilot, "s")
         assert "── gpu-a" not in text
         assert table_ranks(app) == [3, 2, 1, 0]
@@ -130,10 +117,10 @@ async def test_a_host_s_name_and_lost_are_filters():
     cluster = Cluster("gpu-a", "gpu-b")
     async with opened(cluster.live()) as (app, pilot):
         await shown(app, pilot, "slash", *"gpu-b", "enter")
-        assert rows_of(app) == ["gpu-b", 2, 3]
+        assert table_rows(app) == ["gpu-b", 2, 3]
         cluster.host("gpu-a").cut()
         await shown(app, pilot, "escape", "slash", *"lost", "enter")
-        assert rows_of(app) == ["gpu-a", 0, 1]
+        assert table_rows(app) == ["gpu-a", 0, 1]
 
 
 async def test_a_click_below_a_host_s_line_chooses_the_rank_that_is_there():
@@ -152,7 +139,7 @@ async def test_in_a_small_table_the_chosen_rank_is_in_sight_with_its_host():
     async with opened(session, size=(60, 20)) as (app, pilot):
         await shown(app, pilot, *["down"] * 4)
         await shown(app, pilot)
-        assert {"gpu-2", 4} <= set(rows_of(app))
+        assert {"gpu-2", 4} <= set(table_rows(app))
 
 
 async def test_the_machine_screen_and_the_log_of_changes_are_of_the_host_as_it_was_named():

@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from overlaptop.fleet.snapshot import LinkState
 from overlaptop.tui.machine.host import cpu_count, hosts, machine_of
 from overlaptop.tui.machine.link_history import MINUTE_S, column_s, columns
 from overlaptop.tui.machine.map import MachineMap
@@ -20,7 +19,6 @@ from .fakes import (
     HOSTILE,
     SIZES,
     WIDE,
-    colors,
     fills,
     line_of,
     opened,
@@ -377,11 +375,10 @@ def test_ranks_see_their_machine_together_and_no_other_hosts():
 
 
 def test_gpus_and_adapters_of_no_node_are_on_the_only_one_there_is():
-    session, nics = h200_node(1), [replace(nic, numa_node=None) for nic in dual_socket().nics]
-    one = replace(
-        dual_socket(), numa_nodes=(NumaNode(0, "0-7", GIB),), gpus=(site(0, None),), nics=tuple(nics)
-    )
-    session.say(one, replace(numa(0), gpu_node=None))
+    session, nics = h200_node(1), tuple(replace(nic, numa_node=None) for nic in dual_socket().nics)
+    nodes = (NumaNode(0, "0-7", GIB),)
+    one = replace(dual_socket(), numa_nodes=nodes, gpus=(site(0, None),), nics=nics)
+    session.say(one, numa(0, gpu_node=None))
     (node,) = machine_of(session.tick().ranks, "gpu-a").nodes
     assert (node.number, len(node.gpus), len(node.nics)) == (0, 1, 9)
 
@@ -440,29 +437,16 @@ async def test_what_a_rank_that_ended_measured_last_is_not_passed_off_as_now():
     assert "unknown: nothing is known of what the links" in text
 
 
-async def test_new_samples_move_the_figures_a_pause_holds_them_and_a_lost_job_goes_pale():
+async def test_new_samples_move_the_figures_and_the_map_is_not_drawn_again_for_nothing(monkeypatch):
     session = h200_node(1)
     async with opened(session) as (app, pilot):
         await shown(app, pilot, "m")
         session.say(sample(0, 0.5, nvlink=100.0))
         assert "100 of 478 GB/s" in await shown(app, pilot)
-        await pilot.press("space")
-        session.say(sample(0, 1.0, nvlink=200.0))
-        assert "100 of 478 GB/s" in await shown(app, pilot)
-        assert "200 of 478 GB/s" in await shown(app, pilot, "space")
-        bright = colors(app)
-        session.fleet.set_link(LinkState.LOST, "the hub is gone")
-        assert "200 of 478 GB/s" in await shown(app, pilot)
-        assert not colors(app) <= bright
-
-
-async def test_the_map_is_not_drawn_again_for_nothing(monkeypatch):
-    async with opened(h200_node()) as (app, pilot):
-        await shown(app, pilot, "m")
         drawn = []
         monkeypatch.setattr(MachineMap, "draw", lambda *_: drawn.append(1) or [])
         await shown(app, pilot)
         assert not drawn
-        app.dashboard.session.say(sample(0, 0.5))
+        session.say(sample(0, 1.0))
         await shown(app, pilot)
         assert drawn

@@ -28,28 +28,21 @@ def test_ranks_share_one_axis_and_each_moment_of_a_step_is_one_part():
     for parts in step.parts.values():
         assert [part.start for part in parts[1:]] == [part.end for part in parts[:-1]]
         assert (parts[0].start, parts[-1].end) == (0, 80 * MS)
-        assert [part.key for part in parts] == [
-            *("compute", "hidden", "compute", "hidden", "exposed", "idle", "compute"),
-        ]
+        keys = "compute hidden compute hidden exposed idle compute"
+        assert [part.key for part in parts] == keys.split()
 
 
 def test_what_is_under_the_cursor_is_told_lane_by_lane():
     step = aligned({1: late_by(1, 0)}, match({}))
     found = under(step, 1, Cursor(41 * MS, 41 * MS, 42 * MS))
-    assert [(each.lane, each.start_ns // MS, each.end_ns // MS) for each in found] == [
-        *(("backward", 20, 60), ("comm", 35, 45), ("stall", 40, 50)),
-    ]
+    spans = [(each.lane, each.start_ns // MS, each.end_ns // MS) for each in found]
+    assert spans == [("backward", 20, 60), ("comm", 35, 45), ("stall", 40, 50)]
     # Of a cell with several in it first what is at the cursor itself.
-    for cursor, calls in (
-        (Cursor(36 * MS, 0, 80 * MS), [1, 0]),
-        (Cursor(36 * MS, 0, 80 * MS, 0), [0, 1]),
-    ):
+    for chosen, calls in ((None, [1, 0]), (0, [0, 1])):
+        cursor = Cursor(36 * MS, 0, 80 * MS, chosen)
         assert [each.call for each in under(step, 1, cursor) if each.lane == "comm"] == calls
-    assert [
-        neighbour(step, 1, at * MS, way) for at, way in ((0, 1), (20, 1), (35, 1), (35, -1), (20, -1))
-    ] == [
-        *(0, 1, None, 0, None),
-    ]
+    moves = ((0, 1), (20, 1), (35, 1), (35, -1), (20, -1))
+    assert [neighbour(step, 1, at * MS, way) for at, way in moves] == [0, 1, None, 0, None]
 
 
 def test_before_and_after_a_ranks_step_the_cursor_says_when_that_is():
@@ -72,10 +65,8 @@ async def test_the_cursor_goes_to_collectives_and_ranks_and_reads_out_what_they_
     async with opened(waiting_job(), size=(91, 45), ascii=True) as (app, pilot):
         text = await shown(app, pilot, "T")
         # 80 ms over 80 cells, from the eleventh on; rank 2 comes 16 ms after the others.
-        assert (
-            line_of(text, "> 0  ")[10:90]
-            == "|" + "#" * 9 + ":" * 16 + "=" * 4 + "~" * 16 + "!" * 4 + "#" * 30
-        )
+        waits = "|" + "#" * 9 + ":" * 16 + "=" * 4 + "~" * 16 + "!" * 4 + "#" * 30
+        assert line_of(text, "> 0  ")[10:90] == waits
         assert line_of(text, "  2  ")[10:90] == "|" + "#" * 25 + "=" * 4 + "#" * 16 + "!" * 4 + "#" * 30
         text = await shown(app, pilot, "full_stop", "full_stop")
         assert "rank 0  at 30.00 ms" in text

@@ -78,10 +78,6 @@ async def test_of_what_is_not_split_waiting_and_transfer_are_unknown_and_not_zer
         assert text_of(cell(view, scales, 9)) == figure
 
 
-async def test_of_two_ranks_the_one_that_waits_is_named():
-    assert "; rank 1 waits 16.0 ms a step" in await screen_of(waiting_job(lambda _: 0, ranks=2))
-
-
 @pytest.mark.parametrize(
     ("job", "words"),
     [

@@ -8,7 +8,7 @@ from overlaptop.text import plural
 from overlaptop.tui.draw.segments import DIM, Item, Segment, StyledLine, TextStyle, dim, fit, line_width
 from overlaptop.tui.view import JobView
 
-_WARNING = TextStyle("warning", bold=True)
+_BOLD_WARNING = TextStyle("warning", bold=True)
 _WIDE = 90
 
 
@@ -32,9 +32,8 @@ class HeadlineView(JobView):
         words = next((each for each in ladder if len(each) <= room), said.brief)
         if len(words) > width - 3:
             words = words.partition(" (")[0]  # a cost without its share of the step
-        mark, style = (
-            (Segment(" ! ", _WARNING), _WARNING) if said.warns else (Segment(" · ", DIM), TextStyle())
-        )
+        style = _BOLD_WARNING if said.warns else TextStyle()
+        mark = Segment(" ! ", style) if said.warns else Segment(" · ", DIM)
         return [fit([Item((mark, Segment(words, style)))], [Item(right, 1)] if right else [], width, " ")]
 
     async def on_click(self) -> None:
