@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from overlaptop.jobs.folder import job_dir
 from overlaptop.jobs.hub_connection import LocalHubConnection
 from overlaptop.jobs.hub_start import hub_command
-from overlaptop.jobs.processes import is_alive, process_start_time
+from overlaptop.jobs.processes import is_alive
 from overlaptop.jobs.record import JobRecord, read_job
 from overlaptop.jobs.sockets import ranks_socket
 from overlaptop.wire.codec import FrameReader, decode, encode, frame
@@ -25,7 +25,7 @@ from overlaptop.wire.commands import Command, CommandOutcome, CommandReport
 from overlaptop.wire.messages import HubStatus, RankInfo, StepDetail, StepTotals, Watch
 from overlaptop.wire.schema import Message
 from tests.fleet.builders import info, step
-from tests.processes import PATIENCE_S, eventually
+from tests.processes import PATIENCE_S, eventually, runs
 
 KEY = "job-1"
 LANES_NS = ("compute_ns", "comm_ns", "hidden_ns", "exposed_ns", "compute_only_ns", "idle_ns", "stall_ns")
@@ -198,7 +198,7 @@ class Hubs:
             if is_alive(pid, start_ticks):
                 os.kill(pid, signal.SIGKILL)
         for pid in self._seen:
-            eventually(lambda pid=pid: process_start_time(pid) is None)
+            eventually(lambda pid=pid: not runs(pid))
 
 
 @pytest.fixture(autouse=True)

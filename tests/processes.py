@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+from overlaptop.jobs.processes import process_start_time
+
 PATIENCE_S = 60.0
 T = TypeVar("T")
 MARKER = "OVERLAPTOP_TEST_MARKER"
@@ -24,11 +26,7 @@ def eventually(probe: Callable[[], T], patience_s: float = PATIENCE_S) -> T:
 
 def runs(pid: int) -> bool:
     """Whether there is such a process still (a zombie is none)."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state not in "ZX"
+    return process_start_time(pid) is not None
 
 
 class Traces:

@@ -22,7 +22,7 @@ from overlaptop.jobs import last_end
 from overlaptop.jobs.folder import LOCK_NAME, forget_under_way, job_dir, remove_job_files
 from overlaptop.jobs.hub_start import import_path
 from overlaptop.jobs.last_end import LastEnd
-from overlaptop.jobs.processes import is_alive, process_start_time, unix_ns
+from overlaptop.jobs.processes import process_start_time, unix_ns
 from overlaptop.jobs.record import JobRecord, read_job, write_job
 from overlaptop.jobs.sockets import dashboards_socket, ranks_socket
 from overlaptop.wire import commands
@@ -220,10 +220,7 @@ class Hub:
         if now_s >= deadline_s:
             return True
         # Whoever would have come to an expected job dies with its starter; one that ran lingers.
-        record = self._record
-        return not self._ranks.ever_connected and not is_alive(
-            record.starter_pid, record.starter_start_ticks
-        )
+        return not self._ranks.ever_connected and not self._record.starter_alive
 
     def _owns_folder(self) -> bool:
         try:
@@ -235,9 +232,7 @@ class Hub:
     def _previous_record(self) -> JobRecord | None:
         """What the hub before this one wrote of the same job, if it was the same."""
         earlier = read_job(self._options.job)
-        if earlier is None or not is_alive(earlier.starter_pid, earlier.starter_start_ticks):
-            return None
-        return earlier
+        return earlier if earlier is not None and earlier.starter_alive else None
 
     def _first_record(self, earlier: JobRecord | None) -> JobRecord:
         options, pid = self._options, os.getpid()

@@ -10,7 +10,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import stat
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from itertools import islice
@@ -19,6 +18,7 @@ from typing import Annotated
 
 import msgspec
 
+from overlaptop.jobs.files import open_regular
 from overlaptop.jobs.folder import base_dir
 from overlaptop.wire.bounds import one_of
 from overlaptop.wire.commands import CHANGED, ENDED_BADLY, UNKNOWN
@@ -32,8 +32,6 @@ _MS = 1_000_000
 """In ns. The log's times are whole milliseconds."""
 _MAX_TEXT_CHARS = 500
 _MAX_LINE_BYTES = 1 << 15
-_FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-"""O_NONBLOCK: opening a FIFO of this name must not wait for its other end."""
 
 
 class LoggedChange(msgspec.Struct, frozen=True, rename={"was": "from", "becomes": "to"}):
@@ -99,8 +97,8 @@ def _latest_outcomes(latest_first: Iterable[LoggedChange]) -> Iterator[LoggedCha
 
 def _open_for_writing(log: Path) -> int:
     """A descriptor of the log, after what is too long was moved away."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | _FLAGS
-    descriptor = _open_regular(log, flags)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    descriptor = open_regular(log, flags)
     if os.fstat(descriptor).st_size < MAX_BYTES:
         return descriptor
     try:
@@ -116,21 +114,13 @@ def _open_for_writing(log: Path) -> int:
         os.close(descriptor)
         raise
     os.close(descriptor)
-    return _open_regular(log, flags)
-
-
-def _open_regular(path: Path, flags: int) -> int:
-    descriptor = os.open(path, flags, 0o600)
-    if stat.S_ISREG(os.fstat(descriptor).st_mode):
-        return descriptor
-    os.close(descriptor)
-    raise OSError(f"{path} is not a file")
+    return open_regular(log, flags)
 
 
 def _changes(log: Path) -> Iterator[LoggedChange]:
     """Those of one file, the latest first; of a file that cannot be read there are none."""
     try:
-        with os.fdopen(_open_regular(log, os.O_RDONLY | _FLAGS), "rb") as file:
+        with os.fdopen(open_regular(log, os.O_RDONLY), "rb") as file:
             # While one hub moves it away others may have made it longer: its end is what counts.
             most_bytes = MAX_BYTES + _MAX_LINE_BYTES
             file.seek(max(0, os.fstat(file.fileno()).st_size - most_bytes))

@@ -14,13 +14,21 @@ def write_whole(path: Path, data: bytes) -> None:
     new.replace(path)
 
 
+def open_regular(path: Path, flags: int) -> int:
+    """A descriptor of a file, which is made with mode 0600 where `flags` say so. Raises OSError, also where
+    it is a link or no file at all.
+    """
+    # O_NONBLOCK: opening a FIFO of this name must not wait for its other end.
+    descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return descriptor
+    os.close(descriptor)
+    raise OSError(f"{path} is not a file")
+
+
 def read_regular(path: Path, most_bytes: int) -> bytes:
     """A small file of ours, whole. Raises OSError, also where it is longer, or a link or no file at all."""
-    # O_NONBLOCK: opening a FIFO of this name must not wait for its writer.
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-    with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(f"{path} is not a file")
+    with os.fdopen(open_regular(path, os.O_RDONLY), "rb") as file:
         data = file.read(most_bytes + 1)
     if len(data) > most_bytes:
         raise OSError(f"{path} is too long")

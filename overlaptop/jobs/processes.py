@@ -24,14 +24,15 @@ def process_start_time(pid: int) -> int | None:
     if pid <= 0:
         return None
     try:
-        data = Path(f"/proc/{pid}/stat").read_bytes()
+        fields = _stat_fields(pid)
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return None
-    # The second field is the program's name in parentheses and may contain spaces and parentheses.
-    after_name = data[data.rfind(b")") + 2 :].split()
-    if after_name[0] in (b"Z", b"X"):
-        return None
-    return int(after_name[19])
+    return None if fields[0] in (b"Z", b"X") else int(fields[19])
+
+
+def _stat_fields(pid: int) -> list[bytes]:
+    """Of /proc/PID/stat, from the state on: the name before it may have spaces and parentheses in it."""
+    return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
 
 
 def unix_ns(start_ticks: int) -> int:
@@ -45,7 +46,7 @@ def exit_code(pid: int, pidfd: int) -> int | None:
     signal. None: it cannot be known.
     """
     try:
-        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+        fields = _stat_fields(pid)
         if fields[0] == b"Z":
             return os.waitstatus_to_exitcode(int(fields[-1]))  # proc(5): exit_code
     except OSError:

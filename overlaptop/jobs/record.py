@@ -81,12 +81,17 @@ class JobRecord(msgspec.Struct, frozen=True):
 
         To be asked once its hub has ended: a job that was killed together with it reports no end.
         """
-        if is_alive(self.starter_pid, self.starter_start_ticks):
+        if self.starter_alive:
             return False
         try:
             return all(process_start_time(pid) is None for pid in self.rank_pids)
         except OSError:
             return False  # /proc cannot be read just now
+
+    @property
+    def starter_alive(self) -> bool:
+        """Whether the process that started the hub still runs."""
+        return is_alive(self.starter_pid, self.starter_start_ticks)
 
     @property
     def hub_alive(self) -> bool:
@@ -134,9 +139,7 @@ def clean_stale() -> None:
 
 def _clean(key: str) -> None:
     record = read_job(key)
-    if record is not None and (
-        record.hub_alive or is_alive(record.starter_pid, record.starter_start_ticks)
-    ):
+    if record is not None and (record.hub_alive or record.starter_alive):
         return
     folder = job_dir(key)
     try:

@@ -15,6 +15,7 @@ from overlaptop.wire.codec import WireError, decode, encode
 from overlaptop.wire.commands import Command, CommandOutcome
 from overlaptop.wire.messages import HubStatus, Join
 from overlaptop.wire.protocol import PROTOCOL_VERSION
+from tests.wire.examples import row_of
 
 
 def capture(**changes):
@@ -59,15 +60,6 @@ def test_a_command_reaches_every_rank_and_every_dashboard_once_and_a_late_one_wi
     assert kinds.index(Command) < kinds.index(CommandOutcome)
 
 
-def row(command, **changed):
-    """A command's bytes with fields that no honest dashboard would send."""
-    fields = ("id", "name", "arguments", "by", "at_ns")
-    made = msgpack.unpackb(encode(command))
-    for name, value in changed.items():
-        made[1 + fields.index(name)] = value
-    return msgpack.packb(made)
-
-
 def test_the_hub_passes_nothing_on_that_is_malformed_or_of_a_stranger_and_counts_it(
     hubs, make_rank, make_viewer
 ):
@@ -76,9 +68,9 @@ def test_the_hub_passes_nothing_on_that_is_malformed_or_of_a_stranger_and_counts
     rank.next_watch()
     good = capture()
     bad = [
-        row(good, name="exec"), row(good, arguments=[["steps", 10_000]]), row(good, arguments=[]),
-        row(good, arguments=[["steps", 1], ["path", 2]]), row(good, id="../../../tmp/x"),
-        row(good, by="x" * 1000), row(good, at_ns="now"), msgpack.packb([10]), b"\xc1",
+        row_of(good, name="exec"), row_of(good, arguments=[["steps", 10_000]]), row_of(good, arguments=[]),
+        row_of(good, arguments=[["steps", 1], ["path", 2]]), row_of(good, id="../../../tmp/x"),
+        row_of(good, by="x" * 1000), row_of(good, at_ns="now"), msgpack.packb([10]), b"\xc1",
         encode(rank.step(0)),
     ]  # fmt: skip
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as raw:

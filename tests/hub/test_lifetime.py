@@ -38,13 +38,9 @@ from overlaptop.wire.messages import (
     Welcome,
 )
 from overlaptop.wire.protocol import PROTOCOL_VERSION
-from tests.processes import eventually
+from tests.processes import eventually, runs
 
 KEY = "job-1"
-
-
-def is_gone(pid):
-    return process_start_time(pid) is None
 
 
 def test_the_hub_is_a_daemon_closed_to_others_whose_record_and_welcome_say_where_the_job_is(
@@ -200,7 +196,7 @@ def test_how_the_last_job_ended_is_still_known_when_its_hub_has_gone_with_what_c
     rank = make_rank(0).greet()
     late = RankEnd(0, now_ns + 10**9, True, "ValueError: boom", 1)
     rank.send(late)
-    eventually(lambda: is_gone(record.hub_pid))
+    eventually(lambda: not runs(record.hub_pid))
     known = last_end.read()
     assert (known.ends, known.ranks, known.script) == ((early, late), 2, record.script)
     with pytest.raises(CommandError, match=r" ago: rank 1 failed: ModuleNotFoundError: nosuch; 1 other "):
@@ -263,7 +259,7 @@ def test_the_hub_lingers_reports_the_jobs_end_unless_a_rank_comes_back_and_remov
     process.kill()
     process.wait()
     again.send(RankEnd(0, 1, clean=True))
-    eventually(lambda: is_gone(record.hub_pid))
+    eventually(lambda: not runs(record.hub_pid))
     assert not folder.exists()
     assert not viewer.link.alive
 
@@ -281,11 +277,11 @@ def test_a_hub_ends_with_its_starter_before_any_rank_has_come_and_not_once_the_j
         waiting = hubs.start(key="other", starter_pid=starter.pid)
         make_rank().greet().next_watch()
         starter.stdin.close()
-    eventually(lambda: is_gone(waiting.hub_pid))
+    eventually(lambda: not runs(waiting.hub_pid))
     make_viewer().receive(HubStatus)
     assert running.hub_alive
     os.kill(running.hub_pid, signal.SIGTERM)
-    eventually(lambda: is_gone(running.hub_pid))
+    eventually(lambda: not runs(running.hub_pid))
     assert not folder.exists()
 
 
@@ -334,7 +330,7 @@ def test_a_hub_whose_folder_is_deleted_ends_and_leaves_its_successor_alone(hubs,
     second = hubs.start()
     os.kill(first.hub_pid, signal.SIGCONT)
     assert rank.is_closed_by_hub()
-    eventually(lambda: is_gone(first.hub_pid))
+    eventually(lambda: not runs(first.hub_pid))
     assert second.hub_alive
     make_rank().greet().next_watch()
 

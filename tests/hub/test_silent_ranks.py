@@ -17,6 +17,7 @@ from overlaptop.hub.ranks import RankServer
 from overlaptop.jobs.folder import job_dir
 from overlaptop.jobs.sockets import ranks_socket
 from overlaptop.wire.messages import RankInfo
+from tests.fleet.builders import info
 
 LONG_S = 60.0
 
@@ -53,11 +54,7 @@ def node(socket_dir):
 
 def rank(number: int) -> Sender:
     sender = Sender(RankPlacement("job-1", number, number, 2, "h", starts_hub=False), "s.py")
-    sender.introduce(
-        RankInfo(
-            "job-1", number, number, 2, "h", os.getpid(), "s.py", "cpu", "gloo", "host", "", False, 1, "2"
-        )
-    )
+    sender.introduce(info(number, pid=os.getpid()))
     sender.pump()
     return sender
 

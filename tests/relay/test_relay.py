@@ -17,13 +17,12 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from overlaptop import __version__
-from overlaptop.jobs.processes import process_start_time
 from overlaptop.jobs.record import JobRecord, list_jobs, read_job
 from overlaptop.relay.relay import Relay
 from overlaptop.wire import commands
 from overlaptop.wire.codec import MAX_FRAME_BYTES, encode, frame
 from overlaptop.wire.commands import Command, CommandOutcome
-from overlaptop.wire.knobs import GradientFacts, Knob, KnobFacts, Search
+from overlaptop.wire.knobs import GradientFacts, KnobFacts, Search
 from overlaptop.wire.messages import (
     HubStatus,
     Notice,
@@ -45,10 +44,11 @@ from overlaptop.wire.relaying import (
     RelayPong,
     RelaySelect,
 )
+from tests.fleet.builders import BUCKET_CAP_MB as KNOB
 from tests.hubs import KEY, Rank, hubs, make_rank, make_viewer, private_sockets
-from tests.processes import eventually
+from tests.processes import eventually, runs
 from tests.relay.client import RelayProcess, RelayThread
-from tests.wire.examples import messages, plain
+from tests.wire.examples import messages, plain, row_of
 
 __all__ = ["hubs", "make_rank", "make_viewer", "private_sockets"]  # fixtures
 
@@ -74,9 +74,6 @@ def make_ranks(hubs, make_rank) -> Callable[[int], list[Rank]]:
         return [make_rank(number).greet() for number in range(count)]
 
     return make
-
-
-KNOB = Knob("bucket_cap_mb", 25, "25", "25", 1, 100)
 
 
 def steps_of(client, rank=0):
@@ -129,9 +126,9 @@ def test_a_command_and_a_search_reach_the_ranks_and_their_words_come_back(make_r
     command = commands.make_setting(KNOB, 50)
     client.send(command)
     for rank in ranks:
-        client.until(lambda rank=rank: rank.listen() or rank.commands)
-        assert [each.id for each in rank.commands] == [command.id]
-        rank.answer(rank.commands[0], was="25", becomes="50")
+        received = rank.next_command()
+        assert received.id == command.id
+        rank.answer(received, was="25", becomes="50")
     outcome = client.until(lambda: [each for each in client.of(CommandOutcome) if each.done])[0]
     assert (outcome.state, outcome.becomes) == ("changed", "50")
     assert [each.rank for each in outcome.ranks] == [0, 1]
@@ -139,14 +136,6 @@ def test_a_command_and_a_search_reach_the_ranks_and_their_words_come_back(make_r
     search = commands.make_search(KNOB)
     client.send(search)
     assert client.receive(Search) == search
-
-
-def altered(command: Command, **changed: object) -> bytes:
-    """What no honest client would send: a command with fields that encode refuses."""
-    row = msgpack.unpackb(encode(command))
-    for name, value in changed.items():
-        row[1 + list(Command.__struct_fields__).index(name)] = value
-    return frame(msgpack.packb(row))
 
 
 def test_a_command_that_is_not_allowed_is_refused_here_whatever_the_client_checked(make_ranks, make_relay):
@@ -161,14 +150,13 @@ def test_a_command_that_is_not_allowed_is_refused_here_whatever_the_client_check
         "Command.id": {"id": "../../x"},
     }
     for words, changed in refused.items():
-        client.write(altered(commands.make_setting(KNOB, 50), **changed))
+        client.write(frame(row_of(commands.make_setting(KNOB, 50), **changed)))
         notice = client.receive(Notice, lambda notice, words=words: words in notice.text)
         assert notice.level == "warning"
         assert notice.text.startswith(f"relay on {socket.gethostname()}: Command")
     good = commands.make_setting(KNOB, 50)
     client.send(good)
-    client.until(lambda: rank.listen() or rank.commands)
-    assert [each.id for each in rank.commands] == [good.id]
+    assert rank.next_command().id == good.id
 
 
 def test_a_read_only_relay_passes_nothing_on_and_starts_nothing(make_ranks, make_process):
@@ -303,7 +291,7 @@ def test_a_hub_that_is_killed_and_replaced_is_joined_when_it_is_selected_again(h
     os.kill(first.hub_pid, signal.SIGKILL)
     # This process, which asked for the hub, lives on: it could start another.
     assert client.receive(RelayLink, lambda link: not link.alive) == RelayLink(KEY, alive=False, gone=False)
-    eventually(lambda: process_start_time(first.hub_pid) is None)
+    eventually(lambda: not runs(first.hub_pid))
     second = hubs.start()
     make_rank().greet()
     client.receive(RelayJobs, lambda jobs: [job.hub_pid for job in jobs.jobs] == [second.hub_pid])

@@ -13,12 +13,11 @@ from overlaptop.wire.commands import CommandOutcome
 from overlaptop.wire.devices import DeviceSample
 from overlaptop.wire.messages import HubStatus, Notice, RankEnd, RankInfo, StepDetail, StepTotals, Welcome
 from overlaptop.wire.relaying import RelayJobs
+from tests.fleet.builders import info
 
 WELCOME = Welcome(4, "job-1", "gpu-a", "train.py", 2, 1)
 STATUS = HubStatus(1, 2, 0, job_ended=False)
-RANK = RankInfo(
-    "job-1", 0, 0, 2, "gpu-a", 1, "train.py", "cpu", "gloo", "host", "", False, 1, "2.13.0",
-)  # fmt: skip
+RANK = info(0)
 OUTCOME = CommandOutcome("20260101-000000-abcdef", "changed", "", 7, True, ())
 
 

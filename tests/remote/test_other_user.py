@@ -30,11 +30,13 @@ from overlaptop.jobs.record import JobRecord, list_jobs, read_job
 from overlaptop.jobs.trusted_folders import temporary_folder
 from overlaptop.remote.bootstrap import remote_command
 from overlaptop.wire.codec import encode
-from overlaptop.wire.commands import CommandOutcome, make_setting
-from overlaptop.wire.knobs import Knob, KnobFacts, Search
+from overlaptop.wire.commands import make_setting
+from overlaptop.wire.knobs import KnobFacts, Search
 from overlaptop.wire.messages import RankInfo, StepTotals, TurnedAway, Welcome
 from overlaptop.wire.protocol import PROTOCOL_VERSION
 from overlaptop.wire.relaying import RelayJobs, RelayLink, RelaySelect
+from tests.fleet.builders import BUCKET_CAP_MB as KNOB
+from tests.fleet.builders import info
 from tests.fleet.fakes import record
 from tests.hubs import KEY, Hubs, hubs, make_rank, make_viewer
 from tests.processes import eventually
@@ -44,7 +46,6 @@ __all__ = ["hubs", "make_rank", "make_viewer"]  # fixtures
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
 
-KNOB = Knob("bucket_cap_mb", 25, "25", "25", 1, 10_000)
 SEARCH = Search("20260101-000000-abcdef", "me", KNOB.name, 25)
 
 
@@ -123,11 +124,9 @@ def job(hubs: Hubs, make_rank, make_viewer) -> JobRecord:
     viewer.receive(RankInfo)
     rank.send(rank.step(1), KnobFacts(0, (KNOB,)))
     viewer.receive(StepTotals)
-    command = make_setting(KNOB, 50)
-    assert viewer.link.send(command)
-    viewer.until(lambda: rank.listen() or rank.commands)
-    rank.answer(rank.commands[0])
-    viewer.until(lambda: any(outcome.done for outcome in viewer.of(CommandOutcome)))
+    command = viewer.ask(make_setting(KNOB, 50))
+    rank.answer(rank.next_command())
+    viewer.outcome_of(command)
     assert viewer.link.renew(SEARCH)
     viewer.receive(Search)
     return eventually(lambda: (record := hubs.record()).rank_pids and record)
@@ -182,7 +181,7 @@ def _welcome_dashboards(path: Path) -> None:
 def test_a_rank_tells_nothing_to_another_users_hub(swapped, caplog: pytest.LogCaptureFixture) -> None:
     swapped("ranks.sock", _take_ranks)
     sender = Sender(RankPlacement(KEY, 0, 0, 1, "h", starts_hub=False), "train.py")
-    sender.introduce(RankInfo(KEY, 0, 0, 1, "h", 1, "t.py", "cpu", "gloo", "host", "", False, 1, "2"))
+    sender.introduce(info())
     eventually(lambda: sender.pump() or caplog.text)
     assert f"uid {STRANGER}, not you, listens on the job's socket" in caplog.text
     assert sender.connections == 0
