@@ -1,7 +1,7 @@
 """The script that finds a relay on another host and becomes it: for any POSIX shell, found on any host.
 
 It takes the interpreter from a job's record only where nobody but this user can have written that. Before
-there is a relay it prints notes (frames.Note), one of these kinds:
+there is a relay it prints notes (frames.StartNote), one of these kinds:
 
     here           the host was reached
     wait TEXT      nothing to run was found; it looks again when it reads a line, and ends with its input
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 
-HERE, WAIT, FAIL, START = "here", "wait", "fail", "start"
+WAIT, FAIL = "wait", "fail"
 
 _PLAIN = re.compile(r"[\w./-]+", re.ASCII)
 _UNQUOTABLE = re.compile(r"['\\!\x00-\x1f\x7f]")

@@ -6,7 +6,7 @@ import os
 import re
 import shlex
 import subprocess
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,8 +58,6 @@ _SSH_OPTIONS = (
 )
 
 _EXAMPLES = "HOST, USER@HOST, ssh://HOST:PORT, docker://CONTAINER, kubectl://NAMESPACE/POD, srun://JOBID"
-
-Run = Callable[[Sequence[str]], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,37 +155,37 @@ def ssh_program() -> str:
 
 
 def named(
-    words: Iterable[str], hosts_file: Path | None = None, via: Iterable[str] = (), run: Run | None = None
+    words: Iterable[str], hosts_file: Path | None = None, via: Iterable[str] = ()
 ) -> tuple[Target, ...]:
     """All hosts that the command line names, in its order, none twice.
 
     ``words``: those of Target.parse, and ``slurm:JOBID`` for all nodes of a job. ``hosts_file``: more of
-    them, one a line, ``#`` begins a comment. ``via``: command prefixes. ``run`` answers with what a command
-    prints. Raises ValueError with one line, OSError where the file cannot be read.
+    them, one a line, ``#`` begins a comment. ``via``: command prefixes. Raises ValueError with one line,
+    OSError where the file cannot be read.
     """
-    found = dict.fromkeys(each for word in words for each in _of_word(word, run or _output))
+    found = dict.fromkeys(each for word in words for each in _of_word(word))
     if hosts_file is not None:
-        found |= dict.fromkeys(_of_file(hosts_file, run or _output))
+        found |= dict.fromkeys(_of_file(hosts_file))
     found |= dict.fromkeys(Target.via(prefix) for prefix in via)
     if len(found) > MAX_TARGETS:
         raise ValueError(f"{len(found)} hosts are named, at most {MAX_TARGETS} can be watched at once")
     return tuple(found)
 
 
-def _of_word(word: str, run: Run) -> list[Target]:
+def _of_word(word: str) -> list[Target]:
     if not word.startswith(SLURM_PREFIX):
         return [Target.parse(word)]
     job = word.removeprefix(SLURM_PREFIX)
     if not re.fullmatch(_JOB_ID, job, re.ASCII):
         raise ValueError(f"{word}: a job of Slurm is named by its number: slurm:1234")
-    nodes = run(["squeue", "--noheader", f"--jobs={job}", "--format=%N"]).split()
+    nodes = _output(["squeue", "--noheader", f"--jobs={job}", "--format=%N"]).split()
     if not nodes:
         raise ValueError(f"{word}: Slurm gives this job no nodes: it waits, has ended, or is not yours")
-    hosts = run(["scontrol", "show", "hostnames", ",".join(dict.fromkeys(nodes))]).split()
+    hosts = _output(["scontrol", "show", "hostnames", ",".join(dict.fromkeys(nodes))]).split()
     return [Target.parse(f"srun://{job}/{host}") for host in hosts]
 
 
-def _of_file(path: Path, run: Run) -> list[Target]:
+def _of_file(path: Path) -> list[Target]:
     with path.open("rb") as file:
         data = file.read(_MAX_HOSTS_FILE_BYTES + 1)
     if len(data) > _MAX_HOSTS_FILE_BYTES:
@@ -196,7 +194,7 @@ def _of_file(path: Path, run: Run) -> list[Target]:
     for number, line in enumerate(data.decode(errors="replace").splitlines(), 1):
         if word := line.partition("#")[0].strip():
             try:
-                found += _of_word(word, run)
+                found += _of_word(word)
             except ValueError as error:
                 raise ValueError(f"{path}, line {number}: {error}") from None
     if not found:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from overlaptop.hub.executions import END_S, CommandExecutions
 from overlaptop.jobs import change_log
 from overlaptop.wire import commands
-from overlaptop.wire.codec import decode
+from overlaptop.wire.codec import decode, encode, frame
 from overlaptop.wire.commands import Command, CommandReport
 from overlaptop.wire.knobs import KnobFacts, Search
 from overlaptop.wire.messages import HubStatus, RankEnd
@@ -144,9 +144,13 @@ def test_a_hub_that_takes_the_place_of_another_hears_the_rest_from_the_ranks(tmp
     assert (command, ended.state, ended.was, ended.becomes) == (restoring, "changed", "50", "25")
 
 
-@pytest.mark.parametrize("text", ["", "{", "3", "[3]"])
-def test_a_file_that_is_no_list_of_changes_is_passed_over(tmp_path, text):
-    (tmp_path / "commands.msgpack").write_text(text)
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"[3]", frame(b"\xc1"), frame(encode(SETTING))],
+    ids=["empty", "cut off", "no message", "no outcome"],
+)
+def test_a_file_that_holds_no_command_with_its_outcome_is_passed_over(tmp_path, data):
+    (tmp_path / "commands.msgpack").write_bytes(data)
     assert Node(tmp_path / "commands.msgpack").under_way == ()
 
 

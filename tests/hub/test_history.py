@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from overlaptop.hub.history import JobHistory
 from overlaptop.wire.codec import decode, encode
 from overlaptop.wire.devices import DeviceSample
-from overlaptop.wire.messages import RankEnd, StepTotals
+from overlaptop.wire.messages import Notice, RankEnd, StepTotals
 from tests.fleet import builders
 from tests.fleet.builders import device, info, machine, numa
 
@@ -64,11 +64,11 @@ def test_facts_the_newest_of_each_kind_come_after_who_the_ranks_are_and_the_rest
     other = replace(INFO, rank=1)
     end = RankEnd(0, 9, clean=True)
     older = replace(NUMA, state="unbound"), replace(DEVICE, pcie_generation=4)
-    samples = sample(5), sample(4, rank=1), sample(6)
-    heard = keep(history, INFO, *samples, MACHINE, *older, DEVICE, other, NUMA, end)
+    happened = sample(5), Notice(0, 5, "info", ""), totals(0, 1), sample(4, rank=1), sample(6)
+    heard = keep(history, INFO, *happened, MACHINE, *older, DEVICE, other, NUMA, end)
     assert heard[:2] == [INFO, other]
     assert set(heard[2:5]) == {MACHINE, DEVICE, NUMA}
-    assert heard[5:] == [*samples, end]
+    assert heard[5:] == [*happened, end]
 
 
 def test_a_minute_of_samples_is_kept_and_fewer_of_each_rank_where_there_are_many(history):

@@ -30,7 +30,6 @@ from overlaptop.wire.commands import Command
 from overlaptop.wire.messages import (
     HubStatus,
     Join,
-    Notice,
     RankEnd,
     RankInfo,
     StepDetail,
@@ -115,18 +114,6 @@ def test_who_joins_late_sees_history_then_live_with_nothing_missing_or_doubled(
         assert {info.rank for info in viewer.of(RankInfo)} == {0, 1}
         assert viewer.link.dropped == 0
     job.join()
-
-
-def test_who_joins_late_gets_notices_and_ends(hubs, make_rank, make_viewer):
-    hubs.start("--linger-s", "60")
-    rank = make_rank(1).greet()
-    notice = Notice(1, 5, "warning", "torch.profiler is running")
-    rank.send(notice, rank.step(0), RankEnd(1, 7, clean=True))
-    assert rank.is_closed_by_hub()
-    viewer = make_viewer()
-    viewer.receive(RankEnd)
-    heard = [message for message in viewer.messages if not isinstance(message, HubStatus)]
-    assert heard[1:] == [rank.info, notice, rank.step(0), RankEnd(1, 7, clean=True)]
 
 
 def test_detail_is_asked_of_the_ranks_that_somebody_watches_and_goes_to_those_who_do(

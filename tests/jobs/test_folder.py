@@ -70,11 +70,7 @@ def test_a_directory_that_others_could_have_laid_out_or_replace_is_refused(monke
     use()
 
 
-def test_links_above_that_lead_nowhere_or_round_are_no_endless_way(monkeypatch, socket_dir):
-    (socket_dir / "round").symlink_to("round/../round")
-    monkeypatch.setenv("OVERLAPTOP_DIR", str(socket_dir / "round" / "d"))
-    with pytest.raises(EndpointError, match="is reached by more than 40 links"):
-        list_jobs()
+def test_below_a_link_that_leads_nowhere_there_are_no_jobs(monkeypatch, socket_dir):
     (socket_dir / "dangling").symlink_to("nowhere")
     monkeypatch.setenv("OVERLAPTOP_DIR", str(socket_dir / "dangling" / "d"))
     assert list_jobs() == []

@@ -149,28 +149,23 @@ def test_a_file_of_hosts_that_cannot_be_used_says_why(tmp_path: Path, written: b
         named([], hosts)
 
 
-def test_a_slurm_job_names_its_nodes() -> None:
-    asked = []
+def test_a_slurm_job_names_its_nodes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def program(name: str, body: str) -> None:
+        path = tmp_path / name
+        path.write_text(f"#!/bin/sh\n{body}\n")
+        path.chmod(0o755)
 
-    def run(command: list[str]) -> str:
-        asked.append(command)
-        return "n[01-02]\n" if command[0] == "squeue" else "n01\nn02\n"
+    def refused(word: str, why: str) -> None:
+        with pytest.raises(ValueError, match=why):
+            named([word])
 
-    found = named(["slurm:77"], run=run)
-    assert [target.name for target in found] == ["srun://77/n01", "srun://77/n02"]
-    assert asked[1] == ["scontrol", "show", "hostnames", "n[01-02]"]
-    with pytest.raises(ValueError, match="no nodes"):
-        named(["slurm:77"], run=lambda _: "\n")
-    with pytest.raises(ValueError, match="by its number"):
-        named(["slurm:--x"], run=run)
-
-
-def test_where_there_is_no_slurm_that_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(ValueError, match="no squeue here"):
-        named(["slurm:77"])
-    squeue = tmp_path / "squeue"
-    squeue.write_text("#!/bin/sh\necho 'slurm_load_jobs error: Invalid job id specified' >&2\nexit 1\n")
-    squeue.chmod(0o755)
-    with pytest.raises(ValueError, match="status 1: slurm_load_jobs error"):
-        named(["slurm:77"])
+    refused("slurm:77", "no squeue here")
+    refused("slurm:--x", "by its number")
+    program("squeue", "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1")
+    refused("slurm:77", "status 1: slurm_load_jobs error")
+    program("squeue", "echo")
+    refused("slurm:77", "no nodes")
+    program("squeue", "echo 'n[01-02]'")
+    program("scontrol", '[ "$*" = "show hostnames n[01-02]" ] && echo n01 && echo n02')
+    assert [target.name for target in named(["slurm:77"])] == ["srun://77/n01", "srun://77/n02"]
