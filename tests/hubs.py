@@ -213,16 +213,20 @@ def hubs(socket_dir: Path) -> Iterator[Hubs]:
     hubs.end_all()
 
 
+def made_and_closed(make: Callable[..., T]) -> Iterator[Callable[..., T]]:
+    """For a fixture: makes any number of these, and closes them after the test."""
+    with contextlib.ExitStack() as stack:
+        yield lambda *args, **kwargs: stack.enter_context(contextlib.closing(make(*args, **kwargs)))
+
+
 @pytest.fixture
 def make_rank(hubs: Hubs) -> Iterator[Callable[..., Rank]]:
-    with contextlib.ExitStack() as stack:
-        yield lambda *args, **kwargs: stack.enter_context(contextlib.closing(Rank(*args, **kwargs)))
+    yield from made_and_closed(Rank)
 
 
 @pytest.fixture
 def make_viewer(hubs: Hubs) -> Iterator[Callable[..., Viewer]]:
-    with contextlib.ExitStack() as stack:
-        yield lambda *args: stack.enter_context(contextlib.closing(Viewer(*args)))
+    yield from made_and_closed(Viewer)
 
 
 @pytest.fixture

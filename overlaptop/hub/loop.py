@@ -41,7 +41,7 @@ _RECORD_PAUSE_S = 0.2
 """At least, between two writings of job.json."""
 _FRESHEN_S = 3600.0
 """Between two renewals of the files' times, which tell cleaners of /tmp that they are in use."""
-_EXITING = 5
+_EXITING_FACTOR = 5
 """So many times as long the hub lingers for processes that are about to end, to know how they did."""
 _SPARE_DESCRIPTORS = 64
 """Besides ranks and dashboards: libzmq aborts when it has none left to accept with."""
@@ -160,7 +160,7 @@ class Hub:
             self._now_s = now_s
 
     def _deliver(self, message: FromRank, payload: bytes) -> None:
-        """A message from a rank, or the hub's word that a rank's connection broke."""
+        """A message from a rank, or the hub's own RankEnd where a rank's connection broke."""
         self._broker.receive(message)
         if isinstance(message, CommandReport):
             return  # dashboards are sent what the reports of all ranks amount to
@@ -210,7 +210,7 @@ class Hub:
         options = self._options
         if not self._ranks.ever_connected:
             return self._idle_since_s + options.wait_s
-        return self._idle_since_s + options.linger_s * (_EXITING if self._ranks.exiting else 1)
+        return self._idle_since_s + options.linger_s * (_EXITING_FACTOR if self._ranks.exiting else 1)
 
     def _is_over(self) -> bool:
         now_s, deadline_s = self._now_s, self._deadline_s

@@ -3,8 +3,8 @@
     $OVERLAPTOP_DIR, else <temporary directory>/overlaptop-<uid>     mode 0700, ours, not a link
       <job key>/
         hub.lock          held with flock by the hub for as long as it lives
-        ranks.sock        unix stream: ranks speak to the hub
-        dash-<pid>.sock   ZeroMQ ipc: dashboards speak to the hub
+        ranks.sock        unix stream, on which the hub takes ranks
+        dash-<pid>.sock   ZeroMQ ipc, on which it takes dashboards
         job.json          JobRecord
         hub.log           the hub's stderr
         search.msgpack    the search that goes on, for a hub that takes this one's place

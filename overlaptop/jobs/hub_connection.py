@@ -229,7 +229,7 @@ class LocalHubConnection:
 
     def _send_queued(self, now_s: float) -> None:
         try:
-            # Also before a command: a hub that has forgotten us takes none from a stranger.
+            # Also before a command: a hub that has forgotten this dashboard takes none from it.
             self._dealer.send(encode(Join(PROTOCOL_VERSION, self._ranks)), zmq.NOBLOCK)
             self._join_due_s = now_s + JOIN_S
             while self._unsent:

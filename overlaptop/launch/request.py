@@ -1,6 +1,6 @@
 """Starting jobs from the dashboard: what its screens know of whoever does it.
 
-A JobLauncher holds one job at a time. Whether that runs here or on another host is its own affair.
+A JobLauncher holds one job at a time, here or on another host: its screens need not know where.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ REFUSED_PAUSE_S = 300.0
 """Of a connection that has worked and is refused now: some hosts ban who tries too often."""
 JITTER = 0.25
 """Of a pause, at most: hosts that were lost together do not come back together."""
-FORGIVEN_S = 60.0
+BACK_OFF_RESET_S = 60.0
 """A connection that was up for so long begins with the shortest pause again."""
 _GAP_S = 2.0
 """Between two looks. After a longer one (a laptop that slept) silence is measured anew."""
@@ -230,7 +230,7 @@ class Connection:
             self.hello = attempt.hello
             self.relay_count += 1
             self._meter = (now_s, attempt.frame_bytes)
-        if now_s - self.since_s >= FORGIVEN_S:
+        if now_s - self.since_s >= BACK_OFF_RESET_S:
             self._tries = 0
         began_s, began_bytes = self._meter
         if now_s - began_s >= 1.0:

@@ -15,7 +15,7 @@ from overlaptop.remote.connection import Connection, ConnectionState
 from overlaptop.remote.targets import Target
 
 AT_ONCE = 4
-"""Logins under way: an sshd refuses some of more than ten, and a login node's administrator is thankful."""
+"""Logins under way: an sshd refuses some of more than ten."""
 _POLL_S = 0.02
 _CLOSE_PATIENCE_S = 0.5
 

@@ -57,7 +57,7 @@ def _packed(message: Message) -> bytes:
 
 
 def _with_clean_text(value: Any) -> Any:
-    """A long reason is better cut short than a reason not to speak."""
+    """Its texts cut where they are too long, and what is no Unicode replaced."""
     if type(value) is str:
         text = value.encode(errors="replace").decode()
         return text if len(text) <= MAX_TEXT_CHARS else text[: MAX_TEXT_CHARS - 1] + "…"

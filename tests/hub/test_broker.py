@@ -7,13 +7,13 @@ from msgspec.structs import replace
 
 from overlaptop.hub.commands import PATIENCE_S, RETURN_S, CommandBroker
 from overlaptop.jobs.folder import job_dir
-from overlaptop.jobs.record import JobRecord
 from overlaptop.wire import commands
 from overlaptop.wire.codec import decode
 from overlaptop.wire.commands import Command, CommandOutcome, CommandReport
 from overlaptop.wire.knobs import Search
 from overlaptop.wire.protocol import LEASE_S
 from tests.fleet.builders import BUCKET_CAP_MB
+from tests.fleet.fakes import record
 
 
 class Scene:
@@ -21,13 +21,10 @@ class Scene:
 
     def __init__(self, *, awaits_ranks=0):
         job_dir("job-1", create=True)
-        record = JobRecord(
-            1, "job-1", "train.py", "/", "here", 2, "python", 1, 1, 1, 1, 1, "dash-1.sock", ()
-        )
         self.ranks, self.now_s = (0, 1), 0.0
         self.sent, self.published = [], []
         self.broker = CommandBroker(
-            record,
+            record(),
             connected_ranks=lambda: self.ranks,
             send_to_ranks=lambda payload: self.sent.append(commands.in_words(decode(payload))),
             publish=lambda payload: self.published.append(decode(payload)),

@@ -45,7 +45,7 @@ from overlaptop.wire.relaying import (
     RelaySelect,
 )
 from tests.fleet.builders import BUCKET_CAP_MB as KNOB
-from tests.hubs import KEY, Rank, hubs, make_rank, make_viewer, private_sockets
+from tests.hubs import KEY, Rank, hubs, made_and_closed, make_rank, make_viewer, private_sockets
 from tests.processes import eventually, runs
 from tests.relay.client import RelayProcess, RelayThread
 from tests.wire.examples import messages, plain, row_of
@@ -55,14 +55,12 @@ __all__ = ["hubs", "make_rank", "make_viewer", "private_sockets"]  # fixtures
 
 @pytest.fixture
 def make_relay(hubs) -> Iterator[Callable[..., RelayThread]]:
-    with contextlib.ExitStack() as stack:
-        yield lambda **options: stack.enter_context(contextlib.closing(RelayThread(**options)))
+    yield from made_and_closed(RelayThread)
 
 
 @pytest.fixture
 def make_process(hubs) -> Iterator[Callable[..., RelayProcess]]:
-    with contextlib.ExitStack() as stack:
-        yield lambda *options: stack.enter_context(contextlib.closing(RelayProcess(*options)))
+    yield from made_and_closed(RelayProcess)
 
 
 @pytest.fixture

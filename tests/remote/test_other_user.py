@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
+from msgspec.structs import asdict
 
 from overlaptop.agent.placement import RankPlacement
 from overlaptop.agent.reporting.sender import Sender
@@ -276,9 +276,6 @@ def test_its_hub_listens_nowhere_else_and_takes_no_signals(job: JobRecord) -> No
 
 
 MARK = "the stranger's was run"
-FALSE_RECORD = JobRecord(
-    PROTOCOL_VERSION, KEY, "t.py", "/w", "here", 1, "", 1, None, 1, 1, 1, "dash-1.sock", ()
-)  # fmt: skip
 
 
 def plant(base: Path, mark: Path, *, mode: int = 0o777, ours: bool = False, link: bool = False) -> None:
@@ -299,9 +296,8 @@ def plant(base: Path, mark: Path, *, mode: int = 0o777, ours: bool = False, link
         (directory / "overlaptop").mkdir()
         for name in ("overlaptop/__init__.py", "sitecustomize.py", "msgpack.py"):
             (directory / name).write_text(f"open({str(mark)!r}, 'a').write({MARK!r})\n")
-        record = replace(FALSE_RECORD, python=str(script), import_path=(str(directory),))
-        values = {field: getattr(record, field) for field in record.__slots__}
-        # As the agent writes it: one value a line.
+        values = asdict(record(KEY, python=str(script), import_path=(str(directory),)))
+        # As the hub writes it: one value a line.
         (folder_of_job / "job.json").write_text(json.dumps(values, indent=1) + "\n")
         for folder in (folder_of_job, directory):
             folder.chmod(mode)
