@@ -8,14 +8,13 @@ under way, and receives the rest from the ranks.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from msgspec.structs import replace
 
 from overlaptop.hub.history import FromRank
-from overlaptop.jobs.files import read_regular, write_whole
+from overlaptop.jobs.files import keep, read_regular
 from overlaptop.wire.codec import FrameReader, WireError, decode, encode, frame
 from overlaptop.wire.commands import ENDED, SENT, SILENT, Command, CommandOutcome, CommandReport
 from overlaptop.wire.knobs import Knob, KnobFacts
@@ -175,16 +174,13 @@ class CommandExecutions:
         done = [key for key, each in self._all.items() if each.outcome.done and key not in self._dirty]
         for key in done[: max(0, len(done) - _MAX_DONE)]:
             del self._all[key]
-        under_way = [each for each in self._all.values() if not each.outcome.done]
+        frames = (
+            frame(encode(each.execution.command)) + frame(_encoded(each.outcome))
+            for each in self._all.values()
+            if not each.outcome.done
+        )
         # Without the file the next hub knows of nothing that was under way, and logs nothing.
-        with suppress(OSError):
-            if not under_way:
-                self._path.unlink(missing_ok=True)
-                return
-            frames = (
-                frame(encode(each.execution.command)) + frame(_encoded(each.outcome)) for each in under_way
-            )
-            write_whole(self._path, b"".join(frames))
+        keep(self._path, b"".join(frames))
 
 
 def _encoded(outcome: CommandOutcome) -> bytes:

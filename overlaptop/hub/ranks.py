@@ -146,7 +146,7 @@ class RankServer:
             self._accept_again()
 
     def close(self) -> None:
-        """Closes all connections and sends the dashboards nothing."""
+        """Closes all connections. Dashboards are sent nothing of that."""
         for connection in self._connections:
             connection.sock.close()
         for descriptor in self._exiting.values():

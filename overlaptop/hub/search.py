@@ -14,7 +14,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from overlaptop.jobs.files import read_regular, write_whole
+from overlaptop.jobs.files import keep, read_regular
 from overlaptop.wire.codec import WireError, decode, encode
 from overlaptop.wire.commands import Command
 from overlaptop.wire.knobs import Search
@@ -84,8 +84,4 @@ class SearchLease:
 
     def _keep(self) -> None:
         # Without the file the next hub learns of a search from the one that searches.
-        with suppress(OSError):
-            if self.held is None:
-                self._path.unlink(missing_ok=True)
-                return
-            write_whole(self._path, encode(self.held))
+        keep(self._path, b"" if self.held is None else encode(self.held))

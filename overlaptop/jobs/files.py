@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -12,6 +13,17 @@ def write_whole(path: Path, data: bytes) -> None:
     new = path.with_name(f"{path.name}.{os.getpid()}")
     new.write_bytes(data)
     new.replace(path)
+
+
+def keep(path: Path, data: bytes) -> None:
+    """As `write_whole`, or removes the file where there is nothing to be kept. Where that fails whoever
+    reads it later finds what was there before, or nothing.
+    """
+    with suppress(OSError):
+        if data:
+            write_whole(path, data)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def open_regular(path: Path, flags: int) -> int:

@@ -19,7 +19,6 @@ TWO_ON_GLOO = JobPlacement(2, "gloo")
     [
         (None, 4),
         ("", 0),
-        ("-1", 0),
         ("0,3", 2),
         ("0,9,1", 1),
         ("1,-1,2", 1),
@@ -36,13 +35,11 @@ def test_cuda_visible_devices_is_read_as_cuda_reads_it(variable: str | None, cou
     [
         (0, None, "auto", JobPlacement(2, "gloo")),
         (8, None, "auto", JobPlacement(8, "nccl")),
-        (8, 3, "auto", JobPlacement(3, "nccl")),
         (1, None, "auto", JobPlacement(2, "nccl", 1)),
         (1, 1, "auto", JobPlacement(1, "nccl")),
         (2, 4, "cuda", JobPlacement(4, "nccl", 2)),
         (0, 1, "auto", JobPlacement(1, "gloo")),
         (4, 2, "cpu", JobPlacement(2, "gloo")),
-        (4, None, "cuda", JobPlacement(4, "nccl")),
     ],
 )
 def test_ranks_go_to_gpus_or_share_them_or_go_to_the_cpu(

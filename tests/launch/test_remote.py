@@ -57,7 +57,6 @@ def started(launcher, *words, host=""):
         (8, 2, (), "gpu-a: 2 GPUs, NCCL", 2, "cuda"),
         (2, 4, (), "gpu-a: 2 GPUs shared by 4 processes, NCCL", 4, "shared"),
         (8, 3, ("--device", "cpu"), "gpu-a: the CPU, 3 processes, gloo", 3, "cpu"),
-        (0, None, (), "gpu-a: the CPU, 2 processes, gloo", 2, "cpu"),
         (None, None, (), "gpu-a: its GPUs, else its CPU", 0, "cpu"),
     ],
 )

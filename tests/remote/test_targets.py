@@ -25,7 +25,6 @@ def argv(word: str) -> list[str]:
     [
         ("gpu-a", ["--", "gpu-a"]),
         ("me@gpu-a.example.org", ["--", "me@gpu-a.example.org"]),
-        ("10.0.0.7", ["--", "10.0.0.7"]),
         ("::1", ["--", "::1"]),
         ("me@fe80::1%eth0", ["--", "me@fe80::1%eth0"]),
         (r"CORP\me@gpu-a", ["--", r"CORP\me@gpu-a"]),
