@@ -195,7 +195,7 @@ def _fault(host: RemoteHost) -> str:
     """Why nothing can be started there; empty: it can."""
     if not host.up:
         return f"{host.name} cannot be reached" + (f": {host.note}" if host.note else "")
-    if host.hello is not None and host.hello.readonly:
+    if host.readonly:
         return f"{host.name} is read-only"
     return ""
 

@@ -16,7 +16,7 @@ class Host:
     """As RemoteHost, with a relay that says what a test wants."""
 
     def __init__(self, name, gpus=0, *, readonly=False, up=True, note=""):
-        self.name, self.up, self.note = name, up, note
+        self.name, self.up, self.note, self.readonly = name, up, note, readonly
         self.hello = RelayHello(PROTOCOL_VERSION, "1", name, 1, gpus, 1, readonly)
         self.launches, self.launch_status, self.polls = [], None, 0
 

@@ -166,10 +166,10 @@ def dies() -> None:
 
 def leaving() -> None:
     """Something it started holds its pipes open; that ends when its pipe does."""
-    if os.fork() == 0:
+    if (child := os.fork()) == 0:
         time.sleep(600)
     begin()
-    sys.stderr.write(f"child of {os.getpgid(0)}\n")
+    sys.stderr.write(f"it started {child}\n")
     sys.exit(3)
 
 

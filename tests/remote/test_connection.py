@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import subprocess
-from pathlib import Path
 from selectors import DefaultSelector
 
 import pytest
@@ -233,20 +232,8 @@ def test_a_relay_that_reads_nothing_is_sent_no_more_and_not_waited_for_without_e
 
 def test_what_a_process_leaves_behind_is_ended_with_it(connections: Connections) -> None:
     connection = connections.lost("leaving")
-    group = int(re.search(r"child of (\d+)", connection.detail)[1])
-    eventually(lambda: not members(group))
-
-
-def members(group: int) -> list[int]:
-    found = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            state, _, pgrp = path.read_text().rpartition(")")[2].split()[:3]
-        except OSError:
-            continue
-        if int(pgrp) == group and state not in "ZX":
-            found.append(int(path.parent.name))
-    return found
+    child = int(re.search(r"it started (\d+)", connection.detail)[1])
+    eventually(lambda: not runs(child))
 
 
 def test_closing_leaves_no_process_however_stubborn_and_no_descriptor(connections: Connections) -> None:
