@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
@@ -24,8 +24,7 @@ from overlaptop.wire.codec import WireError
 from overlaptop.wire.commands import Command, CommandOutcome
 from overlaptop.wire.knobs import Search
 from overlaptop.wire.messages import HubStatus, Notice, Standstill, Welcome
-from overlaptop.wire.schema import Message
-from tests.hubs import Hubs, Rank, hubs, make_rank, private_sockets
+from tests.hubs import Hubs, Rank, Receiver, hubs, make_rank, private_sockets
 from tests.remote.connections import Connections, eventually
 from tests.remote.fake_relays import AHEAD_NS, JOB, STARTED_NS
 
@@ -37,31 +36,24 @@ T = TypeVar("T")
 SEARCH = Search("20260101-000000-abcdef", "me", "bucket_cap_mb", None)
 
 
-class Watched:
+class Watched(Receiver):
     """A host, a link to its only job, and what has come over that."""
 
     def __init__(self, connections: Connections, behaviour: str) -> None:
+        super().__init__()
         self.connections = connections
         self.connection = connections(behaviour)
         self.host = RemoteHost(self.connection)
         self.record = eventually(lambda: next(iter(self.host.list_jobs()), None))
         self.link = self.host.open_link(self.record)
-        self.received: list[Message] = []
 
-    def until(self, probe: Callable[[], T]) -> T:
-        def look() -> T:
-            self.received += self.link.poll()
-            return probe()
-
-        return eventually(look)
+    def poll(self) -> None:
+        self.messages += self.link.poll()
 
     def receive(self, kind: type[T]) -> T:
         """The next message of this kind that comes from now on."""
-        self.received.clear()
-        return self.until(lambda: next(self.of(kind), None))
-
-    def of(self, kind: type[T]) -> Iterator[T]:
-        return (message for message in self.received if isinstance(message, kind))
+        self.messages.clear()
+        return super().receive(kind)
 
     def is_told(self, text: str) -> None:
         self.until(lambda: any(notice.text == text for notice in self.of(Notice)))
@@ -120,7 +112,7 @@ def test_times_of_the_other_clock_become_times_of_this_one(connections: Connecti
     assert watched.host.offset_ns is not None
     assert abs(watched.host.offset_ns - AHEAD_NS) <= residual_ns + 1
     assert abs(welcome.started_ns - STARTED_NS) <= AHEAD_NS // 2
-    (group,) = watched.until(lambda: next(watched.of(Standstill), None)).groups
+    (group,) = watched.until(lambda: watched.of(Standstill))[0].groups
     assert [abs(call.at_ns - STARTED_NS) <= AHEAD_NS // 2 for call in group.calls] == [True]
     assert abs(watched.host.list_jobs()[0].started_ns - (STARTED_NS - AHEAD_NS)) <= AHEAD_NS // 2
 
@@ -245,7 +237,7 @@ def test_a_real_hub_is_joined_through_a_real_relay(
     asked = command()
     assert session.send(asked) == ""
     eventually(lambda: session.tick() and (rank.listen() or rank.commands))
-    assert [got.id for got in rank.commands] == [asked.id]
+    assert [received.id for received in rank.commands] == [asked.id]
     assert host.offset_ns is not None
     assert host.residual_ns is not None
     assert abs(host.offset_ns) <= host.residual_ns + 1, "it is the same clock"
