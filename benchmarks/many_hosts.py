@@ -29,7 +29,7 @@ from msgspec.structs import replace
 from synthetic import PlayedRanks
 from torchrun import end, start
 
-from overlaptop.fleet.snapshot import LinkState
+from overlaptop.fleet.snapshot import HubState
 from tests.hubs import KEY, Hubs, Rank
 from tests.processes import eventually
 from tests.remote.hosts import SSHD, make_key, public_part
@@ -134,7 +134,7 @@ def connections_alone(hosts: Hosts, seconds: float) -> None:
                     received[node.name].append(node.bytes_per_s)
         used = (time.thread_time() - cpu_s) / (time.monotonic() - from_s)
         nodes = watching.tick().nodes
-    live = sum(node.link is LinkState.LIVE for node in nodes)
+    live = sum(node.hub_state is HubState.LIVE for node in nodes)
     residuals_ms = sorted(node.residual_ns / 1e6 for node in nodes if node.residual_ns is not None)
     rates = [statistics.mean(each) for each in received.values() if each]
     print(

@@ -23,7 +23,7 @@ import time
 from pairs import interval, spread
 from torchrun import OVERLAPTOP, running
 
-from overlaptop.fleet.snapshot import LinkState
+from overlaptop.fleet.snapshot import HubState
 from tests.remote.hosts import DDP, NODES, SMALL, Lab, RemoteJob, why_not
 from tests.remote.watching import Watching
 
@@ -52,12 +52,12 @@ def cut_s(lab: Lab, seconds: float) -> tuple[float, float]:
         watching.until_all_step(len(NODES))
         lab.cables[FAR].cut()
         began_s = time.monotonic()
-        watching.until(lambda _: watching.node(FAR).link is LinkState.LOST)
+        watching.until(lambda _: watching.node(FAR).hub_state is HubState.LOST)
         noticed_s = time.monotonic() - began_s
         watching.go_on(seconds - noticed_s)
         lab.cables[FAR].mend()
         began_s = time.monotonic()
-        watching.until(lambda _: watching.node(FAR).link is LinkState.LIVE)
+        watching.until(lambda _: watching.node(FAR).hub_state is HubState.LIVE)
         watching.until_all_step(len(NODES), 1)
         return noticed_s, time.monotonic() - began_s
 

@@ -13,7 +13,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from overlaptop.fleet.fleet import Fleet
-from overlaptop.fleet.snapshot import LinkState, Snapshot
+from overlaptop.fleet.snapshot import HubState, Snapshot
 from overlaptop.jobs.record import JobRecord
 from overlaptop.timeline.overlap import break_down
 from overlaptop.wire.codec import decode, encode
@@ -73,7 +73,7 @@ class SyntheticSession:
         notice = Notice(2, time.time_ns(), "warning", paused)
         for message in (*greetings(ranks, self._origin_ns), notice):
             self._take(message)
-        self._fleet.set_link(LinkState.LIVE)
+        self._fleet.set_hub_state(HubState.LIVE)
 
     def tick(self) -> Snapshot:
         """The steps that have come due since the last call."""

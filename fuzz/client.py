@@ -28,10 +28,10 @@ with atheris.instrument_imports(include=["overlaptop"]):
         MAGIC,
         RelayJobs,
         RelayLaunchStatus,
-        RelayLink,
         RelayPing,
         RelayPong,
         RelaySelect,
+        RelayStatus,
     )
     from tests.remote.whole_client import HELLO, JOB, RECORD, START_NS, WholeClient, whole_clients
     from tests.wire.examples import (
@@ -78,8 +78,8 @@ ROWS: list[list[Any]] = [
         HELLO,
         RelayJobs((RECORD,), ""),
         RelayJobs((replace(RECORD, hub_pid=31), replace(RECORD, job="job-2")), "a note"),
-        RelayLink(JOB, True),
-        RelayLink(JOB, False, True),
+        RelayStatus(JOB, True),
+        RelayStatus(JOB, False, True),
         RelayPing(1),
         RelayPong(1, START_NS, START_NS, 3, 2),
         RelaySelect(JOB),

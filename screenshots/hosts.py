@@ -16,7 +16,7 @@ from pathlib import Path
 from make import HERE, Scene, png_writer, say, shoot
 
 from overlaptop.console.hosts import Hosts, connect
-from overlaptop.fleet.snapshot import LinkState
+from overlaptop.fleet.snapshot import HubState
 from overlaptop.remote.targets import Target
 from overlaptop.tui.app import OverlaptopApp
 from overlaptop.tui.options import TuiOptions
@@ -25,7 +25,7 @@ from tests.remote.hosts import DDP, NODES, SMALL, Lab, RemoteJob, why_not
 
 def lost(app: OverlaptopApp) -> bool:
     """Whether the connection to a host is lost: until then only its hub is said to be silent."""
-    return any(node.link is LinkState.LOST for node in app.dashboard.latest.nodes)
+    return any(node.hub_state is HubState.LOST for node in app.dashboard.latest.nodes)
 
 
 SCENES = (

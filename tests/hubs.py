@@ -139,14 +139,14 @@ class Viewer(Receiver):
 
     def __init__(self, key: str = KEY) -> None:
         super().__init__()
-        self.link = LocalHubConnection(eventually(lambda: read_job(key)))
+        self.hub = LocalHubConnection(eventually(lambda: read_job(key)))
 
     def poll(self) -> None:
-        self.messages += self.link.poll()
+        self.messages += self.hub.poll()
 
     def ask(self, command: Command) -> Command:
         """Sends it; as the hub has published it."""
-        assert self.link.send(command)
+        assert self.hub.send(command)
         return self.receive(Command, lambda sent: sent.id == command.id)
 
     def await_statuses(self, count: int) -> None:
@@ -163,7 +163,7 @@ class Viewer(Receiver):
         self.until(lambda: len({info.rank for info in self.of(RankInfo)}) == count)
 
     def close(self) -> None:
-        self.link.close()
+        self.hub.close()
 
 
 class Hubs:

@@ -101,7 +101,7 @@ def heard():
 
 @pytest.fixture
 def session(job, heard):
-    session = JobSession(open_link=lambda record: Overheard(record, heard))
+    session = JobSession(open_hub=lambda record: Overheard(record, heard))
     yield session
     session.close()
 

@@ -9,7 +9,7 @@ from overlaptop.console import CommandError, print_message
 from overlaptop.console.hosts import pause
 from overlaptop.fleet.commands import SENT, CommandView
 from overlaptop.fleet.session import Session
-from overlaptop.fleet.snapshot import LinkState, Snapshot
+from overlaptop.fleet.snapshot import HubState, Snapshot
 from overlaptop.fleet.trouble import trouble_of
 from overlaptop.fleet.watching import compared
 from overlaptop.wire.commands import Command
@@ -72,12 +72,12 @@ def settle(session: Session) -> Snapshot:
         stepped = bool(snapshot.ranks) and all(view.ended or view.last for view in snapshot.ranks)
         if stepped and not snapshot.replaying:
             return snapshot
-        still_comes = snapshot.replaying and snapshot.link is LinkState.LIVE
+        still_comes = snapshot.replaying and snapshot.hub_state is HubState.LIVE
         limit_s = HISTORY_LIMIT_S if still_comes else LIMIT_S
-        if time.monotonic() - began_s > limit_s or snapshot.link is LinkState.ENDED:
+        if time.monotonic() - began_s > limit_s or snapshot.hub_state is HubState.ENDED:
             break
         pause(session, TICK_S)
-    why = snapshot.link_note or snapshot.link.value
+    why = snapshot.hub_note or snapshot.hub_state.value
     if snapshot.job is None:
         raise CommandError(f"the job does not answer ({why})")
     if snapshot.replaying:
@@ -94,7 +94,11 @@ def settle_waits(session: Session, snapshot: Snapshot) -> Snapshot:
     session.watch(wanted)
     began_s, announced = time.monotonic(), False
     while len(snapshot.split_steps) < COMPARED_STEPS:
-        if len(wanted) < 2 or snapshot.totals.measured_step is None or snapshot.link is not LinkState.LIVE:
+        if (
+            len(wanted) < 2
+            or snapshot.totals.measured_step is None
+            or snapshot.hub_state is not HubState.LIVE
+        ):
             break
         limit_s = _waits_limit_s(snapshot)
         if time.monotonic() - began_s > limit_s:
@@ -120,7 +124,7 @@ def _waits_limit_s(snapshot: Snapshot) -> float:
 
 def require_connection(snapshot: Snapshot) -> None:
     """CommandError where the connection to the job broke, and longer ago than it takes to come back."""
-    lost_s = (snapshot.at_ns - snapshot.link_since_ns) / 1e9
+    lost_s = (snapshot.at_ns - snapshot.hub_since_ns) / 1e9
     limit_s = REMOTE_LOST_LIMIT_S if snapshot.nodes else LOST_LIMIT_S
-    if snapshot.link is LinkState.LOST and lost_s > limit_s:
+    if snapshot.hub_state is HubState.LOST and lost_s > limit_s:
         raise CommandError("the connection to the job broke and did not come back")

@@ -14,7 +14,7 @@ from overlaptop.console.jobs import join
 from overlaptop.console.table import Table
 from overlaptop.findings.first_line import first_line
 from overlaptop.fleet.records import device_record, end_records, step_record
-from overlaptop.fleet.snapshot import LinkState, RankView, Snapshot
+from overlaptop.fleet.snapshot import HubState, RankView, Snapshot
 from overlaptop.fleet.trouble import Trouble, first_failure, trouble_of
 from overlaptop.report import hosts as nodes
 from overlaptop.report import troubles
@@ -60,7 +60,7 @@ def render(snapshot: Snapshot, *, ascii_only: bool = False) -> str:
     )  # fmt: skip
     trouble, failure = trouble_of(snapshot), first_failure(snapshot.ranks)
     for view in snapshot.ranks:
-        table.add(*_row(view, snapshot.link, failure))
+        table.add(*_row(view, snapshot.hub_state, failure))
     exact = all_see_gaps(snapshot.ranks)
     totals = totals_in_words(snapshot.totals, exact=exact)
     if snapshot.totals.waits is not None:
@@ -98,7 +98,7 @@ def _hosts(snapshot: Snapshot) -> list[str]:
         facts = nodes.in_words(node, snapshot.at_ns)
         if node.ranks:
             facts += f"  {text.named_ranks(node.ranks)}"
-        if node.link is LinkState.LIVE and node.residual_ns is not None:
+        if node.hub_state is HubState.LIVE and node.residual_ns is not None:
             facts += f"  clock {nodes.known_within(node.residual_ns)}"
         lines.append(text.printable(facts))
     return lines
@@ -155,14 +155,14 @@ def title(snapshot: Snapshot) -> str:
     facts += sorted({info.device for info in infos if info.device})
     facts += sorted({info.backend for info in infos if info.backend})
     trouble = trouble_of(snapshot)
-    state = snapshot.link.value
-    if trouble is not None and snapshot.link is LinkState.LIVE:
+    state = snapshot.hub_state.value
+    if trouble is not None and snapshot.hub_state is HubState.LIVE:
         state = troubles.in_brief(trouble, snapshot.at_ns)
     facts += [f"job {job.job}", state]
     return text.printable(" · ".join(facts))
 
 
-def _row(view: RankView, link: LinkState, failure: Trouble | None) -> list[str]:
+def _row(view: RankView, hub_state: HubState, failure: Trouble | None) -> list[str]:
     # Lane totals come with sampled steps only: a row is of the newest step that has them.
     lanes = view.measured
     step = lanes or view.last
@@ -181,7 +181,7 @@ def _row(view: RankView, link: LinkState, failure: Trouble | None) -> list[str]:
         text.count(lanes.collectives if lanes else None),
         text.count(view.dropped),
         view.info.source if view.info else text.UNKNOWN,
-        link.value if link is LinkState.TRACE else _state(view, failure),
+        hub_state.value if hub_state is HubState.TRACE else _state(view, failure),
     ]
 
 

@@ -13,7 +13,7 @@ from overlaptop.console.table import Table
 from overlaptop.fleet.commands import FAILED
 from overlaptop.fleet.knobs import JobKnob
 from overlaptop.fleet.session import Session
-from overlaptop.fleet.snapshot import LinkState, Snapshot
+from overlaptop.fleet.snapshot import HubState, Snapshot
 from overlaptop.report.knobs import allowed_words
 from overlaptop.text import UNKNOWN as NOT_KNOWN
 from overlaptop.text import printable
@@ -90,7 +90,7 @@ def print_difference(session: Session, command: Command, knob: Knob) -> None:
         if words not in ("", told):
             told = words
             print_message(alternation.words)
-        if snapshot.link is LinkState.ENDED or (alternation.over and words):
+        if snapshot.hub_state is HubState.ENDED or (alternation.over and words):
             raise CommandError(words or "the job ended")
     for each in compared.quantities:
         if each.verdict != NOT_MEASURED:

@@ -25,7 +25,7 @@ from overlaptop.fleet.records import (
     step_record,
 )
 from overlaptop.fleet.session import Session
-from overlaptop.fleet.snapshot import LinkState, Snapshot
+from overlaptop.fleet.snapshot import HubState, Snapshot
 from overlaptop.fleet.waits import StepWaits
 from overlaptop.text import named_ranks, plural, printable
 from overlaptop.wire.bounds import MAX_INT64
@@ -225,7 +225,7 @@ def stream(
             writer.report_lost(now_s)
             if writer.has_enough(snapshot, now_s):
                 return True
-            if snapshot.link is LinkState.ENDED or gone:
+            if snapshot.hub_state is HubState.ENDED or gone:
                 ended_s = ended_s or now_s
                 ends = [view.end for view in snapshot.ranks if view.end is not None]
                 if all(end.exit_code is not None for end in ends) or now_s - ended_s > EXIT_S:

@@ -18,7 +18,7 @@ from overlaptop.console.jobs import join
 from overlaptop.console.setting import knob_of
 from overlaptop.fleet.job_session import JobSelector, JobSession
 from overlaptop.fleet.session import Session
-from overlaptop.fleet.snapshot import LinkState, Snapshot
+from overlaptop.fleet.snapshot import HubState, Snapshot
 from overlaptop.launch.launcher import Launcher, of_workload, place
 from overlaptop.launch.request import LaunchError
 from overlaptop.tuning.search import SearchOptions
@@ -172,7 +172,7 @@ class _TuneRun:
         if launcher is None:
             return None
         snapshot = self._session.tick()
-        ending = snapshot.link is LinkState.ENDED or any(view.ended for view in snapshot.ranks)
+        ending = snapshot.hub_state is HubState.ENDED or any(view.ended for view in snapshot.ranks)
         deadline_s = time.monotonic() + END_LIMIT_S * ending
         while launcher.poll() is None:
             if time.monotonic() > deadline_s:
@@ -189,7 +189,7 @@ class _TuneRun:
             gone = self._launcher is not None and self._launcher.poll() is not None
             snapshot = self._look()
             found = snapshot.knob(name)
-            if gone or snapshot.link is LinkState.ENDED:
+            if gone or snapshot.hub_state is HubState.ENDED:
                 raise self._job_ended() or CommandError("the job ended")
             # Steps of the past are not of the present value.
             stepping = not snapshot.replaying and all(view.last is not None for view in snapshot.ranks)

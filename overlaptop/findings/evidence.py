@@ -8,7 +8,7 @@ from math import inf
 from statistics import median
 
 from overlaptop import text
-from overlaptop.fleet.snapshot import LinkState, RankView, Snapshot
+from overlaptop.fleet.snapshot import HubState, RankView, Snapshot
 from overlaptop.fleet.splitting import window_of
 from overlaptop.fleet.waits import SplitStep, WaitWindow
 from overlaptop.fleet.window import FIRST_STEPS, HISTORY_STEPS, RECENT_STEPS
@@ -82,7 +82,7 @@ class Evidence:
 def evidence_of(snapshot: Snapshot) -> Evidence:
     """All that a Snapshot says."""
     known = {view.rank: view for view in snapshot.ranks if view.info is not None}
-    is_trace = snapshot.link is LinkState.TRACE
+    is_trace = snapshot.hub_state is HubState.TRACE
     steps = _steps(known.values(), snapshot.split_steps, HISTORY_STEPS if is_trace else 2 * RECENT_STEPS)
     if not is_trace:
         steps = [step for step in steps if step.number >= FIRST_STEPS][-RECENT_STEPS:]

@@ -37,7 +37,7 @@ from overlaptop.fleet.job_session import (
     JobSession,
 )
 from overlaptop.fleet.merging import Merger, NodeSnapshot, out_of_reach
-from overlaptop.fleet.snapshot import LinkState, NodeView, Snapshot
+from overlaptop.fleet.snapshot import HubState, NodeView, Snapshot
 from overlaptop.jobs.folder import EndpointError
 from overlaptop.jobs.record import JobRecord
 from overlaptop.remote.host import RemoteHost
@@ -69,14 +69,14 @@ class FollowedHost:
             JobSelector(matches=matches),
             readonly=readonly,
             list_jobs=host.list_jobs,
-            open_link=host.open_link,
+            open_hub=host.open_hub,
             is_gone=host.is_gone,
             clock_ns=clock_ns,
             monotonic_s=monotonic_s,
             node=host.name,
         )
         self.records: tuple[JobRecord, ...] = ()
-        self.view = NodeView(host.name, LinkState.WAITING, clock_ns(), "")
+        self.view = NodeView(host.name, HubState.WAITING, clock_ns(), "")
         self._monotonic_s = monotonic_s
 
     def look(self) -> None:
@@ -93,9 +93,9 @@ class FollowedHost:
     def tick(self, key: str | None) -> NodeSnapshot:
         """What is known here of the job with this key."""
         snapshot, host = self.session.tick(), self.host
-        link, since_ns, note = snapshot.link, snapshot.link_since_ns, snapshot.link_note
-        if not host.up and link is not LinkState.ENDED:
-            link = LinkState.WAITING if host.connecting else LinkState.LOST
+        hub_state, since_ns, note = snapshot.hub_state, snapshot.hub_since_ns, snapshot.hub_note
+        if not host.up and hub_state is not HubState.ENDED:
+            hub_state = HubState.WAITING if host.connecting else HubState.LOST
             since_ns = snapshot.at_ns - round((self._monotonic_s() - host.since_s) * 1e9)
             note = host.note
         elif self.session.job_key is None and host.known:
@@ -103,7 +103,7 @@ class FollowedHost:
             listed = f"{count or 'no'} job{'s' * (count != 1)} there"
             note = host.note or ("the job is not there" if key else listed)
         node = NodeView(
-            host.name, link, since_ns, note,
+            host.name, hub_state, since_ns, note,
             offset_ns=host.offset_ns, residual_ns=host.residual_ns,
             bytes_per_s=host.bytes_per_s, detail=host.detail, readonly=host.readonly,
         )  # fmt: skip
@@ -221,8 +221,8 @@ class ClusterSession:
                 return why
         self._search = search.id
         # Also where the connection is down: the end is announced there as soon as it is back.
-        answers = [(node.session.renew(search), node.view.link) for node in self._with_job()]
-        whys = [why for why, link in answers if why and link is LinkState.LIVE]
+        answers = [(node.session.renew(search), node.view.hub_state) for node in self._with_job()]
+        whys = [why for why, hub_state in answers if why and hub_state is HubState.LIVE]
         return whys[0] if whys else "" if any(not why for why, _ in answers) else NOT_CONNECTED
 
     def select(self, key: str) -> None:
@@ -291,7 +291,9 @@ class ClusterSession:
         reached = [node for node in self._nodes if node.host.up]
         if any(node.has(self._key) for node in reached):
             return True
-        if any(node.view.ranks and node.view.link in (LinkState.LIVE, LinkState.STALE) for node in reached):
+        if any(
+            node.view.ranks and node.view.hub_state in (HubState.LIVE, HubState.STALE) for node in reached
+        ):
             return True
         return not any(node.view.ranks for node in reached) and any(
             node.view.ranks or node.has(self._key) for node in self._nodes
@@ -312,7 +314,11 @@ class ClusterSession:
 
     def _waiting_for(self, parts: Sequence[NodeSnapshot]) -> str:
         for node, part in zip(self._nodes, parts, strict=True):
-            if node.session.job_key is not None and part.node.link is LinkState.WAITING and part.node.note:
+            if (
+                node.session.job_key is not None
+                and part.node.hub_state is HubState.WAITING
+                and part.node.note
+            ):
                 return part.node.note  # it is being joined, or does not let us in
         if not any(node.host.up for node in self._nodes):
             notes = [node.host.note for node in self._nodes if node.host.note]

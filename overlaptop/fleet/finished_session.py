@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 
 from overlaptop.fleet.fleet import RECENT_DETAILS, Fleet
-from overlaptop.fleet.snapshot import WHOLE_TRACE, LinkState, Snapshot
+from overlaptop.fleet.snapshot import WHOLE_TRACE, HubState, Snapshot
 from overlaptop.fleet.splitting import JobWaits, split_step, waits_of_one
 from overlaptop.fleet.totals import total
 from overlaptop.fleet.waits import SplitStep, StepWaits
@@ -82,7 +82,7 @@ class FinishedSession:
                 fleet.apply(message)
         for notice in self._notices:
             fleet.apply(notice)
-        fleet.set_link(LinkState.TRACE)
+        fleet.set_hub_state(HubState.TRACE)
         whole = fleet.snapshot()
         known = {each.info.rank: each for each in self._ranks}
         waits = self._waits_of(number)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from overlaptop.fleet.commands import CommandBook
 from overlaptop.fleet.knobs import job_knobs
-from overlaptop.fleet.snapshot import LinkState, RankView, Snapshot, Window
+from overlaptop.fleet.snapshot import HubState, RankView, Snapshot, Window
 from overlaptop.fleet.splitting import JobWaits, Splitter, with_waits
 from overlaptop.fleet.timelines import Timelines
 from overlaptop.fleet.totals import total
@@ -177,9 +177,9 @@ class Fleet:
         """Ranks that run, by the UUID of the GPU that they compute on; None: to be looked up."""
         self._unread = 0
         self._hub_dropped = self._earlier_hubs_dropped = 0
-        self._link = LinkState.WAITING
-        self._link_since_ns = clock_ns()
-        self._link_note = ""
+        self._link = HubState.WAITING
+        self._hub_since_ns = clock_ns()
+        self._hub_note = ""
         self._frames_dropped = 0
         self._replaying = False
         self._silent: frozenset[int] = frozenset()
@@ -192,11 +192,11 @@ class Fleet:
         seen = [rank for rank in self._ranks.values() if rank.info is not None or rank.steps]
         return bool(seen) and all(rank.ended for rank in seen)
 
-    def set_link(self, state: LinkState, note: str = "", dropped: int = 0) -> None:
+    def set_hub_state(self, state: HubState, note: str = "", dropped: int = 0) -> None:
         """The connection's state, the reason, and how many frames were lost on it since the start."""
         if state is not self._link:
-            self._link, self._link_since_ns = state, self._clock_ns()
-        self._link_note = note
+            self._link, self._hub_since_ns = state, self._clock_ns()
+        self._hub_note = note
         self._frames_dropped = dropped
 
     def apply(self, message: Message) -> None:
@@ -251,7 +251,7 @@ class Fleet:
         for number in announced:
             self._rank(number)
         self._refresh_traffic()
-        silent = self._silent if self._link is LinkState.LIVE else ()
+        silent = self._silent if self._link is HubState.LIVE else ()
         views = tuple(
             self._ranks[number].view(now_ns, self._node, is_silent=number in silent)
             for number in sorted(self._ranks)
@@ -265,9 +265,9 @@ class Fleet:
         self._fresh_samples.clear()
         return Snapshot(
             at_ns=now_ns,
-            link=self._link,
-            link_since_ns=self._link_since_ns,
-            link_note=self._link_note,
+            hub_state=self._link,
+            hub_since_ns=self._hub_since_ns,
+            hub_note=self._hub_note,
             job=self._job,
             ranks=views,
             totals=total(
@@ -281,7 +281,7 @@ class Fleet:
             commands=self._commands.views(
                 (view.rank for view in views if view.info is not None and not view.ended),
                 now_ns,
-                over=self._link is LinkState.ENDED,
+                over=self._link is HubState.ENDED,
             ),
             knobs=job_knobs((view.info, view.knobs) for view in views if alone and not view.ended),
             search=self._search,

@@ -9,7 +9,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from overlaptop.fleet.fleet import Fleet
-from overlaptop.fleet.snapshot import LinkState, Snapshot
+from overlaptop.fleet.snapshot import HubState, Snapshot
 from overlaptop.jobs.folder import EndpointError
 from overlaptop.jobs.record import JobRecord, list_jobs
 from overlaptop.wire.commands import Command
@@ -38,7 +38,7 @@ class JobSelector:
     """Only such jobs exist for this session; a launcher knows its own job by this."""
 
 
-def _open_local_link(record: JobRecord) -> HubConnection:
+def _open_local_hub(record: JobRecord) -> HubConnection:
     # zmq takes 40 ms to import: not before there is somebody to talk to.
     from overlaptop.jobs.hub_connection import LocalHubConnection
 
@@ -58,7 +58,7 @@ class JobSession:
         *,
         readonly: bool = False,
         list_jobs: Callable[[], Sequence[JobRecord]] = list_jobs,
-        open_link: Callable[[JobRecord], HubConnection] = _open_local_link,
+        open_hub: Callable[[JobRecord], HubConnection] = _open_local_hub,
         is_gone: Callable[[JobRecord], bool] = attrgetter("gone"),
         clock_ns: Callable[[], int] = time.time_ns,
         monotonic_s: Callable[[], float] = time.monotonic,
@@ -71,18 +71,18 @@ class JobSession:
         self._readonly = readonly
         self._chosen = self._selector.key
         self._list_jobs = list_jobs
-        self._open_link = open_link
+        self._open_hub = open_hub
         self._is_gone = is_gone
         self._monotonic_s = monotonic_s
         self._clock_ns = clock_ns
         self._node = node
         self._fleet = Fleet(clock_ns, node)
         self._record: JobRecord | None = None
-        self._link: HubConnection | None = None
+        self._hub: HubConnection | None = None
         self._joined_s = 0.0
         self._gone = False
         self._watched: frozenset[int] = frozenset()
-        self._earlier_links_dropped = 0
+        self._dropped_earlier = 0
         self._look_at_s = 0.0
         self._look_note = ""
         self._foreign_protocol: int | None = None
@@ -107,10 +107,10 @@ class JobSession:
             self._look()
         # First: what was sent until then is still read. Asked no more once it is so: a pid may be given to
         # another process.
-        if self._link is not None and self._record is not None and not self._gone:
-            self._gone = not self._link.alive and self._is_gone(self._record)
+        if self._hub is not None and self._record is not None and not self._gone:
+            self._gone = not self._hub.alive and self._is_gone(self._record)
         self._read()
-        self._set_link_state(now_s)
+        self._set_hub_state(now_s)
         snapshot = self._fleet.snapshot()
         self._repeat_end_of_search(snapshot)
         return snapshot
@@ -118,8 +118,8 @@ class JobSession:
     def watch(self, ranks: Collection[int]) -> None:
         """Ask for the timelines of ``ranks``, and of no others."""
         self._watched = frozenset(ranks)
-        if self._link is not None:
-            self._link.watch(self._watched)
+        if self._hub is not None:
+            self._hub.watch(self._watched)
 
     def send(self, command: Command) -> str:
         """Send a command; returns why that is impossible, empty: it is on its way.
@@ -128,7 +128,7 @@ class JobSession:
         """
         if self._readonly:
             return READONLY
-        if (link := self._open_link_now) is None or not link.send(command):
+        if (hub := self._usable_hub) is None or not hub.send(command):
             return NOT_CONNECTED
         self._fleet.apply(command)
         return ""
@@ -147,19 +147,19 @@ class JobSession:
         if search != self._search:
             self._search, self._hold_due_s = search, 0.0
         if now_s >= self._hold_due_s:
-            if (link := self._open_link_now) is None or not link.renew(search):
+            if (hub := self._usable_hub) is None or not hub.renew(search):
                 return NOT_CONNECTED
             self._hold_due_s = now_s + HOLD_EVERY_S
         return ""
 
     @property
-    def _open_link_now(self) -> HubConnection | None:
-        """The link, unless the hub would ignore what comes over it."""
-        return None if self._foreign_protocol is not None or self._turned_away else self._link
+    def _usable_hub(self) -> HubConnection | None:
+        """The connection to the hub, unless the hub would ignore what comes over it."""
+        return None if self._foreign_protocol is not None or self._turned_away else self._hub
 
     def select(self, key: str) -> None:
         """Turn to the job with this key; what was known of another one is forgotten."""
-        if self._record is not None and self._record.job == key and self._link is not None:
+        if self._record is not None and self._record.job == key and self._hub is not None:
             return
         self._chosen = key
         self._disconnect()
@@ -185,7 +185,7 @@ class JobSession:
         held = self._record
         if wanted is None:
             return
-        if self._link and held and (wanted.job, wanted.hub_pid) == (held.job, held.hub_pid):
+        if self._hub and held and (wanted.job, wanted.hub_pid) == (held.job, held.hub_pid):
             self._record = wanted  # it may know of more ranks by now
         else:
             self._join(wanted)
@@ -197,7 +197,7 @@ class JobSession:
             for record in self.jobs:
                 if record.job == held.job:
                     return record
-            if self._link is not None and not self._fleet.job_ended and self._link.alive:
+            if self._hub is not None and not self._fleet.job_ended and self._hub.alive:
                 return None  # its hub is alive, whatever the directory holds
             for record in self.jobs:
                 if (record.script, record.cwd) == (held.script, held.cwd):
@@ -211,7 +211,7 @@ class JobSession:
     def _join(self, record: JobRecord) -> None:
         self._disconnect()
         try:
-            self._link = self._open_link(record)
+            self._hub = self._open_hub(record)
         except (EndpointError, OSError) as error:
             self._look_note = str(error)
             return
@@ -220,18 +220,18 @@ class JobSession:
         self._foreign_protocol, self._turned_away = None, ""
         self._gone = False
         self._hold_due_s = 0.0
-        self._link.watch(self._watched)
+        self._hub.watch(self._watched)
 
     def _disconnect(self) -> None:
-        if self._link is not None:
-            self._earlier_links_dropped += self._link.dropped
-            self._link.close()
-            self._link = None
+        if self._hub is not None:
+            self._dropped_earlier += self._hub.dropped
+            self._hub.close()
+            self._hub = None
 
     def _read(self) -> None:
-        if self._link is None:
+        if self._hub is None:
             return
-        for message in self._link.poll():
+        for message in self._hub.poll():
             if isinstance(message, TurnedAway):
                 self._turned_away = message.reason
                 continue
@@ -249,34 +249,34 @@ class JobSession:
             if not self.renew(search) and not goes_on:
                 self._search = None
 
-    def _set_link_state(self, now_s: float) -> None:
-        link, dropped = self._link, self._earlier_links_dropped
-        if link is None or self._record is None:
-            self._fleet.set_link(LinkState.WAITING, self._look_note or self._waiting_for(), dropped)
+    def _set_hub_state(self, now_s: float) -> None:
+        hub, dropped = self._hub, self._dropped_earlier
+        if hub is None or self._record is None:
+            self._fleet.set_hub_state(HubState.WAITING, self._look_note or self._waiting_for(), dropped)
             return
-        dropped += link.dropped
-        received_s = link.last_received_s
+        dropped += hub.dropped
+        received_s = hub.last_received_s
         quiet_s = now_s - self._joined_s if received_s is None else received_s
         if self._foreign_protocol is not None:
-            state, note = LinkState.WAITING, _protocol_note(self._foreign_protocol)
+            state, note = HubState.WAITING, _protocol_note(self._foreign_protocol)
         elif self._turned_away:
-            state, note = LinkState.WAITING, self._turned_away
-        elif self._fleet.job_ended or (not link.alive and self._fleet.every_rank_ended):
-            state, note = LinkState.ENDED, "if it is started again, it is shown here"
+            state, note = HubState.WAITING, self._turned_away
+        elif self._fleet.job_ended or (not hub.alive and self._fleet.every_rank_ended):
+            state, note = HubState.ENDED, "if it is started again, it is shown here"
         elif self._gone:
             state, note = (
-                LinkState.ENDED,
+                HubState.ENDED,
                 "its hub and its ranks are gone; if it is started again, it is shown here",
             )
-        elif not link.alive:
-            state, note = LinkState.LOST, "its hub is gone; looking for it"
+        elif not hub.alive:
+            state, note = HubState.LOST, "its hub is gone; looking for it"
         elif quiet_s > QUIET_AFTER_S:
-            state, note = LinkState.STALE, "its hub sends nothing"
+            state, note = HubState.STALE, "its hub sends nothing"
         elif received_s is None:
-            state, note = LinkState.WAITING, f"joining {self._record.script}"
+            state, note = HubState.WAITING, f"joining {self._record.script}"
         else:
-            state, note = LinkState.LIVE, ""
-        self._fleet.set_link(state, note, dropped)
+            state, note = HubState.LIVE, ""
+        self._fleet.set_hub_state(state, note, dropped)
 
     def _waiting_for(self) -> str:
         if self._chosen is not None:

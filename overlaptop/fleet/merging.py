@@ -10,7 +10,7 @@ from msgspec import structs
 from overlaptop.fleet.commands import MAX_COMMANDS, UNANSWERED_NS, CommandView, together
 from overlaptop.fleet.fleet import MAX_NOTICES
 from overlaptop.fleet.knobs import JobKnob, job_knobs
-from overlaptop.fleet.snapshot import LinkState, NodeView, RankView, Snapshot, Window
+from overlaptop.fleet.snapshot import HubState, NodeView, RankView, Snapshot, Window
 from overlaptop.fleet.splitting import Splitter, with_waits
 from overlaptop.fleet.totals import total
 from overlaptop.text import runs
@@ -19,7 +19,7 @@ from overlaptop.wire.devices import DeviceSample
 from overlaptop.wire.knobs import Search
 from overlaptop.wire.messages import Notice, StepTotals, Welcome
 
-_BEST_FIRST = (LinkState.LIVE, LinkState.STALE, LinkState.WAITING, LinkState.LOST, LinkState.ENDED)
+_BEST_FIRST = (HubState.LIVE, HubState.STALE, HubState.WAITING, HubState.LOST, HubState.ENDED)
 """The connection to a job is as good as the one to its best node."""
 
 
@@ -65,13 +65,15 @@ class Merger:
             self._job, self._splitter = job.job, Splitter()
         waits = self._splitter.look(ranks, nodes)
         ranks = with_waits(ranks, waits.newest)
-        link, since_ns, note = _link(nodes, parts, waiting, at_ns)
-        live = [part.snapshot for part in parts if part.node.link is LinkState.LIVE and part.snapshot.job]
+        hub_state, since_ns, note = _hub_state(nodes, parts, waiting, at_ns)
+        live = [
+            part.snapshot for part in parts if part.node.hub_state is HubState.LIVE and part.snapshot.job
+        ]
         return Snapshot(
             at_ns=at_ns,
-            link=link,
-            link_since_ns=since_ns,
-            link_note=note,
+            hub_state=hub_state,
+            hub_since_ns=since_ns,
+            hub_note=note,
             job=job,
             ranks=ranks,
             totals=total(
@@ -92,9 +94,9 @@ class Merger:
                 if self._is_owned(sample, part)
             ),
             nodes=nodes,
-            # Where the connection is down nothing more comes for now: the node's link shows that.
+            # Where the connection is down nothing more comes for now: the node's state shows that.
             replaying=any(
-                part.snapshot.replaying and part.node.link in (LinkState.LIVE, LinkState.STALE)
+                part.snapshot.replaying and part.node.hub_state in (HubState.LIVE, HubState.STALE)
                 for part in parts
             ),
             waits=waits.newest,
@@ -114,7 +116,7 @@ class Merger:
         """
         best: dict[int, tuple[tuple[bool, bool, bool], int, RankView]] = {}
         for index, part in enumerate(parts):
-            name, live = part.node.name, part.node.link is LinkState.LIVE
+            name, live = part.node.name, part.node.hub_state is HubState.LIVE
             for view in part.snapshot.ranks:
                 if view.info is None and view.last is None:
                     continue
@@ -212,19 +214,19 @@ def _job(parts: Sequence[NodeSnapshot]) -> Welcome | None:
     )
 
 
-def _link(
+def _hub_state(
     nodes: Sequence[NodeView], parts: Sequence[NodeSnapshot], waiting: str, at_ns: int
-) -> tuple[LinkState, int, str]:
+) -> tuple[HubState, int, str]:
     """The best connection's state, Unix time since then, and note. Nodes without the job do not count."""
     with_job = [
         node for node, part in zip(nodes, parts, strict=True) if node.ranks or part.snapshot.job is not None
     ]
     if not with_job:
         since_ns = min((node.since_ns for node in nodes), default=at_ns)
-        return LinkState.WAITING, since_ns, waiting
-    state = min((node.link for node in with_job), key=_BEST_FIRST.index)
-    alike = [node for node in with_job if node.link is state]
-    if state is LinkState.LIVE:
+        return HubState.WAITING, since_ns, waiting
+    state = min((node.hub_state for node in with_job), key=_BEST_FIRST.index)
+    alike = [node for node in with_job if node.hub_state is state]
+    if state is HubState.LIVE:
         return state, min(node.since_ns for node in alike), ""
     newest = max(alike, key=lambda node: node.since_ns)
     note = newest.note if len(nodes) == 1 or not newest.note else f"{newest.name}: {newest.note}"

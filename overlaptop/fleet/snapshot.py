@@ -38,7 +38,7 @@ class Window(Enum):
     STEP = "one step"
 
 
-class LinkState(Enum):
+class HubState(Enum):
     """The state of the connection to the job's hub."""
 
     WAITING = "waiting"
@@ -115,11 +115,11 @@ class NodeView:
     """One of the hosts that are watched, and the connection to it."""
 
     name: str
-    link: LinkState
+    hub_state: HubState
     """``waiting``: not connected yet, or without the job; ``lost``: the connection or the hub is gone."""
     since_ns: int
     note: str
-    """As Snapshot.link_note, of this host."""
+    """As Snapshot.hub_note, of this host."""
     ranks: tuple[int, ...] = ()
     """Those of the job that are, or were, there."""
     offset_ns: int | None = None
@@ -136,7 +136,7 @@ class NodeView:
     @property
     def lost(self) -> bool:
         """Whether ranks of the job are there and cannot be reached."""
-        return bool(self.ranks) and self.link in (LinkState.WAITING, LinkState.STALE, LinkState.LOST)
+        return bool(self.ranks) and self.hub_state in (HubState.WAITING, HubState.STALE, HubState.LOST)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,9 +196,9 @@ class Snapshot:
     """A job at one moment."""
 
     at_ns: int
-    link: LinkState
-    link_since_ns: int
-    link_note: str
+    hub_state: HubState
+    hub_since_ns: int
+    hub_note: str
     """Why the connection is in this state, for the screen; empty when live."""
     job: Welcome | None
     ranks: tuple[RankView, ...]

@@ -14,7 +14,7 @@ from enum import Enum
 from statistics import median
 
 from overlaptop.fleet.hang import Blame, Hang, hang_of
-from overlaptop.fleet.snapshot import LinkState, RankView, Snapshot
+from overlaptop.fleet.snapshot import HubState, RankView, Snapshot
 from overlaptop.wire.messages import RankEnd, StepTotals
 
 NOTICED_NS = 100_000_000
@@ -77,7 +77,7 @@ def trouble_of(snapshot: Snapshot) -> Trouble | None:
     failure = first_failure(snapshot.ranks)
     if failure is not None:
         return failure
-    if snapshot.link is not LinkState.LIVE:
+    if snapshot.hub_state is not HubState.LIVE:
         return None  # without a connection nothing is known of the ranks
     running = [
         view

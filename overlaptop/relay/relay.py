@@ -34,10 +34,10 @@ from overlaptop.wire.relaying import (
     RelayLaunch,
     RelayLaunchStatus,
     RelayLimit,
-    RelayLink,
     RelayPing,
     RelayPong,
     RelaySelect,
+    RelayStatus,
 )
 from overlaptop.wire.schema import Message
 
@@ -125,8 +125,8 @@ class Relay:
         self._record: JobRecord | None = None
         """Of the job that was selected, once there is one."""
         self._selected = ""
-        self._link: LocalHubConnection | None = None
-        self._sent_link: RelayLink | None = None
+        self._hub: LocalHubConnection | None = None
+        self._sent_status: RelayStatus | None = None
         self._detail_ranks: tuple[int, ...] = ()
         self._sent_launch_status: RelayLaunchStatus | None = None
         self._output_due_s = now_s
@@ -176,7 +176,7 @@ class Relay:
         now_s = time.monotonic()
         wait_s = self._tick_due_s - now_s
         # Asked in any case: it is what quiets ZeroMQ's descriptor.
-        if self._link is not None and self._link.has_input and not self._queue.is_full:
+        if self._hub is not None and self._hub.has_input and not self._queue.is_full:
             return 0.0
         if (self._queue or self._unsent or self._ping is not None) and not self._waits_to_write:
             wait_s = min(wait_s, self._write_due_s - now_s)
@@ -190,11 +190,11 @@ class Relay:
         if now_s >= self._list_due_s:
             self._list_due_s = now_s + _LIST_S
             self._list(now_s)
-        if self._link is not None:
+        if self._hub is not None:
             # Nobody looks at a timeline while the client is silent.
             silent = now_s - self._received_s > LEASE_S
-            self._link.watch(() if silent else self._detail_ranks)
-        self._update_link()
+            self._hub.watch(() if silent else self._detail_ranks)
+        self._update_status()
         self._update_launch(now_s)
         self._queue.set_bandwidth(self._rate_limit.bytes_per_s)
         self._queue.tick()
@@ -239,8 +239,8 @@ class Relay:
             case Join(protocol=theirs):
                 if theirs == PROTOCOL_VERSION:
                     self._detail_ranks = message.detail_ranks
-                    if self._link is not None:
-                        self._link.watch(self._detail_ranks)
+                    if self._hub is not None:
+                        self._hub.watch(self._detail_ranks)
             case Command() | Search():
                 self._pass_on(message)
             case RelayLaunch():
@@ -254,9 +254,9 @@ class Relay:
             self._refuse(f"{what}: {_READONLY}")
         elif time.monotonic() - self._stopped_s < 1.0:
             self._refuse(f"{what} may have waited for long: not passed on")
-        elif self._link is None or not self._link.alive:
+        elif self._hub is None or not self._hub.alive:
             self._refuse(f"{what}: there is no job")
-        elif not (self._link.send(message) if isinstance(message, Command) else self._link.renew(message)):
+        elif not (self._hub.send(message) if isinstance(message, Command) else self._hub.renew(message)):
             self._refuse(f"{what}: the job's hub has sent nothing yet")
 
     def _launch(self, request: RelayLaunch) -> None:
@@ -291,51 +291,51 @@ class Relay:
     def _select(self, job: str) -> None:
         self._leave_hub()
         self._queue.clear()
-        self._selected, self._sent_link = job, None
+        self._selected, self._sent_status = job, None
         if job:
             with suppress(EndpointError, OSError):
                 # As of now: the client may know of a hub that took this one's place since the last look.
                 self._records = tuple(self._list_jobs())
             self._join()
-            self._update_link()
+            self._update_status()
 
     def _join(self) -> None:
         self._record = next((record for record in self._records if record.job == self._selected), None)
         if self._record is None:
             return
-        self._send_link(RelayLink(self._selected, alive=True))
+        self._send_status(RelayStatus(self._selected, alive=True))
         try:
             # 40 ms, and only where there is a job
             from overlaptop.jobs.hub_connection import LocalHubConnection
 
-            self._link = LocalHubConnection(self._record)
+            self._hub = LocalHubConnection(self._record)
         except (EndpointError, OSError, ImportError) as error:
             self._refuse(str(error))
             return
-        self._link.watch(self._detail_ranks)
-        self._selector.register(self._link.descriptor, EVENT_READ)
+        self._hub.watch(self._detail_ranks)
+        self._selector.register(self._hub.descriptor, EVENT_READ)
 
     def _leave_hub(self) -> None:
-        if self._link is not None:
-            self._selector.unregister(self._link.descriptor)
-            self._link.close()
-        self._link = self._record = None
+        if self._hub is not None:
+            self._selector.unregister(self._hub.descriptor)
+            self._hub.close()
+        self._hub = self._record = None
 
-    def _update_link(self) -> None:
-        alive = self._link is not None and self._link.alive
+    def _update_status(self) -> None:
+        alive = self._hub is not None and self._hub.alive
         gone = not alive and (self._record is None or self._record.gone)
         if self._selected:
-            self._send_link(RelayLink(self._selected, alive, gone))
+            self._send_status(RelayStatus(self._selected, alive, gone))
 
-    def _send_link(self, link: RelayLink) -> None:
-        if link != self._sent_link:
-            self._sent_link = link
-            self._queue.put(encode(link))
+    def _send_status(self, hub: RelayStatus) -> None:
+        if hub != self._sent_status:
+            self._sent_status = hub
+            self._queue.put(encode(hub))
 
     def _take_from_hub(self) -> None:
-        if self._link is not None:
+        if self._hub is not None:
             # Polled for nothing where there is no room: the hub forgets clients that are silent.
-            for payload in self._link.poll_raw(0 if self._queue.is_full else _POLL_BYTES):
+            for payload in self._hub.poll_raw(0 if self._queue.is_full else _POLL_BYTES):
                 self._queue.put(payload)
 
     # Launches

@@ -1,4 +1,4 @@
-"""One host's jobs, and the link to the hub of one of them, over a connection."""
+"""One host's jobs, and the connection to the hub of one of them, over the host's a connection."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ from overlaptop.wire.relaying import (
     RelayLaunch,
     RelayLaunchStatus,
     RelayLimit,
-    RelayLink,
     RelaySelect,
+    RelayStatus,
 )
 from overlaptop.wire.schema import Message
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from overlaptop.jobs.hub_connection import HubConnection
 
 _MAX_WAITING = 1 << 14
-"""Messages for a link that nobody reads, the newest."""
+"""Messages of a hub that nobody reads, the newest."""
 MAX_SAMPLE_CHARS = 1 << 12
 """Of the texts in one sample of a GPU: each has its own, and a hundred samples of each rank are kept."""
 
@@ -66,7 +66,7 @@ class RemoteHubConnection:
         self._hub_answers = False
         """The hub has sent something over the connection as it is now."""
         self._dropped_before = host.connection.dropped
-        self.state: RelayLink | None = None
+        self.state: RelayStatus | None = None
         """The newest report on the hub's process."""
 
     @property
@@ -81,7 +81,7 @@ class RemoteHubConnection:
 
     @property
     def dropped(self) -> int:
-        """As HubConnection says, and what the relay did not pass on, since this link was opened."""
+        """As HubConnection says, and what the relay did not pass on, since this hub was opened."""
         return self._host.connection.dropped - self._dropped_before
 
     def poll(self) -> list[Message]:
@@ -112,7 +112,7 @@ class RemoteHubConnection:
 
     def receive(self, message: Message) -> None:
         """Takes what the relay passes on, in its order."""
-        if isinstance(message, RelayLink):
+        if isinstance(message, RelayStatus):
             if message.job == self.job:
                 self._joined, self.state = True, message
         elif self._joined:
@@ -145,7 +145,7 @@ class RemoteHubConnection:
 
 
 class RemoteHost:
-    """One host behind its connection, as JobSession sees it: its jobs, and the link to one at a time.
+    """One host behind its connection, as JobSession sees it: its jobs, and the hub of one at a time.
 
     A relay knows nothing of what the one before was sent. What is to hold for each (the limit, what was
     launched, the selected job) is sent to it once, in `update_relay`.
@@ -157,7 +157,7 @@ class RemoteHost:
         self.known = False
         """The host has listed its jobs."""
         self._jobs = RelayJobs((), "")
-        self._link: RemoteHubConnection | None = None
+        self._hub: RemoteHubConnection | None = None
         self._limit: RelayLimit | None = None
         self._owner = secrets.token_hex(8)
         """The key by which a later relay becomes the owner of what was launched."""
@@ -234,13 +234,13 @@ class RemoteHost:
                     if self._launch is not None and message.number == self._launch.number:
                         self._launch_status = message
                 case _:
-                    if self._link is not None:
-                        self._link.receive(message)
+                    if self._hub is not None:
+                        self._hub.receive(message)
         self.update_relay()
 
     def update_relay(self) -> None:
         """Sends what the relay has not been sent yet: to a new one, all that holds for each."""
-        connection, launch, link = self.connection, self._launch, self._link
+        connection, launch, hub = self.connection, self._launch, self._hub
         if not connection.ready:
             return
         if self._relay != connection.relay_count:
@@ -250,8 +250,8 @@ class RemoteHost:
                 self._pending[RelayLimit] = self._limit
             if launch is not None and not (self._launch_status is not None and self._launch_status.ended):
                 self._pending[RelayLaunch], self._launch_status = replace(launch, again=True), None
-            if link is not None:
-                self._pending[RelaySelect] = RelaySelect(link.job)
+            if hub is not None:
+                self._pending[RelaySelect] = RelaySelect(hub.job)
         for kind, message in tuple(self._pending.items()):
             # The offset first: the history that follows a selection is to be shifted right.
             selects = isinstance(message, RelaySelect) and message.job
@@ -259,10 +259,10 @@ class RemoteHost:
                 continue
             if connection.send(message):
                 del self._pending[kind]
-                if selects and link is not None:
-                    link.reset()
-        if link is not None and self.selected:
-            link.join_due()
+                if selects and hub is not None:
+                    hub.reset()
+        if hub is not None and self.selected:
+            hub.join_due()
 
     @property
     def selected(self) -> bool:
@@ -278,22 +278,22 @@ class RemoteHost:
             for job in self._jobs.jobs
         ]
 
-    def open_link(self, record: JobRecord) -> HubConnection:
-        """The link to the hub of this job, in place of the one before."""
-        self._link = RemoteHubConnection(self, record)
+    def open_hub(self, record: JobRecord) -> HubConnection:
+        """The connection to the hub of this job, in place of the one before."""
+        self._hub = RemoteHubConnection(self, record)
         self._select(record.job)
-        return self._link
+        return self._hub
 
     def is_gone(self, record: JobRecord) -> bool:
         """Whether none of the job's processes is left; False while there is no connection."""
-        link = self._link
-        state = link.state if self.up and link is not None and link.job == record.job else None
+        hub = self._hub
+        state = hub.state if self.up and hub is not None and hub.job == record.job else None
         return state is not None and state.gone
 
-    def release(self, link: RemoteHubConnection) -> None:
-        """The link is not wanted any more."""
-        if self._link is link:
-            self._link = None
+    def release(self, hub: RemoteHubConnection) -> None:
+        """That hub is not wanted any more."""
+        if self._hub is hub:
+            self._hub = None
             self._select("")
 
     def limit(self, bytes_per_s: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from overlaptop.fleet.snapshot import WHOLE_TRACE, LinkState, Snapshot
+from overlaptop.fleet.snapshot import WHOLE_TRACE, HubState, Snapshot
 from overlaptop.fleet.splitting import NOT_YET
 from overlaptop.fleet.trouble import trouble_of
 from overlaptop.fleet.waits import LATE_SHARE, WORTH_SHARE, WaitWindow
@@ -86,7 +86,7 @@ def _of_steps(snapshot: Snapshot) -> Headline | None:
 
 def why_not_split(snapshot: Snapshot) -> str:
     """Why it is not known who waits for whom; empty where it is."""
-    all_compared = snapshot.link is LinkState.TRACE or compared(snapshot.ranks)
+    all_compared = snapshot.hub_state is HubState.TRACE or compared(snapshot.ranks)
     return snapshot.unsplit if all_compared else f"at most {MOST_COMPARED} ranks are compared"
 
 

@@ -9,17 +9,17 @@ from pathlib import PurePath
 from typing import NamedTuple
 
 from overlaptop.fleet.commands import CommandView
-from overlaptop.fleet.snapshot import LinkState, NodeView, RankView, Snapshot
+from overlaptop.fleet.snapshot import HubState, NodeView, RankView, Snapshot
 from overlaptop.text import UNKNOWN, age, byte_count, clock, plural, printable, shortened
 from overlaptop.wire.commands import WRITTEN
 
-LINK_GLYPHS = {
-    LinkState.WAITING: ("◌", "warning"),
-    LinkState.LIVE: ("●", "live"),
-    LinkState.STALE: ("○", "warning"),
-    LinkState.LOST: ("○", "error"),
-    LinkState.ENDED: ("■", "dim"),
-    LinkState.TRACE: ("■", "text"),
+HUB_GLYPHS = {
+    HubState.WAITING: ("◌", "warning"),
+    HubState.LIVE: ("●", "live"),
+    HubState.STALE: ("○", "warning"),
+    HubState.LOST: ("○", "error"),
+    HubState.ENDED: ("■", "dim"),
+    HubState.TRACE: ("■", "text"),
 }
 """A glyph and the name of its colour."""
 NOT_SEEN = "not seen yet: their host may not be watched"
@@ -55,7 +55,7 @@ def groups(rows: Iterable[RankView], nodes: Sequence[NodeView], *, empty: bool) 
     if len(without) <= MOST_EMPTY:
         shown += map(Group, without)
     else:
-        lost = sum(node.link is LinkState.LOST for node in without)
+        lost = sum(node.hub_state is HubState.LOST for node in without)
         words = f"{len(without)} hosts without ranks of this job, {lost} of them not reached (H)"
         shown.append(Group(None, (), words))
     return [*shown, Group(None, nowhere, NOT_SEEN)] if nowhere else shown
@@ -63,11 +63,11 @@ def groups(rows: Iterable[RankView], nodes: Sequence[NodeView], *, empty: bool) 
 
 def in_words(node: NodeView, now_ns: int) -> str:
     """``gpu-a  ● live``, and where the connection is not, why."""
-    glyph, _ = LINK_GLYPHS[node.link]
+    glyph, _ = HUB_GLYPHS[node.hub_state]
     words = f"{printable(node.name)}  {glyph} {state_of(node)}{since(node, now_ns)}".rstrip()
-    if not node.note or node.link is LinkState.LIVE:
+    if not node.note or node.hub_state is HubState.LIVE:
         return words
-    return f"{words}{' ' if node.link is LinkState.WAITING else '  '}{printable(node.note)}"
+    return f"{words}{' ' if node.hub_state is HubState.WAITING else '  '}{printable(node.note)}"
 
 
 def carries(node: NodeView) -> str:
@@ -90,7 +90,7 @@ def lost_since(view: RankView, snapshot: Snapshot, now_ns: int) -> str:
 
 def live_words(snapshot: Snapshot) -> str:
     """``2 of 3 hosts``; ``3 hosts`` where all are live."""
-    live, count = sum(node.link is LinkState.LIVE for node in snapshot.nodes), len(snapshot.nodes)
+    live, count = sum(node.hub_state is HubState.LIVE for node in snapshot.nodes), len(snapshot.nodes)
     words = plural(count, "host")
     return words if live == count else f"{live} of {words}"
 
@@ -127,17 +127,17 @@ def places(capture: CommandView, ranks: Iterable[RankView]) -> list[str]:
 
 def state_of(node: NodeView) -> str:
     """``live``, ``lost``; of one that is waited for, its note says more."""
-    if node.link is LinkState.STALE:
+    if node.hub_state is HubState.STALE:
         return "silent"
-    if node.link is LinkState.LOST and not node.ranks:
+    if node.hub_state is HubState.LOST and not node.ranks:
         return "not reached"
-    if node.link is LinkState.WAITING:
+    if node.hub_state is HubState.WAITING:
         return "" if node.note else "connecting"
-    return str(node.link.value)
+    return str(node.hub_state.value)
 
 
 def since(node: NodeView, now_ns: int) -> str:
     """`` since 14:03:10 (12 s)``, of a connection that is down."""
-    if node.link in (LinkState.LIVE, LinkState.WAITING):
+    if node.hub_state in (HubState.LIVE, HubState.WAITING):
         return ""
     return f" since {clock(node.since_ns)} ({age(max(0, now_ns - node.since_ns) / 1e9)})"

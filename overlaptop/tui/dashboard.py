@@ -11,7 +11,7 @@ from collections.abc import Callable
 from overlaptop.fleet.finished_session import FinishedSession
 from overlaptop.fleet.past import beside, slowest_step
 from overlaptop.fleet.session import Session
-from overlaptop.fleet.snapshot import LinkState, Snapshot
+from overlaptop.fleet.snapshot import HubState, Snapshot
 from overlaptop.fleet.trouble import trouble_of
 from overlaptop.fleet.watching import compared
 from overlaptop.launch.request import LaunchRequest
@@ -83,7 +83,7 @@ class Dashboard:
         state.compared = self._comparing.take(state.snapshot, earlier, present)
         state.alternation = control.alternation_of(state.compared.command) if state.compared else ""
         state.findings = self._findings.take(self.latest)
-        self.look.faded = state.snapshot.link in (LinkState.LOST, LinkState.STALE)
+        self.look.faded = state.snapshot.hub_state in (HubState.LOST, HubState.STALE)
 
     def watch(self) -> None:
         """Ask for the timelines of all ranks, from which it follows who waits for whom; of too many ranks,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from overlaptop.findings.finding import Finding
 from overlaptop.fleet.knobs import JobKnob
 from overlaptop.fleet.past import in_step, over_window, with_timelines
-from overlaptop.fleet.snapshot import WHOLE_TRACE, LinkState, RankView, Snapshot, Window
+from overlaptop.fleet.snapshot import WHOLE_TRACE, HubState, RankView, Snapshot, Window
 from overlaptop.fleet.totals import of_one_step, total
 from overlaptop.fleet.trouble import Trouble
 from overlaptop.fleet.waits import StepWaits
@@ -275,7 +275,7 @@ class ViewState:
         """
         ranks = self.snapshot.ranks
         infos = [view.info for view in ranks if view.info is not None]
-        if self.snapshot.job is None or self.snapshot.link is not LinkState.LIVE:
+        if self.snapshot.job is None or self.snapshot.hub_state is not HubState.LIVE:
             return ""
         if any(view.last is not None for view in ranks) or any(info.agent_disabled for info in infos):
             return ""
@@ -290,7 +290,7 @@ class ViewState:
     @property
     def moving(self) -> bool:
         """Whether steps come one after the other: not in a trace, where all are there at once."""
-        return self.snapshot.link is not LinkState.TRACE
+        return self.snapshot.hub_state is not HubState.TRACE
 
     def offers(self, action: str) -> bool:
         """Whether an action, of the app's or of a screen's, may be asked for here at all."""
@@ -323,7 +323,7 @@ class ViewState:
     @property
     def can_change(self) -> bool:
         """Whether keys change the selected knob."""
-        here = self.moving and self.snapshot.link is not LinkState.ENDED
+        here = self.moving and self.snapshot.hub_state is not HubState.ENDED
         knob = self.selected_knob
         return here and not self.readonly and knob is not None and not knob.refusal
 

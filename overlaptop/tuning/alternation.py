@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from overlaptop.fleet.commands import FAILED, CommandView
-from overlaptop.fleet.snapshot import LinkState, Snapshot
+from overlaptop.fleet.snapshot import HubState, Snapshot
 from overlaptop.text import plural, with_unit
 from overlaptop.wire import commands
 from overlaptop.wire.codec import WireError
@@ -58,9 +58,9 @@ class Alternation:
         """Have the job change where it is time. Never blocks. ``send``: as Session.send."""
         if self.over:
             return
-        if snapshot.link in (LinkState.ENDED, LinkState.TRACE):
+        if snapshot.hub_state in (HubState.ENDED, HubState.TRACE):
             self.stop("the job ended")
-        elif snapshot.link is LinkState.LIVE:
+        elif snapshot.hub_state is HubState.LIVE:
             self._follow(snapshot)
             if not self.over and self._under_way is None:
                 self._go_on(snapshot, send)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from overlaptop.fleet.commands import FAILED, CommandView
-from overlaptop.fleet.snapshot import LinkState, Snapshot
+from overlaptop.fleet.snapshot import HubState, Snapshot
 from overlaptop.wire import commands
 from overlaptop.wire.commands import UNKNOWN
 
@@ -27,7 +27,7 @@ class Interference:
         """Why the job is not there any more, or cannot be reached; empty: it is."""
         if snapshot.job is None or snapshot.job.job != self._job:
             return "the job was replaced by another one"
-        if snapshot.link in (LinkState.ENDED, LinkState.TRACE):
+        if snapshot.hub_state in (HubState.ENDED, HubState.TRACE):
             return "the job ended"
         for view in snapshot.ranks:
             if view.info is not None:
@@ -35,8 +35,8 @@ class Interference:
                     return f"rank {view.rank} ended"
                 if self._pids.setdefault(view.rank, view.info.pid) != view.info.pid:
                     return f"rank {view.rank} was started again"
-        silent = snapshot.link is not LinkState.LIVE
-        if silent and snapshot.at_ns - max(snapshot.link_since_ns, self._since_ns) > LOST_S * 1e9:
+        silent = snapshot.hub_state is not HubState.LIVE
+        if silent and snapshot.at_ns - max(snapshot.hub_since_ns, self._since_ns) > LOST_S * 1e9:
             return "the connection to the job broke: its hub goes back to the value before"
         return ""
 

@@ -18,7 +18,7 @@ from statistics import median
 from msgspec.structs import replace
 
 from overlaptop.fleet.session import Session
-from overlaptop.fleet.snapshot import LinkState, Snapshot
+from overlaptop.fleet.snapshot import HubState, Snapshot
 from overlaptop.report.knobs import value_words
 from overlaptop.text import with_unit
 from overlaptop.tuning.changer import Change, Changer
@@ -133,7 +133,7 @@ class Tuner:
         why = ""
         if self._phase is not _TunerPhase.RELEASING:
             why = self._session.renew(self.lease)
-        if snapshot.link is not LinkState.LIVE:
+        if snapshot.hub_state is not HubState.LIVE:
             self._doing = "waits: there is no connection to the job"
             self._take(steps)
             return

@@ -82,7 +82,7 @@ class RelayJobs(Message, frozen=True, tag=33):
 class RelaySelect(Message, frozen=True, tag=34):
     """Client -> relay: join the hub of this job, in place of the one before.
 
-    The answer is a RelayLink of that job. That hub's messages follow it; those before it are of
+    The answer is a RelayStatus of that job. That hub's messages follow it; those before it are of
     the job before.
     """
 
@@ -90,7 +90,7 @@ class RelaySelect(Message, frozen=True, tag=34):
     """Its key; empty: join none."""
 
 
-class RelayLink(Message, frozen=True, tag=35):
+class RelayStatus(Message, frozen=True, tag=35):
     """Relay -> client, on every change: how the selected job is."""
 
     job: Text

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from overlaptop.fleet.snapshot import LinkState, Snapshot
+from overlaptop.fleet.snapshot import HubState, Snapshot
 from overlaptop.wire.commands import Command, CommandReport
 from overlaptop.wire.messages import RankEnd, RankInfo, StepTotals
 from overlaptop.wire.schema import Message
@@ -26,14 +26,14 @@ def totals(rank: int, number: int, *, comm: int = 20, hidden: int = 15, **change
 class PlayedSession(FakeSession):
     """Each tick applies the next batch of messages; after the last, nothing comes any more."""
 
-    def __init__(self, *batches: Sequence[Message], link: LinkState = LinkState.LIVE) -> None:
-        super().__init__(link=link)
-        self._batches, self._link = list(batches), link
+    def __init__(self, *batches: Sequence[Message], hub_state: HubState = HubState.LIVE) -> None:
+        super().__init__(hub_state=hub_state)
+        self._batches, self._hub_state = list(batches), hub_state
 
     def tick(self) -> Snapshot:
         self.clock.pass_s(1)
         self.say(*(self._batches.pop(0) if self._batches else ()))
-        self.fleet.set_link(LinkState.ENDED if self.fleet.job_ended else self._link)
+        self.fleet.set_hub_state(HubState.ENDED if self.fleet.job_ended else self._hub_state)
         return super().tick()
 
 

@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 
 from overlaptop.console import CommandError, capture
-from overlaptop.fleet.snapshot import LinkState
+from overlaptop.fleet.snapshot import HubState
 from overlaptop.wire import commands
 from overlaptop.wire.commands import Command
 
@@ -66,13 +66,13 @@ def test_every_rank_has_a_record_also_one_that_failed(capsys) -> None:
 
 
 @pytest.mark.parametrize(
-    ("then", "link", "words"),
+    ("then", "hub_state", "words"),
     [
-        (end(), LinkState.LIVE, "rank 0 ended before it was done"),
-        ([], LinkState.LOST, "the connection to the job broke"),
+        (end(), HubState.LIVE, "rank 0 ended before it was done"),
+        ([], HubState.LOST, "the connection to the job broke"),
     ],
 )
-def test_a_job_that_ends_in_the_middle_or_stays_away_is_no_endless_wait(then, link, words) -> None:
-    session = PlayedSession(given(), [reply(0, "recording", 7)], then, link=link)
+def test_a_job_that_ends_in_the_middle_or_stays_away_is_no_endless_wait(then, hub_state, words) -> None:
+    session = PlayedSession(given(), [reply(0, "recording", 7)], then, hub_state=hub_state)
     with pytest.raises(CommandError, match=words):
         capture.print_traces(session, COMMAND, as_json=False)

@@ -183,14 +183,14 @@ def test_steps_that_are_long_over_are_not_taken_for_the_newest_ones_of_another_h
     assert settle(session).ranks[0].last.step == 39
     cluster.clock.pass_s(100)
     host = cluster.host("gpu-a")
-    host.link.say(welcome(world_size=2))  # connected again, and its history comes anew
+    host.hub.say(welcome(world_size=2))  # connected again, and its history comes anew
     ticks = 0
 
     def poll() -> None:
         nonlocal ticks
         ticks += 1
         if ticks == 3:
-            host.link.say(*(step(rank, 1290) for rank in (0, 1)), status())
+            host.hub.say(*(step(rank, 1290) for rank in (0, 1)), status())
 
     monkeypatch.setattr(host, "poll", poll)
     assert settle(session).ranks[0].last.step == 1290

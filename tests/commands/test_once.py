@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from overlaptop.console import CommandError, following
 from overlaptop.console.following import settle_waits
 from overlaptop.console.once import render, settle
-from overlaptop.fleet.snapshot import LinkState, Snapshot
+from overlaptop.fleet.snapshot import HubState, Snapshot
 from overlaptop.wire.messages import CollectiveSpan, RankEnd
 from overlaptop.wire.schema import Message
 from tests.fleet.builders import (
@@ -74,7 +74,7 @@ class LongSteps(PlayedSession):
     """
 
     def __init__(self, clock: Clock, step_s: float, stands: float = inf) -> None:
-        super().__init__([*arrival(), *self._steps(0, step_s)[::2]], link=LinkState.LIVE)
+        super().__init__([*arrival(), *self._steps(0, step_s)[::2]], hub_state=HubState.LIVE)
         self.clock, self._step_s, self._stands = clock, step_s, stands
         self._watched, self._sent = False, 1
 
@@ -153,7 +153,7 @@ def test_steps_of_the_hubs_history_are_not_the_present_state() -> None:
     assert [cells(page, rank)[1] for rank in (0, 1)] == ["2,000", "2,000"]
 
 
-@pytest.mark.parametrize("link", [LinkState.LIVE, LinkState.STALE, LinkState.ENDED])
+@pytest.mark.parametrize("hub_state", [HubState.LIVE, HubState.STALE, HubState.ENDED])
 @pytest.mark.parametrize(
     ("messages", "words"),
     [
@@ -162,12 +162,12 @@ def test_steps_of_the_hubs_history_are_not_the_present_state() -> None:
     ],
 )
 def test_a_present_state_that_does_not_come_is_a_failure(
-    link: LinkState, messages: list[Message], words: str, monkeypatch: pytest.MonkeyPatch
+    hub_state: HubState, messages: list[Message], words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for limit in ("LIMIT_S", "HISTORY_LIMIT_S"):
         monkeypatch.setattr(f"overlaptop.console.following.{limit}", 0.0)
     with pytest.raises(CommandError, match=words):
-        settle(PlayedSession(messages, link=link))
+        settle(PlayedSession(messages, hub_state=hub_state))
 
 
 def test_the_table_has_how_each_rank_ended_and_which_failed_first() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from overlaptop.console import CommandError
 from overlaptop.console.stream import RecordWriter, stream
-from overlaptop.fleet.snapshot import LinkState
+from overlaptop.fleet.snapshot import HubState
 from overlaptop.wire.messages import AGENT_DISABLED, Notice, OwnCost, RankEnd
 from overlaptop.wire.schema import Message
 from tests.fleet.builders import T0, detail, device, info, numa, sample, status, unmeasured, welcome
@@ -122,7 +122,7 @@ def test_a_rank_whose_agent_disabled_itself_keeps_no_other_waiting() -> None:
 
 def test_a_connection_to_the_job_that_broke_for_good_is_a_failure() -> None:
     with pytest.raises(CommandError, match="did not come back"):
-        played(PlayedSession(arrival(), link=LinkState.LOST))
+        played(PlayedSession(arrival(), hub_state=HubState.LOST))
 
 
 def test_every_line_is_flushed_by_itself() -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from overlaptop.findings.evidence import evidence_of
 from overlaptop.fleet.fleet import Fleet
-from overlaptop.fleet.snapshot import LinkState
+from overlaptop.fleet.snapshot import HubState
 from overlaptop.wire.knobs import GradientFacts, Knob, KnobFacts
 from overlaptop.wire.messages import (
     CollectiveSpan,
@@ -47,7 +47,7 @@ def job(lay, *facts, ranks=2, steps=6, exact=True, infos=None, told=lambda *mess
     and its timeline.
     """
     fleet = Fleet(Clock())
-    fleet.set_link(LinkState.LIVE)
+    fleet.set_hub_state(HubState.LIVE)
     changed = infos or (lambda rank: {})
     feed(
         fleet,

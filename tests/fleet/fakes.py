@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from overlaptop.fleet.snapshot import LinkState
+from overlaptop.fleet.snapshot import HubState
 from overlaptop.jobs.record import JobRecord
 
 from .builders import T0, Clock
@@ -21,7 +21,7 @@ def record(job="job-1", script="train.py", *, hub_pid=1, cwd="/work", **changes)
 
 
 @dataclass
-class FakeLink:
+class FakeHub:
     to: JobRecord
     alive: bool = True
     last_received_s: float | None = None
@@ -56,12 +56,12 @@ class FakeLink:
 
 
 class FakeHost:
-    """Another host with jobs of its own, whose line tests cut and mend. A link outlives that."""
+    """Another host with jobs of its own, whose line tests cut and mend. A hub connection outlives that."""
 
     def __init__(self, name, clock, *jobs, up=True):
         self.name = name
         self.jobs = list(jobs)
-        self.links = []
+        self.hubs = []
         self.gone = set()
         self.up = self.known = up
         self.connecting = not up
@@ -75,22 +75,22 @@ class FakeHost:
         self.clock = clock
 
     @property
-    def link(self):
+    def hub(self):
         """The newest one."""
-        return self.links[-1]
+        return self.hubs[-1]
 
     def connect(self):
         self._turn(up=True, note="")
         self.known, self.connecting = True, False
-        for link in self.links:
-            link.last_received_s = 0.0
+        for hub in self.hubs:
+            hub.last_received_s = 0.0
 
     def cut(self, note="the line broke"):
         """Nothing comes and nothing goes; that the hub may have died nobody knows."""
         self._turn(up=False, note=note)
         self.connecting = False
-        for link in self.links:
-            link.last_received_s = None
+        for hub in self.hubs:
+            hub.last_received_s = None
 
     def poll(self):
         self.polls += 1
@@ -98,9 +98,9 @@ class FakeHost:
     def list_jobs(self):
         return list(self.jobs)
 
-    def open_link(self, to):
-        self.links.append(FakeLink(to))
-        return self.link
+    def open_hub(self, to):
+        self.hubs.append(FakeHub(to))
+        return self.hub
 
     def is_gone(self, job):
         return self.up and job.job in self.gone
@@ -116,10 +116,10 @@ class FakeHost:
 class FakeSession:
     """Snapshots of a real Fleet; time passes only when the test says so."""
 
-    def __init__(self, *messages, link=LinkState.LIVE, jobs=(), job_key="job-1"):
+    def __init__(self, *messages, hub_state=HubState.LIVE, jobs=(), job_key="job-1"):
         self.clock = Clock()
         self.fleet = PlayedFleet(self.clock)
-        self.fleet.set_link(link, "" if link is LinkState.LIVE else "waiting for a job")
+        self.fleet.set_hub_state(hub_state, "" if hub_state is HubState.LIVE else "waiting for a job")
         self.jobs = tuple(jobs)
         self.job_key = job_key
         self.watched = frozenset()

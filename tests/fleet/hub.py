@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import get_args
 
 from overlaptop.fleet.fleet import Fleet
-from overlaptop.fleet.snapshot import LinkState
+from overlaptop.fleet.snapshot import HubState
 from overlaptop.hub.executions import CommandExecutions
 from overlaptop.hub.history import FromRank
 from overlaptop.wire.codec import decode
@@ -75,7 +75,7 @@ class PlayedJob:
     def __init__(self, ranks=2):
         self.clock = Clock()
         self.fleet = PlayedFleet(self.clock)
-        self.fleet.set_link(LinkState.LIVE)
+        self.fleet.set_hub_state(HubState.LIVE)
         self.send(welcome(world_size=ranks), status(), *(info(rank) for rank in range(ranks)))
 
     def send(self, *messages):

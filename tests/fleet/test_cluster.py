@@ -7,7 +7,7 @@ from msgspec import structs
 
 from overlaptop.fleet.cluster_session import SETTLE_S, ClusterSession
 from overlaptop.fleet.job_session import NOT_CONNECTED, READONLY, JobSelector
-from overlaptop.fleet.snapshot import LinkState
+from overlaptop.fleet.snapshot import HubState
 from overlaptop.jobs.folder import EndpointError
 from overlaptop.wire import commands
 from overlaptop.wire.commands import Command
@@ -42,7 +42,7 @@ class Cluster:
             said.append(info(rank, host=host.name, pid=pid + 1000 + rank, world_size=world, job=job))
             said += [step(rank, each) for each in range(number + 1 if again else 1)]
             said += [step(rank, number)] * (not again)
-        host.link.say(*said, status())
+        host.hub.say(*said, status())
 
     def live(self, session):
         """Every host is joined and has sent step 0."""
@@ -54,7 +54,7 @@ class Cluster:
     def go_on(self, number):
         for host in self.hosts:
             if host.up:
-                host.link.say(*(step(rank, number) for rank in self.ranks(host)))
+                host.hub.say(*(step(rank, number) for rank in self.ranks(host)))
 
     def look_again(self, session, after_s=1.0):
         self.clock.pass_s(after_s)
@@ -67,7 +67,7 @@ def cluster():
 
 
 def links(snapshot):
-    return [(node.name, node.link.value, node.note) for node in snapshot.nodes]
+    return [(node.name, node.hub_state.value, node.note) for node in snapshot.nodes]
 
 
 # Which job
@@ -79,17 +79,17 @@ def test_the_same_key_on_two_hosts_is_one_job_and_the_only_one(cluster):
     session.watch([1, 3])
     snapshot = cluster.live(session)
     assert session.job_key == "job-1"
-    assert (snapshot.link, len(snapshot.ranks)) == (LinkState.LIVE, 4)
+    assert (snapshot.hub_state, len(snapshot.ranks)) == (HubState.LIVE, 4)
     assert [view.node for view in snapshot.ranks] == ["gpu-a", "gpu-a", "gpu-b", "gpu-b"]
     assert links(snapshot) == [("gpu-a", "live", ""), ("gpu-b", "live", "")]
     assert (snapshot.nodes[0].offset_ns, snapshot.nodes[0].residual_ns) == (5_000_000, 100_000)
     assert [(job.job, job.host) for job in session.jobs] == [("job-1", "gpu-a, gpu-b")]
-    assert [host.link.watched for host in cluster.hosts] == [{1}, {3}]
+    assert [host.hub.watched for host in cluster.hosts] == [{1}, {3}]
     session.watch([2])
-    assert [host.link.watched for host in cluster.hosts] == [set(), {2}]
+    assert [host.hub.watched for host in cluster.hosts] == [set(), {2}]
     assert (len(polls), [host.polls for host in cluster.hosts]) == (2, [2, 2])
     session.close()
-    assert all(host.closed and host.link.closed for host in cluster.hosts)
+    assert all(host.closed and host.hub.closed for host in cluster.hosts)
     assert len(cluster.look_again(session).ranks) == 4
 
 
@@ -97,16 +97,16 @@ def test_hosts_with_a_job_each_are_several_jobs_to_choose_from(cluster):
     cluster.hosts[1].jobs = [record("job-2", started_ns=T0 + S)]
     session = cluster.session()
     snapshot = session.tick()
-    assert (snapshot.link, snapshot.link_note) == (LinkState.WAITING, "2 jobs run there: choose one")
+    assert (snapshot.hub_state, snapshot.hub_note) == (HubState.WAITING, "2 jobs run there: choose one")
     assert [(job.job, job.host) for job in session.jobs] == [("job-2", "gpu-b"), ("job-1", "gpu-a")]
     assert links(snapshot) == [("gpu-a", "waiting", "1 job there"), ("gpu-b", "waiting", "1 job there")]
     session.select("job-2")
     session.tick()
-    assert cluster.hosts[0].links == []
-    assert cluster.hosts[1].link.to.job == "job-2"
+    assert cluster.hosts[0].hubs == []
+    assert cluster.hosts[1].hub.to.job == "job-2"
     cluster.send_history(cluster.hosts[1], job="job-2")
     snapshot = session.tick()
-    assert snapshot.link is LinkState.LIVE
+    assert snapshot.hub_state is HubState.LIVE
     assert links(snapshot)[0] == ("gpu-a", "waiting", "the job is not there")
     assert not snapshot.nodes[0].lost
 
@@ -143,28 +143,28 @@ def test_a_host_that_does_not_connect_keeps_nobody_waiting_for_long(connecting, 
 
 def test_a_job_that_is_asked_for_is_waited_for(cluster):
     session = cluster.session(JobSelector(key="job-2"))
-    assert session.tick().link_note == "waiting for job job-2 on gpu-a, gpu-b"
+    assert session.tick().hub_note == "waiting for job job-2 on gpu-a, gpu-b"
     cluster.hosts[1].jobs.append(record("job-2"))
     cluster.look_again(session)
-    assert (session.job_key, cluster.hosts[1].link.to.job) == ("job-2", "job-2")
+    assert (session.job_key, cluster.hosts[1].hub.to.job) == ("job-2", "job-2")
 
 
 def test_without_a_connection_the_note_names_the_hosts_or_the_reason():
     cluster = Cluster()
     cluster.hosts = hosts = [FakeHost(f"gpu-{letter}", cluster.clock, up=False) for letter in "abcd"]
-    assert cluster.session().tick().link_note == "connecting to gpu-a, gpu-b and 2 more"
+    assert cluster.session().tick().hub_note == "connecting to gpu-a, gpu-b and 2 more"
     del hosts[2:]
     session = cluster.session()
     hosts[0].connect()
     hosts[1].cut("permission denied")
     snapshot = session.tick()
-    assert snapshot.link_note == "waiting for a job on gpu-a, gpu-b"
+    assert snapshot.hub_note == "waiting for a job on gpu-a, gpu-b"
     assert links(snapshot) == [
         ("gpu-a", "waiting", "no jobs there"),
         ("gpu-b", "lost", "permission denied"),
     ]
     del hosts[0]
-    assert cluster.session().tick().link_note == "permission denied"
+    assert cluster.session().tick().hub_note == "permission denied"
 
 
 def test_a_host_that_cannot_list_its_jobs_shows_why_and_disturbs_no_other(cluster):
@@ -176,7 +176,7 @@ def test_a_host_that_cannot_list_its_jobs_shows_why_and_disturbs_no_other(cluste
     assert links(session.tick())[0] == ("gpu-a", "waiting", cluster.hosts[0].note)
     cluster.send_history(cluster.hosts[1])
     snapshot = session.tick()
-    assert (snapshot.link, snapshot.nodes[1].ranks) == (LinkState.LIVE, (2, 3))
+    assert (snapshot.hub_state, snapshot.nodes[1].ranks) == (HubState.LIVE, (2, 3))
 
 
 # Nodes that come and go
@@ -189,7 +189,7 @@ def test_a_node_that_joins_late_empties_nothing(cluster):
     session.tick()
     cluster.send_history(cluster.hosts[0], 3)
     before = session.tick()
-    assert before.link is LinkState.LIVE
+    assert before.hub_state is HubState.LIVE
     assert [view.info is None for view in before.ranks] == [False, False, True, True]
     late.connect()
     cluster.look_again(session)
@@ -211,8 +211,8 @@ def test_a_connection_that_breaks_leaves_the_last_state_and_brings_what_was_miss
     assert [(view.last.step, view.node_lost) for view in snapshot.ranks] == [
         (1, False), (1, False), (0, True), (0, True),
     ]  # fmt: skip
-    assert (snapshot.link, snapshot.totals.step) == (LinkState.LIVE, 1)
-    assert not cluster.hosts[0].link.closed
+    assert (snapshot.hub_state, snapshot.totals.step) == (HubState.LIVE, 1)
+    assert not cluster.hosts[0].hub.closed
     for number in range(2, 6):
         cluster.go_on(number)
         cluster.look_again(session)
@@ -220,7 +220,7 @@ def test_a_connection_that_breaks_leaves_the_last_state_and_brings_what_was_miss
     cluster.send_history(cluster.hosts[1], 7, again=True)
     cluster.go_on(6)
     snapshot = session.tick()
-    assert [len(host.links) for host in cluster.hosts] == [1, 1]
+    assert [len(host.hubs) for host in cluster.hosts] == [1, 1]
     assert [fresh.step for fresh in snapshot.fresh if fresh.rank == 2] == list(range(1, 8))
     assert [known.step for known in snapshot.ranks[2].history] == list(range(8))
     assert not any(view.node_lost for view in snapshot.ranks)
@@ -234,11 +234,11 @@ def test_ranks_that_are_started_again_under_the_same_key_begin_anew_and_the_othe
     host = cluster.hosts[1]
     host.jobs = [record(hub_pid=2)]
     cluster.look_again(session)
-    assert host.links[0].closed
+    assert host.hubs[0].closed
     cluster.send_history(host, pid=7000)
     snapshot = session.tick()
     assert [[known.step for known in view.history] for view in snapshot.ranks] == [[0, 1], [0, 1], [0], [0]]
-    assert len(cluster.hosts[0].links) == 1
+    assert len(cluster.hosts[0].hubs) == 1
 
 
 def test_a_job_that_starts_again_under_another_key_is_followed_and_its_last_state_stays_until_then(
@@ -247,21 +247,21 @@ def test_a_job_that_starts_again_under_another_key_is_followed_and_its_last_stat
     session = cluster.session(JobSelector(key="job-1"))
     cluster.live(session)
     for host in cluster.hosts:
-        host.link.say(*(RankEnd(rank, T0, True) for rank in cluster.ranks(host)), status(ended=True))
-        host.link.alive = False
+        host.hub.say(*(RankEnd(rank, T0, True) for rank in cluster.ranks(host)), status(ended=True))
+        host.hub.alive = False
         host.jobs = []
     snapshot = cluster.look_again(session)
-    assert snapshot.link is LinkState.ENDED
+    assert snapshot.hub_state is HubState.ENDED
     assert links(snapshot)[0] == ("gpu-a", "ended", "if it is started again, it is shown here")
     for host in cluster.hosts:
         host.jobs = [record("job-7", hub_pid=9), record("job-8", script="other.py")]
     snapshot = cluster.look_again(session)
-    assert (session.job_key, snapshot.job.job, snapshot.link) == ("job-7", "job-1", LinkState.ENDED)
+    assert (session.job_key, snapshot.job.job, snapshot.hub_state) == ("job-7", "job-1", HubState.ENDED)
     assert (snapshot.fresh, len(snapshot.ranks)) == ((), 4)
     session.tick()
     cluster.send_history(cluster.hosts[0], 3, job="job-7")
     snapshot = session.tick()
-    assert (snapshot.job.job, snapshot.link) == ("job-7", LinkState.LIVE)
+    assert (snapshot.job.job, snapshot.hub_state) == ("job-7", HubState.LIVE)
     assert [known.step for known in snapshot.ranks[0].history] == [0, 3]
 
 
@@ -270,8 +270,8 @@ def test_a_job_that_starts_again_is_followed_although_a_lost_node_knows_of_the_o
     cluster.live(session)
     cluster.hosts[1].cut()
     first = cluster.hosts[0]
-    first.link.say(*(RankEnd(rank, T0, True) for rank in cluster.ranks(first)), status(ended=True))
-    first.link.alive = False
+    first.hub.say(*(RankEnd(rank, T0, True) for rank in cluster.ranks(first)), status(ended=True))
+    first.hub.alive = False
     first.jobs = [record("job-7", hub_pid=9)]
     session.tick()
     cluster.look_again(session)
@@ -294,15 +294,15 @@ def test_a_job_is_not_given_up_while_its_only_node_is_out_of_reach(cluster):
     session.tick()
     cluster.hosts[1].cut()
     snapshot = cluster.look_again(session)  # the same script runs on gpu-a
-    assert (session.job_key, snapshot.link) == ("job-2", LinkState.LOST)
-    assert snapshot.link_note == "gpu-b: the line broke"
+    assert (session.job_key, snapshot.hub_state) == ("job-2", HubState.LOST)
+    assert snapshot.hub_note == "gpu-b: the line broke"
 
 
 # Commands
 
 
 def sent_to_hosts(cluster, kind=Command):
-    return [[each for each in host.link.sent if isinstance(each, kind)] for host in cluster.hosts]
+    return [[each for each in host.hub.sent if isinstance(each, kind)] for host in cluster.hosts]
 
 
 def test_a_command_goes_to_every_node_as_the_same_one(cluster):
@@ -313,7 +313,7 @@ def test_a_command_goes_to_every_node_as_the_same_one(cluster):
     assert sent_to_hosts(cluster) == [[command], [command]]
     for host in cluster.hosts:
         for rank in cluster.ranks(host):
-            host.link.say(report(rank, command, "changed", 9))
+            host.hub.say(report(rank, command, "changed", 9))
     (view,) = session.tick().commands
     assert (view.state, view.step, [each.rank for each in view.ranks]) == ("changed", 9, [0, 1, 2, 3])
 
@@ -388,7 +388,7 @@ class Searcher:
         return why, self.session.tick()
 
     def say(self, host, *, over=False):
-        self.cluster.hosts[host].link.say(structs.replace(self.search, over=over))
+        self.cluster.hosts[host].hub.say(structs.replace(self.search, over=over))
 
     def announced(self):
         return [len(each) for each in sent_to_hosts(self.cluster, Search)]

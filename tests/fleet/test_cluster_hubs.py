@@ -9,7 +9,7 @@ import tempfile
 import pytest
 
 from overlaptop.fleet.cluster_session import ClusterSession
-from overlaptop.fleet.snapshot import LinkState
+from overlaptop.fleet.snapshot import HubState
 from overlaptop.jobs.hub_connection import LocalHubConnection
 from overlaptop.jobs.record import list_jobs
 from tests.hubs import Hubs, Rank
@@ -51,7 +51,7 @@ class Machine:
         with self.there():
             return list_jobs()
 
-    def open_link(self, record):
+    def open_hub(self, record):
         with self.there():
             return LocalHubConnection(record)
 
@@ -114,6 +114,6 @@ def test_a_hub_that_is_replaced_doubles_no_step_and_leaves_the_other_node_alone(
     first.rank.send(first.rank.step(2))
     second.rank.send(second.rank.step(2))
     scene.until(lambda seen: all(view.last.step == 2 for view in seen.ranks))
-    seen = scene.until(lambda seen: all(node.link is LinkState.LIVE for node in seen.nodes))
+    seen = scene.until(lambda seen: all(node.hub_state is HubState.LIVE for node in seen.nodes))
     assert sorted(scene.fresh) == [(0, 1), (0, 2), (1, 1), (1, 2)]
     assert not any(view.node_lost for view in seen.ranks)

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from overlaptop.fleet import commands as fold
 from overlaptop.fleet.fleet import Fleet
-from overlaptop.fleet.snapshot import LinkState
+from overlaptop.fleet.snapshot import HubState
 from overlaptop.wire import commands
 from overlaptop.wire.messages import RankEnd
 
@@ -73,9 +73,9 @@ def test_a_command_that_its_hub_never_answers_is_not_waited_for(command, ranks, 
 def test_a_job_that_is_gone_with_its_hub_has_its_ranks_lost(job):
     command = setting()
     job.send(command, report(0, command, "changed", 40), report(1, command, "agreed", 40))
-    job.fleet.set_link(LinkState.LOST)
+    job.fleet.set_hub_state(HubState.LOST)
     assert not newest(job).done
-    job.fleet.set_link(LinkState.ENDED)
+    job.fleet.set_hub_state(HubState.ENDED)
     assert (newest(job).state, newest(job).done) == ("unknown", True)
 
 

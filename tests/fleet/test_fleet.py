@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace as replaced
 
 from overlaptop.fleet.fleet import MAX_FRESH, MAX_NOTICES, MAX_SAMPLES, RECENT_DETAILS, Fleet
-from overlaptop.fleet.snapshot import LinkState, Window
+from overlaptop.fleet.snapshot import HubState, Window
 from overlaptop.fleet.totals import total
 from overlaptop.fleet.window import HISTORY_STEPS
 from overlaptop.wire.messages import Notice, RankEnd
@@ -142,7 +142,7 @@ def test_the_job_has_ended_when_its_hub_says_so_and_every_rank_once_all_that_wer
 
 def test_what_was_dropped_on_all_parts_of_the_way_is_added_up(fleet):
     feed(fleet, step(0, 0, dropped=3), step(1, 0, dropped=4), status(dropped=10))
-    fleet.set_link(LinkState.LIVE, dropped=100)
+    fleet.set_hub_state(HubState.LIVE, dropped=100)
     assert feed(fleet).totals.dropped == 117
     # The next hub counts from 0 again.
     assert feed(fleet, welcome(), status(dropped=1)).totals.dropped == 118
@@ -154,15 +154,15 @@ def test_notices_are_bounded_and_none_is_kept_twice(fleet):
 
 
 def test_the_link_keeps_the_time_of_its_last_change_of_state(fleet, clock):
-    fleet.set_link(LinkState.LIVE)
+    fleet.set_hub_state(HubState.LIVE)
     since_ns = clock.at_ns
     clock.pass_s(5)
-    fleet.set_link(LinkState.LIVE)
-    assert feed(fleet).link_since_ns == since_ns
-    fleet.set_link(LinkState.STALE, "why")
+    fleet.set_hub_state(HubState.LIVE)
+    assert feed(fleet).hub_since_ns == since_ns
+    fleet.set_hub_state(HubState.STALE, "why")
     snapshot = feed(fleet)
-    assert (snapshot.link, snapshot.link_note, snapshot.link_since_ns) == (
-        LinkState.STALE,
+    assert (snapshot.hub_state, snapshot.hub_note, snapshot.hub_since_ns) == (
+        HubState.STALE,
         "why",
         clock.at_ns,
     )

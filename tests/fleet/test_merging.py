@@ -4,7 +4,7 @@ import pytest
 from msgspec import structs
 
 from overlaptop.fleet.merging import Merger, NodeSnapshot, out_of_reach
-from overlaptop.fleet.snapshot import LinkState, NodeView
+from overlaptop.fleet.snapshot import HubState, NodeView
 from overlaptop.wire import commands
 from overlaptop.wire.knobs import KnobFacts
 from overlaptop.wire.messages import Notice
@@ -21,7 +21,7 @@ class Nodes:
         self.merger = Merger()
         self.names = [f"gpu-{letter}" for letter in "abcdefgh"[:count]]
         self.fleets = [PlayedFleet(self.clock, name) for name in self.names]
-        self.links = [(LinkState.LIVE, T0, "")] * count
+        self.connections = [(HubState.LIVE, T0, "")] * count
         for index, fleet in enumerate(self.fleets):
             fleet.apply(welcome(world_size=2 * count))
             for rank in (2 * index, 2 * index + 1):
@@ -31,13 +31,13 @@ class Nodes:
         for message in messages:
             self.fleets[node].apply(message)
 
-    def lose(self, node, state=LinkState.LOST, note="the line broke"):
-        self.links[node] = (state, self.clock(), note)
+    def lose(self, node, state=HubState.LOST, note="the line broke"):
+        self.connections[node] = (state, self.clock(), note)
 
     def seen(self, **words):
         parts = [
-            NodeSnapshot(NodeView(name, *link), fleet.snapshot())
-            for name, link, fleet in zip(self.names, self.links, self.fleets, strict=True)
+            NodeSnapshot(NodeView(name, *connection), fleet.snapshot())
+            for name, connection, fleet in zip(self.names, self.connections, self.fleets, strict=True)
         ]
         return self.merger.merge(parts, self.clock(), **words)
 
@@ -64,7 +64,7 @@ def test_the_ranks_of_all_nodes_are_one_job(nodes):
     assert [(node.name, node.ranks, node.lost) for node in seen.nodes] == [
         ("gpu-a", (0, 1), False), ("gpu-b", (2, 3), False),
     ]  # fmt: skip
-    assert (seen.link, seen.link_note, seen.job.world_size) == (LinkState.LIVE, "", 4)
+    assert (seen.hub_state, seen.hub_note, seen.job.world_size) == (HubState.LIVE, "", 4)
     assert seen.totals.step == 3
     assert seen.totals.overlap == pytest.approx((20 + 20 + 60 + 20) / (30 + 30 + 60 + 30))
     assert [fresh.rank for fresh in seen.fresh] == [0, 1, 2, 3]
@@ -95,8 +95,8 @@ def test_with_all_nodes_lost_the_last_figures_stay(nodes):
     nodes.clock.pass_s(3)
     nodes.lose(0)
     seen = nodes.seen()
-    assert (seen.link, seen.link_since_ns, seen.link_note) == (
-        LinkState.LOST, T0 + 3 * S, "gpu-a: the line broke",
+    assert (seen.hub_state, seen.hub_since_ns, seen.hub_note) == (
+        HubState.LOST, T0 + 3 * S, "gpu-a: the line broke",
     )  # fmt: skip
     assert (seen.totals.step, len(seen.ranks)) == (4, 4)
 
@@ -110,18 +110,18 @@ def test_with_all_nodes_lost_the_last_figures_stay(nodes):
 )  # fmt: skip
 def test_the_link_to_the_job_is_the_best_of_its_nodes(nodes, states, together):
     for node, state in enumerate(states.split()):
-        nodes.lose(node, LinkState(state))
-    assert nodes.seen().link is LinkState(together)
+        nodes.lose(node, HubState(state))
+    assert nodes.seen().hub_state is HubState(together)
 
 
-def test_a_node_that_has_no_rank_of_the_job_does_not_count_for_its_link(nodes):
+def test_a_node_that_has_no_rank_of_the_job_does_not_count_for_its_connection(nodes):
     nodes.fleets[1] = PlayedFleet(nodes.clock, "gpu-b")
-    nodes.lose(0, LinkState.ENDED, "if it is started again, it is shown here")
-    nodes.lose(1, LinkState.WAITING, "the job is not there")
-    assert nodes.seen().link is LinkState.ENDED
+    nodes.lose(0, HubState.ENDED, "if it is started again, it is shown here")
+    nodes.lose(1, HubState.WAITING, "the job is not there")
+    assert nodes.seen().hub_state is HubState.ENDED
     nodes.fleets[0] = PlayedFleet(nodes.clock, "gpu-a")
     seen = nodes.seen(waiting="waiting for a job on gpu-a, gpu-b")
-    assert (seen.link, seen.link_note) == (LinkState.WAITING, "waiting for a job on gpu-a, gpu-b")
+    assert (seen.hub_state, seen.hub_note) == (HubState.WAITING, "waiting for a job on gpu-a, gpu-b")
     assert seen.job is None
 
 
@@ -137,7 +137,7 @@ def test_a_host_that_is_there_by_two_names_doubles_nothing(nodes):
     nodes.send(1, step(0, 2))
     seen = nodes.seen()
     assert (seen.ranks[0].node, [fresh.step for fresh in seen.fresh]) == ("gpu-b", [2])
-    nodes.links[0] = (LinkState.LIVE, T0, "")
+    nodes.connections[0] = (HubState.LIVE, T0, "")
     nodes.send(0, step(0, 2))  # as its history has it, once the line is back
     assert nodes.seen().fresh == ()
 
@@ -172,9 +172,9 @@ def test_a_knob_is_refused_while_not_every_rank_can_be_reached(nodes):
         nodes.send(rank // 2, KnobFacts(rank, (BUCKET_CAP_MB,)))
     (known,) = nodes.seen().knobs
     assert (known.knob, known.differs, known.refusal) == (BUCKET_CAP_MB, False, "")
-    nodes.lose(1, LinkState.STALE)
+    nodes.lose(1, HubState.STALE)
     assert nodes.seen().knobs[0].refusal == "gpu-b cannot be reached: a change needs all ranks"
-    nodes.links[1] = (LinkState.LIVE, T0, "")
+    nodes.connections[1] = (HubState.LIVE, T0, "")
     nodes.send(1, KnobFacts(3, (structs.replace(BUCKET_CAP_MB, value=50, value_text="50"),)))
     assert (nodes.seen().knobs[0].refusal, nodes.seen().knobs[0].differs) == ("", True)
 
@@ -219,7 +219,7 @@ def test_of_a_node_that_stays_lost_it_is_not_known_what_it_did_until_it_reports(
     view = view_of(nodes)
     assert (view.state, view.done) == ("unknown", True)
     assert view.reason == "rank 2 is on gpu-b, which cannot be reached"
-    nodes.links[1] = (LinkState.LIVE, nodes.clock(), "")
+    nodes.connections[1] = (HubState.LIVE, nodes.clock(), "")
     for rank in (2, 3):
         nodes.send(1, report(rank, command, "changed", step=40))
     assert (view_of(nodes).state, view_of(nodes).done) == ("changed", True)

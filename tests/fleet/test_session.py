@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from overlaptop.fleet.job_session import JobSelector, JobSession
-from overlaptop.fleet.snapshot import LinkState
+from overlaptop.fleet.snapshot import HubState
 from overlaptop.jobs.folder import EndpointError
 from overlaptop.wire import commands
 from overlaptop.wire.messages import RankEnd, TurnedAway
@@ -14,14 +14,14 @@ from .fakes import FakeHost, record
 
 
 class World(FakeHost):
-    """This machine's jobs, and the links that were opened to them."""
+    """This machine's jobs, and the connections to hubs that were opened to them."""
 
     def __init__(self, *jobs):
         super().__init__("here", Clock(), *jobs)
 
     def session(self, selector=None, *, readonly=False):
         return JobSession(
-            selector, readonly=readonly, list_jobs=lambda: self.list_jobs(), open_link=self.open_link,
+            selector, readonly=readonly, list_jobs=lambda: self.list_jobs(), open_hub=self.open_hub,
             clock_ns=self.clock, monotonic_s=self.clock.monotonic_s, is_gone=self.is_gone,
         )  # fmt: skip
 
@@ -32,7 +32,7 @@ class World(FakeHost):
 
 def live(world, session, number=0):
     session.tick()
-    world.link.say(welcome(world.link.to.job), info(0), step(0, number), status())
+    world.hub.say(welcome(world.hub.to.job), info(0), step(0, number), status())
     return session.tick()
 
 
@@ -47,7 +47,7 @@ def joined():
 
 def replace_hub(world):
     """Another hub takes the place of the one that died."""
-    world.link.alive = False
+    world.hub.alive = False
     world.jobs[:] = [record(hub_pid=2)]
 
 
@@ -55,25 +55,25 @@ def test_without_a_job_it_waits_for_one_joins_the_only_one_and_is_then_live():
     world = World()
     session = world.session()
     snapshot = session.tick()
-    assert (snapshot.link, snapshot.link_note) == (LinkState.WAITING, "waiting for a job")
+    assert (snapshot.hub_state, snapshot.hub_note) == (HubState.WAITING, "waiting for a job")
     assert session.job_key is None
     world.jobs.append(record())
-    assert world.look_again(session).link is LinkState.WAITING
+    assert world.look_again(session).hub_state is HubState.WAITING
     assert session.job_key == "job-1"
     snapshot = live(world, session)
-    assert (snapshot.link, snapshot.ranks[0].last.step) == (LinkState.LIVE, 0)
+    assert (snapshot.hub_state, snapshot.ranks[0].last.step) == (HubState.LIVE, 0)
 
 
 def test_of_several_jobs_that_match_none_is_joined_until_one_is_chosen_or_the_one_asked_for_comes():
     world = World(record("job-1"), record("job-2"), record("job-3", script="other.py"))
     session = world.session(JobSelector(matches=lambda job: job.script == "train.py"))
-    assert session.tick().link_note == "2 jobs run here: choose one"
-    assert ([job.job for job in session.jobs], world.links) == (["job-1", "job-2"], [])
+    assert session.tick().hub_note == "2 jobs run here: choose one"
+    assert ([job.job for job in session.jobs], world.hubs) == (["job-1", "job-2"], [])
     session.select("job-2")
     session.tick()
-    assert [link.to.job for link in world.links] == ["job-2"]
+    assert [hub.to.job for hub in world.hubs] == ["job-2"]
     asking = world.session(JobSelector(key="job-4"))
-    assert asking.tick().link_note == "waiting for job job-4"
+    assert asking.tick().hub_note == "waiting for job job-4"
     world.jobs.append(record("job-4"))
     world.look_again(asking)
     assert asking.job_key == "job-4"
@@ -82,17 +82,17 @@ def test_of_several_jobs_that_match_none_is_joined_until_one_is_chosen_or_the_on
 def test_a_hub_that_took_anothers_place_is_joined_and_what_is_known_stays(joined):
     world, session = joined
     session.watch([1])
-    assert world.links[0].watched == {1}
-    world.links[0].dropped = 5
-    world.links[0].alive = False
-    assert session.tick().link is LinkState.LOST
+    assert world.hubs[0].watched == {1}
+    world.hubs[0].dropped = 5
+    world.hubs[0].alive = False
+    assert session.tick().hub_state is HubState.LOST
     replace_hub(world)
     world.look_again(session)
-    assert world.links[0].closed
-    assert world.links[1].watched == {1}
-    world.links[1].dropped = 2
+    assert world.hubs[0].closed
+    assert world.hubs[1].watched == {1}
+    world.hubs[1].dropped = 2
     snapshot = live(world, session, number=1)
-    assert (snapshot.link, snapshot.totals.dropped) == (LinkState.LIVE, 7)
+    assert (snapshot.hub_state, snapshot.totals.dropped) == (HubState.LIVE, 7)
     assert [known.step for known in snapshot.ranks[0].history] == [0, 1]
 
 
@@ -100,47 +100,47 @@ def test_a_job_that_starts_again_is_followed_although_its_key_is_new():
     world = World(record())
     session = world.session(JobSelector(key="job-1"))
     live(world, session)
-    world.links[0].say(RankEnd(0, T0, True), status(ended=True))
-    assert session.tick().link is LinkState.ENDED
+    world.hubs[0].say(RankEnd(0, T0, True), status(ended=True))
+    assert session.tick().hub_state is HubState.ENDED
     world.jobs[:] = [record("job-7", hub_pid=9)]
     world.look_again(session)
     snapshot = live(world, session, number=3)
-    assert (session.job_key, snapshot.link) == ("job-7", LinkState.LIVE)
+    assert (session.job_key, snapshot.hub_state) == ("job-7", HubState.LIVE)
     assert [known.step for known in snapshot.ranks[0].history] == [3]
 
 
 def test_the_last_state_of_a_job_that_ended_stays_also_where_its_hub_goes_without_a_word(joined):
     world, session = joined
-    world.links[0].say(RankEnd(0, T0, False))
-    world.links[0].alive = False
-    assert session.tick().link is LinkState.ENDED
+    world.hubs[0].say(RankEnd(0, T0, False))
+    world.hubs[0].alive = False
+    assert session.tick().hub_state is HubState.ENDED
     world.jobs.clear()
     snapshot = world.look_again(session)
-    assert (snapshot.link, snapshot.ranks[0].last.step) == (LinkState.ENDED, 0)
+    assert (snapshot.hub_state, snapshot.ranks[0].last.step) == (HubState.ENDED, 0)
 
 
 def test_a_job_that_was_killed_together_with_its_hub_has_ended(joined):
     world, session = joined
-    world.links[0].alive = False
+    world.hubs[0].alive = False
     world.jobs.clear()
-    assert world.look_again(session).link is LinkState.LOST
+    assert world.look_again(session).hub_state is HubState.LOST
     world.gone.add("job-1")
-    world.links[0].say(step(0, 1))
+    world.hubs[0].say(step(0, 1))
     snapshot = world.look_again(session)
-    assert (snapshot.link, snapshot.ranks[0].last.step) == (LinkState.ENDED, 1)
-    assert "gone" in snapshot.link_note
+    assert (snapshot.hub_state, snapshot.ranks[0].last.step) == (HubState.ENDED, 1)
+    assert "gone" in snapshot.hub_note
     world.gone.clear()  # its pids were given to other processes
-    assert world.look_again(session).link is LinkState.ENDED
+    assert world.look_again(session).hub_state is HubState.ENDED
     world.jobs[:] = [record("job-2", hub_pid=5)]
     world.look_again(session)
-    assert (live(world, session).link, session.job_key) == (LinkState.LIVE, "job-2")
+    assert (live(world, session).hub_state, session.job_key) == (HubState.LIVE, "job-2")
 
 
 def test_a_chosen_job_that_ended_is_not_replaced_by_a_stranger():
     world = World(record())
     session = world.session(JobSelector(key="job-1"))
     live(world, session)
-    world.links[0].alive = False
+    world.hubs[0].alive = False
     world.jobs[:] = [record("job-9", script="other.py")]
     world.look_again(session)
     assert session.job_key == "job-1"
@@ -148,15 +148,15 @@ def test_a_chosen_job_that_ended_is_not_replaced_by_a_stranger():
 
 def test_a_silent_hub_makes_the_connection_stale_and_one_that_never_answers(joined):
     world, session = joined
-    world.links[0].last_received_s = 3.5
-    assert session.tick().link is LinkState.STALE
-    world.links[0].last_received_s = 0.2
-    assert session.tick().link is LinkState.LIVE
+    world.hubs[0].last_received_s = 3.5
+    assert session.tick().hub_state is HubState.STALE
+    world.hubs[0].last_received_s = 0.2
+    assert session.tick().hub_state is HubState.LIVE
     mute = World(record())
     session = mute.session()
     session.tick()
     mute.clock.pass_s(4)
-    assert session.tick().link is LinkState.STALE
+    assert session.tick().hub_state is HubState.STALE
 
 
 @pytest.mark.parametrize(("theirs", "older"), [(99, "this dashboard"), (0, "the job's agent")])
@@ -164,15 +164,15 @@ def test_another_protocol_names_the_side_that_is_older(theirs, older):
     world = World(record())
     session = world.session()
     session.tick()
-    world.links[0].say(welcome(protocol=theirs))
-    assert f"{older} is older" in session.tick().link_note
+    world.hubs[0].say(welcome(protocol=theirs))
+    assert f"{older} is older" in session.tick().hub_note
 
 
 def test_a_socket_directory_that_cannot_be_used_is_shown_and_tried_again():
     world = World(record())
     session = world.session()
     with mock.patch.object(world, "list_jobs", side_effect=EndpointError("/tmp/x belongs to uid 1")):
-        assert session.tick().link_note == "/tmp/x belongs to uid 1"
+        assert session.tick().hub_note == "/tmp/x belongs to uid 1"
     world.look_again(session)
     assert session.job_key == "job-1"
 
@@ -181,12 +181,12 @@ def test_turning_to_another_job_forgets_the_first_and_closing_is_for_good(joined
     world, session = joined
     world.jobs.append(record("job-2", script="b.py"))
     session.select("job-2")
-    assert world.links[0].closed
+    assert world.hubs[0].closed
     snapshot = session.tick()
     assert (snapshot.job, snapshot.ranks) == (None, ())
     session.close()
     world.look_again(session)
-    assert [link.closed for link in world.links] == [True, True]
+    assert [hub.closed for hub in world.hubs] == [True, True]
 
 
 def test_a_search_is_announced_once_a_second_taken_and_over_when_the_hub_publishes_that(joined):
@@ -196,10 +196,10 @@ def test_a_search_is_announced_once_a_second_taken_and_over_when_the_hub_publish
         assert session.renew(search) == ""
         world.clock.pass_s(0.1)
         assert session.tick().search is None
-    assert world.links[0].sent == [search] * 3
-    world.links[0].say(search)
+    assert world.hubs[0].sent == [search] * 3
+    world.hubs[0].say(search)
     assert session.tick().search == search
-    world.links[0].say(replace(search, over=True))
+    world.hubs[0].say(replace(search, over=True))
     ended = session.tick()
     assert (ended.search, ended.ended_search) == (None, search.id)
 
@@ -208,29 +208,29 @@ def test_a_search_goes_on_with_another_hub_at_once(joined):
     world, session = joined
     search = commands.make_search(BUCKET_CAP_MB)
     session.renew(search)
-    world.links[0].say(search)
+    world.hubs[0].say(search)
     session.tick()
     replace_hub(world)
     world.clock.pass_s(0.5)
     assert session.tick().search == search  # as far as is known
     assert session.renew(search) == "there is no connection to the job"
-    world.links[1].say(welcome(), search, status())
+    world.hubs[1].say(welcome(), search, status())
     assert session.tick().search == search
     session.renew(search)
-    assert world.links[1].sent == [search]
+    assert world.hubs[1].sent == [search]
 
 
 @pytest.mark.parametrize("knows", [True, False])
 def test_a_hub_that_knows_of_no_search_ends_what_the_hub_before_it_published(joined, knows):
     world, session = joined
     search = commands.make_search(BUCKET_CAP_MB)
-    world.links[0].say(search)
+    world.hubs[0].say(search)
     session.tick()
     world.jobs[:] = [record(hub_pid=2)]
     world.look_again(session)
-    world.links[1].say(welcome())
+    world.hubs[1].say(welcome())
     assert session.tick().search == search  # its history has not come to an end
-    world.links[1].say(*([search] if knows else []), status())
+    world.hubs[1].say(*([search] if knows else []), status())
     assert session.tick().search == (search if knows else None)
 
 
@@ -239,22 +239,22 @@ def test_the_end_of_a_search_is_announced_until_a_hub_has_published_it(joined):
     search = commands.make_search(BUCKET_CAP_MB)
     over = replace(search, over=True)
     session.renew(search)
-    world.links[0].say(search)
+    world.hubs[0].say(search)
     session.tick()
-    world.links[0].alive = False
+    world.hubs[0].alive = False
     assert session.renew(over) == ""  # to a hub that has just died
     replace_hub(world)
     world.look_again(session)
-    world.links[1].say(welcome(), search, status())
+    world.hubs[1].say(welcome(), search, status())
     for _ in range(3):
         world.clock.pass_s(1)
         session.tick()
-    assert world.links[1].sent == [over] * 3
-    world.links[1].say(over)
+    assert world.hubs[1].sent == [over] * 3
+    world.hubs[1].say(over)
     for _ in range(3):
         world.clock.pass_s(1)
         session.tick()
-    assert world.links[1].sent == [over] * 4
+    assert world.hubs[1].sent == [over] * 4
 
 
 def test_a_readonly_session_sends_nothing_whoever_asks():
@@ -271,9 +271,9 @@ def test_a_readonly_session_sends_nothing_whoever_asks():
         assert refused == "this dashboard is read-only"
     world.clock.pass_s(5)
     assert session.tick().commands == ()
-    assert world.links[0].sent == []
+    assert world.hubs[0].sent == []
     session.watch([0])
-    assert world.links[0].watched == {0}
+    assert world.hubs[0].watched == {0}
 
 
 def test_without_a_connection_or_room_nothing_is_sent_and_the_hubs_reason_is_shown():
@@ -283,11 +283,11 @@ def test_without_a_connection_or_room_nothing_is_sent_and_the_hubs_reason_is_sho
     for _ in range(2):
         assert session.send(command) == session.renew(search) == "there is no connection to the job"
         session.tick()
-    world.links[0].say(TurnedAway("64 dashboards watch this job: close one of them"))
+    world.hubs[0].say(TurnedAway("64 dashboards watch this job: close one of them"))
     for _ in range(3):
         snapshot = session.tick()
-        assert snapshot.link is LinkState.WAITING
-        assert snapshot.link_note == "64 dashboards watch this job: close one of them"
+        assert snapshot.hub_state is HubState.WAITING
+        assert snapshot.hub_note == "64 dashboards watch this job: close one of them"
     assert session.send(command) == "there is no connection to the job"
-    assert live(world, session).link is LinkState.LIVE
+    assert live(world, session).hub_state is HubState.LIVE
     assert session.send(command) == ""

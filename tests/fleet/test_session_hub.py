@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from overlaptop.console.once import settle
 from overlaptop.console.stream import RecordWriter
 from overlaptop.fleet.job_session import JobSession
-from overlaptop.fleet.snapshot import LinkState
+from overlaptop.fleet.snapshot import HubState
 from overlaptop.jobs.record import list_jobs
 from tests.processes import eventually
 
@@ -61,7 +61,7 @@ def test_steps_lost_while_nobody_reads_and_with_a_hub_are_counted_in_the_records
     rank.send(rank.info)
     write_until(24_004)
     os.kill(first.hub_pid, signal.SIGKILL)
-    until(session, lambda s: s.link is LinkState.LOST)
+    until(session, lambda s: s.hub_state is HubState.LOST)
     hubs.start()
     again = make_rank().greet()
     again.send(again.step(24_105))
@@ -82,9 +82,9 @@ def test_reading_never_waits_for_a_stopped_hub(hubs, make_rank, session):
 
     def is_stale():
         before_s = time.monotonic()
-        link = session.tick().link
+        state = session.tick().hub_state
         took_s.append(time.monotonic() - before_s)
-        return link is LinkState.STALE
+        return state is HubState.STALE
 
     os.kill(record.hub_pid, signal.SIGSTOP)
     try:
@@ -93,4 +93,4 @@ def test_reading_never_waits_for_a_stopped_hub(hubs, make_rank, session):
         os.kill(record.hub_pid, signal.SIGCONT)
     # A hub that is waited for would be waited for as long as it stands still.
     assert median(took_s) < 0.5
-    until(session, lambda s: s.link is LinkState.LIVE)
+    until(session, lambda s: s.hub_state is HubState.LIVE)

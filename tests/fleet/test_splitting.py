@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from overlaptop.fleet.fleet import Fleet
 from overlaptop.fleet.merging import Merger, NodeSnapshot
 from overlaptop.fleet.past import in_step
-from overlaptop.fleet.snapshot import LinkState, NodeView
+from overlaptop.fleet.snapshot import HubState, NodeView
 from overlaptop.fleet.splitting import NOT_YET, WINDOW_STEPS
 from overlaptop.report.headline import headline
 from overlaptop.timeline.echoes import Echo, Link
@@ -237,8 +237,8 @@ def test_ranks_on_two_hosts_are_split_as_far_as_their_clocks_are_known(residuals
         messages = late(0)[2 * rank : 2 * rank + 2]
         fleet = Fleet(Clock(), f"host-{rank}")
         feed(fleet, welcome(), status(), info(rank), *messages)
-        fleet.set_link(LinkState.LIVE)
-        node = NodeView(f"host-{rank}", LinkState.LIVE, T0, "", offset_ns=0, residual_ns=residual_ns)
+        fleet.set_hub_state(HubState.LIVE)
+        node = NodeView(f"host-{rank}", HubState.LIVE, T0, "", offset_ns=0, residual_ns=residual_ns)
         parts.append(NodeSnapshot(node, fleet.snapshot()))
     merged = Merger().merge(parts, T0)
     assert merged.waits.collectives[0].wait_ns(0) == wait_ns

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from overlaptop.fleet.snapshot import LinkState
+from overlaptop.fleet.snapshot import HubState
 from overlaptop.fleet.trouble import NOTICED_NS, Kind, first_failure, trouble_of
 from overlaptop.report.troubles import ending, in_full
 from overlaptop.wire.messages import RankEnd, StepTotals
@@ -57,11 +57,11 @@ def test_where_all_speak_and_no_step_ends_nobody_is_blamed(job):
     assert job.trouble is None
 
 
-@pytest.mark.parametrize("link", [LinkState.STALE, LinkState.LOST, LinkState.WAITING])
-def test_a_connection_that_stands_still_is_no_silent_rank(job, link):
+@pytest.mark.parametrize("hub_state", [HubState.STALE, HubState.LOST, HubState.WAITING])
+def test_a_connection_that_stands_still_is_no_silent_rank(job, hub_state):
     job.send(status(silent=(1,)))
     job.clock.pass_s(70)
-    job.fleet.set_link(link)
+    job.fleet.set_hub_state(hub_state)
     assert job.trouble is None
     assert not any(view.silent for view in job.fleet.snapshot().ranks)
 
@@ -82,7 +82,7 @@ def test_the_first_rank_to_fail_is_to_blame_whatever_came_of_the_others(job):
     job.send(
         RankEnd(1, T0 + S, True, "ValueError: boom"), RankEnd(0, T0 + 2 * S, True, "RuntimeError: lost")
     )
-    job.fleet.set_link(LinkState.ENDED)
+    job.fleet.set_hub_state(HubState.ENDED)
     found = job.trouble
     assert (found.kind, found.ranks, found.why, found.others) == (
         Kind.FAILED, (1,), "ValueError: boom", 1,

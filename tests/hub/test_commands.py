@@ -28,15 +28,15 @@ def test_a_command_reaches_every_rank_and_every_dashboard_once_and_a_late_one_wi
     hubs.start()
     ranks = [make_rank(0).greet(), make_rank(1).greet()]
     asking, watching = make_viewer(), make_viewer()
-    assert asking.link.send(capture()) is False  # the hub has not answered yet
+    assert asking.hub.send(capture()) is False  # the hub has not answered yet
     for viewer in (asking, watching):
         viewer.await_ranks(2)
     with pytest.raises(WireError, match="from 1 to 100"):
-        asking.link.send(capture(arguments=(replace(capture().arguments[0], value=1000),)))
+        asking.hub.send(capture(arguments=(replace(capture().arguments[0], value=1000),)))
     before_ns = time.time_ns()
     command, other = capture(at_ns=12345), capture()
     for each in (command, command, other):
-        assert asking.link.send(each)
+        assert asking.hub.send(each)
         asking.poll()
     received = {rank.next_command() for rank in ranks}
     for viewer in (asking, watching):

@@ -249,7 +249,7 @@ def test_what_was_under_way_in_a_job_that_died_with_its_hub_is_none_of_the_next_
         viewer.await_ranks(1)
         viewer.ask(SETTING)
         search = commands.make_search(BUCKET_CAP_MB)
-        viewer.link.renew(search)
+        viewer.hub.renew(search)
         viewer.receive(Search)
         killed = hubs.record()
         os.kill(killed.hub_pid, signal.SIGKILL)

@@ -144,10 +144,10 @@ import sys, time
 from overlaptop.jobs.record import read_job
 from overlaptop.jobs.hub_connection import LocalHubConnection
 from overlaptop.wire.messages import Welcome
-link = LocalHubConnection(read_job("job-1"))
-link.watch([0])
+hub = LocalHubConnection(read_job("job-1"))
+hub.watch([0])
 while True:
-    for message in link.poll():
+    for message in hub.poll():
         if isinstance(message, Welcome):
             print("welcome", flush=True)
     time.sleep(0.01)
@@ -182,11 +182,11 @@ def test_a_hub_that_was_stopped_goes_on_where_it_was(hubs, make_rank, make_viewe
     rank, viewer = make_rank().greet(), make_viewer()
     assert_serves(rank, viewer, 0)
     search = commands.make_search(BUCKET_CAP_MB)
-    viewer.link.renew(search)
+    viewer.hub.renew(search)
     viewer.receive(Search)
     os.kill(record.hub_pid, signal.SIGSTOP)
     rank.send(*map(rank.step, range(1, 500)))
-    assert viewer.link.send(SETTING)
+    assert viewer.hub.send(SETTING)
     # Longer than a lease: to the hub it looks as if its dashboards and its ranks had been silent.
     time.sleep(LEASE_S + 0.2)
     os.kill(record.hub_pid, signal.SIGCONT)
@@ -217,7 +217,7 @@ def test_dashboards_that_come_and_go_leave_nothing_behind(hubs, make_rank, make_
     before = descriptors()
     for number in range(20):
         passer_by = make_viewer()
-        passer_by.link.watch([0])
+        passer_by.hub.watch([0])
         rank.send(rank.step(number))
         passer_by.receive(StepTotals, lambda totals, number=number: totals.step == number)
         passer_by.close()

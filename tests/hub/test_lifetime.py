@@ -71,8 +71,8 @@ def test_the_hub_is_a_daemon_closed_to_others_whose_record_and_welcome_say_where
         PROTOCOL_VERSION, KEY, socket.gethostname(), "train.py", 2, record.started_ns
     )
     assert (status.ranks_connected, status.dropped, status.job_ended) == (1, 0, False)
-    assert viewer.link.alive
-    assert 0 <= viewer.link.last_received_s <= time.monotonic() - opened_s
+    assert viewer.hub.alive
+    assert 0 <= viewer.hub.last_received_s <= time.monotonic() - opened_s
 
 
 def test_who_joins_late_sees_history_then_live_with_nothing_missing_or_doubled(
@@ -112,7 +112,7 @@ def test_who_joins_late_sees_history_then_live_with_nothing_missing_or_doubled(
             )
             assert steps_of(viewer, rank) == list(range(last + 1))
         assert {info.rank for info in viewer.of(RankInfo)} == {0, 1}
-        assert viewer.link.dropped == 0
+        assert viewer.hub.dropped == 0
     job.join()
 
 
@@ -121,7 +121,7 @@ def test_detail_is_asked_of_the_ranks_that_somebody_watches_and_goes_to_those_wh
 ):
     hubs.start()
     asking, plain = make_viewer(), make_viewer()
-    asking.link.watch([0])
+    asking.hub.watch([0])
     for viewer in (asking, plain):
         viewer.receive(Welcome)
     rank, other = make_rank(0).greet(), make_rank(1).greet()
@@ -133,10 +133,10 @@ def test_detail_is_asked_of_the_ranks_that_somebody_watches_and_goes_to_those_wh
             viewer.receive(StepTotals, lambda totals, number=number: totals.rank == number)
     assert asking.of(StepDetail) == [rank.detail(7)]
     assert plain.of(StepDetail) == []
-    plain.link.watch([1])
+    plain.hub.watch([1])
     assert plain.receive(StepDetail) == other.detail(7)
     assert other.next_watch() is True
-    asking.link.watch([])
+    asking.hub.watch([])
     asking.poll()
     assert rank.next_watch() is False
     plain.close()
@@ -213,7 +213,7 @@ def test_a_hub_that_was_killed_is_replaced_and_its_leftovers_go(hubs, make_rank,
     viewer.receive(RankInfo)
     os.kill(first.hub_pid, signal.SIGKILL)
     assert rank.is_closed_by_hub()
-    viewer.until(lambda: not viewer.link.alive)
+    viewer.until(lambda: not viewer.hub.alive)
     assert read_job(KEY) == replace(first, rank_pids=read_job(KEY).rank_pids)
     assert list_jobs() == []
     hubs.launch()
@@ -248,7 +248,7 @@ def test_the_hub_lingers_reports_the_jobs_end_unless_a_rank_comes_back_and_remov
     again.send(RankEnd(0, 1, clean=True))
     eventually(lambda: not runs(record.hub_pid))
     assert not folder.exists()
-    assert not viewer.link.alive
+    assert not viewer.hub.alive
 
 
 def test_a_hub_to_which_no_rank_comes_ends(hubs, folder):

@@ -103,10 +103,10 @@ def test_every_dashboard_receives_a_search_and_its_end_and_so_does_a_late_one(hu
     for viewer in (searching, watching):
         viewer.await_ranks(1)
     search = search_for()
-    searching.link.renew(search)
+    searching.hub.renew(search)
     for viewer in (searching, watching, late := make_viewer()):
         assert viewer.receive(Search) == search
-    searching.link.renew(replace(search, over=True))
+    searching.hub.renew(replace(search, over=True))
     searching.close()  # at once: the last word still leaves
     for viewer in (watching, late, make_viewer()):
         viewer.receive(Search, lambda each: each == replace(search, over=True))
@@ -121,7 +121,7 @@ def test_where_the_hub_dies_too_the_next_one_undoes_once_all_ranks_are_back(hubs
     searching.await_ranks(2)
     eventually(lambda: len(hubs.record().rank_pids) == 2)
     search = search_for()
-    searching.link.renew(search)
+    searching.hub.renew(search)
     searching.receive(Search)
     os.kill(first.hub_pid, signal.SIGKILL)
     searching.close()

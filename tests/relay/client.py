@@ -14,7 +14,7 @@ from overlaptop.remote.frames import RelayStream
 from overlaptop.wire.codec import decode, encode, frame
 from overlaptop.wire.messages import Join
 from overlaptop.wire.protocol import PROTOCOL_VERSION
-from overlaptop.wire.relaying import RelayJobs, RelayLink, RelayPing, RelayPong, RelaySelect
+from overlaptop.wire.relaying import RelayJobs, RelayPing, RelayPong, RelaySelect, RelayStatus
 from overlaptop.wire.schema import Message
 from tests.hubs import Receiver
 from tests.processes import PATIENCE_S
@@ -71,7 +71,7 @@ class RelayClient(Receiver):
         self.receive(RelayJobs, lambda jobs: any(each.job == job for each in jobs.jobs))
         self.messages.clear()
         self.send(RelaySelect(job), Join(PROTOCOL_VERSION, detail_ranks))
-        answer = self.receive(RelayLink, lambda link: link.job == job)
+        answer = self.receive(RelayStatus, lambda status: status.job == job)
         del self.messages[: self.messages.index(answer)]
 
     def settle(self) -> None:

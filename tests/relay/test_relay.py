@@ -39,10 +39,10 @@ from overlaptop.wire.relaying import (
     RelayJobs,
     RelayLaunch,
     RelayLaunchStatus,
-    RelayLink,
     RelayPing,
     RelayPong,
     RelaySelect,
+    RelayStatus,
 )
 from tests.fleet.builders import BUCKET_CAP_MB as KNOB
 from tests.hubs import KEY, Rank, hubs, made_and_closed, make_rank, make_viewer, private_sockets
@@ -102,10 +102,10 @@ def test_a_job_that_is_selected_comes_as_its_hub_sends_it_history_first_and_goes
     viewer, client = make_viewer(), make_process().client
     for _ in range(2):  # selected again, its history comes again
         client.select(KEY)
-        assert client.messages[0] == RelayLink(KEY, alive=True)
+        assert client.messages[0] == RelayStatus(KEY, alive=True)
         client.until(lambda: steps_of(client)[-1:] == [49])
     viewer.until(lambda: steps_of(viewer)[-1:] == [49])
-    others = RelayLink | RelayPong | RelayJobs | HubStatus
+    others = RelayStatus | RelayPong | RelayJobs | HubStatus
     came = [message for message in client.messages if not isinstance(message, others)]
     assert came == [message for message in viewer.messages if not isinstance(message, others)]
     assert [type(message) for message in came[:3]] == [Welcome, RankInfo, KnobFacts]
@@ -267,16 +267,16 @@ def test_one_job_after_another_can_be_selected(hubs, make_rank, make_relay):
 def test_a_job_that_begins_after_it_was_selected_is_joined_and_its_end_told(hubs, make_rank, make_relay):
     client = make_relay().client
     client.send(RelaySelect(KEY))
-    assert client.receive(RelayLink) == RelayLink(KEY, alive=False, gone=True)
+    assert client.receive(RelayStatus) == RelayStatus(KEY, alive=False, gone=True)
     hubs.start("--linger-s", "0.05")
     rank = make_rank().greet()
-    client.receive(RelayLink, lambda link: link.alive)
+    client.receive(RelayStatus, lambda status: status.alive)
     client.receive(RankInfo)
     client.messages.clear()
     rank.send(RankEnd(0, 1, clean=True))
     rank.close()
     client.receive(RankEnd)
-    client.receive(RelayLink, lambda link: not link.alive)
+    client.receive(RelayStatus, lambda status: not status.alive)
     client.receive(RelayJobs, lambda jobs: jobs.jobs == ())
 
 
@@ -288,7 +288,9 @@ def test_a_hub_that_is_killed_and_replaced_is_joined_when_it_is_selected_again(h
     client.receive(RankInfo)
     os.kill(first.hub_pid, signal.SIGKILL)
     # This process, which asked for the hub, lives on: it could start another.
-    assert client.receive(RelayLink, lambda link: not link.alive) == RelayLink(KEY, alive=False, gone=False)
+    assert client.receive(RelayStatus, lambda status: not status.alive) == RelayStatus(
+        KEY, alive=False, gone=False
+    )
     eventually(lambda: not runs(first.hub_pid))
     second = hubs.start()
     make_rank().greet()

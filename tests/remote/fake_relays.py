@@ -36,10 +36,10 @@ from overlaptop.wire.relaying import (
     RelayLaunch,
     RelayLaunchStatus,
     RelayLimit,
-    RelayLink,
     RelayPing,
     RelayPong,
     RelaySelect,
+    RelayStatus,
     RemoteJob,
 )
 from overlaptop.wire.schema import Message
@@ -84,11 +84,11 @@ def serve(ahead_ns: int = 0) -> None:
             case RelayPing():
                 send(RelayPong(message.number, now_ns, now_ns, dropped=3))
             case RelaySelect(job=""):
-                send(RelayLink("", False))
+                send(RelayStatus("", False))
             case RelaySelect():
                 joined = False
                 # Of the job before, on its way while another was selected.
-                send(Notice(0, 1, "info", "of another job"), RelayLink(message.job, True))
+                send(Notice(0, 1, "info", "of another job"), RelayStatus(message.job, True))
             case Join():
                 if not joined:
                     send(Welcome(PROTOCOL_VERSION, JOB.job, "far", "train.py", 2, STARTED_NS + ahead_ns))
@@ -104,7 +104,7 @@ def serve(ahead_ns: int = 0) -> None:
             case RelayLimit():
                 send(RelayJobs((JOB,), f"limit {message.bytes_per_s}"))
             case RelayLaunch(words=("die",)):
-                send(RelayLink(JOB.job, False, True))
+                send(RelayStatus(JOB.job, False, True))
             case RelayLaunch(words=("over",), again=False):
                 send(RelayLaunchStatus(message.number, "over", False, "", "over", ()))
             case RelayLaunch(again=True):

@@ -16,7 +16,7 @@ from overlaptop.remote.targets import Target
 from overlaptop.wire.codec import WireError, encode
 from overlaptop.wire.messages import RankInfo
 from overlaptop.wire.protocol import PROTOCOL_VERSION as VERSION
-from overlaptop.wire.relaying import RelayJobs, RelayLimit, RelayLink, RelaySelect
+from overlaptop.wire.relaying import RelayJobs, RelayLimit, RelaySelect, RelayStatus
 from tests.remote.connections import Connections, eventually, fake_relay, open_descriptors, runs
 from tests.remote.fake_relays import HELLO, JOB
 
@@ -35,7 +35,7 @@ def test_a_relay_behind_a_login_banner_says_hello_lists_its_jobs_and_is_sent_mes
     with pytest.raises(WireError):
         connection.send(RelayLimit(-1))
     assert connection.send(RelaySelect("job-1"))
-    assert connections.received(connection, RelayLink) == RelayLink("job-1", True)
+    assert connections.received(connection, RelayStatus) == RelayStatus("job-1", True)
 
 
 def test_an_interrupt_while_a_process_is_started_leaves_it_to_be_ended(
@@ -211,7 +211,7 @@ def test_with_a_selector_polls_that_follow_close_on_each_other_look_once(connect
         connection.poll()
         assert selector.select(0)
         connections.now_s += 0.007
-        assert connections.received(connection, RelayLink) == RelayLink("job-1", True)
+        assert connections.received(connection, RelayStatus) == RelayStatus("job-1", True)
         connection.close()
 
 

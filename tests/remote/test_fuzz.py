@@ -1,6 +1,6 @@
 """Whatever a relay sends: the client shows what it knows of it, in bounds, and goes on.
 
-From bytes through frames, connection, link and session to the text of the commands without a screen.
+From bytes through frames, connection and session to the text of the commands without a screen.
 fuzz/client.py looks for more of the same for as long as one likes.
 """
 
@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from overlaptop.fleet.fleet import HISTORY_STEPS, MAX_NODE_RANKS, MAX_NOTICES, RECENT_DETAILS
-from overlaptop.fleet.snapshot import LinkState
+from overlaptop.fleet.snapshot import HubState
 from overlaptop.remote.host import MAX_SAMPLE_CHARS
 from overlaptop.wire.codec import WireError, decode, encode, frame
 from overlaptop.wire.commands import Argument, Command, CommandOutcome, RankOutcome
@@ -55,7 +55,7 @@ def making() -> Iterator[None]:
 def begun() -> WholeClient:
     client = WholeClient()
     client.begin()
-    assert client.snapshot.link is LinkState.LIVE
+    assert client.snapshot.hub_state is HubState.LIVE
     return client
 
 
@@ -180,4 +180,4 @@ def test_a_flood_of_what_is_largest_takes_no_more_memory_than_what_is_kept():
         for at in range(0, len(largest), 1 << 17):
             client.receive(largest[at : at + (1 << 17)])
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib < 32 << 10
-    assert client.snapshot.link is LinkState.LIVE
+    assert client.snapshot.hub_state is HubState.LIVE

@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from overlaptop.fleet.job_session import JobSession
-from overlaptop.fleet.snapshot import LinkState
+from overlaptop.fleet.snapshot import HubState
 from overlaptop.jobs.record import JobRecord
 from overlaptop.remote.connection import ConnectionState
 from overlaptop.remote.host import RemoteHost
@@ -37,7 +37,7 @@ SEARCH = Search("20260101-000000-abcdef", "me", "bucket_cap_mb", None)
 
 
 class Watched(Receiver):
-    """A host, a link to its only job, and what has come over that."""
+    """A host, a hub connection to its only job, and what has come over that."""
 
     def __init__(self, connections: Connections, behaviour: str) -> None:
         super().__init__()
@@ -45,10 +45,10 @@ class Watched(Receiver):
         self.connection = connections(behaviour)
         self.host = RemoteHost(self.connection)
         self.record = eventually(lambda: next(iter(self.host.list_jobs()), None))
-        self.link = self.host.open_link(self.record)
+        self.hub = self.host.open_hub(self.record)
 
     def poll(self) -> None:
-        self.messages += self.link.poll()
+        self.messages += self.hub.poll()
 
     def receive(self, kind: type[T]) -> T:
         """The next message of this kind that comes from now on."""
@@ -93,13 +93,13 @@ def test_a_hosts_jobs_are_listed_and_joining_one_brings_its_hubs_messages(watche
     assert watched.receive(Welcome).job == "job-1"
     # It was still on its way when this job was selected.
     assert "of another job" not in {notice.text for notice in watched.of(Notice)}
-    assert watched.link.alive
-    assert watched.link.last_received_s == 0.0
+    assert watched.hub.alive
+    assert watched.hub.last_received_s == 0.0
     watched.connections.now_s += 1.5
-    assert watched.link.last_received_s == 1.5
+    assert watched.hub.last_received_s == 1.5
     watched.receive(HubStatus)
-    assert watched.link.last_received_s == 0.0
-    watched.link.watch([3, 1, 3])
+    assert watched.hub.last_received_s == 0.0
+    watched.hub.watch([3, 1, 3])
     watched.is_told("joined 1,3")
 
 
@@ -118,26 +118,26 @@ def test_times_of_the_other_clock_become_times_of_this_one(connections: Connecti
 
 
 def test_commands_and_searches_reach_the_hub_once_it_has_answered(watched: Watched) -> None:
-    assert not watched.link.send(command()), "it has said nothing yet"
+    assert not watched.hub.send(command()), "it has said nothing yet"
     for joined in (False, True):
         if joined:
             watched.receive(Welcome)
         with pytest.raises(WireError):
-            watched.link.send(replace(command(), name="reboot"))
+            watched.hub.send(replace(command(), name="reboot"))
     asked = command()
-    assert watched.link.send(asked)
+    assert watched.hub.send(asked)
     assert watched.receive(CommandOutcome).command == asked.id
-    assert watched.link.renew(SEARCH)
+    assert watched.hub.renew(SEARCH)
     assert watched.receive(Search) == SEARCH
 
 
 def test_a_link_lives_through_a_drop_of_its_connection(watched: Watched) -> None:
     watched.receive(Welcome)
-    watched.link.watch([1])
+    watched.hub.watch([1])
     watched.lose()
-    assert watched.link.alive, "nobody knows of a death"
-    assert not watched.link.send(command())
-    assert not watched.link.renew(SEARCH)
+    assert watched.hub.alive, "nobody knows of a death"
+    assert not watched.hub.send(command())
+    assert not watched.hub.renew(SEARCH)
     assert (watched.host.up, bool(watched.host.note)) == (False, True)
     assert not watched.host.is_gone(watched.record)
     assert [record.job for record in watched.host.list_jobs()] == ["job-1"]
@@ -145,7 +145,7 @@ def test_a_link_lives_through_a_drop_of_its_connection(watched: Watched) -> None
     watched.receive(Welcome)
     assert watched.host.up
     watched.is_told("joined 1")
-    assert watched.link.send(command())
+    assert watched.hub.send(command())
     watched.receive(CommandOutcome)
 
 
@@ -153,7 +153,7 @@ def test_a_hub_that_has_ended_and_a_job_that_is_gone_are_told_apart(watched: Wat
     watched.receive(Welcome)
     assert not watched.host.is_gone(watched.record)
     assert watched.host.launch(["die"])
-    watched.until(lambda: not watched.link.alive)
+    watched.until(lambda: not watched.hub.alive)
     assert watched.host.is_gone(watched.record)
     assert not watched.host.is_gone(replace(watched.record, job="job-2"))
 
@@ -161,14 +161,14 @@ def test_a_hub_that_has_ended_and_a_job_that_is_gone_are_told_apart(watched: Wat
 def test_another_link_takes_the_place_of_the_one_before_and_counts_anew(watched: Watched) -> None:
     watched.receive(Welcome)
     watched.until(lambda: watched.connection.dropped == 3)
-    first = watched.link
+    first = watched.hub
     first.close()
     assert first.poll() == []
-    watched.link = watched.host.open_link(watched.record)
-    assert watched.link.dropped == 0
+    watched.hub = watched.host.open_hub(watched.record)
+    assert watched.hub.dropped == 0
     watched.receive(Welcome)
     first.close()
-    assert watched.link.send(command())
+    assert watched.hub.send(command())
     watched.receive(CommandOutcome)
 
 
@@ -222,13 +222,13 @@ def test_a_real_hub_is_joined_through_a_real_relay(
     pool.connect(interactive=False)
     connection = pool.connections[0]
     host = RemoteHost(connection)
-    session = JobSession(list_jobs=host.list_jobs, open_link=host.open_link, is_gone=host.is_gone)
+    session = JobSession(list_jobs=host.list_jobs, open_hub=host.open_hub, is_gone=host.is_gone)
     seen: set[int] = set()
 
     def sees(step: int) -> bool:
         snapshot = session.tick()
         seen.update(totals.step for totals in snapshot.fresh)
-        return step in seen and snapshot.link is LinkState.LIVE
+        return step in seen and snapshot.hub_state is HubState.LIVE
 
     eventually(lambda: sees(1))
     rank.send(rank.step(2))

@@ -34,7 +34,7 @@ from overlaptop.wire.commands import make_setting
 from overlaptop.wire.knobs import KnobFacts, Search
 from overlaptop.wire.messages import RankInfo, StepTotals, TurnedAway, Welcome
 from overlaptop.wire.protocol import PROTOCOL_VERSION
-from overlaptop.wire.relaying import RelayJobs, RelayLink, RelaySelect
+from overlaptop.wire.relaying import RelayJobs, RelaySelect, RelayStatus
 from tests.fleet.builders import BUCKET_CAP_MB as KNOB
 from tests.fleet.builders import info
 from tests.fleet.fakes import record
@@ -127,7 +127,7 @@ def job(hubs: Hubs, make_rank, make_viewer) -> JobRecord:
     command = viewer.ask(make_setting(KNOB, 50))
     rank.answer(rank.next_command())
     viewer.outcome_of(command)
-    assert viewer.link.renew(SEARCH)
+    assert viewer.hub.renew(SEARCH)
     viewer.receive(Search)
     return eventually(lambda: (record := hubs.record()).rank_pids and record)
 
@@ -189,14 +189,14 @@ def test_a_rank_tells_nothing_to_another_users_hub(swapped, caplog: pytest.LogCa
 
 def test_a_dashboard_believes_nothing_of_another_users_hub(swapped, socket_dir: Path) -> None:
     swapped("dash-1.sock", _welcome_dashboards)
-    link = LocalHubConnection(record(KEY, dashboard_socket="dash-1.sock"))
-    heard = eventually(link.poll)
+    hub = LocalHubConnection(record(KEY, dashboard_socket="dash-1.sock"))
+    heard = eventually(hub.poll)
     for _ in range(3):
-        heard += link.poll()
+        heard += hub.poll()
     assert {type(each) for each in heard} == {TurnedAway}
     assert f"uid {STRANGER}, not you" in heard[0].reason
-    assert not link.send(make_setting(KNOB, 50))
-    link.close()
+    assert not hub.send(make_setting(KNOB, 50))
+    hub.close()
 
 
 # What there is of a job
@@ -382,7 +382,7 @@ def test_no_list_and_no_relay_has_to_do_with_what_was_planted(shared_tmp, mark) 
     assert jobs.jobs == ()
     assert "has mode 0777, not 0700" in jobs.note
     relay.client.send(RelaySelect(KEY))
-    assert relay.client.receive(RelayLink) == RelayLink(KEY, False, True)
+    assert relay.client.receive(RelayStatus) == RelayStatus(KEY, False, True)
     relay.close()
     assert mark.read_text() == ""
 

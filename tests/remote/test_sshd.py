@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from overlaptop.fleet.snapshot import LinkState
+from overlaptop.fleet.snapshot import HubState
 from overlaptop.wire import commands
 from tests.processes import eventually
 from tests.remote.hosts import PATIENCE_S, Lab, RemoteJob, Sshd, make_key, public_part, why_not
@@ -75,9 +75,9 @@ def test_each_host_that_cannot_be_watched_says_why_in_a_line_and_the_others_go_o
             assert why in reported[0]
             assert reported[0].isprintable()
             assert why in watching.node(name).note
-            assert watching.node(name).link is not LinkState.LIVE
-        assert watching.node("noisy").link is LinkState.LIVE
-        assert watching.snapshot.link is LinkState.LIVE
+            assert watching.node(name).hub_state is not HubState.LIVE
+        assert watching.node("noisy").hub_state is HubState.LIVE
+        assert watching.snapshot.hub_state is HubState.LIVE
         assert watching.rank(0).node == "noisy"
 
 
@@ -110,7 +110,7 @@ def test_a_host_without_a_job_is_watched_and_a_job_that_starts_there_is_picked_u
         jobs.enter_context(alone(later, tmp_path / "first", warm))
         watching.until_all_step(1)
         first_key = watching.session.job_key
-        assert watching.node("later").link is LinkState.LIVE
+        assert watching.node("later").hub_state is HubState.LIVE
 
         jobs.enter_context(alone(later, tmp_path / "second", warm))
         watching.until(lambda _: len(watching.session.jobs) == 2)

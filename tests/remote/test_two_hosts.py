@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from overlaptop.fleet.knobs import JobKnob
-from overlaptop.fleet.snapshot import LinkState, Snapshot
+from overlaptop.fleet.snapshot import HubState, Snapshot
 from overlaptop.wire import commands
 from overlaptop.wire.commands import CHANGED
 from overlaptop.wire.knobs import BUCKET_CAP_MB
@@ -78,9 +78,9 @@ def test_all_ranks_are_one_job_and_the_command_line_shows_it_once(watching: Watc
         (0, A, False),
         (1, B, False),
     ]
-    assert [(node.name, node.link, node.ranks) for node in snapshot.nodes] == [
-        (A, LinkState.LIVE, (0,)),
-        (B, LinkState.LIVE, (1,)),
+    assert [(node.name, node.hub_state, node.ranks) for node in snapshot.nodes] == [
+        (A, HubState.LIVE, (0,)),
+        (B, HubState.LIVE, (1,)),
     ]
     assert snapshot.totals.step is not None
     for node in snapshot.nodes:
@@ -112,12 +112,12 @@ def test_a_frozen_connection_is_noticed_and_comes_back_with_all_steps(lab: Lab, 
     knob = bucket(watching).knob
     before = watching.of(1)[-1]
     lab.cables[B].cut()
-    watching.until(lambda _: watching.node(B).link is LinkState.LOST)
+    watching.until(lambda _: watching.node(B).hub_state is HubState.LOST)
     assert "silent" in watching.node(B).note
     assert (watching.rank(0).node_lost, watching.rank(1).node_lost) == (False, True)
     assert watching.rank(1).last is not None
     assert watching.rank(1).last.step >= before  # the last picture stays
-    assert watching.snapshot.link is LinkState.LIVE
+    assert watching.snapshot.hub_state is HubState.LIVE
     here = watching.of(0)[-1]
     watching.until(lambda _: watching.of(0)[-1] >= here + 10)
 
@@ -140,7 +140,7 @@ def test_an_sshd_that_is_killed_and_started_again_is_reached_again(lab: Lab, wat
     watching.until(lambda _: watching.node(B).note == "the connection broke")
     watching.until(lambda _: watching.node(B).note.startswith("the host refuses port"))
     assert watching.rank(1).node_lost
-    assert watching.node(A).link is LinkState.LIVE
+    assert watching.node(A).hub_state is HubState.LIVE
     server.start()
     watching.until_all_step(2, 10)
     assert_complete(watching)
@@ -165,8 +165,8 @@ def test_a_cable_that_was_cut_for_half_a_minute_comes_back_by_itself(lab: Lab, w
 def test_a_job_and_a_relay_that_are_stopped_go_on(lab: Lab, watching: Watching) -> None:
     host = lab.hosts[B]
     assert host.signal(signal.SIGSTOP, "python") >= 3  # rank, hub, relay
-    watching.until(lambda _: watching.node(B).link is LinkState.LOST)
-    assert watching.node(A).link is LinkState.LIVE
+    watching.until(lambda _: watching.node(B).hub_state is HubState.LOST)
+    assert watching.node(A).hub_state is HubState.LIVE
     watching.go_on(STOPPED_S)
     host.signal(signal.SIGCONT, "python")
     watching.until_all_step(2, 10)
@@ -186,7 +186,7 @@ def test_a_host_that_is_gone_leaves_its_last_picture(monkeypatch: pytest.MonkeyP
             assert watching.rank(1).node_lost
             assert watching.rank(1).last is not None
             # Without its other rank the job fails where it still is.
-            watching.until(lambda _: watching.node(A).link is LinkState.ENDED)
+            watching.until(lambda _: watching.node(A).hub_state is HubState.ENDED)
 
 
 @pytest.mark.hosts

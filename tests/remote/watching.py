@@ -86,8 +86,8 @@ class Watching:
 
     def _in_words(self) -> str:
         steps = {rank: seen[-1].step for rank, seen in self.seen.items()}
-        links = [(node.name, node.link, node.note) for node in self.snapshot.nodes]
-        return f"{self.snapshot.link} {self.snapshot.link_note!r}, {links}, newest steps {steps}"
+        hosts = [(node.name, node.hub_state, node.note) for node in self.snapshot.nodes]
+        return f"{self.snapshot.hub_state} {self.snapshot.hub_note!r}, {hosts}, newest steps {steps}"
 
     def __enter__(self) -> Self:
         return self

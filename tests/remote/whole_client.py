@@ -23,7 +23,7 @@ from overlaptop.tui.widgets import host_lines
 from overlaptop.wire.codec import FrameReader, decode, encode, frame
 from overlaptop.wire.messages import Welcome
 from overlaptop.wire.protocol import PROTOCOL_VERSION
-from overlaptop.wire.relaying import MAGIC, RelayJobs, RelayLink, RelayPong
+from overlaptop.wire.relaying import MAGIC, RelayJobs, RelayPong, RelayStatus
 from overlaptop.wire.schema import Message
 from tests.remote import fake_relays
 from tests.remote.fake_relays import HELLO
@@ -44,7 +44,7 @@ OPENING = MAGIC + framed(
     RelayPong(1, START_NS + 1, START_NS + 2),
 )
 """What an honest relay sends first."""
-ANSWER = framed(RelayLink(JOB, True), Welcome(PROTOCOL_VERSION, JOB, "far", "train.py", 4, START_NS))
+ANSWER = framed(RelayStatus(JOB, True), Welcome(PROTOCOL_VERSION, JOB, "far", "train.py", 4, START_NS))
 """What it sends when the job is selected."""
 
 
@@ -125,7 +125,7 @@ class WholeClient:
     def words(self) -> str:
         """All that the commands without a screen would print now, and the lines about the host."""
         snapshot = self.snapshot
-        told = [json.dumps([snapshot.link_note, self.connection.reason, *map(str, snapshot.ended_search)])]
+        told = [json.dumps([snapshot.hub_note, self.connection.reason, *map(str, snapshot.ended_search)])]
         if snapshot.job is not None:
             job, views = snapshot.job.job, {view.rank: view for view in snapshot.ranks}
             told += [once.render(snapshot), once.render(snapshot, ascii_only=True)]

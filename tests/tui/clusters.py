@@ -20,7 +20,7 @@ class Cluster:
         """Every host but the ``others`` is joined and has told of some steps. Returns the session."""
         self.session.tick()
         for number, host in enumerate(self.hosts):
-            if host.name not in others and host.links:
+            if host.name not in others and host.hubs:
                 self.send_history(host, 2 * number)
         self.session.tick()
         return self.session
@@ -34,7 +34,7 @@ class Cluster:
             )
             messages += [step(rank, number, hidden=28 - 2 * rank) for number in range(40)]
             messages.append(detail(rank, 39))
-        host.link.say(*messages, status())
+        host.hub.say(*messages, status())
 
     def without_the_job(self, name):
         """That host has no job; to be called before anything else."""

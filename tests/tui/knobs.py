@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from overlaptop.fleet.snapshot import LinkState
+from overlaptop.fleet.snapshot import HubState
 from overlaptop.wire.commands import CommandReport, make_setting
 from overlaptop.wire.knobs import KnobFacts
 from tests.fleet.builders import BUCKET_CAP_MB, T0, info, status, welcome
@@ -48,7 +48,7 @@ def uncontrolled():
 
 def ended():
     session = controlled_job()
-    session.fleet.set_link(LinkState.ENDED, "")
+    session.fleet.set_hub_state(HubState.ENDED, "")
     return session
 
 

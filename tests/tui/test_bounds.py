@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from overlaptop.console.once import render
 from overlaptop.console.stream import RecordWriter
 from overlaptop.fleet.fleet import Fleet
-from overlaptop.fleet.snapshot import LinkState
+from overlaptop.fleet.snapshot import HubState
 from overlaptop.tui.tune.knob_values import ValueRefusedError, parsed, stepped
 from overlaptop.wire.bounds import MAX_DURATION_NS
 from overlaptop.wire.codec import MESSAGES, decode, encode
@@ -85,7 +85,7 @@ def job():
 def pictures(session):
     for said in rounds():
         session.fleet = Fleet(session.clock)
-        session.fleet.set_link(LinkState.LIVE)
+        session.fleet.set_hub_state(HubState.LIVE)
         session.say(*job(), *said)
         yield session.tick()
 

@@ -48,7 +48,7 @@ def lost_host():
     cluster.live()
     for number, host in enumerate(cluster.hosts):
         for rank in (2 * number, 2 * number + 1):
-            host.link.say(info(rank, control_allowed=True, host=host.name))
+            host.hub.say(info(rank, control_allowed=True, host=host.name))
     cluster.session.tick()
     cluster.host("gpu-b").cut()
     return cluster.session

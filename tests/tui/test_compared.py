@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 
-from overlaptop.fleet.snapshot import LinkState
+from overlaptop.fleet.snapshot import HubState
 from overlaptop.stats.comparison import OTHER_WORK, Comparison, compare_steps
 from overlaptop.tui.state import ViewState
 from overlaptop.tui.tune.change_panel import panel_lines
@@ -40,7 +40,7 @@ def test_without_a_change_or_a_job_before_there_is_nothing_to_compare():
     comparing = Comparing(session.clock.monotonic_s)
     assert take(comparing, session) is None
     assert take(comparing, session, replace(EARLIER, job="job-1")) is None  # it is this one
-    assert take(comparing, FakeSession(link=LinkState.WAITING, job_key=None), EARLIER) is None
+    assert take(comparing, FakeSession(hub_state=HubState.WAITING, job_key=None), EARLIER) is None
     search = by_another(session, 50, search="20261121-210000-abcdef")
     obey(session, search, 20, "25", "50")  # a search's is not compared as a person's
     assert take(comparing, session) is None

@@ -74,7 +74,7 @@ async def test_a_connection_that_is_lost_marks_its_last_figures_and_is_live_agai
         cluster.clock.pass_s(2)
         cluster.host("gpu-b").cut("the connection was silent for too long")
         cluster.clock.pass_s(12)
-        cluster.host("gpu-a").link.say(step(0, 40), step(1, 40))
+        cluster.host("gpu-a").hub.say(step(0, 40), step(1, 40))
         assert "○ live · 1 of 2 hosts" in await shown(app, pilot)
         text = await shown(app, pilot, "end")
         line, lost = line_of(text, "gpu-b  ○"), line_of(text, "▸○")
@@ -252,9 +252,9 @@ async def test_a_capture_s_folder_is_named_with_its_host(folders, places):
     cluster, command = Cluster("gpu-a", "gpu-b"), commands.make(commands.CAPTURE, {"steps": 5})
     session = cluster.live()
     for rank, folder in enumerate(folders):
-        link = cluster.hosts[rank // 2].link
+        hub = cluster.hosts[rank // 2].hub
         written = (cluster.clock.at_ns + S, "written", 50, f"{folder}/rank{rank}.json.gz")
-        link.say(*[command] * (rank % 2 == 0), CommandReport(rank, command.id, command.name, *written))
+        hub.say(*[command] * (rank % 2 == 0), CommandReport(rank, command.id, command.name, *written))
     async with opened(session) as (app, pilot):
         text = await shown(app, pilot, "5")
         assert isinstance(app.screen, CaptureScreen)

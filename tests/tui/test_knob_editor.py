@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from overlaptop.fleet.snapshot import LinkState
+from overlaptop.fleet.snapshot import HubState
 from overlaptop.tui.tune.knob_editor import NOTHING, SETTLE_S, TAKE_BACK, KnobEditor
 from overlaptop.wire import commands
 from tests.fleet.fakes import FakeSession
@@ -200,7 +200,7 @@ def unconnected():
         (controlled_job(replace(BUCKET, refusal="compiled")), "cannot be changed: rank 0: compiled"),
         (ended(), "the job is over"),
         (unconnected(), "not changed: there is no connection to the job"),
-        (FakeSession(link=LinkState.TRACE), "a trace is open"),
+        (FakeSession(hub_state=HubState.TRACE), "a trace is open"),
         (controlled_job(replace(BUCKET, value=None, value_text="")), "its present value is not known"),
     ],
 )  # fmt: skip

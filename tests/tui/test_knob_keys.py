@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from textual.widgets import Input
 
 from overlaptop.fleet.knobs import NOT_ALLOWED
-from overlaptop.fleet.snapshot import LinkState
+from overlaptop.fleet.snapshot import HubState
 from overlaptop.tui.capture.screen import CaptureScreen
 from overlaptop.tui.help.screen import HelpPage
 from overlaptop.tui.keys import APP_KEYS, changes_job
@@ -431,7 +431,10 @@ async def test_with_readonly_no_key_changes_anything_or_is_offered_and_anothers_
 
 
 async def test_there_is_no_prompt_where_there_is_no_job():
-    async with opened(FakeSession(link=LinkState.WAITING, job_key=None), size=(100, 30)) as (app, pilot):
+    async with opened(FakeSession(hub_state=HubState.WAITING, job_key=None), size=(100, 30)) as (
+        app,
+        pilot,
+    ):
         await pilot.press("b", UP, "7", "a")
         assert not app.screen.query(Input)
         assert not isinstance(app.screen, TuneScreen)

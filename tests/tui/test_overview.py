@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from textual.widgets import Input
 
-from overlaptop.fleet.snapshot import LinkState
+from overlaptop.fleet.snapshot import HubState
 from overlaptop.report.order import Filter, FilterError
 from overlaptop.tui.draw.table import GAP
 from overlaptop.tui.overview.columns import COLUMNS, columns_for, layout, numa_cell
@@ -238,7 +238,7 @@ async def test_only_lines_that_changed_are_drawn_again_and_those_of_a_lost_job_a
         pairs = enumerate(zip(before, table._strips, strict=True))
         assert [at for at, (old, new) in pairs if old is not new] == [3]
         assert not any(run.style.faded for run in table._lines[1])
-        session.fleet.set_link(LinkState.LOST, "")
+        session.fleet.set_hub_state(HubState.LOST, "")
         await shown(app, pilot)
         assert all(run.style.faded for run in table._lines[1])
 
@@ -290,7 +290,7 @@ async def test_what_was_not_measured_or_seen_is_said_and_never_zero():
 
 async def test_the_header_says_how_the_connection_is_since_when_and_why():
     session = running_job()
-    session.fleet.set_link(LinkState.LOST, "why it is so")
+    session.fleet.set_hub_state(HubState.LOST, "why it is so")
     session.clock.pass_s(14)
     text = await screen_of(session)
     for words in ("○ lost since", "(14 s)", "why it is so"):
@@ -347,7 +347,7 @@ async def test_the_header_says_in_what_a_job_hangs_until_it_goes_on():
 async def test_a_job_that_ended_well_says_so():
     session = running_job()
     session.say(*(RankEnd(rank, T0 + S, clean=True) for rank in range(4)))
-    session.fleet.set_link(LinkState.ENDED, "")
+    session.fleet.set_hub_state(HubState.ENDED, "")
     assert "every rank ended well" in await screen_of(session)
 
 
@@ -359,7 +359,7 @@ async def test_the_row_and_the_header_say_which_rank_failed_and_why():
         for words in ("● rank 1 failed", "rank 1 failed: ValueError: boom", "■ failed: ValueError: boom"):
             assert words in text
         session.say(*(RankEnd(rank, T0 + S, False) for rank in (0, 2, 3)))
-        session.fleet.set_link(LinkState.ENDED, "if it is started again, it is shown here")
+        session.fleet.set_hub_state(HubState.ENDED, "if it is started again, it is shown here")
         text = await shown(app, pilot)
         assert "■ rank 1 failed, ended since" in text
         assert "rank 1 failed: ValueError: boom; 3 other ranks ended badly after it" in text

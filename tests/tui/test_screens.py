@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 from rich.color import Color
 
-from overlaptop.fleet.snapshot import LinkState
+from overlaptop.fleet.snapshot import HubState
 from overlaptop.jobs import last_end
 from overlaptop.jobs.last_end import LastEnd
 from overlaptop.launch.request import LaunchRequest
@@ -259,7 +259,7 @@ async def test_words_from_a_machine_are_shown_as_words_and_steer_neither_termina
     collective = CollectiveSpan(HOSTILE, 1 << 20, HOSTILE, True, 0, 10_000_000)
     session.say(replace(detail(0, 39), collectives=(collective,)))
     session.jobs = (replace(record("job-1", HOSTILE), host=HOSTILE, cwd=HOSTILE),)
-    session.fleet.set_link(LinkState.LIVE, f"joining {HOSTILE}")
+    session.fleet.set_hub_state(HubState.LIVE, f"joining {HOSTILE}")
     async with opened(session, size=size) as (app, pilot):
         for key in ("1", "2", "3", "4", "6", "C", "T"):
             assert "]0;pwned" in await shown(app, pilot, key), key
@@ -272,7 +272,7 @@ async def test_words_from_a_machine_are_shown_as_words_and_steer_neither_termina
 
 def waiting(**session):
     """No job, or none that was chosen."""
-    return FakeSession(link=LinkState.WAITING, job_key=None, **session)
+    return FakeSession(hub_state=HubState.WAITING, job_key=None, **session)
 
 
 @pytest.mark.parametrize(
@@ -308,7 +308,7 @@ async def test_without_a_job_workloads_are_offered_and_started_until_one_is_ther
         assert "ddp is starting" in await shown(app, pilot)
         launcher.comes_up("job-1")
         session.jobs, session.job_key = (record("job-1"),), "job-1"
-        session.fleet.set_link(LinkState.LIVE)
+        session.fleet.set_hub_state(HubState.LIVE)
         session.say(welcome(), info(0), step(0, 0), status())
         await shown(app, pilot)
         assert "is starting" not in await shown(app, pilot)

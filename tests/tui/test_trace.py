@@ -7,7 +7,7 @@ import pytest
 
 from overlaptop.console.analyze import session_of
 from overlaptop.fleet.finished_session import FinishedSession
-from overlaptop.fleet.snapshot import LinkState
+from overlaptop.fleet.snapshot import HubState
 from overlaptop.formats.job import analyze
 from overlaptop.timeline.lanes import LaneRules
 from overlaptop.tui.help.glossary import OF_TRACES
@@ -141,7 +141,7 @@ def test_a_session_of_a_trace_hands_its_steps_to_nobody_twice(tmp_path: Path) ->
     session = trace_of(small_job(tmp_path))
     picture = session.tick()
     assert session.tick() is picture
-    assert (picture.link, picture.fresh, session.jobs) == (LinkState.TRACE, (), ())
+    assert (picture.hub_state, picture.fresh, session.jobs) == (HubState.TRACE, (), ())
     assert [len(view.history) for view in picture.ranks] == [2, 2]
     assert not any(view.stale or view.ended for view in picture.ranks)
     assert [notice.text for notice in picture.notices] == []

@@ -5,7 +5,7 @@ import threading
 import pytest
 from textual.widgets import Input
 
-from overlaptop.fleet.snapshot import LinkState
+from overlaptop.fleet.snapshot import HubState
 from overlaptop.launch.request import LaunchPhase, LaunchRequest
 from overlaptop.tui.jobs.screen import JobsScreen
 from overlaptop.tui.overview.screen import OverviewScreen
@@ -293,7 +293,10 @@ async def test_a_job_that_fails_shows_how_and_its_last_lines_and_can_be_scrolled
 
 async def test_a_job_that_gave_way_before_its_first_step_is_listed_too():
     launcher = FakeLauncher()
-    async with opened(FakeSession(link=LinkState.WAITING, job_key=None), launcher=launcher) as (app, pilot):
+    async with opened(FakeSession(hub_state=HubState.WAITING, job_key=None), launcher=launcher) as (
+        app,
+        pilot,
+    ):
         for seed in (1, 2):
             await write(app, pilot, f"--seed {seed}", "enter", *("y",) * (seed > 1))
             await settled(app, pilot)
@@ -362,7 +365,10 @@ async def test_without_a_launcher_and_under_readonly_nothing_is_started():
 
 async def test_without_a_job_the_screen_opens_and_starts_one():
     launcher = FakeLauncher()
-    async with opened(FakeSession(link=LinkState.WAITING, job_key=None), launcher=launcher) as (app, pilot):
+    async with opened(FakeSession(hub_state=HubState.WAITING, job_key=None), launcher=launcher) as (
+        app,
+        pilot,
+    ):
         assert isinstance(app.screen, JobsScreen)
         await write(app, pilot, "--layers 2", "enter")
         await settled(app, pilot)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from msgspec.structs import replace
 
-from overlaptop.fleet.snapshot import LinkState, Snapshot
+from overlaptop.fleet.snapshot import HubState, Snapshot
 from overlaptop.wire import commands
 from overlaptop.wire.commands import Command, CommandReport
 from overlaptop.wire.knobs import GradientFacts, Knob, KnobFacts, Search
@@ -65,7 +65,7 @@ class LiveJob(FakeSession):
                 self.fleet.apply(GradientFacts(rank, gradients, 2, "0", None))
         self._tell_knob()
         self.fleet.apply(status())
-        self.fleet.set_link(LinkState.LIVE)
+        self.fleet.set_hub_state(HubState.LIVE)
 
     # What a session does
 
@@ -121,7 +121,7 @@ class LiveJob(FakeSession):
         for rank in (0, 1):
             self.fleet.apply(RankEnd(rank, self.clock(), True))
         self.fleet.apply(status(ended=True))
-        self.fleet.set_link(LinkState.ENDED)
+        self.fleet.set_hub_state(HubState.ENDED)
 
     def disturb(self, steps: int) -> None:
         """A capture: so many steps take ten times as long."""

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 from msgspec.structs import replace
 
-from overlaptop.fleet.snapshot import LinkState
+from overlaptop.fleet.snapshot import HubState
 from overlaptop.tuning.alternation import BESIDE, STEPS, Alternation
 from overlaptop.wire import commands
 from tests.fleet.builders import T0, step
@@ -74,7 +74,7 @@ def test_it_stops_where_somebody_else_changes_the_job_where_that_refuses_and_whe
     assert alternation.words.startswith("not changed (there is no connection)")
 
     session, alternation = changed_job()
-    alternation.tick(dataclasses.replace(session.tick(), link=LinkState.ENDED), session.send)
+    alternation.tick(dataclasses.replace(session.tick(), hub_state=HubState.ENDED), session.send)
     assert alternation.words.startswith("the job ended")
 
 

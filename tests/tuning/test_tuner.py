@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 
-from overlaptop.fleet.snapshot import LinkState
+from overlaptop.fleet.snapshot import HubState
 from overlaptop.tuning.changer import BUSY_S, TRIES
 from overlaptop.tuning.interference import LOST_S
 from overlaptop.tuning.search import BestValue, SearchOptions
@@ -373,14 +373,14 @@ def test_the_end_of_the_job_ends_it_with_what_was_found_so_far(happens, why):
 
 def test_a_connection_that_is_lost_for_a_moment_is_waited_for_and_one_that_stays_lost_ends_it():
     job, tuner = searching(2)
-    job.fleet.set_link(LinkState.LOST)
+    job.fleet.set_hub_state(HubState.LOST)
     for _ in range(round((LOST_S - 1) / TICK_S)):
         tuner.tick(job.tick())
     assert tuner.state.doing == "waits: there is no connection to the job"
-    job.fleet.set_link(LinkState.LIVE)
+    job.fleet.set_hub_state(HubState.LIVE)
     run(tuner, job, windows(4))
     assert not tuner.state.failed
-    job.fleet.set_link(LinkState.LOST)
+    job.fleet.set_hub_state(HubState.LOST)
     run(tuner, job, most_s=LOST_S + 1)
     assert "the connection to the job broke" in tuner.state.why
 

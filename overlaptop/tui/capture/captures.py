@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from overlaptop.fleet.commands import CommandView
 from overlaptop.fleet.merging import out_of_reach
-from overlaptop.fleet.snapshot import LinkState, Snapshot
+from overlaptop.fleet.snapshot import HubState, Snapshot
 from overlaptop.tui.capture.profiler_reference import READING, ProfilerReference
 from overlaptop.wire.commands import WRITTEN
 from overlaptop.wire.messages import AGENT_DISABLED
@@ -14,7 +14,7 @@ from overlaptop.wire.messages import AGENT_DISABLED
 
 def refusal(snapshot: Snapshot) -> str:
     """Why no capture can be asked for now; empty: it can."""
-    if snapshot.link is LinkState.ENDED:
+    if snapshot.hub_state is HubState.ENDED:
         return "the job is over"
     infos = [view.info for view in snapshot.ranks if view.info is not None and not view.ended]
     for info in infos:

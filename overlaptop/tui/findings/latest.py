@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from overlaptop.findings.finding import Finding
-from overlaptop.fleet.snapshot import LinkState, Snapshot
+from overlaptop.fleet.snapshot import HubState, Snapshot
 
 LOOK_EVERY_NS = 2_000_000_000
 """All rules together take some 30 ms."""
@@ -33,6 +33,6 @@ class LatestFindings:
         last = self._looked_at
         if last is None:
             return latest.totals.exposed_ns is not None
-        if latest.link is LinkState.TRACE:
+        if latest.hub_state is HubState.TRACE:
             return last is not latest
         return not 0 <= latest.at_ns - last.at_ns < LOOK_EVERY_NS

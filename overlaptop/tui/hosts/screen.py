@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from overlaptop.fleet.snapshot import LinkState, NodeView
+from overlaptop.fleet.snapshot import HubState, NodeView
 from overlaptop.report.hosts import carries, known_within, live_words
 from overlaptop.text import UNKNOWN, age, clock, duration, printable, runs_of
 from overlaptop.tui.dashboard import Dashboard
@@ -62,16 +62,16 @@ class HostsScreen(PageScreen):
 
 
 def _host_lines(node: NodeView, now_ns: int, width: int) -> list[StyledLine]:
-    status, waits = state_words(node, now_ns), node.link is LinkState.WAITING
+    status, waits = state_words(node, now_ns), node.hub_state is HubState.WAITING
     if waits:
         status = (Segment("◌ waiting", TextStyle("warning")),)
-    elif node.link is LinkState.LIVE:
+    elif node.hub_state is HubState.LIVE:
         status = (*status, dim(f" since {clock(node.since_ns)} ({age((now_ns - node.since_ns) / 1e9)})"))
     name = Segment(f" {printable(node.name)}", TextStyle("accent", bold=True))
     lines: list[StyledLine] = [elided((name, Segment("   "), *status), width)]
     lines += paragraph(printable(node.note), width, TEXT if waits else TextStyle("warning"), indent=_INDENT)
     facts = [("ranks", runs_of(node.ranks) or "none of this job"), ("clock", _clock(node))]
-    if node.link is LinkState.LIVE or node.bytes_per_s is not None:
+    if node.hub_state is HubState.LIVE or node.bytes_per_s is not None:
         facts.append(("receives", carries(node)))
     lines += [(dim(f"{'':{_INDENT}}{label:<10}"), Segment(text)) for label, text in facts]
     if node.detail:

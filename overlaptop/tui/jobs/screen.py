@@ -122,7 +122,7 @@ class JobList(JobView):
         """The name, and what is going on: beside it where that fits, else below."""
         name = Segment(" overlaptop", TextStyle("accent", bold=True))
         waiting = "choose a job" if jobs else "waiting for a job"
-        words = printable(self.dashboard.launch.message or self.state.snapshot.link_note or waiting)
+        words = printable(self.dashboard.launch.message or self.state.snapshot.hub_note or waiting)
         message = Segment(f"   {words}", TextStyle("warning"))
         if line_width((name, message)) < width:
             return [(name, message)]

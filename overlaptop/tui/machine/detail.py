@@ -34,7 +34,7 @@ class MachineDetail(ScrollView):
         host = host_of(chosen)
         beside = tuple((view.machine, view.device) for view in snapshot.ranks if host_of(view) == host)
         facts = (chosen.numa, chosen.sample, chosen.traffic, chosen.ended, chosen.info is None)
-        return (chosen.rank, self.first, snapshot.link, beside, *facts)
+        return (chosen.rank, self.first, snapshot.hub_state, beside, *facts)
 
     def draw(self, width: int, height: int) -> list[StyledLine]:
         chosen = self.state.chosen

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from overlaptop.fleet.snapshot import LinkState, RankView
+from overlaptop.fleet.snapshot import HubState, RankView
 from overlaptop.fleet.trouble import first_failure
 from overlaptop.report.figures import exposed_in_words
 from overlaptop.report.hosts import lost_since
@@ -171,7 +171,7 @@ def _news(chosen: RankView, state: ViewState) -> StyledLine:
         return ()
     if lost := lost_since(chosen, state.snapshot, state.now_ns):
         return (Segment(f"○ {lost} ", TextStyle("warning")),)
-    if state.snapshot.link is LinkState.TRACE:
+    if state.snapshot.hub_state is HubState.TRACE:
         return ()
     if chosen.age_s is None:
         return (dim("no step yet "),)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from overlaptop.fleet.snapshot import LinkState
+from overlaptop.fleet.snapshot import HubState
 from overlaptop.text import Unit, byte_count, clock, count, duration, plural
 from overlaptop.tui.draw.bars import Cell, Piece, lane, ruler, to_segments
 from overlaptop.tui.draw.segments import DIM, FAINT, Item, Segment, StyledLine, TextStyle, bold, dim, fit
@@ -76,7 +76,7 @@ class Timeline(JobView):
         state, chosen = self.state, self.state.chosen
         if chosen is None:
             return "no rank to show"
-        if state.snapshot.link is LinkState.TRACE:
+        if state.snapshot.hub_state is HubState.TRACE:
             return f"the trace of rank {chosen.rank} holds no step"
         if state.starting:
             return f"the job is starting: waiting for {state.starting}"

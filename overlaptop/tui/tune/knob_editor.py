@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from overlaptop.fleet.commands import FAILED, CommandView
 from overlaptop.fleet.knobs import JobKnob
-from overlaptop.fleet.snapshot import LinkState, Snapshot
+from overlaptop.fleet.snapshot import HubState, Snapshot
 from overlaptop.report.knobs import short_name
 from overlaptop.text import count, with_unit
 from overlaptop.tui.tune.knob_values import (
@@ -26,8 +26,8 @@ SETTLE_S = 1.5
 TAKE_BACK = "esc takes it back"
 NOTHING = "nothing of this job can be changed"
 _NO_JOB = {
-    LinkState.TRACE: "a trace is open: there is no job to change",
-    LinkState.ENDED: "the job is over: nothing can be changed",
+    HubState.TRACE: "a trace is open: there is no job to change",
+    HubState.ENDED: "the job is over: nothing can be changed",
 }
 
 Send = Callable[[Command], str]
@@ -210,8 +210,8 @@ class KnobEditor:
         """The selected knob, if it can be changed; else None, and `change` has the reason."""
         self._fault = None
         selected = self.selected(snapshot)
-        if snapshot.link in _NO_JOB:
-            self._refuse(snapshot, "", _NO_JOB[snapshot.link])
+        if snapshot.hub_state in _NO_JOB:
+            self._refuse(snapshot, "", _NO_JOB[snapshot.hub_state])
         elif selected is None:
             self._refuse(snapshot, "", NOTHING)
         elif selected.refusal:

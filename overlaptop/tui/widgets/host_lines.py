@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from overlaptop.fleet.snapshot import LinkState, NodeView
-from overlaptop.report.hosts import LINK_GLYPHS, Group, carries, known_within, since, state_of
+from overlaptop.fleet.snapshot import HubState, NodeView
+from overlaptop.report.hosts import HUB_GLYPHS, Group, carries, known_within, since, state_of
 from overlaptop.text import printable
 from overlaptop.tui.draw.segments import (
     FAINT,
@@ -27,7 +27,7 @@ def heading(group: Group, now_ns: int, width: int) -> StyledLine:
         return _ruled((Segment("── ", FAINT), dim(printable(group.words))), (), width)
     left: StyledLine = (Segment("── ", FAINT), *host_status(node, now_ns))
     right = []
-    if node.link is LinkState.LIVE:
+    if node.hub_state is HubState.LIVE:
         if node.residual_ns is not None:
             right.append(Item((dim(f"clock {known_within(node.residual_ns)}"),), 1))
         right.append(Item((dim(f"{carries(node):>10}"),), 2))
@@ -38,7 +38,7 @@ def heading(group: Group, now_ns: int, width: int) -> StyledLine:
 
 def state_words(node: NodeView, now_ns: int) -> StyledLine:
     """``● live``, ``○ lost since 14:03:10 (12 s)``; of one that is waited for, its note says more."""
-    glyph, color = LINK_GLYPHS[node.link]
+    glyph, color = HUB_GLYPHS[node.hub_state]
     return (Segment(f"{glyph} {state_of(node)}{since(node, now_ns)}".rstrip(), TextStyle(color)),)
 
 
@@ -48,9 +48,9 @@ def host_status(node: NodeView, now_ns: int) -> StyledLine:
         Segment(f"{printable(node.name)}  ", TextStyle("accent")),
         *state_words(node, now_ns),
     )
-    if not node.note or node.link is LinkState.LIVE:
+    if not node.note or node.hub_state is HubState.LIVE:
         return line
-    gap = " " if node.link is LinkState.WAITING else "  "
+    gap = " " if node.hub_state is HubState.WAITING else "  "
     return (*line, dim(f"{gap}{printable(node.note)}"))
 
 

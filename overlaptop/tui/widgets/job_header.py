@@ -8,11 +8,11 @@ from pathlib import PurePath
 
 from overlaptop.fleet.commands import FAILED
 from overlaptop.fleet.notices import grouped
-from overlaptop.fleet.snapshot import LinkState, Window
+from overlaptop.fleet.snapshot import HubState, Window
 from overlaptop.fleet.trouble import trouble_of
 from overlaptop.report import troubles
 from overlaptop.report.figures import cost_in_brief
-from overlaptop.report.hosts import LINK_GLYPHS, live_words
+from overlaptop.report.hosts import HUB_GLYPHS, live_words
 from overlaptop.text import age, clock, count, duration, plural, printable
 from overlaptop.tui.draw.segments import Item, Segment, StyledLine, TextStyle, bold, dim, fit, joined
 from overlaptop.tui.state import ViewState, step_name
@@ -62,7 +62,7 @@ def _job_line(state: ViewState, width: int) -> StyledLine:
         length = bold(f"{duration(snapshot.totals.step_ns):>7}")
         right.append(Item((length,) if of_one else (length, dim(" mean")), 2))
     shown = [item for item in left if item.line[0].text]
-    return (Segment(" "), *fit(shown, [*right, Item(_link(state))], width - 1))
+    return (Segment(" "), *fit(shown, [*right, Item(_hub_state(state))], width - 1))
 
 
 def _own_cost(state: ViewState) -> StyledLine:
@@ -81,27 +81,27 @@ def _past(state: ViewState) -> str:
     return f"past step {count(state.past_step)}{when}"
 
 
-def _link(state: ViewState) -> StyledLine:
+def _hub_state(state: ViewState) -> StyledLine:
     snapshot = state.snapshot
     if state.paused_at_ns is not None:
         words = f"← {_past(state)} " if state.past_step is not None else "■ paused "
         return (Segment(words, TextStyle("warning", bold=True)),)
-    glyph, color = LINK_GLYPHS[snapshot.link]
-    words = snapshot.link.value
+    glyph, color = HUB_GLYPHS[snapshot.hub_state]
+    words = snapshot.hub_state.value
     trouble = trouble_of(snapshot)
-    if snapshot.link is LinkState.LIVE and snapshot.replaying:
-        (glyph, color), words = LINK_GLYPHS[LinkState.WAITING], "reading history"
-    elif trouble is not None and snapshot.link is LinkState.LIVE:
+    if snapshot.hub_state is HubState.LIVE and snapshot.replaying:
+        (glyph, color), words = HUB_GLYPHS[HubState.WAITING], "reading history"
+    elif trouble is not None and snapshot.hub_state is HubState.LIVE:
         color, words = troubles.color(trouble), troubles.in_brief(trouble, snapshot.at_ns)
-    elif trouble is not None and snapshot.link is LinkState.ENDED:
+    elif trouble is not None and snapshot.hub_state is HubState.ENDED:
         color, words = troubles.color(trouble), f"{troubles.in_brief(trouble, snapshot.at_ns)}, ended"
-    if snapshot.link not in (LinkState.LIVE, LinkState.TRACE) and snapshot.job is not None:
+    if snapshot.hub_state not in (HubState.LIVE, HubState.TRACE) and snapshot.job is not None:
         now_ns = state.paused_now_ns or snapshot.at_ns
-        words += f" since {clock(snapshot.link_since_ns)} ({age((now_ns - snapshot.link_since_ns) / 1e9)})"
+        words += f" since {clock(snapshot.hub_since_ns)} ({age((now_ns - snapshot.hub_since_ns) / 1e9)})"
     if len(snapshot.nodes) > 1:
         words = f"{words} · {live_words(snapshot)}"
-        if snapshot.link is LinkState.LIVE and any(node.lost for node in snapshot.nodes):
-            glyph, stale = LINK_GLYPHS[LinkState.STALE]
+        if snapshot.hub_state is HubState.LIVE and any(node.lost for node in snapshot.nodes):
+            glyph, stale = HUB_GLYPHS[HubState.STALE]
             color = stale if trouble is None else color
     return (Segment(f"{glyph} {words} ", TextStyle(color, bold=True)),)
 
@@ -119,10 +119,10 @@ def _source_line(state: ViewState, width: int) -> StyledLine:
     if (trouble := state.trouble_since or trouble_of(snapshot)) is not None:
         style = TextStyle(troubles.color(trouble), bold=True)
         left.insert(0, Item((Segment(f" {troubles.in_full(trouble)}", style),)))
-    elif snapshot.link is LinkState.ENDED and all(view.ended for view in snapshot.ranks):
+    elif snapshot.hub_state is HubState.ENDED and all(view.ended for view in snapshot.ranks):
         left.append(Item((bold(" every rank ended well"),)))
-    if snapshot.link_note:
-        left.append(Item((Segment(f" {snapshot.link_note}", warning),)))
+    if snapshot.hub_note:
+        left.append(Item((Segment(f" {snapshot.hub_note}", warning),)))
     for each in snapshot.commands[-1:]:
         if not each.done and each.state != FAILED and not each.knob:  # knobs have places of their own
             state_of = Segment(each.state, warning._replace(bold=True))
@@ -148,7 +148,7 @@ def _infos(state: ViewState) -> list[RankInfo]:
 
 
 def _hosts(state: ViewState) -> str:
-    """Of several that are watched, the link's state gives the number."""
+    """Of several that are watched, the connections' states give the number."""
     if nodes := state.snapshot.nodes:
         return printable(nodes[0].name) if len(nodes) == 1 else ""
     hosts = sorted({info.host for info in _infos(state)})

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from overlaptop.fleet.commands import CommandView
-from overlaptop.fleet.snapshot import LinkState, RankView, Snapshot
+from overlaptop.fleet.snapshot import HubState, RankView, Snapshot
 from overlaptop.jobs.record import JobRecord
 from overlaptop.report.knobs import short_name
 from overlaptop.report.order import all_see_gaps
@@ -317,6 +317,6 @@ def _steps(view: RankView, since: int, until: int | None) -> tuple[StepTotals, .
 
 
 def _how_it_is(snapshot: Snapshot) -> str:
-    if snapshot.link is LinkState.ENDED or all(view.ended for view in snapshot.ranks):
+    if snapshot.hub_state is HubState.ENDED or all(view.ended for view in snapshot.ranks):
         return "ended"
-    return RUNS if snapshot.link is LinkState.LIVE else ""
+    return RUNS if snapshot.hub_state is HubState.LIVE else ""
