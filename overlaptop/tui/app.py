@@ -307,7 +307,7 @@ class OverlaptopApp(App[int]):
         self.show()
 
     async def action_rank(self) -> None:
-        if self.dashboard.state.chosen is not None and not isinstance(self.screen, RankScreen):
+        if self.dashboard.state.selected is not None and not isinstance(self.screen, RankScreen):
             await self._open(RankScreen)
 
     async def action_machine(self) -> None:
@@ -377,7 +377,7 @@ class OverlaptopApp(App[int]):
 
     @property
     def themes(self) -> list[str]:
-        """Those that can be chosen now; none where there are no colours."""
+        """Those that can be selected now; none where there are no colours."""
         plain = self.dashboard.look.plain
         return [] if plain else [name for name in PALETTES if name != PLAIN.name]
 

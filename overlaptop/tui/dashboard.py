@@ -87,10 +87,10 @@ class Dashboard:
 
     def watch(self) -> None:
         """Ask for the timelines of all ranks, from which it follows who waits for whom; of too many ranks,
-        for that of the chosen one.
+        for that of the selected one.
         """
-        chosen = self.state.chosen
-        wanted = compared(self.latest.ranks) or frozenset({chosen.rank} if chosen else ())
+        selected = self.state.selected
+        wanted = compared(self.latest.ranks) or frozenset({selected.rank} if selected else ())
         if wanted != self._watched:
             self._watched = wanted
             self.session.watch(wanted)
@@ -109,9 +109,9 @@ class Dashboard:
             self.session.turn(steps)
             self.read()
         elif steps < 0 or self.state.paused_at_ns is not None:
-            chosen, shown = self.state.chosen, self.state.shown_step
-            if chosen is not None and shown is not None:
-                self.show_step(beside(chosen, shown, steps))
+            selected, shown = self.state.selected, self.state.shown_step
+            if selected is not None and shown is not None:
+                self.show_step(beside(selected, shown, steps))
 
     def show_step(self, number: int | None) -> None:
         """Show this kept step; None: nothing changes."""

@@ -62,9 +62,9 @@ APP_KEYS = (
     Key("w", "w", "workloads", "run a workload, or the same with other options; what was tried so far"),
     Key("c", "c", "capture", "have all ranks run torch.profiler for some steps: the reference"),
     Key("1", "1", "overview", "overview"),
-    Key("2", "2", "rank", "the chosen rank"),
+    Key("2", "2", "rank", "the selected rank"),
     Key("5", "5", "captures", "the newest capture: progress, folder, overlap beside the live one"),
-    Key("m,6", "m  6", "machine", "the machine: NUMA nodes, GPUs and links of the chosen rank's host"),
+    Key("m,6", "m  6", "machine", "the machine: NUMA nodes, GPUs and links of the selected rank's host"),
     Key("C,9", "C  9", "collectives", "the collectives of the step on all ranks: what each of them costs"),
     Key("f", "f", "findings", "findings: why steps are slow, what mending it can win, and what to do"),
     Key("T", "T", "timelines", "the timelines of all ranks on one axis"),
@@ -95,7 +95,7 @@ OVERVIEW_KEYS = (
     Key("pagedown", "page down", "page(1)", "a page down"),
     Key("home", "home", "move(-100000)", "first rank"),
     Key("end", "end", "move(100000)", "last rank"),
-    Key("enter", "enter", "app.rank", "open the chosen rank (or click it twice)"),
+    Key("enter", "enter", "app.rank", "open the selected rank (or click it twice)"),
     Key(
         "slash",
         "/",
@@ -117,7 +117,7 @@ RANK_KEYS = (
     Key("up,k,comma", "↑  k  ,", "collective(-1)", "previous collective"),
     Key("pagedown", "page down", "collective(10)", "ten collectives on"),
     Key("pageup", "page up", "collective(-10)", "ten collectives back"),
-    Key("enter", "enter", "fit_collective", "zoom the timeline to the chosen collective"),
+    Key("enter", "enter", "fit_collective", "zoom the timeline to the selected collective"),
     Key("tab,greater_than_sign", "tab  >", "next_rank(1)", "next rank"),
     Key("shift+tab,less_than_sign", "shift+tab  <", "next_rank(-1)", "previous rank"),
 )
@@ -148,7 +148,7 @@ MACHINE_KEYS = (
     Key("shift+tab,less_than_sign", "shift+tab  <", "next(-1)", "previous host, or rank"),
     Key("pagedown", "page down", "scroll(8)", "scroll what is below the map (or the wheel)"),
     Key("pageup", "page up", "scroll(-8)", "scroll back"),
-    Key("enter", "enter", "app.rank", "open the chosen rank"),
+    Key("enter", "enter", "app.rank", "open the selected rank"),
 )
 LIST_KEYS = (
     Key("up,k", "↑  k", "move(-1)", "up"),

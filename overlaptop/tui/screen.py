@@ -74,8 +74,8 @@ class DashboardScreen(Screen[None]):
             if view.display:
                 view.redraw(everything=everything)
 
-    def show_chosen(self) -> None:
-        """After another rank was chosen: ask for its timeline and draw."""
+    def show_selected(self) -> None:
+        """After another rank was selected: ask for its timeline and draw."""
         self.dashboard.watch()
         self.redraw()
 

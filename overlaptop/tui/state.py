@@ -1,4 +1,4 @@
-"""What the user has chosen, and the snapshot that is shown: one object that the widgets read."""
+"""What the user has selected, and the snapshot that is shown: one object that the widgets read."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ def step_name(step: int) -> tuple[str, str]:
 
 @dataclass
 class ViewState:
-    """Shared by all screens: their actions write what the user has chosen, `Dashboard.update` the rest."""
+    """Shared by all screens: their actions write what the user selects, `Dashboard.update` the rest."""
 
     snapshot: Snapshot
     rank: int = 0
-    """The chosen rank."""
+    """The selected rank."""
     filter: Filter = field(default_factory=Filter)
     window: Window = Window.SECONDS
     """Of which steps the job's figures are."""
@@ -60,9 +60,9 @@ class ViewState:
     show_collectives: bool | None = None
     """None: where there is room."""
     collective_key: CollectiveKey | None = None
-    """Which collective is chosen, in this step and in those that follow."""
+    """Which collective is selected, in this step and in those that follow."""
     follows: bool = False
-    """The viewport goes with the chosen collective, wherever the next step has it."""
+    """The viewport goes with the selected collective, wherever the next step has it."""
     most_collectives: int = 0
     """The most that a step was seen to have: their list keeps that much room, for the same reason as
     copies_seen."""
@@ -138,7 +138,7 @@ class ViewState:
 
     @property
     def marked_step(self) -> int | None:
-        """The step that was chosen, for histories to mark; None: none was."""
+        """The step that was selected, for histories to mark; None: none was."""
         if self.moving:
             return self.past_step
         step = self.snapshot.totals.measured_step
@@ -147,20 +147,20 @@ class ViewState:
     @property
     def shown_step(self) -> int | None:
         """Which step the screen shows; None before the first."""
-        chosen, lanes = self.chosen, self.lanes
-        if self.past_step is not None or chosen is None:
+        selected, lanes = self.selected, self.lanes
+        if self.past_step is not None or selected is None:
             return self.past_step
-        newest = chosen.measured or chosen.last
+        newest = selected.measured or selected.last
         return lanes.detail.step if lanes is not None else newest.step if newest is not None else None
 
     def _in_step_of_timeline(self) -> tuple[RankView, ...] | None:
         """All ranks; None where they are so already, where some has not reported it yet, and where that
         step was long ago.
         """
-        ranks, chosen, lanes = self.snapshot.ranks, self.chosen, self.lanes
-        if chosen is None or chosen.measured is None or lanes is None:
+        ranks, selected, lanes = self.snapshot.ranks, self.selected, self.lanes
+        if selected is None or selected.measured is None or lanes is None:
             return None
-        step, behind_ns = lanes.detail.step, chosen.measured.start_ns - lanes.detail.start_ns
+        step, behind_ns = lanes.detail.step, selected.measured.start_ns - lanes.detail.start_ns
         if step == self.snapshot.totals.measured_step or behind_ns > OLD_S * 1e9:
             return None
         found = tuple(replace(view, waits=self.waits_of(view.rank)) for view in of_one_step(ranks, step))
@@ -177,14 +177,14 @@ class ViewState:
         return known[2]
 
     @property
-    def chosen(self) -> RankView | None:
-        """The chosen rank, else the first one that is shown."""
+    def selected(self) -> RankView | None:
+        """The selected rank, else the first one that is shown."""
         rows = self.rows
         return next((view for view in rows if view.rank == self.rank), rows[0] if rows else None)
 
     @property
     def lanes(self) -> Lanes | None:
-        """The chosen rank's newest detailed step, ready to be drawn; one step is held for HOLD_S."""
+        """The selected rank's newest detailed step, ready to be drawn; one step is held for HOLD_S."""
         newest, waits = self._newest_detail()
         if newest is None:
             return None
@@ -225,25 +225,25 @@ class ViewState:
         return waits.times.get(rank) if (waits := self.waits) is not None else None
 
     def _newest_detail(self) -> tuple[StepDetail | None, StepWaits | None]:
-        """Of the chosen rank: the step that is split, unless a newer one is far ahead of it."""
-        chosen, waits = self.chosen, self.snapshot.waits
-        newest = chosen.detail if chosen is not None else None
-        if chosen is None or newest is None or waits is None:
+        """Of the selected rank: the step that is split, unless a newer one is far ahead of it."""
+        selected, waits = self.selected, self.snapshot.waits
+        newest = selected.detail if selected is not None else None
+        if selected is None or newest is None or waits is None:
             return newest, None
-        split = next((each for each in chosen.details if each.step == waits.step), None)
+        split = next((each for each in selected.details if each.step == waits.step), None)
         if split is None or newest.start_ns - split.start_ns > OLD_S * 1e9:
             return newest, None
         return split, waits
 
     @property
     def collective(self) -> int | None:
-        """Index of the chosen collective in the timeline's step; None: none is chosen, or this step has
+        """Index of the selected collective in the timeline's step; None: none is selected, or this step has
         none like it.
         """
         keys = self.lanes.keys if self.lanes is not None else ()
         return keys.index(self.collective_key) if self.collective_key in keys else None
 
-    def choose_collective(self, index: int) -> None:
+    def select_collective(self, index: int) -> None:
         if self.lanes is not None:
             self.collective_key = self.lanes.keys[index]
             self._follow(self.lanes)
@@ -257,16 +257,16 @@ class ViewState:
     @property
     def step(self) -> StepTotals | None:
         """The figures of the step in the timeline, so that one screen speaks of one step; where they are
-        not known, those of the chosen rank's newest measured step.
+        not known, those of the selected rank's newest measured step.
         """
-        chosen, lanes = self.chosen, self.lanes
-        if chosen is None:
+        selected, lanes = self.selected, self.lanes
+        if selected is None:
             return None
         if lanes is not None:
-            for step in reversed(chosen.history):
+            for step in reversed(selected.history):
                 if step.step == lanes.detail.step and step.measured:
                     return step
-        return chosen.measured
+        return selected.measured
 
     @property
     def starting(self) -> str:

@@ -34,7 +34,7 @@ async def test_a_finding_is_told_in_full_with_what_it_can_win_and_enter_opens_it
             assert words in text
         await pilot.press("enter")
         assert isinstance(app.screen, RankScreen)
-        assert app.dashboard.state.chosen.rank == 2
+        assert app.dashboard.state.selected.rank == 2
 
 
 async def test_a_long_list_says_how_far_it_goes_and_keeps_its_cursor_where_figures_change():

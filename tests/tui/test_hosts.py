@@ -50,7 +50,7 @@ async def test_the_cursor_follows_the_table_and_sorted_by_a_figure_the_hosts_are
     cluster = Cluster("gpu-a", "gpu-b")
     async with opened(cluster.live()) as (app, pilot):
         await shown(app, pilot, "down", "down")
-        assert app.dashboard.state.chosen.rank == 2
+        assert app.dashboard.state.selected.rank == 2
         await shown(app, pilot, "S")  # the other way round: hosts as well
         assert table_rows(app) == ["gpu-b", 3, 2, "gpu-a", 1, 0]
         text = await shown(app, pilot, "s")
@@ -129,9 +129,9 @@ async def test_a_click_below_a_host_s_line_chooses_the_rank_that_is_there():
         lines = screen_lines(app)
         at = next(y for y, line in enumerate(lines) if line.startswith("      3  "))
         await pilot.click(offset=(6, at))
-        assert app.dashboard.state.chosen.rank == 3
+        assert app.dashboard.state.selected.rank == 3
         await pilot.click(offset=(6, at - 2))  # the line of gpu-b
-        assert app.dashboard.state.chosen.rank == 3
+        assert app.dashboard.state.selected.rank == 3
 
 
 async def test_in_a_small_table_the_chosen_rank_is_in_sight_with_its_host():

@@ -271,7 +271,7 @@ async def test_words_from_a_machine_are_shown_as_words_and_steer_neither_termina
 
 
 def waiting(**session):
-    """No job, or none that was chosen."""
+    """No job, or none that was selected."""
     return FakeSession(hub_state=HubState.WAITING, job_key=None, **session)
 
 

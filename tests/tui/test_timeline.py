@@ -46,7 +46,7 @@ async def test_the_chosen_ranks_timeline_is_asked_for_and_its_screen_opens_and_c
         await shown(app, pilot)
         for keys, rank in (((), 0), (("down", "j"), 2), (("k",), 1), (("end",), 3), (("home", "down"), 1)):
             await pilot.press(*keys)
-            assert app.dashboard.state.chosen.rank == rank
+            assert app.dashboard.state.selected.rank == rank
             assert session.watched == {0, 1, 2, 3}
         text = await shown(app, pilot, "enter")
         assert isinstance(app.screen, RankScreen)

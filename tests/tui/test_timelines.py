@@ -38,8 +38,8 @@ def test_what_is_under_the_cursor_is_told_lane_by_lane():
     spans = [(each.lane, each.start_ns // MS, each.end_ns // MS) for each in found]
     assert spans == [("backward", 20, 60), ("comm", 35, 45), ("stall", 40, 50)]
     # Of a cell with several in it first what is at the cursor itself.
-    for chosen, calls in ((None, [1, 0]), (0, [0, 1])):
-        cursor = Cursor(36 * MS, 0, 80 * MS, chosen)
+    for selected, calls in ((None, [1, 0]), (0, [0, 1])):
+        cursor = Cursor(36 * MS, 0, 80 * MS, selected)
         assert [each.call for each in under(step, 1, cursor) if each.lane == "comm"] == calls
     moves = ((0, 1), (20, 1), (35, 1), (35, -1), (20, -1))
     assert [neighbour(step, 1, at * MS, way) for at, way in moves] == [0, 1, None, 0, None]

@@ -110,9 +110,9 @@ class CollectiveTable(RowList[Row]):
         columns = [each for each in _COLUMNS if each.title not in unknown]
         table = Table(columns, width, words)
 
-        def drawn(row: Row, chosen: bool) -> StyledLine:
+        def drawn(row: Row, selected: bool) -> StyledLine:
             cells = _cells(row, unit, self.grouping)
-            return table.row([cells[each.title] for each in columns], cursor=chosen)
+            return table.row([cells[each.title] for each in columns], cursor=selected)
 
         lines = [self._title(rows, unit, width), table.header(self._headers(columns))]
         lines += self.listed(rows, room, drawn)
@@ -262,9 +262,9 @@ class CollectivesScreen(PageScreen):
         if (row := self._table.selected) is None:
             return
         state, wanted = self.state, self._table.costliest(row)
-        if state.chosen is None or state.chosen.rank not in wanted.ranks:
+        if state.selected is None or state.selected.rank not in wanted.ranks:
             state.rank = wanted.ranks[0] if wanted.late_rank is None else wanted.late_rank
             self.dashboard.watch()
         if (lanes := state.lanes) is not None and wanted in lanes.matched:
-            state.choose_collective(lanes.matched.index(wanted))
+            state.select_collective(lanes.matched.index(wanted))
         await self.app.push_screen(TimelinesScreen(self.dashboard, fits=True))

@@ -93,7 +93,7 @@ class LineView(Widget):
     def _strip(self, line: StyledLine, width: int) -> Strip:
         styles, only_ascii = self.look.styles, self.look.ascii
         segments = [Segment(_plain(text, only_ascii), styles.rich(style)) for text, style in line]
-        # What is left of the line takes its last segment's background, as a chosen row does.
+        # What is left of the line takes its last segment's background, as a selected row does.
         rest = TextStyle(bg=line[-1].style.bg if line and line[-1].style.bg == "cursor" else "")
         return Strip(segments).adjust_cell_length(width, styles.rich(rest))
 

@@ -60,6 +60,6 @@ def aligned(line: StyledLine, width: int, *, right: bool) -> StyledLine:
     return (Segment(" " * missing), *line) if right and missing > 0 else pad(line, width)
 
 
-def scrolled(first: int, chosen: int, rows: int, height: int) -> int:
-    """The first visible row, moved as little as possible for the chosen one to be seen."""
-    return max(0, min(max(chosen - height + 1, min(first, chosen)), rows - height))
+def scrolled(first: int, selected: int, rows: int, height: int) -> int:
+    """The first visible row, moved as little as possible for the selected one to be seen."""
+    return max(0, min(max(selected - height + 1, min(first, selected)), rows - height))

@@ -73,9 +73,9 @@ class FindingsView(RowList[Finding]):
         room = max(min(_LIST_LEAST, height - 3), height - 3 - len(detail))
         table = Table(_COLUMNS, width, {"finding": [each.title for each in found]})
 
-        def row(each: Finding, chosen: bool) -> StyledLine:
+        def row(each: Finding, selected: bool) -> StyledLine:
             cells = ((bold(duration(each.gain_ns)),), (dim(each.certainty.value),), (Segment(each.title),))
-            return table.row(cells, cursor=chosen)
+            return table.row(cells, cursor=selected)
 
         return [fit(about, [], width), table.header(), *self.listed(found, room, row), (), *detail]
 

@@ -1,4 +1,4 @@
-"""Below the map: the chosen rank's GPU and links, the traffic on them, its place on the NUMA nodes."""
+"""Below the map: the selected rank's GPU and links, the traffic on them, its place on the NUMA nodes."""
 
 from __future__ import annotations
 
@@ -28,30 +28,30 @@ class MachineDetail(ScrollView):
 
     def made_of(self) -> tuple[object, ...] | None:
         """All that is known of this rank and its machine, and how far it is scrolled."""
-        chosen, snapshot = self.state.chosen, self.state.snapshot
-        if chosen is None:
+        selected, snapshot = self.state.selected, self.state.snapshot
+        if selected is None:
             return None
-        host = host_of(chosen)
+        host = host_of(selected)
         beside = tuple((view.machine, view.device) for view in snapshot.ranks if host_of(view) == host)
-        facts = (chosen.numa, chosen.sample, chosen.traffic, chosen.ended, chosen.info is None)
-        return (chosen.rank, self.first, snapshot.hub_state, beside, *facts)
+        facts = (selected.numa, selected.sample, selected.traffic, selected.ended, selected.info is None)
+        return (selected.rank, self.first, snapshot.hub_state, beside, *facts)
 
     def draw(self, width: int, height: int) -> list[StyledLine]:
-        chosen = self.state.chosen
-        if chosen is None:
+        selected = self.state.selected
+        if selected is None:
             return [(dim(" no rank to show"),)]
-        if chosen.machine is None and chosen.device is None and chosen.numa is None:
-            return paragraph(_why_nothing(chosen), width, _WARNING)
-        machine = machine_of(self.state.snapshot.ranks, host_of(chosen))
+        if selected.machine is None and selected.device is None and selected.numa is None:
+            return paragraph(_why_nothing(selected), width, _WARNING)
+        machine = machine_of(self.state.snapshot.ranks, host_of(selected))
         if width >= TWO_COLUMNS_FROM:
             size = (width - _GAP) // 2
-            left, right = self._columns(chosen, machine, size, height)
+            left, right = self._columns(selected, machine, size, height)
             both = zip_longest(left, right, fillvalue=())
             lines = [(*pad(one, size), Segment(" " * _GAP), *other) for one, other in both]
         else:
-            lines = self._one_column(chosen, machine, width, height)
-        if chosen.ended:
-            text = f" rank {chosen.rank} ended: these are its last figures"
+            lines = self._one_column(selected, machine, width, height)
+        if selected.ended:
+            text = f" rank {selected.rank} ended: these are its last figures"
             lines = [(Segment(text, _WARNING),), *lines]
         self.first = max(0, min(self.first, len(lines) - height))
         below = len(lines) - self.first - height
@@ -61,38 +61,40 @@ class MachineDetail(ScrollView):
         return shown
 
     def _columns(
-        self, chosen: RankView, machine: Machine, width: int, height: int
+        self, selected: RankView, machine: Machine, width: int, height: int
     ) -> tuple[list[StyledLine], list[StyledLine]]:
-        gpu, textured = machine.gpu_of(chosen), self.look.textured
-        verdict, process = verdict_lines(chosen, width), process_lines(chosen, width)
-        unknown = unknown_lines(chosen, width)
+        gpu, textured = machine.gpu_of(selected), self.look.textured
+        verdict, process = verdict_lines(selected, width), process_lines(selected, width)
+        unknown = unknown_lines(selected, width)
         if gpu is None:
-            return _apart(verdict, process), _apart(no_gpu_lines(chosen, width), unknown)
-        links = link_lines(chosen, gpu, width, textured=textured)
-        activity = activity_lines(chosen, width, textured=textured)
-        peers = [*_shared(chosen, gpu), *peer_lines(chosen, gpu, machine, width)]
+            return _apart(verdict, process), _apart(no_gpu_lines(selected, width), unknown)
+        links = link_lines(selected, gpu, width, textured=textured)
+        activity = activity_lines(selected, width, textured=textured)
+        peers = [*_shared(selected, gpu), *peer_lines(selected, gpu, machine, width)]
         left = _apart([*links, *activity], peers, unknown)
-        right = _apart(verdict, traffic_lines(chosen, width, textured=textured), process)
-        nvlink = last_minute(chosen, "nvlink", width, _rows(height, left))
-        pcie = last_minute(chosen, "pcie", width, min(_PCIE_MOST, _rows(height, right)))
+        right = _apart(verdict, traffic_lines(selected, width, textured=textured), process)
+        nvlink = last_minute(selected, "nvlink", width, _rows(height, left))
+        pcie = last_minute(selected, "pcie", width, min(_PCIE_MOST, _rows(height, right)))
         return _apart(left, nvlink), _apart(right, pcie)
 
-    def _one_column(self, chosen: RankView, machine: Machine, width: int, height: int) -> list[StyledLine]:
-        gpu, textured = machine.gpu_of(chosen), self.look.textured
-        parts = [verdict_lines(chosen, width), process_lines(chosen, width)]
+    def _one_column(
+        self, selected: RankView, machine: Machine, width: int, height: int
+    ) -> list[StyledLine]:
+        gpu, textured = machine.gpu_of(selected), self.look.textured
+        parts = [verdict_lines(selected, width), process_lines(selected, width)]
         if gpu is None:
-            parts.append(no_gpu_lines(chosen, width))
+            parts.append(no_gpu_lines(selected, width))
         else:
             parts[:1] = [
-                [*link_lines(chosen, gpu, width, textured=textured), *_shared(chosen, gpu)],
+                [*link_lines(selected, gpu, width, textured=textured), *_shared(selected, gpu)],
                 parts[0],
-                traffic_lines(chosen, width, textured=textured),
-                activity_lines(chosen, width, textured=textured),
-                last_minute(chosen, "nvlink", width, _CHART_LEAST),
-                last_minute(chosen, "pcie", width, _CHART_LEAST),
+                traffic_lines(selected, width, textured=textured),
+                activity_lines(selected, width, textured=textured),
+                last_minute(selected, "nvlink", width, _CHART_LEAST),
+                last_minute(selected, "pcie", width, _CHART_LEAST),
             ]
-            parts.append(peer_lines(chosen, gpu, machine, width))
-        parts.append(unknown_lines(chosen, width))
+            parts.append(peer_lines(selected, gpu, machine, width))
+        parts.append(unknown_lines(selected, width))
         return [line for part in parts for line in part] if height < AIRY_FROM else _apart(*parts)
 
 
@@ -105,14 +107,14 @@ def _apart(*parts: list[StyledLine]) -> list[StyledLine]:
     return [line for part in parts if part for line in ((), *part)][1:]
 
 
-def _shared(chosen: RankView, gpu: Gpu) -> list[StyledLine]:
+def _shared(selected: RankView, gpu: Gpu) -> list[StyledLine]:
     """Whose doing the figures are, where several ranks compute on one GPU."""
-    others = [view.rank for view in gpu.ranks if view.rank != chosen.rank]
+    others = [view.rank for view in gpu.ranks if view.rank != selected.rank]
     text = f"   ! shared with rank {runs_of(others)}: its figures are of all together"
     return [(Segment(text, _WARNING),)] if others else []
 
 
-def _why_nothing(chosen: RankView) -> str:
-    if chosen.ended:
-        return f"Rank {chosen.rank} ended before it had reported its machine."
-    return f"Rank {chosen.rank} has not reported its machine yet; with --no-telemetry it never will."
+def _why_nothing(selected: RankView) -> str:
+    if selected.ended:
+        return f"Rank {selected.rank} ended before it had reported its machine."
+    return f"Rank {selected.rank} has not reported its machine yet; with --no-telemetry it never will."

@@ -30,10 +30,10 @@ class Gpu:
         """``GPU 3``."""
         return f"GPU {UNKNOWN if self.index is None else self.index}"
 
-    def reporting_rank(self, chosen: RankView | None) -> RankView | None:
-        """The rank whose word on this GPU is shown: the chosen one, else one that has measured it."""
+    def reporting_rank(self, selected: RankView | None) -> RankView | None:
+        """The rank whose word on this GPU is shown: the selected one, else one that has measured it."""
         for view in self.ranks:
-            if chosen is not None and view.rank == chosen.rank:
+            if selected is not None and view.rank == selected.rank:
                 return view
         return next((view for view in self.ranks if view.samples), self.ranks[0] if self.ranks else None)
 

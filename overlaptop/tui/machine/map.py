@@ -1,4 +1,4 @@
-"""The machine of the chosen rank: its NUMA nodes, and on each the adapters, the GPUs and their traffic."""
+"""The machine of the selected rank: its NUMA nodes, and on each the adapters, GPUs and their traffic."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Panel:
         self,
         machine: Machine,
         node: MachineNode,
-        chosen: RankView,
+        selected: RankView,
         width: int,
         *,
         boxed: bool,
@@ -86,18 +86,20 @@ class Panel:
         self.textured = textured
         self.nvlink = any(has_nvlink(view) for view in machine.ranks)
         self.inside: list[StyledLine] = []
-        self.chosen_at: int | None = None
+        self.selected_at: int | None = None
         self._cells = self._sizes(1 + max((len(_rank_words(gpu)) for gpu in machine.gpus), default=0))
         if node.nics and not dense:
-            self.inside.append(_nics(node, chosen))
+            self.inside.append(_nics(node, selected))
         if node.gpus and titled:
             self._add(self._titles(), cursor=False)
         for gpu in node.gpus:
-            self._add(self._gpu(gpu, chosen), cursor=any(view.rank == chosen.rank for view in gpu.ranks))
+            self._add(
+                self._gpu(gpu, selected), cursor=any(view.rank == selected.rank for view in gpu.ranks)
+            )
         for view in node.ranks:
             parts = "".join(f"{part:<14}" for part in on_node(view.numa, node.number)) if view.numa else ""
-            self._add((bold(f"rank {view.rank:<6}"), Segment(parts)), cursor=view.rank == chosen.rank)
-        if boxed and gpu_uuid(chosen) and (present := _presence(chosen, node)):
+            self._add((bold(f"rank {view.rank:<6}"), Segment(parts)), cursor=view.rank == selected.rank)
+        if boxed and gpu_uuid(selected) and (present := _presence(selected, node)):
             self.inside.append(present)
 
     def lines(self, height: int) -> list[StyledLine]:
@@ -116,7 +118,7 @@ class Panel:
 
     def _add(self, line: StyledLine, *, cursor: bool) -> None:
         if cursor:
-            self.chosen_at = len(self.inside)
+            self.selected_at = len(self.inside)
         mark = Segment("▸ " if cursor else "  ", TextStyle("accent", bold=True))
         line = pad((mark, *line), self.room)
         self.inside.append(on(line, "cursor") if cursor else line)
@@ -163,8 +165,8 @@ class Panel:
                 line += [Segment(" ")] if drawn else []
         return tuple(line)
 
-    def _gpu(self, gpu: Gpu, chosen: RankView) -> StyledLine:
-        view = gpu.reporting_rank(chosen)
+    def _gpu(self, gpu: Gpu, selected: RankView) -> StyledLine:
+        view = gpu.reporting_rank(selected)
         if view is None:
             return (Segment(f"{gpu.label:<7}", FAINT), Segment("not used by the job", FAINT))
         known, of, style = (
@@ -220,10 +222,10 @@ def _heading(node: MachineNode) -> StyledLine:
     )
 
 
-def _nics(node: MachineNode, chosen: RankView) -> StyledLine:
-    """Adapters of one speed together, the chosen rank's nearest in bright."""
+def _nics(node: MachineNode, selected: RankView) -> StyledLine:
+    """Adapters of one speed together, the selected rank's nearest in bright."""
     line: list[Segment] = [dim("NIC  ")]
-    nearest = chosen.numa.nic if chosen.numa is not None else ""
+    nearest = selected.numa.nic if selected.numa is not None else ""
     ordered = sorted(node.nics, key=lambda nic: (-(nic.bits_per_s or 0), nic.name))
     for speed, group in groupby(ordered, key=lambda nic: nic.bits_per_s):
         for nic in group:
@@ -232,20 +234,20 @@ def _nics(node: MachineNode, chosen: RankView) -> StyledLine:
     return tuple(line)
 
 
-def _presence(chosen: RankView, node: MachineNode) -> StyledLine:
-    """What of the chosen rank is on this node."""
-    numa = chosen.numa
+def _presence(selected: RankView, node: MachineNode) -> StyledLine:
+    """What of the selected rank is on this node."""
+    numa = selected.numa
     if numa is None or node.number is None:
         return ()
     astray = numa.state == "wrong node" and node.number != numa.gpu_node
     text = " · ".join(on_node(numa, node.number))
     if not text:
-        return (Segment(f"nothing of rank {chosen.rank} is here", FAINT),)
-    return (dim(f"rank {chosen.rank} here: "), Segment(text, TextStyle("warning") if astray else TEXT))
+        return (Segment(f"nothing of rank {selected.rank} is here", FAINT),)
+    return (dim(f"rank {selected.rank} here: "), Segment(text, TextStyle("warning") if astray else TEXT))
 
 
 class MachineMap(JobView):
-    """A heading and a panel a node; keeps the chosen rank visible where there are more lines than room."""
+    """A heading and a panel a node; keeps the selected rank visible where not all lines have room."""
 
     def __init__(self, dashboard: Dashboard) -> None:
         super().__init__(dashboard)
@@ -254,10 +256,10 @@ class MachineMap(JobView):
         self._drawn: tuple[tuple[object, ...], list[StyledLine], int] | None = None
 
     def made_of(self) -> tuple[object, ...]:
-        chosen, views = self.state.chosen, self.state.snapshot.ranks
-        host = host_of(chosen) if chosen is not None else ""
+        selected, views = self.state.selected, self.state.snapshot.ranks
+        host = host_of(selected) if selected is not None else ""
         facts = tuple(_FACTS(each) for each in views if host_of(each) == host)
-        return (host, chosen.rank if chosen is not None else None, len(hosts(views)), facts)
+        return (host, selected.rank if selected is not None else None, len(hosts(views)), facts)
 
     def full_height(self, width: int, screen_height: int) -> int:
         """Lines beyond which nothing more is drawn, on a screen of that size."""
@@ -270,25 +272,25 @@ class MachineMap(JobView):
         self._first = scrolled(self._first, at, len(lines), room)
         below = len(lines) - room - self._first
         more = " ".join(mark for mark, there in (("▲", self._first), ("▼", below)) if there > 0)
-        chosen = self.state.chosen
-        if chosen is None:
+        selected = self.state.selected
+        if selected is None:
             return [(dim(" no rank to show"),)]
         known = hosts(self.state.snapshot.ranks)
-        title = _title(machine_of(self.state.snapshot.ranks, host_of(chosen)), known, more, width)
+        title = _title(machine_of(self.state.snapshot.ranks, host_of(selected)), known, more, width)
         return [title, *lines[self._first : self._first + room]]
 
     def _all(self, width: int) -> tuple[list[StyledLine], int]:
-        """Every line below the heading, and which of them the chosen rank is on."""
+        """Every line below the heading, and which of them the selected rank is on."""
         made_of = (*self.made_of(), width, self._screen_height, self.look.textured)
         if self._drawn is None or self._drawn[0] != made_of:
             self._drawn = (made_of, *self._whole(width))
         return self._drawn[1], self._drawn[2]
 
     def _whole(self, width: int) -> tuple[list[StyledLine], int]:
-        chosen, ranks = self.state.chosen, self.state.snapshot.ranks
-        if chosen is None:
+        selected, ranks = self.state.selected, self.state.snapshot.ranks
+        if selected is None:
             return [], 0
-        machine = machine_of(ranks, host_of(chosen))
+        machine = machine_of(ranks, host_of(selected))
         lines: list[StyledLine] = []
         at = 0
         nodes = [node for node in machine.nodes if not node.bare]
@@ -298,7 +300,7 @@ class MachineMap(JobView):
         size = (width - 2 - 2 * (beside - 1)) // beside
         panels = [
             Panel(
-                machine, node, chosen, size, boxed=roomy, dense=dense,
+                machine, node, selected, size, boxed=roomy, dense=dense,
                 titled=number < beside or roomy, textured=self.look.textured,
             )
             for number, node in enumerate(nodes)
@@ -307,8 +309,8 @@ class MachineMap(JobView):
             row = panels[first : first + beside]
             tallest = max(len(panel.inside) for panel in row)
             for panel in row:
-                if panel.chosen_at is not None:
-                    at = len(lines) + 1 + panel.chosen_at
+                if panel.selected_at is not None:
+                    at = len(lines) + 1 + panel.selected_at
             drawn = [panel.lines(tallest) for panel in row]
             lines += [(Segment(" "), *joined(each, "  ")) for each in zip(*drawn, strict=True)]
         bare = [node for node in machine.nodes if node.bare]

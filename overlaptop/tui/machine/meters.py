@@ -1,4 +1,4 @@
-"""The chosen rank's GPU now: its links in both directions, how busy it is, memory, power, clocks."""
+"""The selected rank's GPU now: its links in both directions, how busy it is, memory, power, clocks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the chosen rank runs and may run, and what to type where that is far from its GPU."""
+"""Where the selected rank runs and may run, and what to type where that is far from its GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which GPUs the chosen rank's GPU is linked to, and how."""
+"""Which GPUs the selected rank's GPU is linked to, and how."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The machine under the chosen rank: nodes, adapters, GPUs, links, and what they carry."""
+"""The machine under the selected rank: nodes, adapters, GPUs, links, and what they carry."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _DETAIL_LEAST = 10
 
 
 class MachineScreen(DashboardScreen):
-    """The map of one host, and below it the details of the chosen rank there."""
+    """The map of one host, and below it the details of the selected rank there."""
 
     title_in_help = MACHINE
     BINDINGS: ClassVar = bindings(MACHINE_KEYS)
@@ -60,42 +60,42 @@ class MachineScreen(DashboardScreen):
 
     def action_move(self, rows: int) -> None:
         self.state.move(rows)
-        self._choose(self.state.rank)
+        self._select(self.state.rank)
 
     def action_across(self, nodes: int) -> None:
         """The rank in the same place on the next node that has any."""
-        chosen = self.state.chosen
-        if chosen is None:
+        selected = self.state.selected
+        if selected is None:
             return
         shown = {view.rank for view in self.state.rows}
-        machine = machine_of(self.state.snapshot.ranks, host_of(chosen))
+        machine = machine_of(self.state.snapshot.ranks, host_of(selected))
         panels = []
         for node in machine.nodes:
             views = [view for gpu in node.gpus for view in gpu.ranks] or node.ranks
             if ranks := [view.rank for view in views if view.rank in shown]:
                 panels.append(ranks)
-        at = next((number for number, ranks in enumerate(panels) if chosen.rank in ranks), None)
+        at = next((number for number, ranks in enumerate(panels) if selected.rank in ranks), None)
         if at is not None and 0 <= at + nodes < len(panels):
             there = panels[at + nodes]
-            self._choose(there[min(panels[at].index(chosen.rank), len(there) - 1)])
+            self._select(there[min(panels[at].index(selected.rank), len(there) - 1)])
 
     def action_next(self, direction: int) -> None:
         """The first rank of the next host, going round; on one host the next rank."""
-        chosen, rows = self.state.chosen, self.state.rows
-        if chosen is None:
+        selected, rows = self.state.selected, self.state.rows
+        if selected is None:
             return
         names = hosts(rows)
-        if len(names) > 1 and host_of(chosen) in names:
-            wanted = names[(names.index(host_of(chosen)) + direction) % len(names)]
-            self._choose(next(view.rank for view in rows if host_of(view) == wanted))
+        if len(names) > 1 and host_of(selected) in names:
+            wanted = names[(names.index(host_of(selected)) + direction) % len(names)]
+            self._select(next(view.rank for view in rows if host_of(view) == wanted))
         else:
             ranks = [view.rank for view in rows]
-            self._choose(ranks[(ranks.index(chosen.rank) + direction) % len(ranks)])
+            self._select(ranks[(ranks.index(selected.rank) + direction) % len(ranks)])
 
     def action_scroll(self, lines: int) -> None:
         self._detail.move(lines)
 
-    def _choose(self, rank: int) -> None:
+    def _select(self, rank: int) -> None:
         self.state.rank = rank
         self._detail.first = 0
-        self.show_chosen()
+        self.show_selected()

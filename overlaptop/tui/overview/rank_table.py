@@ -22,7 +22,7 @@ _MARGIN = 2
 
 
 class RankTable(JobView):
-    """Header and rows; keeps the chosen rank visible. A click chooses, a second one opens."""
+    """Header and rows; keeps the selected rank visible. A click chooses, a second one opens."""
 
     def __init__(self, dashboard: Dashboard) -> None:
         super().__init__(dashboard)
@@ -46,8 +46,8 @@ class RankTable(JobView):
             if column.key == state.sort_key:
                 title = _marked(title, size, down=state.reverse)
             header += [*aligned(title, size, right=column.right), Segment(" " * GAP)]
-        entries, chosen = self._entries(), state.chosen
-        at = entries.index(chosen) if chosen in entries else 0
+        entries, selected = self._entries(), state.selected
+        at = entries.index(selected) if selected in entries else 0
         self._first = scrolled(self._first, at, len(entries), height - 1)
         if self._first == at > 0 and height > 2 and isinstance(entries[at - 1], Group):
             self._first -= 1  # whose rank it is
@@ -56,7 +56,7 @@ class RankTable(JobView):
             if isinstance(entry, Group):
                 lines.append((Segment(" "), *heading(entry, state.now_ns, width - 2)))
             else:
-                lines.append(_row(entry, columns, scales, cursor=entry is chosen))
+                lines.append(_row(entry, columns, scales, cursor=entry is selected))
         if not state.rows:
             words = f"no rank matches {state.filter.words}" if state.filter.words else "no rank yet"
             lines.append((dim(f"  {words}"),))
@@ -68,7 +68,7 @@ class RankTable(JobView):
             if (key := self._column_at(event.x)) in SORT_KEYS:
                 await self.screen.run_action(f"screen.sort_by('{key}')")
         elif at < len(entries) and not isinstance(entry := entries[at], Group):
-            await self.screen.run_action(f"screen.choose({entry.rank})")
+            await self.screen.run_action(f"screen.select_rank({entry.rank})")
             if (step := self._step_at(entry, event.x)) is not None:
                 await self.screen.run_action(f"app.show_step({step})")
             elif event.chain >= 2:

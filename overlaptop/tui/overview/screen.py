@@ -1,4 +1,4 @@
-"""The job at a glance: totals, a row for each rank, the timeline of the chosen one."""
+"""The job at a glance: totals, a row for each rank, the timeline of the selected one."""
 
 from __future__ import annotations
 
@@ -154,14 +154,14 @@ class OverviewScreen(TimelineScreen):
 
     def action_move(self, rows: int) -> None:
         self.state.move(rows)
-        self.show_chosen()
+        self.show_selected()
 
     def action_page(self, pages: int) -> None:
         self.action_move(pages * self._table.page_rows)
 
-    def action_choose(self, rank: int) -> None:
+    def action_select_rank(self, rank: int) -> None:
         self.state.rank = rank
-        self.show_chosen()
+        self.show_selected()
 
     def action_sort_by(self, key: str) -> None:
         self.state.sort_by(key)
@@ -191,7 +191,7 @@ class OverviewScreen(TimelineScreen):
             self.state.filter = Filter.parse(words)
         except FilterError as error:
             return str(error)
-        self.show_chosen()
+        self.show_selected()
         return ""
 
     def action_back(self) -> None:
@@ -201,4 +201,4 @@ class OverviewScreen(TimelineScreen):
             self.dashboard.on_change()
             return
         self.state.filter = Filter()
-        self.show_chosen()
+        self.show_selected()

@@ -72,43 +72,43 @@ class RankFacts(JobView):
     """Identity, then the step's parts, then the bar they make."""
 
     def full_height(self, width: int) -> int:
-        chosen, step = self.state.chosen, self.state.step
-        if chosen is None or step is None:
+        selected, step = self.state.selected, self.state.step
+        if selected is None or step is None:
             return 2
-        return 2 + len(wrap(self._parts(chosen, step), width - 1, len(PARTS)))
+        return 2 + len(wrap(self._parts(selected, step), width - 1, len(PARTS)))
 
     def draw(self, width: int, height: int) -> list[StyledLine]:
-        chosen, step = self.state.chosen, self.state.step
-        if chosen is None:
+        selected, step = self.state.selected, self.state.step
+        if selected is None:
             return [(dim(" no rank to show"),)]
-        news = Item(_news(chosen, self.state), 0 if chosen.node_lost else 3)
-        identity = fit(_identity(chosen), [news], width)
+        news = Item(_news(selected, self.state), 0 if selected.node_lost else 3)
+        identity = fit(_identity(selected), [news], width)
         if step is None:
             return [identity, (dim(" no measured step yet"),)]
-        lines = wrap(self._parts(chosen, step), width - 1, max(1, height - 2))
-        waits = self.state.waits_of(chosen.rank)
+        lines = wrap(self._parts(selected, step), width - 1, max(1, height - 2))
+        waits = self.state.waits_of(selected.rank)
         parts = parts_of(step, waits.exposed_wait_ns if waits is not None else 0)
         bar = stacked_bar(parts, step.step_ns, width - 2, textured=self.look.textured)
         return [identity, *((Segment(" "), *line) for line in (*lines, bar))]
 
-    def _parts(self, chosen: RankView, step: StepTotals) -> list[Item]:
-        known = bounded(percent(step.overlap), AT_MOST, exact=sees_gaps(chosen))
+    def _parts(self, selected: RankView, step: StepTotals) -> list[Item]:
+        known = bounded(percent(step.overlap), AT_MOST, exact=sees_gaps(selected))
         overlap = Segment(f"{known:<7}", overlap_style(step.overlap, bold=True))
-        waits = self.state.waits_of(chosen.rank)
+        waits = self.state.waits_of(selected.rank)
         what, number = step_name(step.step)
         parts: list[StyledLine] = [(dim(what), bold(number), dim("  overlap "), overlap)]
         for key, value_ns in parts_of(step):
-            known_ns = value_ns if key != IDLE.key or sees_gaps(chosen) else None
+            known_ns = value_ns if key != IDLE.key or sees_gaps(selected) else None
             glyph = PARTS[key].texture if self.look.textured else "█"
             name = (Segment(f"{glyph} ", TextStyle(key)), dim(f"{PARTS[key].word} "))
             figures: StyledLine = (dim(duration(known_ns)),)
             if known_ns:
-                figure = bounded(duration(known_ns), SIGNS.get(key, ""), exact=sees_gaps(chosen))
+                figure = bounded(duration(known_ns), SIGNS.get(key, ""), exact=sees_gaps(selected))
                 figures = (bold(f"{figure:<7}"), dim(f" {percent(known_ns / step.step_ns):<7}"))
             parts.append((*name, *figures))
             if key == EXPOSED.key and waits is not None and value_ns:
                 parts.append((dim(exposed_in_words(waits)),))
-        if stalls_apart(chosen):
+        if stalls_apart(selected):
             parts.append((dim("stall "), bold(f"{duration(step.stall_ns):<7}")))
         moved = dim(f" · {byte_count(step.comm_bytes)}")
         parts.append((dim("collectives "), bold(count(step.collectives)), moved))
@@ -116,15 +116,15 @@ class RankFacts(JobView):
             slow = launch_bound(step.step_ns, step.launch_lead_ns, step.idle_ns)
             bound = (Segment(" launch-bound", TextStyle("warning", bold=True)),) if slow else ()
             parts.append((dim("lead "), bold(f"{duration(step.launch_lead_ns):<7}"), *bound))
-        parts += _naming(chosen) + _links(chosen)
-        if chosen.dropped:
-            parts.append((dim("dropped "), Segment(count(chosen.dropped), TextStyle("warning"))))
+        parts += _naming(selected) + _links(selected)
+        if selected.dropped:
+            parts.append((dim("dropped "), Segment(count(selected.dropped), TextStyle("warning"))))
         return [Item(part) for part in parts]
 
 
-def _naming(chosen: RankView) -> list[StyledLine]:
+def _naming(selected: RankView) -> list[StyledLine]:
     """How much of the communication's time belongs to collectives that are known by name and bytes."""
-    known = ((step.matched_ns, step.comm_kernels_ns) for step in reversed(chosen.history))
+    known = ((step.matched_ns, step.comm_kernels_ns) for step in reversed(selected.history))
     matched_ns, kernels_ns = next(((m, k) for m, k in known if m is not None and k), (None, None))
     if matched_ns is None or not kernels_ns:
         return []
@@ -132,28 +132,28 @@ def _naming(chosen: RankView) -> list[StyledLine]:
     return [(dim("named "), Segment(percent(share), BOLD if share > MOSTLY else TextStyle("warning")))]
 
 
-def _links(chosen: RankView) -> list[StyledLine]:
+def _links(selected: RankView) -> list[StyledLine]:
     """Its links and its NUMA node, as far as anything is known of them; the Machine view has the rest."""
     parts: list[StyledLine] = []
     for name, there, known in (
-        ("NVLink", has_nvlink(chosen), nvlink_rate(chosen)),
-        ("PCIe", has_pcie(chosen), pcie_rate(chosen)),
+        ("NVLink", has_nvlink(selected), nvlink_rate(selected)),
+        ("PCIe", has_pcie(selected), pcie_rate(selected)),
     ):
         if there:
             share = dim(f" {whole_percent(known.share):<5}")
             parts.append((dim(f"{name} "), bold(f"{rate(known.bytes_per_s):<9}"), share))
-    if chosen.numa is not None and numa_matters(chosen):
-        text = f" {chosen.numa.state}" if chosen.numa.state != "bound" else ""
-        mark = numa_cell(chosen)
+    if selected.numa is not None and numa_matters(selected):
+        text = f" {selected.numa.state}" if selected.numa.state != "bound" else ""
+        mark = numa_cell(selected)
         parts.append((dim("NUMA "), *mark, Segment(text, mark[-1].style)))
     return parts
 
 
-def _identity(chosen: RankView) -> list[Item]:
-    items = [Item((bold(f" rank {chosen.rank}"),))]
-    if (info := chosen.info) is not None:
+def _identity(selected: RankView) -> list[Item]:
+    items = [Item((bold(f" rank {selected.rank}"),))]
+    if (info := selected.info) is not None:
         for name, value in (
-            ("on", chosen.node), ("host", info.host), ("device", info.device), ("backend", info.backend),
+            ("on", selected.node), ("host", info.host), ("device", info.device), ("backend", info.backend),
             ("pid", str(max(info.pid, -1))), ("local rank", str(max(info.local_rank, -1))),
             ("torch", info.torch_version),
         ):  # fmt: skip
@@ -162,23 +162,23 @@ def _identity(chosen: RankView) -> list[Item]:
     return items
 
 
-def _news(chosen: RankView, state: ViewState) -> StyledLine:
-    if chosen.ended:
+def _news(selected: RankView, state: ViewState) -> StyledLine:
+    if selected.ended:
         failure = first_failure(state.snapshot.ranks)
-        blamed = failure is not None and chosen.rank in failure.ranks
-        return (Segment(f"■ {ending(chosen, failure)} ", TextStyle("error") if blamed else DIM),)
+        blamed = failure is not None and selected.rank in failure.ranks
+        return (Segment(f"■ {ending(selected, failure)} ", TextStyle("error") if blamed else DIM),)
     if state.past_step is not None:
         return ()
-    if lost := lost_since(chosen, state.snapshot, state.now_ns):
+    if lost := lost_since(selected, state.snapshot, state.now_ns):
         return (Segment(f"○ {lost} ", TextStyle("warning")),)
     if state.snapshot.hub_state is HubState.TRACE:
         return ()
-    if chosen.age_s is None:
+    if selected.age_s is None:
         return (dim("no step yet "),)
-    news = f"newest step {age(chosen.age_s)} ago "
-    if chosen.silent:
+    news = f"newest step {age(selected.age_s)} ago "
+    if selected.silent:
         return (Segment(f"○ silent: {news}", TextStyle("error", bold=True)),)
-    return (Segment(f"○ stale: {news}", TextStyle("warning")) if chosen.stale else dim(news),)
+    return (Segment(f"○ stale: {news}", TextStyle("warning")) if selected.stale else dim(news),)
 
 
 HINTS = (
@@ -200,7 +200,7 @@ HINTS = (
 
 
 class RankScreen(TimelineScreen):
-    """The chosen rank: facts, timeline, collectives, history."""
+    """The selected rank: facts, timeline, collectives, history."""
 
     title_in_help = RANK
     BINDINGS: ClassVar = bindings((*RANK_KEYS, *TIMELINE_KEYS))
@@ -239,14 +239,14 @@ class RankScreen(TimelineScreen):
     def action_next_rank(self, rows: int) -> None:
         """The next one that passes the filter, in the table's order."""
         self.state.move(rows)
-        self.show_chosen()
+        self.show_selected()
 
     def action_fit_collective(self) -> None:
-        """Zoom to the chosen collective, and go with it from step to step."""
+        """Zoom to the selected collective, and go with it from step to step."""
         lanes, index = self.state.lanes, self.state.collective
         if lanes is None or index is None or index >= len(lanes.detail.collectives):
             return
-        chosen, step_ns = lanes.detail.collectives[index], max(1, lanes.detail.step_ns)
-        self.state.viewport = Viewport.around(chosen.start_ns / step_ns, chosen.end_ns / step_ns)
+        selected, step_ns = lanes.detail.collectives[index], max(1, lanes.detail.step_ns)
+        self.state.viewport = Viewport.around(selected.start_ns / step_ns, selected.end_ns / step_ns)
         self.state.follows = True
         self.redraw()

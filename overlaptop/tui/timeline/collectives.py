@@ -58,11 +58,11 @@ class Collectives(JobView):
         if not collectives:
             return [(dim("  no collective in this step"),)]
         unit = Unit.for_scale(lanes.detail.step_ns)
-        chosen = self.state.collective
+        selected = self.state.collective
         room = height - 1
         # The last line counts those below, where there is room for more than that line.
         shown = room - 1 if 1 < room < len(collectives) else room
-        at = min(chosen, len(collectives) - 1) if chosen is not None else self._first
+        at = min(selected, len(collectives) - 1) if selected is not None else self._first
         self._first = max(0, min(max(at - shown + 1, min(self._first, at)), len(collectives) - room))
         if self._first + room >= len(collectives):
             shown = room
@@ -72,23 +72,23 @@ class Collectives(JobView):
         lines = [table.header({name: f"{name} {unit.name}" for name in _TIMES})]
         for index in range(self._first, min(len(collectives), self._first + shown)):
             cells = _cells(lanes, index, unit)
-            lines.append(table.row([cells[each.title] for each in columns], cursor=index == chosen))
+            lines.append(table.row([cells[each.title] for each in columns], cursor=index == selected))
         if (more := len(collectives) - self._first - shown) > 0:
             lines.append((dim(f"  … {more} more"),))
         return lines
 
     async def on_click(self, event: events.Click) -> None:
         if event.y > 0:
-            await self._choose(self._first + event.y - 1)
+            await self._select(self._first + event.y - 1)
 
     async def wheel(self, direction: int, x: int) -> None:  # noqa: ARG002
         at = self.state.collective
-        await self._choose(max(0, direction + (at if at is not None else -1)))
+        await self._select(max(0, direction + (at if at is not None else -1)))
 
-    async def _choose(self, index: int) -> None:
+    async def _select(self, index: int) -> None:
         lanes = self.state.lanes
         if lanes is not None and index < len(lanes.detail.collectives):
-            await self.screen.run_action(f"screen.choose_collective({index})")
+            await self.screen.run_action(f"screen.select_collective({index})")
 
 
 def _cells(lanes: Lanes, index: int, unit: Unit) -> dict[str, StyledLine]:

@@ -21,25 +21,25 @@ class HistoryChart(JobView):
 
     def made_of(self) -> tuple[object, ...] | None:
         """The rank, and the newest column that is complete: about one redraw a second."""
-        chosen = self.state.chosen
-        if chosen is None or not chosen.history:
+        selected = self.state.selected
+        if selected is None or not selected.history:
             return None
-        a_column = self._steps_a_column(history.typical_step_ns([chosen]))
-        return (chosen.rank, a_column, chosen.history[-1].step // a_column, self.state.marked_step)
+        a_column = self._steps_a_column(history.typical_step_ns([selected]))
+        return (selected.rank, a_column, selected.history[-1].step // a_column, self.state.marked_step)
 
     def _steps_a_column(self, typical_ns: float | None) -> int:
         return history.steps_a_column(typical_ns, moving=self.state.moving)
 
     def draw(self, width: int, height: int) -> list[StyledLine]:
-        chosen = self.state.chosen
-        if chosen is None or not chosen.history:
+        selected = self.state.selected
+        if selected is None or not selected.history:
             return [(dim(" no history yet"),)]
-        typical_ns = history.typical_step_ns([chosen])
+        typical_ns = history.typical_step_ns([selected])
         a_column, top_ns = self._steps_a_column(typical_ns), history.scale_top_ns(typical_ns)
         unit, room, rows = Unit.for_scale(top_ns), width - _LABEL - 1, max(1, (height - 2) // 2)
-        times = history.columns(chosen.history, room, a_column, attrgetter("step_ns"))
-        overlaps = history.columns(chosen.history, room, a_column, attrgetter("overlap"), fmean)
-        spread = sorted(step.step_ns for step in chosen.history if not step.disturbed)
+        times = history.columns(selected.history, room, a_column, attrgetter("step_ns"))
+        overlaps = history.columns(selected.history, room, a_column, attrgetter("overlap"), fmean)
+        spread = sorted(step.step_ns for step in selected.history if not step.disturbed)
         figures = []
         if n := len(spread):
             p99_ns = spread[min(n - 1, n * 99 // 100)]
@@ -55,7 +55,7 @@ class HistoryChart(JobView):
             charted = zip(labels, lines, strict=True)
             return [fit(items, [], width), *((dim(f"{at:>{_LABEL - 1}} "), *line) for at, line in charted)]
 
-        marked = history.column_of(chosen.history, room, a_column, self.state.marked_step)
+        marked = history.column_of(selected.history, room, a_column, self.state.marked_step)
         slowest = chart(times, top_ns, rows, style=TextStyle("history"), marked=marked)
         mean = chart(overlaps, 1.0, rows, style=TextStyle("hidden"), marked=marked)
         return [
@@ -64,10 +64,10 @@ class HistoryChart(JobView):
         ]
 
     async def on_click(self, event: events.Click) -> None:
-        chosen = self.state.chosen
-        if chosen is not None and event.x >= _LABEL:
-            a_column = self._steps_a_column(history.typical_step_ns([chosen]))
+        selected = self.state.selected
+        if selected is not None and event.x >= _LABEL:
+            a_column = self._steps_a_column(history.typical_step_ns([selected]))
             room = self.size.width - _LABEL - 1
-            step = history.slowest_in(chosen.history, room, a_column, event.x - _LABEL)
+            step = history.slowest_in(selected.history, room, a_column, event.x - _LABEL)
             if step is not None:
                 await self.screen.run_action(f"app.show_step({step})")

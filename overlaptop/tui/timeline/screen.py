@@ -10,7 +10,7 @@ PAN_SHARE = 0.2
 
 
 class TimelineScreen(DashboardScreen):
-    """Zoom, pan, and the chosen collective."""
+    """Zoom, pan, and the selected collective."""
 
     def action_zoom(self, direction: int) -> None:
         self.state.viewport = self.state.viewport.zoomed(ZOOM_FACTOR**direction)
@@ -32,15 +32,15 @@ class TimelineScreen(DashboardScreen):
             return
         last = len(lanes.detail.collectives) - 1
         at = self.state.collective
-        self.action_choose_collective(0 if at is None else min(max(at + lines, 0), last))
+        self.action_select_collective(0 if at is None else min(max(at + lines, 0), last))
 
-    def action_choose_collective(self, index: int) -> None:
+    def action_select_collective(self, index: int) -> None:
         """That one; the viewport goes with it where it shows a part of the step."""
         state = self.state
-        state.choose_collective(index)
+        state.select_collective(index)
         lanes = state.lanes
         if lanes is not None and state.viewport.zoom > 1 and lanes.detail.step_ns:
-            chosen = lanes.detail.collectives[index]
-            middle = (chosen.start_ns + chosen.end_ns) / 2 / lanes.detail.step_ns
+            selected = lanes.detail.collectives[index]
+            middle = (selected.start_ns + selected.end_ns) / 2 / lanes.detail.step_ns
             state.viewport = state.viewport.showing(middle)
         self.redraw()

@@ -1,4 +1,4 @@
-"""The chosen rank's newest detailed step: phases, compute over communication, stalls, to scale."""
+"""The selected rank's newest detailed step: phases, compute over communication, stalls, to scale."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ class Timeline(JobView):
         return [*lines, *drawn, *below]
 
     def _title(self, width: int, lanes: Lanes | None) -> StyledLine:
-        chosen = self.state.chosen
-        if chosen is None or lanes is None:
-            return (bold(" timeline"), dim(f"  rank {chosen.rank}" if chosen else ""))
+        selected = self.state.selected
+        if selected is None or lanes is None:
+            return (bold(" timeline"), dim(f"  rank {selected.rank}" if selected else ""))
         detail = lanes.detail
         step, number = step_name(detail.step)
         left = [
@@ -73,21 +73,21 @@ class Timeline(JobView):
         return fit(left, zoom_items(self.state.viewport, detail.step_ns), width)
 
     def _why_not(self) -> str:
-        state, chosen = self.state, self.state.chosen
-        if chosen is None:
+        state, selected = self.state, self.state.selected
+        if selected is None:
             return "no rank to show"
         if state.snapshot.hub_state is HubState.TRACE:
-            return f"the trace of rank {chosen.rank} holds no step"
+            return f"the trace of rank {selected.rank} holds no step"
         if state.starting:
             return f"the job is starting: waiting for {state.starting}"
-        if chosen.info is not None and chosen.info.detail_every == 0:
+        if selected.info is not None and selected.info.detail_every == 0:
             return "no timeline: this agent measures phases only"
         if state.past_step is not None:
-            step = f"step {count(state.past_step)} of rank {chosen.rank}"
+            step = f"step {count(state.past_step)} of rank {selected.rank}"
             return f"the timeline of {step} was not sent, or is kept no more"
-        if chosen.ended or chosen.node_lost or state.paused_at_ns is not None:
-            return f"no step of rank {chosen.rank} was seen in detail before"
-        return f"waiting for the next step of rank {chosen.rank} that is measured in detail"
+        if selected.ended or selected.node_lost or state.paused_at_ns is not None:
+            return f"no step of rank {selected.rank} was seen in detail before"
+        return f"waiting for the next step of rank {selected.rank} that is measured in detail"
 
     async def wheel(self, direction: int, x: int) -> None:
         self.state.viewport = zoomed_at(self.state.viewport, x, self.size.width, direction)
@@ -125,17 +125,17 @@ class LaneRows:
             cells[left:right] = [Cell(glyph, TextStyle("text", phase.name)) for glyph in words]
         return (lane_label("phase"), *to_segments(cells))
 
-    def names(self, chosen: int | None) -> StyledLine:
-        """Under the comm lane, where there is room: which collective begins here; the chosen one marked."""
+    def names(self, selected: int | None) -> StyledLine:
+        """Under the comm lane, where there is room: which collective begins; the selected one is marked."""
         cells = [Cell(" ", DIM)] * self.width
         collectives = self.lanes.detail.collectives
-        marked = self.column(collectives[chosen].start_ns) if chosen is not None else self.width
+        marked = self.column(collectives[selected].start_ns) if selected is not None else self.width
         free = 0
         for index, collective in enumerate(collectives):
             if collective.end_ns <= self.start_ns or collective.start_ns >= self.end_ns:
                 continue
             left, right = self.column(collective.start_ns), self.column(collective.end_ns)
-            if index == chosen:
+            if index == selected:
                 size = max(1, right - left)
                 words = f"╰{'─' * (size - 2)}╯"[:size] if size > 1 else "▲"
                 left = min(left, self.width - size)

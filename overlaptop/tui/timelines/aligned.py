@@ -48,7 +48,7 @@ class Cursor(NamedTuple):
     left_ns: float
     right_ns: float
     call: int | None = None
-    """Index of the chosen collective in the rank's step."""
+    """Index of the selected collective in the rank's step."""
 
 
 class Under(NamedTuple):
@@ -71,7 +71,7 @@ def aligned(details: Mapping[int, StepDetail], collectives: Sequence[Collective]
 
 def under(step: AlignedStep, rank: int, cursor: Cursor) -> list[Under]:
     """What a rank did in the cursor's cell: its phase, its collectives, and of each other lane one span.
-    First, or that one, is what is chosen, what lies under the cursor itself, what takes most of the cell.
+    First, or that one, is what is selected, what lies under the cursor itself, what takes most of the cell.
     """
     lanes, offset_ns = step.lanes(rank), step.offset_ns(rank)
 
@@ -81,8 +81,8 @@ def under(step: AlignedStep, rank: int, cursor: Cursor) -> list[Under]:
 
         def weight(each: Under) -> tuple[bool, bool, float]:
             overlap_ns = min(each.end_ns, right_ns) - max(each.start_ns, left_ns)
-            chosen = each.call is not None and each.call == cursor.call
-            return chosen, each.start_ns <= cursor.at_ns < each.end_ns, overlap_ns
+            selected = each.call is not None and each.call == cursor.call
+            return selected, each.start_ns <= cursor.at_ns < each.end_ns, overlap_ns
 
         return sorted(in_it, key=weight, reverse=True)
 

@@ -66,7 +66,7 @@ class Timelines(JobView):
         self.viewport = WHOLE_STEP
         self._cursor_ns = 0
         self._follows = False
-        """The cursor stays on the chosen collective, wherever the next step has it."""
+        """The cursor stays on the selected collective, wherever the next step has it."""
         self._first = 0
         self._step: AlignedStep | None = None
         self._step_of: tuple[object, object] = (None, None)
@@ -87,9 +87,11 @@ class Timelines(JobView):
     @property
     def rank(self) -> int | None:
         """The one that the cursor is on; None: its timeline is not here."""
-        chosen, step = self.state.chosen, self.step
+        selected, step = self.state.selected, self.step
         return (
-            chosen.rank if chosen is not None and step is not None and chosen.rank in step.details else None
+            selected.rank
+            if selected is not None and step is not None and selected.rank in step.details
+            else None
         )
 
     def move_cursor(self, cells: int) -> None:
@@ -98,7 +100,7 @@ class Timelines(JobView):
             self._put(step, self._cursor_ns + cells * self._cell_ns(step))
 
     def to_collective(self, direction: int) -> None:
-        """To the chosen rank's next one, or the one before."""
+        """To the selected rank's next one, or the one before."""
         step, rank = self.step, self.rank
         if step is None or rank is None:
             return
@@ -106,11 +108,11 @@ class Timelines(JobView):
             self.show_collective(index, fits=False)
 
     def show_collective(self, index: int, *, fits: bool) -> None:
-        """Put the cursor on a collective of the chosen rank and follow it; ``fits``: and zoom to it."""
+        """Put the cursor on a collective of the selected rank and follow it; ``fits``: and zoom to it."""
         step, rank = self.step, self.rank
         if step is None or rank is None:
             return
-        self.state.choose_collective(index)
+        self.state.select_collective(index)
         start_ns, end_ns = span_of(step, rank, index)
         self._put(step, start_ns)
         self._follows = True
@@ -143,7 +145,7 @@ class Timelines(JobView):
             why = state.starting or why_not_split(state.snapshot)
             return [titled("Timelines"), (), *paragraph(f"no timeline to show: {why}", width, TEXT)]
         ranks = [view.rank for view in state.rows]
-        at = ranks.index(state.chosen.rank) if state.chosen is not None else 0
+        at = ranks.index(state.selected.rank) if state.selected is not None else 0
         below = min(_TALL_READ_OUT if height >= _TALL else _READ_OUT, max(0, height - 3))
         rest = height - 2 - below
         lanes = _LANES + 1 if rank is not None and rest >= len(ranks) + _LANES + 1 else 0
@@ -174,7 +176,7 @@ class Timelines(JobView):
             lines += self._lanes(LaneRows(step.lanes(rank), bounds, cells, self.look.textured), column)
         lines += [()] * min(1, height - below - len(lines))
         if rank is None:
-            return [*lines, (dim(" the chosen rank's timeline of this step is not here"),)]
+            return [*lines, (dim(" the selected rank's timeline of this step is not here"),)]
         return [*lines, *read_out(step, rank, self._cursor(step), width, below)]
 
     async def on_click(self, event: events.Click) -> None:
@@ -211,7 +213,7 @@ class Timelines(JobView):
     def _follow(self, step: AlignedStep) -> None:
         """In the next step, too."""
         self._cursor_ns = min(self._cursor_ns, step.length_ns - 1)
-        rank, index = self.state.chosen, self.state.collective
+        rank, index = self.state.selected, self.state.collective
         if self._follows and rank is not None and index is not None and rank.rank in step.details:
             start_ns, end_ns = span_of(step, rank.rank, index)
             self._cursor_ns = min(max(0, start_ns), step.length_ns - 1)
@@ -233,9 +235,9 @@ class Timelines(JobView):
         return fit(left, zoom_items(self.viewport, step.length_ns), width)
 
     def _row(self, step: AlignedStep, rank: int, cells: int, column: int) -> StyledLine:
-        chosen = self.state.chosen is not None and self.state.chosen.rank == rank
-        mark = Segment("▸ " if chosen else "  ", TextStyle("accent", bold=True))
-        label = (mark, (bold if chosen else dim)(f"{rank:<{LABEL - 2}}"))
+        selected = self.state.selected is not None and self.state.selected.rank == rank
+        mark = Segment("▸ " if selected else "  ", TextStyle("accent", bold=True))
+        label = (mark, (bold if selected else dim)(f"{rank:<{LABEL - 2}}"))
         if rank not in step.details:
             return (*label, dim("its timeline of this step is not here"))
         start_ns, end_ns = (at_ns - step.offset_ns(rank) for at_ns in self._bounds_ns(step))
@@ -274,7 +276,7 @@ class TimelinesScreen(DashboardScreen):
     BINDINGS: ClassVar = bindings(TIMELINES_KEYS)
 
     def __init__(self, dashboard: Dashboard, *, fits: bool = False) -> None:
-        """``fits``: zoom to the chosen collective."""
+        """``fits``: zoom to the selected collective."""
         super().__init__(dashboard)
         self._header, self._timelines = JobHeader(dashboard), Timelines(dashboard)
         self._legend, self._keys = Legend(dashboard), KeyBar(dashboard, HINTS)
@@ -298,7 +300,7 @@ class TimelinesScreen(DashboardScreen):
 
     def action_move(self, rows: int) -> None:
         self.state.move(rows)
-        self.show_chosen()
+        self.show_selected()
 
     def action_cursor(self, cells: int) -> None:
         self._timelines.move_cursor(cells)

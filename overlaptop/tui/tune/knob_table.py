@@ -1,4 +1,4 @@
-"""What can be changed of the job: a row for each knob, and all that is known of the chosen one."""
+"""What can be changed of the job: a row for each knob, and all that is known of the selected one."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ class KnobTable(RowList[JobKnob]):
         }
         table = Table(_COLUMNS, width, words)
 
-        def row(each: JobKnob, chosen: bool) -> StyledLine:
-            return table.row(cells[each.knob.name], cursor=chosen)
+        def row(each: JobKnob, selected: bool) -> StyledLine:
+            return table.row(cells[each.knob.name], cursor=selected)
 
         return [table.header(), *self.listed(self.rows, height - 1, row)]
 
 
 class KnobDetail(JobView):
-    """All that is known of the chosen knob, in sentences."""
+    """All that is known of the selected knob, in sentences."""
 
     def __init__(self, dashboard: Dashboard, table: KnobTable) -> None:
         super().__init__(dashboard)

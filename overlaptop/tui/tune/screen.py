@@ -30,7 +30,7 @@ _LOG_LEAST, _KNOBS_MOST = 3, 12
 
 
 class TuneScreen(DashboardScreen):
-    """Knobs, all about the chosen one, how the newest change goes, and the log."""
+    """Knobs, all about the selected one, how the newest change goes, and the log."""
 
     title_in_help = TUNE
     BINDINGS: ClassVar = bindings(TUNE_KEYS)
@@ -51,7 +51,7 @@ class TuneScreen(DashboardScreen):
         return selected.knob.name if selected is not None else ""
 
     def heights(self, width: int, height: int) -> Heights:
-        """Knobs first, then the chosen one in sentences; the log takes what is left."""
+        """Knobs first, then the selected one in sentences; the log takes what is left."""
         airy = 1 if height >= 24 else 0
         line = self._line.full_height(width)
         rest = height - 2 - line - 3 * airy

@@ -53,7 +53,7 @@ class OptionInput(Prompt):
         self.set_class(event.size.width < _TWO_FIELDS, "-narrow")
 
     def show_form(self) -> None:
-        """Another workload was chosen: what is typed for it, and an example where that is nothing."""
+        """Another workload was selected: what is typed for it, and an example where that is nothing."""
         self._options.value = self._form.options
         self._options.cursor_position = len(self._form.options)
         self.show_place()
