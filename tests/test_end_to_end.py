@@ -81,27 +81,27 @@ def start_again(warm):
         ranks.wait(PATIENCE_S)
 
 
-class Overheard(LocalHubConnection):
+class RecordingConnection(LocalHubConnection):
     """A line whose messages the test reads too, in the order in which they came."""
 
-    def __init__(self, record, heard):
+    def __init__(self, record, received):
         super().__init__(record)
-        self._heard = heard
+        self._received = received
 
     def poll(self):
         messages = super().poll()
-        self._heard += messages
+        self._received += messages
         return messages
 
 
 @pytest.fixture
-def heard():
+def received():
     return []
 
 
 @pytest.fixture
-def session(job, heard):
-    session = JobSession(open_hub=lambda record: Overheard(record, heard))
+def session(job, received):
+    session = JobSession(open_hub=lambda record: RecordingConnection(record, received))
     yield session
     session.close()
 
@@ -134,15 +134,16 @@ def known(app, rank):
 
 
 async def test_a_dashboard_shows_each_rank_also_what_was_before_it_and_asks_for_all_timelines(
-    session, heard
+    session, received
 ):
-    witness = JobSession()
+    earlier_session = JobSession()
     eventually(
         lambda: (
-            (ranks := witness.tick().ranks) and all(view.last and view.last.step >= 20 for view in ranks)
+            (ranks := earlier_session.tick().ranks)
+            and all(view.last and view.last.step >= 20 for view in ranks)
         )
     )
-    witness.close()
+    earlier_session.close()
     opened_ns = time.time_ns()
     app = OverlaptopApp(session)
     async with app.run_test(size=SIZE) as pilot:
@@ -169,7 +170,7 @@ async def test_a_dashboard_shows_each_rank_also_what_was_before_it_and_asks_for_
         # nobody had sent any.
         await pilot.press("down")
         await until(pilot, lambda: re.search(r"rank 1 +step [\d,]+", screen_text(app)))
-        first = next(m for m in heard if isinstance(m, StepDetail) and m.rank == 1)
+        first = next(m for m in received if isinstance(m, StepDetail) and m.rank == 1)
         assert first.start_ns + first.step_ns >= opened_ns
         assert first.collectives
 

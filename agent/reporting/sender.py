@@ -17,7 +17,7 @@ from overlaptop.agent.isolation.detached_process import start_detached
 from overlaptop.agent.isolation.fault_barrier import warn
 from overlaptop.agent.placement import RankPlacement, working_directory
 from overlaptop.jobs import writable
-from overlaptop.jobs.folder import EndpointError
+from overlaptop.jobs.folder import JobFolderError
 from overlaptop.jobs.hub_start import hub_command
 from overlaptop.jobs.processes import is_alive, process_start_time
 from overlaptop.jobs.sockets import check_listener, ranks_socket
@@ -155,7 +155,7 @@ class Sender:
             connection = self._open_connection()
             if connection is None:
                 return
-        except EndpointError as fault:  # until somebody repairs the socket directory
+        except JobFolderError as fault:  # until somebody repairs the socket directory
             self._retry_at = monotonic() + LAST_RETRY_S
             self._warn_once(str(fault))
             return
@@ -209,7 +209,7 @@ class Sender:
         try:
             pid = start_detached(argv, environment)
         except OSError as fault:
-            raise EndpointError(f"no hub can be started: {fault.strerror}") from None
+            raise JobFolderError(f"no hub can be started: {fault.strerror}") from None
         with contextlib.suppress(OSError):  # no descriptor to look with
             self._starter = pid, process_start_time(pid)
         # A new hub is there within a second: look often until then.

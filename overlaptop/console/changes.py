@@ -10,7 +10,7 @@ from overlaptop.console import CommandError, print_data, print_message
 from overlaptop.console.table import Table
 from overlaptop.jobs import change_log
 from overlaptop.jobs.change_log import LoggedChange
-from overlaptop.jobs.folder import EndpointError
+from overlaptop.jobs.folder import JobFolderError
 from overlaptop.text import UNKNOWN, count
 
 
@@ -18,7 +18,7 @@ def run(key: str | None, *, as_json: bool) -> int:
     """Print the last changes, oldest first: a row or a record each; of one job only with `key`."""
     try:
         changes = change_log.read(key)
-    except EndpointError as fault:
+    except JobFolderError as fault:
         raise CommandError(str(fault)) from fault
     if as_json:
         for change in changes:

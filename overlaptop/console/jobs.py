@@ -15,7 +15,7 @@ from overlaptop.console.table import Table
 from overlaptop.fleet.job_session import JobSelector, JobSession
 from overlaptop.fleet.session import Session
 from overlaptop.jobs import last_end, writable
-from overlaptop.jobs.folder import EndpointError
+from overlaptop.jobs.folder import JobFolderError
 from overlaptop.jobs.record import JobRecord, list_jobs
 from overlaptop.report.troubles import of_last
 
@@ -77,7 +77,7 @@ def find_jobs() -> Sequence[JobRecord]:
     """Return the jobs of this machine; CommandError where their folder cannot be trusted or read."""
     try:
         return list_jobs()
-    except EndpointError as fault:
+    except JobFolderError as fault:
         raise CommandError(str(fault)) from fault
 
 
@@ -121,7 +121,7 @@ def _no_job(where: str) -> str:
             how = "" if ended is None else f"; {of_last(ended, time.time_ns())}"
             return writable.why_not() or _NO_JOB.format(where=where) + how
         return _NO_JOB.format(where=where)
-    except EndpointError as fault:
+    except JobFolderError as fault:
         raise CommandError(str(fault)) from fault
 
 

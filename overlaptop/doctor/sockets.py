@@ -11,7 +11,7 @@ from overlaptop.agent.sources.cupti.holders import TOOLS, tool_in
 from overlaptop.doctor.facts import Facts
 from overlaptop.doctor.findings import Finding, fault, ok, unknown, warning
 from overlaptop.jobs import writable
-from overlaptop.jobs.folder import EndpointError, base_dir
+from overlaptop.jobs.folder import JobFolderError, base_dir
 from overlaptop.jobs.record import JobRecord, list_jobs, read_job
 from overlaptop.jobs.sockets import dashboards_socket
 from overlaptop.wire.protocol import PROTOCOL_VERSION
@@ -32,7 +32,7 @@ def check_directory(facts: Facts) -> Finding:
     try:
         path = base_dir(create=False)
         dashboards_socket(_A_KEY, _LARGEST_PID)
-    except EndpointError as reason:
+    except JobFolderError as reason:
         return fault("sockets", str(reason))
     except OSError as error:  # there is not one temporary directory
         text = f"no temporary directory can be used ({error.strerror})"
@@ -80,7 +80,7 @@ def check_jobs(facts: Facts) -> Iterator[Finding]:
     try:
         jobs = list_jobs()
         base = base_dir(create=False)
-    except (EndpointError, OSError):
+    except (JobFolderError, OSError):
         return  # check_directory says so
     for job in jobs[:MAX_JOBS]:
         yield _job(facts, job)

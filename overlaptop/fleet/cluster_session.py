@@ -38,7 +38,7 @@ from overlaptop.fleet.job_session import (
 )
 from overlaptop.fleet.merging import Merger, NodeSnapshot, out_of_reach
 from overlaptop.fleet.snapshot import HubState, NodeView, Snapshot
-from overlaptop.jobs.folder import EndpointError
+from overlaptop.jobs.folder import JobFolderError
 from overlaptop.jobs.record import JobRecord
 from overlaptop.remote.host import RemoteHost
 from overlaptop.remote.pool import ConnectionPool
@@ -83,7 +83,7 @@ class FollowedHost:
         """Ask again which jobs there are."""
         try:
             self.records = tuple(self.host.list_jobs())
-        except (EndpointError, OSError):
+        except (JobFolderError, OSError):
             self.records = ()  # the session's own look keeps the reason
 
     def has(self, key: str | None) -> bool:

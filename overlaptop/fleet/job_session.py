@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from overlaptop.fleet.fleet import Fleet
 from overlaptop.fleet.snapshot import HubState, Snapshot
-from overlaptop.jobs.folder import EndpointError
+from overlaptop.jobs.folder import JobFolderError
 from overlaptop.jobs.record import JobRecord, list_jobs
 from overlaptop.wire.commands import Command
 from overlaptop.wire.knobs import Search
@@ -175,7 +175,7 @@ class JobSession:
     def _look(self) -> None:
         try:
             found = self._list_jobs()
-        except (EndpointError, OSError) as error:
+        except (JobFolderError, OSError) as error:
             self._look_note = str(error)
             return
         self._look_note = ""
@@ -212,7 +212,7 @@ class JobSession:
         self._disconnect()
         try:
             self._hub = self._open_hub(record)
-        except (EndpointError, OSError) as error:
+        except (JobFolderError, OSError) as error:
             self._look_note = str(error)
             return
         self._record = record

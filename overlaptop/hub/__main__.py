@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from overlaptop.jobs.folder import LOG_NAME, MAX_LOG_BYTES, EndpointError, job_dir, try_lock
+from overlaptop.jobs.folder import LOG_NAME, MAX_LOG_BYTES, JobFolderError, job_dir, try_lock
 from overlaptop.jobs.record import clean_stale, read_job
 from overlaptop.jobs.sockets import ranks_socket
 from overlaptop.wire.protocol import LEASE_S
@@ -37,13 +37,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.umask(0o077)
     try:
         if importlib.util.find_spec("zmq") is None:
-            raise EndpointError(f"pyzmq is not installed for {sys.executable}")
+            raise JobFolderError(f"pyzmq is not installed for {sys.executable}")
         lock = _lock(options.job)
         if lock is None:
             return 0
         listener = _listen(options.job)
         log = _open_log(options.job)
-    except EndpointError as error:
+    except JobFolderError as error:
         return _refuse(str(error))
     except OSError as error:
         return _refuse(f"{error.filename or options.job}: {error.strerror}")

@@ -14,7 +14,7 @@ from overlaptop.hub.history import FromRank
 from overlaptop.hub.search import SearchLease
 from overlaptop.jobs import change_log
 from overlaptop.jobs.change_log import LoggedChange
-from overlaptop.jobs.folder import COMMANDS_NAME, MAX_LOG_BYTES, SEARCH_NAME, EndpointError, job_dir
+from overlaptop.jobs.folder import COMMANDS_NAME, MAX_LOG_BYTES, SEARCH_NAME, JobFolderError, job_dir
 from overlaptop.jobs.record import JobRecord
 from overlaptop.wire import commands
 from overlaptop.wire.codec import encode
@@ -200,7 +200,7 @@ class CommandBroker:
                     command=command.id,
                 )
             )
-        except (OSError, EndpointError) as fault:
+        except (OSError, JobFolderError) as fault:
             log_line(f"cannot write {change_log.NAME}: {fault}")
 
 

@@ -61,12 +61,12 @@ class LoggedChange(msgspec.Struct, frozen=True, rename={"was": "from", "becomes"
 
 
 def path() -> Path:
-    """Where the log is. EndpointError where the socket directory is not to be trusted."""
+    """Where the log is. JobFolderError where the socket directory is not to be trusted."""
     return base_dir(create=False) / NAME
 
 
 def append(change: LoggedChange) -> None:
-    """Write one line. Never waits. Raises OSError or EndpointError where it cannot be written."""
+    """Write one line. Never waits. Raises OSError or JobFolderError where it cannot be written."""
     log = _open_for_writing(path())
     try:
         os.write(log, _to_line(change))  # with O_APPEND, one call is one whole line whoever else writes
@@ -77,7 +77,7 @@ def append(change: LoggedChange) -> None:
 def read(job: str | None = None, newest: int = NEWEST) -> list[LoggedChange]:
     """The last changes, oldest first; ``job``: of this one only. What is no change is passed over.
 
-    A log that is not there has none. Raises EndpointError where the socket directory is not to be trusted.
+    A log that is not there has none. Raises JobFolderError where the socket directory is not to be trusted.
     """
     log = path()
     latest_first = (change for each in (log, log.with_name(f"{NAME}.1")) for change in _changes(each))

@@ -46,21 +46,21 @@ OUR_FILES = (
 )
 
 
-class EndpointError(Exception):
+class JobFolderError(Exception):
     """The socket directory, a job's folder or a socket cannot be used; the text is one line."""
 
 
 def check_key(key: str) -> str:
-    """The key itself, if it may name a folder; EndpointError otherwise."""
+    """The key itself, if it may name a folder; JobFolderError otherwise."""
     if not re.match(JOB_KEY, key):
-        raise EndpointError(f"job key {key[:60]!r} is not 1 to 40 of the characters a-z, 0-9 and -")
+        raise JobFolderError(f"job key {key[:60]!r} is not 1 to 40 of the characters a-z, 0-9 and -")
     return key
 
 
 def base_dir(create: bool = True) -> Path:
     """The socket directory, absolute.
 
-    Raises EndpointError when it is not a directory of ours that is closed to all others, when others could
+    Raises JobFolderError when it is not a directory of ours that is closed to all others, when others could
     put another one in its place, or when it cannot be made. With ``create=False`` a directory that does
     not exist is no error.
     """
@@ -71,14 +71,14 @@ def base_dir(create: bool = True) -> Path:
 
 
 def job_dir(key: str, create: bool = False) -> Path:
-    """The folder of a job, whether or not it exists. EndpointError as from :func:`base_dir`."""
+    """The folder of a job, whether or not it exists. JobFolderError as from :func:`base_dir`."""
     path = base_dir(create) / check_key(key)
     _check_private(path, create=create)
     return path
 
 
 def _check_private(path: Path, *, create: bool) -> None:
-    """EndpointError unless a folder is ours, closed to all others, and nobody can put another in its place.
+    """JobFolderError unless a folder is ours, closed to all others, and nobody else can replace it.
 
     ``create`` makes it where there is none; else one that does not exist is no error. Raises OSError where
     there is no descriptor to look with, whatever the folder is.
@@ -90,17 +90,17 @@ def _check_private(path: Path, *, create: bool) -> None:
         finally:
             os.close(above)
     except UntrustedFolderError as refusal:
-        raise EndpointError(f"{refusal}; OVERLAPTOP_DIR can name another folder") from None
+        raise JobFolderError(f"{refusal}; OVERLAPTOP_DIR can name another folder") from None
     except OSError as error:
         if error.errno in (errno.EMFILE, errno.ENFILE):
             raise
         if create or not isinstance(error, FileNotFoundError):
             verb = "create" if create else "use"
-            raise EndpointError(f"cannot {verb} {path}: {error.strerror}: set OVERLAPTOP_DIR") from None
+            raise JobFolderError(f"cannot {verb} {path}: {error.strerror}: set OVERLAPTOP_DIR") from None
 
 
 def job_keys() -> list[str]:
-    """Of all folders that may be jobs'. EndpointError where the socket directory is not to be trusted."""
+    """Of all folders that may be jobs'. JobFolderError where the socket directory is not to be trusted."""
     try:
         return [path.name for path in base_dir(create=False).iterdir() if re.match(JOB_KEY, path.name)]
     except OSError:

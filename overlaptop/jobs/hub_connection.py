@@ -11,7 +11,7 @@ from typing import Protocol
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
-from overlaptop.jobs.folder import EndpointError
+from overlaptop.jobs.folder import JobFolderError
 from overlaptop.jobs.record import JobRecord
 from overlaptop.jobs.sockets import check_listener
 from overlaptop.wire.codec import MAX_FRAME_BYTES, WireError, decode, encode
@@ -192,7 +192,7 @@ class LocalHubConnection:
                 break
             except OSError:
                 self._checked = False  # closed since: nothing is believed until there is another
-            except EndpointError as error:
+            except JobFolderError as error:
                 self._refusal = encode(TurnedAway(str(error)))
         return self._checked and not self._refusal
 

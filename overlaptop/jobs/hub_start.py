@@ -12,7 +12,7 @@ import site
 import sys
 from pathlib import Path
 
-from overlaptop.jobs.folder import EndpointError, base_dir, check_key
+from overlaptop.jobs.folder import JobFolderError, base_dir, check_key
 from overlaptop.jobs.record import FOLDER
 from overlaptop.jobs.sockets import dashboards_socket
 
@@ -33,11 +33,11 @@ def hub_command(
     """Command line and environment that start the hub of a job, with this process's interpreter.
 
     The command returns at once, leaving the hub behind as a daemon: status 0 when there is a hub now,
-    2 with one line on stderr when there cannot be one. Raises EndpointError when the socket directory
+    2 with one line on stderr when there cannot be one. Raises JobFolderError when the socket directory
     cannot be used.
     """
     if not sys.executable:
-        raise EndpointError("no hub: this Python does not know its own executable")
+        raise JobFolderError("no hub: this Python does not know its own executable")
     dashboards_socket(key, 1 << 22)  # the longest name: refused here, not in a log that nobody reads
     argv = [
         sys.executable,

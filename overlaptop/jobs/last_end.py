@@ -13,7 +13,7 @@ from msgspec import Meta
 from msgspec.structs import replace
 
 from overlaptop.jobs.files import read_regular, write_whole
-from overlaptop.jobs.folder import EndpointError, base_dir
+from overlaptop.jobs.folder import JobFolderError, base_dir
 from overlaptop.wire.bounds import MAX_RANKS, Rank, Text, UnixNs
 from overlaptop.wire.messages import RankEnd
 
@@ -36,7 +36,7 @@ class LastEnd(msgspec.Struct, frozen=True):
 def write(end: LastEnd, since_ns: int) -> None:
     """In place of the one before, but for the ends of other ranks of this job from `since_ns` on, the Unix
     time at which it began. Of ranks that end at the same moment one may be lost. Raises OSError or
-    EndpointError.
+    JobFolderError.
     """
     known, own = read(), {each.rank for each in end.ends}
     if known is not None and known.job == end.job:
@@ -50,7 +50,7 @@ def read() -> LastEnd | None:
     try:
         path = base_dir(create=False) / _NAME
         stat = path.lstat()
-    except (OSError, EndpointError):
+    except (OSError, JobFolderError):
         return None
     return _decoded(path, stat.st_mtime_ns, stat.st_ino, stat.st_size)
 

@@ -18,7 +18,7 @@ from overlaptop.jobs.files import read_regular, write_whole
 from overlaptop.jobs.folder import (
     OUR_FILES,
     RECORD_NAME,
-    EndpointError,
+    JobFolderError,
     job_dir,
     job_keys,
     remove_job_files,
@@ -115,7 +115,7 @@ def read_job(key: str) -> JobRecord | None:
     try:
         values = json.loads(read_regular(job_dir(key) / RECORD_NAME, _MAX_RECORD_BYTES))
         record = msgspec.convert(values, JobRecord)
-    except (OSError, ValueError, RecursionError, msgspec.ValidationError, EndpointError):
+    except (OSError, ValueError, RecursionError, msgspec.ValidationError, JobFolderError):
         return None
     return record if record.job == key else None
 
@@ -123,7 +123,7 @@ def read_job(key: str) -> JobRecord | None:
 def list_jobs() -> list[JobRecord]:
     """The jobs of this user on this machine whose hub is alive, the newest first.
 
-    What is not a job is passed over. Raises EndpointError when the socket directory is not to be
+    What is not a job is passed over. Raises JobFolderError when the socket directory is not to be
     trusted; one that does not exist has no jobs.
     """
     records = [record for key in job_keys() if (record := read_job(key)) and record.hub_alive]
@@ -133,7 +133,7 @@ def list_jobs() -> list[JobRecord]:
 def clean_stale() -> None:
     """Removes the folders of jobs whose hub and starter are gone and whose lock nobody holds."""
     for key in job_keys():
-        with suppress(OSError, EndpointError):
+        with suppress(OSError, JobFolderError):
             _clean(key)
 
 

@@ -7,7 +7,7 @@ import socket
 import struct
 from pathlib import Path
 
-from overlaptop.jobs.folder import RANKS_NAME, EndpointError, job_dir
+from overlaptop.jobs.folder import RANKS_NAME, JobFolderError, job_dir
 
 _MAX_SOCKET_PATH_BYTES = 107
 """sun_path of Linux, less the closing NUL."""
@@ -27,7 +27,7 @@ def _socket(key: str, name: str) -> Path:
     path = job_dir(key) / name
     length = len(os.fsencode(path))
     if length > _MAX_SOCKET_PATH_BYTES:
-        raise EndpointError(
+        raise JobFolderError(
             f"{path} is {length} bytes long, a socket's path may have {_MAX_SOCKET_PATH_BYTES}: "
             "set OVERLAPTOP_DIR to a shorter directory"
         )
@@ -35,13 +35,13 @@ def _socket(key: str, name: str) -> Path:
 
 
 def check_listener(descriptor: int) -> None:
-    """Raises EndpointError where the other end of this connected unix socket was made by another user,
+    """Raises JobFolderError where the other end of this connected unix socket was made by another user,
     OSError where it is none.
     """
     with socket.socket(fileno=os.dup(descriptor)) as connection:
         credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
         _, uid, _ = struct.unpack("3i", credentials)
     if uid != os.geteuid():
-        raise EndpointError(
+        raise JobFolderError(
             f"uid {uid}, not you, listens on the job's socket: set OVERLAPTOP_DIR to another folder"
         )

@@ -8,14 +8,14 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 
-from overlaptop.jobs.folder import COMMANDS_NAME, EndpointError, base_dir, job_dir
+from overlaptop.jobs.folder import COMMANDS_NAME, JobFolderError, base_dir, job_dir
 
 _TRIED_BYTES = 4096
 WAY_OUT = "make room, or set OVERLAPTOP_DIR to another directory"
 
 
 def check(key: str) -> None:
-    """Make the job's folder and write a file in it. Raises EndpointError where that cannot be."""
+    """Make the job's folder and write a file in it. Raises JobFolderError where that cannot be."""
     folder = job_dir(key, create=True)
     file = folder / f"{COMMANDS_NAME}.{os.getpid()}"
     try:
@@ -26,13 +26,13 @@ def check(key: str) -> None:
     except OSError as error:
         with suppress(OSError):
             folder.rmdir()
-        raise EndpointError(f"cannot write to {folder.parent}: {error.strerror}; {WAY_OUT}") from None
+        raise JobFolderError(f"cannot write to {folder.parent}: {error.strerror}; {WAY_OUT}") from None
 
 
 def why_not() -> str:
     """Why nothing can be written there, as a whole line; empty: it can, as far as is known without writing.
 
-    Raises EndpointError as `base_dir` does.
+    Raises JobFolderError as `base_dir` does.
     """
     path = base_dir(create=False)
     place = path if path.exists() else path.parent

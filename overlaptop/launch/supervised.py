@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from overlaptop.jobs.folder import EndpointError, base_dir
+from overlaptop.jobs.folder import JobFolderError, base_dir
 from overlaptop.jobs.record import JobRecord
 from overlaptop.jobs.sockets import check_listener
 from overlaptop.launch import supervisor
@@ -60,7 +60,7 @@ class Handover:
             path.unlink(missing_ok=True)  # of another process that had this pid
             listener.bind(os.fspath(path))
             listener.listen()
-        except (OSError, EndpointError):
+        except (OSError, JobFolderError):
             listener.close()
             return None
         return cls(key, os.fspath(path), listener)
@@ -255,7 +255,7 @@ class Takeover:
         """Ask for the job that was started with this key; None: there is none, or none any more."""
         try:
             paths: Iterable[Path] = sorted(base_dir(create=False).glob(f"launch-*-{key}.sock"))
-        except (OSError, EndpointError):
+        except (OSError, JobFolderError):
             return None
         for path in paths:
             connection = socket.socket(socket.AF_UNIX)
@@ -266,7 +266,7 @@ class Takeover:
                 connection.send(key.encode())
             except ConnectionRefusedError:  # whoever listened was killed
                 path.unlink(missing_ok=True)
-            except (OSError, EndpointError):
+            except (OSError, JobFolderError):
                 pass
             else:
                 return cls(key, connection)

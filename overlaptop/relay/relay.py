@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from msgspec.structs import replace
 
-from overlaptop.jobs.folder import EndpointError
+from overlaptop.jobs.folder import JobFolderError
 from overlaptop.jobs.record import JobRecord, list_jobs
 from overlaptop.relay.rate_limit import RateLimit
 from overlaptop.relay.send_queue import SendQueue
@@ -276,7 +276,7 @@ class Relay:
         note = ""
         try:
             self._records = tuple(self._list_jobs())
-        except (EndpointError, OSError) as error:
+        except (JobFolderError, OSError) as error:
             note = str(error)
         jobs = RelayJobs(tuple(record.remote for record in self._records[:MAX_JOBS]), note)
         if jobs != self._jobs or now_s >= self._repeat_due_s:
@@ -293,7 +293,7 @@ class Relay:
         self._queue.clear()
         self._selected, self._sent_status = job, None
         if job:
-            with suppress(EndpointError, OSError):
+            with suppress(JobFolderError, OSError):
                 # As of now: the client may know of a hub that took this one's place since the last look.
                 self._records = tuple(self._list_jobs())
             self._join()
@@ -309,7 +309,7 @@ class Relay:
             from overlaptop.jobs.hub_connection import LocalHubConnection
 
             self._hub = LocalHubConnection(self._record)
-        except (EndpointError, OSError, ImportError) as error:
+        except (JobFolderError, OSError, ImportError) as error:
             self._refuse(str(error))
             return
         self._hub.watch(self._detail_ranks)

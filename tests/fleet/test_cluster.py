@@ -8,7 +8,7 @@ from msgspec import structs
 from overlaptop.fleet.cluster_session import SETTLE_S, ClusterSession
 from overlaptop.fleet.job_session import NOT_CONNECTED, READONLY, JobSelector
 from overlaptop.fleet.snapshot import HubState
-from overlaptop.jobs.folder import EndpointError
+from overlaptop.jobs.folder import JobFolderError
 from overlaptop.wire import commands
 from overlaptop.wire.commands import Command
 from overlaptop.wire.knobs import Search
@@ -169,7 +169,7 @@ def test_without_a_connection_the_note_names_the_hosts_or_the_reason():
 
 def test_a_host_that_cannot_list_its_jobs_shows_why_and_disturbs_no_other(cluster):
     def fail():
-        raise EndpointError("/tmp/x belongs to uid 1, not to you")
+        raise JobFolderError("/tmp/x belongs to uid 1, not to you")
 
     cluster.hosts[0].list_jobs, cluster.hosts[0].note = fail, "/tmp/x belongs to uid 1, not to you"
     session = cluster.session()

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from overlaptop.fleet.job_session import JobSelector, JobSession
 from overlaptop.fleet.snapshot import HubState
-from overlaptop.jobs.folder import EndpointError
+from overlaptop.jobs.folder import JobFolderError
 from overlaptop.wire import commands
 from overlaptop.wire.messages import RankEnd, TurnedAway
 
@@ -171,7 +171,7 @@ def test_another_protocol_names_the_side_that_is_older(theirs, older):
 def test_a_socket_directory_that_cannot_be_used_is_shown_and_tried_again():
     world = World(record())
     session = world.session()
-    with mock.patch.object(world, "list_jobs", side_effect=EndpointError("/tmp/x belongs to uid 1")):
+    with mock.patch.object(world, "list_jobs", side_effect=JobFolderError("/tmp/x belongs to uid 1")):
         assert session.tick().hub_note == "/tmp/x belongs to uid 1"
     world.look_again(session)
     assert session.job_key == "job-1"

@@ -84,7 +84,7 @@ def test_the_hub_passes_nothing_on_that_is_malformed_or_of_a_stranger_and_counts
             dealer.send_multipart([b"a", b"b", b"c"])
             for payload in (*bad, encode(good)):
                 dealer.send(payload)
-            assert rank.next_command().id == good.id  # the first that it hears, and the rank is still there
+            assert rank.next_command().id == good.id  # the first that comes, and the rank is still there
             statuses = []
             while not statuses or statuses[-1].dropped <= len(bad):
                 received = map(decode, dealer.recv_multipart())

@@ -102,7 +102,7 @@ def test_a_rank_that_says_later_what_came_of_it_is_believed(node, said, truth):
         node.report(1, state, "why")
     (_, first), (_, second) = node.ended
     assert (first.state, second.state) == ("unknown", truth)
-    node.report(1, said[-1], "why")  # said again, to a hub that may not have heard it
+    node.report(1, said[-1], "why")  # said again, to a hub that may not have received it
     assert len(node.ended) == 2
 
 

@@ -272,13 +272,13 @@ def test_a_rank_that_did_not_read_gets_the_newest_watch():
         assert blocked
         connection.watched = True
         assert connection.send_pending()
-        reader, heard = FrameReader(), []
+        reader, received = FrameReader(), []
         while connection.send_pending():
-            heard += reader.feed(far.recv(4096))
+            received += reader.feed(far.recv(4096))
         near.shutdown(socket.SHUT_WR)
         while data := far.recv(4096):
-            heard += reader.feed(data)
-        assert decode(heard[-1]) == Watch(detail=True)
+            received += reader.feed(data)
+        assert decode(received[-1]) == Watch(detail=True)
 
 
 def test_a_dashboard_too_many_is_turned_away_and_let_in_when_another_has_gone(hubs, make_rank, make_viewer):

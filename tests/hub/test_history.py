@@ -30,25 +30,25 @@ def keep(history, *messages, now_s=0.0):
     return [decode(payload) for payload in history.replay()]
 
 
-def samples(heard, rank=0):
-    return [each.at_ns for each in heard if isinstance(each, DeviceSample) and each.rank == rank]
+def samples(received, rank=0):
+    return [each.at_ns for each in received if isinstance(each, DeviceSample) and each.rank == rank]
 
 
 def totals(rank, step):
     return StepTotals(rank, step, 0, 1, *[0] * 14)
 
 
-def steps(heard, rank=0):
-    return [each.step for each in heard if isinstance(each, StepTotals) and each.rank == rank]
+def steps(received, rank=0):
+    return [each.step for each in received if isinstance(each, StepTotals) and each.rank == rank]
 
 
 def test_steps_older_than_three_minutes_go_but_not_the_last_ones_of_a_rank_that_hangs(history):
     keep(history, totals(1, 5), now_s=0.0)
     for step in range(599):
         history.keep(totals(0, step), encode(totals(0, step)), float(step))
-    heard = keep(history, totals(0, 599), now_s=599.0)
-    assert steps(heard) == list(range(419, 600))
-    assert steps(heard, rank=1) == [5]
+    received = keep(history, totals(0, 599), now_s=599.0)
+    assert steps(received) == list(range(419, 600))
+    assert steps(received, rank=1) == [5]
 
 
 def test_steps_stay_within_their_number_and_bytes(history):
@@ -65,15 +65,15 @@ def test_facts_the_newest_of_each_kind_come_after_who_the_ranks_are_and_the_rest
     end = RankEnd(0, 9, clean=True)
     older = replace(NUMA, state="unbound"), replace(DEVICE, pcie_generation=4)
     happened = sample(5), Notice(0, 5, "info", ""), totals(0, 1), sample(4, rank=1), sample(6)
-    heard = keep(history, INFO, *happened, MACHINE, *older, DEVICE, other, NUMA, end)
-    assert heard[:2] == [INFO, other]
-    assert set(heard[2:5]) == {MACHINE, DEVICE, NUMA}
-    assert heard[5:] == [*happened, end]
+    received = keep(history, INFO, *happened, MACHINE, *older, DEVICE, other, NUMA, end)
+    assert received[:2] == [INFO, other]
+    assert set(received[2:5]) == {MACHINE, DEVICE, NUMA}
+    assert received[5:] == [*happened, end]
 
 
 def test_a_minute_of_samples_is_kept_and_fewer_of_each_rank_where_there_are_many(history):
-    heard = keep(history, *(sample(number) for number in range(200)))
-    assert samples(heard) == list(range(72, 200))
+    received = keep(history, *(sample(number) for number in range(200)))
+    assert samples(received) == list(range(72, 200))
     for rank in range(1, 2048):
         keep_one = sample(0, rank=rank)
         history.keep(keep_one, encode(keep_one), 0.0)

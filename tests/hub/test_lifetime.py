@@ -325,7 +325,7 @@ def test_a_hub_whose_folder_is_deleted_ends_and_leaves_its_successor_alone(hubs,
 def test_a_dashboard_of_another_protocol_is_told_ours_alone_and_commands_nothing(hubs, make_rank):
     record = hubs.start()
     make_rank().greet().next_watch()
-    heard = []
+    received = []
     with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
         dealer.linger, dealer.rcvtimeo = 0, 20_000
         dealer.connect(f"ipc://{record.dashboard_path}")
@@ -333,11 +333,13 @@ def test_a_dashboard_of_another_protocol_is_told_ours_alone_and_commands_nothing
         dealer.send(encode(Join(PROTOCOL_VERSION + 1, ())))
         dealer.send(encode(commands.make(commands.CAPTURE, {"steps": 5})))
         told = dealer.recv_multipart()
-        # By the time another dashboard has heard two statuses, this one would have heard one.
-        eventually(lambda: heard.extend(other.poll()) or sum(isinstance(m, HubStatus) for m in heard) >= 2)
+        # By the time another dashboard has received two statuses, this one would have received one.
+        eventually(
+            lambda: received.extend(other.poll()) or sum(isinstance(m, HubStatus) for m in received) >= 2
+        )
         other.close()
-        assert told == [encode(heard[0])]
-        assert not any(isinstance(each, Command) for each in heard)
+        assert told == [encode(received[0])]
+        assert not any(isinstance(each, Command) for each in received)
         with pytest.raises(zmq.Again):
             dealer.recv(zmq.NOBLOCK)
 

@@ -30,7 +30,7 @@ def search_for(knob=BUCKET_CAP_MB):
     return commands.make_search(knob)
 
 
-# What the hub makes of what it hears
+# What the hub makes of what it receives
 
 
 def test_the_first_search_is_published_once_and_stands_as_it_began_until_it_has_ended_for_good(lease):

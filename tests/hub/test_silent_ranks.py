@@ -31,12 +31,12 @@ class Node:
         listener.bind(str(ranks_socket("job-1")))
         listener.listen()
         listener.setblocking(False)
-        self.heard: list[object] = []
+        self.received: list[object] = []
         self.now_s = 0.0
         self._selector = selectors.DefaultSelector()
         self.server = RankServer(
             "job-1", listener, self._selector, 8,
-            deliver=lambda message, _payload: self.heard.append(message), clock_s=lambda: self.now_s,
+            deliver=lambda message, _payload: self.received.append(message), clock_s=lambda: self.now_s,
         )  # fmt: skip
 
     def work(self) -> None:
@@ -80,13 +80,13 @@ def test_a_rank_that_waits_says_that_it_is_there_and_one_that_is_stopped_does_no
 
 
 def test_what_says_no_more_than_that_is_not_passed_on(node, ranks, monkeypatch):
-    told = list(node.heard)
+    told = list(node.received)
     assert [type(message) for message in told] == [RankInfo, RankInfo]
     monkeypatch.setattr(rank_side, "HEARTBEAT_S", 0.0)
     for _ in range(3):
         ranks[0].pump()
         node.work()
-    assert node.heard == told
+    assert node.received == told
 
 
 def test_ranks_are_limited(node, ranks, monkeypatch):

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from overlaptop.jobs import change_log
 from overlaptop.jobs.change_log import MAX_BYTES, LoggedChange
-from overlaptop.jobs.folder import EndpointError
+from overlaptop.jobs.folder import JobFolderError
 
 CHANGE = LoggedChange(
     at_ns=1_700_000_000_123_000_000, job="job-1", script="train.py", host="gpu-a", by="me@gpu-a, pid 7",
@@ -147,8 +147,8 @@ def test_a_link_a_fifo_or_a_folder_in_its_place_is_not_used(socket_dir, tmp_path
 
 def test_a_folder_that_others_may_enter_is_not_trusted(socket_dir):
     socket_dir.chmod(0o755)
-    with pytest.raises(EndpointError, match="mode 0755"):
+    with pytest.raises(JobFolderError, match="mode 0755"):
         change_log.append(CHANGE)
-    with pytest.raises(EndpointError, match="mode 0755"):
+    with pytest.raises(JobFolderError, match="mode 0755"):
         change_log.read()
     socket_dir.chmod(0o700)

@@ -8,7 +8,7 @@ import tempfile
 
 import pytest
 
-from overlaptop.jobs.folder import EndpointError, base_dir, job_dir, try_lock
+from overlaptop.jobs.folder import JobFolderError, base_dir, job_dir, try_lock
 from overlaptop.jobs.hub_start import hub_command
 from overlaptop.jobs.record import clean_stale, list_jobs, read_job
 from overlaptop.jobs.sockets import ranks_socket
@@ -23,7 +23,7 @@ def test_the_directory_is_made_for_this_user_alone_and_not_by_looking(monkeypatc
     assert base_dir() == socket_dir / "new"
     assert base_dir().stat().st_mode & 0o777 == 0o700
     monkeypatch.setenv("OVERLAPTOP_DIR", str(socket_dir / "missing" / "d"))
-    with pytest.raises(EndpointError, match=r"cannot create .*: No such file.*: set OVERLAPTOP_DIR"):
+    with pytest.raises(JobFolderError, match=r"cannot create .*: No such file.*: set OVERLAPTOP_DIR"):
         base_dir()
 
 
@@ -63,7 +63,7 @@ def test_a_directory_that_others_could_have_laid_out_or_replace_is_refused(monke
         (above, 0o777, "has mode 0777: others can change what is in it"),
     ):
         path.chmod(mode)
-        with pytest.raises(EndpointError, match=f"{path} {words}") as refusal:
+        with pytest.raises(JobFolderError, match=f"{path} {words}") as refusal:
             use()
         assert "\n" not in str(refusal.value)
         path.chmod(0o700)
@@ -78,16 +78,16 @@ def test_below_a_link_that_leads_nowhere_there_are_no_jobs(monkeypatch, socket_d
 
 @pytest.mark.parametrize("key", ["", "..", "a/b", "/etc", "A", "a.b", "a" * 41, "a\n", "é"])
 def test_a_key_that_could_lead_elsewhere_is_refused(key):
-    with pytest.raises(EndpointError, match="job key"):
+    with pytest.raises(JobFolderError, match="job key"):
         job_dir(key)
     assert read_job(key) is None
 
 
 def test_a_path_too_long_for_a_socket_is_refused_with_the_way_out(monkeypatch, socket_dir):
     monkeypatch.setenv("OVERLAPTOP_DIR", str(socket_dir / ("d" * 100)))
-    with pytest.raises(EndpointError, match="set OVERLAPTOP_DIR to a shorter"):
+    with pytest.raises(JobFolderError, match="set OVERLAPTOP_DIR to a shorter"):
         ranks_socket("a")
-    with pytest.raises(EndpointError, match="set OVERLAPTOP_DIR to a shorter"):
+    with pytest.raises(JobFolderError, match="set OVERLAPTOP_DIR to a shorter"):
         hub_command("a", "train.py", 1, 1, "/")
 
 

@@ -23,7 +23,7 @@ from msgspec.structs import asdict
 
 from overlaptop.agent.placement import RankPlacement
 from overlaptop.agent.reporting.sender import Sender
-from overlaptop.jobs.folder import COMMANDS_NAME, SEARCH_NAME, EndpointError, job_dir
+from overlaptop.jobs.folder import COMMANDS_NAME, SEARCH_NAME, JobFolderError, job_dir
 from overlaptop.jobs.hub_connection import LocalHubConnection
 from overlaptop.jobs.hub_start import hub_command
 from overlaptop.jobs.record import JobRecord, list_jobs, read_job
@@ -79,7 +79,7 @@ def error_of(act: Callable[[], object]) -> str:
     """The name of the error that this raises; empty: it raises none."""
     try:
         act()
-    except (OSError, EndpointError) as error:
+    except (OSError, JobFolderError) as error:
         return type(error).__name__
     return ""
 
@@ -190,11 +190,11 @@ def test_a_rank_tells_nothing_to_another_users_hub(swapped, caplog: pytest.LogCa
 def test_a_dashboard_believes_nothing_of_another_users_hub(swapped, socket_dir: Path) -> None:
     swapped("dash-1.sock", _welcome_dashboards)
     hub = LocalHubConnection(record(KEY, dashboard_socket="dash-1.sock"))
-    heard = eventually(hub.poll)
+    received = eventually(hub.poll)
     for _ in range(3):
-        heard += hub.poll()
-    assert {type(each) for each in heard} == {TurnedAway}
-    assert f"uid {STRANGER}, not you" in heard[0].reason
+        received += hub.poll()
+    assert {type(each) for each in received} == {TurnedAway}
+    assert f"uid {STRANGER}, not you" in received[0].reason
     assert not hub.send(make_setting(KNOB, 50))
     hub.close()
 
@@ -224,7 +224,7 @@ def test_no_file_of_a_job_can_be_seen_read_or_changed(job: JobRecord, socket_dir
     # Nor does another user's dashboard find or join it.
     joining = [list_jobs, partial(LocalHubConnection, job), partial(job_dir, KEY, create=True)]
     assert as_stranger(lambda: [error_of(act) for act in tries]) == ["PermissionError"] * len(tries)
-    assert as_stranger(lambda: [error_of(act) for act in joining]) == ["EndpointError"] * 3
+    assert as_stranger(lambda: [error_of(act) for act in joining]) == ["JobFolderError"] * 3
     assert as_stranger(lambda: read_job(KEY)) is None
     # The hub may have written others meanwhile, and taken away what it keeps for a while.
     lasting = {path for path in files if path.name not in (SEARCH_NAME, COMMANDS_NAME)}
@@ -251,7 +251,7 @@ def test_its_sockets_cannot_be_spoken_to_even_where_the_directory_was_opened(
     assert not any(stat.S_IMODE(path.stat().st_mode) & 0o077 for path in files)
     opens = [partial(os.open, path, os.O_RDONLY) for path in files]
     assert set(as_stranger(lambda: [error_of(act) for act in opens])) <= {"PermissionError", "OSError"}
-    with pytest.raises(EndpointError, match="has mode 0755, not 0700"):
+    with pytest.raises(JobFolderError, match="has mode 0755, not 0700"):
         list_jobs()
 
 
@@ -360,9 +360,9 @@ def test_nothing_of_what_was_planted_is_run_or_listed(make, why: str, uid: int, 
         assert re.search(why, notes[1][1])
         assert done.returncode == 1
     if uid == 0:
-        with pytest.raises(EndpointError, match=why):
+        with pytest.raises(JobFolderError, match=why):
             list_jobs()
-        with pytest.raises(EndpointError, match=why):
+        with pytest.raises(JobFolderError, match=why):
             hub_command("job-9", "train.py", 1, os.getpid(), "/w")
     assert mark.read_text() == ""
     assert not base.with_name("to be made").exists()

@@ -20,7 +20,7 @@ class FakeLauncher:
         self.owned = set()
         """Keys of the jobs that were started here."""
         self.running = ""
-        self.orders = []
+        self.requests = []
         self.stops = 0
 
     def plan(self, order):
@@ -37,7 +37,7 @@ class FakeLauncher:
 
     def start(self, plan):
         assert not plan.fault
-        self.orders.append(plan.request)
+        self.requests.append(plan.request)
         self.now = LaunchStatus(
             LaunchPhase.ENDING, self.now.number + 1, plan.request, plan.command_line, self.running
         )

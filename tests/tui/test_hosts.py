@@ -224,7 +224,7 @@ async def test_a_workload_is_started_on_the_first_host_or_on_another_that_is_ask
         assert "runs on gpu-b" in await shown(app, pilot, "f2")
         await pilot.press("enter")
         await pilot.pause()
-        assert [(order.workload, order.host) for order in launcher.orders] == [("ddp", "gpu-b")]
+        assert [(request.workload, request.host) for request in launcher.requests] == [("ddp", "gpu-b")]
         assert app.dashboard.launch.status.label == "ddp on gpu-b"
 
 

@@ -79,7 +79,7 @@ async def test_options_may_be_typed_at_once_behind_the_key_for_workloads():
     async with opened(running_job(), launcher=launcher) as (app, pilot):
         await burst(app, pilot, "w--seed 7\r")
         assert isinstance(app.screen, WorkloadsScreen)
-        assert launcher.orders == [LaunchRequest("ddp", ("--seed", "7"))]
+        assert launcher.requests == [LaunchRequest("ddp", ("--seed", "7"))]
 
 
 async def test_a_prompt_keeps_its_keys_after_a_click_elsewhere():
@@ -107,10 +107,10 @@ async def test_a_workload_replaces_a_running_one_only_after_a_yes(size, keys):
         text = " ".join((await shown(app, pilot, *keys)).split())
         assert "end ddp and start fsdp? y: yes esc: no" in text
         await shown(app, pilot, "enter", "space", "q", "escape")
-        assert launcher.orders == [LaunchRequest("ddp")]
+        assert launcher.requests == [LaunchRequest("ddp")]
         await pilot.press("enter", "y")
         await app.workers.wait_for_complete()
-        assert launcher.orders == [LaunchRequest("ddp"), LaunchRequest("fsdp")]
+        assert launcher.requests == [LaunchRequest("ddp"), LaunchRequest("fsdp")]
 
 
 @pytest.mark.parametrize("yes", ["y", "ctrl+c"])

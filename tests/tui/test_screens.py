@@ -303,7 +303,7 @@ async def test_without_a_job_workloads_are_offered_and_started_until_one_is_ther
             assert words in text
         await pilot.press("enter")
         await app.workers.wait_for_complete()
-        assert launcher.orders == [LaunchRequest("ddp")]
+        assert launcher.requests == [LaunchRequest("ddp")]
         launcher.comes_up()
         assert "ddp is starting" in await shown(app, pilot)
         launcher.comes_up("job-1")

@@ -103,7 +103,7 @@ async def test_each_workload_keeps_what_was_typed_for_it():
         assert f"{WORKLOADS[-1].name}.py" in await settled(app, pilot)
         await pilot.press("enter")
         await settled(app, pilot)
-        assert launcher.orders == [LaunchRequest(WORKLOADS[-1].name)]
+        assert launcher.requests == [LaunchRequest(WORKLOADS[-1].name)]
 
 
 async def test_a_wrong_option_or_number_of_processes_is_said_in_whole_and_ends_nothing():
@@ -120,7 +120,7 @@ async def test_a_wrong_option_or_number_of_processes_is_said_in_whole_and_ends_n
         await write(app, pilot, "", "tab", "x", "enter")
         text = " ".join((await settled(app, pilot)).split())
         assert "processes: must be a whole number from 1 to 256, not 'x'" in text
-        assert launcher.orders == [LaunchRequest("ddp", ("--bucket-cap-mb", "25"))]
+        assert launcher.requests == [LaunchRequest("ddp", ("--bucket-cap-mb", "25"))]
         assert launcher.now.phase is LaunchPhase.RUNNING
 
 
@@ -135,10 +135,10 @@ async def test_the_screen_says_what_ends_and_what_goes_on():
         await pilot.press("enter", "y")
         text = await settled(app, pilot)
         assert "ending ddp --bucket-cap-mb 25, then ddp --bucket-cap-mb 25 --seed 1" in text
-        assert launcher.orders[1:] == [LaunchRequest("ddp", ("--bucket-cap-mb", "25", "--seed", "1"))]
+        assert launcher.requests[1:] == [LaunchRequest("ddp", ("--bucket-cap-mb", "25", "--seed", "1"))]
         await pilot.press("enter")  # twice is once
         await settled(app, pilot)
-        assert len(launcher.orders) == 2
+        assert len(launcher.requests) == 2
 
 
 async def test_the_dashboard_turns_to_the_new_job_once_it_is_there_and_keeps_the_earlier_one():
@@ -357,7 +357,7 @@ async def test_without_a_launcher_and_under_readonly_nothing_is_started():
         await pilot.press("w")
         assert isinstance(app.screen, OverviewScreen)
         assert await app.dashboard.start(LaunchRequest("ddp")) == "this dashboard starts nothing"
-        assert launcher.orders == []
+        assert launcher.requests == []
         await pilot.press("o")
         assert isinstance(app.screen, JobsScreen)
         assert "start a bundled workload" not in await settled(app, pilot)
@@ -372,7 +372,7 @@ async def test_without_a_job_the_screen_opens_and_starts_one():
         assert isinstance(app.screen, JobsScreen)
         await write(app, pilot, "--layers 2", "enter")
         await settled(app, pilot)
-        assert launcher.orders == [LaunchRequest("ddp", ("--layers", "2"))]
+        assert launcher.requests == [LaunchRequest("ddp", ("--layers", "2"))]
         await pilot.press("escape")
         assert "ending" not in await settled(app, pilot)
         assert isinstance(app.screen, JobsScreen)

@@ -272,12 +272,12 @@ def test_text_that_is_too_long_or_not_unicode_is_sent_as_well_as_it_can_be():
 @given(st.lists(st.binary(max_size=50), max_size=10), st.data())
 def test_frames_come_out_as_they_went_in_however_the_stream_was_cut(payloads, data):
     stream = b"".join(map(frame, payloads))
-    reader, heard = FrameReader(), []
+    reader, received = FrameReader(), []
     while stream:
         size = data.draw(st.integers(1, len(stream)))
-        heard += reader.feed(stream[:size])
+        received += reader.feed(stream[:size])
         stream = stream[size:]
-    assert heard == payloads
+    assert received == payloads
 
 
 def test_the_longest_frame_passes_and_a_longer_one_is_refused():

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from overlaptop.fleet.session import Session
 from overlaptop.fleet.snapshot import Snapshot
 from overlaptop.jobs import change_log
-from overlaptop.jobs.folder import EndpointError
+from overlaptop.jobs.folder import JobFolderError
 from overlaptop.tui.tune.earlier_changes import EarlierChanges
 from overlaptop.tui.tune.knob_editor import KnobChange, KnobEditor
 from overlaptop.tui.tune.knob_values import ValueRefusedError, parsed_range
@@ -68,7 +68,7 @@ class KnobControl:
         """The file in which every change is kept; empty where there is none."""
         try:
             return str(change_log.path())
-        except EndpointError:
+        except JobFolderError:
             return ""
 
     @property
