@@ -18,7 +18,7 @@ from overlaptop.agent.isolation.fault_barrier import warn
 from overlaptop.agent.placement import RankPlacement, working_directory
 from overlaptop.jobs import writable
 from overlaptop.jobs.folder import JobFolderError
-from overlaptop.jobs.hub_start import hub_command
+from overlaptop.jobs.hub_command import hub_command
 from overlaptop.jobs.processes import is_alive, process_start_time
 from overlaptop.jobs.sockets import check_listener, ranks_socket
 from overlaptop.wire import codec

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from overlaptop.console.arguments import make_parser
-from overlaptop.console.quantities import bytes_per_s, duration_ns, milliseconds_ns, size_bytes
+from overlaptop.console.parse_quantities import bytes_per_s, duration_ns, milliseconds_ns, size_bytes
 
 MOST_RANKS = 1_000_000
 USAGE = """\

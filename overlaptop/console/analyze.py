@@ -1,4 +1,4 @@
-"""``overlaptop analyze``: torch.profiler traces as records, as a table or in the dashboard."""
+"""The work of ``overlaptop analyze``: torch.profiler traces as records, as a table or in the dashboard."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``overlaptop capture``: have a job's ranks run torch.profiler for some steps, without a screen."""
+"""The work of ``overlaptop capture``: have ranks run torch.profiler for some steps, without a screen."""
 
 from __future__ import annotations
 

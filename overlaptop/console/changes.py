@@ -1,4 +1,4 @@
-"""``overlaptop changes``: the log of what was changed of this user's jobs on this machine."""
+"""The work of ``overlaptop changes``: the log of what was changed of this user's jobs on this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``overlaptop demo``: start a bundled workload, watch it, end it."""
+"""The work of ``overlaptop demo``: start a bundled workload, watch it, end it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``overlaptop doctor``: what will work here and on other hosts, and what to do where it does not."""
+"""The work of ``overlaptop doctor``: what will work here and on other hosts, and what to do if not."""
 
 from __future__ import annotations
 

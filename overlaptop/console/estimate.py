@@ -1,4 +1,4 @@
-"""``overlaptop estimate``: questions for pen and paper."""
+"""The work of ``overlaptop estimate``: questions for pen and paper."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``overlaptop relay --stdio``: what a dashboard on another host starts here to reach this host's jobs."""
+"""The work of ``overlaptop relay --stdio``: how a dashboard on another host reaches this host's jobs."""
 
 from __future__ import annotations
 

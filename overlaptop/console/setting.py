@@ -1,4 +1,4 @@
-"""``overlaptop set``: what can be changed of a running job, and changing it on all its ranks."""
+"""The work of ``overlaptop set``: what can be changed of a running job, and changing it on all ranks."""
 
 from __future__ import annotations
 

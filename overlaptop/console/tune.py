@@ -1,4 +1,4 @@
-"""``overlaptop tune``: find the best value of a setting by measurement, without a screen."""
+"""The work of ``overlaptop tune``: find the best value of a setting by measurement, without a screen."""
 
 from __future__ import annotations
 

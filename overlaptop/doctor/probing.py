@@ -13,7 +13,7 @@ from typing import Any
 
 from overlaptop.doctor.children import Completed
 from overlaptop.doctor.facts import Facts
-from overlaptop.jobs.hub_start import import_path
+from overlaptop.jobs.hub_command import import_path
 from overlaptop.remote.failures import one_line
 
 SOFTWARE, GPUS = "software", "gpus"

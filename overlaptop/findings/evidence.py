@@ -9,7 +9,7 @@ from statistics import median
 
 from overlaptop import text
 from overlaptop.fleet.snapshot import HubState, RankView, Snapshot
-from overlaptop.fleet.splitting import window_of
+from overlaptop.fleet.split_waits import window_of
 from overlaptop.fleet.waits import SplitStep, WaitWindow
 from overlaptop.fleet.window import FIRST_STEPS, HISTORY_STEPS, RECENT_STEPS
 from overlaptop.report.order import all_see_gaps

@@ -8,7 +8,7 @@ from statistics import fmean
 
 from overlaptop.fleet.fleet import RECENT_DETAILS, Fleet
 from overlaptop.fleet.snapshot import WHOLE_TRACE, HubState, Snapshot
-from overlaptop.fleet.splitting import JobWaits, split_step, waits_of_one
+from overlaptop.fleet.split_waits import JobWaits, split_step, waits_of_one
 from overlaptop.fleet.totals import total
 from overlaptop.fleet.waits import SplitStep, StepWaits
 from overlaptop.fleet.window import HISTORY_STEPS

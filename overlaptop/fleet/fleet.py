@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from overlaptop.fleet.commands import CommandBook
 from overlaptop.fleet.knobs import job_knobs
 from overlaptop.fleet.snapshot import HubState, RankView, Snapshot, Window
-from overlaptop.fleet.splitting import JobWaits, Splitter, with_waits
+from overlaptop.fleet.split_waits import JobWaits, Splitter, with_waits
 from overlaptop.fleet.timelines import Timelines
 from overlaptop.fleet.totals import total
 from overlaptop.fleet.traffic import LONGEST_WINDOW_S, StepWindow, Traffic, traffic_of

@@ -11,7 +11,7 @@ from overlaptop.fleet.commands import MAX_COMMANDS, UNANSWERED_NS, CommandView, 
 from overlaptop.fleet.fleet import MAX_NOTICES
 from overlaptop.fleet.knobs import JobKnob, job_knobs
 from overlaptop.fleet.snapshot import HubState, NodeView, RankView, Snapshot, Window
-from overlaptop.fleet.splitting import Splitter, with_waits
+from overlaptop.fleet.split_waits import Splitter, with_waits
 from overlaptop.fleet.totals import total
 from overlaptop.text import runs
 from overlaptop.wire.bounds import MAX_RANKS

@@ -8,7 +8,7 @@ from dataclasses import replace
 from statistics import fmean
 
 from overlaptop.fleet.snapshot import RankView, Snapshot, Window
-from overlaptop.fleet.splitting import late_in, split_alone, window_of
+from overlaptop.fleet.split_waits import late_in, split_alone, window_of
 from overlaptop.fleet.totals import step_of, total
 from overlaptop.fleet.window import in_window
 from overlaptop.wire.messages import StepDetail, StepTotals

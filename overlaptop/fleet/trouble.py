@@ -2,7 +2,7 @@
 
 Three things show a hang. No step ends (`is_stale`, here): Fleet marks such ranks. A rank's agent, which
 sends something each second, is silent: only the hub can see that (hub/ranks.py), and publishes it. And the
-agents that still speak say in what their ranks stand (Standstill), which `hang.py` judges. Pure.
+agents that still speak say in what their ranks stand (Standstill), which `hang_cause.py` judges. Pure.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 from statistics import median
 
-from overlaptop.fleet.hang import Blame, Hang, hang_of
+from overlaptop.fleet.hang_cause import Blame, Hang, hang_of
 from overlaptop.fleet.snapshot import HubState, RankView, Snapshot
 from overlaptop.wire.messages import RankEnd, StepTotals
 

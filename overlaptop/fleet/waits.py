@@ -1,4 +1,4 @@
-"""Who waited for whom: in one step of a job, and in its last seconds."""
+"""Who waited for whom, as far as is known, in a step and in the last seconds; and who is called late."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from overlaptop.hub.history import FromRank, JobHistory
 from overlaptop.hub.ranks import RankServer
 from overlaptop.jobs import last_end
 from overlaptop.jobs.folder import LOCK_NAME, forget_under_way, job_dir, remove_job_files
-from overlaptop.jobs.hub_start import import_path
+from overlaptop.jobs.hub_command import import_path
 from overlaptop.jobs.last_end import LastEnd
 from overlaptop.jobs.processes import process_start_time, unix_ns
 from overlaptop.jobs.record import JobRecord, read_job, write_job

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from overlaptop.fleet.snapshot import WHOLE_TRACE, HubState, Snapshot
-from overlaptop.fleet.splitting import NOT_YET
+from overlaptop.fleet.split_waits import NOT_YET
 from overlaptop.fleet.trouble import trouble_of
 from overlaptop.fleet.waits import LATE_SHARE, WORTH_SHARE, WaitWindow
 from overlaptop.fleet.watching import MOST_COMPARED, compared

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 
-from overlaptop.fleet.hang import Blame, Hang
+from overlaptop.fleet.hang_cause import Blame, Hang
 from overlaptop.fleet.snapshot import RankView
 from overlaptop.fleet.trouble import Kind, Trouble, first_of
 from overlaptop.jobs.last_end import LastEnd

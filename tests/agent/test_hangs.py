@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 
-from overlaptop.fleet.hang import Blame
+from overlaptop.fleet.hang_cause import Blame
 from overlaptop.fleet.trouble import Kind, trouble_of
 from overlaptop.report import troubles
 

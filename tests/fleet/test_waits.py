@@ -5,7 +5,7 @@ from statistics import mean
 
 import pytest
 
-from overlaptop.fleet.splitting import late_in, split_step
+from overlaptop.fleet.split_waits import late_in, split_step
 from overlaptop.fleet.waits import WORTH_SHARE, StepWaits
 from overlaptop.timeline.arrivals import Collective, Part, WaitTimes
 

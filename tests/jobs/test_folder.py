@@ -9,7 +9,7 @@ import tempfile
 import pytest
 
 from overlaptop.jobs.folder import JobFolderError, base_dir, job_dir, try_lock
-from overlaptop.jobs.hub_start import hub_command
+from overlaptop.jobs.hub_command import hub_command
 from overlaptop.jobs.record import clean_stale, list_jobs, read_job
 from overlaptop.jobs.sockets import ranks_socket
 from overlaptop.jobs.trusted_folders import temporary_folder

@@ -24,8 +24,8 @@ from msgspec.structs import asdict
 from overlaptop.agent.placement import RankPlacement
 from overlaptop.agent.reporting.sender import Sender
 from overlaptop.jobs.folder import COMMANDS_NAME, SEARCH_NAME, JobFolderError, job_dir
+from overlaptop.jobs.hub_command import hub_command
 from overlaptop.jobs.hub_connection import LocalHubConnection
-from overlaptop.jobs.hub_start import hub_command
 from overlaptop.jobs.record import JobRecord, list_jobs, read_job
 from overlaptop.jobs.trusted_folders import temporary_folder
 from overlaptop.remote.bootstrap import remote_command

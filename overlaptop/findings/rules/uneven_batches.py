@@ -27,7 +27,7 @@ from overlaptop.findings.late import (
     late_by,
     late_ranks,
 )
-from overlaptop.fleet.splitting import window_of
+from overlaptop.fleet.split_waits import window_of
 from overlaptop.fleet.waits import LATE_SHARE, WORTH_SHARE
 
 ADVICE = "divide a step's tokens evenly over ranks: sort or bucket samples by length, or pack sequences"

@@ -1,4 +1,4 @@
-"""How the hub of a job is started: command line and environment.
+"""How the hub of a job is started: command line and environment. The agent runs it (reporting/sender.py).
 
 This module is imported in the training process.
 """

@@ -7,7 +7,7 @@ import re
 import pytest
 from msgspec.structs import replace
 
-from overlaptop.fleet.hang import Blame, hang_of
+from overlaptop.fleet.hang_cause import Blame, hang_of
 from overlaptop.fleet.trouble import Kind, Trouble, trouble_of
 from overlaptop.report import troubles
 from overlaptop.wire.messages import GroupCalls, IssuedCall, RankEnd, Standstill

@@ -7,14 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-from overlaptop.jobs import hub_start
-from overlaptop.jobs.hub_start import hub_command, import_path
+import overlaptop
+from overlaptop.jobs.hub_command import hub_command, import_path
 
 
 def test_the_wire_in_a_rank_needs_neither_zmq_nor_numpy_nor_torch():
     code = (
         "import sys, overlaptop.wire, overlaptop.wire.messages\n"
-        "import overlaptop.wire.codec, overlaptop.jobs.hub_start\n"
+        "import overlaptop.wire.codec, overlaptop.jobs.hub_command\n"
         "print([name for name in ('zmq', 'numpy', 'torch') if name in sys.modules])"
     )
     assert subprocess.check_output([sys.executable, "-c", code], text=True) == "[]\n"
@@ -50,13 +50,13 @@ def test_the_hub_finds_its_packages_where_this_process_did(hubs, monkeypatch, so
     monkeypatch.setenv("PYTHONNOUSERSITE", "1")
     code = (
         "import os, sys\n"
-        "from overlaptop.jobs.hub_start import hub_command\n"
+        "from overlaptop.jobs.hub_command import hub_command\n"
         "argv, environment = hub_command('job-1', 'x', 1, os.getppid(), '/')\n"
         # A bare interpreter: what it has, it has from the environment.
         "os.execve(argv[0], [argv[0], '-S', *argv[1:]], environment)\n"
     )
     path = [entry for entry in sys.path if entry.endswith("site-packages")]
-    source = str(Path(hub_start.__file__).parents[2])
+    source = str(Path(overlaptop.__file__).parents[1])
     setup = f"import site, sys; site.getsitepackages = lambda: []; sys.path[:0] = {[source, *path]!r}\n"
     subprocess.run([sys.executable, "-S", "-P", "-E", "-c", setup + code], check=True, timeout=60)
     assert hubs.record().hub_alive

@@ -1,4 +1,4 @@
-"""From the timelines of all ranks in one step to who waited for whom in it. Pure."""
+"""Who waited for whom in a step, computed from the timelines of all its ranks. Pure."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from overlaptop.fleet.fleet import Fleet
 from overlaptop.fleet.merging import Merger, NodeSnapshot
 from overlaptop.fleet.past import in_step
 from overlaptop.fleet.snapshot import HubState, NodeView
-from overlaptop.fleet.splitting import NOT_YET, WINDOW_STEPS
+from overlaptop.fleet.split_waits import NOT_YET, WINDOW_STEPS
 from overlaptop.report.headline import headline
 from overlaptop.timeline.echoes import Echo, Link
 from overlaptop.wire.messages import CollectiveSpan, GroupMembers, RankEnd, StepDetail
