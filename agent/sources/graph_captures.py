@@ -32,7 +32,12 @@ class GraphCaptureWatch:
     def install(self) -> None:
         """Put the patches in. They stay until the process ends."""
         replace(torch.cuda.CUDAGraph, "capture_begin", self._beginning)
-        note_calls(torch.cuda.CUDAGraph, "capture_end", self._under_way.discard, after=True)
+        note_calls(
+            torch.cuda.CUDAGraph,
+            "capture_end",
+            lambda graph, *_: self._under_way.discard(graph),
+            after=True,
+        )
 
     @contextmanager
     def held_off(self) -> Iterator[bool]:

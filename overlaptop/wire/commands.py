@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import pwd
-import secrets
 import socket
 import time
 from collections.abc import Mapping
@@ -269,7 +268,7 @@ def in_words(command: Command) -> str:
 
 def _new_id(now_ns: int) -> str:
     stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(now_ns // 1_000_000_000))
-    return f"{stamp}-{secrets.token_hex(3)}"
+    return f"{stamp}-{os.urandom(3).hex()}"
 
 
 def _who() -> str:
