@@ -148,7 +148,7 @@ def connections_alone(hosts: Hosts, seconds: float) -> None:
     print(
         f"bytes          {statistics.mean(rates) / 1024:.1f} KiB/s a host, {max(rates) / 1024:.1f} at most"
     )
-    print(f"CPU            {used * 100:.1f} % of one core for lines and session without a screen")
+    print(f"CPU            {used * 100:.1f} % of one core for connections and session without a screen")
 
 
 def on_the_screen(hosts: Hosts, seconds: float, profile: str) -> None:

@@ -71,7 +71,7 @@ def slow(client: RelayClient, bytes_per_s: int, seconds: float) -> str:
     client.receive(RelayPong)
     pong = client.of(RelayPong)[-1]
     return (
-        f"a line of {bytes_per_s / 1024:g} KiB/s, all ranks' timelines: the newest step is "
+        f"a connection of {bytes_per_s / 1024:g} KiB/s, all ranks' timelines: the newest step is "
         f"{statistics.median(lags_s):.1f} s old (at most {max(lags_s):.1f} s), "
         f"1 of {pong.every} is sent, {pong.dropped} frames left out"
     )

@@ -12,7 +12,8 @@ from overlaptop.timeline.collectives import LinkBytes
 from overlaptop.timeline.spans import Spans, empty
 
 MAX_WAITING_STEPS = 4096
-"""Finished steps not yet taken; past that a step is not kept, and counted."""
+"""Finished steps that the agent's thread has not looked at; past that a step is not kept, and counted where
+it would be sent."""
 
 
 class Edge(StrEnum):

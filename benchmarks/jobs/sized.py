@@ -18,8 +18,6 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from overlaptop.workloads import shared_gpu
-
 
 def main() -> None:
     """Train random numbers on random numbers."""
@@ -30,6 +28,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, required=True)
     options = parser.parse_args()
     if int(os.environ["LOCAL_WORLD_SIZE"]) > torch.cuda.device_count():
+        from overlaptop.workloads import shared_gpu  # not in a job that is to know nothing of the agent
+
         shared_gpu.prepare_nccl(int(os.environ["RANK"]))
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
     dist.init_process_group("nccl")

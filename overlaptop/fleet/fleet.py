@@ -177,7 +177,7 @@ class Fleet:
         """Ranks that run, by the UUID of the GPU that they compute on; None: to be looked up."""
         self._unread = 0
         self._hub_dropped = self._earlier_hubs_dropped = 0
-        self._link = HubState.WAITING
+        self._hub_state = HubState.WAITING
         self._hub_since_ns = clock_ns()
         self._hub_note = ""
         self._frames_dropped = 0
@@ -194,8 +194,8 @@ class Fleet:
 
     def set_hub_state(self, state: HubState, note: str = "", dropped: int = 0) -> None:
         """The connection's state, the reason, and how many frames were lost on it since the start."""
-        if state is not self._link:
-            self._link, self._hub_since_ns = state, self._clock_ns()
+        if state is not self._hub_state:
+            self._hub_state, self._hub_since_ns = state, self._clock_ns()
         self._hub_note = note
         self._frames_dropped = dropped
 
@@ -251,7 +251,7 @@ class Fleet:
         for number in announced:
             self._rank(number)
         self._refresh_traffic()
-        silent = self._silent if self._link is HubState.LIVE else ()
+        silent = self._silent if self._hub_state is HubState.LIVE else ()
         views = tuple(
             self._ranks[number].view(now_ns, self._node, is_silent=number in silent)
             for number in sorted(self._ranks)
@@ -265,7 +265,7 @@ class Fleet:
         self._fresh_samples.clear()
         return Snapshot(
             at_ns=now_ns,
-            hub_state=self._link,
+            hub_state=self._hub_state,
             hub_since_ns=self._hub_since_ns,
             hub_note=self._hub_note,
             job=self._job,
@@ -281,7 +281,7 @@ class Fleet:
             commands=self._commands.views(
                 (view.rank for view in views if view.info is not None and not view.ended),
                 now_ns,
-                over=self._link is HubState.ENDED,
+                over=self._hub_state is HubState.ENDED,
             ),
             knobs=job_knobs((view.info, view.knobs) for view in views if alone and not view.ended),
             search=self._search,

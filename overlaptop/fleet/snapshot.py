@@ -39,7 +39,7 @@ class Window(Enum):
 
 
 class HubState(Enum):
-    """The state of the connection to the job's hub."""
+    """The hub of the job as seen from here, through the connection to it."""
 
     WAITING = "waiting"
     """No hub found yet."""

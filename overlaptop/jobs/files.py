@@ -16,8 +16,8 @@ def write_whole(path: Path, data: bytes) -> None:
 
 
 def keep(path: Path, data: bytes) -> None:
-    """As `write_whole`, or removes the file where there is nothing to be kept. Where that fails whoever
-    reads it later finds what was there before, or nothing.
+    """Write it as `write_whole` does; without data, remove the file. Where that fails, whoever reads it
+    later finds what was there before, or nothing.
     """
     with suppress(OSError):
         if data:

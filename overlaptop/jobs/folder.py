@@ -47,7 +47,7 @@ OUR_FILES = (
 
 
 class JobFolderError(Exception):
-    """The socket directory, a job's folder or a socket cannot be used; the text is one line."""
+    """The socket directory, a job's folder or a socket cannot be used, or no hub started; in one line."""
 
 
 def check_key(key: str) -> str:

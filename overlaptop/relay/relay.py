@@ -327,10 +327,10 @@ class Relay:
         if self._selected:
             self._send_status(RelayStatus(self._selected, alive, gone))
 
-    def _send_status(self, hub: RelayStatus) -> None:
-        if hub != self._sent_status:
-            self._sent_status = hub
-            self._queue.put(encode(hub))
+    def _send_status(self, status: RelayStatus) -> None:
+        if status != self._sent_status:
+            self._sent_status = status
+            self._queue.put(encode(status))
 
     def _take_from_hub(self) -> None:
         if self._hub is not None:

@@ -1,4 +1,4 @@
-"""One host's jobs, and the connection to the hub of one of them, over the host's a connection."""
+"""One host's jobs, and the connection to the hub of one of them, over the connection to that host."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from overlaptop.jobs.hub_connection import HubConnection
 
 _MAX_WAITING = 1 << 14
-"""Messages of a hub that nobody reads, the newest."""
+"""Messages of a hub that nobody has taken, the newest."""
 MAX_SAMPLE_CHARS = 1 << 12
 """Of the texts in one sample of a GPU: each has its own, and a hundred samples of each rank are kept."""
 
@@ -81,7 +81,7 @@ class RemoteHubConnection:
 
     @property
     def dropped(self) -> int:
-        """As HubConnection says, and what the relay did not pass on, since this hub was opened."""
+        """As HubConnection says, and what the relay did not pass on, since this was opened."""
         return self._host.connection.dropped - self._dropped_before
 
     def poll(self) -> list[Message]:
@@ -291,7 +291,7 @@ class RemoteHost:
         return state is not None and state.gone
 
     def release(self, hub: RemoteHubConnection) -> None:
-        """That hub is not wanted any more."""
+        """The connection to a hub is not wanted any more."""
         if self._hub is hub:
             self._hub = None
             self._select("")
