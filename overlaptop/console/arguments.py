@@ -138,7 +138,7 @@ def parse_with_script(
     cut = words.index("--") if "--" in words else len(words)
     options, unknown = parser.parse_known_args(words[:cut])
     if unknown:
-        parser.error(f"unrecognized arguments: {' '.join(unknown)}; a script's own follow --")
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}; a script's or workload's follow --")
     return options, list(words[cut + 1 :])
 
 

@@ -377,7 +377,7 @@ class OverlaptopApp(App[int]):
 
     @property
     def themes(self) -> list[str]:
-        """Those that can be selected now; none where there are no colours."""
+        """Those that can be chosen now; none where there are no colours."""
         plain = self.dashboard.look.plain
         return [] if plain else [name for name in PALETTES if name != PLAIN.name]
 

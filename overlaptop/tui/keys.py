@@ -117,7 +117,7 @@ RANK_KEYS = (
     Key("up,k,comma", "↑  k  ,", "collective(-1)", "previous collective"),
     Key("pagedown", "page down", "collective(10)", "ten collectives on"),
     Key("pageup", "page up", "collective(-10)", "ten collectives back"),
-    Key("enter", "enter", "fit_collective", "zoom the timeline to the selected collective"),
+    Key("enter", "enter", "fit_collective", "zoom the timeline to this collective"),
     Key("tab,greater_than_sign", "tab  >", "next_rank(1)", "next rank"),
     Key("shift+tab,less_than_sign", "shift+tab  <", "next_rank(-1)", "previous rank"),
 )

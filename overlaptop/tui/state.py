@@ -1,4 +1,4 @@
-"""What the user has selected, and the snapshot that is shown: one object that the widgets read."""
+"""What the user has chosen, and the snapshot that is shown: one object that the widgets read."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def step_name(step: int) -> tuple[str, str]:
 
 @dataclass
 class ViewState:
-    """Shared by all screens: their actions write what the user selects, `Dashboard.update` the rest."""
+    """Shared by all screens: their actions write what the user chooses, `Dashboard.update` the rest."""
 
     snapshot: Snapshot
     rank: int = 0
@@ -138,7 +138,7 @@ class ViewState:
 
     @property
     def marked_step(self) -> int | None:
-        """The step that was selected, for histories to mark; None: none was."""
+        """The step that was chosen, for histories to mark; None: none was."""
         if self.moving:
             return self.past_step
         step = self.snapshot.totals.measured_step
@@ -340,7 +340,7 @@ class ViewState:
             self.snapshot = self._paused = _without_empty_waits(shown)
 
     def move(self, rows: int) -> None:
-        """Choose the rank that many rows further down; stops at either end."""
+        """Select the rank that many rows further down; stops at either end."""
         shown = [view.rank for view in self.rows]
         if shown:
             at = shown.index(self.rank) if self.rank in shown else 0

@@ -111,7 +111,7 @@ USAGE_ERRORS = {
     "demo": [
         ("--nproc none", "must be a positive whole number"),
         ("nonsense --json", "no workload is called 'nonsense'; there are: ddp, "),
-        ("--layers 4", "unrecognized arguments: --layers; a script's own follow --"),
+        ("--layers 4", "unrecognized arguments: --layers; a script's or workload's follow --"),
         ("", "the dashboard needs a terminal"),
     ],
     "doctor": [
@@ -154,7 +154,7 @@ USAGE_ERRORS = {
         ("ddp --keep", "are for a job that runs"),
         ("nowhere.py", "no script nowhere.py, and no workload of that name; there are: ddp"),
         ("ddp -- --layers none", "--layers"),
-        ("ddp --layers 4", "unrecognized arguments: --layers 4; a script's own follow --"),
+        ("ddp --layers 4", "unrecognized arguments: --layers 4; a script's or workload's follow --"),
         ("ddp --host gpu-a", "SCRIPT is started here: give no host with it"),
     ],
 }

@@ -56,7 +56,7 @@ class FakeHub:
 
 
 class FakeHost:
-    """Another host with jobs of its own, whose line tests cut and mend. A hub connection outlives that."""
+    """Another host with jobs of its own. Tests break its connection, which a hub connection outlives."""
 
     def __init__(self, name, clock, *jobs, up=True):
         self.name = name

@@ -66,7 +66,7 @@ def cluster():
     return Cluster()
 
 
-def links(snapshot):
+def states(snapshot):
     return [(node.name, node.hub_state.value, node.note) for node in snapshot.nodes]
 
 
@@ -81,7 +81,7 @@ def test_the_same_key_on_two_hosts_is_one_job_and_the_only_one(cluster):
     assert session.job_key == "job-1"
     assert (snapshot.hub_state, len(snapshot.ranks)) == (HubState.LIVE, 4)
     assert [view.node for view in snapshot.ranks] == ["gpu-a", "gpu-a", "gpu-b", "gpu-b"]
-    assert links(snapshot) == [("gpu-a", "live", ""), ("gpu-b", "live", "")]
+    assert states(snapshot) == [("gpu-a", "live", ""), ("gpu-b", "live", "")]
     assert (snapshot.nodes[0].offset_ns, snapshot.nodes[0].residual_ns) == (5_000_000, 100_000)
     assert [(job.job, job.host) for job in session.jobs] == [("job-1", "gpu-a, gpu-b")]
     assert [host.hub.watched for host in cluster.hosts] == [{1}, {3}]
@@ -99,7 +99,7 @@ def test_hosts_with_a_job_each_are_several_jobs_to_choose_from(cluster):
     snapshot = session.tick()
     assert (snapshot.hub_state, snapshot.hub_note) == (HubState.WAITING, "2 jobs run there: choose one")
     assert [(job.job, job.host) for job in session.jobs] == [("job-2", "gpu-b"), ("job-1", "gpu-a")]
-    assert links(snapshot) == [("gpu-a", "waiting", "1 job there"), ("gpu-b", "waiting", "1 job there")]
+    assert states(snapshot) == [("gpu-a", "waiting", "1 job there"), ("gpu-b", "waiting", "1 job there")]
     session.select("job-2")
     session.tick()
     assert cluster.hosts[0].hubs == []
@@ -107,7 +107,7 @@ def test_hosts_with_a_job_each_are_several_jobs_to_choose_from(cluster):
     cluster.send_history(cluster.hosts[1], job="job-2")
     snapshot = session.tick()
     assert snapshot.hub_state is HubState.LIVE
-    assert links(snapshot)[0] == ("gpu-a", "waiting", "the job is not there")
+    assert states(snapshot)[0] == ("gpu-a", "waiting", "the job is not there")
     assert not snapshot.nodes[0].lost
 
 
@@ -159,7 +159,7 @@ def test_without_a_connection_the_note_names_the_hosts_or_the_reason():
     hosts[1].cut("permission denied")
     snapshot = session.tick()
     assert snapshot.hub_note == "waiting for a job on gpu-a, gpu-b"
-    assert links(snapshot) == [
+    assert states(snapshot) == [
         ("gpu-a", "waiting", "no jobs there"),
         ("gpu-b", "lost", "permission denied"),
     ]
@@ -173,7 +173,7 @@ def test_a_host_that_cannot_list_its_jobs_shows_why_and_disturbs_no_other(cluste
 
     cluster.hosts[0].list_jobs, cluster.hosts[0].note = fail, "/tmp/x belongs to uid 1, not to you"
     session = cluster.session()
-    assert links(session.tick())[0] == ("gpu-a", "waiting", cluster.hosts[0].note)
+    assert states(session.tick())[0] == ("gpu-a", "waiting", cluster.hosts[0].note)
     cluster.send_history(cluster.hosts[1])
     snapshot = session.tick()
     assert (snapshot.hub_state, snapshot.nodes[1].ranks) == (HubState.LIVE, (2, 3))
@@ -206,7 +206,7 @@ def test_a_connection_that_breaks_leaves_the_last_state_and_brings_what_was_miss
     cluster.hosts[1].cut("the line broke")
     cluster.go_on(1)
     snapshot = session.tick()
-    assert links(snapshot) == [("gpu-a", "live", ""), ("gpu-b", "lost", "the line broke")]
+    assert states(snapshot) == [("gpu-a", "live", ""), ("gpu-b", "lost", "the line broke")]
     assert snapshot.nodes[1].since_ns == T0 + 10 * S
     assert [(view.last.step, view.node_lost) for view in snapshot.ranks] == [
         (1, False), (1, False), (0, True), (0, True),
@@ -252,7 +252,7 @@ def test_a_job_that_starts_again_under_another_key_is_followed_and_its_last_stat
         host.jobs = []
     snapshot = cluster.look_again(session)
     assert snapshot.hub_state is HubState.ENDED
-    assert links(snapshot)[0] == ("gpu-a", "ended", "if it is started again, it is shown here")
+    assert states(snapshot)[0] == ("gpu-a", "ended", "if it is started again, it is shown here")
     for host in cluster.hosts:
         host.jobs = [record("job-7", hub_pid=9), record("job-8", script="other.py")]
     snapshot = cluster.look_again(session)

@@ -153,7 +153,7 @@ def test_notices_are_bounded_and_none_is_kept_twice(fleet):
     assert feed(fleet, *notices, notices[-1]).notices == tuple(notices[-MAX_NOTICES:])
 
 
-def test_the_link_keeps_the_time_of_its_last_change_of_state(fleet, clock):
+def test_the_hub_connection_keeps_the_time_of_its_last_change_of_state(fleet, clock):
     fleet.set_hub_state(HubState.LIVE)
     since_ns = clock.at_ns
     clock.pass_s(5)

@@ -108,7 +108,7 @@ def test_with_all_nodes_lost_the_last_figures_stay(nodes):
         ("ended ended", "ended"), ("waiting lost", "waiting"), ("ended waiting", "waiting"),
     ],
 )  # fmt: skip
-def test_the_link_to_the_job_is_the_best_of_its_nodes(nodes, states, together):
+def test_the_connection_to_the_job_is_the_best_of_its_nodes(nodes, states, together):
     for node, state in enumerate(states.split()):
         nodes.lose(node, HubState(state))
     assert nodes.seen().hub_state is HubState(together)

@@ -131,7 +131,7 @@ def test_commands_and_searches_reach_the_hub_once_it_has_answered(watched: Watch
     assert watched.receive(Search) == SEARCH
 
 
-def test_a_link_lives_through_a_drop_of_its_connection(watched: Watched) -> None:
+def test_a_hub_connection_lives_through_a_drop_of_its_connection(watched: Watched) -> None:
     watched.receive(Welcome)
     watched.hub.watch([1])
     watched.lose()
@@ -158,7 +158,7 @@ def test_a_hub_that_has_ended_and_a_job_that_is_gone_are_told_apart(watched: Wat
     assert not watched.host.is_gone(replace(watched.record, job="job-2"))
 
 
-def test_another_link_takes_the_place_of_the_one_before_and_counts_anew(watched: Watched) -> None:
+def test_another_hub_connection_takes_the_place_of_the_one_before_and_counts_anew(watched: Watched) -> None:
     watched.receive(Welcome)
     watched.until(lambda: watched.connection.dropped == 3)
     first = watched.hub

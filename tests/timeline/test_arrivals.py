@@ -226,6 +226,8 @@ def test_groups_of_other_ranks_are_matched_apart():
 def test_a_wait_that_the_clocks_cannot_tell_from_nothing_is_not_split(error_ns, why):
     ranks = {rank: [*calls((10 * rank, 40)), *calls((50, 90), group="tp")] for rank in (0, 1)}
     assert [each.unsplit for each in match(ranks, clock_error_ns={"dp": error_ns})] == [why, ""]
+    ends = {0: calls((10, 40), op="send", sends_to=1), 1: calls((0, 40), op="recv", receives_from=0)}
+    assert [each.unsplit for each in match(ends, clock_error_ns={"dp": error_ns})] == [why]
 
 
 def test_an_uneven_all_to_all_has_no_size_and_is_timed_to_its_last_end():

@@ -208,6 +208,7 @@ async def test_a_capture_that_came_in_the_way_of_another_does_not_hide_it():
     ("made", "reason"),
     [
         (running_job, "start the job with --control"),
+        (lambda: Cluster("gpu-a", "gpu-b").live(), "start the job with --control"),
         (lost_host, "gpu-b cannot be reached"),
     ],
 )

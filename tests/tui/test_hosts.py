@@ -134,7 +134,7 @@ async def test_a_click_below_a_host_s_line_chooses_the_rank_that_is_there():
         assert app.dashboard.state.selected.rank == 3
 
 
-async def test_in_a_small_table_the_chosen_rank_is_in_sight_with_its_host():
+async def test_in_a_small_table_the_selected_rank_is_in_sight_with_its_host():
     session = Cluster(*(f"gpu-{number}" for number in range(8))).live()
     async with opened(session, size=(60, 20)) as (app, pilot):
         await shown(app, pilot, *["down"] * 4)

@@ -334,7 +334,7 @@ async def test_a_rank_away_from_its_gpu_gets_a_mark_the_reason_and_the_words_to_
     assert "-m -- overlaptop.agent --numa bind" in text
 
 
-async def test_the_parts_of_the_chosen_process_are_shown_on_the_nodes_where_they_are():
+async def test_the_parts_of_the_selected_process_are_shown_on_the_nodes_where_they_are():
     facts = replace(misplaced(0), bound="bound to node 0 before the script started")
     text = await screen_of(h200_node(numas={0: facts}), "m")
     assert re.search("--numa bind +bound to node 0 before the script", text)
@@ -397,7 +397,7 @@ async def test_arrows_choose_ranks_and_enter_opens_one():
         assert "rank 7" in await shown(app, pilot)
 
 
-async def test_the_chosen_rank_stays_in_sight_where_the_map_does_not_fit():
+async def test_the_selected_rank_stays_in_sight_where_the_map_does_not_fit():
     async with opened(h200_node(), size=NARROW) as (app, pilot):
         assert "▼ more" in await shown(app, pilot, "m")
         for rank in range(8):

@@ -509,7 +509,7 @@ async def test_links_and_numa_have_columns():
             assert re.search(row, text), row
 
 
-async def test_ranks_come_first_where_there_is_little_room_and_the_chosen_one_is_in_sight():
+async def test_ranks_come_first_where_there_is_little_room_and_the_selected_one_is_in_sight():
     async with opened(running_job(ranks=16)) as (app, pilot):
         for size, rows in ((SIZES[0], 8), (SIZES[1], 8), (SIZES[2], 6), ((20, 5), 2)):
             await pilot.resize_terminal(*size)

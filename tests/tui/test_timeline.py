@@ -40,7 +40,7 @@ async def test_phases_lanes_stall_and_collectives_are_drawn_to_scale():
     assert line_of(text, " comm  ")[10:90] == comm
 
 
-async def test_the_chosen_ranks_timeline_is_asked_for_and_its_screen_opens_and_closes():
+async def test_the_selected_ranks_timeline_is_asked_for_and_its_screen_opens_and_closes():
     session = running_job()
     async with opened(session) as (app, pilot):
         await shown(app, pilot)

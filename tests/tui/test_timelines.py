@@ -52,7 +52,7 @@ def test_before_and_after_a_ranks_step_the_cursor_says_when_that_is():
         assert any(words in part.text for part in lines[1])
 
 
-def test_no_name_of_a_collective_is_cut_by_the_mark_of_the_chosen_one():
+def test_no_name_of_a_collective_is_cut_by_the_mark_of_the_selected_one():
     made = detail(1)
     spans = [replace(each, end_ns=70 * MS) for each in made.collectives]
     lanes = lanes_of(replace(made, collectives=tuple(spans)))

@@ -74,7 +74,7 @@ class Scales:
     """Steps in one column of the history."""
     textured: bool
     marked_step: int | None = None
-    """Which step of the histories was selected."""
+    """Which step of the histories was chosen."""
     failure: Trouble | None = None
     """What the first rank to end badly came to."""
 

@@ -22,7 +22,7 @@ _MARGIN = 2
 
 
 class RankTable(JobView):
-    """Header and rows; keeps the selected rank visible. A click chooses, a second one opens."""
+    """Header and rows; keeps the selected rank visible. A click selects, a second one opens."""
 
     def __init__(self, dashboard: Dashboard) -> None:
         super().__init__(dashboard)

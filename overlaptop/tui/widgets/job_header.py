@@ -76,7 +76,7 @@ def _past(state: ViewState) -> str:
     if state.past_step is None:
         return ""
     ends_ns = [view.last.start_ns + view.last.step_ns for view in state.snapshot.ranks if view.last]
-    now_ns = state.paused_now_ns or state.snapshot.at_ns
+    now_ns = state.now_ns
     when = f", {age((now_ns - max(ends_ns)) / 1e9)} ago" if ends_ns else ""
     return f"past step {count(state.past_step)}{when}"
 
@@ -96,7 +96,7 @@ def _hub_state(state: ViewState) -> StyledLine:
     elif trouble is not None and snapshot.hub_state is HubState.ENDED:
         color, words = troubles.color(trouble), f"{troubles.in_brief(trouble, snapshot.at_ns)}, ended"
     if snapshot.hub_state not in (HubState.LIVE, HubState.TRACE) and snapshot.job is not None:
-        now_ns = state.paused_now_ns or snapshot.at_ns
+        now_ns = state.now_ns
         words += f" since {clock(snapshot.hub_since_ns)} ({age((now_ns - snapshot.hub_since_ns) / 1e9)})"
     if len(snapshot.nodes) > 1:
         words = f"{words} · {live_words(snapshot)}"
@@ -111,7 +111,7 @@ def _source_line(state: ViewState, width: int) -> StyledLine:
     snapshot, warning, infos = state.snapshot, TextStyle("warning"), _infos(state)
     left: list[Item] = []
     if state.paused_at_ns is not None:
-        since_s = ((state.paused_now_ns or snapshot.at_ns) - state.paused_at_ns) / 1e9
+        since_s = (state.now_ns - state.paused_at_ns) / 1e9
         words = f" paused since {clock(state.paused_at_ns)} ({age(since_s)}): data is still being kept"
         if state.past_step is not None:  # which one is in the line above
             words = " space is live again, { } other steps; all that is shown is of this one"
