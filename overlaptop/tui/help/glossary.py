@@ -55,7 +55,7 @@ WORDS = (
     Word(
         WAITING.word,
         f"{WAITING.meaning}. Figures have what of it is exposed. Beside compute it is drawn darker, and "
-        "costs nothing",
+        "is not counted",
         _SPLIT,
     ),
     Word(

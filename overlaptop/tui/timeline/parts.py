@@ -37,7 +37,7 @@ STALL = StepPart("stall", "stall", "compute stood still at a wait for communicat
 WAITING = StepPart(
     "waiting", "waiting", "of communication: the time until the late rank came; no byte moves"
 )
-HIDDEN_WAITING = StepPart("hidden_waiting", "waiting", "the same, beside compute: it costs nothing")
+HIDDEN_WAITING = StepPart("hidden_waiting", "waiting", "the same, beside compute: not counted as exposed")
 STEP_PARTS = (COMPUTE, HIDDEN, EXPOSED, FUSED, COPY, IDLE)
 LEGEND = (COMPUTE, HIDDEN, EXPOSED, WAITING, FUSED, COPY, IDLE, STALL)
 COMM_LANE = (HIDDEN, HIDDEN_WAITING, EXPOSED, WAITING, FUSED)
