@@ -43,7 +43,7 @@ FIRST_LOOK = 16_384
 """Steps of all ranks that are read at once when a job is first seen."""
 KEPT_CHANGES = 256
 NOT_MEASURED = "not measured"
-NOT_KNOWN_YET = "not known yet: {more}"
+NOT_KNOWN_YET = "not known yet"
 NOT_KNOWN = "not known: {why}"
 OTHER_WORK = "not compared: a step does other work"
 
@@ -69,7 +69,7 @@ class Quantity:
     @property
     def needs_steps(self) -> bool:
         """Whether more steps will tell."""
-        return self.verdict.startswith(NOT_KNOWN_YET.partition("{")[0])
+        return self.verdict.startswith(NOT_KNOWN_YET)
 
     @property
     def is_other_work(self) -> bool:
@@ -335,7 +335,7 @@ def _judge_change(
     if missing is None:
         return None, NOT_KNOWN.format(why=f"{lengths[-2]} measured steps before it, {FEWEST} are needed")
     if missing:
-        return None, NOT_KNOWN_YET.format(more=plural(missing, "more step"))
+        return None, _not_yet(missing)
     apart = change_by(series[-number:], found[0].centre) if kind.better else by_noise
     assert apart is not None
     if by_noise is not None and by_noise.beyond_noise and not apart.beyond_noise:
@@ -352,15 +352,19 @@ def _judge_jobs(
         return None, NOT_KNOWN.format(why=f"{before} measured steps before it, {FEWEST_BEFORE} are needed")
     apart, drifts = between(*found), drift(*series)
     if apart is None or drifts is None:
-        return None, NOT_KNOWN_YET.format(more=plural(FEWEST - after, "more step"))
+        return None, _not_yet(FEWEST - after)
     reach = max((apart.high - apart.low) / 2, drifts)
     wide = Difference(apart.base, apart.change, apart.change - reach, apart.change + reach)
     if apart.beyond_noise and not wide.beyond_noise:
         more = before // WINDOWS - after
         if more > 0:  # shorter windows differ more
-            return None, NOT_KNOWN_YET.format(more=plural(more, "more step"))
+            return None, _not_yet(more)
         return None, NOT_KNOWN.format(why=f"the machine drifts by {_share(kind, wide)}")
     return wide, wide.words(kind.less, kind.more, points=kind.is_share)
+
+
+def _not_yet(more: int) -> str:
+    return f"{NOT_KNOWN_YET}: {plural(more, 'more step')}"
 
 
 def _share(kind: _Kind, wide: Difference) -> str:
