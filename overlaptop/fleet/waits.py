@@ -40,8 +40,8 @@ class StepWaits:
     not tell is unsplit."""
 
     def late_rank(self, rank: int) -> int | None:
-        """The rank that was late in most of the collectives in which this rank took part; None where
-        nobody was, or none of them is split.
+        """The rank that caused most of the waiting in collectives in which this rank took part; None where
+        nobody waited, or none of them is split.
         """
         found = lateness(each for each in self.collectives if each.part(rank) is not None)
         return found.late_rank if found is not None else None
@@ -65,10 +65,9 @@ class SplitStep:
     @property
     def late_rank(self) -> int | None:
         """The rank that caused most of the step's waiting by far; None where several did, or nobody."""
-        if self.lateness is None or not self.lateness.wait_ns:
+        if self.lateness is None or self.lateness.awaited.caused_wait_ns < MOST * self.lateness.wait_ns:
             return None
-        most = max(self.lateness.ranks, key=lambda each: each.caused_wait_ns)
-        return most.rank if most.caused_wait_ns >= MOST * self.lateness.wait_ns else None
+        return self.lateness.late_rank
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +78,7 @@ class WaitWindow:
     steps: int
     exposed_wait_ns: int
     """What a rank waits in a step with no compute beside it: the mean over steps and over all ranks but the
-    late one; where there is none, but the one that was last most often."""
+    late one; where there is none, but the one that caused most of the waiting."""
     share: float
     """Of those steps' time."""
     unsplit_share: float

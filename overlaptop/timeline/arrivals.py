@@ -293,9 +293,16 @@ class Lateness:
         return self.ranks[0]
 
     @property
+    def awaited(self) -> RankLateness:
+        """The rank that caused most of the waiting. It need not be the first: where collectives only follow
+        the one that all waited in, anybody may be last by a little.
+        """
+        return max(self.ranks, key=lambda each: each.caused_wait_ns)
+
+    @property
     def late_rank(self) -> int | None:
-        """The rank that was late most often; None where none ever was."""
-        return self.first.rank if self.first.late else None
+        """The number of `awaited`; None where nobody waited."""
+        return self.awaited.rank if self.wait_ns else None
 
     def fewest(self, share: float) -> tuple[RankLateness, ...]:
         """The fewest ranks that together were late in this share of the collectives, the first one first;

@@ -117,6 +117,11 @@ def test_a_record_splits_communication_where_the_ranks_were_compared():
     assert [unknown[name] for name in WAIT_FIELDS] == [None] * 6
 
 
+def test_the_late_rank_is_who_was_awaited_longest_whoever_was_last_by_a_little_more_often():
+    waits = waits_of({0: calls((0, 30), (31, 40), (42, 50)), 1: calls((20, 30), (30, 40), (41, 50))})
+    assert step_record("j", info(0), step(0, 3), waits)["late_rank"] == 1
+
+
 def test_a_record_of_a_step_of_which_nothing_is_split_says_only_how_much_that_is():
     waits = waits_of({0: calls((0, 30))}, members={"0": (0, 1)})
     record = rank_record(0, step(0, 3), waits, compute_exact=True)
