@@ -20,6 +20,15 @@ def prepare_nccl(rank: int) -> None:
     os.environ["NCCL_IB_DISABLE"] = "1"
 
 
+def own_gpu(gpus: int) -> int:
+    """Which of so many GPUs of this host is this rank's, by torchrun's environment; it is prepared to share
+    one where the ranks are more. Call it before the process group is made.
+    """
+    if gpus < int(os.environ["LOCAL_WORLD_SIZE"]):
+        prepare_nccl(int(os.environ["RANK"]))
+    return int(os.environ["LOCAL_RANK"]) % gpus
+
+
 def in_words(ranks: int, gpus: int) -> str:
     """One line for the job's output."""
     where = "1 GPU" if gpus == 1 else f"{gpus} GPUs"

@@ -26,7 +26,12 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=60)
     options = parser.parse_args()
 
-    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    gpu = int(os.environ["LOCAL_RANK"])
+    if int(os.environ["LOCAL_WORLD_SIZE"]) > torch.cuda.device_count():
+        from overlaptop.workloads import shared_gpu  # not in a job that is to know nothing of the agent
+
+        gpu = shared_gpu.own_gpu(torch.cuda.device_count())
+    device = torch.device("cuda", gpu)
     torch.cuda.set_device(device)
     dist.init_process_group("nccl", device_id=device)
     torch.manual_seed(0)

@@ -27,11 +27,12 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=4096)
     parser.add_argument("--steps", type=int, required=True)
     options = parser.parse_args()
+    gpu = int(os.environ["LOCAL_RANK"])
     if int(os.environ["LOCAL_WORLD_SIZE"]) > torch.cuda.device_count():
         from overlaptop.workloads import shared_gpu  # not in a job that is to know nothing of the agent
 
-        shared_gpu.prepare_nccl(int(os.environ["RANK"]))
-    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
+        gpu = shared_gpu.own_gpu(torch.cuda.device_count())
+    torch.cuda.set_device(gpu)
     dist.init_process_group("nccl")
     width, batch = (256, 16) if options.launch_bound else (options.width, 2048 * 4096 // options.width)
     layers = [nn.Linear(width, width, bias=False, dtype=torch.bfloat16) for _ in range(24)]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import selectors
+import shutil
 import socket
 import subprocess
 import sys
@@ -19,6 +21,7 @@ from typing import IO, TypeVar
 import pytest
 
 from overlaptop.agent.placement import job_key, process_key
+from overlaptop.agent.sources.connections import under_mps
 from overlaptop.jobs.folder import job_dir
 from overlaptop.jobs.sockets import ranks_socket
 from overlaptop.wire import codec
@@ -120,6 +123,37 @@ def sockets() -> Iterator[Path]:
     """A socket directory of this test's own."""
     with socket_directory() as path:
         yield path
+
+
+@pytest.fixture
+def mps() -> Iterator[dict[str, str]]:
+    """What has CUDA connect to an MPS daemon: to the one that is there, or to the test's own. One for all
+    would not do: a process that is killed there takes what others compute with it.
+    """
+    if under_mps():
+        yield {}
+        return
+    if shutil.which("nvidia-cuda-mps-control") is None:
+        pytest.skip("MPS is not installed")
+    with tempfile.TemporaryDirectory(prefix="mps-") as folder:
+        variables = {"CUDA_MPS_PIPE_DIRECTORY": folder, "CUDA_MPS_LOG_DIRECTORY": folder}
+        environment = os.environ | variables
+        subprocess.run(["nvidia-cuda-mps-control", "-d"], env=environment, check=True)
+        yield variables
+        subprocess.run(["nvidia-cuda-mps-control"], env=environment, input=b"quit -t 10\n", check=True)
+
+
+@pytest.fixture
+def side_by_side(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernels of two ranks run at the same time: they have a GPU each, or share one under MPS."""
+    import torch
+
+    if not torch.cuda.is_available():
+        pytest.skip("needs a GPU")
+    if torch.cuda.device_count() < 2:
+        for name, value in request.getfixturevalue("mps").items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", "8")
 
 
 Run = Callable[..., Finished]

@@ -11,16 +11,13 @@ pytestmark = [pytest.mark.gpu, pytest.mark.timeout(400)]
 
 BEGIN = 'dist.init_process_group("gloo")\n    rank = dist.get_rank()\n'
 ON_GPU = """
-    import os
+    from overlaptop.workloads.shared_gpu import own_gpu
 
-    from overlaptop.workloads.shared_gpu import prepare_nccl
-
-    rank, gpus = int(os.environ["RANK"]), torch.cuda.device_count()
-    if gpus < int(os.environ["WORLD_SIZE"]):
-        prepare_nccl(rank)
-    torch.cuda.set_device(rank % gpus)
-    torch.set_default_device(f"cuda:{rank % gpus}")
+    gpu = own_gpu(torch.cuda.device_count())
+    torch.cuda.set_device(gpu)
+    torch.set_default_device(f"cuda:{gpu}")
     dist.init_process_group("nccl")
+    rank = dist.get_rank()
 """
 
 

@@ -24,9 +24,9 @@ TIMEOUT_S = 100.0
 
 @pytest.fixture
 def job(tmp_path):
-    """The bundled DDP job on two GPUs, which obeys without having been told to."""
-    if torch.cuda.device_count() < 2:
-        pytest.skip("needs two GPUs")
+    """The bundled DDP job on two ranks, which obeys without having been told to."""
+    if not torch.cuda.is_available():
+        pytest.skip("needs a GPU")
     ddp = next(workload.path for workload in WORKLOADS if workload.name == "ddp")
     with socket_directory():
         process = subprocess.Popen(

@@ -17,7 +17,7 @@ def train_twice(run_ranks) -> Callable[..., None]:
     ) -> None:
         done = run_ranks(
             Path(__file__).with_name(f"{job}_job.py"), nproc=nproc, agent=False, listen=False,
-            forked=backend == "gloo", arguments=(str(steps), str(changes), *variants),
+            forked=backend == "gloo", arguments=(backend, str(steps), str(changes), *variants),
         )  # fmt: skip
         assert done.codes == [0] * nproc, done.errs
         assert done.outs == [f"{backend}\n"] * nproc

@@ -1,8 +1,9 @@
 """Trains small FSDP2 models, with other prefetch depths at random steps and without, and compares.
 
-One rank of several: ``prefetch_job.py STEPS CHANGES [VARIANT...]``. Each one trains twice from the same
-seed, once with its depths changed at seeded steps by the agent's own action, called at the boundaries at
-which the agent would call it. Fails where that is seen in what is trained, or not in what is gathered.
+One rank of several: ``prefetch_job.py BACKEND STEPS CHANGES [VARIANT...]``. Each one trains twice from
+the same seed, once with its depths changed at seeded steps by the agent's own action, called at the
+boundaries at which the agent would call it. Fails where that is seen in what is trained, or not in what is
+gathered.
 """
 
 from __future__ import annotations

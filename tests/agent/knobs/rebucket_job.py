@@ -1,8 +1,8 @@
 """Trains small DDP models side by side, with other bucket sizes at random steps and without, and compares.
 
-One rank of several: ``rebucket_job.py STEPS SWITCHES [VARIANT...]``. Each one trains twice from the same
-seed, once with its buckets changed at seeded steps by the agent's own action, called at the boundaries at
-which the agent would call it. Fails where that is seen in what is trained.
+One rank of several: ``rebucket_job.py BACKEND STEPS SWITCHES [VARIANT...]``. Each one trains twice from
+the same seed, once with its buckets changed at seeded steps by the agent's own action, called at the
+boundaries at which the agent would call it. Fails where that is seen in what is trained.
 """
 
 from __future__ import annotations

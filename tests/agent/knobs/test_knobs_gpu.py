@@ -12,29 +12,24 @@ STEPS = 4 * CHANGES + 10
 """Room for each change to come to its end."""
 
 
-def needs(gpus):
-    if torch.cuda.device_count() < gpus:
-        pytest.skip(f"needs {gpus} GPUs")
-
-
+@pytest.mark.usefixtures("side_by_side")
 @pytest.mark.parametrize(
     "variant",
     ["plain", "static_graph", "hook", "accumulation", "accumulation, static_graph", "several reductions"],
 )
-def test_fifty_bucket_sizes_on_two_gpus_leave_no_trace(train_twice, variant):
-    needs(2)
+def test_fifty_bucket_sizes_of_two_ranks_leave_no_trace(train_twice, variant):
     train_twice("rebucket", 2, STEPS, CHANGES, variant, backend="nccl")
 
 
-def test_fifty_bucket_sizes_on_four_gpus_leave_all_ranks_identical(train_twice):
-    needs(4)
+@pytest.mark.usefixtures("side_by_side")
+def test_fifty_bucket_sizes_of_four_ranks_leave_all_identical(train_twice):
     train_twice("rebucket", 4, STEPS, CHANGES, "plain", "hook", "accumulation", backend="nccl")
 
 
-@pytest.mark.parametrize("gpus", [2, 4])
-def test_fifty_prefetch_depths_leave_no_trace(train_twice, gpus):
-    needs(gpus)
-    train_twice("prefetch", gpus, STEPS, CHANGES, "plain", "accumulation", "nested", backend="nccl")
+@pytest.mark.usefixtures("side_by_side")
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_fifty_prefetch_depths_leave_no_trace(train_twice, ranks):
+    train_twice("prefetch", ranks, STEPS, CHANGES, "plain", "accumulation", "nested", backend="nccl")
 
 
 BUNDLED = """
@@ -48,6 +43,7 @@ BUNDLED = """
 """
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize(
     ("workload", "values"),
     [
@@ -58,7 +54,6 @@ BUNDLED = """
 def test_a_bundled_job_takes_every_value_from_a_dashboard_and_its_own_back(
     start, watch, losses_alone, workload, values
 ):
-    needs(2)
     own = {"training": BUNDLED.format(workload=workload), "warm": None}
     job = start(**own)
     dashboard = watch()

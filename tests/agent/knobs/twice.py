@@ -9,15 +9,12 @@ from collections.abc import Iterable
 import torch
 import torch.distributed as dist
 
+from overlaptop.workloads.shared_gpu import own_gpu
 
-def own_device() -> torch.device:
-    """A GPU where there is one for each rank."""
-    if torch.cuda.device_count() < int(os.environ["WORLD_SIZE"]):
-        return torch.device("cpu")
-    return torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-
-
-DEVICE = own_device()
+BACKEND = sys.argv[1]
+DEVICE = (
+    torch.device("cuda", own_gpu(torch.cuda.device_count())) if BACKEND == "nccl" else torch.device("cpu")
+)
 
 
 def begin(variants: Iterable[str]) -> tuple[int, int, list[str]]:
@@ -27,8 +24,8 @@ def begin(variants: Iterable[str]) -> tuple[int, int, list[str]]:
     torch.use_deterministic_algorithms(True)
     if DEVICE.type == "cuda":
         torch.cuda.set_device(DEVICE)
-    dist.init_process_group("nccl" if DEVICE.type == "cuda" else "gloo")
-    return int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:] or list(variants)
+    dist.init_process_group(BACKEND)
+    return int(sys.argv[2]), int(sys.argv[3]), sys.argv[4:] or list(variants)
 
 
 def end() -> None:

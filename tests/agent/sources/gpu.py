@@ -13,9 +13,13 @@ JOBS = Path(__file__).parent / "gpu_jobs"
 DDP = ROOT / "workloads" / "ddp.py"
 FSDP2 = ROOT / "benchmarks" / "jobs" / "fsdp2.py"
 NPROC = 2
+SHARED = torch.cuda.device_count() < NPROC
+"""Whether two ranks share a GPU; their bytes go through sockets, so that most communication is exposed."""
+FSDP2_WORDS = ("--width", "1024", "--batch", "16384") if SHARED else ()
 
-two_gpus = pytest.mark.skipif(torch.cuda.device_count() < NPROC, reason="an all-reduce needs two GPUs")
 one_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+two_gpus = pytest.mark.skipif(SHARED, reason="needs two GPUs")
+two_ranks = pytest.mark.usefixtures("side_by_side")
 
 
 def profile(run_ranks, windows, script, *words, options=None):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from .gpu import DDP, FSDP2, JOBS, NPROC, one_gpu, profile, two_gpus
+from .gpu import DDP, FSDP2, FSDP2_WORDS, JOBS, NPROC, SHARED, one_gpu, profile, two_gpus, two_ranks
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(400)]
 
@@ -38,33 +38,46 @@ def test_constructed_overlap_agrees_with_the_profiler_within_five_points(run, ru
     assert overlap_of(live) == pytest.approx(truth["overlap"], abs=0.05)
 
 
-@two_gpus
+@two_ranks
 @pytest.mark.parametrize(
     ("script", "words", "ops"),
     [
         (DDP, ("--bucket-cap-mb", "25"), {"allreduce_"}),
         (DDP, ("--bucket-cap-mb", "400"), {"allreduce_"}),
-        (FSDP2, (), {"_allgather_base_", "_reduce_scatter_base_"}),
+        (FSDP2, FSDP2_WORDS, {"_allgather_base_", "_reduce_scatter_base_"}),
     ],
     ids=["ddp-25-mb", "ddp-400-mb", "fsdp2"],
 )
-def test_overlap_is_bounded_from_above_within_ten_points(run, run_ranks, script, words, ops) -> None:
+def test_overlap_is_bounded_from_above_and_closely_where_each_rank_has_a_gpu(
+    run, run_ranks, script, words, ops
+) -> None:
     live = run(script, "--steps", "60", *words, every="2")
     _, truth = profile(run_ranks, (20, 20, 1), script, "--steps", "60", *words)
     print(f"{script.name} {words}: live {overlap_of(live):.3f}, profiler {truth['overlap']:.3f}")
-    # Events do not see the gaps between a model's many kernels, and call them compute.
-    assert truth["overlap"] - 0.02 <= overlap_of(live) <= truth["overlap"] + 0.10
+    # Events do not see the gaps between a model's many kernels, and call them compute. On a GPU that is
+    # shared, kernels wait for the other rank's, too.
+    assert truth["overlap"] - 0.02 <= overlap_of(live) <= truth["overlap"] + (1 if SHARED else 0.10)
     measured = [step for step in live.steps() if step.measured and step.step >= 10]
     assert measured[-1].collectives == truth["collectives"]
     assert {each.op for each in live.details()[-1].collectives} == ops
 
 
-@two_gpus
+@two_ranks
 def test_with_one_connection_only_phases_are_measured_and_the_reason_is_said(run, monkeypatch) -> None:
     monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", "1")
     job = run(DDP, "--layers", "2", "--steps", "12")
     assert job.info().detail_every == 0
     assert "CUDA_DEVICE_MAX_CONNECTIONS=1" in job.info().source_reason
+    assert all(not step.measured and step.backward_ns > 0 for step in job.steps())
+
+
+def test_under_mps_with_its_two_connections_only_phases_are_measured(run, mps, monkeypatch) -> None:
+    for name, value in mps.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("CUDA_DEVICE_MAX_CONNECTIONS", raising=False)
+    job = run(DDP, "--layers", "2", "--steps", "12")
+    assert job.info().detail_every == 0
+    assert "under MPS" in job.info().source_reason
     assert all(not step.measured and step.backward_ns > 0 for step in job.steps())
 
 
@@ -104,8 +117,9 @@ def test_a_step_captured_in_a_graph_is_left_alone(run) -> None:
 BATCHED = """
     import os
     import torch, torch.distributed as dist
+    from overlaptop.workloads.shared_gpu import own_gpu
     rank = int(os.environ["LOCAL_RANK"])
-    device = torch.device("cuda", rank)
+    device = torch.device("cuda", own_gpu(torch.cuda.device_count()))
     dist.init_process_group("nccl")
     weight = torch.ones(1024, 1024, device=device, requires_grad=True)
     optimizer = torch.optim.SGD([weight], 0.1)
@@ -125,7 +139,7 @@ BATCHED = """
 """
 
 
-@two_gpus
+@two_ranks
 def test_a_job_that_never_sets_its_device_is_measured_and_batched_p2p_is_left_out(run) -> None:
     """Asking NCCL's Work of a coalesced call for its future would end the process."""
     job = run(BATCHED)

@@ -18,11 +18,9 @@ SCRIPT = f"""
     rank = int(os.environ["RANK"])
     import torch, torch.distributed as dist
     import overlaptop.agent
-    from overlaptop.workloads.shared_gpu import prepare_nccl
+    from overlaptop.workloads.shared_gpu import own_gpu
 
-    if torch.cuda.device_count() < 2:
-        prepare_nccl(rank)
-    torch.cuda.set_device(rank % torch.cuda.device_count())
+    torch.cuda.set_device(own_gpu(torch.cuda.device_count()))
     dist.init_process_group("nccl")
     given, taken = torch.ones(1 << 20, device="cuda"), torch.empty(1 << 20, device="cuda")
     for step in range(60):
