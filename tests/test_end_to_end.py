@@ -14,7 +14,7 @@ import pytest
 from overlaptop.fleet.job_session import JobSession
 from overlaptop.jobs.hub_connection import LocalHubConnection
 from overlaptop.launch import supervisor
-from overlaptop.report.headline import headline
+from overlaptop.report.who_is_late import who_is_late
 from overlaptop.tui.app import OverlaptopApp
 from overlaptop.tui.overview.rank_table import RankTable
 from overlaptop.wire.messages import StepDetail
@@ -163,7 +163,7 @@ async def test_a_dashboard_shows_each_rank_also_what_was_before_it_and_asks_for_
 
         # What the screen shows may be older than the latest Snapshot.
         shown = await until(pilot, lambda: (of := app.dashboard.state.snapshot).wait_window and of)
-        said = headline(shown)
+        said = who_is_late(shown)
         assert said is not None
         assert not said.words.startswith("who waits")
         # A hub gives away the newest detail that it has of a rank: none is older than the question, so

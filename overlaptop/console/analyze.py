@@ -14,7 +14,7 @@ from overlaptop.fleet.records import collective_record, rank_record, step_record
 from overlaptop.fleet.snapshot import WHOLE_TRACE
 from overlaptop.formats.files import TraceError
 from overlaptop.formats.job import TracedJob, analyze
-from overlaptop.report.headline import headline
+from overlaptop.report.who_is_late import who_is_late
 from overlaptop.timeline import ratios
 from overlaptop.timeline.lanes import LaneRules, parse_rule
 
@@ -164,7 +164,7 @@ def _table(job: TracedJob, number: int, *, by_hta: bool, ascii_only: bool) -> st
     session.choose(number)
     snapshot = session.tick()
     of = "whole trace" if number == WHOLE_TRACE else f"step {text.count(number)}"
-    said = headline(snapshot) if job.waits else None
+    said = who_is_late(snapshot) if job.waits else None
     lines = [
         once.title(snapshot),
         *([said.words] if said is not None else []),

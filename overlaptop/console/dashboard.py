@@ -15,7 +15,7 @@ from overlaptop.launch.local import LocalLauncher
 
 if TYPE_CHECKING:
     from overlaptop.console.hosts import Hosts
-    from overlaptop.launch.remote import RemoteLauncher
+    from overlaptop.launch.on_other_host import RemoteLauncher
 
 ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 
@@ -35,7 +35,7 @@ def run(key: str | None, screen: tui.TuiOptions, hosts: Hosts | None = None) -> 
         launcher = LocalLauncher()
     else:
         from overlaptop.console.hosts import connect
-        from overlaptop.launch.remote import RemoteLauncher
+        from overlaptop.launch.on_other_host import RemoteLauncher
 
         session = connections = connect(hosts, selector, readonly=screen.readonly)
         launcher = RemoteLauncher(connections)

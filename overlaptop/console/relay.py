@@ -8,9 +8,9 @@ from contextlib import suppress
 
 from overlaptop import __version__
 from overlaptop.console import CommandError, print_message
+from overlaptop.launch.for_other_host import WITHOUT_OWNER_S, RelayedLauncher
 from overlaptop.launch.launcher import gpu_device_files
 from overlaptop.launch.local import LocalLauncher
-from overlaptop.launch.relayed import WITHOUT_OWNER_S, RelayedLauncher
 from overlaptop.relay.relay import Relay
 
 

@@ -8,18 +8,18 @@ from overlaptop.findings.finding import Finding
 from overlaptop.fleet.snapshot import WHOLE_TRACE, Snapshot
 from overlaptop.fleet.trouble import trouble_of
 from overlaptop.fleet.waits import WORTH_SHARE
-from overlaptop.report.headline import Headline, headline
+from overlaptop.report.who_is_late import FirstLine, who_is_late
 from overlaptop.text import whole_percent
 
 OF_WAITING = ("jitter", "late_unexplained", "uneven_batches")
-"""Rules that tell of the waiting which the headline tells of."""
+"""Rules that tell of the waiting of which `who_is_late` tells."""
 
 
-def first_line(snapshot: Snapshot, found: Sequence[Finding]) -> Headline | None:
-    """The headline; in its place the finding that mending can win most by, where that is more than all
-    that ranks wait, and worth a warning. ``found``: of the same moment, what costs most first.
+def first_line(snapshot: Snapshot, found: Sequence[Finding]) -> FirstLine | None:
+    """Who is late; in its place the finding that mending can win most by, where that is more than all that
+    ranks wait, and worth a warning. ``found``: of the same moment, what costs most first.
     """
-    said, totals = headline(snapshot), snapshot.totals
+    said, totals = who_is_late(snapshot), snapshot.totals
     first = next(iter(found), None)
     if said is None or first is None or not first.gain_ns or not totals.step_ns:
         return said
@@ -35,4 +35,4 @@ def first_line(snapshot: Snapshot, found: Sequence[Finding]) -> Headline | None:
         return said
     share = whole_percent(first.gain_ns / totals.step_ns)
     words = f"{first.title}: at most {share} of the step to win, {first.certainty.value}"
-    return Headline(words, first.title, warns=True, rule=first.rule)
+    return FirstLine(words, first.title, warns=True, rule=first.rule)

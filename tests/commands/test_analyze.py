@@ -91,7 +91,7 @@ def test_without_a_terminal_there_is_a_table(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "headline", "ranks"),
+    ("options", "heading", "ranks"),
     [
         ([], "whole trace, all ranks   overlap 42.3 %", ["40.7", "41.3", "64.1", "42.7"]),
         (
@@ -100,11 +100,11 @@ def test_without_a_terminal_there_is_a_table(tmp_path: Path) -> None:
         ),
     ],
 )  # fmt: skip
-def test_the_headline_is_of_the_figures_in_the_table_below(
-    options: list[str], headline: str, ranks: list[str]
+def test_the_heading_is_of_the_figures_in_the_table_below(
+    options: list[str], heading: str, ranks: list[str]
 ) -> None:
     lines = run_analyze(DATA / "ddp_25mb", *options).stdout.splitlines()
-    at = next(at for at, line in enumerate(lines) if line.startswith(headline))
+    at = next(at for at, line in enumerate(lines) if line.startswith(heading))
     assert [line.split()[2] for line in lines[at + 2 : at + 6]] == ranks
 
 

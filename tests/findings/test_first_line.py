@@ -4,7 +4,7 @@ import pytest
 
 from overlaptop.findings.finding import Certainty, Finding
 from overlaptop.findings.first_line import first_line
-from overlaptop.report.headline import headline
+from overlaptop.report.who_is_late import who_is_late
 from tests.fleet.builders import MS
 from tests.tui.waits import waiting_job
 
@@ -32,12 +32,12 @@ def test_a_finding_is_the_first_line_where_it_costs_more_than_all_waiting(late_m
     snapshot = waiting_job(late_ms=late_ms).tick()
     said = first_line(snapshot, [first])
     if not is_said:
-        assert said == headline(snapshot)
+        assert said == who_is_late(snapshot)
         return
     assert said.words == f"{TITLE}: at most 50 % of the step to win, measured"
     assert (said.brief, said.warns, said.late_rank) == (TITLE, True, None)
 
 
-def test_without_findings_the_headline_is_the_first_line():
+def test_without_findings_the_first_line_says_who_is_late():
     snapshot = waiting_job().tick()
-    assert first_line(snapshot, ()) == headline(snapshot) is not None
+    assert first_line(snapshot, ()) == who_is_late(snapshot) is not None

@@ -14,7 +14,7 @@ from overlaptop.fleet.merging import Merger, NodeSnapshot
 from overlaptop.fleet.past import in_step
 from overlaptop.fleet.snapshot import HubState, NodeView
 from overlaptop.fleet.split_waits import NOT_YET, WINDOW_STEPS
-from overlaptop.report.headline import headline
+from overlaptop.report.who_is_late import who_is_late
 from overlaptop.timeline.echoes import Echo, Link
 from overlaptop.wire.messages import CollectiveSpan, GroupMembers, RankEnd, StepDetail
 
@@ -133,7 +133,7 @@ def test_a_receive_is_split_by_its_send_as_the_ranks_tell_who_they_send_to_and_r
     assert (waits.times[1].wait_ns, waits.times[1].transfer_ns) == (0, 15 * MS)
 
 
-def test_a_rank_that_waited_in_another_group_passes_the_blame_on_and_the_headline_names_it():
+def test_a_rank_that_waited_in_another_group_passes_the_blame_on_and_the_first_line_names_it():
     """Ranks 0 and 1 share tp, 1 and 2 dp; rank 0 sleeps, so rank 1 is late to dp."""
     spans = {0: {"tp": (40, 50)}, 1: {"tp": (10, 50), "dp": (51, 60)}, 2: {"dp": (12, 60)}}
     fleet = fleet_of(ranks=3)
@@ -150,7 +150,7 @@ def test_a_rank_that_waited_in_another_group_passes_the_blame_on_and_the_headlin
     window = snapshot.wait_window
     assert (window.late_rank, window.lateness.of(0).caused_wait_ns) == (0, 4 * (30 + 39) * MS)
     assert window.echo == Echo(0, (Link(1, "tp"),))
-    assert ", also through rank 1 (tp)" in headline(snapshot).words
+    assert ", also through rank 1 (tp)" in who_is_late(snapshot).words
 
 
 def test_a_window_names_the_rank_that_causes_most_waiting_in_most_steps():

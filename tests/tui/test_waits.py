@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from overlaptop.fleet.watching import MOST_COMPARED
-from overlaptop.report.headline import headline
+from overlaptop.report.who_is_late import who_is_late
 from overlaptop.text import Unit
 from overlaptop.timeline.arrivals import WaitTimes
 from overlaptop.tui.overview.columns import COLUMNS, Scales
@@ -44,7 +44,7 @@ def first_line(text):
 async def test_the_first_line_names_the_late_rank_why_it_is_late_and_what_that_costs(size, ranks, words):
     async with opened(waiting_job(ranks=ranks), size=size) as (app, pilot):
         assert " ".join(first_line(await shown(app, pilot)).split()) == words
-        [run] = [run for run in app.screen._headline._lines[0] if "late" in run.text]
+        [run] = [run for run in app.screen._first_line._lines[0] if "late" in run.text]
         assert run.style.fg == "warning"
 
 
@@ -119,7 +119,7 @@ def test_of_other_steps_than_the_figures_the_first_line_says_which():
         (replace(lately, lateness=rarely(lately.lateness)), "rank 2 is late in 6 of the last 6 steps; "),
         (None, "who waits for whom is not known: the timelines of all ranks in one step are not here yet"),
     ):
-        assert headline(replace(snapshot, wait_window=window)).words.startswith(words)
+        assert who_is_late(replace(snapshot, wait_window=window)).words.startswith(words)
 
 
 def rarely(lateness):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, ClassVar
 
-from overlaptop.report.headline import why_not_split
 from overlaptop.report.links import bus_peak_bytes_per_s
+from overlaptop.report.who_is_late import why_not_split
 from overlaptop.text import (
     AT_LEAST,
     AT_MOST,

@@ -9,7 +9,7 @@ from overlaptop.tui.dashboard import Dashboard
 from overlaptop.tui.draw.segments import joined, line_width
 from overlaptop.tui.help.glossary import OVERVIEW
 from overlaptop.tui.keys import OVERVIEW_KEYS, TIMELINE_KEYS, bindings
-from overlaptop.tui.overview.headline import HeadlineView
+from overlaptop.tui.overview.first_line import FirstLineView
 from overlaptop.tui.overview.legend import Legend
 from overlaptop.tui.overview.rank_table import RankTable
 from overlaptop.tui.overview.totals_line import TotalsLine, total_items
@@ -73,7 +73,7 @@ class OverviewScreen(TimelineScreen):
     def __init__(self, dashboard: Dashboard) -> None:
         super().__init__(dashboard)
         self._header = JobHeader(dashboard)
-        self._headline = HeadlineView(dashboard)
+        self._first_line = FirstLineView(dashboard)
         self._totals = TotalsLine(dashboard)
         self._panel = ChangePanel(dashboard)
         self._table = RankTable(dashboard)
@@ -96,9 +96,9 @@ class OverviewScreen(TimelineScreen):
             line_width(joined([item.line for item in total_items(self.state, width)], "  ")) <= width - 1
         )
         sums = 1 if one_line or height < 16 else 2
-        headline = 1 if height >= 8 else 0
+        first_line = 1 if height >= 8 else 0
         legend = 1 if height >= 12 else 0
-        rest = height - foot - head - headline - sums - legend - 2 * airy
+        rest = height - foot - head - first_line - sums - legend - 2 * airy
         wanted = self._table.full_height
         # What is left over sets the parts of a small screen apart, whether there is a panel or not.
         more = 1 if not airy and 2 <= rest - wanted - self._timeline.full_height < _LIST_LEAST else 0
@@ -126,7 +126,7 @@ class OverviewScreen(TimelineScreen):
             more, left = 1, left - 2
         return (
             (self._header, head, 0),
-            (self._headline, headline, 0),
+            (self._first_line, first_line, 0),
             (self._totals, sums, 0),
             (self._table, max(1, table), airy + more),
             (self._legend, legend, 0),

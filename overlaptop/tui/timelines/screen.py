@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from textual import events
 
-from overlaptop.report.headline import why_not_split
+from overlaptop.report.who_is_late import why_not_split
 from overlaptop.text import Unit, clock, duration
 from overlaptop.tui.dashboard import Dashboard
 from overlaptop.tui.draw.bars import crossed, lane, ruler

@@ -12,7 +12,7 @@ _BOLD_WARNING = TextStyle("warning", bold=True)
 _WIDE = 90
 
 
-class HeadlineView(JobView):
+class FirstLineView(JobView):
     """One line; at its right end the key that opens what explains it."""
 
     def draw(self, width: int, height: int) -> list[StyledLine]:  # noqa: ARG002

@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from overlaptop.launch import relayed, supervisor
+from overlaptop.launch import for_other_host, supervisor
+from overlaptop.launch.for_other_host import RelayedLauncher
 from overlaptop.launch.local import LocalLauncher
-from overlaptop.launch.relayed import RelayedLauncher
 from overlaptop.launch.request import LaunchPlan, LaunchRequest
 from overlaptop.wire.relaying import RelayLaunch, RelayLaunchStatus
 from tests.processes import PATIENCE_S, Traces, eventually
@@ -174,16 +174,16 @@ def test_the_next_relay_owns_replaces_and_ends_the_job_as_the_first_would(
 def test_a_job_ends_when_nobody_has_come_back_for_it_in_time(
     relays: Callable[[], Relayed], socket_dir: Path, traces: Traces, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(relayed, "WITHOUT_OWNER_S", 0.5)
+    monkeypatch.setattr(for_other_host, "WITHOUT_OWNER_S", 0.5)
     relay = relays()
     relay.carry_out(STEADY)
-    owned_until_s = time.monotonic() + 2 * relayed.WITHOUT_OWNER_S
+    owned_until_s = time.monotonic() + 2 * for_other_host.WITHOUT_OWNER_S
     eventually(lambda: time.monotonic() > owned_until_s)
     assert relay.until("running"), "it has an owner: no time passes for it"
     released_s = time.monotonic()
     relay.release()
     eventually(lambda: traces.alive() == [])
-    assert time.monotonic() - released_s >= relayed.WITHOUT_OWNER_S
+    assert time.monotonic() - released_s >= for_other_host.WITHOUT_OWNER_S
     assert list(socket_dir.glob("launch-*")) == []
     after = relays()
     after.take(again(STEADY))

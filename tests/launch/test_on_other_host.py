@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from overlaptop.launch.remote import RemoteLauncher
+from overlaptop.launch.on_other_host import RemoteLauncher
 from overlaptop.launch.request import LaunchPhase, LaunchPlan, LaunchRequest
 from overlaptop.wire.codec import encode
 from overlaptop.wire.protocol import PROTOCOL_VERSION

@@ -9,8 +9,8 @@ from dataclasses import replace
 
 from overlaptop.fleet.cluster_session import HostsSession
 from overlaptop.jobs.record import JobRecord
+from overlaptop.launch.for_other_host import WITHOUT_OWNER_S
 from overlaptop.launch.launcher import placement_on
-from overlaptop.launch.relayed import WITHOUT_OWNER_S
 from overlaptop.launch.request import (
     LaunchError,
     LaunchPhase,

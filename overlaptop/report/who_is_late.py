@@ -14,7 +14,7 @@ from overlaptop.report.order import all_see_gaps
 from overlaptop.text import AT_LEAST, duration, percent, whole_percent
 
 
-class Headline(NamedTuple):
+class FirstLine(NamedTuple):
     """A sentence."""
 
     words: str
@@ -27,13 +27,13 @@ class Headline(NamedTuple):
     rule: str = ""
     """Of the finding that it is; empty: it is none."""
 
-    def because(self, cause: str) -> Headline:
+    def because(self, cause: str) -> FirstLine:
         """With why the rank is late: ``it computes 12.1 ms a step longer than the others``."""
         words, brief = (each.replace("; ", f": {cause}; ", 1) for each in (self.words, self.brief))
         return self._replace(words=words, brief=brief)
 
 
-def headline(snapshot: Snapshot) -> Headline | None:
+def who_is_late(snapshot: Snapshot) -> FirstLine | None:
     """Who is late and what that costs; else what is left to win, or why it is not known; until the job came
     to a standstill or failed, where it did. None before the first measured step.
     """
@@ -45,14 +45,14 @@ def headline(snapshot: Snapshot) -> Headline | None:
     )
 
 
-def _of_steps(snapshot: Snapshot) -> Headline | None:
+def _of_steps(snapshot: Snapshot) -> FirstLine | None:
     totals, window = snapshot.totals, snapshot.wait_window
     if totals.exposed_ns is None:
         return None
     if window is None:
         if snapshot.job is not None and snapshot.job.world_size > 1:
             why = why_not_split(snapshot) or NOT_YET
-            return Headline(f"who waits for whom is not known: {why}", f"not split: {why}")
+            return FirstLine(f"who waits for whom is not known: {why}", f"not split: {why}")
         return _left_to_win(snapshot, "")
     if window.share < WORTH_SHARE:
         return _left_to_win(snapshot, "waiting costs little" if window.is_split else "much is not split")
@@ -76,7 +76,7 @@ def _of_steps(snapshot: Snapshot) -> Headline | None:
     if window.echo is not None and window.echo.root == late.rank:
         links = [f"rank {each.rank} ({each.group})" for each in reversed(window.echo.chain)]
         through = f", also through {' and '.join(links)}"
-    return Headline(
+    return FirstLine(
         f"{rank} is {late_in}; {who} {cost}{through}",
         f"{rank} {in_brief}; {who.removeprefix('the ')} {brief_cost}",
         warns=True,
@@ -90,13 +90,13 @@ def why_not_split(snapshot: Snapshot) -> str:
     return snapshot.unsplit if all_compared else f"at most {MOST_COMPARED} ranks are compared"
 
 
-def _by_turns(snapshot: Snapshot, window: WaitWindow) -> Headline:
+def _by_turns(snapshot: Snapshot, window: WaitWindow) -> FirstLine:
     late = window.late
     numbers = [str(each.rank) for each in late]
     who = f"ranks {', '.join(numbers[:-1])} and {numbers[-1]}"
     number, collectives = sum(each.late for each in late), window.lateness.collectives
     cost, brief_cost = _costs(snapshot, window)
-    return Headline(
+    return FirstLine(
         f"{who} are late in turn, in {number} of {collectives} collectives; others wait {cost}",
         f"{who} late in turn; others wait {brief_cost}",
         warns=True,
@@ -117,12 +117,12 @@ def _per(snapshot: Snapshot) -> str:
     return "of the trace" if snapshot.totals.measured_step == WHOLE_TRACE else "a step"
 
 
-def _left_to_win(snapshot: Snapshot, why: str) -> Headline:
+def _left_to_win(snapshot: Snapshot, why: str) -> FirstLine:
     figures = totals_in_words(snapshot.totals, exact=all_see_gaps(snapshot.ranks))
     exposed = f"{figures['exposed']} {_per(snapshot)}" if snapshot.totals.exposed_ns else "nothing"
     fused = f", {figures['fused']} fused" if "fused" in figures else ""
     gain = f"{exposed} is exposed{fused}; speed-up {figures['speed-up']}"
-    return Headline(
+    return FirstLine(
         f"{why}{': ' * bool(why)}{gain}, {figures['attainable']} attainable",
         f"{gain} of {figures['attainable']}",
     )
