@@ -10,7 +10,7 @@ from statistics import median
 from overlaptop import text
 from overlaptop.fleet.snapshot import HubState, RankView, Snapshot
 from overlaptop.fleet.split_waits import window_of
-from overlaptop.fleet.waits import SplitStep, WaitWindow
+from overlaptop.fleet.waits import SplitStep, StepTransfer, WaitWindow
 from overlaptop.fleet.window import FIRST_STEPS, HISTORY_STEPS, RECENT_STEPS
 from overlaptop.report.order import all_see_gaps
 from overlaptop.timeline.arrivals import Collective
@@ -53,6 +53,8 @@ class Evidence:
     """Of the newest split step, matched across ranks; of a trace, all."""
     world_size: int
     is_trace: bool
+    transfers: tuple[StepTransfer, ...] = ()
+    """What the job's transfers took in its steps, for minutes; of a trace, none."""
 
     @property
     def step_ns(self) -> float:
@@ -99,6 +101,7 @@ def evidence_of(snapshot: Snapshot) -> Evidence:
         collectives=snapshot.waits.collectives if snapshot.waits is not None else (),
         world_size=snapshot.job.world_size if snapshot.job is not None else len(known),
         is_trace=is_trace,
+        transfers=snapshot.transfers,
     )
 
 

@@ -294,6 +294,7 @@ class Fleet:
             fresh_waits=waits.fresh,
             split_steps=waits.steps,
             kept_split_steps=waits.kept,
+            transfers=waits.transfers,
         )
 
     def _rank(self, number: int) -> _Rank | None:

@@ -105,6 +105,7 @@ class Merger:
             fresh_waits=waits.fresh,
             split_steps=waits.steps,
             kept_split_steps=waits.kept,
+            transfers=waits.transfers,
         )
 
     def _is_owned(self, message: StepTotals | DeviceSample | RankView, part: NodeSnapshot) -> bool:

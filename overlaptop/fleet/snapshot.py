@@ -9,7 +9,7 @@ from overlaptop.fleet.commands import CommandView
 from overlaptop.fleet.knobs import JobKnob
 from overlaptop.fleet.timelines import KeptTimeline
 from overlaptop.fleet.traffic import Traffic
-from overlaptop.fleet.waits import SplitStep, StepWaits, WaitWindow
+from overlaptop.fleet.waits import SplitStep, StepTransfer, StepWaits, WaitWindow
 from overlaptop.timeline.arrivals import WaitTimes
 from overlaptop.wire.devices import DeviceFacts, DeviceSample, MachineFacts, NumaFacts
 from overlaptop.wire.knobs import GradientFacts, Knob, Search
@@ -235,6 +235,8 @@ class Snapshot:
     """Those of the last seconds, oldest first; of a trace, all of its steps."""
     kept_split_steps: tuple[SplitStep, ...] = ()
     """Those of the last minute, oldest first."""
+    transfers: tuple[StepTransfer, ...] = ()
+    """What the transfers of such steps took in the last minutes, oldest first."""
 
     def knob(self, name: str) -> JobKnob | None:
         """The knob of that name; None: the job has none."""

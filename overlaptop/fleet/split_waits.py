@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 from overlaptop.fleet.snapshot import WHOLE_TRACE, NodeView, RankView, Window
 from overlaptop.fleet.totals import of_one_step, step_of
-from overlaptop.fleet.waits import SplitStep, StepWaits, WaitWindow
+from overlaptop.fleet.transfers import TransferHistory
+from overlaptop.fleet.waits import SplitStep, StepTransfer, StepWaits, WaitWindow
 from overlaptop.fleet.window import RECENT_STEPS, WINDOW_NS, in_window
 from overlaptop.text import named_ranks
 from overlaptop.timeline.arrivals import Collective, WaitTimes, combined, lateness, waiting
@@ -49,6 +50,8 @@ class JobWaits:
     """Those of the window, which is Window.SECONDS; oldest first."""
     kept: tuple[SplitStep, ...] = ()
     """Those of Window.MINUTE."""
+    transfers: tuple[StepTransfer, ...] = ()
+    """What they took in the last minutes, oldest first."""
 
 
 class Splitter:
@@ -56,6 +59,7 @@ class Splitter:
 
     def __init__(self) -> None:
         self._kept: deque[SplitStep] = deque(maxlen=KEPT_STEPS)
+        self._transfers = TransferHistory()
         self._read = -1
         """Up to this step it is known whether a setting was changed."""
 
@@ -68,6 +72,7 @@ class Splitter:
             earlier = self._kept[-1].waits.collectives if self._kept else ()
             each = _split(views, details, nodes, earlier)
             fresh.append(each)
+            self._transfers.add(each)
             if self._kept and each.waits.step <= self._kept[-1].waits.step:
                 self._kept.clear()
             if self._kept:  # so many objects would keep the garbage collector busy
@@ -83,7 +88,9 @@ class Splitter:
         steps = tuple(in_window(recent, None))
         window = late_in(steps)
         unsplit = "" if window else _why(newest.collectives)
-        return JobWaits(newest, window, unsplit, tuple(each.waits for each in fresh), steps, kept)
+        return JobWaits(
+            newest, window, unsplit, tuple(each.waits for each in fresh), steps, kept, self._transfers.kept
+        )
 
     def _complete(self, views: Sequence[RankView]) -> list[dict[int, StepDetail]]:
         """The steps that all ranks have in detail and that have not been split, by rank; in their order."""
@@ -107,6 +114,7 @@ class Splitter:
         unread = takewhile(lambda step: step.step > self._read, reversed(history))
         changed = next((step.step for step in unread if step.transitional), -1)
         self._read = history[-1].step if history else -1
+        self._transfers.forget(changed)
         newest_ns = max((view.last.start_ns for view in views if view.last is not None), default=0)
         while self._kept:
             oldest = self._kept[0]

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import comb, log
 from statistics import fmean
+from typing import NamedTuple
 
 from overlaptop.timeline.arrivals import Collective, Lateness, RankLateness, WaitTimes, lateness
 from overlaptop.timeline.echoes import Echo
@@ -68,6 +69,19 @@ class SplitStep:
         if self.lateness is None or self.lateness.awaited.caused_wait_ns < MOST * self.lateness.wait_ns:
             return None
         return self.lateness.late_rank
+
+
+class StepTransfer(NamedTuple):
+    """What the transfers of one step took."""
+
+    step: int
+    start_ns: int
+    """When the first rank began it, Unix time."""
+    collectives: int
+    bytes: int
+    """Of all collectives."""
+    transfer_ns: float
+    """The mean over ranks."""
 
 
 @dataclass(frozen=True, slots=True)

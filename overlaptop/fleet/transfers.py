@@ -1,0 +1,49 @@
+"""How long a job's transfers took, for minutes: what they took before a link became slow. Pure."""
+
+from __future__ import annotations
+
+from collections import deque
+from statistics import fmean
+
+from overlaptop.fleet.waits import SplitStep, StepTransfer
+from overlaptop.fleet.window import FIRST_STEPS
+
+EACH_NS = 500_000_000
+"""One step of so long is kept."""
+KEPT_STEPS = 1200
+"""Ten minutes of them."""
+UNSPLIT_SHARE = 0.1
+"""A step of which more is not split says nothing of its transfers."""
+
+
+class TransferHistory:
+    """Remembers them since a setting was changed last."""
+
+    def __init__(self) -> None:
+        self._kept: deque[StepTransfer] = deque(maxlen=KEPT_STEPS)
+
+    @property
+    def kept(self) -> tuple[StepTransfer, ...]:
+        """Oldest first."""
+        return tuple(self._kept)
+
+    def add(self, split: SplitStep) -> None:
+        """One more step, with its collectives."""
+        waits, last = split.waits, self._kept[-1] if self._kept else None
+        if last is not None and waits.step <= last.step:  # its ranks count from 0 again
+            self._kept.clear()
+        elif last is not None and split.start_ns - last.start_ns < EACH_NS:
+            return
+        times = waits.times.values()
+        if waits.step < FIRST_STEPS or any(
+            each.unsplit_ns > UNSPLIT_SHARE * each.transfer_ns for each in times
+        ):
+            return
+        size = sum(each.bytes or 0 for each in waits.collectives)
+        took_ns = fmean(each.transfer_ns for each in times)
+        self._kept.append(StepTransfer(waits.step, split.start_ns, len(waits.collectives), size, took_ns))
+
+    def forget(self, step: int) -> None:
+        """What was up to this step."""
+        while self._kept and self._kept[0].step <= step:
+            self._kept.popleft()
