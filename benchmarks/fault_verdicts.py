@@ -22,7 +22,7 @@ from tables import UNKNOWN, number
 
 RULES = {
     "sleep": "late_launch", "compute": "slow_compute", "gc": "garbage_collection", "loader": "data_loading",
-    "cpus": "placement", "batches": "uneven_batches",
+    "cpus": "placement", "batches": "uneven_batches", "line": "slower_transfers",
 }  # fmt: skip
 """The rule that has to find each."""
 UNTOUCHED = 60

@@ -27,7 +27,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -39,6 +39,7 @@ from tables import print_head, print_row
 from torchrun import RECORDS, WORKLOADS, running, torchrun
 from two_hosts import BURST, job_across, throttle, two_hosts
 
+FAULTS = [by for by in RULES if by != "line"]
 SMALL = "--layers 2 --width 64 --batch 2 --seq 32 --data-ms 100"
 HEALTHY = {
     "cuda": ("ddp", "fsdp", "allreduce_matmul"),
@@ -48,6 +49,8 @@ HEALTHY = {
 START_S = 120.0
 """For a job to come to its first faulty step."""
 LINE_RATES = ("10gbit", "100mbit")
+LINE_USUAL_S = 25.0
+"""Before the line is throttled: what is usual is known from forty steps, two of them a second."""
 
 
 def main() -> None:
@@ -56,7 +59,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--by", default=",".join(RULES), help="default: %(default)s; none: an empty one")
+    parser.add_argument("--by", default=",".join(FAULTS), help="default: %(default)s; none: an empty one")
     parser.add_argument("--shares", default="0.2,1,0.05")
     parser.add_argument("--ranks", default="2,4")
     parser.add_argument("--workload", default="ddp", help="the faulty ones', with its options")
@@ -120,10 +123,11 @@ def run_case(case: Case, options: argparse.Namespace, give_up_s: float) -> Resul
             "OVERLAPTOP_DIR": f"{folder}/jobs", "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"
         }  # fmt: skip
         with (
-            running_job(case, options, folder, environment) as names,
+            running_job(case, options, folder, environment) as (names, has_ended),
             watching(environment) as watched,
         ):
-            began_s = onset_s(case, folder, watched, min(give_up_s, time.monotonic() + START_S))
+            until_s = min(give_up_s, time.monotonic() + START_S)
+            began_s = onset_s(case, folder, watched, has_ended, until_s)
             if case.by == "line":
                 return judge_line(case, watched, names, options.seconds)
             seconds = options.healthy if case.by == "healthy" else options.seconds
@@ -138,9 +142,9 @@ def run_case(case: Case, options: argparse.Namespace, give_up_s: float) -> Resul
 @contextmanager
 def running_job(
     case: Case, options: argparse.Namespace, folder: Path, environment: Mapping[str, str]
-) -> Iterator[list[str]]:
+) -> Iterator[tuple[list[str], Callable[[], bool]]]:
     """The job of a case, under torchrun or, with a throttled line, with a rank in each namespace; gives the
-    namespaces.
+    namespaces, and what tells whether the job has ended.
     """
     name, *words = case.workload.split()
     script = [str(WORKLOADS / f"{name}.py"), *words, "--device", options.device]
@@ -149,7 +153,7 @@ def running_job(
             two_hosts(LINE_RATES[0]) as names,
             job_across(names, script, folder / "log", [environment, environment]),
         ):
-            yield names
+            yield names, lambda: False
         return
     if case.by != "healthy":
         script = [
@@ -160,9 +164,9 @@ def running_job(
     command = torchrun(case.ranks, *script)
     with (
         (folder / "log").open("wb") as log,
-        running(command, env=os.environ | environment, stdout=log, stderr=log),
+        running(command, env=os.environ | environment, stdout=log, stderr=log) as process,
     ):
-        yield []
+        yield [], lambda: process.poll() is not None
 
 
 @contextmanager
@@ -182,11 +186,13 @@ def watching(environment: Mapping[str, str]) -> Iterator[Watched]:
         yield watched
 
 
-def onset_s(case: Case, folder: Path, watched: Watched, give_up_s: float) -> float:
+def onset_s(
+    case: Case, folder: Path, watched: Watched, has_ended: Callable[[], bool], give_up_s: float
+) -> float:
     """Unix time at which the fault was there; waits for it. TimeoutError where the job does not come so
     far.
     """
-    while time.monotonic() < give_up_s:
+    while time.monotonic() < give_up_s and not has_ended():
         if case.by in ("healthy", "line"):
             if len(watched.arrivals_ns(case.ranks)) >= UNTOUCHED:
                 return time.time()
@@ -222,6 +228,7 @@ def judge_line(case: Case, watched: Watched, names: Sequence[str], seconds: floa
         known = [each for each in steps if each["transfer_ns"] is not None]
         return tuple(median(each[name] for each in known) / 1e6 for name in ("transfer_ns", "wait_ns"))
 
+    time.sleep(LINE_USUAL_S)
     transfer_ms, wait_ms = medians(UNTOUCHED // 3)
     step_ms = median(each["step_ns"] for each in list(watched.steps.values())) / 1e6
     reached = max(number for number, _ in list(watched.steps))
@@ -235,11 +242,13 @@ def judge_line(case: Case, watched: Watched, names: Sequence[str], seconds: floa
     expected_ms = link_bytes * 8 / (int(LINE_RATES[1].removesuffix("mbit")) * 1e6) * 1e3
     late = [rank for at_s, step, rank in watched.late if step >= reached + SETTLED_STEPS]
     most = max((late.count(rank) / len(late) for rank in set(late)), default=0.0)
+    findings = [(at_s, each["rule"]) for at_s, each in watched.findings if at_s >= began_s]
     # What the line lets through at once, before it throttles.
     burst_ms = int(BURST.removesuffix("kb")) * 1024 / link_bytes * expected_ms
     return Result(
         case, step_ms, injected_ms=expected_ms, found_ms=throttled_ms, stated_ms=burst_ms, steps=len(late),
-        others=tuple(sorted({each["rule"] for at_s, each in watched.findings if at_s >= began_s})),
+        cause_s=min((at_s - began_s for at_s, rule in findings if rule == RULES["line"]), default=None),
+        others=tuple(sorted({rule for _, rule in findings} - {RULES["line"]})),
         note=f"transfer {transfer_ms:.1f} to {throttled_ms:.1f} ms a step, the rate asks for "
         f"{expected_ms:.1f}; waiting {wait_ms:.1f} to {throttled_wait_ms:.1f}; the rank most often late "
         f"is so in {most:.0%}",
