@@ -205,12 +205,17 @@ def cpus_are_short(evidence: Evidence) -> bool:
     """Whether ranks without a GPU wait for a CPU longer than for one another: what they do differently is
     then what the machine happens to do.
     """
+    return cpu_delay_ns(evidence) > evidence.exposed_wait_ns
+
+
+def cpu_delay_ns(evidence: Evidence) -> float:
+    """How long ranks without a GPU wait for a CPU in a step; 0 where ranks have GPUs."""
     delays_ns = [
         fmean(step.delayed_ns or 0 for step in each.totals.values())
         for each in evidence.steps
         if all(on_host(evidence.ranks[rank].info) for rank in each.totals)
     ]
-    return bool(delays_ns) and median(delays_ns) > evidence.exposed_wait_ns
+    return median(delays_ns) if delays_ns else 0.0
 
 
 def misplacement(evidence: Evidence, rank: int, others: Collection[int]) -> str:

@@ -153,6 +153,13 @@ def set_anew(totals, detail):
     return replace(totals, transitional=totals.step == STRETCHED), detail
 
 
+def waiting_for_cpus(totals, detail):
+    return replace(totals, delayed_ns=11 * MS), detail
+
+
+ON_CPUS = {"infos": lambda rank: {"source": "host", "device": "cpu", "backend": "gloo"}}
+
+
 @pytest.mark.parametrize(
     ("lay", "steps", "how", "gain_ms"),
     [
@@ -162,10 +169,12 @@ def set_anew(totals, detail):
         (all_reduces(slower_by(2)), STRETCHED + 4, {}, None),
         (all_reduces(slower_by(2), lambda number: 25 + (number >= STRETCHED)), STRETCHED + 50, {}, None),
         (all_reduces(slower_by(2)), STRETCHED + 50, {"told": set_anew}, None),
+        (all_reduces(slower_by(2)), STRETCHED + 50, ON_CPUS, 40),
+        (all_reduces(slower_by(2)), STRETCHED + 50, ON_CPUS | {"told": waiting_for_cpus}, None),
         *((all_reduces(noisy(seed)), 200, {}, None) for seed in range(4)),
     ],
 )
-def test_transfers_that_take_longer_than_they_did_are_found_of_the_same_bytes_and_setting(
+def test_transfers_that_take_longer_than_they_did_of_the_same_bytes_and_setting_are_found(
     lay, steps, how, gain_ms
 ):
     evidence = job(lay, steps=steps, **how)

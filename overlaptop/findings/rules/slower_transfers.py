@@ -1,7 +1,8 @@
 """The same collectives take longer than they did before: a link has become slow, or others use it now.
 
-Steps are taken in stretches of eight. What is usual is what the three fastest stretches took; the newest one
-is slow if nearly all of its steps took longer than nearly all of those.
+Steps are taken in stretches of eight. What is usual is what the three fastest stretches took; the newest
+one is slow if nearly all its steps took longer than nearly all of those. Nothing is said where ranks wait for
+CPUs and have no GPU: CPUs move the bytes, too.
 """
 
 from __future__ import annotations
@@ -14,12 +15,15 @@ from overlaptop import text
 from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.exposure import exposure
 from overlaptop.findings.finding import Certainty, Finding
+from overlaptop.findings.late import cpu_delay_ns
 
 SLOWER = 1.5
 STRETCH = 8
 """Steps."""
 FASTEST = 3
 """Stretches."""
+CPU_SHARE = 0.25
+"""Of what transfers take longer: from this on it may be that CPUs are busy."""
 
 
 def look(evidence: Evidence) -> Iterable[Finding]:
@@ -37,6 +41,8 @@ def look(evidence: Evidence) -> Iterable[Finding]:
     usual = sorted(chain.from_iterable(fastest))
     usual_ns, recent_ns = median(usual), median(recent)
     if recent_ns < SLOWER * usual_ns or sorted(recent)[1] <= usual[-FASTEST]:
+        return
+    if cpu_delay_ns(evidence) > CPU_SHARE * (recent_ns - usual_ns):
         return
     seconds = (newest.start_ns - alike[0].start_ns) / 1e9
     yield Finding(
