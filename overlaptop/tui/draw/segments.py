@@ -41,6 +41,7 @@ StyledLine = tuple[Segment, ...]
 TEXT = TextStyle()
 BOLD = TextStyle("bright", bold=True)
 DIM = TextStyle("dim")
+BOLD_WARNING = TextStyle("warning", bold=True)
 FAINT = TextStyle("faint")
 KEY = TextStyle("bright", "key", bold=True, reverse=True)
 """A key to press."""

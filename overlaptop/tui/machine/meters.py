@@ -9,6 +9,7 @@ from overlaptop.report.links import Rate, nvlink_words, pcie_is_turned_down, pci
 from overlaptop.text import UNKNOWN, byte_count, gigabytes_per_s, rate, watts, whole_percent
 from overlaptop.tui.draw.bars import gauge
 from overlaptop.tui.draw.segments import (
+    BOLD_WARNING,
     Item,
     Segment,
     StyledLine,
@@ -48,7 +49,7 @@ def link_lines(view: RankView, gpu: Gpu, width: int, *, textured: bool) -> list[
     if pcie_is_turned_down(view):
         best = pcie_words(device.pcie_generation_max, device.pcie_width_max)
         text = f"! in use, and yet slower than the {best} that it could be: look at the slot and the riser"
-        lines += paragraph(text, width, TextStyle("warning", bold=True), indent=3)
+        lines += paragraph(text, width, BOLD_WARNING, indent=3)
     return lines
 
 
@@ -61,7 +62,7 @@ def activity_lines(view: RankView, width: int, *, textured: bool) -> list[Styled
     reasons = now.throttle_reasons
     held = dim("unknown")
     if reasons is not None:
-        held = Segment(", ".join(reasons), TextStyle("warning", bold=True)) if reasons else Segment("no")
+        held = Segment(", ".join(reasons), BOLD_WARNING) if reasons else Segment("no")
     return [
         draw.share("SM", now.sm_activity),
         draw.share("tensor cores", now.tensor_activity),

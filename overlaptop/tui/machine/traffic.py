@@ -10,6 +10,7 @@ from overlaptop.text import rate, whole_percent
 from overlaptop.tui.draw.bars import Cell, to_segments
 from overlaptop.tui.draw.segments import (
     BOLD,
+    BOLD_WARNING,
     DIM,
     TEXT,
     Segment,
@@ -82,7 +83,7 @@ def _verdict(
     if share < -NOTABLE_SHARE:
         text = "the collectives account for more than the counters saw"
         shown = paragraph(text, width, _WARNING, indent=3)
-        return Segment("! does not add up", TextStyle("warning", bold=True)), shown
+        return Segment("! does not add up", BOLD_WARNING), shown
     share = max(0.0, share)
     is_pcie = traffic.over == "pcie"
     bar = _bar(share, width, TextStyle("copy" if is_pcie else "exposed"), textured=textured)
@@ -91,7 +92,7 @@ def _verdict(
         return Segment("✓ explained", TextStyle("good", bold=True)), [line]
     text = f"{whole_percent(share)} unexplained"
     # Over PCIe a job's batches come in: nothing to be warned of.
-    verdict = bold(text) if is_pcie else Segment(f"! {text}", TextStyle("warning", bold=True))
+    verdict = bold(text) if is_pcie else Segment(f"! {text}", BOLD_WARNING)
     meaning = "somebody else's traffic, or copies of the job's own"
     return verdict, [line, *paragraph(meaning, width, TEXT if is_pcie else _WARNING, indent=3)]
 

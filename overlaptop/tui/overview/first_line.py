@@ -5,10 +5,19 @@ from __future__ import annotations
 from overlaptop.findings.finding import why_late
 from overlaptop.findings.first_line import first_line
 from overlaptop.text import plural
-from overlaptop.tui.draw.segments import DIM, Item, Segment, StyledLine, TextStyle, dim, fit, line_width
+from overlaptop.tui.draw.segments import (
+    BOLD_WARNING,
+    DIM,
+    Item,
+    Segment,
+    StyledLine,
+    TextStyle,
+    dim,
+    fit,
+    line_width,
+)
 from overlaptop.tui.view import JobView
 
-_BOLD_WARNING = TextStyle("warning", bold=True)
 _WIDE = 90
 
 
@@ -32,7 +41,7 @@ class FirstLineView(JobView):
         words = next((each for each in ladder if len(each) <= room), said.brief)
         if len(words) > width - 3:
             words = words.partition(" (")[0]  # a cost without its share of the step
-        style = _BOLD_WARNING if said.warns else TextStyle()
+        style = BOLD_WARNING if said.warns else TextStyle()
         mark = Segment(" ! ", style) if said.warns else Segment(" · ", DIM)
         return [fit([Item((mark, Segment(words, style)))], [Item(right, 1)] if right else [], width, " ")]
 

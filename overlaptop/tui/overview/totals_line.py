@@ -11,6 +11,7 @@ from overlaptop.report.order import stalls_apart
 from overlaptop.text import duration, ordinal, runs_of, shortened
 from overlaptop.tui.draw.segments import (
     BOLD,
+    BOLD_WARNING,
     DIM,
     KEY,
     Item,
@@ -28,7 +29,6 @@ from overlaptop.tui.timeline.parts import overlap_style
 from overlaptop.tui.view import JobView
 
 _REASON_CHARS = 36
-_BOLD_WARNING = TextStyle("warning", bold=True)
 _WIDE = 80
 """Narrower screens have no room for what a figure is made of."""
 _PARTS_CELLS = len("= waiting 12.3 + transfer 12.3")
@@ -68,7 +68,7 @@ def total_items(state: ViewState, width: int) -> list[Item]:
         item("speed-up", figures["speed-up"], 6, BOLD, dim(" of "), bold(f"{figures['attainable']:<6}")),
         *_launching(state),
         *([] if seen else [item("idle", figures["idle"], 8, DIM)]),
-        *([item("dropped", figures["dropped"], 1, _BOLD_WARNING)] if totals.dropped else []),
+        *([item("dropped", figures["dropped"], 1, BOLD_WARNING)] if totals.dropped else []),
         *(_sampling(state) if width >= _WIDE else []),
         *_rule(state, width),
     ]
@@ -89,7 +89,7 @@ def _knob(state: ViewState) -> list[Item]:
     knob, change = state.selected_knob.knob, state.change
     value = bold(present_words(knob))
     if change is not None and change.state == "pending" and change.knob == knob.name and change.becomes:
-        value = Segment(f"{change.was} → {change.becomes}".lstrip(), _BOLD_WARNING)
+        value = Segment(f"{change.was} → {change.becomes}".lstrip(), BOLD_WARNING)
     keys: StyledLine = (Segment(" "), Segment("[ ]", KEY))
     if not state.can_change:
         why = "read-only" if state.readonly else state.selected_knob.refusal
@@ -112,7 +112,7 @@ def _launching(state: ViewState) -> list[Item]:
     if bound := totals.launch_bound:
         on = runs_of(bound) if len(bound) <= _MOST_NAMED else f"{len(bound)} of {len(state.snapshot.ranks)}"
         everywhere = len(bound) == len(state.snapshot.ranks)
-        line = (*line, Segment(f" launch-bound{'' if everywhere else f' on rank {on}'}", _BOLD_WARNING))
+        line = (*line, Segment(f" launch-bound{'' if everywhere else f' on rank {on}'}", BOLD_WARNING))
     return [Item(line)]
 
 

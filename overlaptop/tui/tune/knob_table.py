@@ -7,6 +7,7 @@ from overlaptop.report.knobs import allowed_words, code_line, present_words, val
 from overlaptop.text import shortened
 from overlaptop.tui.dashboard import Dashboard
 from overlaptop.tui.draw.segments import (
+    BOLD_WARNING,
     KEY,
     TEXT,
     Segment,
@@ -94,9 +95,7 @@ def _detail_lines(job_knob: JobKnob, width: int, *, readonly: bool) -> list[Styl
         f"Now {now}; the script gave {original}; allowed: {allowed_words(knob)}.", width, rows=2
     )
     if job_knob.refusal:
-        lines += paragraph(
-            f"Cannot be changed: {job_knob.refusal}.", width, TextStyle("warning", bold=True), rows=4
-        )
+        lines += paragraph(f"Cannot be changed: {job_knob.refusal}.", width, BOLD_WARNING, rows=4)
     elif readonly:
         lines += paragraph(
             "Not changed from here: this dashboard is read-only.", width, TextStyle("warning"), rows=2
@@ -116,7 +115,7 @@ def _cells(job_knob: JobKnob, state: ViewState) -> tuple[StyledLine, ...]:
     now: StyledLine = (bold(present_words(knob)),)
     change = state.change
     if change is not None and change.state == "pending" and change.knob == knob.name and change.becomes:
-        now = (Segment(f"{change.was} → {change.becomes}", TextStyle("warning", bold=True)),)
+        now = (Segment(f"{change.was} → {change.becomes}", BOLD_WARNING),)
     if job_knob.refusal:
         note: StyledLine = (dim(f"fixed: {job_knob.refusal}"),)
     elif state.readonly:
