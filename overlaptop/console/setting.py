@@ -62,7 +62,7 @@ def knob_of(snapshot: Snapshot, name: str) -> JobKnob:
 
 def print_difference(session: Session, command: Command, knob: Knob) -> None:
     """Go back from a change that was made, and again, and print the verdict on each figure, a line each."""
-    from overlaptop.stats.comparison import NOT_MEASURED, Comparer
+    from overlaptop.stats.comparison import Comparer, VerdictKind
     from overlaptop.tuning.alternation import Alternation
 
     snapshot, comparer, told = session.tick(), Comparer(), ""
@@ -93,7 +93,7 @@ def print_difference(session: Session, command: Command, knob: Knob) -> None:
         if snapshot.hub_state is HubState.ENDED or (alternation.over and words):
             raise CommandError(words or "the job ended")
     for each in compared.quantities:
-        if each.verdict != NOT_MEASURED:
+        if each.verdict_kind is not VerdictKind.NOT_MEASURED:
             print_data(f"{each.title}: {each.verdict}")
 
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 from itertools import chain, islice
 from typing import NamedTuple, TypeAlias
 
@@ -43,9 +44,26 @@ FIRST_LOOK = 16_384
 """Steps of all ranks that are read at once when a job is first seen."""
 KEPT_CHANGES = 256
 NOT_MEASURED = "not measured"
-NOT_KNOWN_YET = "not known yet"
-NOT_KNOWN = "not known: {why}"
 OTHER_WORK = "not compared: a step does other work"
+
+
+class VerdictKind(Enum):
+    """What a verdict tells, whatever its words."""
+
+    DIFFERENCE = auto()
+    """How far the two sides are apart, which may be within noise."""
+    NEEDS_STEPS = auto()
+    """Nothing yet: more steps will tell."""
+    NOT_KNOWN = auto()
+    OTHER_WORK = auto()
+    """Nothing: the figures stand side by side, but are not of the same thing."""
+    NOT_MEASURED = auto()
+
+
+class _Verdict(NamedTuple):
+    kind: VerdictKind
+    words: str
+    difference: Difference | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,22 +77,22 @@ class Quantity:
     """None: no step knows it."""
     after: Estimate | None
     difference: Difference | None
-    """None where it is not known whether there is one, or where its verdict is OTHER_WORK."""
+    """Of every verdict of the kind DIFFERENCE; None with any other."""
+    verdict_kind: VerdictKind
     verdict: str
-    """In words: ``3.1 % shorter (2.4 to 3.8)``; what is still needed where it is not known yet; OTHER_WORK
-    where the two are not of the same thing."""
+    """In words: ``3.1 % shorter (2.4 to 3.8)``, or why there is no difference to tell of."""
     better: bool | None
     """None: no difference beyond noise, or one that is neither good nor bad."""
 
     @property
     def needs_steps(self) -> bool:
         """Whether more steps will tell."""
-        return self.verdict.startswith(NOT_KNOWN_YET)
+        return self.verdict_kind is VerdictKind.NEEDS_STEPS
 
     @property
     def is_other_work(self) -> bool:
-        """Whether the figures stand side by side without a verdict: they are not of the same thing."""
-        return self.verdict == OTHER_WORK
+        """Whether the two sides are not of the same thing."""
+        return self.verdict_kind is VerdictKind.OTHER_WORK
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +169,6 @@ class _Step:
 
 _Stretch: TypeAlias = list[_Step]
 """Steps of one value, oldest first, undisturbed."""
-_Verdict: TypeAlias = tuple[Difference | None, str]
 _Judge: TypeAlias = Callable[[_Kind, Sequence[Sequence[float]], tuple[Estimate, Estimate]], _Verdict]
 
 
@@ -309,16 +326,17 @@ def _quantity(kind: _Kind, stretches: Sequence[_Stretch], judge: _Judge, *, same
     ]
     before, after = (list(chain(*series[first % 2 :: 2])) for first in (len(series), len(series) - 1))
     found = both(before, after)
+    first, second = found or (estimate(before), estimate(after))
     if found is None:
-        first, second = estimate(before), estimate(after)
-        return Quantity(kind.name, kind.title, first, second, None, NOT_MEASURED, None)
-    if not same_work and not kind.is_share:
-        return Quantity(kind.name, kind.title, *found, None, OTHER_WORK, None)
-    apart, verdict = judge(kind, series, found)
-    better = None
+        verdict = _Verdict(VerdictKind.NOT_MEASURED, NOT_MEASURED)
+    elif not same_work and not kind.is_share:
+        verdict = _Verdict(VerdictKind.OTHER_WORK, OTHER_WORK)
+    else:
+        verdict = judge(kind, series, found)
+    apart, better = verdict.difference, None
     if apart is not None and apart.beyond_noise and kind.better:
         better = (apart.change > 0) == (kind.better > 0)
-    return Quantity(kind.name, kind.title, *found, apart, verdict, better)
+    return Quantity(kind.name, kind.title, first, second, apart, verdict.kind, verdict.words, better)
 
 
 def _judge_change(
@@ -333,14 +351,14 @@ def _judge_change(
     else:  # the machine adds no collectives
         missing = None if lengths[-2] < FEWEST else max(0, FEWEST - lengths[-1])
     if missing is None:
-        return None, NOT_KNOWN.format(why=f"{lengths[-2]} measured steps before it, {FEWEST} are needed")
+        return _not_known(f"{lengths[-2]} measured steps before it, {FEWEST} are needed")
     if missing:
-        return None, _not_yet(missing)
+        return _not_yet(missing)
     apart = change_by(series[-number:], found[0].centre) if kind.better else by_noise
     assert apart is not None
     if by_noise is not None and by_noise.beyond_noise and not apart.beyond_noise:
-        return None, NOT_KNOWN.format(why=f"the machine drifts by {_share(kind, apart)}")
-    return apart, apart.words(kind.less, kind.more, points=kind.is_share)
+        return _not_known(f"the machine drifts by {_share(kind, apart)}")
+    return _told(kind, apart)
 
 
 def _judge_jobs(
@@ -349,22 +367,31 @@ def _judge_jobs(
     """The difference of two jobs, with the machine's drift in its interval."""
     before, after = map(len, series)
     if before < FEWEST_BEFORE:
-        return None, NOT_KNOWN.format(why=f"{before} measured steps before it, {FEWEST_BEFORE} are needed")
+        return _not_known(f"{before} measured steps before it, {FEWEST_BEFORE} are needed")
     apart, drifts = between(*found), drift(*series)
     if apart is None or drifts is None:
-        return None, _not_yet(FEWEST - after)
+        return _not_yet(FEWEST - after)
     reach = max((apart.high - apart.low) / 2, drifts)
     wide = Difference(apart.base, apart.change, apart.change - reach, apart.change + reach)
     if apart.beyond_noise and not wide.beyond_noise:
         more = before // WINDOWS - after
         if more > 0:  # shorter windows differ more
-            return None, _not_yet(more)
-        return None, NOT_KNOWN.format(why=f"the machine drifts by {_share(kind, wide)}")
-    return wide, wide.words(kind.less, kind.more, points=kind.is_share)
+            return _not_yet(more)
+        return _not_known(f"the machine drifts by {_share(kind, wide)}")
+    return _told(kind, wide)
 
 
-def _not_yet(more: int) -> str:
-    return f"{NOT_KNOWN_YET}: {plural(more, 'more step')}"
+def _not_known(why: str) -> _Verdict:
+    return _Verdict(VerdictKind.NOT_KNOWN, f"not known: {why}")
+
+
+def _not_yet(more: int) -> _Verdict:
+    return _Verdict(VerdictKind.NEEDS_STEPS, f"not known yet: {plural(more, 'more step')}")
+
+
+def _told(kind: _Kind, apart: Difference) -> _Verdict:
+    words = apart.words(kind.less, kind.more, points=kind.is_share)
+    return _Verdict(VerdictKind.DIFFERENCE, words, apart)
 
 
 def _share(kind: _Kind, wide: Difference) -> str:

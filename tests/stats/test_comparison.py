@@ -130,6 +130,7 @@ def test_where_a_step_does_other_work_only_shares_are_compared():
     verdicts = {each.name: each.verdict for each in found.quantities}
     assert verdicts.pop("overlap").startswith("33 points less")
     assert set(verdicts.values()) == {OTHER_WORK}
+    assert {each.name for each in found.quantities if each.is_other_work} == set(verdicts)
     assert step_time(found).better is None
     assert step_time(found).after.centre > 1.5 * step_time(found).before.centre  # shown all the same
 
@@ -140,10 +141,12 @@ def test_right_after_a_change_it_is_said_how_many_steps_are_still_needed():
     job.run(3)
     assert sides(job.compared) == (240, 3)
     assert step_time(job.compared).verdict == "not known yet: 69 more steps"
+    assert step_time(job.compared).needs_steps
     job.run(68)
     assert step_time(job.compared).verdict == "not known yet: 1 more step"
     job.run(1)
     assert step_time(job.compared).verdict.startswith("no difference beyond noise")
+    assert not step_time(job.compared).needs_steps
 
 
 def test_of_collectives_a_few_steps_tell_as_no_machine_adds_any():
@@ -156,7 +159,7 @@ def test_of_collectives_a_few_steps_tell_as_no_machine_adds_any():
 def test_where_too_few_steps_before_tell_anything_that_is_said():
     found = step_time(changed_job(FEWEST - 1, 60, compute=66).compared)
     assert found.verdict == f"not known: {FEWEST - 1} measured steps before it, {FEWEST} are needed"
-    assert (found.difference, found.better) == (None, None)
+    assert (found.difference, found.better, found.needs_steps) == (None, None, False)
 
 
 def test_a_job_that_goes_back_and_again_is_judged_by_each_of_these_changes():
@@ -202,7 +205,7 @@ def test_a_difference_that_the_machine_makes_by_itself_is_not_called_one():
     job.run(100, compute=90)
     found = step_time(job.compared)
     assert re.fullmatch(r"not known: the machine drifts by ±\d\d %", found.verdict)
-    assert (found.difference, found.better) == (None, None)
+    assert (found.difference, found.better, found.needs_steps) == (None, None, False)
 
 
 def test_only_undisturbed_steps_with_the_value_before_and_the_new_one_count():
