@@ -20,7 +20,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from overlaptop.jobs.folder import LOG_NAME, MAX_LOG_BYTES, JobFolderError, job_dir, try_lock
+from overlaptop.hub.log import open_log
+from overlaptop.jobs.folder import JobFolderError, job_dir, try_lock
 from overlaptop.jobs.record import clean_stale, read_job
 from overlaptop.jobs.sockets import ranks_socket
 from overlaptop.wire.protocol import LEASE_S
@@ -42,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if lock is None:
             return 0
         listener = _listen(options.job)
-        log = _open_log(options.job)
+        log = open_log(options.job)
     except JobFolderError as error:
         return _refuse(str(error))
     except OSError as error:
@@ -108,16 +109,6 @@ def _listen(job: str) -> socket.socket:
     listener.bind(str(path))
     listener.listen(_BACKLOG)
     return listener
-
-
-def _open_log(job: str) -> int:
-    """A descriptor for the hub's stderr. An earlier hub's log is kept while it is small."""
-    path = job_dir(job) / LOG_NAME
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
-    log = os.open(path, flags, 0o600)
-    if os.fstat(log).st_size > MAX_LOG_BYTES:
-        os.ftruncate(log, 0)
-    return log
 
 
 def _become_daemon(log: int) -> None:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
-from contextlib import suppress
 
 from msgspec.structs import replace
 
 from overlaptop.hub.executions import CommandExecutions, HubExecution
 from overlaptop.hub.history import FromRank
+from overlaptop.hub.log import log_line
 from overlaptop.hub.search import SearchLease
 from overlaptop.jobs import change_log
 from overlaptop.jobs.change_log import LoggedChange
-from overlaptop.jobs.folder import COMMANDS_NAME, MAX_LOG_BYTES, SEARCH_NAME, JobFolderError, job_dir
+from overlaptop.jobs.folder import COMMANDS_NAME, SEARCH_NAME, JobFolderError, job_dir
 from overlaptop.jobs.record import JobRecord
 from overlaptop.wire import commands
 from overlaptop.wire.codec import encode
@@ -202,11 +201,3 @@ class CommandBroker:
             )
         except (OSError, JobFolderError) as fault:
             log_line(f"cannot write {change_log.NAME}: {fault}")
-
-
-def log_line(text: str) -> None:
-    """One line to the hub's log, as long as the log is small."""
-    with suppress(OSError):
-        if os.fstat(2).st_size < MAX_LOG_BYTES:
-            stamp = time.strftime("%Y-%m-%d %H:%M:%S")
-            os.write(2, f"{stamp} hub {os.getpid()}: {text}\n".encode(errors="replace"))

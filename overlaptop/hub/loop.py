@@ -14,9 +14,10 @@ from selectors import EVENT_READ, DefaultSelector
 
 from msgspec.structs import replace
 
-from overlaptop.hub.commands import CommandBroker, log_line
+from overlaptop.hub.commands import CommandBroker
 from overlaptop.hub.dashboards import MAX_DASHBOARDS, DashboardServer
 from overlaptop.hub.history import FromRank, JobHistory
+from overlaptop.hub.log import log_line
 from overlaptop.hub.ranks import RankServer
 from overlaptop.jobs import last_end
 from overlaptop.jobs.folder import LOCK_NAME, forget_under_way, job_dir, remove_job_files

@@ -37,7 +37,6 @@ LOCK_NAME = "hub.lock"
 LOG_NAME = "hub.log"
 SEARCH_NAME = "search.msgpack"
 COMMANDS_NAME = "commands.msgpack"
-MAX_LOG_BYTES = 1 << 16
 RECORD_NAME = "job.json"
 RANKS_NAME = "ranks.sock"
 OUR_FILES = (
