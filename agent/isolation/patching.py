@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from overlaptop.agent.isolation.compiling import transparent
+from overlaptop.agent.isolation.fault_barrier import warn
 
 
 def replace(owner: Any, name: str, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
@@ -17,7 +18,7 @@ def replace(owner: Any, name: str, wrap: Callable[[Callable[..., Any]], Callable
 
 def note_calls(owner: Any, name: str, note: Callable[..., Any], *, after: bool = False) -> None:
     """Call ``note`` with the positional arguments of each call of ``owner.name``, before it or after it,
-    however it ended. Does nothing where there is no such function.
+    however it ended. Where there is no such function, as may be in a later torch, the job's log says so.
     """
 
     def noting(call: Callable[..., Any]) -> Callable[..., Any]:
@@ -34,3 +35,5 @@ def note_calls(owner: Any, name: str, note: Callable[..., Any], *, after: bool =
 
     if hasattr(owner, name):
         replace(owner, name, noting)
+    else:
+        warn(f"this torch has no {owner.__name__}.{name}: the agent cannot see its calls")
