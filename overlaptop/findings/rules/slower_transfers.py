@@ -1,8 +1,8 @@
 """The same collectives take longer than they did before: a link has become slow, or others use it now.
 
 Steps are taken in stretches of eight. What is usual is what the three fastest stretches took; the newest
-one is slow if nearly all its steps took longer than nearly all of those. Nothing is said where ranks wait for
-CPUs and have no GPU: CPUs move the bytes, too.
+one is slow if nearly all its steps took longer than nearly all of those. Where ranks have no GPU and wait
+for CPUs, nothing is said: these move the bytes, too.
 """
 
 from __future__ import annotations
