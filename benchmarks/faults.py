@@ -12,6 +12,9 @@ records give as the split's own error: the residuals of a step's collectives.
 Healthy jobs (``--healthy 120``: for so many seconds) must raise nothing. ``--line`` throttles the line
 between two namespaces in the middle of a job (root, iproute2): transfer grows, and nobody is late.
 
+Under MPS a job that is killed takes the start of the next one with it: there a ``--workload "ddp --seconds
+60"`` ends by itself.
+
 Each of the ``--jobs`` that run at once has CPUs of its own. On GPUs they all share what is there: with more
 ranks than GPUs these are shared as the workload does it. What does not fit into ``--minutes`` is not run,
 and the table says so; the cases come in the order of what they tell.
@@ -167,6 +170,8 @@ def running_job(
         running(command, env=os.environ | environment, stdout=log, stderr=log) as process,
     ):
         yield [], lambda: process.poll() is not None
+        if "--seconds" in words:
+            process.wait(START_S)
 
 
 @contextmanager
