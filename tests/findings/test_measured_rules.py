@@ -65,6 +65,7 @@ def test_a_rank_that_moves_far_more_than_the_others_in_all_to_alls_is_named():
     uneven = the(evidence, "uneven_experts")
     assert uneven.ranks == (2,)
     assert "2.00 times the mean" in uneven.title
+    assert uneven.measured.startswith("24.0 MiB there, 8.00 MiB on the rank that moves least")
     assert 0 < uneven.gain_ns <= evidence.steps[0].totals[2].exposed_ns / 2
 
 

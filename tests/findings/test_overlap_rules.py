@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from overlaptop.findings.exposure import exposure
@@ -62,10 +64,15 @@ def test_many_small_collectives_are_told_to_go_as_one():
     assert advice.startswith("20 of 20 collectives move less than 256 KiB each")
 
 
-def test_one_after_the_other_names_the_call_and_its_phase():
-    found = only(job(apart))
+def test_one_after_the_other_names_the_call_that_costs_most_and_its_phase():
+    def with_another(rank, number):
+        each = apart(rank, number)
+        calls = (call("broadcast_", 5, 10), *each.calls)
+        return replace(each, compute=((0, 5), (10, 30), *each.compute[1:]), calls=calls)
+
+    found = only(job(with_another))
     assert (found.rule, found.certainty) == ("one_after_the_other", Certainty.POSSIBLE)
-    assert found.gain_ns == 30 * MS
+    assert found.gain_ns == 35 * MS
     assert found.advice.startswith("allreduce in backward (3 a step): issue it with async_op=True")
 
 
