@@ -35,9 +35,9 @@ def test_the_wait_for_a_rank_that_was_waiting_in_another_group_is_followed_back_
 
 def test_a_chain_over_several_groups_is_named_from_the_late_rank_to_the_root():
     stages = [
-        made("a", {0: (50, 60), 1: (5, 60)}),
+        made("a", {0: (44, 60), 1: (20, 60), 2: (43, 60)}),
         made("b", {1: (61, 70), 2: (6, 70)}),
-        made("c", {2: (71, 80), 3: (7, 80)}),
+        made("c", {2: (71, 80), 3: (20, 80)}),
     ]
     assert echoes(stages)[2] == Echo(0, (Link(2, "b"), Link(1, "a")))
     assert echoes(list(reversed(stages)))[0] == Echo(0, (Link(2, "b"), Link(1, "a")))
@@ -55,14 +55,20 @@ def test_of_sends_and_receives_the_wait_for_a_rank_that_was_waiting_is_followed_
     assert lateness([*back, *SLEEPS]).receive_wait_ns == 49 + 60
 
 
+def test_of_two_waits_the_longer_one_is_followed():
+    both = [made("a", {0: (40, 50), 1: (10, 50)}), made("b", {1: (12, 60), 2: (52, 60)})]
+    assert echoes([*both, made("c", {1: (61, 70), 3: (10, 70)})])[2] == Echo(2, (Link(1, "b"),))
+
+
 def test_a_rank_that_waited_only_a_little_elsewhere_is_late_by_itself():
-    computes = [made("tp", {0: (20, 25), 1: (10, 25)}), made("dp", {1: (60, 70), 3: (10, 70)})]
+    computes = [made("tp", {0: (40, 45), 1: (0, 45)}), made("dp", {1: (60, 70), 3: (30, 70)})]
     assert echoes(computes) == {}
 
 
 def test_waits_in_one_group_or_not_split_are_no_echo_and_a_circle_ends():
     same = [made("dp", {0: (40, 50), 1: (10, 50)}), made("dp", {1: (51, 60), 2: (12, 60)})]
-    assert echoes(same) == {}
+    other = made("tp", {3: (10, 20), 4: (10, 20)})
+    assert echoes(same) == echoes([*same, other]) == {}
     unknown = [made("tp", {0: (40, 50), 1: (10, 50)}, "the ends disagree"), *SLEEPS[1:]]
     assert 2 not in echoes(unknown)
     circle = [made("a", {0: (40, 41), 1: (0, 50)}), made("b", {1: (40, 41), 0: (0, 50)})]
