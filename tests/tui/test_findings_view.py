@@ -42,11 +42,21 @@ async def test_a_long_list_says_how_far_it_goes_and_keeps_its_cursor_where_figur
         await shown(app, pilot, "f")
         state, view = app.dashboard.state, app.screen._list
         state.findings = tuple(found(number) for number in range(20))
-        lines = [text_of(line) for line in view.draw(60, 18)]
-        listed = sum("possible" in line for line in lines[:-9])
-        assert any(f"… {20 - listed} more below" in line for line in lines)
-        assert any("not known" in line for line in lines)
-        view.move(7)
+
+        def listed():
+            lines = [text_of(line).rstrip() for line in view.draw(60, 18)]
+            assert len(lines) <= 18
+            assert any("not known" in line for line in lines)
+            return lines[2 : lines.index("")]
+
+        *rows, below = listed()
+        assert [row.split()[-1] for row in rows] == [str(number) for number in range(len(rows))]
+        assert below == f"  … {20 - len(rows)} more below"
+        view.move(20)
+        rows = listed()
+        assert [row.split()[-1] for row in rows] == [str(number) for number in range(20)][-len(rows) :]
+        assert [row.startswith("▸") for row in rows] == [False] * (len(rows) - 1) + [True]
+        view.move(-12)
         state.findings = tuple(reversed(state.findings))
         assert view.selected.rule == "rule_7"
 

@@ -27,6 +27,7 @@ from .fakes import (
     screen_of,
     screen_text,
     shown,
+    text_of,
 )
 from .machines import (
     GIB,
@@ -197,13 +198,13 @@ async def test_gpus_that_the_job_does_not_use_are_there_but_say_nothing():
 
 
 async def test_ranks_that_share_a_gpu_stand_on_one_row_and_are_told_so():
-    session = h200_node(2)
+    session = h200_node(2, numas={1: misplaced(1)})
     session.say(device(1, 0, SWITCHED))
     async with opened(session) as (app, pilot):
         await pilot.press("m")
         for rank in (0, 1):
             text = await shown(app, pilot)
-            assert "▸ GPU 0  ranks 0 1" in text
+            assert re.search(r"▸ GPU 0  ranks 0 1 +✗", text)
             assert f"! shared with rank {1 - rank}: its figures are of all together" in text
             await pilot.press("down")
         assert "not used by the job" in line_of(text, "GPU 1 ")
@@ -227,8 +228,12 @@ async def test_a_rank_on_no_gpu_says_why_once():
     why = "the job computes on no GPU"
     names = ("gpu_uuid", "nvlink_version", "pcie_peak_bytes_per_s", "links")
     none = {"gpu_uuid": "", "gpu_name": "", "pci_bus_id": "", "nvlink_version": ""}
-    session.say(device(0, 0, **none, unknown=tuple(Unknown(name, why) for name in names)))
+    session.say(
+        device(0, 0, **none, unknown=tuple(Unknown(name, why) for name in names)),
+        numa(0, gpu_node=None, state="no gpu"),
+    )
     text = await screen_of(session, "m")
+    assert "rank 0  · no GPU" in text
     assert text.count(why) == 1
     assert f"none: {why}" in text
 
@@ -241,6 +246,21 @@ async def test_a_pcie_link_below_its_best_is_warned_of_only_while_it_is_in_use()
         assert "! in use, and yet slower than the gen4 ×16 that it could be" in text
         session.say(sample(1, 1.0, nvlink=None, pcie=0.01))
         assert "slower than" not in await shown(app, pilot)
+    session = h200_node(1)
+    session.say(device(0, 0, SWITCHED, pcie_width=8))
+    assert "!1.20 GB/s" in line_of(await screen_of(session, "m"), "GPU 0 ")
+
+
+@pytest.mark.parametrize(
+    ("job", "color", "level"), [(h200_node, "hidden", "▅"), (workstation, "copy", "▂")]
+)
+async def test_the_minute_and_the_bar_of_a_gpu_are_of_the_link_that_the_map_names(job, color, level):
+    async with opened(job(), size=(120, 56)) as (app, pilot):
+        await shown(app, pilot, "m")
+        row = next(line for line in app.screen.query_one(MachineMap)._lines if "GPU 0" in text_of(line))
+        minute, bar = (run.text for run in row if run.style.fg == color)
+        assert minute.endswith(level)
+        assert set(bar) <= {"━", "╸"}
 
 
 async def test_the_minute_is_drawn_on_a_scale_up_to_the_peak_or_the_highest_seen():
@@ -447,6 +467,11 @@ async def test_new_samples_move_the_figures_and_the_map_is_not_drawn_again_for_n
         monkeypatch.setattr(MachineMap, "draw", lambda *_: drawn.append(1) or [])
         await shown(app, pilot)
         assert not drawn
-        session.say(sample(0, 1.0))
-        await shown(app, pilot)
-        assert drawn
+        for message in (
+            *(sample(0, 1.0), device(0, 0), numa(0, 1), replace(dual_socket(), nics=())),
+            RankEnd(0, T0, clean=True),
+        ):
+            drawn.clear()
+            session.say(message)
+            await shown(app, pilot)
+            assert drawn, message

@@ -8,17 +8,18 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from textual.events import MouseScrollUp
 
+from overlaptop.tui.draw.segments import fit
 from overlaptop.tui.overview.screen import OverviewScreen
 from overlaptop.tui.rank.screen import RankScreen
 from overlaptop.tui.state import HOLD_S
 from overlaptop.tui.timeline.collectives import Collectives
 from overlaptop.tui.timeline.history_chart import HistoryChart
-from overlaptop.tui.timeline.timeline import Timeline
+from overlaptop.tui.timeline.timeline import Timeline, zoom_items
 from overlaptop.tui.timeline.viewport import MAX_ZOOM, WHOLE_STEP, Viewport
 from overlaptop.wire.messages import CollectiveSpan
 from tests.fleet.builders import MS, detail, step
 
-from .fakes import line_of, opened, running_job, screen_lines, screen_of, screen_text, shown
+from .fakes import line_of, opened, running_job, screen_lines, screen_of, screen_text, shown, text_of
 from .machines import h200_node, misplaced
 
 
@@ -113,6 +114,25 @@ def test_what_is_under_the_pointer_stays_there():
     before = Viewport(0.2, 4)
     after = before.zoomed(2, anchor=0.25)
     assert after.left + 0.25 * after.width == pytest.approx(before.left + 0.25 * before.width)
+
+
+@pytest.mark.parametrize(
+    ("at", "left"), [(0.125, 0), (0.25, 0.25), (0.375, 0.25), (0.5, 0.375), (0.75, 0.625), (1, 0.75)]
+)
+def test_a_place_is_put_in_the_middle_where_it_is_not_in_sight(at, left):
+    assert Viewport(0.25, 4).showing(at) == Viewport(left, 4)
+
+
+@pytest.mark.parametrize(
+    ("viewport", "width", "words"),
+    [
+        (Viewport(0.25, 4), 30, "zoom 4× 20.0 ms – 40.0 ms"),
+        (Viewport(0.25, 4), 20, "zoom 4×"),
+        (WHOLE_STEP, 30, ""),
+    ],
+)
+def test_a_title_says_how_far_it_is_zoomed_in_and_where_there_is_room_to_which_part(viewport, width, words):
+    assert " ".join(text_of(fit([], zoom_items(viewport, 80 * MS), width)).split()) == words
 
 
 async def test_keys_and_the_wheel_zoom_pan_and_reset():
