@@ -184,9 +184,9 @@ def test_a_disturbed_step_says_nothing_of_lateness():
 
 def test_ranks_that_count_from_0_again_begin_a_window_of_their_own():
     fleet = fleet_of()
-    for number in range(5):
+    for number in range(20, 25):
         feed(fleet, *late(number, rank=0))
-    window = feed(fleet, *late(0, rank=1, at_ns=T0 + 60 * S)).wait_window
+    window = feed(fleet, *late(0, rank=1, at_ns=T0 + 10 * S)).wait_window
     assert (window.steps, window.late_rank) == (1, 1)
 
 
@@ -220,23 +220,23 @@ def test_a_step_in_which_the_job_hung_is_in_no_window_once_it_goes_on():
 
 
 def test_a_change_of_a_setting_begins_a_new_window():
-    fleet = fleet_of(*late(0, rank=0), *late(1, rank=0))
+    fleet = fleet_of(*late(10, rank=0), *late(11, rank=0))
     assert fleet.snapshot().wait_window.late_rank == 0
-    changing = (step(rank, 2, transitional=True, comm_ns=None) for rank in (0, 1))
-    window = feed(fleet, *changing, *late(3)).wait_window
+    changing = (step(rank, 12, transitional=True, comm_ns=None) for rank in (0, 1))
+    window = feed(fleet, *changing, *late(13)).wait_window
     assert (window.steps, window.late_rank) == (1, 1)
 
 
 @pytest.mark.parametrize(
     ("residuals_ns", "wait_ns"),
-    [((MS, 2 * MS), 15 * MS), ((10 * MS, 6 * MS), None), ((MS, None), None)],
+    [((MS, 2 * MS), 15 * MS), ((10 * MS, 6 * MS), None), ((MS, None), None), ((10 * MS, MS, 6 * MS), None)],
 )
-def test_ranks_on_two_hosts_are_split_as_far_as_their_clocks_are_known(residuals_ns, wait_ns):
+def test_ranks_on_several_hosts_are_split_as_far_as_their_clocks_are_known(residuals_ns, wait_ns):
     parts = []
     for rank, residual_ns in enumerate(residuals_ns):
-        messages = late(0)[2 * rank : 2 * rank + 2]
+        messages = step_with_waits(rank, 0, (25 if rank == 1 else 10, 40))
         fleet = Fleet(Clock(), f"host-{rank}")
-        feed(fleet, welcome(), status(), info(rank), *messages)
+        feed(fleet, welcome(world_size=len(residuals_ns)), status(), info(rank), *messages)
         fleet.set_hub_state(HubState.LIVE)
         node = NodeView(f"host-{rank}", HubState.LIVE, T0, "", offset_ns=0, residual_ns=residual_ns)
         parts.append(NodeSnapshot(node, fleet.snapshot()))
