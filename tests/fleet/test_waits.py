@@ -1,6 +1,7 @@
 """Who is called late in a window of steps: rarely anybody where ranks are alike, and whoever is late."""
 
 import random
+from dataclasses import replace
 from statistics import mean
 
 import pytest
@@ -63,3 +64,22 @@ def test_a_rank_that_has_begun_to_be_late_is_named_by_the_newest_steps_alone():
 def test_where_nobody_is_late_lately_either_the_figures_are_of_all_steps():
     whole = late_in(simulated(2, 44, random.Random(2)))
     assert (whole.steps, whole.lately) == (44, False)
+
+
+def test_a_late_rank_that_waits_as_long_as_the_others_is_late_unless_they_wait_in_receives():
+    window = late_in(simulated(4, 40, random.Random(3), late=0.4))
+    alike = replace(window, waits_ns=dict.fromkeys(range(4), 1.0))
+    assert [each.rank for each in alike.late] == [1]
+    receives = replace(alike.lateness, receive_wait_ns=alike.lateness.wait_ns)
+    assert replace(alike, lateness=receives).late == ()
+
+
+def test_of_ranks_that_are_each_late_in_their_group_the_one_that_costs_most_is_named():
+    late_ms = {1: 20, 3: 25}
+    groups = [
+        Collective("allreduce_", str(a), 1, (Part(a, 0, 10**8), Part(b, late_ms.get(b, 0) * 10**6, 10**8)))
+        for a, b in ((0, 1), (2, 3), (4, 5), (6, 7))
+    ]
+    times = {rank: WaitTimes(10**7, 0, 0, 10**7, 0, 0) for rank in range(8)}
+    steps = [split_step(StepWaits(at, tuple(groups), times), at, STEP_NS) for at in range(40)]
+    assert [each.rank for each in late_in(steps).late] == [3]
