@@ -12,7 +12,7 @@ from overlaptop.tui.collectives.rows import grouped, ordered, rows_of
 from overlaptop.tui.overview.screen import OverviewScreen
 from overlaptop.tui.timelines.screen import TimelinesScreen
 from overlaptop.wire.messages import CollectiveSpan
-from tests.fleet.builders import MS, detail, info, status, step, welcome
+from tests.fleet.builders import MS, SWITCHED, detail, info, status, step, welcome
 from tests.fleet.fakes import FakeSession
 
 from .fakes import SIZES, line_of, opened, screen_of, shown
@@ -120,6 +120,9 @@ def test_the_bus_has_the_peak_of_the_link_that_carries_it_if_one_does():
         return job.tick().ranks[:2]
 
     assert bus_peak_bytes_per_s(views(h200_node(2))) == NVLINK_PEAK
+    slower = h200_node(2)
+    slower.say(device(1, 1, SWITCHED, nvlink_peak_bytes_per_s=NVLINK_PEAK // 2))
+    assert bus_peak_bytes_per_s(views(slower)) == NVLINK_PEAK // 2
     apart = h200_node(2)
     apart.say(info(1, host="gpu-b"))
     on_one = h200_node(2)
