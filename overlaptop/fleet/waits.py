@@ -42,7 +42,7 @@ class StepWaits:
 
     def late_rank(self, rank: int) -> int | None:
         """The rank that caused most of the waiting in collectives in which this rank took part; None where
-        nobody waited, or none of them is split.
+        nobody is to blame, or none of them is split.
         """
         found = lateness(each for each in self.collectives if each.part(rank) is not None)
         return found.late_rank if found is not None else None

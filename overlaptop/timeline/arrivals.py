@@ -301,8 +301,8 @@ class Lateness:
 
     @property
     def late_rank(self) -> int | None:
-        """The number of `awaited`; None where nobody waited."""
-        return self.awaited.rank if self.wait_ns else None
+        """The number of `awaited`; None where nobody is to blame: all came together, or several last."""
+        return self.awaited.rank if self.awaited.caused_wait_ns else None
 
     def fewest(self, share: float) -> tuple[RankLateness, ...]:
         """The fewest ranks that together were late in this share of the collectives, the first one first;

@@ -1,7 +1,10 @@
 import json
 
+import pytest
+
 from overlaptop.fleet.fleet import Fleet
 from overlaptop.fleet.records import device_record, rank_record, step_record
+from overlaptop.fleet.split_waits import split_step, window_of
 from overlaptop.fleet.waits import StepWaits
 from overlaptop.timeline.arrivals import waiting
 from overlaptop.timeline.matching import Call, match
@@ -120,6 +123,13 @@ def test_a_record_splits_communication_where_the_ranks_were_compared():
 def test_the_late_rank_is_who_was_awaited_longest_whoever_was_last_by_a_little_more_often():
     waits = waits_of({0: calls((0, 30), (31, 40), (42, 50)), 1: calls((20, 30), (30, 40), (41, 50))})
     assert step_record("j", info(0), step(0, 3), waits)["late_rank"] == 1
+
+
+def test_no_rank_is_late_where_several_come_last():
+    waits = waits_of({0: calls((0, 30)), 1: calls((20, 30)), 2: calls((20, 30))})
+    assert [waits.late_rank(rank) for rank in range(3)] == [None, None, None]
+    window = window_of([split_step(waits, T0, 80 * MS)])
+    assert window.exposed_wait_ns == pytest.approx(10 * MS / 3, abs=1), "nobody is left out as the late one"
 
 
 def test_a_record_of_a_step_of_which_nothing_is_split_says_only_how_much_that_is():
