@@ -11,10 +11,11 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
-from statistics import fmean, median, quantiles
+from statistics import median, quantiles
 
 from overlaptop import text
 from overlaptop.findings.evidence import Evidence
+from overlaptop.findings.exposure import mean_ns
 from overlaptop.findings.finding import Certainty, Finding
 from overlaptop.fleet.snapshot import RankView
 from overlaptop.fleet.waits import LATE_SHARE
@@ -205,16 +206,21 @@ def cpus_are_short(evidence: Evidence) -> bool:
     """Whether ranks without a GPU wait for a CPU longer than for one another: what they do differently is
     then what the machine happens to do.
     """
-    return cpu_delay_ns(evidence) > evidence.exposed_wait_ns
+    return (cpu_delay_ns(evidence) or 0) > evidence.exposed_wait_ns
 
 
-def cpu_delay_ns(evidence: Evidence) -> float:
-    """How long ranks without a GPU wait for a CPU in a step; 0 where ranks have GPUs."""
-    delays_ns = [
-        fmean(step.delayed_ns or 0 for step in each.totals.values())
+def cpu_delay_ns(evidence: Evidence) -> float | None:
+    """How long ranks without a GPU wait for a CPU in a step; 0 where ranks have GPUs, and None where it is
+    not known.
+    """
+    on_hosts = [
+        each.totals.values()
         for each in evidence.steps
         if all(on_host(evidence.ranks[rank].info) for rank in each.totals)
     ]
+    delays_ns = [ns for steps in on_hosts if (ns := mean_ns(steps, "delayed_ns")) is not None]
+    if on_hosts and not delays_ns:
+        return None
     return median(delays_ns) if delays_ns else 0.0
 
 

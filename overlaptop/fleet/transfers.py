@@ -9,9 +9,9 @@ from overlaptop.fleet.waits import SplitStep, StepTransfer
 from overlaptop.fleet.window import FIRST_STEPS
 
 EACH_NS = 500_000_000
-"""One step of so long is kept."""
+"""One step of so long is kept, or each where they are longer."""
 KEPT_STEPS = 1200
-"""Ten minutes of them."""
+"""Of short steps, ten minutes."""
 UNSPLIT_SHARE = 0.1
 """A step of which more is not split says nothing of its transfers."""
 
@@ -32,16 +32,17 @@ class TransferHistory:
         waits, last = split.waits, self._kept[-1] if self._kept else None
         if last is not None and waits.step <= last.step:  # its ranks count from 0 again
             self._kept.clear()
-        elif last is not None and split.start_ns - last.start_ns < EACH_NS:
+        elif last is not None and 0 <= split.start_ns - last.start_ns < EACH_NS:  # a clock may be set back
             return
         times = waits.times.values()
         if waits.step < FIRST_STEPS or any(
             each.unsplit_ns > UNSPLIT_SHARE * each.transfer_ns for each in times
         ):
             return
-        size = sum(each.bytes or 0 for each in waits.collectives)
-        took_ns = fmean(each.transfer_ns for each in times)
-        self._kept.append(StepTransfer(waits.step, split.start_ns, len(waits.collectives), size, took_ns))
+        sizes = [each.bytes for each in waits.collectives if each.bytes is not None]
+        if len(sizes) == len(waits.collectives):
+            took_ns = fmean(each.transfer_ns for each in times)
+            self._kept.append(StepTransfer(waits.step, split.start_ns, len(sizes), sum(sizes), took_ns))
 
     def forget(self, step: int) -> None:
         """What was up to this step."""

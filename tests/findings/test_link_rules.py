@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
-from msgspec.structs import replace
 
 from overlaptop.findings.exposure import exposure
 from overlaptop.findings.find import find
@@ -122,64 +119,3 @@ def test_tensor_parallelism_between_hosts_is_named_by_its_group():
     assert not {rule for rule, _ in rules(job(in_pairs(), ranks=4))} & {name}
     data = job(in_pairs(group=lambda rank: f"{rank // 2} mesh_dp"), ranks=4, infos=two_hosts)
     assert not {rule for rule, _ in rules(data)} & {name}
-
-
-STRETCHED = 60
-"""The step from which on transfers take longer."""
-
-
-def all_reduces(takes_ms, mib=lambda number: 25):
-    """One exposed all-reduce a step of half a second, which takes ``takes_ms(number)``."""
-
-    def lay(rank, number):
-        takes = takes_ms(number)
-        reduced = call("allreduce_", 300, 300 + takes, mib(number))
-        return Timeline(500, ((0, 300), (300 + takes, 500)), (reduced,), phases=PHASES)
-
-    return lay
-
-
-def slower_by(times):
-    return lambda number: 40 * (times if number >= STRETCHED else 1) + number % 3
-
-
-def noisy(seed):
-    dice = random.Random(seed)
-    drawn = [min(190.0, 40 * dice.lognormvariate(0, 0.5)) for _ in range(200)]
-    return lambda number: drawn[number]
-
-
-def set_anew(totals, detail):
-    return replace(totals, transitional=totals.step == STRETCHED), detail
-
-
-def waiting_for_cpus(totals, detail):
-    return replace(totals, delayed_ns=11 * MS), detail
-
-
-ON_CPUS = {"infos": lambda rank: {"source": "host", "device": "cpu", "backend": "gloo"}}
-
-
-@pytest.mark.parametrize(
-    ("lay", "steps", "how", "gain_ms"),
-    [
-        (all_reduces(slower_by(2)), STRETCHED + 8, {}, 28),
-        (all_reduces(slower_by(2)), STRETCHED + 100, {}, 40),
-        (all_reduces(slower_by(1.4)), STRETCHED + 8, {}, None),
-        (all_reduces(slower_by(2)), STRETCHED + 4, {}, None),
-        (all_reduces(slower_by(2), lambda number: 25 + (number >= STRETCHED)), STRETCHED + 50, {}, None),
-        (all_reduces(slower_by(2)), STRETCHED + 50, {"told": set_anew}, None),
-        (all_reduces(slower_by(2)), STRETCHED + 50, ON_CPUS, 40),
-        (all_reduces(slower_by(2)), STRETCHED + 50, ON_CPUS | {"told": waiting_for_cpus}, None),
-        *((all_reduces(noisy(seed)), 200, {}, None) for seed in range(4)),
-    ],
-)
-def test_transfers_that_take_longer_than_they_did_of_the_same_bytes_and_setting_are_found(
-    lay, steps, how, gain_ms
-):
-    evidence = job(lay, steps=steps, **how)
-    assert (("slower_transfers", ()) in rules(evidence)) == (gain_ms is not None)
-    if gain_ms is not None:
-        found = the(evidence, "slower_transfers")
-        assert found.title == "transferring takes 81.0 ms a step, before it took 41.0 ms"
-        assert found.gain_ns == pytest.approx(gain_ms * MS, rel=0.02)

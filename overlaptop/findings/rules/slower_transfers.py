@@ -1,55 +1,63 @@
 """The same collectives take longer than they did before: a link has become slow, or others use it now.
 
-Steps are taken in stretches of eight. What is usual is what the three fastest stretches took; the newest
-one is slow if nearly all its steps took longer than nearly all of those. Where ranks have no GPU and wait
-for CPUs, nothing is said: these move the bytes, too.
+Steps are taken in stretches of five. The newest stretches are slow, and took 1.5 times what nine of ten
+before them did. A stretch is slow if it took 1.5 times what is usual, which is the lower quartile, so that
+a link may be slow for most of what is remembered. Where ranks have no GPU and wait for CPUs, nothing is
+said: these move the bytes, too.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from itertools import chain
-from statistics import median
+from itertools import takewhile
+from statistics import median_low
 
 from overlaptop import text
 from overlaptop.findings.evidence import Evidence
-from overlaptop.findings.exposure import exposure
+from overlaptop.findings.exposure import LEAST_BYTES, exposure
 from overlaptop.findings.finding import Certainty, Finding
 from overlaptop.findings.late import cpu_delay_ns
+from overlaptop.fleet.waits import StepTransfer
 
 SLOWER = 1.5
-STRETCH = 8
+STRETCH = 5
 """Steps."""
-FASTEST = 3
-"""Stretches."""
+LEAST_SLOW, LEAST_BEFORE = 3, 10
+"""Stretches. Of fewer it may be chance."""
+NEARLY_ALL = 0.9
+"""Of the stretches before."""
+KIND_STEPS = 16
+"""Most of the newest steps are of the kind that is compared: some jobs do not do the same in all."""
 CPU_SHARE = 0.25
 """Of what transfers take longer: from this on it may be that CPUs are busy."""
 
 
 def look(evidence: Evidence) -> Iterable[Finding]:
     """One for the job, or none."""
-    mean, kept = exposure(evidence), evidence.transfers
-    if mean is None or not mean.costly or not kept:
+    mean, alike = exposure(evidence), _alike(evidence.transfers)
+    if mean is None or not mean.costly or not alike or alike[-1].bytes < LEAST_BYTES:
         return
-    newest = kept[-1]
-    alike = [each for each in kept if (each.collectives, each.bytes) == (newest.collectives, newest.bytes)]
-    stretches = _stretches([each.transfer_ns for each in alike])
-    if len(stretches) <= FASTEST:
+    stretches_ns = _stretches([each.transfer_ns for each in alike])
+    if len(stretches_ns) < LEAST_BEFORE + LEAST_SLOW:
         return
-    *earlier, recent = stretches
-    fastest = sorted(earlier, key=median)[:FASTEST]
-    usual = sorted(chain.from_iterable(fastest))
-    usual_ns, recent_ns = median(usual), median(recent)
-    if recent_ns < SLOWER * usual_ns or sorted(recent)[1] <= usual[-FASTEST]:
+    usual_ns = _quantile(stretches_ns, 0.25)
+    slow_ns = list(takewhile(lambda each: each >= SLOWER * usual_ns, reversed(stretches_ns)))
+    before_ns = stretches_ns[: len(stretches_ns) - len(slow_ns)]
+    if len(slow_ns) < LEAST_SLOW or len(before_ns) < LEAST_BEFORE:
         return
-    if cpu_delay_ns(evidence) > CPU_SHARE * (recent_ns - usual_ns):
+    recent_ns = min(slow_ns[:LEAST_SLOW])
+    if recent_ns < SLOWER * _quantile(before_ns, NEARLY_ALL):
         return
-    seconds = (newest.start_ns - alike[0].start_ns) / 1e9
+    waited_ns = cpu_delay_ns(evidence)
+    if waited_ns is None or waited_ns > CPU_SHARE * (recent_ns - usual_ns):
+        return
+    since_s = (alike[-1].start_ns - alike[-len(slow_ns) * STRETCH].start_ns) / 1e9
     yield Finding(
         title=f"transferring takes {text.duration(round(recent_ns))} a step, before it took "
         f"{text.duration(round(usual_ns))}",
-        measured=f"the last {STRETCH} steps, and the fastest {len(usual)} of the last {seconds:.0f} s; "
-        f"each moves {text.byte_count(newest.bytes)} in {text.plural(newest.collectives, 'collective')}",
+        measured=f"for {since_s:.0f} s; each of these steps moves {text.byte_count(alike[-1].bytes)} in "
+        f"{text.plural(alike[-1].collectives, 'collective')}",
         advice="a link has become slow, or something else uses it: nvidia-smi nvlink --errorcounters, "
         "ethtool -S and other jobs on these hosts and their network tell which",
         certainty=Certainty.POSSIBLE,
@@ -57,6 +65,18 @@ def look(evidence: Evidence) -> Iterable[Finding]:
     )
 
 
-def _stretches(times_ns: Sequence[float]) -> list[Sequence[float]]:
-    """Oldest first, and counted from the newest step on: what is left over is of the oldest ones."""
-    return [times_ns[at : at + STRETCH] for at in range(len(times_ns) % STRETCH, len(times_ns), STRETCH)]
+def _alike(transfers: Sequence[StepTransfer]) -> list[StepTransfer]:
+    """The steps that do what most of the newest ones do."""
+    newest = Counter((each.collectives, each.bytes) for each in transfers[-KIND_STEPS:])
+    kinds = newest.most_common(1)
+    return [each for each in transfers if (each.collectives, each.bytes) == kinds[0][0]]
+
+
+def _stretches(times_ns: Sequence[float]) -> list[float]:
+    """What most of each took, oldest first; they are counted from the newest step on."""
+    starts = range(len(times_ns) % STRETCH, len(times_ns), STRETCH)
+    return [median_low(times_ns[at : at + STRETCH]) for at in starts]
+
+
+def _quantile(values: Sequence[float], share: float) -> float:
+    return sorted(values)[int(share * len(values))]
