@@ -12,6 +12,7 @@ import numpy as np
 from overlaptop import text
 from overlaptop.findings.detail import phases_of
 from overlaptop.findings.evidence import Evidence, JobStep
+from overlaptop.fleet.split_waits import LEAST_SPLIT
 from overlaptop.fleet.waits import COSTLY_SHARE
 from overlaptop.timeline.arrivals import Collective
 from overlaptop.timeline.collectives import kind_of
@@ -25,7 +26,7 @@ BESIDE_WAITING = 0.5
 LEAST_BYTES = 1 << 20
 """Smaller collectives take their latency, and say nothing of a link."""
 MOSTLY_SPLIT = 0.5
-"""Of the measured steps with communication, those of which something is split."""
+"""Of the measured steps with communication, those of which something is split; or LEAST_SPLIT."""
 AFTER = "after "
 NEVER = 0.05
 """Compute and communication run never at once where less of the transferring than this is hidden."""
@@ -84,8 +85,14 @@ class Exposure:
 
 @lru_cache(maxsize=1)  # many rules ask for the same
 def exposure(evidence: Evidence) -> Exposure | None:
-    """None where too little is split to stand for the rest: which steps those are is no accident."""
-    measured = sum(bool(totals.comm_ns) for totals in all_totals(evidence))
+    """None where too little is split to stand for the rest: which steps those are is no accident. But the
+    steps before the first one that is split are only too long ago.
+    """
+    split = [step.number for step in evidence.steps if step.split is not None]
+    if len(split) < min(LEAST_SPLIT, MOSTLY_SPLIT * len(evidence.steps)):
+        return None
+    since = [step for step in evidence.steps if step.number >= split[0]]
+    measured = sum(bool(totals.comm_ns) for step in since for totals in step.totals.values())
     rows = [
         (
             totals.step_ns,

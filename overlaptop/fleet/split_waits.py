@@ -60,14 +60,19 @@ class Splitter:
     def __init__(self) -> None:
         self._kept: deque[SplitStep] = deque(maxlen=KEPT_STEPS)
         self._transfers = TransferHistory()
+        self._last: SplitStep | None = None
+        """The one that was split last, also where it is forgotten: its timelines are here for a while."""
+        self._changed = -1
+        """In this step a setting was changed last."""
         self._read = -1
-        """Up to this step it is known whether a setting was changed."""
+        """Up to this step it is known whether one was."""
 
     def look(self, views: Sequence[RankView], nodes: Sequence[NodeView] = ()) -> JobWaits:
         """Split what is new among `views`, which are all of the job's ranks. `nodes`: where they are, if on
         several, whose clocks are known only so well.
         """
         fresh = []
+        self._read_changes(views)
         for details in self._complete(views):
             earlier = self._kept[-1].waits.collectives if self._kept else ()
             each = _split(views, details, nodes, earlier)
@@ -79,13 +84,15 @@ class Splitter:
                 before = self._kept[-1]
                 self._kept[-1] = replace(before, waits=replace(before.waits, collectives=()))
             self._kept.append(each)
+            self._last = each
         newest_ns = self._forget(views)
         if not self._kept:
             absent = [view.rank for view in views if not (view.details or view.ended)]
             return JobWaits(unsplit=f"no timeline of {named_ranks(absent)} is here" if absent else NOT_YET)
         kept, newest = tuple(self._kept), self._kept[-1].waits
         recent = [each for each in kept[-WINDOW_STEPS:] if _is_within(each, newest_ns, Window.SECONDS)]
-        steps = tuple(in_window(recent, None))
+        last_seconds = [each for each in recent if newest_ns - each.start_ns <= WINDOW_NS[Window.SECONDS]]
+        steps = tuple(in_window(max(last_seconds, recent[-LEAST_SPLIT:], key=len), None))
         window = late_in(steps)
         unsplit = "" if window else _why(newest.collectives)
         return JobWaits(
@@ -94,13 +101,15 @@ class Splitter:
 
     def _complete(self, views: Sequence[RankView]) -> list[dict[int, StepDetail]]:
         """The steps that all ranks have in detail and that have not been split, by rank; in their order."""
-        last = self._kept[-1] if self._kept else None
+        last = self._last
         of_step: dict[int, dict[int, StepDetail]] = {}
         for view in views:
             for detail in view.details:
                 of_step.setdefault(detail.step, {})[view.rank] = detail
         complete = []
         for step, details in of_step.items():
+            if step <= self._changed:
+                continue
             begun_ns = _begun_ns(details)
             needed = {view.rank for view in views if view.end is None or view.end.at_ns > begun_ns}
             is_new = last is None or step > last.waits.step or begun_ns > last.start_ns + RESTARTED_NS
@@ -108,24 +117,31 @@ class Splitter:
                 complete.append(details)
         return sorted(complete, key=_begun_ns)
 
+    def _read_changes(self, views: Sequence[RankView]) -> None:
+        """See in which step a setting was changed last."""
+        history: Sequence[StepTotals] = max((view.history for view in views), key=len, default=())
+        newest = history[-1].step if history else -1
+        if newest < self._read:  # ranks count from 0 again
+            self._changed = self._read = -1
+        unread = takewhile(lambda step: step.step > self._read, reversed(history))
+        self._changed = next((step.step for step in unread if step.transitional), self._changed)
+        self._read = newest
+
     def _forget(self, views: Sequence[RankView]) -> int:
         """What is too old, and what was before a setting changed. Returns when the newest step began."""
-        history: Sequence[StepTotals] = max((view.history for view in views), key=len, default=())
-        unread = takewhile(lambda step: step.step > self._read, reversed(history))
-        changed = next((step.step for step in unread if step.transitional), -1)
-        self._read = history[-1].step if history else -1
-        self._transfers.forget(changed)
+        self._transfers.forget(self._changed)
         newest_ns = max((view.last.start_ns for view in views if view.last is not None), default=0)
         while self._kept:
             oldest = self._kept[0]
-            if oldest.waits.step > changed and _is_within(oldest, newest_ns, Window.MINUTE):
+            if oldest.waits.step > self._changed and _is_within(oldest, newest_ns, Window.MINUTE):
                 break
             self._kept.popleft()
         return newest_ns
 
 
 def _is_within(step: SplitStep, newest_ns: int, window: Window) -> bool:
-    return newest_ns - step.start_ns <= max(WINDOW_NS[window], LEAST_SPLIT * step.step_ns)
+    """Or so near that long steps, every second of which is measured, are LEAST_SPLIT from there on."""
+    return newest_ns - step.start_ns <= max(WINDOW_NS[window], 2 * LEAST_SPLIT * step.step_ns)
 
 
 def with_waits(views: Sequence[RankView], waits: StepWaits | None) -> tuple[RankView, ...]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from overlaptop.findings.exposure import exposure, step_calls
 from overlaptop.findings.find import find
 from overlaptop.timeline.spans import difference, from_pairs, length_ns
+from tests.fleet.builders import unmeasured
 
 from .timelines import MS, Timeline, call, environment, gradients, job, knobs
 
@@ -72,3 +75,21 @@ def test_where_few_steps_are_split_these_do_not_stand_for_all():
 
     assert exposure(job(lay, steps=12)) is None
     assert exposure(job(lambda rank, number: lay(rank, 0), steps=12)) is not None
+
+
+@pytest.mark.parametrize("step_s", [0.5, 2.6, 5])
+@pytest.mark.parametrize("measured_every", [1, 2])
+def test_of_long_steps_as_many_as_are_split_stand_for_the_rest(step_s, measured_every):
+    ends = 600 * step_s
+
+    def lay(rank, number):
+        return Timeline(1000 * step_s, ((0, ends),), (call("allreduce_", ends, 800 * step_s),))
+
+    def told(totals, detail):
+        if totals.step % measured_every:
+            return [replace(unmeasured(totals.rank, totals.step, step_s * 1000), start_ns=totals.start_ns)]
+        return totals, detail
+
+    found = exposure(job(lay, steps=50, told=told))
+    assert found is not None
+    assert found.exposed_transfer_ns == pytest.approx(200 * step_s * MS)

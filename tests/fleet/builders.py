@@ -78,7 +78,7 @@ def unmeasured(rank=0, number=0, ms=80):
         "compute_ns", "comm_ns", "hidden_ns", "exposed_ns", "compute_only_ns", "copy_only_ns", "idle_ns",
         "stall_ns", "collectives", "comm_bytes",
     )  # fmt: skip
-    return replace(step(rank, number), step_ns=ms * MS, **dict.fromkeys(lanes))
+    return replace(step(rank, number), step_ns=round(ms * MS), **dict.fromkeys(lanes))
 
 
 def detail(rank=0, number=0):

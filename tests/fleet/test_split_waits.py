@@ -227,6 +227,28 @@ def test_a_change_of_a_setting_begins_a_new_window():
     assert (window.steps, window.late_rank) == (1, 1)
 
 
+def test_of_the_timelines_that_are_still_held_after_a_change_none_is_split_again():
+    fleet = fleet_of()
+    split = [each.step for number in range(10, 13) for each in feed(fleet, *late(number)).fresh_waits]
+    for rank in (0, 1):
+        fleet.apply(step(rank, 13, transitional=True, comm_ns=None))
+    for _ in range(2):
+        split += [each.step for each in fleet.snapshot().fresh_waits]
+    snapshot = feed(fleet, *late(14), *late(20))
+    split += [each.step for each in snapshot.fresh_waits]
+    assert split == [10, 11, 12, 14, 20]
+    assert [each.waits.step for each in snapshot.split_steps] == [14, 20]
+    assert [each.step for each in snapshot.transfers] == [14]  # 20 is within half a second
+
+
+def test_after_a_change_ranks_may_count_from_0_again():
+    fleet = fleet_of(*late(10))
+    for rank in (0, 1):
+        fleet.apply(step(rank, 11, transitional=True, comm_ns=None))
+    assert fleet.snapshot().wait_window is None
+    assert feed(fleet, *late(0, at_ns=T0 + 10 * S)).wait_window.steps == 1
+
+
 @pytest.mark.parametrize(
     ("residuals_ns", "wait_ns"),
     [((MS, 2 * MS), 15 * MS), ((10 * MS, 6 * MS), None), ((MS, None), None), ((10 * MS, MS, 6 * MS), None)],
