@@ -133,8 +133,8 @@ def mps() -> Iterator[dict[str, str]]:
     if under_mps():
         yield {}
         return
-    if shutil.which("nvidia-cuda-mps-control") is None:
-        pytest.skip("MPS is not installed")
+    if shutil.which("nvidia-cuda-mps-control") is None or not Path("/dev/nvidiactl").exists():
+        pytest.skip("there is no GPU, or MPS is not installed")
     with tempfile.TemporaryDirectory(prefix="mps-") as folder:
         variables = {"CUDA_MPS_PIPE_DIRECTORY": folder, "CUDA_MPS_LOG_DIRECTORY": folder}
         environment = os.environ | variables

@@ -56,7 +56,7 @@ def test_overlap_is_bounded_from_above_and_closely_where_each_rank_has_a_gpu(
     print(f"{script.name} {words}: live {overlap_of(live):.3f}, profiler {truth['overlap']:.3f}")
     # Events do not see the gaps between a model's many kernels, and call them compute. On a GPU that is
     # shared, kernels wait for the other rank's, too.
-    assert truth["overlap"] - 0.02 <= overlap_of(live) <= truth["overlap"] + (1 if SHARED else 0.10)
+    assert truth["overlap"] - 0.02 <= overlap_of(live) <= truth["overlap"] + (0.4 if SHARED else 0.10)
     measured = [step for step in live.steps() if step.measured and step.step >= 10]
     assert measured[-1].collectives == truth["collectives"]
     assert {each.op for each in live.details()[-1].collectives} == ops
