@@ -52,8 +52,8 @@ HEALTHY = {
 START_S = 120.0
 """For a job to come to its first faulty step."""
 LINE_RATES = ("10gbit", "100mbit")
-LINE_USUAL_S = 30.0
-"""Before the line is throttled: what is usual is known from fifty steps, two of them a second."""
+LINE_USUAL_S = 25.0
+"""Before the line is throttled: what is usual is known from fifty steps, four of them a second."""
 
 
 def main() -> None:

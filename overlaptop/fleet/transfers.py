@@ -8,9 +8,9 @@ from statistics import fmean
 from overlaptop.fleet.waits import SplitStep, StepTransfer
 from overlaptop.fleet.window import FIRST_STEPS
 
-EACH_NS = 500_000_000
+EACH_NS = 250_000_000
 """One step of so long is kept, or each where they are longer."""
-KEPT_STEPS = 1200
+KEPT_STEPS = 2400
 """Of short steps, ten minutes."""
 UNSPLIT_SHARE = 0.1
 """A step of which more is not split says nothing of its transfers."""

@@ -14,7 +14,7 @@ from .builders import MS, T0, S
 
 
 def a_step(number, start_ns=None, *, sizes=(1000, 24), transfers_ns=(30 * MS, 50 * MS), unsplit_ns=0):
-    """Two ranks' step, which begins half a second after the one before it unless told otherwise."""
+    """Two ranks' step, which begins a quarter of a second after the one before it unless told otherwise."""
     parts = (Part(0, 0, 10), Part(1, 0, 10))
     found = tuple(Collective("allreduce_", "0 default_pg", size, parts) for size in sizes)
     times = {
@@ -40,8 +40,8 @@ def test_a_step_is_kept_with_its_bytes_and_the_mean_of_what_its_ranks_took():
     assert kept_of(a_step(5)) == (StepTransfer(5, T0 + 5 * EACH_NS, 2, 1024, 40 * MS),)
 
 
-def test_one_step_is_kept_each_half_second_and_every_one_where_they_are_longer():
-    short = [a_step(number, T0 + number * 200 * MS) for number in range(10, 20)]
+def test_one_step_is_kept_each_quarter_of_a_second_and_every_one_where_they_are_longer():
+    short = [a_step(number, T0 + number * 100 * MS) for number in range(10, 20)]
     assert numbers(*short) == [10, 13, 16, 19]
     long = [a_step(number, T0 + number * 3 * S) for number in range(10, 14)]
     assert numbers(*long) == [10, 11, 12, 13]

@@ -1,6 +1,6 @@
 """The same collectives take longer than they did before: a link has become slow, or others use it now.
 
-Steps are taken in stretches of five. The newest stretches are slow, and took 1.5 times what nine of ten
+Steps are taken in stretches of three. The newest stretches are slow, and took 1.5 times what nine of ten
 before them did. A stretch is slow if it took 1.5 times what is usual, which is the lower quartile, so that
 a link may be slow for most of what is remembered. Where ranks have no GPU and wait for CPUs, nothing is
 said: these move the bytes, too.
@@ -21,9 +21,9 @@ from overlaptop.findings.late import cpu_delay_ns
 from overlaptop.fleet.waits import StepTransfer
 
 SLOWER = 1.5
-STRETCH = 5
+STRETCH = 3
 """Steps."""
-LEAST_SLOW, LEAST_BEFORE = 3, 10
+LEAST_SLOW, LEAST_BEFORE = 3, 16
 """Stretches. Of fewer it may be chance."""
 NEARLY_ALL = 0.9
 """Of the stretches before."""
