@@ -8,13 +8,13 @@ another group; then that one is the late rank (timeline/echoes.py), and the firs
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import lru_cache
 from statistics import median, quantiles
 
 from overlaptop import text
-from overlaptop.findings.evidence import Evidence
+from overlaptop.findings.evidence import Evidence, JobStep
 from overlaptop.findings.exposure import mean_ns
 from overlaptop.findings.finding import Certainty, Finding
 from overlaptop.fleet.snapshot import RankView
@@ -31,6 +31,8 @@ of two ranks that are alike may be apart, too."""
 VARIES = 1.2
 """What a rank computes longer varies where its middle three fifths spread over so many times its median. A
 slow GPU is slower by about the same in each step."""
+SINCE_LATE, LEAST_LATE_STEPS = 0.9, 8
+"""It has been late since it was so in this share of the steps, of which there are as many."""
 LOW_CLOCK = 0.95
 """A clock is low below this share of the other ranks' median."""
 
@@ -250,6 +252,7 @@ def _late_rank(evidence: Evidence, rank: int, chain: tuple[int, ...], involved: 
     late = evidence.window.lateness.of(rank)
     assert late is not None
     others = evidence.ranks.keys() - involved
+    evidence = replace(evidence, steps=_since_late(evidence, rank))
     longer = {
         name: _longer(evidence, rank, others, measure)
         for name, measure in (
@@ -283,6 +286,15 @@ def _late_rank(evidence: Evidence, rank: int, chain: tuple[int, ...], involved: 
         _cause(evidence, rank, others, longer),
         chain,
     )
+
+
+def _since_late(evidence: Evidence, rank: int) -> tuple[JobStep, ...]:
+    """The steps since the rank is late; all of them, where it is not so steadily."""
+    is_late = [each.split is not None and each.split.late_rank == rank for each in evidence.steps]
+    for start in range(len(is_late) - LEAST_LATE_STEPS + 1):
+        if sum(is_late[start:]) >= SINCE_LATE * len(is_late[start:]):
+            return evidence.steps[start:]
+    return evidence.steps
 
 
 def _cause(
