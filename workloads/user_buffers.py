@@ -25,6 +25,9 @@ ENVIRONMENT = {
     "UB_SKIPMC": "1",
 }
 """What it needs."""
+SMS = 4
+"""For each transfer that is a kernel. TransformerEngine's 16 are taken from the product beside it, which
+then takes longer by what is hidden (README.md; two GPUs)."""
 
 
 def prepare_environment() -> None:
@@ -43,7 +46,9 @@ def torch_layers() -> ModuleType:
         raise OptionsError(f"TransformerEngine cannot be loaded: {fault}") from None
 
 
-def allocate(te: Any, tokens: Tensor, rows: int, group: Group, *, fp8: bool = False) -> None:
+def allocate(
+    te: Any, tokens: Tensor, rows: int, group: Group, *, fp8: bool = False, sms: int = SMS
+) -> None:
     """Make the buffers for a group that has so many rows of such tokens, (..., width), until `free`."""
     os.environ["UB_SKIPMC"] = ENVIRONMENT["UB_SKIPMC"]  # it is read here
     modes = te.module.base.UserBufferQuantizationMode
@@ -52,6 +57,7 @@ def allocate(te: Any, tokens: Tensor, rows: int, group: Group, *, fp8: bool = Fa
         group.size(),
         quantization_modes=[modes.FP8 if fp8 else modes.NONE],
         dtype=tokens.dtype,
+        ub_cfgs={name: {"num_sm": sms} for name in ("fc1_dgrad", "fc1_wgrad", "fc2_fprop")},
         bootstrap_backend="nccl",
     )
 
