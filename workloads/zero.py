@@ -183,6 +183,7 @@ def train_with_deepspeed(options: argparse.Namespace, place: job.Place) -> None:
     import deepspeed  # type: ignore[import-not-found]
 
     bucket_elements = int(options.bucket_cap_mb * job.MIB) // job.DTYPES[options.dtype].itemsize
+    bucket_elements = max(2, bucket_elements // 2 * 2)  # it takes even numbers only
     model = gpt.build(options, place)
     config = {
         "train_micro_batch_size_per_gpu": options.batch,
