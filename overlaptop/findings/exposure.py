@@ -89,7 +89,7 @@ def exposure(evidence: Evidence) -> Exposure | None:
     steps before the first one that is split are only too long ago.
     """
     split = [step.number for step in evidence.steps if step.split is not None]
-    if len(split) < min(LEAST_SPLIT, MOSTLY_SPLIT * len(evidence.steps)):
+    if not split or len(split) < min(LEAST_SPLIT, MOSTLY_SPLIT * len(evidence.steps)):
         return None
     since = [step for step in evidence.steps if step.number >= split[0]]
     measured = sum(bool(totals.comm_ns) for step in since for totals in step.totals.values())

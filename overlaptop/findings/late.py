@@ -11,11 +11,10 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import lru_cache
-from statistics import median, quantiles
+from statistics import fmean, median, quantiles
 
 from overlaptop import text
 from overlaptop.findings.evidence import Evidence, JobStep
-from overlaptop.findings.exposure import mean_ns
 from overlaptop.findings.finding import Certainty, Finding
 from overlaptop.fleet.snapshot import RankView
 from overlaptop.fleet.waits import LATE_SHARE
@@ -216,11 +215,11 @@ def cpu_delay_ns(evidence: Evidence) -> float | None:
     not known.
     """
     on_hosts = [
-        each.totals.values()
+        [totals.delayed_ns for totals in each.totals.values() if totals.delayed_ns is not None]
         for each in evidence.steps
         if all(on_host(evidence.ranks[rank].info) for rank in each.totals)
     ]
-    delays_ns = [ns for steps in on_hosts if (ns := mean_ns(steps, "delayed_ns")) is not None]
+    delays_ns = [fmean(known) for known in on_hosts if known]
     if on_hosts and not delays_ns:
         return None
     return median(delays_ns) if delays_ns else 0.0

@@ -90,9 +90,10 @@ class Splitter:
             absent = [view.rank for view in views if not (view.details or view.ended)]
             return JobWaits(unsplit=f"no timeline of {named_ranks(absent)} is here" if absent else NOT_YET)
         kept, newest = tuple(self._kept), self._kept[-1].waits
-        recent = [each for each in kept[-WINDOW_STEPS:] if _is_within(each, newest_ns, Window.SECONDS)]
-        last_seconds = [each for each in recent if newest_ns - each.start_ns <= WINDOW_NS[Window.SECONDS]]
-        steps = tuple(in_window(max(last_seconds, recent[-LEAST_SPLIT:], key=len), None))
+        last_seconds, long_steps = WINDOW_NS[Window.SECONDS], _reach_ns(kept[-1])
+        recent = [each for each in kept[-WINDOW_STEPS:] if newest_ns - each.start_ns <= last_seconds]
+        few = [each for each in kept[-LEAST_SPLIT:] if newest_ns - each.start_ns <= long_steps]
+        steps = tuple(in_window(max(recent, few, key=len), None))
         window = late_in(steps)
         unsplit = "" if window else _why(newest.collectives)
         return JobWaits(
@@ -119,7 +120,8 @@ class Splitter:
 
     def _read_changes(self, views: Sequence[RankView]) -> None:
         """See in which step a setting was changed last."""
-        history: Sequence[StepTotals] = max((view.history for view in views), key=len, default=())
+        running = (view.history for view in views if not view.ended)
+        history: Sequence[StepTotals] = max(running, key=len, default=())
         newest = history[-1].step if history else -1
         if newest < self._read:  # ranks count from 0 again
             self._changed = self._read = -1
@@ -131,17 +133,18 @@ class Splitter:
         """What is too old, and what was before a setting changed. Returns when the newest step began."""
         self._transfers.forget(self._changed)
         newest_ns = max((view.last.start_ns for view in views if view.last is not None), default=0)
+        reach_ns = max(WINDOW_NS[Window.MINUTE], _reach_ns(self._kept[-1]) if self._kept else 0)
         while self._kept:
             oldest = self._kept[0]
-            if oldest.waits.step > self._changed and _is_within(oldest, newest_ns, Window.MINUTE):
+            if oldest.waits.step > self._changed and newest_ns - oldest.start_ns <= reach_ns:
                 break
             self._kept.popleft()
         return newest_ns
 
 
-def _is_within(step: SplitStep, newest_ns: int, window: Window) -> bool:
-    """Or so near that long steps, every second of which is measured, are LEAST_SPLIT from there on."""
-    return newest_ns - step.start_ns <= max(WINDOW_NS[window], 2 * LEAST_SPLIT * step.step_ns)
+def _reach_ns(newest: SplitStep) -> int:
+    """In which there are LEAST_SPLIT steps like this one, also where only every second is measured."""
+    return 2 * LEAST_SPLIT * newest.step_ns
 
 
 def with_waits(views: Sequence[RankView], waits: StepWaits | None) -> tuple[RankView, ...]:

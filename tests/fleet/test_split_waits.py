@@ -241,11 +241,15 @@ def test_of_the_timelines_that_are_still_held_after_a_change_none_is_split_again
     assert [each.step for each in snapshot.transfers] == [14]  # 16 came too soon
 
 
-def test_after_a_change_ranks_may_count_from_0_again():
-    fleet = fleet_of(*late(10))
-    for rank in (0, 1):
-        fleet.apply(step(rank, 11, transitional=True, comm_ns=None))
+def test_after_a_change_ranks_may_count_from_0_again_also_fewer_of_them():
+    fleet = fleet_of(*(step(2, number) for number in range(9, 12)), *late(10), ranks=3)
+    for rank in range(3):
+        fleet.apply(step(rank, 12, transitional=True, comm_ns=None))
     assert fleet.snapshot().wait_window is None
+    for rank in range(3):
+        fleet.apply(RankEnd(rank, T0 + 4 * S, clean=False))
+    for rank in range(2):
+        fleet.apply(info(rank, pid=5000 + rank))
     assert feed(fleet, *late(0, at_ns=T0 + 10 * S)).wait_window.steps == 1
 
 

@@ -1,9 +1,9 @@
 """The same collectives take longer than they did before: a link has become slow, or others use it now.
 
 Steps are taken in stretches of three. The newest stretches are slow, and took 1.5 times what nine of ten
-before them did. A stretch is slow if it took 1.5 times what is usual, which is the lower quartile, so that
-a link may be slow for most of what is remembered. Where ranks have no GPU and wait for CPUs, nothing is
-said: these move the bytes, too.
+before them did. A stretch is slow if it took 1.5 times what is usual, which is the lower quartile: once
+three quarters of what is remembered took as long, that is usual. Where ranks have no GPU and wait for CPUs,
+nothing is said: these move the bytes, too.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def look(evidence: Evidence) -> Iterable[Finding]:
     waited_ns = cpu_delay_ns(evidence)
     if waited_ns is None or waited_ns > CPU_SHARE * (recent_ns - usual_ns):
         return
-    since_s = (alike[-1].start_ns - alike[-len(slow_ns) * STRETCH].start_ns) / 1e9
+    since_s = max(0, alike[-1].start_ns - alike[-len(slow_ns) * STRETCH].start_ns) / 1e9
     yield Finding(
         title=f"transferring takes {text.duration(round(recent_ns))} a step, before it took "
         f"{text.duration(round(usual_ns))}",
