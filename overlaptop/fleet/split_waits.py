@@ -109,8 +109,6 @@ class Splitter:
                 of_step.setdefault(detail.step, {})[view.rank] = detail
         complete = []
         for step, details in of_step.items():
-            if step <= self._changed:
-                continue
             begun_ns = _begun_ns(details)
             needed = {view.rank for view in views if view.end is None or view.end.at_ns > begun_ns}
             is_new = last is None or step > last.waits.step or begun_ns > last.start_ns + RESTARTED_NS

@@ -93,3 +93,10 @@ def test_of_long_steps_as_many_as_are_split_stand_for_the_rest(step_s, measured_
     found = exposure(job(lay, steps=50, told=told))
     assert found is not None
     assert found.exposed_transfer_ns == pytest.approx(200 * step_s * MS)
+
+
+@pytest.mark.parametrize(("first", "is_known"), [(9, False), (5, True)])
+def test_of_few_split_steps_nothing_is_said(first, is_known):
+    laid = Timeline(100, ((0, 60),), (call("allreduce_", 60, 80),))
+    found = job(lambda *_: laid, steps=14, told=lambda *each: each if each[0].step >= first else each[:1])
+    assert (exposure(found) is not None) is is_known

@@ -67,6 +67,7 @@ def test_ranks_that_count_from_0_again_begin_anew():
         (a_step(FIRST_STEPS), True),
         (a_step(5, unsplit_ns=3 * MS), True),
         (a_step(5, unsplit_ns=3 * MS + 1), False),
+        (a_step(5, sizes=(1000, 0)), True),
         (a_step(5, sizes=(1000, None)), False),  # as of an all-to-all of uneven parts
     ],
 )
