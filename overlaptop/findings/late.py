@@ -161,6 +161,12 @@ def late_by(evidence: Evidence, cause: Cause) -> list[LateRank]:
     return [each for each in late_ranks(evidence) if each.cause is cause]
 
 
+def caused_wait_ns(step: JobStep, ranks: Collection[int]) -> int:
+    """What the others waited for these ranks in a step; 0 where it is not known."""
+    lateness = step.split.lateness if step.split is not None else None
+    return sum(each.caused_wait_ns for each in lateness.ranks if each.rank in ranks) if lateness else 0
+
+
 def on_host(info: RankInfo | None) -> bool:
     """Whether its spans come from the host's clock: it has no GPU."""
     return info is not None and info.source == "host"
@@ -288,8 +294,9 @@ def _late_rank(evidence: Evidence, rank: int, chain: tuple[int, ...], involved: 
 
 
 def _since_late(evidence: Evidence, rank: int) -> tuple[JobStep, ...]:
-    """The steps since the rank is late; all of them, where it is not so steadily."""
-    is_late = [each.split is not None and each.split.late_rank == rank for each in evidence.steps]
+    """The steps since the others wait long for the rank; all of them, where they do not so steadily."""
+    caused_ns = [caused_wait_ns(step, (rank,)) for step in evidence.steps]
+    is_late = [ns >= EXPLAINS * fmean(caused_ns) for ns in caused_ns]
     for start in range(len(is_late) - LEAST_LATE_STEPS + 1):
         if sum(is_late[start:]) >= SINCE_LATE * len(is_late[start:]):
             return evidence.steps[start:]

@@ -285,6 +285,17 @@ def test_a_late_rank_that_nothing_explains_is_said_to_be_so(why):
     assert ("not seen" in found.measured) == (why == "not seen")
 
 
+@pytest.mark.parametrize("late_steps", range(8, 18))
+def test_of_a_rank_that_has_just_become_late_the_cause_and_nothing_else_is_said(late_steps):
+    first = 26 - late_steps
+    evidence = job(
+        late(("idle", 20), amount=lambda number: 1 if number >= first else 0.01), steps=26,
+        loading_ns=since(20 * MS, 0, first),
+    )  # fmt: skip
+    assert [each.rank for each in late_ranks(evidence)] == [LATE]
+    assert {each.rule for each in ask(evidence)} == {"data_loading"}
+
+
 def by_turns(more, *facts, **changes):
     """Ranks 1 and 3 do more, each in every other step."""
 
@@ -439,7 +450,7 @@ def test_steps_that_are_longer_where_a_rank_collects_garbage_cost_what_they_are_
     assert rules(free) == set()
 
 
-@pytest.mark.parametrize(("since", "is_found"), [(5, False), (10, True), (16, True)])
+@pytest.mark.parametrize(("since", "is_found"), [(5, False), (7, False), (8, True), (16, True)])
 def test_a_cause_is_looked_for_in_the_steps_since_the_rank_is_late(since, is_found):
     """They need not be most of the last ones, as where few steps are measured."""
     steps = 8 + since

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import replace
 
@@ -85,10 +86,8 @@ def test_they_take_longer_since_one_time(evidence, takes_ms, is_found):
         ({"size": lambda number: MIB - 1}, False),
         ({"size": lambda number: (25 + (number >= 80)) * MIB}, False),
         ({"collectives": lambda number: 1 + (number >= 80)}, False),
-        (
-            {"size": lambda number: (25 if number % 4 else 50) * MIB},
-            True,
-        ),  # every fourth does something else
+        # Every fourth does something else.
+        ({"size": lambda number: (25 if number % 4 else 50) * MIB}, True),
         ({"size": lambda number: (50 if number >= 114 else 25) * MIB}, True),
     ],
 )
@@ -96,12 +95,14 @@ def test_only_steps_are_compared_that_move_the_same(evidence, kind, is_found):
     assert (found_in(evidence, [40] * 80 + [80] * 40, **kind) is not None) is is_found
 
 
-def test_the_kind_that_most_of_the_newest_steps_are_of_is_the_one_that_is_compared(evidence):
-    for others, is_found in ((KIND_STEPS // 2, True), (KIND_STEPS // 2 + 1, False)):
-        begin = 80 + SLOW
-        takes_ms = [40] * 80 + [80] * (SLOW + others)
-        found = found_in(evidence, takes_ms, lambda number: (25 + (number >= begin)) * MIB)  # noqa: B023
-        assert (found is not None) is is_found, others
+@pytest.mark.parametrize(("others", "is_found"), [(KIND_STEPS // 2, True), (KIND_STEPS // 2 + 1, False)])
+def test_the_kind_that_most_of_the_newest_steps_are_of_is_the_one_that_is_compared(
+    evidence, others, is_found
+):
+    begin = 80 + SLOW
+    takes_ms = [40] * 80 + [80] * (SLOW + others)
+    found = found_in(evidence, takes_ms, lambda number: (25 + (number >= begin)) * MIB)
+    assert (found is not None) is is_found
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -111,7 +112,7 @@ def test_noise_is_not_taken_for_it_also_where_slow_steps_come_together(evidence,
     dice, strays, takes_ms = random.Random(seed), 0.0, []
     for _ in range(300):
         strays = kept_up * strays + (1 - kept_up**2) ** 0.5 * dice.gauss(0, 0.2)
-        takes_ms.append(40 * 2.718**strays)
+        takes_ms.append(40 * math.exp(strays))
     raised = [upto for upto in range(len(takes_ms)) if found_in(evidence, takes_ms[:upto]) is not None]
     assert raised == []
 

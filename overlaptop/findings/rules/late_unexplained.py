@@ -15,7 +15,14 @@ from statistics import fmean
 from overlaptop import text
 from overlaptop.findings.evidence import Evidence, JobStep
 from overlaptop.findings.finding import Certainty, Finding
-from overlaptop.findings.late import EXPLAINS, STEADY, LateRank, cpus_are_short, late_ranks
+from overlaptop.findings.late import (
+    EXPLAINS,
+    STEADY,
+    LateRank,
+    caused_wait_ns,
+    cpus_are_short,
+    late_ranks,
+)
 from overlaptop.findings.rules.uneven_batches import late_by_compute
 from overlaptop.fleet.waits import LATE_SHARE, MOST
 
@@ -49,9 +56,7 @@ def look(evidence: Evidence) -> Iterable[Finding]:
 def _waits_ns(ranks: tuple[int, ...], step: JobStep) -> tuple[int, int]:
     """What the others waited for these ranks in a step, and all waiting."""
     lateness = step.split.lateness if step.split is not None else None
-    if lateness is None:
-        return 0, 0
-    return sum(each.caused_wait_ns for each in lateness.ranks if each.rank in ranks), lateness.wait_ns
+    return caused_wait_ns(step, ranks), lateness.wait_ns if lateness is not None else 0
 
 
 def _has_just_begun(caused_ns: Sequence[int]) -> bool:

@@ -35,8 +35,11 @@ CPU_SHARE = 0.25
 
 def look(evidence: Evidence) -> Iterable[Finding]:
     """One for the job, or none."""
-    mean, alike = exposure(evidence), _alike(evidence.transfers)
-    if mean is None or not mean.costly or not alike or alike[-1].bytes < LEAST_BYTES:
+    mean = exposure(evidence)
+    if mean is None or not mean.costly:
+        return
+    alike = _alike(evidence.transfers)
+    if not alike or alike[-1].bytes < LEAST_BYTES:
         return
     stretches_ns = _stretches([each.transfer_ns for each in alike])
     if len(stretches_ns) < LEAST_BEFORE + LEAST_SLOW:
