@@ -21,7 +21,7 @@ import torch.distributed as dist
 from tables import number, print_head, print_row
 
 from overlaptop.timeline.spans import from_pairs, length_ns
-from overlaptop.workloads import job, user_buffers
+from overlaptop.workloads import job, te_layernorm_mlp, user_buffers
 
 LAYERS, WIDTH, TOKENS = 8, 4096, 8192
 """As the workload has them on GPUs."""
@@ -43,17 +43,12 @@ class Steps:
         )
         if sms is not None:
             user_buffers.allocate(te, self._tokens, TOKENS, group, sms=sms)
-        overlap = sms is not None
-        layers = [
-            te.LayerNormMLP(
-                WIDTH, 4 * WIDTH, bias=False, set_parallel_mode=True, sequence_parallel=True,
-                tp_group=group, tp_size=group.size(), params_dtype=torch.bfloat16, device="cuda",
-                ub_overlap_ag=overlap, ub_overlap_rs=overlap, ub_bulk_dgrad=overlap, ub_bulk_wgrad=overlap,
-            )
-            for _ in range(LAYERS)
-        ]  # fmt: skip
-        self._model = torch.nn.Sequential(*layers)
-        self._optimizer = torch.optim.AdamW(self._model.parameters(), lr=1e-4, fused=True)
+        self._model = te_layernorm_mlp.build(
+            te, group, LAYERS, WIDTH, torch.bfloat16, overlap=self._has_buffers
+        )
+        self._optimizer = torch.optim.AdamW(
+            self._model.parameters(), lr=te_layernorm_mlp.LEARNING_RATE, fused=True
+        )
 
     def step(self) -> None:
         """Make one."""

@@ -23,9 +23,24 @@ from torch.nn.parallel import DistributedDataParallel
 
 from overlaptop.agent import step as mark_step
 from overlaptop.workloads import catalog, job, user_buffers
+from overlaptop.workloads.collective_matmul import Group
 from overlaptop.workloads.tensor_parallel import groups
 
 LEARNING_RATE = 1e-4
+
+
+def build(
+    te: Any, group: Group, layers: int, width: int, dtype: torch.dtype, *, overlap: bool
+) -> nn.Sequential:
+    """So many layers, split over a group; with overlap they need its user buffers."""
+    return nn.Sequential(*(
+        te.LayerNormMLP(
+            width, 4 * width, bias=False, set_parallel_mode=True, sequence_parallel=True,
+            tp_group=group, tp_size=group.size(), params_dtype=dtype, device="cuda",
+            ub_overlap_ag=overlap, ub_overlap_rs=overlap, ub_bulk_dgrad=overlap, ub_bulk_wgrad=overlap,
+        )
+        for _ in range(layers)
+    ))  # fmt: skip
 
 
 def run(options: argparse.Namespace, place: job.Place) -> None:
@@ -40,17 +55,7 @@ def run(options: argparse.Namespace, place: job.Place) -> None:
     )  # fmt: skip
     if options.overlap:
         user_buffers.allocate(te, tokens, options.tokens, group, fp8=options.fp8)
-    layers = [
-        te.LayerNormMLP(
-            options.width, 4 * options.width, bias=False, set_parallel_mode=True, sequence_parallel=True,
-            tp_group=group, tp_size=group.size(),
-            params_dtype=dtype, device="cuda",
-            ub_overlap_ag=options.overlap, ub_overlap_rs=options.overlap,
-            ub_bulk_dgrad=options.overlap, ub_bulk_wgrad=options.overlap,
-        )
-        for _ in range(options.layers)
-    ]  # fmt: skip
-    model: nn.Module = nn.Sequential(*layers)
+    model: nn.Module = build(te, group, options.layers, options.width, dtype, overlap=options.overlap)
     if alike is not None:
         model = DistributedDataParallel(model, process_group=alike)
     norms = [each for each in model.parameters() if getattr(each, "sequence_parallel", False)]
