@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import time
+from operator import itemgetter
 from pathlib import Path
 
 import pytest
@@ -57,7 +58,7 @@ def test_a_capture_on_nccl_holds_the_kernels_of_its_steps_and_can_be_analysed(jo
         time.sleep(1.0)
     made = overlaptop("capture", "--steps", str(STEPS), "--json")
     assert made.returncode == 0, made.stderr
-    records = [json.loads(line) for line in made.stdout.splitlines()]
+    records = sorted(map(json.loads, made.stdout.splitlines()), key=itemgetter("rank"))
     assert [(record["rank"], record["state"]) for record in records] == [(0, "written"), (1, "written")]
     for record in records:
         with gzip.open(record["path"]) as file:
