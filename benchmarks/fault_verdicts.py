@@ -1,9 +1,11 @@
 """What is known of a job with a fault on purpose, what was found of it, and how the two compare. Pure.
 
-The injected wait is how much more the late rank lost than the others. With w what each rank waited in the
-first collective of a step, a rank came mean(w) - w later than the mean; what is usual in the untouched
-steps is taken off, and what is left is projected on what was injected. Later collectives say less: ranks go
-on computing while they wait, and NCCL runs one collective after the other, so that a rank waits in each of
+The injected wait is how much later than the others the late rank came to the end of a step's first
+forward pass, by what each rank notes itself: what is done to a rank slows more than itself, such as the
+launches behind a sleep, or the other ranks of a GPU. With w what each rank waited in the first collective
+of a step, a rank came mean(w) - w later than the mean; what is usual in the untouched steps is taken off
+both, and what is left is projected on what was injected. Later collectives say less: ranks go on
+computing while they wait, and NCCL runs one collective after the other, so that a rank waits in each of
 them for no longer than the late one computes in between.
 """
 
@@ -11,7 +13,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import hypot, pi, sqrt
 from statistics import median
@@ -124,9 +126,9 @@ class Result:
 
 
 def judge(
-    case: Case, watched: Watched, losses: Mapping[int, Mapping[int, Mapping[str, int]]], began_s: float
+    case: Case, watched: Watched, notes: Mapping[int, Mapping[int, Mapping[str, int]]], began_s: float
 ) -> Result:
-    """Compare what was found with what was done."""
+    """Compare what was found with what was done, by what each rank noted of each step."""
     arrivals_ns = watched.arrivals_ns(case.ranks)
     steps_ns = [(step, record["step_ns"]) for (step, _), record in list(watched.steps.items())]
     if case.by == "healthy":
@@ -134,10 +136,10 @@ def judge(
         length_ns = median(step_ns for _, step_ns in steps_ns)
         return Result(case, length_ns / 1e6, steps=len(arrivals_ns), others=rules)
 
-    first = min((step for records in losses.values() for step in records if step >= UNTOUCHED), default=0)
-    last = min((max(records) for records in losses.values() if records), default=0)
-    before = [step for step in arrivals_ns if UNTOUCHED // 3 <= step < first]
-    after = [step for step in arrivals_ns if first + SETTLED_STEPS <= step <= last]
+    first = min((step for step, _ in faulty_steps(notes)), default=0)
+    noted = set.intersection(*(set(of_rank) for of_rank in notes.values()))
+    before = [step for step in arrivals_ns if step in noted and UNTOUCHED // 3 <= step < first]
+    after = [step for step in arrivals_ns if step in noted and first + SETTLED_STEPS <= step]
     late = [(at_s, rank) for at_s, step, rank in watched.late if step >= first]
     findings = [(at_s, each) for at_s, each in watched.findings if at_s >= began_s]
     right_s = [
@@ -159,16 +161,17 @@ def judge(
         result.note = f"{len(before)} steps before and {len(after)} after compared"
         return result
 
-    def lost_ns(steps: Sequence[int]) -> np.ndarray:
-        """(steps, ranks)"""
-        ranks = [losses[rank] for rank in range(case.ranks)]
-        return np.array([[each.get(step, {}).get("lost_ns", 0) for each in ranks] for step in steps])
+    def came_ns(steps: Sequence[int]) -> np.ndarray:
+        """How much later than the mean, (steps, ranks)"""
+        ranks = [notes[rank] for rank in range(case.ranks)]
+        at_ns = np.array([[each[step]["arrived_ns"] for each in ranks] for step in steps], float)
+        later_ns: np.ndarray = at_ns - at_ns.mean(axis=1, keepdims=True)
+        return later_ns
 
     earlier_ns = np.array([arrivals_ns[step] for step in before])
     usual_ns = np.median(earlier_ns, axis=0)
     found_ns = np.array([arrivals_ns[step] for step in after]) - usual_ns
-    injected_ns = lost_ns(after) - np.median(lost_ns(before), axis=0)
-    injected_ns -= injected_ns.mean(axis=1, keepdims=True)
+    injected_ns = came_ns(after) - np.median(came_ns(before), axis=0)
     squares = (injected_ns**2).sum(axis=1)
     if (enough := np.median(squares)) > 0:
         most = squares >= enough
@@ -179,6 +182,12 @@ def judge(
         result.noise_ms = hypot(2 * error_of_median(slopes * injected_ms), 4 * error_of_median(earlier_ms))
         result.stated_ms = median(watched.first[step]["residual_ns"] for step in after) / 1e6
     return result
+
+
+def faulty_steps(notes: Mapping[int, Mapping[int, Mapping[str, int]]]) -> Iterator[tuple[int, int]]:
+    """Each step of a rank that lost time in it, and the Unix time at which it did, ns."""
+    for of_rank in notes.values():
+        yield from ((step, note["at_ns"]) for step, note in of_rank.items() if note["lost_ns"] != 0)
 
 
 def error_of_median(values: np.ndarray) -> float:

@@ -5,9 +5,10 @@
 
 Each case is a job of `workloads/faults.py`, which notes what each step has lost, and ``overlaptop --json
 --detail`` beside it: is the wait found that was injected, the rank, the cause, and after how many seconds?
-The injected wait is how much more the late rank lost than the others; the found one how much more these
-waited, less what they did in the untouched steps. Both are compared step by step. "stated" is what the
-records give as the split's own error: the residuals of a step's collectives.
+The injected wait is how much later than the others the late rank came to the end of its forward pass, by
+what each rank notes itself; the found one how much more the others waited. What is usual in the untouched
+steps is taken off both. They are compared step by step. "stated" is what the records give as the split's
+own error: the residuals of a step's collectives.
 
 Healthy jobs (``--healthy 120``: for so many seconds) must raise nothing. ``--line`` throttles the line
 between two namespaces in the middle of a job (root, iproute2): transfer grows, and nobody is late.
@@ -37,7 +38,8 @@ from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 
-from fault_verdicts import HEADINGS, RULES, SETTLED_STEPS, UNTOUCHED, Case, Result, Watched, judge, row
+import fault_verdicts as verdicts
+from fault_verdicts import RULES, UNTOUCHED, Case, Result, Watched
 from tables import print_head, print_row
 from torchrun import RECORDS, WORKLOADS, running, torchrun
 from two_hosts import BURST, job_across, throttle, two_hosts
@@ -100,14 +102,14 @@ def main() -> None:
             result = Result(case, note=f"{type(fault).__name__}: {fault}")
         finally:
             slots.put(cpus)
-        print(time.strftime("%T"), *row(result), sep="  ", file=sys.stderr, flush=True)
+        print(time.strftime("%T"), *verdicts.row(result), sep="  ", file=sys.stderr, flush=True)
         return result
 
     with ThreadPoolExecutor(options.jobs) as pool:
         results = list(pool.map(run, cases))
-    print_head(*HEADINGS)
+    print_head(*verdicts.HEADINGS)
     for result in results:
-        print_row(*row(result))
+        print_row(*verdicts.row(result))
 
 
 def shares_of_cpus(jobs: int) -> Iterator[set[int]]:
@@ -135,11 +137,7 @@ def run_case(case: Case, options: argparse.Namespace, give_up_s: float) -> Resul
                 return judge_line(case, watched, names, options.seconds)
             seconds = options.healthy if case.by == "healthy" else options.seconds
             time.sleep(max(0.0, min(seconds, give_up_s - time.monotonic())))
-            result = judge(case, watched, lost(folder, case.ranks), began_s)
-            if case.by == "cpus" and options.device == "cuda":
-                # What the CPU loses costs nothing as long as it launches ahead of the GPU.
-                result.injected_ms, result.note = None, "a CPU that runs ahead may hide it"
-            return result
+            return verdicts.judge(case, watched, notes(folder, case.ranks), began_s)
 
 
 @contextmanager
@@ -201,20 +199,15 @@ def onset_s(
         if case.by in ("healthy", "line"):
             if len(watched.arrivals_ns(case.ranks)) >= UNTOUCHED:
                 return time.time()
-        elif at_ns := [
-            record["at_ns"]
-            for records in lost(folder, case.ranks).values()
-            for step, record in records.items()
-            if step >= UNTOUCHED
-        ]:
-            return float(min(at_ns)) / 1e9
+        elif at_ns := [at_ns for _, at_ns in verdicts.faulty_steps(notes(folder, case.ranks))]:
+            return min(at_ns) / 1e9
         time.sleep(0.2)
     log = (folder / "log").read_text(errors="replace")
     raise TimeoutError(f"no faulty step; {' / '.join(log.splitlines()[-4:])}")
 
 
-def lost(folder: Path, ranks: int) -> dict[int, dict[int, dict[str, int]]]:
-    """What each rank noted of each step that has lost time, by rank and step."""
+def notes(folder: Path, ranks: int) -> dict[int, dict[int, dict[str, int]]]:
+    """What each rank noted of each step, by rank and step."""
     found: dict[int, dict[int, dict[str, int]]] = {rank: {} for rank in range(ranks)}
     for rank, records in found.items():
         with suppress(OSError):
@@ -240,12 +233,12 @@ def judge_line(case: Case, watched: Watched, names: Sequence[str], seconds: floa
     throttle(names, LINE_RATES[1])
     began_s = time.time()
     time.sleep(seconds)
-    throttled_ms, throttled_wait_ms = medians(reached + SETTLED_STEPS)
+    throttled_ms, throttled_wait_ms = medians(reached + verdicts.SETTLED_STEPS)
     link_bytes = median(
         each["link_tx_bytes"] for each in list(watched.steps.values()) if each["link_tx_bytes"] is not None
     )
     expected_ms = link_bytes * 8 / (int(LINE_RATES[1].removesuffix("mbit")) * 1e6) * 1e3
-    late = [rank for at_s, step, rank in watched.late if step >= reached + SETTLED_STEPS]
+    late = [rank for at_s, step, rank in watched.late if step >= reached + verdicts.SETTLED_STEPS]
     most = max((late.count(rank) / len(late) for rank in set(late)), default=0.0)
     findings = [(at_s, each["rule"]) for at_s, each in watched.findings if at_s >= began_s]
     # What the line lets through at once, before it throttles.

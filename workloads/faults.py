@@ -21,13 +21,14 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import torch
-from torch.nn.modules.module import register_module_forward_hook
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import DataLoader, IterableDataset
 
@@ -188,6 +189,24 @@ class Cpus(Cause):
         del lose_ns
 
 
+Moment = int | torch.cuda.Event
+"""Unix time, ns, or a moment on the GPU's timeline."""
+
+
+@dataclass(slots=True)
+class Record:
+    """Of one step of this rank."""
+
+    step: int
+    at_ns: int
+    """Unix time at which it began, or the loss did."""
+    began: Moment | None = None
+    """The loss; None: nothing was lost, or it is lost all the time."""
+    ended: Moment | None = None
+    arrived: Moment | None = None
+    """The end of the first forward pass, or where there is none the step's beginning or the loss's end."""
+
+
 class Injector:
     """Finds the steps of whatever runs in this process, and has it lose time from some step on."""
 
@@ -200,10 +219,10 @@ class Injector:
         self._untouched = untouched
         self._uneven = uneven
         self._rank = int(os.environ.get("RANK", "0"))
-        self._on_gpu = device.type == "cuda" and isinstance(cause, Compute)
+        self._on_gpu = device.type == "cuda"
         # A CPU that runs ahead of its GPU loses time for nothing; one that reads its loss in each step does
         # not run ahead.
-        self._drains = device.type == "cuda" and cause is not None and cause.on_cpu
+        self._drains = self._on_gpu and cause is not None and cause.on_cpu
         self._step = -1
         """As the agent counts: from 0 at the first boundary."""
         self._ended_ns: list[int] = []
@@ -213,16 +232,23 @@ class Injector:
         self._owed = False
         """This step's loss is still to come."""
         self._has_modules = self._marks_steps = False
+        self._depth = 0
+        """In how many modules' forward passes the training thread is."""
         self._optimizer: object = None
-        self._delayed_ns = 0
-        self._record: Any = None
-        self._unwritten: deque[tuple[int, int, Any, Any]] = deque()
+        self._file: Any = None
+        self._record: Record | None = None
+        """The step's, until its first forward pass is over."""
+        self._unwritten: deque[Record] = deque()
+        self._anchor: tuple[torch.cuda.Event, int] | None = None
+        """A moment on the GPU's timeline, and its Unix time in ns."""
 
     def install(self, folder: Path | None) -> None:
-        """Hook torch. ``folder``: where each step's loss is written, ``rank-1.jsonl``."""
+        """Hook torch. ``folder``: where ``rank-1.jsonl`` is written, of each step of the rank what was lost
+        (null: it is lost all the time), and when the rank came to the end of its first forward pass.
+        """
         register_optimizer_step_post_hook(self._stepped)
-        if self._cause is not None and self._cause.in_forward:
-            register_module_forward_hook(self._forwarded)
+        register_module_forward_pre_hook(self._forward_begins)
+        register_module_forward_hook(self._forwarded)
         mark = overlaptop.agent.step
 
         def marked() -> None:
@@ -235,31 +261,37 @@ class Injector:
         overlaptop.agent.step = marked
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
-            self._record = (folder / f"rank-{self._rank}.jsonl").open("w", buffering=1)
+            self._file = (folder / f"rank-{self._rank}.jsonl").open("w", buffering=1)
 
     def _stepped(self, optimizer: object, _args: object, _kwargs: object) -> None:
         self._optimizer = self._optimizer or optimizer
         if optimizer is self._optimizer and not self._marks_steps:
             self._boundary()
 
-    def _forwarded(self, _module: object, _inputs: object, _output: object) -> None:
+    def _forward_begins(self, _module: object, _inputs: object) -> None:
         self._has_modules = True
+        self._depth += 1
+
+    def _forwarded(self, _module: object, _inputs: object, _output: object) -> None:
+        self._depth -= 1
         if self._owed:
             self._lose()
+        if not self._depth:
+            self._arrive()
 
     def _boundary(self) -> None:
-        if isinstance(self._cause, Cpus):
-            self._note_delay()
         self._step += 1
-        if self._cause is None:
-            return
-        if not self._lose_ns:
-            self._ended_ns.append(time.perf_counter_ns())
-            if self._step >= self._untouched and len(self._ended_ns) > 1:
-                self._calibrate()
-        self._owed = True
-        if not (self._cause.in_forward and self._has_modules):
-            self._lose()
+        self._record = Record(self._step, time.time_ns())
+        if self._cause is not None:
+            if not self._lose_ns:
+                self._ended_ns.append(time.perf_counter_ns())
+                if self._step >= self._untouched and len(self._ended_ns) > 1:
+                    self._calibrate()
+            self._owed = True
+            if not (self._cause.in_forward and self._has_modules):
+                self._lose()
+        if not self._has_modules:
+            self._arrive()
 
     def _calibrate(self) -> None:
         assert self._cause is not None
@@ -284,31 +316,55 @@ class Injector:
         if self._uneven:
             draw = random.Random(f"{self._rank} {self._step}").random()  # noqa: S311
             lose_ns = round(2 * lose_ns * draw)
-        at_ns, began, ended = time.time_ns(), None, None
-        if self._on_gpu:
-            began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            began.record()
-        began_ns = time.perf_counter_ns()
-        self._cause.lose(lose_ns)
-        if ended is not None:
-            ended.record()
-            self._unwritten.append((self._step, at_ns, began, ended))
-            while self._unwritten and self._unwritten[0][3].query():
-                step, at_ns, began, ended = self._unwritten.popleft()
-                self._write(step, at_ns, round(began.elapsed_time(ended) * 1e6))
-        elif not isinstance(self._cause, Cpus):
-            self._write(self._step, at_ns, time.perf_counter_ns() - began_ns)
-
-    def _note_delay(self) -> None:
-        """How long the training thread was ready to run and did not, by proc(5)'s schedstat."""
-        delayed_ns = int(Path("/proc/thread-self/schedstat").read_text().split()[1])
-        if self._step >= 0:
-            self._write(self._step, time.time_ns(), delayed_ns - self._delayed_ns)
-        self._delayed_ns = delayed_ns
-
-    def _write(self, step: int, at_ns: int, lost_ns: int) -> None:
         if self._record is not None:
-            self._record.write(json.dumps({"step": step, "at_ns": at_ns, "lost_ns": lost_ns}) + "\n")
+            self._record.at_ns = time.time_ns()
+        began = self._now()
+        self._cause.lose(lose_ns)
+        if self._record is not None and not isinstance(self._cause, Cpus):
+            self._record.began, self._record.ended = began, self._now()
+
+    def _arrive(self) -> None:
+        """Before any gradient is reduced."""
+        if self._record is None or self._file is None:
+            return
+        self._record.arrived = self._now()
+        self._unwritten.append(self._record)
+        self._record = None
+        while self._unwritten and _is_over(self._unwritten[0].arrived):
+            record = self._unwritten.popleft()
+            lost_ns: int | None = None if isinstance(self._cause, Cpus) and self._lose_ns else 0
+            if record.began is not None:
+                lost_ns = self._unix_ns(record.ended) - self._unix_ns(record.began)
+            arrived_ns = self._unix_ns(record.arrived)
+            line = {
+                "step": record.step,
+                "at_ns": record.at_ns,
+                "lost_ns": lost_ns,
+                "arrived_ns": arrived_ns,
+            }
+            self._file.write(json.dumps(line) + "\n")
+
+    def _now(self) -> Moment:
+        if not self._on_gpu:
+            return time.time_ns()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        if self._anchor is None:
+            event.synchronize()
+            self._anchor = event, time.time_ns()
+        return event
+
+    def _unix_ns(self, moment: Moment | None) -> int:
+        if isinstance(moment, int):
+            return moment
+        assert moment is not None
+        assert self._anchor is not None
+        event, at_ns = self._anchor
+        return at_ns + round(float(event.elapsed_time(moment)) * 1e6)
+
+
+def _is_over(moment: Moment | None) -> bool:
+    return not isinstance(moment, torch.cuda.Event) or bool(moment.query())
 
 
 def main() -> None:
