@@ -117,8 +117,10 @@ def _waits_limit_s(snapshot: Snapshot) -> float:
     """
     if trouble_of(snapshot) is not None:
         return LIMIT_S
-    history = max((view.history for view in snapshot.ranks), key=len)
-    steps = COMPARED_STEPS * len(history) / max(1, sum(step.measured for step in history)) + MORE_STEPS
+    one_in = max(
+        len(view.history) / (sum(step.measured for step in view.history) or 1) for view in snapshot.ranks
+    )
+    steps = COMPARED_STEPS * one_in + MORE_STEPS
     return max(LIMIT_S, min(steps * (snapshot.totals.step_ns or 0) / 1e9, WAITS_LIMIT_S))
 
 

@@ -35,8 +35,8 @@ def total(
 
     Ranks that ended count only when all have, and those of nodes that are lost only while no other rank
     can be reached: the job goes on there or not at all, and a broken connection must not stop its figures.
-    The window ends with the newest step of all ranks; lane figures are of its measured steps up to that of
-    the ranks' rows. Where it has none, they are of that one.
+    The window ends with the newest step of all ranks; lane figures are of the steps in it that all of these
+    have measured, up to that of their rows. Where there are none, each rank's are of its own.
     """
     counted = _counted(ranks)
     newest = [view.last.step for view in counted if view.last is not None]

@@ -38,7 +38,9 @@ class WindowSteps(NamedTuple):
     all: Sequence[StepTotals]
     """Those that no command disturbed and in which the job did not stand still."""
     measured: Sequence[StepTotals]
-    """Of them those that carry lane totals, up to that of the rank's row; where there is none, that one."""
+    """Of them those that carry lane totals, up to that of the rank's row; where there is none, that one.
+    Where ranks have measured some of the same steps, those alone: all ranks' figures are of one time then.
+    """
     cut: bool = False
     """There are more than are kept or can be read."""
     stood_still: int = 0
@@ -48,7 +50,27 @@ class WindowSteps(NamedTuple):
 def steps_of(views: Sequence[RankView], newest: int, window: Window) -> list[WindowSteps]:
     """Each rank's steps of a window of several that ends with this step."""
     most = max(LEAST_STEPS, _MOST_SUMMED[window] // max(1, len(views)))
-    return [_steps_of(view, newest, window, most) for view in views]
+    found = _shared([_steps_of(view, newest, window, most) for view in views])
+    return [_last_of(each) for each in found] if window is Window.STEPS else found
+
+
+def _shared(found: list[WindowSteps]) -> list[WindowSteps]:
+    numbers = [set(map(_NUMBER, each.measured)) for each in found if each.measured]
+    shared = set.intersection(*numbers) if numbers else set()
+    if not shared or all(len(each) == len(shared) for each in numbers):
+        return found
+    return [
+        each._replace(measured=[step for step in each.measured if step.step in shared]) for each in found
+    ]
+
+
+def _last_of(steps: WindowSteps) -> WindowSteps:
+    """Window.STEPS is cut where not even so few are known."""
+    return steps._replace(
+        all=steps.all[-LAST_STEPS:],
+        measured=steps.measured[-LAST_STEPS:],
+        cut=steps.cut and len(steps.measured) < LAST_STEPS,
+    )
 
 
 def _steps_of(view: RankView, newest: int, window: Window, most: int) -> WindowSteps:
@@ -74,9 +96,6 @@ def _steps_of(view: RankView, newest: int, window: Window, most: int) -> WindowS
 
     upto = view.measured.step if view.measured is not None else -1
     measured = [step for step in steps if step.comm_ns is not None and step.step <= upto]
-    if window is Window.STEPS:
-        cut = cut and len(measured) < LAST_STEPS
-        measured, steps = measured[-LAST_STEPS:], steps[-LAST_STEPS:]
     if not measured and view.measured is not None:
         measured = [view.measured]
     return WindowSteps(view, steps, measured, cut, stood_still)

@@ -69,13 +69,13 @@ def test_who_is_late_is_the_first_line_as_on_the_overview() -> None:
 
 
 class LongSteps(PlayedSession):
-    """Rank 0 is late in steps of so many seconds. Timelines come from the moment they are asked for; from
-    step `stands` on, no step ends.
+    """Rank 0 is late in steps of so many seconds, rank 1 measures one step in `every`. Timelines come from
+    the moment they are asked for; from step `stands` on, no step ends.
     """
 
-    def __init__(self, clock: Clock, step_s: float, stands: float = inf) -> None:
+    def __init__(self, clock: Clock, step_s: float, stands: float = inf, every: int = 1) -> None:
         super().__init__([*arrival(), *self._steps(0, step_s)[::2]], hub_state=HubState.LIVE)
-        self.clock, self._step_s, self._stands = clock, step_s, stands
+        self.clock, self._step_s, self._stands, self._every = clock, step_s, stands, every
         self._watched, self._sent = False, 1
 
     def watch(self, ranks: Collection[int]) -> None:
@@ -85,7 +85,9 @@ class LongSteps(PlayedSession):
     def tick(self) -> Snapshot:
         done = (self.clock.at_ns - T0) / S / self._step_s
         if self._watched and self._sent < min(done, self._stands):
-            self._batches.append(self._steps(self._sent, self._step_s))
+            made = self._steps(self._sent, self._step_s)
+            unmeasured_too = [*made[:2], unmeasured(1, self._sent, self._step_s * 1000)]
+            self._batches.append(unmeasured_too if self._sent % self._every else made)
             self._sent += 1
         return super().tick()
 
@@ -131,6 +133,16 @@ def test_who_is_late_in_long_steps_is_waited_for_within_bounds(
     assert said in page.splitlines()[1]
     assert clock.monotonic_s() <= limit_s + 2
     assert "for 8 steps, to say who is late" in capsys.readouterr().err
+
+
+def test_steps_that_all_ranks_measure_are_waited_for_where_one_measures_few(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(following, "time", SimpleNamespace(monotonic=clock.monotonic_s))
+    monkeypatch.setattr(following, "pause", lambda *_: None)
+    session = LongSteps(clock, 1.0, every=2)
+    assert "rank 0 is late in 8 of 8 collectives" in render(settle_waits(session, settle(session)))
 
 
 def test_what_is_not_known_is_a_dash_never_zero(monkeypatch: pytest.MonkeyPatch) -> None:

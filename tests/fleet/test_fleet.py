@@ -228,6 +228,22 @@ def test_all_figures_of_the_job_are_of_steps_that_all_ranks_have_measured(fleet)
     assert (totals.first_step, totals.steps, totals.idle_ns) == (1, 2, 1.5 * MS)
 
 
+def test_a_rank_that_measures_more_of_its_steps_does_not_count_more(fleet):
+    often = [step(0, number, comm=40, hidden=10, idle=10) for number in range(4)]
+    seldom = [
+        unmeasured(1, 0),
+        step(1, 1, comm=10, hidden=10, idle=0),
+        unmeasured(1, 2),
+        step(1, 3, idle=2),
+    ]
+    totals = feed(fleet, info(0), info(1), *often, *seldom).totals
+    assert (totals.ranks, totals.first_step, totals.steps, totals.idle_ns) == (2, 1, 2, 5.5 * MS)
+    often = [step(0, number) for number in range(4, 40)]
+    seldom = [(unmeasured, step)[number % 2](1, number) for number in range(4, 40)]
+    snapshot = feed(fleet, *often, *seldom)
+    assert total(snapshot.ranks, 0, Window.STEPS).steps == 10
+
+
 @given(
     st.lists(
         st.lists(st.tuples(*[st.integers(1, 900)] * 4), min_size=4, max_size=4), min_size=1, max_size=3
