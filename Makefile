@@ -60,5 +60,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 		echo "$(PYTHON) does not fit: Python 3.11 or newer with venv is needed." >&2; exit 1; }
 	@echo "Installing into $(VENV) ..." >&2
 	@[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[torch,dev]'
+	@# A path in place of a finder: in the folder that holds a clone, the clone would be found in its stead.
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[torch,dev]' \
+		--config-settings editable_mode=compat
 	@touch $@

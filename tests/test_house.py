@@ -2,11 +2,15 @@
 
 import copy
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
 import grimp
 import pytest
+
+from overlaptop import __version__
 
 ROOT = Path(__file__).resolve().parent.parent
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -49,6 +53,13 @@ def test_a_relative_symlink_shows_each_outer_tree_inside_the_package(name: str) 
     link = ROOT / "overlaptop" / name
     assert link.is_symlink()
     assert link.readlink() == Path("..") / name
+
+
+def test_it_runs_in_the_folder_that_holds_the_repository_whose_name_is_the_packages(tmp_path: Path) -> None:
+    (tmp_path / "overlaptop").symlink_to(ROOT)
+    words = [sys.executable, "-m", "overlaptop", "--version"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"overlaptop {__version__}\n", "")
 
 
 def test_the_agent_is_one_module_under_one_name_however_it_is_found() -> None:
