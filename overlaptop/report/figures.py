@@ -100,9 +100,11 @@ def cost_in_brief(cost: OwnCost) -> str:
 
 def cost_in_full(cost: OwnCost) -> str:
     """The same in a sentence, and how to lower it."""
+    within = ": no more than the error" if abs(cost.change) <= cost.error else ""
     return (
-        f"overlaptop makes steps {cost_in_brief(cost)} longer, and those that it measures in detail "
-        f"{_with_error(cost.measured_change, cost.measured_error)}. For less: {LOWER_COST}"
+        f"overlaptop changes the length of steps by {cost_in_brief(cost)}{within}; of those that it "
+        f"measures in detail by {_with_error(cost.measured_change, cost.measured_error)}. For less: "
+        f"{LOWER_COST}"
     )
 
 

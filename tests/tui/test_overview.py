@@ -109,9 +109,12 @@ async def test_what_the_agents_cost_stands_in_the_header_and_in_full_above_the_n
         costs = ((0, 0.02), (1, 0.001), (2, -0.004), (3, 0.0012))
         session.say(*(OwnCost(rank, change, 0.0006, 0.003, 0.002) for rank, change in costs))
         assert "overlaptop +0.1 % ± 0.1 " in await shown(app, pilot)
-        text = await shown(app, pilot, "n")
-        assert "makes steps +0.1 % ± 0.1 longer, and those that it measures in detail +0.3 % ± 0.2" in text
+        text = " ".join((await shown(app, pilot, "n")).split())
+        said = "the length of steps by +0.1 % ± 0.1; of those that it measures in detail by +0.3 % ± 0.2"
+        assert said in text
         assert "--every N" in text
+        session.say(*(OwnCost(rank, -0.027, 0.043, 0.003, 0.002) for rank, _ in costs))
+        assert "-2.7 % ± 4.3: no more than the error; of" in " ".join((await shown(app, pilot)).split())
 
 
 async def test_what_says_nothing_in_this_job_makes_room():
