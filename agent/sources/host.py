@@ -1,7 +1,8 @@
 """The host source: the training thread and the collectives by the host's clock (gloo on a CPU).
 
-A collective lasts from its issue to the moment its future completes. Compute is the step less the time
-in which the training thread was blocked in a wait for communication.
+A collective lasts from its issue to the moment its future completes: to its callback, which waits for the
+interpreter, or to the first boundary, edge or end of a wait at which the training thread sees it done.
+Compute is the step less the time in which the training thread was blocked in a wait for communication.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ class HostSource(HookedSource[int]):
         super().__init__(phases_only, every, reason)
         self._blocking: dict[int, RecordedCollective[int]] = {}
         """By thread: the call without a future for which that thread is about to wait."""
-        self._outstanding: set[int] = set()
-        """Collectives whose future has not called back."""
+        self._outstanding: dict[int, tuple[RecordedCollective[int], Any]] = {}
+        """Collectives whose future has not called back, with the future, by identity."""
 
     def start(self) -> None:
         """The host's clock is always there."""
@@ -44,7 +45,7 @@ class HostSource(HookedSource[int]):
 
     def boundary(self, step: int) -> None:
         """`step` begins here, and the one before it ends."""
-        at_ns = now_ns()
+        at_ns = self._now_ns()
         ended = self._begin_step(step, at_ns, at_ns)
         if ended is not None:
             self._finish(ended)
@@ -53,7 +54,7 @@ class HostSource(HookedSource[int]):
         """A phase begins or ends here."""
         recording = self._recording
         if recording is not None and len(recording.edges) < MAX_MARKS:
-            recording.edges.append((edge, now_ns()))
+            recording.edges.append((edge, self._now_ns()))
 
     def issue(self, describe: Callable[[], CollectiveCall | None]) -> RecordedCollective[int] | None:
         """Note the start of a collective."""
@@ -102,10 +103,10 @@ class HostSource(HookedSource[int]):
         ending = self._ending(token)
         next(ending)
         try:
-            self._outstanding.add(id(token))
+            self._outstanding[id(token)] = token, future
             future.add_done_callback(ending.send)
         except BaseException:
-            self._outstanding.discard(id(token))  # or the job's end would wait for it
+            self._outstanding.pop(id(token), None)  # or the job's end would wait for it
             raise
 
     def _ending(self, token: RecordedCollective[int]) -> Generator[None, object, None]:
@@ -116,15 +117,26 @@ class HostSource(HookedSource[int]):
         """
         try:
             yield
-            token.end = now_ns()
-            self._outstanding.discard(id(token))
+            self._end(token)
         except GeneratorExit:
             return
         except BaseException as fault:  # noqa: BLE001 - raised at the thread's next step
             raise_later(fault)
-            token.end = now_ns()
-            self._outstanding.discard(id(token))
+            self._end(token)
         yield
+
+    def _end(self, token: RecordedCollective[int]) -> None:
+        if token.end is None:
+            token.end = now_ns()
+        self._outstanding.pop(id(token), None)
+
+    def _now_ns(self) -> int:
+        """The time, at which collectives that are done have ended."""
+        at_ns = now_ns()
+        for token, future in tuple(self._outstanding.values()):
+            if token.end is None and future.done():
+                token.end = at_ns
+        return at_ns
 
     def wait_begin(self, stream: Any = None) -> int | None:  # noqa: ARG002 - the host has no streams
         """Note the beginning of a wait."""
@@ -133,7 +145,7 @@ class HostSource(HookedSource[int]):
 
     def wait_end(self, token: int, wait: Wait) -> None:
         """Note the end of the wait."""
-        at_ns = now_ns()
+        at_ns = self._now_ns()
         awaited = self._blocking.pop(threading.get_ident(), None) if wait is Wait.PURE else None
         if awaited is not None:
             awaited.end = at_ns

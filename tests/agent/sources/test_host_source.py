@@ -21,8 +21,18 @@ class Done:
     def get_future(self):
         return self
 
+    def done(self):
+        return True
+
     def add_done_callback(self, callback):
         callback(self)
+
+
+class CallsBackLate(Done):
+    """One whose end Python is told of when its thread gets the interpreter."""
+
+    def add_done_callback(self, callback):
+        self.call_back = lambda: callback(self)
 
 
 @pytest.fixture
@@ -60,6 +70,20 @@ def test_a_collective_and_a_wait_are_measured(source):
     step = totals(source)
     assert None not in lanes(step)
     assert (step.collectives, step.comm_bytes, step.dropped) == (1, 64, 0)
+
+
+def test_a_collective_ends_no_later_than_the_job_could_see_it_ended(source):
+    work = CallsBackLate()
+    source.issued(source.issue(lambda: CALL), work)
+    wait(source)
+    assert source.outstanding == 1
+    source.boundary(1)
+    source.boundary(2)
+    work.call_back()
+    assert source.outstanding == 0
+    first, second = (reporter.totals(each, 0, source.lost) for each in source.take())
+    assert 0 < first.comm_ns < first.step_ns
+    assert second.comm_ns == 0
 
 
 UNKNOWN = {
