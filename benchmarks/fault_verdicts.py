@@ -1,7 +1,7 @@
 """What is known of a job with a fault on purpose, what was found of it, and how the two compare. Pure.
 
-The injected wait is how much later than the others the late rank came to the end of a step's first
-forward pass, by what each rank notes itself: what is done to a rank slows more than itself, such as the
+The injected wait is how much later than the others the late rank came to communicate in a step, by what
+each rank notes itself (workloads/faults.py): what is done to a rank slows more than itself, such as the
 launches behind a sleep, or the other ranks of a GPU. With w what each rank waited in the first collective
 of a step, a rank came mean(w) - w later than the mean; what is usual in the untouched steps is taken off
 both, and what is left is projected on what was injected. Later collectives say less: ranks go on

@@ -4,9 +4,9 @@
     python benchmarks/faults.py --by sleep,gc --shares 0.2 --ranks 2 --workload "ddp --layers 2"
 
 Each case is a job of `workloads/faults.py`, which notes what each step has lost, and ``overlaptop --json
---detail`` beside it: is the wait found that was injected, the rank, the cause, and after how many seconds?
-The injected wait is how much later than the others the late rank came to the end of its forward pass, by
-what each rank notes itself; the found one how much more the others waited. What is usual in the untouched
+--detail`` beside it: is the wait found that was injected, the rank, the cause, and after how many
+seconds? The injected wait is how much later than the others the late rank came to communicate, by what
+each rank notes itself; the found one how much more the others waited. What is usual in the untouched
 steps is taken off both. They are compared step by step. "stated" is what the records give as the split's
 own error: the residuals of a step's collectives.
 

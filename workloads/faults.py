@@ -44,6 +44,11 @@ COLLECTION_NS = 50_000_000
 NICE_STEP = 1.25
 """The share of a CPU that one step of niceness is worth: sched_prio_to_weight in kernel/sched/core.c."""
 MAX_NICE = 19
+COLLECTIVES = (
+    "allreduce_", "allreduce_coalesced_", "alltoall_base_", "broadcast_", "_allgather_base_",
+    "_reduce_scatter_base_",
+)  # fmt: skip
+"""Operations of c10d, those that the bundled workloads begin a step's communication with."""
 SPIN = """
 import ctypes, os, sys
 ctypes.CDLL(None).prctl(1, 9, 0, 0, 0)  # it ends with the rank
@@ -204,7 +209,7 @@ class Record:
     """The loss; None: nothing was lost, or it is lost all the time."""
     ended: Moment | None = None
     arrived: Moment | None = None
-    """The end of the first forward pass, or where there is none the step's beginning or the loss's end."""
+    """See `Injector.install`."""
 
 
 class Injector:
@@ -244,11 +249,15 @@ class Injector:
 
     def install(self, folder: Path | None) -> None:
         """Hook torch. ``folder``: where ``rank-1.jsonl`` is written, of each step of the rank what was lost
-        (null: it is lost all the time), and when the rank came to the end of its first forward pass.
+        (null: it is lost all the time), and when the rank came to communicate. On a GPU that is the first
+        collective; on a CPU, where the agent hooks these, the end of the first forward pass, or where there
+        is none the step's beginning or the loss's end.
         """
         register_optimizer_step_post_hook(self._stepped)
         register_module_forward_pre_hook(self._forward_begins)
         register_module_forward_hook(self._forwarded)
+        if self._on_gpu and folder is not None:
+            self._hook_collectives()
         mark = overlaptop.agent.step
 
         def marked() -> None:
@@ -276,8 +285,25 @@ class Injector:
         self._depth -= 1
         if self._owed:
             self._lose()
-        if not self._depth:
+        if not self._depth and not self._on_gpu:
             self._arrive()
+
+    def _hook_collectives(self) -> None:
+        # There is no public way that sees what DDP's reducer issues.
+        key = torch._C.DispatchKey.BackendSelect  # noqa: SLF001
+        after = torch._C._dispatch_keyset_full_after(key)  # noqa: SLF001
+        self._library = torch.library.Library("c10d", "IMPL")
+
+        def noting(op: Any) -> Callable[..., Any]:
+            def kernel(keys: Any, *args: Any) -> Any:
+                self._arrive()
+                return op._handle.redispatch_boxed(keys & after, *args)  # noqa: SLF001
+
+            return kernel
+
+        for name in COLLECTIVES:
+            op = getattr(torch.ops.c10d, name).default
+            self._library.impl(name, noting(op), "BackendSelect", with_keyset=True)
 
     def _boundary(self) -> None:
         self._step += 1
@@ -290,7 +316,7 @@ class Injector:
             self._owed = True
             if not (self._cause.in_forward and self._has_modules):
                 self._lose()
-        if not self._has_modules:
+        if not self._has_modules and not self._on_gpu:
             self._arrive()
 
     def _calibrate(self) -> None:
@@ -324,7 +350,6 @@ class Injector:
             self._record.began, self._record.ended = began, self._now()
 
     def _arrive(self) -> None:
-        """Before any gradient is reduced."""
         if self._record is None or self._file is None:
             return
         self._record.arrived = self._now()
