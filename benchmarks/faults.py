@@ -41,7 +41,7 @@ from tempfile import TemporaryDirectory
 import fault_verdicts as verdicts
 from fault_verdicts import RULES, UNTOUCHED, Case, Result, Watched
 from tables import print_head, print_row
-from torchrun import RECORDS, WORKLOADS, running, torchrun
+from torchrun import RECORDS, WORKLOADS, running, shares_of_cpus, torchrun
 from two_hosts import BURST, job_across, throttle, two_hosts
 
 FAULTS = [by for by in RULES if by != "line"]
@@ -110,14 +110,6 @@ def main() -> None:
     print_head(*verdicts.HEADINGS)
     for result in results:
         print_row(*verdicts.row(result))
-
-
-def shares_of_cpus(jobs: int) -> Iterator[set[int]]:
-    """As many sets of this process's CPUs, apart from each other where there are enough."""
-    cpus = sorted(os.sched_getaffinity(0))
-    each = len(cpus) // jobs
-    for number in range(jobs):
-        yield set(cpus[number * each : (number + 1) * each]) if each >= 2 else set(cpus)
 
 
 def run_case(case: Case, options: argparse.Namespace, give_up_s: float) -> Result:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -28,6 +29,14 @@ def torchrun(nproc: int, *words: str | Path, agent: Sequence[str] | None = ()) -
     under = () if agent is None else ("-m", "overlaptop.agent", *agent)
     launcher = ("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={nproc}")
     return [sys.executable, *launcher, *under, *map(str, words)]
+
+
+def shares_of_cpus(jobs: int) -> Iterator[set[int]]:
+    """As many sets of this process's CPUs, apart from each other where there are enough."""
+    cpus = sorted(os.sched_getaffinity(0))
+    each = len(cpus) // jobs
+    for number in range(jobs):
+        yield set(cpus[number * each : (number + 1) * each]) if each >= 2 else set(cpus)
 
 
 @contextmanager
@@ -63,3 +72,11 @@ def running(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen
         yield process
     finally:
         end(process)
+
+
+def why_it_failed(stderr: str) -> str:
+    """The first error that a job wrote, or its first line."""
+    lines = [line.strip() for line in stderr.splitlines()]
+    errors = [line for line in lines if "Error: " in line or "error: " in line]
+    said = (errors or lines or ["it said nothing"])[0]
+    return re.sub(r"^\[rank\d+\]: ", "", said)[:200]

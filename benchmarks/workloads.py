@@ -34,7 +34,7 @@ from statistics import fmean, median
 from typing import Any
 
 from tables import UNKNOWN, number, print_head, print_row
-from torchrun import END_S, RECORDS, ROOT, end, job_folder, start, torchrun
+from torchrun import END_S, RECORDS, ROOT, end, job_folder, start, torchrun, why_it_failed
 
 IN_TURN = ROOT / "benchmarks" / "jobs" / "in_turn.py"
 FIRST_STEPS = 4
@@ -175,7 +175,7 @@ class Job:
             if len(over := self.over()) >= count:
                 return over[count - 1][1]
             if ended:
-                raise RuntimeError(_reason(self._errors.read_text(errors="replace")))
+                raise RuntimeError(why_it_failed(self._errors.read_text(errors="replace")))
             time.sleep(0.1)
         raise TimeoutError(f"not done after {limit_s:.0f} s")
 
@@ -201,13 +201,6 @@ class Job:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(END_S)
             end(process)
-
-
-def _reason(stderr: str) -> str:
-    lines = [line.strip() for line in stderr.splitlines()]
-    errors = [line for line in lines if "Error: " in line or "error: " in line]
-    said = (errors or lines or ["it said nothing"])[0]
-    return re.sub(r"^\[rank\d+\]: ", "", said)[:200]
 
 
 FirstSteps = dict[str, float | None]
