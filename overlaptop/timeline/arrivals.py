@@ -183,6 +183,16 @@ class WaitTimes:
     exposed_unsplit_ns: int
 
     @property
+    def exposed_ns(self) -> int:
+        """With no compute beside it, whatever it was."""
+        return self.exposed_wait_ns + self.exposed_transfer_ns + self.exposed_unsplit_ns
+
+    @property
+    def hidden_ns(self) -> int:
+        """With compute beside it."""
+        return self.wait_ns + self.transfer_ns + self.unsplit_ns - self.exposed_ns
+
+    @property
     def known(self) -> bool:
         """False where there was communication and nothing of it is split."""
         return bool(self.wait_ns or self.transfer_ns or not self.unsplit_ns)

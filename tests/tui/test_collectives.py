@@ -23,7 +23,9 @@ calls = st.lists(st.tuples(st.integers(0, 50), st.integers(1, 30)), min_size=1, 
 
 
 @given(calls, calls, st.lists(st.integers(0, 80), max_size=6))
-def test_a_rows_parts_are_its_duration_in_the_mean_over_ranks_and_groups_are_sums(a, b, compute):
+def test_a_rows_parts_are_its_duration_in_the_mean_over_ranks_and_a_groups_count_each_moment_once(
+    a, b, compute
+):
     ns = sorted(set(compute))[: len(set(compute)) // 2 * 2]
     details = {rank: replace(detail(rank), compute_spans_ns=tuple(ns)) for rank in (0, 1)}
     begun_ns = details[0].start_ns
@@ -40,7 +42,24 @@ def test_a_rows_parts_are_its_duration_in_the_mean_over_ranks_and_groups_are_sum
         assert row.hidden_ns + row.exposed_ns == pytest.approx(mean_ns, abs=1)
         if not row.unsplit:
             assert row.wait_ns + row.transfer_ns == pytest.approx(mean_ns, abs=1)
-    assert sum(row.exposed_ns for row in grouped(rows, "op")) == sum(row.exposed_ns for row in rows)
+    [together] = grouped(rows, "op", details)
+    moments = [
+        {
+            ns - begun_ns
+            for row in rows
+            for part in row.members[0].parts
+            if part.rank == rank
+            for ns in range(part.start_ns, part.end_ns)
+        }
+        for rank in details
+    ]
+    in_compute = {at for start, end in zip(ns[::2], ns[1::2], strict=True) for at in range(start, end)}
+    hidden_ns = sum(len(each & in_compute) for each in moments) / 2
+    exposed_ns = sum(len(each - in_compute) for each in moments) / 2
+    assert together.hidden_ns == pytest.approx(hidden_ns, abs=1)
+    assert together.exposed_ns == pytest.approx(exposed_ns, abs=1)
+    if not together.unsplit:
+        assert together.wait_ns + together.transfer_ns == pytest.approx(hidden_ns + exposed_ns, abs=1)
     for by in ("exposed", "waiting", "start"):
         assert sorted(map(id, ordered(rows, by))) == sorted(map(id, rows))
 

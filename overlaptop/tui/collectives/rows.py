@@ -11,13 +11,13 @@ from overlaptop.tui.timeline.lanes import CollectiveKey, compute_of, keys_of
 from overlaptop.wire.messages import StepDetail
 
 if TYPE_CHECKING:
-    from overlaptop.timeline.arrivals import Collective
+    from overlaptop.timeline.arrivals import Collective, WaitTimes
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
     """One collective on all ranks of its group, or several together. Times are means over the ranks; of
-    several collectives, their sums. None: not known.
+    several collectives, of what they took of the step together. None: not known.
     """
 
     key: CollectiveKey
@@ -111,14 +111,14 @@ def rows_of(
     return tuple(rows)
 
 
-def grouped(rows: Iterable[Row], by: str) -> tuple[Row, ...]:
-    """The rows, those together that are alike. ``by``: one of GROUPINGS."""
+def grouped(rows: Iterable[Row], by: str, details: Mapping[int, StepDetail]) -> tuple[Row, ...]:
+    """The rows, those together that are alike. ``by``: one of GROUPINGS; ``details`` as in `rows_of`."""
     if not by:
         return tuple(rows)
     alike: dict[CollectiveKey, list[Row]] = {}
     for row in rows:
         alike.setdefault(GROUPINGS[by](row.key), []).append(row)
-    return tuple(_together(key, each) for key, each in alike.items())
+    return tuple(_together(key, each, details) for key, each in alike.items())
 
 
 def ordered(rows: Iterable[Row], by: str, *, reverse: bool = False) -> list[Row]:
@@ -147,7 +147,9 @@ def _hidden_ns(
     return found
 
 
-def _together(key: CollectiveKey, rows: Sequence[Row]) -> Row:
+def _together(key: CollectiveKey, rows: Sequence[Row], details: Mapping[int, StepDetail]) -> Row:
+    members = tuple(each for row in rows for each in row.members)
+    times = [took for detail in details.values() if (took := _in_step(members, detail)) is not None]
     late = Counter(row.late_rank for row in rows if row.late_rank is not None).most_common(1)
     moved = [
         (row.bus_bandwidth * row.members[0].least_transfer_ns, row.members[0].least_transfer_ns)
@@ -158,11 +160,11 @@ def _together(key: CollectiveKey, rows: Sequence[Row]) -> Row:
     return replace(
         rows[0],
         key=key,
-        members=tuple(each for row in rows for each in row.members),
-        wait_ns=_sum(row.wait_ns for row in rows),
-        transfer_ns=_sum(row.transfer_ns for row in rows),
-        hidden_ns=_sum(row.hidden_ns for row in rows),
-        exposed_ns=_sum(row.exposed_ns for row in rows),
+        members=members,
+        wait_ns=_mean(each.wait_ns if each.known else None for each in times),
+        transfer_ns=_mean(each.transfer_ns if each.known else None for each in times),
+        hidden_ns=_mean(each.hidden_ns for each in times),
+        exposed_ns=_mean(each.exposed_ns for each in times),
         bus_bandwidth=sum(each for each, _ in moved) / sum(each for _, each in moved) if moved else None,
         late_rank=late[0][0] if late else None,
         late_in=late[0][1] if late else 0,
@@ -170,11 +172,20 @@ def _together(key: CollectiveKey, rows: Sequence[Row]) -> Row:
     )
 
 
+def _in_step(collectives: Sequence[Collective], detail: StepDetail) -> WaitTimes | None:
+    """What these took of a rank's step together, each moment once; None: it has a part in none of them."""
+    from overlaptop.timeline.arrivals import waiting
+    from overlaptop.timeline.spans import from_bounds
+
+    parts = [part for each in collectives if (part := each.part(detail.rank)) is not None]
+    if not parts:
+        return None
+    comm = from_bounds([part.start_ns for part in parts], [part.end_ns for part in parts])
+    end_ns = detail.start_ns + detail.step_ns
+    took = waiting(detail.rank, comm, collectives, detail.start_ns, end_ns)
+    return took.times(compute_of(detail) + detail.start_ns)
+
+
 def _mean(values: Iterable[int | None]) -> int | None:
     known = [value for value in values if value is not None]
     return round(sum(known) / len(known)) if known else None
-
-
-def _sum(values: Iterable[int | None]) -> int | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if known else None

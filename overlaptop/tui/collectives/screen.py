@@ -76,10 +76,16 @@ class CollectiveTable(RowList[Row]):
         """One of GROUPINGS."""
         self._singles: tuple[Row, ...] = ()
         self._rows_of: tuple[object, object] = (None, None)
+        self._grouped: tuple[Row, ...] = ()
+        self._grouped_of: tuple[object, str] = (None, "")
 
     @property
     def rows(self) -> list[Row]:
-        return ordered(grouped(self._of_step(), self.grouping), self.order, reverse=self.reverse)
+        made_of = singles, grouping = self._of_step(), self.grouping
+        if singles is not self._grouped_of[0] or grouping != self._grouped_of[1]:
+            self._grouped_of = made_of
+            self._grouped = grouped(singles, grouping, self.state.details)
+        return ordered(self._grouped, self.order, reverse=self.reverse)
 
     def key(self, row: Row) -> object:
         return row.key
