@@ -102,7 +102,7 @@ async def test_calls_whose_like_on_other_ranks_is_not_known_are_counted():
         session.say(totals, replace(made, collectives=more + made.collectives))
     session.clock.pass_s(2)
     text = await screen_of(session, "C")
-    assert "1 not split   1 more a rank not matched" in text
+    assert "1 not split   up to 1 more a rank not matched" in text
 
 
 async def test_a_list_that_goes_on_says_how_far_and_enter_shows_the_selected_one_on_the_timelines():

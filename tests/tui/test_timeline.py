@@ -72,6 +72,19 @@ async def test_a_ranks_screen_speaks_of_one_step_with_its_lead_and_its_named_col
         assert words in text
 
 
+async def test_how_much_is_named_is_of_the_step_that_is_shown_and_unknown_where_that_was_not_looked_up():
+    session = running_job(1)
+    named = {40: 15, 41: 30}
+    session.say(
+        *(step(0, at, comm_kernels_ns=30 * MS, matched_ns=ms * MS) for at, ms in named.items()),
+        step(0, 42),
+        detail(0, 42),
+    )
+    async with opened(session) as (app, pilot):
+        for keys, words in (("2", "named –"), ("{", "named 100.0 %"), ("{", "named 50.0 %")):
+            assert words in await shown(app, pilot, keys)
+
+
 async def test_a_ranks_screen_has_its_links_and_its_node():
     text = await screen_of(h200_node(2, numas={0: misplaced(0)}), "2", size=(100, 30))
     for words in ("NVLink 281 GB/s  59 %", "PCIe 1.20 GB/s 2 %", "NUMA 0 ✗ wrong node"):

@@ -101,6 +101,16 @@ async def test_a_trace_as_a_whole_has_no_number_and_is_drawn_to_its_own_scale() 
     assert not any("█▸" in line for line in lines)  # a bar that goes beyond its scale
 
 
+async def test_where_collectives_have_no_name_it_is_said_how_many_and_the_bytes_of_all_are_not_known() -> (
+    None
+):
+    async with opened(trace_of(DATA / "ddp_25mb"), size=(160, 45)) as (app, pilot):
+        text = await shown(app, pilot, "2")
+        assert "collectives 94 · –   named 48.9 %" in text
+        assert "94 collectives · –" in text
+        assert "up to 24 more a rank not matched" in await shown(app, pilot, "C")
+
+
 @pytest.mark.parametrize("size", [(220, 50), (140, 40), (60, 20)])
 async def test_nothing_is_offered_that_a_trace_cannot_do(tmp_path: Path, size: tuple[int, int]) -> None:
     async with opened(trace_of(small_job(tmp_path)), size=size) as (app, pilot):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from overlaptop.timeline.collectives import sum_where_known
 from overlaptop.tui.timeline.lanes import CollectiveKey, compute_of, keys_of
 from overlaptop.wire.messages import StepDetail
 
@@ -48,8 +49,7 @@ class Row:
     @property
     def bytes(self) -> int | None:
         """Of all of them together."""
-        sizes = [each.bytes for each in self.members]
-        return None if None in sizes else sum(size for size in sizes if size is not None)
+        return sum_where_known(each.bytes for each in self.members)
 
     @property
     def bus_share(self) -> float | None:

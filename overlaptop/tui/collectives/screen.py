@@ -148,7 +148,7 @@ class CollectiveTable(RowList[Row]):
             Item((*titled("Collectives"), dim(f"  {step}"), bold(number))),
             Item((Segment(plural(found, "collective")),), 4),
             Item((Segment(f"{unsplit:,} not split" if unsplit else ""),), 2),
-            Item((Segment(f"{left_out:,} more a rank not matched" if left_out else ""),), 3),
+            Item((Segment(f"up to {left_out:,} more a rank not matched" if left_out else ""),), 3),
             Item((dim(f"{unit.name}, the mean over ranks"),), 1),
             Item((dim(f"by {self.grouping}" if self.grouping else ""),), 1),
         ]

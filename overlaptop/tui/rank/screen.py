@@ -116,20 +116,22 @@ class RankFacts(JobView):
             slow = launch_bound(step.step_ns, step.launch_lead_ns, step.idle_ns)
             bound = (Segment(" launch-bound", TextStyle("warning", bold=True)),) if slow else ()
             parts.append((dim("lead "), bold(f"{duration(step.launch_lead_ns):<7}"), *bound))
-        parts += _naming(selected) + _links(selected)
+        parts += _naming(step, selected) + _links(selected)
         if selected.dropped:
             parts.append((dim("dropped "), Segment(count(selected.dropped), TextStyle("warning"))))
         return [Item(part) for part in parts]
 
 
-def _naming(selected: RankView) -> list[StyledLine]:
-    """How much of the communication's time belongs to collectives that are known by name and bytes."""
-    known = ((step.matched_ns, step.comm_kernels_ns) for step in reversed(selected.history))
-    matched_ns, kernels_ns = next(((m, k) for m, k in known if m is not None and k), (None, None))
-    if matched_ns is None or not kernels_ns:
+def _naming(step: StepTotals, selected: RankView) -> list[StyledLine]:
+    """How much of the communication's time belongs to collectives that are known by name and bytes; a dash
+    where that was not looked up in this step.
+    """
+    if all(each.matched_ns is None for each in (step, *selected.history)):
         return []
-    share = matched_ns / kernels_ns
-    return [(dim("named "), Segment(percent(share), BOLD if share > MOSTLY else TextStyle("warning")))]
+    matched_ns, kernels_ns = step.matched_ns, step.comm_kernels_ns
+    share = matched_ns / kernels_ns if matched_ns is not None and kernels_ns else None
+    style = DIM if share is None else BOLD if share > MOSTLY else TextStyle("warning")
+    return [(dim("named "), Segment(percent(share), style))]
 
 
 def _links(selected: RankView) -> list[StyledLine]:

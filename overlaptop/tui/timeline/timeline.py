@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from overlaptop.fleet.snapshot import HubState
 from overlaptop.text import Unit, byte_count, clock, count, duration, plural
+from overlaptop.timeline.collectives import sum_where_known
 from overlaptop.tui.draw.bars import Cell, Piece, lane, ruler, to_segments
 from overlaptop.tui.draw.segments import DIM, FAINT, Item, Segment, StyledLine, TextStyle, bold, dim, fit
 from overlaptop.tui.state import step_name
@@ -66,7 +67,7 @@ class Timeline(JobView):
             spent_ns = sum(p.end_ns - p.start_ns for p in detail.phases if p.name == name)
             if spent_ns:
                 left.append(Item((dim(f"{name} "), Segment(duration(spent_ns))), 4))
-        moved = sum(c.bytes or 0 for c in detail.collectives)
+        moved = sum_where_known(each.bytes for each in detail.collectives)
         if detail.collectives:
             text = plural(len(detail.collectives), "collective")
             left.append(Item((Segment(text), dim(f" · {byte_count(moved)}")), 5))
