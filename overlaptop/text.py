@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
@@ -93,9 +94,13 @@ def percent(fraction: float | None) -> str:
 def bounded(figure: str, sign: str, *, exact: bool) -> str:
     """``≤94.1 %``: a figure that is a bound where some rank's source does not see the gaps between kernels.
 
-    Overlap is then AT_MOST the figure, exposed AT_LEAST.
+    Overlap is then AT_MOST the figure, exposed AT_LEAST. Of ``<0.1`` the latter is ``≥0.0``.
     """
-    return figure if exact or figure == UNKNOWN else sign + figure
+    if exact or figure == UNKNOWN:
+        return figure
+    if figure.startswith("<"):
+        return figure if sign == AT_MOST else sign + re.sub("[0-9]", "0", figure[1:])
+    return sign + figure
 
 
 def ratio(value: float | None) -> str:

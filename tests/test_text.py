@@ -3,9 +3,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from overlaptop.text import (
+    AT_LEAST,
+    AT_MOST,
     Unit,
     age,
     bit_rate,
+    bounded,
     byte_count,
     count,
     duration,
@@ -58,6 +61,18 @@ from overlaptop.text import (
 )  # fmt: skip
 def test_quantities_have_three_digits_and_a_unit_and_what_is_unknown_a_dash(write, written):
     assert {value: write(value) for value in written} == written
+
+
+@pytest.mark.parametrize(
+    ("sign", "figures"),
+    [
+        (AT_LEAST, {"–": "–", "0.0": "≥0.0", "<0.1": "≥0.0", "3.20 ms": "≥3.20 ms"}),
+        (AT_MOST, {"–": "–", "<1 %": "<1 %", "94.1 %": "≤94.1 %"}),
+    ],
+)
+def test_a_bound_has_one_sign(sign, figures):
+    assert {figure: bounded(figure, sign, exact=False) for figure in figures} == figures
+    assert bounded("<0.1", sign, exact=True) == "<0.1"
 
 
 @given(st.integers(1, 58_999_999_999))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from overlaptop import text
 from overlaptop.console import CommandError, print_data, print_message
-from overlaptop.fleet.records import collective_record, rank_record, step_record
+from overlaptop.fleet.records import BOUNDS, collective_record, rank_record, step_record
 from overlaptop.fleet.snapshot import WHOLE_TRACE
 from overlaptop.formats.files import TraceError
 from overlaptop.formats.job import TracedJob, analyze
@@ -147,10 +147,10 @@ def _table(job: TracedJob, number: int, *, by_hta: bool, ascii_only: bool) -> st
         table.add(
             str(summary.info.rank),
             text.count(len(summary.steps) if number == WHOLE_TRACE else 1),
-            text.bounded(text.percent(whole.overlap), text.AT_MOST, exact=exact),
-            text.bounded(text.duration(whole.exposed_ns), text.AT_LEAST, exact=exact),
-            text.bounded(text.duration(whole.hidden_ns), text.AT_MOST, exact=exact),
-            text.bounded(text.duration(whole.compute_ns), text.AT_MOST, exact=exact),
+            text.bounded(text.percent(whole.overlap), BOUNDS["overlap"], exact=exact),
+            text.bounded(text.duration(whole.exposed_ns), BOUNDS["exposed_ns"], exact=exact),
+            text.bounded(text.duration(whole.hidden_ns), BOUNDS["hidden_ns"], exact=exact),
+            text.bounded(text.duration(whole.compute_ns), BOUNDS["compute_ns"], exact=exact),
             text.duration(whole.comm_ns),
             *([text.duration(whole.fused_ns)] if fuses else []),
             text.duration(whole.copy_only_ns),
@@ -169,8 +169,8 @@ def _table(job: TracedJob, number: int, *, by_hta: bool, ascii_only: bool) -> st
         once.title(snapshot),
         *([said.words] if said is not None else []),
         f"{of}{', as HolisticTraceAnalysis counts' if by_hta else ''}, all ranks   "
-        f"overlap {text.bounded(overlap, text.AT_MOST, exact=exact)}   "
-        f"hidden {text.bounded(text.duration(hidden_ns), text.AT_MOST, exact=exact)} "
+        f"overlap {text.bounded(overlap, BOUNDS['overlap'], exact=exact)}   "
+        f"hidden {text.bounded(text.duration(hidden_ns), BOUNDS['hidden_ns'], exact=exact)} "
         f"of {text.duration(comm_ns)}",
         table.render(),
     ]

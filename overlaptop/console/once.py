@@ -13,7 +13,7 @@ from overlaptop.console.hosts import Hosts
 from overlaptop.console.jobs import join
 from overlaptop.console.table import Table
 from overlaptop.findings.first_line import first_line
-from overlaptop.fleet.records import device_record, end_records, step_record
+from overlaptop.fleet.records import BOUNDS, device_record, end_records, step_record
 from overlaptop.fleet.snapshot import HubState, RankView, Snapshot
 from overlaptop.fleet.trouble import Trouble, first_failure, trouble_of
 from overlaptop.report import hosts as nodes
@@ -171,12 +171,12 @@ def _row(view: RankView, hub_state: HubState, failure: Trouble | None) -> list[s
         str(view.rank),
         text.count(step.step if step else None),
         text.duration(step.step_ns if step else None),
-        text.bounded(text.percent(lanes.overlap if lanes else None), text.AT_MOST, exact=exact),
-        text.bounded(text.duration(lanes.exposed_ns if lanes else None), text.AT_LEAST, exact=exact),
+        text.bounded(text.percent(lanes.overlap if lanes else None), BOUNDS["overlap"], exact=exact),
+        text.bounded(text.duration(lanes.exposed_ns if lanes else None), BOUNDS["exposed_ns"], exact=exact),
         text.bounded(text.duration(waiting_ns(view)), text.AT_LEAST, exact=waiting_exact(view)),
         text.duration(lanes.stall_ns if lanes else None),
         text.duration(idle_ns(view)),
-        text.duration(lanes.compute_ns if lanes else None),
+        text.bounded(text.duration(lanes.compute_ns if lanes else None), BOUNDS["compute_ns"], exact=exact),
         text.duration(lanes.comm_ns if lanes else None),
         text.count(lanes.collectives if lanes else None),
         text.count(view.dropped),

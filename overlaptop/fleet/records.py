@@ -6,7 +6,7 @@ from overlaptop.fleet.snapshot import RankView, Snapshot
 from overlaptop.fleet.trouble import first_failure
 from overlaptop.fleet.waits import StepWaits
 from overlaptop.jobs.processes import signal_name
-from overlaptop.text import AT_LEAST, AT_MOST
+from overlaptop.text import ABOUT, AT_LEAST, AT_MOST
 from overlaptop.timeline.arrivals import Collective
 from overlaptop.wire.devices import DeviceSample
 from overlaptop.wire.messages import OwnCost, RankInfo, StepTotals
@@ -28,11 +28,12 @@ _ACTIVITY = ("sm_activity", "tensor_activity", "dram_activity")
 _CLOCKS = ("sm_clock_hz", "memory_clock_hz", "throttle_reasons")
 
 
-_BOUNDS = {
+BOUNDS = {
     "compute_ns": AT_MOST, "hidden_ns": AT_MOST, "compute_only_ns": AT_MOST, "overlap": AT_MOST,
     "exposed_ns": AT_LEAST, "exposed_wait_ns": AT_LEAST, "exposed_transfer_ns": AT_LEAST,
+    "speedup": AT_MOST, "attainable": ABOUT,
 }  # fmt: skip
-"""What an upper bound of compute makes of the figures."""
+"""What an upper bound of compute makes of the figures, in records and on screens; of all others nothing."""
 
 
 def step_record(
@@ -66,8 +67,8 @@ def step_record(
 def _bounds(
     totals: StepTotals, waits: StepWaits | None, waited: dict[str, object], *, exact: bool
 ) -> dict[str, str]:
-    known = {name: getattr(totals, name, None) for name in _BOUNDS} | waited
-    bounds = {} if exact else dict(_BOUNDS)
+    known = {name: getattr(totals, name, None) for name in BOUNDS} | waited
+    bounds = {} if exact else dict(BOUNDS)
     times = waits.times.get(totals.rank) if waits is not None else None
     if times is not None:  # what is not split may be either
         of_all = ("wait_ns", "transfer_ns") if times.unsplit_ns else ()

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+from overlaptop.fleet.records import BOUNDS
 from overlaptop.fleet.snapshot import WHOLE_TRACE, Totals, Window
 from overlaptop.text import (
     ABOUT,
-    AT_LEAST,
-    AT_MOST,
     bounded,
     count,
     duration,
@@ -29,13 +28,13 @@ def totals_in_words(totals: Totals, *, exact: bool) -> dict[str, str]:
     where it is not 0.
     """
     return {
-        "overlap": bounded(percent(totals.overlap), AT_MOST, exact=exact),
-        "exposed": bounded(duration(totals.exposed_ns), AT_LEAST, exact=exact),
+        "overlap": bounded(percent(totals.overlap), BOUNDS["overlap"], exact=exact),
+        "exposed": bounded(duration(totals.exposed_ns), BOUNDS["exposed_ns"], exact=exact),
         **({"fused": duration(totals.fused_ns)} if totals.fused_ns else {}),
         "stall": duration(totals.stall_ns),
         "idle": duration(totals.idle_ns) if exact or totals.idle_ns is not None else "not seen",
-        "speed-up": bounded(ratio(totals.speedup), AT_MOST, exact=exact),
-        "attainable": bounded(ratio(totals.attainable), ABOUT, exact=exact),
+        "speed-up": bounded(ratio(totals.speedup), BOUNDS["speedup"], exact=exact),
+        "attainable": bounded(ratio(totals.attainable), BOUNDS["attainable"], exact=exact),
         "dropped": count(totals.dropped),
     }
 

@@ -19,7 +19,7 @@ from overlaptop.tui.timeline.viewport import MAX_ZOOM, WHOLE_STEP, Viewport
 from overlaptop.wire.messages import CollectiveSpan
 from tests.fleet.builders import MS, detail, step
 
-from .fakes import line_of, opened, running_job, screen_lines, screen_of, screen_text, shown, text_of
+from .fakes import SIZES, line_of, opened, running_job, screen_lines, screen_of, screen_text, shown, text_of
 from .machines import h200_node, misplaced
 
 
@@ -83,6 +83,18 @@ async def test_how_much_is_named_is_of_the_step_that_is_shown_and_unknown_where_
     async with opened(session) as (app, pilot):
         for keys, words in (("2", "named –"), ("{", "named 100.0 %"), ("{", "named 50.0 %")):
             assert words in await shown(app, pilot, keys)
+
+
+async def test_of_a_rank_what_was_exposed_comes_first_and_bounds_are_marked():
+    session = running_job(1, exact=False)
+    session.say(step(0, 40, comm=30, hidden=30), detail(0, 40))
+    order = ("overlap ≤100.0 %", "exposed ≥0", "hidden ≤30.0 ms", "compute only ≤30.0 ms", "copy only")
+    async with opened(session) as (app, pilot):
+        text = await shown(app, pilot, "2")
+        assert (found := [text.index(words) for words in order]) == sorted(found)
+        await pilot.resize_terminal(*SIZES[2])
+        text = await shown(app, pilot)
+        assert all(words in text for words in order[:3])
 
 
 async def test_a_ranks_screen_has_its_links_and_its_node():

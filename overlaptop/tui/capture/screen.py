@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from overlaptop.fleet.commands import FAILED, STAGES, CommandView, RankProgress
+from overlaptop.fleet.records import BOUNDS
 from overlaptop.report.hosts import places
 from overlaptop.report.order import sees_gaps
-from overlaptop.text import AT_LEAST, AT_MOST, UNKNOWN, bounded, clock, count, duration, percent, plural
+from overlaptop.text import UNKNOWN, bounded, clock, count, duration, percent, plural
 from overlaptop.tui.capture.profiler_reference import ProfilerReference
 from overlaptop.tui.dashboard import Dashboard
 from overlaptop.tui.draw.segments import (
@@ -148,18 +149,23 @@ def _cells(
     profiled = found.overlap if found is not None else None
     color = "good" if rank.state == WRITTEN else "error" if rank.state in ENDED_BADLY else "text"
     exact = found is None or found.exact
-    live = bounded(percent(rank.live_overlap), AT_MOST, exact=live_exact)
+    live = bounded(percent(rank.live_overlap), BOUNDS["overlap"], exact=live_exact)
     times_ns = (None,) * 3 if found is None else (found.comm_ns, found.hidden_ns, found.exposed_ns)
     comm, hidden, exposed = map(duration, times_ns)
     return (
         (bold(str(rank.rank)),),
         (Segment(rank.state, TextStyle(color)),),
         (Segment(live, overlap_style(rank.live_overlap, bold=True)),),
-        (Segment(bounded(percent(profiled), AT_MOST, exact=exact), overlap_style(profiled, bold=True)),),
+        (
+            Segment(
+                bounded(percent(profiled), BOUNDS["overlap"], exact=exact),
+                overlap_style(profiled, bold=True),
+            ),
+        ),
         (Segment(_apart(rank.live_overlap, profiled)),),
         (Segment(comm, TEXT),),
-        (Segment(bounded(hidden, AT_MOST, exact=exact), TEXT),),
-        (Segment(bounded(exposed, AT_LEAST, exact=exact), TEXT),),
+        (Segment(bounded(hidden, BOUNDS["hidden_ns"], exact=exact), TEXT),),
+        (Segment(bounded(exposed, BOUNDS["exposed_ns"], exact=exact), TEXT),),
         (dim(plural(rank.live_steps, "step") if rank.live_steps else UNKNOWN),),
     )
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, ClassVar
 
+from overlaptop.fleet.records import BOUNDS
 from overlaptop.report.links import bus_peak_bytes_per_s
 from overlaptop.report.who_is_late import why_not_split
 from overlaptop.text import (
     AT_LEAST,
-    AT_MOST,
     UNKNOWN,
     Unit,
     byte_count,
@@ -163,7 +163,7 @@ class CollectiveTable(RowList[Row]):
         """With the mark of the column that is sorted by, and the signs of what is a bound."""
         names = {each.title: each.title for each in columns}
         if not self.state.exact:
-            names |= {"hidden": f"{AT_MOST}hidden", "exposed": f"{AT_LEAST}exposed"}
+            names |= {"hidden": f"{BOUNDS['hidden_ns']}hidden", "exposed": f"{BOUNDS['exposed_ns']}exposed"}
         down = self.reverse == (self.order in ASCENDING)
         names[self.order] += "▼" if down else "▲"
         return names

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
+from overlaptop.fleet.records import BOUNDS
 from overlaptop.fleet.snapshot import RankView
 from overlaptop.fleet.trouble import Trouble, first_failure
 from overlaptop.report.links import (
@@ -25,7 +26,6 @@ from overlaptop.report.order import MEASURES, sees_gaps, stalls_apart, waiting_e
 from overlaptop.report.troubles import ending
 from overlaptop.text import (
     AT_LEAST,
-    AT_MOST,
     UNKNOWN,
     Unit,
     age,
@@ -151,7 +151,11 @@ def _waiting(view: RankView, scales: Scales, _width: int) -> StyledLine:
 
 def _overlap(view: RankView, _scales: Scales, _width: int) -> StyledLine:
     overlap = view.measured.overlap if view.measured else None
-    return (Segment(bounded(percent(overlap), AT_MOST, exact=sees_gaps(view)), overlap_style(overlap)),)
+    return (
+        Segment(
+            bounded(percent(overlap), BOUNDS["overlap"], exact=sees_gaps(view)), overlap_style(overlap)
+        ),
+    )
 
 
 def _bar(view: RankView, scales: Scales, width: int) -> StyledLine:
@@ -236,7 +240,7 @@ COLUMNS = (
     Column("rank", "rank", lambda view, _s, _w: (bold(str(view.rank)),), 5, 0),
     Column("bar", _bar_header, _bar, 16, 0, grow=3, right=False, floor=6),
     Column("overlap", "overlap", _overlap, 8, 1),
-    Column("exposed", "exposed UNIT", _time("exposed", sign=AT_LEAST), 11, 2),
+    Column("exposed", "exposed UNIT", _time("exposed", sign=BOUNDS["exposed_ns"]), 11, 2),
     Column("waiting", "waiting UNIT", _waiting, 11, 4, knows=lambda v: waiting_ns(v) is not None),
     Column("stall", "stall UNIT", _time("stall"), 9, 4, knows=stalls_apart),
     Column("idle", "idle UNIT", _time("idle"), 8, 7, knows=sees_gaps),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from overlaptop.fleet.records import BOUNDS
 from overlaptop.fleet.snapshot import HubState, RankView
 from overlaptop.fleet.trouble import first_failure
 from overlaptop.report.figures import exposed_in_words
@@ -12,8 +13,6 @@ from overlaptop.report.links import has_nvlink, has_pcie, numa_matters, nvlink_r
 from overlaptop.report.order import sees_gaps, stalls_apart
 from overlaptop.report.troubles import ending
 from overlaptop.text import (
-    AT_LEAST,
-    AT_MOST,
     age,
     bounded,
     byte_count,
@@ -45,7 +44,17 @@ from overlaptop.tui.screen import Heights
 from overlaptop.tui.state import ViewState, step_name
 from overlaptop.tui.timeline.collectives import Collectives
 from overlaptop.tui.timeline.history_chart import HistoryChart
-from overlaptop.tui.timeline.parts import EXPOSED, HIDDEN, IDLE, PARTS, overlap_style, parts_of
+from overlaptop.tui.timeline.parts import (
+    COMPUTE,
+    COPY,
+    EXPOSED,
+    FUSED,
+    HIDDEN,
+    IDLE,
+    PARTS,
+    overlap_style,
+    parts_of,
+)
 from overlaptop.tui.timeline.screen import TimelineScreen
 from overlaptop.tui.timeline.timeline import Timeline
 from overlaptop.tui.timeline.viewport import Viewport
@@ -64,8 +73,13 @@ from overlaptop.tui.widgets.key_bar import (
 from overlaptop.wire.messages import StepTotals
 
 MOSTLY = 0.99
-SIGNS = {EXPOSED.key: AT_LEAST, HIDDEN.key: AT_MOST}
-"""Of the parts that are bounds where gaps between kernels are not seen."""
+_SIGNS = {
+    COMPUTE.key: BOUNDS["compute_only_ns"],
+    HIDDEN.key: BOUNDS["hidden_ns"],
+    EXPOSED.key: BOUNDS["exposed_ns"],
+}
+_IN_WORDS = tuple(part.key for part in (EXPOSED, HIDDEN, COMPUTE, FUSED, COPY, IDLE))
+"""What matters most comes first: a small screen has no room for all."""
 
 
 class RankFacts(JobView):
@@ -92,18 +106,18 @@ class RankFacts(JobView):
         return [identity, *((Segment(" "), *line) for line in (*lines, bar))]
 
     def _parts(self, selected: RankView, step: StepTotals) -> list[Item]:
-        known = bounded(percent(step.overlap), AT_MOST, exact=sees_gaps(selected))
+        known = bounded(percent(step.overlap), BOUNDS["overlap"], exact=sees_gaps(selected))
         overlap = Segment(f"{known:<7}", overlap_style(step.overlap, bold=True))
         waits = self.state.waits_of(selected.rank)
         what, number = step_name(step.step)
         parts: list[StyledLine] = [(dim(what), bold(number), dim("  overlap "), overlap)]
-        for key, value_ns in parts_of(step):
+        for key, value_ns in sorted(parts_of(step), key=lambda part: _IN_WORDS.index(part[0])):
             known_ns = value_ns if key != IDLE.key or sees_gaps(selected) else None
             glyph = PARTS[key].texture if self.look.textured else "█"
             name = (Segment(f"{glyph} ", TextStyle(key)), dim(f"{PARTS[key].word} "))
-            figures: StyledLine = (dim(duration(known_ns)),)
+            figure = bounded(duration(known_ns), _SIGNS.get(key, ""), exact=sees_gaps(selected))
+            figures: StyledLine = (dim(figure),)
             if known_ns:
-                figure = bounded(duration(known_ns), SIGNS.get(key, ""), exact=sees_gaps(selected))
                 figures = (bold(f"{figure:<7}"), dim(f" {percent(known_ns / step.step_ns):<7}"))
             parts.append((*name, *figures))
             if key == EXPOSED.key and waits is not None and value_ns:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from textual import events
 
+from overlaptop.fleet.records import BOUNDS
 from overlaptop.text import UNKNOWN, Unit, byte_count, percent
 from overlaptop.tui.dashboard import Dashboard
 from overlaptop.tui.draw.segments import BOLD, DIM, TEXT, Segment, StyledLine, bold, dim
@@ -69,7 +70,10 @@ class Collectives(JobView):
         words = {"op": map(op_name, collectives), "group": (each.group for each in collectives)}
         columns = _SPLIT_COLUMNS if any(each and not each.unsplit for each in lanes.matched) else _COLUMNS
         table = Table(columns, width, words)
-        lines = [table.header({name: f"{name} {unit.name}" for name in _TIMES})]
+        names = {name: f"{name} {unit.name}" for name in _TIMES}
+        if not self.state.exact:
+            names["hidden"] = f"{BOUNDS['hidden_ns']}hidden"
+        lines = [table.header(names)]
         for index in range(self._first, min(len(collectives), self._first + shown)):
             cells = _cells(lanes, index, unit)
             lines.append(table.row([cells[each.title] for each in columns], cursor=index == selected))

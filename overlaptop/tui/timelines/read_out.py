@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from overlaptop.text import Unit, byte_count, duration, percent, rate
+from overlaptop.fleet.records import BOUNDS
+from overlaptop.text import Unit, bounded, byte_count, duration, percent, rate
 from overlaptop.tui.draw.segments import Item, Segment, StyledLine, bold, dim, fit
 from overlaptop.tui.timeline.lanes import Lanes, hidden_share
 from overlaptop.tui.timeline.timeline import lane_label, op_name
@@ -15,8 +16,12 @@ _WIDE = 120
 """Narrower screens have what a collective cost on a line of its own."""
 
 
-def read_out(step: AlignedStep, rank: int, cursor: Cursor, width: int, rows: int) -> list[StyledLine]:
-    """Exactly ``rows`` lines about what is under the cursor on that rank."""
+def read_out(
+    step: AlignedStep, rank: int, cursor: Cursor, width: int, rows: int, *, exact: bool
+) -> list[StyledLine]:
+    """Exactly ``rows`` lines about what is under the cursor on that rank. ``exact``: its source sees the
+    gaps between kernels.
+    """
     unit = _unit(step.length_ns, cursor.right_ns - cursor.left_ns)
     at = bold(f"{unit.text(cursor.at_ns)} {unit.name}")
     lines: list[StyledLine] = [(bold(f" rank {rank}"), dim("  at "), at)]
@@ -38,7 +43,7 @@ def read_out(step: AlignedStep, rank: int, cursor: Cursor, width: int, rows: int
             continue
         call = step.details[rank].collectives[each.call]
         items.append(Item((bold(op_name(call)), dim(f" {byte_count(call.bytes)}"))))
-        cost = _cost(step.lanes(rank), each.call)
+        cost = _cost(step.lanes(rank), each.call, exact=exact)
         if width >= _WIDE:
             lines.append(fit([*items, *cost], [], width, "  "))
         else:
@@ -56,7 +61,7 @@ def _unit(longest_ns: int, cell_ns: float) -> Unit:
     return replace(unit, decimals=max(unit.decimals, digits))
 
 
-def _cost(lanes: Lanes, index: int) -> list[Item]:
+def _cost(lanes: Lanes, index: int, *, exact: bool) -> list[Item]:
     matched, rank = lanes.matched[index], lanes.detail.rank
     items = []
     wait_ns = matched.wait_ns(rank) if matched is not None else None
@@ -70,5 +75,6 @@ def _cost(lanes: Lanes, index: int) -> list[Item]:
     else:
         why = matched.unsplit if matched is not None else ""
         items.append(Item((dim(f"not split{': ' * bool(why)}{why}"),)))
-    items.append(Item((dim("hidden "), Segment(percent(hidden_share(lanes, index)))), 3))
+    hidden = bounded(percent(hidden_share(lanes, index)), BOUNDS["hidden_ns"], exact=exact)
+    items.append(Item((dim("hidden "), Segment(hidden)), 3))
     return items

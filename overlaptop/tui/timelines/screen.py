@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from textual import events
 
+from overlaptop.report.order import sees_gaps
 from overlaptop.report.who_is_late import why_not_split
 from overlaptop.text import Unit, clock, duration
 from overlaptop.tui.dashboard import Dashboard
@@ -175,9 +176,10 @@ class Timelines(JobView):
             bounds = bounds_ns[0] - offset_ns, bounds_ns[1] - offset_ns
             lines += self._lanes(LaneRows(step.lanes(rank), bounds, cells, self.look.textured), column)
         lines += [()] * min(1, height - below - len(lines))
-        if rank is None:
+        if rank is None or state.selected is None:
             return [*lines, (dim(" the selected rank's timeline of this step is not here"),)]
-        return [*lines, *read_out(step, rank, self._cursor(step), width, below)]
+        exact = sees_gaps(state.selected)
+        return [*lines, *read_out(step, rank, self._cursor(step), width, below, exact=exact)]
 
     async def on_click(self, event: events.Click) -> None:
         step = self.step

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
 
-from overlaptop.text import AT_LEAST, AT_MOST, UNKNOWN, Unit, plural, shortened
+from overlaptop.fleet.records import BOUNDS
+from overlaptop.text import UNKNOWN, Unit, plural, shortened
 from overlaptop.tui.draw.segments import (
     BOLD,
     DIM,
@@ -223,7 +224,7 @@ def _figure(
             return f"{100 * figure:.1f}"
         return _counted(figure) if quantity.name == "collectives" else unit.text(round(figure))
 
-    sign = "" if exact else {"overlap": AT_MOST, "exposed_ns": AT_LEAST}.get(quantity.name, "")
+    sign = "" if exact else BOUNDS.get(quantity.name, "")
     around = f" ±{told(estimate.spread)}" if spread else ""
     return f"{sign}{told(estimate.centre)}{around}{name}"
 

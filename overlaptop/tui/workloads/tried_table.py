@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from overlaptop import text
-from overlaptop.text import AT_LEAST, AT_MOST, bounded, count, duration, percent, printable
+from overlaptop.fleet.records import BOUNDS
+from overlaptop.text import bounded, count, duration, percent, printable
 from overlaptop.tui.draw.segments import (
     BOLD,
     DIM,
@@ -110,8 +111,10 @@ def shortened(label: str, width: int) -> str:
 
 def _columns(jobs: Sequence[EarlierJob], width: int) -> list[tuple[str, list[str], int]]:
     """Name, cells and width of each that fits; the least important are left out first."""
-    overlaps = [bounded(percent(job.figures.overlap), AT_MOST, exact=job.exact) for job in jobs]
-    exposed = [bounded(duration(job.figures.exposed_ns), AT_LEAST, exact=job.exact) for job in jobs]
+    overlaps = [bounded(percent(job.figures.overlap), BOUNDS["overlap"], exact=job.exact) for job in jobs]
+    exposed = [
+        bounded(duration(job.figures.exposed_ns), BOUNDS["exposed_ns"], exact=job.exact) for job in jobs
+    ]
     every = [
         ("exposed", exposed),
         ("steps", [count(job.steps_done or None) for job in jobs]),
