@@ -81,6 +81,21 @@ async def test_the_cursor_goes_to_collectives_and_ranks_and_reads_out_what_they_
         assert "zoom 6" not in await shown(app, pilot, "0")
 
 
+async def test_what_is_under_the_cursor_takes_the_rows_that_nothing_else_has():
+    session = waiting_job(ranks=2)
+    for rank in (0, 1):
+        made = detail(rank, 8)
+        calls = [replace(made.collectives[0], group=str(number)) for number in range(12)]
+        session.say(replace(made, collectives=tuple(calls)))
+    session.clock.pass_s(2)
+    async with opened(session) as (app, pilot):
+        text = await shown(app, pilot, "T", "full_stop")
+        assert sum("allreduce 25.0 MiB" in line for line in text.splitlines()) == 12
+        assert "more under the cursor" not in text
+        await pilot.resize_terminal(*SIZES[1])
+        assert "… and more under the cursor" in await shown(app, pilot)
+
+
 async def test_where_compute_is_an_upper_bound_what_is_hidden_of_a_collective_is_one_too():
     session = waiting_job(ranks=2)
     session.say(*(info(rank, exact=False) for rank in (0, 1)))

@@ -55,7 +55,7 @@ from overlaptop.tui.widgets.key_bar import (
 )
 
 _READ_OUT, _TALL_READ_OUT, _TALL = 6, 10, 36
-"""Lines of what is under the cursor, always as many: nothing moves with it. More on a tall screen."""
+"""Lines that what is under the cursor has at least, and more on a tall screen: nothing moves with it."""
 _LANES = 6
 
 
@@ -178,8 +178,8 @@ class Timelines(JobView):
         lines += [()] * min(1, height - below - len(lines))
         if rank is None or state.selected is None:
             return [*lines, (dim(" the selected rank's timeline of this step is not here"),)]
-        exact = sees_gaps(state.selected)
-        return [*lines, *read_out(step, rank, self._cursor(step), width, below, exact=exact)]
+        exact, left = sees_gaps(state.selected), height - len(lines)
+        return [*lines, *read_out(step, rank, self._cursor(step), width, left, exact=exact)]
 
     async def on_click(self, event: events.Click) -> None:
         step = self.step
