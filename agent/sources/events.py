@@ -24,6 +24,7 @@ from overlaptop.agent.sources.assemble import MAX_MARKS, RecordedCollective, Rec
 from overlaptop.agent.sources.base import CollectiveCall, Edge, Wait
 from overlaptop.agent.sources.connections import FEW_CONNECTIONS, Connections, too_few
 from overlaptop.agent.sources.hooked_source import HookedSource
+from overlaptop.wire.messages import LEFT_OUT
 
 MAX_PENDING_STEPS = 32
 """Steps the device has not finished; past that the oldest is given up and counted."""
@@ -102,7 +103,10 @@ class EventsSource(HookedSource[Event]):
         recording.collective_count += 1
         if call.device_type != "cuda":
             return None  # what runs on the host is not on the device's timeline
-        if not self._timeable(call) or len(recording.collectives) >= MAX_MARKS:
+        if not self._timeable(call):
+            recording.invalid = True
+            return None
+        if len(recording.collectives) >= MAX_MARKS:
             self._invalidate(recording)
             return None
         stream = self._current_stream()
@@ -124,8 +128,7 @@ class EventsSource(HookedSource[Event]):
             token.stream_key = (token.call.group, token.call.peer)
             end_stream = self._end_stream(token.stream_key)
             if end_stream is None or token.call.coalesced:
-                self.failed(token)
-                self.reason = f"steps with {token.call.op} are left out: its end is hidden"
+                self._leave_out(token, token.call.op)
             else:
                 token.end = self._record_end_of(work, end_stream, stream)
 
@@ -147,16 +150,16 @@ class EventsSource(HookedSource[Event]):
     def _timeable(self, call: CollectiveCall) -> bool:
         """Whether events on this source's device can time this call; sets the reason where they cannot."""
         if call.backend != "nccl":
-            self.reason = f"steps with {call.op} on {call.backend} are left out: its end is hidden"
+            self.reason = f"steps with {call.op} on {call.backend} {LEFT_OUT}: its end is hidden"
             return False
         if call.device_index == self._device:
             return True
         if self._device_known:
-            self.reason = f"steps with {call.op} on other devices than cuda:{self._device} are left out"
+            self.reason = f"steps with {call.op} on other devices than cuda:{self._device} {LEFT_OUT}"
         else:  # the job never made its device the current one: measure there from the next step on
             self._device, self._device_known = call.device_index, True
             # Events belong to the device that first recorded them: none of these may be used again.
-            self.lost += len(self._pending)
+            self.lost += 1 + len(self._pending)
             self._pending.clear()
             self._pool.clear()
         return False

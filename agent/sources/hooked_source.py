@@ -11,6 +11,7 @@ from overlaptop.agent.sources.assemble import Assembler, RecordedCollective, Rec
 from overlaptop.agent.sources.base import MAX_WAITING_STEPS, CollectiveCall, StepSpans, Wait
 from overlaptop.agent.sources.cadence import Cadence
 from overlaptop.agent.sources.own_cost import Estimate
+from overlaptop.wire.messages import LEFT_OUT
 
 COST = Estimate(0.002, 0.01)
 """What recording a step costs as far as it is known of any job: some 20 us of a thread a collective."""
@@ -56,9 +57,14 @@ class HookedSource(ABC, Generic[Timestamp]):
         """It has been issued. `work` is c10d's Work, or None where the call ran on the current stream."""
 
     def failed(self, token: RecordedCollective[Timestamp]) -> None:
-        """Issuing it raised, or its end is hidden: it has none."""
+        """Issuing it raised: it has no end."""
         token.lost, token.end = True, token.begin
         self.lost += 1
+
+    def _leave_out(self, token: RecordedCollective[Timestamp], calls: str) -> None:
+        """Its end is hidden, as that of each of these calls. Nothing is lost: the screen says why."""
+        token.lost, token.end = True, token.begin
+        self.reason = f"steps with {calls} {LEFT_OUT}: its end is hidden"
 
     @abstractmethod
     def wait_begin(self, stream: Any = None) -> Any:

@@ -17,6 +17,7 @@ from overlaptop.agent.isolation.job_exceptions import raised_by_job
 from overlaptop.agent.sources.assemble import MAX_MARKS, RecordedCollective
 from overlaptop.agent.sources.base import CollectiveCall, Edge, Wait
 from overlaptop.agent.sources.hooked_source import HookedSource
+from overlaptop.wire.messages import LEFT_OUT
 
 
 class HostSource(HookedSource[int]):
@@ -69,8 +70,8 @@ class HostSource(HookedSource[int]):
             return None
         recording.collective_count += 1
         if call.device_type != "cpu":
-            self.reason = f"steps with {call.op} on {call.device_type} are left out: no host clock sees it"
-            self._invalidate(recording)
+            self.reason = f"steps with {call.op} on {call.device_type} {LEFT_OUT}: no host clock sees it"
+            recording.invalid = True
             return None
         if len(recording.collectives) >= MAX_MARKS:
             self._invalidate(recording)
@@ -97,8 +98,7 @@ class HostSource(HookedSource[int]):
             if not call.is_async:
                 self._blocking[threading.get_ident()] = token  # its caller is about to wait for it
                 return
-            self.failed(token)
-            self.reason = f"steps with {call.op} on {call.backend} are left out: its end is hidden"
+            self._leave_out(token, f"{call.op} on {call.backend}")
             return
         ending = self._ending(token)
         next(ending)

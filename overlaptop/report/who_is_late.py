@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from overlaptop.fleet.snapshot import WHOLE_TRACE, HubState, Snapshot
+from overlaptop.fleet.snapshot import WHOLE_TRACE, HubState, RankView, Snapshot
 from overlaptop.fleet.split_waits import NOT_YET
 from overlaptop.fleet.trouble import trouble_of
 from overlaptop.fleet.waits import LATE_SHARE, WORTH_SHARE, WaitWindow
 from overlaptop.fleet.watching import MOST_COMPARED, compared
 from overlaptop.report.figures import totals_in_words
 from overlaptop.report.order import all_see_gaps
-from overlaptop.text import AT_LEAST, duration, percent, whole_percent
+from overlaptop.text import AT_LEAST, duration, named_ranks, percent, whole_percent
 
 
 class FirstLine(NamedTuple):
@@ -48,7 +49,8 @@ def who_is_late(snapshot: Snapshot) -> FirstLine | None:
 def _of_steps(snapshot: Snapshot) -> FirstLine | None:
     totals, window = snapshot.totals, snapshot.wait_window
     if totals.exposed_ns is None:
-        return None
+        why = why_unmeasured(snapshot.ranks)
+        return FirstLine(f"overlap is not known: {why}", "overlap is not known") if why else None
     if window is None:
         if snapshot.job is not None and snapshot.job.world_size > 1:
             why = why_not_split(snapshot) or NOT_YET
@@ -86,8 +88,26 @@ def _of_steps(snapshot: Snapshot) -> FirstLine | None:
 
 def why_not_split(snapshot: Snapshot) -> str:
     """Why it is not known who waits for whom; empty where it is."""
+    if why := why_unmeasured(snapshot.ranks):
+        return why
     all_compared = snapshot.hub_state is HubState.TRACE or compared(snapshot.ranks)
     return snapshot.unsplit if all_compared else f"at most {MOST_COMPARED} ranks are compared"
+
+
+def why_unmeasured(ranks: Sequence[RankView]) -> str:
+    """Why no step of some of these ranks will be measured in detail; empty where one may be."""
+    reasons: dict[str, list[int]] = {}
+    for view in ranks:
+        if (info := view.info) is None or view.last is None:
+            continue
+        if info.detail_every == 0:
+            reasons.setdefault("the agent measures phases only", []).append(view.rank)
+        elif info.left_out and not any(step.measured for step in view.history):
+            reasons.setdefault(info.left_out, []).append(view.rank)
+    if not reasons:
+        return ""
+    reason, of_ranks = max(reasons.items(), key=lambda each: len(each[1]))
+    return reason if len(of_ranks) == len(ranks) else f"{named_ranks(of_ranks)}: {reason}"
 
 
 def _by_turns(snapshot: Snapshot, window: WaitWindow) -> FirstLine:

@@ -42,6 +42,8 @@ SOURCES = ("kernels", "events", "host", "none")
 
 AGENT_DISABLED = "the agent disabled itself"
 """The source_reason of a rank whose agent had a fault of its own and measures no more."""
+LEFT_OUT = "are left out"
+"""In the source_reason of a rank some of whose steps its source cannot measure in detail."""
 
 ENVIRONMENT = (
     "CUDA_DEVICE_MAX_CONNECTIONS",
@@ -91,6 +93,11 @@ class RankInfo(Message, frozen=True, tag=1):
     def agent_disabled(self) -> bool:
         """Whether its agent has given up: the rank goes on unmeasured."""
         return self.source == "none" and self.source_reason == AGENT_DISABLED
+
+    @property
+    def left_out(self) -> str:
+        """Which of its steps its source cannot measure in detail, and why; empty: none that are known."""
+        return self.source_reason if LEFT_OUT in self.source_reason else ""
 
 
 class StepTotals(Message, frozen=True, tag=2):

@@ -153,6 +153,13 @@ def test_what_is_not_known_is_a_dash_never_zero(monkeypatch: pytest.MonkeyPatch)
     assert cells(page, 1)[-1] == "not seen here"
 
 
+def test_where_steps_are_left_out_for_good_it_is_said_why() -> None:
+    why = "steps with recv_ on gloo are left out: its end is hidden"
+    told = [rank_info(rank, source="host", source_reason=why) for rank in (0, 1)]
+    page = page_of(*told, unmeasured(0, 1), unmeasured(1, 1))
+    assert page.splitlines()[1] == f"overlap is not known: {why}"
+
+
 def test_a_row_is_of_the_newest_step_whose_lanes_are_known() -> None:
     page = page_of(totals(1, 0), totals(0, 0), unmeasured(0, 7))
     assert (cells(page, 0)[1], cells(page, 0)[3]) == ("0", "≤75.0 %")

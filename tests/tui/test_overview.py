@@ -279,7 +279,7 @@ async def test_before_the_first_step_the_screen_says_calmly_what_the_job_waits_f
 async def test_what_was_not_measured_or_seen_is_said_and_never_zero():
     text = await screen_of(FakeSession(welcome(), status(), info(0, detail_every=0), unmeasured(0, 0)))
     for words in (
-        "overlap –", "exposed –", "no timeline: this agent measures phases only", "◌ not seen yet",
+        "overlap –", "exposed –", "no timeline: the agent measures phases only", "◌ not seen yet",
     ):  # fmt: skip
         assert words in text
     row = row_of(text, 0)
@@ -289,6 +289,27 @@ async def test_what_was_not_measured_or_seen_is_said_and_never_zero():
     text = await screen_of(FakeSession(welcome(world_size=1), status(), gave_up))
     assert AGENT_DISABLED in text
     assert "waiting for torch" not in text
+
+
+async def test_where_steps_are_left_out_for_good_every_view_says_why_and_promises_nothing():
+    why = "steps with recv_ on gloo are left out: its end is hidden"
+    told = [info(rank, exact=False, source="host", source_reason=why) for rank in (0, 1)]
+    session = FakeSession(welcome(), status(), *told)
+    session.say(*(unmeasured(rank, number) for rank in (0, 1) for number in range(9)))
+    async with opened(session) as (app, pilot):
+        text = await shown(app, pilot)
+        assert f"overlap is not known: {why}" in text
+        assert "in every step" not in text
+        assert "not measured " in row_of(text, 0)
+        assert "yet" not in text
+        for key, words in (
+            ("1", "no timeline:"), ("2", "no timeline:"), ("C", "no collective to show:"),
+            ("T", "no timeline to show:"), ("f", "Nothing is known:"),
+        ):  # fmt: skip
+            assert f"{words} {why}" in await shown(app, pilot, key)
+        session.say(step(0, 9), step(1, 9), detail(0, 9))
+        for key in "12CTf":
+            assert "are left out" not in (await shown(app, pilot, key)).split("\n", 2)[2]
 
 
 async def test_the_header_says_how_the_connection_is_since_when_and_why():

@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from overlaptop.findings.finding import Certainty, Finding
 from overlaptop.fleet.snapshot import WHOLE_TRACE
+from overlaptop.report.who_is_late import why_unmeasured
 from overlaptop.text import duration, named_ranks, percent
 from overlaptop.tui.dashboard import Dashboard
 from overlaptop.tui.draw.segments import (
@@ -66,6 +67,8 @@ class FindingsView(RowList[Finding]):
         found = self.state.findings
         if not found:
             words = _NOT_YET if found is None else _NONE
+            if found is None and (why := why_unmeasured(self.state.snapshot.ranks)):
+                words = f"Nothing is known: {why}."
             return [fit(self._title(""), [], width), (), *paragraph(words, width, TEXT)]
         about = self._title(f"  {len(found)}")
         about.append(Item((dim("what mending can win most first; gains overlap: they do not add up"),), 1))

@@ -24,6 +24,7 @@ from overlaptop.report.links import (
 )
 from overlaptop.report.order import MEASURES, sees_gaps, stalls_apart, waiting_exact, waiting_ns
 from overlaptop.report.troubles import ending
+from overlaptop.report.who_is_late import why_unmeasured
 from overlaptop.text import (
     AT_LEAST,
     UNKNOWN,
@@ -167,7 +168,8 @@ def _bar(view: RankView, scales: Scales, width: int) -> StyledLine:
         if view.measured.step_ns > scales.bar_ns:
             bar = (*crop(bar, width - 1), bold("▸"))
     elif view.last is not None:
-        bar = (dim("phases only" if view.info and view.info.detail_every == 0 else "not measured yet"),)
+        words = "not measured" if why_unmeasured([view]) else "not measured yet"
+        bar = (dim("phases only" if view.info and view.info.detail_every == 0 else words),)
     text = _condition(view, scales)
     if not text:
         return bar

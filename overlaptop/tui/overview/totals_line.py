@@ -8,6 +8,7 @@ from overlaptop.fleet.knobs import NOT_ALLOWED
 from overlaptop.report.figures import exposed_in_words, totals_in_words, window_in_words
 from overlaptop.report.knobs import present_words, short_name
 from overlaptop.report.order import stalls_apart
+from overlaptop.report.who_is_late import why_unmeasured
 from overlaptop.text import duration, ordinal, runs_of, shortened
 from overlaptop.tui.draw.segments import (
     BOLD,
@@ -129,6 +130,8 @@ def _sampling(state: ViewState) -> list[Item]:
     if not every:
         return []
     words = {0: "phases only", 1: "collectives in every step"}
+    if max(every) and state.snapshot.totals.exposed_ns is None and why_unmeasured(state.snapshot.ranks):
+        return []  # the lines above say why
     text = words.get(max(every), f"collectives in every {ordinal(max(every))} step")
     # When it changes, ranks tell so one after the other.
     return [Item((dim(f"{text}, on some ranks" if len(every) > 1 and 0 in every else text),))]

@@ -12,6 +12,7 @@ from overlaptop.report.hosts import lost_since
 from overlaptop.report.links import has_nvlink, has_pcie, numa_matters, nvlink_rate, pcie_rate
 from overlaptop.report.order import sees_gaps, stalls_apart
 from overlaptop.report.troubles import ending
+from overlaptop.report.who_is_late import why_unmeasured
 from overlaptop.text import (
     age,
     bounded,
@@ -98,7 +99,7 @@ class RankFacts(JobView):
         news = Item(_news(selected, self.state), 0 if selected.node_lost else 3)
         identity = fit(_identity(selected), [news], width)
         if step is None:
-            return [identity, (dim(" no measured step yet"),)]
+            return [identity, (dim(f" {why_unmeasured([selected]) or 'no measured step yet'}"),)]
         lines = wrap(self._parts(selected, step), width - 1, max(1, height - 2))
         waits = self.state.waits_of(selected.rank)
         parts = parts_of(step, waits.exposed_wait_ns if waits is not None else 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from overlaptop.fleet.snapshot import HubState
+from overlaptop.report.who_is_late import why_unmeasured
 from overlaptop.text import Unit, byte_count, clock, count, duration, plural
 from overlaptop.timeline.collectives import sum_where_known
 from overlaptop.tui.draw.bars import Cell, Piece, lane, ruler, to_segments
@@ -81,8 +82,8 @@ class Timeline(JobView):
             return f"the trace of rank {selected.rank} holds no step"
         if state.starting:
             return f"the job is starting: waiting for {state.starting}"
-        if selected.info is not None and selected.info.detail_every == 0:
-            return "no timeline: this agent measures phases only"
+        if why := why_unmeasured([selected]):
+            return f"no timeline: {why}"
         if state.past_step is not None:
             step = f"step {count(state.past_step)} of rank {selected.rank}"
             return f"the timeline of {step} was not sent, or is kept no more"
