@@ -91,6 +91,8 @@ class LateRank:
     passed_on_by: tuple[int, ...] = ()
     """Ranks that are late since they wait for it, or for the next one of these; the last one waits for
     it."""
+    in_turn: tuple[int, ...] = ()
+    """Those that are late in turn, it among them; empty where it alone is late."""
 
     @property
     def in_words(self) -> str:
@@ -98,6 +100,8 @@ class LateRank:
         late = f"rank {self.rank} is late in {self.late} of {self.collectives} collectives"
         waits = "waits" if len(self.others) == 1 else "wait"
         others = f"{self.than} {waits} {self.waits} a step"
+        if self.in_turn:  # what is known is what ranks wait for all of these
+            others = f"others wait {self.waits} a step for {text.named_ranks(self.in_turn)} together"
         if self.passed_on_by:
             passes = "passes" if len(self.passed_on_by) == 1 else "pass"
             others = f"{text.named_ranks(self.passed_on_by)} {passes} that on, and {others}"
@@ -105,13 +109,14 @@ class LateRank:
 
     @property
     def than(self) -> str:
-        """With whom it is compared: ``the others``, ``rank 0``."""
-        return f"rank {self.others[0]}" if len(self.others) == 1 else "the others"
+        """With whom it is compared: ``the others``, ``rank 0``; ``ranks 0, 3`` where more are late."""
+        named = len(self.others) == 1 or (self.others and self.in_turn)
+        return text.named_ranks(self.others) if named else "the others"
 
     @property
     def whose(self) -> str:
         """``the others'``, ``rank 0's``."""
-        return f"{self.than}'s" if len(self.others) == 1 else f"{self.than}'"
+        return f"{self.than}'" if self.than.endswith("s") else f"{self.than}'s"
 
     @property
     def takes_ns(self) -> int:
@@ -153,7 +158,9 @@ def late_ranks(evidence: Evidence) -> tuple[LateRank, ...]:
         if each.rank in evidence.ranks
     }
     involved = frozenset(found).union(*found.values())
-    return tuple(_late_rank(evidence, rank, chain, involved) for rank, chain in found.items())
+    in_turn = tuple(sorted(found)) if len(found) > 1 else ()
+    late = (_late_rank(evidence, rank, chain, involved) for rank, chain in found.items())
+    return tuple(replace(each, in_turn=in_turn) for each in late)
 
 
 def late_by(evidence: Evidence, cause: Cause) -> list[LateRank]:
@@ -275,7 +282,7 @@ def _late_rank(evidence: Evidence, rank: int, chain: tuple[int, ...], involved: 
     collections = longer["collections"]
     return LateRank(
         rank,
-        tuple(others),
+        tuple(sorted(others)),
         late.late,
         late.collectives,
         evidence.most_wait_ns + slows_ns,

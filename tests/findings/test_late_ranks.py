@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 
 import pytest
 from hypothesis import given, settings
@@ -296,11 +297,12 @@ def test_of_a_rank_that_has_just_become_late_the_cause_and_nothing_else_is_said(
     assert {each.rule for each in ask(evidence)} == {"data_loading"}
 
 
-def by_turns(more, *facts, **changes):
-    """Ranks 1 and 3 do more, each in every other step."""
+def by_turns(more, *facts, steady_ms=0, **changes):
+    """Ranks 1 and 3 do more, each in every other step, and ``steady_ms`` more in each."""
 
     def does(rank, number):
-        return [*healthy(rank, number), (more, 20 * (rank == 1 + 2 * (number % 2)))]
+        ms = 20 * (rank == 1 + 2 * (number % 2)) + steady_ms * (rank % 2)
+        return [*healthy(rank, number), (more, ms)]
 
     return job(does, *facts, steps=42, **changes)
 
@@ -315,6 +317,16 @@ def test_ranks_that_are_late_in_turn_and_that_nothing_explains_are_one_finding()
     )
     assert found.title == "why ranks 1, 3 are late in turn is not known"
     assert "they are late in 40 of 40 collectives" in found.measured
+
+
+def test_of_ranks_that_are_late_in_turn_findings_say_that_the_wait_is_for_all_and_who_is_compared():
+    found = [each for each in ask(by_turns("compute", steady_ms=15)) if each.rule == "slow_compute"]
+    assert [each.ranks for each in found] == [(1,), (3,)]
+    for each in found:
+        assert each.title.endswith(" a step longer than ranks 0, 2")
+        assert re.search(
+            r"in \d+ of 40 collectives; others wait \S+ ms a step for ranks 1, 3", each.measured
+        )
 
 
 @pytest.mark.parametrize(
