@@ -164,11 +164,12 @@ def _table(job: TracedJob, number: int, *, by_hta: bool, ascii_only: bool) -> st
     session.choose(number)
     snapshot = session.tick()
     of = "whole trace" if number == WHOLE_TRACE else f"step {text.count(number)}"
+    ranks = text.named_ranks([summary.info.rank for summary in job.ranks]) if job.missing else "all ranks"
     said = who_is_late(snapshot) if job.waits else None
     lines = [
         once.title(snapshot),
         *([said.words] if said is not None else []),
-        f"{of}{', as HolisticTraceAnalysis counts' if by_hta else ''}, all ranks   "
+        f"{of}{', as HolisticTraceAnalysis counts' if by_hta else ''}, {ranks}   "
         f"overlap {text.bounded(overlap, BOUNDS['overlap'], exact=exact)}   "
         f"hidden {text.bounded(text.duration(hidden_ns), BOUNDS['hidden_ns'], exact=exact)} "
         f"of {text.duration(comm_ns)}",

@@ -18,7 +18,7 @@ from overlaptop.fleet.snapshot import HubState, RankView, Snapshot
 from overlaptop.fleet.trouble import Trouble, first_failure, trouble_of
 from overlaptop.report import hosts as nodes
 from overlaptop.report import troubles
-from overlaptop.report.figures import exposed_in_words, totals_in_words, window_in_words
+from overlaptop.report.figures import exposed_in_words, ranks_in_words, totals_in_words, window_in_words
 from overlaptop.report.links import nvlink_rate, pcie_rate
 from overlaptop.report.order import all_see_gaps, idle_ns, sees_gaps, waiting_exact, waiting_ns
 
@@ -151,7 +151,7 @@ def title(snapshot: Snapshot) -> str:
     job = snapshot.job
     assert job is not None
     infos = [view.info for view in snapshot.ranks if view.info is not None]
-    facts = [job.script, text.plural(job.world_size, "rank"), *filter(None, [job.host])]
+    facts = [job.script, ranks_in_words(snapshot), *filter(None, [job.host])]
     facts += sorted({info.device for info in infos if info.device})
     facts += sorted({info.backend for info in infos if info.backend})
     trouble = trouble_of(snapshot)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from overlaptop.fleet.records import BOUNDS
-from overlaptop.fleet.snapshot import WHOLE_TRACE, Totals, Window
+from overlaptop.fleet.snapshot import WHOLE_TRACE, HubState, Snapshot, Totals, Window
 from overlaptop.text import (
     ABOUT,
     bounded,
@@ -90,6 +90,14 @@ def window_in_words(totals: Totals, *, brief: bool = False) -> str:
     if totals.stood_still:
         words.append(f"{plural(totals.stood_still, 'standstill')} left out")
     return ", ".join(words)
+
+
+def ranks_in_words(snapshot: Snapshot) -> str:
+    """``4 ranks``; of a trace that lacks some of them ``1 of 4 ranks``."""
+    here = len(snapshot.ranks)
+    number = snapshot.job.world_size if snapshot.job is not None else here
+    lacks = snapshot.hub_state is HubState.TRACE and here < number
+    return f"{here} of {plural(number, 'rank')}" if lacks else plural(number, "rank")
 
 
 def cost_in_brief(cost: OwnCost) -> str:

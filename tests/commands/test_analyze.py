@@ -71,6 +71,9 @@ def test_missing_ranks_are_reported_beside_the_records(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout.count("\n")) == (0, 2)
     assert done.stderr == f"overlaptop: {tmp_path}: no trace of rank 0, 2-3 of 4\n"
     assert run_analyze(tmp_path / "a.json", "--json").stderr == ""
+    title, *_, heading = run_analyze(tmp_path / "a.json").stdout.partition("   overlap")[0].splitlines()
+    assert " · 1 of 4 ranks · " in title
+    assert heading == "whole trace, rank 1"
 
 
 # The table
