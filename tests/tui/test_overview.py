@@ -368,6 +368,18 @@ async def test_the_header_says_in_what_a_job_hangs_until_it_goes_on():
         assert "HUNG" not in text
 
 
+async def test_while_the_screen_stands_still_every_view_says_that_the_job_has_failed():
+    async with opened(waiting_job()) as (app, pilot):
+        await shown(app, pilot, "space")
+        app.dashboard.session.say(RankEnd(1, T0 + S, clean=True, failure="ValueError: no"))
+        for size in SIZES:
+            await pilot.resize_terminal(*size)
+            for key in ("1", "2", "C", "T", "f"):
+                assert "■ paused · rank 1 failed" in await shown(app, pilot, "1", key)
+        await pilot.press("left_curly_bracket")
+        assert "ago · rank 1 failed" in await shown(app, pilot)
+
+
 async def test_a_job_that_ended_well_says_so():
     session = running_job()
     session.say(*(RankEnd(rank, T0 + S, clean=True) for rank in range(4)))

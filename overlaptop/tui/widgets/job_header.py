@@ -82,13 +82,16 @@ def _past(state: ViewState) -> str:
 
 
 def _hub_state(state: ViewState) -> StyledLine:
-    snapshot = state.snapshot
+    snapshot, trouble = state.snapshot, state.trouble_since or trouble_of(state.snapshot)
     if state.paused_at_ns is not None:
         words = f"← {_past(state)} " if state.past_step is not None else "■ paused "
-        return (Segment(words, TextStyle("warning", bold=True)),)
+        paused = Segment(words, TextStyle("warning", bold=True))
+        if trouble is None:
+            return (paused,)
+        now = f"· {troubles.in_brief(trouble, state.now_ns)} "
+        return (paused, Segment(now, TextStyle(troubles.color(trouble), bold=True)))
     glyph, color = HUB_GLYPHS[snapshot.hub_state]
     words = snapshot.hub_state.value
-    trouble = trouble_of(snapshot)
     if snapshot.hub_state is HubState.LIVE and snapshot.replaying:
         (glyph, color), words = HUB_GLYPHS[HubState.WAITING], "reading history"
     elif trouble is not None and snapshot.hub_state is HubState.LIVE:
