@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from overlaptop.fleet.snapshot import RankView
@@ -39,8 +39,11 @@ _STATES: dict[str, Predicate] = {
 _TIMES_NS: dict[str, float] = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 _PERCENT: dict[str, float] = {"%": 1}
 _RATES: dict[str, float] = {"mb/s": 1_000_000, "gb/s": 1_000_000_000}
-_COMPARISON = re.compile(r"([a-z]+)(<=|>=|<|>|=)(\d+(?:\.\d+)?)(%|[nuµm]?s|[mg]b/s)?")
-_RANKS = re.compile(r"\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*")
+_UNIT = "%|[nuµm]?s|[mg]b/s"
+_COMPARISON = re.compile(rf"([a-z]+)(<=|>=|<|>|=)(\d+(?:\.\d+)?)({_UNIT})?")
+_BEFORE_UNIT = re.compile(rf"([<>=][\d.]+)\s+(?=(?:{_UNIT})(?:\s|$))")
+_RANKS = re.compile(r"\d*-?\d*(?:,\d*-?\d*)*")
+"""Also unfinished ones; not ``10-0-0-1``, which is of a host's name."""
 
 
 class FilterError(ValueError):
@@ -58,8 +61,9 @@ class Filter:
 
     @classmethod
     def parse(cls, words: str) -> Filter:
-        """Raises FilterError where a comparison names no measure or a wrong unit."""
-        return cls(words.strip(), tuple(_predicate(word) for word in words.lower().split()))
+        """Raises FilterError where a comparison names no measure or a wrong unit, or a range has no end."""
+        found = _BEFORE_UNIT.sub(r"\1", words.lower()).split()
+        return cls(words.strip(), tuple(_predicate(word) for word in found))
 
     def keeps(self, view: RankView) -> bool:
         """Whether every word holds for this rank. A figure that is not known satisfies none."""
@@ -146,9 +150,12 @@ def _predicate(word: str) -> Predicate:
 
 def _by_rank(word: str) -> Predicate:
     bounds = [part.partition("-") for part in word.split(",")]
-    ranges: Sequence[range] = [
-        range(int(first), int(last if dash else first) + 1) for first, dash, last in bounds
-    ]
+    try:
+        ranges = [range(int(first), int(last if dash else first) + 1) for first, dash, last in bounds]
+    except ValueError:
+        ranges = [range(0)]
+    if not all(ranges):
+        raise FilterError(f"{word}: expected e.g. 3 or 0-3,6")
     return lambda view: any(view.rank in wanted for wanted in ranges)
 
 

@@ -31,6 +31,7 @@ def ranks():
         ("exposed>10", [1]), ("exposed<=3000us", [0]), ("step>0.2s", [3]), ("gpu-1", [2]),
         ("h200", [0, 1, 2, 3]),
         ("stale", [0, 1, 2]), ("ended", []), ("0-2 overlap<80 gpu-0", [1]), ("idle>0", [0, 1, 2]),
+        ("step>0.2 s", [3]), ("exposed>2 ms gpu-0", [0, 1]), ("3 s", []), ("10-0-0-1", []),
     ],
 )  # fmt: skip
 def test_a_filter_keeps_ranks_for_which_every_word_holds(ranks, words, kept):
@@ -41,10 +42,11 @@ def test_a_filter_keeps_ranks_for_which_every_word_holds(ranks, words, kept):
     "words",
     [
         *("overlap", "overlap<", "overlaps<80", "exposed>10%", "overlap<80ms", "step<<3", "<5"),
-        *("nvlink>10ms", "pcie<3%", "numa>1", "step>1gb/s", "nvlink"),
+        *("nvlink>10ms", "pcie<3%", "numa>1", "step>1gb/s", "nvlink", "step>5 gb/s"),
+        *("0-", "-3", "0-3,", "9-3", "0,9-3"),
     ],
 )
-def test_a_comparison_that_means_nothing_is_refused_in_one_line(words):
+def test_a_comparison_or_range_that_means_nothing_is_refused_in_one_line(words):
     with pytest.raises(FilterError, match=r"^[^\n]+$"):
         Filter.parse(words)
 

@@ -440,6 +440,23 @@ async def test_a_filter_works_while_it_is_typed_and_escape_drops_it():
         assert "no rank matches [red]" in await shown(app, pilot, "slash", *"[red]", "enter")
 
 
+async def test_while_words_are_wrong_or_keep_no_rank_the_filter_before_stays_and_enter_takes_none_wrong():
+    async with opened(running_job()) as (app, pilot):
+        await pilot.press("slash", *"1-3", "enter")
+        text = await shown(app, pilot, "slash", *"ste")
+        assert "no rank matches ste" in text
+        assert table_ranks(app) == [1, 2, 3]
+        fault = "step>: expected e.g. overlap<80 or step>50ms"
+        for keys in ("p>", ["enter"]):
+            assert fault in await shown(app, pilot, *keys)
+            assert app.screen.prompt.words == "step>"
+            assert table_ranks(app) == [1, 2, 3]
+        text = await shown(app, pilot, *"80", "space", *"ms", "enter")
+        assert "/step>80 ms  1 of 4 ranks" in text
+        assert app.screen.prompt is None
+        assert table_ranks(app) == [3]
+
+
 async def test_what_is_wrong_with_a_filter_is_said_in_full():
     wrong = ("overlapp<80", "exposed>3parsecs", "nvlink>3ms", "[red]<1")
     async with opened(running_job()) as (app, pilot):

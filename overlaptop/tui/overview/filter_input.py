@@ -8,23 +8,24 @@ from overlaptop.tui.draw.line_prompt import LineInput, LinePrompt
 
 
 class FilterInput(LinePrompt):
-    """Filters while one types; escape drops the filter."""
+    """Filters while one types; escape drops the filter, enter keeps it where nothing is wrong with it."""
 
     DEFAULT_CSS = """
     FilterInput Input { width: 1fr; }
     FilterInput .beside { width: auto; }
     """
 
-    def __init__(self, words: str, take: Callable[[str], str]) -> None:
-        """``take``: filters by words; returns what is wrong with them."""
+    def __init__(self, words: str, take: Callable[[str], str], typed: Callable[[str], str]) -> None:
+        """``take``: filters by words; returns what is wrong with them. ``typed``: likewise, while there may
+        come more of them.
+        """
         super().__init__("filter /", words, "", take)
         self._asked = "filter /"  # what is typed begins right behind it
         example = "3   0-3   overlap<80   step>50ms   host"
-        self._input = LineInput(words, self.remove, self._filter, placeholder=example)
+        self._input = LineInput(
+            words, self._answer, lambda: self._say(typed(self.words)), placeholder=example
+        )
 
     async def action_leave(self) -> None:
         self._input.value = ""
         await super().action_leave()
-
-    def _filter(self) -> None:
-        self._say(self._take(self.words))

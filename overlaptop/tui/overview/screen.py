@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import ClassVar
 
 from overlaptop.report.order import Filter, FilterError
@@ -184,15 +185,22 @@ class OverviewScreen(TimelineScreen):
         # Textual's Input takes 20 ms to import: not before it is needed.
         from overlaptop.tui.overview.filter_input import FilterInput
 
-        await self.ask(FilterInput(self.state.filter.words, self._filter))
+        take = partial(self._filter, self.state.filter)
+        await self.ask(FilterInput(self.state.filter.words, take, partial(take, typing=True)))
 
-    def _filter(self, words: str) -> str:
+    def _filter(self, before: Filter, words: str, *, typing: bool = False) -> str:
+        """Filter by words; returns why they are not taken, or not while they are typed: they keep no rank.
+        Then the filter from ``before`` stays.
+        """
         try:
-            self.state.filter = Filter.parse(words)
+            wanted, fault = Filter.parse(words), ""
         except FilterError as error:
-            return str(error)
+            wanted, fault = before, str(error)
+        if typing and wanted.words and not any(map(wanted.keeps, self.state.snapshot.ranks)):
+            wanted, fault = before, fault or f"no rank matches {words}"
+        self.state.filter = wanted
         self.show_selected()
-        return ""
+        return fault
 
     def action_back(self) -> None:
         """Back to live from a past step; else drop the filter."""
