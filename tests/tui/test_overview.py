@@ -152,6 +152,20 @@ async def test_a_key_chooses_the_window_of_all_figures_and_the_line_says_which_i
         assert "last 20 s" in await shown(app, pilot)
 
 
+@pytest.mark.parametrize("size", [*SIZES, (80, 24)])
+async def test_the_window_is_named_at_every_size_before_what_matters_less(size):
+    session = waiting_job()
+    send_knobs(session, BUCKET, ranks=4)
+    session.say(*(info(rank, detail_every=3, control_allowed=True) for rank in range(4)))
+    async with opened(session, size) as (app, pilot):
+        for window in ("last 20 s", "last 60 s", f"{STEPS} steps", f"step {STEPS - 1}"):
+            text = await shown(app, pilot)
+            assert f"{window} W" in text or f"step {STEPS - 1}, mean of 4 ranks W" in text
+            for words in ("overlap 50.0 %", "exposed 16.0 ms", "bucket 25 MiB", "idle ", "speed-up 1.20×"):
+                assert words in text
+            await pilot.press("W")
+
+
 async def test_rows_totals_and_the_timeline_are_of_one_step_until_it_is_of_long_ago():
     session = running_job()
 

@@ -131,8 +131,7 @@ def fit(left: Sequence[Item], right: Sequence[Item], width: int, gap: str = "   
         worst = max((item.priority for item in (*left, *right)), default=0)
         if used <= width or worst == 0:
             break
-        side = right if any(item.priority == worst for item in right) else left
-        del side[max(at for at, item in enumerate(side) if item.priority == worst)]
+        _leave_out(right if any(item.priority == worst for item in right) else left, worst)
     if not end:
         return elided(start, width)
     room = max(0, width - line_width(end))
@@ -140,16 +139,25 @@ def fit(left: Sequence[Item], right: Sequence[Item], width: int, gap: str = "   
 
 
 def wrap(items: Sequence[Item], width: int, rows: int, gap: str = "   ") -> list[StyledLine]:
-    """The items over at most ``rows`` lines, in order; what fits on none of them is left out."""
-    lines: list[list[StyledLine]] = [[]]
-    for item in items:
-        size = line_width(joined([*lines[-1], item.line], gap))
-        if size > width and lines[-1]:
-            if len(lines) == rows:
-                continue
-            lines.append([])
-        lines[-1].append(item.line)
-    return [elided(joined(line, gap), width) for line in lines]
+    """The items over at most ``rows`` lines, in order, less those of the highest priorities that make them
+    too many, and then what fits on none of them.
+    """
+    kept = list(items)
+    while True:
+        lines: list[list[StyledLine]] = [[]]
+        left_out = False
+        for item in kept:
+            size = line_width(joined([*lines[-1], item.line], gap))
+            if size > width and lines[-1]:
+                if len(lines) == rows:
+                    left_out = True
+                    continue
+                lines.append([])
+            lines[-1].append(item.line)
+        worst = max((item.priority for item in kept), default=0)
+        if not left_out or worst == 0:
+            return [elided(joined(line, gap), width) for line in lines]
+        _leave_out(kept, worst)
 
 
 def paragraph(
@@ -191,6 +199,11 @@ def code_to_keep(code: str, width: int, what: str = "it") -> list[StyledLine]:
     if len(title.text) + len(code) + 2 <= width:
         return [(title, Segment(" "), Segment(code, style))]
     return [(title,), *folded(code, width, style)]
+
+
+def _leave_out(items: list[Item], priority: int) -> None:
+    """The last one of that priority."""
+    del items[max(at for at, item in enumerate(items) if item.priority == priority)]
 
 
 def _width(text: str) -> int:

@@ -30,8 +30,8 @@ from overlaptop.tui.timeline.parts import overlap_style
 from overlaptop.tui.view import JobView
 
 _REASON_CHARS = 36
-_WIDE = 80
-"""Narrower screens have no room for what a figure is made of."""
+_WIDE, _WIDER = 80, 120
+"""Narrower screens have no room for what a figure is made of; for all words about the window."""
 _PARTS_CELLS = len("= waiting 12.3 + transfer 12.3")
 _MOST_NAMED = 4
 """Ranks; beyond it they are counted."""
@@ -57,13 +57,14 @@ def total_items(state: ViewState, width: int) -> list[Item]:
         # As wide as its figures get: what follows must not move with each of them.
         return Item((dim(f"{name} "), Segment(f"{figure:<{cells}}", style), *more))
 
+    stall = item("stall", figures["stall"], 7)._replace(priority=1)  # exposed says nearly the same
     seen = state.exact or totals.idle_ns is not None
     known_idle = item("idle", figures["idle"], 8, DIM if totals.idle_ns is None else BOLD)
     return [
         item("overlap", figures["overlap"], 8, overlap_style(totals.overlap, bold=True)),
         item("exposed", figures["exposed"], 8, BOLD, *_exposed_parts(state, width)),
         *([item("fused", figures["fused"], 8)] if "fused" in figures else []),
-        *([item("stall", figures["stall"], 7)] if any(map(stalls_apart, ranks)) else []),
+        *([stall] if any(map(stalls_apart, ranks)) else []),
         *_knob(state),
         *([known_idle] if seen else []),
         item("speed-up", figures["speed-up"], 6, BOLD, dim(" of "), bold(f"{figures['attainable']:<6}")),
@@ -118,7 +119,7 @@ def _launching(state: ViewState) -> list[Item]:
 
 
 def _rule(state: ViewState, width: int) -> list[Item]:
-    words = window_in_words(state.snapshot.totals, brief=width < _WIDE)
+    words = window_in_words(state.snapshot.totals, brief=width < _WIDER)
     key: StyledLine = (Segment(" "), Segment("W", KEY)) if state.offers("app.window") else ()
     return [Item((dim(words), *key))] if words else []
 
@@ -134,4 +135,4 @@ def _sampling(state: ViewState) -> list[Item]:
         return []  # the lines above say why
     text = words.get(max(every), f"collectives in every {ordinal(max(every))} step")
     # When it changes, ranks tell so one after the other.
-    return [Item((dim(f"{text}, on some ranks" if len(every) > 1 and 0 in every else text),))]
+    return [Item((dim(f"{text}, on some ranks" if len(every) > 1 and 0 in every else text),), 2)]
