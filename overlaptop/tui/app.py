@@ -395,6 +395,9 @@ class OverlaptopApp(App[int]):
         self.show()
 
     def action_window(self) -> None:
+        if self.dashboard.state.past_step is not None:
+            self.notify("a past step has no window of steps; space: live again", timeout=3)
+            return
         self.dashboard.state.next_window()
         self.show()
 

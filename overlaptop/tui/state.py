@@ -333,9 +333,10 @@ class ViewState:
         return all_see_gaps(self.snapshot.ranks)
 
     def next_window(self) -> None:
+        """The job's figures over the next one; not on a past step, which has none."""
         windows = list(Window)
         self.window = windows[(windows.index(self.window) + 1) % len(windows)]
-        if self.paused_at_ns is not None and self.past_step is None:
+        if self.paused_at_ns is not None:
             shown = over_window(self.snapshot, self.window)
             self.snapshot = self._paused = _without_empty_waits(shown)
 

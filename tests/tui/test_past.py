@@ -59,6 +59,16 @@ async def test_keys_go_back_and_forth_through_the_kept_steps_of_all_ranks_and_to
             await shown(app, pilot, "{")
 
 
+async def test_a_past_step_has_no_window_and_the_key_for_one_says_so():
+    async with opened(late_by_turns(14)) as (app, pilot):
+        text = await shown(app, pilot, "{")
+        assert "step 12, mean of 4 ranks W" not in text
+        await shown(app, pilot, "W")
+        (told,) = app._notifications
+        assert told.message == "a past step has no window of steps; space: live again"
+        assert "last 20 s W" in await shown(app, pilot, "space", rest_s=2)
+
+
 async def test_one_key_freezes_the_slowest_kept_step_and_its_scale_is_its_own():
     async with opened(late_by_turns(14, slow=9)) as (app, pilot):
         assert "200.0" not in await shown(app, pilot)

@@ -120,7 +120,8 @@ def _launching(state: ViewState) -> list[Item]:
 
 def _rule(state: ViewState, width: int) -> list[Item]:
     words = window_in_words(state.snapshot.totals, brief=width < _WIDER)
-    key: StyledLine = (Segment(" "), Segment("W", KEY)) if state.offers("app.window") else ()
+    offered = state.offers("app.window") and state.past_step is None
+    key: StyledLine = (Segment(" "), Segment("W", KEY)) if offered else ()
     return [Item((dim(words), *key))] if words else []
 
 
