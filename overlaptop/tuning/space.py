@@ -39,12 +39,13 @@ class Space:
 
     @classmethod
     def of(cls, knob: Knob, least: int, most: int, layout: Layout | None = None) -> Space:
-        """What a knob allows from ``least`` to ``most``, both included. ValueError: nothing."""
-        low, high = max(least, knob.least), min(most, knob.most)
+        """What a knob allows from ``least`` to ``most``, both included. ValueError: nothing, or less."""
+        if least < knob.least or most > knob.most:
+            raise ValueError(f"{knob.name} must be from {knob.least} to {knob.most}")
         if knob.choices:
-            values: Sequence[int] = sorted(each for each in knob.choices if low <= each <= high)
+            values: Sequence[int] = sorted(each for each in knob.choices if least <= each <= most)
         else:
-            values = range(low, high + 1)
+            values = range(least, most + 1)
         if not values:
             raise ValueError(f"{knob.name} allows no value from {least} to {most}")
         return cls(values, layout)

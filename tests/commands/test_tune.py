@@ -154,7 +154,8 @@ def narrow(job: Session) -> None:
     [
         (refuse, [], 1, "bucket_cap_mb cannot be changed: rank 0 refused: its model is compiled"),
         (forbid, [], 1, "start the job with --control"),
-        (narrow, ["--range", "200:300"], 2, "bucket_cap_mb allows no value from 200 to 300"),
+        (narrow, ["--range", "200:300"], 2, "bucket_cap_mb must be from 1 to 100\n"),
+        (narrow, ["--range", "0:5"], 2, "bucket_cap_mb must be from 1 to 100\n"),
         (narrow, ["--knob", "lr"], 2, "lr cannot be set; of this job there is: bucket_cap_mb"),
     ],
 )

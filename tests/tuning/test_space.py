@@ -47,11 +47,14 @@ def test_near_gives_the_value_whose_position_is_nearest(least, count, at):
 
 def test_a_knob_gives_what_it_allows_within_a_range():
     knob = Knob("depth", 1, "1", "1", 0, 4)
-    assert Space.of(knob, -10, 3).ladder(9, 1) == [0, 1, 2, 3]
+    assert Space.of(knob, 0, 3).ladder(9, 1) == [0, 1, 2, 3]
     choices = Knob("accumulation", 4, "4", "4", 1, 16, choices=(8, 4, 1))
-    assert Space.of(choices, 2, 400).ladder(9, 4) == [4, 8]
-    with pytest.raises(ValueError, match="depth allows no value from 5 to 9"):
-        Space.of(knob, 5, 9)
+    assert Space.of(choices, 2, 16).ladder(9, 4) == [4, 8]
+    with pytest.raises(ValueError, match="accumulation allows no value from 9 to 16"):
+        Space.of(choices, 9, 16)
+    for least, most in ((-1, 3), (1, 5), (5, 9)):
+        with pytest.raises(ValueError, match="depth must be from 0 to 4"):
+            Space.of(knob, least, most)
 
 
 def test_what_is_searched_unless_asked_otherwise_lies_within_what_is_allowed():

@@ -58,16 +58,15 @@ def parsed(knob: Knob, words: str) -> int | None:
 
 
 def parsed_range(knob: Knob, words: str) -> tuple[int, int]:
-    """``1:400``. Raises ValueRefusedError."""
+    """``1:400``; whether a knob allows these is the search's to say. Raises ValueRefusedError."""
     first, colon, last = words.replace(" ", "").partition(":")
     try:
         least, most = int(first), int(last)
     except ValueError:
-        raise ValueRefusedError("type the smallest and the largest value, as in 1:400") from None
+        usual = f"{knob.least}:{knob.most}"
+        raise ValueRefusedError(f"type the smallest and the largest value, as in {usual}") from None
     if not colon or least >= most:
         raise ValueRefusedError(f"the first of the two must be the smaller one, not {least}:{most}")
-    if least < knob.least or most > knob.most:
-        raise ValueRefusedError(f"{knob.name} must be from {knob.least} to {knob.most}")
     return least, most
 
 
