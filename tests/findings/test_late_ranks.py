@@ -114,6 +114,11 @@ def test_a_late_rank_is_named_with_its_cause_and_what_mending_it_can_win(rule):
     assert 0.7 * evidence.exposed_wait_ns < found.gain_ns <= evidence.exposed_wait_ns
 
 
+def test_garbage_collections_are_told_by_their_number_in_a_step():
+    (found,) = find(CAUSES["garbage_collection"]())
+    assert found.title == f"rank {LATE} makes 1.0 garbage collections a step more than the others"
+
+
 @pytest.mark.parametrize(
     ("slower_ms", "beside_ms", "is_found"),
     [(6, 20, True), (6, 4, False), (0.5, 20, False), (-6, 20, False)],

@@ -30,7 +30,7 @@ def look(evidence: Evidence) -> Iterable[Finding]:
     """One for each late rank that collects in most steps, else one for the job."""
     for each in late_by(evidence, Cause.COLLECTING):
         yield each.finding(
-            f" collects garbage, {each.collections:.1f} times a step more than {each.than}",
+            f" makes {each.collections:.1f} garbage collections a step more than {each.than}",
             each.takes_ns,
             ADVICE,
             Certainty.LIKELY,
