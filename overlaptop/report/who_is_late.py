@@ -14,6 +14,8 @@ from overlaptop.report.figures import totals_in_words
 from overlaptop.report.order import all_see_gaps
 from overlaptop.text import AT_LEAST, duration, named_ranks, percent, whole_percent
 
+OF_COLLECTIVES = " of collectives"
+
 
 class FirstLine(NamedTuple):
     """A sentence."""
@@ -27,6 +29,11 @@ class FirstLine(NamedTuple):
     """The one that it is about."""
     rule: str = ""
     """Of the finding that it is; empty: it is none."""
+
+    @property
+    def briefest(self) -> str:
+        """Likewise, and it is not said of what a share is."""
+        return self.brief.replace(OF_COLLECTIVES, "")
 
     def because(self, cause: str) -> FirstLine:
         """With why the rank is late: ``it computes 12.1 ms a step longer than the others``."""
@@ -70,7 +77,7 @@ def _of_steps(snapshot: Snapshot) -> FirstLine | None:
     if late.share >= LATE_SHARE:
         of_which = f" of the last {window.steps} steps" if window.lately else ""
         late_in = f"late in {late.late} of {late.collectives} collectives{of_which}"
-        in_brief = f"late in {whole_percent(late.share)}"
+        in_brief = f"late in {whole_percent(late.share)}{OF_COLLECTIVES}"
     else:  # most collectives of a step only follow the one that all waited in
         last = "the last " * window.lately
         late_in = in_brief = f"late in {window.late_steps} of {last}{window.steps} steps"

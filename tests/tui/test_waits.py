@@ -32,6 +32,18 @@ def first_line(text):
             "the others wait 16.0 ms a step (20.0 %) 1 finding f ▸",
         ),
         (
+            (142, 40),
+            4,
+            "! rank 2 late in 100 % of collectives: it computes 16.0 ms a step longer than the others; "
+            "others wait 16.0 ms a step (20 %) 1 finding f ▸",
+        ),
+        (
+            (130, 40),
+            4,
+            "! rank 2 late in 100 %: it computes 16.0 ms a step longer than the others; "
+            "others wait 16.0 ms a step (20 %) 1 finding f ▸",
+        ),
+        (
             SIZES[1],
             3,
             "! rank 2 is late in 12 of 12 collectives; the others wait 16.0 ms a step (20.0 %) "

@@ -33,12 +33,12 @@ class FirstLineView(JobView):
             return []
         more = plural(len(found), "finding") if width >= _WIDE else ""
         right = (dim(more), Segment(" f ▸ ", TextStyle("accent", bold=True))) if found else ()
-        ladder = [said.words, said.brief]
+        ladder = [said.words, said.brief, said.briefest]
         if said.late_rank is not None and (cause := why_late(found, said.late_rank)):
             explained = said.because(cause)
-            ladder = [explained.words, explained.brief, *ladder]
+            ladder = [explained.words, explained.brief, explained.briefest, *ladder]
         room = width - 4 - line_width(right)
-        words = next((each for each in ladder if len(each) <= room), said.brief)
+        words = next((each for each in ladder if len(each) <= room), said.briefest)
         if len(words) > width - 3:
             words = words.partition(" (")[0]  # a cost without its share of the step
         style = BOLD_WARNING if said.warns else TextStyle()
