@@ -206,10 +206,8 @@ SEARCH_KEYS = (
     Key("pageup,up,k", "page up  ↑", "move(-4)", "scroll back"),
     Key("escape,backspace", "esc", "back", "leave; the search goes on"),
 )
-_CHANGING = {
-    *("capture", "larger", "smaller", "exact", "search", "alternate", "workloads"),
-    *("select", "restore", "stop", "run", "end"),
-}
+_OF_KNOB = {"larger", "smaller", "exact", "search", "select", "restore"}
+_CHANGING = {*_OF_KNOB, "capture", "alternate", "workloads", "stop", "run", "end"}
 _OF_STEPS = {"earlier_step", "later_step", "slowest", "show_step"}
 _NEED_A_JOB = {"alternate", "capture", "captures", "machine", "search", "tune", *_OF_STEPS}
 _NOT_OF_TRACES = _NEED_A_JOB - _OF_STEPS | {
@@ -233,6 +231,11 @@ def changes_job(action: str) -> bool:
     nothing of the kind under ``--readonly``.
     """
     return _name(action) in _CHANGING
+
+
+def needs_knob(action: str) -> bool:
+    """Whether an action says only why it does nothing where the selected knob cannot be changed."""
+    return _name(action) in _OF_KNOB
 
 
 def bindings(keys: tuple[Key, ...]) -> list[Binding | tuple[str, str] | tuple[str, str, str]]:

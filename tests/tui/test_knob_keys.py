@@ -398,7 +398,12 @@ async def test_a_job_of_which_nothing_can_be_changed_offers_no_key_and_no_prompt
         assert stands in await shown(app, pilot, UP)
         await pilot.press("b")
         assert not app.screen.query(Input)
-        assert in_tune in one_line(await shown(app, pilot, "7"))
+        overview = await shown(app, pilot)
+        tune = await shown(app, pilot, "7")
+        assert in_tune in one_line(tune)
+        for text in (overview, tune):
+            for words in (" a  search", "exact", "script's", "enter  select"):
+                assert words not in text.splitlines()[-1]
 
 
 async def test_with_readonly_no_key_changes_anything_or_is_offered_and_anothers_change_is_told():

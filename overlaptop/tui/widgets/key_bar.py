@@ -20,6 +20,7 @@ from overlaptop.tui.draw.segments import (
     fit,
     line_width,
 )
+from overlaptop.tui.keys import needs_knob
 from overlaptop.tui.view import JobView
 from overlaptop.wire.knobs import BUCKET_CAP_MB
 
@@ -87,9 +88,9 @@ class KeyBar(JobView):
         for hint in self._hints:
             if not (self.state.offers(hint.action) and self._offered(hint.action)):
                 continue
+            if needs_knob(hint.action) and not self.state.can_change:
+                continue
             if hint.action == KNOB_HINT.action:
-                if not self.state.can_change:
-                    continue
                 name = self.state.selected_name
                 word, short = ("bucket size", short_name(name)) if name == BUCKET_CAP_MB else (name, "knob")
                 hint = hint._replace(word=word, short=short)
