@@ -130,4 +130,9 @@ def first_of(ends: Sequence[RankEnd], seen: int) -> Trouble | None:
 
 
 def _since_ns(snapshot: Snapshot, views: Sequence[RankView]) -> int:
-    return snapshot.at_ns - round(min(view.age_s or 0.0 for view in views) * 1e9)
+    """When the newest step ended; not later than it arrived, wherever its rank's clock is."""
+    return max(
+        min(snapshot.at_ns - round((view.age_s or 0.0) * 1e9), view.last.start_ns + view.last.step_ns)
+        for view in views
+        if view.last is not None
+    )

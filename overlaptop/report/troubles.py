@@ -46,22 +46,32 @@ def of_last(end: LastEnd, now_ns: int) -> str:
 
 def in_full(trouble: Trouble) -> str:
     """The same in a sentence, with what is known of the cause."""
-    since = clock(trouble.since_ns)
+    return wordings(trouble)[0]
+
+
+def wordings(trouble: Trouble) -> list[str]:
+    """As `in_full`, then with ever less of it; what matters most is in all of them."""
+    since, who, code = clock(trouble.since_ns), _who(trouble), trouble.exit_code
     match trouble.kind:
         case Kind.FAILED:
-            return f"{_who(trouble)} failed: {printable(trouble.why)}{_after(trouble)}"
+            parts = [f"{who} failed: {trouble.why}", _after(trouble)]
         case Kind.DIED:
-            return f"{_who(trouble)} {_how(trouble.exit_code)}{_why(trouble.exit_code)}{_after(trouble)}"
+            parts = [f"{who} {_how(code)}", _why(code), _after(trouble)]
         case Kind.ALL_DIED:
-            how, why = _how(trouble.exit_code), _why(trouble.exit_code)
-            return f"all ranks {how}{why}; {_who(trouble)} first"
+            parts = [f"all ranks {_how(code)}", _why(code), f"; {who} first"]
         case Kind.SILENT:
-            return f"{_who(trouble)} sent nothing since {since}{_silent(trouble)}"
+            parts = [f"{who} sent nothing since {since}", _silent(trouble)]
         case Kind.HUNG:
             assert trouble.hang is not None
-            return printable(f"HUNG since {since}: {_hang(trouble.hang)}{_silent(trouble)}")
+            blamed, waits = _hang(trouble.hang)
+            at = f": {trouble.hang.at}" if trouble.hang.at else ""
+            parts = [f"HUNG: {blamed}", f"{at}{_silent(trouble)}", waits]
         case Kind.NO_STEP:
-            return printable(f"no step has ended since {since}{_lines(trouble.hang)}")
+            parts = [f"no step has ended since {since}{_lines(trouble.hang)}"]
+    said = [printable("".join(parts[:end])) for end in range(len(parts), 0, -1)]
+    if trouble.kind is Kind.HUNG:  # since when goes first: `in_brief`, beside it, says for how long
+        said.insert(0, said[0].replace("HUNG", f"HUNG since {since}", 1))
+    return said
 
 
 def color(trouble: Trouble) -> str:
@@ -75,12 +85,21 @@ def ending(view: RankView, first: Trouble | None) -> str:
 
     ``first``: the failure that came before all others.
     """
+    return endings(view, first)[0]
+
+
+def endings(view: RankView, first: Trouble | None) -> list[str]:
+    """As `ending`, then with ever less of it: ``SIGTERM after rank 1``, ``SIGTERM``."""
     end = view.end
     if end is None or not end.failed:
-        return "ended"
-    how = "failed" if end.failure else _how(end.exit_code)
+        return ["ended"]
     after = f" after {_who(first)}" if first is not None and view.rank not in first.ranks else ""
-    return printable(f"{how}{after}{': ' if end.failure else ''}{end.failure}")
+    if end.failure:
+        said = [printable(f"failed{after}: {end.failure}"), f"failed{after}", "failed"]
+        return said if after else said[:1]
+    how = _how(end.exit_code)
+    name = how.removeprefix("killed by ").removeprefix("ended with ")
+    return [f"{how}{after}", f"{name}{after}", name]
 
 
 def _how(exit_code: int | None) -> str:
@@ -99,27 +118,26 @@ def _why(exit_code: int | None) -> str:
     return "" if exit_code < 0 else ", without a reason: by os._exit"
 
 
-def _hang(hang: Hang) -> str:
-    """``all_reduce 25.0 MiB, ranks 0-2 wait, rank 3 has not entered: train.py:88 load_batch``."""
-    who, many, at = _ranks(hang.ranks), len(hang.ranks) > 1, f": {hang.at}" if hang.at else ""
-    what = _call(hang.op, hang.bytes)
-    if hang.waiting:
-        what += f", {_ranks(hang.waiting)} wait{'s' * (len(hang.waiting) == 1)}"
+def _hang(hang: Hang) -> tuple[str, str]:
+    """Who is to blame, and who waits: ``rank 3 has not entered all_reduce 25 MiB``, ``; rank 0 waits``."""
+    who, many, what = _ranks(hang.ranks), len(hang.ranks) > 1, _call(hang.op, hang.bytes)
+    has = "have" if many else "has"
+    waits = f"; {_ranks(hang.waiting)} wait{'s' * (len(hang.waiting) == 1)}" if hang.waiting else ""
     match hang.blame:
         case Blame.NOT_ENTERED:
-            return f"{what}, {who} {'have' if many else 'has'} not entered{at}"
+            return f"{who} {has} not entered {what}", waits
         case Blame.ENDED:
-            return f"{what}, {who} {'have' if many else 'has'} ended"
+            return f"{who} {has} ended before {what}", waits
         case Blame.UNKNOWN:
-            return f"{what}, where {who} stand{'s' * (not many)} is not known"
+            return f"{who} may not have entered {what}", waits
         case Blame.DELAYED:
-            return f"{what}, {who} {'have' if many else 'has'} issued it and not begun: delayed{at}"
+            return f"{who} {has} issued {what} and not begun: delayed", waits
         case Blame.DIFFERS:
-            return f"{what}, {who} issued {_call(hang.other, hang.other_bytes)} instead{at}"
+            return f"{who} issued {_call(hang.other, hang.other_bytes)} instead of {what}", waits
         case Blame.CANNOT_LEAVE:
-            return f"{what}: all have entered, none leaves{at}"
+            return f"all have entered {what}, none leaves", waits
         case Blame.NO_COLLECTIVE:
-            return "no collective is known to be awaited"
+            return "no collective is known to be awaited", waits
 
 
 def _lines(hang: Hang | None) -> str:

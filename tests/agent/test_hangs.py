@@ -126,7 +126,7 @@ def test_a_rank_that_stands_in_python_is_named_with_its_line_and_one_that_calls_
     watching.until_it_trains()
 
     def in_words(found):
-        words = f"rank 0 waits, rank 1 has not entered: {found.at}"
+        words = f": {found.at}; rank 0 waits"
         watching.until(
             lambda snapshot: (told := trouble_of(snapshot)) and troubles.in_full(told).endswith(words)
         )

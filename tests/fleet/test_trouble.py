@@ -6,7 +6,7 @@ import pytest
 
 from overlaptop.fleet.snapshot import HubState
 from overlaptop.fleet.trouble import NOTICED_NS, Kind, first_failure, trouble_of
-from overlaptop.report.troubles import ending, in_full
+from overlaptop.report.troubles import endings, in_full
 from overlaptop.wire.messages import RankEnd, StepTotals
 
 from .builders import T0, S, info, status, step, welcome
@@ -46,6 +46,15 @@ def test_the_rank_from_which_nothing_comes_is_the_silent_one_and_not_those_that_
     assert [(view.stale, view.silent) for view in views] == [(True, False), (True, True)]
     job.send(status(), *job.step(1))  # steps end again
     assert job.trouble is None
+
+
+def test_a_standstill_begins_where_the_newest_step_ended_however_late_that_was_heard():
+    job = PlayedJob()
+    ended_ns = max(each.start_ns + each.step_ns for each in (step(0), step(1, idle=20)))
+    job.clock.pass_s(2)
+    job.send(step(0), step(1, idle=20))
+    job.clock.pass_s(70)
+    assert trouble_of(job.fleet.snapshot()).since_ns == ended_ns
 
 
 def test_where_all_speak_and_no_step_ends_nobody_is_blamed(job):
@@ -106,8 +115,11 @@ def test_with_exit_codes_it_is_known_who_was_killed_and_who_was_only_ended_after
     killed = "rank 1 killed by SIGKILL: by somebody, or by the kernel where memory runs out"
     assert in_full(job.trouble) == f"{killed}; 1 other rank ended badly after it"
     first = first_failure(job.fleet.snapshot().ranks)
-    said = [ending(view, first) for view in job.fleet.snapshot().ranks]
-    assert said == ["killed by SIGTERM after rank 1", "killed by SIGKILL"]
+    said = [endings(view, first) for view in job.fleet.snapshot().ranks]
+    assert said == [
+        ["killed by SIGTERM after rank 1", "SIGTERM after rank 1", "SIGTERM"],
+        ["killed by SIGKILL", "SIGKILL", "SIGKILL"],
+    ]
     # A launcher ends the others also where the first one has failed by itself.
     job.send(RankEnd(1, T0 + S // 50, True, "ValueError: boom", 1))
     assert job.words == (Kind.FAILED, (1,))

@@ -16,7 +16,15 @@ from overlaptop.tui.overview.columns import COLUMNS, columns_for, layout, numa_c
 from overlaptop.tui.overview.rank_table import RankTable
 from overlaptop.tui.rank.screen import RankScreen
 from overlaptop.tui.widgets.job_header import JobHeader
-from overlaptop.wire.messages import AGENT_DISABLED, GroupCalls, IssuedCall, OwnCost, RankEnd, Standstill
+from overlaptop.wire.messages import (
+    AGENT_DISABLED,
+    GroupCalls,
+    IssuedCall,
+    Notice,
+    OwnCost,
+    RankEnd,
+    Standstill,
+)
 from tests.fleet.builders import MS, T0, S, detail, info, status, step, unmeasured, welcome
 from tests.fleet.fakes import FakeSession
 
@@ -374,8 +382,14 @@ async def test_the_header_says_in_what_a_job_hangs_until_it_goes_on():
         text = await shown(app, pilot)
         assert "● HUNG for 23 s" in text
         assert "HUNG since" in text
-        told = "allreduce 25.0 MiB, ranks 0-2 wait, rank 3 has not entered: train.py:88 load_batch"
-        assert told in text
+        blamed = "rank 3 has not entered allreduce 25.0 MiB"
+        assert f"{blamed}: train.py:88 load_batch; ranks 0-2 wait" in text
+        for size in SIZES:
+            await pilot.resize_terminal(*size)
+            text = await shown(app, pilot)
+            assert blamed in text.splitlines()[1]
+            assert text.count("○ no step since") == 4 or text.count("○ no step 23 s") == 4
+        await pilot.resize_terminal(140, 40)
         session.say(*(Standstill(rank, False) for rank in range(4)), *(step(rank, 40) for rank in range(4)))
         text = await shown(app, pilot)
         assert "● live" in text
@@ -411,9 +425,26 @@ async def test_the_row_and_the_header_say_which_rank_failed_and_why():
         session.say(*(RankEnd(rank, T0 + S, False) for rank in (0, 2, 3)))
         session.fleet.set_hub_state(HubState.ENDED, "if it is started again, it is shown here")
         text = await shown(app, pilot)
-        assert "■ rank 1 failed, ended since" in text
+        assert "■ rank 1 failed, ended at " in text
         assert "rank 1 failed: ValueError: boom; 3 other ranks ended badly after it" in text
         assert text.count("■ died after rank 1") == 3
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_where_there_is_little_room_a_failure_keeps_its_rank_and_its_signal(size):
+    session = running_job(2)
+    session.say(*(Notice(0, T0, "warning", f"notice {number}") for number in range(2)))
+    session.say(*(RankEnd(rank, T0 + 1, False, exit_code=-9 - 6 * (rank == 0)) for rank in range(2)))
+    session.fleet.set_hub_state(HubState.ENDED, "if it is started again, it is shown here")
+    async with opened(session, size=size) as (app, pilot):
+        text = await shown(app, pilot)
+    first, second = text.splitlines()[:2]
+    assert "train.py" in first
+    assert " ago" in first
+    assert "rank 1 killed by SIGKILL" in second
+    assert "SIGKILL" in row_of(text, 1)
+    assert "SIGTERM" in row_of(text, 0)
+    assert "…" not in "".join((first, second, row_of(text, 0), row_of(text, 1)))
 
 
 # Order, filter, mouse

@@ -23,7 +23,7 @@ from overlaptop.report.links import (
     pcie_rate,
 )
 from overlaptop.report.order import MEASURES, sees_gaps, stalls_apart, waiting_exact, waiting_ns
-from overlaptop.report.troubles import ending
+from overlaptop.report.troubles import endings
 from overlaptop.report.who_is_late import why_unmeasured
 from overlaptop.text import (
     AT_LEAST,
@@ -170,9 +170,10 @@ def _bar(view: RankView, scales: Scales, width: int) -> StyledLine:
     elif view.last is not None:
         words = "not measured" if why_unmeasured([view]) else "not measured yet"
         bar = (dim("phases only" if view.info and view.info.detail_every == 0 else words),)
-    text = _condition(view, scales)
-    if not text:
+    said = _condition(view, scales)
+    if not said:
         return bar
+    text = next((each for each in said if len(each) <= width), said[-1])
     line = crop(faded(bar), max(0, width - len(text) - 2))
     style = TextStyle("warning") if view.last is not None else DIM  # nothing is wrong before the first step
     if view.silent or (scales.failure is not None and view.rank in scales.failure.ranks):
@@ -180,19 +181,21 @@ def _bar(view: RankView, scales: Scales, width: int) -> StyledLine:
     return (*line, Segment("  " if line else ""), *elided((Segment(text, style),), width))
 
 
-def _condition(view: RankView, scales: Scales) -> str:
+def _condition(view: RankView, scales: Scales) -> list[str]:
+    """What there is to say of the rank beside its bar, the longest first; empty: nothing."""
     if view.ended:
-        return f"■ {ending(view, scales.failure)}"
+        return [f"■ {each}" for each in endings(view, scales.failure)]
     if view.node_lost:
-        return ""  # its host's line says so: the row keeps its last figures
+        return []  # its host's line says so: the row keeps its last figures
     if view.stale and view.last is not None:
         since = clock(view.last.start_ns + view.last.step_ns)
-        return f"○ {'silent' if view.silent else 'no step'} since {since} ({age(view.age_s)})"
+        what = "○ silent" if view.silent else "○ no step"
+        return [f"{what} since {since} ({age(view.age_s)})", f"{what} {age(view.age_s)}"]
     if view.info is None and view.last is None:
-        return "◌ not seen yet"
+        return ["◌ not seen yet"]
     if view.last is None:
-        return "◌ this step is not known" if view.history else "◌ no step yet"
-    return ""
+        return ["◌ this step is not known" if view.history else "◌ no step yet"]
+    return []
 
 
 def _history(view: RankView, scales: Scales, width: int) -> StyledLine:

@@ -14,7 +14,17 @@ from overlaptop.report import troubles
 from overlaptop.report.figures import cost_in_brief, ranks_in_words
 from overlaptop.report.hosts import HUB_GLYPHS, live_words
 from overlaptop.text import age, clock, count, duration, plural, printable
-from overlaptop.tui.draw.segments import Item, Segment, StyledLine, TextStyle, bold, dim, fit, joined
+from overlaptop.tui.draw.segments import (
+    Item,
+    Segment,
+    StyledLine,
+    TextStyle,
+    bold,
+    dim,
+    fit,
+    joined,
+    line_width,
+)
 from overlaptop.tui.state import ViewState, step_name
 from overlaptop.tui.view import JobView
 from overlaptop.wire.messages import RankInfo
@@ -23,19 +33,23 @@ _TELLING = 0.05
 """The agents' cost as a share of a step is told where it is known so well; notices have it in any case."""
 
 
+_WIDE = 90
+
+
 class JobHeader(JobView):
     """One line, and a second one where there is height for it."""
 
     fades = False
 
     def draw(self, width: int, height: int) -> list[StyledLine]:
-        lines = [_job_line(self.state, width)]
+        lines = [_job_line(self.state, width, alone=height == 1)]
         if height > 1:
             lines.append(_source_line(self.state, width))
         return lines
 
 
-def _job_line(state: ViewState, width: int) -> StyledLine:
+def _job_line(state: ViewState, width: int, *, alone: bool) -> StyledLine:
+    """``alone``: no other line says what is wrong."""
     snapshot, job = state.snapshot, state.snapshot.job
     left = [Item((Segment("overlaptop", TextStyle("accent", bold=True)), *_own_cost(state)), 6)]
     if job is not None:
@@ -62,7 +76,8 @@ def _job_line(state: ViewState, width: int) -> StyledLine:
         length = bold(f"{duration(snapshot.totals.step_ns):>7}")
         right.append(Item((length,) if of_one else (length, dim(" mean")), 2))
     shown = [item for item in left if item.line[0].text]
-    return (Segment(" "), *fit(shown, [*right, Item(_hub_state(state))], width - 1))
+    right.append(Item(_hub_state(state, brief=width < _WIDE and not alone)))
+    return (Segment(" "), *fit(shown, right, width - 1))
 
 
 def _own_cost(state: ViewState) -> StyledLine:
@@ -81,7 +96,8 @@ def _past(state: ViewState) -> str:
     return f"past step {count(state.past_step)}{when}"
 
 
-def _hub_state(state: ViewState) -> StyledLine:
+def _hub_state(state: ViewState, *, brief: bool) -> StyledLine:
+    """``brief``: of a job that is over not why, nor the time of day."""
     snapshot, trouble = state.snapshot, state.trouble_since or trouble_of(state.snapshot)
     if state.paused_at_ns is not None:
         words = f"← {_past(state)} " if state.past_step is not None else "■ paused "
@@ -97,10 +113,14 @@ def _hub_state(state: ViewState) -> StyledLine:
     elif trouble is not None and snapshot.hub_state is HubState.LIVE:
         color, words = troubles.color(trouble), troubles.in_brief(trouble, snapshot.at_ns)
     elif trouble is not None and snapshot.hub_state is HubState.ENDED:
-        color, words = troubles.color(trouble), f"{troubles.in_brief(trouble, snapshot.at_ns)}, ended"
+        color = troubles.color(trouble)
+        words = words if brief else f"{troubles.in_brief(trouble, snapshot.at_ns)}, {words}"
     if snapshot.hub_state not in (HubState.LIVE, HubState.TRACE) and snapshot.job is not None:
-        now_ns = state.now_ns
-        words += f" since {clock(snapshot.hub_since_ns)} ({age((now_ns - snapshot.hub_since_ns) / 1e9)})"
+        since, ago = clock(snapshot.hub_since_ns), age((state.now_ns - snapshot.hub_since_ns) / 1e9)
+        if snapshot.hub_state is HubState.ENDED:
+            words += f" {ago} ago" if brief else f" at {since}, {ago} ago"
+        else:
+            words += f" since {since} ({ago})"
     if len(snapshot.nodes) > 1:
         words = f"{words} · {live_words(snapshot)}"
         if snapshot.hub_state is HubState.LIVE and any(node.lost for node in snapshot.nodes):
@@ -121,7 +141,9 @@ def _source_line(state: ViewState, width: int) -> StyledLine:
         left.append(Item((Segment(words, warning._replace(bold=True)),)))
     if (trouble := state.trouble_since or trouble_of(snapshot)) is not None:
         style = TextStyle(troubles.color(trouble), bold=True)
-        left.insert(0, Item((Segment(f" {troubles.in_full(trouble)}", style),)))
+        said = troubles.wordings(trouble)
+        words = next((each for each in said if line_width((Segment(each),)) + 2 <= width), said[-1])
+        left.insert(0, Item((Segment(f" {words}", style),)))
     elif snapshot.hub_state is HubState.ENDED and all(view.ended for view in snapshot.ranks):
         left.append(Item((bold(" every rank ended well"),)))
     if snapshot.hub_note:
@@ -143,7 +165,9 @@ def _source_line(state: ViewState, width: int) -> StyledLine:
     levels = {notice.level for notice in notices}
     worst = next((level for level in ("error", "warning") if level in levels), "dim")
     told = (Segment(plural(len(notices), "notice"), TextStyle(worst)), dim(" (n)")) if notices else ()
-    return fit(left, [Item((*told, Segment(" ")))], width)
+    if trouble is not None:  # the rest goes where there is no room for both
+        left[1:] = [item._replace(priority=2) for item in left[1:]]
+    return fit(left, [Item((*told, Segment(" ")), 1 if trouble is not None else 0)], width)
 
 
 def _infos(state: ViewState) -> list[RankInfo]:
