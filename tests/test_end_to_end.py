@@ -185,7 +185,7 @@ async def test_a_job_that_ends_is_said_to_have_ended_and_followed_when_it_starts
         job.end()
         # torchrun ends them by a signal, which an older kernel tells no more once it has waited for them.
         both = re.compile(r"■ (?:killed by SIGTERM|died).*■ (?:killed by SIGTERM|died)", re.DOTALL)
-        words = (" ended since", "all ranks ", "if it is started again, it is shown here")
+        words = (" ended at ", "all ranks ", ".py is started again, it is shown here")
         await until(
             pilot,
             lambda: both.search(text := screen_text(app)) and all(each in text for each in words),

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from overlaptop.fleet.fleet import Fleet
@@ -262,12 +263,9 @@ class JobSession:
         elif self._turned_away:
             state, note = HubState.WAITING, self._turned_away
         elif self._fleet.job_ended or (not hub.alive and self._fleet.every_rank_ended):
-            state, note = HubState.ENDED, "if it is started again, it is shown here"
+            state, note = HubState.ENDED, self._shown_again()
         elif self._gone:
-            state, note = (
-                HubState.ENDED,
-                "its hub and its ranks are gone; if it is started again, it is shown here",
-            )
+            state, note = HubState.ENDED, f"its hub and its ranks are gone; {self._shown_again()}"
         elif not hub.alive:
             state, note = HubState.LOST, "its hub is gone; looking for it"
         elif quiet_s > QUIET_AFTER_S:
@@ -277,6 +275,10 @@ class JobSession:
         else:
             state, note = HubState.LIVE, ""
         self._fleet.set_hub_state(state, note, dropped)
+
+    def _shown_again(self) -> str:
+        script = PurePath(self._record.script).name if self._record is not None else "the job"
+        return f"if {script} is started again, it is shown here"
 
     def _waiting_for(self) -> str:
         if self._chosen is not None:

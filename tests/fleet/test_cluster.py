@@ -252,7 +252,7 @@ def test_a_job_that_starts_again_under_another_key_is_followed_and_its_last_stat
         host.jobs = []
     snapshot = cluster.look_again(session)
     assert snapshot.hub_state is HubState.ENDED
-    assert states(snapshot)[0] == ("gpu-a", "ended", "if it is started again, it is shown here")
+    assert states(snapshot)[0] == ("gpu-a", "ended", "if train.py is started again, it is shown here")
     for host in cluster.hosts:
         host.jobs = [record("job-7", hub_pid=9), record("job-8", script="other.py")]
     snapshot = cluster.look_again(session)

@@ -423,7 +423,7 @@ async def test_the_row_and_the_header_say_which_rank_failed_and_why():
         for words in ("● rank 1 failed", "rank 1 failed: ValueError: boom", "■ failed: ValueError: boom"):
             assert words in text
         session.say(*(RankEnd(rank, T0 + S, False) for rank in (0, 2, 3)))
-        session.fleet.set_hub_state(HubState.ENDED, "if it is started again, it is shown here")
+        session.fleet.set_hub_state(HubState.ENDED, "if train.py is started again, it is shown here")
         text = await shown(app, pilot)
         assert "■ rank 1 failed, ended at " in text
         assert "rank 1 failed: ValueError: boom; 3 other ranks ended badly after it" in text
@@ -435,7 +435,7 @@ async def test_where_there_is_little_room_a_failure_keeps_its_rank_and_its_signa
     session = running_job(2)
     session.say(*(Notice(0, T0, "warning", f"notice {number}") for number in range(2)))
     session.say(*(RankEnd(rank, T0 + 1, False, exit_code=-9 - 6 * (rank == 0)) for rank in range(2)))
-    session.fleet.set_hub_state(HubState.ENDED, "if it is started again, it is shown here")
+    session.fleet.set_hub_state(HubState.ENDED, "if train.py is started again, it is shown here")
     async with opened(session, size=size) as (app, pilot):
         text = await shown(app, pilot)
     first, second = text.splitlines()[:2]
