@@ -25,6 +25,7 @@ async def test_the_keys_that_matter_most_are_at_the_foot_of_the_overview_at_ever
             line = await foot(app, pilot)
             for key in ("?", "q", "[ ]", "a", "u", "w", "m"):
                 assert f" {key} " in line, width
+            assert " m  machine" in line or " m machine" in line, width
             assert "…" not in line, width
 
 

@@ -42,7 +42,7 @@ HINTS = (
     ("a", "search", "app.search", "search"),
     ("u", "tune", "app.tune", "tune"),
     ("w", "workloads", "app.workloads", "run"),
-    ("m", "machine", "app.machine", "host"),
+    ("m", "machine", "app.machine", "machine"),
     ("enter", "rank", "app.rank"),
     ("f", "findings", "app.findings"),
     PAUSE_HINT,

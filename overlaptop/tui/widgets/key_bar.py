@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 from textual import events
 
-from overlaptop.report.knobs import short_name
 from overlaptop.tui.dashboard import Dashboard
 from overlaptop.tui.draw.segments import (
     KEY,
@@ -92,8 +91,7 @@ class KeyBar(JobView):
                 continue
             if hint.action == KNOB_HINT.action:
                 name = self.state.selected_name
-                word, short = ("bucket size", short_name(name)) if name == BUCKET_CAP_MB else (name, "knob")
-                hint = hint._replace(word=word, short=short)
+                hint = hint._replace(word="bucket size" if name == BUCKET_CAP_MB else name, short="knob")
             elif hint.action == PAUSE_HINT.action and self.state.paused_at_ns is not None:
                 hint = hint._replace(word="live again", short="live")
             elif hint.action == PAST_HINT.action and not self.state.moving:
