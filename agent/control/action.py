@@ -81,5 +81,5 @@ class SettingAction(Action):
     def changes(self, name: str, was: str, becomes: str, step: int) -> None:
         """Note the change that is made at ``step`` as the outcome."""
         same = was == becomes
-        text = f"{name} is {becomes} already" if same else f"{name} {was} -> {becomes} at step {step}"
+        text = f"{name} is {becomes} already" if same else f"{name} {was} → {becomes} at step {step:,}"
         self.outcome = Outcome(text, was, becomes)

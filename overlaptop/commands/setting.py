@@ -20,7 +20,7 @@ NAME=script gives back the value that the script gave. Among others there is:
                  two ranks. The model must be the only one, and not compiled
 """
 EPILOG = """\
-stdout gets a line when all ranks have changed it (bucket_cap_mb 25 -> 50 at step 1234), stderr progress. A
+stdout gets a line when all ranks have changed it (bucket_cap_mb 25 → 50 at step 1,234), stderr progress. A
 record of --json holds type ("knob"), job, knob, value (null: no whole number, or not known), value_text,
 original_text (the script's own), least, most, choices (null: all between), unit, owner, about, code (the
 line that makes a value permanent), differs (true while ranks have different values) and refusal (null: it

@@ -101,7 +101,7 @@ def test_a_bucket_size_changes_on_all_ranks_at_one_step(watching: Watching) -> N
     assert bucket(watching).refusal == ""
     changed = overlaptop("set", f"{BUCKET_CAP_MB}={was + 1}", "--host", A, "--host", B)
     assert changed.returncode == 0, changed.stderr
-    assert changed.stdout.startswith(f"{BUCKET_CAP_MB} {was} -> {was + 1} at step ")
+    assert changed.stdout.startswith(f"{BUCKET_CAP_MB} {was} → {was + 1} at step ")
     watching.until(lambda _: bucket(watching).knob.value == was + 1)
     view = watching.snapshot.commands[-1]
     assert (view.state, [rank.rank for rank in view.ranks]) == (CHANGED, [0, 1])

@@ -66,7 +66,7 @@ def obey(session, command, step, was, becomes, knob=BUCKET, ranks=2):
     """All ranks do it, from accepted to changed, and say so."""
     for state in ("accepted", "agreed", "changing"):
         report(session, command, state, step if state != "accepted" else None, ranks=range(ranks))
-    text = f"{knob.name} {was} -> {becomes}"
+    text = f"{knob.name} {was} → {becomes}"
     report(session, command, "changed", step, text, ranks=range(ranks), was=was, becomes=becomes)
     send_knobs(session, with_value(knob, becomes), ranks=ranks)
 

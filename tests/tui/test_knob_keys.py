@@ -91,7 +91,7 @@ async def test_keys_show_the_target_at_once_and_send_it_when_they_rest(size):
     async with opened(session, size=size) as (app, pilot):
         text = await shown(app, pilot)
         assert "bucket 25 MiB [ ]" in text
-        assert (" [ ]  bucket size" if size[0] >= 100 else " [ ] bucket ") in text.splitlines()[-1]
+        assert (" [ ]  bucket size" if size[0] >= 100 else " [ ] knob ") in text.splitlines()[-1]
         text = await shown(app, pilot, "space", UP, UP)  # a key resumes a paused screen
         assert text.count("bucket 25 → 100 MiB") == 2  # the totals, and the line below them
         assert TAKE_BACK in text
@@ -350,9 +350,9 @@ async def test_the_log_has_the_newest_first_with_who_and_what_became_of_it():
         lines = (await shown(app, pilot, "7")).splitlines()
     log = [" ".join(line.split()[1:]) for line in lines if line[3:4] == ":" and "bucket" in line]
     assert log == [
-        "bucket 50 → 7 search of eve@there changed at step 90",
-        "bucket → 100 you not changed: rank 0 refused: no more memory",
-        "bucket 25 → 50 you changed at step 40",
+        "bucket 50 → 7 MiB search of eve@there changed at step 90",
+        "bucket → 100 MiB you not changed: rank 0 refused: no more memory",
+        "bucket 25 → 50 MiB you changed at step 40",
     ]
 
 
@@ -367,13 +367,13 @@ async def test_the_log_of_a_job_before_goes_on_below_that_of_the_present_one(siz
         await shown(app, pilot)
         text = one_line(await shown(app, pilot, "pagedown"))
         assert "none yet of this job of a job watched before: train.py" in text
-        assert "bucket 25 → 50 you changed at step 40" in text
+        assert "bucket 25 → 50 MiB you changed at step 40" in text
         await shown(app, pilot, "pageup", DOWN, rest_s=SETTLE_S)
         obey(session, session.sent[1], 9, "25", "10")
         await shown(app, pilot)
         text = one_line(await shown(app, pilot, "pagedown"))
-        assert "bucket 25 → 10 you changed at step 9 of a job watched before: train.py" in text
-        assert text.count("25 → 50 you changed at step 40") == 1
+        assert "bucket 25 → 10 MiB you changed at step 9 of a job watched before: train.py" in text
+        assert text.count("25 → 50 MiB you changed at step 40") == 1
 
 
 # Where nothing can be changed

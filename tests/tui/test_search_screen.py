@@ -331,8 +331,8 @@ async def test_its_changes_are_in_the_log_as_its_own_and_the_newest_stands_above
         tuners[0].end()
         lines = [" ".join(line.split()) for line in (await shown(app, pilot, "u")).splitlines()]
         assert "● bucket 100 → 50 MiB changed at step 80 by your search" in lines
-        assert "51 → 100 your search changed at step 60" in " ".join(lines)
-        assert "50 → 51 search of eve changed at step 50" in " ".join(lines)
+        assert "51 → 100 MiB your search changed at step 60" in " ".join(lines)
+        assert "50 → 51 MiB search of eve changed at step 50" in " ".join(lines)
         text = " ".join((await shown(app, pilot, "right_square_bracket")).split())
         assert f"bucket 50 → 100 MiB {TAKE_BACK}" in text
 

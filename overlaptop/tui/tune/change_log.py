@@ -7,7 +7,7 @@ from pathlib import PurePath
 from overlaptop.fleet.commands import FAILED, CommandView
 from overlaptop.report.hosts import is_there
 from overlaptop.report.knobs import short_name
-from overlaptop.text import clock, shortened
+from overlaptop.text import clock, shortened, with_unit
 from overlaptop.tui.draw.segments import (
     TEXT,
     Item,
@@ -54,40 +54,39 @@ class ChangeLog(ScrollView):
         if not every:
             return [(dim("  none yet"),)]
         names = max(len(short_name(each.knob)) for each in every)
-        values = max(line_width(_values(each)) for each in every)
+        values = max(line_width(self._values(each)) for each in every)
         asked = max(len(self._who_asked(each)) for each in every)
         cells = (names + 2, values + 2, min(_WHO_CELLS if width >= _NARROW else 14, asked))
-        lines = [line for each in changes for line in _rows(each, self._who_asked(each), cells, width)]
+        lines = [line for each in changes for line in self._rows(each, cells, width)]
         if not changes:
             lines.append((dim("  none yet of this job"),))
         for job in earlier:
             lines.append((bold(f" of a job watched before: {PurePath(job.script).name}"),))
             for each in reversed(job.changes):
-                lines += _rows(each, self._who_asked(each), cells, width)
+                lines += self._rows(each, cells, width)
         return lines
 
     def _who_asked(self, view: CommandView) -> str:
         control = self.dashboard.control
         return who_asked(view, control.editor.own, control.search_ids)
 
+    def _values(self, view: CommandView) -> StyledLine:
+        unit = self.dashboard.control.earlier_changes.units.get(view.knob, "")
+        becomes = view.becomes or (SCRIPT if view.value is None else str(view.value))
+        return (Segment(f"{view.was} → {with_unit(becomes, unit)}".lstrip(), TEXT),)
 
-def _rows(view: CommandView, who: str, cells: tuple[int, int, int], width: int) -> list[StyledLine]:
-    """``cells``: of the name, the values and of who asked."""
-    names, values, asked = cells
-    head: StyledLine = (
-        dim(f" {clock(view.at_ns)}  "),
-        *pad((Segment(short_name(view.knob)),), names),
-        *pad(_values(view), values),
-        *pad((dim(shortened(who, asked)),), asked),
-        Segment("  "),
-    )
-    style = TextStyle({FAILED: "error", CHANGED: "good"}.get(view.state, "warning"))
-    words = change_words(view)
-    if line_width(head) + len(words) <= width - 1:
-        return [(*head, Segment(words, style))]
-    return [elided(head, width), *paragraph(words, width, style, indent=11, rows=3)]
-
-
-def _values(view: CommandView) -> StyledLine:
-    becomes = view.becomes or (SCRIPT if view.value is None else str(view.value))
-    return (Segment(f"{view.was} → {becomes}".lstrip(), TEXT),)
+    def _rows(self, view: CommandView, cells: tuple[int, int, int], width: int) -> list[StyledLine]:
+        """``cells``: of the name, the values and of who asked."""
+        names, values, asked = cells
+        head: StyledLine = (
+            dim(f" {clock(view.at_ns)}  "),
+            *pad((Segment(short_name(view.knob)),), names),
+            *pad(self._values(view), values),
+            *pad((dim(shortened(self._who_asked(view), asked)),), asked),
+            Segment("  "),
+        )
+        style = TextStyle({FAILED: "error", CHANGED: "good"}.get(view.state, "warning"))
+        words = change_words(view)
+        if line_width(head) + len(words) <= width - 1:
+            return [(*head, Segment(words, style))]
+        return [elided(head, width), *paragraph(words, width, style, indent=11, rows=3)]

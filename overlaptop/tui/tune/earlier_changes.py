@@ -30,12 +30,15 @@ class EarlierChanges:
         """The present one."""
         self._seen: dict[str, JobChanges] = {}
         """By job, the one that was shown last at the end."""
+        self.units: dict[str, str] = {}
+        """By knob: what is known of it goes with its job."""
 
     def see(self, snapshot: Snapshot) -> None:
         """Take the next snapshot, of whichever job."""
         if snapshot.job is None:
             return
         self._job = snapshot.job.job
+        self.units |= {each.knob.name: each.knob.unit for each in snapshot.knobs}
         changes = tuple(each for each in snapshot.commands if each.knob)
         self._seen.pop(self._job, None)
         self._seen[self._job] = JobChanges(self._job, snapshot.job.script, changes)

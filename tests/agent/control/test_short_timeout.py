@@ -73,5 +73,5 @@ JOB = """
 def test_a_rank_that_cannot_learn_what_was_decided_does_not_end_a_job_whose_timeout_is_short(run_ranks):
     job = run_ranks(JOB, agent=False, listen=False, forked=True)
     assert job.codes == [0, 0], job.errs
-    assert job.outs[0].startswith("changed 2 depth 1 -> 2 at step ")
+    assert job.outs[0].startswith("changed 2 depth 1 → 2 at step ")
     assert job.outs[1] == "unknown 1 the job's store did not say within 4 s what was decided\n"

@@ -132,7 +132,7 @@ def main() -> None:
         plain = train(name, steps, {}, models)
         switched = train(name, steps, dict(zip(asked, sizes[1:], strict=True)), models)
         assert switched["said"] == [
-            f"bucket_cap_mb {in_mib(before):g} -> {in_mib(after):g} at step {step}"
+            f"bucket_cap_mb {in_mib(before):g} → {in_mib(after):g} at step {step:,}"
             for before, after, step in zip(sizes, sizes[1:], asked, strict=False)
         ]
         check_alike(switched["said"])

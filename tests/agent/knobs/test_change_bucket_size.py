@@ -37,7 +37,7 @@ def test_captures_and_changes_cost_the_losses_no_bit_also_if_an_agent_disables_i
     dashboard.outcome(key, ["agreed", "changing", "changed"])
     (job.folder / "fault").touch()
     done = dashboard.outcome(key)  # all had agreed: it changes with the others
-    assert [rank.text for rank in done.ranks] == [f"bucket_cap_mb 2 -> 1 at step {done.step}"] * 2
+    assert [rank.text for rank in done.ranks] == [f"bucket_cap_mb 2 → 1 at step {done.step}"] * 2
     dashboard.until(lambda snapshot: snapshot.ranks[1].info.agent_disabled)
     last = dashboard.session.tick().ranks[0].last.step
     dashboard.until(lambda snapshot: snapshot.ranks[0].last.step > last + 10)
@@ -52,7 +52,7 @@ def test_a_running_job_takes_another_size_and_the_steps_between_are_left_out(das
     for change, (old, new) in zip(done, ((25, 100), (100, 2), (2, 1)), strict=True):
         assert change.words == f"set bucket_cap_mb {new}"
         assert (change.was, change.becomes) == (str(old), str(new))
-        said = f"bucket_cap_mb {old} -> {new} at step {change.step}"
+        said = f"bucket_cap_mb {old} → {new} at step {change.step:,}"
         assert [rank.text for rank in change.ranks] == [said] * 2
         dashboard.until_noticed(f"{said}, asked by {change.by}")
     dashboard.goes_on()
@@ -297,7 +297,7 @@ def test_a_reducer_that_cannot_be_made_is_made_as_it_was_and_only_then_the_job_h
     assert job.codes == [0, 0], job.errs
     reason = "MemoryError: on purpose; the buckets are of 3 MiB again"
     failed = [f"failed {reason}", "cap 3 hooks 0", "same True"]
-    changed = ["said bucket_cap_mb 3 -> 50 at step 3", "cap 50 hooks 0", "same True"]
+    changed = ["said bucket_cap_mb 3 → 50 at step 3", "cap 50 hooks 0", "same True"]
     # Both ranks, then rank 1 alone, which takes part in rank 0's buckets all the same, then both for good.
     assert job.outs[0].splitlines() == [*failed, *changed, "raised on purpose"]
     assert job.outs[1].splitlines() == [*failed, *failed, "raised on purpose"]

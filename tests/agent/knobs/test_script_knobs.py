@@ -111,10 +111,10 @@ def test_a_change_comes_into_force_at_the_boundary_and_not_before(declared):
     knob = declare(declared, choices=CHOICES)
     action = declared.action("accumulation", 8)
     assert (action.refusal(), knob.value) == ("", 4)
-    assert action.boundary(17) is False
+    assert action.boundary(1700) is False
     assert knob.value == 8
     outcome = action.finish()
-    assert (outcome.text, outcome.was, outcome.becomes) == ("accumulation 4 -> 8 at step 17", "4", "8")
+    assert (outcome.text, outcome.was, outcome.becomes) == ("accumulation 4 → 8 at step 1,700", "4", "8")
     same = declared.action("accumulation", 8)
     same.boundary(18)
     assert same.finish().text == "accumulation is 8 already"
