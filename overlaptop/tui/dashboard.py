@@ -132,6 +132,7 @@ class Dashboard:
         to be seen.
         """
         self.resume()
+        self.state.hidden = None
         if name:
             self.control.editor.select(name)
 

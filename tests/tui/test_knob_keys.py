@@ -27,6 +27,7 @@ from .fakes import (
     SIZES,
     WIDE,
     fills,
+    line_of,
     opened,
     running_job,
     screen_lines,
@@ -396,6 +397,9 @@ async def test_a_job_of_which_nothing_can_be_changed_offers_no_key_and_no_prompt
     async with opened(made(), size=SIZES[1]) as (app, pilot):
         assert "[ ]" not in await shown(app, pilot)
         assert stands in await shown(app, pilot, UP)
+        why = line_of(await shown(app, pilot), "✗")
+        assert why not in await shown(app, pilot, "d")
+        assert why in await shown(app, pilot, UP)
         await pilot.press("b")
         assert not app.screen.query(Input)
         overview = await shown(app, pilot)

@@ -42,7 +42,7 @@ class TuneScreen(DashboardScreen):
         self._detail = KnobDetail(dashboard, self._table)
         self._line = ChangeLine(dashboard)
         self._log = ChangeLog(dashboard)
-        self._keys = KeyBar(dashboard, HINTS, shows_change=False)
+        self._keys = KeyBar(dashboard, HINTS, shows_change=False, offered=self._offered)
         self._table.cursor = self.state.selected_name
 
     @property
@@ -66,6 +66,9 @@ class TuneScreen(DashboardScreen):
             (self._log, max(0, height - 2 - line - table - detail - airy * (3 if detail else 2)), airy),
             (self._keys, 1, 0),
         )
+
+    def _offered(self, action: str) -> bool:
+        return action != "screen.move(1)" or bool(self.state.snapshot.knobs)
 
     def action_move(self, rows: int) -> None:
         self._table.move(rows)
