@@ -179,7 +179,7 @@ def test_a_job_is_shown_and_changed_over_a_connection(
     done = run_here("--json", "--steps", "2", "local://", "--wait")
     assert sorted(record["rank"] for record in steps(done.stdout)) == [0, 0, 1, 1]
     changed = run_here("set", "bucket_cap_mb=7", "--host", "local://")
-    assert (changed.returncode, "-> 7" in changed.stdout) == (0, True), changed.stderr
+    assert (changed.returncode, "→ 7" in changed.stdout) == (0, True), changed.stderr
     once = run_here("--once", "local://")
     assert (once.returncode, once.stdout.count("running")) == (0, 2)
     job.kill()
