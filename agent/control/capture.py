@@ -199,8 +199,8 @@ def write_trace(
     cannot be written or others could swap what is in it, below the temporary directory; ``notice(level,
     text)`` says so. All is written through descriptors, whatever their paths mean by then.
 
-    ``save(path)`` writes JSON. torch's does so with the GIL held (some 130 MB/s), and reports nothing when
-    it fails: then there is no file. Raises OSError.
+    ``save(path)`` writes JSON. torch's does so with the GIL held (some 130 MB/s), to ``path.tmp`` at first,
+    and reports nothing when it fails: then there is no file of that name. Raises OSError.
     """
     folder = cwd / FOLDER / key
     try:
@@ -224,8 +224,8 @@ def write_trace(
                 shutil.copyfileobj(source, target, CHUNK_BYTES)
             packed.rename(through / name)
         finally:
-            for part in (plain, packed):
-                part.unlink(missing_ok=True)
+            for part in (plain, plain.with_name(f"{plain.name}.tmp"), packed):
+                _remove(part)
     return folder / name
 
 
@@ -256,6 +256,13 @@ def _closing(descriptor: int) -> Iterator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+def _remove(part: Path) -> None:
+    """Torch keeps open what it could not write: the space would be taken until the job ends."""
+    with contextlib.suppress(FileNotFoundError):
+        os.truncate(part, 0)
+        part.unlink()
 
 
 def _reason(fault: OSError) -> str:

@@ -305,6 +305,20 @@ def test_a_trace_that_could_not_be_saved_or_compressed_is_said_and_leaves_nothin
     assert list((tmp_path / capture.FOLDER / KEY).iterdir()) == []
 
 
+def test_what_torch_could_not_finish_takes_no_space_though_it_stays_open(tmp_path, notices):
+    kept = []
+
+    def save(path):  # as torch does: under another name first
+        kept.append(os.open(f"{path}.tmp", os.O_WRONLY | os.O_CREAT))
+        os.write(kept[0], b"x" * 100_000)
+
+    with pytest.raises(OSError, match="torch could not write its trace"):
+        capture.write_trace(save, tmp_path, KEY, 3, lambda _level, said: notices.append(said))
+    assert list((tmp_path / capture.FOLDER / KEY).iterdir()) == []
+    assert os.fstat(kept[0]).st_blocks == 0
+    os.close(kept[0])
+
+
 def test_ours_may_end_at_any_moment_in_which_the_job_s_own_profiler_begins(monkeypatch):
     class Profile:
         def _start_trace(self):
