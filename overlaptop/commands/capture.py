@@ -6,8 +6,9 @@ from overlaptop.console.arguments import add_hosts, hosts_of, job_key, make_pars
 
 DESCRIPTION = """\
 Have all ranks of a running job run torch.profiler for N steps, from the same step on, and write a Chrome
-trace each (rank0.json.gz, ...) to a new folder below overlaptop-captures, where the job was started. A
-bundled workload obeys; a job of your own does when it was started with --control:
+trace each (rank0.json.gz, ...) to a new folder below overlaptop-captures, where the job was started, or
+below the temporary directory where that cannot be written. A bundled workload obeys; a job of your own does
+when it was started with --control or attach(control=True):
 
   torchrun --nproc-per-node=8 -m overlaptop.agent --control train.py
 """

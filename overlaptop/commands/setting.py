@@ -10,7 +10,7 @@ from overlaptop.console.arguments import add_hosts, hosts_of, job_key, make_pars
 DESCRIPTION = """\
 Change a setting of a running job, on all its ranks in the same step, or on none. Without NAME=VALUE: show
 what can be changed of the job, to what, and what cannot just now and why. A bundled workload obeys; a job
-of your own does when it was started with --control:
+of your own does when it was started with --control or attach(control=True):
 
   torchrun --nproc-per-node=8 -m overlaptop.agent --control train.py
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from overlaptop.wire.knobs import Knob
 from overlaptop.wire.messages import AGENT_DISABLED, RankInfo
 
-NOT_ALLOWED = "start the job with --control to allow changes"
+NOT_ALLOWED = "start the job with --control or attach(control=True) to allow changes"
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,7 +122,11 @@ def test_a_knob_is_set_by_its_name_and_given_back_to_the_script(run_set: RunSet)
         ("bucket_cap_mb=0", 2, "bucket_cap_mb must be from 1 to 10000, not 0"),
         ("accumulation=3", 2, "accumulation must be one of 1, 2, 4, 8, not 3"),
         ("accumulation=8", 1, "not changed: rank 0: only between epochs"),
-        ("bucket_cap_mb=50", 1, "not changed: start the job with --control to allow changes"),
+        (
+            "bucket_cap_mb=50",
+            1,
+            "not changed: start the job with --control or attach(control=True) to allow changes",
+        ),
     ],
 )
 def test_what_is_not_allowed_or_refused_is_reported_and_not_sent(

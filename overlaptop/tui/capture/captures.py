@@ -21,7 +21,7 @@ def refusal(snapshot: Snapshot) -> str:
         if info.agent_disabled:
             return f"rank {info.rank}: {AGENT_DISABLED}"
         if not info.control_allowed:
-            return "start the job with --control to allow it"
+            return "start the job with --control or attach(control=True) to allow it"
     return out_of_reach("capture", snapshot.nodes, snapshot.ranks) if snapshot.nodes else ""
 
 

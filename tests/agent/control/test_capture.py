@@ -35,7 +35,10 @@ def test_a_job_that_was_not_told_to_obey_refuses_and_says_how_to_allow_it(start,
     dashboard = watch()
     assert not any(view.info.control_allowed for view in dashboard.until_it_trains().ranks)
     made = dashboard.outcome(dashboard.ask())
-    assert made.reason == "rank 0 refused: start the job with --control to allow commands"
+    assert (
+        made.reason
+        == "rank 0 refused: start the job with --control or attach(control=True) to allow commands"
+    )
     assert [rank.state for rank in made.ranks] == ["refused", "refused"]
     dashboard.goes_on()
 
