@@ -35,10 +35,11 @@ by somebody else meanwhile ends the search, and stays.
 """
 EPILOG = """\
 stdout gets a table of the values (their step time, and in what interval it lies with 95 % confidence) and
-at last one line: the best setting, what it saves, how sure, which one the job has now, and the line of code
-that makes the best one permanent. So it does after Ctrl-C, with what was measured until then. stderr gets
-the progress. With --json, a record for each window ("window"), then one for each value ("point") and one
-for the result ("result"); times are ns, shares fractions, null is unknown.
+at last one line: the best setting, what it saves, how sure, which one the job has now, and where a step is
+shorter with it beyond noise, the line of code that makes it permanent. So it does after Ctrl-C, with what
+was measured until then. stderr gets the progress. With --json, a record for each window ("window"), then
+one for each value ("point") and one for the result ("result"); times are ns, shares fractions, null is
+unknown.
 exit status: 0 when a best value is told (known: false in the result's record where the budget was spent
 first), 1 when it was ended before (the job ended or refused, somebody else changed it: what was found so
 far is told), 2 for a usage error, 130 after Ctrl-C and 143 after SIGTERM, once the value is what it was.

@@ -119,6 +119,11 @@ class BestValue:
     all_once: bool = False
     """So was every value."""
 
+    @property
+    def better(self) -> bool:
+        """A step is shorter than with the value before, beyond noise."""
+        return self.saves_low > 0
+
 
 class ValueSearch:
     """``next`` and ``following`` say what to measure, ``add`` takes what came of it, until ``over``."""

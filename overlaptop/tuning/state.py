@@ -36,7 +36,7 @@ class Result:
     line: str
     """All that in one line."""
     code: str
-    """The line that makes it permanent; empty: not known, or the script has it already."""
+    """The line that makes it permanent; empty: not known, no better than before, or the script has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,13 +97,13 @@ def measured_points(search: ValueSearch, windows: Sequence[MeasuredWindow]) -> t
 
 def make_result(knob: Knob, found: BestValue) -> Result:
     """What was found, in figures and in words."""
-    has_it = knob.original_text == str(found.value)
+    unwanted = knob.original_text == str(found.value) or not (found.better or found.value == found.before)
     return Result(
         found,
         # Where the job has no whole number, the one that was measured in its place.
         before_text=knob.value_text if knob.value is not None else str(found.before),
         line=_result_line(knob, found),
-        code="" if has_it else code_line(knob, found.value),
+        code="" if unwanted else code_line(knob, found.value),
     )
 
 
@@ -113,7 +113,7 @@ def caveat(knob: Knob, found: BestValue | None) -> str:
         return ""
     if found.once:
         return "measured once"
-    return "" if found.saves_low > 0 else f"within noise of {value_words(knob, found.before)}"
+    return "" if found.better else f"within noise of {value_words(knob, found.before)}"
 
 
 def _result_line(knob: Knob, found: BestValue) -> str:
@@ -148,7 +148,7 @@ def _saves_words(found: BestValue, before: str) -> str:
     if not math.isfinite(found.saves_low):
         return f"whether a step is shorter than with {before} is not known"
     interval = f"({_percent(found.saves_low)} to {_percent(found.saves_high)} %)"
-    if found.saves_low > 0:
+    if found.better:
         return f"a step {_percent(found.saves)} % shorter than with {before} {interval}"
     return f"not shorter than with {before} beyond noise {interval}"
 

@@ -207,7 +207,7 @@ class Tuner:
             self._close_window()
         if search.over:
             found = search.best_value()
-            keeps = self._keep and found is not None and found.saves_low > 0  # beyond noise
+            keeps = self._keep and found is not None and found.better
             self._end("", search.best if keeps else self.lease.undo_value)
             return
         wanted = search.next

@@ -148,6 +148,8 @@ def test_neither_the_last_line_nor_the_code_calls_a_value_something_that_it_is_n
     assert line.startswith("accumulation 1, measured in place of own lists: no other measured value ")
     as_it_was = replace(WELL, value=25)
     assert make_result(BUCKET, as_it_was).code == ""  # the script has it
+    for doubtful in ({"saves_low": -0.291, "saves_high": 0.345}, ONCE):
+        assert make_result(BUCKET, replace(WELL, **doubtful)).code == ""
     assert make_result(structs.replace(BUCKET, original_text="10"), as_it_was).code.endswith(
         "bucket_cap_mb=25)"
     )
