@@ -60,7 +60,12 @@ def run(words: list[str]) -> int:
         metavar="A:B",
         help="from A to B (default: 1:400 for bucket_cap_mb, else all that is allowed)",
     )
-    parser.add_argument("--budget", type=positive, metavar="STEPS", help="spend at most so many steps")
+    parser.add_argument(
+        "--budget",
+        type=positive,
+        metavar="STEPS",
+        help="begin no window after so many steps (12 or more); the last one may end later",
+    )
     parser.add_argument("--job", type=job_key, metavar="KEY", help="the running job, as --list names it")
     parser.add_argument("--keep", action="store_true", help="leave the running job with the best value")
     parser.add_argument(
@@ -77,7 +82,11 @@ def run(words: list[str]) -> int:
     if options.script is not None and hosts is not None:
         parser.error("SCRIPT is started here: give no host with it")
     from overlaptop.console import tune
+    from overlaptop.tuning.search import SearchOptions
 
+    window_steps = SearchOptions().window_steps
+    if options.budget is not None and options.budget < window_steps:
+        parser.error(f"--budget must be {window_steps} steps or more: one window takes {window_steps}")
     least, most = options.range or (None, None)
     request = tune.TuneRequest(options.knob, least, most, options.budget, options.keep, options.json)
     if options.script is None:

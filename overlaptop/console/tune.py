@@ -227,8 +227,8 @@ class _TuneRun:
             print_data(search_report.table(state))
             print_data(text.printable(search_report.last_line(state, self._left(state))))
         if state.result.found.spent:
-            spent = text.plural(state.steps_spent, "step")
-            print_message(f"{spent} were not enough: --budget allows more")
+            steps = text.plural(self._request.budget_steps or state.steps_spent, "step")
+            print_message(f"{steps} allow no further window: a larger --budget does")
 
     def _left(self, state: SearchState) -> str:
         """Which value the job has; empty: it ends with this command."""

@@ -74,7 +74,7 @@ class SearchOptions:
     window_steps: int = 12
     """Steps of a value in one round."""
     budget_steps: int | None = None
-    """After so many the best so far is reported; None: as FEWEST_WINDOWS says."""
+    """After so many no window begins, and the best so far is reported; None: as FEWEST_WINDOWS says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +245,7 @@ class ValueSearch:
 
     @property
     def budget_steps(self) -> int:
-        """At most so many steps are spent; an estimate until ``steps_to_go`` is known."""
+        """After so many steps no window begins; an estimate until ``steps_to_go`` is known."""
         given = self.options.budget_steps
         if given is not None or self._frozen_budget is not None:
             return given if given is not None else self._frozen_budget or 0

@@ -90,7 +90,14 @@ def test_where_the_budget_was_too_small_it_says_so_and_how_to_give_more(job: Ses
     last = done.stdout.splitlines()[-1]
     assert ", the best so far: " in last
     assert "The search had spent its steps before the best was known" in last
-    assert done.stderr.splitlines()[-1].endswith(" steps were not enough: --budget allows more")
+    told = done.stderr.splitlines()[-1]
+    assert told == "overlaptop: 120 steps allow no further window: a larger --budget does"
+
+
+def test_a_budget_below_one_window_is_refused_before_the_job_is_looked_for(job: Session) -> None:
+    done = run_here("tune", "--budget", "11")
+    assert (done.returncode, done.stdout, job.ticks) == (2, "", 0)
+    assert done.stderr.endswith("--budget must be 12 steps or more: one window takes 12\n")
 
 
 @pytest.mark.parametrize(("signum", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -205,10 +212,10 @@ def test_windows_too_short_to_tell_show_no_interval_rather_than_a_wrong_one(
     job: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tune, "SearchOptions", partial(SearchOptions, window_steps=6))
-    point, result = records(run_here("tune", "--budget", "9", "--json").stdout)[-2:]
+    point, result = records(run_here("tune", "--budget", "12", "--json").stdout)[-2:]
     assert (point["low_ns"], point["high_ns"], result["rivals_gain"]) == (None, None, None)
     assert point["step_ns"] > 0
-    table, row, last = run_here("tune", "--budget", "9").stdout.splitlines()
+    table, row, last = run_here("tune", "--budget", "12").stdout.splitlines()
     assert "95 % interval" in table
     assert row.split()[:4] == ["25", "104", "ms", "–"]
     assert "whether another value is shorter is not known" in last
