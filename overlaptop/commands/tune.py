@@ -58,7 +58,8 @@ def run(words: list[str]) -> int:
         "--range",
         type=_range,
         metavar="A:B",
-        help="from A to B (default: 1:400 for bucket_cap_mb, else all that is allowed)",
+        help="from A to B, and the present value wherever it lies (default: 1:400 for bucket_cap_mb, "
+        "else all that is allowed)",
     )
     parser.add_argument(
         "--budget",
