@@ -12,8 +12,8 @@ EPILOG = """\
 A record of --json holds type ("change"), at_ns (Unix time), job, script, host, by, search (id; empty: a
 person asked), knob, was, becomes (what was asked for where it was not made), step, outcome (changed,
 refused, busy, failed, unknown), reason and command (its id). They come from changes.jsonl in the folder of
-the jobs' sockets, whose older part is changes.jsonl.1, some 2 MB in all. exit status: 0; 2 for a usage
-error.
+the jobs' sockets, whose older part is changes.jsonl.1, some 2 MB in all. exit status: 0; 1 where no job
+of that key runs or was changed; 2 for a usage error.
 """
 
 

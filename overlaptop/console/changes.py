@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from msgspec.structs import asdict
 
 from overlaptop.console import CommandError, print_data, print_message
+from overlaptop.console.jobs import find_jobs
 from overlaptop.console.table import Table
 from overlaptop.jobs import change_log
 from overlaptop.jobs.change_log import LoggedChange
@@ -20,6 +21,8 @@ def run(key: str | None, *, as_json: bool) -> int:
         changes = change_log.read(key)
     except JobFolderError as fault:
         raise CommandError(str(fault)) from fault
+    if key is not None and not changes and all(job.job != key for job in find_jobs()):
+        raise CommandError(f"no job {key} runs here, and the log has no change of it")
     if as_json:
         for change in changes:
             print_data({"type": "change", **asdict(change)})

@@ -1,10 +1,12 @@
 """``overlaptop changes``: the log of changes as a table and as records."""
 
 from datetime import UTC, datetime
+from types import SimpleNamespace
 
 import pytest
 from msgspec.structs import replace
 
+from overlaptop.console import changes
 from overlaptop.jobs import change_log
 from overlaptop.jobs.change_log import LoggedChange
 
@@ -50,7 +52,18 @@ def test_records_hold_all_of_it_and_one_jobs_are_picked_by_its_key() -> None:
 
 
 @pytest.mark.parametrize(("words", "of"), [([], ""), (["--job", "job-9"], " of job job-9")])
-def test_without_changes_one_line_reports_it(words: list[str], of: str) -> None:
+def test_without_changes_one_line_reports_it(
+    words: list[str], of: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(changes, "find_jobs", lambda: [SimpleNamespace(job="job-9")])
     done = run_here("changes", *words)
     assert (done.returncode, done.stdout) == (0, "")
     assert done.stderr == f"overlaptop: nothing was changed yet{of}\n"
+
+
+@pytest.mark.parametrize("words", [[], ["--json"]])
+def test_a_key_of_no_job_that_runs_or_was_changed_is_a_failure(words: list[str]) -> None:
+    change_log.append(MADE)
+    done = run_here("changes", "--job", "nope", *words)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "overlaptop: no job nope runs here, and the log has no change of it\n"
