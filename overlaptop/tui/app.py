@@ -133,13 +133,18 @@ class OverlaptopApp(App[int]):
             self.screen.redraw()
 
     def _follow_launch(self) -> None:
-        """Turn to the job that was started as soon as it is there; notify where it failed."""
+        """Turn to the job that was started as soon as it is there; notify where it failed.
+
+        The form stays where another request is being written: its next keys would be the overview's.
+        """
         session, launch = self.dashboard.session, self.dashboard.launch
         if key := launch.poll(session):
-            if key != session.job_key:
+            turns = key != session.job_key
+            if turns:
                 self.dashboard.select_job(key)
-                self.action_overview()
-            elif isinstance(self.screen, WorkloadsScreen):
+            if isinstance(self.screen, WorkloadsScreen):
+                turns = not self.screen.edited
+            if turns:
                 self.action_overview()
         failure = launch.take_failure()
         if failure and not isinstance(self.screen, WorkloadsScreen):

@@ -171,6 +171,31 @@ async def test_the_dashboard_turns_to_the_new_job_once_it_is_there_and_keeps_the
         assert before.rstrip().endswith("ended here")
 
 
+async def test_the_form_stays_where_more_was_typed_before_the_job_was_there():
+    launcher = FakeLauncher()
+    session = FakeSession(hub_state=HubState.WAITING, job_key=None)
+    async with opened(session, launcher=launcher) as (app, pilot):
+        await pilot.press("w", "enter")
+        await settled(app, pilot)
+        await pilot.press(*"--bu")
+        launcher.comes_up("job-3")
+        comes_up(session, "job-3")
+        text = await settled(app, pilot)
+        assert session.selected == ["job-3"]
+        assert "ddp runs, started here" in text.splitlines()[0]
+        await pilot.press(*"cket-cap-mb 10")
+        assert "ddp.py --bucket-cap-mb 10" in await settled(app, pilot)
+        await pilot.press("escape")
+        await settled(app, pilot)
+        assert isinstance(app.screen, OverviewScreen)
+        await pilot.press("w", *" --seed 1", "enter", "y")
+        await settled(app, pilot)
+        launcher.comes_up("job-4")
+        comes_up(session, "job-4")
+        await settled(app, pilot)
+        assert isinstance(app.screen, OverviewScreen)  # nothing was typed since
+
+
 def watched_so_far(lines):
     """The rows of that table, without the marks before them."""
     at = next(at for at, line in enumerate(lines) if "watched so far" in line)

@@ -57,6 +57,11 @@ class FormState:
     def options(self) -> str:
         return self.typed.get(self.workload.name, "")
 
+    @property
+    def words(self) -> tuple[str, str, str, str]:
+        """All that was chosen and typed, whether it can be read or not."""
+        return self.workload.name, self.options, self.nproc, self.host
+
     def move(self, rows: int) -> None:
         """Another workload; stops at either end."""
         self.at = min(max(self.at + rows, 0), len(self.workloads) - 1)

@@ -67,6 +67,7 @@ class WorkloadsScreen(DashboardScreen):
         self._launcher = launcher
         self._form = FormState.beginning_with(launcher.workloads, launcher.status().request)
         self._form.host = self._form.host or next(iter(launcher.hosts), "")
+        self._words_started = self._form.words
         self._head = _Title(dashboard)
         self._workloads = WorkloadList(dashboard, self._form)
         self._options = OptionList(dashboard, self._form)
@@ -75,6 +76,11 @@ class WorkloadsScreen(DashboardScreen):
         self._plan = PlanView(dashboard, self._form)
         self._keys = KeyBar(dashboard, HINTS, shows_change=False, offered=self._offered)
         self._input: OptionInput | None = None
+
+    @property
+    def edited(self) -> bool:
+        """Whether another request is being written than the one that was started last."""
+        return self._form.words != self._words_started
 
     def compose(self) -> ComposeResult:
         # Textual's Input takes 20 ms to import: not before it is needed.
@@ -196,6 +202,7 @@ class WorkloadsScreen(DashboardScreen):
         self._take(await asyncio.to_thread(self._launcher.plan, request))
 
     async def _run(self, request: LaunchRequest) -> None:
+        self._words_started = self._form.words
         fault = await self.dashboard.start(request)
         if fault:
             self._take(LaunchPlan(request, fault))
