@@ -364,6 +364,21 @@ async def test_planning_never_holds_up_the_screen():
         assert "ddp.py --seed 1" in await settled(app, pilot)
 
 
+async def test_what_is_wrong_now_is_not_replaced_by_an_earlier_plan():
+    looked = threading.Event()
+
+    class Slow(FakeLauncher):
+        def plan(self, order):
+            assert looked.wait(20)
+            return super().plan(order)
+
+    async with opened(running_job(), launcher=Slow()) as (app, pilot):
+        await write(app, pilot, "--seed 1")
+        field(app, "options").value = '--seed 1 "x'
+        looked.set()
+        assert "No closing quotation" in await settled(app, pilot)
+
+
 async def test_a_click_chooses_a_workload():
     async with opened(running_job(), launcher=FakeLauncher()) as (app, pilot):
         await pilot.press("w")

@@ -192,6 +192,7 @@ class WorkloadsScreen(DashboardScreen):
         try:
             request = self._form.request()
         except LaunchError as fault:
+            self.workers.cancel_group(self, "plan")  # of what was typed before: it would replace the fault
             self._take(LaunchPlan(LaunchRequest(self._form.workload.name), str(fault)))
         else:
             # Not its coroutine: a quicker key cancels it before it begins, which would be warned of.
