@@ -30,8 +30,15 @@ def test_a_stopped_rank_is_named_until_it_goes_on_and_one_killed_in_a_capture_as
     key = watching.ask()
     os.kill(pid, signal.SIGKILL)
     assert watching.until_it_has_ended(job) != 0
-    watching.until(
-        lambda snapshot: all(view.ended for view in snapshot.ranks) and told(snapshot) == (Kind.DIED, (1,))
-    )
+
+    def names_it(snapshot):
+        if not all(view.end for view in snapshot.ranks):
+            return False
+        # Before Linux 6.15 nobody can tell how a rank ended that its launcher has waited for.
+        is_known = snapshot.ranks[1].end.exit_code is not None
+        kinds = {Kind.DIED} if is_known else {Kind.DIED, Kind.ALL_DIED}
+        return told(snapshot) in {(kind, (1,)) for kind in kinds}
+
+    watching.until(names_it)
     assert watching.outcome(key).state == "failed"
     assert not list(job.folder.glob(f"{capture.FOLDER}/{key}/*"))
