@@ -346,36 +346,36 @@ async def test_f9_ends_what_was_started_here():
         assert launcher.stops == 1
 
 
+class SlowLauncher(FakeLauncher):
+    """It plans once it has looked at the machine."""
+
+    def __init__(self):
+        super().__init__()
+        self.looked = threading.Event()
+
+    def plan(self, order):
+        assert self.looked.wait(20)
+        return super().plan(order)
+
+
 async def test_planning_never_holds_up_the_screen():
-    looked = threading.Event()
-
-    class Slow(FakeLauncher):
-        def plan(self, order):
-            assert looked.wait(20)
-            return super().plan(order)
-
-    async with opened(running_job(), launcher=Slow()) as (app, pilot):
+    launcher = SlowLauncher()
+    async with opened(running_job(), launcher=launcher) as (app, pilot):
         await write(app, pilot, "--seed 1")
         app.show()
         await pilot.pause()
         assert "looking at the machine" in screen_text(app)
         assert "--seed 1" in screen_text(app)
-        looked.set()
+        launcher.looked.set()
         assert "ddp.py --seed 1" in await settled(app, pilot)
 
 
 async def test_what_is_wrong_now_is_not_replaced_by_an_earlier_plan():
-    looked = threading.Event()
-
-    class Slow(FakeLauncher):
-        def plan(self, order):
-            assert looked.wait(20)
-            return super().plan(order)
-
-    async with opened(running_job(), launcher=Slow()) as (app, pilot):
+    launcher = SlowLauncher()
+    async with opened(running_job(), launcher=launcher) as (app, pilot):
         await write(app, pilot, "--seed 1")
         field(app, "options").value = '--seed 1 "x'
-        looked.set()
+        launcher.looked.set()
         assert "No closing quotation" in await settled(app, pilot)
 
 

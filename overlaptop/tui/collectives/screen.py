@@ -81,10 +81,10 @@ class CollectiveTable(RowList[Row]):
 
     @property
     def rows(self) -> list[Row]:
-        made_of = singles, grouping = self._of_step(), self.grouping
-        if singles is not self._grouped_of[0] or grouping != self._grouped_of[1]:
-            self._grouped_of = made_of
-            self._grouped = grouped(singles, grouping, self.state.details)
+        singles = self._of_step()
+        if singles is not self._grouped_of[0] or self.grouping != self._grouped_of[1]:
+            self._grouped_of = singles, self.grouping
+            self._grouped = grouped(singles, self.grouping, self.state.details)
         return ordered(self._grouped, self.order, reverse=self.reverse)
 
     def key(self, row: Row) -> object:
