@@ -25,8 +25,10 @@ from torchrun import ROOT, job_folder, running, shares_of_cpus, torchrun, why_it
 
 BENCHMARKS = ROOT / "benchmarks"
 MODES = ("watched", "idle")
-LEAST_BLOCK = 6
-"""Steps: in fewer, a measured one may not end."""
+LEAST_BLOCK, LEAST_LEARN = 8, 48
+"""Steps. The first cycles are of eight: in fewer, a measured step may not end; after six of them, whatever
+they take, the agent knows something of its cost.
+"""
 START_S = 40.0
 """For torchrun, the imports and the job's own calibration."""
 WIDTHS = {1: 4096, 2: 512, 4: 512}
@@ -126,7 +128,7 @@ def main() -> None:
         options.kinds.split(","), map(int, options.ranks.split(",")), map(float, options.step_ms.split(","))
     ):
         block = max(LEAST_BLOCK, round(options.block_s * 1e3 / step_ms))
-        learn = math.ceil(options.learn_s * 1e3 / step_ms)
+        learn = max(LEAST_LEARN, math.ceil(options.learn_s * 1e3 / step_ms))
         cases.append(Case(kind, ranks, step_ms, options.rounds, block, learn))
     with ThreadPoolExecutor(options.jobs) as pool:
         list(pool.map(run_on_own_cpus, cases))

@@ -51,6 +51,11 @@ class Case:
         """The rank that is made late; None: none, or another one in each step."""
         return None if self.by in ("batches", "healthy", "line") else self.ranks - 1
 
+    @property
+    def file_name(self) -> str:
+        """For its records."""
+        return f"{self.by}-{self.share:g}-{self.ranks}-{self.workload.split()[0]}.jsonl"
+
 
 @dataclass(slots=True)
 class Watched:

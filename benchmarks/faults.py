@@ -33,7 +33,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -73,8 +73,11 @@ def main() -> None:
     parser.add_argument("--line", action="store_true")
     parser.add_argument("--jobs", type=int, default=1, help="at once")
     parser.add_argument("--minutes", type=float, default=8.0, help="for all")
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="for the records of each case")
     options = parser.parse_args()
     give_up_s = time.monotonic() + 60 * options.minutes
+    if options.keep:
+        options.keep.mkdir(parents=True, exist_ok=True)
     cases = [
         Case(by, share, ranks, options.workload)
         for share in map(float, filter(None, options.shares.split(",")))
@@ -121,7 +124,7 @@ def run_case(case: Case, options: argparse.Namespace, give_up_s: float) -> Resul
         }  # fmt: skip
         with (
             running_job(case, options, folder, environment) as (names, has_ended),
-            watching(environment) as watched,
+            watching(environment, options.keep and options.keep / case.file_name) as watched,
         ):
             until_s = min(give_up_s, time.monotonic() + START_S)
             began_s = onset_s(case, folder, watched, has_ended, until_s)
@@ -165,14 +168,17 @@ def running_job(
 
 
 @contextmanager
-def watching(environment: Mapping[str, str]) -> Iterator[Watched]:
-    """What the records say, as they come."""
+def watching(environment: Mapping[str, str], keep: Path | None = None) -> Iterator[Watched]:
+    """What the records say, as they come; `keep` is a file for them."""
     watched = Watched()
 
     def read() -> None:
         assert process.stdout is not None
-        for line in process.stdout:
-            watched.take(line)
+        with keep.open("wb") if keep is not None else nullcontext() as kept:
+            for line in process.stdout:
+                watched.take(line)
+                if kept is not None:
+                    kept.write(line)
 
     reader = threading.Thread(target=read, daemon=True)
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}

@@ -40,6 +40,7 @@ from overlaptop.agent.reporting.sender import Sender
 from overlaptop.agent.sources.base import StepSpans
 from overlaptop.agent.sources.cadence import Cadence
 from overlaptop.agent.sources.kernels import COST, KernelsSource
+from overlaptop.agent.sources.own_cost import Estimate
 from overlaptop.agent.sources.window import LEAD_STEPS
 
 NEVER = 1 << 62
@@ -134,10 +135,9 @@ class Toggler(Blocks):
                 number(statistics.median(gaps_s) if gaps_s else None, 2, " s"),
                 number(max(gaps_s, default=None), 2, " s"),
             )  # fmt: skip
-        meter = self._learnt.cost
-        print(
-            f"own cost: {meter.of_all_steps()}, of measured steps: {meter.of_measured_steps()}", flush=True
-        )
+        cost = self._learnt.cost
+        of_all, of_measured = told(cost.of_all_steps()), told(cost.of_measured_steps())
+        print(f"own cost: {of_all}; of a measured step: {of_measured}", flush=True)
 
 
 class TraceMLSteps:
@@ -172,6 +172,11 @@ class TraceMLSteps:
         self._step.close()
         if self._traces:
             self._step.enter_context(self._trace_step(self._model))
+
+
+def told(cost: Estimate | None) -> str:
+    """As ``0.46 % ± 0.20``."""
+    return f"{cost.share * 100:.2f} % ± {cost.told_error * 100:.2f}" if cost is not None else "not known"
 
 
 def the_source() -> KernelsSource:

@@ -75,8 +75,8 @@ def running(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen
 
 
 def why_it_failed(stderr: str) -> str:
-    """The first error that a job wrote, or its first line."""
-    lines = [line.strip() for line in stderr.splitlines()]
-    errors = [line for line in lines if "Error: " in line or "error: " in line]
+    """The first error that a job wrote, or its first line that is no warning."""
+    lines = [line for line in stderr.splitlines() if "Warning: " not in line and not line.startswith(" ")]
+    errors = [line.strip() for line in stderr.splitlines() if "Error: " in line or "error: " in line]
     said = (errors or lines or ["it said nothing"])[0]
     return re.sub(r"^\[rank\d+\]: ", "", said)[:200]
