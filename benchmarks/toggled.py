@@ -61,6 +61,8 @@ class Toggler(Blocks):
         self._always = Cadence(1, COST, LEAD_STEPS)
         self._never = Cadence(NEVER, COST, LEAD_STEPS)
         self._steps: Counter[str] = Counter()
+        self._activities: list[int] = []
+        """In each measured step, those that run at once counted as one."""
         self._measured_ns: defaultdict[tuple[int, str], list[int]] = defaultdict(list)
         # What the hub has to say of dashboards does not count here.
         Sender.watched = property(lambda _: self._way == "watched", lambda *_: None)  # type: ignore[assignment]
@@ -114,6 +116,7 @@ class Toggler(Blocks):
             self._steps[self._way] += 1
             if step.detailed:
                 self._measured_ns[key].append(step.end_ns)
+                self._activities.append(sum(map(len, (step.compute, step.comm, step.copy, step.fused))))
         return steps
 
     def report(self) -> None:
@@ -137,7 +140,8 @@ class Toggler(Blocks):
             )  # fmt: skip
         cost = self._learnt.cost
         of_all, of_measured = told(cost.of_all_steps()), told(cost.of_measured_steps())
-        print(f"own cost: {of_all}; of a measured step: {of_measured}", flush=True)
+        many = number(statistics.median(self._activities) if self._activities else None, 0, "")
+        print(f"own cost: {of_all}; of a measured step, {many} activities: {of_measured}", flush=True)
 
 
 class TraceMLSteps:
