@@ -17,6 +17,7 @@ from textual.screen import Screen
 from textual.theme import BUILTIN_THEMES
 
 from overlaptop.fleet.commands import CommandView
+from overlaptop.fleet.job_session import READONLY
 from overlaptop.fleet.session import Session
 from overlaptop.report.hosts import is_there
 from overlaptop.report.knobs import allowed_words, short_name
@@ -31,7 +32,7 @@ from overlaptop.tui.findings.screen import FindingsScreen
 from overlaptop.tui.help.screen import HelpScreen, NoticesScreen
 from overlaptop.tui.hosts.screen import HostsScreen
 from overlaptop.tui.jobs.screen import JobsScreen
-from overlaptop.tui.keys import APP_KEYS, TRACE_KEYS
+from overlaptop.tui.keys import APP_KEYS, TRACE_KEYS, changes_job
 from overlaptop.tui.machine.screen import MachineScreen
 from overlaptop.tui.options import MAX_REFRESH_HZ, TuiOptions
 from overlaptop.tui.overview.screen import OverviewScreen
@@ -202,7 +203,16 @@ class OverlaptopApp(App[int]):
         if event.key == "escape" and prompt is None and self.dashboard.control.editor.cancel():
             self.show()
             return
-        await self._check_bindings(event.key)
+        if not await self._check_bindings(event.key) and self.dashboard.state.readonly:
+            self._say_readonly(event.key)
+
+    def _say_readonly(self, key: str) -> None:
+        """Where the key would change the job. Once, however often it is pressed meanwhile."""
+        chain = self.screen._modal_binding_chain  # noqa: SLF001 - active_bindings leaves out what is refused
+        bound = (binding for _, bindings in chain for binding in bindings.key_to_bindings.get(key, ()))
+        changing = any(changes_job(binding.action) for binding in bound)
+        if changing and all(told.message != READONLY for told in self._notifications):
+            self.notify(READONLY, timeout=3)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002
         """Under --readonly no key changes anything, and in a trace none turns to a job."""

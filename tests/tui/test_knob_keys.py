@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 from textual.widgets import Input
 
+from overlaptop.fleet.job_session import READONLY
 from overlaptop.fleet.knobs import NOT_ALLOWED
 from overlaptop.fleet.snapshot import HubState
 from overlaptop.tui.capture.screen import CaptureScreen
@@ -437,6 +438,18 @@ async def test_with_readonly_no_key_changes_anything_or_is_offered_and_anothers_
             assert key.words not in text
             assert key.action not in offered
     assert "tune" in offered
+
+
+@pytest.mark.parametrize(("screen", "own"), [("1", ()), ("u", ("r", "enter"))])
+async def test_with_readonly_keys_that_would_change_the_job_say_once_why_not_and_no_others_do(screen, own):
+    async with opened(controlled_job(), readonly=True) as (app, pilot):
+        await pilot.press("x", "t", "slash", "a", "escape", screen)
+        assert not app._notifications
+        for key in (UP, DOWN, "b", "a", "A", "c", "w", *own):
+            await pilot.press(key, key)
+            (told,) = app._notifications
+            assert told.message == READONLY
+            app.clear_notifications()
 
 
 async def test_there_is_no_prompt_where_there_is_no_job():
