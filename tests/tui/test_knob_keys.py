@@ -217,6 +217,17 @@ async def test_what_a_change_brought_is_shown_before_and_after_with_its_spread_a
         assert "± after a figure is half the distance of the quartiles" in words
 
 
+async def test_in_ascii_an_interval_is_no_estimate_and_a_change_no_bound():
+    async with opened(job_without_steps(), ascii=True) as (app, pilot):
+        _, text = await change_after_220(app, pilot, compute=60)
+        assert "bucket 25-> 50 MiB" in text
+        assert "~ no difference beyond noise(+-" in text
+        assert "10.00+-0.00 ms" in text
+        assert "+- half of the steps (a to b) 95 % interval" in one_line(text)
+        assert "~ within noise" in text
+        assert "< >  pan" in await shown(app, pilot, "2")  # these arrows are keys
+
+
 @pytest.mark.parametrize(("size", "ranks"), [(WIDE, 2), (SIZES[1], 4), (SIZES[2], 4)])
 async def test_what_a_change_brought_moves_nothing_above_it(size, ranks):
     def row_of(text, words):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from rich.segment import Segment
@@ -20,6 +21,8 @@ _ASCII = str.maketrans(
     "–×µ·≤≥≈±●○■◌▸▾▲▼─│├┤╷╵…←→↑↓█▓░▒▞▁▂▃▄▅▆▇╰╯╭╮═✓✗━╸┬┴◆★▘▝▀▖▌▛▗▚▐▜▙▟",
     "-xu.<>~~*o#o>v^v-|||||~<>^v#=!:+_.:-=+*++++=+!=---@$''\".:::.::::",
 )
+_BESIDE_SPACE = ((re.compile(r" (\(?)±|± "), r"\1+-"), (re.compile(r" →(?= \S)|→ (?=\S)"), "->"))
+"""What takes a space's cell besides its own: in one, ± would look like ≈, and the → of a change like ≥."""
 
 
 class LineView(Widget):
@@ -116,5 +119,7 @@ def _difference(old: StyledLine, new: StyledLine, width: int) -> tuple[int, int]
 
 def _plain(text: str, only_ascii: bool) -> str:
     if only_ascii and not text.isascii():
+        for glyph, two_cells in _BESIDE_SPACE:
+            text = glyph.sub(two_cells, text)
         text = "".join(c if c.isascii() else "?" for c in text.translate(_ASCII))
     return printable(text)

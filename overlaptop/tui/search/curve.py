@@ -132,7 +132,7 @@ def legend(marks: Collection[PointMark], width: int) -> StyledLine:
         for at, mark in enumerate(shown)
     ]
     if shown:
-        items.append(Item((dim("┬ ±"), dim(" 95 % sure")), 4))
+        items.append(Item((dim("┬ "), dim("± 95 % sure")), 4))
     return (Segment(" "), *fit(items, [], width - 1, "  "))
 
 
