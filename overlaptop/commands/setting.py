@@ -27,8 +27,8 @@ line that makes a value permanent), differs (true while ranks have different val
 can be changed). overlaptop changes lists what was changed, from what to what, and by whom.
 With --alternate more lines follow, once known: step time, overlap and so on, each with its difference.
 The agreed step and the one or two after it, until the new buckets are in use, are left out of the figures.
-exit status: 0 when all ranks have changed it, 1 when none has and when one failed, 2 for a usage error, 130
-after Ctrl-C (the job and a change under way go on).
+exit status: 0 when all ranks have changed it, or had this value already, which is not sent; 1 when none has
+and when one failed, 2 for a usage error, 130 after Ctrl-C (the job and a change under way go on).
 """
 
 

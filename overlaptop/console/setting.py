@@ -16,7 +16,7 @@ from overlaptop.fleet.session import Session
 from overlaptop.fleet.snapshot import HubState, Snapshot
 from overlaptop.report.knobs import allowed_words
 from overlaptop.text import UNKNOWN as NOT_KNOWN
-from overlaptop.text import printable
+from overlaptop.text import printable, with_unit
 from overlaptop.wire.commands import CHANGED, UNKNOWN, Command, make_restoring, make_setting
 from overlaptop.wire.knobs import Knob
 
@@ -42,6 +42,9 @@ def run(
             raise CommandError(str(error), 2) from error
         if found.refusal:
             raise CommandError(f"not changed: {found.refusal}")
+        if value is not None and _is_surely(value, found, snapshot):
+            print_message(f"{name} is {with_unit(found.knob.value_text, found.knob.unit)} already")
+            return 0
         if snapshot.search is not None and snapshot.search.knob == name:
             print_message(f"{snapshot.search.by} searches for the best {name}: that ends with your change")
         send(session, command)
@@ -49,6 +52,20 @@ def run(
         if alternate:
             print_difference(session, command, found.knob)
         return 0
+
+
+def _is_surely(value: int, found: JobKnob, snapshot: Snapshot) -> bool:
+    """Whether all ranks have this value, and nothing that is under way may give them another one."""
+    knob = found.knob
+    changes = [each for each in snapshot.commands if each.knob == knob.name and each.state != FAILED]
+    # That of a change which goes on is not there yet; and ranks send their knobs a moment after it is made.
+    outdated = changes and changes[-1].becomes != knob.value_text
+    return (
+        value == knob.value
+        and not (found.differs or outdated or snapshot.search)
+        and all(view.info is not None for view in snapshot.ranks)
+        and snapshot.hub_state is HubState.LIVE
+    )
 
 
 def knob_of(snapshot: Snapshot, name: str) -> JobKnob:

@@ -12,7 +12,7 @@ from overlaptop.wire import commands
 from overlaptop.wire.commands import Command
 from overlaptop.wire.knobs import Knob, KnobFacts
 from overlaptop.wire.schema import Message
-from tests.fleet.builders import BUCKET_CAP_MB, status
+from tests.fleet.builders import BUCKET_CAP_MB, status, welcome
 
 from .fakes import PlayedSession, arrival, end, rank_info, reported
 from .running import records, run_here
@@ -150,6 +150,38 @@ def test_a_change_of_what_is_searched_for_warns_that_it_ends_the_search(run_set:
     done = run_set(ObedientJob(BUCKET_CAP_MB, then=(search,)), "bucket_cap_mb=50")
     assert done.returncode == 0
     assert "you@there, pid 1 searches for the best bucket_cap_mb: that ends" in done.stderr
+
+
+@pytest.mark.parametrize("more", [(), ("--alternate",)])
+def test_a_value_that_all_ranks_have_already_is_not_sent(run_set: RunSet, more: tuple[str, ...]) -> None:
+    job = ObedientJob(BUCKET_CAP_MB)
+    done = run_set(job, "bucket_cap_mb=25", *more)
+    assert (done.returncode, done.stdout, job.sent) == (0, "", [])
+    assert done.stderr == "overlaptop: bucket_cap_mb is 25 MiB already\n"
+
+
+@pytest.mark.parametrize(
+    "then",
+    [
+        [KnobFacts(1, (replace(BUCKET_CAP_MB, value=50, value_text="50"),))],
+        [KnobFacts(rank, (replace(BUCKET_CAP_MB, value=None, value_text=""),)) for rank in (0, 1)],
+        [welcome(world_size=3)],
+        [COMMAND, reply(0, "accepted")],
+        [
+            COMMAND,
+            *(replace(reply(rank, "changed", 7, CHANGE_LINE), was="25", becomes="50") for rank in (0, 1)),
+        ],
+        [commands.make_search(BUCKET_CAP_MB)],
+    ],
+    ids=["ranks differ", "unknown", "a rank not seen", "a change goes on", "just changed", "a search"],
+)
+def test_the_present_value_is_sent_where_it_may_not_be_that_of_all_ranks(
+    run_set: RunSet, then: list[Message]
+) -> None:
+    job = ObedientJob(BUCKET_CAP_MB, then=tuple(then))
+    done = run_set(job, "bucket_cap_mb=25")
+    assert (done.returncode, done.stdout) == (0, f"{CHANGE_LINE}\n")
+    assert [commands.in_words(command) for command in job.sent] == ["set bucket_cap_mb 25"]
 
 
 def test_without_a_change_all_knobs_are_listed_with_what_is_allowed_and_refused(run_set: RunSet) -> None:
