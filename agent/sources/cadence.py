@@ -16,8 +16,9 @@ from overlaptop.agent.sources.own_cost import CostMeter, Estimate, Treatment
 WATCHED_BUDGET, IDLE_BUDGET = 0.0045, 0.0009
 """How much longer steps may become on average where somebody watches this rank, and where nobody does: a
 tenth less than 0.5 % and 0.1 %, since the cost is an estimate."""
-FIRST_SHARE = 0.5
-"""While the cost is not known. With 3 %, which is much, 20 s of it lose 0.3 s."""
+FIRST_SHARE, FIRST_LOSS = 0.5, 0.005
+"""While the cost is not known, so many steps are measured, but no more than lose so much by the usual cost.
+Where the true one is 3 %, which is much, 20 s of the former lose 0.3 s."""
 RELEARN_SHARE = 0.25
 TURNED_TIMES, RECENT_STEPS = 2.0, 9
 """A job whose recent steps, most of them, are so many times longer or shorter than those of the plan has
@@ -80,7 +81,8 @@ class Cadence:
         self.watched = False
         self.cost = CostMeter()
         self._fixed = Plan(every, 1, 0, 0) if every is not None else None
-        self._prior = prior
+        self.prior = prior
+        """What measured steps cost as far as it is known of jobs like this. Set on the agent's thread."""
         self._lead_steps = lead_steps
         self._share = FIRST_SHARE
         self._known = False
@@ -161,6 +163,8 @@ class Cadence:
                 self._share = share
         elif self._known:  # the job has turned to something else
             self._share = min(self._share, RELEARN_SHARE)
+        else:
+            self._share = min(self._share, FIRST_LOSS / self.prior.share)
         self._planned_step_ns = self.cost.step_ns or median(self._recent_ns)
         self._plan = plan(self._planned_step_ns, self._share, self._lead_steps)
         self.cost.follow((self.watched, self._known))
@@ -169,11 +173,14 @@ class Cadence:
         """The share of steps that the budget pays for, by what they may well cost.
 
         Where the job's noise hides that, by what measuring usually costs: the mean of the estimate and the
-        prior, each weighted by the inverse of its variance.
+        prior, each weighted by the inverse of its variance. A prior counts as no more certain than it has
+        proved: by as much as it lies outside of the estimate's interval.
         """
         budget, sigmas = (WATCHED_BUDGET, WATCHED_SIGMAS) if self.watched else (IDLE_BUDGET, IDLE_SIGMAS)
-        weights = [(2 / max(each.error, 1e-6)) ** 2 for each in (estimate, self._prior)]
-        mean = (weights[0] * estimate.share + weights[1] * self._prior.share) / sum(weights)
+        prior = self.prior
+        prior_error = max(prior.error, abs(estimate.share - prior.share) - estimate.error)
+        weights = [(2 / max(error, 1e-6)) ** 2 for error in (estimate.error, prior_error)]
+        mean = (weights[0] * estimate.share + weights[1] * prior.share) / sum(weights)
         careful = mean + sigmas / math.sqrt(sum(weights))
         return max(LEAST_SHARE, budget / max(careful, budget))
 

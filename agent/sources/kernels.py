@@ -41,7 +41,9 @@ from overlaptop.agent.sources.own_cost import Estimate
 from overlaptop.agent.sources.repeated_step import REPEATS, RepeatedStep
 from overlaptop.agent.sources.self_check import fault_in
 from overlaptop.agent.sources.window import LEAD_STEPS, Window
+from overlaptop.timeline import spans
 from overlaptop.timeline.lanes import LaneRules
+from overlaptop.timeline.overlap import NO_LEAD, launch_bound
 from overlaptop.wire.messages import IssuedCall
 
 DRAIN_TIMEOUT_S, DRAIN_TIMEOUT_STEPS = 15.0, 50
@@ -52,8 +54,10 @@ turned to something else."""
 MAX_OVERFLOWS = 3
 """Windows in a row that held more than can be kept."""
 COST = Estimate(0.01, 0.04)
-"""What tracing a step costs as far as it is known of any job: nothing where the GPU is busy; where the CPU
-launches as fast as it can, each launch is slower."""
+"""What tracing a step costs as far as it is known of any job."""
+GPU_BOUND_COST, LAUNCH_BOUND_COST = Estimate(0.005, 0.01), Estimate(0.03, 0.05)
+"""Of a step in which the GPU is busy or the CPU ahead of it, and of one in which the CPU launches as fast
+as it can: there each launch is slower, and nothing hides that. By what benchmarks/README.md has of both."""
 MOST_EARLY_READS, EARLY_PERIOD_S = 64, 30.0
 """Launches are looked up at once where steps repeat none that is known: in the first, second, fourth ...
 such reading, up to so many; all over again where a setting has changed, or so long after the last."""
@@ -367,6 +371,7 @@ class KernelsSource:
             most = max(step.collective_count or 0 for step in steps)
             self.reason = SELDOM_NAMED.format(2 * (REPEATS + 2) * most)
         self._lead_ns = steps[-1].launch_lead_ns or 0
+        self.cadence.prior = _usual_cost(steps[-1])
 
     def _named(self, step: TracedStep, looked_up: list[CollectiveLaunch] | None) -> TracedStep:
         """The step with its collectives, as far as they are known."""
@@ -477,3 +482,13 @@ class KernelsSource:
                 length_ns = round(begin.elapsed_time(end) * NS_PER_MS / (after - first))
             self._unnoted.popleft()
             self.cadence.note(step, length_ns, measured=measured, untouched=untouched)
+
+
+def _usual_cost(step: TracedStep) -> Estimate:
+    """What tracing costs steps like this one."""
+    length_ns, lead_ns = step.end_ns - step.start_ns, step.launch_lead_ns
+    if lead_ns is not None and lead_ns >= NO_LEAD * length_ns:  # spares most jobs the union
+        return GPU_BOUND_COST
+    busy_ns = spans.length_ns(spans.union(step.compute, step.comm, step.copy, step.fused))
+    bound = launch_bound(length_ns, lead_ns, length_ns - busy_ns)
+    return LAUNCH_BOUND_COST if bound else GPU_BOUND_COST
