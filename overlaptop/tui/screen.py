@@ -24,7 +24,7 @@ class DashboardScreen(Screen[None]):
     """A column of LineViews whose heights follow from the screen's size and from what there is to show."""
 
     title_in_help: ClassVar[str]
-    """Whose keys and words the help opens on: one of glossary.SECTIONS."""
+    """Whose keys and words the help opens on: one of glossary.SECTIONS; the help's own is empty."""
 
     def __init__(self, dashboard: Dashboard) -> None:
         super().__init__()

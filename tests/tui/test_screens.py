@@ -107,6 +107,12 @@ async def test_help_lists_every_key_and_word_scrolls_and_closes():
         assert isinstance(app.screen, OverviewScreen)
 
 
+async def test_the_key_of_help_closes_it_too():
+    async with opened(running_job()) as (app, pilot):
+        await pilot.press("question_mark", "question_mark")
+        assert isinstance(app.screen, OverviewScreen)
+
+
 @pytest.mark.parametrize("running", ["", "ddp"])
 async def test_help_says_whether_a_job_ends_with_the_dashboard(running):
     launcher = FakeLauncher()

@@ -74,6 +74,8 @@ class NoticesPage(Page):
 class HelpScreen(PageScreen):
     """Every key, and the words."""
 
+    title_in_help = ""
+
     def __init__(self, dashboard: Dashboard, about: str) -> None:
         """``about``: as HelpPage."""
         super().__init__(dashboard, HelpPage(dashboard, about))
