@@ -57,12 +57,14 @@ def run(
 def _is_surely(value: int, found: JobKnob, snapshot: Snapshot) -> bool:
     """Whether all ranks have this value, and nothing that is under way may give them another one."""
     knob = found.knob
-    changes = [each for each in snapshot.commands if each.knob == knob.name and each.state != FAILED]
-    # That of a change which goes on is not there yet; and ranks send their knobs a moment after it is made.
-    outdated = changes and changes[-1].becomes != knob.value_text
+    changes = [each for each in snapshot.commands if each.knob == knob.name]
+    # A change may go on, or have failed on some ranks only; and they send their knobs a moment after it.
+    unsettled = changes and (changes[-1].state != CHANGED or changes[-1].becomes != knob.value_text)
+    # One that undoes the one before it may be of an alternation, which goes back again.
+    alternates = len(changes) > 1 and changes[-1].becomes == changes[-2].was
     return (
         value == knob.value
-        and not (found.differs or outdated or snapshot.search)
+        and not (found.differs or unsettled or alternates or snapshot.search)
         and all(view.info is not None for view in snapshot.ranks)
         and snapshot.hub_state is HubState.LIVE
     )

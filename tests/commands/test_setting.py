@@ -18,6 +18,7 @@ from .fakes import PlayedSession, arrival, end, rank_info, reported
 from .running import records, run_here
 
 COMMAND = commands.make_setting(BUCKET_CAP_MB, 50)
+BACK = commands.make_restoring(BUCKET_CAP_MB)
 CHANGE_LINE = "bucket_cap_mb 25 → 50 at step 7"
 
 
@@ -171,9 +172,25 @@ def test_a_value_that_all_ranks_have_already_is_not_sent(run_set: RunSet, more: 
             COMMAND,
             *(replace(reply(rank, "changed", 7, CHANGE_LINE), was="25", becomes="50") for rank in (0, 1)),
         ],
+        [COMMAND, reply(0, "failed", 7, "boom"), replace(reply(1, "changed", 7), was="25", becomes="50")],
+        [
+            COMMAND,
+            *(replace(reply(rank, "changed", 7, CHANGE_LINE), was="25", becomes="50") for rank in (0, 1)),
+            BACK,
+            *(replace(reported(BACK, rank, "changed", 47), was="50", becomes="25") for rank in (0, 1)),
+        ],
         [commands.make_search(BUCKET_CAP_MB)],
     ],
-    ids=["ranks differ", "unknown", "a rank not seen", "a change goes on", "just changed", "a search"],
+    ids=[
+        "ranks differ",
+        "unknown",
+        "a rank not seen",
+        "a change goes on",
+        "just changed",
+        "failed on one",
+        "perhaps alternating",
+        "a search",
+    ],
 )
 def test_the_present_value_is_sent_where_it_may_not_be_that_of_all_ranks(
     run_set: RunSet, then: list[Message]
