@@ -164,7 +164,7 @@ class Cadence:
         elif self._known:  # the job has turned to something else
             self._share = min(self._share, RELEARN_SHARE)
         else:
-            self._share = min(self._share, FIRST_LOSS / self.prior.share)
+            self._share = min(FIRST_SHARE, FIRST_LOSS / self.prior.share)
         self._planned_step_ns = self.cost.step_ns or median(self._recent_ns)
         self._plan = plan(self._planned_step_ns, self._share, self._lead_steps)
         self.cost.follow((self.watched, self._known))
@@ -173,14 +173,11 @@ class Cadence:
         """The share of steps that the budget pays for, by what they may well cost.
 
         Where the job's noise hides that, by what measuring usually costs: the mean of the estimate and the
-        prior, each weighted by the inverse of its variance. A prior counts as no more certain than it has
-        proved: by as much as it lies outside of the estimate's interval.
+        prior, each weighted by the inverse of its variance.
         """
         budget, sigmas = (WATCHED_BUDGET, WATCHED_SIGMAS) if self.watched else (IDLE_BUDGET, IDLE_SIGMAS)
-        prior = self.prior
-        prior_error = max(prior.error, abs(estimate.share - prior.share) - estimate.error)
-        weights = [(2 / max(error, 1e-6)) ** 2 for error in (estimate.error, prior_error)]
-        mean = (weights[0] * estimate.share + weights[1] * prior.share) / sum(weights)
+        weights = [(2 / max(each.error, 1e-6)) ** 2 for each in (estimate, self.prior)]
+        mean = (weights[0] * estimate.share + weights[1] * self.prior.share) / sum(weights)
         careful = mean + sigmas / math.sqrt(sum(weights))
         return max(LEAST_SHARE, budget / max(careful, budget))
 

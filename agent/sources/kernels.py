@@ -53,11 +53,9 @@ STANDSTILL_S, STANDSTILL_TIMES = 5.0, 4
 turned to something else."""
 MAX_OVERFLOWS = 3
 """Windows in a row that held more than can be kept."""
-COST = Estimate(0.01, 0.04)
-"""What tracing a step costs as far as it is known of any job."""
-GPU_BOUND_COST, LAUNCH_BOUND_COST = Estimate(0.005, 0.01), Estimate(0.03, 0.05)
-"""Of a step in which the GPU is busy or the CPU ahead of it, and of one in which the CPU launches as fast
-as it can: there each launch is slower, and nothing hides that. By what benchmarks/README.md has of both."""
+COST, LAUNCH_BOUND_COST = Estimate(0.01, 0.04), Estimate(0.03, 0.05)
+"""What tracing a step costs as far as it is known of any job, and of launch-bound ones: there each launch
+is slower, and nothing hides that."""
 MOST_EARLY_READS, EARLY_PERIOD_S = 64, 30.0
 """Launches are looked up at once where steps repeat none that is known: in the first, second, fourth ...
 such reading, up to so many; all over again where a setting has changed, or so long after the last."""
@@ -488,7 +486,7 @@ def _usual_cost(step: TracedStep) -> Estimate:
     """What tracing costs steps like this one."""
     length_ns, lead_ns = step.end_ns - step.start_ns, step.launch_lead_ns
     if lead_ns is not None and lead_ns >= NO_LEAD * length_ns:  # spares most jobs the union
-        return GPU_BOUND_COST
+        return COST
     busy_ns = spans.length_ns(spans.union(step.compute, step.comm, step.copy, step.fused))
     bound = launch_bound(length_ns, lead_ns, length_ns - busy_ns)
-    return LAUNCH_BOUND_COST if bound else GPU_BOUND_COST
+    return LAUNCH_BOUND_COST if bound else COST

@@ -283,9 +283,7 @@ def test_by_default_the_budget_chooses_and_some_steps_are_left_alone(gpu, step_m
     assert abs(cost.share) <= 0.005  # the marks: 15 us of 10 ms
 
 
-@pytest.mark.parametrize(
-    ("step_ms", "usual"), [(10, kernels.GPU_BOUND_COST), (200, kernels.LAUNCH_BOUND_COST)]
-)
+@pytest.mark.parametrize(("step_ms", "usual"), [(10, kernels.COST), (200, kernels.LAUNCH_BOUND_COST)])
 def test_what_tracing_usually_costs_goes_by_whether_the_gpu_waits_for_launches(gpu, step_ms, usual):
     job = MeasuredJob(gpu, every=None, step_ns=step_ms * MS)  # 6 ms of kernels, 3 ms behind their launches
     job.until(job.detailed)
