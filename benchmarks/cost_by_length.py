@@ -25,10 +25,8 @@ from torchrun import ROOT, job_folder, running, shares_of_cpus, torchrun, why_it
 
 BENCHMARKS = ROOT / "benchmarks"
 MODES = ("watched", "idle")
-LEAST_BLOCK, LEAST_LEARN = 8, 48
-"""Steps. The first cycles are of eight: in fewer, a measured step may not end; after six of them, whatever
-they take, the agent knows something of its cost.
-"""
+LEAST_BLOCK, LEAST_LEARN = 8, 64
+"""Steps, however long they are: in fewer, a measured one may not end, and the agent not know its cost."""
 START_S = 40.0
 """For torchrun, the imports and the job's own calibration."""
 WIDTHS = {1: 4096, 2: 512, 4: 512}

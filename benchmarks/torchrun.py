@@ -20,6 +20,8 @@ WORKLOADS = ROOT / "workloads"
 OVERLAPTOP = (sys.executable, "-m", "overlaptop")
 RECORDS = (*OVERLAPTOP, "--json", "--detail", "--wait")
 """Writes what is told of a job, as soon as there is one."""
+IS_NO_REASON = re.compile(r"Warning: |^ |^W\d{4} ")
+"""Of a line of stderr: a warning, a line of source below one, or a warning of torch's log."""
 END_S = 40.0
 """For torchrun to end its ranks: it waits 30 s for those that hang."""
 
@@ -76,7 +78,7 @@ def running(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen
 
 def why_it_failed(stderr: str) -> str:
     """The first error that a job wrote, or its first line that is no warning."""
-    lines = [line for line in stderr.splitlines() if "Warning: " not in line and not line.startswith(" ")]
+    lines = [line for line in stderr.splitlines() if line.strip() and not IS_NO_REASON.search(line)]
     errors = [line.strip() for line in stderr.splitlines() if "Error: " in line or "error: " in line]
     said = (errors or lines or ["it said nothing"])[0]
     return re.sub(r"^\[rank\d+\]: ", "", said)[:200]
