@@ -40,7 +40,7 @@ from overlaptop.wire.commands import (
     CommandReport,
 )
 
-NOT_ALLOWED = "start the job with --control or attach(control=True) to allow commands"
+NOT_ALLOWED = f"{commands.HOW_TO_ALLOW} commands"
 LATE_S = 10.0
 """A command that took longer from the hub to here has been given up by its sender."""
 STORE_SILENT_S = 45.0

@@ -43,7 +43,7 @@ from overlaptop.agent.sources.self_check import fault_in
 from overlaptop.agent.sources.window import LEAD_STEPS, Window
 from overlaptop.timeline import spans
 from overlaptop.timeline.lanes import LaneRules
-from overlaptop.timeline.overlap import NO_LEAD, launch_bound
+from overlaptop.timeline.overlap import launch_bound
 from overlaptop.wire.messages import IssuedCall
 
 DRAIN_TIMEOUT_S, DRAIN_TIMEOUT_STEPS = 15.0, 50
@@ -484,9 +484,7 @@ class KernelsSource:
 
 def _usual_cost(step: TracedStep) -> Estimate:
     """What tracing costs steps like this one."""
-    length_ns, lead_ns = step.end_ns - step.start_ns, step.launch_lead_ns
-    if lead_ns is not None and lead_ns >= NO_LEAD * length_ns:  # spares most jobs the union
-        return COST
+    length_ns = step.end_ns - step.start_ns
     busy_ns = spans.length_ns(spans.union(step.compute, step.comm, step.copy, step.fused))
-    bound = launch_bound(length_ns, lead_ns, length_ns - busy_ns)
+    bound = launch_bound(length_ns, step.launch_lead_ns, length_ns - busy_ns)
     return LAUNCH_BOUND_COST if bound else COST

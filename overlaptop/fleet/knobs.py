@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from overlaptop.wire.commands import HOW_TO_ALLOW
 from overlaptop.wire.knobs import Knob
 from overlaptop.wire.messages import AGENT_DISABLED, RankInfo
 
-NOT_ALLOWED = "start the job with --control or attach(control=True) to allow changes"
+NOT_ALLOWED = f"{HOW_TO_ALLOW} changes"
 
 
 @dataclass(frozen=True, slots=True)

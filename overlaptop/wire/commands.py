@@ -107,6 +107,8 @@ class Command(Message, frozen=True, tag=10):
         return ""
 
 
+HOW_TO_ALLOW = "start the job with --control or attach(control=True) to allow"
+"""Of a job that obeys no commands; what is to be allowed follows."""
 SENT = "sent"
 ACCEPTED = "accepted"
 UNKNOWN = "unknown"

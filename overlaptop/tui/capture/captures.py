@@ -8,7 +8,7 @@ from overlaptop.fleet.commands import CommandView
 from overlaptop.fleet.merging import out_of_reach
 from overlaptop.fleet.snapshot import HubState, Snapshot
 from overlaptop.tui.capture.profiler_reference import READING, ProfilerReference
-from overlaptop.wire.commands import WRITTEN
+from overlaptop.wire.commands import HOW_TO_ALLOW, WRITTEN
 from overlaptop.wire.messages import AGENT_DISABLED
 
 
@@ -21,7 +21,7 @@ def refusal(snapshot: Snapshot) -> str:
         if info.agent_disabled:
             return f"rank {info.rank}: {AGENT_DISABLED}"
         if not info.control_allowed:
-            return "start the job with --control or attach(control=True) to allow it"
+            return f"{HOW_TO_ALLOW} it"
     return out_of_reach("capture", snapshot.nodes, snapshot.ranks) if snapshot.nodes else ""
 
 

@@ -31,9 +31,8 @@ from overlaptop.wire.messages import RankInfo
 
 _TELLING = 0.05
 """The agents' cost as a share of a step is told where it is known so well; notices have it in any case."""
-
-
 _WIDE = 90
+"""Narrower screens have no room for how a job ended and when, too."""
 
 
 class JobHeader(JobView):
