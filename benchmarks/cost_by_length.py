@@ -24,7 +24,6 @@ from tables import print_head, print_row
 from torchrun import ROOT, job_folder, running, shares_of_cpus, torchrun, why_it_failed
 
 BENCHMARKS = ROOT / "benchmarks"
-MODES = ("watched", "idle")
 LEAST_BLOCK, LEAST_LEARN = 8, 64
 """Steps, however long they are: in fewer, a measured one may not end, and the agent not know its cost."""
 START_S = 40.0
@@ -44,18 +43,19 @@ class Case:
     rounds: int
     block: int
     learn: int
+    modes: tuple[str, ...]
 
     @property
     def takes_s(self) -> float:
         """About as long as the whole job."""
-        steps = self.learn + self.rounds * (1 + len(MODES)) * self.block
+        steps = self.learn + self.rounds * (1 + len(self.modes)) * self.block
         return START_S + steps * self.step_ms / 1e3
 
     def command(self) -> list[str]:
         """Under torchrun."""
         bound = ["--launch-bound"] if self.kind == "launch" else ["--width", str(WIDTHS[self.ranks])]
         toggled = {
-            "modes": ",".join(MODES), "rounds": self.rounds, "block": self.block,
+            "modes": ",".join(self.modes), "rounds": self.rounds, "block": self.block,
             "settle": max(1, self.block // 6), "learn": self.learn,
         }  # fmt: skip
         words = [f"--{name}={value}" for name, value in toggled.items()]
@@ -82,7 +82,7 @@ def run(case: Case, limit_s: float) -> list[list[str]]:
     rows = [
         [cell.strip() for cell in line.strip("| ").split("|")]
         for line in stdout.splitlines()
-        if line.startswith(("| off", *(f"| {mode}" for mode in MODES)))
+        if line.startswith(("| off", *(f"| {mode}" for mode in case.modes)))
     ]
     own = [line.removeprefix("own cost: ") for line in stdout.splitlines() if line.startswith("own cost: ")]
     if not rows:
@@ -98,6 +98,7 @@ def main() -> None:
     parser.add_argument("--kinds", default="gpu,launch")
     parser.add_argument("--ranks", default="1,2,4")
     parser.add_argument("--step-ms", default="20,50,250,1000")
+    parser.add_argument("--modes", default="watched,idle", help="toggled.py's")
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--block-s", type=float, default=2.5, help="of a mode in a round")
     parser.add_argument("--learn-s", type=float, default=20.0, help="before the first block")
@@ -127,7 +128,8 @@ def main() -> None:
     ):
         block = max(LEAST_BLOCK, round(options.block_s * 1e3 / step_ms))
         learn = max(LEAST_LEARN, math.ceil(options.learn_s * 1e3 / step_ms))
-        cases.append(Case(kind, ranks, step_ms, options.rounds, block, learn))
+        modes = tuple(options.modes.split(","))
+        cases.append(Case(kind, ranks, step_ms, options.rounds, block, learn, modes))
     with ThreadPoolExecutor(options.jobs) as pool:
         list(pool.map(run_on_own_cpus, cases))
 

@@ -141,7 +141,9 @@ class Toggler(Blocks):
         cost = self._learnt.cost
         of_all, of_measured = told(cost.of_all_steps()), told(cost.of_measured_steps())
         many = number(statistics.median(self._activities) if self._activities else None, 0, "")
-        print(f"own cost: {of_all}; of a measured step, {many} activities: {of_measured}", flush=True)
+        reading = f"reading it {self._learnt.reading_share:.1%}"
+        of_step = f"of a measured step, {many} activities: {of_measured}, {reading}"
+        print(f"own cost: {of_all}; {of_step}", flush=True)
 
 
 class TraceMLSteps:

@@ -41,6 +41,8 @@ PAUSE_STEPS = 3
 """or of so many, where a whole cycle is not."""
 LONG_CYCLE_PAUSES = 16
 """Where all but a few steps are measured, one in so many is not."""
+READ_S = 0.2
+"""Before a pause, steps of so long at least in which the source reads what it has measured."""
 SETTLE_STEPS = 4
 """The first steps are of warm-up."""
 MAX_CYCLE_STEPS = 8192
@@ -83,6 +85,8 @@ class Cadence:
         self._fixed = Plan(every, 1, 0, 0) if every is not None else None
         self.prior = prior
         """What measured steps cost as far as it is known of jobs like this. Set on the agent's thread."""
+        self.reading_share = 0.0
+        """What reading adds to that after the step, as a share of it. Set on the agent's thread."""
         self._lead_steps = lead_steps
         self._share = FIRST_SHARE
         self._known = False
@@ -164,7 +168,7 @@ class Cadence:
         elif self._known:  # the job has turned to something else
             self._share = min(self._share, RELEARN_SHARE)
         else:
-            self._share = min(FIRST_SHARE, FIRST_LOSS / self.prior.share)
+            self._share = min(FIRST_SHARE, FIRST_LOSS / (self.prior.share + self.reading_share))
         self._planned_step_ns = self.cost.step_ns or median(self._recent_ns)
         self._plan = plan(self._planned_step_ns, self._share, self._lead_steps)
         self.cost.follow((self.watched, self._known))
@@ -178,14 +182,14 @@ class Cadence:
         budget, sigmas = (WATCHED_BUDGET, WATCHED_SIGMAS) if self.watched else (IDLE_BUDGET, IDLE_SIGMAS)
         weights = [(2 / max(each.error, 1e-6)) ** 2 for each in (estimate, self.prior)]
         mean = (weights[0] * estimate.share + weights[1] * self.prior.share) / sum(weights)
-        careful = mean + sigmas / math.sqrt(sum(weights))
+        careful = mean + sigmas / math.sqrt(sum(weights)) + self.reading_share
         return max(LEAST_SHARE, budget / max(careful, budget))
 
 
 def plan(step_ns: float, share: float, lead_steps: int = 0) -> Plan:
     """The cycle for steps of about `step_ns` in which the source works in a `share` of them."""
     step_s = max(step_ns, 1.0) / 1e9
-    drain_steps = 1 if lead_steps else 0
+    drain_steps = math.ceil(READ_S / step_s) if lead_steps else 0
     pause_steps = math.ceil(PAUSE_S / step_s)
     long_pause = max(pause_steps, PAUSE_STEPS - 1)
     off_steps = drain_steps + long_pause + lead_steps

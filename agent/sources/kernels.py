@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from enum import Enum, auto
-from time import monotonic
+from time import monotonic, thread_time_ns
 
 import torch
 
@@ -118,6 +118,12 @@ class KernelsSource:
         self._progress_s, self._progress_step = 0.0, 0
         """When a step was read, or the window began or ended, and the job's step then."""
         self._lost_before = 0
+        self._traced_from_ns = self._traced_ns = 0
+        """When the window began, and how long it was traced."""
+        self._reading_ns = 0
+        """CPU time of the agent's thread for the window's records."""
+        self._launch_bound = False
+        """The last step that was read was."""
         self._check: tuple[StreamMark, StreamMark] | None = None
         """The marks around the self-check's kernel, while its records are waited for."""
         self._checks = 0
@@ -237,8 +243,12 @@ class KernelsSource:
         """Take in what there is, and see whether the window, or the draining, is over."""
         if self._state is _State.IDLE:
             return
+        began_ns = thread_time_ns()
         until_ns = self._tracer.gather()
-        self._read_window(until_ns)
+        steps = self._read_window(until_ns)
+        self._reading_ns += thread_time_ns() - began_ns
+        if steps:
+            self._take_in(steps)
         window = self._window
         if self._state is _State.TRACING and window is not None:
             if self._tracer.exhausted or window.overflows:
@@ -324,6 +334,7 @@ class KernelsSource:
                 return
             self._lost_before = self._tracer.lost
             signals_blocked(self._tracer.start)
+        self._traced_from_ns, self._reading_ns = now_ns(), 0
         self._switched |= 1
         self._window = Window(self._marker, self.cadence.measures)
         self._note_progress()
@@ -332,6 +343,7 @@ class KernelsSource:
     def _switch_off(self) -> None:
         if self._state is _State.TRACING:
             self._tracer.stop()
+            self._traced_ns = now_ns() - self._traced_from_ns
             self._switched += self._switched % 2
             self._note_progress()
             self._state = _State.DRAINING
@@ -339,29 +351,35 @@ class KernelsSource:
     def _end_window(self) -> None:
         window, self._window = self._window, None
         self._state = _State.IDLE
+        # Only a launch-bound job waits while the agent's thread reads.
+        reading_ns = self._reading_ns if self._launch_bound else 0
+        self.cadence.reading_share = reading_ns / max(self._traced_ns, 1)
         if self._overflows >= MAX_OVERFLOWS:
             self._give_up(OVERFLOWS)
         elif window is not None and window.pending and not window.broken:
             self._give_up(TAKEN_OVER)
 
-    def _read_window(self, until_ns: int) -> None:
-        """Read the steps whose records are all there."""
+    def _read_window(self, until_ns: int) -> list[TracedStep]:
+        """The steps whose records are all there."""
         window = self._window
         if window is None:
-            return
+            return []
         if self._tracer.lost > self._lost_before:
             window.end()  # something is missing, so each total might be wrong
         if window.broken:
-            return
+            return []
         offset_ns = self._tracer.clock_offset_ns
-        steps = window.read(self._tracer.taken(), until_ns, self._names, self._rules, offset_ns)
-        if not steps:
-            return
+        return window.read(self._tracer.taken(), until_ns, self._names, self._rules, offset_ns)
+
+    def _take_in(self, steps: list[TracedStep]) -> None:
+        """Name the collectives of these steps, which have been read, and keep them."""
         self._note_progress()
         self._overflows = 0
         if self._changed_step != self._repeated.from_step:
             self._repeated.forget(self._changed_step)
             self._unknown_reads = 0
+        self._launch_bound = _is_launch_bound(steps[-1])
+        self.cadence.prior = LAUNCH_BOUND_COST if self._launch_bound else COST
         launches = self._launches(steps)
         for step in steps:
             self._measured[step.step] = self._named(step, launches)
@@ -369,7 +387,6 @@ class KernelsSource:
             most = max(step.collective_count or 0 for step in steps)
             self.reason = SELDOM_NAMED.format(2 * (REPEATS + 2) * most)
         self._lead_ns = steps[-1].launch_lead_ns or 0
-        self.cadence.prior = _usual_cost(steps[-1])
 
     def _named(self, step: TracedStep, looked_up: list[CollectiveLaunch] | None) -> TracedStep:
         """The step with its collectives, as far as they are known."""
@@ -391,7 +408,9 @@ class KernelsSource:
             return []
         numbers = range(steps[0].step, steps[-1].step + 1)
         early = self._looks_up_early(steps)
-        if not (self._log.due(numbers, self._host_step_ns, watched=self.cadence.watched) or early):
+        watched, launch_bound = self.cadence.watched, self._launch_bound
+        due = self._log.due(numbers, self._host_step_ns, watched=watched, launch_bound=launch_bound)
+        if not (due or early):
             return None
         with self._captures.held_off() as free:
             if not free:
@@ -482,9 +501,7 @@ class KernelsSource:
             self.cadence.note(step, length_ns, measured=measured, untouched=untouched)
 
 
-def _usual_cost(step: TracedStep) -> Estimate:
-    """What tracing costs steps like this one."""
+def _is_launch_bound(step: TracedStep) -> bool:
     length_ns = step.end_ns - step.start_ns
     busy_ns = spans.length_ns(spans.union(step.compute, step.comm, step.copy, step.fused))
-    bound = launch_bound(length_ns, step.launch_lead_ns, length_ns - busy_ns)
-    return LAUNCH_BOUND_COST if bound else COST
+    return bool(launch_bound(length_ns, step.launch_lead_ns, length_ns - busy_ns))

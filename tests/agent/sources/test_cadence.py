@@ -30,6 +30,8 @@ class NoisyJob:
     """Standard deviation of a step, of its length; a third of it carries over to the next."""
     drift: float = 0.0
     """It gets so much slower in a minute."""
+    reading: float = 0.0
+    """Steps in which the source works lose as much again afterwards, as a share of their length."""
     together: bool = False
     """Steps of up to a second that are treated alike are timed as one, as the kernels source does."""
     seed: int = 0
@@ -42,6 +44,7 @@ class NoisyJob:
     def __post_init__(self) -> None:
         self._random = random.Random(self.seed)
         self._untold: list[tuple[int, float, bool, bool]] = []
+        self._unread_s = 0.0
 
     def run(self, seconds: float) -> list[tuple[float, bool, float]]:
         """For each step when it ended in s, whether it was measured, and the time that it lost in s."""
@@ -55,7 +58,8 @@ class NoisyJob:
             plain_s = self.step_ms / 1e3 * max(0.2, 1 + self._deviation + self.drift * self.at_s / 60)
             if self._random.random() < 0.005:
                 plain_s *= 3  # it collects garbage
-            lost_s = plain_s * self.slowdown * working
+            lost_s = plain_s * self.slowdown * working + (0.0 if working else self._unread_s)
+            self._unread_s = self._unread_s * working + plain_s * self.reading * working
             self.at_s += plain_s + lost_s
             steps.append((self.at_s, measured, lost_s))
             self._untold.append((self.step, plain_s + lost_s, measured, not working))
@@ -104,6 +108,18 @@ def test_the_budget_is_kept(step_ms, slowdown, watched, budget):
         job.run(max(60, 1.2 * step_ms))
         runs.append(job.run(240))
     assert median(map(lost, runs)) <= 1.2 * budget
+    assert all(share(steps) > 0 for steps in runs)
+
+
+@pytest.mark.parametrize("step_ms", [20, 250])
+def test_the_budget_also_pays_for_what_is_read_after_the_step(step_ms):
+    runs = []
+    for seed in range(3):
+        job = NoisyJob(step_ms, slowdown=0.02, noise=0.02, reading=0.15, seed=seed)
+        job.cadence.watched, job.cadence.reading_share = True, job.reading
+        job.run(max(60, 1.2 * step_ms))
+        runs.append(job.run(240))
+    assert median(map(lost, runs)) <= 1.2 * 0.005
     assert all(share(steps) > 0 for steps in runs)
 
 

@@ -290,6 +290,15 @@ def test_what_tracing_usually_costs_goes_by_whether_the_gpu_waits_for_launches(g
     assert job.source.cadence.prior == usual
 
 
+@pytest.mark.parametrize(("step_ms", "waits"), [(10, False), (200, True)])
+def test_what_reading_takes_counts_where_the_gpu_waits_for_launches(gpu, monkeypatch, step_ms, waits):
+    spent_ns = count(0, 3 * MS)
+    monkeypatch.setattr(kernels, "thread_time_ns", lambda: next(spent_ns))
+    job = MeasuredJob(gpu, every=None, step_ns=step_ms * MS)
+    job.run(100)
+    assert (job.source.cadence.reading_share > 0) == waits
+
+
 def test_steps_that_another_profiler_makes_longer_say_nothing_of_the_cost(gpu):
     job = MeasuredJob(gpu, every=None, step_ns=100 * MS)
     job.run(300)
