@@ -24,7 +24,7 @@ from tables import print_head, print_row
 from torchrun import ROOT, job_folder, running, shares_of_cpus, torchrun, why_it_failed
 
 BENCHMARKS = ROOT / "benchmarks"
-LEAST_BLOCK, LEAST_LEARN = 8, 64
+LEAST_BLOCK, LEAST_LEARN = 11, 64
 """Steps, however long they are: in fewer, a measured one may not end, and the agent not know its cost."""
 START_S = 40.0
 """For torchrun, the imports and the job's own calibration."""
@@ -126,7 +126,8 @@ def main() -> None:
     for kind, ranks, step_ms in itertools.product(
         options.kinds.split(","), map(int, options.ranks.split(",")), map(float, options.step_ms.split(","))
     ):
-        block = max(LEAST_BLOCK, round(options.block_s * 1e3 / step_ms))
+        # Odd, as cycles of the cadence are not: else blocks would begin at the same place of each.
+        block = max(LEAST_BLOCK, round(options.block_s * 1e3 / step_ms) | 1)
         learn = max(LEAST_LEARN, math.ceil(options.learn_s * 1e3 / step_ms))
         modes = tuple(options.modes.split(","))
         cases.append(Case(kind, ranks, step_ms, options.rounds, block, learn, modes))

@@ -53,9 +53,9 @@ STANDSTILL_S, STANDSTILL_TIMES = 5.0, 4
 turned to something else."""
 MAX_OVERFLOWS = 3
 """Windows in a row that held more than can be kept."""
-COST, LAUNCH_BOUND_COST = Estimate(0.01, 0.04), Estimate(0.03, 0.05)
+COST, LAUNCH_BOUND_COST = Estimate(0.01, 0.04), Estimate(0.12, 0.08)
 """What tracing a step costs as far as it is known of any job, and of launch-bound ones: there each launch
-is slower, and nothing hides that."""
+is slower, and nothing hides that (benchmarks/README.md)."""
 MOST_EARLY_READS, EARLY_PERIOD_S = 64, 30.0
 """Launches are looked up at once where steps repeat none that is known: in the first, second, fourth ...
 such reading, up to so many; all over again where a setting has changed, or so long after the last."""

@@ -17,7 +17,7 @@ from overlaptop.agent.sources.own_cost import Estimate
 
 LEAD_STEPS = 1
 PRIOR = Estimate(0.01, 0.04)
-LAUNCH_BOUND = Estimate(0.03, 0.05)
+LAUNCH_BOUND = Estimate(0.12, 0.08)
 
 
 @dataclass
