@@ -42,7 +42,7 @@ PAUSE_STEPS = 3
 LONG_CYCLE_PAUSES = 16
 """Where all but a few steps are measured, one in so many is not."""
 READ_S = 0.2
-"""Before a pause, steps of so long at least in which the source reads what it has measured."""
+"""Where some steps are measured, a pause begins so much later: the source reads them before it."""
 SETTLE_STEPS = 4
 """The first steps are of warm-up."""
 MAX_CYCLE_STEPS = 8192
@@ -85,8 +85,10 @@ class Cadence:
         self._fixed = Plan(every, 1, 0, 0) if every is not None else None
         self.prior = prior
         """What measured steps cost as far as it is known of jobs like this. Set on the agent's thread."""
+        self.reading_ns = 0
+        """CPU time that the agent's thread took for measured steps, not noted yet. Set on that thread."""
         self.reading_share = 0.0
-        """What reading adds to that after the step, as a share of it. Set on the agent's thread."""
+        """What that adds to the cost of a measured step, afterwards, as a share of the step."""
         self._lead_steps = lead_steps
         self._share = FIRST_SHARE
         self._known = False
@@ -149,6 +151,11 @@ class Cadence:
         elif self._plan is None or self.cost.turns != turns or self._planned_watched is not self.watched:
             self._choose()
 
+    def note_reading(self, traced_ns: int, *, hidden: bool) -> None:
+        """What was read is of so long a trace. ``hidden``: the job does not wait for it."""
+        self.reading_share = 0.0 if hidden else self.reading_ns / max(traced_ns, 1)
+        self.reading_ns = 0
+
     def _has_turned(self) -> bool:
         """Whether a plan of so many steps now takes a time of another order."""
         if self._plan is None or len(self._recent_ns) < RECENT_STEPS:
@@ -189,7 +196,7 @@ class Cadence:
 def plan(step_ns: float, share: float, lead_steps: int = 0) -> Plan:
     """The cycle for steps of about `step_ns` in which the source works in a `share` of them."""
     step_s = max(step_ns, 1.0) / 1e9
-    drain_steps = math.ceil(READ_S / step_s) if lead_steps else 0
+    drain_steps = 1 if lead_steps else 0
     pause_steps = math.ceil(PAUSE_S / step_s)
     long_pause = max(pause_steps, PAUSE_STEPS - 1)
     off_steps = drain_steps + long_pause + lead_steps
@@ -197,6 +204,7 @@ def plan(step_ns: float, share: float, lead_steps: int = 0) -> Plan:
     if share * cycle >= cycle - off_steps + lead_steps:
         begin = cycle - off_steps + drain_steps
         return Plan(cycle, cycle - off_steps, begin, begin + long_pause)
+    drain_steps *= math.ceil(READ_S / step_s)
     longest_gap_steps = max(GAP_S / step_s, GAP_STEPS)
     best_cycle = best = 0
     cycle = 2

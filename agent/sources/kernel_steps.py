@@ -90,6 +90,8 @@ class TracedStep(StepSpans):
 
     intervals: tuple[LaunchInterval, ...] = ()
     device: int = 0
+    longest_lead_ns: int = 0
+    """By how much the host was ahead of the GPU at one of its marks, at most."""
 
 
 def read_steps(
@@ -173,6 +175,7 @@ def read_steps(
                     for at in range(begin, end)
                 ),
                 device=int(device),
+                longest_lead_ns=max(gpu_ns[at] - seen[at][0].host_ns for at in range(begin, end + 1)),
             )
         )
     return steps

@@ -56,6 +56,8 @@ MAX_OVERFLOWS = 3
 COST, LAUNCH_BOUND_COST = Estimate(0.01, 0.04), Estimate(0.12, 0.08)
 """What tracing a step costs as far as it is known of any job, and of launch-bound ones: there each launch
 is slower, and nothing hides that (benchmarks/README.md)."""
+HIDING_LEAD_NS = 5_000_000
+"""A host that is so far ahead of the GPU may stand still for a moment."""
 MOST_EARLY_READS, EARLY_PERIOD_S = 64, 30.0
 """Launches are looked up at once where steps repeat none that is known: in the first, second, fourth ...
 such reading, up to so many; all over again where a setting has changed, or so long after the last."""
@@ -120,10 +122,8 @@ class KernelsSource:
         self._lost_before = 0
         self._traced_from_ns = self._traced_ns = 0
         """When the window began, and how long it was traced."""
-        self._reading_ns = 0
-        """CPU time of the agent's thread for the window's records."""
         self._launch_bound = False
-        """The last step that was read was."""
+        """The last step that was read was, so that nothing hides what slows the host."""
         self._check: tuple[StreamMark, StreamMark] | None = None
         """The marks around the self-check's kernel, while its records are waited for."""
         self._checks = 0
@@ -246,7 +246,7 @@ class KernelsSource:
         began_ns = thread_time_ns()
         until_ns = self._tracer.gather()
         steps = self._read_window(until_ns)
-        self._reading_ns += thread_time_ns() - began_ns
+        self.cadence.reading_ns += thread_time_ns() - began_ns
         if steps:
             self._take_in(steps)
         window = self._window
@@ -334,7 +334,7 @@ class KernelsSource:
                 return
             self._lost_before = self._tracer.lost
             signals_blocked(self._tracer.start)
-        self._traced_from_ns, self._reading_ns = now_ns(), 0
+        self._traced_from_ns = now_ns()
         self._switched |= 1
         self._window = Window(self._marker, self.cadence.measures)
         self._note_progress()
@@ -351,9 +351,7 @@ class KernelsSource:
     def _end_window(self) -> None:
         window, self._window = self._window, None
         self._state = _State.IDLE
-        # Only a launch-bound job waits while the agent's thread reads.
-        reading_ns = self._reading_ns if self._launch_bound else 0
-        self.cadence.reading_share = reading_ns / max(self._traced_ns, 1)
+        self.cadence.note_reading(self._traced_ns, hidden=not self._launch_bound)
         if self._overflows >= MAX_OVERFLOWS:
             self._give_up(OVERFLOWS)
         elif window is not None and window.pending and not window.broken:
@@ -408,7 +406,9 @@ class KernelsSource:
             return []
         numbers = range(steps[0].step, steps[-1].step + 1)
         early = self._looks_up_early(steps)
-        watched, launch_bound = self.cadence.watched, self._launch_bound
+        # What repeats is looked up as rarely as where nobody watches: to see that it still does.
+        watched = self.cadence.watched and not all(map(self._repeated.knows, steps))
+        launch_bound = self._launch_bound
         due = self._log.due(numbers, self._host_step_ns, watched=watched, launch_bound=launch_bound)
         if not (due or early):
             return None
@@ -502,6 +502,10 @@ class KernelsSource:
 
 
 def _is_launch_bound(step: TracedStep) -> bool:
+    """Whether whatever slows the host makes such a step longer: it is nowhere ahead of the GPU, which
+    computes in a part of the step only. A rank that waits for others' collectives seems busy, and is not.
+    """
     length_ns = step.end_ns - step.start_ns
-    busy_ns = spans.length_ns(spans.union(step.compute, step.comm, step.copy, step.fused))
-    return bool(launch_bound(length_ns, step.launch_lead_ns, length_ns - busy_ns))
+    computing_ns = spans.length_ns(spans.union(step.compute, step.fused))
+    lead_ns = step.longest_lead_ns if step.longest_lead_ns > HIDING_LEAD_NS else 0
+    return bool(launch_bound(length_ns, lead_ns, length_ns - computing_ns))

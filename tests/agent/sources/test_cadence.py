@@ -116,7 +116,8 @@ def test_the_budget_also_pays_for_what_is_read_after_the_step(step_ms):
     runs = []
     for seed in range(3):
         job = NoisyJob(step_ms, slowdown=0.02, noise=0.02, reading=0.15, seed=seed)
-        job.cadence.watched, job.cadence.reading_share = True, job.reading
+        job.cadence.watched, job.cadence.reading_ns = True, 15
+        job.cadence.note_reading(100, hidden=False)
         job.run(max(60, 1.2 * step_ms))
         runs.append(job.run(240))
     assert median(map(lost, runs)) <= 1.2 * 0.005

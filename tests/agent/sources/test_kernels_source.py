@@ -50,6 +50,7 @@ class Gpu:
 
     def __init__(self):
         self.now_ns = 1_800_000_000 * 10**9
+        self.lead_ns = LEAD_NS
         self.tracing = self.exhausted = False
         self.holds = False
         """CUPTI keeps its buffers: the GPU has not come so far, or somebody else has taken them."""
@@ -100,11 +101,11 @@ class Gpu:
             return None
         self.now_ns += 5_000
         recorded = self.tracing and not self.swallows_marks
-        self.trace.mark(step, self.now_ns + LEAD_NS, edge, host_ns=self.now_ns, recorded=recorded)
+        self.trace.mark(step, self.now_ns + self.lead_ns, edge, host_ns=self.now_ns, recorded=recorded)
         return self.trace.marks[-1]
 
     def event(self):
-        at_ns = self.now_ns + LEAD_NS
+        at_ns = self.now_ns + self.lead_ns
         return SimpleNamespace(
             at_ns=at_ns,
             query=lambda: self.now_ns >= at_ns,
@@ -115,7 +116,7 @@ class Gpu:
         self.kernel(GEMM, 1_000)
 
     def kernel(self, name, length_ns, *, stream=7):
-        at_ns = self.now_ns + LEAD_NS
+        at_ns = self.now_ns + self.lead_ns
         if name is ALL_REDUCE:
             sequence, size = len(self.launches), next(self.sizes)
             call = CollectiveCall("all_reduce", size, "0", True, "nccl", "cuda", -1, sequence=sequence)
@@ -161,21 +162,20 @@ class MeasuredJob:
         self.taken = []
         self.reductions = repeat(1)
         """Of each step."""
-        self.product_ns = 2 * MS
-        """Of each of the two in a step."""
+        self.reduction_ns = 2 * MS
 
     def step(self):
         """One iteration, up to its end."""
         gpu, source = self.gpu, self.source
         source.boundary(self.next_step)
         self.next_step += 1
-        gpu.kernel(GEMM, self.product_ns)
+        gpu.kernel(GEMM, 2 * MS)
         gpu.now_ns += self.step_ns // 2
         source.edge(Edge.BACKWARD_BEGIN)
-        gpu.kernel(GEMM, self.product_ns)
+        gpu.kernel(GEMM, 2 * MS)
         gpu.now_ns += MS
         for _ in range(next(self.reductions)):
-            gpu.kernel(ALL_REDUCE, 2 * MS, stream=13)
+            gpu.kernel(ALL_REDUCE, self.reduction_ns, stream=13)
         source.edge(Edge.BACKWARD_END)
         gpu.now_ns += self.step_ns - self.step_ns // 2 - MS
 
@@ -277,7 +277,7 @@ def test_a_step_is_read_as_soon_as_the_gpu_has_passed_it_while_tracing_goes_on(g
 @pytest.mark.parametrize(("step_ms", "learning"), [(10, 3000), (250, 120), (1000, 60)])
 def test_by_default_the_budget_chooses_and_some_steps_are_left_alone(gpu, step_ms, learning):
     job = MeasuredJob(gpu, every=None, step_ns=step_ms * MS)
-    job.product_ns = job.step_ns * 9 // 20
+    gpu.lead_ns = job.step_ns
     job.source.cadence.watched = True
     job.run(2 * learning)
     late = job.taken[learning:]
@@ -286,20 +286,26 @@ def test_by_default_the_budget_chooses_and_some_steps_are_left_alone(gpu, step_m
     assert abs(cost.share) <= 0.005  # the marks: 15 us of 10 ms
 
 
-@pytest.mark.parametrize(("step_ms", "usual"), [(10, kernels.COST), (200, kernels.LAUNCH_BOUND_COST)])
-def test_what_tracing_usually_costs_goes_by_whether_the_gpu_waits_for_launches(gpu, step_ms, usual):
-    job = MeasuredJob(gpu, every=None, step_ns=step_ms * MS)  # 6 ms of kernels, 3 ms behind their launches
-    job.until(job.detailed)
-    assert job.source.cadence.prior == usual
-
-
-@pytest.mark.parametrize(("step_ms", "waits"), [(10, False), (200, True)])
-def test_what_reading_takes_counts_where_the_gpu_waits_for_launches(gpu, monkeypatch, step_ms, waits):
+@pytest.mark.parametrize(("step_ms", "lead_ms", "waits"), [(10, 20, False), (10, 3, True), (200, 3, True)])
+def test_what_measuring_usually_costs_goes_by_whether_the_gpu_waits_for_launches(
+    gpu, monkeypatch, step_ms, lead_ms, waits
+):
     spent_ns = count(0, 3 * MS)
     monkeypatch.setattr(kernels, "thread_time_ns", lambda: next(spent_ns))
     job = MeasuredJob(gpu, every=None, step_ns=step_ms * MS)
-    job.run(100)
+    job.run(5)
+    gpu.lead_ns = lead_ms * MS
+    job.run(400)
+    assert job.detailed()
+    assert job.source.cadence.prior == (kernels.LAUNCH_BOUND_COST if waits else kernels.COST)
     assert (job.source.cadence.reading_share > 0) == waits
+
+
+def test_a_rank_that_waits_for_others_all_step_long_is_launch_bound_too(gpu):
+    job = MeasuredJob(gpu, every=None, step_ns=50 * MS)
+    job.reduction_ns = 47 * MS
+    job.until(job.detailed)
+    assert job.source.cadence.prior == kernels.LAUNCH_BOUND_COST
 
 
 def test_steps_that_another_profiler_makes_longer_say_nothing_of_the_cost(gpu):
