@@ -11,7 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Mapping
 from functools import partial
-from time import monotonic, sleep, thread_time_ns, time_ns
+from time import monotonic, sleep, time_ns
 from typing import TYPE_CHECKING, Any
 
 from overlaptop.agent import hang_watch, placement
@@ -318,13 +318,13 @@ class Agent:
         if not sender.watched:
             return
         self._details_due = min(self._details_due + 1, MAX_DETAILS)
-        best, began_ns = reporter.best_detailed(own, self._details_due), thread_time_ns()
-        for measured in best:
-            titles = {each.call.group for each in measured.collectives}
-            members = members_of(titles, MAX_MEMBERS)
-            sender.put_step(reporter.detail(measured, rank, members))
-            self._details_due -= 1
-        source.cadence.reading_ns += thread_time_ns() - began_ns
+        best = reporter.best_detailed(own, self._details_due)
+        with source.cadence.reading():
+            for measured in best:
+                titles = {each.call.group for each in measured.collectives}
+                members = members_of(titles, MAX_MEMBERS)
+                sender.put_step(reporter.detail(measured, rank, members))
+                self._details_due -= 1
 
     def _send_standstill(self, sender: Sender) -> None:
         """Where nothing moves any more: what this rank stands in, looked at once a second."""

@@ -8,7 +8,11 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from statistics import fmean
+from time import thread_time_ns
 
 from overlaptop.agent.median import median
 from overlaptop.agent.sources.own_cost import CostMeter, Estimate, Treatment
@@ -16,10 +20,9 @@ from overlaptop.agent.sources.own_cost import CostMeter, Estimate, Treatment
 WATCHED_BUDGET, IDLE_BUDGET = 0.0045, 0.0009
 """How much longer steps may become on average where somebody watches this rank, and where nobody does: a
 tenth less than 0.5 % and 0.1 %, since the cost is an estimate."""
-FIRST_SHARE, FIRST_LOSS = 0.5, 0.005
-"""While the cost is not known, so many steps are measured, but no more than lose so much by the usual cost.
-Where the true one is 3 %, which is much, 20 s of the former lose 0.3 s."""
-RELEARN_SHARE = 0.25
+FIRST_SHARE, RELEARN_SHARE, FIRST_LOSS = 0.5, 0.25, 0.005
+"""While the cost is not known, so many steps are measured, the second where the job has turned to something
+else, but no more than lose so much by what is usual, or, where it has turned, than the budget has."""
 TURNED_TIMES, RECENT_STEPS = 2.0, 9
 """A job whose recent steps, most of them, are so many times longer or shorter than those of the plan has
 turned to something else."""
@@ -43,6 +46,8 @@ LONG_CYCLE_PAUSES = 16
 """Where all but a few steps are measured, one in so many is not."""
 READ_S = 0.2
 """Where some steps are measured, a pause begins so much later: the source reads them before it."""
+RECENT_WINDOWS = 5
+"""What reading takes is the mean over so many."""
 SETTLE_STEPS = 4
 """The first steps are of warm-up."""
 MAX_CYCLE_STEPS = 8192
@@ -50,7 +55,9 @@ MAX_CYCLE_STEPS = 8192
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One cycle: measured steps, then the pause, then steps as usual."""
+    """One cycle: measured steps, steps in which the source reads them, the pause, and steps as usual, in
+    the last of which the source works already.
+    """
 
     cycle_steps: int
     measured_steps: int
@@ -84,17 +91,16 @@ class Cadence:
         self.cost = CostMeter()
         self._fixed = Plan(every, 1, 0, 0) if every is not None else None
         self.prior = prior
-        """What measured steps cost as far as it is known of jobs like this. Set on the agent's thread."""
-        self.reading_ns = 0
-        """CPU time that the agent's thread took for measured steps, not noted yet. Set on that thread."""
-        self.reading_share = 0.0
-        """What that adds to the cost of a measured step, afterwards, as a share of the step."""
+        """What tracing steps costs as far as it is known of jobs like this. Set on the agent's thread."""
+        self._reading_ns = 0
+        """CPU time of the agent's thread for measured steps, not noted yet."""
+        self._reading_shares: deque[float] = deque(maxlen=RECENT_WINDOWS)
         self._lead_steps = lead_steps
         self._share = FIRST_SHARE
         self._known = False
         self._plan: Plan | None = self._fixed
-        self._planned_watched: bool | None = None
-        """`watched` when the plan was made."""
+        self._planned_for: object = None
+        """What the plan was made for: `watched`, and the prior as long as nothing else is known."""
         self._settling = SETTLE_STEPS
         self._recent_ns: deque[int] = deque(maxlen=RECENT_STEPS)
         self._planned_step_ns = 0.0
@@ -146,15 +152,32 @@ class Cadence:
         if self._has_turned():
             self.cost.restart()
             if self._since_relearned_s >= RELEARN_PERIOD_S:
-                self._share, self._since_relearned_s = RELEARN_SHARE, 0.0
+                self._share, self._since_relearned_s = self._share_to_relearn(), 0.0
             self._choose()
-        elif self._plan is None or self.cost.turns != turns or self._planned_watched is not self.watched:
+        elif self._plan is None or self.cost.turns != turns or self._planned_for != self._wanted_for():
             self._choose()
 
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """What the agent's thread does here it does for measured steps, at the cost of its CPU time."""
+        began_ns = thread_time_ns()
+        try:
+            yield
+        finally:
+            self._reading_ns += thread_time_ns() - began_ns
+
     def note_reading(self, traced_ns: int, *, hidden: bool) -> None:
-        """What was read is of so long a trace. ``hidden``: the job does not wait for it."""
-        self.reading_share = 0.0 if hidden else self.reading_ns / max(traced_ns, 1)
-        self.reading_ns = 0
+        """What was read since the last call is of so long a trace; 0: of none that was read whole. On the
+        agent's thread. ``hidden``: the job does not wait for it.
+        """
+        if traced_ns:
+            self._reading_shares.append(0.0 if hidden else self._reading_ns / traced_ns)
+        self._reading_ns = 0
+
+    @property
+    def reading_share(self) -> float:
+        """What reading adds to the cost of a measured step, after it, as a share of the step."""
+        return fmean(self._reading_shares) if self._reading_shares else 0.0
 
     def _has_turned(self) -> bool:
         """Whether a plan of so many steps now takes a time of another order."""
@@ -164,7 +187,7 @@ class Cadence:
         return not 1 / TURNED_TIMES <= times <= TURNED_TIMES
 
     def _choose(self) -> None:
-        self._planned_watched = self.watched
+        self._planned_for = self._wanted_for()
         estimate = self.cost.of_measured_steps()
         if estimate is not None:
             self._known = True
@@ -173,12 +196,26 @@ class Cadence:
             if not keeps or share >= 1.0:
                 self._share = share
         elif self._known:  # the job has turned to something else
-            self._share = min(self._share, RELEARN_SHARE)
+            self._share = min(self._share, self._share_to_relearn())
         else:
-            self._share = min(FIRST_SHARE, FIRST_LOSS / (self.prior.share + self.reading_share))
+            self._share = min(FIRST_SHARE, FIRST_LOSS / self._usual_cost)
         self._planned_step_ns = self.cost.step_ns or median(self._recent_ns)
         self._plan = plan(self._planned_step_ns, self._share, self._lead_steps)
         self.cost.follow((self.watched, self._known))
+
+    def _wanted_for(self) -> object:
+        return self.watched, self._known or self.prior
+
+    @property
+    def _budget(self) -> float:
+        return WATCHED_BUDGET if self.watched else IDLE_BUDGET
+
+    @property
+    def _usual_cost(self) -> float:
+        return self.prior.share + self.reading_share
+
+    def _share_to_relearn(self) -> float:
+        return min(RELEARN_SHARE, self._budget / self._usual_cost)
 
     def _affordable(self, estimate: Estimate) -> float:
         """The share of steps that the budget pays for, by what they may well cost.
@@ -186,7 +223,7 @@ class Cadence:
         Where the job's noise hides that, by what measuring usually costs: the mean of the estimate and the
         prior, each weighted by the inverse of its variance.
         """
-        budget, sigmas = (WATCHED_BUDGET, WATCHED_SIGMAS) if self.watched else (IDLE_BUDGET, IDLE_SIGMAS)
+        budget, sigmas = self._budget, WATCHED_SIGMAS if self.watched else IDLE_SIGMAS
         weights = [(2 / max(each.error, 1e-6)) ** 2 for each in (estimate, self.prior)]
         mean = (weights[0] * estimate.share + weights[1] * self.prior.share) / sum(weights)
         careful = mean + sigmas / math.sqrt(sum(weights)) + self.reading_share
@@ -194,17 +231,28 @@ class Cadence:
 
 
 def plan(step_ns: float, share: float, lead_steps: int = 0) -> Plan:
-    """The cycle for steps of about `step_ns` in which the source works in a `share` of them."""
+    """The cycle for steps of about `step_ns` in which the source works in a `share` of them: in those that
+    are measured, and in so many before them.
+    """
     step_s = max(step_ns, 1.0) / 1e9
+    return _nearly_all(step_s, share, lead_steps) or _some(step_s, share, lead_steps)
+
+
+def _nearly_all(step_s: float, share: float, lead_steps: int) -> Plan | None:
+    """A long cycle of measured steps with one pause at its end; None where the share is too small."""
     drain_steps = 1 if lead_steps else 0
-    pause_steps = math.ceil(PAUSE_S / step_s)
-    long_pause = max(pause_steps, PAUSE_STEPS - 1)
-    off_steps = drain_steps + long_pause + lead_steps
+    pause_steps = max(math.ceil(PAUSE_S / step_s), PAUSE_STEPS - 1)
+    off_steps = drain_steps + pause_steps + lead_steps
     cycle = _power_of_two(max(LONG_CYCLE_PAUSES * off_steps, LONG_CYCLE_S / step_s))
-    if share * cycle >= cycle - off_steps + lead_steps:
-        begin = cycle - off_steps + drain_steps
-        return Plan(cycle, cycle - off_steps, begin, begin + long_pause)
-    drain_steps *= math.ceil(READ_S / step_s)
+    measured = cycle - off_steps
+    if share * cycle < measured + lead_steps:
+        return None
+    return Plan(cycle, measured, measured + drain_steps, measured + drain_steps + pause_steps)
+
+
+def _some(step_s: float, share: float, lead_steps: int) -> Plan:
+    """The cycle that measures most, of those in which the next measured step comes in time."""
+    drain_steps = math.ceil(READ_S / step_s) if lead_steps else 0
     longest_gap_steps = max(GAP_S / step_s, GAP_STEPS)
     best_cycle = best = 0
     cycle = 2
@@ -218,7 +266,7 @@ def plan(step_ns: float, share: float, lead_steps: int = 0) -> Plan:
         cycle *= 2
     cycle, measured = best_cycle or MAX_CYCLE_STEPS, max(1, best)
     begin = measured + drain_steps
-    pause_steps = min(max(pause_steps, PAUSE_STEPS), cycle - lead_steps - begin)
+    pause_steps = min(max(math.ceil(PAUSE_S / step_s), PAUSE_STEPS), cycle - lead_steps - begin)
     return Plan(cycle, measured, begin, begin + pause_steps)
 
 

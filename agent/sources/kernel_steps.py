@@ -29,10 +29,15 @@ from overlaptop.agent.sources.cupti.layouts import (
 from overlaptop.agent.sources.kernel_names import LANES, KernelName, KernelNames
 from overlaptop.timeline import spans
 from overlaptop.timeline.lanes import Kind, Lane, LaneRules
-from overlaptop.timeline.overlap import stalls
+from overlaptop.timeline.overlap import MUCH_IDLE, stalls
 
 MARK_WORDS = 3
 """A mark is a memset of this many words of 4 bytes."""
+
+HIDING_LEAD_NS = 5_000_000
+"""A host that is so far ahead may wait for another thread's turn with Python, which takes as long."""
+OWN_GAP_NS = 2_000
+"""The GPU's own gaps between kernels that have been launched are shorter."""
 
 _KIND_NAMES: dict[int, tuple[Kind, str]] = {
     MEMCPY: ("memcpy", "Memcpy"),
@@ -90,8 +95,8 @@ class TracedStep(StepSpans):
 
     intervals: tuple[LaunchInterval, ...] = ()
     device: int = 0
-    longest_lead_ns: int = 0
-    """By how much the host was ahead of the GPU at one of its marks, at most."""
+    waits_for_launches: bool = False
+    """The GPU is idle again and again until the host launches more: what slows the host slows the step."""
 
 
 def read_steps(
@@ -175,10 +180,26 @@ def read_steps(
                     for at in range(begin, end)
                 ),
                 device=int(device),
-                longest_lead_ns=max(gpu_ns[at] - seen[at][0].host_ns for at in range(begin, end + 1)),
+                waits_for_launches=_waits_for_launches(
+                    start_ns,
+                    end_ns,
+                    spans.union(computing, in_step[Lane.COMM], in_step[Lane.COPY]),
+                    min(gpu_ns[at] - seen[at][0].host_ns for at in range(begin, end + 1)),
+                ),
             )
         )
     return steps
+
+
+def _waits_for_launches(start_ns: int, end_ns: int, busy: spans.Spans, lead_ns: int) -> bool:
+    """Whether the GPU is idle for a part of the step, but for the longest gap, in which the host may have
+    waited for data, or for the GPU itself. ``lead_ns``: by how much the host was ahead of it, at least.
+    """
+    bounds_ns = np.concatenate(([start_ns], busy.ravel(), [end_ns]))
+    gaps_ns = bounds_ns[1::2] - bounds_ns[::2]
+    gaps_ns = gaps_ns[gaps_ns > OWN_GAP_NS]
+    idle_ns = int(gaps_ns.sum() - gaps_ns.max(initial=0))
+    return lead_ns < HIDING_LEAD_NS and idle_ns > MUCH_IDLE * (end_ns - start_ns)
 
 
 def find_marks(

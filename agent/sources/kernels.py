@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from enum import Enum, auto
-from time import monotonic, thread_time_ns
+from time import monotonic
 
 import torch
 
@@ -41,9 +41,7 @@ from overlaptop.agent.sources.own_cost import Estimate
 from overlaptop.agent.sources.repeated_step import REPEATS, RepeatedStep
 from overlaptop.agent.sources.self_check import fault_in
 from overlaptop.agent.sources.window import LEAD_STEPS, Window
-from overlaptop.timeline import spans
 from overlaptop.timeline.lanes import LaneRules
-from overlaptop.timeline.overlap import launch_bound
 from overlaptop.wire.messages import IssuedCall
 
 DRAIN_TIMEOUT_S, DRAIN_TIMEOUT_STEPS = 15.0, 50
@@ -56,8 +54,6 @@ MAX_OVERFLOWS = 3
 COST, LAUNCH_BOUND_COST = Estimate(0.01, 0.04), Estimate(0.12, 0.08)
 """What tracing a step costs as far as it is known of any job, and of launch-bound ones: there each launch
 is slower, and nothing hides that (benchmarks/README.md)."""
-HIDING_LEAD_NS = 5_000_000
-"""A host that is so far ahead of the GPU may stand still for a moment."""
 MOST_EARLY_READS, EARLY_PERIOD_S = 64, 30.0
 """Launches are looked up at once where steps repeat none that is known: in the first, second, fourth ...
 such reading, up to so many; all over again where a setting has changed, or so long after the last."""
@@ -122,8 +118,8 @@ class KernelsSource:
         self._lost_before = 0
         self._traced_from_ns = self._traced_ns = 0
         """When the window began, and how long it was traced."""
-        self._launch_bound = False
-        """The last step that was read was, so that nothing hides what slows the host."""
+        self._launch_bound: bool | None = None
+        """Whether the last step that was read of the window is; None before one was read."""
         self._check: tuple[StreamMark, StreamMark] | None = None
         """The marks around the self-check's kernel, while its records are waited for."""
         self._checks = 0
@@ -243,12 +239,11 @@ class KernelsSource:
         """Take in what there is, and see whether the window, or the draining, is over."""
         if self._state is _State.IDLE:
             return
-        began_ns = thread_time_ns()
-        until_ns = self._tracer.gather()
-        steps = self._read_window(until_ns)
-        self.cadence.reading_ns += thread_time_ns() - began_ns
-        if steps:
-            self._take_in(steps)
+        with self.cadence.reading():
+            until_ns = self._tracer.gather()
+            steps = self._read_window(until_ns)
+            if steps:
+                self._take_in(steps)
         window = self._window
         if self._state is _State.TRACING and window is not None:
             if self._tracer.exhausted or window.overflows:
@@ -306,6 +301,7 @@ class KernelsSource:
         """Start measuring, or check once more, or give up."""
         assert self._check is not None
         check, self._check = self._check, None
+        self.cadence.note_reading(0, hidden=True)
         self._state = _State.IDLE
         fault = fault_in(*check, self._tracer.taken(), self._tracer.clock_offset_ns)
         self._checked = not fault
@@ -334,7 +330,7 @@ class KernelsSource:
                 return
             self._lost_before = self._tracer.lost
             signals_blocked(self._tracer.start)
-        self._traced_from_ns = now_ns()
+        self._traced_from_ns, self._launch_bound = now_ns(), None
         self._switched |= 1
         self._window = Window(self._marker, self.cadence.measures)
         self._note_progress()
@@ -351,7 +347,8 @@ class KernelsSource:
     def _end_window(self) -> None:
         window, self._window = self._window, None
         self._state = _State.IDLE
-        self.cadence.note_reading(self._traced_ns, hidden=not self._launch_bound)
+        read_whole = self._launch_bound is not None and not (window and window.broken)
+        self.cadence.note_reading(self._traced_ns if read_whole else 0, hidden=not self._launch_bound)
         if self._overflows >= MAX_OVERFLOWS:
             self._give_up(OVERFLOWS)
         elif window is not None and window.pending and not window.broken:
@@ -376,7 +373,7 @@ class KernelsSource:
         if self._changed_step != self._repeated.from_step:
             self._repeated.forget(self._changed_step)
             self._unknown_reads = 0
-        self._launch_bound = _is_launch_bound(steps[-1])
+        self._launch_bound = steps[-1].waits_for_launches
         self.cadence.prior = LAUNCH_BOUND_COST if self._launch_bound else COST
         launches = self._launches(steps)
         for step in steps:
@@ -408,9 +405,7 @@ class KernelsSource:
         early = self._looks_up_early(steps)
         # What repeats is looked up as rarely as where nobody watches: to see that it still does.
         watched = self.cadence.watched and not all(map(self._repeated.knows, steps))
-        launch_bound = self._launch_bound
-        due = self._log.due(numbers, self._host_step_ns, watched=watched, launch_bound=launch_bound)
-        if not (due or early):
+        if not (self._log.due(numbers, self._host_step_ns, watched=watched) or early):
             return None
         with self._captures.held_off() as free:
             if not free:
@@ -499,13 +494,3 @@ class KernelsSource:
                 length_ns = round(begin.elapsed_time(end) * NS_PER_MS / (after - first))
             self._unnoted.popleft()
             self.cadence.note(step, length_ns, measured=measured, untouched=untouched)
-
-
-def _is_launch_bound(step: TracedStep) -> bool:
-    """Whether whatever slows the host makes such a step longer: it is nowhere ahead of the GPU, which
-    computes in a part of the step only. A rank that waits for others' collectives seems busy, and is not.
-    """
-    length_ns = step.end_ns - step.start_ns
-    computing_ns = spans.length_ns(spans.union(step.compute, step.fused))
-    lead_ns = step.longest_lead_ns if step.longest_lead_ns > HIDING_LEAD_NS else 0
-    return bool(launch_bound(length_ns, lead_ns, length_ns - computing_ns))

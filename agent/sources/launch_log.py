@@ -1,4 +1,4 @@
-"""Reads torch's flight recorder at most every few seconds: a dump holds the GIL for a while."""
+"""Reads torch's flight recorder every few seconds at most: a dump holds the GIL for a while."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ PERIOD_S, SHARE = 20.0, 0.005
 """It is read no more often, and for no more of the time than so: 2,000 entries take some 20 ms."""
 WATCHED_PERIOD_S, WATCHED_SHARE = 3.0, 0.01
 """The same when a dashboard shows this rank's timeline."""
-PAID_SHARE, WATCHED_PAID_SHARE = 0.0002, 0.001
-"""Of the time of launch-bound jobs, unwatched and watched: they pay all of it."""
 
 
 class LaunchLog:
@@ -40,13 +38,11 @@ class LaunchLog:
         """What it was asked for when it was read last was more than the flight recorder keeps."""
         return self._recorder is not None and self._recorder.was_short
 
-    def due(self, steps: range, step_ns: int, *, watched: bool, launch_bound: bool) -> bool:
+    def due(self, steps: range, step_ns: int, *, watched: bool) -> bool:
         """Whether to read it for these steps: one of them is on a grid of a period's steps or more."""
         if self._recorder is None:
             return False
         period_s, share = (WATCHED_PERIOD_S, WATCHED_SHARE) if watched else (PERIOD_S, SHARE)
-        if launch_bound:
-            share = WATCHED_PAID_SHARE if watched else PAID_SHARE
         period_steps = max(period_s, self._took_s / share) * 1e9 / max(step_ns, 1)
         grid = 1 << max(0, math.ceil(math.log2(period_steps)))
         first_on_grid = math.ceil(steps.start / grid) * grid

@@ -1,11 +1,11 @@
 """Names the collectives of steps that repeat those that were looked up.
 
-The flight recorder is read only every few seconds, but a training loop issues the same collectives in each
-step. A step in which the same kernels of NCCL were launched on the same streams between the same marks, in
-the same order, as in one that was looked up has issued what that one had, if steps do not take turns: so
-nothing is repeated where the steps before that one issued anything else, by the same reading, nor after the
-same kernels were once seen to be other collectives. What cannot be seen: a step with the same kernels but
-other sizes that comes more rarely than that, until one is looked up.
+The flight recorder is read every few seconds at most, but a training loop issues the same collectives in
+each step. A step in which the same kernels of NCCL were launched on the same streams between the same
+marks, in the same order, as in one that was looked up has issued what that one had, if steps do not take
+turns: so nothing is repeated where the steps before that one issued anything else, by the same reading, nor
+after the same kernels were once seen to be other collectives. What cannot be seen: a step with the same
+kernels but other sizes that comes more rarely than that, until one is looked up.
 """
 
 from __future__ import annotations

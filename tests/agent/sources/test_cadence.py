@@ -7,17 +7,27 @@ import random
 from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import mean, median
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from overlaptop.agent.sources import cadence
 from overlaptop.agent.sources.cadence import Cadence, plan
 from overlaptop.agent.sources.own_cost import Estimate
 
 LEAD_STEPS = 1
 PRIOR = Estimate(0.01, 0.04)
 LAUNCH_BOUND = Estimate(0.12, 0.08)
+
+AGENT = SimpleNamespace(cpu_ns=0)
+"""The agent's thread."""
+
+
+@pytest.fixture(autouse=True)
+def its_cpu_time(monkeypatch):
+    monkeypatch.setattr(cadence, "thread_time_ns", lambda: AGENT.cpu_ns)
 
 
 @dataclass
@@ -31,7 +41,8 @@ class NoisyJob:
     drift: float = 0.0
     """It gets so much slower in a minute."""
     reading: float = 0.0
-    """Steps in which the source works lose as much again afterwards, as a share of their length."""
+    """What reading the steps in which the source works takes afterwards, a share of their length; the job
+    waits for it."""
     together: bool = False
     """Steps of up to a second that are treated alike are timed as one, as the kernels source does."""
     seed: int = 0
@@ -44,7 +55,7 @@ class NoisyJob:
     def __post_init__(self) -> None:
         self._random = random.Random(self.seed)
         self._untold: list[tuple[int, float, bool, bool]] = []
-        self._unread_s = 0.0
+        self._traced_s = 0.0
 
     def run(self, seconds: float) -> list[tuple[float, bool, float]]:
         """For each step when it ended in s, whether it was measured, and the time that it lost in s."""
@@ -58,8 +69,11 @@ class NoisyJob:
             plain_s = self.step_ms / 1e3 * max(0.2, 1 + self._deviation + self.drift * self.at_s / 60)
             if self._random.random() < 0.005:
                 plain_s *= 3  # it collects garbage
-            lost_s = plain_s * self.slowdown * working + (0.0 if working else self._unread_s)
-            self._unread_s = self._unread_s * working + plain_s * self.reading * working
+            lost_s = plain_s * self.slowdown * working
+            if working:
+                self._traced_s += plain_s
+            elif self._traced_s:
+                lost_s += self._read()
             self.at_s += plain_s + lost_s
             steps.append((self.at_s, measured, lost_s))
             self._untold.append((self.step, plain_s + lost_s, measured, not working))
@@ -68,6 +82,14 @@ class NoisyJob:
             if not self.together or self.step < 10 or self.cadence.turns_at(self.step) or told_s > 1.0:
                 self._tell()
         return steps
+
+    def _read(self) -> float:
+        reading_s = self._traced_s * self.reading
+        with self.cadence.reading():
+            AGENT.cpu_ns += round(reading_s * 1e9)
+        self.cadence.note_reading(round(self._traced_s * 1e9), hidden=not self.reading)
+        self._traced_s = 0.0
+        return reading_s
 
     def _tell(self) -> None:
         self._told_s = self.at_s
@@ -116,8 +138,7 @@ def test_the_budget_also_pays_for_what_is_read_after_the_step(step_ms):
     runs = []
     for seed in range(3):
         job = NoisyJob(step_ms, slowdown=0.02, noise=0.02, reading=0.15, seed=seed)
-        job.cadence.watched, job.cadence.reading_ns = True, 15
-        job.cadence.note_reading(100, hidden=False)
+        job.cadence.watched = True
         job.run(max(60, 1.2 * step_ms))
         runs.append(job.run(240))
     assert median(map(lost, runs)) <= 1.2 * 0.005
@@ -177,6 +198,16 @@ def launch_bound_jobs(prior, step_ms):
         yield job
 
 
+@pytest.mark.parametrize(("reading", "most"), [(0.04, 0.006), (0.4, 0.01)])
+@pytest.mark.parametrize("step_ms", [20, 250, 1000])
+def test_a_launch_bound_job_loses_little_in_its_first_minute(step_ms, reading, most):
+    runs = []
+    for job in launch_bound_jobs(LAUNCH_BOUND, step_ms):
+        job.reading = reading
+        runs.append(job.run(60))
+    assert median(map(lost, runs)) < most
+
+
 @pytest.mark.parametrize("step_ms", [20, 250, 1000])
 def test_a_job_of_a_kind_that_loses_much_loses_less_while_that_is_learnt(step_ms):
     careful, usual = (
@@ -216,6 +247,16 @@ def test_a_job_that_turns_to_and_fro_keeps_its_budget_nearly():
     assert lost(steps[len(steps) // 4 :]) < 0.006
 
 
+def test_a_launch_bound_job_that_turns_to_and_fro_unwatched_keeps_its_budget():
+    job = NoisyJob(20, slowdown=0.11, reading=0.035)
+    job.cadence.prior = LAUNCH_BOUND
+    steps = []
+    for period in range(16):
+        job.step_ms = 60 if period % 2 else 20
+        steps += job.run(60)
+    assert lost(steps[len(steps) // 4 :]) < 0.0011
+
+
 def test_a_dashboard_that_comes_is_served_at_once_and_one_that_leaves_saves_at_once():
     job = NoisyJob(50, slowdown=0.006)
     job.run(60)
@@ -251,6 +292,12 @@ def test_a_plan_measures_and_pauses_and_never_both(step_ns, part, lead_steps):
     assert made.measured_steps >= 1
     assert paused
     assert not working & paused
+
+
+@given(step_lengths, st.floats(1 / 1024, 0.5))
+def test_where_some_steps_are_measured_they_are_read_before_the_pause(step_ns, part):
+    made = plan(step_ns, part, LEAD_STEPS)
+    assert (made.pause_begin - made.measured_steps) * step_ns >= cadence.READ_S * 1e9
 
 
 @given(step_lengths, st.tuples(shares, shares), st.integers(0, 2))

@@ -122,6 +122,54 @@ def test_steps_and_stretches_lie_between_the_marks_by_the_clocks_of_gpu_and_host
     assert stretches == list(itertools.pairwise(mark.unix_ns for mark in burst.marks))
 
 
+@pytest.mark.parametrize("name", RECORDED)
+def test_the_recorded_jobs_keep_their_gpu_busy(name):
+    assert not any(step.waits_for_launches for step in recording(name).steps())
+
+
+US = 1_000
+
+
+def launched(*, every_us=50, lead_us=0, pause_us=0, reduction_us=0):
+    """A step whose host launches a kernel of 10 us every so often, `lead_us` before it could run, and waits
+    for data first. The stream runs them one after the other, and in the middle waits for an all-reduce.
+    """
+    trace, launch_us, free_us = Trace(), 0, 0
+
+    def run(length_us):
+        nonlocal free_us
+        begin_us = max(free_us, launch_us + lead_us)
+        free_us = begin_us + length_us
+        return begin_us * US, free_us * US
+
+    trace.mark(0, run(0)[0], host_ns=launch_us * US)
+    launch_us += pause_us
+    for at in range(500):
+        if at == 250:
+            trace.kernel(ALL_REDUCE, *run(reduction_us), stream=9)
+            trace.mark(0, run(0)[0], Edge.BACKWARD_BEGIN, host_ns=launch_us * US)
+        trace.kernel(GEMM, *run(10))
+        launch_us += every_us
+    trace.mark(1, run(0)[0], host_ns=launch_us * US)
+    return read(trace)[0]
+
+
+@pytest.mark.parametrize(
+    ("job", "waits"),
+    [
+        ({}, True),
+        ({"lead_us": 4_000}, True),
+        ({"reduction_us": 12_000}, True),  # behind it the host is ahead, and before it is not
+        ({"lead_us": 6_000}, False),
+        ({"every_us": 11}, False),  # gaps of 1 us are the GPU's own
+        ({"every_us": 8}, False),
+        ({"every_us": 10, "pause_us": 5_000}, False),
+    ],
+)
+def test_a_step_waits_for_its_launches_where_the_gpu_is_idle_again_and_again(job, waits):
+    assert launched(**job).waits_for_launches == waits
+
+
 def shuffled(activities):
     return np.random.default_rng(0).permutation(activities)
 

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from overlaptop.agent.reporting import reporter
-from overlaptop.agent.sources import kernels, launch_log, self_check
+from overlaptop.agent.sources import cadence, kernels, launch_log, self_check
 from overlaptop.agent.sources.base import CollectiveCall, Edge
 from overlaptop.agent.sources.collective_join import CollectiveLaunch
 from overlaptop.agent.sources.cupti.holders import TOOLS
@@ -162,7 +162,6 @@ class MeasuredJob:
         self.taken = []
         self.reductions = repeat(1)
         """Of each step."""
-        self.reduction_ns = 2 * MS
 
     def step(self):
         """One iteration, up to its end."""
@@ -175,7 +174,7 @@ class MeasuredJob:
         gpu.kernel(GEMM, 2 * MS)
         gpu.now_ns += MS
         for _ in range(next(self.reductions)):
-            gpu.kernel(ALL_REDUCE, self.reduction_ns, stream=13)
+            gpu.kernel(ALL_REDUCE, 2 * MS, stream=13)
         source.edge(Edge.BACKWARD_END)
         gpu.now_ns += self.step_ns - self.step_ns // 2 - MS
 
@@ -291,7 +290,7 @@ def test_what_measuring_usually_costs_goes_by_whether_the_gpu_waits_for_launches
     gpu, monkeypatch, step_ms, lead_ms, waits
 ):
     spent_ns = count(0, 3 * MS)
-    monkeypatch.setattr(kernels, "thread_time_ns", lambda: next(spent_ns))
+    monkeypatch.setattr(cadence, "thread_time_ns", lambda: next(spent_ns))
     job = MeasuredJob(gpu, every=None, step_ns=step_ms * MS)
     job.run(5)
     gpu.lead_ns = lead_ms * MS
@@ -299,13 +298,6 @@ def test_what_measuring_usually_costs_goes_by_whether_the_gpu_waits_for_launches
     assert job.detailed()
     assert job.source.cadence.prior == (kernels.LAUNCH_BOUND_COST if waits else kernels.COST)
     assert (job.source.cadence.reading_share > 0) == waits
-
-
-def test_a_rank_that_waits_for_others_all_step_long_is_launch_bound_too(gpu):
-    job = MeasuredJob(gpu, every=None, step_ns=50 * MS)
-    job.reduction_ns = 47 * MS
-    job.until(job.detailed)
-    assert job.source.cadence.prior == kernels.LAUNCH_BOUND_COST
 
 
 def test_steps_that_another_profiler_makes_longer_say_nothing_of_the_cost(gpu):
@@ -417,6 +409,29 @@ def test_steps_that_take_turns_are_never_named_as_another_one(gpu, sizes):
     assert len(named) >= gpu.dumps > 3
     for each in named:
         assert [one.call.bytes for one in each.collectives] == [sizes[each.step % len(sizes)]]
+
+
+def test_a_job_whose_steps_repeat_is_looked_up_as_rarely_as_where_nobody_watches(gpu):
+    job = MeasuredJob(gpu, every=1)
+    job.source.cadence.watched = True
+    job.until(lambda: len([each for each in job.detailed() if each.named]) > 20)
+    dumps, seconds = gpu.dumps, 300
+    job.run(seconds * 10**9 // STEP_NS)
+    assert 2 < gpu.dumps - dumps <= seconds / launch_log.PERIOD_S
+
+
+def test_a_window_that_was_broken_off_says_nothing_of_what_reading_takes(gpu, monkeypatch):
+    spent_ns = count(0, MS)
+    monkeypatch.setattr(cadence, "thread_time_ns", lambda: next(spent_ns))
+    job = MeasuredJob(gpu, every=8)
+    job.run(400)
+    share = job.source.cadence.reading_share
+    assert 0.03 < share < 0.3  # 1 ms a look, of some 30 ms
+    for _ in range(cadence.RECENT_WINDOWS):
+        job.until_tracing()
+        gpu.lost += 1
+        job.run(20)
+    assert job.source.cadence.reading_share == share
 
 
 # Giving up.

@@ -17,7 +17,7 @@ STEP_S = 0.05
 def steps_read(monkeypatch):
     """Of 200,000 steps, read in batches, for which ones a log was read that takes so long."""
 
-    def run(took_s, watched, batch=3, launch_bound=False):
+    def run(took_s, watched, batch=3):
         clock = SimpleNamespace(now_s=0.0)
 
         class Recorder:
@@ -31,7 +31,7 @@ def steps_read(monkeypatch):
         read = []
         for first in range(0, 200_000, batch):
             steps = range(first, first + batch)
-            if log.due(steps, round(STEP_S * 1e9), watched=watched, launch_bound=launch_bound):
+            if log.due(steps, round(STEP_S * 1e9), watched=watched):
                 assert log.read(first, 0, 0) == []
                 read.append(steps)
         return read
@@ -50,13 +50,6 @@ def test_it_is_read_no_more_often_and_no_longer_than_allowed(steps_read, watched
         least - 3 <= later.start - earlier.start <= 2 * least + 3
         for earlier, later in itertools.pairwise(read[1:])
     )
-
-
-@pytest.mark.parametrize(("watched", "budget"), [(False, 0.001), (True, 0.005)])
-def test_a_launch_bound_job_pays_for_it_from_its_budget(steps_read, watched, budget):
-    read = steps_read(0.02, watched, launch_bound=True)
-    assert len(read) >= 4
-    assert 0.02 * len(read) / (200_000 * STEP_S) < budget / 4
 
 
 def test_ranks_that_need_different_times_read_it_for_the_same_steps(steps_read):
