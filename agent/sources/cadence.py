@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from statistics import fmean
 from time import thread_time_ns
 
 from overlaptop.agent.median import median
@@ -177,7 +176,8 @@ class Cadence:
     @property
     def reading_share(self) -> float:
         """What reading adds to the cost of a measured step, after it, as a share of the step."""
-        return fmean(self._reading_shares) if self._reading_shares else 0.0
+        shares = self._reading_shares
+        return sum(shares) / len(shares) if shares else 0.0
 
     def _has_turned(self) -> bool:
         """Whether a plan of so many steps now takes a time of another order."""
