@@ -83,7 +83,7 @@ class Cadence:
 
         Args:
             every: measure each n-th step, whatever it costs, and never pause; None: by the budget.
-            prior: what measured steps cost as far as it is known of any job.
+            prior: what tracing steps costs as far as it is known of any job.
             lead_steps: steps before a measured one in which the source works already.
         """
         self.watched = False
@@ -166,11 +166,12 @@ class Cadence:
             self._reading_ns += thread_time_ns() - began_ns
 
     def note_reading(self, traced_ns: int, *, hidden: bool) -> None:
-        """What was read since the last call is of so long a trace; 0: of none that was read whole. On the
-        agent's thread. ``hidden``: the job does not wait for it.
-        """
-        if traced_ns:
-            self._reading_shares.append(0.0 if hidden else self._reading_ns / traced_ns)
+        """What was read since the last call is of so long a trace. ``hidden``: no step waits for it."""
+        self._reading_shares.append(0.0 if hidden else self._reading_ns / max(traced_ns, 1))
+        self._reading_ns = 0
+
+    def discard_reading(self) -> None:
+        """What was read since the last call says nothing: it is of no trace that was read whole."""
         self._reading_ns = 0
 
     @property

@@ -95,8 +95,20 @@ class TracedStep(StepSpans):
 
     intervals: tuple[LaunchInterval, ...] = ()
     device: int = 0
-    waits_for_launches: bool = False
-    """The GPU is idle again and again until the host launches more: what slows the host slows the step."""
+    least_lead_ns: int = 0
+    """By how much the host was ahead of the GPU at each of its marks."""
+
+    @property
+    def waits_for_launches(self) -> bool:
+        """Whether the GPU is idle again and again until the host launches more: what slows the host slows
+        such a step. In the longest gap the host may have waited for data, or for the GPU itself.
+        """
+        busy = spans.union(self.compute, self.comm, self.copy, self.fused)
+        gaps = spans.difference(spans.from_pairs([(self.start_ns, self.end_ns)]), busy)
+        gaps_ns = gaps[:, 1] - gaps[:, 0]
+        gaps_ns = gaps_ns[gaps_ns > OWN_GAP_NS]
+        idle_ns = int(gaps_ns.sum() - gaps_ns.max(initial=0))
+        return self.least_lead_ns < HIDING_LEAD_NS and idle_ns > MUCH_IDLE * (self.end_ns - self.start_ns)
 
 
 def read_steps(
@@ -180,26 +192,10 @@ def read_steps(
                     for at in range(begin, end)
                 ),
                 device=int(device),
-                waits_for_launches=_waits_for_launches(
-                    start_ns,
-                    end_ns,
-                    spans.union(computing, in_step[Lane.COMM], in_step[Lane.COPY]),
-                    min(gpu_ns[at] - seen[at][0].host_ns for at in range(begin, end + 1)),
-                ),
+                least_lead_ns=min(gpu_ns[at] - seen[at][0].host_ns for at in range(begin, end + 1)),
             )
         )
     return steps
-
-
-def _waits_for_launches(start_ns: int, end_ns: int, busy: spans.Spans, lead_ns: int) -> bool:
-    """Whether the GPU is idle for a part of the step, but for the longest gap, in which the host may have
-    waited for data, or for the GPU itself. ``lead_ns``: by how much the host was ahead of it, at least.
-    """
-    bounds_ns = np.concatenate(([start_ns], busy.ravel(), [end_ns]))
-    gaps_ns = bounds_ns[1::2] - bounds_ns[::2]
-    gaps_ns = gaps_ns[gaps_ns > OWN_GAP_NS]
-    idle_ns = int(gaps_ns.sum() - gaps_ns.max(initial=0))
-    return lead_ns < HIDING_LEAD_NS and idle_ns > MUCH_IDLE * (end_ns - start_ns)
 
 
 def find_marks(

@@ -301,7 +301,7 @@ class KernelsSource:
         """Start measuring, or check once more, or give up."""
         assert self._check is not None
         check, self._check = self._check, None
-        self.cadence.note_reading(0, hidden=True)
+        self.cadence.discard_reading()
         self._state = _State.IDLE
         fault = fault_in(*check, self._tracer.taken(), self._tracer.clock_offset_ns)
         self._checked = not fault
@@ -347,8 +347,10 @@ class KernelsSource:
     def _end_window(self) -> None:
         window, self._window = self._window, None
         self._state = _State.IDLE
-        read_whole = self._launch_bound is not None and not (window and window.broken)
-        self.cadence.note_reading(self._traced_ns if read_whole else 0, hidden=not self._launch_bound)
+        if self._launch_bound is None or window is None or window.broken:
+            self.cadence.discard_reading()
+        else:
+            self.cadence.note_reading(self._traced_ns, hidden=not self._launch_bound)
         if self._overflows >= MAX_OVERFLOWS:
             self._give_up(OVERFLOWS)
         elif window is not None and window.pending and not window.broken:
