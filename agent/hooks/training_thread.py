@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import gc
 import threading
+from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import perf_counter_ns, thread_time_ns
 from typing import Any, NamedTuple
 
-import numpy as np
 from torch.utils.data import dataloader
 
 from overlaptop.agent.clock import now_ns
@@ -116,7 +116,15 @@ class TrainingThread:
         """
         if len(self._delays) < 2 or start_ns < self._delays[0][0]:
             return None
-        at_ns, waited_ns = zip(*self._delays, strict=True)
-        from_ns, to_ns = np.interp((start_ns, end_ns), at_ns, waited_ns)
-        waited = round(float(to_ns - from_ns))
+        waited = waited_ns(self._delays, end_ns) - waited_ns(self._delays, start_ns)
         return min(max(0, waited), end_ns - start_ns)  # the kernel counts a wait when it is over
+
+
+def waited_ns(samples: Sequence[tuple[int, int]], at_ns: int) -> int:
+    """What had been waited at a moment, from samples of moment and wait, two or more, in ns, in order: in
+    proportion between two, and as in the first or last one beyond them.
+    """
+    after = min(max(bisect_left(samples, (at_ns, 0)), 1), len(samples) - 1)
+    (from_ns, before), (to_ns, then) = samples[after - 1], samples[after]
+    part = (min(max(at_ns, from_ns), to_ns) - from_ns) / max(to_ns - from_ns, 1)
+    return before + round((then - before) * part)

@@ -9,11 +9,14 @@ import sys
 import threading
 import time
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from torch.utils.data import DataLoader, Dataset
 
 from overlaptop.agent.clock import now_ns
-from overlaptop.agent.hooks.training_thread import TrainingThread
+from overlaptop.agent.hooks.training_thread import TrainingThread, waited_ns
 from overlaptop.agent.isolation.fault_barrier import FaultBarrier
 
 MS = 1_000_000
@@ -91,6 +94,16 @@ def test_what_the_thread_waits_for_a_cpu_is_known_between_two_samples(thread):
     ended_ns = now_ns()
     assert 0 < thread.delayed_ns(begun_ns, ended_ns) <= ended_ns - begun_ns
     assert thread.delayed_ns(begun_ns - 60 * S, ended_ns) is None, "before the first sample"
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, S), st.integers(0, S)), min_size=2, max_size=40),
+    st.integers(0, 40 * S),
+)
+def test_a_wait_is_taken_in_proportion_between_two_samples(apart_ns, at_ns):
+    samples = np.cumsum(apart_ns, axis=0)
+    found = waited_ns([(int(moment), int(wait)) for moment, wait in samples], at_ns)
+    assert found == pytest.approx(np.interp(at_ns, *samples.T), abs=1)
 
 
 def test_of_a_step_that_two_threads_ran_nothing_is_known(thread):

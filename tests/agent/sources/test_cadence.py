@@ -15,11 +15,7 @@ from hypothesis import strategies as st
 
 from overlaptop.agent.sources import cadence
 from overlaptop.agent.sources.cadence import Cadence, plan
-from overlaptop.agent.sources.own_cost import Estimate
-
-LEAD_STEPS = 1
-PRIOR = Estimate(0.01, 0.04)
-LAUNCH_BOUND = Estimate(0.12, 0.08)
+from overlaptop.agent.sources.kernels import COST, LAUNCH_BOUND_COST, LEAD_STEPS
 
 AGENT = SimpleNamespace(cpu_ns=0)
 """The agent's thread."""
@@ -46,7 +42,7 @@ class NoisyJob:
     together: bool = False
     """Steps of up to a second that are treated alike are timed as one, as the kernels source does."""
     seed: int = 0
-    cadence: Cadence = field(default_factory=lambda: Cadence(None, PRIOR, LEAD_STEPS))
+    cadence: Cadence = field(default_factory=lambda: Cadence(None, COST, LEAD_STEPS))
     at_s: float = 0.0
     step: int = 0
     _deviation: float = 0.0
@@ -190,7 +186,7 @@ def launch_bound_jobs(prior, step_ms):
 @pytest.mark.parametrize("step_ms", [20, 250, 1000])
 def test_a_launch_bound_job_loses_little_in_its_first_minute(step_ms, reading, most):
     runs = []
-    for job in launch_bound_jobs(LAUNCH_BOUND, step_ms):
+    for job in launch_bound_jobs(LAUNCH_BOUND_COST, step_ms):
         job.reading = reading
         runs.append(job.run(60))
     assert median(map(lost, runs)) < most
@@ -200,7 +196,7 @@ def test_a_launch_bound_job_loses_little_in_its_first_minute(step_ms, reading, m
 def test_a_job_of_a_kind_that_loses_much_loses_less_while_that_is_learnt(step_ms):
     careful, usual = (
         median(lost(job.run(40)) for job in launch_bound_jobs(prior, step_ms))
-        for prior in (LAUNCH_BOUND, PRIOR)
+        for prior in (LAUNCH_BOUND_COST, COST)
     )
     assert careful < 0.75 * usual
 
@@ -242,7 +238,7 @@ def test_a_job_that_turns_to_and_fro_keeps_its_budget_nearly():
 
 def test_a_launch_bound_job_that_turns_to_and_fro_unwatched_keeps_its_budget():
     job = NoisyJob(20, slowdown=0.11, reading=0.035)
-    job.cadence.prior = LAUNCH_BOUND
+    job.cadence.prior = LAUNCH_BOUND_COST
     assert lost(turned_to_and_fro(job, other_ms=60, periods=16, period_s=60)) < 0.0011
 
 
@@ -259,7 +255,7 @@ def test_a_dashboard_that_comes_is_served_at_once_and_one_that_leaves_saves_at_o
 
 
 def test_every_nth_step_is_measured_whatever_it_costs():
-    job = NoisyJob(50, slowdown=0.5, cadence=Cadence(3, PRIOR, LEAD_STEPS))
+    job = NoisyJob(50, slowdown=0.5, cadence=Cadence(3, COST, LEAD_STEPS))
     job.run(60)
     assert [job.cadence.measures(step) for step in range(7)] == [True, False, False] * 2 + [True]
     assert not any(map(job.cadence.pauses, range(100)))
