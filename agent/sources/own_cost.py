@@ -19,6 +19,8 @@ from overlaptop.agent.median import median
 
 MIN_TURNS, MAX_TURNS = 4, 64
 """An interval needs so many turns; the estimate forgets those before so many."""
+RECENT_TURNS = 3
+"""So many in a row that are outliers on one side are the rule from now on: what was before is forgotten."""
 OUTLIER_SIGMAS = 5.0
 """What is farther from the median than so many standard deviations counts as that far: a checkpoint, or a
 collection of garbage, says nothing of the agent."""
@@ -174,6 +176,8 @@ class CostMeter:
                 budget=self._budget,
             )
         )
+        if self._costs_otherwise():
+            self._turns = deque([*self._turns][-RECENT_TURNS:], MAX_TURNS)
 
     def _is_another_job(self, pauses_ns: float) -> bool:
         """Whether this turn and the two before it are far from what was usual."""
@@ -182,6 +186,16 @@ class CostMeter:
         known_ns = self.step_ns
         recent_ns = [pauses_ns, self._turns[-1].pauses_ns, self._turns[-2].pauses_ns]
         return all(abs(each - known_ns) > CHANGED * known_ns for each in recent_ns)
+
+    def _costs_otherwise(self) -> bool:
+        """Whether measured steps of the last turns cost more, or less, than before: each is an outlier."""
+        turns = [turn for turn in self._turns if turn.measured_steps]
+        costs = [(turn.measured_ns - turn.pauses_ns) / turn.pauses_ns for turn in turns]
+        before, recent = costs[:-RECENT_TURNS], costs[-RECENT_TURNS:]
+        if len(before) < 2 * MIN_TURNS:  # by fewer, hardly anything is an outlier or nearly all is
+            return False
+        middle, slack = median(before), _slack(before)
+        return min(recent) > middle + slack or max(recent) < middle - slack
 
     def _estimate(self, stretches: list[tuple[_Turn, float, int]]) -> Estimate | None:
         """From each turn, the mean step of some of its steps, and how many these are."""

@@ -211,6 +211,16 @@ def test_a_job_that_turns_to_something_dearer_is_measured_less():
     assert lost(job.run(60)) <= 0.006
 
 
+@pytest.mark.parametrize("noise", [0.003, 0.01])
+def test_a_job_whose_measured_steps_become_dearer_alone_is_soon_measured_less(noise):
+    job = NoisyJob(250, slowdown=0.0, noise=noise, together=True)
+    job.cadence.watched = True
+    job.run(600)
+    job.slowdown = 0.1
+    job.run(60)
+    assert lost(job.run(60)) <= 0.01
+
+
 @pytest.mark.parametrize(("before_ms", "after_ms"), [(3, 200), (200, 10)])
 def test_a_job_that_turns_to_steps_of_another_length_is_soon_measured_again(before_ms, after_ms):
     for seed in range(3):
