@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from overlaptop.agent.sources import cadence
 from overlaptop.agent.sources.cadence import Cadence, plan
-from overlaptop.agent.sources.kernels import COST, LAUNCH_BOUND_COST, LEAD_STEPS
+from overlaptop.agent.sources.kernels import COST, LAUNCH_BOUND_COST
+from overlaptop.agent.sources.window import LEAD_STEPS
 
 AGENT = SimpleNamespace(cpu_ns=0)
 """The agent's thread."""
