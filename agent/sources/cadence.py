@@ -1,7 +1,9 @@
 """Which steps are measured in detail: as many as a budget of the job's time pays for.
 
-Steps are chosen by their number, in cycles whose lengths are powers of two: ranks that differ in what they
-may spend still measure the same steps, as far as each measures, and can be compared.
+Steps are chosen by their number, in cycles each of which begins with measured steps and ends with a pause.
+A longer cycle is twice as long: ranks that differ in what they may spend still measure the same steps, as
+far as each measures, and pause together, as far as each pauses. And it is no whole number of steps: what
+the script does in each n-th step comes to measured steps and to pauses alike.
 """
 
 from __future__ import annotations
@@ -49,27 +51,31 @@ RECENT_WINDOWS = 5
 """What reading takes is the mean over so many."""
 SETTLE_STEPS = 4
 """The first steps are of warm-up."""
-MAX_CYCLE_STEPS = 8192
+CYCLES_STEPS = tuple((2 + math.sqrt(5)) / 2 * 2**doublings for doublings in range(13))
+"""Lengths of cycles: multiples of the golden ratio's cube, which is as far from all fractions as a number
+can be."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One cycle: measured steps, steps in which the source reads them, the pause, and steps as usual, in
-    the last of which the source works already.
+    """One cycle: measured steps, steps as usual, in the first of which the source reads them, the pause,
+    and steps in which the source works already. A cycle begins at the first whole step.
     """
 
-    cycle_steps: int
+    cycle_steps: float
     measured_steps: int
-    pause_begin: int
-    pause_end: int
+    pause_steps: int
+    lead_steps: int
 
     def measures(self, step: int) -> bool:
         """Whether `step` is measured."""
-        return step % self.cycle_steps < self.measured_steps
+        begin = math.ceil(step // self.cycle_steps * self.cycle_steps)
+        return step - begin < self.measured_steps
 
     def pauses(self, step: int) -> bool:
         """Whether `step` lies in the pause."""
-        return self.pause_begin <= step % self.cycle_steps < self.pause_end
+        end = math.ceil((step // self.cycle_steps + 1) * self.cycle_steps)
+        return self.lead_steps < end - step <= self.lead_steps + self.pause_steps
 
 
 class Cadence:
@@ -241,35 +247,29 @@ def plan(step_ns: float, share: float, lead_steps: int = 0) -> Plan:
 
 def _nearly_all(step_s: float, share: float, lead_steps: int) -> Plan | None:
     """A long cycle of measured steps with one pause at its end; None where the share is too small."""
-    drain_steps = 1 if lead_steps else 0
     pause_steps = max(math.ceil(PAUSE_S / step_s), PAUSE_STEPS - 1)
-    off_steps = drain_steps + pause_steps + lead_steps
-    cycle = _power_of_two(max(LONG_CYCLE_PAUSES * off_steps, LONG_CYCLE_S / step_s))
-    measured = cycle - off_steps
+    off_steps = (1 if lead_steps else 0) + pause_steps + lead_steps
+    least = max(LONG_CYCLE_PAUSES * off_steps, LONG_CYCLE_S / step_s)
+    cycle = next((cycle for cycle in CYCLES_STEPS if cycle >= least), CYCLES_STEPS[-1])
+    measured = math.floor(cycle) - off_steps
     if share * cycle < measured + lead_steps:
         return None
-    return Plan(cycle, measured, measured + drain_steps, measured + drain_steps + pause_steps)
+    return Plan(cycle, measured, pause_steps, lead_steps)
 
 
 def _some(step_s: float, share: float, lead_steps: int) -> Plan:
     """The cycle that measures most, of those in which the next measured step comes in time."""
     drain_steps = math.ceil(READ_S / step_s) if lead_steps else 0
     longest_gap_steps = max(GAP_S / step_s, GAP_STEPS)
-    best_cycle = best = 0
-    cycle = 2
-    while cycle <= MAX_CYCLE_STEPS:
-        measured = min(math.floor(share * cycle), cycle - drain_steps - 1) - lead_steps
+    best_cycle, best = CYCLES_STEPS[-1], 0
+    for cycle in CYCLES_STEPS:
+        measured = min(math.floor(share * cycle), math.floor(cycle) - drain_steps - 1) - lead_steps
         if measured >= 1:
             if best and cycle - measured + 1 > longest_gap_steps:
                 break
             if measured * best_cycle >= best * cycle:
                 best_cycle, best = cycle, measured
-        cycle *= 2
-    cycle, measured = best_cycle or MAX_CYCLE_STEPS, max(1, best)
-    begin = measured + drain_steps
-    pause_steps = min(max(math.ceil(PAUSE_S / step_s), PAUSE_STEPS), cycle - lead_steps - begin)
-    return Plan(cycle, measured, begin, begin + pause_steps)
-
-
-def _power_of_two(least: float) -> int:
-    return min(MAX_CYCLE_STEPS, 1 << max(0, math.ceil(math.log2(least))))
+    measured = max(1, best)
+    pause_steps = max(math.ceil(PAUSE_S / step_s), PAUSE_STEPS)
+    room_steps = math.floor(best_cycle) - measured - drain_steps - lead_steps
+    return Plan(best_cycle, measured, min(pause_steps, room_steps), lead_steps)
