@@ -47,8 +47,8 @@ from overlaptop.wire.messages import IssuedCall
 DRAIN_TIMEOUT_S, DRAIN_TIMEOUT_STEPS = 15.0, 50
 """CUPTI may keep for so long, and so many more steps, what the GPU must by then have finished."""
 STANDSTILL_S, STANDSTILL_TIMES = 5.0, 4
-"""A step that lasts so long, and so many times as long as the one before, ends the window: the job has
-turned to something else."""
+"""A step that lasts so long, and so many times as long as the one before, ends the window, unless the GPU
+is still at those before it: the job has turned to something else."""
 MAX_OVERFLOWS = 3
 """Windows in a row that held more than can be kept."""
 COST, LAUNCH_BOUND_COST = Estimate(0.01, 0.04), Estimate(0.12, 0.08)
@@ -263,6 +263,8 @@ class KernelsSource:
 
     def _stands_still(self) -> bool:
         standing_s = (now_ns() - self._boundaries[-1][1]) / 1e9 if self._boundaries else 0.0
+        if self._window and self._window.pending:  # it may be the host alone that waits
+            standing_s = min(standing_s, monotonic() - self._progress_s)
         return standing_s > max(STANDSTILL_S, STANDSTILL_TIMES * self._host_step_ns / 1e9)
 
     def _check_progress(self) -> None:

@@ -567,6 +567,18 @@ def test_a_window_that_the_job_leaves_for_something_else_is_ended(gpu):
     assert job.recovers()
 
 
+def test_a_window_stays_while_the_gpu_catches_up_with_a_host_that_waits_for_it(gpu):
+    job = MeasuredJob(gpu, every=1, step_ns=1000 * MS)
+    job.until_tracing()
+    gpu.lead_ns = 8 * 10**9
+    job.run(8)
+    for seconds in range(1, 16):
+        gpu.now_ns += 10**9
+        job.take()
+        assert gpu.tracing == (seconds <= 8 + kernels.STANDSTILL_S)
+    assert job.recovers()
+
+
 def test_no_window_begins_and_no_edge_is_marked_while_a_graph_is_captured(gpu, monkeypatch):
     job = MeasuredJob(gpu)
     job.run(2)  # the check is done
