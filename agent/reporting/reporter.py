@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from overlaptop.agent.hooks.training_thread import TrainingThread
 from overlaptop.agent.sources.base import StepSpans
-from overlaptop.agent.sources.own_cost import CostMeter
+from overlaptop.agent.sources.own_cost import CostMeter, Estimate
 from overlaptop.timeline import spans
 from overlaptop.timeline.collectives import sum_links_where_known, sum_where_known
 from overlaptop.timeline.overlap import break_down
@@ -99,10 +99,14 @@ def totals(
 def own_cost(meter: CostMeter, rank: int) -> OwnCost | None:
     """What the agent costs this rank; None as long as that is not known."""
     whole, measured = meter.of_all_steps(), meter.of_measured_steps()
-    if whole is None or measured is None:
-        return None
-    figures = (whole.share, whole.told_error, measured.share, measured.told_error)
-    return OwnCost(rank, *(min(max(each, -MOST_CHANGE), MOST_CHANGE) for each in figures))
+    return OwnCost(rank, *_figures(whole), *_figures(measured)) if whole is not None else None
+
+
+def _figures(cost: Estimate | None) -> tuple[float, float] | tuple[None, None]:
+    """The change and its error, as far as a message can say them."""
+    if cost is None:
+        return None, None
+    return min(max(cost.share, -MOST_CHANGE), MOST_CHANGE), min(cost.told_error, MOST_CHANGE)
 
 
 def best_detailed(steps: Iterable[StepSpans], most: int) -> list[StepSpans]:

@@ -108,10 +108,13 @@ def cost_in_brief(cost: OwnCost) -> str:
 def cost_in_full(cost: OwnCost) -> str:
     """The same in a sentence, and how to lower it."""
     within = ": no more than the error" if abs(cost.change) <= cost.error else ""
+    detailed = ""
+    if cost.measured_change is not None and cost.measured_error is not None:
+        measured = _with_error(cost.measured_change, cost.measured_error)
+        detailed = f"; of those that it measures in detail by {measured}"
     return (
-        f"overlaptop changes the length of steps by {cost_in_brief(cost)}{within}; of those that it "
-        f"measures in detail by {_with_error(cost.measured_change, cost.measured_error)}. For less: "
-        f"{LOWER_COST}"
+        f"overlaptop changes the length of steps by {cost_in_brief(cost)}{within}{detailed}. "
+        f"For less: {LOWER_COST}"
     )
 
 

@@ -121,8 +121,8 @@ async def test_what_the_agents_cost_stands_in_the_header_and_in_full_above_the_n
         said = "the length of steps by +0.1 % ± 0.1; of those that it measures in detail by +0.3 % ± 0.2"
         assert said in text
         assert "--every N" in text
-        session.say(*(OwnCost(rank, -0.027, 0.043, 0.003, 0.002) for rank, _ in costs))
-        assert "-2.7 % ± 4.3: no more than the error; of" in " ".join((await shown(app, pilot)).split())
+        session.say(*(OwnCost(rank, -0.027, 0.043, None, None) for rank, _ in costs))
+        assert "-2.7 % ± 4.3: no more than the error. For" in " ".join((await shown(app, pilot)).split())
 
 
 async def test_what_says_nothing_in_this_job_makes_room():
