@@ -126,8 +126,7 @@ def main() -> None:
     for kind, ranks, step_ms in itertools.product(
         options.kinds.split(","), map(int, options.ranks.split(",")), map(float, options.step_ms.split(","))
     ):
-        # Odd, as cycles of the cadence are not: else blocks would begin at the same place of each.
-        block = max(LEAST_BLOCK, round(options.block_s * 1e3 / step_ms) | 1)
+        block = max(LEAST_BLOCK, round(options.block_s * 1e3 / step_ms))
         learn = max(LEAST_LEARN, math.ceil(options.learn_s * 1e3 / step_ms))
         modes = tuple(options.modes.split(","))
         cases.append(Case(kind, ranks, step_ms, options.rounds, block, learn, modes))
