@@ -34,6 +34,9 @@ KEEP_SHARES = 0.9, 1.1
 """A share is kept as long as the budget pays for between so many times as much, and not for all steps."""
 WATCHED_SIGMAS, IDLE_SIGMAS = 0.5, 1.0
 """The cost is taken to be so many standard errors higher than it is estimated."""
+SURE_SIGMAS, UNSURE_SHARE = 1.5, 0.6
+"""So many before more steps than this share are measured. Of several ranks the one that is most wrong
+decides, and it misleads the others, whose pauses contain what it does."""
 GAP_S, GAP_STEPS = 1.0, 4
 """From one measured step to the next it is no longer than so, or so many steps where these are longer, if
 the share allows it."""
@@ -233,8 +236,11 @@ class Cadence:
         budget, sigmas = self._budget, WATCHED_SIGMAS if self.watched else IDLE_SIGMAS
         weights = [(2 / max(each.error, 1e-6)) ** 2 for each in (estimate, self.prior)]
         mean = (weights[0] * estimate.share + weights[1] * self.prior.share) / sum(weights)
-        careful = mean + sigmas / math.sqrt(sum(weights)) + self.reading_share
-        return max(LEAST_SHARE, budget / max(careful, budget))
+        cost, error = mean + self.reading_share, 1 / math.sqrt(sum(weights))
+        share = budget / max(cost + sigmas * error, budget)
+        if self._share <= UNSURE_SHARE < share:
+            share = max(UNSURE_SHARE, budget / max(cost + SURE_SIGMAS * error, budget))
+        return max(LEAST_SHARE, share)
 
 
 def plan(step_ns: float, share: float, lead_steps: int = 0) -> Plan:

@@ -45,8 +45,9 @@ class NoisyJob:
     seed: int = 0
     ranks: int = 1
     """Each step lasts as long as that of the slowest rank, while the source of any works."""
-    timing: float = 0.01
-    """Standard deviation of what each of several ranks tells of a step, of its length."""
+    jitter: float = 0.01
+    """Standard deviation of when one of several ranks ends a step, of its length. It is no later for that:
+    the next collective waits for all."""
     longer: tuple[int, int] | None = None
     """Each n-th step is half longer, from that one on."""
     cadences: list[Cadence] = field(default_factory=list)
@@ -70,6 +71,7 @@ class NoisyJob:
         self._untold: list[list[tuple[int, float, bool, bool]]] = [[] for _ in self.cadences]
         self._traced_s = [0.0] * self.ranks
         self._told_s = [0.0] * self.ranks
+        self._late_s = [0.0] * self.ranks
 
     def run(self, seconds: float) -> list[tuple[float, float, float]]:
         """For each step when it ended in s, the share of ranks that measured it, and the time lost in s."""
@@ -91,11 +93,14 @@ class NoisyJob:
             steps.append((self.at_s, mean(measured), lost_s))
             self.step += 1
             for rank, works in enumerate(working):
-                told = 1 + self._random.gauss(0, self.timing) if self.ranks > 1 else 1.0
-                length_s = (plain_s + lost_s) * told
+                began_s, self._late_s[rank] = self._late_s[rank], self._jitter_s()
+                length_s = plain_s + lost_s + self._late_s[rank] - began_s
                 self._untold[rank].append((self.step - 1, length_s, measured[rank], not works))
                 self._tell(rank)
         return steps
+
+    def _jitter_s(self) -> float:
+        return self._random.gauss(0, self.jitter * self.step_ms / 1e3) if self.ranks > 1 else 0.0
 
     def _read(self, rank: int, plain_s: float, works: bool) -> float:
         if works or not self._traced_s[rank]:
@@ -157,14 +162,15 @@ def test_the_budget_is_kept(step_ms, slowdown, reading, watched, budget):
 
 @pytest.mark.parametrize("ranks", [2, 8])
 @pytest.mark.parametrize("step_ms", [50, 250])
-def test_several_ranks_keep_the_budget_of_one(step_ms, ranks):
+@pytest.mark.parametrize(("slowdown", "most"), [(0.01, 0.008), (0.03, 0.006)])
+def test_several_ranks_lose_little_more_than_one(step_ms, slowdown, ranks, most):
     runs = []
     for seed in range(3):
-        job = NoisyJob(step_ms, slowdown=0.03, noise=0.02, together=True, ranks=ranks, seed=seed)
+        job = NoisyJob(step_ms, slowdown, noise=0.02, together=True, ranks=ranks, seed=seed)
         job.watch()
         job.run(90)
         runs.append(job.run(180))
-    assert median(map(lost, runs)) <= 1.2 * 0.005
+    assert median(map(lost, runs)) <= most
 
 
 def watched_runs_with_long_steps(longer, slowdown):
