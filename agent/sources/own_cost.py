@@ -20,7 +20,7 @@ from overlaptop.agent.median import median
 MIN_TURNS, MAX_TURNS = 4, 64
 """An interval needs so many turns; the estimate forgets those before so many."""
 RECENT_TURNS = 3
-"""So many in a row that are outliers on one side are the rule from now on: what was before is forgotten."""
+"""So many in a row that are outliers are the rule from now on: what was before is forgotten."""
 OUTLIER_SIGMAS = 5.0
 """What is farther from the median than so many standard deviations counts as that far: a checkpoint, or a
 collection of garbage, says nothing of the agent."""
@@ -161,8 +161,6 @@ class CostMeter:
         measured, others = total(steps.measured_ns), total(steps.others_ns)
         usual_steps = len(steps.measured_ns) + len(steps.others_ns)
         pauses_ns = (total(before) / len(before) + total(steps.paused_ns) / len(steps.paused_ns)) / 2
-        if self._is_another_job(pauses_ns):
-            self._turns.clear()
         self.turns += 1
         self._turns.append(
             _Turn(
@@ -176,15 +174,16 @@ class CostMeter:
                 budget=self._budget,
             )
         )
-        if self._costs_otherwise():
+        if self._is_another_job() or self._costs_otherwise():
             self._turns = deque([*self._turns][-RECENT_TURNS:], MAX_TURNS)
 
-    def _is_another_job(self, pauses_ns: float) -> bool:
-        """Whether this turn and the two before it are far from what was usual."""
-        if len(self._turns) < MIN_TURNS:
+    def _is_another_job(self) -> bool:
+        """Whether steps of the last turns take another time than before: each is far from what was usual."""
+        lengths_ns = [turn.pauses_ns for turn in self._turns]
+        before_ns, recent_ns = lengths_ns[:-RECENT_TURNS], lengths_ns[-RECENT_TURNS:]
+        if len(before_ns) < MIN_TURNS:
             return False
-        known_ns = self.step_ns
-        recent_ns = [pauses_ns, self._turns[-1].pauses_ns, self._turns[-2].pauses_ns]
+        known_ns = median(before_ns)
         return all(abs(each - known_ns) > CHANGED * known_ns for each in recent_ns)
 
     def _costs_otherwise(self) -> bool:
