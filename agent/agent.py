@@ -311,9 +311,9 @@ class Agent:
             if not command:
                 self._recent_ns.append(totals.step_ns)
                 own.append(measured)
-        if source.cadence.cost.turns != self._turns:
-            self._turns = source.cadence.cost.turns
-            if (cost := reporter.own_cost(source.cadence.cost, rank)) is not None:
+        if (meter := source.cadence.cost).turns != self._turns:
+            self._turns = meter.turns
+            if (cost := reporter.own_cost(meter, rank, watched=source.cadence.watched)) is not None:
                 sender.put_state(cost)
         if not sender.watched:
             return

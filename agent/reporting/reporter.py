@@ -96,10 +96,13 @@ def totals(
     )
 
 
-def own_cost(meter: CostMeter, rank: int) -> OwnCost | None:
+def own_cost(meter: CostMeter, rank: int, *, watched: bool) -> OwnCost | None:
     """What the agent costs this rank; None as long as that is not known."""
-    whole, measured = meter.of_all_steps(), meter.of_measured_steps()
-    return OwnCost(rank, *_figures(whole), *_figures(measured)) if whole is not None else None
+    change, error = _figures(meter.of_all_steps())
+    if change is None or error is None:
+        return None
+    measured_change, measured_error = _figures(meter.of_measured_steps())
+    return OwnCost(rank, change, error, measured_change, measured_error, watched)
 
 
 def _figures(cost: Estimate | None) -> tuple[float, float] | tuple[None, None]:

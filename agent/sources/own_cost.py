@@ -178,7 +178,7 @@ class CostMeter:
             self._turns = deque([*self._turns][-RECENT_TURNS:], MAX_TURNS)
 
     def _is_another_job(self) -> bool:
-        """Whether steps of the last turns take another time than before: each is far from what was usual."""
+        """Whether steps of the last turns take another time than before: each is far from the usual."""
         lengths_ns = [turn.pauses_ns for turn in self._turns]
         before_ns, recent_ns = lengths_ns[:-RECENT_TURNS], lengths_ns[-RECENT_TURNS:]
         if len(before_ns) < MIN_TURNS:

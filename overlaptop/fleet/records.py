@@ -157,13 +157,16 @@ def device_record(job: str, view: RankView, sample: DeviceSample | None) -> dict
     }
 
 
+_COST_FIELDS = ("change", "error", "measured_change", "measured_error", "watched")
+
+
 def cost_record(job: str, cost: OwnCost) -> dict[str, object]:
     """What one rank's agent costs, in the documented order of its fields."""
     return {
         "type": "cost",
         "job": job,
         "rank": cost.rank,
-        **{name: getattr(cost, name) for name in ("change", "error", "measured_change", "measured_error")},
+        **{name: getattr(cost, name) for name in _COST_FIELDS},
     }
 
 

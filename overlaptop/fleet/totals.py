@@ -152,8 +152,11 @@ def _mean_waits(times: Sequence[WaitTimes | None]) -> WaitTimes | None:
 
 
 def middle_cost(ranks: Iterable[RankView]) -> OwnCost | None:
-    """What the agent of the rank in the middle costs; None as long as that is known of none."""
-    costs = [view.own_cost for view in ranks if view.own_cost is not None]
+    """What the agent of the rank in the middle costs, of those that are watched if there are any; None as
+    long as that is known of none.
+    """
+    known = [view.own_cost for view in ranks if view.own_cost is not None]
+    costs = [cost for cost in known if cost.watched] or known
     return sorted(costs, key=lambda cost: cost.change)[len(costs) // 2] if costs else None
 
 

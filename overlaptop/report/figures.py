@@ -112,8 +112,9 @@ def cost_in_full(cost: OwnCost) -> str:
     if cost.measured_change is not None and cost.measured_error is not None:
         measured = _with_error(cost.measured_change, cost.measured_error)
         detailed = f"; of those that it measures in detail by {measured}"
+    when = "" if cost.watched else " while nobody watches"
     return (
-        f"overlaptop changes the length of steps by {cost_in_brief(cost)}{within}{detailed}. "
+        f"overlaptop changes the length of steps by {cost_in_brief(cost)}{when}{within}{detailed}. "
         f"For less: {LOWER_COST}"
     )
 

@@ -279,6 +279,8 @@ class OwnCost(Message, frozen=True, tag=41):
     measured_change: Change | None
     """Of a step that is measured in detail; None where that is not known, or none is."""
     measured_error: Change | None
+    watched: bool
+    """It is by the budget of a rank that somebody watches, not by the smaller one."""
 
 
 class EnvironmentVariable(Part, frozen=True):

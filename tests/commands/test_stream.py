@@ -151,7 +151,8 @@ def test_each_sample_is_a_line_of_its_own_that_does_not_count_as_a_step() -> Non
 
 
 def test_what_an_agent_costs_is_a_line_whenever_more_is_known() -> None:
-    first, second = OwnCost(1, 0.001, 0.004, 0.01, 0.02), OwnCost(1, 0.002, 0.001, 0.02, 0.01)
+    first = OwnCost(1, 0.001, 0.004, 0.01, 0.02, watched=True)
+    second = OwnCost(1, 0.002, 0.001, 0.02, 0.01, watched=True)
     session = PlayedSession(arrival(), [first, totals(0, 0)], [first], [second, *end()])
     _, records = played(session)
     costs = [record for record in records if record["type"] == "cost"]
@@ -160,7 +161,7 @@ def test_what_an_agent_costs_is_a_line_whenever_more_is_known() -> None:
         (1, 0.002, 0.001),
     ]
     assert list(costs[0]) == [
-        "type", "job", "rank", "change", "error", "measured_change", "measured_error",
+        "type", "job", "rank", "change", "error", "measured_change", "measured_error", "watched",
     ]  # fmt: skip
 
 

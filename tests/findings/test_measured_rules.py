@@ -15,7 +15,7 @@ from .timelines import job as timelines
 
 
 def costs(change, error):
-    return [OwnCost(rank, change, error, change, error) for rank in range(RANKS)]
+    return [OwnCost(rank, change, error, change, error, watched=True) for rank in range(RANKS)]
 
 
 def test_what_overlaptop_costs_is_said_where_it_is_known_to_be_much():

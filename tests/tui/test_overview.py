@@ -114,14 +114,17 @@ async def test_what_the_agents_cost_stands_in_the_header_and_in_full_above_the_n
     session = running_job()
     async with opened(session) as (app, pilot):
         assert "±" not in await shown(app, pilot)
+        session.say(OwnCost(0, 0.001, 0.0006, None, None, watched=False))
+        assert "±" not in await shown(app, pilot)
+        assert "+0.1 % ± 0.1 while nobody watches. For less" in await shown(app, pilot, "n")
         costs = ((0, 0.02), (1, 0.001), (2, -0.004), (3, 0.0012))
-        session.say(*(OwnCost(rank, change, 0.0006, 0.003, 0.002) for rank, change in costs))
-        assert "overlaptop +0.1 % ± 0.1 " in await shown(app, pilot)
+        session.say(*(OwnCost(rank, change, 0.0006, 0.003, 0.002, watched=True) for rank, change in costs))
+        assert "overlaptop +0.1 % ± 0.1 " in await shown(app, pilot, "escape")
         text = " ".join((await shown(app, pilot, "n")).split())
         said = "the length of steps by +0.1 % ± 0.1; of those that it measures in detail by +0.3 % ± 0.2"
         assert said in text
         assert "--every N" in text
-        session.say(*(OwnCost(rank, -0.027, 0.043, None, None) for rank, _ in costs))
+        session.say(*(OwnCost(rank, -0.027, 0.043, None, None, watched=True) for rank, _ in costs))
         assert "-2.7 % ± 4.3: no more than the error. For" in " ".join((await shown(app, pilot)).split())
 
 

@@ -81,7 +81,7 @@ def _job_line(state: ViewState, width: int, *, alone: bool) -> StyledLine:
 
 def _own_cost(state: ViewState) -> StyledLine:
     cost = state.snapshot.totals.own_cost
-    known = cost is not None and cost.error <= _TELLING and state.moving
+    known = cost is not None and cost.watched and cost.error <= _TELLING and state.moving
     return (dim(f" {cost_in_brief(cost)}"),) if cost is not None and known else ()
 
 
