@@ -313,7 +313,7 @@ class Agent:
                 own.append(measured)
         if (meter := source.cadence.cost).turns != self._turns:
             self._turns = meter.turns
-            if (cost := reporter.own_cost(meter, rank, watched=source.cadence.watched)) is not None:
+            if (cost := reporter.own_cost(meter, rank)) is not None:
                 sender.put_state(cost)
         if not sender.watched:
             return

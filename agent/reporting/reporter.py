@@ -96,19 +96,18 @@ def totals(
     )
 
 
-def own_cost(meter: CostMeter, rank: int, *, watched: bool) -> OwnCost | None:
+def own_cost(meter: CostMeter, rank: int) -> OwnCost | None:
     """What the agent costs this rank; None as long as that is not known."""
-    change, error = _figures(meter.of_all_steps())
-    if change is None or error is None:
+    whole, measured = meter.of_all_steps(), meter.of_measured_steps()
+    if whole is None:
         return None
-    measured_change, measured_error = _figures(meter.of_measured_steps())
-    return OwnCost(rank, change, error, measured_change, measured_error, watched)
+    change, error = _figures(whole)
+    measured_change, measured_error = _figures(measured) if measured is not None else (None, None)
+    return OwnCost(rank, change, error, measured_change, measured_error, meter.watched)
 
 
-def _figures(cost: Estimate | None) -> tuple[float, float] | tuple[None, None]:
+def _figures(cost: Estimate) -> tuple[float, float]:
     """The change and its error, as far as a message can say them."""
-    if cost is None:
-        return None, None
     return min(max(cost.share, -MOST_CHANGE), MOST_CHANGE), min(cost.told_error, MOST_CHANGE)
 
 

@@ -3,7 +3,7 @@
 Steps are chosen by their number, in cycles each of which begins with measured steps and ends with a pause.
 A longer cycle is twice as long: ranks that differ in what they may spend still measure the same steps, as
 far as each measures, and pause together, as far as each pauses. And it is no whole number of steps: what
-the script does in each n-th step comes to measured steps and to pauses alike.
+the script does in each tenth step comes to measured steps and to pauses alike.
 """
 
 from __future__ import annotations
@@ -40,26 +40,26 @@ decides, and it misleads the others, whose pauses contain what it does."""
 GAP_S, GAP_STEPS = 1.0, 4
 """From one measured step to the next it is no longer than so, or so many steps where these are longer, if
 the share allows it."""
-LONG_CYCLE_S = 6.0
+LONG_CYCLE_S = 5.0
 """Where all but a few steps are measured, a cycle takes so long at least."""
 PAUSE_S = 0.25
 """A pause is of as many steps as take so long,"""
 PAUSE_STEPS = 3
 """or of so many, where a whole cycle is not."""
-LONG_CYCLE_PAUSES = 16
+LONG_CYCLE_PAUSES = 13
 """Where all but a few steps are measured, one in so many is not."""
 READ_S = 0.2
-"""Where some steps are measured, a pause begins so much later: the source reads them before it."""
+"""Where some steps are measured, a pause begins so much later at least: the source reads them before it."""
 RECENT_WINDOWS = 5
 """What reading takes is the mean over so many."""
 SETTLE_STEPS = 4
 """The first steps are of warm-up."""
-CYCLES_STEPS = tuple((2 + math.sqrt(5)) / 2 * 2**doublings for doublings in range(13))
-"""Lengths of cycles: multiples of the golden ratio's cube, which is as far from all fractions as a number
-can be."""
+CYCLES_STEPS = tuple(3.488 * 2**doublings for doublings in range(12))
+"""Lengths of cycles. The first is the one between 2 and 4, in thousandths, of which 40 cycles fall most
+evenly on each n-th step, for the n that scripts use: products of 2, 3 and 5. Each 7th they nearly meet."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Plan:
     """One cycle: measured steps, steps as usual, in the first of which the source reads them, the pause,
     and steps in which the source works already. A cycle begins at the first whole step.
@@ -69,16 +69,34 @@ class Plan:
     measured_steps: int
     pause_steps: int
     lead_steps: int
+    _cycle: tuple[int, int] = (0, 0)
+    """Where the cycle that was asked for last begins and ends: each step asks several times."""
 
     def measures(self, step: int) -> bool:
         """Whether `step` is measured."""
-        begin = math.ceil(step // self.cycle_steps * self.cycle_steps)
+        begin, _ = self._cycle_of(step)
         return step - begin < self.measured_steps
 
     def pauses(self, step: int) -> bool:
         """Whether `step` lies in the pause."""
-        end = math.ceil((step // self.cycle_steps + 1) * self.cycle_steps)
+        _, end = self._cycle_of(step)
         return self.lead_steps < end - step <= self.lead_steps + self.pause_steps
+
+    def turns_at(self, step: int) -> bool:
+        """Whether `step` is treated otherwise than the one before it."""
+        begin, end = self._cycle_of(step)
+        if step == begin:
+            return not self.measures(step - 1)
+        pause_end = end - self.lead_steps
+        return step in (begin + self.measured_steps, pause_end - self.pause_steps, pause_end)
+
+    def _cycle_of(self, step: int) -> tuple[int, int]:
+        cycle = self._cycle
+        if not cycle[0] <= step < cycle[1]:
+            number = step // self.cycle_steps
+            begin, end = number * self.cycle_steps, (number + 1) * self.cycle_steps
+            self._cycle = cycle = math.ceil(begin), math.ceil(end)
+        return cycle
 
 
 class Cadence:
@@ -133,7 +151,8 @@ class Cadence:
 
     def turns_at(self, step: int) -> bool:
         """Whether `step` is treated otherwise than the one before it."""
-        return self.measures(step) != self.measures(step - 1) or self.pauses(step) != self.pauses(step - 1)
+        plan = self._plan
+        return plan is not None and plan.turns_at(step)
 
     def note(self, step: int, step_ns: int, *, measured: bool, untouched: bool) -> None:
         """Take in a finished step, in order. On the agent's thread.
@@ -178,6 +197,8 @@ class Cadence:
         """What was read since the last call is of so long a trace. ``hidden``: no step waits for it."""
         self._reading_shares.append(0.0 if hidden else self._reading_ns / max(traced_ns, 1))
         self._reading_ns = 0
+        if not self._known:  # before the next cycle begins
+            self._planned_for = None
 
     def discard_reading(self) -> None:
         """What was read since the last call says nothing: it is of no trace that was read whole."""
@@ -211,7 +232,7 @@ class Cadence:
             self._share = min(FIRST_SHARE, FIRST_LOSS / self._usual_cost)
         self._planned_step_ns = self.cost.step_ns or median(self._recent_ns)
         self._plan = plan(self._planned_step_ns, self._share, self._lead_steps)
-        self.cost.follow((self.watched, self._known))
+        self.cost.follow(watched=self.watched, known=self._known)
 
     def _wanted_for(self) -> object:
         return self.watched, self._known or self.prior

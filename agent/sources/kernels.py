@@ -263,7 +263,7 @@ class KernelsSource:
 
     def _stands_still(self) -> bool:
         standing_s = (now_ns() - self._boundaries[-1][1]) / 1e9 if self._boundaries else 0.0
-        if self._window and self._window.pending:  # it may be the host alone that waits
+        if self._window is not None and self._window.pending:  # it may be the host alone that waits
             standing_s = min(standing_s, monotonic() - self._progress_s)
         return standing_s > max(STANDSTILL_S, STANDSTILL_TIMES * self._host_step_ns / 1e9)
 

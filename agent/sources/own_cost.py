@@ -76,7 +76,7 @@ class _Turn:
     """As many steps in one pause would give as certain a mean."""
     paused_steps: int
     """In the second of the two."""
-    budget: object
+    budget: tuple[bool, bool]
     """By which steps were chosen."""
 
 
@@ -96,7 +96,7 @@ class CostMeter:
         self._turns: deque[_Turn] = deque(maxlen=MAX_TURNS)
         self._steps = _Steps()
         self._last_pause: list[int] = []
-        self._budget: object = None
+        self._budget = False, False
 
     @property
     def step_ns(self) -> float:
@@ -141,10 +141,15 @@ class CostMeter:
         part = usual_steps / (usual_steps + sum(turn.paused_steps for turn in turns))
         return Estimate(estimate.share * part, estimate.error * part, estimate.moved * part)
 
-    def follow(self, budget: object) -> None:
-        """What is noted from now on was chosen by this budget."""
-        if budget != self._budget:
-            self._budget, self._steps = budget, _Steps()
+    @property
+    def watched(self) -> bool:
+        """Whether the present budget is that of a rank that somebody watches."""
+        return self._budget[0]
+
+    def follow(self, *, watched: bool, known: bool) -> None:
+        """What is noted from now on was chosen by this budget, and with the cost known or not."""
+        if (watched, known) != self._budget:
+            self._budget, self._steps = (watched, known), _Steps()
 
     def _end_turn(self) -> None:
         steps, self._steps = self._steps, _Steps()
@@ -175,7 +180,8 @@ class CostMeter:
             )
         )
         if self._is_another_job() or self._costs_otherwise():
-            self._turns = deque([*self._turns][-RECENT_TURNS:], MAX_TURNS)
+            # Not the first of them, in which the job may have turned.
+            self._turns = deque([*self._turns][1 - RECENT_TURNS :], MAX_TURNS)
 
     def _is_another_job(self) -> bool:
         """Whether steps of the last turns take another time than before: each is far from the usual."""

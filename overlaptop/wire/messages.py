@@ -274,7 +274,7 @@ class OwnCost(Message, frozen=True, tag=41):
 
     rank: Rank
     change: Change
-    """Of the mean step, with all that the agent does."""
+    """Of the mean step, with all that the agent does in it and not in a pause (docs/limits.md)."""
     error: Change
     measured_change: Change | None
     """Of a step that is measured in detail; None where that is not known, or none is."""

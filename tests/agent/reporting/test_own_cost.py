@@ -9,6 +9,7 @@ from overlaptop.agent.sources.own_cost import CostMeter, Treatment
 def meter(turns, *, detailed):
     """Of a job in whose steps of 100 ms the agent takes 1 ms, and 2 where one is measured in detail."""
     made = CostMeter()
+    made.follow(watched=True, known=True)
     for _ in range(turns):
         for step in range(20):
             if detailed and step % 2:
@@ -22,17 +23,17 @@ def meter(turns, *, detailed):
 
 
 def test_nothing_is_told_of_a_few_turns():
-    assert reporter.own_cost(meter(3, detailed=True), rank=1, watched=True) is None
+    assert reporter.own_cost(meter(3, detailed=True), rank=1) is None
 
 
 def test_the_cost_of_all_steps_and_of_those_that_are_measured():
-    cost = reporter.own_cost(meter(8, detailed=True), rank=1, watched=True)
+    cost = reporter.own_cost(meter(8, detailed=True), rank=1)
     assert (cost.rank, cost.watched) == (1, True)
     assert cost.change == pytest.approx(0.015 * 20 / 25)
     assert cost.measured_change == pytest.approx(0.02)
 
 
 def test_where_no_step_is_measured_the_cost_of_all_is_told():
-    cost = reporter.own_cost(meter(8, detailed=False), rank=1, watched=True)
+    cost = reporter.own_cost(meter(8, detailed=False), rank=1)
     assert cost.change == pytest.approx(0.01 * 20 / 25)
     assert (cost.measured_change, cost.measured_error) == (None, None)
