@@ -163,15 +163,15 @@ def test_the_budget_is_kept(step_ms, slowdown, reading, watched, budget):
 
 @pytest.mark.parametrize("ranks", [2, 8])
 @pytest.mark.parametrize("step_ms", [50, 250])
-@pytest.mark.parametrize(("slowdown", "most"), [(0.01, 0.008), (0.03, 0.006)])
-def test_several_ranks_lose_little_more_than_one(step_ms, slowdown, ranks, most):
+@pytest.mark.parametrize("slowdown", [0.01, 0.03])
+def test_several_ranks_lose_little_more_than_one(step_ms, slowdown, ranks):
     runs = []
     for seed in range(3):
         job = NoisyJob(step_ms, slowdown, noise=0.02, together=True, ranks=ranks, seed=seed)
         job.watch()
         job.run(90)
         runs.append(job.run(180))
-    assert median(map(lost, runs)) <= most
+    assert median(map(lost, runs)) <= 0.008
 
 
 def watched_runs_with_long_steps(longer, slowdown):
@@ -364,18 +364,17 @@ def test_a_plan_measures_and_pauses_and_never_both(step_ns, part, lead_steps, cy
         assert made.turns_at(step) == (before != after)
 
 
-@pytest.mark.parametrize("nth", [2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 25, 32, 50, 64, 100, 128])
 @pytest.mark.parametrize("part", [0.1, 0.2, 0.4])
 @pytest.mark.parametrize("step_ms", [50, 250, 1000])
-def test_each_nth_step_is_measured_and_paused_as_often_as_others(step_ms, part, nth):
+def test_each_nth_step_is_measured_and_paused_as_often_as_others(step_ms, part):
     made = plan(step_ms * 1e6, part, LEAD_STEPS)
     steps = range(begin(made, 40))
-    measured, paused = (
-        Counter(step % nth for step in steps if there(step)) for there in (made.measures, made.pauses)
-    )
-    for each in range(nth):
-        differ = measured[each] / measured.total() - paused[each] / paused.total()
-        assert abs(differ) < 0.08
+    measured = [step for step in steps if made.measures(step)]
+    paused = [step for step in steps if made.pauses(step)]
+    for nth in (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 25, 32, 50, 64, 100, 128):
+        ours, theirs = (Counter(step % nth for step in chosen) for chosen in (measured, paused))
+        for each in range(nth):
+            assert abs(ours[each] / len(measured) - theirs[each] / len(paused)) < 0.08
 
 
 @given(step_lengths, st.floats(1 / 1024, 0.5), cycles)
