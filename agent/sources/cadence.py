@@ -3,7 +3,7 @@
 Steps are chosen by their number, in cycles each of which begins with measured steps and ends with a pause.
 A longer cycle is twice as long: ranks that differ in what they may spend still measure the same steps, as
 far as each measures, and pause together, as far as each pauses. And it is no whole number of steps: what
-the script does in each tenth step comes to measured steps and to pauses alike.
+the script does in each tenth step comes to measured steps and to pauses nearly alike.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import math
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import thread_time_ns
 
 from overlaptop.agent.median import median
@@ -55,8 +55,8 @@ RECENT_WINDOWS = 5
 SETTLE_STEPS = 4
 """The first steps are of warm-up."""
 CYCLES_STEPS = tuple(3.488 * 2**doublings for doublings in range(12))
-"""Lengths of cycles. The first is the one between 2 and 4, in thousandths, of which 40 cycles fall most
-evenly on each n-th step, for the n that scripts use: products of 2, 3 and 5. Each 7th they nearly meet."""
+"""Lengths of cycles: such as fall evenly on each n-th step for the n that scripts use, products of 2, 3
+and 5. Each 7th, 14th, 21st, 28th and 42nd step they nearly meet."""
 
 
 @dataclass(slots=True)
@@ -69,7 +69,7 @@ class Plan:
     measured_steps: int
     pause_steps: int
     lead_steps: int
-    _cycle: tuple[int, int] = (0, 0)
+    _cycle: tuple[int, int] = field(default=(0, 0), init=False, repr=False, compare=False)
     """Where the cycle that was asked for last begins and ends: each step asks several times."""
 
     def measures(self, step: int) -> bool:
@@ -126,7 +126,7 @@ class Cadence:
         self._known = False
         self._plan: Plan | None = self._fixed
         self._planned_for: object = None
-        """What the plan was made for: `watched`, and the prior as long as nothing else is known."""
+        """What the plan was made for: `watched`, and what is usual as long as nothing else is known."""
         self._settling = SETTLE_STEPS
         self._recent_ns: deque[int] = deque(maxlen=RECENT_STEPS)
         self._planned_step_ns = 0.0
@@ -197,8 +197,6 @@ class Cadence:
         """What was read since the last call is of so long a trace. ``hidden``: no step waits for it."""
         self._reading_shares.append(0.0 if hidden else self._reading_ns / max(traced_ns, 1))
         self._reading_ns = 0
-        if not self._known:  # before the next cycle begins
-            self._planned_for = None
 
     def discard_reading(self) -> None:
         """What was read since the last call says nothing: it is of no trace that was read whole."""
@@ -235,7 +233,7 @@ class Cadence:
         self.cost.follow(watched=self.watched, known=self._known)
 
     def _wanted_for(self) -> object:
-        return self.watched, self._known or self.prior
+        return self.watched, self._known or (self.prior, self.reading_share)
 
     @property
     def _budget(self) -> float:

@@ -174,6 +174,16 @@ def test_several_ranks_lose_little_more_than_one(step_ms, slowdown, ranks):
     assert median(map(lost, runs)) <= 0.008
 
 
+def test_eight_ranks_that_differ_by_noise_alone_are_rarely_misled_by_one():
+    runs = []
+    for seed in range(7):
+        job = NoisyJob(250, slowdown=0.01, noise=0.02, together=True, ranks=8, seed=seed)
+        job.watch()
+        job.run(60)
+        runs.append(job.run(120))
+    assert mean(map(lost, runs)) <= 0.0062
+
+
 def watched_runs_with_long_steps(longer, slowdown):
     for seed in range(3):
         job = NoisyJob(100, slowdown, noise=0.02, together=True, longer=longer, seed=seed)
@@ -285,6 +295,19 @@ def test_a_job_whose_measured_steps_become_dearer_alone_is_soon_measured_less(no
     job.slowdown = 0.1
     job.run(60)
     assert lost(job.run(60)) <= 0.01
+
+
+def test_the_turn_in_which_a_job_changes_says_nothing_of_its_cost():
+    off = []
+    for seed in range(40):
+        job = NoisyJob(100, slowdown=0.003, together=True, seed=seed)
+        job.watch()
+        job.run(60)
+        job.step_ms = 180
+        job.run(20)
+        estimate = job.cadence.cost.of_measured_steps()
+        off.append(abs(estimate.share - job.slowdown) if estimate is not None else 0.0)
+    assert sorted(off)[36] < 0.02
 
 
 @pytest.mark.parametrize(("before_ms", "after_ms"), [(3, 200), (200, 10)])
