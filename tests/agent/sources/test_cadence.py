@@ -156,7 +156,7 @@ def test_the_budget_is_kept(step_ms, slowdown, reading, watched, budget):
         if watched:
             job.watch()
         job.run(max(60, 1.2 * step_ms))
-        runs.append(job.run(120))
+        runs.append(job.run(240))
     assert median(map(lost, runs)) <= 1.2 * budget
     assert all(share(steps) > 0 for steps in runs)
 
@@ -258,13 +258,19 @@ def launch_bound_jobs(prior, step_ms):
         yield job
 
 
-@pytest.mark.parametrize(("reading", "most"), [(0.04, 0.006), (0.4, 0.01)])
-@pytest.mark.parametrize("step_ms", [20, 250, 1000])
-def test_a_launch_bound_job_loses_little_in_its_first_two_minutes(step_ms, reading, most):
+@pytest.mark.parametrize(
+    ("step_ms", "reading", "seconds", "most"),
+    [
+        (20, 0.04, 60, 0.006), (250, 0.04, 60, 0.006), (1000, 0.04, 60, 0.006),
+        (20, 0.4, 60, 0.01), (250, 0.4, 60, 0.01),
+        (1000, 0.4, 120, 0.01),  # one measured step, whose reading takes 0.8 s, is 1.7 % of a minute
+    ],
+)  # fmt: skip
+def test_a_launch_bound_job_loses_little_at_first(step_ms, reading, seconds, most):
     runs = []
     for job in launch_bound_jobs(LAUNCH_BOUND_COST, step_ms):
         job.reading = reading
-        runs.append(job.run(120))
+        runs.append(job.run(seconds))
     assert median(map(lost, runs)) < most
 
 
