@@ -2,10 +2,10 @@
 
     torchrun --nproc-per-node=2 -m overlaptop.agent workloads/allreduce_matmul.py
 
-``--mode async`` lets all three run at once, ``--mode sequential`` one after the other. With ``--mode
-host-staged`` the ranks add up in system memory, as where no link joins the GPUs: the gradient goes
-there, gloo reduces it while the GPU multiplies, and the sum comes back. The numbers are the same in all
-three.
+``--mode async`` lets all three run at once, ``--mode sequential`` one after the other. ``--mode
+host-staged`` exchanges the gradient through system memory beside the products, as where GPUs have only
+PCIe: what others add up goes there, each rank adds up its part, and the sums come back. The numbers are
+the same in all three.
 
 There is no optimizer from which the monitor could tell where a step ends, so the job says so itself.
 """
@@ -25,6 +25,7 @@ from torch.profiler import profile, schedule
 from overlaptop.agent import step as mark_step
 from overlaptop.agent.telemetry import binding
 from overlaptop.workloads import catalog, job
+from overlaptop.workloads.host_staging import HostStaging, is_one_host
 
 TRACED_STEPS = 4
 
@@ -49,26 +50,26 @@ class Work:
         self._overlaps = options.mode != "sequential"
         # Copies overlap with kernels only on a stream of their own.
         self._copy_stream = torch.cuda.Stream() if self._on_gpu and self._overlaps else None
-        self._in_host: Tensor | None = None
+        self._staging: HostStaging | None = None
         if options.mode == "host-staged":
-            self._in_host = torch.zeros(elements, dtype=dtype, pin_memory=self._on_gpu)
-            self._host_group = dist.new_group(backend="gloo")
+            self._staging = HostStaging(self._gradient, place, self._copy_stream)
 
     def step(self) -> Tensor:
         """Do one step; returns a figure, shape (), which every product, copy and sum went into."""
         torch.add(self._news, self._gradient, alpha=self._halved_mean, out=self._gradient)
-        if self._in_host is None:
+        reducing: dist.Work | None = None
+        if self._staging is None:
             reducing = dist.all_reduce(self._gradient, async_op=self._overlaps)
-            self._fetch_next_batch()
-            product = self._multiply()
         else:
-            product, reducing = self._multiply_and_reduce_in_host(self._in_host)
+            self._staging.begin(self._gradient)
+        self._fetch_next_batch()
+        product = self._multiply()
+        if self._staging is not None:
+            self._staging.finish(self._gradient)
         if self._copy_stream:
             torch.cuda.current_stream().wait_stream(self._copy_stream)
         if reducing:
             reducing.wait()
-        if self._in_host is not None:
-            self._gradient.copy_(self._in_host, non_blocking=True)
         self._batch, self._next_batch = self._next_batch, self._batch
         self._step += 1
         return product[0].float().mean() + self._gradient[:1024].float().mean()
@@ -80,25 +81,16 @@ class Work:
         return product
 
     def _fetch_next_batch(self) -> None:
-        self._copy(self._host[self._step % 2], self._next_batch)
-
-    def _copy(self, source: Tensor, target: Tensor) -> None:
         """On the copy stream, as soon as what was launched up to here is done."""
         if self._copy_stream:
             self._copy_stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._copy_stream):
-            target.copy_(source, non_blocking=True)
+            self._next_batch.copy_(self._host[self._step % 2], non_blocking=True)
 
-    def _multiply_and_reduce_in_host(self, in_host: Tensor) -> tuple[Tensor, dist.Work | None]:
-        self._copy(self._gradient, in_host)
-        copied = self._copy_stream.record_event() if self._copy_stream else None
-        self._fetch_next_batch()
-        # A GPU multiplies while the CPU goes on; a CPU while gloo's threads reduce.
-        product = self._multiply() if copied else None
-        if copied:
-            copied.synchronize()
-        reducing = dist.all_reduce(in_host, group=self._host_group, async_op=True)
-        return self._multiply() if product is None else product, reducing
+    def close(self) -> None:
+        """Let go of what outlives this process's memory."""
+        if self._staging is not None:
+            self._staging.close()
 
 
 @contextmanager
@@ -130,12 +122,15 @@ def run(options: argparse.Namespace, place: job.Place) -> None:
             report.add(work.step())
             trace_step()
             mark_step()
+    work.close()
     report.close()
 
 
 def main() -> None:
     """Run the job."""
     options, place = job.parse(catalog.ALLREDUCE_MATMUL)
+    if options.mode == "host-staged" and not is_one_host(place.world_size):
+        catalog.ALLREDUCE_MATMUL.parser().error("--mode host-staged: all ranks must run on one host")
     if options.numa == "bind":
         # Before there are threads and pinned memory: both stay where they begin.
         binding.bind()

@@ -9,10 +9,11 @@ ALLREDUCE_MATMUL = bundled(
     "allreduce_matmul",
     "an all-reduce beside matrix products and host-to-device copies",
     "All-reduce beside matrix products and host-to-device copies. async: all three at once; sequential: "
-    "one after the other, no overlap; host-staged: the sum is made in system memory, by gloo, as where no "
-    "link joins the GPUs.",
+    "one after the other, no overlap; host-staged: gradients are exchanged through system memory beside "
+    "the products, as where GPUs have only PCIe.",
     "with async the all-reduce lies below the products and the copy beside them; with sequential all three "
-    "lie one behind the other, and the overlap is 0. host-staged: copies both ways, and no NCCL kernel.",
+    "lie one behind the other, and the overlap is 0. host-staged: copies both ways, and no NCCL kernel; "
+    "--lane comm=Memcpy on the agent counts copies as communication.",
     Option(
         "--mode", "how it is done", choices=("async", "sequential", "host-staged"), default="async",
     ),
