@@ -117,7 +117,9 @@ class SyntheticSession:
         """What a rank sends of one step, of which one in four is measured in detail."""
         draw, start_ns = self._random.gauss, self._origin_ns + step * self._period_ns
         step_ns = round(self._period_ns * (1 + abs(draw(0, 0.01)) + (0.9 if step % 97 == 60 else 0)))
-        exposed_ns = round(step_ns * (0.015 + 0.01 * rank + abs(draw(0, 0.004))))
+        # A percent more from rank to rank, of many ranks less: the last one's buckets still have room.
+        more = 0.3 * rank / max(self._ranks, 30)
+        exposed_ns = round(step_ns * (0.015 + more + abs(draw(0, 0.004))))
         forward_end_ns, backward_end_ns = round(step_ns * 0.30), round(step_ns * 0.93)
         edges_ns = (0, forward_end_ns, backward_end_ns, step_ns)
         phases = tuple(map(PhaseSpan, ("forward", "backward", "optimizer"), edges_ns, edges_ns[1:]))
