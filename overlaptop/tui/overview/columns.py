@@ -57,6 +57,9 @@ from overlaptop.tui.timeline.parts import overlap_style, parts_of
 
 _RECENT_STEPS = 16
 """Bars drawn to the very newest step would be rescaled by each."""
+_HISTORY_COLUMNS = 40
+_SCALED_RANKS = 16
+"""The ranks of a job step together: so many tell the scale of all histories."""
 _FAR = 4
 """So many usual steps are no step to draw all others to: the job stood still in it."""
 
@@ -92,11 +95,16 @@ class Scales:
             usual_ns = history.typical_step_ns(running, _RECENT_STEPS) or 0
             bars_ns = [length_ns for length_ns in bars_ns if length_ns <= _FAR * usual_ns]
         bar_ns = history.bar_top_ns(max(bars_ns, default=0))
+        a_column = history.steps_a_column(typical_ns, moving=state.moving)
         return cls(
             bar_ns=bar_ns,
             unit=Unit.for_scale(max(bar_ns, round(typical_ns or 0)) or 1_000_000),
-            spark_top_ns=history.scale_top_ns(typical_ns),
-            a_column=history.steps_a_column(typical_ns, moving=state.moving),
+            spark_top_ns=history.scale_top_ns(
+                slowest_ns
+                for view in ranks[:_SCALED_RANKS]
+                for slowest_ns in _slowest(view, _HISTORY_COLUMNS, a_column)
+            ),
+            a_column=a_column,
             textured=textured,
             marked_step=state.marked_step,
             failure=first_failure(ranks),
@@ -198,8 +206,13 @@ def _condition(view: RankView, scales: Scales) -> list[str]:
     return []
 
 
+def _slowest(view: RankView, columns: int, a_column: int) -> list[float | None]:
+    """The slowest step of each of the last columns."""
+    return history.columns(view.history, columns, a_column, attrgetter("step_ns"))
+
+
 def _history(view: RankView, scales: Scales, width: int) -> StyledLine:
-    values = history.columns(view.history, width, scales.a_column, attrgetter("step_ns"))
+    values = _slowest(view, width, scales.a_column)
     marked = history.column_of(view.history, width, scales.a_column, scales.marked_step)
     return sparkline(values, scales.spark_top_ns, style=TextStyle("history"), marked=marked)
 
@@ -253,7 +266,7 @@ COLUMNS = (
     Column("nvlink", "NVLink", _nvlink, 15, 6, knows=has_nvlink),
     Column("pcie", "PCIe", lambda view, _s, _w: rate_cell(pcie_rate(view)), 15, 9, knows=has_pcie),
     Column("numa", "NUMA", lambda view, _s, _w: numa_cell(view), 6, 5, knows=numa_matters),
-    Column("history", _history_header, _history, 16, 8, grow=1, max_width=40, right=False),
+    Column("history", _history_header, _history, 16, 8, grow=1, max_width=_HISTORY_COLUMNS, right=False),
 )
 _NODE = Column("node", "host", lambda v, _s, width: elided((dim(v.node),), width), 12, 2, right=False)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from statistics import median
 
 from overlaptop.fleet.snapshot import RankView
@@ -29,13 +29,14 @@ def typical_step_ns(ranks: Sequence[RankView], steps: int = _RECENT_STEPS) -> fl
     return median(medians) if medians else None
 
 
-def scale_top_ns(typical_ns: float | None) -> int:
-    """Where the step-time scale ends: a round figure from one and a half to about two typical steps, so
-    that it moves only when the job itself does.
+def scale_top_ns(drawn_ns: Iterable[float | None]) -> int:
+    """Return the end of a step-time scale: a round figure, half above what nine in ten columns reach.
+
+    One outlier would else flatten all others, and move the scale as it comes and goes. 0 where nothing is
+    known.
     """
-    if not typical_ns:
-        return 0
-    return int(_round_up(typical_ns * 1.5))
+    known = sorted(each for each in drawn_ns if each)
+    return int(_round_up(1.5 * known[(len(known) - 1) * 9 // 10])) if known else 0
 
 
 def bar_top_ns(longest_ns: int) -> int:

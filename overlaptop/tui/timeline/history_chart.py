@@ -35,9 +35,10 @@ class HistoryChart(JobView):
         if selected is None or not selected.history:
             return [(dim(" no history yet"),)]
         typical_ns = history.typical_step_ns([selected])
-        a_column, top_ns = self._steps_a_column(typical_ns), history.scale_top_ns(typical_ns)
-        unit, room, rows = Unit.for_scale(top_ns), width - _LABEL - 1, max(1, (height - 2) // 2)
+        a_column, room = self._steps_a_column(typical_ns), width - _LABEL - 1
         times = history.columns(selected.history, room, a_column, attrgetter("step_ns"))
+        top_ns = history.scale_top_ns(times)
+        unit, rows = Unit.for_scale(top_ns), max(1, (height - 2) // 2)
         overlaps = history.columns(selected.history, room, a_column, attrgetter("overlap"), fmean)
         spread = sorted(step.step_ns for step in selected.history if not step.disturbed)
         figures = []
