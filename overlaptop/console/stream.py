@@ -212,10 +212,15 @@ def stream(
     lost_hosts: set[str] = set()
     watched: set[int] = set()
     ended_s: float | None = None
+    latest: Snapshot | None = None
     try:
         while True:
             gone = job_gone()  # asked first: what arrived before is still written
             snapshot = session.tick()
+            if latest is not None and _is_started_again(latest, snapshot):
+                writer.end(latest)
+                print_message("the job was started again: steps are counted from 0")
+            latest = snapshot
             if detail and (ranks := {view.rank for view in snapshot.ranks}) != watched:
                 watched = ranks
                 session.watch(ranks)
@@ -236,6 +241,12 @@ def stream(
     finally:
         writer.release()
         writer.report_lost()
+
+
+def _is_started_again(before: Snapshot, now: Snapshot) -> bool:
+    if before.job is None or now.job is None:
+        return False
+    return (before.job.job, before.job.started_ns) != (now.job.job, now.job.started_ns)
 
 
 def run(

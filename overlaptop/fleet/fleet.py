@@ -192,6 +192,11 @@ class Fleet:
         seen = [rank for rank in self._ranks.values() if rank.info is not None or rank.steps]
         return bool(seen) and all(rank.ended for rank in seen)
 
+    @property
+    def any_rank_failed(self) -> bool:
+        """Some rank has ended badly."""
+        return any(rank.end is not None and rank.end.failed for rank in self._ranks.values())
+
     def set_hub_state(self, state: HubState, note: str = "", dropped: int = 0) -> None:
         """The connection's state, the reason, and how many frames were lost on it since the start."""
         if state is not self._hub_state:

@@ -25,6 +25,7 @@ LOOK_EVERY_S = 0.5
 HOLD_EVERY_S = 1.0
 READONLY = "this dashboard is read-only"
 NOT_CONNECTED = "there is no connection to the job"
+RESTARTING = "ranks failed; torchrun may start them again"
 QUIET_AFTER_S = 3.0
 """A hub sends its status each second; after this long without a message its connection is stale."""
 
@@ -264,6 +265,8 @@ class JobSession:
             state, note = HubState.WAITING, self._turned_away
         elif self._fleet.job_ended or (not hub.alive and self._fleet.every_rank_ended):
             state, note = HubState.ENDED, self._shown_again()
+            if self._fleet.any_rank_failed and self._record.may_restart:
+                state, note = HubState.WAITING, RESTARTING
         elif self._gone:
             state, note = HubState.ENDED, f"its hub and its ranks are gone; {self._shown_again()}"
         elif not hub.alive:

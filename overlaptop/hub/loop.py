@@ -8,6 +8,7 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from selectors import EVENT_READ, DefaultSelector
@@ -23,7 +24,7 @@ from overlaptop.jobs import last_end
 from overlaptop.jobs.folder import LOCK_NAME, forget_under_way, job_dir, remove_job_files
 from overlaptop.jobs.hub_command import import_path
 from overlaptop.jobs.last_end import LastEnd
-from overlaptop.jobs.processes import process_start_time, unix_ns
+from overlaptop.jobs.processes import parent_of, process_start_time, unix_ns
 from overlaptop.jobs.record import JobRecord, read_job, write_job
 from overlaptop.jobs.sockets import dashboards_socket, ranks_socket
 from overlaptop.wire import commands
@@ -237,6 +238,7 @@ class Hub:
 
     def _first_record(self, earlier: JobRecord | None) -> JobRecord:
         options, pid = self._options, os.getpid()
+        restarter_pid = (restarts_left() and parent_of(options.starter_pid)) or 0
         return JobRecord(
             protocol=PROTOCOL_VERSION,
             job=options.job,
@@ -253,6 +255,8 @@ class Hub:
             dashboard_socket=dashboards_socket(options.job, pid).name,
             rank_pids=(),
             import_path=tuple(import_path()),
+            restarter_pid=restarter_pid,
+            restarter_start_ticks=process_start_time(restarter_pid),
         )
 
     @property
@@ -297,6 +301,12 @@ class Hub:
         self._ranks.close()
         self._dashboards.close()
         self._selector.close()
+
+
+def restarts_left(environ: Mapping[str, str] = os.environ) -> int:
+    """How often torchrun will start failed ranks again, by the environment that it gave this one."""
+    most, done = (environ.get(f"TORCHELASTIC_{name}", "") for name in ("MAX_RESTARTS", "RESTART_COUNT"))
+    return max(0, int(most) - int(done)) if most.isdecimal() and done.isdecimal() else 0
 
 
 def _rank_descriptors() -> int:

@@ -30,6 +30,14 @@ def process_start_time(pid: int) -> int | None:
     return None if fields[0] in (b"Z", b"X") else int(fields[19])
 
 
+def parent_of(pid: int) -> int | None:
+    """The pid of a process's parent; None when the process has ended."""
+    try:
+        return int(_stat_fields(pid)[1])
+    except OSError:
+        return None
+
+
 def _stat_fields(pid: int) -> list[bytes]:
     """Of /proc/PID/stat, from the state on: the name before it may have spaces and parentheses in it."""
     return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()

@@ -63,6 +63,9 @@ class JobRecord(msgspec.Struct, frozen=True):
     """Folders that `python` needs on PYTHONPATH to import overlaptop, besides those it searches anyway."""
     ended: bool = False
     """Ranks were connected, and none is any more."""
+    restarter_pid: Int64 = 0
+    """The launcher that may start failed ranks again; 0: none will."""
+    restarter_start_ticks: Int64 | None = None
 
     @classmethod
     def of_remote(cls, job: RemoteJob) -> JobRecord:
@@ -87,6 +90,11 @@ class JobRecord(msgspec.Struct, frozen=True):
             return all(process_start_time(pid) is None for pid in self.rank_pids)
         except OSError:
             return False  # /proc cannot be read just now
+
+    @property
+    def may_restart(self) -> bool:
+        """Whether a launcher that starts failed ranks again still runs."""
+        return is_alive(self.restarter_pid, self.restarter_start_ticks)
 
     @property
     def starter_alive(self) -> bool:

@@ -4,6 +4,7 @@ import io
 import json
 
 import pytest
+from msgspec.structs import replace
 
 from overlaptop.console import CommandError
 from overlaptop.console.stream import RecordWriter, stream
@@ -45,6 +46,21 @@ def test_the_last_records_say_how_each_rank_ended_and_which_failed_first() -> No
         "exit_status": None, "signal": "SIGKILL", "failure": None,
     }  # fmt: skip
     assert (second["first"], second["exit_status"], second["failure"]) == (False, 1, "RuntimeError: lost")
+
+
+def test_a_job_that_is_started_again_goes_on_from_step_0(capsys: pytest.CaptureFixture[str]) -> None:
+    again = replace(welcome(), started_ns=T0 + 1)
+    out = io.StringIO()
+    session = PlayedSession(
+        arrival(),
+        [totals(0, 5), RankEnd(0, 7, False, exit_code=-9)],
+        [again, rank_info(0, pid=999), totals(0, 0), *end()],
+    )
+    stream(session, RecordWriter(out))
+    records = [json.loads(line) for line in out.getvalue().splitlines()]
+    kinds = [(each["type"], each.get("step"), each.get("signal")) for each in records if each["rank"] == 0]
+    assert kinds[:3] == [("step", 5, None), ("end", None, "SIGKILL"), ("step", 0, None)]
+    assert "the job was started again" in capsys.readouterr().err
 
 
 def test_steps_gives_exactly_as_many_lines_of_each_rank_or_is_not_enough() -> None:

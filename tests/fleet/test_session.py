@@ -1,11 +1,13 @@
+import os
 from unittest import mock
 
 import pytest
 from msgspec.structs import replace
 
-from overlaptop.fleet.job_session import JobSelector, JobSession
+from overlaptop.fleet.job_session import RESTARTING, JobSelector, JobSession
 from overlaptop.fleet.snapshot import HubState
 from overlaptop.jobs.folder import JobFolderError
+from overlaptop.jobs.processes import process_start_time
 from overlaptop.wire import commands
 from overlaptop.wire.messages import RankEnd, TurnedAway
 
@@ -107,6 +109,29 @@ def test_a_job_that_starts_again_is_followed_although_its_key_is_new():
     snapshot = live(world, session, number=3)
     assert (session.job_key, snapshot.hub_state) == ("job-7", HubState.LIVE)
     assert [known.step for known in snapshot.ranks[0].history] == [3]
+
+
+def test_failed_ranks_that_torchrun_may_start_again_are_awaited():
+    launcher = {"restarter_pid": os.getpid(), "restarter_start_ticks": process_start_time(os.getpid())}
+    world = World(record(**launcher))
+    session = world.session()
+    live(world, session)
+    world.hubs[0].say(RankEnd(0, T0, False), status(ended=True))
+    snapshot = session.tick()
+    assert (snapshot.hub_state, snapshot.hub_note) == (HubState.WAITING, RESTARTING)
+    world.jobs[:] = [record(hub_pid=9, **launcher)]
+    world.look_again(session)
+    assert live(world, session, number=3).hub_state is HubState.LIVE
+    world.hub.say(RankEnd(0, T0, True), status(ended=True))
+    assert session.tick().hub_state is HubState.ENDED
+
+
+def test_failed_ranks_whose_launcher_is_gone_have_ended():
+    world = World(record(restarter_pid=os.getpid(), restarter_start_ticks=1))
+    session = world.session()
+    live(world, session)
+    world.hubs[0].say(RankEnd(0, T0, False), status(ended=True))
+    assert session.tick().hub_state is HubState.ENDED
 
 
 def test_the_last_state_of_a_job_that_ended_stays_also_where_its_hub_goes_without_a_word(joined):

@@ -253,6 +253,15 @@ def test_the_hub_lingers_reports_the_jobs_end_unless_a_rank_comes_back_and_remov
     assert not viewer.hub.alive
 
 
+@pytest.mark.parametrize(("done", "may_restart"), [("0", True), ("2", False)])
+def test_record_names_the_launcher_that_restarts_ranks(hubs, monkeypatch, done, may_restart):
+    monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "2")
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", done)
+    record = hubs.start()
+    assert record.restarter_pid == (os.getppid() if may_restart else 0)
+    assert record.may_restart == may_restart
+
+
 def test_a_hub_to_which_no_rank_comes_ends(hubs, folder):
     hubs.launch("--wait-s", "0.3")  # it may be gone before anybody could read its record
     eventually(lambda: not folder.exists())
