@@ -298,6 +298,8 @@ class Agent:
         own = []
         source.cadence.watched = sender.watched
         taken, self._taken = [*self._taken, *source.take()], []
+        while source.remarks:
+            self._notice("warning", source.remarks.popleft())
         if self._thread_times is not None:
             self._thread_times.sample()
         for measured in taken:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -130,6 +131,8 @@ class Source(Protocol):
     """Why this source, or what it leaves out, in words for the screen."""
     compute_exact: bool
     """False where compute is an upper bound: the step less what is known to be waiting."""
+    remarks: deque[str]
+    """What a reader of the figures should know, each once; whoever tells it takes it out."""
     cadence: Cadence
     """Which steps are measured in detail, and what that costs."""
     gave_up: str

@@ -27,6 +27,7 @@ class HookedSource(ABC, Generic[Timestamp]):
 
     def __init__(self, phases_only: bool, every: int | None, reason: str) -> None:
         self.reason = reason
+        self.remarks: deque[str] = deque()
         self.cadence = Cadence(every, COST)
         self.lost = 0
         self._phases_only = phases_only

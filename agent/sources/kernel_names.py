@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from overlaptop.timeline.lanes import Lane, LaneRules
+from overlaptop.timeline.lanes import MAX_LOOK_ALIKES, Lane, LaneRules
 
 LANES = tuple(Lane)
 MAX_NAMES = 65_536
@@ -40,6 +40,8 @@ class KernelNames:
         self._rules = rules
         self._read = read
         self._known: dict[int, KernelName] = {}
+        self.look_alikes: set[str] = set()
+        """What of the names of kernels that compute looks like communication (lanes.py)."""
 
     def look_up(self, addresses: NDArray[np.uint64]) -> tuple[list[KernelName], NDArray[np.intp]]:
         """The different names at these addresses (shape (n,)), and for each address which one (n,)."""
@@ -53,6 +55,8 @@ class KernelNames:
         nccl = _NCCL.search(raw)
         name = KernelName(_plain(raw), self._rules.lane(raw, "kernel"), nccl.group(1) if nccl else None)
         self._known[address] = name
+        if len(self.look_alikes) < MAX_LOOK_ALIKES and (part := self._rules.look_alike(raw)):
+            self.look_alikes.add(part)
         return name
 
 

@@ -8,6 +8,7 @@ are found (collective_join.py).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -27,7 +28,7 @@ from overlaptop.agent.sources.cupti.layouts import (
     Activities,
 )
 from overlaptop.agent.sources.kernel_names import LANES, KernelName, KernelNames
-from overlaptop.timeline import spans
+from overlaptop.timeline import coherence, spans
 from overlaptop.timeline.lanes import Kind, Lane, LaneRules
 from overlaptop.timeline.overlap import MUCH_IDLE, stalls
 
@@ -117,12 +118,14 @@ def read_steps(
     names: KernelNames,
     rules: LaneRules,
     clock_offset_ns: int = 0,
+    contradictions: Counter[str] | None = None,
 ) -> list[TracedStep]:
     """The steps between the boundaries among `marks` (in their order) that CUPTI recorded, without their
     collectives.
 
     A step of which a bound is missing is left out. Activities that do not touch the marks' device do not
-    count. `clock_offset_ns` is added to all times of `activities`.
+    count. `clock_offset_ns` is added to all times of `activities`. What contradicts other activities is
+    left out or cut, and counted in `contradictions`.
     """
     is_mark, rows = find_marks(activities, marks)
     seen = [(mark, row) for mark, row in zip(marks, rows.tolist(), strict=True) if row >= 0]
@@ -132,6 +135,18 @@ def read_steps(
     first_launch = activities["correlation"][seen[0][1]]
     touches = [activities[field] == device for field in ("device", "from_device", "to_device")]
     work = layouts.chosen(activities, ~is_mark & np.logical_or.reduce(touches))
+    checked = coherence.check(
+        work["start_ns"],
+        work["end_ns"],
+        work["device"].astype(np.int64) << 32 | work["stream"],
+        identity=work["correlation"],
+        concurrent=work["graph"] != 0,
+    )
+    if checked.found:
+        work = layouts.chosen(work, checked.keep)
+        work["end_ns"] = checked.end_ns[checked.keep]
+        if contradictions is not None:
+            contradictions.update(checked.found)
     starts = work["start_ns"] + clock_offset_ns
     ends = work["end_ns"] + clock_offset_ns
     lane_of, nccl_rows, nccl_names = _classify(work, names, rules)

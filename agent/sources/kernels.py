@@ -14,7 +14,7 @@ All else happens on the agent's thread, in `take`.
 from __future__ import annotations
 
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import replace
 from enum import Enum, auto
@@ -41,7 +41,8 @@ from overlaptop.agent.sources.own_cost import Estimate
 from overlaptop.agent.sources.repeated_step import REPEATS, RepeatedStep
 from overlaptop.agent.sources.self_check import fault_in
 from overlaptop.agent.sources.window import LEAD_STEPS, Window
-from overlaptop.timeline.lanes import LaneRules
+from overlaptop.timeline import coherence
+from overlaptop.timeline.lanes import LaneRules, describe_look_alikes
 from overlaptop.wire.messages import IssuedCall
 
 DRAIN_TIMEOUT_S, DRAIN_TIMEOUT_STEPS = 15.0, 50
@@ -87,6 +88,8 @@ class KernelsSource:
         """Measure on `device_index`; None: on the device that is current when it starts."""
         self.reason = ""
         self.gave_up = ""
+        self.remarks: deque[str] = deque()
+        self._remarked: set[str] = set()
         self._rules = rules
         self._names = KernelNames(rules)
         self.cadence = Cadence(every, COST, LEAD_STEPS)
@@ -368,7 +371,19 @@ class KernelsSource:
         if window.broken:
             return []
         offset_ns = self._tracer.clock_offset_ns
-        return window.read(self._tracer.taken(), until_ns, self._names, self._rules, offset_ns)
+        steps = window.read(self._tracer.taken(), until_ns, self._names, self._rules, offset_ns)
+        self._remark(window)
+        return steps
+
+    def _remark(self, window: Window) -> None:
+        """Say each kind of contradiction once, and which kernels may be communication."""
+        for why, count in window.contradictions.items():
+            if why not in self._remarked:
+                self._remarked.add(why)
+                self.remarks += coherence.describe(Counter({why: count}))
+        if new := self._names.look_alikes - self._remarked:
+            self._remarked |= new
+            self.remarks.append(describe_look_alikes(self._names.look_alikes))
 
     def _take_in(self, steps: list[TracedStep]) -> None:
         """Name the collectives of these steps, which have been read, and keep them."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 
 import numpy as np
@@ -48,6 +48,8 @@ class Window:
         self._marks: deque[StreamMark] = deque()
         self._open = False
         self._activities: Activities | None = None
+        self.contradictions: Counter[str] = Counter()
+        """Activities that contradict others, by how. Those at a step's bounds may be counted twice."""
 
     # On the job's threads.
 
@@ -111,7 +113,9 @@ class Window:
         wanted = {step for step in self.pending if step < marks[last].step}
         steps = [
             each
-            for each in read_steps(activities, marks[: last + 1], names, rules, offset_ns)
+            for each in read_steps(
+                activities, marks[: last + 1], names, rules, offset_ns, self.contradictions
+            )
             if each.step in wanted
         ]
         still_needed = activities["end_ns"] >= activities["start_ns"][row]

@@ -51,6 +51,8 @@ def run(
         raise CommandError(f"{path}: there is no step {step}, only {steps}", 2)
     if job.missing and path.is_dir():
         print_message(f"{path}: {_missing(job)}")
+    for line in _remarks(job) if not on_screen else ():
+        print_message(f"{path}: {line}")
     if screen is None:
         _print_records(job, number)
     elif on_screen:
@@ -113,6 +115,11 @@ def session_of(job: TracedJob) -> FinishedSession:
         for summary, whole in zip(job.ranks, job.whole, strict=True)
     ]
     notices = [Notice(job.ranks[0].info.rank, over_ns, "warning", _missing(job))] if job.missing else []
+    notices += [
+        Notice(summary.info.rank, over_ns, "warning", remark)
+        for summary in job.ranks
+        for remark in summary.remarks
+    ]
     welcome = Welcome(
         protocol=PROTOCOL_VERSION,
         job=job.name,
@@ -183,6 +190,15 @@ def _table(job: TracedJob, number: int, *, by_hta: bool, ascii_only: bool) -> st
         lines += ["", waits]
     page = "\n".join(lines)
     return once.plain(page) if ascii_only else page
+
+
+def _remarks(job: TracedJob) -> list[str]:
+    """What is said of the ranks' traces, once for all ranks of which it is said."""
+    ranks: dict[str, list[int]] = {}
+    for summary in job.ranks:
+        for remark in summary.remarks:
+            ranks.setdefault(remark, []).append(summary.info.rank)
+    return [f"{text.named_ranks(of)}: {remark}" for remark, of in ranks.items()]
 
 
 def _missing(job: TracedJob) -> str:

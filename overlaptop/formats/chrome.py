@@ -51,6 +51,8 @@ class Args(msgspec.Struct, gc=False, frozen=True):
     source: Scalar = msgspec.field(default=None, name="Src Rank")
     target: Scalar = msgspec.field(default=None, name="Dst Rank")
     sequence: Scalar = msgspec.field(default=None, name="Seq")
+    graph: Scalar = msgspec.field(default=None, name="graph id")
+    """Of a kernel that a CUDA graph launched; 0 of others, if anything."""
 
 
 NO_ARGS = Args()
@@ -64,6 +66,8 @@ class Event(msgspec.Struct, gc=False, frozen=True):
     ts: int | float | None = None
     dur: int | float | None = None
     """Only events with a duration matter: the others are instants, flows and names of threads."""
+    pid: Scalar = None
+    """Of what ran on a GPU its number, in merged traces with the process's."""
     args: Args | None = None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
@@ -13,8 +14,10 @@ from msgspec.structs import replace
 from overlaptop.fleet.waits import StepWaits
 from overlaptop.formats import files, hta, kineto, workers
 from overlaptop.formats.files import TraceError
+from overlaptop.formats.kineto import RankTrace
 from overlaptop.formats.summary import RankSummary, summarize
 from overlaptop.formats.waits import split
+from overlaptop.text import plural
 from overlaptop.timeline.lanes import LaneRules
 from overlaptop.wire.bounds import MAX_INT64
 from overlaptop.wire.messages import StepTotals
@@ -57,7 +60,8 @@ class TracedJob:
 class _ReadTrace(NamedTuple):
     """What is taken from one file."""
 
-    summary: RankSummary
+    summaries: tuple[RankSummary, ...]
+    """Of a file that is not alone the GPU that computes most; else each, by its number."""
     knows_rank: bool
     """Else it has the number of its file."""
     figures: hta.Figures | None
@@ -76,7 +80,8 @@ def analyze(path: Path, rules: LaneRules, *, by_hta: bool = False, detailed: boo
     found, name = files.find(path), _name(path)
 
     def work(at: int) -> _ReadTrace | str:
-        return _read_trace(found[at], at, name, rules, by_hta=by_hta, detailed=detailed)
+        alone = len(found) == 1 and not by_hta
+        return _read_trace(found[at], at, name, rules, by_hta=by_hta, detailed=detailed, alone=alone)
 
     by_rank: dict[int, tuple[Path, _ReadTrace]] = {}
     first: _ReadTrace | None = None
@@ -93,13 +98,13 @@ def analyze(path: Path, rules: LaneRules, *, by_hta: bool = False, detailed: boo
                 raise TraceError(
                     file if first.knows_rank else found[0], "tells no rank, but other traces here do"
                 )
-            rank = read.summary.info.rank
+            rank = read.summaries[0].info.rank
             if rank in by_rank:
                 other = by_rank[rank][0]
                 raise TraceError(file, f"is of rank {rank}, and so is {other}: one job at a time")
             by_rank[rank] = file, read
     reads = [by_rank[rank][1] for rank in sorted(by_rank)]
-    ranks = tuple(each.summary for each in reads)
+    ranks = tuple(summary for each in reads for summary in each.summaries)
     world_size = max(len(ranks), *(summary.info.world_size for summary in ranks))
     whole = tuple(each.whole for each in ranks)
     if by_hta:
@@ -112,24 +117,52 @@ def analyze(path: Path, rules: LaneRules, *, by_hta: bool = False, detailed: boo
 
 
 def _read_trace(
-    file: Path, at: int, job: str, rules: LaneRules, *, by_hta: bool, detailed: bool
+    file: Path, at: int, job: str, rules: LaneRules, *, by_hta: bool, detailed: bool, alone: bool
 ) -> _ReadTrace | str:
     """Or why the file cannot be used."""
     try:
-        traced = kineto.load(file, files.read(file), rules)
-        if by_hta and traced.on_host:
+        traces = kineto.load_each(file, files.read(file), rules)
+        first = traces[0]
+        if by_hta and first.on_host:
             return "no GPU activity in it, and HolisticTraceAnalysis looks at nothing else"
-        summary = summarize(traced, at if traced.rank is None else traced.rank, job, detailed=detailed)
-        if any((each.comm_kernels_ns or 0) > MAX_INT64 for each in (*summary.steps, summary.whole)):
+        if len(traces) == 1:
+            ranked = {at if first.rank is None else first.rank: first}
+        elif alone:
+            ranked = _by_gpu(traces)
+        else:
+            words = (
+                f"{plural(len(traces) - 1, 'more GPU')} in this trace: analyze {file.name} alone for each"
+            )
+            ranked = {at if first.rank is None else first.rank: _with_remark(first, words)}
+        summaries = tuple(
+            summarize(traced, rank, job, detailed=detailed) for rank, traced in sorted(ranked.items())
+        )
+        figures = (each for summary in summaries for each in (*summary.steps, summary.whole))
+        if any((each.comm_kernels_ns or 0) > MAX_INT64 for each in figures):
             return _TOO_LARGE
-        figures = hta.figures(traced.trace.events) if by_hta else None
-        return _ReadTrace(summary, traced.rank is not None, figures)
+        by = hta.figures(first.trace.events) if by_hta else None
+        return _ReadTrace(summaries, first.rank is not None, by)
     except TraceError as fault:
         return fault.fault
     except OverflowError:
         return _TOO_LARGE
     except MemoryError:
         return "does not fit into this machine's memory"
+
+
+def _with_remark(traced: RankTrace, words: str) -> RankTrace:
+    return dataclasses.replace(traced, remarks=(*traced.remarks, words))
+
+
+def _by_gpu(traces: Sequence[RankTrace]) -> dict[int, RankTrace]:
+    """The GPUs of one file as if each were a rank, by their numbers where these are all different."""
+    numbers = [traced.gpu for traced in traces]
+    distinct = len(set(numbers)) == len(traces) and None not in numbers
+    words = f"{len(traces)} GPUs in one trace: each row is a GPU"
+    return {
+        number if distinct and number is not None else at: _with_remark(traced, words)
+        for at, (number, traced) in enumerate(zip(numbers, traces, strict=True))
+    }
 
 
 def _worker_count(found: Sequence[Path]) -> int:

@@ -7,6 +7,7 @@ taken to the nanosecond.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -34,7 +35,10 @@ from overlaptop.formats.chrome import (
     needs_exact_times,
 )
 from overlaptop.formats.files import TraceError
-from overlaptop.timeline.lanes import Kind, Lane, LaneRules
+from overlaptop.text import plural
+from overlaptop.timeline import coherence
+from overlaptop.timeline.coherence import NOT_LAUNCHED_NS
+from overlaptop.timeline.lanes import Kind, Lane, LaneRules, describe_look_alikes
 from overlaptop.timeline.nesting import innermost
 from overlaptop.timeline.spans import Spans, from_bounds
 
@@ -54,8 +58,6 @@ LAUNCH_CATEGORIES = frozenset(("cuda_runtime", "cuda_driver", "Runtime"))
 ANNOTATION_CATEGORIES = frozenset(("user_annotation", "gpu_user_annotation"))
 PEER_COPY = "Memcpy PtoP"
 """How torch.profiler names copies from one GPU to another."""
-NOT_LAUNCHED_NS = np.iinfo(np.int64).min
-"""Stands for the launch of what was launched before the trace began."""
 LANES = tuple(Lane)
 """`Activities.lane` holds indices into it."""
 
@@ -63,6 +65,8 @@ _STEP_NAME = re.compile(r"ProfilerStep#(\d{1,15})", re.ASCII)
 MAX_STEP_MARKS = 20_000
 MAX_WORLD = 1_000_000
 """Ranks that a job may have to be believed."""
+STEPS_TOUCH_NS = 100_000
+"""The annotation of a step may begin so much before the one before it ends, or a quarter of that step."""
 MAX_NS = 1 << 62
 """Times lie below it, as overlaptop.timeline.spans wants."""
 
@@ -76,13 +80,31 @@ class Activities:
     start_ns: Times
     end_ns: Times
     launched_ns: Times
-    """When the CPU launched each; NOT_LAUNCHED_NS where the trace does not hold its launch."""
+    """When the CPU launched each, by the GPU's clock; NOT_LAUNCHED_NS where the trace does not hold its
+    launch."""
     lane: NDArray[np.int8]
     is_kernel: NDArray[np.bool_]
     queue: NDArray[np.int64]
     """One number for each stream of each device, or for each thread."""
+    device: NDArray[np.int64]
+    """One number for each GPU; 0 for CPUs."""
     names: list[str]
     args: list[Args]
+
+    def chosen(self, keep: NDArray[np.bool_]) -> Activities:
+        """Those of a mask of shape (n,)."""
+        at = np.flatnonzero(keep).tolist()
+        return Activities(
+            self.start_ns[keep],
+            self.end_ns[keep],
+            self.launched_ns[keep],
+            self.lane[keep],
+            self.is_kernel[keep],
+            self.queue[keep],
+            self.device[keep],
+            [self.names[each] for each in at],
+            [self.args[each] for each in at],
+        )
 
     def spans(self, lane: Lane) -> Spans:
         """All activities of one lane, in canonical form."""
@@ -110,16 +132,32 @@ class RankTrace:
     activities: Activities
     annotations: tuple[Annotation, ...]
     """By number."""
+    remarks: tuple[str, ...] = ()
+    """What of it contradicts itself, and was left out or corrected; in words, each with how often."""
     on_host: bool = False
     """There is no GPU activity in it: what it shows is what CPUs did, and compute an upper bound."""
 
+    @property
+    def gpu(self) -> int | None:
+        """The GPU's number; None where the trace does not have it, or on CPUs."""
+        numbers = (args.device for args in self.activities.args)
+        return next((number for number in numbers if isinstance(number, int)), None)
+
 
 def load(path: Path, text: Text, rules: LaneRules) -> RankTrace:
-    """Take one trace's text apart.
+    """Take one trace's text apart; of several GPUs in it the one that computes most.
+
+    Raises: as `load_each`.
+    """
+    return load_each(path, text, rules)[0]
+
+
+def load_each(path: Path, text: Text, rules: LaneRules) -> tuple[RankTrace, ...]:
+    """Take one trace's text apart: each GPU in it by itself, the one that computes most first.
 
     Raises:
         TraceError: not a torch.profiler trace, without GPU activity where there were GPUs, or with
-            impossible times.
+            impossible times only.
     """
     trace = decode(path, text)
     gpu, launches, marks = _sort_out(trace.events)
@@ -127,35 +165,83 @@ def load(path: Path, text: Text, rules: LaneRules) -> RankTrace:
     if len(marks) > MAX_STEP_MARKS:
         raise TraceError(path, f"more than {MAX_STEP_MARKS:,} ProfilerStep annotations: trace fewer steps")
     clock = _Clock(path, trace, text)
+    rank = _rank(path, trace)
     if on_host:
         activities = _host_activities(trace, decode_threads(path, text), clock, rules)
+        processes: Processes = {0: None}
+        found: Counter[str] = Counter()
     else:
-        activities = _gpu_activities(gpu, launches if marks else [], clock, rules)
+        possible = clock.possible(gpu)
+        activities, processes, found = _gpu_activities(possible, launches, clock, rules)
+        found[coherence.ENDS_FIRST] += len(gpu) - len(possible)
     if not activities.names:
         what, activity = ("operator", "CPU") if on_host else ("GPU activity", "CUDA")
         raise TraceError(path, f"no {what} in it: trace with ProfilerActivity.{activity}")
     if activities.end_ns.max() >= MAX_NS:
         raise TraceError(path, _FAR_AWAY)
-    return RankTrace(path, _rank(path, trace), trace, activities, _annotations(marks, clock), on_host)
+    remarks = (*coherence.describe(+found), *_look_alikes(activities, rules))
+    traces = []
+    for device in _busiest_first(activities):
+        annotations, said = _annotations(_of_process(marks, processes[device]), clock)
+        of_device = activities.chosen(activities.device == device) if len(processes) > 1 else activities
+        traces.append(RankTrace(path, rank, trace, of_device, annotations, (*remarks, *said), on_host))
+    return tuple(traces)
+
+
+Processes: TypeAlias = dict[int, Scalar]
+"""By device the process that launched on it; None: any."""
+
+
+def _busiest_first(activities: Activities) -> list[int]:
+    """The devices, by how long they computed."""
+    computing = activities.lane == LANES.index(Lane.COMPUTE)
+    busy_ns = np.where(computing, activities.end_ns - activities.start_ns, 0)
+    of_device = np.bincount(activities.device, weights=busy_ns)
+    present = np.unique(activities.device)
+    return [int(present[at]) for at in np.argsort(-of_device[present], kind="stable")]
+
+
+def _of_process(marks: Sequence[Event], process: Scalar) -> Sequence[Event]:
+    own = [event for event in marks if event.pid == process]
+    return own if process is not None and own else marks
 
 
 def _gpu_activities(
     gpu: Sequence[Event], launches: Sequence[Event], clock: _Clock, rules: LaneRules
-) -> Activities:
+) -> tuple[Activities, Processes, Counter[str]]:
+    """What holds together of these events, and how many others there were of which kind."""
     start_ns = clock.times_ns(gpu)
     end_ns = start_ns + clock.durations_ns(gpu)
     order = np.argsort(start_ns, kind="stable")
     gpu = [gpu[at] for at in order.tolist()]
-    return Activities(
-        start_ns=start_ns[order],
-        end_ns=end_ns[order],
-        launched_ns=_launched_ns(gpu, launches, clock),
+    start_ns, end_ns = start_ns[order], end_ns[order]
+    device = _numbered((event.pid, (event.args or NO_ARGS).device) for event in gpu)
+    queue = _numbered((event.pid, *_stream(event.args or NO_ARGS)) for event in gpu)
+    launched_ns, processes = _launched_ns(gpu, start_ns, device, launches, clock)
+    checked = coherence.check(
+        start_ns,
+        end_ns,
+        queue,
+        identity=_numbered((event.name, (event.args or NO_ARGS).correlation) for event in gpu),
+        launched_ns=launched_ns,
+        concurrent=np.array([bool((event.args or NO_ARGS).graph) for event in gpu], dtype=np.bool_),
+    )
+    skew_ns = coherence.clock_skew_ns(start_ns, launched_ns)
+    if skew_ns:
+        launched_ns = np.where(launched_ns == NOT_LAUNCHED_NS, launched_ns, launched_ns - skew_ns)
+    activities = Activities(
+        start_ns=start_ns,
+        end_ns=checked.end_ns,
+        launched_ns=launched_ns,
         lane=_lanes(gpu, rules),
         is_kernel=np.array([_kind(event) == "kernel" for event in gpu], dtype=np.bool_),
-        queue=_queues(gpu),
+        queue=queue,
+        device=device,
         names=[event.name or "" for event in gpu],
         args=[event.args or NO_ARGS for event in gpu],
     )
+    kept = activities if checked.keep.all() else activities.chosen(checked.keep)
+    return kept, processes, checked.found
 
 
 def _host_activities(
@@ -189,6 +275,7 @@ def _host_activities(
         lane=numbers[:, 2].astype(np.int8),
         is_kernel=numbers[:, 3] == 0,
         queue=numbers[:, 3],
+        device=np.zeros(len(rows), dtype=np.int64),
         names=[row[4] for row in rows],
         args=[NO_ARGS] * len(rows),
     )
@@ -219,6 +306,19 @@ class _Clock:
         if abs(self._base_ns) >= MAX_NS:
             raise TraceError(path, _FAR_AWAY)
         self._exact: dict[int, ExactEvent] = {}
+
+    def possible(self, events: Sequence[Event]) -> Sequence[Event]:
+        """Those that do not end before they begin, and lie in this century; all where none does."""
+        limit_us = (MAX_NS - abs(self._base_ns)) / 1e3
+
+        def is_possible(event: Event) -> bool:
+            ts, dur = event.ts, event.dur
+            assert ts is not None
+            assert dur is not None
+            return dur >= 0 and abs(ts) < limit_us and dur < limit_us - abs(ts)
+
+        kept = [event for event in events if is_possible(event)]
+        return kept if kept else events
 
     def times_ns(self, events: Sequence[Event]) -> Times:
         """When events begin."""
@@ -273,41 +373,97 @@ def _kind(event: Event) -> Kind:
     return kind
 
 
+def _look_alikes(activities: Activities, rules: LaneRules) -> list[str]:
+    computing = activities.is_kernel & (activities.lane == LANES.index(Lane.COMPUTE))
+    names = {activities.names[at][:MAX_NAME] for at in np.flatnonzero(computing).tolist()}
+    parts = {part for name in names if (part := rules.look_alike(name))}
+    return [describe_look_alikes(parts)] if parts else []
+
+
 def _lanes(gpu: Sequence[Event], rules: LaneRules) -> NDArray[np.int8]:
     lanes = [rules.lane((event.name or "")[:MAX_NAME], _kind(event)) for event in gpu]
     return np.array([LANES.index(lane) for lane in lanes], dtype=np.int8)
 
 
-def _queues(gpu: Sequence[Event]) -> NDArray[np.int64]:
-    numbers: dict[tuple[object, object], int] = {}
-    queues = []
-    for event in gpu:
-        args = event.args or NO_ARGS
-        queues.append(numbers.setdefault((args.device, args.stream), len(numbers)))
-    return np.array(queues, dtype=np.int64)
+def _stream(args: Args) -> tuple[Scalar, Scalar]:
+    """What tells one stream of a device from another."""
+    return args.device, args.stream
 
 
-def _launched_ns(gpu: Sequence[Event], launches: Sequence[Event], clock: _Clock) -> Times:
-    by_correlation = {(event.args or NO_ARGS).correlation: event for event in launches}
-    by_correlation.pop(None, None)
-    found = [by_correlation.get((event.args or NO_ARGS).correlation) for event in gpu]
+def _numbered(keys: Iterable[object]) -> NDArray[np.int64]:
+    """For each key a number: 0 for the first, 1 for the next that differs, ..."""
+    numbers: dict[object, int] = {}
+    return np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)
+
+
+def _launched_ns(
+    gpu: Sequence[Event],
+    start_ns: Times,
+    device: NDArray[np.int64],
+    launches: Sequence[Event],
+    clock: _Clock,
+) -> tuple[Times, Processes]:
+    """When each was launched, and which process launched on each device.
+
+    In a merged trace the numbers of launches are those of several processes: a device belongs to the one
+    whose launches came before most of its records.
+    """
     launched_ns = np.full(len(gpu), NOT_LAUNCHED_NS)
-    launched_ns[[launch is not None for launch in found]] = clock.times_ns(list(filter(None, found)))
-    return launched_ns
+    processes: Processes = dict.fromkeys(np.unique(device).tolist())
+    of_process: dict[Scalar, dict[Scalar, int]] = {}
+    times_ns = clock.times_ns(launches).tolist() if launches else []
+    for event, at_ns in zip(launches, times_ns, strict=True):
+        if (number := (event.args or NO_ARGS).correlation) is not None:
+            of_process.setdefault(event.pid, {})[number] = at_ns
+    numbers = [(event.args or NO_ARGS).correlation for event in gpu]
+    for each in processes:
+        own = np.flatnonzero(device == each)
+        best = 0, 0.0
+        for process, at_ns in of_process.items():
+            found_ns = np.array([at_ns.get(numbers[at], NOT_LAUNCHED_NS) for at in own.tolist()])
+            lead_ns = (start_ns[own] - found_ns)[found_ns != NOT_LAUNCHED_NS]
+            fits = lead_ns[lead_ns >= 0] if len(of_process) > 1 else lead_ns
+            if len(fits) and (len(fits), -float(np.median(fits))) > best:
+                best, launched_ns[own] = (len(fits), -float(np.median(fits))), found_ns
+                processes[each] = process if len(of_process) > 1 else None
+    return launched_ns, processes
 
 
-def _annotations(marks: Sequence[Event], clock: _Clock) -> tuple[Annotation, ...]:
-    """Each step once, from the CPU where it is there, else from the GPU, by number."""
-    chosen: dict[int, Event] = {}
-    for event in sorted(marks, key=lambda event: event.cat == "user_annotation"):
+def _annotations(marks: Sequence[Event], clock: _Clock) -> tuple[tuple[Annotation, ...], tuple[str, ...]]:
+    """Each step once, from the CPU where it is there, else from the GPU, by number; and what was left out.
+
+    Of several annotations of one step the longest counts. A step that begins within another is part of it.
+    """
+    by_number: dict[int, list[Event]] = {}
+    for event in marks:
         match = _STEP_NAME.fullmatch(event.name or "")
         assert match is not None
-        chosen[int(match[1])] = event
-    numbers = sorted(chosen)
-    events = [chosen[number] for number in numbers]
+        by_number.setdefault(int(match[1]), []).append(event)
+    chosen: list[tuple[int, Event]] = []
+    again = 0
+    for number, events in sorted(by_number.items()):
+        on_cpu = [event for event in events if event.cat == "user_annotation"] or events
+        again += len(on_cpu) - 1
+        chosen.append((number, max(on_cpu, key=lambda event: event.dur or 0)))
+    events = [event for _, event in chosen]
     starts_ns = clock.times_ns(events)
     ends_ns = starts_ns + clock.durations_ns(events)
-    return tuple(map(Annotation, numbers, starts_ns.tolist(), ends_ns.tolist()))
+    found = list(map(Annotation, [number for number, _ in chosen], starts_ns.tolist(), ends_ns.tolist()))
+    apart: list[Annotation] = []
+    for each in sorted(found, key=lambda each: (each.start_ns, -each.end_ns)):
+        if not apart or each.start_ns >= apart[-1].end_ns - _touching_ns(apart[-1]):
+            apart.append(each)
+    said = []
+    if again:
+        said.append(f"{plural(again, 'ProfilerStep annotation')} left out: of a step that is there twice")
+    if nested := len(found) - len(apart):
+        said.append(f"{plural(nested, 'ProfilerStep annotation')} left out: within another step")
+    return tuple(sorted(apart, key=lambda each: each.number)), tuple(said)
+
+
+def _touching_ns(step: Annotation) -> int:
+    """By how much the next step may begin before this one ends."""
+    return min(STEPS_TOUCH_NS, (step.end_ns - step.start_ns) // 4)
 
 
 _RANK_IN_NAME = re.compile(r"rank[-_. ]?(\d{1,6})(?!\d)", re.IGNORECASE | re.ASCII)

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from overlaptop.formats.kineto import LANES, NOT_LAUNCHED_NS, Activities, Annotation
+from overlaptop.formats.kineto import LANES, Activities, Annotation
+from overlaptop.timeline.coherence import NOT_LAUNCHED_NS
 from overlaptop.timeline.lanes import Lane
 
 

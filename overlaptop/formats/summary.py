@@ -49,6 +49,8 @@ class RankSummary:
     """Its collectives, as far as the trace says of which group each is."""
     members: Mapping[str, Sequence[int]] = field(default_factory=dict)
     """The ranks of those groups, as far as the trace has them."""
+    remarks: tuple[str, ...] = ()
+    """What a reader of the figures should know: what was left out or corrected, each with how often."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +102,7 @@ def summarize(traced: RankTrace, rank: int, job: str, *, detailed: bool = False)
         lanes=lanes,
         calls=calls,
         members=members,
+        remarks=traced.remarks,
     )
 
 

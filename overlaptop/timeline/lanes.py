@@ -39,23 +39,37 @@ _LANE_OF_KIND: dict[Kind, Lane] = {
 }
 
 # `::` stands for itself or, in a mangled name, for the length of the identifier that follows (with an
-# L before it where that is static).
+# L before it where that is static). Underscores before an identifier do not count: Triton's kernels are
+# often private functions.
 _COMM_KERNELS = (
-    # NCCL today, its symmetric-memory kernels, NCCL before 2.8; RCCL has these names and its own
-    r"ncclDevKernel|ncclKernel|ncclSymk",
+    # NCCL today, its symmetric-memory kernels, NCCL before 2.8; RCCL has these names and its own. Some
+    # tools write names in lower case
+    r"(?i:nccl(?:DevKernel|DevFunc|Kernel|Symk))",
     r"nccl(?:AllReduce|AllGather|ReduceScatter|Reduce|Broadcast|SendRecv)\w*Kernel",
-    r"rccl\w*Kernel|mscclKernel",
-    # torch.distributed._symmetric_memory, and c10d's kernels on top of NVSHMEM and NCCL's device API
+    r"(?i:rccl\w*kernel)|mscclKernel",
+    # oneCCL (Intel), HCCL (Habana, Huawei, MTIA)
+    r"oneccl|ccl::|hccl(?:Kernel|_|::)|hcom_",
+    # torch.distributed._symmetric_memory, Megatron's copy of it, and c10d's kernels on top of NVSHMEM and
+    # NCCL's device API
     r"multimem_(?:one_shot|two_shot|all_reduce|all_gather|reduce_scatter)",
-    r"(?:one|two)_shot_(?:all_reduce|reduce_scatter)",
+    r"(?:lamport_style_)?(?:one|two)_shot_(?:\w+_)?(?:all_reduce|reduce_scatter)",
     r"c10d::(?:symmetric_memory|nvshmem_extension|nccl_extension)::",
-    # all-reduces of vLLM, SGLang and aiter; of TensorRT-LLM and FlashInfer
-    r"cross_device_reduce",
-    r"allreduce_fusion_kernel|(?:one|two)ShotAllReduceKernel",
-    # DeepEP; its layout, copy and reduce kernels stay on their GPU and are compute
-    r"deep_ep::(?:legacy::)?(?:intranode|internode|internode_ll)::",
+    # all-reduces and all-gathers of vLLM, SGLang and aiter; QuickReduce
+    r"cross_device_(?:reduce|all_gather)|all_reduce_(?:one|two)_shot",
+    r"allgather_(?:naive|vec|lastdim)|reduce_scatter_cross_device",
+    r"quickreduce::|allreduce_prototype",
+    # TensorRT-LLM and FlashInfer: all-reduces, and the exchange of tokens between experts
+    r"(?:moe\w*_)?allreduce_fusion_kernel|(?i:(?:one|two)shotAllReduce)\w*Kernel",
+    r"kernel_cutlass_(?!\w*(?i:gemm))\w*?AllReduce(?:One|Two)Shot",
+    r"moe(?:A2A(?:Dispatch|Combine)|AllToAll)\w*Kernel",
+    # MSCCL++: whatever takes one of its channels as an argument
+    r"mscclpp::",
+    # DeepEP and what copies its names; its layout, copy and reduce kernels stay on their GPU: compute
+    r"(?:deep_ep::(?:legacy::)?|uccl::)(?:intranode|internode|internode_ll)::",
     r"deep_ep::elastic::(?:(?:hybrid_)?(?:dispatch|combine)|barrier|engram_fetch|pp_)(?!\w*epilogue)",
     r"hybrid_ep::(?:dispatch|combine)_kernel",
+    # MORI's expert parallelism
+    r"Ep(?:Dispatch|Combine)\w*Kernel",
     r"nvshmem|rocshmem|\w+_on_stream_kernel",
     # Flux's own, src/cuda/cudaipc_barrier_all.cu and src/coll/all_gather_impls.cu
     r"CudaIpcBarrierAllKernel|ag_a2a_mode_kernel",
@@ -86,8 +100,22 @@ _IDLE_KERNEL = re.compile(r"at(?:::|\d)cuda.*?spin_kernel")
 
 def _any_of(patterns: Iterable[str]) -> re.Pattern[str]:
     """What finds an identifier that begins like one of these, in mangled names too."""
-    return re.compile("(?<![A-Za-z_])(?:" + "|".join(patterns).replace("::", r"(?:::|L?\d+)") + ")")
+    return re.compile("(?<![A-Za-z_])_*(?:" + "|".join(patterns).replace("::", r"(?:::|L?\d+)") + ")")
 
+
+# Names of kernels that look as if they communicated, and are not known to. Where a name goes on with its
+# arguments it is looked at up to there only.
+_LOOKS_LIKE_COMM = re.compile(
+    r"all_?reduce|all_?gather|reduce_?scatter|all_?to_?all(?!ow)|a2a(?![a-z])|send_?recv|peer_?(?:put|get|copy)"
+    r"|(?:moe|expert|token|ep)s?_?\w*(?:dispatch|combine)|(?:dispatch|combine)_?(?:tokens|kernel)",
+    re.IGNORECASE,
+)
+_STAYS_ON_ITS_GPU = re.compile(
+    # Inductor's; reductions within a block or a warp; the local halves of communication libraries
+    r"^triton_[a-z]+_fused|warp|block|thread|lane|wave|cub(?:::|\d)|at(?:::|\d)native|deep_ep"
+    r"|A2A(?:Prepare|Sanitize)",
+    re.IGNORECASE,
+)
 
 _LANE_OF_KERNEL = (
     (Lane.FUSED, _any_of(_FUSED_KERNELS)),
@@ -97,6 +125,8 @@ _LANE_OF_KERNEL = (
 """The first that matches counts: a fused kernel's arguments may mention what it is made of."""
 
 _NAMES_CACHED = 4096
+MAX_LOOK_ALIKES = 5
+"""Names that are said at once; others follow once there are rules for these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +168,19 @@ class LaneRules:
         """The lane of an activity; `name` as CUPTI or torch.profiler gives it, mangled or not."""
         return self._lane(name, kind)
 
+    def look_alike(self, name: str) -> str:
+        """Return the part of a kernel's name that looks like a collective's although the kernel counts as
+        compute, by no rule of the user's; empty where none does.
+        """
+        head = re.split(r"[<(]", name.replace("(anonymous namespace)::", ""), maxsplit=1)[0]
+        found = _LOOKS_LIKE_COMM.search(head)
+        if found is None or _STAYS_ON_ITS_GPU.search(head) or self.lane(name, "kernel") is not Lane.COMPUTE:
+            return ""
+        if any(rule.pattern.search(name) for rule in self._extra):
+            return ""
+        # In a mangled name nothing tells where the identifier ends.
+        return found[0] if head.startswith("_Z") else re.findall(r"\w+", head)[-1]
+
     def _classify(self, name: str, kind: Kind) -> Lane:
         for rule in self._extra:
             if rule.pattern.search(name):
@@ -145,3 +188,12 @@ class LaneRules:
         if kind != "kernel":
             return _LANE_OF_KIND[kind]
         return next((lane for lane, known in _LANE_OF_KERNEL if known.search(name)), Lane.COMPUTE)
+
+
+def describe_look_alikes(parts: Iterable[str]) -> str:
+    """Say which kernels look like communication, by their `look_alike`, and which option makes them it."""
+    few = sorted(set(parts))[:MAX_LOOK_ALIKES]
+    return (
+        f"counted as compute, but named like communication: {', '.join(few)}; "
+        f"if they communicate: --lane 'comm={'|'.join(few)}'"
+    )

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from overlaptop.formats import chrome, kineto
 from overlaptop.formats.files import TraceError
+from overlaptop.timeline.coherence import NOT_LAUNCHED_NS
 from overlaptop.timeline.lanes import Lane, LaneRules
 from tests.formats.traces import BASE_NS, PATH, event, kernel, launch, load, mark, nccl, text, trace
 
@@ -86,18 +87,50 @@ def test_a_kernel_knows_when_it_was_launched():
         launch(3.5, 5),
         mark(1, 0, 9),
     ).activities
-    unknown = kineto.NOT_LAUNCHED_NS
+    unknown = NOT_LAUNCHED_NS
     assert found.launched_ns.tolist() == [BASE_NS + 3500, unknown, unknown]
 
 
-def test_activities_come_by_start_and_streams_of_two_devices_are_not_one():
-    found = load(
-        kernel(4, 1, "d"), kernel(1, 1, "a"), kernel(3, 1, "c", device=1), kernel(2, 1, "b", stream=8)
-    )
+def test_activities_come_by_start_with_one_number_a_stream():
+    found = load(kernel(4, 1, "c"), kernel(1, 1, "a"), kernel(2, 1, "b", stream=8))
     queue = found.activities.queue
-    assert found.activities.names == ["a", "b", "c", "d"]
-    assert len(np.unique(queue)) == 3
-    assert queue[0] == queue[3]
+    assert found.activities.names == ["a", "b", "c"]
+    assert len(np.unique(queue)) == 2
+    assert queue[0] == queue[2]
+
+
+def test_each_gpu_of_a_trace_is_read_by_itself():
+    events = kernel(1, 1, "a"), kernel(3, 9, "c", device=1), kernel(2, 1, "b"), nccl(1, 50)
+    found = kineto.load_each(PATH, text(*events), LaneRules())
+    assert [each.activities.names for each in found] == [["c"], ["a", nccl(0, 0)["name"], "b"]]
+
+
+def test_in_a_merged_trace_each_gpu_has_its_own_process():
+    """Numbers of launches and of steps are those of each process, and both have the same."""
+
+    def process(pid, at_us):
+        made = [
+            mark(1, at_us, 90),
+            launch(at_us + 5, 1),
+            kernel(at_us + 10, 50, f"of {pid}", correlation=1),
+        ]
+        return [{**event, "pid": pid} for event in made]
+
+    first, second = kineto.load_each(
+        PATH, text(*process("[TP00] 7", 0), *process("[TP01] 8", 400)), LaneRules()
+    )
+    assert (first.activities.names, second.activities.names) == (["of [TP00] 7"], ["of [TP01] 8"])
+    assert [each.annotations[0].start_ns - BASE_NS for each in (first, second)] == [0, 400_000]
+    assert second.activities.launched_ns.tolist() == [BASE_NS + 405_000]
+
+
+def test_a_step_annotated_twice_or_within_another_counts_once():
+    found = load(
+        kernel(1, 1), mark(1, 0, 50), mark(1, 2, 10), mark(2, 50, 50), mark(7, 60, 10), mark(3, 100, 50)
+    )
+    assert [each.number for each in found.annotations] == [1, 2, 3]
+    assert found.annotations[0].end_ns == BASE_NS + 50_000
+    assert [words.partition(" left out")[0] for words in found.remarks] == ["1 ProfilerStep annotation"] * 2
 
 
 def test_a_step_is_taken_from_the_cpu_before_the_gpu():

@@ -21,12 +21,13 @@ def summary_of(*events, **more):
     return summarize(traced, traced.rank or 0, "job", detailed=True)
 
 
-def copy(ts, dur):
-    return kernel(ts, dur, "Memcpy HtoD (Pinned -> Device)", cat="gpu_memcpy", stream=9)
+def copy(ts, dur, stream=9):
+    return kernel(ts, dur, "Memcpy HtoD (Pinned -> Device)", cat="gpu_memcpy", stream=stream)
 
 
-def flux(ts, dur):
-    return kernel(ts, dur, "void cutlass::device_kernel<cutlass::gemm::kernel::Sm90AGGemmUniversal<X> >()")
+def flux(ts, dur, stream=7):
+    name = "void cutlass::device_kernel<cutlass::gemm::kernel::Sm90AGGemmUniversal<X> >()"
+    return kernel(ts, dur, name, stream=stream)
 
 
 def test_a_job_of_fused_kernels_has_fused_time_and_what_ran_beside_them_counts_nowhere_else():
@@ -145,7 +146,11 @@ def test_each_step_and_the_whole_trace_are_there_in_detail():
     st.lists(st.integers(0, 10**6), max_size=5, unique=True),
 )
 def test_a_step_is_the_sum_of_its_parts_to_the_nanosecond(activities, marks):
-    events = [make(start_ns / 1000, length_ns / 1000) for start_ns, length_ns, make in activities]
+    # Each on a stream of its own: of one stream no two run at once.
+    events = [
+        make(start_ns / 1000, length_ns / 1000, stream=stream)
+        for stream, (start_ns, length_ns, make) in enumerate(activities)
+    ]
     events += [mark(number, start_ns / 1000, 50.0) for number, start_ns in enumerate(sorted(marks))]
     found = summary_of(*events)
     for step in found.steps:
@@ -156,3 +161,38 @@ def test_a_step_is_the_sum_of_its_parts_to_the_nanosecond(activities, marks):
     starts = [start_ns for start_ns, _, _ in activities]
     ends = np.array(starts) + [length_ns for _, length_ns, _ in activities]
     assert found.whole.step_ns == max(ends) - min(starts)
+
+
+ONE_STEP = (mark(1, 0, 1200), kernel(10, 500), kernel(510, 500), nccl(510, 600))
+
+
+@pytest.mark.parametrize(
+    ("bad", "words"),
+    [
+        pytest.param(kernel(-1e11, 20, correlation=9), "lies an hour", id="a day early"),
+        pytest.param(kernel(1100, -3), "ends before it begins", id="negative"),
+        pytest.param(kernel(600, 1.6e12, stream=8), "lies an hour", id="without end"),
+    ],
+)
+def test_one_impossible_record_changes_no_figure_and_is_said(bad, words):
+    fine, found = summary_of(*ONE_STEP), summary_of(*ONE_STEP, bad)
+    assert (found.whole, found.steps) == (fine.whole, fine.steps)
+    (said,) = found.remarks
+    assert "1 GPU record left out" in said
+    assert words in said
+    assert not fine.remarks
+
+
+def test_a_kernel_that_outlasts_its_successors_hides_nothing():
+    """Ten products, then an all-reduce; the third product is said to take 1.6 s."""
+    lengths = [90, 90, 1_600_000, *[90] * 7]
+    found = summary_of(*(kernel(10 + 100 * at, us) for at, us in enumerate(lengths)), nccl(1100, 500))
+    assert (found.whole.hidden_ns, found.whole.exposed_ns) == (0, 500 * US)
+    assert found.whole.compute_ns == pytest.approx(900 * US, abs=10 * US)
+    assert found.remarks == ("1 GPU record cut: it ran on while the next one of its stream ran",)
+
+
+def test_kernels_named_like_communication_are_said():
+    found = summary_of(kernel(1, 5, "alltoall_kernel"), kernel(9, 5))
+    (said,) = found.remarks
+    assert said.endswith("if they communicate: --lane 'comm=alltoall_kernel'")

@@ -1,8 +1,9 @@
+import shlex
 from pathlib import Path
 
 import pytest
 
-from overlaptop.timeline.lanes import Lane, LaneRules, parse_rule
+from overlaptop.timeline.lanes import Lane, LaneRules, describe_look_alikes, parse_rule
 
 RECORDED = Path(__file__).with_name("recorded_kernels.txt").read_text().splitlines()
 """Every kernel of four jobs on H200s (DDP, DDP with a straggler, FSDP2, tensor parallel)."""
@@ -32,6 +33,35 @@ COMMUNICATES = (
     "kuserbuffers_pushsend(int*, int*, int4*, int4*, int)",
     "bytedance::flux::CudaIpcBarrierAllKernel(bytedance::flux::CudaIpcBarrierAllArgs)",
     "kuserbuffers_pushsendrecv_multiatomic(int*, int*, int4*, int4*, int*, int*, int, int, int)",
+    # others than NCCL's, of servers mostly
+    "_multimem_all_gather_kernel",
+    "_multimem_reduce_scatter_kernel",
+    "_one_shot_all_reduce_kernel",
+    "lamport_style_one_shot_all_reduce_kernel",
+    "oneccl_reduce_base<float, 2, 16, 1, 1, 2>",
+    "void quickreduce::allreduce_prototype_twoshot<quickreduce::AllReduceTwoshot<__half> >(__half const*)",
+    "void flashinfer::trtllm_mnnvl_allreduce::twoshotAllreduceKernel<(unsigned char)4, __nv_bfloat16>()",
+    "void flashinfer::trtllm_mnnvl_allreduce::oneshotAllreduceFusionKernel<(unsigned char)4>(f)",
+    "void trtllm::ar_fusion::moe::moefinalize_allreduce_fusion_kernel_oneshot_lamport<half>()",
+    "void flashinfer::moe::moereduction_allreduce_fusion_kernel_oneshot_lamport<half>()",
+    "void tensorrt_llm::kernels::moe_alltoall::moeA2ADispatchKernel<8, false>(int const*)",
+    "void tensorrt_llm::kernels::moe_alltoall::moeA2ACombineKernel<__nv_bfloat16, 8>(int const*)",
+    "void tensorrt_llm::kernels::moeAllToAllKernel<8>(int const*)",
+    "EpDispatchIntraNodeKernel_bf16",
+    "void mori::moe::EpCombineInterNodeV1Kernel<__hip_bfloat16>(mori::moe::EpDispatchCombineArgs<half>)",
+    "void sglang::cross_device_all_gather<__nv_bfloat16, 8>(sglang::RankData*)",
+    "void aiter::allgather_vec<__hip_bfloat16, 8>(aiter::RankData*)",
+    "void aiter::reduce_scatter_cross_device_store<__hip_bfloat16, 8>(aiter::RankData*)",
+    "void tvm::runtime::allreduce_simple<__half>(mscclpp::SmChannelDeviceHandle *, const __half *)",
+    "void mscclpp::collective::allreducePacket<(mscclpp::ReduceOp)0, __half>(void*)",
+    "void uccl::internode_ll::dispatch<3, 10, 7168>(void*)",
+    "nccldevkernel_allreduce_sum_f32_ring_ll",
+    "ncclDevFunc_AllReduce_Sum_f32_RING_LL",
+    "rccl_main_kernel(ncclDevComm*)",
+    "hcclKernel_allreduce",
+    "hcom_allReduce__042_1",
+    "void all_reduce_one_shot_push_kernel<__nv_bfloat16, 4, true>(float*)",
+    "kernel_cutlass_kernel_flashinferAllReduceOneShotLL_object_at__tensor",
     # the same as CUPTI hands them over
     "_Z40ncclDevKernel_AllReduce_Sum_bf16_RING_LL24ncclDevKernelArgsStorageILm4096EE",
     "_ZN4vllm26cross_device_reduce_1stageI13__nv_bfloat16Li8EEEvPNS_8RankDataENS_11RankSignalsE",
@@ -100,6 +130,31 @@ def test_of_the_kernels_of_recorded_jobs_exactly_those_of_nccl_communicate():
     found = {name for name in RECORDED if rules.lane(name, "kernel") is Lane.COMM}
     assert found == {name for name in RECORDED if name.startswith("nccl")}
     assert 0 < len(found) < len(RECORDED)
+
+
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        ("alltoall_kernel", "alltoall_kernel"),
+        ("void acme::ringAllGather<float, 8>(float*)", "ringAllGather"),
+        ("_my_reduce_scatter_kernel", "_my_reduce_scatter_kernel"),
+        ("void pplx::moe_dispatch_tokens<8>(int*)", "moe_dispatch_tokens"),
+        ("_ZN4acme9alltoallvEPf", "alltoall"),
+    ],
+)
+def test_compute_named_like_communication_is_told_with_its_rule(name, part):
+    assert LaneRules().look_alike(name) == part
+    words = describe_look_alikes([part])
+    (rule,) = shlex.split(words.partition("--lane ")[2])
+    assert LaneRules([parse_rule(rule)]).lane(name, "kernel") is Lane.COMM
+    assert not LaneRules([parse_rule(rule)]).look_alike(name)
+    assert not LaneRules([parse_rule(f"compute={part}")]).look_alike(name)
+
+
+def test_nothing_known_looks_like_communication():
+    rules = LaneRules()
+    names = [*RECORDED, *COMMUNICATES, *FUSED, *SPINS, *COMPUTES]
+    assert [name for name in names if rules.look_alike(name)] == []
 
 
 @pytest.mark.parametrize(

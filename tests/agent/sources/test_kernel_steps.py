@@ -346,6 +346,7 @@ launches = st.lists(
         st.sampled_from([7, 13]),
     ),
     max_size=25,
+    unique=True,
 )
 
 

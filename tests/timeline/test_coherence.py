@@ -1,0 +1,97 @@
+"""Records that contradict their neighbours, their stream or their launch."""
+
+import numpy as np
+import pytest
+
+from overlaptop.timeline import coherence
+from overlaptop.timeline.coherence import NOT_LAUNCHED_NS
+
+US, HOUR = 1000, 3_600_000_000_000
+
+
+def checked(*rows, **more):
+    """Rows of (start, end) in µs on one stream, launched 5 µs before, unless they say otherwise."""
+    rows = [(*row, {}) if not isinstance(row[-1], dict) else row for row in rows]
+    start, end = (np.array([row[at] for row in rows], dtype=np.int64) * US for at in (0, 1))
+    launched = [row[2].get("launched", row[0] - 5) for row in rows]
+    return coherence.check(
+        start,
+        end,
+        np.array([row[2].get("queue", 0) for row in rows]),
+        identity=np.array([row[2].get("name", at) for at, row in enumerate(rows)]),
+        launched_ns=np.array([NOT_LAUNCHED_NS if at is None else at * US for at in launched]),
+        **more,
+    )
+
+
+GOOD = [(at * 100, at * 100 + 90) for at in range(1, 11)]
+
+
+def test_sound_records_are_left_as_they_are():
+    found = checked(*GOOD)
+    assert found.keep.all()
+    assert not found.found
+    assert found.end_ns.tolist() == [end * US for _, end in GOOD]
+
+
+@pytest.mark.parametrize(
+    ("bad", "why"),
+    [
+        pytest.param((500, 497), coherence.ENDS_FIRST, id="negative duration"),
+        pytest.param((-86_400_000_000, -86_399_999_000), coherence.FAR_AWAY, id="a day early"),
+        pytest.param((86_400_000_000, 86_400_000_090), coherence.FAR_AWAY, id="a day late"),
+        pytest.param((0, 10, {"launched": 5_000}), coherence.BEFORE_LAUNCH, id="before its launch"),
+        pytest.param((*GOOD[-1], {"name": len(GOOD) - 1}), coherence.DUPLICATE, id="twice"),
+        pytest.param((950, 7_200_000_000), coherence.FAR_AWAY, id="of two hours"),
+    ],
+)
+def test_an_impossible_record_is_left_out(bad, why):
+    found = checked(*GOOD, bad)
+    assert found.found == {why: 1}
+    assert np.count_nonzero(~found.keep) == 1
+    assert found.end_ns[found.keep].max() == 1090 * US
+
+
+def test_a_kernel_ends_where_the_next_of_its_stream_begins():
+    found = checked((0, 1_600_000), *GOOD)
+    assert found.found == {coherence.RUNS_OVER: 1}
+    assert found.keep.all()
+    assert found.end_ns[0] == 100 * US
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        pytest.param([(0, 104), (100, 200)], id="dependent launch"),
+        pytest.param([(0, 900), (100, 200, {"queue": 1})], id="another stream"),
+        pytest.param([(0, 100), (0, 0)], id="nothing"),
+        pytest.param([(0, 90), (2 * HOUR // US, 2 * HOUR // US + 90)], id="two halves"),
+    ],
+)
+def test_what_may_be_is_kept(rows):
+    found = checked(*rows)
+    assert not found.found
+    assert found.end_ns.tolist() == [row[1] * US for row in rows]
+
+
+def test_kernels_of_a_cuda_graph_may_run_side_by_side():
+    rows = [(0, 900), (100, 200)]
+    assert checked(*rows).found
+    assert not checked(*rows, concurrent=np.array([True, True])).found
+
+
+def test_clocks_of_cpu_and_gpu_that_disagree_leave_no_record_out():
+    rows = [(at * 100, at * 100 + 90, {"launched": at * 100 + 4_000}) for at in range(1, 11)]
+    found = checked(*rows)
+    assert found.keep.all()
+    starts = np.array([row[0] for row in rows]) * US
+    assert coherence.clock_skew_ns(starts, starts + 4_000 * US) == 4_000 * US
+    assert coherence.clock_skew_ns(starts, starts - 4_000 * US) == 0
+
+
+def test_each_kind_is_said_once_with_how_often():
+    found = checked(*GOOD, (500, 497), (600, 590), (0, 1_600_000))
+    assert coherence.describe(found.found) == [
+        "2 GPU records left out: each ends before it begins",
+        "1 GPU record cut: it ran on while the next one of its stream ran",
+    ]
