@@ -16,7 +16,7 @@ from overlaptop.formats import files, hta, kineto, workers
 from overlaptop.formats.files import TraceError
 from overlaptop.formats.kineto import RankTrace
 from overlaptop.formats.summary import RankSummary, summarize
-from overlaptop.formats.waits import split
+from overlaptop.formats.waits import align, split
 from overlaptop.text import plural
 from overlaptop.timeline.lanes import LaneRules
 from overlaptop.wire.bounds import MAX_INT64
@@ -104,7 +104,7 @@ def analyze(path: Path, rules: LaneRules, *, by_hta: bool = False, detailed: boo
                 raise TraceError(file, f"is of rank {rank}, and so is {other}: one job at a time")
             by_rank[rank] = file, read
     reads = [by_rank[rank][1] for rank in sorted(by_rank)]
-    ranks = tuple(summary for each in reads for summary in each.summaries)
+    ranks = align([summary for each in reads for summary in each.summaries])
     world_size = max(len(ranks), *(summary.info.world_size for summary in ranks))
     whole = tuple(each.whole for each in ranks)
     if by_hta:

@@ -31,6 +31,7 @@ MAX_MEMBERS = 1 << 20
 """Of a process group."""
 MAX_WORDS = 256
 """Characters of a name from the trace."""
+_ANY_COLLECTIVE = "ncclKernel_SendRecv_"
 _RANKS = re.compile(r"\[(\d{1,7}(?:, ?\d{1,7})*)(, ?\.{3}, ?\d{1,7})?\]", re.ASCII)
 
 
@@ -51,6 +52,8 @@ class RankSummary:
     """The ranks of those groups, as far as the trace has them."""
     remarks: tuple[str, ...] = ()
     """What a reader of the figures should know: what was left out or corrected, each with how often."""
+    clock_error_ns: int = 0
+    """What the rank's times may be wrong by against other ranks', where they were shifted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +199,10 @@ class _CommKernels:
         self._compute_queue = compute_queue(activities)
         self.any_named = any(isinstance(activities.args[at].collective, str) for at in self._at.tolist())
         """False: this trace names no collective, as one of an older torch."""
+        self._all_alike = not self.any_named and all(
+            activities.names[at].startswith(_ANY_COLLECTIVE) for at in self._at.tolist()
+        )
+        """NCCL 2.12 and 2.13 call every kernel SendRecv: each may be any collective."""
 
     def begun_in(self, step: Step) -> list[int]:
         """Those that started in this step, as indices into the activities."""
@@ -226,7 +233,7 @@ class _CommKernels:
         members: dict[str, Sequence[int]] = {}
         for at in self._at.tolist():
             args, op = self._activities.args[at], self._op(at)
-            if "SendRecv" in self._activities.names[at] and kind_of(op) is None:
+            if "SendRecv" in self._activities.names[at] and kind_of(op) is None and not self._all_alike:
                 continue
             if not self.any_named:
                 group = ""
@@ -254,6 +261,8 @@ class _CommKernels:
 
     def _op(self, at: int) -> str:
         """The collective's name; its kernel's where that is not known."""
+        if self._all_alike:
+            return "collective"
         named = self._activities.args[at].collective
         return (named if isinstance(named, str) else self._activities.names[at].partition("(")[0])[
             :MAX_WORDS

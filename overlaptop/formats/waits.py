@@ -2,27 +2,77 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from msgspec.structs import replace
 
 from overlaptop.fleet.snapshot import WHOLE_TRACE
 from overlaptop.fleet.waits import StepWaits
-from overlaptop.formats.summary import RankSummary
+from overlaptop.formats.clocks import Clock, estimate
+from overlaptop.formats.summary import Lanes, RankSummary
+from overlaptop.text import duration
 from overlaptop.timeline.arrivals import Collective, WaitTimes, waiting
-from overlaptop.timeline.matching import match
-from overlaptop.wire.messages import StepTotals
+from overlaptop.timeline.matching import Call, match
+from overlaptop.wire.messages import StepDetail, StepTotals
+
+
+def align(ranks: Sequence[RankSummary]) -> tuple[RankSummary, ...]:
+    """Shift the ranks whose clocks are ahead of the others' or behind, and say so."""
+    clocks = estimate(_matched(ranks), [each.info.rank for each in ranks])
+    return tuple(
+        _shifted(each, clocks[each.info.rank]) if each.info.rank in clocks else each for each in ranks
+    )
+
+
+def _shifted(summary: RankSummary, clock: Clock) -> RankSummary:
+    """By the clock that all ranks are compared on. Lengths stay."""
+
+    def start_ns(of: StepTotals | StepDetail) -> int:
+        return of.start_ns - int(clock.ahead_ns(np.array([of.start_ns]))[0])
+
+    def call(each: Call) -> Call:
+        ahead_ns = int(clock.ahead_ns(np.array([each.start_ns]))[0])
+        return replace(each, start_ns=each.start_ns - ahead_ns, end_ns=each.end_ns - ahead_ns)
+
+    lanes = summary.lanes
+    words = (
+        f"clock {duration(abs(clock.offset_ns))} {'ahead' if clock.offset_ns > 0 else 'behind'}, by the "
+        f"ends of collectives (± {duration(clock.error_ns)}): times are shifted"
+    )
+    return dataclasses.replace(
+        summary,
+        steps=tuple(replace(each, start_ns=start_ns(each)) for each in summary.steps),
+        details=tuple(replace(each, start_ns=start_ns(each)) for each in summary.details),
+        whole=replace(summary.whole, start_ns=start_ns(summary.whole)),
+        lanes=Lanes(
+            *(lane - clock.ahead_ns(lane) for lane in (lanes.compute, lanes.comm, lanes.copy, lanes.fused))
+        ),
+        calls=tuple(map(call, summary.calls)),
+        clock_error_ns=clock.error_ns,
+        remarks=(*summary.remarks, words),
+    )
+
+
+def _matched(ranks: Sequence[RankSummary]) -> tuple[Collective, ...]:
+    members = {group: of for each in ranks for group, of in each.members.items()}
+    errors_ns: dict[str, list[int]] = {}
+    for each in ranks:
+        for group in {call.group for call in each.calls} if each.clock_error_ns else ():
+            errors_ns.setdefault(group, []).append(each.clock_error_ns)
+    return match(
+        {each.info.rank: each.calls for each in ranks},
+        members=members,
+        clock_error_ns={group: sum(sorted(of)[-2:]) for group, of in errors_ns.items()},
+    )
 
 
 def split(ranks: Sequence[RankSummary]) -> Mapping[int, StepWaits]:
     """Match the collectives of all ranks, and split each rank's communication: of each step by its number,
     and of the whole trace as WHOLE_TRACE.
-
-    The traces' clocks are taken to be one, as on one host they are. Between hosts that are further apart
-    than a collective takes, its ends disagree, and it is not split.
     """
-    members = {group: of for each in ranks for group, of in each.members.items()}
-    found = match({each.info.rank: each.calls for each in ranks}, members=members)
+    found = _matched(ranks)
     times: dict[int, dict[int, WaitTimes]] = {WHOLE_TRACE: {}}
     begun: dict[int, dict[int, Collective]] = {WHOLE_TRACE: dict(enumerate(found))}
     for each in ranks:

@@ -22,7 +22,7 @@ FAR_NS = 3_600_000_000_000
 FEW = 2
 """What lies far away is believed where it holds more than half as many records as the rest."""
 EARLY_NS = 1_000_000
-"""A record that begins so much before its launch is wrong, unless many do. Smaller differences are usual."""
+"""A record that begins so much before its launch is wrong, unless many do. Less is usual."""
 SKEWED = 3
 """The clocks of CPU and GPU disagree where more than one record in so many begins before its launch."""
 NOT_LAUNCHED_NS = np.iinfo(np.int64).min

@@ -142,6 +142,16 @@ def test_several_sends_and_receives_in_one_kernel_are_not_split(tmp_path):
     assert parts_of(job_of(tmp_path, *events), 0) == (0, 0, 50)
 
 
+def test_kernels_that_old_nccl_all_calls_sendrecv_are_collectives(tmp_path):
+    name = "ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(ncclWorkElem)"
+    ranks = [
+        [kernel(3000 * at + 1000 + 300 * rank, 900 - 300 * rank, name, stream=20) for at in range(6)]
+        for rank in (0, 1)
+    ]
+    job = job_of(tmp_path, *ranks)
+    assert [parts_of(job, rank) for rank in (0, 1)] == [(1800, 3600, 0), (0, 3600, 0)]
+
+
 def test_one_trace_alone_says_nothing_of_waiting(tmp_path):
     job = job_of(tmp_path, [named(0, 50)], world_size=2)
     assert parts_of(job, 0) == (0, 0, 50)

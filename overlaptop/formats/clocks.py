@@ -1,0 +1,114 @@
+"""How far the clocks of ranks' traces are apart, by the ends of the collectives that they share.
+
+No rank leaves an all-reduce, an all-gather or a reduce-scatter long before the others, however late one of
+them came. So where ends disagree by about as much in all of them, the clocks do.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from overlaptop.timeline import collectives as ops
+from overlaptop.timeline.arrivals import Collective
+
+LEAST_OFFSET_NS = 50_000
+"""Ends differ by some µs on one clock; below this nothing is corrected."""
+LEAST_COLLECTIVES = 3
+"""With fewer, one that ended oddly would pass for an offset."""
+CERTAIN = 4
+"""An offset is corrected where it is so many times as large as what it may be wrong by."""
+_TOGETHER = frozenset(("allreduce", "allgather", "reducescatter", "barrier"))
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """One rank's clock, against that of the first rank that it shares collectives with."""
+
+    offset_ns: float = 0.0
+    """How far it is ahead at `at_ns`."""
+    drift: float = 0.0
+    """ns a ns."""
+    at_ns: int = 0
+    error_ns: int = 0
+    """What an offset may be wrong by: nine in ten ends agree to so much."""
+
+    def ahead_ns(self, times_ns: NDArray[np.int64]) -> NDArray[np.int64]:
+        """How far it is ahead at these times, shape (n,)."""
+        ahead_ns: NDArray[np.int64] = np.rint(self.offset_ns + self.drift * (times_ns - self.at_ns)).astype(
+            np.int64
+        )
+        return ahead_ns
+
+
+def estimate(found: Iterable[Collective], ranks: Sequence[int]) -> Mapping[int, Clock]:
+    """Estimate the clocks of ranks that are apart; of others there is none.
+
+    Ranks that share no collective are not compared. From rank to rank offsets add up, and so do errors.
+    """
+    ends: defaultdict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
+    for each in found:
+        if all(ops.kind_of(part) in _TOGETHER for part in each.op.split("+")):
+            first, *others = each.parts
+            for other in others:
+                ends[first.rank, other.rank].append((other.end_ns, other.end_ns - first.end_ns))
+    pairs = {pair: _clock(np.array(of)) for pair, of in ends.items() if len(of) >= LEAST_COLLECTIVES}
+    clocks: dict[int, Clock] = {}
+    for rank in sorted(ranks):
+        if rank not in clocks:
+            clocks[rank] = Clock()
+            _follow(rank, pairs, clocks)
+    return {rank: clock for rank, clock in clocks.items() if _is_apart(clock)}
+
+
+def _is_apart(clock: Clock) -> bool:
+    return abs(clock.offset_ns) > max(LEAST_OFFSET_NS, CERTAIN * clock.error_ns)
+
+
+def _follow(root: int, pairs: Mapping[tuple[int, int], Clock], clocks: dict[int, Clock]) -> None:
+    """Add the clocks of all ranks that share collectives with `root`, directly or by way of others."""
+    reached = [root]
+    for known in reached:
+        for (first, second), pair in pairs.items():
+            if known not in (first, second):
+                continue
+            other, sign = (second, 1) if known == first else (first, -1)
+            if other not in clocks:
+                base = clocks[known]
+                at_ns = pair.at_ns
+                clocks[other] = Clock(
+                    base.offset_ns + base.drift * (at_ns - base.at_ns) + sign * pair.offset_ns,
+                    base.drift + sign * pair.drift,
+                    at_ns,
+                    base.error_ns + pair.error_ns,
+                )
+                reached.append(other)
+
+
+def _clock(ends: NDArray[np.int64]) -> Clock:
+    """From shape (n, 2): a time, and how far the one clock is ahead of the other there."""
+    times_ns, ahead_ns = ends[:, 0].astype(np.float64), ends[:, 1].astype(np.float64)
+    at_ns = int(np.median(ends[:, 0]))
+    since_ns = times_ns - at_ns
+    plain = Clock(float(np.median(ahead_ns)), 0.0, at_ns, _spread_ns(ahead_ns - np.median(ahead_ns)))
+    order = np.argsort(since_ns)
+    third = len(order) // 3
+    if third < 2:
+        return plain
+    early, late = order[:third], order[-third:]
+    apart_ns = float(np.median(since_ns[late]) - np.median(since_ns[early]))
+    if apart_ns <= 0:
+        return plain
+    drift = float(np.median(ahead_ns[late]) - np.median(ahead_ns[early])) / apart_ns
+    left_ns = ahead_ns - drift * since_ns
+    offset_ns = float(np.median(left_ns))
+    drifting = Clock(offset_ns, drift, at_ns, _spread_ns(left_ns - offset_ns))
+    return drifting if drifting.error_ns * 2 < plain.error_ns else plain
+
+
+def _spread_ns(left_ns: NDArray[np.float64]) -> int:
+    return int(np.ceil(np.percentile(np.abs(left_ns), 90)))
