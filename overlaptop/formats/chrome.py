@@ -25,6 +25,11 @@ _SMALL_BYTES = 1 << 25
 _EXACT_BELOW_US = float(1 << 43)
 """A float64 holds microseconds with three decimals below this (101 days) exactly enough."""
 
+
+class BrokenTextError(TraceError):
+    """Some of a trace's text is no JSON; it may be mended (repair.py)."""
+
+
 Text: TypeAlias = bytes | bytearray
 Scalar: TypeAlias = int | float | str | None
 
@@ -124,7 +129,8 @@ def decode(path: Path, text: Text) -> Trace:
     """Return the trace that `text` is; `path` only names it in errors.
 
     Raises:
-        TraceError: not JSON, cut off, nested too deeply, or not what torch.profiler writes.
+        BrokenTextError: some of it is not JSON.
+        TraceError: cut off, nested too deeply, or not what torch.profiler writes.
     """
     if len(text) > _SMALL_BYTES and text.count(b"{") > MAX_OBJECTS:
         raise TraceError(path, f"more than {MAX_OBJECTS:,} objects: trace fewer steps")
@@ -137,9 +143,9 @@ def decode(path: Path, text: Text) -> Trace:
     except msgspec.DecodeError as fault:
         if "truncated" in str(fault):
             raise TraceError(path, "cut off: it ends in the middle of the JSON") from fault
-        raise TraceError(path, f"not JSON: {fault}") from fault
+        raise BrokenTextError(path, f"not JSON: {fault}") from fault
     except UnicodeDecodeError as fault:
-        raise TraceError(path, "not JSON: some of its text is not UTF-8") from fault
+        raise BrokenTextError(path, "not JSON: some of its text is not UTF-8") from fault
 
 
 def needs_exact_times(us: NDArray[np.float64]) -> bool:

@@ -20,7 +20,7 @@ LEAST_OFFSET_NS = 50_000
 """Ends differ by some µs on one clock; below this nothing is corrected."""
 LEAST_COLLECTIVES = 3
 """With fewer, one that ended oddly would pass for an offset."""
-CERTAIN = 4
+CERTAIN = 2
 """An offset is corrected where it is so many times as large as what it may be wrong by."""
 _TOGETHER = frozenset(("allreduce", "allgather", "reducescatter", "barrier"))
 
@@ -35,7 +35,7 @@ class Clock:
     """ns a ns."""
     at_ns: int = 0
     error_ns: int = 0
-    """What an offset may be wrong by: nine in ten ends agree to so much."""
+    """What an offset may be wrong by: twice as much as nine in ten ends differ from it."""
 
     def ahead_ns(self, times_ns: NDArray[np.int64]) -> NDArray[np.int64]:
         """How far it is ahead at these times, shape (n,)."""
@@ -111,4 +111,4 @@ def _clock(ends: NDArray[np.int64]) -> Clock:
 
 
 def _spread_ns(left_ns: NDArray[np.float64]) -> int:
-    return int(np.ceil(np.percentile(np.abs(left_ns), 90)))
+    return int(np.ceil(2 * np.percentile(np.abs(left_ns), 90)))

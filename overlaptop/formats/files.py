@@ -23,6 +23,9 @@ SUFFIXES = (".json", ".json.gz")
 _CHUNK_BYTES = 1 << 20
 _BLANKS = b" \t\r\n"
 _NO_OBJECT = "not a torch.profiler trace: it does not begin with a JSON object"
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_ZEROS = bytes(4096)
+"""What a crash leaves of a file that was being written; a name may hold one or two."""
 _GZIP_MAGIC = b"\x1f\x8b"
 _GZIP_WBITS = 31
 
@@ -78,12 +81,16 @@ def read(path: Path) -> bytearray:
             if opened.st_size > MAX_TEXT_BYTES:
                 raise TraceError(path, _too_large())
             for chunk in _chunks(path, file, opened.st_size):
+                if not text and not begun:
+                    chunk = chunk.removeprefix(_BYTE_ORDER_MARK)
                 if not begun and (first := chunk.lstrip(_BLANKS)[:1]):
                     begun = True
                     if first != b"{":
                         raise TraceError(path, _NO_OBJECT)
-                if (zero := chunk.find(0)) >= 0:
-                    raise TraceError(path, f"not JSON: byte {len(text) + zero:,} is zero")
+                if (zeros := chunk.find(_ZEROS)) >= 0:
+                    raise TraceError(
+                        path, f"not JSON: nothing but zeros from byte {len(text) + zeros:,} on"
+                    )
                 text += chunk
                 if not begun and len(text) > _CHUNK_BYTES:
                     break
@@ -107,27 +114,39 @@ def _chunks(path: Path, file: BinaryIO, size_bytes: int) -> Iterator[bytes]:
 
 
 def _inflated(path: Path, packed: bytes, file: BinaryIO, packed_bytes: int) -> Iterator[bytes]:
+    """The text of all members of a gzip file: what compresses on all cores writes several."""
     room = limit = min(MAX_TEXT_BYTES, max(SMALL_TEXT_BYTES, MAX_INFLATION * packed_bytes))
-    gzip = zlib.decompressobj(_GZIP_WBITS)
-    while not gzip.eof:
-        try:
-            chunk = gzip.decompress(packed, min(room, _CHUNK_BYTES) + 1)
-        except zlib.error as fault:
-            raise TraceError(path, f"not sound gzip ({fault})") from fault
-        if len(chunk) > room:
-            if limit == MAX_TEXT_BYTES:
-                raise TraceError(path, _too_large())
-            raise TraceError(path, f"unpacks to more than {MAX_INFLATION} times its size: no trace does")
-        room -= len(chunk)
-        yield chunk
-        packed = gzip.unconsumed_tail or (b"" if gzip.eof else file.read(_CHUNK_BYTES))
-        if not (packed or chunk or gzip.eof):
-            raise TraceError(path, "cut off: it ends in the middle of the gzip stream")
-    after = gzip.unused_data
-    while after:
-        if after.strip(b"\0"):
-            raise TraceError(path, "not sound gzip (more follows after its end)")
+    while packed:
+        gzip = zlib.decompressobj(_GZIP_WBITS)
+        while not gzip.eof:
+            try:
+                chunk = gzip.decompress(packed, min(room, _CHUNK_BYTES) + 1)
+            except zlib.error as fault:
+                raise TraceError(path, f"not sound gzip ({fault})") from fault
+            if len(chunk) > room:
+                if limit == MAX_TEXT_BYTES:
+                    raise TraceError(path, _too_large())
+                words = f"unpacks to more than {MAX_INFLATION} times its size: no trace does"
+                raise TraceError(path, words)
+            room -= len(chunk)
+            yield chunk
+            packed = gzip.unconsumed_tail or (b"" if gzip.eof else file.read(_CHUNK_BYTES))
+            if not (packed or chunk or gzip.eof):
+                raise TraceError(path, "cut off: it ends in the middle of the gzip stream")
+        packed = _next_member(path, gzip.unused_data, file)
+
+
+def _next_member(path: Path, after: bytes, file: BinaryIO) -> bytes:
+    """What follows a member, from the next one's beginning on; empty at the end, where zeros may stand."""
+    while not (left := after.lstrip(b"\0")):
         after = file.read(_CHUNK_BYTES)
+        if not after:
+            return b""
+    if len(left) < len(_GZIP_MAGIC):
+        left += file.read(_CHUNK_BYTES)
+    if not left.startswith(_GZIP_MAGIC):
+        raise TraceError(path, "not sound gzip (more follows after its end)")
+    return left
 
 
 def _too_large() -> str:

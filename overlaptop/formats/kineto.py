@@ -23,6 +23,7 @@ from overlaptop.formats.chrome import (
     MAX_NAME,
     NO_ARGS,
     Args,
+    BrokenTextError,
     Distributed,
     Event,
     ExactEvent,
@@ -35,6 +36,7 @@ from overlaptop.formats.chrome import (
     needs_exact_times,
 )
 from overlaptop.formats.files import TraceError
+from overlaptop.formats.repair import repaired
 from overlaptop.text import plural
 from overlaptop.timeline import coherence
 from overlaptop.timeline.coherence import NOT_LAUNCHED_NS
@@ -159,7 +161,7 @@ def load_each(path: Path, text: Text, rules: LaneRules) -> tuple[RankTrace, ...]
         TraceError: not a torch.profiler trace, without GPU activity where there were GPUs, or with
             impossible times only.
     """
-    trace = decode(path, text)
+    trace, text, mended = _decoded(path, text)
     gpu, launches, marks = _sort_out(trace.events)
     on_host = not gpu and host.is_of_cpus(trace)
     if len(marks) > MAX_STEP_MARKS:
@@ -179,13 +181,28 @@ def load_each(path: Path, text: Text, rules: LaneRules) -> tuple[RankTrace, ...]
         raise TraceError(path, f"no {what} in it: trace with ProfilerActivity.{activity}")
     if activities.end_ns.max() >= MAX_NS:
         raise TraceError(path, _FAR_AWAY)
-    remarks = (*coherence.describe(+found), *_look_alikes(activities, rules))
+    remarks = (*mended, *coherence.describe(+found), *_look_alikes(activities, rules))
     traces = []
     for device in _busiest_first(activities):
         annotations, said = _annotations(_of_process(marks, processes[device]), clock)
         of_device = activities.chosen(activities.device == device) if len(processes) > 1 else activities
         traces.append(RankTrace(path, rank, trace, of_device, annotations, (*remarks, *said), on_host))
     return tuple(traces)
+
+
+def _decoded(path: Path, text: Text) -> tuple[Trace, Text, list[str]]:
+    """The trace, its text as it could be read, and what is to be said of that."""
+    try:
+        return decode(path, text), text, []
+    except BrokenTextError as fault:
+        mended = repaired(text)
+        if mended is None:
+            raise
+        sound, said = mended
+        try:
+            return decode(path, sound), sound, [said] if said else []
+        except TraceError:
+            raise fault from None
 
 
 Processes: TypeAlias = dict[int, Scalar]

@@ -20,10 +20,9 @@ def late_in(folder, ahead_us, late_us=(0, 0), drift=0.0, steps=40, transfer_us=9
             start_us = step * STEP_US
             come_us = start_us + 5_000 + late_us[rank]
             end_us = start_us + 5_000 + max(late_us) + transfer_us + jitter_us * (rank * step % 3)
-            shift_us = rank * (ahead_us + drift * start_us)
-            compute_us = come_us - start_us
-            events.append(kernel(start_us + shift_us, compute_us))
-            events.append(named(come_us + shift_us, end_us - come_us))
+            seen_us = [at + rank * (ahead_us + drift * at) for at in (start_us, come_us, end_us)]
+            events.append(kernel(seen_us[0], seen_us[1] - seen_us[0]))
+            events.append(named(seen_us[1], seen_us[2] - seen_us[1]))
         write(folder / f"rank{rank}.json", *events, rank=rank, world_size=2)
     job = analyze(folder, LaneRules())
     found = lateness(job.waits[WHOLE_TRACE].collectives)
@@ -50,7 +49,7 @@ def test_a_late_rank_is_found_beside_an_offset(tmp_path, ahead_us, late_us):
 
 
 def test_a_clock_that_drifts_makes_no_rank_late(tmp_path):
-    _, late = late_in(tmp_path, 500.0, drift=1e-3)
+    _, late = late_in(tmp_path, 500.0, drift=2e-4, steps=200)
     assert late == {}
 
 

@@ -82,7 +82,7 @@ CUT_OFF = "cut off: it ends in the middle of the gzip stream"
         (WHOLE[:100], CUT_OFF),
         (WHOLE[:-1], CUT_OFF),
         (WHOLE[:-6] + bytes([WHOLE[-6] ^ 1]) + WHOLE[-5:], "not sound gzip"),
-        (WHOLE * 2, "more follows after its end"),
+        (WHOLE + b"more", "more follows after its end"),
     ],
     ids=["nothing", "blanks", "nothing packed", "begun", "cut", "one byte short", "a flipped bit", "two"],
 )
@@ -112,7 +112,7 @@ def test_a_gzip_bomb_is_left_at_fifty_times_its_size(tmp_path):
         (b"", NO_OBJECT),
         (b" " * (2 << 20), NO_OBJECT),
         (b" [1, 2]", NO_OBJECT),
-        (b'{"traceEvents": [', "not JSON: byte 17 is zero"),
+        (b'{"traceEvents": [', "not JSON: only zeros from byte 17 on"),
     ],
     ids=["zeros", "blanks", "a list", "cut off by a crash"],
 )
