@@ -8,8 +8,8 @@ from overlaptop.console.arguments import add_screen, make_parser, screen_of
 
 DESCRIPTION = """\
 Show what torch.profiler traces say of overlap: in the dashboard, or as a table where stdout is no terminal.
-PATH is one trace (.json or .json.gz), or a folder with one for each rank. ProfilerStep annotations make the
-steps; without them, the whole trace is one.
+PATH is one trace (.json or .json.gz), a folder with one for each rank, or several of both. ProfilerStep
+annotations make the steps; without them, the whole trace is one.
 """
 EPILOG = """\
 --json prints a line for each rank and step, as overlaptop --json does, and then one for each rank over the
@@ -29,7 +29,8 @@ defines overlap in the same way. Four things differ:
                  kernels (NVSHMEM, symmetric memory, DeepEP, ...) computation
   computation    not kernels with Sync or Memcpy in their names; synchronisation events with a stream are
 
-A folder is refused as a whole when one of its traces cannot be used, or when two are of the same rank.
+Traces are refused as a whole when one of them is damaged, or when ranks have unequal numbers of traces.
+Files without a rank and without GPU activity are left out, and named.
 exit status: 0; 2 for a usage error and for a file that is no trace, is cut off or cannot be read.
 """
 
@@ -37,7 +38,7 @@ exit status: 0; 2 for a usage error and for a file that is no trace, is cut off 
 def run(words: list[str]) -> int:
     """Read the traces, and show them."""
     parser = make_parser("overlaptop analyze", DESCRIPTION, EPILOG)
-    parser.add_argument("path", type=Path, metavar="PATH", help="a trace, or a folder of them")
+    parser.add_argument("paths", type=Path, metavar="PATH", nargs="+", help="a trace, or a folder of them")
     parser.add_argument(
         "--json", action="store_true", help="print records instead of opening the dashboard"
     )
@@ -51,6 +52,9 @@ def run(words: list[str]) -> int:
         type=int,
         metavar="N",
         help="this step instead of the whole trace; on the screen, begin there",
+    )
+    parser.add_argument(
+        "--cycle", type=int, metavar="N", help="of several traces of each rank the N-th, not the last"
     )
     parser.add_argument(
         "--lane",
@@ -67,9 +71,10 @@ def run(words: list[str]) -> int:
     from overlaptop.console import analyze
 
     return analyze.run(
-        options.path,
+        options.paths,
         options.lane,
         by_hta=options.hta,
         screen=None if options.json else screen_of(options),
         step=options.step,
+        cycle=options.cycle,
     )

@@ -27,24 +27,27 @@ _MISSING_CHARS = 40
 
 
 def run(
-    path: Path,
+    paths: Sequence[Path],
     lane_rules: Sequence[str],
     *,
     by_hta: bool,
     screen: TuiOptions | None,
     step: int | None = None,
+    cycle: int | None = None,
 ) -> int:
-    """Show the trace or traces at `path` on the screen, or, where there is none, as a table.
+    """Show the traces at `paths` on the screen, or, where there is none, as a table.
 
     `screen`: the dashboard's options; None: print records instead. The dashboard shows steps, which
     `by_hta` does not change: with it, the table comes in any case. `step`: of this one instead of the
-    whole trace.
+    whole trace. `cycle`: of several traces of each rank.
     """
     on_screen = screen is not None and sys.stdin.isatty() and sys.stdout.isatty() and not by_hta
     try:
-        job = analyze(path, LaneRules(map(parse_rule, lane_rules)), by_hta=by_hta, detailed=not by_hta)
+        rules = LaneRules(map(parse_rule, lane_rules))
+        job = analyze(paths, rules, by_hta=by_hta, detailed=not by_hta, cycle=cycle)
     except (TraceError, ValueError) as fault:
         raise CommandError(str(fault), 2) from fault
+    path = job.path
     number = WHOLE_TRACE if step is None else step
     if step is not None and step not in (known := job.step_numbers):
         steps = text.shortened(text.runs_of(known), _MISSING_CHARS) or "the whole trace"
@@ -115,6 +118,7 @@ def session_of(job: TracedJob) -> FinishedSession:
         for summary, whole in zip(job.ranks, job.whole, strict=True)
     ]
     notices = [Notice(job.ranks[0].info.rank, over_ns, "warning", _missing(job))] if job.missing else []
+    notices += [Notice(job.ranks[0].info.rank, over_ns, "warning", remark) for remark in job.remarks]
     notices += [
         Notice(summary.info.rank, over_ns, "warning", remark)
         for summary in job.ranks
@@ -198,7 +202,7 @@ def _remarks(job: TracedJob) -> list[str]:
     for summary in job.ranks:
         for remark in summary.remarks:
             ranks.setdefault(remark, []).append(summary.info.rank)
-    return [f"{text.named_ranks(of)}: {remark}" for remark, of in ranks.items()]
+    return [*job.remarks, *(f"{text.named_ranks(of)}: {remark}" for remark, of in ranks.items())]
 
 
 def _missing(job: TracedJob) -> str:

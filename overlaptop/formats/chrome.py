@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from overlaptop.formats.files import TraceError
+from overlaptop.formats.files import NoTraceOfARankError, TraceError
 
 MAX_OBJECTS = 16_000_000
 """Objects in one trace: each event of a few bytes of text takes some 100 bytes of memory."""
@@ -139,7 +139,8 @@ def decode(path: Path, text: Text) -> Trace:
     except RecursionError as fault:
         raise TraceError(path, "not a torch.profiler trace: nested too deeply") from fault
     except msgspec.ValidationError as fault:
-        raise TraceError(path, f"not a torch.profiler trace: {fault}") from fault
+        kind = NoTraceOfARankError if "missing required field" in str(fault) else TraceError
+        raise kind(path, f"not a torch.profiler trace: {fault}") from fault
     except msgspec.DecodeError as fault:
         if "truncated" in str(fault):
             raise TraceError(path, "cut off: it ends in the middle of the JSON") from fault

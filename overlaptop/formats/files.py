@@ -15,6 +15,8 @@ from typing import BinaryIO
 MAX_TEXT_BYTES = 1 << 30
 """Of one trace, unpacked: some five million events."""
 MAX_FILES = 4096
+MAX_NAMED = 8
+"""Folders that are named at once."""
 MAX_INFLATION = 50
 """A gzipped trace grows 7 to 30 fold when it is unpacked, a gzip bomb a thousand fold."""
 SMALL_TEXT_BYTES = 16 << 20
@@ -38,8 +40,13 @@ class TraceError(Exception):
         self.fault = fault
 
 
+class NoTraceOfARankError(TraceError):
+    """A sound file that holds no rank's GPU activity: another tool's, or of a process without a GPU."""
+
+
 def find(path: Path) -> list[Path]:
-    """Return `path` itself, or the traces that lie in the folder `path`, by name.
+    """Return `path` itself, or the traces that lie in the folder `path`, by name; where it holds none,
+    those of the only folder in it that does.
 
     Raises:
         TraceError: it cannot be read, or holds no trace or too many of them.
@@ -47,18 +54,30 @@ def find(path: Path) -> list[Path]:
     try:
         if not stat.S_ISDIR(path.stat().st_mode):
             return [path]
-        found = sorted(
-            entry
-            for entry in path.iterdir()
-            if entry.name.endswith(SUFFIXES) and not entry.name.startswith(".")
-        )
+        found = _traces_in(path)
+        folders = [] if found else [entry for entry in sorted(path.iterdir()) if entry.is_dir()]
+        below = [(folder, traces) for folder in folders if (traces := _traces_in(folder))]
     except (OSError, ValueError) as fault:  # ValueError: a null byte in the name
         raise TraceError(path, _reason(fault)) from fault
+    if len(below) == 1:
+        _, found = below[0]
     if not found:
-        raise TraceError(path, "no trace in this folder: nothing in it is called *.json or *.json.gz")
+        words = "nothing in it is called *.json or *.json.gz"
+        if below:
+            named = ", ".join(folder.name for folder, _ in below[:MAX_NAMED])
+            words = f"name one of those in it: {named}{', ...' * (len(below) > MAX_NAMED)}"
+        raise TraceError(path, f"no trace in this folder: {words}")
     if len(found) > MAX_FILES:
         raise TraceError(path, f"{len(found):,} traces in this folder; {MAX_FILES:,} at most are read")
     return found
+
+
+def _traces_in(folder: Path) -> list[Path]:
+    return sorted(
+        entry
+        for entry in folder.iterdir()
+        if entry.name.endswith(SUFFIXES) and not entry.name.startswith(".")
+    )
 
 
 def read(path: Path) -> bytearray:
@@ -86,18 +105,16 @@ def read(path: Path) -> bytearray:
                 if not begun and (first := chunk.lstrip(_BLANKS)[:1]):
                     begun = True
                     if first != b"{":
-                        raise TraceError(path, _NO_OBJECT)
+                        raise NoTraceOfARankError(path, _NO_OBJECT)
                 if (zeros := chunk.find(_ZEROS)) >= 0:
-                    raise TraceError(
-                        path, f"not JSON: nothing but zeros from byte {len(text) + zeros:,} on"
-                    )
+                    raise TraceError(path, f"not JSON: only zeros from byte {len(text) + zeros:,} on")
                 text += chunk
                 if not begun and len(text) > _CHUNK_BYTES:
                     break
     except OSError as fault:
         raise TraceError(path, _reason(fault)) from fault
     if not begun:
-        raise TraceError(path, _NO_OBJECT)
+        raise NoTraceOfARankError(path, _NO_OBJECT)
     return text
 
 

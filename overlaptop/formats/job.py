@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from msgspec.structs import replace
 
+from overlaptop import text
 from overlaptop.fleet.waits import StepWaits
 from overlaptop.formats import files, hta, kineto, workers
-from overlaptop.formats.files import TraceError
+from overlaptop.formats.file_ranks import ranks_of
+from overlaptop.formats.files import NoTraceOfARankError, TraceError
 from overlaptop.formats.kineto import RankTrace
 from overlaptop.formats.summary import RankSummary, summarize
 from overlaptop.formats.waits import align, split
@@ -25,6 +28,8 @@ from overlaptop.wire.messages import StepTotals
 _AT_ONCE_BYTES = 2 << 30
 """Text that is unpacked at one time, in all processes together."""
 _GZIP_RATIO = 20
+_NAMED_CHARS = 200
+_MERGED = re.compile(r"(?<![a-z])merged?(?![a-z])", re.IGNORECASE)
 _TOO_LARGE = "a number in it is larger than any in a trace"
 
 
@@ -44,6 +49,8 @@ class TracedJob:
     waits: Mapping[int, StepWaits]
     """Who waited for whom, by the step's number; WHOLE_TRACE is one of them. Empty by
     HolisticTraceAnalysis's rules, which do not tell waiting from transferring."""
+    remarks: tuple[str, ...] = ()
+    """What was left out of the folder, and what was chosen of it."""
 
     @property
     def step_numbers(self) -> list[int]:
@@ -66,88 +73,167 @@ class _ReadTrace(NamedTuple):
     """Else it has the number of its file."""
     figures: hta.Figures | None
 
+    @property
+    def rank(self) -> int:
+        return self.summaries[0].info.rank
 
-def analyze(path: Path, rules: LaneRules, *, by_hta: bool = False, detailed: bool = False) -> TracedJob:
-    """Summarize the trace at `path`, or those in the folder `path`, on all cores.
+
+class _Unusable(NamedTuple):
+    """Why nothing is taken from a file."""
+
+    why: str
+    no_trace_of_a_rank: bool = False
+    """It may be left out beside others: it holds no rank's GPU activity, and is not damaged."""
+
+
+_Reads: TypeAlias = Sequence[tuple[Path, _ReadTrace]]
+
+
+def analyze(
+    path: Path | Sequence[Path],
+    rules: LaneRules,
+    *,
+    by_hta: bool = False,
+    detailed: bool = False,
+    cycle: int | None = None,
+) -> TracedJob:
+    """Summarize a trace, those in a folder, or several of both, on all cores.
 
     `by_hta` takes the breakdown of the whole traces by HolisticTraceAnalysis's rules instead of ours;
-    `detailed`: with timelines.
+    `detailed`: with timelines; `cycle`: which of several traces of each rank, from 1 in their order.
 
     Raises:
-        TraceError: one of them cannot be used, two are of the same rank, or only some have one. A job
-            is refused as a whole: the figures of the other ranks would hide that one is missing.
+        TraceError: one of them cannot be used, ranks have unequal numbers of traces, or only some have
+            a rank. A job is refused as a whole: the other ranks' figures would hide that one is missing.
     """
-    found, name = files.find(path), _name(path)
+    paths = [path] if isinstance(path, Path) else list(path)
+    found = list(dict.fromkeys(file for each in paths for file in files.find(each)))
+    whole_path = paths[0] if len(paths) == 1 else paths[0].parent
+    name = _name(whole_path)
+    places = ranks_of([file.name for file in found])
 
-    def work(at: int) -> _ReadTrace | str:
+    def work(at: int) -> _ReadTrace | _Unusable:
         alone = len(found) == 1 and not by_hta
-        return _read_trace(found[at], at, name, rules, by_hta=by_hta, detailed=detailed, alone=alone)
+        return _read_trace(
+            found[at], places.ranks[at], name, rules, by_hta=by_hta, detailed=detailed, alone=alone
+        )
 
-    by_rank: dict[int, tuple[Path, _ReadTrace]] = {}
-    first: _ReadTrace | None = None
+    reads, left_out = [], []
     with closing(workers.spread(work, len(found), _worker_count(found))) as answers:
         for file in found:
             try:
                 read = next(answers)
             except workers.WorkerDiedError as fault:
                 raise TraceError(file, "the process that read it was killed: too little memory?") from fault
-            if isinstance(read, str):
-                raise TraceError(file, read)
-            first = first or read
-            if read.knows_rank != first.knows_rank:
-                raise TraceError(
-                    file if first.knows_rank else found[0], "tells no rank, but other traces here do"
-                )
-            rank = read.summaries[0].info.rank
-            if rank in by_rank:
-                other = by_rank[rank][0]
-                raise TraceError(file, f"is of rank {rank}, and so is {other}: one job at a time")
-            by_rank[rank] = file, read
-    reads = [by_rank[rank][1] for rank in sorted(by_rank)]
-    ranks = align([summary for each in reads for summary in each.summaries])
+            if isinstance(read, _ReadTrace):
+                reads.append((file, read))
+            elif read.no_trace_of_a_rank and len(found) > 1:
+                left_out.append((file, read.why))
+            else:
+                raise TraceError(file, read.why)
+    if not reads:
+        raise TraceError(*left_out[0])
+    remarks = [f"left out {file.name}: {why}" for file, why in left_out]
+    chosen, said = _one_cycle(_of_one_kind(reads), cycle)
+    remarks += said
+    if len(chosen) > 1 and not places.known and not chosen[0][1].knows_rank:
+        named = text.shortened(", ".join(f"{read.rank} {file.name}" for file, read in chosen), _NAMED_CHARS)
+        remarks.append(f"no trace has a rank: each has its place among the names ({named})")
+    ranks = align([summary for _, each in chosen for summary in each.summaries])
     world_size = max(len(ranks), *(summary.info.world_size for summary in ranks))
     whole = tuple(each.whole for each in ranks)
     if by_hta:
-        figures = hta.choose([each.figures for each in reads if each.figures is not None])
+        figures = hta.choose([each.figures for _, each in chosen if each.figures is not None])
         # HolisticTraceAnalysis knows nothing of stalls.
         whole = tuple(
             replace(own, stall_ns=None, **asdict(by)) for own, by in zip(whole, figures, strict=True)
         )
-    return TracedJob(name, path, world_size, ranks, whole, {} if by_hta else split(ranks))
+    waits = {} if by_hta else split(ranks)
+    return TracedJob(name, whole_path, world_size, ranks, whole, waits, tuple(remarks))
+
+
+def _of_one_kind(reads: _Reads) -> _Reads:
+    """All have a rank, or none has."""
+    _, first = reads[0]
+    for file, read in reads:
+        if read.knows_rank != first.knows_rank:
+            at_fault = file if first.knows_rank else reads[0][0]
+            raise TraceError(at_fault, "tells no rank, but other traces here do")
+    return reads
+
+
+def _one_cycle(reads: _Reads, cycle: int | None) -> tuple[_Reads, list[str]]:
+    """One trace of each rank, by rank, and what is said of the others.
+
+    A profiler with a schedule that repeats leaves as many traces of each rank as there were cycles.
+    """
+    said = []
+    by_rank = _by_rank(reads)
+    if any(len(of) > 1 for of in by_rank.values()):
+        merged = [file for file, _ in reads if _MERGED.search(file.name)]
+        said += [f"left out {file.name}: merged from others by its name" for file in merged]
+        by_rank = _by_rank([(file, read) for file, read in reads if file not in merged]) or by_rank
+    cycles = max(map(len, by_rank.values()))
+    for rank, of in sorted(by_rank.items()):
+        if len(of) < cycles:
+            most = next(of for of in by_rank.values() if len(of) == cycles)
+            raise TraceError(
+                most[-1][0],
+                f"is of rank {most[-1][1].rank}, and so is {most[0][0]}, but of rank {rank} "
+                f"there {'is' if len(of) == 1 else 'are'} {len(of)}: name the traces of one job",
+            )
+    wanted = cycles if cycle is None else cycle
+    if not 1 <= wanted <= cycles:
+        raise TraceError(
+            reads[0][0].parent, f"there is no cycle {wanted}: {plural(cycles, 'trace')} a rank"
+        )
+    if cycles > 1:
+        times = ", ".join(
+            text.clock(read.summaries[0].whole.start_ns) for _, read in next(iter(by_rank.values()))
+        )
+        said.append(f"{cycles} traces of each rank, at {times}: this is --cycle {wanted}")
+    return [by_rank[rank][wanted - 1] for rank in sorted(by_rank)], said
+
+
+def _by_rank(reads: _Reads) -> dict[int, list[tuple[Path, _ReadTrace]]]:
+    """In the order in which they began."""
+    by_rank: dict[int, list[tuple[Path, _ReadTrace]]] = {}
+    for file, read in sorted(reads, key=lambda each: each[1].summaries[0].whole.start_ns):
+        by_rank.setdefault(read.rank, []).append((file, read))
+    return by_rank
 
 
 def _read_trace(
-    file: Path, at: int, job: str, rules: LaneRules, *, by_hta: bool, detailed: bool, alone: bool
-) -> _ReadTrace | str:
-    """Or why the file cannot be used."""
+    file: Path, place: int, job: str, rules: LaneRules, *, by_hta: bool, detailed: bool, alone: bool
+) -> _ReadTrace | _Unusable:
     try:
         traces = kineto.load_each(file, files.read(file), rules)
         first = traces[0]
         if by_hta and first.on_host:
-            return "no GPU activity in it, and HolisticTraceAnalysis looks at nothing else"
+            return _Unusable("no GPU activity in it, and HolisticTraceAnalysis looks at nothing else")
         if len(traces) == 1:
-            ranked = {at if first.rank is None else first.rank: first}
+            ranked = {place if first.rank is None else first.rank: first}
         elif alone:
             ranked = _by_gpu(traces)
         else:
-            words = (
-                f"{plural(len(traces) - 1, 'more GPU')} in this trace: analyze {file.name} alone for each"
-            )
-            ranked = {at if first.rank is None else first.rank: _with_remark(first, words)}
+            words = f"{plural(len(traces) - 1, 'other GPU')} in {file.name}, not shown: analyze it alone"
+            ranked = {place if first.rank is None else first.rank: _with_remark(first, words)}
         summaries = tuple(
             summarize(traced, rank, job, detailed=detailed) for rank, traced in sorted(ranked.items())
         )
         figures = (each for summary in summaries for each in (*summary.steps, summary.whole))
         if any((each.comm_kernels_ns or 0) > MAX_INT64 for each in figures):
-            return _TOO_LARGE
+            return _Unusable(_TOO_LARGE)
         by = hta.figures(first.trace.events) if by_hta else None
         return _ReadTrace(summaries, first.rank is not None, by)
+    except NoTraceOfARankError as fault:
+        return _Unusable(fault.fault, no_trace_of_a_rank=True)
     except TraceError as fault:
-        return fault.fault
+        return _Unusable(fault.fault)
     except OverflowError:
-        return _TOO_LARGE
+        return _Unusable(_TOO_LARGE)
     except MemoryError:
-        return "does not fit into this machine's memory"
+        return _Unusable("does not fit into this machine's memory")
 
 
 def _with_remark(traced: RankTrace, words: str) -> RankTrace:

@@ -35,7 +35,7 @@ from overlaptop.formats.chrome import (
     decode_threads,
     needs_exact_times,
 )
-from overlaptop.formats.files import TraceError
+from overlaptop.formats.files import NoTraceOfARankError, TraceError
 from overlaptop.formats.repair import repaired
 from overlaptop.text import plural
 from overlaptop.timeline import coherence
@@ -178,7 +178,8 @@ def load_each(path: Path, text: Text, rules: LaneRules) -> tuple[RankTrace, ...]
         found[coherence.ENDS_FIRST] += len(gpu) - len(possible)
     if not activities.names:
         what, activity = ("operator", "CPU") if on_host else ("GPU activity", "CUDA")
-        raise TraceError(path, f"no {what} in it: trace with ProfilerActivity.{activity}")
+        kind = NoTraceOfARankError if rank is None else TraceError
+        raise kind(path, f"no {what} in it: trace with ProfilerActivity.{activity}")
     if activities.end_ns.max() >= MAX_NS:
         raise TraceError(path, _FAR_AWAY)
     remarks = (*mended, *coherence.describe(+found), *_look_alikes(activities, rules))

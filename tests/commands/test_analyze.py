@@ -60,9 +60,9 @@ def test_json_tells_waiting_from_transferring_in_each_step_and_rank() -> None:
 
 
 def test_a_lane_rule_moves_kernels(tmp_path: Path) -> None:
-    path = write(tmp_path / "t.json", kernel(0, 10), kernel(5, 10, "my_all_reduce", stream=8))
+    path = write(tmp_path / "t.json", kernel(0, 10), kernel(5, 10, "my_exchange", stream=8))
     assert records_of(path)[-1]["comm_ns"] == 0
-    assert records_of(path, "--lane", "comm=my_all")[-1]["overlap"] == 0.5
+    assert records_of(path, "--lane", "comm=my_ex")[-1]["overlap"] == 0.5
 
 
 def test_missing_ranks_are_reported_beside_the_records(tmp_path: Path) -> None:

@@ -3,10 +3,11 @@
 import pytest
 
 from overlaptop.formats import job, workers
+from overlaptop.formats.file_ranks import ranks_of
 from overlaptop.formats.files import TraceError
 from overlaptop.formats.job import analyze
 from overlaptop.timeline.lanes import LaneRules
-from tests.formats.traces import event, kernel, launch, mark, nccl, write
+from tests.formats.traces import event, kernel, launch, mark, nccl, text, write
 
 EVENTS = (kernel(0, 10), nccl(5, 10))
 
@@ -45,7 +46,6 @@ def test_traces_without_a_rank_are_numbered_by_name(tmp_path):
 @pytest.mark.parametrize(
     ("ranks", "at_fault", "words"),
     [
-        ((1, 1), "b.json", "is of rank 1, and so is {folder}/a.json: one job at a time"),
         ((None, 0), "a.json", "tells no rank, but other traces here do"),
         ((0, None), "b.json", "tells no rank, but other traces here do"),
     ],
@@ -54,6 +54,91 @@ def test_traces_that_are_of_no_one_job_are_refused_by_name(tmp_path, ranks, at_f
     for name, rank in zip(("a.json", "b.json"), ranks, strict=True):
         write(tmp_path / name, *EVENTS, rank=rank)
     assert fault_of(tmp_path) == f"{tmp_path / at_fault}: {words.format(folder=tmp_path)}"
+
+
+def test_of_several_traces_of_each_rank_the_last_is_taken(tmp_path):
+    for rank in (0, 1):
+        for cycle in (1, 2):
+            of = kernel(cycle * 1e6, 10 * cycle)
+            write(tmp_path / f"node_{40 + rank}.17{cycle}.pt.trace.json", of, rank=rank, world_size=2)
+    found = analyze(tmp_path, LaneRules())
+    assert [whole.compute_ns for whole in found.whole] == [20_000, 20_000]
+    (said,) = found.remarks
+    assert said.startswith("2 traces of each rank, at ")
+    assert said.endswith("this is --cycle 2")
+    assert analyze(tmp_path, LaneRules(), cycle=1).whole[1].compute_ns == 10_000
+    assert "there is no cycle 3" in fault_of(tmp_path, cycle=3)
+    (tmp_path / "node_41.171.pt.trace.json").unlink()
+    assert "but of rank 1 there is 1: name the traces of one job" in fault_of(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param(b'{"schema": "1.1.0", "nodes": []}', id="execution trace"),
+        pytest.param(b"[1, 2]", id="a list"),
+        pytest.param(text(event("cpu_op", "aten::add", 0, 5), rank=None), id="without GPU and rank"),
+    ],
+)
+def test_what_is_no_ranks_trace_is_left_out_and_named(tmp_path, content):
+    write(tmp_path / "a.json", *EVENTS)
+    (tmp_path / "other.json").write_bytes(content)
+    (said,) = analyze(tmp_path, LaneRules()).remarks
+    assert said.startswith("left out other.json: ")
+    (tmp_path / "a.json").unlink()
+    assert fault_of(tmp_path).startswith(f"{tmp_path / 'other.json'}: ")
+
+
+def test_a_rank_whose_gpu_is_missing_is_not_left_out(tmp_path):
+    write(tmp_path / "a.json", *EVENTS, rank=0)
+    write(tmp_path / "b.json", event("cpu_op", "aten::add", 0, 5), rank=1)
+    assert fault_of(tmp_path).startswith(f"{tmp_path / 'b.json'}: no GPU activity")
+
+
+def test_traces_may_be_named_one_by_one_or_lie_a_folder_below(tmp_path):
+    for rank in (0, 1):
+        below = tmp_path / "iteration_10"
+        below.mkdir(exist_ok=True)
+        write(below / f"rank{rank}.json", *EVENTS, rank=rank, world_size=2)
+    assert len(analyze(tmp_path, LaneRules()).ranks) == 2
+    assert len(analyze(sorted(below.iterdir()), LaneRules()).ranks) == 2
+    (tmp_path / "iteration_20").mkdir()
+    write(tmp_path / "iteration_20" / "rank0.json", *EVENTS)
+    assert fault_of(tmp_path).endswith("name one of those in it: iteration_10, iteration_20")
+
+
+@pytest.mark.parametrize(
+    ("names", "ranks"),
+    [
+        ([f"trace_{rank}.json" for rank in range(12)], range(12)),
+        ([f"1700000000.5-TP-{rank}.trace.json.gz" for rank in (0, 1, 10, 2)], (0, 1, 10, 2)),
+        ([f"worker{rank}.{1700 + rank}.json" for rank in (3, 2, 1)], (3, 2, 1)),
+        (["one.json"], None),
+        (["a.json", "b.json"], None),
+        (["libkineto_4711.json", "libkineto_5000.json"], None),
+    ],
+)
+def test_ranks_come_from_the_number_that_differs(names, ranks):
+    found = ranks_of(names)
+    assert found.known == (ranks is not None)
+    assert found.ranks == tuple(range(len(names)) if ranks is None else ranks)
+
+
+def test_where_no_rank_is_known_each_file_is_named(tmp_path):
+    for pid in (4711, 14_000):
+        write(tmp_path / f"libkineto_{pid}.json", *EVENTS, rank=None)
+    (said,) = analyze(tmp_path, LaneRules()).remarks
+    assert said.endswith("(0 libkineto_4711.json, 1 libkineto_14000.json)")
+
+
+def test_each_gpu_of_one_trace_is_a_row(tmp_path):
+    events = [kernel(0, 50), nccl(60, 20), kernel(60, 90, device=1, stream=9)]
+    found = analyze(write(tmp_path / "both.json", *events, rank=None), LaneRules())
+    assert [whole.hidden_ns for whole in found.whole] == [0, 0]
+    assert [summary.info.rank for summary in found.ranks] == [0, 1]
+    assert found.ranks[0].remarks == ("2 GPUs in one trace: each row is a GPU",)
+    write(tmp_path / "other.json", *EVENTS, rank=None)
+    assert "1 other GPU in both.json" in analyze(tmp_path, LaneRules()).ranks[0].remarks[0]
 
 
 def test_one_bad_file_refuses_the_folder_and_is_named(tmp_path):
