@@ -18,7 +18,7 @@ Timestamp = TypeVar("Timestamp")
 Other = TypeVar("Other")
 
 MAX_MARKS = 4096
-"""Collectives, and waits, that one step may hold; what comes after is counted as lost."""
+"""Collectives, and waits, that one step may hold; a step with more has no lanes."""
 
 
 @dataclass(slots=True)

@@ -107,7 +107,7 @@ class EventsSource(HookedSource[Event]):
             recording.invalid = True
             return None
         if len(recording.collectives) >= MAX_MARKS:
-            self._invalidate(recording)
+            self._overflow(recording, "collectives")
             return None
         stream = self._current_stream()
         on_compute = stream is self._compute
@@ -185,7 +185,7 @@ class EventsSource(HookedSource[Event]):
         if recording is None or not recording.detailed:
             return None
         if len(recording.waits) >= MAX_MARKS:
-            self._invalidate(recording)
+            self._overflow(recording, "waits")
             return None
         raw = stream.cuda_stream if stream is not None else _raw_stream(self._device)
         if raw != self._compute.cuda_stream or _capturing():

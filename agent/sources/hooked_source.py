@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Generic
 
-from overlaptop.agent.sources.assemble import Assembler, RecordedCollective, RecordedStep, Timestamp
+from overlaptop.agent.sources.assemble import MAX_MARKS, Assembler, RecordedCollective, RecordedStep, Timestamp
 from overlaptop.agent.sources.base import MAX_WAITING_STEPS, CollectiveCall, StepSpans, Wait
 from overlaptop.agent.sources.cadence import Cadence
 from overlaptop.agent.sources.own_cost import Estimate
@@ -22,6 +22,7 @@ TIMEOUT_STEPS = 16
 class HookedSource(ABC, Generic[Timestamp]):
     """A Source that the hooks call at each collective, and at each wait for one, as it is issued."""
 
+    name: str
     compute_exact = False
     gave_up = ""
 
@@ -120,7 +121,7 @@ class HookedSource(ABC, Generic[Timestamp]):
             step, length_ns, detailed = self._ended.popleft()
             self.cadence.note(step, length_ns, measured=detailed, untouched=not detailed)
 
-    def _invalidate(self, recording: RecordedStep[Timestamp]) -> None:
-        """Something in this step cannot be measured."""
+    def _overflow(self, recording: RecordedStep[Timestamp], calls: str) -> None:
+        """This step holds more than MAX_MARKS of these calls. Nothing is lost: the screen says why."""
         recording.invalid = True
-        self.lost += 1
+        self.reason = f"steps with more than {MAX_MARKS:,} {calls} {LEFT_OUT}: {self.name} follows no more"

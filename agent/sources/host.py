@@ -74,7 +74,7 @@ class HostSource(HookedSource[int]):
             recording.invalid = True
             return None
         if len(recording.collectives) >= MAX_MARKS:
-            self._invalidate(recording)
+            self._overflow(recording, "collectives")
             return None
         unended = self._blocking.pop(threading.get_ident(), None)
         if unended is not None:
@@ -155,4 +155,4 @@ class HostSource(HookedSource[int]):
         if len(recording.waits) < MAX_MARKS:
             recording.waits.append((token, at_ns, wait))
         else:
-            self._invalidate(recording)
+            self._overflow(recording, "waits")
