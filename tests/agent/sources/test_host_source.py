@@ -89,7 +89,9 @@ def test_a_collective_ends_no_later_than_the_job_could_see_it_ended(source):
 
 UNKNOWN = {
     "more than 4,096 waits": lambda source: [wait(source) for _ in range(MAX_MARKS + 1)],
-    "more than 4,096 collectives": lambda source: [issue(source) for _ in range(MAX_MARKS + 9)],
+    "more than 4,096 collectives": lambda source: [
+        (issue(source), wait(source)) for _ in range(MAX_MARKS + 9)
+    ],
     "on cuda": lambda source: issue(source, ON_A_GPU),
 }
 
