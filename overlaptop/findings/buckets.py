@@ -16,7 +16,7 @@ from overlaptop.findings.exposure import (
     mean_ns,
     step_calls,
 )
-from overlaptop.findings.settings import gradients_of, knob_of
+from overlaptop.findings.settings import can_set, gradients_of, knob_of
 from overlaptop.models.buckets import MIB, EvenBuckets, Link, even_buckets, fewest, sweep
 from overlaptop.wire.knobs import BUCKET_CAP_MB
 
@@ -84,9 +84,9 @@ def buckets_of(evidence: Evidence) -> Buckets | None:
     return Buckets(mean, calls, reduced, knob.value, sum(gradients.size_bytes), own_ns)
 
 
-def advice(cap_mib: int) -> str:
-    """How to give buckets this size."""
-    return (
-        f"overlaptop set {BUCKET_CAP_MB}={cap_mib}, or overlaptop tune to measure it; for good: "
-        f"DistributedDataParallel(model, {BUCKET_CAP_MB}={cap_mib})"
-    )
+def advice(evidence: Evidence, cap_mib: int) -> str:
+    """How to give buckets this size: by a command where the job obeys it, and in the script."""
+    line = f"DistributedDataParallel(model, {BUCKET_CAP_MB}={cap_mib})"
+    if not can_set(evidence, BUCKET_CAP_MB):
+        return line
+    return f"overlaptop set {BUCKET_CAP_MB}={cap_mib}, or overlaptop tune to measure it; for good: {line}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from overlaptop.findings.evidence import Evidence
+from overlaptop.fleet.knobs import job_knobs
 from overlaptop.timeline.arrivals import Collective
 from overlaptop.wire.knobs import PREFETCH, GradientFacts, Knob
 
@@ -13,6 +14,19 @@ def knob_of(evidence: Evidence, name: str) -> Knob | None:
     """As the first rank that has it says; None: no rank has it."""
     knobs = (knob for view in evidence.ranks.values() for knob in view.knobs)
     return next((knob for knob in knobs if knob.name == name), None)
+
+
+def obeys_commands(evidence: Evidence) -> bool:
+    """Whether the job runs and its ranks allow commands (``--control``)."""
+    infos = [view.info for view in evidence.ranks.values() if not view.ended and view.info is not None]
+    return not evidence.is_trace and bool(infos) and all(info.control_allowed for info in infos)
+
+
+def can_set(evidence: Evidence, name: str) -> bool:
+    """Whether ``overlaptop set`` could change this knob now."""
+    running = [view for view in evidence.ranks.values() if not view.ended]
+    knobs = job_knobs((view.info, view.knobs) for view in running)
+    return obeys_commands(evidence) and any(k.knob.name == name and not k.refusal for k in knobs)
 
 
 def gradients_of(evidence: Evidence) -> GradientFacts | None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from overlaptop.findings.exposure import exposure
 from overlaptop.findings.find import find
+from tests.fleet.builders import info
 
 from .jobs import rules, the
-from .timelines import MS, PHASES, Timeline, call, gradients, job, knobs
+from .timelines import MS, PHASES, Timeline, call, commanded, gradients, job, knobs
 
 
 def reduced(calls, compute=((0, 80), (90, 100)), copies=(), fused=()):
@@ -37,11 +40,18 @@ def test_small_exposed_rests_of_ddp_raise_nothing():
 def test_buckets_that_take_their_latency_are_too_small_and_the_models_size_is_named():
     # 2 ms and 1 ms a MiB: of 66 ms, 42 are latency.
     calls = [(22 + 3 * at, 25 + 3 * at, 1) for at in range(20)] + [(82, 88, 4)]
-    evidence = job(reduced(calls, compute=((0, 60), (90, 100))), *ddp(1, [1] * 24))
+    small = partial(job, reduced(calls, compute=((0, 60), (90, 100))), *ddp(1, [1] * 24))
+    evidence = small()
     found = the(evidence, "bucket_too_small")
     assert found.gain_ns <= exposure(evidence).exposed_transfer_ns
-    assert found.advice.startswith("overlaptop set bucket_cap_mb=")
+    line = found.advice
+    assert line.startswith("DistributedDataParallel(model, bucket_cap_mb=")
     assert "take 2.00 ms each however small" in found.measured
+    by_command = the(small(*commanded(bucket_cap_mb=1)), "bucket_too_small").advice
+    assert by_command.startswith("overlaptop set bucket_cap_mb=")
+    assert by_command.endswith(f"for good: {line}")
+    one_refuses = [*commanded(bucket_cap_mb=1), info(1, control_allowed=False)]
+    assert the(small(*one_refuses), "bucket_too_small").advice == line
 
 
 def test_times_far_off_a_line_tell_no_latency():
@@ -64,7 +74,7 @@ def test_a_last_bucket_that_is_all_that_is_exposed_is_too_large(first):
     found = the(evidence, "bucket_too_large")
     assert found.gain_ns <= exposure(evidence).exposed_transfer_ns == 20 * MS
     assert ("one_after_the_other", ()) not in rules(evidence)
-    size = int(found.advice.partition("bucket_cap_mb=")[2].partition(",")[0])
+    size = int(found.advice.partition("bucket_cap_mb=")[2].rstrip(")"))
     assert size < 50
 
 

@@ -8,7 +8,7 @@ from overlaptop.findings.exposure import exposure
 from overlaptop.findings.find import find
 from tests.fleet.builders import GB, device, sample
 
-from .timelines import MS, Timeline, call, job, knobs
+from .timelines import MS, Timeline, call, commanded, job, knobs
 
 PHASES = (("forward", 0, 50), ("backward", 50, 100))
 MEMORY = [device(0), device(1), sample(0, memory_used_bytes=20 * GB), sample(1, memory_used_bytes=20 * GB)]
@@ -43,11 +43,19 @@ def found_by(evidence):
 
 
 def test_gathers_that_are_exposed_at_each_layer_ask_for_the_models_depth():
-    (found,) = found_by(job(EACH_LAYER, SHALLOW)).values()
+    (found,) = found_by(job(EACH_LAYER, *commanded(prefetch_forward=None, prefetch_backward=1))).values()
     assert found.rule == "prefetch_too_shallow"
     assert found.gain_ns == 16 * MS  # the first one is exposed whatever the depth is
     assert found.advice.startswith(
         "overlaptop set prefetch_forward=1, which takes up to 64.0 MiB of memory"
+    )
+
+
+def test_gathers_of_a_job_without_control_name_the_line_of_code():
+    (found,) = found_by(job(EACH_LAYER, SHALLOW)).values()
+    assert found.advice == (
+        "set_modules_to_forward_prefetch() with the next 1 module in each, "
+        "which takes up to 64.0 MiB of memory"
     )
 
 

@@ -85,11 +85,16 @@ def gradients(sizes_mib, *, first_cap_mib=None, **flags):
     return GradientFacts(0, sizes, 2, DDP_GROUP, first_cap_mib and first_cap_mib * MIB, **flags)
 
 
-def knobs(**values):
+def knobs(rank=0, **values):
     """Knobs with these values."""
     return KnobFacts(
-        0, tuple(Knob(name, value, str(value), str(value), 0, 10_000) for name, value in values.items())
+        rank, tuple(Knob(name, value, str(value), str(value), 0, 10_000) for name, value in values.items())
     )
+
+
+def commanded(**values):
+    """Such knobs on two ranks that obey commands."""
+    return [fact for rank in (0, 1) for fact in (info(rank, control_allowed=True), knobs(rank, **values))]
 
 
 def _lane(spans):

@@ -37,7 +37,7 @@ def look(evidence: Evidence) -> Iterable[Finding]:
         f"{text.duration(gain_ns)} a step",
         measured=f"{text.duration(last.exposed_ns)} of it has no compute beside it, of "
         f"{text.duration(exposed_sum_ns(found.reduced))} of {len(found.reduced)} all-reduces together",
-        advice=advice(better_mib),
+        advice=advice(evidence, better_mib),
         certainty=Certainty.LIKELY,
         gain_ns=gain_ns,
     )

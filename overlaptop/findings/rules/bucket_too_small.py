@@ -35,7 +35,7 @@ def look(evidence: Evidence) -> Iterable[Finding]:
         f"{text.duration(gain_ns)} a step",
         measured=f"{len(found.reduced)} all-reduces a step take {text.duration(link.alpha_ns)} each "
         f"however small they are, {text.duration(latency_ns)} of {text.duration(now.comm_ns)} together",
-        advice=advice(best.cap_bytes // MIB),
+        advice=advice(evidence, best.cap_bytes // MIB),
         certainty=Certainty.LIKELY,
         gain_ns=gain_ns,
     )

@@ -27,11 +27,11 @@ def look(evidence: Evidence) -> Iterable[Finding]:
     if mean is None or not mean.costly or mean.transfer_ns <= mean.compute_ns:
         return
     left_ns = min(mean.exposed_transfer_ns, mean.transfer_ns - mean.compute_ns)
-    overlap_saves = text.duration(mean.exposed_transfer_ns - left_ns)
     yield Finding(
         title=f"bytes move for {text.duration(mean.transfer_ns)} a step, compute takes "
-        f"{text.duration(mean.compute_ns)}: overlap can save {overlap_saves}, no more",
-        measured=f"{mean.in_words}, in a step of {text.duration(mean.step_ns)}",
+        f"{text.duration(mean.compute_ns)}: {text.duration(left_ns)} stay exposed whatever overlaps",
+        measured=f"transferring is {text.percent(mean.transfer_ns / mean.step_ns)} of the step, compute "
+        f"{text.percent(mean.compute_ns / mean.step_ns)}",
         advice=_advice(evidence, mean.transfer_ns / mean.compute_ns if mean.compute_ns else None),
         certainty=Certainty.MEASURED,
         gain_ns=round(left_ns),

@@ -24,6 +24,7 @@ from overlaptop.findings.late import (
     late_ranks,
 )
 from overlaptop.findings.rules.uneven_batches import late_by_compute
+from overlaptop.findings.settings import obeys_commands
 from overlaptop.fleet.waits import LATE_SHARE, MOST
 
 
@@ -42,11 +43,12 @@ def look(evidence: Evidence) -> Iterable[Finding]:
         return
     if _has_just_begun([caused_ns for caused_ns, _ in waits_ns]):
         return
+    more = "; overlaptop capture records every launch" if obeys_commands(evidence) else ""
     verb = "is late" if len(late) == 1 else "are late in turn"
     yield Finding(
         title=f"why {text.named_ranks(ranks)} {verb} is not known",
         measured=_measured(evidence, late),
-        advice="T shows the ranks' timelines side by side; overlaptop capture records every launch",
+        advice=f"T shows the ranks' timelines side by side{more}",
         certainty=Certainty.POSSIBLE,
         gain_ns=max(each.costs_ns for each in late),
         ranks=ranks,

@@ -13,7 +13,8 @@ from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.exposure import AFTER, Issued, StepCalls, exposed_sum_ns, exposure, step_calls
 from overlaptop.findings.finding import Certainty, Finding
 from overlaptop.findings.rules import bucket_too_large, one_queue, prefetch_too_shallow, timing_events
-from overlaptop.findings.settings import is_on, ranks_with, uses_fsdp2
+from overlaptop.findings.settings import can_set, is_on, ranks_with, uses_fsdp2
+from overlaptop.wire.knobs import PREFETCH
 
 CAUSES = (timing_events, one_queue, bucket_too_large, prefetch_too_shallow)
 BLOCKING = ("TORCH_NCCL_BLOCKING_WAIT", "NCCL_BLOCKING_WAIT")
@@ -44,9 +45,13 @@ def _cause(evidence: Evidence) -> tuple[str, Certainty]:
         if is_on(evidence, variable):
             return f"unset {variable}: wait() holds up the CPU until bytes have moved", Certainty.LIKELY
     if uses_fsdp2(evidence):
+        by_command = can_set(evidence, PREFETCH["forward"])
+        depth = (
+            f"overlaptop set {PREFETCH['forward']}=2" if by_command else "set_modules_to_forward_prefetch()"
+        )
         return (
             "FSDP2 hides its gathers where the CPU runs ahead: leave out .item() and synchronize() "
-            "in forward and backward, or set a depth: overlaptop set prefetch_forward=2",
+            f"in forward and backward, or set a depth: {depth}",
             Certainty.POSSIBLE,
         )
     found = step_calls(evidence)

@@ -14,7 +14,7 @@ from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.exposure import exposed_sum_ns
 from overlaptop.findings.finding import Certainty, Finding
 from overlaptop.findings.gathers import Gathers, gathers_of
-from overlaptop.findings.settings import knob_of
+from overlaptop.findings.settings import can_set, knob_of
 from overlaptop.models.prefetch import prefetch
 from overlaptop.wire.knobs import PREFETCH
 
@@ -33,10 +33,11 @@ def look(evidence: Evidence) -> Iterable[Finding]:
     for which, name in PREFETCH.items():
         knob = knob_of(evidence, name)
         if knob is not None and not knob.refusal:
-            yield from _of_pass(found, which, name, knob.value or 0)
+            commanded = can_set(evidence, name)
+            yield from _of_pass(found, which, name, knob.value or 0, commanded=commanded)
 
 
-def _of_pass(found: Gathers, which: str, name: str, present: int) -> Iterable[Finding]:
+def _of_pass(found: Gathers, which: str, name: str, present: int, *, commanded: bool) -> Iterable[Finding]:
     gathers = found.of(which)
     layer_ns, behind = found.layer_ns(which), gathers[1:]
     if len(behind) < FEWEST or not layer_ns:
@@ -52,14 +53,16 @@ def _of_pass(found: Gathers, which: str, name: str, present: int) -> Iterable[Fi
     depth = prefetch(usual_ns, layer_ns, slowest_ns).depth
     if depth <= present:
         return
-    memory_bytes = depth * max(each.collective.bytes or 0 for each in gathers)
+    memory = text.byte_count(depth * max(each.collective.bytes or 0 for each in gathers))
+    line, costs = f"set_modules_to_{which}_prefetch()", f"which takes up to {memory} of memory"
     yield Finding(
         title=f"all-gathers in {which} are exposed at {len(exposed)} of {len(gathers)} layers: "
         f"{text.duration(gain_ns)} a step",
         measured=f"a gather takes {text.duration(usual_ns)}, a layer computes for "
         f"{text.duration(layer_ns)}; {name} is {present}",
-        advice=f"overlaptop set {name}={depth}, which takes up to {text.byte_count(memory_bytes)} of memory"
-        f"; for good: set_modules_to_{which}_prefetch()",
+        advice=f"overlaptop set {name}={depth}, {costs}; for good: {line}"
+        if commanded
+        else f"{line} with the next {text.plural(depth, 'module')} in each, {costs}",
         certainty=Certainty.LIKELY,
         gain_ns=gain_ns,
     )

@@ -12,7 +12,8 @@ from overlaptop import text
 from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.exposure import LEAST_BYTES, Issued, exposed_sum_ns, exposure, step_calls
 from overlaptop.findings.finding import Certainty, Finding
-from overlaptop.findings.settings import gradients_of, hosts_of, ranks_with, uses_fsdp2
+from overlaptop.findings.settings import can_set, gradients_of, hosts_of, ranks_with, uses_fsdp2
+from overlaptop.wire.knobs import BUCKET_CAP_MB
 
 FAR_BELOW = 0.25
 
@@ -71,5 +72,6 @@ def _advice(evidence: Evidence) -> str:
             "init_device_mesh('cuda', (hosts, GPUs of one)))"
         )
     if gradients_of(evidence) is not None:
-        return "larger buckets (overlaptop tune), or fewer reductions: accumulate with model.no_sync()"
+        how = "overlaptop tune" if can_set(evidence, BUCKET_CAP_MB) else f"DDP's {BUCKET_CAP_MB}"
+        return f"larger buckets ({how}), or fewer reductions: accumulate with model.no_sync()"
     return "keep the groups that move most within a host; NCCL_DEBUG=INFO says over which network they go"
