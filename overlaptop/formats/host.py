@@ -61,4 +61,4 @@ def lane(event: Event, rules: LaneRules) -> Lane | None:
     name = (event.name or "")[:MAX_NAME]
     if event.cat != "cpu_op" or not _COMPUTES.match(name):
         return None
-    return rules.lane(name, "kernel")
+    return rules.lane(name, "cpu_op")

@@ -28,7 +28,7 @@ class Lane(StrEnum):
     """Kernels that only let time pass: nothing runs in them."""
 
 
-Kind: TypeAlias = Literal["kernel", "memcpy", "peer_memcpy", "memset"]
+Kind: TypeAlias = Literal["kernel", "memcpy", "peer_memcpy", "memset", "cpu_op"]
 
 _LANE_OF_KIND: dict[Kind, Lane] = {
     "memcpy": Lane.COPY,
@@ -36,6 +36,8 @@ _LANE_OF_KIND: dict[Kind, Lane] = {
     # which launch no kernel (cudaMemcpyBatchAsync in its src/ce_coll.cc).
     "peer_memcpy": Lane.COMM,
     "memset": Lane.COPY,
+    # Handing a collective over to gloo is work of the CPU, whatever the operator is called.
+    "cpu_op": Lane.COMPUTE,
 }
 
 # `::` stands for itself or, in a mangled name, for the length of the identifier that follows (with an
@@ -103,13 +105,18 @@ def _any_of(patterns: Iterable[str]) -> re.Pattern[str]:
     return re.compile("(?<![A-Za-z_])_*(?:" + "|".join(patterns).replace("::", r"(?:::|L?\d+)") + ")")
 
 
-# Names of kernels that look as if they communicated, and are not known to. Where a name goes on with its
-# arguments it is looked at up to there only.
-_LOOKS_LIKE_COMM = re.compile(
-    r"all_?reduce|all_?gather|reduce_?scatter|all_?to_?all(?!ow)|a2a(?![a-z])|send_?recv|peer_?(?:put|get|copy)"
-    r"|(?:moe|expert|token|ep)s?_?\w*(?:dispatch|combine)|(?:dispatch|combine)_?(?:tokens|kernel)",
+# Functions named after a collective communicate, whoever wrote them; with other words they may. Looked at
+# is what stands before template arguments and parameters.
+_COLLECTIVE = re.compile(
+    r"all_?reduce|all_?gather|reduce_?scatter|all_?(?:to|2)_?all(?!ow)|(?<![a-z])a2a(?![a-z])|send_?recv",
     re.IGNORECASE,
 )
+_LOOKS_LIKE_COMM = re.compile(
+    r"peer_?(?:put|get|copy)|(?:moe|experts?|tokens?)_?\w*(?:dispatch|combine)"
+    r"|(?:dispatch|combine)_?(?:tokens|kernel)|(?<![a-z])(?:send|recv|broadcast)_?(?:kernel|impl)",
+    re.IGNORECASE,
+)
+_PRODUCT = re.compile(r"gemm|matmul", re.IGNORECASE)
 _STAYS_ON_ITS_GPU = re.compile(
     # Inductor's; reductions within a block or a warp; the local halves of communication libraries
     r"^triton_[a-z]+_fused|warp|block|thread|lane|wave|cub(?:::|\d)|at(?:::|\d)native|deep_ep"
@@ -172,7 +179,7 @@ class LaneRules:
         """Return the part of a kernel's name that looks like a collective's although the kernel counts as
         compute, by no rule of the user's; empty where none does.
         """
-        head = re.split(r"[<(]", name.replace("(anonymous namespace)::", ""), maxsplit=1)[0]
+        head = _head(name)
         found = _LOOKS_LIKE_COMM.search(head)
         if found is None or _STAYS_ON_ITS_GPU.search(head) or self.lane(name, "kernel") is not Lane.COMPUTE:
             return ""
@@ -187,7 +194,18 @@ class LaneRules:
                 return rule.lane
         if kind != "kernel":
             return _LANE_OF_KIND[kind]
-        return next((lane for lane, known in _LANE_OF_KERNEL if known.search(name)), Lane.COMPUTE)
+        for lane, known in _LANE_OF_KERNEL:
+            if known.search(name):
+                return lane
+        head = _head(name)
+        if _COLLECTIVE.search(head) and not _STAYS_ON_ITS_GPU.search(head):
+            return Lane.FUSED if _PRODUCT.search(head) else Lane.COMM
+        return Lane.COMPUTE
+
+
+def _head(name: str) -> str:
+    """The function's own name with its namespaces; of a mangled name all of it."""
+    return re.split(r"[<(]", name.replace("(anonymous namespace)::", ""), maxsplit=1)[0]
 
 
 def describe_look_alikes(parts: Iterable[str]) -> str:

@@ -193,6 +193,6 @@ def test_a_kernel_that_outlasts_its_successors_hides_nothing():
 
 
 def test_kernels_named_like_communication_are_said():
-    found = summary_of(kernel(1, 5, "alltoall_kernel"), kernel(9, 5))
+    found = summary_of(kernel(1, 5, "dispatch_kernel"), kernel(9, 5))
     (said,) = found.remarks
-    assert said.endswith("if they communicate: --lane 'comm=alltoall_kernel'")
+    assert said.endswith("if they communicate: --lane 'comm=dispatch_kernel'")

@@ -62,6 +62,11 @@ COMMUNICATES = (
     "hcom_allReduce__042_1",
     "void all_reduce_one_shot_push_kernel<__nv_bfloat16, 4, true>(float*)",
     "kernel_cutlass_kernel_flashinferAllReduceOneShotLL_object_at__tensor",
+    # of nobody in particular
+    "alltoall_kernel",
+    "void acme::ringAllGather<float, 8>(float*)",
+    "_my_reduce_scatter_kernel",
+    "_ZN4acme9alltoallvEPf",
     # the same as CUPTI hands them over
     "_Z40ncclDevKernel_AllReduce_Sum_bf16_RING_LL24ncclDevKernelArgsStorageILm4096EE",
     "_ZN4vllm26cross_device_reduce_1stageI13__nv_bfloat16Li8EEEvPNS_8RankDataENS_11RankSignalsE",
@@ -84,6 +89,7 @@ FUSED = (
     "kernel_consumer_gemm_persistent",
     "kernel_gemm_rs_producer_fuse_scatter",
     "void deep_gemm::sm100_fp8_fp4_mega_moe_impl<8192u, 7168u>(void*, int*, unsigned int)",
+    "void acme::gemm_all_reduce_kernel<float>(float*)",
     "_ZN9deep_gemm27sm100_fp8_fp4_mega_moe_implILj8192EEEvPvPij",
 )
 
@@ -135,11 +141,10 @@ def test_of_the_kernels_of_recorded_jobs_exactly_those_of_nccl_communicate():
 @pytest.mark.parametrize(
     ("name", "part"),
     [
-        ("alltoall_kernel", "alltoall_kernel"),
-        ("void acme::ringAllGather<float, 8>(float*)", "ringAllGather"),
-        ("_my_reduce_scatter_kernel", "_my_reduce_scatter_kernel"),
+        ("dispatch_kernel", "dispatch_kernel"),
         ("void pplx::moe_dispatch_tokens<8>(int*)", "moe_dispatch_tokens"),
-        ("_ZN4acme9alltoallvEPf", "alltoall"),
+        ("void acme::expertsCombine<float>(float*)", "expertsCombine"),
+        ("_ZN4acme11send_kernelEPf", "send_kernel"),
     ],
 )
 def test_compute_named_like_communication_is_told_with_its_rule(name, part):
