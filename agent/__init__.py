@@ -8,15 +8,22 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
-from overlaptop.agent.agent import Agent
-from overlaptop.agent.knobs.script_knobs import DECLARED, ScriptKnob
+from overlaptop.agent.isolation.fault_barrier import FaultBarrier
 from overlaptop.agent.options import AgentOptions
-from overlaptop.agent.placement import script_name
-from overlaptop.jobs.trusted_folders import temporary_folder
 from overlaptop.timeline.lanes import parse_rule
 
+if TYPE_CHECKING:  # the rest is imported inside the barrier: a broken installation ends no job
+    from overlaptop.agent.agent import Agent
+    from overlaptop.agent.knobs.script_knobs import DECLARED, ScriptKnob
+
+    knob = DECLARED.declare
+
 __all__ = ["AgentOptions", "ScriptKnob", "attach", "knob", "step"]
+
+START_BARRIER = FaultBarrier(lambda _level, _text: None)
+"""Around all that the agent does before it has a barrier of its own, and a dashboard to report to."""
 
 _agent: Agent | None = None
 
@@ -43,16 +50,24 @@ def attach(
     options = AgentOptions(
         source, phases_only, every, control=control, lane_rules=rules, telemetry=telemetry
     )
-    start(options, script or script_name()).hook_torch()
+
+    def start() -> None:
+        from overlaptop.agent.placement import script_name
+
+        make(options, script or script_name()).start()
+
+    START_BARRIER.guarded("its start", start)()
 
 
-def start(options: AgentOptions, script: str) -> Agent:
-    """Start this process's agent, or return the one that runs; its hooks are put in by `hook_torch`."""
+def make(options: AgentOptions, script: str) -> Agent:
+    """Make this process's agent, or return the one that it has. To be called inside START_BARRIER."""
+    from overlaptop.agent.agent import Agent
+    from overlaptop.jobs.trusted_folders import temporary_folder
+
     global _agent  # a process has one agent, as it has one torch
     temporary_folder()  # before the script may set TMPDIR: dashboards look where it was started
     if _agent is None:
         _agent = Agent(options, script)
-        _agent.start()
     elif _agent.is_forked_copy:
         _agent.restart(options, script)
     return _agent
@@ -67,7 +82,12 @@ def step() -> None:
         _agent.step()
 
 
-knob = DECLARED.declare
+def __getattr__(name: str) -> Any:
+    if name not in ("ScriptKnob", "knob"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from overlaptop.agent.knobs.script_knobs import DECLARED, ScriptKnob
+
+    return ScriptKnob if name == "ScriptKnob" else DECLARED.declare
 
 
 def attached() -> bool:

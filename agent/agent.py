@@ -24,7 +24,7 @@ from overlaptop.agent.groups import members_of
 from overlaptop.agent.hang_watch import Progress
 from overlaptop.agent.isolation.compiling import uncompiled
 from overlaptop.agent.isolation.fault_barrier import FaultBarrier, discard_deferred, flush_log
-from overlaptop.agent.isolation.job_exceptions import run_to_completion
+from overlaptop.agent.isolation.job_exceptions import raised_by_job, run_to_completion
 from overlaptop.agent.isolation.threads import Thread, signals_blocked
 from overlaptop.agent.knobs.bucket_knob import BucketKnob
 from overlaptop.agent.knobs.ddp_models import DdpModels
@@ -77,7 +77,7 @@ MAX_MEMBERS = 64
 
 
 class Agent:
-    """One per process. `start` starts its thread, `hook_torch` puts the hooks in."""
+    """One per process."""
 
     def __init__(self, options: AgentOptions, script: str) -> None:
         """``script``: the job's script as it was named on the command line."""
@@ -93,7 +93,7 @@ class Agent:
         self.barrier.pending = lambda: self._executor is not None and self._executor.pending
         self._begin(options, script)
         os.register_at_fork(after_in_child=self._after_fork)
-        atexit.register(run_to_completion, self._at_exit)
+        atexit.register(self._at_exit)
 
     def _begin(self, options: AgentOptions, script: str) -> None:
         """All that belongs to one process; the hooks belong to whatever process has forked off it."""
@@ -136,8 +136,14 @@ class Agent:
         self._thread: Thread | None = None
 
     def start(self) -> None:
-        """Start the agent's thread; a job whose launcher numbers its ranks shows from here on."""
-        self._thread = self.barrier.guarded("starting its thread", lambda: Thread(self._run))()
+        """Start the agent's thread and put the hooks into torch, which must have been imported.
+
+        A job whose launcher numbers its ranks is seen from here on. No thread is there before: with one a
+        process cannot enter a user namespace, and Python warns when it forks.
+        """
+        if self._thread is None:
+            self._thread = self.barrier.guarded("starting its thread", lambda: Thread(self._run))()
+        self.barrier.guarded("putting the hooks in", self._hook_torch)()
 
     @property
     def is_forked_copy(self) -> bool:
@@ -145,14 +151,9 @@ class Agent:
         return self._pid != os.getpid()
 
     def restart(self, options: AgentOptions, script: str) -> None:
-        """Measure this forked child as a rank of its own, through the hooks that it inherited."""
+        """Let `start` measure this forked child as a rank of its own, by the hooks that it inherited."""
         self._begin(options, script)
         self.barrier.active = True
-        self.start()
-
-    def hook_torch(self) -> None:
-        """Put the hooks into torch, which must have been imported."""
-        self.barrier.guarded("putting the hooks in", self._hook_torch)()
 
     def step(self) -> None:
         """End a step here. See `overlaptop.agent.step`."""
@@ -283,7 +284,7 @@ class Agent:
 
     def _late_placement(self) -> RankPlacement | None:
         if self._steps is None:
-            return None  # torch may be in the middle of its import, on another thread
+            return None  # the hooks are being put in, on another thread
         dist = sys.modules["torch.distributed"]
         if dist.is_available() and dist.is_initialized():
             return placement.of_process_group(dist.get_rank(), dist.get_world_size())
@@ -396,8 +397,6 @@ class Agent:
     def _why_no_source(self) -> str:
         if not self.barrier.active:
             return AGENT_DISABLED
-        if self._steps is None:
-            return "torch is not loaded yet"
         return "no step seen yet: an optimizer's step, or overlaptop.agent.step(), ends one"
 
     def _report_fault(self) -> None:
@@ -438,6 +437,14 @@ class Agent:
         """
         if os.getpid() != self._pid:
             return
+        try:
+            run_to_completion(self._end)
+        except Exception as fault:
+            if raised_by_job(fault):
+                raise
+            self.barrier.disable("the job's end", fault)
+
+    def _end(self) -> None:
         if self._executor is not None:
             with contextlib.suppress(Exception):  # nothing may break the job's end
                 self._executor.close()
@@ -458,4 +465,5 @@ class Agent:
         discard_deferred()
         self._executor = None
         if self._sender is not None:
-            self._sender.disconnect()
+            with contextlib.suppress(Exception):  # Python would write it to the job's stderr
+                self._sender.disconnect()

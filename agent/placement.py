@@ -11,6 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from overlaptop.agent.isolation.job_exceptions import raised_by_job
+from overlaptop.wire.bounds import MAX_RANK
+
+MAX_DIGITS = 20
+"""Of a number in a launcher's variables, leading zeros included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +40,18 @@ def from_environment(environ: Mapping[str, str] = os.environ) -> RankPlacement |
         ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
         ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
     ):
-        values = [environ.get(name, "") for name in (rank, world)]
-        if all(value.isdecimal() for value in values):
-            return of_process_group(int(values[0]), int(values[1]), environ, local)
+        own, size = _number(environ, rank), _number(environ, world)
+        if own is not None and size is not None:
+            return of_process_group(own, size, environ, local)
     return None
+
+
+def _number(environ: Mapping[str, str], name: str) -> int | None:
+    """A rank or a number of ranks that a launcher has set; None: it has set none that can be."""
+    value = environ.get(name, "")
+    # The length first: Python refuses to read numbers of more than 4,300 digits.
+    known = value.isdecimal() and len(value) <= MAX_DIGITS and int(value) <= MAX_RANK
+    return int(value) if known else None
 
 
 def of_process_group(
@@ -49,15 +61,14 @@ def of_process_group(
 
     ``local``: the environment variable that may name its local rank.
     """
-    local_rank = environ.get(local, "")
-    known = local_rank.isdecimal()
+    local_rank = _number(environ, local)
     return RankPlacement(
         job=job_key(environ),
         rank=rank,
-        local_rank=int(local_rank) if known else rank,
+        local_rank=rank if local_rank is None else local_rank,
         world_size=world_size,
         host=socket.gethostname(),
-        starts_hub=not known or int(local_rank) == 0,
+        starts_hub=not local_rank,
     )
 
 
@@ -79,12 +90,17 @@ def job_key(environ: Mapping[str, str] = os.environ) -> str:
         return process_key(os.getpid())
     if _is_loopback(environ.get("MASTER_ADDR", "")):
         shared += "\0" + _machine()
-    return hashlib.sha256(shared.encode()).hexdigest()[:12]
+    return _digest(shared, 12)
 
 
 def process_key(pid: int) -> str:
     """Name the job of a single process. In containers pids are small, and the same in each."""
-    return f"pid-{pid}-{hashlib.sha256(_machine().encode()).hexdigest()[:6]}"
+    return f"pid-{pid}-{_digest(_machine(), 6)}"
+
+
+def _digest(text: str, length: int) -> str:
+    """The text's SHA-256, or rather that of its bytes as the system has them: they need not be UTF-8."""
+    return hashlib.sha256(os.fsencode(text)).hexdigest()[:length]
 
 
 def _machine() -> str:
@@ -114,14 +130,14 @@ def on_this_node(ranks: Iterable[int], environ: Mapping[str, str] = os.environ) 
         return None
     if _is_loopback(environ.get("MASTER_ADDR", "")):
         return True
-    values = [environ.get(name, "") for name in ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE")]
-    if not all(value.isdecimal() for value in values):
+    rank, local_rank = _number(environ, "RANK"), _number(environ, "LOCAL_RANK")
+    local_world_size = _number(environ, "LOCAL_WORLD_SIZE")
+    if rank is None or local_rank is None or local_world_size is None:
         return None
     if environ.get("WORLD_SIZE") == environ["LOCAL_WORLD_SIZE"]:
         return True
     if _dealt_out(environ):
         return None
-    rank, local_rank, local_world_size = map(int, values)
     first = rank - local_rank
     return all(first <= each < first + local_world_size for each in members)
 

@@ -19,18 +19,16 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, TracebackType
+from typing import TYPE_CHECKING
 
 import overlaptop.agent
-from overlaptop.agent import options, placement
-from overlaptop.agent.clock import now_ns
+from overlaptop.agent import options
 from overlaptop.agent.script import path as script_path
 from overlaptop.agent.script.failure import failure_of
 from overlaptop.agent.script.importing import when_imported
-from overlaptop.jobs import last_end
-from overlaptop.jobs.folder import base_dir
-from overlaptop.jobs.last_end import LastEnd
-from overlaptop.jobs.processes import process_start_time, unix_ns
-from overlaptop.wire.messages import RankEnd
+
+if TYPE_CHECKING:  # imported inside the barrier, as all that only the agent needs
+    from overlaptop.agent.agent import Agent
 
 HERE = str(Path(overlaptop.agent.__file__).parent)
 PYC_HEADER_BYTES = 16
@@ -54,13 +52,7 @@ def _run(command: options.CommandLine) -> None:
     # A folder or an archive with a module __main__ in it; a script is read before anything else is begun.
     package = path is not None and pkgutil.get_importer(path) is not None
     code = None if path is None or package else _script_code(path)
-    if command.options.numa == "bind":  # the agent's own thread is to be bound as well
-        from overlaptop.agent.telemetry import binding
-
-        binding.bind()
-    allowed = command.options.control or is_bundled(target, module=command.module)
-    agent = overlaptop.agent.start(replace(command.options, control=allowed), target)
-    when_imported("torch", agent.hook_torch)
+    agent = overlaptop.agent.START_BARRIER.guarded("its start", _make_agent)(command)
     _hide_our_frames()
     sys.argv[:] = ["-m" if command.module else target, *command.arguments]
     script_path.begin(path if package else _searched_first(path))
@@ -72,18 +64,29 @@ def _run(command: options.CommandLine) -> None:
         else:
             _execute(code, path, main_module)
     except BaseException as end:
-        agent.failure = failure_of(end)
+        if agent is not None:
+            agent.failure = failure_of(end)
         raise
 
 
+def _make_agent(command: options.CommandLine) -> Agent:
+    from overlaptop.agent.script import early_end  # noqa: F401 - later it could be given the script's modules
+
+    if command.options.numa == "bind":
+        from overlaptop.agent.telemetry import binding
+
+        binding.bind()
+    allowed = command.options.control or is_bundled(command.target, module=command.module)
+    agent = overlaptop.agent.make(replace(command.options, control=allowed), command.target)
+    when_imported("torch", agent.start)
+    return agent
+
+
 def _record_end(script: str, failure: str) -> None:
-    """Write down how the script ended, for who looks for its job: before torch is imported no hub knows."""
     with suppress(Exception):  # nothing may come before the script's own words
-        place, at_ns = placement.from_environment() or placement.alone(), now_ns()
-        end = RankEnd(place.rank, at_ns, clean=True, failure=failure)
-        base_dir()  # the first job makes it
-        began_ns = unix_ns(process_start_time(os.getpid()) or 0)
-        last_end.write(LastEnd(script, at_ns, 1, (end,), place.job), began_ns)
+        from overlaptop.agent.script import early_end
+
+        early_end.record(script, failure)
 
 
 def _absolute(path: str) -> str:

@@ -11,6 +11,7 @@ import pytest
 
 from overlaptop.agent import placement
 from overlaptop.jobs.folder import check_key
+from overlaptop.wire.bounds import MAX_RANK
 
 TORCHRUN = {
     "RANK": "9",
@@ -48,6 +49,26 @@ def test_torchruns_word_counts_before_slurms():
 )
 def test_without_rank_and_world_size_there_is_no_place(environ):
     assert placement.from_environment(environ) is None
+
+
+@pytest.mark.parametrize("number", ["9" * 5000, str(MAX_RANK + 1), "0x1"])
+@LAUNCHERS
+def test_a_rank_that_cannot_be_is_no_rank(environ, number):
+    rank, local, world = list(environ)[:3]
+    assert placement.from_environment({**environ, rank: number}) is None
+    assert placement.from_environment({**environ, world: number}) is None
+    assert placement.from_environment({**environ, local: number}).local_rank == 9
+    assert placement.on_this_node([9], {**TORCHRUN, "LOCAL_WORLD_SIZE": number}) is None
+
+
+@pytest.mark.parametrize("name", ["MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID"])
+def test_a_job_is_named_by_bytes_that_are_not_utf8(name, monkeypatch):
+    place = placement.from_environment({**TORCHRUN, name: "caf\udce9"})
+    assert place.job == check_key(place.job)
+    assert place.job != placement.from_environment({**TORCHRUN, name: "caf\udce8"}).job
+    monkeypatch.setattr(socket, "gethostname", lambda: "caf\udce9")
+    for named in (placement.alone(), placement.from_environment({**TORCHRUN, "MASTER_ADDR": "127.0.0.1"})):
+        assert named.job == check_key(named.job)
 
 
 @pytest.mark.parametrize("rank", [0, 3])
