@@ -28,9 +28,10 @@ class WaitHooks:
 
     def install(self) -> None:
         """Put the hooks in. They stay until the process ends."""
-        replace(dist.Work, "wait", partial(self._bracketed, Wait.PURE))
+        # Nothing but this method is called when Python waits for a Work.
+        replace(dist.Work, "wait", self._bracketed_method)
         # The class of a Work's future, and the base of torch.futures.Future, whose wait() calls this one.
-        replace(torch._C.Future, "wait", partial(self._bracketed, Wait.PURE))  # noqa: SLF001
+        replace(torch._C.Future, "wait", self._bracketed_method)  # noqa: SLF001
         replace(torch.cuda.Event, "wait", self._bracketed_on_stream)  # what Stream.wait_event calls too
         # DDP's broadcast of buffers waits in C++, and copies.
         replace(dist, "_broadcast_coalesced", partial(self._bracketed, Wait.MIXED))
@@ -47,6 +48,24 @@ class WaitHooks:
                     end(token, wait)
 
         return bracketed
+
+    def _bracketed_method(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """Replace a Work's wait. Of a Work whose class is written in Python, pybind11 calls the ``wait``
+        that Python finds, unless that is the caller: a function of this name, with the Work as its first
+        argument. By another name the original would call its replacement, without end.
+        """
+        begin, end = self.begin, self.end
+
+        def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
+            token = begin(None)
+            try:
+                return call(work, *args, **kwargs)
+            finally:
+                if token is not None:
+                    end(token, Wait.PURE)
+
+        vars(wait)["_torchdynamo_disable"] = True  # where a compiled function waits its graph ends anyhow
+        return wait
 
     def _bracketed_on_stream(self, wait: Callable[..., Any]) -> Callable[..., Any]:
         begin, end = self.begin, self.end

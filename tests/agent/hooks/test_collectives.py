@@ -329,3 +329,85 @@ def test_all_ranks_give_a_collective_the_same_number_whatever_only_some_of_them_
             if each.bytes > 4
         }
         assert seen == {size: at for size, at in numbers.items() if rank < 2 or size < 500}
+
+
+# Works and groups as libraries write them in Python, waited for by Python and by C++.
+WORKS_IN_PYTHON = """
+    import datetime
+    import torch, torch.distributed as dist
+    import torch.distributed._functional_collectives  # registers wait_tensor
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    weight = torch.ones(4, requires_grad=True)
+    optimizer = torch.optim.SGD([weight], 0.1)
+    SHORT = datetime.timedelta(milliseconds=1)
+
+    class Without(dist.Work):
+        pass
+
+    class Super(dist.Work):
+        def wait(self, timeout=None):
+            return super().wait(SHORT)
+
+    class Unbound(dist.Work):
+        def wait(self, timeout=None):
+            return dist.Work.wait(self, SHORT)
+
+    class Further(Super):
+        def wait(self, timeout=None):
+            return super().wait(SHORT)
+
+    class Wrapped(dist.Work):
+        def __init__(self, work):
+            super().__init__()
+            self.work = work
+        def wait(self, timeout=None):
+            return self.work.wait()
+
+    class Future(torch.futures.Future):
+        def wait(self):
+            return super().wait()
+
+    class Group(dist.ProcessGroup):
+        def allreduce(self, tensors, options):
+            return Wrapped(dist.all_reduce(tensors[0], async_op=True))
+        def _start_coalescing(self, device):
+            return super()._start_coalescing(device)
+
+    def tried(call, *args):
+        try:
+            return str(call(*args))
+        except Exception as fault:
+            return f"{type(fault).__name__}: {fault}"[:60]
+
+    def waits():
+        for kind in (Without, Super, Unbound, Further):
+            work = kind()
+            print(kind.__name__, tried(work.wait, SHORT))
+            if kind is not Without:
+                tensor = torch.ones(1)
+                torch._C._distributed_c10d._register_work(tensor, work)
+                print("by C++", tried(torch.ops._c10d_functional.wait_tensor, tensor))
+        print(tried(Wrapped(dist.all_reduce(torch.ones(1), async_op=True)).wait))
+        future = Future()
+        future.set_result(3)
+        print(future.wait(), tried(Group(0, 1).allreduce([torch.ones(1)], None).wait))
+        print(tried(Group(0, 1)._start_coalescing, torch.device("cpu")))
+
+    for _ in range(3):
+        weight.sum().backward()
+        dist.all_reduce(weight.grad, async_op=True).wait()
+        optimizer.step()
+    waits()
+"""
+
+
+def test_works_written_in_python_wait_as_without_the_agent(run_ranks) -> None:
+    plain, job = (
+        run_ranks(WORKS_IN_PYTHON, nproc=1, agent=agent, options=("--every", "1") * agent, forked=True)
+        for agent in (False, True)
+    )
+    assert (plain.codes, job.codes) == ([0], [0]), (plain.errs, job.errs)
+    assert "Further RuntimeError: Operation timed out!\nby C++ " in plain.outs[0]
+    assert (job.outs, job.errs) == (plain.outs, plain.errs)
+    assert [step.collectives for step in job.steps()] == [1, 1]
