@@ -9,11 +9,13 @@ from importlib import import_module
 
 from overlaptop.commands import COMMANDS
 from overlaptop.console import CommandError, print_message
+from overlaptop.jobs.descriptors import fill_standard
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command that `argv` (None: ours) asks for and return its exit status."""
     words = list(sys.argv[1:] if argv is None else argv)
+    fill_standard()
     try:
         return _run(words)
     except CommandError as failure:

@@ -20,7 +20,7 @@ from overlaptop.jobs import writable
 from overlaptop.jobs.folder import JobFolderError
 from overlaptop.jobs.hub_command import hub_command
 from overlaptop.jobs.processes import is_alive, process_start_time
-from overlaptop.jobs.sockets import check_listener, ranks_socket
+from overlaptop.jobs.sockets import check_listener, ranks_socket, stream_socket
 from overlaptop.wire import codec
 from overlaptop.wire.commands import Command
 from overlaptop.wire.messages import RankInfo, StepDetail, StepTotals, Watch
@@ -177,7 +177,7 @@ class Sender:
     def _open_connection(self) -> socket.socket | None:
         """A connection to the hub; where there is no hub, None, and one is started."""
         path = ranks_socket(self.place.job)
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connection = stream_socket()
         try:
             connection.setblocking(False)
             connection.connect(str(path))

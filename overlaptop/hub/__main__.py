@@ -21,6 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from overlaptop.hub.log import open_log
+from overlaptop.jobs.descriptors import fill_standard
 from overlaptop.jobs.folder import JobFolderError, job_dir, try_lock
 from overlaptop.jobs.record import clean_stale, read_job
 from overlaptop.jobs.sockets import ranks_socket
@@ -34,6 +35,7 @@ _LOCK_PAUSE_S = 0.02
 def main(arguments: Sequence[str] | None = None) -> int:
     """Starts a hub unless there is one. 0: a hub is there; 2: there cannot be one, and stderr says why."""
     options = _parser().parse_args(arguments)
+    fill_standard()
     _close_inherited()
     os.umask(0o077)
     try:

@@ -7,6 +7,7 @@ import socket
 import struct
 from pathlib import Path
 
+from overlaptop.jobs.descriptors import copy_above_standard
 from overlaptop.jobs.folder import RANKS_NAME, JobFolderError, job_dir
 
 _MAX_SOCKET_PATH_BYTES = 107
@@ -34,11 +35,17 @@ def _socket(key: str, name: str) -> Path:
     return path
 
 
+def stream_socket() -> socket.socket:
+    """A new unix socket that is no standard descriptor."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as made:
+        return socket.socket(fileno=copy_above_standard(made.fileno()))
+
+
 def check_listener(descriptor: int) -> None:
     """Raises JobFolderError where the other end of this connected unix socket was made by another user,
     OSError where it is none.
     """
-    with socket.socket(fileno=os.dup(descriptor)) as connection:
+    with socket.socket(fileno=copy_above_standard(descriptor)) as connection:
         credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
         _, uid, _ = struct.unpack("3i", credentials)
     if uid != os.geteuid():
