@@ -1,8 +1,9 @@
 """The agent's own threads, which the job does not see.
 
 They are not in ``threading.enumerate()``: a script may join all that is there, or wait until it is alone.
-They take none of the job's signals: one that the job has blocked is for the thread that waits for it. And
-they end with the interpreter.
+They take none of the job's signals: one that the job has blocked is for the thread that waits for it. No
+function with which the job traces or profiles all threads is called there. And they end with the
+interpreter.
 
 Nothing on them may ask for ``threading.current_thread()``, which would list them for good. Logging does:
 they log through `fault_barrier.warn`.
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]  # signal's own wrappers are Python, and can be interrupted
 import _thread
+import ctypes
 import signal
 import threading
 from collections.abc import Callable
@@ -59,12 +61,20 @@ class Thread:
 
     def _main(self) -> None:
         try:
+            _suspend_tracing()
             self.native_id = _thread.get_native_id()
             self._run()
         except Exception as fault:  # noqa: BLE001 - no hook of the job's is to see it
             warn(f"a thread of the agent's ended: {type(fault).__name__}: {fault}")
         finally:
             self._ended.set()
+
+
+def _suspend_tracing() -> None:
+    """For this thread, until it ends. `threading.settrace_all_threads` (Python 3.12) would reach it."""
+    api = ctypes.PyDLL(None)  # of its own: what is set on the functions of ctypes.pythonapi is the job's
+    api.PyThreadState_Get.restype = ctypes.c_void_p
+    api.PyThreadState_EnterTracing(ctypes.c_void_p(api.PyThreadState_Get()))
 
 
 def run_uninterrupted(call: Callable[[], None]) -> None:
