@@ -18,7 +18,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from overlaptop.agent.isolation.compiling import transparent, uncompiled
 from overlaptop.agent.isolation.fault_barrier import FaultBarrier
-from overlaptop.agent.isolation.patching import replace
+from overlaptop.agent.isolation.patching import own_handle_numbers, replace
 from overlaptop.agent.sources.base import Edge
 
 OPTIMIZER_FILE = register_optimizer_step_pre_hook.__code__.co_filename
@@ -67,8 +67,9 @@ class StepHooks:
 
         # What calls them runs as it is too: traced, it would leave them out. The step itself is compiled.
         transparent(torch.optim.Optimizer.profile_hook_step(before_step))
-        register_optimizer_step_pre_hook(uncompiled(before_step))
-        register_optimizer_step_post_hook(uncompiled(after_step))
+        with own_handle_numbers():
+            register_optimizer_step_pre_hook(uncompiled(before_step))
+            register_optimizer_step_post_hook(uncompiled(after_step))
         self._patch_backward()
         self._patch_grad_scaler()
 

@@ -18,6 +18,7 @@ from overlaptop.agent.control.action import Outcome, SettingAction, brief
 from overlaptop.agent.control.sequence_numbers import why_uncounted
 from overlaptop.agent.control.two_phase_commit import Position
 from overlaptop.agent.isolation.job_exceptions import raised_by_job, run_to_completion
+from overlaptop.agent.isolation.patching import own_handle_numbers
 from overlaptop.agent.knobs.ddp_models import BucketCaps, DdpModels, KnownModel
 from overlaptop.wire.knobs import BUCKET_CAP_MB
 
@@ -156,7 +157,8 @@ class RebucketAction(SettingAction):
         if old == new:
             return False
         self._forget()
-        self._watch = model.register_forward_pre_hook(self._before_forward)
+        with own_handle_numbers():
+            self._watch = model.register_forward_pre_hook(self._before_forward)
         return True
 
     def _wanted(self, model: Any) -> BucketCaps:

@@ -15,7 +15,7 @@ from overlaptop.agent.control.sequence_numbers import SequenceNumbers, why_uncou
 from overlaptop.agent.control.two_phase_commit import Position
 from overlaptop.agent.isolation.compiling import transparent, uncompiled
 from overlaptop.agent.isolation.fault_barrier import FaultBarrier
-from overlaptop.agent.isolation.patching import note_calls
+from overlaptop.agent.isolation.patching import note_calls, own_handle_numbers
 from overlaptop.agent.script.importing import when_imported
 
 STATE_MODULE = "torch.distributed.fsdp._fully_shard._fsdp_state"
@@ -139,7 +139,8 @@ class FsdpUnits:
             if self._noted and not torch.compiler.is_compiling():
                 note_optimizer(optimizer)
 
-        register_optimizer_step_post_hook(uncompiled(after_step))
+        with own_handle_numbers():
+            register_optimizer_step_post_hook(uncompiled(after_step))
 
     def _updated(self) -> set[int]:
         """Identities of the parameters that optimizers have updated lately."""

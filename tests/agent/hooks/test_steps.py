@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.optim.optimizer import _global_optimizer_post_hooks
 from torch.utils.checkpoint import checkpoint
+from torch.utils.hooks import RemovableHandle
 
 from overlaptop.agent.hooks.steps import StepHooks
 from overlaptop.agent.isolation.fault_barrier import FaultBarrier
@@ -32,6 +34,14 @@ def recorder():
     yield record
     record.barrier.active = False
     assert record.faults == []
+
+
+def test_hooks_of_the_job_are_numbered_as_without_ours():
+    before = RemovableHandle.next_id
+    for _ in range(2):
+        Recorder().barrier.active = False
+    assert torch.nn.Linear(1, 1).register_forward_hook(print).id == before
+    assert all(number < 0 for number in _global_optimizer_post_hooks)
 
 
 @pytest.fixture
