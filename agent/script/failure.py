@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import sys
 
 MOST_CHARS = 200
+MOST_READ_CHARS = 2000
+_USER_INFO = re.compile(
+    # user:password, where the password may have an @ in it, or a slash unless it looks like a port
+    r"(?<=://)(?:([^\s/@:]*:)(?!\d{1,5}/)(?:[^\s/]*|[^\s@]*)|[^\s/@:]+)@"
+)
+"""Before the host of a URL: a user with a password, or a token alone."""
 
 
 def failure_of(end: BaseException) -> str:
@@ -29,4 +36,4 @@ def _line(fault: BaseException) -> str:
         lines = str(fault).strip().splitlines()
     except Exception:  # noqa: BLE001 - it is the script's own code
         return ""
-    return lines[0][:MOST_CHARS] if lines else ""
+    return _USER_INFO.sub(r"\1***@", lines[0][:MOST_READ_CHARS])[:MOST_CHARS] if lines else ""

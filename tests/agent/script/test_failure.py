@@ -35,6 +35,27 @@ def test_an_end_is_told_in_one_line(end, words):
     assert words is None or told == words
 
 
+@pytest.mark.parametrize(
+    ("words", "kept"),
+    [
+        ("cannot log in at https://me:SECRET@host/", "cannot log in at https://me:***@host/"),
+        ("postgresql+psycopg://me:SE@CRET@host:5432/x?y=1", "postgresql+psycopg://me:***@host:5432/x?y=1"),
+        ("'redis://:SE/CRET@host', 's3://me:SECRET@bucket'", "'redis://:***@host', 's3://me:***@bucket'"),
+        ("clone https://SECRET@host/repository.git", "clone https://***@host/repository.git"),
+        ("x" * 180 + " https://me:SECRET" + "SECRET" * 99 + "@host/", "x" * 180 + " https://me:"),
+        (
+            "no route to tcp://10.0.0.1:29500/a@b or me@host",
+            "no route to tcp://10.0.0.1:29500/a@b or me@host",
+        ),
+    ],
+    ids=["password", "with an @", "with a slash", "token", "cut off", "none"],
+)
+def test_secrets_in_urls_are_masked(words, kept):
+    told = failure_of(ValueError(words))
+    assert told.startswith(f"ValueError: {kept}")
+    assert "SECRET" not in told
+
+
 TRAIN = [sys.executable, "-m", "overlaptop.agent", "train.py"]
 STEPS = "import torch, overlaptop.agent\nfor _ in range(3): overlaptop.agent.step()\n"
 ATTACHES = "import overlaptop.agent\noverlaptop.agent.attach()\n"
