@@ -31,6 +31,8 @@ if TYPE_CHECKING:  # imported inside the barrier, as all that only the agent nee
     from overlaptop.agent.agent import Agent
 
 HERE = str(Path(overlaptop.agent.__file__).parent)
+RUNPY = runpy.run_module.__code__.co_filename
+"""As tracebacks have it: of a frozen module, or with ``-X frozen_modules=off`` of a file."""
 PYC_HEADER_BYTES = 16
 
 
@@ -51,7 +53,7 @@ def _run(command: options.CommandLine) -> None:
     path = None if command.module else _absolute(target)
     # A folder or an archive with a module __main__ in it; a script is read before anything else is begun.
     package = path is not None and pkgutil.get_importer(path) is not None
-    code = None if path is None or package else _script_code(path)
+    code = None if path is None or package else _script_code(path, command)
     agent = overlaptop.agent.START_BARRIER.guarded("its start", _make_agent)(command)
     _hide_our_frames()
     sys.argv[:] = ["-m" if command.module else target, *command.arguments]
@@ -64,6 +66,7 @@ def _run(command: options.CommandLine) -> None:
         else:
             _execute(code, path, main_module)
     except BaseException as end:
+        _hide_our_frames()  # the script may have set a hook of its own
         if agent is not None:
             agent.failure = failure_of(end)
         raise
@@ -92,7 +95,8 @@ def _record_end(script: str, failure: str) -> None:
 def _absolute(path: str) -> str:
     """As Python: not normalised, and in a directory that is gone as it is."""
     try:
-        return os.path.join(os.getcwd(), path)  # noqa: PTH109, PTH118
+        folder = os.getcwd()  # noqa: PTH109
+        return folder if path == "." else os.path.join(folder, path)  # noqa: PTH118
     except OSError:
         return path
 
@@ -109,7 +113,7 @@ def _searched_first(path: str | None) -> str | None:
         return None
 
 
-def _script_code(path: str) -> types.CodeType:
+def _script_code(path: str, command: options.CommandLine) -> types.CodeType:
     """Compile a script, or load a compiled one; ends the process with Python's own words where it cannot
     be read.
     """
@@ -122,6 +126,9 @@ def _script_code(path: str) -> types.CodeType:
         raise SystemExit(2) from None
     _hide_our_frames()  # a syntax error is shown as Python shows it
     if not _is_compiled(path, source):
+        if not _is_text(source):
+            _record_end(command.target, "SyntaxError: the script is not text in its encoding")
+            _become_python(command)
         return compile(source, path, "exec", dont_inherit=True)
     if not source.startswith(importlib.util.MAGIC_NUMBER):
         raise RuntimeError("Bad magic number in .pyc file")
@@ -129,6 +136,24 @@ def _script_code(path: str) -> types.CodeType:
     if not isinstance(code, types.CodeType):
         raise RuntimeError("Bad code object in .pyc file")
     return code
+
+
+def _is_text(source: bytes) -> bool:
+    try:
+        return "\0" not in importlib.util.decode_source(source)
+    except (SyntaxError, UnicodeError, LookupError):
+        return False
+
+
+def _become_python(command: options.CommandLine) -> None:
+    """Leave a script that is no text to plain Python: it refuses a file in other words than `compile`
+    refuses bytes, and more often. Returns where that cannot be.
+    """
+    import subprocess
+
+    flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # noqa: SLF001 - as multiprocessing
+    with suppress(OSError):
+        os.execv(sys.executable, [sys.executable, *flags, command.target, *command.arguments])  # noqa: S606
 
 
 def _is_compiled(path: str, source: bytes) -> bool:
@@ -161,13 +186,26 @@ def _hide_our_frames() -> None:
 
     def show(kind: type[BaseException], value: BaseException, traceback: TracebackType | None) -> None:
         # What is shown is the exceptions' own tracebacks, whatever is passed beside them.
-        for each in _chain(value):
-            # By what no exception can refuse: one may be a frozen dataclass.
-            BaseException.with_traceback(each, _without_our_frames(each.__traceback__))
-        shown(kind, value, value.__traceback__ if traceback is not None else None)
+        _clean(value)
+        try:
+            shown(kind, value, value.__traceback__ if traceback is not None else None)
+        except SystemExit:
+            raise
+        except BaseException as fault:  # noqa: BLE001 - as Python shows it, less this frame
+            _clean(fault)
+            sys.stderr.write("Error in sys.excepthook:\n")
+            sys.__excepthook__(type(fault), fault, fault.__traceback__)
+            sys.stderr.write("\nOriginal exception was:\n")
+            sys.__excepthook__(kind, value, value.__traceback__)
 
     if getattr(shown, "__module__", None) != __name__:
         sys.excepthook = show
+
+
+def _clean(value: BaseException) -> None:
+    for each in _chain(value):
+        # By what no exception can refuse: one may be a frozen dataclass.
+        BaseException.with_traceback(each, _without_our_frames(each.__traceback__))
 
 
 def _chain(value: BaseException) -> list[BaseException]:
@@ -192,7 +230,7 @@ def _without_our_frames(traceback: TracebackType | None) -> TracebackType | None
         filename = traceback.tb_frame.f_code.co_filename
         if not filename.startswith(HERE):
             kept.append(traceback)
-            started = started or filename != "<frozen runpy>"
+            started = started or filename != RUNPY
         elif not started:
             kept.clear()  # what has started us; what we have started in the same way is the script's
         traceback = traceback.tb_next

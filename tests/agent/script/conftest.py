@@ -19,9 +19,9 @@ def both(
 ) -> tuple[Completed, Completed]:
     """What Python did with these words, and with the agent before them; ``before``: in front of Python.
 
-    ``-P`` as the first word is Python's own.
+    ``-P`` or ``-X...`` as the first word is Python's own.
     """
-    flags, rest = (words[:1], words[1:]) if words[0] == "-P" else ((), words)
+    flags, rest = (words[:1], words[1:]) if words[0].startswith(("-P", "-X")) else ((), words)
     plain, with_agent = (
         subprocess.run(
             [*before, sys.executable, *flags, *agent, *rest],

@@ -63,6 +63,34 @@ def test_a_traceback_shows_no_frame_of_ours(script, text):
     same(*both(str(path), folder=path.parent), 1)
 
 
+def test_runpy_unfrozen_is_in_no_traceback(script):
+    """As debugpy and PyCharm start Python."""
+    path = script("raise ValueError('x')\n")
+    same(*both("-Xfrozen_modules=off", str(path), folder=path.parent), 1)
+
+
+HOOK = """
+import sys
+def hook(kind, value, at):
+    while at:
+        print(at.tb_frame.f_code.co_name, at.tb_lineno)
+        at = at.tb_next
+    exec(sys.argv[1])
+sys.excepthook = hook
+raise ValueError("x")
+"""
+
+
+@pytest.mark.parametrize(
+    ("ends", "status"),
+    [("pass", 1), ("sys.exit(7)", 7), ("raise KeyError", 1)],
+    ids=["", "exits", "raises"],
+)
+def test_a_scripts_excepthook_sees_its_frames_only(script, ends, status):
+    path = script(HOOK)
+    same(*both(str(path), ends, folder=path.parent), status)
+
+
 # On one line, and columns are left out below: the traceback is the same wherever the signal strikes.
 SLEEPS = "import time\nprint('ready', flush=True) or time.sleep(60)\n"
 
@@ -204,6 +232,11 @@ UNRUNNABLE = {
     "another_python.pyc": bytes(64),
     "no_code.pyc": importlib.util.MAGIC_NUMBER + bytes(12) + marshal.dumps(3),
     "an archive": b"PK\x05\x06" + bytes(18),
+    ".": None,
+    "latin1.py": b'print("\xe9")\n',
+    "comment.py": b"# \xe9\n",
+    "nul.py": b"print(1)\0\n",
+    "unknown_encoding.py": b"# coding: unknown\n",
 }
 """The content of the files that lie there."""
 
