@@ -31,6 +31,8 @@ class Measuring:
     def begin(self, options: AgentOptions, follow: Callable[[Callable[[], Any]], None]) -> None:
         """Start anew, also in a forked child, which has the hooks already. ``follow``: Telemetry's."""
         self.source: Source | None = None
+        self._hooked: HookedSource[Any] | None = None
+        """The source, where the hooks call it."""
         self.device = ""
         self.backend = ""
         self._options = options
@@ -75,7 +77,8 @@ class Measuring:
         self._follow(partial(choice.job_gpu, optimizer))
         if instead_of is not None:
             self._notice("warning", f"{source.name} instead of {instead_of.name}: {instead_of.gave_up}")
-        if isinstance(source, HookedSource):
+        self._hooked = source if isinstance(source, HookedSource) else None
+        if self._hooked is not None:
             self._hook_collectives()
         if isinstance(source, KernelsSource) and self._kineto.running:
             source.pause()
@@ -102,7 +105,7 @@ class Measuring:
             return
         from overlaptop.agent.hooks.collectives import CollectiveHooks
 
-        hooks = self._hooks = CollectiveHooks(self._barrier, self._hooked_source)
+        hooks = self._hooks = CollectiveHooks(self._barrier, lambda: self._hooked)
 
         def install() -> None:
             self._collectives_hooked = True
@@ -129,8 +132,3 @@ class Measuring:
         if isinstance(self.source, KernelsSource):
             return self.source.last_calls()
         return self._hooks.last_calls() if self._hooks is not None else {}
-
-    def _hooked_source(self) -> HookedSource[Any] | None:
-        from overlaptop.agent.sources.hooked_source import HookedSource
-
-        return self.source if isinstance(self.source, HookedSource) else None

@@ -332,19 +332,23 @@ class _Describe:
         """The group's name, the kind of device, the operation and its bytes: what a hang is told by, in a
         tenth of the time that a whole description takes. No operation where it is not to be counted.
         """
-        sizes, first = [0, 0], None
-        for side, positions in enumerate((self._in_at, self._out_at)):
+        most, first = 0, None
+        for positions in (self._in_at, self._out_at):
+            size_bytes = 0
             for i in positions:
                 given = args[i] if i < len(args) else ()
+                if type(given) is list and len(given) == 1:
+                    given = given[0]
                 for t in (given,) if isinstance(given, torch.Tensor) else _tensors(given):
                     first = t if first is None else first
-                    sizes[side] += t.numel() * t.element_size()
+                    size_bytes += t.numel() * t.itemsize
+            most = max(most, size_bytes)
         counts = not self.point_to_point and (first is None or not is_traced(first))
         return (
             dist.ProcessGroup.unbox(args[self._group_at]).group_name,
-            first.device.type if first is not None else "cpu",
+            "cpu" if first is None or first.is_cpu else first.device.type,
             self._name if counts else "",
-            max(sizes),
+            most,
         )
 
     def _even(self, args: tuple[Any, ...]) -> bool:

@@ -97,6 +97,10 @@ class EventsSource(HookedSource[Event]):
         if not recording.detailed:
             recording.collective_count += 1
             return None
+        if len(recording.collectives) >= MAX_MARKS:  # nothing of such a step is shown: not described
+            recording.collective_count += 1
+            self._overflow(recording, "collectives")
+            return None
         call = describe()
         if call is None:
             return None
@@ -105,9 +109,6 @@ class EventsSource(HookedSource[Event]):
             return None  # what runs on the host is not on the device's timeline
         if not self._timeable(call):
             recording.invalid = True
-            return None
-        if len(recording.collectives) >= MAX_MARKS:
-            self._overflow(recording, "collectives")
             return None
         stream = self._current_stream()
         on_compute = stream is self._compute

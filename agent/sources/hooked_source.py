@@ -7,7 +7,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Generic
 
-from overlaptop.agent.sources.assemble import MAX_MARKS, Assembler, RecordedCollective, RecordedStep, Timestamp
+from overlaptop.agent.sources.assemble import (
+    MAX_MARKS,
+    Assembler,
+    RecordedCollective,
+    RecordedStep,
+    Timestamp,
+)
 from overlaptop.agent.sources.base import MAX_WAITING_STEPS, CollectiveCall, StepSpans, Wait
 from overlaptop.agent.sources.cadence import Cadence
 from overlaptop.agent.sources.own_cost import Estimate

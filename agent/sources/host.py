@@ -65,6 +65,10 @@ class HostSource(HookedSource[int]):
         if not recording.detailed:
             recording.collective_count += 1
             return None
+        if len(recording.collectives) >= MAX_MARKS:  # nothing of such a step is shown: not described
+            recording.collective_count += 1
+            self._overflow(recording, "collectives")
+            return None
         call = describe()
         if call is None:
             return None
@@ -72,9 +76,6 @@ class HostSource(HookedSource[int]):
         if call.device_type != "cpu":
             self.reason = f"steps with {call.op} on {call.device_type} {LEFT_OUT}: no host clock sees it"
             recording.invalid = True
-            return None
-        if len(recording.collectives) >= MAX_MARKS:
-            self._overflow(recording, "collectives")
             return None
         unended = self._blocking.pop(threading.get_ident(), None)
         if unended is not None:
