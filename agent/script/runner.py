@@ -42,9 +42,10 @@ def main() -> None:
     try:
         _run(command)
     except BaseException as end:
-        failure = "" if isinstance(end, KeyboardInterrupt) else failure_of(end)
-        if failure and "torch" not in sys.modules and os.getpid() == pid:
-            _record_end(command.target, failure)
+        with suppress(Exception):  # nothing may come before the script's own words
+            failure = "" if isinstance(end, KeyboardInterrupt) else failure_of(end)
+            if failure and "torch" not in sys.modules and os.getpid() == pid:
+                _record_end(command.target, failure)
         raise
 
 
@@ -66,9 +67,11 @@ def _run(command: options.CommandLine) -> None:
         else:
             _execute(code, path, main_module)
     except BaseException as end:
-        _hide_our_frames()  # the script may have set a hook of its own
+        with suppress(Exception):  # the script may have set a hook of its own, or taken it away
+            _hide_our_frames()
         if agent is not None:
-            agent.failure = failure_of(end)
+            with suppress(Exception):  # a SystemExit of the script's own may refuse to be looked at
+                agent.failure = failure_of(end)
         raise
 
 
@@ -86,7 +89,7 @@ def _make_agent(command: options.CommandLine) -> Agent:
 
 
 def _record_end(script: str, failure: str) -> None:
-    with suppress(Exception):  # nothing may come before the script's own words
+    with suppress(Exception):
         from overlaptop.agent.script import early_end
 
         early_end.record(script, failure)

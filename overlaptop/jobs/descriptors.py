@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+from contextlib import suppress
 
 _LEAST = 3
 
@@ -18,6 +19,7 @@ def copy_above_standard(descriptor: int) -> int:
 
 def fill_standard() -> None:
     """Open /dev/null in the place of each that is closed: for processes of our own, not for the job's."""
-    while (descriptor := os.open(os.devnull, os.O_RDWR)) < _LEAST:
-        pass
-    os.close(descriptor)
+    with suppress(OSError):  # no descriptor is left: none of ours takes their place
+        while (descriptor := os.open(os.devnull, os.O_RDWR)) < _LEAST:
+            pass
+        os.close(descriptor)
