@@ -100,6 +100,8 @@ class Agent:
         self._options = options
         self._script = script
         self._place = placement.from_environment()
+        self._place_confirmed = False
+        """A process group has said so, not the environment alone."""
         self._sender: Sender | None = None
         self._notices: deque[tuple[int, str, str]] = deque(maxlen=MAX_NOTICES)
         self._step = -1
@@ -229,7 +231,8 @@ class Agent:
 
     def _work(self) -> None:
         """One round: take finished steps and commands, send what there is to send."""
-        sender, executor = self._sender or self._make_sender(), self._executor
+        self._look_for_place()
+        sender, executor = self._sender, self._executor
         if sender is None or executor is None or self._pauses():
             return
         self._introduce(sender)
@@ -256,22 +259,40 @@ class Agent:
             self._taken += source.take()  # it has to begin again in time
         return self._telemetry.paused
 
-    def _make_sender(self) -> Sender | None:
-        """Make the sender once the rank is known: from the launcher, else from the process group."""
-        place = self._place or self._late_placement()
-        if place is None:
-            return None
+    def _look_for_place(self) -> None:
+        """Which rank this is, as is known now; a process group may come late, and another after it."""
+        found = self._present_place()
+        if found is None or (found == self._place and self._sender is not None):
+            return
+        before, sender = self._place, self._sender
+        self._place = found
+        if sender is not None and before is not None:
+            if (before.job, before.rank) == (found.job, found.rank):
+                sender.place = found
+                return
+            self._say_end(sender)  # of the rank that it was taken for
         self._executor = CommandExecutor(
-            place.rank,
+            found.rank,
             allowed=self._options.control,
             pace=self._pace,
-            make_action=partial(self._make_action, rank=place.rank),
+            make_action=partial(self._make_action, rank=found.rank),
             notice=self._notice,
             on_end=self._knobs.refresh,
-            speaks_for_node=place.starts_hub,
+            speaks_for_node=found.starts_hub,
         )
-        self._sender = Sender(place, self._script)
-        return self._sender
+        self._sender = Sender(found, self._script)
+
+    def _present_place(self) -> RankPlacement | None:
+        """From the process group; else from the launcher, or this process is alone once it makes steps."""
+        if self._steps is None:
+            return self._place  # torch may be in the middle of its import, on another thread
+        found = placement.in_process_group(self._place, confirmed=self._place_confirmed)
+        if found is not None:
+            self._place_confirmed = True
+            return found
+        if self._place is None and self._measuring.source is not None:
+            return placement.alone()
+        return self._place
 
     def _pace(self) -> StepProgress | None:
         return StepProgress(self._step, min(self._recent_ns)) if self._recent_ns else None
@@ -281,14 +302,6 @@ class Agent:
             return self._knobs.change(command)
         write = partial(write_trace, cwd=self._cwd, key=command.id, rank=rank, notice=self._notice)
         return Capture(commands.argument(command, "steps"), self._profilers, write)
-
-    def _late_placement(self) -> RankPlacement | None:
-        if self._steps is None:
-            return None  # the hooks are being put in, on another thread
-        dist = sys.modules["torch.distributed"]
-        if dist.is_available() and dist.is_initialized():
-            return placement.of_process_group(dist.get_rank(), dist.get_world_size())
-        return placement.alone() if self._measuring.source is not None else None
 
     def _send_steps(self, sender: Sender, executor: CommandExecutor) -> None:
         source, rank = self._measuring.source, sender.place.rank
@@ -406,9 +419,10 @@ class Agent:
         """
         for send in (self._introduce, self._send_reports, self._send_notices, Sender.pump):
             with contextlib.suppress(Exception):  # the log has it
-                sender = self._sender or self._make_sender()
-                if sender is not None:
-                    send(sender)
+                if self._sender is None:
+                    self._look_for_place()
+                if self._sender is not None:
+                    send(self._sender)
 
     def _close(self) -> None:
         """Send what is left, and that this rank ends; the job waits for this a moment at most."""
@@ -419,13 +433,15 @@ class Agent:
                 self._work()
             else:
                 self._report_fault()
-            if (sender := self._sender) is not None:
-                failure = self.failure or failure_at_exit()
-                sender.put(RankEnd(sender.place.rank, now_ns(), clean=True, failure=failure))
-                sender.flush(EXIT_FLUSH_S)
-                sender.disconnect()
+            if self._sender is not None:
+                self._say_end(self._sender, self.failure or failure_at_exit())
         except Exception as fault:  # noqa: BLE001 - nothing may break the job's end
             self.barrier.disable("the agent's end", fault)
+
+    def _say_end(self, sender: Sender, failure: str = "") -> None:
+        sender.put(RankEnd(sender.place.rank, now_ns(), clean=True, failure=failure))
+        sender.flush(EXIT_FLUSH_S)
+        sender.disconnect()
 
     # At the end of the process, and in a forked child.
 

@@ -1,4 +1,9 @@
-"""Which rank this process is, of which job, from the environment that its launcher set."""
+"""Which rank this process is, of which job.
+
+The launcher's environment is a first guess, from which a rank is shown early. It may be another's: a batch
+system's variables hold for all that is started in its shell. Once there is a process group, its rank and
+world size are the truth.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +12,18 @@ import os
 import socket
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from overlaptop.agent.isolation.job_exceptions import raised_by_job
 from overlaptop.wire.bounds import MAX_RANK
 
 MAX_DIGITS = 20
 """Of a number in a launcher's variables, leading zeros included."""
+
+SLURM_OWN_STEPS = 0xFFFFFFF0
+"""From this number on steps are SLURM's own: the batch script, the shell of salloc."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +51,8 @@ def from_environment(environ: Mapping[str, str] = os.environ) -> RankPlacement |
     ):
         own, size = _number(environ, rank), _number(environ, world)
         if own is not None and size is not None:
+            if rank == "SLURM_PROCID" and not _is_task_of_many(environ):
+                return None
             return of_process_group(own, size, environ, local)
     return None
 
@@ -54,8 +65,24 @@ def _number(environ: Mapping[str, str], name: str) -> int | None:
     return int(value) if known else None
 
 
+def _is_task_of_many(environ: Mapping[str, str]) -> bool:
+    """Whether SLURM started this process as one of several, as srun does. All that is started in the shell
+    of salloc or sbatch has that shell's variables, of no step of srun's or of a task that is alone.
+    """
+    step = _step_number(environ)
+    return step is not None and step < SLURM_OWN_STEPS and _number(environ, "SLURM_NTASKS") != 1
+
+
+def _step_number(environ: Mapping[str, str]) -> int | None:
+    step = environ.get("SLURM_STEP_ID", "")
+    return int(step) if step.isdecimal() and len(step) <= MAX_DIGITS else None
+
+
 def of_process_group(
-    rank: int, world_size: int, environ: Mapping[str, str] = os.environ, local: str = "LOCAL_RANK"
+    rank: int,
+    world_size: int,
+    environ: Mapping[str, str] = os.environ,
+    local: str = "LOCAL_RANK",
 ) -> RankPlacement:
     """The placement of a process whose rank only its process group knows (`torch.multiprocessing`).
 
@@ -70,6 +97,48 @@ def of_process_group(
         host=socket.gethostname(),
         starts_hub=not local_rank,
     )
+
+
+def in_process_group(known: RankPlacement | None, *, confirmed: bool) -> RankPlacement | None:
+    """What torch's process group says, where that is not ``known``; None where there is no group.
+
+    A job keeps its key where ``known`` was ``confirmed`` by an earlier group; else it is named by where its
+    ranks have met, as two jobs of one shell may have one environment. torch.distributed must be imported.
+    """
+    dist = sys.modules["torch.distributed"]
+    group = dist.group.WORLD if dist.is_available() else None
+    if group is None:
+        return None
+    try:
+        rank, world_size = group.rank(), group.size()
+    except (AttributeError, RuntimeError) as fault:  # it is the job's own class
+        if raised_by_job(fault):
+            raise
+        return None
+    if known is not None and (known.rank, known.world_size) == (rank, world_size):
+        return known
+    if known is not None and confirmed:
+        return replace(known, rank=rank, world_size=world_size)
+    if world_size == 1:
+        return alone()
+    local = "LOCAL_RANK" if known is None else ""  # what is wrong about the rank is not right about this
+    return of_process_group(rank, world_size, {**os.environ, **_meeting_place(dist)}, local)
+
+
+def _meeting_place(dist: Any) -> dict[str, str]:
+    """Where the process group's ranks have met, in torchrun's variables; empty: the environment's."""
+    try:
+        store = dist.distributed_c10d._get_default_store()  # noqa: SLF001 - there is no public way
+        while isinstance(store, dist.PrefixStore):
+            store = store.underlying_store
+        if isinstance(store, dist.TCPStore):
+            return {"MASTER_ADDR": store.host, "MASTER_PORT": str(store.port)}
+        if isinstance(store, dist.FileStore):
+            return {"MASTER_ADDR": "localhost", "MASTER_PORT": store.path}
+    except (AttributeError, ValueError, RuntimeError) as fault:  # destroyed meanwhile
+        if raised_by_job(fault):
+            raise
+    return {}
 
 
 def alone() -> RankPlacement:

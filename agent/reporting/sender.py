@@ -23,7 +23,7 @@ from overlaptop.jobs.processes import is_alive, process_start_time
 from overlaptop.jobs.sockets import check_listener, ranks_socket, stream_socket
 from overlaptop.wire import codec
 from overlaptop.wire.commands import Command
-from overlaptop.wire.messages import RankInfo, StepDetail, StepTotals, Watch
+from overlaptop.wire.messages import RankInfo, StepDetail, StepTotals, TurnedAway, Watch
 from overlaptop.wire.schema import Message
 
 MAX_QUEUED_BYTES = 1 << 20
@@ -172,7 +172,7 @@ class Sender:
         for _, frame in self._states.values():
             if frame and frame not in self._queue:
                 self._enqueue(frame)
-        self._retry_s, self._hub_retry_s = FIRST_RETRY_S, FIRST_HUB_RETRY_S
+        self._hub_retry_s = FIRST_HUB_RETRY_S
 
     def _open_connection(self) -> socket.socket | None:
         """A connection to the hub; where there is no hub, None, and one is started."""
@@ -252,7 +252,10 @@ class Sender:
                     raise ConnectionResetError
                 for payload in self._reader.feed(data):
                     message = codec.decode(payload)
-                    if isinstance(message, Watch):
+                    if isinstance(message, Watch):  # the first of them says that we were let in
                         self.watched = message.detail
+                        self._retry_s = FIRST_RETRY_S
+                    elif isinstance(message, TurnedAway):
+                        self._warn_once(message.reason)
                     elif isinstance(message, Command):
                         self.commands.append(message)

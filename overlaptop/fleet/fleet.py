@@ -6,6 +6,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from msgspec.structs import replace
+
 from overlaptop.fleet.commands import CommandBook
 from overlaptop.fleet.knobs import job_knobs
 from overlaptop.fleet.snapshot import HubState, RankView, Snapshot, Window
@@ -252,7 +254,8 @@ class Fleet:
         """
         now_ns = self._clock_ns()
         alone = not self._node
-        announced = range(min(self._job.world_size, MAX_RANKS)) if self._job and alone else range(0)
+        job = self._grown_job()
+        announced = range(min(job.world_size, MAX_RANKS)) if job and alone else range(0)
         for number in announced:
             self._rank(number)
         self._refresh_traffic()
@@ -273,7 +276,7 @@ class Fleet:
             hub_state=self._hub_state,
             hub_since_ns=self._hub_since_ns,
             hub_note=self._hub_note,
-            job=self._job,
+            job=job,
             ranks=views,
             totals=total(
                 views if alone else (),
@@ -301,6 +304,16 @@ class Fleet:
             kept_split_steps=waits.kept,
             transfers=waits.transfers,
         )
+
+    def _grown_job(self) -> Welcome | None:
+        """The job with as many ranks as they say: its hub was started when the launcher's word was all that
+        was known.
+        """
+        infos = [rank.info for rank in self._ranks.values() if rank.info is not None and not rank.ended]
+        largest = max((info.world_size for info in infos), default=0)
+        if self._job is None or largest <= self._job.world_size:
+            return self._job
+        return replace(self._job, world_size=largest)
 
     def _rank(self, number: int) -> _Rank | None:
         if not 0 <= number < MAX_RANKS:

@@ -45,6 +45,8 @@ _FRESHEN_S = 3600.0
 """Between two renewals of the files' times, which tell cleaners of /tmp that they are in use."""
 _EXITING_FACTOR = 5
 """So many times as long the hub lingers for processes that are about to end, to know how they did."""
+_DESCRIPTORS_OF_RANK = 2
+"""Its connection and its process."""
 _SPARE_DESCRIPTORS = 64
 """Besides ranks and dashboards: libzmq aborts when it has none left to accept with."""
 
@@ -311,7 +313,7 @@ def restarts_left(environ: Mapping[str, str] = os.environ) -> int:
 
 def _rank_descriptors() -> int:
     """How many ranks' connections this process can hold; raises its limit as far as it may."""
-    wanted = MAX_RANKS + MAX_DASHBOARDS + _SPARE_DESCRIPTORS
+    wanted = _DESCRIPTORS_OF_RANK * MAX_RANKS + MAX_DASHBOARDS + _SPARE_DESCRIPTORS
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     infinite = resource.RLIM_INFINITY
     if soft != infinite and soft < wanted:
@@ -321,4 +323,5 @@ def _rank_descriptors() -> int:
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == infinite:
         return MAX_RANKS
-    return max(min(soft - MAX_DASHBOARDS - _SPARE_DESCRIPTORS, MAX_RANKS), soft // 4)
+    left = (soft - MAX_DASHBOARDS - _SPARE_DESCRIPTORS) // _DESCRIPTORS_OF_RANK
+    return max(min(left, MAX_RANKS), soft // 4)

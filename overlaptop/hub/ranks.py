@@ -6,7 +6,9 @@ No call here waits: neither a rank that stopped reading nor one that sends half 
 from __future__ import annotations
 
 import os
+import select
 import socket
+import struct
 import time
 from collections import deque
 from collections.abc import Callable
@@ -19,7 +21,7 @@ from overlaptop.hub.history import FromRank
 from overlaptop.jobs.processes import exit_code
 from overlaptop.wire.bounds import MAX_RANKS
 from overlaptop.wire.codec import FrameReader, WireError, decode, encode, frame
-from overlaptop.wire.messages import RankEnd, RankInfo, Watch
+from overlaptop.wire.messages import NOT_SHOWN, Notice, RankEnd, RankInfo, TurnedAway, Watch
 
 _RECEIVE_BYTES = 1 << 16
 _MAX_BAD_FRAMES = 8
@@ -29,6 +31,9 @@ _SILENT_AFTER_S = 4.0
 _INTRODUCTION_S = 10.0
 """Within which a connection must send its RankInfo."""
 _ACCEPT_PAUSE_S = 0.5
+_REFUSED_FOR_S = 3.0
+"""Until it is said: a process may take itself for the wrong rank until it has a process group."""
+_CREDENTIALS = (socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
 _MAX_UNSENT_COMMANDS = 8
 """To a rank that does not read; the oldest go first, as a rank refuses what comes too late."""
 
@@ -45,8 +50,38 @@ class RankConnection:
         self.bad_frames = 0
         self.watched = False
         self.commands: deque[bytes] = deque(maxlen=_MAX_UNSENT_COMMANDS)
+        self.pidfd: int | None = None
+        """Of its process, opened while that runs: once its parent has waited for it there is none."""
+        self._peer_pid: int = struct.unpack_from("i", sock.getsockopt(*_CREDENTIALS))[0]
         self._watched_sent: bool | None = None
         self._unsent = b""
+
+    def open_pidfd(self) -> None:
+        """Open `pidfd`, where this hub can see the process."""
+        if self.info is not None and self._peer_pid:  # else it is in another container
+            with suppress(OSError, ValueError):
+                self.pidfd = os.pidfd_open(self.info.pid)
+
+    def close(self) -> None:
+        """Close all that belongs to it."""
+        self.sock.close()
+        if self.pidfd is not None:
+            os.close(self.pidfd)
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether its process has hung up, whatever is still to be read, or has ended."""
+        poll = select.poll()
+        poll.register(self.sock, select.POLLRDHUP)
+        if self.pidfd is not None:
+            poll.register(self.pidfd, select.POLLIN)
+        return bool(poll.poll(0))
+
+    def same_process(self, info: RankInfo, other: RankConnection) -> bool:
+        """Whether ``other``, which says ``info`` of itself, comes from the process that this one is of. In
+        containers two may have one pid.
+        """
+        return self.info is not None and self.info.pid == info.pid and self._peer_pid == other._peer_pid
 
     def send_pending(self) -> bool:
         """Sends whether the rank's detail is wanted, and its commands, as far as the socket takes them.
@@ -91,6 +126,8 @@ class RankServer:
         self._seen: set[int] = set()
         self._connections: set[RankConnection] = set()
         self._by_rank: dict[int, RankConnection] = {}
+        self._refused: dict[tuple[int, int], float] = {}
+        """Since when, by rank and pid of the process; inf: it has been said."""
         self._exiting: dict[int, int] = {}
         """Of processes whose connection has ended: a pidfd, by pid."""
         self._watched: frozenset[int] = frozenset()
@@ -148,7 +185,7 @@ class RankServer:
     def close(self) -> None:
         """Closes all connections. Dashboards are sent nothing of that."""
         for connection in self._connections:
-            connection.sock.close()
+            connection.close()
         for descriptor in self._exiting.values():
             os.close(descriptor)
         self._listener.close()
@@ -222,7 +259,8 @@ class RankServer:
             if not isinstance(message, FromRank):
                 raise WireError(f"a rank does not send {type(message).__name__}")
             if connection.info is None:
-                self._introduce(connection, message)
+                if not self._introduce(connection, message):
+                    return
             elif message.rank != connection.info.rank:
                 raise WireError(f"rank {connection.info.rank} sent a message of rank {message.rank}")
             elif message == connection.info:
@@ -237,11 +275,15 @@ class RankServer:
             return
         self._deliver(message, payload)
         if isinstance(message, RankEnd):
+            pidfd, connection.pidfd = connection.pidfd, None
             self._forget(connection)
             if (info := connection.info) is not None:
-                self._await_exit(message, info.pid)
+                self._await_exit(message, info.pid, pidfd)
 
-    def _introduce(self, connection: RankConnection, message: FromRank) -> None:
+    def _introduce(self, connection: RankConnection, message: FromRank) -> bool:
+        """Takes the connection as the rank's; returns False where it is refused, since another process is
+        that rank.
+        """
         if not isinstance(message, RankInfo):
             raise WireError(f"{type(message).__name__} came before RankInfo")
         if message.job != self._job:
@@ -249,11 +291,38 @@ class RankServer:
         if message.rank not in self._seen and len(self._seen) >= MAX_RANKS:
             raise WireError("too many ranks")
         if (older := self._by_rank.get(message.rank)) is not None:
+            if not (older.same_process(message, connection) or older.is_gone):
+                self._refuse(connection, message, older)
+                return False
             self._forget(older)
         connection.info = message
+        connection.open_pidfd()
         self._by_rank[message.rank] = connection
         self._seen.add(message.rank)
         self._send(connection)
+        return True
+
+    def _refuse(self, connection: RankConnection, info: RankInfo, older: RankConnection) -> None:
+        """Ends the connection of a second process that says it is this rank: their figures would be mixed.
+        It tries again, and is let in once the first has gone.
+        """
+        assert older.info is not None
+        first = f"rank {info.rank} is already reported by pid {older.info.pid} ({older.info.script})"
+        now_s = self._clock_s()
+        since_s = self._refused.setdefault((info.rank, info.pid), now_s)
+        if now_s - since_s >= _REFUSED_FOR_S:
+            with suppress(OSError):
+                connection.sock.send(frame(encode(TurnedAway(first))))
+            self._refused[info.rank, info.pid] = float("inf")
+            words = (
+                f"{first}; pid {info.pid} ({info.script}) {NOT_SHOWN}: it says it is the same rank of the "
+                "same job. Give unrelated jobs a MASTER_PORT of their own, and each process its RANK"
+            )
+            notice = Notice(info.rank, time.time_ns(), "warning", words)
+            self._deliver(notice, encode(notice))
+        while len(self._refused) > MAX_RANKS:
+            del self._refused[next(iter(self._refused))]
+        self._forget(connection)
 
     def _send(self, connection: RankConnection) -> None:
         if connection.info is None:
@@ -267,22 +336,23 @@ class RankServer:
     def _close(self, connection: RankConnection) -> None:
         """Ends a connection that broke or misbehaved, and sends a RankEnd in the rank's name."""
         info = connection.info
+        pidfd, connection.pidfd = connection.pidfd, None
         self._forget(connection)
         if info is not None:
             end = RankEnd(info.rank, time.time_ns(), clean=False)
             self._deliver(end, encode(end))
-            self._await_exit(end, info.pid)
+            self._await_exit(end, info.pid, pidfd)
 
-    def _await_exit(self, end: RankEnd, pid: int) -> None:
+    def _await_exit(self, end: RankEnd, pid: int, descriptor: int | None) -> None:
         """Sends `end` again with the exit code once the process is over. Its launcher knows the code, and
         says nothing to us; but a zombie's, and with newer kernels a pidfd's, can be read by anybody.
         """
-        if pid in self._exiting:
+        if descriptor is None:
             return
-        try:
-            descriptor = self._exiting[pid] = os.pidfd_open(pid)
-        except (OSError, ValueError):
-            return  # it has been waited for already
+        if pid in self._exiting:
+            os.close(descriptor)
+            return
+        self._exiting[pid] = descriptor
 
         def on_exit(_events: int) -> None:
             code = exit_code(pid, descriptor)
@@ -297,7 +367,7 @@ class RankServer:
     def _forget(self, connection: RankConnection) -> None:
         self._connections.discard(connection)
         self._selector.unregister(connection.sock)
-        connection.sock.close()
+        connection.close()
         if connection.info and self._by_rank.get(connection.info.rank) is connection:
             del self._by_rank[connection.info.rank]
         if self._accept_again_s is not None:

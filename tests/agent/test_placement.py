@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+import torch.distributed as dist
 
 from overlaptop.agent import placement
 from overlaptop.jobs.folder import check_key
@@ -201,3 +202,78 @@ def test_the_agent_s_thread_imports_nothing_to_place_a_rank_that_no_launcher_num
     )
     told = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
     assert told.stdout == "\n"
+
+
+@pytest.mark.parametrize(
+    "shell",
+    [
+        {"SLURM_NTASKS": "1"},
+        {"SLURM_STEP_ID": ""},
+        {"SLURM_STEP_ID": "4294967290"},
+        {"SLURM_STEP_ID": "4294967291"},
+    ],
+    ids=["one task", "no step", "shell of salloc", "batch script"],
+)
+def test_variables_of_a_batch_shell_place_no_rank(shell):
+    assert placement.from_environment({**SLURM, "SLURM_PROCID": "0", **shell}) is None
+
+
+@pytest.fixture
+def group():
+    """Makes the process group of a rank that need not meet others."""
+
+    def make(rank, world_size, store=None):
+        from torch.testing._internal.distributed import fake_pg  # noqa: F401 - registers the backend
+
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        store = store or dist.HashStore()
+        dist.init_process_group("fake", rank=rank, world_size=world_size, store=store)
+
+    yield make
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def met_at(path):
+    return dist.FileStore(str(path), 2)
+
+
+def numbers(place):
+    return (place.rank, place.world_size)
+
+
+def test_process_group_wins_over_the_launcher(group, monkeypatch, tmp_path):
+    for name, value in {**TORCHRUN, "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}.items():
+        monkeypatch.setenv(name, value)
+    guess = placement.from_environment()
+    found = set()
+    for rank in (0, 1):
+        group(rank, 2, met_at(tmp_path / "store"))
+        place = placement.in_process_group(guess, confirmed=False)
+        assert (numbers(place), place.local_rank) == ((rank, 2), rank)
+        found.add(place.job)
+    group(0, 2, met_at(tmp_path / "other"))
+    found.add(placement.in_process_group(guess, confirmed=False).job)
+    assert len(found) == 2, "a job for each meeting place"
+    assert guess.job not in found
+
+
+def test_launchers_place_is_kept_where_the_process_group_agrees(group, tmp_path):
+    guess = placement.from_environment(TORCHRUN)
+    assert placement.in_process_group(guess, confirmed=False) is None
+    group(9, 16, met_at(tmp_path / "store"))
+    assert placement.in_process_group(guess, confirmed=False) is guess
+
+
+def test_job_keeps_its_key_with_a_process_group_of_another_size(group):
+    before = placement.from_environment(TORCHRUN)
+    group(3, 8)
+    after = placement.in_process_group(before, confirmed=True)
+    assert (numbers(after), after.job, after.starts_hub) == ((3, 8), before.job, before.starts_hub)
+
+
+def test_process_group_of_one_is_a_job_of_its_own(group, monkeypatch):
+    monkeypatch.setenv("SLURM_JOB_ID", "77")
+    group(0, 1)
+    assert placement.in_process_group(None, confirmed=False) == placement.alone()

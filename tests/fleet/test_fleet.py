@@ -44,6 +44,12 @@ def fleet(clock):
     return fleet
 
 
+def test_job_has_as_many_ranks_as_its_process_group(fleet):
+    snapshot = feed(fleet, info(0, world_size=4), info(1, world_size=4))
+    assert snapshot.job.world_size == 4
+    assert [view.rank for view in snapshot.ranks] == [0, 1, 2, 3]
+
+
 def test_announced_ranks_are_present_before_they_are_seen_and_nothing_is_claimed_of_them(fleet):
     snapshot = feed(fleet)
     assert [view.rank for view in snapshot.ranks] == [0, 1]

@@ -1,10 +1,11 @@
-"""The hub tells of ranks from which nothing comes; a rank that waits says that it is there."""
+"""The hub tells of ranks from which nothing comes, and refuses a second process of the same rank."""
 
 from __future__ import annotations
 
 import os
 import selectors
 import socket
+import subprocess
 import time
 
 import pytest
@@ -16,10 +17,12 @@ from overlaptop.hub import ranks as hub_side
 from overlaptop.hub.ranks import RankServer
 from overlaptop.jobs.folder import job_dir
 from overlaptop.jobs.sockets import ranks_socket
-from overlaptop.wire.messages import RankInfo
-from tests.fleet.builders import info
+from overlaptop.wire.messages import Notice, RankInfo
+from tests.fleet.builders import info, step
 
 LONG_S = 60.0
+NO_PID = 1 << 30
+"""Of no process of this machine."""
 
 
 class Node:
@@ -52,9 +55,9 @@ def node(socket_dir):
     made.server.close()
 
 
-def rank(number: int) -> Sender:
-    sender = Sender(RankPlacement("job-1", number, number, 2, "h", starts_hub=False), "s.py")
-    sender.introduce(info(number, pid=os.getpid()))
+def rank(number: int, pid: int | None = None, script: str = "train.py") -> Sender:
+    sender = Sender(RankPlacement("job-1", number, number, 2, "h", starts_hub=False), script)
+    sender.introduce(info(number, pid=pid or os.getpid(), script=script))
     sender.pump()
     return sender
 
@@ -97,3 +100,67 @@ def test_ranks_are_limited(node, ranks, monkeypatch):
     assert node.server.bad_frames == 1
     for each in more:
         each.disconnect()
+
+
+@pytest.fixture
+def second(node, ranks, monkeypatch):
+    """Another process that says it is rank 0; its clock is the hub's."""
+    monkeypatch.setattr(rank_side, "monotonic", lambda: node.now_s)
+    sender = rank(0, pid=NO_PID, script="other.py")
+    yield sender
+    sender.disconnect()
+
+
+def try_for(node, sender, seconds):
+    for _ in range(seconds):
+        node.now_s += 1
+        sender.pump()
+        node.work()
+        sender.pump()
+
+
+def told(node):
+    return [message.text for message in node.received if isinstance(message, Notice)]
+
+
+def test_second_process_of_a_rank_is_refused_by_name(node, second, caplog):
+    second.put(step(0, 7))
+    try_for(node, second, 60)
+    assert node.server.pids == (os.getpid(), os.getpid())
+    assert step(0, 7) not in node.received
+    (words,) = told(node)
+    first = f"rank 0 is already reported by pid {os.getpid()} (train.py)"
+    assert words.startswith(f"{first}; pid {NO_PID} (other.py) is not shown: ")
+    assert caplog.messages == [f"overlaptop: no dashboard can see this rank: {first}"]
+    assert node.server.bad_frames == 0
+
+
+def test_wrong_first_guess_of_a_rank_is_not_reported(node, second):
+    node.work()
+    second.introduce(info(2, pid=NO_PID))  # its process group says so
+    try_for(node, second, 5)
+    assert node.server.numbers == (0, 1, 2)
+    assert told(node) == []
+
+
+def test_restarted_rank_is_accepted_once_the_old_has_gone(node, ranks, second):
+    node.work()
+    ranks[0].disconnect()
+    try_for(node, second, 2)
+    second.put(step(0, 7))
+    try_for(node, second, 1)
+    assert node.server.pids == (NO_PID, os.getpid())
+    assert step(0, 7) in node.received
+
+
+def test_rank_whose_process_has_ended_is_replaced_at_once(node):
+    """A child that it forked may hold its connection open."""
+    with subprocess.Popen(["sleep", "600"]) as process:
+        old = rank(0, pid=process.pid)
+        node.work()
+        process.kill()
+    new = rank(0, pid=NO_PID)
+    node.work()
+    assert node.server.pids == (NO_PID,)
+    old.disconnect()
+    new.disconnect()
