@@ -21,7 +21,8 @@ from overlaptop.agent.control.capture import Capture, ProfilerWatch, write_trace
 from overlaptop.agent.control.executor import CommandExecutor
 from overlaptop.agent.control.two_phase_commit import StepProgress
 from overlaptop.agent.groups import members_of
-from overlaptop.agent.hang_watch import Progress
+from overlaptop.agent.hang_watch import BeforeFirstStep, Progress
+from overlaptop.agent.hooks.process_groups import collectives_begun
 from overlaptop.agent.isolation.compiling import uncompiled
 from overlaptop.agent.isolation.fault_barrier import FaultBarrier, discard_deferred, flush_log
 from overlaptop.agent.isolation.job_exceptions import raised_by_job, run_to_completion
@@ -118,6 +119,7 @@ class Agent:
         self._turns = 0
         """Of the cost meter, when the cost was sent last."""
         self._training_thread = 0
+        self._before_first_step = BeforeFirstStep(monotonic(), now_ns())
         self._progress = Progress()
         self._standstill_due_s = 0.0
         self._stands = False
@@ -345,6 +347,9 @@ class Agent:
     def _send_standstill(self, sender: Sender) -> None:
         """Where nothing moves any more: what this rank stands in, looked at once a second."""
         now_s, rank = monotonic(), sender.place.rank
+        if not self._recent_ns:
+            self._send_before_first_step(sender, now_s)
+            return
         if not self._progress.stands((self._step, self._measuring.issued), self._recent_ns, now_s):
             if self._stands:
                 sender.put_state(Standstill(rank, hung=False))
@@ -365,6 +370,26 @@ class Agent:
             where = " < ".join(stack) or "no line of the script"
             self._notice("info", f"comes no further; Python stands at {where}")
         self._stands = True
+
+    def _send_before_first_step(self, sender: Sender, now_s: float) -> None:
+        """Where the script is that has made no step for a while, and whether it moves."""
+        before, thread = (
+            self._before_first_step,
+            self._training_thread or threading.main_thread().ident or 0,
+        )
+        stands = before.stands(thread, self._collectives_begun(), now_s)
+        if not before.is_long(now_s) or now_s < self._standstill_due_s:
+            return
+        self._standstill_due_s = now_s + 1.0
+        stack = hang_watch.stack_of(thread, self._cwd)
+        sender.put_state(Standstill(sender.place.rank, stands, (), stack, before.began_ns))
+        self._stands = True
+
+    def _collectives_begun(self) -> tuple[int, ...] | None:
+        """In the group of all ranks: before the first step no hook counts them."""
+        dist = sys.modules["torch.distributed"] if self._steps is not None else None
+        group = dist.group.WORLD if dist is not None and dist.is_available() else None
+        return collectives_begun(group) if group is not None else None
 
     def _send_environment(self, sender: Sender) -> None:
         """As it is once the first step has begun: the script may have set variables before."""

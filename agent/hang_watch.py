@@ -19,6 +19,7 @@ LATE_S = 2.0
 """The agent looks ten times a second. If it has not for so long, the whole process was stopped: whether the
 job stands is then not known yet."""
 MAX_FILE_CHARS = 120
+MAX_FRAMES = 1000
 
 
 class Progress:
@@ -46,21 +47,52 @@ class Progress:
         self._moved_s = now_s
 
 
+class BeforeFirstStep:
+    """Where a rank is that has made no step yet: it prepares its data, or waits for another rank."""
+
+    def __init__(self, now_s: float, now_ns: int) -> None:
+        self.began_ns = now_ns
+        self._began_s = self._moved_s = now_s
+        self._position: object = None
+
+    def is_long(self, now_s: float) -> bool:
+        """Whether that is worth telling."""
+        return now_s - self._began_s > HUNG_AFTER_S
+
+    def stands(self, thread: int, seen: object, now_s: float) -> bool:
+        """Whether this thread has been at the same instruction for long, whenever it was looked at, and
+        ``seen``, what grows while the job moves, is the same.
+        """
+        position: list[object] = [seen]
+        frame: FrameType | None = sys._current_frames().get(thread)  # noqa: SLF001 - it is documented
+        while frame is not None and len(position) < MAX_FRAMES:
+            position.append((id(frame.f_code), frame.f_lasti))
+            frame = frame.f_back
+        if position != self._position:
+            self._position, self._moved_s = position, now_s
+        return now_s - self._moved_s > HUNG_AFTER_S
+
+
 def stack_of(thread: int, folder: Path) -> tuple[str, ...]:
     """``file:line function`` of the thread's innermost frames, without those of Python's library, of torch
-    and of the agent. Never a variable. Files in ``folder`` are named without it.
+    and of the agent. Never a variable. Files in ``folder`` are named without it. The innermost line has the
+    name of the function of torch.distributed that it calls, if it does: that says what it waits for.
     """
     torch = getattr(sys.modules.get("torch"), "__file__", "") or __file__
     hidden = (f"{Path(__file__).parent}/", f"{Path(torch).parent}/", "<frozen")
     library = f"{Path(os.__file__).parent}/"  # sysconfig would import, on this thread
     frame: FrameType | None = sys._current_frames().get(thread)  # noqa: SLF001 - it is documented
     lines: list[str] = []
+    called = ""
     while frame is not None and len(lines) < MAX_STACK:
         file = frame.f_code.co_filename
         of_library = file.startswith(library) and "site-packages" not in file
         if not of_library and not file.startswith(hidden):
             file = file.removeprefix(f"{folder}/")
-            lines.append(f"{file[-MAX_FILE_CHARS:]}:{frame.f_lineno} {frame.f_code.co_name}")
+            name = called if called and not lines else frame.f_code.co_name
+            lines.append(f"{file[-MAX_FILE_CHARS:]}:{frame.f_lineno} {name}")
+        elif not file.endswith("/c10d_logger.py"):  # around each of them
+            called = frame.f_code.co_name if file.startswith(f"{hidden[1]}distributed/") else ""
         frame = frame.f_back
     return tuple(lines)
 

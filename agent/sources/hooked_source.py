@@ -128,6 +128,6 @@ class HookedSource(ABC, Generic[Timestamp]):
             self.cadence.note(step, length_ns, measured=detailed, untouched=not detailed)
 
     def _overflow(self, recording: RecordedStep[Timestamp], calls: str) -> None:
-        """Leave out a step with more than MAX_MARKS of these calls. Nothing is lost: the screen says why."""
+        """Leave out a step with more than MAX_MARKS calls. Nothing is lost: the screen says why."""
         recording.invalid = True
         self.reason = f"steps with more than {MAX_MARKS:,} {calls} {LEFT_OUT}: {self.name} follows no more"

@@ -12,6 +12,7 @@ from overlaptop.console.following import settle, settle_waits
 from overlaptop.console.hosts import Hosts
 from overlaptop.console.jobs import join
 from overlaptop.console.table import Table
+from overlaptop.console.troubles import TroubleLog, warnings
 from overlaptop.findings.first_line import first_line
 from overlaptop.fleet.records import BOUNDS, device_record, end_records, step_record
 from overlaptop.fleet.snapshot import HubState, RankView, Snapshot
@@ -38,6 +39,8 @@ def run(key: str | None, hosts: Hosts | None = None, *, as_json: bool, ascii_onl
         print_data(render(snapshot, ascii_only=ascii_only))
         return 0
     assert snapshot.job is not None
+    for record in TroubleLog().due(snapshot):
+        print_data(record)
     for finding in found_in(snapshot):
         print_data(finding.record(snapshot.job.job))
     for view in snapshot.ranks:
@@ -70,6 +73,7 @@ def render(snapshot: Snapshot, *, ascii_only: bool = False) -> str:
     lines = [
         title(snapshot),
         *([troubles.in_full(trouble)] if trouble is not None else []),
+        *warnings(snapshot),
         *([said.words] if said is not None else []),
         *([in_a_line(found)] if found and (said is None or said.rule != found[0].rule) else []),
         "   ".join(
@@ -193,7 +197,7 @@ def _state(view: RankView, failure: Trouble | None) -> str:
     if view.node_lost:
         return "out of reach"
     if view.last is None:
-        return "no step yet"
+        return troubles.no_step_yet(view)
     if view.silent:
         return "silent"
     return "stale" if view.stale else "running"

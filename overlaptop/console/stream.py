@@ -17,6 +17,7 @@ from overlaptop.console.findings import FindingsLog
 from overlaptop.console.following import TICK_S, require_connection
 from overlaptop.console.hosts import Hosts, pause, report_connections
 from overlaptop.console.jobs import join
+from overlaptop.console.troubles import TroubleLog
 from overlaptop.fleet.records import (
     collective_record,
     cost_record,
@@ -77,6 +78,7 @@ class RecordWriter:
         """Steps that were lost since the last report, by rank."""
         self._report_due_s = float("-inf")
         self._findings = FindingsLog()
+        self._troubles = TroubleLog()
 
     @property
     def written(self) -> int:
@@ -100,7 +102,7 @@ class RecordWriter:
                 for collective in waits.collectives:
                     self._put(collective_record(job, waits.step, collective))
         self.release(snapshot.at_ns - HOLD_NS)
-        for record in self._findings.due(snapshot):
+        for record in (*self._troubles.due(snapshot), *self._findings.due(snapshot)):
             self._put(record)
         for sample in snapshot.fresh_samples:
             self._put(device_record(job, views[sample.rank], sample))

@@ -374,7 +374,7 @@ class Fleet:
             case EnvironmentFacts():
                 rank.environment = facts
             case Standstill():
-                rank.standstill = facts if facts.hung else None
+                rank.standstill = facts if facts.hung or facts.stack else None
 
     def _refresh_traffic(self) -> None:
         """Look again at the GPUs of which something new is known."""

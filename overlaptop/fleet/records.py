@@ -9,7 +9,7 @@ from overlaptop.jobs.processes import signal_name
 from overlaptop.text import ABOUT, AT_LEAST, AT_MOST
 from overlaptop.timeline.arrivals import Collective
 from overlaptop.wire.devices import DeviceSample
-from overlaptop.wire.messages import OwnCost, RankInfo, StepTotals
+from overlaptop.wire.messages import Notice, OwnCost, RankInfo, StepTotals
 
 _STEP_TIMES = (
     "step_ns", "compute_ns", "comm_ns", "hidden_ns", "exposed_ns", "compute_only_ns", "copy_only_ns",
@@ -168,6 +168,14 @@ def cost_record(job: str, cost: OwnCost) -> dict[str, object]:
         "rank": cost.rank,
         **{name: getattr(cost, name) for name in _COST_FIELDS},
     }
+
+
+def notice_record(job: str, notice: Notice) -> dict[str, object]:
+    """The record of a process that is not shown, in the documented order of its fields."""
+    return {
+        "type": "notice", "job": job, "rank": notice.rank, "at_ns": notice.at_ns, "level": notice.level,
+        "text": notice.text,
+    }  # fmt: skip
 
 
 def end_records(snapshot: Snapshot) -> list[dict[str, object]]:

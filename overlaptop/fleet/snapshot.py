@@ -99,7 +99,7 @@ class RankView:
     """Stale, and its hub receives nothing from it, not even that it waits for others."""
     end: RankEnd | None = None
     standstill: Standstill | None = None
-    """In what it stands, as its agent says; None while it goes on."""
+    """In what it stands, or where it is before its first step, as its agent says; None while it goes on."""
     waits: WaitTimes | None = None
     """How the communication of ``measured`` splits into waiting and transferring; None where that is not
     known."""

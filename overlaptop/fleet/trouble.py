@@ -2,14 +2,15 @@
 
 Three things show a hang. No step ends (`is_stale`, here): Fleet marks such ranks. A rank's agent, which
 sends something each second, is silent: only the hub can see that (hub/ranks.py), and publishes it. And the
-agents that still speak say in what their ranks stand (Standstill), which `hang_cause.py` judges. Pure.
+agents that still speak say in what their ranks stand (Standstill), which `hang_cause.py` judges. Before the
+first step nobody can tell a hang from a long preparation: it is said where each rank is. Pure.
 """
 
 from __future__ import annotations
 
 import signal
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from statistics import median
 
@@ -21,6 +22,8 @@ NOTICED_NS = 100_000_000
 """A hub may notice a death only so long after it; ranks that fail because of it report that at once. Those
 that a launcher ends because another has failed die later than that."""
 STALE_AFTER_S = 5.0
+FIRST_STEP_AFTER_S = 20.0
+"""From its start a job may take so long until its first step ends before anything is said."""
 STALE_AFTER_STEPS = 5
 """No step ends for longer than both: five times the median of the last 32."""
 _RECENT_STEPS = 32
@@ -41,6 +44,10 @@ class Kind(Enum):
     """No step ends, no collective is issued, and some ranks stand in one that others keep from ending."""
     NO_STEP = "no step"
     """The hub receives messages of all ranks, and no step ends."""
+    NO_FIRST_STEP = "no first step"
+    """No rank has made a step yet, and none is known to move: they prepare, or wait for each other."""
+    NO_STEP_SEEN = "no step seen"
+    """No rank has made a step that is seen, and the script goes on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +56,18 @@ class Trouble:
 
     kind: Kind
     ranks: tuple[int, ...]
-    """Those that it is about, in order; empty where no rank can be blamed."""
+    """Those that it is about, in order; empty where no rank can be blamed. Before the first step those that
+    have not come here."""
     since_ns: int
-    """Unix time of the end, or of the newest step."""
+    """Unix time of the end, of the newest step, or of the job's begin before the first."""
     why: str = ""
-    """``ValueError: ...``, as the rank itself sent it."""
+    """``ValueError: ...``, as the rank itself sent it. Where no step is seen, its agent's reason."""
     others: int = 0
     """Ranks that ended badly after it."""
     hang: Hang | None = None
-    """What hangs, where `kind` is HUNG; where it is NO_STEP, at which lines ranks stand, if known."""
+    """What hangs, where `kind` is HUNG; without a step, at which lines ranks stand, if known."""
+    lasted_ns: int = 0
+    """Until now, where no rank has made a step."""
     silent: bool = False
     """The hub receives nothing from the ranks that it is about."""
     exit_code: int | None = None
@@ -79,6 +89,8 @@ def trouble_of(snapshot: Snapshot) -> Trouble | None:
         return failure
     if snapshot.hub_state is not HubState.LIVE:
         return None  # without a connection nothing is known of the ranks
+    if not any(view.last is not None for view in snapshot.ranks):
+        return _before_first_step(snapshot)
     running = [
         view
         for view in snapshot.ranks
@@ -89,7 +101,9 @@ def trouble_of(snapshot: Snapshot) -> Trouble | None:
     ]
     silent = [view for view in running if view.silent]
     standstills = {
-        view.rank: view.standstill for view in running if view.standstill is not None and not view.silent
+        view.rank: view.standstill
+        for view in snapshot.ranks
+        if view.standstill is not None and not (view.silent or view.ended or view.node_lost)
     }
     ended = frozenset(view.rank for view in snapshot.ranks if view.ended)
     hang = hang_of(standstills, frozenset(view.rank for view in silent), ended) if standstills else None
@@ -103,6 +117,29 @@ def trouble_of(snapshot: Snapshot) -> Trouble | None:
     if all_stale:  # a long evaluation, or they hang where nobody sees it
         return Trouble(Kind.NO_STEP, (), _since_ns(snapshot, running), hang=hang)
     return None
+
+
+def _before_first_step(snapshot: Snapshot) -> Trouble | None:
+    """Where the ranks are of a job that should have made a step by now."""
+    here = [
+        view
+        for view in snapshot.ranks
+        if view.info is not None and not (view.ended or view.node_lost or view.info.agent_disabled)
+    ]
+    standstills = {view.rank: view.standstill for view in here if view.standstill is not None}
+    begun_ns = [each.since_ns for each in standstills.values() if each.since_ns is not None]
+    if not here or snapshot.job is None or snapshot.replaying:
+        return None
+    since_ns = min(begun_ns, default=snapshot.job.started_ns)
+    lasted_ns = snapshot.at_ns - since_ns
+    if lasted_ns < FIRST_STEP_AFTER_S * 1e9:
+        return None
+    kind, why = Kind.NO_FIRST_STEP, ""
+    absent = tuple(view.rank for view in snapshot.ranks if view.info is None)
+    if standstills and not absent and not any(each.hung for each in standstills.values()):
+        kind, why = Kind.NO_STEP_SEEN, next((view.info.source_reason for view in here if view.info), "")
+    where = replace(hang_of(standstills, frozenset()), ranks=tuple(view.rank for view in here))
+    return Trouble(kind, absent, since_ns, why, hang=where, lasted_ns=lasted_ns)
 
 
 def first_failure(ranks: Sequence[RankView]) -> Trouble | None:

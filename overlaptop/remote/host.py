@@ -343,7 +343,9 @@ def _shifted(message: Message, to_local_ns: Callable[[int], int]) -> Message:
             return replace(message, started_ns=to_local_ns(message.started_ns))
         case Standstill():
             return replace(
-                message, groups=tuple(_shifted_calls(each, to_local_ns) for each in message.groups)
+                message,
+                groups=tuple(_shifted_calls(each, to_local_ns) for each in message.groups),
+                since_ns=None if message.since_ns is None else to_local_ns(message.since_ns),
             )
         case _:
             return message

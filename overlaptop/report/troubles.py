@@ -31,7 +31,7 @@ def in_brief(trouble: Trouble, now_ns: int) -> str:
             return f"{_who(trouble)} silent for {for_s}"
         case Kind.HUNG:
             return f"HUNG for {for_s}"
-        case Kind.NO_STEP:
+        case Kind.NO_STEP | Kind.NO_FIRST_STEP | Kind.NO_STEP_SEEN:
             return f"no step for {for_s}"
 
 
@@ -68,6 +68,8 @@ def wordings(trouble: Trouble) -> list[str]:
             parts = [f"HUNG: {blamed}", f"{at}{_silent(trouble)}", waits]
         case Kind.NO_STEP:
             parts = [f"no step has ended since {since}{_lines(trouble.hang)}"]
+        case Kind.NO_FIRST_STEP | Kind.NO_STEP_SEEN:
+            parts = _before_first_step(trouble)
     said = [printable("".join(parts[:end])) for end in range(len(parts), 0, -1)]
     if trouble.kind is Kind.HUNG:  # since when goes first: `in_brief`, beside it, says for how long
         said.insert(0, said[0].replace("HUNG", f"HUNG since {since}", 1))
@@ -76,7 +78,8 @@ def wordings(trouble: Trouble) -> list[str]:
 
 def color(trouble: Trouble) -> str:
     """Of its words: some rank is to blame, or it is not known which."""
-    return "warning" if trouble.kind in (Kind.NO_STEP, Kind.ALL_DIED) else "error"
+    unknown = (Kind.NO_STEP, Kind.NO_FIRST_STEP, Kind.NO_STEP_SEEN, Kind.ALL_DIED)
+    return "warning" if trouble.kind in unknown else "error"
 
 
 def ending(view: RankView, first: Trouble | None) -> str:
@@ -148,6 +151,38 @@ def _lines(hang: Hang | None) -> str:
     named = "".join(f"; {_ranks(ranks)} at {line}" for ranks, line in lines[:MOST_LINES])
     more = len(lines) - MOST_LINES
     return f"{named}; {plural(more, 'other line')}" if more > 0 else named
+
+
+def _before_first_step(trouble: Trouble) -> list[str]:
+    """Which ranks are here, and where they are."""
+    for_s, places = age(trouble.lasted_ns / 1e9), _places(trouble.hang)
+    if trouble.ranks and trouble.hang is not None:
+        here = len(trouble.hang.ranks)
+        whole = here + len(trouble.ranks)
+        return [f"{here} of {whole} ranks here after {for_s}", places.replace(":", ";", 1)]
+    goes_on = f"; the script goes on, {trouble.why}" if trouble.kind is Kind.NO_STEP_SEEN else ""
+    return [f"no step for {for_s}", places, goes_on]
+
+
+def _places(hang: Hang | None) -> str:
+    """``: ranks 0-1 are in init_process_group (train.py:12)``; empty where that is not known."""
+    lines = hang.lines if hang is not None else ()
+    named = [f"{_ranks(ranks)} {'are' if len(ranks) > 1 else 'is'} {place(line)}" for ranks, line in lines]
+    more = [plural(len(named) - MOST_LINES, "other line")] if len(named) > MOST_LINES else []
+    return f": {'; '.join(named[:MOST_LINES] + more)}" if named else ""
+
+
+def no_step_yet(view: RankView) -> str:
+    """``no step yet: in prepare (train.py:30)``, of a rank that has made none."""
+    stack = view.standstill.stack if view.standstill is not None else ()
+    return printable(f"no step yet: {place(stack[0])}" if stack else "no step yet")
+
+
+def place(line: str) -> str:
+    """``in prepare (train.py:30)``, of a line of a Standstill."""
+    path, _, name = line.rpartition(" ")
+    at = path.rpartition("/")[2]
+    return f"at {at}" if name.startswith("<") else f"in {name} ({at})"
 
 
 def _silent(trouble: Trouble) -> str:

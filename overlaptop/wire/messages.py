@@ -325,14 +325,19 @@ class GroupCalls(Part, frozen=True):
 
 
 class Standstill(Message, frozen=True, tag=42):
-    """In what a rank stands, once it has come no further for a while; sent again when that changes."""
+    """In what a rank stands, once it has come no further for a while, or has made no step yet; sent again
+    when that changes.
+    """
 
     rank: Rank
     hung: bool
-    """False: it goes on again, and the rest is empty."""
+    """False: it goes on. With a stack it has made no step yet; without, the rest is empty."""
     groups: Annotated[tuple[GroupCalls, ...], Meta(max_length=MAX_LAST_GROUPS)] = ()
     stack: Annotated[tuple[Text, ...], Meta(max_length=MAX_STACK)] = ()
-    """Where the training thread's Python stands, ``train.py:88 load_batch``, innermost first."""
+    """Where the training thread's Python stands, ``train.py:88 load_batch``, innermost first. Of the
+    innermost line the function of torch.distributed that it calls, if it does."""
+    since_ns: UnixNs | None = None
+    """When the script began, of a rank that has made no step yet."""
 
 
 Facts = (

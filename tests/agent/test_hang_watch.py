@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
+from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
 
@@ -58,3 +60,48 @@ def test_to_look_where_a_rank_stands_imports_nothing():
     )
     told = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
     assert told.stdout == "<string>:3 <module>\n"
+
+
+def of_file(path, name, body):
+    """A function as one of that file's."""
+    made = {}
+    exec(compile(f"def {name}(*rest): {body}", path, "exec"), made)
+    return made[name]
+
+
+def test_line_that_waits_in_torch_distributed_names_what_it_waits_for():
+    waits, go = threading.Event(), threading.Event()
+    folder = Path(dist.__file__).parent
+    inner = of_file(f"{folder}/rendezvous.py", "_meet", "rest[0].set(); rest[1].wait()")
+    join = of_file(f"{folder}/distributed_c10d.py", "init_process_group", "rest[0](*rest[1:])")
+    logged = of_file(f"{folder}/c10d_logger.py", "wrapper", "rest[0](*rest[1:])")
+
+    def script():
+        logged(join, inner, waits, go)
+
+    thread = threading.Thread(target=script)
+    thread.start()
+    assert waits.wait(60)
+    line = hang_watch.stack_of(thread.ident, Path(__file__).parent)[0]
+    go.set()
+    thread.join()
+    at = script.__code__.co_firstlineno + 1
+    assert line == f"test_hang_watch.py:{at} init_process_group"
+
+
+def looks(job, seen=lambda second: None):
+    """Whether a thread is said to stand, looked at each second of twenty."""
+    before = hang_watch.BeforeFirstStep(0.0, 0)
+    return [before.stands(job, seen(second), float(second)) for second in range(20)]
+
+
+def test_thread_stands_before_its_first_step_where_it_stays():
+    go = threading.Event()
+    thread = threading.Thread(target=go.wait)
+    thread.start()
+    stood = looks(thread.ident)
+    went_on = looks(thread.ident, seen=lambda second: second // 5)
+    go.set()
+    thread.join()
+    assert stood == [False] * 11 + [True] * 9
+    assert not any(went_on), "its collectives go on"

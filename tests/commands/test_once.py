@@ -11,7 +11,7 @@ from overlaptop.console import CommandError, following
 from overlaptop.console.following import settle_waits
 from overlaptop.console.once import render, settle
 from overlaptop.fleet.snapshot import HubState, Snapshot
-from overlaptop.wire.messages import CollectiveSpan, RankEnd
+from overlaptop.wire.messages import CollectiveSpan, Notice, RankEnd
 from overlaptop.wire.schema import Message
 from tests.fleet.builders import (
     GB,
@@ -233,3 +233,9 @@ def test_the_remedy_is_printed_once_for_all_ranks_that_are_bound_alike() -> None
     assert [line for line in page.splitlines() if "To mend it" in line] == [
         f"rank 0, 1: {reason}. To mend it: torchrun --numa-binding=node?[2J"
     ]
+
+
+def test_process_that_is_not_shown_is_named_on_the_page() -> None:
+    words = "rank 0 is already reported by pid 1 (a.py); pid 2 (b.py) is not shown: it says so too"
+    page = page_of(totals(0, 1), totals(1, 1), Notice(0, T0, "warning", words))
+    assert words in page.splitlines()

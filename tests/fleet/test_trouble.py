@@ -6,8 +6,8 @@ import pytest
 
 from overlaptop.fleet.snapshot import HubState
 from overlaptop.fleet.trouble import NOTICED_NS, Kind, first_failure, trouble_of
-from overlaptop.report.troubles import endings, in_full
-from overlaptop.wire.messages import RankEnd, StepTotals
+from overlaptop.report.troubles import color, endings, in_brief, in_full
+from overlaptop.wire.messages import GroupCalls, IssuedCall, RankEnd, Standstill, StepTotals
 
 from .builders import T0, S, info, status, step, welcome
 from .hub import PlayedJob
@@ -169,3 +169,72 @@ def test_a_job_whose_ranks_ended_well_and_one_that_started_again_are_in_no_troub
     assert job.trouble is not None
     job.send(info(1, pid=7))
     assert job.trouble is None
+
+
+PREPARES, JOINS = "src/train.py:30 prepare", "src/train.py:12 init_process_group"
+
+
+def at(rank, line, *, hung=True):
+    return Standstill(rank, hung, (), (line, "src/train.py:50 <module>"), since_ns=T0)
+
+
+def words_before_first_step(*messages, seconds=180.0, ranks=2):
+    """What is said after so long of two ranks that have come, in a job of so many."""
+    job = PlayedJob()
+    job.send(welcome(world_size=ranks), status(), *messages)
+    job.clock.pass_s(seconds)
+    found = trouble_of(job.fleet.snapshot())
+    return None if found is None else (in_brief(found, job.clock.at_ns), in_full(found), color(found))
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ((PREPARES, PREPARES), "ranks 0-1 are in prepare (train.py:30)"),
+        (
+            (PREPARES, JOINS),
+            "rank 0 is in prepare (train.py:30); rank 1 is in init_process_group (train.py:12)",
+        ),
+        (("train.py:3 <module>",), "rank 0 is at train.py:3"),
+    ],
+)
+def test_job_without_a_first_step_says_where_its_ranks_are(lines, said):
+    found = words_before_first_step(*(at(rank, line) for rank, line in enumerate(lines)))
+    assert found == ("no step for 3 m 00 s", f"no step for 3 m 00 s: {said}", "warning")
+
+
+def test_rank_that_has_not_come_is_counted_and_who_waits_is_named():
+    _, said, _ = words_before_first_step(at(0, JOINS), at(1, JOINS), ranks=4, seconds=50)
+    assert said == "2 of 4 ranks here after 50 s; ranks 0-1 are in init_process_group (train.py:12)"
+
+
+def test_script_that_goes_on_without_a_step_is_told_from_one_that_waits():
+    ranks = [info(rank, source="none", source_reason="no step seen yet") for rank in (0, 1)]
+    goes_on = "; the script goes on, no step seen yet"
+    both = words_before_first_step(*ranks, at(0, PREPARES, hung=False), at(1, PREPARES, hung=False))
+    assert both[1].endswith(goes_on)
+    one = words_before_first_step(*ranks, at(0, PREPARES, hung=False), at(1, JOINS))
+    assert not one[1].endswith(goes_on)
+
+
+def test_start_of_a_job_is_no_trouble():
+    assert words_before_first_step(seconds=19.0) is None
+    assert words_before_first_step(RankEnd(0, T0, True), RankEnd(1, T0, True)) is None
+    disabled = (info(rank, source="none", source_reason="the agent disabled itself") for rank in (0, 1))
+    assert words_before_first_step(*disabled) is None
+
+
+def test_first_step_ends_what_was_said_before_it(job):
+    job.send(at(0, JOINS), at(1, JOINS), Standstill(0, False), Standstill(1, False))
+    job.send(*job.step(1))
+    assert [view.standstill for view in job.fleet.snapshot().ranks] == [None, None]
+    assert job.trouble is None
+
+
+def test_rank_still_before_its_first_step_is_named_where_others_hang():
+    job = PlayedJob()
+    call = GroupCalls("0", (0, 1), (IssuedCall("allreduce_", 4, 1, T0),))
+    job.send(step(0), Standstill(0, True, (call,)), at(1, PREPARES))
+    job.clock.pass_s(30)
+    said = in_full(trouble_of(job.fleet.snapshot()))
+    assert said.endswith("rank 1 has not entered allreduce 4 B: src/train.py:30 prepare; rank 0 waits")

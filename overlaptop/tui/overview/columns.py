@@ -23,7 +23,7 @@ from overlaptop.report.links import (
     pcie_rate,
 )
 from overlaptop.report.order import MEASURES, sees_gaps, stalls_apart, waiting_exact, waiting_ns
-from overlaptop.report.troubles import endings
+from overlaptop.report.troubles import endings, no_step_yet
 from overlaptop.report.who_is_late import why_unmeasured
 from overlaptop.text import (
     AT_LEAST,
@@ -202,7 +202,9 @@ def _condition(view: RankView, scales: Scales) -> list[str]:
     if view.info is None and view.last is None:
         return ["◌ not seen yet"]
     if view.last is None:
-        return ["◌ this step is not known" if view.history else "◌ no step yet"]
+        return [
+            "◌ this step is not known" if view.history else f"◌ {no_step_yet(view)}", "◌ no step yet",
+        ]  # fmt: skip
     return []
 
 

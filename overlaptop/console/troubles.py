@@ -1,0 +1,57 @@
+"""What is wrong with a job, and what it warns of: records of ``--json``, lines of ``--once``."""
+
+from __future__ import annotations
+
+from overlaptop.fleet.records import notice_record
+from overlaptop.fleet.snapshot import Snapshot
+from overlaptop.fleet.trouble import Trouble, trouble_of
+from overlaptop.report import troubles
+from overlaptop.text import printable
+from overlaptop.wire.messages import NOT_SHOWN, Notice
+
+
+def warnings(snapshot: Snapshot) -> list[str]:
+    """A line for each process that is not shown: its figures would be missed."""
+    return [printable(each.text) for each in _of_processes_not_shown(snapshot)]
+
+
+def _of_processes_not_shown(snapshot: Snapshot) -> list[Notice]:
+    return [notice for notice in snapshot.notices if NOT_SHOWN in notice.text]
+
+
+def trouble_record(snapshot: Snapshot, trouble: Trouble) -> dict[str, object]:
+    """The record of a trouble, in the documented order of its fields."""
+    return {
+        "type": "trouble",
+        "job": snapshot.job.job if snapshot.job else "",
+        "kind": trouble.kind.value,
+        "ranks": list(trouble.ranks),
+        "since_ns": trouble.since_ns,
+        "text": troubles.in_full(trouble),
+    }
+
+
+class TroubleLog:
+    """Which troubles and warnings of a running job are written when: each as it comes up or changes."""
+
+    def __init__(self) -> None:
+        self._last: tuple[object, ...] | None = None
+        self._told: set[str] = set()
+
+    def due(self, snapshot: Snapshot) -> list[dict[str, object]]:
+        """The records to be written now."""
+        if snapshot.replaying or snapshot.job is None:
+            return []
+        warned = {notice.text: notice for notice in _of_processes_not_shown(snapshot)}
+        records = [
+            notice_record(snapshot.job.job, notice)
+            for text, notice in warned.items()
+            if text not in self._told
+        ]
+        self._told = set(warned)
+        found = trouble_of(snapshot)
+        key = (found.kind, found.ranks, found.hang) if found is not None else None
+        if found is not None and key != self._last:
+            records.append(trouble_record(snapshot, found))
+        self._last = key
+        return records
