@@ -37,7 +37,7 @@ from overlaptop.agent.measuring import Measuring
 from overlaptop.agent.options import AgentOptions
 from overlaptop.agent.placement import RankPlacement
 from overlaptop.agent.reporting.sender import Sender
-from overlaptop.agent.script.failure import failure_at_exit
+from overlaptop.agent.script.failure import failure_at_exit, failure_under_way
 from overlaptop.agent.telemetry.telemetry import Telemetry
 from overlaptop.wire import commands
 from overlaptop.wire.commands import Command
@@ -66,6 +66,8 @@ OUTSTANDING_S = 60.0
 LEAVE_PYTHON_S = 0.1
 """Then for torch's thread, on which the last one ended: C++ ends a process a thread of which is stopped by
 Python's end while it returns from a callback."""
+LAST_OF_ALL = -1000
+"""The priority of an exit function of multiprocessing's: the job's own come before."""
 MAX_NOTICES = 64
 RECENT_STEPS = 8
 """The shortest of so many is the length of a step."""
@@ -147,6 +149,7 @@ class Agent:
         """
         if self._thread is None:
             self._thread = self.barrier.guarded("starting its thread", lambda: Thread(self._run))()
+            self.barrier.guarded("looking at multiprocessing", self._end_with_multiprocessing)()
         self.barrier.guarded("putting the hooks in", self._hook_torch)()
 
     @property
@@ -469,6 +472,17 @@ class Agent:
         sender.disconnect()
 
     # At the end of the process, and in a forked child.
+
+    def _end_with_multiprocessing(self) -> None:
+        """A child that multiprocessing has forked ends by os._exit, which calls no atexit function."""
+        process, util = map(sys.modules.get, ("multiprocessing.process", "multiprocessing.util"))
+        if process is not None and util is not None and process.parent_process() is not None:
+            util.Finalize(None, run_to_completion, (self._at_childs_exit,), exitpriority=LAST_OF_ALL)
+
+    def _at_childs_exit(self) -> None:
+        if not self.failure:
+            self.failure = failure_under_way()
+        self._at_exit()
 
     def _at_exit(self) -> None:
         """Let the last messages leave, and the last callbacks come.

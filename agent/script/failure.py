@@ -31,6 +31,17 @@ def failure_at_exit() -> str:
     return "" if shown is None or hasattr(sys, "ps1") else failure_of(shown)
 
 
+def failure_under_way() -> str:
+    """What ends this process just now; empty: nothing, or Ctrl-C.
+
+    torch.multiprocessing turns what a rank has raised into an exit status.
+    """
+    end = sys.exception()
+    if isinstance(end, SystemExit) and end.code and isinstance(end.__context__, Exception):
+        end = end.__context__
+    return "" if end is None or isinstance(end, KeyboardInterrupt) else failure_of(end)
+
+
 def _line(fault: BaseException) -> str:
     try:
         lines = str(fault).strip().splitlines()

@@ -17,7 +17,7 @@ from overlaptop.hub import ranks as hub_side
 from overlaptop.hub.ranks import RankServer
 from overlaptop.jobs.folder import job_dir
 from overlaptop.jobs.sockets import ranks_socket
-from overlaptop.wire.messages import Notice, RankInfo
+from overlaptop.wire.messages import Notice, RankEnd, RankInfo
 from tests.fleet.builders import info, step
 
 LONG_S = 60.0
@@ -164,3 +164,19 @@ def test_rank_whose_process_has_ended_is_replaced_at_once(node):
     assert node.server.pids == (NO_PID,)
     old.disconnect()
     new.disconnect()
+
+
+KERNEL = tuple(int(part) for part in os.uname().release.split("-")[0].split(".")[:2])
+
+
+@pytest.mark.skipif(
+    KERNEL < (6, 15), reason="only newer kernels tell how a process ended that was waited for"
+)
+def test_exit_status_is_known_though_the_parent_waited_first(node):
+    with subprocess.Popen(["sh", "-c", "read word"], stdin=subprocess.PIPE) as process:
+        sender = rank(0, pid=process.pid)
+        node.work()
+    sender.disconnect()
+    node.work()
+    ends = [message for message in node.received if isinstance(message, RankEnd)]
+    assert [end.exit_code for end in ends] == [None, 1]

@@ -116,3 +116,42 @@ def test_of_several_ranks_that_end_before_torch_is_there_the_first_is_named(tmp_
     last_end.write(replace(known, ends=earlier), 0)
     subprocess.run(TRAIN, cwd=tmp_path, input="\n", stderr=subprocess.PIPE, text=True, timeout=200)
     assert [end.rank for end in last_end.read().ends] == [1], "the job is started again"
+
+
+IN_A_CHILD = """
+    import multiprocessing, sys, time
+
+    import torch
+    import torch.multiprocessing
+
+    import overlaptop.agent
+
+
+    def train(rank, fails):
+        overlaptop.agent.attach()
+        for _ in range(3):
+            overlaptop.agent.step()
+        if fails:
+            raise ValueError("boom")
+
+    method, fails = sys.argv[1], sys.argv[2] == "fails"
+    if __name__ == "__main__" and method == "torch":
+        try:
+            torch.multiprocessing.start_processes(train, (fails,), nprocs=1, start_method="fork")
+        except torch.multiprocessing.ProcessException:
+            pass
+    elif __name__ == "__main__":
+        child = multiprocessing.get_context(method).Process(target=train, args=(0, fails))
+        child.start()
+        child.join()
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver", "torch"])
+@pytest.mark.parametrize(("how", "failure"), [("ends", ""), ("fails", "ValueError: boom")])
+def test_rank_that_multiprocessing_forked_reports_its_own_end(run_ranks, method, how, failure):
+    job = run_ranks(
+        IN_A_CHILD, nproc=1, agent=False, arguments=(method, how), forked=method != "forkserver"
+    )
+    (end,) = job.of(RankEnd)
+    assert (end.clean, end.failure) == (True, failure)
