@@ -433,6 +433,7 @@ class Agent:
             detail_every=source.detail_every if source is not None else 0,
             torch_version=str(getattr(sys.modules.get("torch"), "__version__", "")),
             control_allowed=self._options.control and self.barrier.active,
+            local_world_size=place.local_world_size,
         )
 
     def _why_no_source(self) -> str:

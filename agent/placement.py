@@ -38,6 +38,8 @@ class RankPlacement:
     host: str
     starts_hub: bool
     """Whether this rank starts its node's hub: the node's first, or any where that one is not known."""
+    local_world_size: int | None = None
+    """How many of the job's ranks run on this node; None where nobody says."""
 
 
 def from_environment(environ: Mapping[str, str] = os.environ) -> RankPlacement | None:
@@ -96,7 +98,15 @@ def of_process_group(
         world_size=world_size,
         host=socket.gethostname(),
         starts_hub=not local_rank,
+        local_world_size=_local_world_size(world_size, environ),
     )
+
+
+def _local_world_size(world_size: int, environ: Mapping[str, str]) -> int | None:
+    if _is_loopback(environ.get("MASTER_ADDR", "")):
+        return world_size
+    is_of_this_job = environ.get("WORLD_SIZE") == str(world_size)
+    return _number(environ, "LOCAL_WORLD_SIZE") if is_of_this_job else None
 
 
 def in_process_group(known: RankPlacement | None, *, confirmed: bool) -> RankPlacement | None:
@@ -134,7 +144,7 @@ def _meeting_place(dist: Any) -> dict[str, str]:
         if isinstance(store, dist.TCPStore):
             return {"MASTER_ADDR": store.host, "MASTER_PORT": str(store.port)}
         if isinstance(store, dist.FileStore):
-            return {"MASTER_ADDR": "localhost", "MASTER_PORT": store.path}
+            return {"MASTER_ADDR": "file", "MASTER_PORT": store.path}
     except (AttributeError, ValueError, RuntimeError) as fault:  # destroyed meanwhile
         if raised_by_job(fault):
             raise
@@ -143,7 +153,8 @@ def _meeting_place(dist: Any) -> dict[str, str]:
 
 def alone() -> RankPlacement:
     """The placement of a process that belongs to no group."""
-    return RankPlacement(process_key(os.getpid()), 0, 0, 1, socket.gethostname(), starts_hub=True)
+    host = socket.gethostname()
+    return RankPlacement(process_key(os.getpid()), 0, 0, 1, host, starts_hub=True, local_world_size=1)
 
 
 def job_key(environ: Mapping[str, str] = os.environ) -> str:

@@ -191,7 +191,7 @@ def _row(view: RankView, hub_state: HubState, failure: Trouble | None) -> list[s
 
 def _state(view: RankView, failure: Trouble | None) -> str:
     if view.info is None:
-        return "not seen here"
+        return "no agent" if view.without_agent else "not seen here"
     if view.ended:
         return troubles.ending(view, failure)
     if view.node_lost:

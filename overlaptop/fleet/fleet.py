@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
+from overlaptop.fleet.absent import with_absent
 from overlaptop.fleet.commands import CommandBook
 from overlaptop.fleet.knobs import job_knobs
 from overlaptop.fleet.snapshot import HubState, RankView, Snapshot, Window
@@ -265,7 +266,7 @@ class Fleet:
             for number in sorted(self._ranks)
         )
         waits = self._splitter.look(views) if alone else JobWaits()
-        views = with_waits(views, waits.newest) if alone else views
+        views = with_absent(with_waits(views, waits.newest)) if alone else views
         lost = self._earlier_hubs_dropped + self._hub_dropped + self._frames_dropped + self._unread
         fresh = tuple(self._fresh)
         self._fresh.clear()

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from msgspec import structs
 
+from overlaptop.fleet.absent import with_absent
 from overlaptop.fleet.commands import MAX_COMMANDS, UNANSWERED_NS, CommandView, together
 from overlaptop.fleet.fleet import MAX_NOTICES
 from overlaptop.fleet.knobs import JobKnob, job_knobs
@@ -64,7 +65,7 @@ class Merger:
         if job is not None and job.job != self._job:
             self._job, self._splitter = job.job, Splitter()
         waits = self._splitter.look(ranks, nodes)
-        ranks = with_waits(ranks, waits.newest)
+        ranks = with_absent(with_waits(ranks, waits.newest))
         hub_state, since_ns, note = _hub_state(nodes, parts, waiting, at_ns)
         live = [
             part.snapshot for part in parts if part.node.hub_state is HubState.LIVE and part.snapshot.job

@@ -100,6 +100,8 @@ class RankView:
     end: RankEnd | None = None
     standstill: Standstill | None = None
     """In what it stands, or where it is before its first step, as its agent says; None while it goes on."""
+    without_agent: bool = False
+    """It trains on the host of another rank, and nothing has ever come from it."""
     waits: WaitTimes | None = None
     """How the communication of ``measured`` splits into waiting and transferring; None where that is not
     known."""

@@ -12,7 +12,7 @@ from overlaptop.fleet.waits import LATE_SHARE, WORTH_SHARE, WaitWindow
 from overlaptop.fleet.watching import MOST_COMPARED, compared
 from overlaptop.report.figures import totals_in_words
 from overlaptop.report.order import all_see_gaps
-from overlaptop.text import AT_LEAST, duration, named_ranks, percent, whole_percent
+from overlaptop.text import AT_LEAST, duration, named_ranks, percent, printable, whole_percent
 
 OF_COLLECTIVES = " of collectives"
 
@@ -95,7 +95,7 @@ def _of_steps(snapshot: Snapshot) -> FirstLine | None:
 
 def why_not_split(snapshot: Snapshot) -> str:
     """Why it is not known who waits for whom; empty where it is."""
-    if why := why_unmeasured(snapshot.ranks):
+    if why := why_unmeasured(snapshot.ranks) or _without_agent(snapshot.ranks):
         return why
     all_compared = snapshot.hub_state is HubState.TRACE or compared(snapshot.ranks)
     return snapshot.unsplit if all_compared else f"at most {MOST_COMPARED} ranks are compared"
@@ -115,6 +115,20 @@ def why_unmeasured(ranks: Sequence[RankView]) -> str:
         return ""
     reason, of_ranks = max(reasons.items(), key=lambda each: len(each[1]))
     return reason if len(of_ranks) == len(ranks) else f"{named_ranks(of_ranks)}: {reason}"
+
+
+def _without_agent(ranks: Sequence[RankView]) -> str:
+    """Which ranks have none, and what to type; empty where each rank of the hosts has one."""
+    absent = [view.rank for view in ranks if view.without_agent]
+    infos = [view.info for view in ranks if view.info is not None and view.info.local_world_size]
+    if not absent or not infos:
+        return ""
+    run, info = "run" if len(absent) > 1 else "runs", infos[0]
+    return printable(
+        f"{named_ranks(absent)} {run} on {info.host} without an agent. Start the job with torchrun "
+        f"--nproc-per-node={info.local_world_size} -m overlaptop.agent {info.script}, or call "
+        "overlaptop.agent.attach() in the script"
+    )
 
 
 def _by_turns(snapshot: Snapshot, window: WaitWindow) -> FirstLine:

@@ -90,6 +90,8 @@ class RankInfo(Message, frozen=True, tag=1):
     torch_version: Text
     control_allowed: bool = False
     """Whether this rank obeys commands; else it refuses each, with the option that allows them."""
+    local_world_size: Rank | None = None
+    """Ranks of the job on this rank's node; None: not known."""
 
     @property
     def agent_disabled(self) -> bool:

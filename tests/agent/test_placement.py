@@ -277,3 +277,17 @@ def test_process_group_of_one_is_a_job_of_its_own(group, monkeypatch):
     monkeypatch.setenv("SLURM_JOB_ID", "77")
     group(0, 1)
     assert placement.in_process_group(None, confirmed=False) == placement.alone()
+
+
+@pytest.mark.parametrize(
+    ("environ", "local_world_size"),
+    [
+        (ON_NODE, 4),
+        (TORCHRUN, None),
+        ({**ON_NODE, "WORLD_SIZE": "2"}, None),
+        ({**TORCHRUN, "MASTER_ADDR": "127.0.0.1"}, 16),
+    ],
+    ids=["torchrun", "nobody says", "another job's", "one host"],
+)
+def test_ranks_of_the_node_are_counted_where_that_is_known(environ, local_world_size):
+    assert placement.of_process_group(9, 16, environ).local_world_size == local_world_size

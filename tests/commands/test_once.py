@@ -235,6 +235,28 @@ def test_the_remedy_is_printed_once_for_all_ranks_that_are_bound_alike() -> None
     ]
 
 
+def page_of_one_of_two(**changes: object) -> str:
+    """The table of a job whose second rank sends nothing."""
+    return render(settle(PlayedSession([welcome(), rank_info(0, **changes), status(), totals(0, 1)])))
+
+
+def test_rank_without_an_agent_on_this_host_is_told_from_one_elsewhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("overlaptop.console.following.LIMIT_S", 0.0)
+    page = page_of_one_of_two(local_world_size=2)
+    assert cells(page, 1)[-1] == "no agent"
+    assert page.splitlines()[1] == (
+        "who waits for whom is not known: rank 1 runs on gpu-a without an agent. Start the job with "
+        "torchrun --nproc-per-node=2 -m overlaptop.agent train.py, or call overlaptop.agent.attach() in "
+        "the script"
+    )
+    for elsewhere in ({"local_world_size": 1}, {}, {"local_world_size": 2, "backend": ""}):
+        page = page_of_one_of_two(**elsewhere)
+        assert cells(page, 1)[-1] == "not seen here"
+        assert page.splitlines()[1].endswith("no timeline of ranks 0-1 is here")
+
+
 def test_process_that_is_not_shown_is_named_on_the_page() -> None:
     words = "rank 0 is already reported by pid 1 (a.py); pid 2 (b.py) is not shown: it says so too"
     page = page_of(totals(0, 1), totals(1, 1), Notice(0, T0, "warning", words))
