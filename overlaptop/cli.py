@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
 
 from overlaptop.commands import COMMANDS
 from overlaptop.console import CommandError, print_message
+from overlaptop.console.streams import replace_unencodable
+
+_UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 from overlaptop.jobs.descriptors import fill_standard
 
 
@@ -16,17 +21,33 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command that `argv` (None: ours) asks for and return its exit status."""
     words = list(sys.argv[1:] if argv is None else argv)
     fill_standard()
+    replace_unencodable()
     try:
-        return _run(words)
+        try:
+            return _run(words)
+        finally:
+            if sys.stdout is not None:  # it was closed when we started
+                sys.stdout.flush()
     except CommandError as failure:
         print_message(str(failure))
         return failure.status
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # The reader has had enough (`| head`). Python would flush stdout once more at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()  # the reader has had enough (`| head`)
         return 0
+    except OSError as fault:
+        if fault.errno not in _UNWRITABLE or fault.filename is not None:
+            raise
+        _drop_output()
+        with suppress(OSError):  # stderr may be the same file
+            print_message(f"stdout cannot be written: {os.strerror(fault.errno).lower()}")
+        return 1
+
+
+def _drop_output() -> None:
+    """Send stdout nowhere: Python would flush it once more at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _run(words: list[str]) -> int:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from overlaptop import text
 from overlaptop.console import CommandError, print_data, print_message
+from overlaptop.console.streams import plain
 from overlaptop.fleet.records import BOUNDS, collective_record, rank_record, step_record
 from overlaptop.fleet.snapshot import WHOLE_TRACE
 from overlaptop.formats.files import TraceError
@@ -193,7 +194,7 @@ def _table(job: TracedJob, number: int, *, by_hta: bool, ascii_only: bool) -> st
     if waits := trace_waits.render(job, number):
         lines += ["", waits]
     page = "\n".join(lines)
-    return once.plain(page) if ascii_only else page
+    return plain(page) if ascii_only else page
 
 
 def _remarks(job: TracedJob) -> list[str]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from overlaptop.console import CommandError
+from overlaptop.console.streams import needs_ascii
 from overlaptop.wire.protocol import JOB_KEY
 
 if TYPE_CHECKING:
@@ -109,8 +110,9 @@ def add_screen(parser: argparse.ArgumentParser) -> None:
     """How the dashboard looks. See `screen_of`."""
     screen = parser.add_argument_group("the screen")
     screen.add_argument(
-        "--ascii", "--no-unicode", action="store_true", help="draw with ASCII characters only"
-    )
+        "--ascii", "--no-unicode", action="store_true", default=needs_ascii(),
+        help="draw with ASCII characters only; the default where stdout's encoding is not UTF-8",
+    )  # fmt: skip
     screen.add_argument("--theme", metavar="NAME", help="the dashboard's colours; t changes them")
     screen.add_argument(
         "--refresh",

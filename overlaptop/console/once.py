@@ -11,6 +11,7 @@ from overlaptop.console.findings import found_in, in_a_line
 from overlaptop.console.following import settle, settle_waits
 from overlaptop.console.hosts import Hosts
 from overlaptop.console.jobs import join
+from overlaptop.console.streams import plain
 from overlaptop.console.table import Table
 from overlaptop.console.troubles import TroubleLog, warnings
 from overlaptop.findings.first_line import first_line
@@ -22,13 +23,6 @@ from overlaptop.report import troubles
 from overlaptop.report.figures import exposed_in_words, ranks_in_words, totals_in_words, window_in_words
 from overlaptop.report.links import nvlink_rate, pcie_rate
 from overlaptop.report.order import all_see_gaps, idle_ns, sees_gaps, waiting_exact, waiting_ns
-
-ASCII = str.maketrans(
-    {
-        "µ": "u", "×": "x", "·": "|", "±": "+-", "●": "*", "○": "o", "◌": "o", "■": "#", text.UNKNOWN: "-",
-        text.AT_MOST: "<=", text.AT_LEAST: ">=", text.ABOUT: "~",
-    }
-)  # fmt: skip
 
 
 def run(key: str | None, hosts: Hosts | None = None, *, as_json: bool, ascii_only: bool, wait: bool) -> int:
@@ -143,11 +137,6 @@ def _numa_advice(ranks: Sequence[RankView]) -> list[str]:
         text.printable(f"rank {', '.join(map(str, who))}: {reason}. To mend it: {advice}")
         for (reason, advice), who in ranks_of.items()
     ]
-
-
-def plain(page: str) -> str:
-    """Return `page` in ASCII."""
-    return page.translate(ASCII).encode("ascii", "replace").decode()
 
 
 def title(snapshot: Snapshot) -> str:
