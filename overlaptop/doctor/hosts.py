@@ -119,7 +119,7 @@ def read_records(text: str) -> list[Finding]:
             break
         try:
             read = msgspec.json.decode(line, type=_Record)
-        except (msgspec.DecodeError, RecursionError):
+        except (msgspec.DecodeError, ValueError, RecursionError):
             continue
         name, finding, remedy = read.check[:_MAX_NAME_CHARS], read.finding, read.remedy
         found.append(Finding(name, read.status, finding[:_MAX_TEXT_CHARS], remedy[:_MAX_TEXT_CHARS]))

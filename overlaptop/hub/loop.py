@@ -293,11 +293,14 @@ class Hub:
         self._broker.close()
         self._dashboards.publish_status()
         self._dashboards.flush()
-        with suppress(OSError):
+        try:
             if self._job_ended:
                 ends = tuple(end for end in map(decode, self._history.ends) if isinstance(end, RankEnd))
                 ended = LastEnd(self._options.script, time.time_ns(), len(ends), ends, self._record.job)
                 last_end.write(ended, self._began_ns)
+        except Exception as error:  # noqa: BLE001 - the folder must be removed whatever this is
+            log_line(f"cannot write how the job ended: {error!r}")
+        with suppress(OSError):
             if self._owns_folder():
                 remove_job_files(self._folder)
         self._ranks.close()

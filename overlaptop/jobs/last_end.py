@@ -59,5 +59,5 @@ def read() -> LastEnd | None:
 def _decoded(path: Path, *_version: int) -> LastEnd | None:
     try:
         return msgspec.json.decode(read_regular(path, _MOST_BYTES), type=LastEnd)
-    except (OSError, msgspec.MsgspecError, RecursionError):
+    except (OSError, msgspec.MsgspecError, ValueError, RecursionError):  # ValueError: no UTF-8
         return None

@@ -1,6 +1,7 @@
 """The note on how the last job ended."""
 
 from overlaptop.jobs import last_end
+from overlaptop.jobs.folder import base_dir
 from overlaptop.jobs.last_end import LastEnd
 from overlaptop.wire.messages import RankEnd
 
@@ -22,6 +23,13 @@ def test_the_ends_of_other_ranks_of_the_same_job_stay() -> None:
     assert written(2, 300) == [0, 2], "a rank that was started again has one end"
     assert written(1, 400, since_ns=250) == [2, 1], "the rest is of an earlier run"
     assert written(3, 500, job="job-2") == [3]
+
+
+def test_a_note_that_is_no_utf8_is_none_and_replaced() -> None:
+    written(0, 150)
+    (base_dir() / "last_end.json").write_bytes(b'{"script":"tr\xe9in.py","ended_ns":1,"ranks":1,"ends":[]}')
+    assert last_end.read() is None
+    assert written(1, 150) == [1]
 
 
 def test_a_note_is_read_again_only_where_it_is_another_one() -> None:
