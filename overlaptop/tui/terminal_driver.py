@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import select
 import signal
 from collections.abc import Callable
@@ -21,15 +22,25 @@ class TerminalDriver(LinuxDriver):
     Textual's writing thread ends at the first failed write, and all that draws then waits for it for ever.
     Its reading thread takes the end of input for nothing to read. So writes that fail are caught, and where
     nothing is drawn the terminal is looked at now and then.
+
+    Textual begins to draw a second time on SIGCONT, in a signal handler without the app's context. Here the
+    app's loop ends the drawing first, and begins it again.
     """
 
     def __init__(self, app: App[Any], **options: Any) -> None:
         super().__init__(app, **options)
         self._file: Any = TerminalFile(self._file, self._leave)
+        self._context: contextvars.Context | None = None
+        """The app's, from the first start on."""
+        self._drawing = self._stopped = False
 
     def start_application_mode(self) -> None:
         """Begin to draw, and to look whether the terminal is there."""
         super().start_application_mode()  # type: ignore[no-untyped-call]
+        self._drawing, self._stopped = True, False
+        if self._context is not None:
+            return
+        self._context = contextvars.copy_context()
         hung_up = select.poll()
         hung_up.register(self.fileno, 0)  # a hang-up is reported whatever is asked for
 
@@ -38,6 +49,30 @@ class TerminalDriver(LinuxDriver):
                 self._app.exit(None, GONE)
 
         self._app.set_interval(LOOK_S, look)
+
+    def stop_application_mode(self) -> None:
+        """Give the terminal back."""
+        self._drawing = False
+        super().stop_application_mode()
+
+    def _sigtstp_application(self, *_: object) -> None:
+        if self._auto_restart and self._drawing:
+            self.suspend_application_mode()
+            self._stopped = True
+        signal.raise_signal(signal.SIGSTOP)
+
+    def _sigcont_application(self, *_: object) -> None:
+        if self._context is not None:
+            self._loop.call_soon_threadsafe(self._draw_again, context=self._context)
+
+    def _draw_again(self) -> None:
+        if not self._auto_restart or not (self._drawing or self._stopped):
+            return  # it is ending, or another program has the terminal
+        if self._drawing:
+            self.suspend_application_mode()
+        self._must_signal_resume = True
+        self.resume_application_mode()
+        self._app.refresh(layout=True)
 
     def _leave(self) -> None:
         """Called on the writing thread."""

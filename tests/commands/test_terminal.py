@@ -36,6 +36,26 @@ def test_a_dashboard_whose_terminal_goes_away_ends(traces: Traces) -> None:
     assert traces.alive() == []
 
 
+@pytest.mark.parametrize("stop", [signal.SIGTSTP, signal.SIGSTOP, signal.SIGCONT])
+def test_dashboard_continued_after_a_stop_draws_and_quits(stop: signal.Signals, traces: Traces) -> None:
+    with Terminal() as terminal:
+        terminal.read_until(b"allreduce_matmul")
+        terminal.process.send_signal(stop)
+        if stop is not signal.SIGCONT:
+            eventually(lambda: stopped(terminal.process.pid))
+        terminal.seen = b""
+        terminal.process.send_signal(signal.SIGCONT)
+        terminal.read_until(b"allreduce_matmul")
+        terminal.type("q")
+        assert terminal.wait() == 0
+        assert b"Traceback" not in terminal.seen
+    assert traces.alive() == []
+
+
+def stopped(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].startswith("T")
+
+
 def test_a_job_that_fails_is_explained_after_the_dashboard_was_left(traces: Traces) -> None:
     with Terminal("demo", "allreduce_matmul", "--nproc", "1", "--", "--matrix", str(10**8)) as terminal:
         terminal.read_until(b"RuntimeError:")
