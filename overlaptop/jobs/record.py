@@ -114,8 +114,9 @@ class JobRecord(msgspec.Struct, frozen=True):
 
 def write_job(record: JobRecord) -> None:
     """Writes ``job.json``."""
-    text = json.dumps(msgspec.structs.asdict(record), indent=1) + "\n"
-    write_whole(job_dir(record.job) / RECORD_NAME, text.encode())
+    # The relay's start script reads it, and knows no \u escapes. json.loads passes surrogates too.
+    text = json.dumps(msgspec.structs.asdict(record), indent=1, ensure_ascii=False) + "\n"
+    write_whole(job_dir(record.job) / RECORD_NAME, text.encode(errors="surrogatepass"))
 
 
 def read_job(key: str) -> JobRecord | None:

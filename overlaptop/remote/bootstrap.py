@@ -23,7 +23,7 @@ _UNQUOTABLE = re.compile(r"['\\!\x00-\x1f\x7f]")
 #
 # It travels as one word in single quotes through the login shell of the host, which may be a csh or fish.
 # So no line of it has a single quote, an exclamation mark or two backslashes together, and it is sent as
-# one line.
+# one line. Without -r, read undoes the escapes of a quote and a backslash in a record.
 _SOURCE = r"""
 say() { printf "\nOVERLAPTOP-NOTE %s\n" "$*"; }
 fail() { say fail "$*"; exit 1; }
@@ -48,7 +48,7 @@ esac
 [ -z "$named" ] || return 0
 for record in $(cd "$dir" && ls -t ./*/job.json 2>/dev/null); do
 python= folders= inside=
-while read -r line; do
+while read line; do
 case $line in
 "\"python\": \""*) python=${line#*": \""}; python=${python%\"*} ;;
 "\"import_path\": [") inside=1 ;;

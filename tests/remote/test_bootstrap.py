@@ -117,6 +117,15 @@ def test_the_newest_jobs_interpreter_and_folders_are_taken_and_broken_records_pa
     assert run(shell, PYTHONPATH="/mine").last.split("|")[2] == "/mine"
 
 
+def test_an_interpreter_with_any_name_is_found(shell: list[str], socket_dir: Path, tmp_path: Path) -> None:
+    folder = tmp_path / 'Zo\u00eb "a" b\\c'
+    python = executable(folder / "python", "echo found")
+    write("named", 10, python=str(python))
+    write("newline", 5, python="/a\nb")
+    write("no-utf8", 4, python="/a\udce9")
+    assert run(shell).last == "found"
+
+
 def test_the_users_interpreter_comes_before_the_jobs(
     shell: list[str], socket_dir: Path, python: Path
 ) -> None:
