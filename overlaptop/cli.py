@@ -12,9 +12,9 @@ from importlib import import_module
 from overlaptop.commands import COMMANDS
 from overlaptop.console import CommandError, print_message
 from overlaptop.console.streams import replace_unencodable
+from overlaptop.jobs.descriptors import fill_standard
 
 _UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
-from overlaptop.jobs.descriptors import fill_standard
 
 
 def main(argv: Sequence[str] | None = None) -> int:
