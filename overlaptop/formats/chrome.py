@@ -56,6 +56,8 @@ class Args(msgspec.Struct, gc=False, frozen=True):
     source: Scalar = msgspec.field(default=None, name="Src Rank")
     target: Scalar = msgspec.field(default=None, name="Dst Rank")
     sequence: Scalar = msgspec.field(default=None, name="Seq")
+    sycl_queue: Scalar = msgspec.field(default=None, name="sycl queue")
+    """What Intel's XPU has in place of a stream."""
     graph: Scalar = msgspec.field(default=None, name="graph id")
     """Of a kernel that a CUDA graph launched; 0 of others, if anything."""
 

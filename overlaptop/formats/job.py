@@ -29,6 +29,8 @@ _AT_ONCE_BYTES = 2 << 30
 """Text that is unpacked at one time, in all processes together."""
 _GZIP_RATIO = 20
 _NAMED_CHARS = 200
+CLOCKS_NS = 1_000_000_000
+"""By how much clocks of hosts may differ where several traces of each rank are told apart by time."""
 _MERGED = re.compile(r"(?<![a-z])merged?(?![a-z])", re.IGNORECASE)
 _TOO_LARGE = "a number in it is larger than any in a trace"
 
@@ -192,7 +194,22 @@ def _one_cycle(reads: _Reads, cycle: int | None) -> tuple[_Reads, list[str]]:
             text.clock(read.summaries[0].whole.start_ns) for _, read in next(iter(by_rank.values()))
         )
         said.append(f"{cycles} traces of each rank, at {times}: this is --cycle {wanted}")
-    return [by_rank[rank][wanted - 1] for rank in sorted(by_rank)], said
+    chosen = [by_rank[rank][wanted - 1] for rank in sorted(by_rank)]
+    if cycles > 1:
+        _require_one_time(chosen)
+    return chosen, said
+
+
+def _require_one_time(chosen: _Reads) -> None:
+    """Raise TraceError where a trace has no time in common with the first: they are of two cycles."""
+    file, read = chosen[0]
+    first = read.summaries[0].whole
+    for other, each in chosen[1:]:
+        own = each.summaries[0].whole
+        begin_ns = max(own.start_ns, first.start_ns)
+        end_ns = min(own.start_ns + own.step_ns, first.start_ns + first.step_ns)
+        if begin_ns > end_ns + CLOCKS_NS:
+            raise TraceError(other, f"is of another time than {file}: name the traces of one job")
 
 
 def _by_rank(reads: _Reads) -> dict[int, list[tuple[Path, _ReadTrace]]]:

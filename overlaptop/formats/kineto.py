@@ -55,8 +55,18 @@ KIND_OF_CATEGORY: dict[str, Kind] = {
     "Kernel": "kernel",
     "Memcpy": "memcpy",
     "Memset": "memset",
+    # Meta's MTIA, whose events have no other category, and Habana's HPU
+    "mtia_ccp_events": "kernel",
+    "hpu_op": "kernel",
 }
-LAUNCH_CATEGORIES = frozenset(("cuda_runtime", "cuda_driver", "Runtime"))
+LAUNCH_CATEGORIES = frozenset(
+    (
+        *("Runtime", "cuda_runtime", "cuda_driver", "xpu_runtime", "xpu_driver"),
+        *("mtia_runtime", "privateuse1_runtime", "privateuse1_driver"),
+    )
+)
+_OF_A_DEVICE = re.compile(r"(?:mtia|hpu|xpu|npu|privateuse1|glow)_\w+")
+"""Categories of what is no CPU and no GPU that is known here."""
 ANNOTATION_CATEGORIES = frozenset(("user_annotation", "gpu_user_annotation"))
 PEER_COPY = "Memcpy PtoP"
 """How torch.profiler names copies from one GPU to another."""
@@ -164,6 +174,8 @@ def load_each(path: Path, text: Text, rules: LaneRules) -> tuple[RankTrace, ...]
     trace, text, mended = _decoded(path, text)
     gpu, launches, marks = _sort_out(trace.events)
     on_host = not gpu and host.is_of_cpus(trace)
+    if on_host and (unread := _unread(trace)):
+        raise TraceError(path, f"its device events ({', '.join(unread)}) are not read")
     if len(marks) > MAX_STEP_MARKS:
         raise TraceError(path, f"more than {MAX_STEP_MARKS:,} ProfilerStep annotations: trace fewer steps")
     clock = _Clock(path, trace, text)
@@ -242,7 +254,7 @@ def _gpu_activities(
         queue,
         identity=_numbered((event.name, (event.args or NO_ARGS).correlation) for event in gpu),
         launched_ns=launched_ns,
-        concurrent=np.array([bool((event.args or NO_ARGS).graph) for event in gpu], dtype=np.bool_),
+        concurrent=np.array([_may_run_beside(event.args or NO_ARGS) for event in gpu], dtype=np.bool_),
     )
     skew_ns = coherence.clock_skew_ns(start_ns, launched_ns)
     if skew_ns:
@@ -313,6 +325,12 @@ def _sort_out(events: Sequence[Event]) -> tuple[list[Event], list[Event], list[E
         elif category in ANNOTATION_CATEGORIES and event.name and _STEP_NAME.fullmatch(event.name):
             marks.append(event)
     return gpu, launches, marks
+
+
+def _unread(trace: Trace) -> list[str]:
+    """Categories of device events that nothing here reads."""
+    categories = {event.cat for event in trace.events if event.dur is not None and event.cat is not None}
+    return sorted(each for each in categories - LAUNCH_CATEGORIES if _OF_A_DEVICE.fullmatch(each))
 
 
 class _Clock:
@@ -405,7 +423,12 @@ def _lanes(gpu: Sequence[Event], rules: LaneRules) -> NDArray[np.int8]:
 
 def _stream(args: Args) -> tuple[Scalar, Scalar]:
     """What tells one stream of a device from another."""
-    return args.device, args.stream
+    return args.device, args.stream if args.stream is not None else args.sycl_queue
+
+
+def _may_run_beside(args: Args) -> bool:
+    """Whether it may run beside others of its queue: in a CUDA graph, and where no stream is known."""
+    return bool(args.graph) or _stream(args)[1] is None
 
 
 def _numbered(keys: Iterable[object]) -> NDArray[np.int64]:

@@ -21,6 +21,8 @@ _BEGIN = re.compile(rb'\{\s*"ph"\s*:')
 """How each event begins, in all versions of Kineto."""
 _CONTROL = dict.fromkeys((*range(32), 127), " ")
 """Whitespace between values stays whitespace."""
+_COUNTS = re.compile(rb'"cat"\s*:\s*"(?:[Kk]ernel|Mem\w+|Runtime|(?:gpu|cuda|xpu|mtia|hpu|user)_\w+)"')
+"""Categories without which figures would be wrong."""
 _LONE_BACKSLASH = re.compile(r'\\(?!["\\/bfnrt]|u[0-9a-fA-F]{4})')
 _NO_NUMBER = re.compile(r"(:\s*)(?:[-+]?(?:inf|infinity|nan)|N/A)(?=\s*[,}\]])", re.IGNORECASE)
 _EVENT = msgspec.json.Decoder(Event)
@@ -28,7 +30,7 @@ _EVENT = msgspec.json.Decoder(Event)
 
 def repaired(text: Text) -> tuple[bytes, str] | None:
     """Return the text with its broken events mended or left out, and what to say of it; None where that is
-    not all that is wrong with it.
+    not all that is wrong with it, or an event that counts cannot be mended.
     """
     begins = [match.start() for match in _BEGIN.finditer(text)]
     if not begins:
@@ -38,6 +40,8 @@ def repaired(text: Text) -> tuple[bytes, str] | None:
         event, rest = (text[begin:end], b"") if end < len(text) else _without_tail(text[begin:])
         sound = _mended(bytes(event).strip().removesuffix(b",").rstrip())
         if sound is None:
+            if _COUNTS.search(event):
+                return None
             left_out_at.append(begin)
         else:
             kept.append(sound)

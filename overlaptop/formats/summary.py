@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from overlaptop.fleet.snapshot import WHOLE_TRACE
 from overlaptop.formats.chrome import Args, Distributed
 from overlaptop.formats.kineto import LANES, Activities, RankTrace
 from overlaptop.formats.steps import Step, compute_queue, find_steps
+from overlaptop.text import duration
 from overlaptop.timeline.collectives import ELEMENT_BYTES, group_title, kind_of, sum_where_known
 from overlaptop.timeline.lanes import Lane
 from overlaptop.timeline.matching import Call
@@ -29,6 +30,8 @@ MAX_ELEMENTS = 1 << 48
 """Of one collective; a larger count is not believed."""
 MAX_MEMBERS = 1 << 20
 """Of a process group."""
+LEAST_COLLECTIVES, START_NS = 4, 1_000_000_000
+"""A profiler takes seconds to start; a trace of a few collectives does not tell."""
 MAX_WORDS = 256
 """Characters of a name from the trace."""
 _ANY_COLLECTIVE = "ncclKernel_SendRecv_"
@@ -92,6 +95,15 @@ def summarize(traced: RankTrace, rank: int, job: str, *, detailed: bool = False)
     activities = traced.activities
     lanes = Lanes(*map(activities.spans, (Lane.COMPUTE, Lane.COMM, Lane.COPY, Lane.FUSED)))
     found = find_steps(activities, traced.annotations)
+    remarks = traced.remarks
+    if not traced.annotations and (begun_ns := _all_profilers_up_ns(activities)) is not None and found:
+        spent = duration(begun_ns - found[0].start_ns)
+        found = [replace(found[0], start_ns=begun_ns)]
+        remarks = (
+            *remarks,
+            f"the first {spent} are one collective, in which other ranks' profilers started: "
+            "step 0 is the rest (--step 0)",
+        )
     comm = _CommKernels(activities)
     whole = Step(WHOLE_TRACE, int(activities.start_ns[0]), int(activities.end_ns.max()), None)
     shown = [step for step in (whole, *found) if detailed and step.start_ns < step.end_ns]
@@ -105,8 +117,20 @@ def summarize(traced: RankTrace, rank: int, job: str, *, detailed: bool = False)
         lanes=lanes,
         calls=calls,
         members=members,
-        remarks=traced.remarks,
+        remarks=remarks,
     )
+
+
+def _all_profilers_up_ns(activities: Activities) -> int | None:
+    """When the first collective ended, where it took most of all communication: ranks whose profiler is up
+    wait in it for those whose profiler still starts. None where it did not.
+    """
+    comm = np.flatnonzero((activities.lane == LANES.index(Lane.COMM)) & activities.is_kernel)
+    lengths_ns = (activities.end_ns - activities.start_ns)[comm]
+    if len(comm) < LEAST_COLLECTIVES or lengths_ns[0] < START_NS or 2 * lengths_ns[0] < lengths_ns.sum():
+        return None
+    end_ns = int(activities.end_ns[comm[0]])
+    return end_ns if end_ns < activities.end_ns.max() else None
 
 
 def _info(traced: RankTrace, rank: int, job: str) -> RankInfo:

@@ -68,6 +68,9 @@ def test_of_several_traces_of_each_rank_the_last_is_taken(tmp_path):
     assert said.endswith("this is --cycle 2")
     assert analyze(tmp_path, LaneRules(), cycle=1).whole[1].compute_ns == 10_000
     assert "there is no cycle 3" in fault_of(tmp_path, cycle=3)
+    late = kernel(9e6, 10)
+    write(tmp_path / "node_41.172.pt.trace.json", late, rank=1, world_size=2)
+    assert "is of another time than" in fault_of(tmp_path)
     (tmp_path / "node_41.171.pt.trace.json").unlink()
     assert "but of rank 1 there is 1: name the traces of one job" in fault_of(tmp_path)
 
@@ -139,6 +142,20 @@ def test_each_gpu_of_one_trace_is_a_row(tmp_path):
     assert found.ranks[0].remarks == ("2 GPUs in one trace: each row is a GPU",)
     write(tmp_path / "other.json", *EVENTS, rank=None)
     assert "1 other GPU in both.json" in analyze(tmp_path, LaneRules()).ranks[0].remarks[0]
+
+
+def test_what_profilers_took_to_start_is_told_from_the_rest(tmp_path):
+    """Rank 1's profiler is up 15 s later: rank 0 spins in the first all-reduce."""
+    steps = [
+        each for at in range(9) for each in (kernel(15.1e6 + 9e3 * at, 8e3), nccl(15.11e6 + 9e3 * at, 500))
+    ]
+    for rank, first in enumerate((nccl(0, 15e6), nccl(15e6 - 500, 500))):
+        write(tmp_path / f"rank{rank}.json", first, *steps, rank=rank, world_size=2)
+    found = analyze(tmp_path, LaneRules()).ranks
+    assert [summary.steps[0].comm_ns for summary in found] == [9 * 500_000, 10 * 500_000]
+    (said,) = found[0].remarks
+    assert said.startswith("the first 15.0 s are one collective")
+    assert not found[1].remarks
 
 
 def test_one_bad_file_refuses_the_folder_and_is_named(tmp_path):

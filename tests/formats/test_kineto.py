@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from overlaptop.formats import chrome, kineto
 from overlaptop.formats.files import TraceError
+from overlaptop.formats.summary import summarize
 from overlaptop.timeline.coherence import NOT_LAUNCHED_NS
 from overlaptop.timeline.lanes import Lane, LaneRules
 from tests.formats.traces import BASE_NS, PATH, event, kernel, launch, load, mark, nccl, text, trace
@@ -122,6 +123,54 @@ def test_in_a_merged_trace_each_gpu_has_its_own_process():
     assert (first.activities.names, second.activities.names) == (["of [TP00] 7"], ["of [TP01] 8"])
     assert [each.annotations[0].start_ns - BASE_NS for each in (first, second)] == [0, 400_000]
     assert second.activities.launched_ns.tolist() == [BASE_NS + 405_000]
+
+
+def test_intels_launches_and_queues_are_read():
+    """Two steps, launched 1 ms ahead; each has a product and a collective that starts in it."""
+
+    def run(ts, dur, name, queue, number):
+        args = {"device": 0, "sycl queue": queue, "correlation": number}
+        return event("kernel", name, ts, dur, args)
+
+    events = [mark(1, 0, 600), mark(2, 600, 600)]
+    for at, ts in enumerate((1000, 1600)):
+        gemm, comm = 2 * at + 1, 2 * at + 2
+        events += [
+            event("xpu_runtime", "urEnqueueKernelLaunch", 600 * at + 5 + number, 4, {"correlation": number})
+            for number in (gemm, comm)
+        ]
+        events += [
+            run(ts, 500, "gemm_kernel", 1, gemm),
+            run(ts + 300, 280, "oneccl_reduce_base<x>", 2, comm),
+        ]
+    found = summarize(load(*events), 0, "job")
+    assert [(step.step_ns, step.compute_ns, step.comm_ns, step.hidden_ns) for step in found.steps] == [
+        (1_500_000, 500_000, 200_000, 200_000), (600_000, 500_000, 280_000, 200_000)
+    ]  # fmt: skip
+
+
+def test_mtias_device_events_are_its_devices():
+    traced = load(
+        event("cpu_op", "aten::mm", 10, 9000),
+        event("user_annotation", "gloo:barrier", 50, 8),
+        event("mtia_runtime", "runtime_launch", 20, 5),
+        event("mtia_ccp_events", "fc-dtype_Float", 100, 300),
+        event("mtia_ccp_events", "hccl::all_reduce", 300, 400),
+        deviceProperties=[],
+    )
+    whole = summarize(traced, 0, "job").whole
+    assert (whole.compute_ns, whole.comm_ns, whole.hidden_ns) == (300_000, 400_000, 100_000)
+    assert not traced.remarks
+
+
+def test_device_events_that_are_not_read_are_named():
+    content = text(event("cpu_op", "aten::mm", 1, 9), event("npu_kernel", "x", 1, 9), deviceProperties=[])
+    assert "its device events (npu_kernel) are not read" in fault_of(content)
+
+
+def test_a_kernel_whose_text_cannot_be_mended_is_not_left_out():
+    content = text(kernel(1, 5, "XXX"), kernel(10, 50)).replace(b"XXX", b'{"device": "cpu"}')
+    assert "not JSON" in fault_of(content)
 
 
 def test_a_step_annotated_twice_or_within_another_counts_once():
