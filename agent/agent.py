@@ -56,7 +56,7 @@ from overlaptop.wire.messages import (
 if TYPE_CHECKING:  # torch and numpy come with the job, not before it
     from overlaptop.agent.hooks.steps import StepHooks
     from overlaptop.agent.hooks.training_thread import TrainingThread
-    from overlaptop.agent.sources.base import StepSpans
+    from overlaptop.agent.sources.base import Source, StepSpans
 
 PERIOD_S = 0.1
 EXIT_FLUSH_S = 2.0
@@ -428,13 +428,19 @@ class Agent:
             device=self._measuring.device,
             backend=self._measuring.backend,
             source=source.name if source is not None else "none",
-            source_reason=source.reason if source is not None else self._why_no_source(),
+            source_reason=self._source_reason(source),
             compute_exact=source is not None and source.compute_exact,
             detail_every=source.detail_every if source is not None else 0,
             torch_version=str(getattr(sys.modules.get("torch"), "__version__", "")),
             control_allowed=self._options.control and self.barrier.active,
             local_world_size=place.local_world_size,
         )
+
+    def _source_reason(self, source: Source | None) -> str:
+        if source is None:
+            return self._why_no_source()
+        sign = self._steps.sign if self._steps is not None else ""
+        return "; ".join(filter(None, (source.reason, sign)))
 
     def _why_no_source(self) -> str:
         if not self.barrier.active:

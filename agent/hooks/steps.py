@@ -2,10 +2,15 @@
 
 A step runs from the end of one optimizer step to the end of the next. Where an iteration has several
 optimizers, one of them is the anchor that marks the boundary: the last one of the first iteration.
+
+A job without any torch.optim.Optimizer has a step for each `torch.profiler.profile.step`, or else for each
+backward pass: of both all ranks have as many. Batches of a DataLoader are no such sign: an evaluation may
+have other numbers of them on each rank, and steps are compared by number.
 """
 
 from __future__ import annotations
 
+import gc
 import sys
 import weakref
 from collections.abc import Callable
@@ -21,6 +26,12 @@ from overlaptop.agent.isolation.fault_barrier import FaultBarrier
 from overlaptop.agent.isolation.patching import own_handle_numbers, replace
 from overlaptop.agent.sources.base import Edge
 
+PROFILER_SIGN = "a step is one of torch.profiler's"
+BACKWARD_SIGN = (
+    "no torch.optim.Optimizer: a step is a backward pass; overlaptop.agent.step() marks your own"
+)
+LEAST_PASSES = 8
+"""So many backward passes without an optimizer are a loop, and no trial before it is made."""
 OPTIMIZER_FILE = register_optimizer_step_pre_hook.__code__.co_filename
 
 
@@ -42,12 +53,18 @@ class StepHooks:
         self._depth = 0
         self._backward_depth = 0
         self._stepped = 0
+        self._optimizer_exists = False
+        self._backward_passes = 0
+        self.sign = ""
+        """What ends a step where no optimizer and no mark of the script's does, in words."""
         guarded, at_boundaries = barrier.guarded, partial(barrier.guarded, at_boundaries=True)
         self._before_optimizer = at_boundaries("the optimizer hook, before", self._on_optimizer_begin)
         self._after_optimizer = at_boundaries("the optimizer hook, after", self._on_optimizer_end)
         self._before_backward = guarded("the backward hook, before", self._on_backward_begin)
-        self._after_backward = guarded("the backward hook, after", self._on_backward_end)
+        self._after_backward = at_boundaries("the backward hook, after", self._on_backward_end)
         self._skipped = at_boundaries("the GradScaler hook", self._on_skipped)
+        self._profiler_stepped = at_boundaries("the profiler's step hook", self._on_profiler_step)
+        self._optimizer_made = guarded("the hook of new optimizers", self._on_optimizer_made)
         self.end_step = at_boundaries("overlaptop.agent.step", self._on_mark)
         """End a step here, by hand; from then on optimizers no longer do."""
         # Where a compiled function calls it, its graph ends.
@@ -72,6 +89,7 @@ class StepHooks:
             register_optimizer_step_post_hook(uncompiled(after_step))
         self._patch_backward()
         self._patch_grad_scaler()
+        self._patch_signs()
 
     def _patch_backward(self) -> None:
         """`Tensor.backward` calls `torch.autograd.backward`, so one patch sees both."""
@@ -104,6 +122,46 @@ class StepHooks:
             return marked_step
 
         replace(torch.amp.GradScaler, "step", marked)
+
+    def _patch_signs(self) -> None:
+        """What tells that there is an optimizer, and torch.profiler's own mark of a step."""
+
+        def noted(patch_step: Callable[[Any], Any]) -> Callable[[Any], Any]:
+            def noted_patch_step(optimizer: Any) -> Any:
+                self._optimizer_made()
+                return patch_step(optimizer)
+
+            return noted_patch_step
+
+        def marked(step: Callable[[Any], Any]) -> Callable[[Any], Any]:
+            def marked_step(profiler: Any) -> Any:
+                out = step(profiler)
+                self._profiler_stepped()
+                return out
+
+            return marked_step
+
+        # Each optimizer calls it once, as it is made or unpickled.
+        replace(torch.optim.Optimizer, "_patch_step_function", noted)
+        replace(torch.profiler.profile, "step", marked)
+
+    def _on_optimizer_made(self) -> None:
+        self._optimizer_exists = True
+
+    def _on_profiler_step(self) -> None:
+        if self._is_without_optimizer():
+            self.sign = PROFILER_SIGN
+            self._boundary(None)
+
+    def _is_without_optimizer(self) -> bool:
+        """Whether other signs end steps. An optimizer made before the hooks were put in counts, too."""
+        if self._by_hand or self._optimizer_exists or self._seen:
+            return False
+        if not self.sign and any(
+            issubclass(type(each), torch.optim.Optimizer) for each in gc.get_objects()
+        ):
+            self._optimizer_exists = True
+        return not self._optimizer_exists
 
     def _on_optimizer_begin(self, optimizer: Any) -> None:
         if self._depth:  # nested in another step, or left over from one that raised
@@ -157,11 +215,20 @@ class StepHooks:
 
     def _on_backward_end(self) -> None:
         self._backward_depth = max(0, self._backward_depth - 1)
-        if self._backward_depth == 0:
-            self._edge(Edge.BACKWARD_END)
+        if self._backward_depth:
+            return
+        self._edge(Edge.BACKWARD_END)
+        self._backward_passes += 1
+        if (
+            self._backward_passes >= LEAST_PASSES
+            and self.sign != PROFILER_SIGN
+            and self._is_without_optimizer()
+        ):
+            self.sign = BACKWARD_SIGN
+            self._boundary(None)
 
     def _on_mark(self) -> None:
-        self._by_hand = True
+        self._by_hand, self.sign = True, ""
         self._boundary(None)
 
 

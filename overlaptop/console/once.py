@@ -67,6 +67,7 @@ def render(snapshot: Snapshot, *, ascii_only: bool = False) -> str:
     lines = [
         title(snapshot),
         *([troubles.in_full(trouble)] if trouble is not None else []),
+        *([hint] if trouble is None and (hint := troubles.no_step_hint(snapshot.ranks)) else []),
         *warnings(snapshot),
         *([said.words] if said is not None else []),
         *([in_a_line(found)] if found and (said is None or said.rule != found[0].rule) else []),

@@ -28,6 +28,7 @@ from overlaptop.fleet.records import (
 from overlaptop.fleet.session import Session
 from overlaptop.fleet.snapshot import HubState, Snapshot
 from overlaptop.fleet.waits import StepWaits
+from overlaptop.report import troubles
 from overlaptop.text import named_ranks, plural, printable
 from overlaptop.wire.bounds import MAX_INT64
 from overlaptop.wire.messages import AGENT_DISABLED, OwnCost, RankInfo, StepTotals
@@ -38,6 +39,8 @@ REPORT_LOST_S = 10.0
 """Between two reports of steps that were lost."""
 HOLD_NS = 1_000_000_000
 """For so long a step waits for the timelines of the other ranks."""
+HINT_AFTER_S = 3.0
+"""Without any step for so long, what ends one is said."""
 MAX_SPLIT = 64
 EXIT_S = 5.0
 """From a rank's own report that it ends to the end of its process, and with it its exit status."""
@@ -215,6 +218,7 @@ def stream(
     watched: set[int] = set()
     ended_s: float | None = None
     latest: Snapshot | None = None
+    hint_due_s: float | None = time.monotonic() + HINT_AFTER_S
     try:
         while True:
             gone = job_gone()  # asked first: what arrived before is still written
@@ -232,6 +236,10 @@ def stream(
             writer.report_lost(now_s)
             if writer.has_enough(snapshot, now_s):
                 return True
+            if hint_due_s is not None and now_s > hint_due_s:
+                hint_due_s = None
+                if hint := troubles.no_step_hint(snapshot.ranks):
+                    print_message(hint)
             if snapshot.hub_state is HubState.ENDED or gone:
                 ended_s = ended_s or now_s
                 ends = [view.end for view in snapshot.ranks if view.end is not None]

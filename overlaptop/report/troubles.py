@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Sequence
 
 from overlaptop.fleet.hang_cause import Blame, Hang
 from overlaptop.fleet.snapshot import RankView
@@ -74,6 +75,13 @@ def wordings(trouble: Trouble) -> list[str]:
     if trouble.kind is Kind.HUNG:  # since when goes first: `in_brief`, beside it, says for how long
         said.insert(0, said[0].replace("HUNG", f"HUNG since {since}", 1))
     return said
+
+
+def no_step_hint(ranks: Sequence[RankView]) -> str:
+    """What ends a step, where no rank has ended any; empty where one has, or none is there."""
+    reasons = [view.info.source_reason for view in ranks if view.info is not None and not view.ended]
+    stepped = any(view.last is not None for view in ranks)
+    return printable(reasons[0]) if reasons and not stepped else ""
 
 
 def color(trouble: Trouble) -> str:

@@ -261,3 +261,10 @@ def test_process_that_is_not_shown_is_named_on_the_page() -> None:
     words = "rank 0 is already reported by pid 1 (a.py); pid 2 (b.py) is not shown: it says so too"
     page = page_of(totals(0, 1), totals(1, 1), Notice(0, T0, "warning", words))
     assert words in page.splitlines()
+
+
+def test_a_job_without_steps_says_what_ends_one() -> None:
+    reason = "no step seen yet: an optimizer's step, or overlaptop.agent.step(), ends one"
+    page = page_of(rank_info(0, source="none", source_reason=reason))
+    assert reason in page.splitlines()
+    assert reason not in page_of(totals(0, 0), totals(1, 0))

@@ -58,7 +58,9 @@ def test_a_job_that_is_started_again_goes_on_from_step_0(capsys: pytest.CaptureF
     )
     stream(session, RecordWriter(out))
     records = [json.loads(line) for line in out.getvalue().splitlines()]
-    kinds = [(each["type"], each.get("step"), each.get("signal")) for each in records if each["rank"] == 0]
+    kinds = [
+        (each["type"], each.get("step"), each.get("signal")) for each in records if each.get("rank") == 0
+    ]
     assert kinds[:3] == [("step", 5, None), ("end", None, "SIGKILL"), ("step", 0, None)]
     assert "the job was started again" in capsys.readouterr().err
 
@@ -75,6 +77,17 @@ def test_trouble_and_a_process_not_shown_are_one_record_each() -> None:
         "type": "trouble", "job": "job-1", "kind": "no first step", "ranks": [], "since_ns": T0,
         "text": "no step for 20 s: ranks 0-1 are in barrier (a.py:7)",
     }  # fmt: skip
+
+
+def test_a_job_without_steps_says_what_ends_one(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("overlaptop.console.stream.HINT_AFTER_S", -1.0)
+    reason = "no step seen yet: an optimizer's step, or overlaptop.agent.step(), ends one"
+    played(PlayedSession([welcome(), info(0, source="none", source_reason=reason)], end()))
+    assert capsys.readouterr().err.count(reason) == 1
+    played(PlayedSession([*arrival(), totals(0, 0)], end()))
+    assert capsys.readouterr().err == ""
 
 
 def test_steps_gives_exactly_as_many_lines_of_each_rank_or_is_not_enough() -> None:

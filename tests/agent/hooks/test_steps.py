@@ -8,7 +8,8 @@ from torch.optim.optimizer import _global_optimizer_post_hooks
 from torch.utils.checkpoint import checkpoint
 from torch.utils.hooks import RemovableHandle
 
-from overlaptop.agent.hooks.steps import StepHooks
+from overlaptop.agent.hooks import steps
+from overlaptop.agent.hooks.steps import BACKWARD_SIGN, LEAST_PASSES, PROFILER_SIGN, StepHooks
 from overlaptop.agent.isolation.fault_barrier import FaultBarrier
 from overlaptop.agent.sources.base import Edge
 
@@ -173,3 +174,64 @@ def test_a_compiled_optimizer_step_breaks_no_graph(recorder, weight):
     weight.sum().backward()
     compiled()
     assert torch.equal(weight.detach(), torch.full((4,), 0.5))
+
+
+# A job without an optimizer. Those of other tests may still be about, and do not count.
+
+
+class OwnOptimizer:
+    """As trainers write it that do not derive from torch's."""
+
+    def step(self, weight):
+        with torch.no_grad():
+            weight -= 0.1 * weight.grad
+
+
+@pytest.fixture
+def alone(recorder, monkeypatch):
+    """A recorder in a process that has no torch.optim.Optimizer."""
+    monkeypatch.setattr(steps.gc, "get_objects", list)
+    return recorder
+
+
+def test_without_an_optimizer_a_step_is_a_backward_pass(alone, weight):
+    own = OwnOptimizer()
+    for _ in range(LEAST_PASSES + 3):
+        weight.sum().backward()
+        own.step(weight)
+    assert alone.seen.count("step") == 4
+    assert alone.hooks.sign == BACKWARD_SIGN
+
+
+def test_batches_before_the_first_optimizer_step_are_no_steps(alone, weight):
+    optimizer = sgd(weight)
+    for _ in range(3 * LEAST_PASSES):
+        weight.sum().backward()
+    optimizer.step()
+    assert alone.seen.count("step") == 1
+    assert not alone.hooks.sign
+
+
+def test_an_optimizer_made_before_the_hooks_is_found(recorder, weight):
+    recorder.barrier.active = False
+    optimizer = sgd(weight)
+    late = Recorder()
+    for _ in range(2 * LEAST_PASSES):
+        weight.sum().backward()
+    optimizer.step()
+    assert late.seen.count("step") == 1
+    late.barrier.active = False
+
+
+def test_the_profilers_step_is_one_and_an_optimizer_or_mark_wins(alone, weight):
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+        profiler.step()
+        assert alone.seen == S
+        assert alone.hooks.sign == PROFILER_SIGN
+        for _ in range(LEAST_PASSES + 3):
+            weight.sum().backward()
+        assert alone.seen.count("step") == 1
+        alone.hooks.end_step()
+        profiler.step()
+        assert alone.seen.count("step") == 2
+        assert not alone.hooks.sign
