@@ -64,10 +64,12 @@ def render(snapshot: Snapshot, *, ascii_only: bool = False) -> str:
         totals["exposed"] += f" {exposed_in_words(snapshot.totals.waits, snapshot.totals.exposed_ns)}"
     found = found_in(snapshot)
     said = first_line(snapshot, found)
+    wrong = troubles.in_full(trouble) if trouble is not None else ""
+    hint = troubles.no_step_hint(snapshot.ranks)
     lines = [
         title(snapshot),
-        *([troubles.in_full(trouble)] if trouble is not None else []),
-        *([hint] if trouble is None and (hint := troubles.no_step_hint(snapshot.ranks)) else []),
+        *([wrong] if wrong else []),
+        *([hint] if hint and hint not in wrong else []),
         *warnings(snapshot),
         *([said.words] if said is not None else []),
         *([in_a_line(found)] if found and (said is None or said.rule != found[0].rule) else []),
