@@ -129,5 +129,7 @@ class HookedSource(ABC, Generic[Timestamp]):
 
     def _overflow(self, recording: RecordedStep[Timestamp], calls: str) -> None:
         """Leave out a step with more than MAX_MARKS calls. Nothing is lost: the screen says why."""
+        if recording.invalid:
+            return  # the first reason is the one to know
         recording.invalid = True
         self.reason = f"steps with more than {MAX_MARKS:,} {calls} {LEFT_OUT}: {self.name} follows no more"

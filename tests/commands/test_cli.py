@@ -100,7 +100,7 @@ USAGE_ERRORS = {
     ],
     "analyze": [
         ("", "the following arguments are required: PATH"),
-        ("a b", "unrecognized arguments: b"),
+        ("a b --cycle c", "argument --cycle: invalid int value: 'c'"),
         ("a --lane nonsense", "a lane rule is LANE=REGEX"),
     ],
     "capture": [

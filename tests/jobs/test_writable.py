@@ -46,7 +46,7 @@ def test_a_directory_that_takes_nothing_is_named_in_the_jobs_log_and_in_the_list
     sockets = tmp_path / "s"
     sockets.mkdir()
     script = tmp_path / "train.py"
-    script.write_text("print('trained')\n")
+    script.write_text("import torch\nprint('trained')\n")
     python = f"'{sys.executable}' -m overlaptop"
     shell = f"{MOUNT} && {{ {spoil}; {python}.agent {script}; echo $?; {python} --list; }}"
     place = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}

@@ -23,7 +23,7 @@ def running_job(ranks=4, *, exact=True):
     """
     session = FakeSession(welcome(world_size=ranks, script="/home/me/train.py"), status())
     for rank in range(ranks):
-        session.say(info(rank, exact=exact, host=f"node{rank // 2}"))
+        session.say(info(rank, exact=exact, host=f"node{rank // 2}", world_size=ranks))
         for number in range(40):
             session.say(step(rank, number, comm=30, hidden=28 - 4 * rank, stall=rank))
         session.say(replace(detail(rank, 39), step=39 - rank))

@@ -14,7 +14,7 @@ FAULTS = """
     import overlaptop.agent
     import overlaptop.agent.agent, overlaptop.agent.hooks.collectives, overlaptop.agent.reporting.reporter
     import overlaptop.agent.reporting.sender, overlaptop.agent.sources.host, overlaptop.agent.hooks.steps
-    import overlaptop.agent.hooks.waits
+    import overlaptop.agent.hooks.waits, overlaptop.agent.placement
 
     class Nesting(torch.optim.Optimizer):
         def __init__(self, inner):
@@ -50,6 +50,8 @@ FAULTS = """
         def fault(*args, **kwargs):
             raise ArithmeticError("on purpose")
         setattr(owner, name, fault)
+        # Its group has one rank; to the hub it is the one that its environment names.
+        overlaptop.agent.placement.in_process_group = lambda known, **_: known
         overlaptop.agent.attach(control=True)
         same = train(pause_s=0.03) == plain
         overlaptop.agent.step()
