@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import argparse
 import re
+import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from overlaptop.console import CommandError
 from overlaptop.console.streams import needs_ascii
@@ -33,11 +34,18 @@ The job runs on these hosts; what HOST may be `overlaptop --help` says.
 """
 
 
+class _Parser(argparse.ArgumentParser):
+    def _print_message(self, message: str, file: Any = None) -> None:
+        # argparse's own passes over a disk that is full.
+        if message:
+            (file or sys.stderr).write(message)
+
+
 def make_parser(
     prog: str, description: str, epilog: str | None = None, usage: str | None = None
 ) -> argparse.ArgumentParser:
     """A parser that leaves the lines of its texts as they are, and takes no option by its beginning."""
-    return argparse.ArgumentParser(
+    return _Parser(
         prog=prog,
         description=description,
         epilog=epilog,

@@ -36,7 +36,7 @@ def test_ascii_is_drawn_unless_the_encoding_is_utf(encoding: str, monkeypatch: p
     assert needs_ascii() == (encoding != "utf-8")
 
 
-@pytest.mark.parametrize(("words", "unbuffered"), [(ESTIMATE, ""), (ESTIMATE, "1"), (["--help"], "")])
+@pytest.mark.parametrize(("words", "unbuffered"), [(ESTIMATE, ""), (ESTIMATE, "1"), (["--help"], "1")])
 def test_a_full_disk_is_one_line_and_status_1(words: list[str], unbuffered: str) -> None:
     with Path("/dev/full").open("w") as full:
         environ = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
