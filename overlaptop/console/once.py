@@ -192,4 +192,4 @@ def _state(view: RankView, failure: Trouble | None) -> str:
         return troubles.no_step_yet(view)
     if view.silent:
         return "silent"
-    return "stale" if view.stale else "running"
+    return f"no step for {text.age(view.age_s or 0)}" if view.stale else "running"

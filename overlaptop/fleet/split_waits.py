@@ -10,7 +10,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 from overlaptop.fleet.snapshot import WHOLE_TRACE, NodeView, RankView, Window
-from overlaptop.fleet.totals import of_one_step, step_of
+from overlaptop.fleet.totals import of_one_step, step_of, stepping
 from overlaptop.fleet.transfers import TransferHistory
 from overlaptop.fleet.waits import SplitStep, StepTransfer, StepWaits, WaitWindow
 from overlaptop.fleet.window import RECENT_STEPS, WINDOW_NS, in_window
@@ -108,9 +108,10 @@ class Splitter:
             for detail in view.details:
                 of_step.setdefault(detail.step, {})[view.rank] = detail
         complete = []
+        present = {view.rank for view in stepping([view for view in views if not view.ended])}
         for step, details in of_step.items():
             begun_ns = _begun_ns(details)
-            needed = {view.rank for view in views if view.end is None or view.end.at_ns > begun_ns}
+            needed = {view.rank for view in views if _took_part(view, step, begun_ns, present)}
             is_new = last is None or step > last.waits.step or begun_ns > last.start_ns + RESTARTED_NS
             if is_new and needed <= details.keys() and not any(_disturbed(view, step) for view in views):
                 complete.append(details)
@@ -138,6 +139,13 @@ class Splitter:
                 break
             self._kept.popleft()
         return newest_ns
+
+
+def _took_part(view: RankView, step: int, begun_ns: int, present: Collection[int]) -> bool:
+    """Whether a rank makes, or made, this step: it has not ended, nor stopped making steps before it."""
+    if view.end is not None:
+        return view.end.at_ns > begun_ns
+    return view.rank in present or (view.last is not None and view.last.step >= step)
 
 
 def _reach_ns(newest: SplitStep) -> int:

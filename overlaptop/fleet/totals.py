@@ -172,7 +172,14 @@ def _in_step(view: RankView, step: int) -> RankView:
 def _counted(ranks: Sequence[RankView]) -> Sequence[RankView]:
     seen = [view for view in ranks if view.last is not None]
     running = [view for view in seen if not view.ended]
-    return [view for view in running if not view.node_lost] or running or seen
+    return stepping([view for view in running if not view.node_lost] or running or seen)
+
+
+def stepping(ranks: Sequence[RankView]) -> Sequence[RankView]:
+    """The ranks that still make steps while others have stopped, as in DDP's Join; all where all have, or
+    none: then the job hangs, or goes on.
+    """
+    return [view for view in ranks if not view.stale] or ranks
 
 
 def _alike(views: Sequence[RankView], fits: Callable[[StepTotals], bool]) -> list[StepTotals]:

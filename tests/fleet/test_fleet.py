@@ -377,3 +377,35 @@ def test_a_rank_on_no_gpu_has_no_traffic_and_collectives_on_the_cpu_are_not_clai
     assert without_gpu.traffic is None
     assert other.traffic.collectives_tx_bytes_per_s is None
     assert "CPU" in other.traffic.reason
+
+
+# Uneven inputs: one rank has no more steps, and waits for the others as in DDP's Join.
+
+
+def uneven(fleet, clock, *, stopped_at=5, more=60):
+    """Rank 1 makes no step after `stopped_at`; rank 0 goes on, a step a second."""
+    feed(fleet, info(0), info(1))
+    for number in range(stopped_at + more):
+        ranks = (0, 1) if number <= stopped_at else (0,)
+        snapshot = feed(fleet, *(step(rank, number, start_ns=T0 + number * S) for rank in ranks))
+        clock.pass_s(1)
+    return snapshot
+
+
+def test_a_rank_that_stopped_holds_the_others_figures_no_more(fleet, clock):
+    snapshot = uneven(fleet, clock)
+    assert snapshot.totals.step == 64
+    assert snapshot.totals.ranks == 1
+    assert snapshot.totals.first_step > 40
+    stopped = snapshot.ranks[1]
+    assert (stopped.stale, stopped.measured.step) == (True, 5)
+    assert stopped.age_s > 50
+    assert snapshot.ranks[0].measured.step == 64
+
+
+def test_where_all_ranks_stopped_all_count(fleet, clock):
+    uneven(fleet, clock, more=2)
+    clock.pass_s(100)
+    snapshot = fleet.snapshot()
+    assert all(view.stale for view in snapshot.ranks)
+    assert (snapshot.totals.step, snapshot.totals.ranks) == (5, 2)
