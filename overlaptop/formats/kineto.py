@@ -37,7 +37,7 @@ from overlaptop.formats.chrome import (
 )
 from overlaptop.formats.files import NoTraceOfARankError, TraceError
 from overlaptop.formats.repair import repaired
-from overlaptop.text import plural
+from overlaptop.text import duration, plural
 from overlaptop.timeline import coherence
 from overlaptop.timeline.coherence import NOT_LAUNCHED_NS
 from overlaptop.timeline.lanes import Kind, Lane, LaneRules, describe_look_alikes
@@ -184,9 +184,10 @@ def load_each(path: Path, text: Text, rules: LaneRules) -> tuple[RankTrace, ...]
         activities = _host_activities(trace, decode_threads(path, text), clock, rules)
         processes: Processes = {0: None}
         found: Counter[str] = Counter()
+        skew_ns = 0
     else:
         possible = clock.possible(gpu)
-        activities, processes, found = _gpu_activities(possible, launches, clock, rules)
+        activities, processes, found, skew_ns = _gpu_activities(possible, launches, clock, rules)
         found[coherence.ENDS_FIRST] += len(gpu) - len(possible)
     if not activities.names:
         what, activity = ("operator", "CPU") if on_host else ("GPU activity", "CUDA")
@@ -195,9 +196,11 @@ def load_each(path: Path, text: Text, rules: LaneRules) -> tuple[RankTrace, ...]
     if activities.end_ns.max() >= MAX_NS:
         raise TraceError(path, _FAR_AWAY)
     remarks = (*mended, *coherence.describe(+found), *_look_alikes(activities, rules))
+    if skew_ns:
+        remarks += (f"the CPU's clock is {duration(skew_ns)} ahead of the GPU's: steps and launches moved",)
     traces = []
     for device in _busiest_first(activities):
-        annotations, said = _annotations(_of_process(marks, processes[device]), clock)
+        annotations, said = _annotations(_of_process(marks, processes[device]), clock, skew_ns)
         of_device = activities.chosen(activities.device == device) if len(processes) > 1 else activities
         traces.append(RankTrace(path, rank, trace, of_device, annotations, (*remarks, *said), on_host))
     return tuple(traces)
@@ -238,8 +241,10 @@ def _of_process(marks: Sequence[Event], process: Scalar) -> Sequence[Event]:
 
 def _gpu_activities(
     gpu: Sequence[Event], launches: Sequence[Event], clock: _Clock, rules: LaneRules
-) -> tuple[Activities, Processes, Counter[str]]:
-    """What holds together of these events, and how many others there were of which kind."""
+) -> tuple[Activities, Processes, Counter[str], int]:
+    """What holds together of these events, how many others there were of which kind, and by how many ns the
+    CPU's clock is ahead of the GPU's.
+    """
     start_ns = clock.times_ns(gpu)
     end_ns = start_ns + clock.durations_ns(gpu)
     order = np.argsort(start_ns, kind="stable")
@@ -271,7 +276,7 @@ def _gpu_activities(
         args=[event.args or NO_ARGS for event in gpu],
     )
     kept = activities if checked.keep.all() else activities.chosen(checked.keep)
-    return kept, processes, checked.found
+    return kept, processes, checked.found, skew_ns
 
 
 def _host_activities(
@@ -470,8 +475,11 @@ def _launched_ns(
     return launched_ns, processes
 
 
-def _annotations(marks: Sequence[Event], clock: _Clock) -> tuple[tuple[Annotation, ...], tuple[str, ...]]:
+def _annotations(
+    marks: Sequence[Event], clock: _Clock, skew_ns: int = 0
+) -> tuple[tuple[Annotation, ...], tuple[str, ...]]:
     """Each step once, from the CPU where it is there, else from the GPU, by number; and what was left out.
+    The CPU's are moved by `skew_ns` to the GPU's clock.
 
     Of several annotations of one step the longest counts. A step that begins within another is part of it.
     """
@@ -487,7 +495,8 @@ def _annotations(marks: Sequence[Event], clock: _Clock) -> tuple[tuple[Annotatio
         again += len(on_cpu) - 1
         chosen.append((number, max(on_cpu, key=lambda event: event.dur or 0)))
     events = [event for _, event in chosen]
-    starts_ns = clock.times_ns(events)
+    of_cpu = np.array([event.cat == "user_annotation" for event in events], dtype=np.bool_)
+    starts_ns = clock.times_ns(events) - np.where(of_cpu, skew_ns, 0)
     ends_ns = starts_ns + clock.durations_ns(events)
     found = list(map(Annotation, [number for number, _ in chosen], starts_ns.tolist(), ends_ns.tolist()))
     apart: list[Annotation] = []

@@ -196,3 +196,25 @@ def test_kernels_named_like_communication_are_said():
     found = summary_of(kernel(1, 5, "dispatch_kernel"), kernel(9, 5))
     (said,) = found.remarks
     assert said.endswith("if they communicate: --lane 'comm=dispatch_kernel'")
+
+
+def test_a_cpu_clock_ahead_of_the_gpus_moves_no_step():
+    """Each step launches two kernels; the CPU's times are 4 ms ahead."""
+
+    def steps_of(ahead_us):
+        events = []
+        for at in range(6):
+            us = 10_000 * at
+            events += [mark(at, us + ahead_us, 9_990), launch(us + 10 + ahead_us, 2 * at)]
+            events += [
+                launch(us + 2_000 + ahead_us, 2 * at + 1),
+                kernel(us + 20, 1_500, correlation=2 * at),
+            ]
+            events += [nccl(us + 2_010, 3_000, correlation=2 * at + 1)]
+        return summary_of(*events)
+
+    sound, ahead = steps_of(0), steps_of(4_000)
+    assert [step.comm_ns for step in ahead.steps] == [step.comm_ns for step in sound.steps]
+    assert not sound.remarks
+    (said,) = ahead.remarks
+    assert said.startswith("the CPU's clock is 3.99 ms ahead of the GPU's")
