@@ -36,7 +36,7 @@ def scale_top_ns(drawn_ns: Iterable[float | None]) -> int:
     known.
     """
     known = sorted(each for each in drawn_ns if each)
-    return int(_round_up(1.5 * known[(len(known) - 1) * 9 // 10])) if known else 0
+    return math.ceil(_round_up(1.5 * known[(len(known) - 1) * 9 // 10])) if known else 0
 
 
 def bar_top_ns(longest_ns: int) -> int:
