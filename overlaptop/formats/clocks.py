@@ -17,11 +17,13 @@ from overlaptop.timeline import collectives as ops
 from overlaptop.timeline.arrivals import Collective
 
 LEAST_OFFSET_NS = 50_000
-"""Ends differ by some µs on one clock; below this nothing is corrected."""
+"""Ends on one clock differ by up to 44 µs in the median, but not by as much in each collective."""
 LEAST_COLLECTIVES = 3
 """With fewer, one that ended oddly would pass for an offset."""
 CERTAIN = 2
 """An offset is corrected where it is so many times as large as what it may be wrong by."""
+LEAST_STEADY_NS, STEADY = 10_000, 5
+"""A smaller one is corrected where it is so many times as large."""
 _TOGETHER = frozenset(("allreduce", "allgather", "reducescatter", "barrier"))
 
 
@@ -66,7 +68,9 @@ def estimate(found: Iterable[Collective], ranks: Sequence[int]) -> Mapping[int, 
 
 
 def _is_apart(clock: Clock) -> bool:
-    return abs(clock.offset_ns) > max(LEAST_OFFSET_NS, CERTAIN * clock.error_ns)
+    ahead_ns, error_ns = abs(clock.offset_ns), clock.error_ns
+    large = ahead_ns > max(LEAST_OFFSET_NS, CERTAIN * error_ns)
+    return large or ahead_ns > max(LEAST_STEADY_NS, STEADY * error_ns)
 
 
 def _follow(root: int, pairs: Mapping[tuple[int, int], Clock], clocks: dict[int, Clock]) -> None:

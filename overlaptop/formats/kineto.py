@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from operator import itemgetter
 from pathlib import Path
@@ -186,8 +186,11 @@ def load_each(path: Path, text: Text, rules: LaneRules) -> tuple[RankTrace, ...]
         found: Counter[str] = Counter()
         skew_ns = 0
     else:
-        possible = clock.possible(gpu)
-        activities, processes, found, skew_ns = _gpu_activities(possible, launches, clock, rules)
+        # Where none is possible, the first error that they give names what is wrong.
+        possible = clock.possible(gpu) or gpu
+        activities, processes, found, skew_ns = _gpu_activities(
+            possible, clock.possible(launches), clock, rules
+        )
         found[coherence.ENDS_FIRST] += len(gpu) - len(possible)
     if not activities.names:
         what, activity = ("operator", "CPU") if on_host else ("GPU activity", "CUDA")
@@ -198,9 +201,12 @@ def load_each(path: Path, text: Text, rules: LaneRules) -> tuple[RankTrace, ...]
     remarks = (*mended, *coherence.describe(+found), *_look_alikes(activities, rules))
     if skew_ns:
         remarks += (f"the CPU's clock is {duration(skew_ns)} ahead of the GPU's: steps and launches moved",)
+    possible_marks = clock.possible(marks, near=activities)
+    if impossible := len(marks) - len(possible_marks):
+        remarks += (f"{plural(impossible, 'ProfilerStep annotation')} left out: its time is impossible",)
     traces = []
     for device in _busiest_first(activities):
-        annotations, said = _annotations(_of_process(marks, processes[device]), clock, skew_ns)
+        annotations, said = _annotations(_of_process(possible_marks, processes[device]), clock, skew_ns)
         of_device = activities.chosen(activities.device == device) if len(processes) > 1 else activities
         traces.append(RankTrace(path, rank, trace, of_device, annotations, (*remarks, *said), on_host))
     return tuple(traces)
@@ -253,6 +259,7 @@ def _gpu_activities(
     device = _numbered((event.pid, (event.args or NO_ARGS).device) for event in gpu)
     queue = _numbered((event.pid, *_stream(event.args or NO_ARGS)) for event in gpu)
     launched_ns, processes = _launched_ns(gpu, start_ns, device, launches, clock)
+    lane = _lanes(gpu, rules)
     checked = coherence.check(
         start_ns,
         end_ns,
@@ -260,6 +267,7 @@ def _gpu_activities(
         identity=_numbered((event.name, (event.args or NO_ARGS).correlation) for event in gpu),
         launched_ns=launched_ns,
         concurrent=np.array([_may_run_beside(event.args or NO_ARGS) for event in gpu], dtype=np.bool_),
+        communicates=lane == LANES.index(Lane.COMM),
     )
     skew_ns = coherence.clock_skew_ns(start_ns, launched_ns)
     if skew_ns:
@@ -268,7 +276,7 @@ def _gpu_activities(
         start_ns=start_ns,
         end_ns=checked.end_ns,
         launched_ns=launched_ns,
-        lane=_lanes(gpu, rules),
+        lane=lane,
         is_kernel=np.array([_kind(event) == "kernel" for event in gpu], dtype=np.bool_),
         queue=queue,
         device=device,
@@ -348,18 +356,24 @@ class _Clock:
             raise TraceError(path, _FAR_AWAY)
         self._exact: dict[int, ExactEvent] = {}
 
-    def possible(self, events: Sequence[Event]) -> Sequence[Event]:
-        """Those that do not end before they begin, and lie in this century; all where none does."""
+    def possible(self, events: Sequence[Event], near: Activities | None = None) -> Sequence[Event]:
+        """Those that do not end before they begin, lie in this century, and begin within an hour of what
+        the GPU did in all.
+        """
         limit_us = (MAX_NS - abs(self._base_ns)) / 1e3
+        first_us, last_us = -limit_us, limit_us
+        if near is not None:
+            first_us = (int(near.start_ns.min()) - coherence.FAR_NS - self._base_ns) / 1e3
+            last_us = (int(near.end_ns.max()) + coherence.FAR_NS - self._base_ns) / 1e3
 
         def is_possible(event: Event) -> bool:
             ts, dur = event.ts, event.dur
             assert ts is not None
             assert dur is not None
-            return dur >= 0 and abs(ts) < limit_us and dur < limit_us - abs(ts)
+            in_reach = abs(ts) < limit_us and dur < limit_us - abs(ts)
+            return dur >= 0 and in_reach and first_us <= ts <= last_us
 
-        kept = [event for event in events if is_possible(event)]
-        return kept if kept else events
+        return [event for event in events if is_possible(event)]
 
     def times_ns(self, events: Sequence[Event]) -> Times:
         """When events begin."""
@@ -452,15 +466,18 @@ def _launched_ns(
     """When each was launched, and which process launched on each device.
 
     In a merged trace the numbers of launches are those of several processes: a device belongs to the one
-    whose launches came before most of its records.
+    whose launches came before most of its records. A number of several launches tells nothing, and neither
+    does 0, which stands for none.
     """
     launched_ns = np.full(len(gpu), NOT_LAUNCHED_NS)
     processes: Processes = dict.fromkeys(np.unique(device).tolist())
     of_process: dict[Scalar, dict[Scalar, int]] = {}
     times_ns = clock.times_ns(launches).tolist() if launches else []
     for event, at_ns in zip(launches, times_ns, strict=True):
-        if (number := (event.args or NO_ARGS).correlation) is not None:
-            of_process.setdefault(event.pid, {})[number] = at_ns
+        if number := (event.args or NO_ARGS).correlation:
+            own_ns = of_process.setdefault(event.pid, {})
+            again = abs(own_ns.get(number, at_ns) - at_ns) > coherence.EARLY_NS
+            own_ns[number] = NOT_LAUNCHED_NS if again else at_ns
     numbers = [(event.args or NO_ARGS).correlation for event in gpu]
     for each in processes:
         own = np.flatnonzero(device == each)
@@ -481,7 +498,8 @@ def _annotations(
     """Each step once, from the CPU where it is there, else from the GPU, by number; and what was left out.
     The CPU's are moved by `skew_ns` to the GPU's clock.
 
-    Of several annotations of one step the longest counts. A step that begins within another is part of it.
+    Of several annotations of one step the longest counts. A step within another is part of it, but one
+    around several is none. A step that goes on into the next ends where that begins.
     """
     by_number: dict[int, list[Event]] = {}
     for event in marks:
@@ -499,16 +517,36 @@ def _annotations(
     starts_ns = clock.times_ns(events) - np.where(of_cpu, skew_ns, 0)
     ends_ns = starts_ns + clock.durations_ns(events)
     found = list(map(Annotation, [number for number, _ in chosen], starts_ns.tolist(), ends_ns.tolist()))
+    found.sort(key=lambda each: (each.start_ns, -each.end_ns))
+    narrow = [each for at, each in enumerate(found) if not _is_around(each, found[at + 1 : at + 3])]
     apart: list[Annotation] = []
-    for each in sorted(found, key=lambda each: (each.start_ns, -each.end_ns)):
-        if not apart or each.start_ns >= apart[-1].end_ns - _touching_ns(apart[-1]):
-            apart.append(each)
+    nested = cut = 0
+    for each in narrow:
+        if apart and each.end_ns <= apart[-1].end_ns:
+            nested += 1
+            continue
+        if apart and each.start_ns < apart[-1].end_ns - _touching_ns(apart[-1]):
+            apart[-1] = replace(apart[-1], end_ns=each.start_ns)
+            cut += 1
+        apart.append(each)
     said = []
     if again:
         said.append(f"{plural(again, 'ProfilerStep annotation')} left out: of a step that is there twice")
-    if nested := len(found) - len(apart):
+    if nested:
         said.append(f"{plural(nested, 'ProfilerStep annotation')} left out: within another step")
+    if wide := len(found) - len(narrow):
+        said.append(f"{plural(wide, 'ProfilerStep annotation')} left out: around several steps")
+    if cut:
+        said.append(f"{plural(cut, 'ProfilerStep annotation')} cut: where the next step begins")
     return tuple(sorted(apart, key=lambda each: each.number)), tuple(said)
+
+
+def _is_around(step: Annotation, following: Sequence[Annotation]) -> bool:
+    """Whether the next two that begin are steps of their own, one after the other within this one."""
+    if len(following) < 2:
+        return False
+    first, second = following
+    return second.start_ns >= first.end_ns - _touching_ns(first) and second.end_ns <= step.end_ns
 
 
 def _touching_ns(step: Annotation) -> int:

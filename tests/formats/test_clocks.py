@@ -29,7 +29,7 @@ def late_in(folder, ahead_us, late_us=(0, 0), drift=0.0, steps=40, transfer_us=9
     return job, {each.rank: each.late for each in found.ranks if each.late} if found else {}
 
 
-@pytest.mark.parametrize("ahead_us", [3_000.0, -3_000.0, 250.0, 90_000.0, 3_600_000_000.0])
+@pytest.mark.parametrize("ahead_us", [3_000.0, -3_000.0, 250.0, 40.0, 90_000.0, 3_600_000_000.0])
 def test_a_clock_that_is_ahead_makes_no_rank_late(tmp_path, ahead_us):
     job, late = late_in(tmp_path, ahead_us)
     assert late == {}

@@ -299,3 +299,55 @@ def test_fields_of_other_kinds_are_left_alone():
     made["traceEvents"][0]["args"]["grid"] = [1, [2, {"deep": None}]]
     found = kineto.load(PATH, json.dumps(made).encode(), LaneRules())
     assert len(found.activities.names) == 1
+
+
+STEPS = [
+    made
+    for at in range(5)
+    for made in (
+        mark(at + 1, at * 2_000, 1_990),
+        launch(at * 2_000 + 1, at + 1),
+        kernel(at * 2_000 + 10, 1_000, correlation=at + 1),
+    )
+]
+"""Five steps of 2 ms."""
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        pytest.param(mark(9, 10_001, -5), id="a step that ends first"),
+        pytest.param(mark(9, 1e12, 2_000), id="a step days away"),
+        pytest.param(mark(9, 1e19, 2_000), id="a step centuries away"),
+        pytest.param(launch(1e19, 77), id="a launch centuries away"),
+    ],
+)
+def test_a_cpu_event_of_an_impossible_time_is_left_out(bad):
+    found = load(*STEPS, bad)
+    assert [each.number for each in found.annotations] == [1, 2, 3, 4, 5]
+    assert bool(found.remarks) == bad["name"].startswith("ProfilerStep")
+
+
+@pytest.mark.parametrize("number", [0, 7])
+def test_a_number_of_several_launches_is_no_skew_of_clocks(number):
+    reused = [{**each, "args": {**each["args"], "correlation": number}} for each in STEPS]
+    found = load(
+        *(was if was["cat"] == "user_annotation" else each for was, each in zip(STEPS, reused, strict=True))
+    )
+    assert set(found.activities.launched_ns.tolist()) == {NOT_LAUNCHED_NS}
+    assert not found.remarks
+
+
+def test_a_step_around_several_is_none():
+    found = load(*STEPS, mark(0, -5, 10_005))
+    assert [each.number for each in found.annotations] == [1, 2, 3, 4, 5]
+    assert found.remarks == ("1 ProfilerStep annotation left out: around several steps",)
+
+
+def test_a_step_ends_where_one_that_overlaps_it_begins():
+    found = load(
+        *({**each, "dur": 3_000.0} if each["cat"] == "user_annotation" else each for each in STEPS)
+    )
+    assert [each.number for each in found.annotations] == [1, 2, 3, 4, 5]
+    assert [each.end_ns - each.start_ns for each in found.annotations] == [2_000_000] * 4 + [3_000_000]
+    assert found.remarks == ("4 ProfilerStep annotations cut: where the next step begins",)

@@ -95,3 +95,38 @@ def test_each_kind_is_said_once_with_how_often():
         "2 GPU records left out: each ends before it begins",
         "1 GPU record cut: it ran on while the next one of its stream ran",
     ]
+
+
+def test_one_record_before_its_launch_is_left_out_beside_a_skew():
+    rows = [(at * 100, at * 100 + 90, {"launched": at * 100 + 4_000}) for at in range(1, 11)]
+    found = checked(*rows, (-600_000, -599_980, {"launched": 4_500}))
+    assert found.found == {coherence.BEFORE_LAUNCH: 1}
+    assert not found.keep[-1]
+
+
+def test_queues_that_lag_by_all_amounts_leave_no_record_out():
+    """A CPU's clock 20 ms ahead; the GPU is up to 50 ms behind the launches."""
+    rows = [(at * 1_000, at * 1_000 + 90, {"launched": at * 500 + 20_000}) for at in range(100)]
+    assert not checked(*rows).found
+
+
+def test_records_are_kept_where_streams_are_not_told_apart():
+    rows = [
+        row
+        for at in range(10)
+        for row in ((at * 1_300, at * 1_300 + 1_000), (at * 1_300 + 500, at * 1_300 + 1_100))
+    ]
+    communicates = np.arange(len(rows)) % 2 == 1
+    found = checked(*rows, communicates=communicates)
+    assert found.found == {coherence.SEVERAL_STREAMS: 10}
+    assert found.end_ns.tolist() == [end * US for _, end in rows]
+
+
+def test_a_long_kernel_is_cut_beside_communication_of_its_stream():
+    rows = [
+        row for at in range(10) for row in ((at * 200, at * 200 + 90), (at * 200 + 100, at * 200 + 190))
+    ]
+    rows[4] = (rows[4][0], 1_600_000)
+    found = checked(*rows, communicates=np.arange(len(rows)) % 2 == 1)
+    assert found.found == {coherence.RUNS_OVER: 1}
+    assert found.end_ns[4] == rows[5][0] * US
