@@ -33,6 +33,7 @@ def attach(
     source: str = "auto",
     phases_only: bool = False,
     every: int | None = None,
+    budget: float | None = None,
     control: bool = False,
     lanes: Sequence[str] = (),
     telemetry: bool = True,
@@ -48,7 +49,7 @@ def attach(
     """
     rules = tuple(map(parse_rule, lanes))
     options = AgentOptions(
-        source, phases_only, every, control=control, lane_rules=rules, telemetry=telemetry
+        source, phases_only, every, budget, control=control, lane_rules=rules, telemetry=telemetry
     )
 
     def start() -> None:

@@ -56,7 +56,7 @@ from overlaptop.wire.messages import (
 if TYPE_CHECKING:  # torch and numpy come with the job, not before it
     from overlaptop.agent.hooks.steps import StepHooks
     from overlaptop.agent.hooks.training_thread import TrainingThread
-    from overlaptop.agent.sources.base import Source, StepSpans
+    from overlaptop.agent.sources.base import Source
 
 PERIOD_S = 0.1
 EXIT_FLUSH_S = 2.0
@@ -71,8 +71,6 @@ LAST_OF_ALL = -1000
 MAX_NOTICES = 64
 RECENT_STEPS = 8
 """The shortest of so many is the length of a step."""
-MAX_PAUSE_S = 0.5
-"""The longest that nothing is sent so that the agent's cost can be told."""
 MAX_DETAILS = 4
 """Of measured steps that come together, the details that are sent."""
 MAX_MEMBERS = 64
@@ -115,10 +113,7 @@ class Agent:
         self._recent_ns: deque[int] = deque(maxlen=RECENT_STEPS)
         self._details_due = 0
         """Steps whose detail may be sent: one a round, and what rounds without any have left."""
-        self._taken: list[StepSpans] = []
-        """Steps that finished during a pause."""
-        self._pause_until_s = 0.0
-        self._turns = 0
+        self._comparisons = 0
         """Of the cost meter, when the cost was sent last."""
         self._training_thread = 0
         self._before_first_step = BeforeFirstStep(monotonic(), now_ns())
@@ -238,7 +233,7 @@ class Agent:
         """One round: take finished steps and commands, send what there is to send."""
         self._look_for_place()
         sender, executor = self._sender, self._executor
-        if sender is None or executor is None or self._pauses():
+        if sender is None or executor is None:
             return
         self._introduce(sender)
         self._send_steps(sender, executor)
@@ -251,18 +246,6 @@ class Agent:
         self._telemetry.serve(sender, sender.place)
         self._send_notices(sender)
         sender.pump()
-
-    def _pauses(self) -> bool:
-        """Whether to do nothing now, so that what the agent costs can be told; not for long at a time."""
-        source, now_s = self._measuring.source, monotonic()
-        if source is None or not source.cadence.pauses(self._step) or self._ending.is_set():
-            self._pause_until_s = now_s + MAX_PAUSE_S
-            self._telemetry.paused = False
-            return False
-        self._telemetry.paused = now_s < self._pause_until_s
-        if self._telemetry.paused:
-            self._taken += source.take()  # it has to begin again in time
-        return self._telemetry.paused
 
     def _look_for_place(self) -> None:
         """Which rank this is, as is known now; a process group may come late, and another after it."""
@@ -315,8 +298,9 @@ class Agent:
         from overlaptop.agent.reporting import reporter
 
         own = []
-        source.cadence.watched = sender.watched
-        taken, self._taken = [*self._taken, *source.take()], []
+        schedule = source.schedule
+        schedule.follow(sender.wanted)
+        taken = source.take()
         while source.remarks:
             self._notice("warning", source.remarks.popleft())
         if self._thread_times is not None:
@@ -332,15 +316,15 @@ class Agent:
             if not command:
                 self._recent_ns.append(totals.step_ns)
                 own.append(measured)
-        if (meter := source.cadence.cost).turns != self._turns:
-            self._turns = meter.turns
-            if (cost := reporter.own_cost(meter, rank)) is not None:
+        if schedule.cost.comparisons != self._comparisons:
+            self._comparisons = schedule.cost.comparisons
+            if (cost := reporter.own_cost(schedule, rank)) is not None:
                 sender.put_state(cost)
-        if not sender.watched:
+        if not sender.wanted.detail:
             return
         self._details_due = min(self._details_due + 1, MAX_DETAILS)
         best = reporter.best_detailed(own, self._details_due)
-        with source.cadence.reading():
+        with schedule.reading():
             for measured in best:
                 titles = {each.call.group for each in measured.collectives}
                 members = members_of(titles, MAX_MEMBERS)

@@ -20,7 +20,9 @@ class AgentOptions:
     phases_only: bool = False
     """Steps and phases, no collectives: the cheapest way to run."""
     every: int | None = None
-    """Measure collectives in every n-th step; None: as often as the cost budget allows."""
+    """Measure every n-th step; None: bursts, and between them as the budget allows."""
+    budget: float | None = None
+    """Share of the job's time that measuring may cost while somebody watches, a tenth otherwise."""
     control: bool = False
     """Obey commands from this user's dashboards (a capture, say); bundled workloads always do."""
 
@@ -41,6 +43,8 @@ class AgentOptions:
             raise ValueError("phases alone are measured by the source events or host, not by kernels")
         if self.every is not None and not 1 <= self.every <= 1_000_000:
             raise ValueError(f"every must be from 1 to 1000000, not {self.every}")
+        if self.budget is not None and not 0 < self.budget <= 1:
+            raise ValueError(f"budget must be above 0 and at most 1 (100 %), not {self.budget}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +56,11 @@ class CommandLine:
     """True: `target` is a module name (``-m``), else a path."""
     target: str
     arguments: tuple[str, ...]
+
+
+def _share(words: str) -> float:
+    """Read ``5%`` or ``0.05``."""
+    return float(words[:-1]) / 100 if words.endswith("%") else float(words)
 
 
 def parse(words: list[str]) -> CommandLine:
@@ -76,7 +85,14 @@ def parse(words: list[str]) -> CommandLine:
         "--every",
         type=int,
         metavar="N",
-        help="measure collectives in every N-th step (default: as a share of the step's time allows)",
+        help="measure every N-th step, whatever it costs (default: bursts, then a step a second)",
+    )
+    add(
+        "--budget",
+        type=_share,
+        metavar="PERCENT",
+        help="how much longer measuring may make steps while somebody watches, such as 5%% (default: 1%%, "
+        "and a step a second); a tenth of it otherwise",
     )
     add(
         "--lane",

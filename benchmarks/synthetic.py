@@ -85,7 +85,7 @@ class SyntheticSession:
         self._done = due
         return self._fleet.snapshot()
 
-    def watch(self, ranks: Collection[int]) -> None:
+    def watch(self, ranks: Collection[int], bursts: int = 0) -> None:  # noqa: ARG002
         """Detail of these ranks only."""
         self._watched = frozenset(ranks)
 

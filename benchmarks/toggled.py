@@ -8,7 +8,7 @@ block's step time is divided by that of its round's block with measuring off. A 
 which the CPU regains its lead over the GPU, do not count. With measuring off the hooks are still there,
 and do nothing; overhead.py compares with whole jobs that have no agent at all.
 
-- ``watched``: as when a dashboard watches the rank, after as many steps of learning.
+- ``watched``: as when a dashboard watches the rank; each block asks for a burst.
 - ``idle``: as when nobody watches.
 - ``always``: every step, whatever it costs.
 - ``profiler``: torch.profiler, CUDA activity only, its start and stop not counted.
@@ -38,10 +38,11 @@ import overlaptop.agent
 from overlaptop.agent.isolation.threads import Thread
 from overlaptop.agent.reporting.sender import Sender
 from overlaptop.agent.sources.base import StepSpans
-from overlaptop.agent.sources.cadence import Cadence
 from overlaptop.agent.sources.kernels import COST, KernelsSource
 from overlaptop.agent.sources.own_cost import Estimate
+from overlaptop.agent.sources.schedule import Schedule
 from overlaptop.agent.sources.window import LEAD_STEPS
+from overlaptop.wire.messages import Watch
 
 NEVER = 1 << 62
 """Steps from one measured step to the next."""
@@ -58,14 +59,16 @@ class Toggler(Blocks):
             self._traceml = TraceMLSteps()
         self._way = "watched"
         self._block_number = 0
-        self._always = Cadence(1, COST, LEAD_STEPS)
-        self._never = Cadence(NEVER, COST, LEAD_STEPS)
+        self._always = Schedule(1, COST, LEAD_STEPS)
+        self._never = Schedule(NEVER, COST, LEAD_STEPS)
         self._steps: Counter[str] = Counter()
         self._activities: list[int] = []
         """In each measured step, those that run at once counted as one."""
         self._measured_ns: defaultdict[tuple[int, str], list[int]] = defaultdict(list)
         # What the hub has to say of dashboards does not count here.
-        Sender.watched = property(lambda _: self._way == "watched", lambda *_: None)  # type: ignore[assignment]
+        Sender.wanted = property(  # type: ignore[assignment]
+            lambda _: Watch(self._way == "watched", self._block_number), lambda *_: None
+        )
 
     def thread(self) -> Thread | None:
         """The one that reads the records."""
@@ -78,7 +81,7 @@ class Toggler(Blocks):
         self._block_number += 1
         source = the_source()
         if self._block_number == 1:
-            self._learnt = source.cadence
+            self._learnt = source.schedule
             self._take = source.take
             source.take = self._counted  # type: ignore[method-assign]
             self._measure_nothing()
@@ -90,7 +93,7 @@ class Toggler(Blocks):
             self._traceml.begin()
         elif way != "off":
             self._learnt.cost.skip()
-            source.cadence = self._always if way == "always" else self._learnt
+            source.schedule = self._always if way == "always" else self._learnt
 
     def end(self, way: str) -> None:
         """Have nothing measure."""
@@ -105,7 +108,7 @@ class Toggler(Blocks):
     def _measure_nothing(self) -> None:
         # Not by pausing, which gives CUPTI and its buffers back: to get them again is no part of the cost.
         source = the_source()
-        source.cadence = self._never
+        source.schedule = self._never
         if source._window is not None:
             source._window.end()
 
@@ -139,11 +142,10 @@ class Toggler(Blocks):
                 number(max(gaps_s, default=None), 2, " s"),
             )  # fmt: skip
         cost = self._learnt.cost
-        of_all, of_measured = told(cost.of_all_steps()), told(cost.of_measured_steps())
         many = number(statistics.median(self._activities) if self._activities else None, 0, "")
-        reading = f"reading it {self._learnt.reading_share:.1%}"
-        of_step = f"of a measured step, {many} activities: {of_measured}, {reading}"
-        print(f"own cost: {of_all}; {of_step}", flush=True)
+        reading = f"reading it {self._learnt.reading_share or 0.0:.1%}"
+        of_step = f"of a measured step, {many} activities: {told(cost.estimate())}, {reading}"
+        print(f"own cost: {of_step}; {self._learnt.touched_share:.1%} of steps are touched", flush=True)
 
 
 class TraceMLSteps:
@@ -182,7 +184,7 @@ class TraceMLSteps:
 
 def told(cost: Estimate | None) -> str:
     """As ``0.46 % ± 0.20``."""
-    return f"{cost.share * 100:.2f} % ± {cost.told_error * 100:.2f}" if cost is not None else "not known"
+    return f"{cost.share * 100:.2f} % ± {cost.error * 100:.2f}" if cost is not None else "not known"
 
 
 def the_source() -> KernelsSource:

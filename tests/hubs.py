@@ -94,6 +94,10 @@ class Rank:
         self.send(replace(report, **changes))
 
     def next_watch(self) -> bool:
+        """Whether the next Watch asks for detail."""
+        return self.next_wanted().detail
+
+    def next_wanted(self) -> Watch:
         """The next Watch."""
         while not self._received:
             data = self.socket.recv(4096)
@@ -101,7 +105,7 @@ class Rank:
             self._received += map(decode, self._reader.feed(data))
         message = self._received.pop(0)
         assert isinstance(message, Watch)
-        return message.detail
+        return message
 
     def is_closed_by_hub(self) -> bool:
         """Whether the hub closes this connection; whatever it says before is passed over."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from overlaptop.agent.hooks.training_thread import TrainingThread
 from overlaptop.agent.sources.base import StepSpans
-from overlaptop.agent.sources.own_cost import CostMeter, Estimate
+from overlaptop.agent.sources.schedule import Schedule
 from overlaptop.timeline import spans
 from overlaptop.timeline.collectives import sum_links_where_known, sum_where_known
 from overlaptop.timeline.overlap import break_down
@@ -96,19 +96,14 @@ def totals(
     )
 
 
-def own_cost(meter: CostMeter, rank: int) -> OwnCost | None:
-    """What the agent costs this rank; None as long as that is not known."""
-    whole, measured = meter.of_all_steps(), meter.of_measured_steps()
-    if whole is None:
+def own_cost(schedule: Schedule, rank: int) -> OwnCost | None:
+    """What the agent costs this rank; None until that is known."""
+    cost = schedule.cost.estimate()
+    if cost is None:
         return None
-    change, error = _figures(whole)
-    measured_change, measured_error = _figures(measured) if measured is not None else (None, None)
-    return OwnCost(rank, change, error, measured_change, measured_error, meter.watched)
-
-
-def _figures(cost: Estimate) -> tuple[float, float]:
-    """The change and its error, as far as a message can say them."""
-    return min(max(cost.share, -MOST_CHANGE), MOST_CHANGE), min(cost.told_error, MOST_CHANGE)
+    measured = min(max(cost.share, -MOST_CHANGE), MOST_CHANGE), min(cost.error, MOST_CHANGE)
+    share = schedule.touched_share
+    return OwnCost(rank, share * measured[0], share * measured[1], *measured, schedule.watched)
 
 
 def best_detailed(steps: Iterable[StepSpans], most: int) -> list[StepSpans]:

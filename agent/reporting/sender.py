@@ -45,8 +45,8 @@ class Sender:
         self.place = place
         self.dropped = 0
         """Messages that did not fit, or could not be encoded, since the start."""
-        self.watched = False
-        """A dashboard shows this rank's timeline."""
+        self.wanted = Watch(detail=False)
+        """What the dashboards want: this rank's timeline, a burst."""
         self.commands: deque[Command] = deque(maxlen=MAX_COMMANDS)
         """What the hub passed on, oldest first."""
         self.connections = 0
@@ -146,7 +146,7 @@ class Sender:
                 self._socket.detach()  # the job closed our descriptor; the number may be its own now
         self._socket = None
         self._partial = b""
-        self.watched = False
+        self.wanted = Watch(detail=False, bursts=self.wanted.bursts)
 
     def _connect(self) -> None:
         self._retry_at = monotonic() + self._retry_s
@@ -253,7 +253,7 @@ class Sender:
                 for payload in self._reader.feed(data):
                     message = codec.decode(payload)
                     if isinstance(message, Watch):  # the first of them says that we were let in
-                        self.watched = message.detail
+                        self.wanted = message
                         self._retry_s = FIRST_RETRY_S
                     elif isinstance(message, TurnedAway):
                         self._warn_once(message.reason)

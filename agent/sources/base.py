@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
-from overlaptop.agent.sources.cadence import Cadence
+from overlaptop.agent.sources.schedule import Schedule
 from overlaptop.timeline.collectives import LinkBytes
 from overlaptop.timeline.spans import Spans, empty
 
@@ -133,7 +133,7 @@ class Source(Protocol):
     """False where compute is an upper bound: the step less what is known to be waiting."""
     remarks: deque[str]
     """What a reader of the figures should know, each once; whoever tells it takes it out."""
-    cadence: Cadence
+    schedule: Schedule
     """Which steps are measured in detail, and what that costs."""
     gave_up: str
     """Why this source can measure no more, and another has to take over; empty while it can."""

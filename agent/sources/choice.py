@@ -47,10 +47,12 @@ def _candidates(options: AgentOptions, device: int | None, *, on_cuda: bool) -> 
     """The sources to try, the best first; each falls back on those after it."""
     asked = options.source
     if on_cuda and (asked == "kernels" or (asked == "auto" and not options.phases_only)):
-        yield KernelsSource(options.every, device, LaneRules(options.lane_rules))
+        yield KernelsSource(options.every, device, LaneRules(options.lane_rules), options.budget)
     if asked in ("kernels", "events") or (asked == "auto" and on_cuda):
-        yield EventsSource(options.phases_only, options.every, device)
-    yield HostSource(options.phases_only, options.every, "asked for" if asked == "host" else "")
+        yield EventsSource(options.phases_only, options.every, device, options.budget)
+    yield HostSource(
+        options.phases_only, options.every, "asked for" if asked == "host" else "", options.budget
+    )
 
 
 def computes_on_cuda(optimizer: Any) -> bool:

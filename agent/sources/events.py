@@ -43,10 +43,16 @@ class EventsSource(HookedSource[Event]):
     name = "events"
     outstanding = 0  # a CUDA future calls back on the thread that asks it
 
-    def __init__(self, phases_only: bool, every: int | None, device_index: int | None = None) -> None:
+    def __init__(
+        self,
+        phases_only: bool,
+        every: int | None,
+        device_index: int | None = None,
+        budget: float | None = None,
+    ) -> None:
         """Measure on `device_index`; None: the current device, until a collective shows another."""
         reason = "" if phases_only else too_few()
-        super().__init__(phases_only or bool(reason), every, reason)
+        super().__init__(phases_only or bool(reason), every, reason, budget)
         self._pending: deque[RecordedStep[Event]] = deque()
         self._pool: list[Event] = []
         self._end_streams: dict[object, Any] = {}

@@ -15,8 +15,8 @@ from overlaptop.agent.sources.assemble import (
     Timestamp,
 )
 from overlaptop.agent.sources.base import MAX_WAITING_STEPS, CollectiveCall, StepSpans, Wait
-from overlaptop.agent.sources.cadence import Cadence
 from overlaptop.agent.sources.own_cost import Estimate
+from overlaptop.agent.sources.schedule import Schedule
 from overlaptop.wire.messages import LEFT_OUT
 
 COST = Estimate(0.002, 0.01)
@@ -32,10 +32,12 @@ class HookedSource(ABC, Generic[Timestamp]):
     compute_exact = False
     gave_up = ""
 
-    def __init__(self, phases_only: bool, every: int | None, reason: str) -> None:
+    def __init__(
+        self, phases_only: bool, every: int | None, reason: str, budget: float | None = None
+    ) -> None:
         self.reason = reason
         self.remarks: deque[str] = deque()
-        self.cadence = Cadence(every, COST)
+        self.schedule = Schedule(every, COST, budget=budget)
         self.lost = 0
         self._phases_only = phases_only
         self._ended: deque[tuple[int, int, bool]] = deque(maxlen=MAX_WAITING_STEPS)
@@ -47,10 +49,11 @@ class HookedSource(ABC, Generic[Timestamp]):
     @property
     def detail_every(self) -> int:
         """Collectives are measured in every n-th step; 0: never."""
-        return 0 if self._phases_only else self.cadence.every
+        return 0 if self._phases_only else self.schedule.every
 
-    def settings_changed(self, step: int) -> None:
-        """The hooks see what steps issue."""
+    def settings_changed(self, step: int) -> None:  # noqa: ARG002 - steps are described as they run
+        """What steps issue may differ from `step` on. On a thread of the job's."""
+        self.schedule.ask()
 
     @abstractmethod
     def issue(self, describe: Callable[[], CollectiveCall | None]) -> Any:
@@ -104,7 +107,7 @@ class HookedSource(ABC, Generic[Timestamp]):
         ended = self._recording
         self._recording = RecordedStep(
             step,
-            self.detail_every > 0 and self.cadence.measures(step),
+            self.detail_every > 0 and self.schedule.measures(step),
             mark,
             host_ns,
             collective_count=None if self._phases_only else 0,
@@ -122,10 +125,10 @@ class HookedSource(ABC, Generic[Timestamp]):
             self.lost += 1
 
     def _note_steps(self) -> None:
-        """Have the cadence learn from the steps that have ended. On the agent's thread."""
+        """Tell the schedule of the steps that have ended. On the agent's thread."""
         while self._ended:
             step, length_ns, detailed = self._ended.popleft()
-            self.cadence.note(step, length_ns, measured=detailed, untouched=not detailed)
+            self.schedule.note(step, length_ns, touched=detailed)
 
     def _overflow(self, recording: RecordedStep[Timestamp], calls: str) -> None:
         """Leave out a step with more than MAX_MARKS calls. Nothing is lost: the screen says why."""

@@ -25,8 +25,10 @@ class HostSource(HookedSource[int]):
 
     name = "host"
 
-    def __init__(self, phases_only: bool, every: int | None, reason: str) -> None:
-        super().__init__(phases_only, every, reason)
+    def __init__(
+        self, phases_only: bool, every: int | None, reason: str, budget: float | None = None
+    ) -> None:
+        super().__init__(phases_only, every, reason, budget)
         self._blocking: dict[int, RecordedCollective[int]] = {}
         """By thread: the call without a future for which that thread is about to wait."""
         self._outstanding: dict[int, tuple[RecordedCollective[int], Any]] = {}

@@ -1,6 +1,6 @@
 """The kernels source: every kernel and copy on the GPU, by CUPTI's own records (NVIDIA).
 
-Steps are traced in windows (window.py), as the cadence has it: tracing is switched on, whole steps pass
+Steps are traced in windows (window.py), as the schedule has it: tracing is switched on, whole steps pass
 between marks on the compute stream, tracing is switched off. Meanwhile CUPTI gives back its buffers as
 they become complete, and a step is read once every buffer is back that was in use before the GPU came to
 its end. So nothing is ever read that is not complete, and between windows the job runs as without an agent.
@@ -26,7 +26,6 @@ from overlaptop.agent.clock import now_ns
 from overlaptop.agent.isolation.job_exceptions import raised_by_job, run_to_completion
 from overlaptop.agent.isolation.threads import signals_blocked
 from overlaptop.agent.sources.base import MAX_WAITING_STEPS, Edge, StepSpans
-from overlaptop.agent.sources.cadence import Cadence
 from overlaptop.agent.sources.collective_join import CollectiveLaunch, join
 from overlaptop.agent.sources.cupti.holders import tool_in
 from overlaptop.agent.sources.cupti.layouts import UnknownRecordError
@@ -39,6 +38,7 @@ from overlaptop.agent.sources.launch_log import LaunchLog
 from overlaptop.agent.sources.marker import Marker
 from overlaptop.agent.sources.own_cost import Estimate
 from overlaptop.agent.sources.repeated_step import REPEATS, RepeatedStep
+from overlaptop.agent.sources.schedule import Schedule
 from overlaptop.agent.sources.self_check import fault_in
 from overlaptop.agent.sources.window import LEAD_STEPS, Window
 from overlaptop.timeline import coherence
@@ -52,7 +52,7 @@ STANDSTILL_S, STANDSTILL_TIMES = 5.0, 4
 is still at those before it: the job has turned to something else."""
 MAX_OVERFLOWS = 3
 """Windows in a row that held more than can be kept."""
-COST, LAUNCH_BOUND_COST = Estimate(0.01, 0.04), Estimate(0.12, 0.08)
+COST, LAUNCH_BOUND_COST = Estimate(0.005, 0.01), Estimate(0.12, 0.08)
 """What tracing a step costs as far as it is known of any job, and of launch-bound ones: there each launch
 is slower, and nothing hides that (benchmarks/README.md)."""
 MOST_EARLY_READS, EARLY_PERIOD_S = 64, 30.0
@@ -84,7 +84,13 @@ class KernelsSource:
     name = "kernels"
     compute_exact = True
 
-    def __init__(self, every: int | None, device_index: int | None, rules: LaneRules) -> None:
+    def __init__(
+        self,
+        every: int | None,
+        device_index: int | None,
+        rules: LaneRules,
+        budget: float | None = None,
+    ) -> None:
         """Measure on `device_index`; None: on the device that is current when it starts."""
         self.reason = ""
         self.gave_up = ""
@@ -92,7 +98,7 @@ class KernelsSource:
         self._remarked: set[str] = set()
         self._rules = rules
         self._names = KernelNames(rules)
-        self.cadence = Cadence(every, COST, LEAD_STEPS)
+        self.schedule = Schedule(every, COST, LEAD_STEPS, budget)
         self._device = device_index
         self._lock = threading.Lock()
         """Held while the state changes. Below it lie the locks of GraphCaptureWatch and Tracer."""
@@ -111,9 +117,9 @@ class KernelsSource:
         them."""
         self._bound_ns = 0
         """When the last of them began, by the host's clock."""
-        self._unnoted: deque[tuple[int, int, bool, bool]] = deque(maxlen=MAX_WAITING_STEPS)
-        """Finished steps that the cadence does not know yet: number, ns by the host's clock, whether it was
-        measured, whether the source did nothing in it."""
+        self._unnoted: deque[tuple[int, int, bool]] = deque(maxlen=MAX_WAITING_STEPS)
+        """Finished steps that the schedule does not know yet: number, ns by the host clock, and whether the
+        source worked in it."""
         self._measured: dict[int, StepSpans] = {}
         self._window: Window | None = None
         self._progress_s, self._progress_step = 0.0, 0
@@ -137,7 +143,7 @@ class KernelsSource:
     @property
     def detail_every(self) -> int:
         """The kernels are seen of one in so many steps."""
-        return self.cadence.every
+        return self.schedule.every
 
     @property
     def lost(self) -> int:
@@ -202,7 +208,7 @@ class KernelsSource:
         if self._boundaries:
             self._host_step_ns = at_ns - self._boundaries[-1][1]
         self._boundaries.append((step, at_ns, None if self._paused else self._switched))
-        is_bound = self.cadence.turns_at(step) or at_ns - self._bound_ns > BOUND_PERIOD_NS
+        is_bound = self.schedule.turns_at(step) or at_ns - self._bound_ns > BOUND_PERIOD_NS
         if is_bound and not (self._paused or self.gave_up):
             self._bound_ns = at_ns
             self._bounds.append((step, self._marker.event()))
@@ -214,7 +220,7 @@ class KernelsSource:
         elif self._state is _State.IDLE and not (self._paused or self.gave_up):
             if not self._checked:
                 self._begin_check()
-            elif self.cadence.measures(step + LEAD_STEPS):
+            elif self.schedule.measures(step + LEAD_STEPS):
                 self._if_free(self._begin_window)
         self._step = step
 
@@ -242,7 +248,7 @@ class KernelsSource:
         """Take in what there is, and see whether the window, or the draining, is over."""
         if self._state is _State.IDLE:
             return
-        with self.cadence.reading():
+        with self.schedule.reading():
             until_ns = self._tracer.gather()
             steps = self._read_window(until_ns)
             if steps:
@@ -306,7 +312,7 @@ class KernelsSource:
         """Start measuring, or check once more, or give up."""
         assert self._check is not None
         check, self._check = self._check, None
-        self.cadence.discard_reading()
+        self.schedule.end_reading(0)
         self._state = _State.IDLE
         fault = fault_in(*check, self._tracer.taken(), self._tracer.clock_offset_ns)
         self._checked = not fault
@@ -337,7 +343,7 @@ class KernelsSource:
             signals_blocked(self._tracer.start)
         self._traced_from_ns, self._launch_bound = now_ns(), None
         self._switched |= 1
-        self._window = Window(self._marker, self.cadence.measures)
+        self._window = Window(self._marker, self.schedule.measures)
         self._note_progress()
         self._state = _State.TRACING
 
@@ -353,9 +359,9 @@ class KernelsSource:
         window, self._window = self._window, None
         self._state = _State.IDLE
         if self._launch_bound is None or window is None or window.broken:
-            self.cadence.discard_reading()
+            self.schedule.end_reading(0)
         else:
-            self.cadence.note_reading(self._traced_ns, hidden=not self._launch_bound)
+            self.schedule.end_reading(self._traced_ns, hidden=not self._launch_bound)
         if self._overflows >= MAX_OVERFLOWS:
             self._give_up(OVERFLOWS)
         elif window is not None and window.pending and not window.broken:
@@ -393,7 +399,7 @@ class KernelsSource:
             self._repeated.forget(self._changed_step)
             self._unknown_reads = 0
         self._launch_bound = steps[-1].waits_for_launches
-        self.cadence.prior = LAUNCH_BOUND_COST if self._launch_bound else COST
+        self.schedule.prior = LAUNCH_BOUND_COST if self._launch_bound else COST
         launches = self._launches(steps)
         for step in steps:
             self._measured[step.step] = self._named(step, launches)
@@ -415,6 +421,7 @@ class KernelsSource:
     def settings_changed(self, step: int) -> None:
         """From this step on, which begins, steps may issue other collectives, with the same kernels."""
         self._changed_step = step
+        self.schedule.ask()
 
     def _launches(self, steps: list[TracedStep]) -> list[CollectiveLaunch] | None:
         """What the host issued in these steps; None when it is not due to be read, or not known."""
@@ -423,7 +430,7 @@ class KernelsSource:
         numbers = range(steps[0].step, steps[-1].step + 1)
         early = self._looks_up_early(steps)
         # What repeats is looked up as rarely as where nobody watches: to see that it still does.
-        watched = self.cadence.watched and not all(map(self._repeated.knows, steps))
+        watched = self.schedule.watched and not all(map(self._repeated.knows, steps))
         if not (self._log.due(numbers, self._host_step_ns, watched=watched) or early):
             return None
         with self._captures.held_off() as free:
@@ -466,7 +473,7 @@ class KernelsSource:
         self._state, self._check = _State.IDLE, None
         self._switched += self._switched % 2
         self._bounds.clear()
-        self.cadence.cost.skip()
+        self.schedule.cost.skip()
         self._tracer.hand_over()
 
     def _finished_steps(self) -> list[StepSpans]:
@@ -484,7 +491,7 @@ class KernelsSource:
             measured = self._measured.pop(step, None)
             if switched is not None and switched_after is not None:  # else it says nothing of the cost
                 untouched = switched == switched_after and switched % 2 == 0
-                self._unnoted.append((step, end_ns - begin_ns, measured is not None, untouched))
+                self._unnoted.append((step, end_ns - begin_ns, not untouched))
             # Of a step between windows only the length is known, by the host's clock.
             lead_ns = self._lead_ns
             finished.append(measured or StepSpans(step, begin_ns + lead_ns, end_ns + lead_ns, (), None))
@@ -493,13 +500,13 @@ class KernelsSource:
         return finished
 
     def _note_steps(self) -> None:
-        """Have the cadence learn from finished steps, by the mean over those that were treated alike.
+        """Tell the schedule of finished steps: of each the mean length of those that were treated alike.
 
         By the GPU's clock: a host that is ahead of it waits now and then until there is room for launches,
         and its own steps are of any length.
         """
         while self._unnoted:
-            step, host_ns, measured, untouched = self._unnoted[0]
+            step, host_ns, touched = self._unnoted[0]
             while len(self._bounds) > 1 and self._bounds[1][0] <= step:
                 self._bounds.popleft()
             length_ns = host_ns
@@ -512,4 +519,4 @@ class KernelsSource:
                         return
                 length_ns = round(begin.elapsed_time(end) * NS_PER_MS / (after - first))
             self._unnoted.popleft()
-            self.cadence.note(step, length_ns, measured=measured, untouched=untouched)
+            self.schedule.note(step, length_ns, touched=touched)

@@ -33,7 +33,6 @@ CPUs: each look asks for the GIL a hundred times."""
 DEVICE_EVERY = 20
 """Periods from one look at what changes in a GPU's facts (an idle link slows down) to the next."""
 MAX_UNSENT = 64
-PAUSE_POLL_S = 0.05
 STOP_S = 0.1
 """The longest that the agent's end waits for a call under way to return."""
 
@@ -74,9 +73,6 @@ class Telemetry:
         self._facts: dict[type, Facts] = {}
         self._refused: set[type] = set()
         """What no message holds."""
-
-        self.paused = False
-        """The agent does nothing for a moment, so that its cost can be told."""
 
     def follow(self, find: Callable[[], JobGpu | None]) -> None:
         """Watch the GPU that `find` names, None for a job on none; called on the job's thread."""
@@ -159,8 +155,6 @@ class Telemetry:
         for period in count(1):
             if self._ending.wait(until_next_s(time())) or self._followed is not followed:
                 return
-            while self.paused and not self._ending.wait(PAUSE_POLL_S):
-                pass
             sample = watch.sample()
             if sample is not None:
                 self._samples.append(sample)

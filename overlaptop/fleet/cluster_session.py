@@ -152,6 +152,7 @@ class ClusterSession:
         self._homes: frozenset[tuple[str, str]] = frozenset()
         """Script and directory of the job, as its hosts have them."""
         self._watched: frozenset[int] = frozenset()
+        self._bursts = 0
         self._search = ""
         """Id of the newest search that was held here."""
         self._look_at_s = 0.0
@@ -187,9 +188,9 @@ class ClusterSession:
         self._last = merged
         return merged
 
-    def watch(self, ranks: Collection[int]) -> None:
-        """Ask for the timelines of ``ranks``, and of no others."""
-        self._watched = frozenset(ranks)
+    def watch(self, ranks: Collection[int], bursts: int = 0) -> None:
+        """Ask for the timelines of these ranks alone, and for a burst whenever ``bursts`` grows."""
+        self._watched, self._bursts = frozenset(ranks), bursts
         if self._last is not None:
             self._watch_where_they_are(self._last)
 
@@ -254,7 +255,7 @@ class ClusterSession:
 
     def _watch_where_they_are(self, snapshot: Snapshot) -> None:
         for node, view in zip(self._nodes, snapshot.nodes, strict=True):
-            node.session.watch(self._watched.intersection(view.ranks))
+            node.session.watch(self._watched.intersection(view.ranks), self._bursts)
 
     def _look(self, now_s: float) -> None:
         for node in self._nodes:

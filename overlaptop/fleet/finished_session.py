@@ -149,7 +149,7 @@ class FinishedSession:
         """The Snapshot of the chosen step."""
         return self._snapshot
 
-    def watch(self, ranks: Collection[int]) -> None:
+    def watch(self, ranks: Collection[int], bursts: int = 0) -> None:
         """All timelines are there already."""
 
     def select(self, key: str) -> None:

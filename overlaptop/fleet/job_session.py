@@ -84,6 +84,7 @@ class JobSession:
         self._joined_s = 0.0
         self._gone = False
         self._watched: frozenset[int] = frozenset()
+        self._bursts = 0
         self._dropped_earlier = 0
         self._look_at_s = 0.0
         self._look_note = ""
@@ -117,11 +118,11 @@ class JobSession:
         self._repeat_end_of_search(snapshot)
         return snapshot
 
-    def watch(self, ranks: Collection[int]) -> None:
-        """Ask for the timelines of ``ranks``, and of no others."""
-        self._watched = frozenset(ranks)
+    def watch(self, ranks: Collection[int], bursts: int = 0) -> None:
+        """Ask for the timelines of these ranks alone, and for a burst whenever ``bursts`` grows."""
+        self._watched, self._bursts = frozenset(ranks), bursts
         if self._hub is not None:
-            self._hub.watch(self._watched)
+            self._hub.watch(self._watched, bursts)
 
     def send(self, command: Command) -> str:
         """Send a command; returns why that is impossible, empty: it is on its way.
@@ -222,7 +223,7 @@ class JobSession:
         self._foreign_protocol, self._turned_away = None, ""
         self._gone = False
         self._hold_due_s = 0.0
-        self._hub.watch(self._watched)
+        self._hub.watch(self._watched, self._bursts)
 
     def _disconnect(self) -> None:
         if self._hub is not None:

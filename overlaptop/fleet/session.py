@@ -25,8 +25,8 @@ class Session(Protocol):
     def tick(self) -> Snapshot:
         """What is known now. Never blocks."""
 
-    def watch(self, ranks: Collection[int]) -> None:
-        """The ranks whose timeline is on the screen."""
+    def watch(self, ranks: Collection[int], bursts: int = 0) -> None:
+        """The ranks whose timeline is on the screen, and how many bursts were asked of them so far."""
 
     def send(self, command: Command) -> str:
         """Send a command; returns why that is impossible, empty: it is on its way."""

@@ -39,6 +39,7 @@ class DashboardClient:
     def __init__(self, bad_frames: int) -> None:
         self.lease_until_s = 0.0
         self.detail_ranks: frozenset[int] = frozenset()
+        self.bursts = 0
         self.same_protocol = True
         self.history: deque[bytes] = deque()
         self.status: bytes | None = None
@@ -120,6 +121,8 @@ class DashboardServer:
     ) -> None:
         self.watched: frozenset[int] = frozenset()
         """Ranks whose detail at least one dashboard wants."""
+        self.bursts = 0
+        """Bursts that dashboards have asked those ranks for."""
         self._welcome = encode(welcome)
         self._replay = replay
         self._detail = detail
@@ -243,6 +246,8 @@ class DashboardServer:
                 if (payload := self._detail(rank)) is not None:
                     dashboard.enqueue(payload, droppable=True)
             dashboard.detail_ranks = wanted
+            self.bursts += join.bursts > dashboard.bursts
+            dashboard.bursts = join.bursts
 
     def _set_status(self, dashboard: DashboardClient) -> None:
         if dashboard.same_protocol:

@@ -151,7 +151,7 @@ class Hub:
                 self._write_record(now_s)
             self._broker.settle()
             is_behind = self._dashboards.flush()
-            self._ranks.watch(self._dashboards.watched)
+            self._ranks.watch(self._dashboards.watched, self._dashboards.bursts)
         self._end()
 
     def _advance_clock(self) -> None:

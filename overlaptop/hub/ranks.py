@@ -48,12 +48,12 @@ class RankConnection:
         self.reader = FrameReader()
         self.info: RankInfo | None = None
         self.bad_frames = 0
-        self.watched = False
+        self.wanted = Watch(detail=False)
         self.commands: deque[bytes] = deque(maxlen=_MAX_UNSENT_COMMANDS)
         self.pidfd: int | None = None
         """Of its process, opened while that runs: once its parent has waited for it there is none."""
         self._peer_pid: int = struct.unpack_from("i", sock.getsockopt(*_CREDENTIALS))[0]
-        self._watched_sent: bool | None = None
+        self._wanted_sent: Watch | None = None
         self._unsent = b""
 
     def open_pidfd(self) -> None:
@@ -89,10 +89,10 @@ class RankConnection:
         Returns whether something is left to send. A rank that does not read gets only the newest state
         when it reads again. Raises OSError when the connection is broken.
         """
-        while self._unsent or self.commands or self._watched_sent is not self.watched:
-            if not self._unsent and self._watched_sent is not self.watched:
-                self._unsent = frame(encode(Watch(self.watched)))
-                self._watched_sent = self.watched
+        while self._unsent or self.commands or self._wanted_sent != self.wanted:
+            if not self._unsent and self._wanted_sent != self.wanted:
+                self._unsent = frame(encode(self.wanted))
+                self._wanted_sent = self.wanted
             elif not self._unsent:
                 self._unsent = frame(self.commands.popleft())
             try:
@@ -131,6 +131,7 @@ class RankServer:
         self._exiting: dict[int, int] = {}
         """Of processes whose connection has ended: a pidfd, by pid."""
         self._watched: frozenset[int] = frozenset()
+        self._bursts = 0
         self._accept_again_s: float | None = None
         selector.register(listener, EVENT_READ, self._on_listener)
 
@@ -161,9 +162,12 @@ class RankServer:
         since_s = self._clock_s() - _SILENT_AFTER_S
         return tuple(rank for rank in self.numbers if self._by_rank[rank].received_s < since_s)
 
-    def watch(self, ranks: frozenset[int]) -> None:
-        """Sends each rank whose state changes whether its detail is wanted."""
-        changed, self._watched = self._watched ^ ranks, ranks
+    def watch(self, ranks: frozenset[int], bursts: int = 0) -> None:
+        """Sends each rank whose state changes whether its detail is wanted, and how many bursts were asked
+        for.
+        """
+        changed = self._watched ^ ranks | (ranks if bursts != self._bursts else frozenset())
+        self._watched, self._bursts = ranks, bursts
         for rank in changed & self._by_rank.keys():
             self._send(self._by_rank[rank])
 
@@ -327,7 +331,7 @@ class RankServer:
     def _send(self, connection: RankConnection) -> None:
         if connection.info is None:
             return
-        connection.watched = connection.info.rank in self._watched
+        connection.wanted = Watch(connection.info.rank in self._watched, self._bursts)
         # A broken connection reads as ended, and is closed there.
         with suppress(OSError):
             left = connection.send_pending()

@@ -55,8 +55,10 @@ class HubConnection(Protocol):
     def poll(self) -> list[Message]:
         """What has come since the last call, oldest first. Never waits."""
 
-    def watch(self, ranks: Collection[int]) -> None:
-        """Asks for StepDetail of these ranks, and of no others, from now on."""
+    def watch(self, ranks: Collection[int], bursts: int = 0) -> None:
+        """Asks for StepDetail of these ranks and of no others from now on, and for a burst whenever
+        ``bursts`` grows.
+        """
 
     def send(self, command: Command) -> bool:
         """Gives the hub a command for all ranks; False: no hub has answered yet.
@@ -81,6 +83,7 @@ class LocalHubConnection:
         path = record.dashboard_path
         self._record = record
         self._ranks: tuple[int, ...] = ()
+        self._bursts = 0
         self._unsent: deque[bytes] = deque(maxlen=_MAX_UNSENT)
         self._join_due_s = 0.0
         self._received_at_s: float | None = None
@@ -196,11 +199,11 @@ class LocalHubConnection:
                 self._refusal = encode(TurnedAway(str(error)))
         return self._checked and not self._refusal
 
-    def watch(self, ranks: Collection[int]) -> None:
+    def watch(self, ranks: Collection[int], bursts: int = 0) -> None:
         """As HubConnection says."""
         wanted = tuple(sorted(set(ranks)))
-        if wanted != self._ranks:
-            self._ranks = wanted
+        if (wanted, bursts) != (self._ranks, self._bursts):
+            self._ranks, self._bursts = wanted, bursts
             self._join_due_s = 0.0
 
     def send(self, command: Command) -> bool:
@@ -230,7 +233,7 @@ class LocalHubConnection:
     def _send_queued(self, now_s: float) -> None:
         try:
             # Also before a command: a hub that has forgotten this dashboard takes none from it.
-            self._dealer.send(encode(Join(PROTOCOL_VERSION, self._ranks)), zmq.NOBLOCK)
+            self._dealer.send(encode(Join(PROTOCOL_VERSION, self._ranks, self._bursts)), zmq.NOBLOCK)
             self._join_due_s = now_s + JOIN_S
             while self._unsent:
                 self._dealer.send(self._unsent[0], zmq.NOBLOCK)

@@ -128,6 +128,7 @@ class Relay:
         self._hub: LocalHubConnection | None = None
         self._sent_status: RelayStatus | None = None
         self._detail_ranks: tuple[int, ...] = ()
+        self._bursts = 0
         self._sent_launch_status: RelayLaunchStatus | None = None
         self._output_due_s = now_s
         self._selector = PollSelector()
@@ -193,7 +194,7 @@ class Relay:
         if self._hub is not None:
             # Nobody looks at a timeline while the client is silent.
             silent = now_s - self._received_s > LEASE_S
-            self._hub.watch(() if silent else self._detail_ranks)
+            self._hub.watch(() if silent else self._detail_ranks, self._bursts)
         self._update_status()
         self._update_launch(now_s)
         self._queue.set_bandwidth(self._rate_limit.bytes_per_s)
@@ -238,9 +239,9 @@ class Relay:
                 self._rate_limit.limit(message.bytes_per_s)
             case Join(protocol=theirs):
                 if theirs == PROTOCOL_VERSION:
-                    self._detail_ranks = message.detail_ranks
+                    self._detail_ranks, self._bursts = message.detail_ranks, message.bursts
                     if self._hub is not None:
-                        self._hub.watch(self._detail_ranks)
+                        self._hub.watch(self._detail_ranks, self._bursts)
             case Command() | Search():
                 self._pass_on(message)
             case RelayLaunch():
@@ -312,7 +313,7 @@ class Relay:
         except (JobFolderError, OSError, ImportError) as error:
             self._refuse(str(error))
             return
-        self._hub.watch(self._detail_ranks)
+        self._hub.watch(self._detail_ranks, self._bursts)
         self._selector.register(self._hub.descriptor, EVENT_READ)
 
     def _leave_hub(self) -> None:

@@ -58,6 +58,7 @@ class RemoteHubConnection:
         self._host = host
         self.job = record.job
         self._ranks: tuple[int, ...] = ()
+        self._bursts = 0
         self._untaken: deque[Message] = deque(maxlen=_MAX_WAITING)
         self._joined = False
         """The relay has answered its selection: what comes from now on is this job's hub's."""
@@ -90,11 +91,11 @@ class RemoteHubConnection:
         messages, self._untaken = list(self._untaken), deque(maxlen=_MAX_WAITING)
         return messages
 
-    def watch(self, ranks: Collection[int]) -> None:
+    def watch(self, ranks: Collection[int], bursts: int = 0) -> None:
         """As HubConnection says."""
         wanted = tuple(sorted(set(ranks)))
-        if wanted != self._ranks:
-            self._ranks = wanted
+        if (wanted, bursts) != (self._ranks, self._bursts):
+            self._ranks, self._bursts = wanted, bursts
             self._join_due_s = 0.0
 
     def send(self, message: Command | Search) -> bool:
@@ -128,7 +129,8 @@ class RemoteHubConnection:
     def join_due(self) -> None:
         """Sends the hub once a second, and when the ranks change, which timelines are wanted."""
         now_s = self._host.monotonic_s()
-        if now_s >= self._join_due_s and self._host.connection.send(Join(PROTOCOL_VERSION, self._ranks)):
+        join = Join(PROTOCOL_VERSION, self._ranks, self._bursts)
+        if now_s >= self._join_due_s and self._host.connection.send(join):
             self._join_due_s = now_s + JOIN_S
 
     def _is_wanted(self, message: Message) -> bool:

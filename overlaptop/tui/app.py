@@ -416,6 +416,11 @@ class OverlaptopApp(App[int]):
         self.dashboard.state.next_window()
         self.show()
 
+    def action_measure(self) -> None:
+        """Ask for a burst of measured steps."""
+        self.dashboard.measure()
+        self.notify("a burst of steps is measured, at most every 30 s", timeout=3)
+
     def action_textures(self) -> None:
         """Glyphs besides colours; always so where there are none."""
         look = self.dashboard.look

@@ -52,6 +52,7 @@ class Dashboard:
         self._comparing = Comparing(clock_s)
         self._findings = LatestFindings()
         self._watched: frozenset[int] | None = None
+        self._bursts = 0
 
     @property
     def running(self) -> str:
@@ -93,7 +94,13 @@ class Dashboard:
         wanted = compared(self.latest.ranks) or frozenset({selected.rank} if selected else ())
         if wanted != self._watched:
             self._watched = wanted
-            self.session.watch(wanted)
+            self.session.watch(wanted, self._bursts)
+
+    def measure(self) -> None:
+        """Ask the watched ranks for a burst of measured steps."""
+        self._bursts += 1
+        self._watched = None
+        self.watch()
 
     def pause(self) -> None:
         if self.state.paused_at_ns is None:

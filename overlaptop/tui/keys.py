@@ -48,6 +48,7 @@ APP_KEYS = (
         "window",
         "the job's figures over the last 20 s, the last 60 s, the last 10 steps, one step",
     ),
+    Key("D", "D", "measure", "measure a burst of steps now, at most every 30 s"),
     Key(
         "A",
         "A",

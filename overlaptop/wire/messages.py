@@ -269,22 +269,21 @@ class StepDetail(Message, frozen=True, tag=3):
 
 
 class OwnCost(Message, frozen=True, tag=41):
-    """How much longer the agent makes a rank's steps, measured on this very job.
+    """How much longer measuring makes a rank's steps, by this job's own measured and unmeasured steps.
 
-    By the clock that the step totals are of, the GPU's or the host's. In 95 % of simulated jobs the true
-    change lies within the error, in 88 % of those in which one step in 200 is half longer by itself. Sent
-    whenever more is known.
+    By the clock that the step totals are of, the GPU's or the host's; errors are half of a 95 % interval.
+    Sent whenever more is known.
     """
 
     rank: Rank
     change: Change
-    """Of the mean step, with all that the agent does in it and not in a pause (docs/limits.md)."""
+    """Of the mean step of the last minute."""
     error: Change
     measured_change: Change | None
-    """Of a step that is measured in detail; None where that is not known, or none is."""
+    """Of a measured step; None: not known."""
     measured_error: Change | None
     watched: bool
-    """It is by the budget of a rank that somebody watches, not by the smaller one."""
+    """True if somebody watches this rank, so that the larger budget applies."""
 
 
 class EnvironmentVariable(Part, frozen=True):
@@ -392,6 +391,8 @@ class Watch(Message, frozen=True, tag=6):
 
     detail: bool
     """Somebody looks at this rank's timeline: send StepDetail."""
+    bursts: Count = 0
+    """Bursts that dashboards have asked for; measure one whenever it grows."""
 
 
 class Join(Message, frozen=True, tag=7):
@@ -402,6 +403,8 @@ class Join(Message, frozen=True, tag=7):
 
     protocol: Count
     detail_ranks: Ranks
+    bursts: Count = 0
+    """Bursts that this dashboard has asked those ranks for so far."""
 
 
 class Welcome(Message, frozen=True, tag=8):

@@ -78,7 +78,7 @@ class LongSteps(PlayedSession):
         self.clock, self._step_s, self._stands, self._every = clock, step_s, stands, every
         self._watched, self._sent = False, 1
 
-    def watch(self, ranks: Collection[int]) -> None:
+    def watch(self, ranks: Collection[int], bursts=0) -> None:
         assert set(ranks) == {0, 1}
         self._watched = True
 

@@ -40,7 +40,7 @@ class FakeHub:
         messages, self.inbox = self.inbox, []
         return messages
 
-    def watch(self, ranks):
+    def watch(self, ranks, bursts=0):
         self.watched = frozenset(ranks)
 
     def send(self, message):
@@ -138,7 +138,7 @@ class FakeSession:
         self.ticks += 1
         return self.fleet.snapshot()
 
-    def watch(self, ranks):
+    def watch(self, ranks, bursts=0):
         self.watched = frozenset(ranks)
 
     def send(self, command):

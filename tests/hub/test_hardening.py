@@ -263,14 +263,14 @@ def test_a_rank_that_did_not_read_gets_the_newest_watch():
     with near, far:
         near.setblocking(False)
         connection = RankConnection(near, 0.0)
-        connection.watched = False
+        connection.wanted = Watch(detail=False)
         blocked = False
         for turn in range(100_000):
-            connection.watched = bool(turn % 2)
+            connection.wanted = Watch(bool(turn % 2))
             if blocked := connection.send_pending():
                 break
         assert blocked
-        connection.watched = True
+        connection.wanted = Watch(detail=True)
         assert connection.send_pending()
         reader, received = FrameReader(), []
         while connection.send_pending():

@@ -35,6 +35,7 @@ from overlaptop.wire.messages import (
     RankInfo,
     StepDetail,
     StepTotals,
+    Watch,
     Welcome,
 )
 from overlaptop.wire.protocol import PROTOCOL_VERSION
@@ -143,6 +144,19 @@ def test_detail_is_asked_of_the_ranks_that_somebody_watches_and_goes_to_those_wh
     assert rank.next_watch() is False
     plain.close()
     assert other.next_watch() is False
+
+
+def test_bursts_that_any_dashboard_asks_for_reach_the_ranks(hubs, make_rank, make_viewer):
+    hubs.start()
+    viewers = [make_viewer(), make_viewer()]
+    rank = make_rank(0).greet()
+    assert rank.next_watch() is False
+    for viewer in viewers:
+        viewer.receive(Welcome)
+    for expected, viewer, asked in ((0, 0, 0), (1, 1, 1), (2, 0, 1), (3, 1, 2)):
+        viewers[viewer].hub.watch([0], asked)
+        viewers[viewer].poll()
+        assert rank.next_wanted() == Watch(detail=True, bursts=expected)
 
 
 def test_the_end_of_each_rank_is_followed_by_its_exit_code(hubs, make_rank, make_viewer):

@@ -1,7 +1,7 @@
 """overlaptop itself makes steps longer.
 
 Raised where the measured change of the mean step, less ERRORS times its error, is COSTLY_SHARE or more. It
-is measured on the job itself, by steps in which the agent does nothing.
+is measured on the job itself, by its unmeasured steps.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from overlaptop.findings.finding import Certainty, Finding
 from overlaptop.fleet.totals import middle_cost
 from overlaptop.report.figures import LOWER_COST, cost_in_brief
 
-COSTLY_SHARE = 0.01
+COSTLY_SHARE = 0.02
 """Twice what the agent may spend while somebody looks."""
 ERRORS = 2
 """The error is that of one look. Rules look for as long as the job runs, and one look in forty would find
@@ -27,7 +27,7 @@ def look(evidence: Evidence) -> Iterable[Finding]:
         return
     yield Finding(
         title=f"overlaptop makes steps {cost_in_brief(middle)} longer",
-        measured="measured on this job, by steps in which its agent does nothing",
+        measured="measured steps of this job against its unmeasured ones",
         advice=LOWER_COST,
         certainty=Certainty.MEASURED,
         gain_ns=round(evidence.step_ns * middle.change / (1 + middle.change)),

@@ -28,7 +28,7 @@ take = HostSource.take
 
 def counted(source):
     global taken, watched
-    watched = source.cadence.watched
+    watched = source.schedule.watched
     steps = take(source)
     taken += len(steps)
     return steps

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from overlaptop.agent.reporting import reporter
-from overlaptop.agent.sources import cadence, kernels, launch_log, self_check
+from overlaptop.agent.sources import kernels, launch_log, schedule, self_check
 from overlaptop.agent.sources.base import CollectiveCall, Edge
 from overlaptop.agent.sources.collective_join import CollectiveLaunch
 from overlaptop.agent.sources.cupti.holders import TOOLS
@@ -28,6 +28,7 @@ from overlaptop.agent.sources.hooked_source import HookedSource
 from overlaptop.agent.sources.kernels import KernelsSource
 from overlaptop.timeline import spans
 from overlaptop.timeline.lanes import LaneRules
+from overlaptop.wire.messages import Watch
 
 from .graphs import install_graphs
 from .recordings import Trace, grown_bytes
@@ -273,16 +274,22 @@ def test_a_step_is_read_as_soon_as_the_gpu_has_passed_it_while_tracing_goes_on(g
     assert gpu.tracing
 
 
-@pytest.mark.parametrize(("step_ms", "learning"), [(10, 3000), (250, 120), (1000, 60)])
-def test_by_default_the_budget_chooses_and_some_steps_are_left_alone(gpu, step_ms, learning):
+@pytest.mark.parametrize("step_ms", [10, 112, 250, 1000])
+def test_a_burst_alternates_blocks_and_a_trickle_follows(gpu, step_ms):
     job = MeasuredJob(gpu, every=None, step_ns=step_ms * MS)
     gpu.lead_ns = job.step_ns
-    job.source.cadence.watched = True
-    job.run(2 * learning)
-    late = job.taken[learning:]
-    assert sum(each.detailed for each in late) > 0.9 * len(late)
-    cost = job.source.cadence.cost.of_measured_steps()
-    assert abs(cost.share) <= 0.005  # the marks: 15 us of 10 ms
+    job.run(max(40, 4000 // step_ms))  # with the burst after warm-up
+    job.taken.clear()
+    job.source.schedule.follow(Watch(detail=True))
+    job.run(max(24, 3000 // step_ms))
+    measured = [each.detailed for each in job.taken]
+    assert sum(measured) >= max(4, 500 // step_ms)
+    assert not all(measured) or step_ms == 1000
+    job.taken.clear()
+    job.run(20_000 // step_ms)
+    assert 0.9 * len(job.taken) * step_ms / 1e3 <= sum(each.detailed for each in job.taken)
+    if step_ms < 1000:  # else each step is measured
+        assert abs(job.source.schedule.cost.estimate().share) <= 0.005  # the marks: 15 us of 10 ms
 
 
 @pytest.mark.parametrize(("step_ms", "lead_ms", "waits"), [(10, 20, False), (10, 3, True), (200, 3, True)])
@@ -290,14 +297,14 @@ def test_what_measuring_usually_costs_goes_by_whether_the_gpu_waits_for_launches
     gpu, monkeypatch, step_ms, lead_ms, waits
 ):
     spent_ns = count(0, 3 * MS)
-    monkeypatch.setattr(cadence, "thread_time_ns", lambda: next(spent_ns))
+    monkeypatch.setattr(schedule, "thread_time_ns", lambda: next(spent_ns))
     job = MeasuredJob(gpu, every=None, step_ns=step_ms * MS)
     job.run(5)
     gpu.lead_ns = lead_ms * MS
     job.run(400)
     assert job.detailed()
-    assert job.source.cadence.prior == (kernels.LAUNCH_BOUND_COST if waits else kernels.COST)
-    assert (job.source.cadence.reading_share > 0) == waits
+    assert job.source.schedule.prior == (kernels.LAUNCH_BOUND_COST if waits else kernels.COST)
+    assert (job.source.schedule.reading_share > 0) == waits
 
 
 def test_steps_that_another_profiler_makes_longer_say_nothing_of_the_cost(gpu):
@@ -310,9 +317,9 @@ def test_steps_that_another_profiler_makes_longer_say_nothing_of_the_cost(gpu):
         job.source.resume()
         job.step_ns = 100 * MS
         job.run(150)
-    estimate = job.source.cadence.cost.of_measured_steps()
+    estimate = job.source.schedule.cost.estimate()
     assert abs(estimate.share) < 1e-3, estimate
-    assert estimate.told_error < 1e-3
+    assert estimate.error < 1e-3
 
 
 def test_a_traced_step_has_its_lanes_phases_collectives_and_launch_lead(gpu):
@@ -402,7 +409,7 @@ def test_where_sizes_change_steps_between_two_that_were_looked_up_have_no_names_
 def test_steps_that_take_turns_are_never_named_as_another_one(gpu, sizes):
     """Look-ups fall on steps of the same parity."""
     job = MeasuredJob(gpu, every=1)
-    job.source.cadence.watched = True
+    job.source.schedule.follow(Watch(detail=True))
     gpu.sizes = cycle(sizes)
     job.run(1_200)
     named = [each for each in job.detailed() if each.named]
@@ -413,7 +420,7 @@ def test_steps_that_take_turns_are_never_named_as_another_one(gpu, sizes):
 
 def test_a_job_whose_steps_repeat_is_looked_up_as_rarely_as_where_nobody_watches(gpu):
     job = MeasuredJob(gpu, every=1)
-    job.source.cadence.watched = True
+    job.source.schedule.follow(Watch(detail=True))
     job.until(lambda: len([each for each in job.detailed() if each.named]) > 20)
     dumps, seconds = gpu.dumps, 120
     job.run(seconds * 10**9 // STEP_NS)
@@ -422,16 +429,16 @@ def test_a_job_whose_steps_repeat_is_looked_up_as_rarely_as_where_nobody_watches
 
 def test_a_window_that_was_broken_off_says_nothing_of_what_reading_takes(gpu, monkeypatch):
     spent_ns = count(0, MS)
-    monkeypatch.setattr(cadence, "thread_time_ns", lambda: next(spent_ns))
+    monkeypatch.setattr(schedule, "thread_time_ns", lambda: next(spent_ns))
     job = MeasuredJob(gpu, every=8)
     job.run(400)
-    share = job.source.cadence.reading_share
+    share = job.source.schedule.reading_share
     assert 0.03 < share < 0.3  # 1 ms a look, of some 30 ms
-    for _ in range(cadence.RECENT_WINDOWS):
+    for _ in range(5):
         job.until_tracing()
         gpu.lost += 1
         job.run(20)
-    assert job.source.cadence.reading_share == share
+    assert job.source.schedule.reading_share == share
 
 
 # Giving up.
@@ -750,7 +757,7 @@ def test_whatever_happens_each_step_comes_out_once_and_in_order(seed):
             change(gpu, "holds", lambda held: False): 2,
             change(gpu, "lost", lambda lost: lost + 1): 0.3,
             change(gpu, "refuses_marks", lambda refuses: not refuses): 0.6,
-            change(job.source.cadence, "watched", lambda watched: not watched): 0.3,
+            lambda: job.source.schedule.follow(Watch(not job.source.schedule.watched)): 0.3,
             graph.capture_begin: 0.3,
             graph.capture_end: 0.6,
             change(gpu, "now_ns", lambda now_ns: now_ns + 10**9): 0.5,  # a validation
@@ -761,7 +768,7 @@ def test_whatever_happens_each_step_comes_out_once_and_in_order(seed):
         graph.capture_end()
         job.source.resume()
         done = len(job.detailed())
-        # A cadence that has seen slow steps waits for thousands.
+        # A schedule that has seen slow steps waits for thousands.
         job.until(lambda: len(job.detailed()) > done, limit=30_000)
         assert job.is_whole()
         assert job.source.gave_up == ""

@@ -1,0 +1,271 @@
+"""Which steps are measured: a burst of them when something asks for one, a trickle otherwise.
+
+A burst alternates blocks of measured and unmeasured steps, so it also tells what measuring costs this job.
+Steps are chosen by their numbers: ranks that choose for themselves still measure the same steps. A block
+begins at a multiple of its length. The trickle measures the first step of each cycle, and each cycle is
+twice as long as the next shorter one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from time import thread_time_ns
+from typing import NamedTuple
+
+from overlaptop.agent.median import median
+from overlaptop.agent.sources.own_cost import MAD_TO_SIGMA, CostMeter, Estimate
+from overlaptop.wire.messages import Watch
+
+BUDGET = 0.01
+"""Share of the job's time that measuring may cost while somebody watches the rank."""
+IDLE_PART = 0.1
+"""Part of the budget that it may cost while nobody does."""
+ALLOWANCE_S = 30.0
+"""The trickle stops while more than the budget of so long is spent and not earned again."""
+BURST_PERIOD_S = 30.0
+BLOCKS, BLOCK_S, LEAST_BLOCK_STEPS = 4, 0.25, 2
+"""Blocks of a burst, and the shortest time and fewest steps of one. The source reads its records in an
+unmeasured one."""
+MOST_LOST_S, MOST_LOST_STEPS = 0.5, 3
+"""A burst ends early when it has cost both."""
+WARM_UP_STEPS = 4
+TRICKLE_PERIOD_S = 1.0
+CYCLES_STEPS = (1.0, *(1.744 * 2**doublings for doublings in range(14)))
+"""No whole numbers: what a script does in each tenth step comes to measured and unmeasured steps alike."""
+CHOICE_PERIOD_S = 1.0
+READ_WEIGHT = 0.2
+"""Weight of the newest window in the mean CPU time of reading."""
+CHANGED_SHARE, CHANGED_SIGMAS, CHANGED_STEPS = 0.15, 4.0, 5
+"""The job has changed when so many steps in a row differ from the median by both."""
+REFERENCE_STEPS, REFERENCE_PERIOD_STEPS = 64, 8
+"""Steps of that median, and steps after which it is taken again."""
+
+
+class Burst(NamedTuple):
+    """Steps of one burst."""
+
+    begin: int
+    end: int
+    block_steps: int
+
+
+class Schedule:
+    """Chooses the steps to measure within a budget of the job's time.
+
+    `measures` and `turns_at` may be called on any thread, all else on the agent's. Time is the job's: the
+    sum of its steps.
+    """
+
+    def __init__(
+        self, every: int | None, prior: Estimate, lead_steps: int = 0, budget: float | None = None
+    ) -> None:
+        """``every``: measure each n-th step. ``prior``: cost of a measured step until this job's is known.
+        ``lead_steps``: steps before a measured one in which the source works. ``budget``: share of the
+        job's time to spend while watched; None: BUDGET, and a step a second.
+        """
+        self.cost = CostMeter()
+        self.prior = prior
+        self.touched_share = 0.0
+        """Share of the last minute's steps in which the source worked."""
+        self._followed = Watch(detail=False)
+        self._every, self._lead_steps = every, lead_steps
+        self._budget, self._is_paced = budget or BUDGET, budget is None
+        self._burst: Burst | None = None
+        self._cycle: float | None = None
+        """Steps from one measured step of the trickle to the next; 0: none. None: still warming up."""
+        self._wanted: set[bool] = set()
+        """Bursts to come: True if somebody asked, False if the job changed or has warmed up."""
+        self._next_burst_s = {True: 0.0, False: 0.0}
+        self._noted_steps = 0
+        self._now_s = self._debt_s = self._lost_s = 0.0
+        self._chosen_s, self._cost_share = -math.inf, prior.share
+        self._recent_ns: deque[int] = deque(maxlen=9)
+        self._changes = ChangeWatch()
+        self.reading_share: float | None = None
+        """What reading adds to the cost of a measured step, as a share of the step; None: not known."""
+        self._reading_ns = 0
+
+    @property
+    def every(self) -> int:
+        """Steps for one measured step, outside bursts."""
+        return self._every or max(1, round(self._cycle or 1))
+
+    @property
+    def watched(self) -> bool:
+        """Whether somebody watches this rank."""
+        return self._followed.detail
+
+    def follow(self, wanted: Watch) -> None:
+        """Do what dashboards want: more steps while one watches, a burst when it begins or asks for one."""
+        if wanted.detail != self.watched:
+            self._chosen_s = -math.inf
+        if wanted.detail and wanted != self._followed:
+            self.ask()
+        self._followed = wanted
+
+    def ask(self) -> None:
+        """Ask for a burst: somebody wants fresh figures, or has changed a setting. On any thread."""
+        self._wanted.add(True)
+
+    def measures(self, step: int) -> bool:
+        """Whether `step` is measured; while warming up all are, if the source needs no preparation."""
+        if self._every is not None:
+            return step % self._every == 0
+        burst, cycle = self._burst, self._cycle
+        if burst is not None and burst.begin <= step < burst.end:
+            return step // burst.block_steps % 2 == 0
+        if cycle is None:
+            return not self._lead_steps
+        return cycle > 0 and math.ceil(step // cycle * cycle) == step
+
+    def turns_at(self, step: int) -> bool:
+        """Whether the source begins or ends its work at `step`."""
+        return self._touches(step) != self._touches(step - 1)
+
+    def _touches(self, step: int) -> bool:
+        return any(self.measures(step + ahead) for ahead in range(self._lead_steps + 1))
+
+    def note(self, step: int, step_ns: int, *, touched: bool) -> None:
+        """Take in the next finished step. ``touched``: the source worked in it."""
+        if self._every is not None:
+            return
+        step_s = step_ns / 1e9
+        self._now_s += step_s
+        self._noted_steps += 1
+        self._recent_ns.append(step_ns)
+        if self._noted_steps <= WARM_UP_STEPS:
+            if self._noted_steps == WARM_UP_STEPS:
+                self._wanted.add(False)
+            return
+        self.cost.note(step_ns, touched=touched)
+        self._account(step_s, touched=touched)
+        if self._burst is not None:
+            self._end_burst_if_over(step, step_s)
+        else:
+            if (not touched or self._cycle == 1.0) and self._changes.note(step_ns):
+                self.cost.restart()
+                self._wanted.add(False)
+            self._begin_burst_if_due(step)
+        if self._now_s - self._chosen_s >= CHOICE_PERIOD_S:
+            self._choose_cycle()
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Count the CPU time of the agent's thread in this block as spent on measured steps."""
+        began_ns = thread_time_ns()
+        try:
+            yield
+        finally:
+            self._reading_ns += thread_time_ns() - began_ns
+
+    def end_reading(self, traced_ns: int, *, hidden: bool = False) -> None:
+        """A trace of so long has been read since the last call; 0: not the whole of it, so it says nothing.
+
+        ``hidden``: no step waits for the reading.
+        """
+        if traced_ns:
+            share = 0.0 if hidden else self._reading_ns / traced_ns
+            known = self.reading_share if self.reading_share is not None else share
+            self.reading_share = known + READ_WEIGHT * (share - known)
+        self._reading_ns = 0
+
+    @property
+    def _present_budget(self) -> float:
+        return self._budget * (1.0 if self.watched else IDLE_PART)
+
+    @property
+    def _is_in_debt(self) -> bool:
+        return self._debt_s > ALLOWANCE_S * self._present_budget
+
+    def _likely_cost(self) -> float:
+        """Cost of a measured step as a share of the step, half a standard error above the estimate.
+
+        The estimate is the mean of this job's and the prior, weighted by the inverse of their variances.
+        Reading counts twice: it also lengthens the unmeasured steps that are compared.
+        """
+        known = [each for each in (self.cost.estimate(), self.prior) if each is not None]
+        weights = [(2 / max(each.error, 1e-4)) ** 2 for each in known]
+        mean = sum(weight * each.share for weight, each in zip(weights, known, strict=True)) / sum(weights)
+        return max(0.0, mean + 0.5 / math.sqrt(sum(weights))) + 2 * (self.reading_share or 0.0)
+
+    def _account(self, step_s: float, *, touched: bool) -> None:
+        """Pay for the step, and earn the budget's share of it."""
+        lost_s = step_s * self._cost_share if touched else 0.0
+        self._debt_s = max(0.0, self._debt_s - self._present_budget * step_s) + lost_s
+        self._lost_s += lost_s
+        self.touched_share += (touched - self.touched_share) * max(step_s / 60, 1 / self._noted_steps)
+
+    def _begin_burst_if_due(self, step: int) -> None:
+        asked = True in self._wanted and self._now_s >= self._next_burst_s[True]
+        own = False in self._wanted and self._now_s >= self._next_burst_s[False] and not self._is_in_debt
+        if not (asked or own):
+            return
+        self._wanted.clear()
+        # A burst of the job's own does not delay one that somebody asks for.
+        self._next_burst_s[False] = self._now_s + BURST_PERIOD_S
+        if asked:
+            self._next_burst_s[True] = self._now_s + BURST_PERIOD_S
+        step_s = median(self._recent_ns) / 1e9
+        block = (
+            2 ** max(math.ceil(math.log2(BLOCK_S / step_s)), 1) if step_s < BLOCK_S else LEAST_BLOCK_STEPS
+        )
+        # The job is some steps ahead of those that were noted.
+        begin = step + 2 + self._lead_steps + math.ceil(0.1 / step_s)
+        self._burst = Burst(begin, (math.ceil(begin / block) + BLOCKS) * block, block)
+        self._lost_s = 0.0
+
+    def _end_burst_if_over(self, step: int, step_s: float) -> None:
+        burst = self._burst
+        assert burst is not None
+        if step + 1 >= burst.end or self._lost_s > max(MOST_LOST_S, MOST_LOST_STEPS * step_s):
+            self._burst = None
+            self._choose_cycle()
+
+    def _choose_cycle(self) -> None:
+        """One measured step a second, or fewer by the budget."""
+        self._chosen_s, self._cost_share = self._now_s, self._likely_cost()
+        if self._is_in_debt:
+            self._cycle = 0.0
+            return
+        step_s = median(self._recent_ns) / 1e9
+        paced = max(1.0, TRICKLE_PERIOD_S / step_s) if self._is_paced else 1.0
+        affordable = self._cost_share / self._present_budget
+        if affordable > 1:
+            affordable *= 1 + self._lead_steps
+        by_pace = max(each for each in CYCLES_STEPS if each <= paced)
+        by_budget = min((each for each in CYCLES_STEPS if each >= affordable), default=CYCLES_STEPS[-1])
+        self._cycle = max(by_pace, by_budget)
+
+
+class ChangeWatch:
+    """Notices that steps have become longer or shorter for good."""
+
+    def __init__(self) -> None:
+        self._reference_ns: deque[int] = deque(maxlen=REFERENCE_STEPS)
+        self._bounds_ns = 0.0, math.inf
+        self._noted = self._beyond = 0
+        """Steps noted; steps in a row above the bounds, or below them (negative)."""
+
+    def note(self, step_ns: int) -> bool:
+        """Take in the next step; return whether the job has changed."""
+        low_ns, high_ns = self._bounds_ns
+        side = (step_ns > high_ns) - (step_ns < low_ns)
+        self._beyond = self._beyond + side if side * self._beyond > 0 else side
+        self._noted += 1
+        self._reference_ns.append(step_ns)
+        if abs(self._beyond) == CHANGED_STEPS:
+            self._reference_ns = deque([*self._reference_ns][-CHANGED_STEPS:], REFERENCE_STEPS)
+            self._noted, self._beyond, self._bounds_ns = 0, 0, (0.0, math.inf)
+            return True
+        if not self._beyond and self._noted % REFERENCE_PERIOD_STEPS == 0:
+            self._set_bounds()
+        return False
+
+    def _set_bounds(self) -> None:
+        middle_ns = median(self._reference_ns)
+        sigma_ns = MAD_TO_SIGMA * median([abs(each - middle_ns) for each in self._reference_ns])
+        slack_ns = max(CHANGED_SHARE * middle_ns, CHANGED_SIGMAS * sigma_ns)
+        self._bounds_ns = middle_ns - slack_ns, middle_ns + slack_ns

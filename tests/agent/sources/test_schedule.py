@@ -1,0 +1,233 @@
+"""Which steps are measured, on jobs whose true cost is known."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import dataclass, field
+from itertools import groupby
+from statistics import median
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from overlaptop.agent.reporting import reporter
+from overlaptop.agent.sources.kernels import COST, LAUNCH_BOUND_COST
+from overlaptop.agent.sources.schedule import Schedule
+from overlaptop.agent.sources.window import LEAD_STEPS
+from overlaptop.wire.messages import Watch
+
+WATCHED = Watch(detail=True)
+NOBODY = Watch(detail=False)
+
+
+@dataclass
+class Job:
+    """A training job whose steps last longer while the source works in them."""
+
+    step_ms: float
+    cost: float = 0.1
+    """Of a step, in which the source works."""
+    noise: float = 0.01
+    schedule: Schedule = field(default_factory=lambda: Schedule(None, COST, LEAD_STEPS))
+    seed: int = 0
+    step: int = 0
+    now_s: float = 0.0
+    lost_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._random = random.Random(self.seed)
+
+    def run(self, seconds: float) -> list[bool]:
+        """Whether each step of so long was measured."""
+        until_s, measured = self.now_s + seconds, []
+        while self.now_s < until_s:
+            touched = any(self.schedule.measures(self.step + ahead) for ahead in range(LEAD_STEPS + 1))
+            measured.append(self.schedule.measures(self.step))
+            plain_s = self.step_ms / 1e3 * max(0.5, self._random.gauss(1, self.noise))
+            lost_s = plain_s * self.cost * touched
+            self.now_s += plain_s + lost_s
+            self.lost_s += lost_s
+            self.schedule.note(self.step, round((plain_s + lost_s) * 1e9), touched=touched)
+            self.step += 1
+        return measured
+
+    def settle(self) -> None:
+        """Until the burst after warm-up is over, and what it cost is earned again."""
+        self.run(min(400, max(40, 2 * self.step_ms)))
+        self.lost_s = 0.0
+
+
+def blocks(measured: list[bool]) -> list[tuple[bool, int]]:
+    return [(each, len(list(group))) for each, group in groupby(measured)]
+
+
+STEPS_MS = [2, 10, 38, 76, 112, 180, 300, 1500]
+
+
+@pytest.mark.parametrize("step_ms", STEPS_MS)
+def test_a_watcher_gets_a_burst_of_blocks_at_once(step_ms):
+    job = Job(step_ms)
+    job.settle()
+    job.schedule.follow(WATCHED)
+    first = next(i for i, each in enumerate(job.run(max(2, 12 * step_ms / 1e3))) if each)
+    assert first * step_ms / 1e3 <= max(1.0, 8 * step_ms / 1e3)
+    job = Job(step_ms)
+    job.settle()
+    job.schedule.follow(WATCHED)
+    measured = job.run(max(3.0, 16 * step_ms / 1e3))
+    long = [size for each, size in blocks(measured) if each and size > 1]
+    least = max(2, 0.25 / (step_ms / 1e3))
+    if step_ms < 1000:  # else each step is measured after the burst
+        assert len([size for size in long if size >= least]) >= 2
+    assert sum(measured) >= 4
+
+
+@pytest.mark.parametrize("step_ms", [10, 112, 300])
+def test_bursts_asked_for_come_at_most_every_30_s(step_ms):
+    job = Job(step_ms)
+    job.settle()
+    bursts = 0
+    for asked in range(20):
+        job.schedule.follow(Watch(detail=True, bursts=asked))
+        bursts += sum(each and size > 1 for each, size in blocks(job.run(5)))
+    assert 2 * 3 <= bursts <= 3 * 4  # two or three measured blocks each, in 100 s
+
+
+def test_a_burst_of_the_jobs_own_does_not_keep_a_watcher_waiting():
+    job = Job(50)
+    job.run(2)  # warm-up, and the burst after it
+    job.schedule.follow(WATCHED)
+    assert sum(job.run(3)) >= 8
+
+
+@pytest.mark.parametrize("factor", [0.7, 1.3, 2])
+@pytest.mark.parametrize("step_ms", [10, 112])
+def test_a_burst_comes_when_the_job_changes(step_ms, factor):
+    job = Job(step_ms)
+    job.settle()
+    job.schedule.follow(WATCHED)
+    job.run(60)
+    job.step_ms *= factor
+    measured = job.run(5)
+    assert [size for each, size in blocks(measured) if each and size > 1]
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.02, 0.1])
+def test_a_healthy_job_has_no_burst_but_the_first(noise):
+    job = Job(50, noise=noise)
+    job.settle()
+    assert max((size for each, size in blocks(job.run(300)) if each), default=0) <= 1
+
+
+@pytest.mark.parametrize("step_ms", STEPS_MS)
+def test_between_bursts_one_step_a_second_is_measured(step_ms):
+    job = Job(step_ms, cost=0.005)
+    job.schedule.follow(WATCHED)
+    job.run(120)
+    measured = job.run(60)
+    gaps = [size for each, size in blocks(measured) if not each]
+    assert max(gaps, default=0) * step_ms <= 1000 * 1.01
+    assert sum(measured) <= 60 / min(1, 0.45 / max(step_ms / 1e3, 0.45)) * 2.3 or step_ms > 400
+
+
+@pytest.mark.parametrize("step_ms", STEPS_MS)
+@pytest.mark.parametrize("cost", [0.01, 0.12, 0.5])
+@pytest.mark.parametrize(("wanted", "budget"), [(WATCHED, 0.01), (NOBODY, 0.001)])
+def test_the_budget_is_kept(step_ms, cost, wanted, budget):
+    lost = []
+    for seed in range(3):
+        job = Job(step_ms, cost, schedule=Schedule(None, LAUNCH_BOUND_COST, LEAD_STEPS), seed=seed)
+        job.schedule.follow(wanted)
+        seconds = min(600, 10 * step_ms)
+        job.run(seconds)
+        job.lost_s = 0.0
+        job.run(seconds)
+        lost.append(job.lost_s / seconds)
+    assert median(lost) <= budget * 1.1
+
+
+@pytest.mark.parametrize("step_ms", [10, 112, 300])
+def test_a_burst_costs_half_a_second_or_three_steps_at_most(step_ms):
+    job = Job(step_ms, cost=4.0)
+    job.schedule.cost.estimate = lambda: None  # not known yet
+    job.schedule.prior = COST.__class__(4.0, 0.01)
+    job.run(1000)
+    job.lost_s = 0.0
+    job.schedule.follow(WATCHED)
+    job.run(max(5, 40 * step_ms / 1e3))
+    # Steps are under way when the limit is reached: one block at most.
+    assert job.lost_s <= max(0.5, 3 * step_ms / 1e3) + 4.0 * max(2, 0.5 / step_ms * 1e3) * step_ms / 1e3
+
+
+def test_a_larger_budget_measures_more():
+    few, many = (Job(20, schedule=Schedule(None, COST, LEAD_STEPS, budget)) for budget in (None, 0.05))
+    for job in (few, many):
+        job.schedule.follow(WATCHED)
+        job.run(120)
+    assert sum(many.run(60)) > 3 * sum(few.run(60))
+
+
+def test_every_nth_step_is_measured_whatever_it_costs():
+    job = Job(20, cost=3.0, schedule=Schedule(3, COST, LEAD_STEPS))
+    job.schedule.follow(WATCHED)
+    assert job.run(10) == [step % 3 == 0 for step in range(job.step)]
+    assert job.schedule.every == 3
+
+
+def test_until_the_warm_up_is_over_all_steps_are_measured_where_that_needs_no_preparation():
+    assert all(Schedule(None, COST).measures(step) for step in range(100))
+    assert not any(Schedule(None, COST, LEAD_STEPS).measures(step) for step in range(100))
+
+
+@given(
+    st.floats(0.5, 3000), st.floats(0.9, 1.1), st.sampled_from([0.0, 0.002, 0.02, 0.2]), st.integers(0, 30)
+)
+def test_ranks_that_know_the_job_a_little_differently_measure_the_same_steps(step_ms, factor, cost, late):
+    ranks = [Job(step_ms, cost), Job(step_ms * factor, cost, seed=1)]
+    for job in ranks:
+        while job.step < 200:
+            job.run(0)
+            job.run(1e-9)
+    asked = [ranks[0].step, ranks[1].step + (late if step_ms < 10 else 0)]
+    measured = []
+    for job, step in zip(ranks, asked, strict=True):
+        while job.step < step:
+            job.run(1e-9)
+        job.schedule.follow(WATCHED)
+        first = job.step
+        count = math.ceil(3000 / step_ms) + 20
+        done: set[int] = set()
+        while job.step < first + count:
+            step = job.step
+            if job.run(1e-9)[0]:
+                done.add(step)
+        measured.append(done)
+    assert len(measured[0] & measured[1]) >= 0.4 * min(map(len, measured))
+
+
+@pytest.mark.parametrize("cost", [0.0, 0.03, 0.12])
+def test_the_cost_is_estimated_within_its_error(cost):
+    hits = 0
+    for seed in range(20):
+        job = Job(112, cost, noise=0.02, seed=seed)
+        job.schedule.follow(WATCHED)
+        job.run(120)
+        estimate = job.schedule.cost.estimate()
+        hits += abs(estimate.share - cost) <= estimate.error
+    assert hits >= 16
+
+
+def test_the_own_cost_is_of_the_last_minutes_steps():
+    job = Job(112, cost=0.12)
+    assert reporter.own_cost(job.schedule, 1) is None
+    job.schedule.follow(WATCHED)
+    job.run(200)
+    cost = reporter.own_cost(job.schedule, 1)
+    assert cost.rank == 1
+    assert cost.watched
+    assert cost.measured_change == pytest.approx(0.12, abs=0.02)
+    assert 0.002 < cost.change < 0.011
+    job.schedule.follow(NOBODY)
+    assert not reporter.own_cost(job.schedule, 1).watched
