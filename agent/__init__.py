@@ -37,6 +37,7 @@ def attach(
     control: bool = False,
     lanes: Sequence[str] = (),
     telemetry: bool = True,
+    stacks: bool = True,
     script: str | None = None,
 ) -> None:
     """Put the agent beside this process's training, for launchers where ``-m`` does not fit.
@@ -49,7 +50,14 @@ def attach(
     """
     rules = tuple(map(parse_rule, lanes))
     options = AgentOptions(
-        source, phases_only, every, budget, control=control, lane_rules=rules, telemetry=telemetry
+        source,
+        phases_only,
+        every,
+        budget,
+        control=control,
+        lane_rules=rules,
+        telemetry=telemetry,
+        stacks=stacks,
     )
 
     def start() -> None:

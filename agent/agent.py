@@ -38,6 +38,7 @@ from overlaptop.agent.options import AgentOptions
 from overlaptop.agent.placement import RankPlacement
 from overlaptop.agent.reporting.sender import Sender
 from overlaptop.agent.script.failure import failure_at_exit, failure_under_way
+from overlaptop.agent.stacks import StackSampler, rounds_s
 from overlaptop.agent.telemetry.telemetry import Telemetry
 from overlaptop.wire import commands
 from overlaptop.wire.commands import Command
@@ -126,6 +127,7 @@ class Agent:
         self.barrier.on_disabled = lambda: self._executor is None or self._executor.disable(AGENT_DISABLED)
         self._environment: EnvironmentFacts | None = None
         self._cwd = placement.working_directory()
+        self._stacks = StackSampler(self._cwd)
         self._telemetry = Telemetry(self._notice, enabled=options.telemetry)
         self._measuring.begin(options, self._telemetry.follow)
         if self._thread_times is not None:
@@ -217,7 +219,8 @@ class Agent:
 
     def _run(self) -> None:
         work = self.barrier.guarded("the agent's thread", self._work)
-        while self.barrier.active and not self._ending.wait(PERIOD_S):
+        waits_s = rounds_s(PERIOD_S)
+        while self.barrier.active and not self._ending.wait(next(waits_s)):
             work()
         self._telemetry.stop()
         if not self.barrier.active and self._measuring.source is not None:
@@ -236,6 +239,7 @@ class Agent:
         if sender is None or executor is None:
             return
         self._introduce(sender)
+        self._send_stacks(sender)
         self._send_steps(sender, executor)
         executor.serve(sender.commands)
         self._send_reports(sender)
@@ -330,6 +334,13 @@ class Agent:
                 members = members_of(titles, MAX_MEMBERS)
                 sender.put_step(reporter.detail(measured, rank, members))
                 self._details_due -= 1
+
+    def _send_stacks(self, sender: Sender) -> None:
+        if not self._options.stacks or self._step < 0:
+            return
+        self._stacks.sample(self._training_thread, now_ns())
+        if (taken := self._stacks.take(sender.place.rank, now_ns())) is not None:
+            sender.put_state(taken)
 
     def _send_standstill(self, sender: Sender) -> None:
         """Where nothing moves any more: what this rank stands in, looked at once a second."""

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from types import FrameType
 
 from overlaptop.agent.groups import members_of
 from overlaptop.agent.median import median
+from overlaptop.agent.stacks import script_frames
 from overlaptop.wire.messages import MAX_LAST_GROUPS, MAX_STACK, GroupCalls, IssuedCall
 
 HUNG_AFTER_S = 10.0
@@ -74,26 +75,15 @@ class BeforeFirstStep:
 
 
 def stack_of(thread: int, folder: Path) -> tuple[str, ...]:
-    """``file:line function`` of the thread's innermost frames, without those of Python's library, of torch
-    and of the agent. Never a variable. Files in ``folder`` are named without it. The innermost line has the
-    name of the function of torch.distributed that it calls, if it does: that says what it waits for.
+    """``file:line function`` of the innermost `script_frames` of a thread. Never a variable. Files in
+    ``folder`` are named without it. The innermost line has the name of the function of torch.distributed
+    that it calls, if it does: that says what it waits for.
     """
-    torch = getattr(sys.modules.get("torch"), "__file__", "") or __file__
-    hidden = (f"{Path(__file__).parent}/", f"{Path(torch).parent}/", "<frozen")
-    library = f"{Path(os.__file__).parent}/"  # sysconfig would import, on this thread
-    frame: FrameType | None = sys._current_frames().get(thread)  # noqa: SLF001 - it is documented
     lines: list[str] = []
-    called = ""
-    while frame is not None and len(lines) < MAX_STACK:
-        file = frame.f_code.co_filename
-        of_library = file.startswith(library) and "site-packages" not in file
-        if not of_library and not file.startswith(hidden):
-            file = file.removeprefix(f"{folder}/")
-            name = called if called and not lines else frame.f_code.co_name
-            lines.append(f"{file[-MAX_FILE_CHARS:]}:{frame.f_lineno} {name}")
-        elif not file.endswith("/c10d_logger.py"):  # around each of them
-            called = frame.f_code.co_name if file.startswith(f"{hidden[1]}distributed/") else ""
-        frame = frame.f_back
+    for frame, called in islice(script_frames(thread), MAX_STACK):
+        file = frame.f_code.co_filename.removeprefix(f"{folder}/")
+        name = called if called and not lines else frame.f_code.co_name
+        lines.append(f"{file[-MAX_FILE_CHARS:]}:{frame.f_lineno} {name}")
     return tuple(lines)
 
 

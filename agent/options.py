@@ -32,6 +32,8 @@ class AgentOptions:
     """One of NUMA_CHOICES: ``bind`` puts the rank on its GPU's NUMA node before the script starts."""
     telemetry: bool = True
     """Read the links, the clocks and where the process runs, twice a second on a thread of its own."""
+    stacks: bool = True
+    """Note ten times a second at which line of the script the training thread is."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot be meant; raises ValueError with one clear line."""
@@ -122,6 +124,12 @@ def parse(words: list[str]) -> CommandLine:
         dest="telemetry",
         action="store_false",
         help="do not read NVLink, PCIe, clocks and NUMA placement",
+    )
+    add(
+        "--no-stacks",
+        dest="stacks",
+        action="store_false",
+        help="do not note at which line of the script the training thread is",
     )
     add("-m", dest="module", action="store_true", help="the job is a module, as in python -m")
     add("target", metavar="script.py", help="the job; what follows is its own")

@@ -35,6 +35,7 @@ MAX_COLLECTIVES = 4096
 MAX_LAST_CALLS = 8
 MAX_LAST_GROUPS = 16
 MAX_STACK = 8
+MAX_STACK_LINES = 8
 CALL_STATES = ("issued", "started", "ended")
 
 SOURCES = ("kernels", "events", "host", "none")
@@ -341,6 +342,35 @@ class Standstill(Message, frozen=True, tag=42):
     """When the script began, of a rank that has made no step yet."""
 
 
+class StackLine(Part, frozen=True):
+    """A line of the script."""
+
+    line: Text
+    """``train.py:57 in collate``."""
+    samples: Count
+    """Those that found the training thread at it."""
+
+
+class StackSamples(Message, frozen=True, tag=44):
+    """At which lines a rank's training thread was, about ten times in a second. Sent each second."""
+
+    rank: Rank
+    from_ns: UnixNs
+    to_ns: UnixNs
+    samples: Count
+    """All, also those in none of the lines."""
+    lines: Annotated[tuple[StackLine, ...], Meta(max_length=MAX_STACK_LINES)]
+    """Innermost frames outside torch and Python's library, most frequent first."""
+
+    def inconsistency(self) -> str:
+        """As Part says: an end before its start, a part that is larger than the whole."""
+        if self.to_ns < self.from_ns:
+            return "it ends before it begins"
+        if sum(each.samples for each in self.lines) > self.samples:
+            return f"its lines have more than its {self.samples} samples"
+        return ""
+
+
 Facts = (
     MachineFacts
     | DeviceFacts
@@ -350,6 +380,7 @@ Facts = (
     | OwnCost
     | Standstill
     | EnvironmentFacts
+    | StackSamples
 )
 """What a rank sends of itself whenever it changes: of each kind only the newest counts."""
 

@@ -36,7 +36,7 @@ from tests.fleet.builders import (
     welcome,
 )
 from tests.fleet.fakes import FakeSession
-from tests.wire.examples import COMMAND, GRADIENTS, MACHINE, OUTCOME, SEARCH
+from tests.wire.examples import COMMAND, GRADIENTS, MACHINE, OUTCOME, SEARCH, STACKS
 from tests.wire.extremes import at_bounds
 
 from .fakes import SIZES, opened
@@ -51,7 +51,7 @@ TRIED = (
     *((each,) for each in (
         detail(0, 5), info(0), MACHINE, device(0), numa(0), sample(0, 5), GRADIENTS, COMMAND, SEARCH,
         Notice(0, T0, "info", "a word"), RankEnd(0, T0, clean=True), KnobFacts(0, (BUCKET_CAP_MB,)),
-        OwnCost(0, 0.1, 0.1, 0.1, 0.1, True), Standstill(0, True),
+        OwnCost(0, 0.1, 0.1, 0.1, 0.1, True), Standstill(0, True), STACKS,
         EnvironmentFacts(0, (EnvironmentVariable("NCCL_MAX_CTAS", "4"),)), status(), welcome(),
     )),
 )  # fmt: skip

@@ -13,7 +13,7 @@ from overlaptop.wire.codec import MESSAGES as BY_TAG
 from overlaptop.wire.codec import encode
 from overlaptop.wire.commands import Argument, Command, CommandOutcome, CommandReport, RankOutcome
 from overlaptop.wire.knobs import GradientFacts, Knob, KnobFacts, Search
-from overlaptop.wire.messages import StepTotals
+from overlaptop.wire.messages import StackLine, StackSamples, StepTotals
 from tests.fleet.builders import detail, device, machine, numa, sample
 
 STEP = StepTotals(3, 7, 1, 5, 2, 2, *[1] * 12)
@@ -26,6 +26,7 @@ MACHINE, DEVICE, NUMA, SAMPLE, DETAIL = machine(), device(), numa(), sample(), d
 KNOB_ROW = ("bucket_cap_mb", 25, "25", "25", 1, 10_000)
 KNOBS = KnobFacts(0, (Knob(*KNOB_ROW),))
 GRADIENTS = GradientFacts(0, (4, 8), 2, "0", None)
+STACKS = StackSamples(0, 1, 2, 9, (StackLine("train.py:57 in collate", 9),))
 SEARCH = Search(COMMAND.id, "me@here, pid 1", "bucket_cap_mb", 25)
 
 
@@ -106,9 +107,28 @@ def allowed_knobs(draw):
     return msgspec.structs.replace(knob, least=least, most=most)
 
 
+@st.composite
+def allowed_stacks(draw):
+    """Lines with as many samples as there are, or fewer."""
+    lines = draw(st.lists(built(StackLine, samples=st.integers(0, 1 << 32)), max_size=8).map(tuple))
+    counted = sum(each.samples for each in lines)
+    from_ns, to_ns = sorted(draw(st.tuples(*[st.integers(0, (1 << 63) - 1)] * 2)))
+    samples = draw(st.integers(counted, 1 << 40))
+    return draw(
+        built(
+            StackSamples,
+            from_ns=st.just(from_ns),
+            to_ns=st.just(to_ns),
+            samples=st.just(samples),
+            lines=st.just(lines),
+        )
+    )
+
+
 MESSAGES = {
     **{cls: built(cls) for cls in BY_TAG.values()},
     StepTotals: allowed_steps(),
+    StackSamples: allowed_stacks(),
     Command: allowed_commands(),
 }
 messages = st.one_of(*MESSAGES.values())

@@ -21,6 +21,7 @@ from overlaptop.wire.messages import (
     GroupMembers,
     IssuedCall,
     PhaseSpan,
+    StackLine,
 )
 from overlaptop.wire.schema import Message
 
@@ -31,6 +32,7 @@ PARTS = {
     for part in (
         PhaseSpan("forward", 0, 9),
         EnvironmentVariable("NCCL_MAX_CTAS", "4"),
+        StackLine("train.py:57 in collate", 9),
         IssuedCall("allreduce_", 1 << 20, 57, 9, "issued"),
         GroupCalls("0 default_pg", (0, 1), (IssuedCall("allreduce_", 1 << 20, 57, 9),)),
         CollectiveSpan("allreduce_", 1 << 20, "default_pg", True, 20, 30),

@@ -29,6 +29,7 @@ from tests.wire.examples import (
     MESSAGES,
     SAMPLE,
     SEARCH,
+    STACKS,
     STEP,
     messages,
     plain,
@@ -159,6 +160,8 @@ def test_fields_that_a_newer_peer_adds_are_ignored(message, added):
         (KNOBS, "knobs", (("a b", *KNOB_ROW[1:]),)),
         (KNOBS, "knobs", ((*KNOB_ROW[:4], 1, 1 << 32),)),
         (SEARCH, "knob", "os.system"),
+        (STACKS, "samples", -1),
+        (STACKS, "lines", (("train.py:57 in collate", 1),) * 9),
         (SAMPLE, "sm_activity", 1.01),
         (SAMPLE, "dram_activity", math.nan),
         (DEVICE, "links", (("wifi", "", None, ""),)),
@@ -186,6 +189,8 @@ def test_what_is_out_of_bounds_is_refused_by_its_fields_name(message, field, val
         (COMMAND, {"arguments": (("steps", 101),)}, "Command: steps must be from 1 to 100, not 101"),
         (COMMAND, {"arguments": (("steps", 5), ("steps", 6))}, "capture takes exactly"),
         (KNOBS, {"knobs": ((*KNOB_ROW[:4], 9, 8),)}, "its values cannot be from 9 to 8"),
+        (STACKS, {"samples": 8}, "StackSamples: its lines have more than its 8 samples"),
+        (STACKS, {"from_ns": 3}, "StackSamples: it ends before it begins"),
     ],
 )
 def test_fields_that_contradict_each_other_are_refused(message, changed, words):

@@ -1,0 +1,179 @@
+"""Which line of the script the training thread is at: file, line and function, and nothing else."""
+
+from __future__ import annotations
+
+import itertools
+import textwrap
+import threading
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+
+from overlaptop.agent import stacks
+from overlaptop.agent.stacks import StackSampler, rounds_s
+from overlaptop.wire.codec import decode, encode
+from overlaptop.wire.messages import MAX_STACK_LINES, StackLine, StackSamples, StepTotals
+
+HERE = Path(__file__).parent
+S = 1_000_000_000
+STAYS, CALLS = "rest[0].set(); rest[1].wait()", "rest[0](*rest[1:])"
+
+
+def of_file(path, name, body):
+    """A function as one of that file's, on its second line."""
+    made = {}
+    exec(compile(f"def {name}(*rest):\n    {body}", path, "exec"), made)
+    return made[name]
+
+
+@contextmanager
+def thread_in(*functions) -> Iterator[int]:
+    """A thread that stands in the last of these, each of which is called by the one before."""
+    there, leave = threading.Event(), threading.Event()
+    first, *others = functions
+    thread = threading.Thread(target=first, args=(*others, there, leave))
+    thread.start()
+    assert there.wait(60)
+    try:
+        yield thread.ident
+    finally:
+        leave.set()
+        thread.join()
+
+
+def lines(sampler):
+    """Those of the next message."""
+    return sampler.take(0, S).lines
+
+
+def line_of(*functions, folder=HERE):
+    sampler = StackSampler(folder)
+    with thread_in(*functions) as thread:
+        sampler.sample(thread, 0)
+    return [(each.line, each.samples) for each in lines(sampler)]
+
+
+HIDDEN = {
+    "torch": f"{Path(torch.__file__).parent}/nn/modules/module.py",
+    "library": threading.__file__,
+    "agent": f"{Path(stacks.__file__).parent}/hooks/steps.py",
+    "frozen": "<frozen runpy>",
+    "fx": "<eval_with_key>.7",
+    "inductor": "/tmp/torchinductor_me/ab/cabc.py",
+}
+
+
+@pytest.mark.parametrize("what", HIDDEN)
+def test_innermost_frame_outside_torch_and_the_library_is_named(what):
+    collate = of_file(f"{HERE}/train.py", "collate", CALLS)
+    assert line_of(collate, of_file(HIDDEN[what], "inner", STAYS)) == [("train.py:2 in collate", 1)]
+
+
+@pytest.mark.parametrize(
+    ("file", "named"),
+    [
+        (f"{HERE}/data/sets.py", "data/sets.py:2 in load"),
+        ("/lib/python3.11/site-packages/transformers/trainer.py", "transformers/trainer.py:2 in load"),
+        ("other.py", "other.py:2 in load"),
+        ("<stdin>", "<stdin>:2 in load"),
+    ],
+)
+def test_file_is_named_without_the_folder_or_by_its_last_parts(file, named):
+    assert line_of(of_file(file, "load", STAYS)) == [(named, 1)]
+
+
+def test_thread_without_a_line_of_the_script_counts_as_a_sample():
+    sampler = StackSampler(HERE)
+    with thread_in(of_file(HIDDEN["torch"], "inner", STAYS)) as thread:
+        sampler.sample(thread, 0)
+    sampler.sample(-1, 0)  # a thread that has ended
+    assert sampler.take(3, S) == StackSamples(3, 0, S, 2, ())
+
+
+def test_message_has_the_most_frequent_lines_of_each_second():
+    sampler = StackSampler(HERE)
+    for number in range(MAX_STACK_LINES + 2):
+        with thread_in(of_file("a/train.py", f"f{number}", STAYS)) as thread:
+            for _ in range(number + 1):
+                sampler.sample(thread, 5)
+    assert sampler.take(0, 5 + S - 1) is None
+    taken = sampler.take(0, 5 + S)
+    assert decode(encode(taken)) == taken
+    counts = [each.samples for each in taken.lines]
+    assert (taken.from_ns, taken.to_ns, taken.samples) == (5, 5 + S, 55)
+    assert counts == [10, 9, 8, 7, 6, 5, 4, 3]
+    assert sampler.take(0, 5 + 2 * S) == StackSamples(0, 5 + S, 5 + 2 * S, 0, ())
+
+
+def test_clock_that_is_set_back_stops_no_message():
+    sampler = StackSampler(HERE)
+    sampler.sample(-1, 9 * S)
+    assert sampler.take(0, 5 * S) == StackSamples(0, 5 * S, 5 * S, 1, ())
+
+
+class Tensor:
+    """Something of the job's."""
+
+
+def test_variables_of_a_sampled_function_are_released_at_its_end():
+    sampler, tensor = StackSampler(HERE), Tensor()
+    alive = weakref.ref(tensor)
+    collate = of_file("a/train.py", "collate", "rest[0](*rest[2:])")
+    with thread_in(collate, of_file(HIDDEN["torch"], "inner", STAYS), tensor) as thread:
+        sampler.sample(thread, 0)
+        del tensor
+        assert alive() is not None
+    assert alive() is None
+    assert lines(sampler)
+
+
+@pytest.mark.parametrize("step_s", [0.05, 0.1, 0.2, 0.3])
+def test_rounds_meet_all_parts_of_a_step_as_long_as_their_period(step_s):
+    at_s = list(itertools.accumulate(itertools.islice(rounds_s(0.1), 1000)))
+    assert at_s[-1] == pytest.approx(100, abs=0.1)
+    parts = [sum(part <= each % step_s / step_s * 10 < part + 1 for each in at_s) for part in range(10)]
+    assert all(80 <= each <= 120 for each in parts), parts
+
+
+JOB = """
+    import sys, time
+    from collections import Counter
+    from overlaptop.agent.reporting.sender import Sender
+
+    sent, put = Counter(), Sender.put_state
+    def counted(sender, message):
+        sent[type(message).__name__] += 1
+        put(sender, message)
+    Sender.put_state = counted
+
+    import torch, overlaptop.agent
+
+    def collate():
+        time.sleep(0.02)
+
+    made = 0
+    while (sent["StackSamples"] < 2 if sys.argv[1] == "seen" else made < 100):
+        collate()
+        overlaptop.agent.step()
+        made += 1
+"""
+
+
+def test_job_says_at_which_line_it_is_unless_told_not_to(run_ranks):
+    script = textwrap.dedent(JOB)
+    at = 1 + script.splitlines().index("    time.sleep(0.02)")
+    job = run_ranks(script, nproc=1, arguments=("seen",), forked=True)
+    assert job.codes == [0], job.errs
+    said = [each for each in job.messages if isinstance(each, StackSamples)]
+    assert len(said) >= 2
+    for each in said:
+        assert each.lines[0].line.endswith(f".py:{at} in collate")
+        assert isinstance(each.lines[0], StackLine)
+    without = run_ranks(script, nproc=1, arguments=("",), options=("--no-stacks",), forked=True)
+    assert without.codes == [0], without.errs
+    assert any(isinstance(each, StepTotals) for each in without.messages)
+    assert not any(isinstance(each, StackSamples) for each in without.messages)
