@@ -30,6 +30,7 @@ from overlaptop.wire.messages import (
     OwnCost,
     RankEnd,
     RankInfo,
+    StackSamples,
     Standstill,
     StepDetail,
     StepTotals,
@@ -47,6 +48,8 @@ MAX_NODE_RANKS = 256
 SHIFTED_NS = 1_000_000_000
 """By less than this a message's time may be another one when the hub's history comes again: another host's
 clock is known better by then. A process that takes a rank's place needs longer to start."""
+MAX_STACKS = 30
+"""StackSamples of a rank: as many seconds."""
 MAX_SAMPLES = 128
 """Of a rank's GPU: LONGEST_WINDOW_S of two a second."""
 
@@ -68,6 +71,7 @@ class _Rank:
         self.own_cost: OwnCost | None = None
         self.environment: EnvironmentFacts | None = None
         self.standstill: Standstill | None = None
+        self.stacks: deque[StackSamples] = deque(maxlen=MAX_STACKS)
         self.machine: MachineFacts | None = None
         self.device: DeviceFacts | None = None
         self.numa: NumaFacts | None = None
@@ -93,6 +97,7 @@ class _Rank:
             self.measured = None
             self.details.clear()
             self.timelines.clear()
+            self.stacks.clear()
         self.steps.append(step)
         self.window.add(step)
         if not self.samples:
@@ -115,6 +120,14 @@ class _Rank:
         self._sample_history = None
         self.traffic_due = True
         return True
+
+    def add_stacks(self, taken: StackSamples, replaying: bool) -> None:
+        """As `add`, a second of samples of its stack."""
+        if self.stacks and taken.to_ns <= self.stacks[-1].to_ns:
+            if replaying:
+                return
+            self.stacks.clear()  # the clock was set back
+        self.stacks.append(taken)
 
     def view(self, now_ns: int, node: str, *, is_silent: bool) -> RankView:
         if self._step_history is None:
@@ -146,6 +159,7 @@ class _Rank:
             own_cost=self.own_cost,
             environment=self.environment,
             standstill=self.standstill,
+            stacks=tuple(self.stacks),
             traffic=self.traffic,
             node=node,
             silent=stale and is_silent,
@@ -376,6 +390,8 @@ class Fleet:
                 rank.environment = facts
             case Standstill():
                 rank.standstill = facts if facts.hung or facts.stack else None
+            case StackSamples():
+                rank.add_stacks(facts, self._replaying)
 
     def _refresh_traffic(self) -> None:
         """Look again at the GPUs of which something new is known."""

@@ -19,6 +19,7 @@ from overlaptop.wire.messages import (
     OwnCost,
     RankEnd,
     RankInfo,
+    StackSamples,
     Standstill,
     StepDetail,
     StepTotals,
@@ -100,6 +101,8 @@ class RankView:
     end: RankEnd | None = None
     standstill: Standstill | None = None
     """In what it stands, or where it is before its first step, as its agent says; None while it goes on."""
+    stacks: tuple[StackSamples, ...] = ()
+    """At which lines of the script its training thread was in the last seconds, oldest first."""
     without_agent: bool = False
     """It trains on the host of another rank, and nothing has ever come from it."""
     waits: WaitTimes | None = None

@@ -21,6 +21,7 @@ from overlaptop.wire.messages import (
     Join,
     Notice,
     RankEnd,
+    StackSamples,
     Standstill,
     StepDetail,
     StepTotals,
@@ -349,6 +350,8 @@ def _shifted(message: Message, to_local_ns: Callable[[int], int]) -> Message:
                 groups=tuple(_shifted_calls(each, to_local_ns) for each in message.groups),
                 since_ns=None if message.since_ns is None else to_local_ns(message.since_ns),
             )
+        case StackSamples():
+            return replace(message, from_ns=to_local_ns(message.from_ns), to_ns=to_local_ns(message.to_ns))
         case _:
             return message
 

@@ -14,6 +14,8 @@ from overlaptop.wire.messages import (
     HubStatus,
     PhaseSpan,
     RankInfo,
+    StackLine,
+    StackSamples,
     StepDetail,
     StepTotals,
     Welcome,
@@ -127,6 +129,13 @@ def laid_out(rank, number, start_ns, step_ns, *, compute=(), calls=(), copies=()
 
 def status(*, ended=False, dropped=0, silent=()):
     return HubStatus(at_ns=T0, ranks_connected=2, dropped=dropped, job_ended=ended, silent_ranks=silent)
+
+
+def stacks(rank=0, second=0, samples=10, **lines):
+    """A second of samples; ``lines``: names of functions with their samples, each at a line of its own."""
+    at_ns = T0 + second * S
+    named = tuple(StackLine(f"train.py:{at} in {name}", lines[name]) for at, name in enumerate(lines, 1))
+    return StackSamples(rank, at_ns, at_ns + S, samples, named)
 
 
 def report(rank, command, state, step=None, text="", **changes):

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace as replaced
 
-from overlaptop.fleet.fleet import MAX_FRESH, MAX_NOTICES, MAX_SAMPLES, RECENT_DETAILS, Fleet
+from overlaptop.fleet.fleet import MAX_FRESH, MAX_NOTICES, MAX_SAMPLES, MAX_STACKS, RECENT_DETAILS, Fleet
 from overlaptop.fleet.snapshot import HubState, Window
 from overlaptop.fleet.totals import total
 from overlaptop.fleet.window import HISTORY_STEPS
@@ -24,6 +24,7 @@ from .builders import (
     machine,
     numa,
     sample,
+    stacks,
     status,
     step,
     unmeasured,
@@ -76,6 +77,20 @@ def test_history_that_comes_again_changes_nothing(fleet):
     again = feed(fleet, welcome(), *sent, status())
     assert (again.ranks[0].history, again.ranks[0].samples) == (before.history, before.samples)
     assert (again.fresh, again.fresh_samples) == ((), ())
+
+
+def test_stack_samples_of_the_last_seconds_are_kept(fleet):
+    sent = [stacks(0, second) for second in range(MAX_STACKS + 5)]
+    assert feed(fleet, *sent).ranks[0].stacks == tuple(sent[5:])
+    again = feed(fleet, welcome(), sent[-1], status()).ranks[0].stacks
+    assert again == tuple(sent[5:]), "the hub's history came again"
+    assert feed(fleet, stacks(0, 7)).ranks[0].stacks == (stacks(0, 7),), "the clock was set back"
+
+
+@pytest.mark.parametrize("restarted", [info(0, pid=2), step(0, 0, start_ns=T0 + 60 * S)])
+def test_stack_samples_of_a_restarted_rank_are_forgotten(fleet, restarted):
+    feed(fleet, info(0, pid=1), step(0, 5), stacks(0, 3))
+    assert feed(fleet, restarted).ranks[0].stacks == ()
 
 
 def test_a_restarted_rank_begins_anew(fleet):

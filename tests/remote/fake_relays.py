@@ -24,6 +24,7 @@ from overlaptop.wire.messages import (
     Join,
     Notice,
     RankInfo,
+    StackSamples,
     Standstill,
     Welcome,
 )
@@ -94,6 +95,7 @@ def serve(ahead_ns: int = 0) -> None:
                     send(Welcome(PROTOCOL_VERSION, JOB.job, "far", "train.py", 2, STARTED_NS + ahead_ns))
                     issued = IssuedCall("allreduce_", 8, 1, STARTED_NS + ahead_ns)
                     send(Standstill(0, True, (GroupCalls("0", (0, 1), (issued,)),)))
+                    send(StackSamples(0, STARTED_NS + ahead_ns, STARTED_NS + ahead_ns, 0, ()))
                 joined = True
                 ranks = ",".join(map(str, message.detail_ranks))
                 send(Notice(0, now_ns, "info", f"joined {ranks}"), HubStatus(now_ns, 2, 0, False))

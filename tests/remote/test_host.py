@@ -23,7 +23,7 @@ from overlaptop.wire import commands
 from overlaptop.wire.codec import WireError
 from overlaptop.wire.commands import Command, CommandOutcome
 from overlaptop.wire.knobs import Search
-from overlaptop.wire.messages import HubStatus, Notice, Standstill, Welcome
+from overlaptop.wire.messages import HubStatus, Notice, StackSamples, Standstill, Welcome
 from tests.hubs import Hubs, Rank, Receiver, hubs, make_rank, private_sockets
 from tests.remote.connections import Connections, eventually
 from tests.remote.fake_relays import AHEAD_NS, JOB, STARTED_NS
@@ -114,6 +114,9 @@ def test_times_of_the_other_clock_become_times_of_this_one(connections: Connecti
     assert abs(welcome.started_ns - STARTED_NS) <= AHEAD_NS // 2
     (group,) = watched.until(lambda: watched.of(Standstill))[0].groups
     assert [abs(call.at_ns - STARTED_NS) <= AHEAD_NS // 2 for call in group.calls] == [True]
+    (stacks,) = watched.until(lambda: watched.of(StackSamples))
+    assert abs(stacks.from_ns - STARTED_NS) <= AHEAD_NS // 2
+    assert stacks.from_ns <= stacks.to_ns
     assert abs(watched.host.list_jobs()[0].started_ns - (STARTED_NS - AHEAD_NS)) <= AHEAD_NS // 2
 
 
