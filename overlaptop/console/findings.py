@@ -23,7 +23,7 @@ def in_a_line(found: tuple[Finding, ...]) -> str:
     if not found:
         return ""
     first = ", first" if len(found) > 1 else ""
-    return f"{text.plural(len(found), 'finding')}{first}: {text.printable(found[0].title)}"
+    return f"{text.plural(len(found), 'finding')}{first}: {text.printable(found[0].headline)}"
 
 
 def render(found: tuple[Finding, ...]) -> str:

@@ -38,6 +38,13 @@ class Finding:
     """Name of the rule's file; `find` fills it in."""
     why_late: bool = False
     """It says why its rank is late; the title begins with that: ``rank 2 ...`` or ``rank 2's ...``."""
+    line: str = ""
+    """The line of the script that it is about, ``train.py:57 in collate``; empty: not known."""
+
+    @property
+    def headline(self) -> str:
+        """The title with the line of the script where that is known: ``... (train.py:57 in collate)``."""
+        return f"{self.title} ({self.line})" if self.line and self.line not in self.title else self.title
 
     def record(self, job: str) -> dict[str, object]:
         """As a line of JSON has it, in the documented order of its fields."""
@@ -51,14 +58,17 @@ class Finding:
             "gain_ns": self.gain_ns,
             "certainty": self.certainty.value,
             "advice": self.advice,
+            "line": self.line or None,
         }
 
 
 def why_late(found: Iterable[Finding], rank: int) -> str:
-    """Why a rank is late: ``it computes 12.1 ms a step longer than the others``; empty: no finding says."""
+    """Why a rank is late: ``it computes 12.1 ms a step longer than the others``; empty: no finding says.
+    With the line of the script where that is known.
+    """
     name = f"rank {rank}"
     for each in found:
         if each.why_late and each.ranks == (rank,):
-            words = each.title.removeprefix(name)
+            words = each.headline.removeprefix(name)
             return f"its{words[2:]}" if words.startswith("'s ") else f"it{words}"
     return ""

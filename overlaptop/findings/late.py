@@ -16,6 +16,7 @@ from statistics import fmean, median, quantiles
 from overlaptop import text
 from overlaptop.findings.evidence import Evidence, JobStep
 from overlaptop.findings.finding import Certainty, Finding
+from overlaptop.findings.lines import SlowLine, slow_line
 from overlaptop.fleet.snapshot import RankView
 from overlaptop.fleet.waits import LATE_SHARE
 from overlaptop.report.order import sees_gaps
@@ -57,6 +58,10 @@ class Cause(Enum):
     """It computes longer."""
 
 
+OF_THE_HOST = (Cause.LOADING, Cause.COLLECTING, Cause.DELAYED, Cause.STANDING, None)
+"""Causes that a line of the script may explain."""
+
+
 @dataclass(frozen=True, slots=True)
 class LateRank:
     """A rank for which the others wait, and what it does longer than they do in a step: the median over
@@ -93,6 +98,8 @@ class LateRank:
     it."""
     in_turn: tuple[int, ...] = ()
     """Those that are late in turn, it among them; empty where it alone is late."""
+    line: SlowLine | None = None
+    """Where its host is late: the line of the script at which it is longer than the others."""
 
     @property
     def in_words(self) -> str:
@@ -136,12 +143,15 @@ class LateRank:
         """
         return Finding(
             title=f"rank {self.rank}{does}",
-            measured=f"{self.in_words}; {more}" if more else self.in_words,
+            measured="; ".join(
+                filter(None, (self.in_words, more, self.line.in_words if self.line else ""))
+            ),
             advice=advice,
             certainty=certainty,
             gain_ns=self.costs_ns if longer_ns is None else max(0, min(self.costs_ns, longer_ns)),
             ranks=(self.rank,),
             why_late=True,
+            line=self.line.line if self.line is not None else "",
         )
 
 
@@ -280,6 +290,7 @@ def _late_rank(evidence: Evidence, rank: int, chain: tuple[int, ...], involved: 
     middle = {name: round(median(each)) if each else None for name, each in longer.items()}
     slows_ns, beside_ns = _slows_ns(evidence, rank, others, longer["computes"])
     collections = longer["collections"]
+    cause = _cause(evidence, rank, others, longer)
     return LateRank(
         rank,
         tuple(sorted(others)),
@@ -295,8 +306,9 @@ def _late_rank(evidence: Evidence, rank: int, chain: tuple[int, ...], involved: 
         middle["loads"],
         middle["delays"],
         sum(collections) / len(collections) if collections else None,
-        _cause(evidence, rank, others, longer),
+        cause,
         chain,
+        line=slow_line(evidence, rank, others) if cause in OF_THE_HOST else None,
     )
 
 

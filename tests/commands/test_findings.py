@@ -15,7 +15,7 @@ from tests.tui.waits import waiting_job
 
 from .running import records, run_here
 
-FIELDS = ["type", "job", "rule", "title", "ranks", "measured", "gain_ns", "certainty", "advice"]
+FIELDS = ["type", "job", "rule", "title", "ranks", "measured", "gain_ns", "certainty", "advice", "line"]
 
 
 def findings_of(lines: list[dict[str, object]]) -> list[dict[str, object]]:

@@ -3,7 +3,8 @@
 Raised for a late rank whose thread spends longer in its DataLoader than the others' (`late`), and for the
 whole job where on each rank LOADING_SHARE of the step goes by in a DataLoader while the GPU is idle or
 copies: what is loaded beside a busy GPU costs nothing. Else where so much of each rank's step goes by
-before its first kernel, idle or copying: then the data may come by another way than torch's DataLoader.
+before its first kernel, idle or copying: then the data may come by another way than torch's DataLoader. Not
+in a job without a DataLoader of which samples of the stack name the line that makes a rank slow.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from overlaptop import text
 from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.finding import Certainty, Finding
 from overlaptop.findings.late import Cause, late_by, on_host
+from overlaptop.findings.lines import slow_line
 from overlaptop.wire.messages import RankInfo, StepDetail, StepTotals
 
 LOADING_SHARE = 0.1
@@ -45,15 +47,33 @@ def look(evidence: Evidence) -> Iterable[Finding]:
             certainty=Certainty.MEASURED,
             gain_ns=round(lost_ns),
         )
-    elif (lost_ns := _on_each_rank_ns(evidence, _before_work_ns)) >= LOADING_SHARE * evidence.step_ns:
+        return
+    has_loader = _has_loader(evidence)
+    if not has_loader and _line_is_known(evidence):
+        return
+    if (lost_ns := _on_each_rank_ns(evidence, _before_work_ns)) >= LOADING_SHARE * evidence.step_ns:
         yield Finding(
             title=f"GPUs have nothing to compute for the first {text.duration(lost_ns)} of each step",
             measured=f"{text.percent(lost_ns / evidence.step_ns)} of the step are idle or copies, before "
             "its first kernel",
-            advice=f"where batches come from a DataLoader, {ADVICE}; else make them while the GPU works",
+            advice=f"where batches come from a DataLoader, {ADVICE}; else make them while the GPU works"
+            if has_loader
+            else "make batches while the GPU works",
             certainty=Certainty.POSSIBLE,
             gain_ns=round(lost_ns),
         )
+
+
+def _has_loader(evidence: Evidence) -> bool:
+    """Whether a rank's thread was ever in a DataLoader, or that is not known."""
+    spent = {step.loading_ns for view in evidence.ranks.values() for step in view.history}
+    return spent - {None} != {0}
+
+
+def _line_is_known(evidence: Evidence) -> bool:
+    """Whether a rank is at a line of its script for longer than the others."""
+    ranks = evidence.ranks.keys()
+    return any(slow_line(evidence, rank, ranks - {rank}) is not None for rank in ranks)
 
 
 _Measure = Callable[[RankInfo, StepTotals, StepDetail | None], int | None]

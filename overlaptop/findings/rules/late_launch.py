@@ -14,6 +14,8 @@ from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.finding import Certainty, Finding
 from overlaptop.findings.late import Cause, late_by, on_host
 from overlaptop.findings.launching import is_launch_bound, longest_pause
+from overlaptop.findings.lines import SlowLine
+from overlaptop.wire.messages import RankInfo
 
 
 def look(evidence: Evidence) -> Iterable[Finding]:
@@ -26,8 +28,15 @@ def look(evidence: Evidence) -> Iterable[Finding]:
         yield late.finding(
             f"'s {what} {text.duration(late.stands_ns)} a step longer than {late.whose}",
             late.stands_ns,
-            f"py-spy dump --pid {info.pid if info and info.pid > 0 else 'PID'} shows where its Python "
-            "stands: sleeping, reading, logging, a lock",
+            _advice(late.line, info),
             Certainty.LIKELY,
             "" if on_host(info) else longest_pause(evidence, late.rank),
         )
+
+
+def _advice(line: SlowLine | None, info: RankInfo | None) -> str:
+    what = "sleeping, reading, logging, a lock"
+    if line is not None:
+        return f"look at {line.place}: {what}"
+    pid = info.pid if info and info.pid > 0 else "PID"
+    return f"py-spy dump --pid {pid} shows where its Python stands: {what}"

@@ -4,7 +4,7 @@ Raised where the first line names them, they cause most of the waiting in most o
 and no cause explains half of what the others wait in 80 % of these (`late`): it is none of those that are
 looked for, or the source does not see it. Not where it has just begun, since no cause is steady yet; nor
 where ranks without a GPU wait longer for a CPU than for one another, nor where the late one is the one that
-computes longest (uneven batches).
+computes longest (uneven batches). Samples of its stack may still name a line of the script.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from overlaptop.findings.late import (
     cpus_are_short,
     late_ranks,
 )
+from overlaptop.findings.lines import SlowLine
 from overlaptop.findings.rules.uneven_batches import late_by_compute
 from overlaptop.findings.settings import obeys_commands
 from overlaptop.fleet.waits import LATE_SHARE, MOST
@@ -43,6 +44,9 @@ def look(evidence: Evidence) -> Iterable[Finding]:
         return
     if _has_just_begun([caused_ns for caused_ns, _ in waits_ns]):
         return
+    if len(late) == 1 and late[0].line is not None:
+        yield _at_line(late[0], late[0].line)
+        return
     more = "; overlaptop capture records every launch" if obeys_commands(evidence) else ""
     verb = "is late" if len(late) == 1 else "are late in turn"
     yield Finding(
@@ -52,6 +56,17 @@ def look(evidence: Evidence) -> Iterable[Finding]:
         certainty=Certainty.POSSIBLE,
         gain_ns=max(each.costs_ns for each in late),
         ranks=ranks,
+    )
+
+
+def _at_line(late: LateRank, line: SlowLine) -> Finding:
+    """That it is at one line for longer than the others, which may be why it is late."""
+    own, others = map(text.whole_percent, (line.share, line.others_share))
+    return late.finding(
+        f" is at {line.line} for {own} of its step, {late.than} for {others}",
+        None,
+        f"look at {line.place}",
+        Certainty.POSSIBLE,
     )
 
 

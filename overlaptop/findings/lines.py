@@ -1,0 +1,72 @@
+"""At which line of the script a rank spends more of its step than the others, by samples of its stack."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from overlaptop import text
+from overlaptop.findings.evidence import Evidence
+from overlaptop.wire.messages import StackSamples
+
+FEWEST_SAMPLES = 8
+LEAST_MORE = 0.15
+"""Of the samples, more than in the others' median."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlowLine:
+    """The line at which a rank is for a larger share of its step than the others."""
+
+    rank: int
+    line: str
+    """``train.py:57 in collate``."""
+    share: float
+    """Of the rank's step."""
+    others_share: float
+    """Of the others' steps, in their median."""
+
+    @property
+    def in_words(self) -> str:
+        """``train.py:57 in collate: 71 % of rank 1's step``."""
+        return f"{self.line}: {text.whole_percent(self.share)} of rank {self.rank}'s step"
+
+    @property
+    def place(self) -> str:
+        """``train.py:57``."""
+        return self.line.rpartition(" in ")[0] or self.line
+
+
+def slow_line(evidence: Evidence, rank: int, others: Collection[int]) -> SlowLine | None:
+    """Return the line whose share on this rank exceeds the others' by most; None: none does by LEAST_MORE,
+    or there are too few samples since the evidence's first step began.
+    """
+    if not evidence.steps:
+        return None
+    since_ns = min(totals.start_ns for totals in evidence.steps[0].totals.values())
+    own = _shares(evidence.ranks[rank].stacks, since_ns)
+    every = (_shares(evidence.ranks[other].stacks, since_ns) for other in others)
+    theirs = [shares for shares in every if shares is not None]
+    if not own or not theirs:
+        return None
+    usual = {line: median(shares.get(line, 0.0) for shares in theirs) for line in own}
+    line = max(own, key=lambda each: own[each] - usual[each])
+    if own[line] - usual[line] < LEAST_MORE:
+        return None
+    return SlowLine(rank, text.printable(line), own[line], usual[line])
+
+
+def _shares(stacks: Sequence[StackSamples], since_ns: int) -> dict[str, float] | None:
+    """Each line's share of the samples; None: too few. A second counts if most of it is since then."""
+    counts: Counter[str] = Counter()
+    samples = 0
+    for second in stacks:
+        if second.from_ns + second.to_ns >= 2 * since_ns:
+            samples += second.samples
+            for each in second.lines:
+                counts[each.line] += each.samples
+    if samples < FEWEST_SAMPLES:
+        return None
+    return {line: count / samples for line, count in counts.items()}
