@@ -12,6 +12,9 @@ from overlaptop.findings.evidence import Evidence
 from overlaptop.wire.messages import StackSamples
 
 FEWEST_SAMPLES = 8
+LEAST_NS = 3_000_000_000
+"""Samples count from the evidence's first step on, and for as long before its last one at least: twenty
+short steps are over before a second of samples is."""
 LEAST_MORE = 0.15
 """Of the samples, more than in the others' median."""
 
@@ -41,11 +44,12 @@ class SlowLine:
 
 def slow_line(evidence: Evidence, rank: int, others: Collection[int]) -> SlowLine | None:
     """Return the line whose share on this rank exceeds the others' by most; None: none does by LEAST_MORE,
-    or there are too few samples since the evidence's first step began.
+    or there are too few samples.
     """
     if not evidence.steps:
         return None
-    since_ns = min(totals.start_ns for totals in evidence.steps[0].totals.values())
+    first_ns, last_ns = (evidence.steps[at].totals[rank].start_ns for at in (0, -1))
+    since_ns = min(first_ns, last_ns - LEAST_NS)
     own = _shares(evidence.ranks[rank].stacks, since_ns)
     every = (_shares(evidence.ranks[other].stacks, since_ns) for other in others)
     theirs = [shares for shares in every if shares is not None]

@@ -9,7 +9,7 @@ from overlaptop.findings.find import find
 from overlaptop.findings.finding import Finding, why_late
 from overlaptop.findings.late import late_ranks
 from overlaptop.findings.lines import slow_line
-from tests.fleet.builders import MS, stacks
+from tests.fleet.builders import MS, T0, stacks
 
 from . import timelines
 from .jobs import RANKS, healthy, job
@@ -62,7 +62,7 @@ def test_line_is_told_with_its_share_of_the_ranks_step():
         sampled(ranks=[LATE]),
         sampled(ranks=OTHERS),
         sampled(own=2, others=1),
-        sampled(second=-3),
+        sampled(second=-5),
     ],
     ids=["none", "too few", "of no other rank", "of others only", "alike", "of before"],
 )
@@ -70,9 +70,12 @@ def test_no_line_is_told_from_too_little(facts):
     assert slow_line(job(STANDS, *facts), LATE, OTHERS) is None
 
 
-def test_shares_are_of_all_seconds_since_the_first_step():
-    facts = [*sampled(second=-3, own=10), *sampled(second=8, own=2), *sampled(second=9, own=8)]
+def test_shares_are_of_all_seconds_since_the_first_step_or_longer():
+    facts = [*sampled(second=-5, own=10), *sampled(second=8, own=2), *sampled(second=9, own=8)]
     assert slow_line(job(STANDS, *facts), LATE, OTHERS).share == 0.5
+    short = job(STANDS, *sampled(second=-1))
+    assert short.steps[0].totals[LATE].start_ns > T0
+    assert slow_line(short, LATE, OTHERS).share == 0.7, "the steps take less than 3 s together"
 
 
 def test_line_at_which_all_ranks_are_is_not_the_one():
