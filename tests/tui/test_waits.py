@@ -9,7 +9,7 @@ from overlaptop.report.who_is_late import who_is_late
 from overlaptop.text import Unit
 from overlaptop.timeline.arrivals import WaitTimes
 from overlaptop.tui.overview.columns import COLUMNS, Scales
-from tests.fleet.builders import MS, detail, info, status, step, welcome
+from tests.fleet.builders import MS, detail, info, stacks, status, step, welcome
 from tests.fleet.fakes import FakeSession
 
 from .fakes import SIZES, line_of, opened, row_of, running_job, screen_of, shown, table_ranks, text_of
@@ -58,6 +58,18 @@ async def test_the_first_line_names_the_late_rank_why_it_is_late_and_what_that_c
         assert " ".join(first_line(await shown(app, pilot)).split()) == words
         [run] = [run for run in app.screen._first_line._lines[0] if "late" in run.text]
         assert run.style.fg == "warning"
+
+
+async def test_first_line_names_the_line_of_the_script_once():
+    session = waiting_job()
+    session.say(*(info(rank, exact=False) for rank in range(4)))
+    session.say(*(stacks(rank, 9, collate=7 if rank == 2 else 1) for rank in range(4)))
+    words = first_line(await screen_of(session, size=(200, 40)))
+    assert words.startswith(
+        "! rank 2 is late in 12 of 12 collectives: it is at train.py:1 in collate for 70 % of its step, "
+        "the others for 10 %; the others wait "
+    )
+    assert words.count("train.py:1") == 1
 
 
 async def test_the_cost_is_a_lower_bound_where_gaps_are_not_seen_and_where_much_is_not_split():
