@@ -6,6 +6,7 @@ from overlaptop import text
 from overlaptop.findings.evidence import evidence_of
 from overlaptop.findings.find import find
 from overlaptop.findings.finding import Finding
+from overlaptop.findings.steady import SteadyFindings
 from overlaptop.fleet.snapshot import Snapshot
 
 LOOK_EVERY_NS = 1_000_000_000
@@ -40,9 +41,10 @@ def render(found: tuple[Finding, ...]) -> str:
 
 
 class FindingsLog:
-    """Which findings of a running job are written when: each as it comes up, and again while it holds."""
+    """Which findings of a running job are written when: each once it has held, and again while it holds."""
 
     def __init__(self) -> None:
+        self._steady = SteadyFindings()
         self._due_ns = 0
         self._written_ns: dict[tuple[str, tuple[int, ...]], int] = {}
 
@@ -52,7 +54,7 @@ class FindingsLog:
             return []
         self._due_ns = snapshot.at_ns + LOOK_EVERY_NS
         records = []
-        for each in found_in(snapshot):
+        for each in self._steady.take(snapshot, found_in(snapshot)):
             key = (each.rule, each.ranks)
             if snapshot.at_ns - self._written_ns.get(key, 0) >= SAY_AGAIN_NS:
                 self._written_ns[key] = snapshot.at_ns

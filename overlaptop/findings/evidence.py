@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from math import inf
 from statistics import median
 
@@ -11,13 +12,15 @@ from overlaptop import text
 from overlaptop.fleet.snapshot import HubState, RankView, Snapshot
 from overlaptop.fleet.split_waits import window_of
 from overlaptop.fleet.waits import SplitStep, StepTransfer, WaitWindow
-from overlaptop.fleet.window import FIRST_STEPS, HISTORY_STEPS, RECENT_STEPS
+from overlaptop.fleet.window import EVIDENCE_STEPS, FIRST_STEPS, HISTORY_STEPS
 from overlaptop.report.order import all_see_gaps
 from overlaptop.timeline.arrivals import Collective
 from overlaptop.wire.messages import StepDetail, StepTotals
 
 MIN_STEPS, MIN_TRACED_STEPS = 4, 3
 """Of fewer steps nothing is said; a trace is of few."""
+VAGUE_STEPS = 12
+"""And of fewer of a running job no finding that names no cause."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +43,7 @@ class JobStep:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Evidence:
-    """What is known of a job's last steps; of a trace, of all of its steps."""
+    """What is known of a job since it changed; of a trace, of all of its steps."""
 
     ranks: Mapping[int, RankView]
     """By number, those of which something is known: their facts, samples, knobs and history."""
@@ -85,9 +88,10 @@ def evidence_of(snapshot: Snapshot) -> Evidence:
     """All that a Snapshot says."""
     known = {view.rank: view for view in snapshot.ranks if view.info is not None}
     is_trace = snapshot.hub_state is HubState.TRACE
-    steps = _steps(known.values(), snapshot.split_steps, HISTORY_STEPS if is_trace else 2 * RECENT_STEPS)
-    if not is_trace:
-        steps = [step for step in steps if step.number >= FIRST_STEPS][-RECENT_STEPS:]
+    first = 0 if is_trace else max(FIRST_STEPS, snapshot.first_step)
+    steps = _steps(
+        known.values(), snapshot.split_steps, first, HISTORY_STEPS if is_trace else EVIDENCE_STEPS
+    )
     if steps:  # a rank that has ended since, or has come, is no part of what is slow now
         known = {rank: view for rank, view in known.items() if rank in steps[-1].totals}
         steps = [step for step in steps if step.totals.keys() == known.keys()]
@@ -105,15 +109,17 @@ def evidence_of(snapshot: Snapshot) -> Evidence:
     )
 
 
-def _steps(views: Collection[RankView], split_steps: Iterable[SplitStep], most: int) -> list[JobStep]:
-    """The steps that all ranks have measured that had not ended when they began, oldest first; looked for
-    among the newest `most` of each rank.
+def _steps(
+    views: Collection[RankView], split_steps: Iterable[SplitStep], first: int, most: int
+) -> list[JobStep]:
+    """The steps from `first` on that all ranks have measured that had not ended when they began, oldest
+    first; looked for among the newest `most` of each rank.
     """
     totals: dict[int, dict[int, StepTotals]] = {}
     details: dict[int, dict[int, StepDetail]] = {}
     disturbed: set[int] = set()
     for view in views:
-        for step in _newest(view.history, most):
+        for step in _newest(view, first, most):
             if step.disturbed:
                 disturbed.add(step.step)
             if step.measured:
@@ -129,14 +135,14 @@ def _steps(views: Collection[RankView], split_steps: Iterable[SplitStep], most: 
     ]
 
 
-def _newest(history: Sequence[StepTotals], most: int) -> Iterable[StepTotals]:
+def _newest(view: RankView, first: int, most: int) -> Iterable[StepTotals]:
     """From the newest on, until so many are measured."""
     measured = 0
-    for step in reversed(history):
+    for step in chain(reversed(view.history), reversed(view.older)):
+        if measured >= most or step.step < first:
+            return
         yield step
         measured += step.measured
-        if measured >= most:
-            return
 
 
 def _needed(totals: Mapping[int, StepTotals], ends_ns: Mapping[int, float]) -> set[int]:

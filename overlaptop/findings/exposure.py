@@ -12,7 +12,6 @@ import numpy as np
 from overlaptop import text
 from overlaptop.findings.detail import phases_of
 from overlaptop.findings.evidence import Evidence, JobStep
-from overlaptop.fleet.split_waits import LEAST_SPLIT
 from overlaptop.fleet.waits import COSTLY_SHARE
 from overlaptop.timeline.arrivals import Collective
 from overlaptop.timeline.collectives import kind_of
@@ -25,8 +24,8 @@ BESIDE_WAITING = 0.5
 """And from this share of what ranks wait on: in recorded jobs with a late rank it is 0.04 to 0.28."""
 LEAST_BYTES = 1 << 20
 """Smaller collectives take their latency, and say nothing of a link."""
-MOSTLY_SPLIT = 0.5
-"""Of the measured steps with communication, those of which something is split; or LEAST_SPLIT."""
+MOSTLY_SPLIT, LEAST_SPLIT = 0.5, 8
+"""Of the measured steps with communication, those of which something is split; or LEAST_SPLIT steps."""
 AFTER = "after "
 NEVER = 0.05
 """Compute and communication run never at once where less of the transferring than this is hidden."""

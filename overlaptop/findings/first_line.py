@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from overlaptop.findings.finding import Finding
+from overlaptop.findings.finding import Finding, why_late
 from overlaptop.fleet.snapshot import WHOLE_TRACE, Snapshot
 from overlaptop.fleet.trouble import trouble_of
 from overlaptop.fleet.waits import WORTH_SHARE
-from overlaptop.report.who_is_late import FirstLine, who_is_late
+from overlaptop.report.who_is_late import FirstLine, Kind, who_is_late
 from overlaptop.text import whole_percent
 
 OF_WAITING = ("jitter", "late_unexplained", "uneven_batches")
@@ -16,23 +16,28 @@ OF_WAITING = ("jitter", "late_unexplained", "uneven_batches")
 
 
 def first_line(snapshot: Snapshot, found: Sequence[Finding]) -> FirstLine | None:
-    """Who is late; in its place the finding that mending can win most by, where that is more than all that
-    ranks wait, and worth a warning. ``found``: of the same moment, what costs most first.
+    """Who is late and why; in its place the finding that mending can win most by, where nobody is late or
+    it wins more than all that ranks wait, and is worth a warning. ``found``: of the same moment, what costs
+    most first.
     """
     said, totals = who_is_late(snapshot), snapshot.totals
+    if said is None:
+        return None
+    if said.late_rank is not None and (cause := why_late(found, said.late_rank)):
+        rule = next(each.rule for each in found if each.why_late and each.ranks == (said.late_rank,))
+        said = said._replace(cause=cause, cause_rule=rule)
     first = next(iter(found), None)
-    if said is None or first is None or not first.gain_ns or not totals.step_ns:
+    if first is None or not first.gain_ns or not totals.step_ns or first.why_late:
         return said
-    if (
-        first.why_late
-        or first.rule in OF_WAITING
-        or totals.measured_step == WHOLE_TRACE
-        or trouble_of(snapshot) is not None
-    ):
+    if totals.measured_step == WHOLE_TRACE or trouble_of(snapshot) is not None:
         return said
     wait_ns = snapshot.wait_window.exposed_wait_ns if snapshot.wait_window is not None else 0
+    if first.rule in OF_WAITING:
+        if said.kind is Kind.LATE:
+            return said
+        wait_ns = 0
     if first.gain_ns <= max(wait_ns, WORTH_SHARE * totals.step_ns):
         return said
     share = whole_percent(first.gain_ns / totals.step_ns)
     words = f"{first.title}: at most {share} of the step to win, {first.certainty.value}"
-    return FirstLine(words, first.title, warns=True, rule=first.rule)
+    return FirstLine(words, first.title, warns=True, rule=first.rule, kind=Kind.FINDING)

@@ -31,8 +31,6 @@ of two ranks that are alike may be apart, too."""
 VARIES = 1.2
 """What a rank computes longer varies where its middle three fifths spread over so many times its median. A
 slow GPU is slower by about the same in each step."""
-SINCE_LATE, LEAST_LATE_STEPS = 0.9, 8
-"""It has been late since it was so in this share of the steps, of which there are as many."""
 LOW_CLOCK = 0.95
 """A clock is low below this share of the other ranks' median."""
 
@@ -274,7 +272,6 @@ def _late_rank(evidence: Evidence, rank: int, chain: tuple[int, ...], involved: 
     late = evidence.window.lateness.of(rank)
     assert late is not None
     others = evidence.ranks.keys() - involved
-    evidence = replace(evidence, steps=_since_late(evidence, rank))
     longer = {
         name: _longer(evidence, rank, others, measure)
         for name, measure in (
@@ -312,16 +309,6 @@ def _late_rank(evidence: Evidence, rank: int, chain: tuple[int, ...], involved: 
     )
 
 
-def _since_late(evidence: Evidence, rank: int) -> tuple[JobStep, ...]:
-    """The steps since the others wait long for the rank; all of them, where they do not so steadily."""
-    caused_ns = [caused_wait_ns(step, (rank,)) for step in evidence.steps]
-    is_late = [ns >= EXPLAINS * fmean(caused_ns) for ns in caused_ns]
-    for start in range(len(is_late) - LEAST_LATE_STEPS + 1):
-        if sum(is_late[start:]) >= SINCE_LATE * len(is_late[start:]):
-            return evidence.steps[start:]
-    return evidence.steps
-
-
 def _cause(
     evidence: Evidence, rank: int, others: Collection[int], longer: dict[str, list[float]]
 ) -> Cause | None:
@@ -353,9 +340,7 @@ def _cause(
         return None
     if (share := clock_share(evidence, rank, others)) is not None and share < LOW_CLOCK:
         return Cause.LOW_CLOCK
-    # Where only the older half varies, it has begun to compute longer since.
-    lately = longer["computes"][len(longer["computes"]) // 2 :]
-    return Cause.UNEVEN if _varies(longer["computes"]) and _varies(lately) else Cause.COMPUTING
+    return Cause.UNEVEN if _varies(longer["computes"]) else Cause.COMPUTING
 
 
 def _slows_ns(

@@ -17,7 +17,7 @@ from overlaptop.fleet.timelines import Timelines
 from overlaptop.fleet.totals import total
 from overlaptop.fleet.traffic import LONGEST_WINDOW_S, StepWindow, Traffic, traffic_of
 from overlaptop.fleet.trouble import is_stale
-from overlaptop.fleet.window import HISTORY_STEPS
+from overlaptop.fleet.window import EVIDENCE_STEPS, HISTORY_STEPS
 from overlaptop.wire.bounds import MAX_RANKS
 from overlaptop.wire.commands import Command, CommandOutcome
 from overlaptop.wire.devices import DeviceFacts, DeviceSample, MachineFacts, NumaFacts
@@ -61,6 +61,8 @@ class _Rank:
         self.rank = rank
         self.info: RankInfo | None = None
         self.steps: deque[StepTotals] = deque(maxlen=HISTORY_STEPS)
+        self.older: deque[StepTotals] = deque(maxlen=EVIDENCE_STEPS)
+        """Measured ones that `steps` has no room for."""
         self.measured: StepTotals | None = None
         self.details: deque[StepDetail] = deque(maxlen=RECENT_DETAILS)
         self.timelines = Timelines()
@@ -80,6 +82,7 @@ class _Rank:
         self.traffic: Traffic | None = None
         self.traffic_due = False
         self._step_history: tuple[StepTotals, ...] | None = ()
+        self._older_history: tuple[StepTotals, ...] = ()
         self._sample_history: tuple[DeviceSample, ...] | None = ()
 
     @property
@@ -93,11 +96,14 @@ class _Rank:
                 return False
             # Counted from 0 again: the rank was restarted.
             self.steps.clear()
+            self.older.clear()
             self.window = StepWindow()
             self.measured = None
             self.details.clear()
             self.timelines.clear()
             self.stacks.clear()
+        if len(self.steps) == HISTORY_STEPS and self.steps[0].measured:
+            self.older.append(self.steps[0])
         self.steps.append(step)
         self.window.add(step)
         if not self.samples:
@@ -131,7 +137,7 @@ class _Rank:
 
     def view(self, now_ns: int, node: str, *, is_silent: bool) -> RankView:
         if self._step_history is None:
-            self._step_history = tuple(self.steps)
+            self._step_history, self._older_history = tuple(self.steps), tuple(self.older)
         if self._sample_history is None:
             self._sample_history = tuple(self.samples)
         last = self.steps[-1] if self.steps else None
@@ -143,6 +149,7 @@ class _Rank:
             last=last,
             measured=self.measured,
             history=self._step_history,
+            older=self._older_history,
             detail=self.details[-1] if self.details else None,
             details=tuple(self.details),
             timelines=self.timelines.kept,
@@ -297,7 +304,7 @@ class Fleet:
                 views if alone else (),
                 lost + sum(view.dropped for view in views),
                 Window.SECONDS,
-                waits.steps,
+                waits.kept[-EVIDENCE_STEPS:],
             ),
             notices=tuple(self._notices),
             fresh=fresh,
@@ -318,6 +325,7 @@ class Fleet:
             split_steps=waits.steps,
             kept_split_steps=waits.kept,
             transfers=waits.transfers,
+            first_step=waits.first_step,
         )
 
     def _grown_job(self) -> Welcome | None:

@@ -14,6 +14,7 @@ from overlaptop.fleet.knobs import JobKnob, job_knobs
 from overlaptop.fleet.snapshot import HubState, NodeView, RankView, Snapshot, Window
 from overlaptop.fleet.split_waits import Splitter, with_waits
 from overlaptop.fleet.totals import total
+from overlaptop.fleet.window import EVIDENCE_STEPS
 from overlaptop.text import runs
 from overlaptop.wire.bounds import MAX_RANKS
 from overlaptop.wire.devices import DeviceSample
@@ -78,7 +79,10 @@ class Merger:
             job=job,
             ranks=ranks,
             totals=total(
-                ranks, sum(part.snapshot.totals.dropped for part in parts), Window.SECONDS, waits.steps
+                ranks,
+                sum(part.snapshot.totals.dropped for part in parts),
+                Window.SECONDS,
+                waits.kept[-EVIDENCE_STEPS:],
             ),
             notices=self._notices(parts),
             fresh=tuple(
@@ -107,6 +111,7 @@ class Merger:
             split_steps=waits.steps,
             kept_split_steps=waits.kept,
             transfers=waits.transfers,
+            first_step=waits.first_step,
         )
 
     def _is_owned(self, message: StepTotals | DeviceSample | RankView, part: NodeSnapshot) -> bool:

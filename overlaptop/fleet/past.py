@@ -8,9 +8,8 @@ from dataclasses import replace
 from statistics import fmean
 
 from overlaptop.fleet.snapshot import RankView, Snapshot, Window
-from overlaptop.fleet.split_waits import late_in, split_alone, window_of
+from overlaptop.fleet.split_waits import split_alone, window_of
 from overlaptop.fleet.totals import step_of, total
-from overlaptop.fleet.window import in_window
 from overlaptop.wire.messages import StepDetail, StepTotals
 
 NO_TIMELINES = "no timeline of this step is kept"
@@ -47,16 +46,14 @@ def in_step(snapshot: Snapshot, number: int) -> Snapshot:
 
 
 def over_window(snapshot: Snapshot, window: Window) -> Snapshot:
-    """The job's figures over this window; the ranks as they are."""
+    """The job's figures over this window, and who waits for whom in one step; else all as it is."""
     if window is snapshot.totals.window:
         return snapshot
-    kept = snapshot.kept_split_steps
+    kept, wait_window = snapshot.kept_split_steps, snapshot.wait_window
     totals = total(snapshot.ranks, snapshot.totals.dropped, window, kept)
     if window is Window.STEP:
         step = [each for each in kept if each.waits.step == totals.measured_step]
         wait_window = window_of(step, alone=True)
-    else:
-        wait_window = late_in(in_window(kept, totals.first_step))
     return replace(snapshot, totals=totals, wait_window=wait_window)
 
 

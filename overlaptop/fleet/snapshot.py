@@ -108,6 +108,8 @@ class RankView:
     waits: WaitTimes | None = None
     """How the communication of ``measured`` splits into waiting and transferring; None where that is not
     known."""
+    older: tuple[StepTotals, ...] = ()
+    """Measured steps from before ``history``, oldest first, bounded."""
 
     @property
     def sample(self) -> DeviceSample | None:
@@ -230,18 +232,19 @@ class Snapshot:
     """The newest step of which the timelines of all ranks are here, split; its number is that of the ranks'
     ``measured`` wherever they know it."""
     wait_window: WaitWindow | None = None
-    """The last seconds of such steps, or only the newest where a rank is late since then; None where
-    nothing is split."""
+    """The newest of such steps since the job changed; None where nothing of them is split."""
     unsplit: str = ""
     """Why nothing is split, for the screen; empty where something is."""
     fresh_waits: tuple[StepWaits, ...] = ()
     """Steps that were split since the previous snapshot, in their order."""
     split_steps: tuple[SplitStep, ...] = ()
-    """Those of the last seconds, oldest first; of a trace, all of its steps."""
+    """Those of `wait_window`, oldest first; of a trace, all of its steps."""
     kept_split_steps: tuple[SplitStep, ...] = ()
     """Those of the last minute, oldest first."""
     transfers: tuple[StepTransfer, ...] = ()
     """What the transfers of such steps took in the last minutes, oldest first."""
+    first_step: int = 0
+    """The first since the job changed, by itself or by a setting; 0: it has not."""
 
     def knob(self, name: str) -> JobKnob | None:
         """The knob of that name; None: the job has none."""

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections import Counter, defaultdict, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import takewhile
 from statistics import fmean
 from typing import NamedTuple
 
+from overlaptop.fleet.change_points import ChangePoints
 from overlaptop.fleet.snapshot import WHOLE_TRACE, NodeView, RankView, Window
 from overlaptop.fleet.totals import of_one_step, step_of, stepping
 from overlaptop.fleet.transfers import TransferHistory
 from overlaptop.fleet.waits import SplitStep, StepTransfer, StepWaits, WaitWindow
-from overlaptop.fleet.window import RECENT_STEPS, WINDOW_NS, in_window
+from overlaptop.fleet.window import EVIDENCE_STEPS, WINDOW_NS, in_window
 from overlaptop.text import named_ranks
 from overlaptop.timeline.arrivals import Collective, WaitTimes, combined, lateness, waiting
 from overlaptop.timeline.echoes import echoes
@@ -22,10 +22,6 @@ from overlaptop.timeline.spans import unflatten
 from overlaptop.wire.bounds import MAX_DURATION_NS
 from overlaptop.wire.messages import StepDetail, StepTotals
 
-WINDOW_STEPS = 64
-"""Of Window.SECONDS: all are looked at in each reading."""
-LEAST_SPLIT = 8
-"""So many where steps are longer: of fewer, who is late may be chance."""
 KEPT_STEPS = 600
 RESTARTED_NS = 1_000_000_000
 """A step of an earlier number that began so much later is of ranks that count from 0 again."""
@@ -47,32 +43,33 @@ class JobWaits:
     fresh: tuple[StepWaits, ...] = ()
     """Steps split since the last look, in their order."""
     steps: tuple[SplitStep, ...] = ()
-    """Those of the window, which is Window.SECONDS; oldest first."""
+    """Those of the window: the newest EVIDENCE_STEPS since the job changed; oldest first."""
     kept: tuple[SplitStep, ...] = ()
-    """Those of Window.MINUTE."""
+    """Those of Window.MINUTE, and as many as `steps` at least."""
     transfers: tuple[StepTransfer, ...] = ()
     """What they took in the last minutes, oldest first."""
+    first_step: int = 0
+    """The first since the job changed; 0: it has not."""
 
 
 class Splitter:
-    """Splits each step once the timelines of all ranks in it are there, and remembers the last seconds."""
+    """Splits each step once the timelines of all ranks in it are there, and remembers the last minute."""
 
     def __init__(self) -> None:
         self._kept: deque[SplitStep] = deque(maxlen=KEPT_STEPS)
         self._transfers = TransferHistory()
         self._last: SplitStep | None = None
         """The one that was split last, also where it is forgotten: its timelines are here for a while."""
-        self._changed = -1
-        """In this step a setting was changed last."""
-        self._read = -1
-        """Up to this step it is known whether one was."""
+        self._changes = ChangePoints()
+        self._window: tuple[tuple[SplitStep, ...], WaitWindow | None] = ((), None)
+        """The last one and its steps."""
 
     def look(self, views: Sequence[RankView], nodes: Sequence[NodeView] = ()) -> JobWaits:
         """Split what is new among `views`, which are all of the job's ranks. `nodes`: where they are, if on
         several, whose clocks are known only so well.
         """
         fresh = []
-        self._read_changes(views)
+        first_step = self._changes.look(views)
         for details in self._complete(views):
             earlier = self._kept[-1].waits.collectives if self._kept else ()
             each = _split(views, details, nodes, earlier)
@@ -85,19 +82,26 @@ class Splitter:
                 self._kept[-1] = replace(before, waits=replace(before.waits, collectives=()))
             self._kept.append(each)
             self._last = each
-        newest_ns = self._forget(views)
+        self._forget(views)
         if not self._kept:
             absent = [view.rank for view in views if not (view.details or view.ended)]
-            return JobWaits(unsplit=f"no timeline of {named_ranks(absent)} is here" if absent else NOT_YET)
+            unsplit = f"no timeline of {named_ranks(absent)} is here" if absent else NOT_YET
+            return JobWaits(unsplit=unsplit, first_step=first_step)
         kept, newest = tuple(self._kept), self._kept[-1].waits
-        last_seconds, long_steps = WINDOW_NS[Window.SECONDS], _reach_ns(kept[-1])
-        recent = [each for each in kept[-WINDOW_STEPS:] if newest_ns - each.start_ns <= last_seconds]
-        few = [each for each in kept[-LEAST_SPLIT:] if newest_ns - each.start_ns <= long_steps]
-        steps = tuple(in_window(max(recent, few, key=len), None))
-        window = late_in(steps)
-        unsplit = "" if window else _why(newest.collectives)
+        since = [each for each in kept if each.waits.step >= first_step]
+        steps = tuple(in_window(since[-EVIDENCE_STEPS:], None))
+        if steps != self._window[0]:
+            self._window = steps, window_of(steps)
+        window = self._window[1]
         return JobWaits(
-            newest, window, unsplit, tuple(each.waits for each in fresh), steps, kept, self._transfers.kept
+            newest,
+            window,
+            "" if window else NOT_YET if not steps else _why(newest.collectives),
+            tuple(each.waits for each in fresh),
+            steps,
+            kept,
+            self._transfers.kept,
+            first_step,
         )
 
     def _complete(self, views: Sequence[RankView]) -> list[dict[int, StepDetail]]:
@@ -117,28 +121,17 @@ class Splitter:
                 complete.append(details)
         return sorted(complete, key=_begun_ns)
 
-    def _read_changes(self, views: Sequence[RankView]) -> None:
-        """See in which step a setting was changed last."""
-        running = (view.history for view in views if not view.ended)
-        history: Sequence[StepTotals] = max(running, key=len, default=())
-        newest = history[-1].step if history else -1
-        if newest < self._read:  # ranks count from 0 again
-            self._changed = self._read = -1
-        unread = takewhile(lambda step: step.step > self._read, reversed(history))
-        self._changed = next((step.step for step in unread if step.transitional), self._changed)
-        self._read = newest
-
-    def _forget(self, views: Sequence[RankView]) -> int:
-        """What is too old, and what was before a setting changed. Returns when the newest step began."""
-        self._transfers.forget(self._changed)
+    def _forget(self, views: Sequence[RankView]) -> None:
+        """What was before a setting changed, and what is too old and no evidence."""
+        self._transfers.forget(self._changes.changed_setting)
         newest_ns = max((view.last.start_ns for view in views if view.last is not None), default=0)
-        reach_ns = max(WINDOW_NS[Window.MINUTE], _reach_ns(self._kept[-1]) if self._kept else 0)
         while self._kept:
             oldest = self._kept[0]
-            if oldest.waits.step > self._changed and newest_ns - oldest.start_ns <= reach_ns:
+            is_young = newest_ns - oldest.start_ns <= WINDOW_NS[Window.MINUTE]
+            is_evidence = is_young or len(self._kept) <= EVIDENCE_STEPS
+            if oldest.waits.step > self._changes.changed_setting and is_evidence:
                 break
             self._kept.popleft()
-        return newest_ns
 
 
 def _took_part(view: RankView, step: int, begun_ns: int, present: Collection[int]) -> bool:
@@ -146,11 +139,6 @@ def _took_part(view: RankView, step: int, begun_ns: int, present: Collection[int
     if view.end is not None:
         return view.end.at_ns > begun_ns
     return view.rank in present or (view.last is not None and view.last.step >= step)
-
-
-def _reach_ns(newest: SplitStep) -> int:
-    """In which there are LEAST_SPLIT steps like this one, also where only every second is measured."""
-    return 2 * LEAST_SPLIT * newest.step_ns
 
 
 def with_waits(views: Sequence[RankView], waits: StepWaits | None) -> tuple[RankView, ...]:
@@ -324,17 +312,6 @@ def _begun_ns(details: Mapping[int, StepDetail]) -> int:
 def _disturbed(view: RankView, step: int) -> bool:
     totals = step_of(view, step)
     return totals is not None and totals.disturbed
-
-
-def late_in(steps: Sequence[SplitStep]) -> WaitWindow | None:
-    """What these steps of a running job say together; only the newest of them, where a rank is late in
-    those and not in all: that has begun since. None where nothing of them is split.
-    """
-    window = window_of(steps)
-    if window is None or window.late:
-        return window
-    newest = window_of(steps[-RECENT_STEPS:])
-    return replace(newest, lately=True) if newest is not None and newest.late else window
 
 
 def window_of(steps: Sequence[SplitStep], *, alone: bool = False) -> WaitWindow | None:

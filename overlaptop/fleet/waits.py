@@ -86,7 +86,7 @@ class StepTransfer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class WaitWindow:
-    """The last seconds of a running job: its split steps together."""
+    """A running job since it changed: its newest split steps together."""
 
     lateness: Lateness
     steps: int
@@ -108,8 +108,6 @@ class WaitWindow:
     chances: int | None = None
     """How often another rank could have been late: the steps; of a whole trace, which has few, the
     collectives. None: it is one chosen step, and what is said is of that one only."""
-    lately: bool = False
-    """It is of fewer steps than the window that was chosen, the newest: what it says has begun since."""
 
     @property
     def is_split(self) -> bool:

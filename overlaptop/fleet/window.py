@@ -21,8 +21,8 @@ FIRST_STEPS = 2
 """Of a running job: they compile, allocate and fill caches, and say nothing of the others."""
 LAST_STEPS = 10
 """Of Window.STEPS."""
-RECENT_STEPS = 20
-"""In so many a fault that has just begun is looked for, and a cause as it is now."""
+EVIDENCE_STEPS = 120
+"""The newest measured steps since the job changed that rules look at: more would cost more."""
 STANDSTILL_NS, STANDSTILL_STEPS = 10_000_000_000, 5
 """A step that is longer than both, this and so many usual ones, is none in which the job went on."""
 _MOST_SUMMED = {Window.SECONDS: 2048, Window.STEPS: 2048, Window.MINUTE: 8192}

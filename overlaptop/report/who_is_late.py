@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import Enum
 from typing import NamedTuple
 
+from overlaptop.fleet.records import BOUNDS
 from overlaptop.fleet.snapshot import WHOLE_TRACE, HubState, RankView, Snapshot
 from overlaptop.fleet.split_waits import NOT_YET
 from overlaptop.fleet.trouble import trouble_of
@@ -12,9 +14,37 @@ from overlaptop.fleet.waits import LATE_SHARE, WORTH_SHARE, WaitWindow
 from overlaptop.fleet.watching import MOST_COMPARED, compared
 from overlaptop.report.figures import totals_in_words
 from overlaptop.report.order import all_see_gaps
-from overlaptop.text import AT_LEAST, duration, named_ranks, percent, printable, whole_percent
+from overlaptop.text import (
+    AT_LEAST,
+    bounded,
+    duration,
+    named_ranks,
+    part_of,
+    percent,
+    printable,
+    whole_percent,
+)
 
 OF_COLLECTIVES = " of collectives"
+EXPOSED_SHARE = 0.1
+"""Communication that is exposed for less of the step is nothing to fix."""
+CLEAR_STEPS = 16
+"""Where waiting costs, fewer do not tell that nobody is late: a rank that is mostly late needs as many."""
+TOO_FEW = "too few steps yet to say who is late"
+
+
+class Kind(Enum):
+    """What a first line says."""
+
+    MEASURING = "measuring"
+    """Nothing yet."""
+    UNKNOWN = "unknown"
+    """Why something stays unknown."""
+    HEALTHY = "healthy"
+    EXPOSED = "exposed"
+    """Nobody is late, and much communication is exposed."""
+    LATE = "late"
+    FINDING = "finding"
 
 
 class FirstLine(NamedTuple):
@@ -29,16 +59,27 @@ class FirstLine(NamedTuple):
     """The one that it is about."""
     rule: str = ""
     """Of the finding that it is; empty: it is none."""
+    kind: Kind = Kind.HEALTHY
+    cause: str = ""
+    """Why the rank is late: ``it computes 12.1 ms a step longer than the others``; empty: unknown."""
+    cause_rule: str = ""
+    """Of the finding that says so."""
+
+    @property
+    def key(self) -> tuple[Kind, str, int | None]:
+        """What it says without its figures."""
+        return self.kind, self.rule or self.cause_rule, self.late_rank
 
     @property
     def briefest(self) -> str:
         """Likewise, and it is not said of what a share is."""
         return self.brief.replace(OF_COLLECTIVES, "")
 
-    def because(self, cause: str) -> FirstLine:
-        """With why the rank is late: ``it computes 12.1 ms a step longer than the others``."""
-        words, brief = (each.replace("; ", f": {cause}; ", 1) for each in (self.words, self.brief))
-        return self._replace(words=words, brief=brief)
+    @property
+    def because(self) -> FirstLine:
+        """With why the rank is late."""
+        words, brief = (each.replace("; ", f": {self.cause}; ", 1) for each in (self.words, self.brief))
+        return self._replace(words=words, brief=brief) if self.cause else self
 
 
 def who_is_late(snapshot: Snapshot) -> FirstLine | None:
@@ -57,17 +98,22 @@ def _of_steps(snapshot: Snapshot) -> FirstLine | None:
     totals, window = snapshot.totals, snapshot.wait_window
     if totals.exposed_ns is None:
         why = why_unmeasured(snapshot.ranks)
-        return FirstLine(f"overlap is not known: {why}", "overlap is not known") if why else None
+        brief = "overlap is not known"
+        return FirstLine(f"{brief}: {why}", brief, kind=Kind.UNKNOWN) if why else None
     if window is None:
-        if snapshot.job is not None and snapshot.job.world_size > 1:
-            why = why_not_split(snapshot) or NOT_YET
-            return FirstLine(f"who waits for whom is not known: {why}", f"not split: {why}")
-        return _left_to_win(snapshot, "")
-    if window.share < WORTH_SHARE:
-        return _left_to_win(snapshot, "waiting costs little" if window.is_split else "much is not split")
+        if snapshot.job is None or snapshot.job.world_size == 1:
+            return _nobody_late(snapshot, "")
+        why = why_not_split(snapshot) or NOT_YET
+        comes = why == snapshot.unsplit and not any(view.details for view in snapshot.ranks)
+        kind = Kind.MEASURING if why == NOT_YET or comes else Kind.UNKNOWN
+        return FirstLine(f"who waits for whom is not known: {why}", f"not split: {why}", kind=kind)
     if not window.late:
-        few = "too few steps yet to say who is late"
-        return _left_to_win(snapshot, "no rank is clearly late" if window.is_enough else few)
+        is_sample = window.share >= WORTH_SHARE and window.chances is not None
+        too_few = is_sample and not (
+            window.is_enough and (_is_trace(snapshot) or window.steps >= CLEAR_STEPS)
+        )
+        nobody = "no rank is late" if window.is_split else ""
+        return _nobody_late(snapshot, TOO_FEW if too_few else nobody)
     if len(window.late) > 1:
         return _by_turns(snapshot, window)
     (late,) = window.late
@@ -75,12 +121,10 @@ def _of_steps(snapshot: Snapshot) -> FirstLine | None:
     who = "the others wait" if len(others) > 1 else f"rank {others[0].rank} waits"
     cost, brief_cost = _costs(snapshot, window)
     if late.share >= LATE_SHARE:
-        of_which = f" of the last {window.steps} steps" if window.lately else ""
-        late_in = f"late in {late.late} of {late.collectives} collectives{of_which}"
+        late_in = f"late in {late.late} of {late.collectives} collectives"
         in_brief = f"late in {whole_percent(late.share)}{OF_COLLECTIVES}"
     else:  # most collectives of a step only follow the one that all waited in
-        last = "the last " * window.lately
-        late_in = in_brief = f"late in {window.late_steps} of {last}{window.steps} steps"
+        late_in = in_brief = f"late in {window.late_steps} of {window.steps} steps"
     rank, through = f"rank {late.rank}", ""
     if window.echo is not None and window.echo.root == late.rank:
         links = [f"rank {each.rank} ({each.group})" for each in reversed(window.echo.chain)]
@@ -90,6 +134,7 @@ def _of_steps(snapshot: Snapshot) -> FirstLine | None:
         f"{rank} {in_brief}; {who.removeprefix('the ')} {brief_cost}",
         warns=True,
         late_rank=late.rank,
+        kind=Kind.LATE,
     )
 
 
@@ -141,6 +186,7 @@ def _by_turns(snapshot: Snapshot, window: WaitWindow) -> FirstLine:
         f"{who} are late in turn, in {number} of {collectives} collectives; others wait {cost}",
         f"{who} late in turn; others wait {brief_cost}",
         warns=True,
+        kind=Kind.LATE,
     )
 
 
@@ -155,15 +201,30 @@ def _costs(snapshot: Snapshot, window: WaitWindow) -> tuple[str, str]:
 
 
 def _per(snapshot: Snapshot) -> str:
-    return "of the trace" if snapshot.totals.measured_step == WHOLE_TRACE else "a step"
+    return "of the trace" if _is_trace(snapshot) else "a step"
 
 
-def _left_to_win(snapshot: Snapshot, why: str) -> FirstLine:
-    figures = totals_in_words(snapshot.totals, exact=all_see_gaps(snapshot.ranks))
-    exposed = f"{figures['exposed']} {_per(snapshot)}" if snapshot.totals.exposed_ns else "nothing"
-    fused = f", {figures['fused']} fused" if "fused" in figures else ""
-    gain = f"{exposed} is exposed{fused}; speed-up {figures['speed-up']}"
-    return FirstLine(
-        f"{why}{': ' * bool(why)}{gain}, {figures['attainable']} attainable",
-        f"{gain} of {figures['attainable']}",
-    )
+def _is_trace(snapshot: Snapshot) -> bool:
+    return snapshot.totals.measured_step == WHOLE_TRACE
+
+
+def _nobody_late(snapshot: Snapshot, who: str) -> FirstLine:
+    """``who``: what is known of late ranks."""
+    totals, exact = snapshot.totals, all_see_gaps(snapshot.ranks)
+    figures = totals_in_words(totals, exact=exact)
+    fused = f"; {figures['fused']} is fused" if "fused" in figures else ""
+    if totals.overlap is None:
+        return FirstLine(f"no communication was measured{fused}", f"no communication{fused}")
+    overlap = bounded(whole_percent(totals.overlap), BOUNDS["overlap"], exact=exact)
+    hidden = f"{overlap} of communication is hidden"
+    exposed_ns, step_ns = totals.exposed_ns or 0, totals.step_ns or 0
+    share, rest, brief = exposed_ns / step_ns if step_ns else 0.0, "", hidden
+    if exposed_ns and step_ns:
+        sign = "" if exact else AT_LEAST
+        brief = (
+            f"{sign}{part_of(exposed_ns, step_ns)} of {duration(step_ns)} ({sign}{whole_percent(share)})"
+        )
+        rest, brief = f"; {brief} is not", f"{brief} is exposed"
+    kind = Kind.MEASURING if who == TOO_FEW else Kind.EXPOSED if share >= EXPOSED_SHARE else Kind.HEALTHY
+    said = "Nothing to fix." if kind is Kind.HEALTHY else f"{who[:1].upper()}{who[1:]}." if who else ""
+    return FirstLine(f"{hidden}{rest}{fused}. {said}".rstrip(), brief, kind=kind)

@@ -84,6 +84,7 @@ class Dashboard:
         state.compared = self._comparing.take(state.snapshot, earlier, present)
         state.alternation = control.alternation_of(state.compared.command) if state.compared else ""
         state.findings = self._findings.take(self.latest)
+        state.first_line = self._findings.line(self.latest)
         self.look.faded = state.snapshot.hub_state in (HubState.LOST, HubState.STALE)
 
     def watch(self) -> None:

@@ -10,11 +10,13 @@ from overlaptop.findings.finding import Finding
 from overlaptop.fleet.knobs import JobKnob
 from overlaptop.fleet.past import in_step, over_window, with_timelines
 from overlaptop.fleet.snapshot import WHOLE_TRACE, HubState, RankView, Snapshot, Window
+from overlaptop.fleet.split_waits import NOT_YET
 from overlaptop.fleet.totals import of_one_step, total
 from overlaptop.fleet.trouble import Trouble
 from overlaptop.fleet.waits import StepWaits
 from overlaptop.report.hosts import by_node
 from overlaptop.report.order import Filter, all_see_gaps, ordered, sort_keys
+from overlaptop.report.who_is_late import FirstLine
 from overlaptop.text import count
 from overlaptop.timeline.arrivals import WaitTimes
 from overlaptop.tui.keys import changes_job, fits
@@ -83,7 +85,9 @@ class ViewState:
     alternation: str = ""
     """What the dashboard does to find out whether the change brought it, in a few words; empty: nothing."""
     findings: tuple[Finding, ...] | None = None
-    """Of the job's last steps, what can win most first; None: too few steps are known."""
+    """Of the job since it changed, what can win most first; None: too few steps are known."""
+    first_line: FirstLine | None = None
+    """Of the job, whichever window is chosen; None: nothing is known."""
     readonly: bool = False
     """Nothing is changed from here, nor offered to be."""
     copies_seen: bool = False
@@ -363,7 +367,7 @@ class ViewState:
 
 def _without_empty_waits(snapshot: Snapshot) -> Snapshot:
     """Where no collective of several ranks is split, no figure of it is shown."""
-    if snapshot.waits is None or snapshot.wait_window is not None:
+    if snapshot.waits is None or snapshot.wait_window is not None or snapshot.unsplit == NOT_YET:
         return snapshot
     ranks = tuple(replace(view, waits=None) for view in snapshot.ranks)
     waits = replace(snapshot.waits, times={})

@@ -113,8 +113,8 @@ class LongSteps(PlayedSession):
     ("step_s", "stands", "said", "limit_s"),
     [
         (2.0, inf, "rank 0 is late in 8 of 8 collectives", 24),
-        (12.0, inf, "too few steps yet to say who is late", 30),
-        (2.0, 2, "too few steps yet to say who is late", 24),
+        (12.0, inf, "Too few steps yet to say who is late.", 30),
+        (2.0, 2, "Too few steps yet to say who is late.", 24),
     ],
 )
 def test_who_is_late_in_long_steps_is_waited_for_within_bounds(

@@ -26,6 +26,8 @@ def found(gain_ms, rule="data_loading", why_late=False):
         (16, found(10), False),
         (16, found(40, why_late=True), False),
         (16, found(40, rule="late_unexplained"), False),
+        (0, found(40, rule="jitter"), True),
+        (16, found(40, rule="jitter"), False),
     ],
 )
 def test_a_finding_is_the_first_line_where_it_costs_more_than_all_waiting(late_ms, first, is_said):

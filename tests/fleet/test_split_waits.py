@@ -13,7 +13,8 @@ from overlaptop.fleet.fleet import Fleet
 from overlaptop.fleet.merging import Merger, NodeSnapshot
 from overlaptop.fleet.past import in_step
 from overlaptop.fleet.snapshot import HubState, NodeView
-from overlaptop.fleet.split_waits import NOT_YET, WINDOW_STEPS
+from overlaptop.fleet.split_waits import NOT_YET
+from overlaptop.fleet.window import EVIDENCE_STEPS
 from overlaptop.report.who_is_late import who_is_late
 from overlaptop.timeline.echoes import Echo, Link
 from overlaptop.wire.messages import CollectiveSpan, GroupMembers, RankEnd, StepDetail
@@ -155,9 +156,13 @@ def test_a_rank_that_waited_in_another_group_passes_the_blame_on_and_the_first_l
 
 def test_a_window_names_the_rank_that_causes_most_waiting_in_most_steps():
     fleet = fleet_of()
-    for number in range(WINDOW_STEPS + 8):
+    for number in range(EVIDENCE_STEPS + 8):
         window = feed(fleet, *late(number, rank=number % 4 > 0)).wait_window
-    assert (window.late_rank, window.late_steps, window.steps) == (1, 3 * WINDOW_STEPS // 4, WINDOW_STEPS)
+    assert (window.late_rank, window.late_steps, window.steps) == (
+        1,
+        3 * EVIDENCE_STEPS // 4,
+        EVIDENCE_STEPS,
+    )
     assert window.share == pytest.approx(15 / STEP_MS * 3 / 4)
 
 
@@ -190,12 +195,19 @@ def test_ranks_that_count_from_0_again_begin_a_window_of_their_own():
     assert (window.steps, window.late_rank) == (1, 1)
 
 
-def test_a_window_forgets_what_was_long_ago():
+def test_a_window_holds_what_was_long_ago_until_the_job_changes():
     fleet = fleet_of(*late(0))
     assert fleet.snapshot().wait_window is not None
     for rank in (0, 1):
-        fleet.apply(step(rank, 900, start_ns=T0 + 30 * S))
-    assert fleet.snapshot().wait_window is None
+        fleet.apply(step(rank, 900, start_ns=T0 + 90 * S))
+    assert fleet.snapshot().wait_window.steps == 1
+    for number in range(901, 920):
+        for rank in (0, 1):
+            fleet.apply(
+                step(rank, number, compute=60 if number < 910 else 90, start_ns=T0 + 91 * S + number)
+            )
+    snapshot = fleet.snapshot()
+    assert (snapshot.first_step, snapshot.wait_window, snapshot.unsplit) == (910, None, NOT_YET)
 
 
 def test_of_long_steps_a_window_has_so_many_that_who_is_late_can_be_told():
@@ -215,7 +227,7 @@ def test_a_step_in_which_the_job_hung_is_in_no_window_once_it_goes_on():
     feed(fleet, *(replace(message, step_ns=61 * S) for message in hung))
     snapshot = feed(fleet, *late(4, at_ns=T0 + 61 * S))
     assert snapshot.waits.step == 4
-    assert (snapshot.wait_window.steps, snapshot.wait_window.exposed_wait_ns) == (1, 15 * MS)
+    assert (snapshot.wait_window.steps, snapshot.wait_window.exposed_wait_ns) == (2, 15 * MS)
     assert (snapshot.totals.step_ns, snapshot.totals.stood_still) == (STEP_MS * MS, 1)
 
 

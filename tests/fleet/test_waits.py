@@ -6,7 +6,7 @@ from statistics import mean
 
 import pytest
 
-from overlaptop.fleet.split_waits import late_in, split_step
+from overlaptop.fleet.split_waits import split_step, window_of
 from overlaptop.fleet.waits import WORTH_SHARE, StepWaits
 from overlaptop.timeline.arrivals import Collective, Part, WaitTimes
 
@@ -42,7 +42,7 @@ def simulated(ranks, steps, draw, late=0.0):
 @pytest.mark.parametrize("ranks", [2, 4, 8])
 def test_of_ranks_that_are_alike_at_most_one_window_in_twenty_names_any(ranks, steps):
     draw = random.Random(f"{ranks} {steps}")
-    windows = [late_in(simulated(ranks, steps, draw)) for _ in range(WINDOWS)]
+    windows = [window_of(simulated(ranks, steps, draw)) for _ in range(WINDOWS)]
     assert mean(window.share for window in windows) > WORTH_SHARE
     assert sum(bool(window.late) for window in windows) <= WINDOWS / 20
 
@@ -50,24 +50,12 @@ def test_of_ranks_that_are_alike_at_most_one_window_in_twenty_names_any(ranks, s
 @pytest.mark.parametrize("ranks", [2, 4, 8])
 def test_a_rank_that_is_late_by_a_fifth_of_a_step_is_named_in_19_windows_of_20(ranks):
     draw = random.Random(ranks)
-    windows = [late_in(simulated(ranks, 40, draw, late=0.2)) for _ in range(WINDOWS)]
+    windows = [window_of(simulated(ranks, 40, draw, late=0.2)) for _ in range(WINDOWS)]
     assert sum([each.rank for each in window.late] == [1] for window in windows) > 0.95 * WINDOWS
 
 
-def test_a_rank_that_has_begun_to_be_late_is_named_by_the_newest_steps_alone():
-    draw = random.Random(1)
-    window = late_in([*simulated(2, 44, draw), *simulated(2, 20, draw, late=0.4)])
-    assert window.lately
-    assert ([each.rank for each in window.late], window.steps) == ([1], 20)
-
-
-def test_where_nobody_is_late_lately_either_the_figures_are_of_all_steps():
-    whole = late_in(simulated(2, 44, random.Random(2)))
-    assert (whole.steps, whole.lately) == (44, False)
-
-
 def test_a_late_rank_that_waits_as_long_as_the_others_is_late_unless_they_wait_in_receives():
-    window = late_in(simulated(4, 40, random.Random(3), late=0.4))
+    window = window_of(simulated(4, 40, random.Random(3), late=0.4))
     alike = replace(window, waits_ns=dict.fromkeys(range(4), 1.0))
     assert [each.rank for each in alike.late] == [1]
     receives = replace(alike.lateness, receive_wait_ns=alike.lateness.wait_ns)
@@ -82,4 +70,4 @@ def test_of_ranks_that_are_each_late_in_their_group_the_one_that_costs_most_is_n
     ]
     times = {rank: WaitTimes(10**7, 0, 0, 10**7, 0, 0) for rank in range(8)}
     steps = [split_step(StepWaits(at, tuple(groups), times), at, STEP_NS) for at in range(40)]
-    assert [each.rank for each in late_in(steps).late] == [3]
+    assert [each.rank for each in window_of(steps).late] == [3]

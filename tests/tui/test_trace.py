@@ -53,7 +53,7 @@ async def test_fused_kernels_have_a_glyph_figures_and_a_legend_and_other_traces_
     screen = await screen_of(trace_of(fused), ascii=True, size=(100, 40))
     for row in (" compute  ", " comm  "):
         assert re.search(r"%{40,}", line_of(screen, row))
-    for words in ("%% fused", "fused 60.0 us", "nothing is exposed, 60.0 us fused"):
+    for words in ("%% fused", "fused 60.0 us", "no communication was measured; 60.0 us is fused"):
         assert words in screen
     fused.unlink()
     assert " fused " not in await screen_of(trace_of(small_job(tmp_path)), ascii=True, size=(100, 40))

@@ -10,13 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from overlaptop import text
-from overlaptop.findings.evidence import Evidence
+from overlaptop.findings.evidence import VAGUE_STEPS, Evidence
 from overlaptop.findings.finding import Certainty, Finding
 from overlaptop.findings.late import late_ranks
 from overlaptop.findings.rules.uneven_batches import late_by_compute
 
-MIN_STEPS = 10
-"""Of fewer, that the late rank changes says little."""
 JITTER_SHARE = 0.2
 """Some jitter is everywhere, and more where ranks share CPUs: below this nobody would look for it."""
 
@@ -24,7 +22,7 @@ JITTER_SHARE = 0.2
 def look(evidence: Evidence) -> Iterable[Finding]:
     """One for the job, or none."""
     window = evidence.window
-    if window is None or window.steps < MIN_STEPS or window.share < JITTER_SHARE or late_ranks(evidence):
+    if window is None or window.steps < VAGUE_STEPS or window.share < JITTER_SHARE or late_ranks(evidence):
         return
     if window.in_receives or late_by_compute(evidence) is not None:
         return

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from statistics import fmean
 
 from overlaptop import text
-from overlaptop.findings.evidence import Evidence, JobStep
+from overlaptop.findings.evidence import VAGUE_STEPS, Evidence, JobStep
 from overlaptop.findings.finding import Certainty, Finding
 from overlaptop.findings.late import (
     EXPLAINS,
@@ -33,6 +33,8 @@ def look(evidence: Evidence) -> Iterable[Finding]:
     """One for the job, or none."""
     late = late_ranks(evidence)
     if not late or any(each.cause for each in late):
+        return
+    if len(evidence.steps) < VAGUE_STEPS and not evidence.is_trace:
         return
     if cpus_are_short(evidence) or late_by_compute(evidence) is not None:
         return

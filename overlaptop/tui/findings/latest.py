@@ -1,33 +1,53 @@
-"""What is found of the job now, looked for at times. No drawing."""
+"""What is found of the job now, looked for at times, and the first line that it gives. No drawing."""
 
 from __future__ import annotations
 
 from overlaptop.findings.finding import Finding
+from overlaptop.findings.first_line import first_line
+from overlaptop.findings.steady import SteadyFindings, SteadyLine
 from overlaptop.fleet.snapshot import HubState, Snapshot
+from overlaptop.fleet.trouble import trouble_of
+from overlaptop.report.who_is_late import FirstLine
 
 LOOK_EVERY_NS = 2_000_000_000
 """All rules together take some 30 ms."""
+LOOK_SOON_NS = 500_000_000
+"""While nothing is known yet of the job as it is."""
 
 
 class LatestFindings:
-    """What the rules found last."""
+    """What the rules found last, and what is shown of it."""
 
     def __init__(self) -> None:
+        self._forget()
+
+    def _forget(self) -> None:
         self._looked_at: Snapshot | None = None
         self._found: tuple[Finding, ...] | None = None
+        self._findings, self._line = SteadyFindings(), SteadyLine()
 
     def take(self, latest: Snapshot) -> tuple[Finding, ...] | None:
         """Of this snapshot, or of one a moment ago; None where too few steps are known."""
         if self._looked_at is not None and self._looked_at.job != latest.job:
-            self._looked_at = self._found = None
+            self._forget()
         if self._is_due(latest):
             # The rules take 50 ms to import, which the first paint would pay.
             from overlaptop.findings.evidence import evidence_of
             from overlaptop.findings.find import find
 
             evidence = evidence_of(latest)
-            self._looked_at, self._found = latest, find(evidence) if evidence.steps else None
+            self._looked_at = latest
+            shown = self._findings.take(latest, find(evidence) if evidence.steps else None)
+            if evidence.steps:
+                self._found = shown
         return self._found
+
+    def line(self, latest: Snapshot) -> FirstLine | None:
+        """The first line, after `take`."""
+        said = first_line(latest, self._found or ())
+        if latest.hub_state is HubState.TRACE or trouble_of(latest) is not None:
+            return said
+        return self._line.take(latest, said)
 
     def _is_due(self, latest: Snapshot) -> bool:
         last = self._looked_at
@@ -35,4 +55,5 @@ class LatestFindings:
             return latest.totals.exposed_ns is not None
         if latest.hub_state is HubState.TRACE:
             return last is not latest
-        return not 0 <= latest.at_ns - last.at_ns < LOOK_EVERY_NS
+        every_ns = LOOK_EVERY_NS if self._line.is_settled else LOOK_SOON_NS
+        return not 0 <= latest.at_ns - last.at_ns < every_ns

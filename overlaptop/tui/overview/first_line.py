@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from overlaptop.findings.finding import why_late
-from overlaptop.findings.first_line import first_line
+from collections.abc import Sequence
+
+from overlaptop.fleet.snapshot import Window
+from overlaptop.report.who_is_late import who_is_late
 from overlaptop.text import plural
 from overlaptop.tui.draw.segments import (
     BOLD_WARNING,
@@ -19,31 +21,48 @@ from overlaptop.tui.draw.segments import (
 from overlaptop.tui.view import JobView
 
 _WIDE = 90
+SPARE = 8
+"""Columns."""
 
 
 class FirstLineView(JobView):
     """One line; at its right end the key that opens what explains it."""
 
+    _rung = _room = 0
+    """Which form was drawn last, and for how much room."""
+
     def draw(self, width: int, height: int) -> list[StyledLine]:  # noqa: ARG002
         state = self.state
         # A past step is of another moment than findings.
         found = (state.findings or ()) if state.past_step is None else ()
-        said = first_line(state.snapshot, found)
+        is_of_step = state.past_step is not None or (state.paused_at_ns and state.window is Window.STEP)
+        said = who_is_late(state.snapshot) if is_of_step else state.first_line
         if said is None:
             return []
         more = plural(len(found), "finding") if width >= _WIDE else ""
         right = (dim(more), Segment(" f ▸ ", TextStyle("accent", bold=True))) if found else ()
-        ladder = [said.words, said.brief, said.briefest]
-        if said.late_rank is not None and (cause := why_late(found, said.late_rank)):
-            explained = said.because(cause)
-            ladder = [explained.words, explained.brief, explained.briefest, *ladder]
+        explained = said.because
+        ladder = [
+            *(explained.words, explained.brief, explained.briefest),
+            *(said.words, said.brief, said.briefest),
+        ]
         room = width - 4 - line_width(right)
-        words = next((each for each in ladder if len(each) <= room), said.briefest)
+        words = self._fitting(ladder, room)
         if len(words) > width - 3:
             words = words.partition(" (")[0]  # a cost without its share of the step
         style = BOLD_WARNING if said.warns else TextStyle()
         mark = Segment(" ! ", style) if said.warns else Segment(" · ", DIM)
         return [fit([Item((mark, Segment(words, style)))], [Item(right, 1)] if right else [], width, " ")]
+
+    def _fitting(self, ladder: Sequence[str], room: int) -> str:
+        """The first that fits. A longer one than before comes back only where it fits with room to spare:
+        a figure that gets a digit more or less does not turn the sentence.
+        """
+        before = self._rung if self._room == room else 0
+        spare = [SPARE if rung < before else 0 for rung in range(len(ladder))]
+        fits = (rung for rung, each in enumerate(ladder) if len(each) + spare[rung] <= room)
+        self._rung, self._room = next(fits, len(ladder) - 1), room
+        return ladder[self._rung]
 
     async def on_click(self) -> None:
         await self.screen.run_action("app.findings")

@@ -1,0 +1,148 @@
+"""What is shown of findings that come and go: it changes with the job, or on evidence that lasts. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from overlaptop.findings.finding import Finding
+from overlaptop.fleet.snapshot import HubState, Snapshot
+from overlaptop.report.who_is_late import FirstLine, Kind
+
+HOLD_NS = 1_000_000_000
+"""A finding is shown once it has held for so long."""
+VAGUE_HOLD_NS = 5_000_000_000
+"""Likewise one that names no cause: the cause often comes later."""
+VAGUE = ("jitter", "late_unexplained")
+NAMELESS_HOLD_NS = 3_000_000_000
+"""A late rank whose cause is not known yet."""
+HEALTHY_HOLD_NS, HEALTHY_HOLD_STEPS = 4_000_000_000, 8
+"""That nothing is wrong, in time and in steps."""
+TURN_NS = 10_000_000_000
+"""Another answer takes the place of the one that is shown after so long, while the job does not change."""
+LOST_NS = 30_000_000_000
+"""Sooner where the one that is shown has not come up for so long."""
+KEPT_NS = 10_000_000_000
+"""After a change the earlier answer is shown for so long, until there is one."""
+REORDER = 1.25
+"""Findings keep their order until what they cost changes by this factor."""
+
+
+@dataclass(slots=True)
+class _Held:
+    finding: Finding
+    since_ns: int
+    """In each look since then, or it is shown."""
+    first_step: int
+    """As Snapshot has it, when it was found last."""
+    cost_ns: int
+    """By which it is ordered."""
+    shown: bool
+    gone_ns: int | None = None
+    """Since when it is not found; None: it is."""
+
+
+class SteadyFindings:
+    """The findings to show: those that have held, each until it is gone for a while."""
+
+    def __init__(self) -> None:
+        self._held: dict[tuple[str, tuple[int, ...]], _Held] = {}
+        self._is_first = True
+
+    def take(self, snapshot: Snapshot, found: Iterable[Finding] | None) -> tuple[Finding, ...]:
+        """What is to be shown, what costs most first. ``found``: at this moment; None: too few steps are
+        known. What the first look finds has held before.
+        """
+        at_ns, first_step = snapshot.at_ns, snapshot.first_step
+        at_once = self._is_first or snapshot.hub_state is HubState.TRACE
+        self._is_first = False
+        if found is None:
+            return self._shown
+        now = {(each.rule, each.ranks): each for each in found}
+        for key, each in now.items():
+            held = self._held.setdefault(key, _Held(each, at_ns, first_step, 0, at_once))
+            held.finding, held.first_step, held.gone_ns = each, first_step, None
+            held.shown |= at_ns - held.since_ns >= (VAGUE_HOLD_NS if each.rule in VAGUE else HOLD_NS)
+            gain_ns = each.gain_ns or -1
+            if not gain_ns * REORDER > held.cost_ns > gain_ns / REORDER:
+                held.cost_ns = gain_ns
+        for key in self._held.keys() - now.keys():
+            held = self._held[key]
+            held.gone_ns = at_ns if held.gone_ns is None else held.gone_ns
+            is_past = held.first_step != first_step or held.finding.rule in VAGUE
+            if not held.shown or at_ns - held.gone_ns >= (HOLD_NS if is_past else TURN_NS):
+                del self._held[key]
+        return self._shown
+
+    @property
+    def _shown(self) -> tuple[Finding, ...]:
+        shown = [each for each in self._held.values() if each.shown]
+        shown.sort(key=lambda each: (-each.cost_ns, each.finding.rule, each.finding.ranks))
+        return tuple(each.finding for each in shown)
+
+
+class SteadyLine:
+    """The first line to show. It says something else only when the job changes, or after TURN_NS."""
+
+    def __init__(self) -> None:
+        self._shown: FirstLine | None = None
+        self._shown_ns = 0
+        """When it came up last."""
+        self._other: tuple[object, int] = (None, 0)
+        """The key that has come up instead without interruption, and since when."""
+        self._begun_ns: int | None = None
+        """Start of the watch, or when the job was seen to change."""
+        self._first_step = 0
+        self._is_past = False
+        """What is shown is of before the change."""
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether an answer is shown, of the job as it is."""
+        return self._shown is not None and not self._is_past
+
+    def take(self, snapshot: Snapshot, line: FirstLine | None) -> FirstLine | None:
+        """The line to show. ``line``: of this moment; what the first look finds has held before."""
+        at_ns, is_first = snapshot.at_ns, self._begun_ns is None
+        if self._begun_ns is None or snapshot.first_step != self._first_step:
+            self._begun_ns, self._first_step = at_ns, snapshot.first_step
+            self._is_past = self._shown is not None
+        if line is None or line.kind is Kind.MEASURING:
+            self._other = None, 0
+        elif (
+            is_first
+            or (self._shown is not None and line.key == self._shown.key)
+            or self._turns(snapshot, line)
+        ):
+            self._shown, self._shown_ns, self._is_past = line, at_ns, False
+            self._other = None, 0
+        if self._is_past and at_ns - self._begun_ns >= KEPT_NS:
+            self._shown, self._is_past = None, False
+        return self._shown or _measuring(snapshot, (at_ns - self._begun_ns) // 1_000_000_000)
+
+    def _turns(self, snapshot: Snapshot, line: FirstLine) -> bool:
+        """Whether this line has come up for long enough."""
+        if self._other[0] != line.key:
+            self._other = line.key, snapshot.at_ns
+        return snapshot.at_ns - self._other[1] >= self._hold_ns(snapshot, line)
+
+    def _hold_ns(self, snapshot: Snapshot, line: FirstLine) -> int:
+        shown, hold_ns = self._shown, HOLD_NS
+        if line.kind in (Kind.HEALTHY, Kind.EXPOSED):
+            hold_ns = max(HEALTHY_HOLD_NS, HEALTHY_HOLD_STEPS * (snapshot.totals.step_ns or 0))
+        elif line.kind is Kind.UNKNOWN:
+            hold_ns = VAGUE_HOLD_NS
+        elif line.kind is Kind.LATE and not line.cause:
+            hold_ns = NAMELESS_HOLD_NS
+        if shown is None or self._is_past or snapshot.at_ns - self._shown_ns >= LOST_NS:
+            return hold_ns
+        adds_cause = shown.key == line._replace(cause_rule="").key
+        return hold_ns if adds_cause else max(hold_ns, TURN_NS)
+
+
+def _measuring(snapshot: Snapshot, seconds: int) -> FirstLine | None:
+    """``measuring, 3 s``; None where no rank has made a step, or none will any more."""
+    if snapshot.hub_state is not HubState.LIVE or all(view.last is None for view in snapshot.ranks):
+        return None
+    words = f"measuring, {seconds} s"
+    return FirstLine(words, words, kind=Kind.MEASURING)

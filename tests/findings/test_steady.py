@@ -1,0 +1,146 @@
+"""What is shown of findings changes when the job does, or on evidence that lasts."""
+
+from dataclasses import replace
+
+import pytest
+
+from overlaptop.findings.finding import Certainty, Finding
+from overlaptop.findings.steady import SteadyFindings, SteadyLine
+from overlaptop.fleet.snapshot import HubState
+from overlaptop.report.who_is_late import FirstLine, Kind
+from tests.fleet.builders import S
+from tests.tui.waits import waiting_job
+
+SNAPSHOT = replace(waiting_job().tick(), hub_state=HubState.LIVE)
+HEALTHY = FirstLine("healthy", "", kind=Kind.HEALTHY)
+UNKNOWN = FirstLine("unknown", "", kind=Kind.UNKNOWN)
+JITTER = FirstLine("jitter", "", rule="jitter", kind=Kind.FINDING)
+LATE = FirstLine("late", "", late_rank=1, kind=Kind.LATE)
+LOADS = LATE._replace(words="late: loads", cause="it loads", cause_rule="data_loading")
+NOT_YET = FirstLine("too few", "", kind=Kind.MEASURING)
+
+
+def shown(*told, line=None):
+    """What is shown of lines: each so many seconds after the first look, and since which step the job goes
+    on as it does, if not since its first.
+    """
+    line = line or SteadyLine()
+    line.take(SNAPSHOT, None)
+    words = []
+    for second, said, *first_step in told:
+        at_ns = SNAPSHOT.at_ns + round(second * S)
+        snapshot = replace(SNAPSHOT, at_ns=at_ns, first_step=first_step[0] if first_step else 0)
+        words.append(line.take(snapshot, said).words)
+    return words
+
+
+def test_seconds_are_counted_until_the_first_answer_and_it_has_held():
+    assert shown((1, None), (3, NOT_YET), (4, LOADS), (4.5, LOADS), (5, LOADS)) == [
+        "measuring, 1 s", "measuring, 3 s", "measuring, 4 s", "measuring, 4 s", "late: loads",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("line", "seconds"), [(LOADS, 1), (JITTER, 1), (LATE, 3), (HEALTHY, 4), (UNKNOWN, 5)]
+)
+def test_the_vaguer_the_first_answer_the_longer_it_has_to_hold(line, seconds):
+    assert shown((1, line), (0.9 + seconds, line))[-1].startswith("measuring")
+    assert shown((1, line), (1 + seconds, line))[-1] == line.words
+
+
+def test_what_the_first_look_finds_is_shown_at_once():
+    assert SteadyLine().take(SNAPSHOT, HEALTHY) == HEALTHY
+
+
+def test_figures_follow_while_the_sentence_stays():
+    assert shown((1, LOADS), (2, LOADS), (2.5, LOADS._replace(words="more")))[-1] == "more"
+
+
+def test_another_answer_takes_its_place_after_ten_seconds_without_interruption():
+    settled = [(1, LOADS), (2, LOADS)]
+    assert shown(*settled, (3, HEALTHY), (12.9, HEALTHY), (13, HEALTHY))[2:] == [
+        "late: loads", "late: loads", "healthy",
+    ]  # fmt: skip
+    for between in (LOADS, NOT_YET, None, JITTER):
+        assert shown(*settled, (3, HEALTHY), (9, between), (14, HEALTHY))[-1] == "late: loads"
+
+
+def test_a_cause_that_comes_and_goes_within_ten_seconds_is_never_shown():
+    assert set(shown((1, LOADS), (2, LOADS), (3, JITTER), (8, JITTER), (8.5, LOADS))[1:]) == {"late: loads"}
+
+
+def test_a_late_rank_s_cause_is_added_once_it_has_held_and_is_not_dropped_for_a_moment():
+    settled = [(1, LATE), (4, LATE)]
+    assert shown(*settled, (5, LOADS), (6, LOADS), (7, LATE))[1:] == [
+        "late", "late", "late: loads", "late: loads",
+    ]  # fmt: skip
+
+
+def test_after_a_change_the_earlier_answer_is_kept_until_there_is_one():
+    settled = [(1, HEALTHY), (5, HEALTHY)]
+    assert shown(*settled, (20, None, 90), (22, LOADS, 90), (23, LOADS, 90))[2:] == [
+        "healthy", "healthy", "late: loads",
+    ]  # fmt: skip
+    assert shown(*settled, (20, None, 90), (30, None, 90), (31, HEALTHY, 90))[2:] == [
+        "healthy", "measuring, 10 s", "measuring, 11 s",
+    ]  # fmt: skip
+
+
+def test_an_answer_that_has_not_come_up_for_half_a_minute_gives_way_sooner():
+    told = [(2 + second, (JITTER, LATE)[second // 4 % 2]) for second in range(40)]
+    assert set(shown((1, HEALTHY), (5, HEALTHY), *told)[2:30]) == {"healthy"}
+    assert shown((1, HEALTHY), (5, HEALTHY), *told)[-1] != "healthy"
+
+
+def found(rule, gain_ms=10, ranks=(1,)):
+    return Finding(rule, "", "", Certainty.LIKELY, gain_ms * 1_000_000, ranks, rule)
+
+
+def listed(*told):
+    """The rules that are shown after each look, as with `shown`."""
+    steady = SteadyFindings()
+    steady.take(SNAPSHOT, None)
+    return [
+        " ".join(
+            each.rule
+            for each in steady.take(
+                replace(SNAPSHOT, at_ns=SNAPSHOT.at_ns + round(second * S), first_step=sum(first_step)), now
+            )
+        )
+        for second, now, *first_step in told
+    ]
+
+
+LOADING, GARBAGE, UNCLEAR = found("data_loading"), found("garbage_collection", 8), found("jitter")
+
+
+def test_a_finding_is_shown_once_it_has_held_and_until_it_is_gone_for_ten_seconds():
+    assert listed((1, [LOADING]), (1.5, []), (2, [LOADING]), (2.9, [LOADING]), (3, [LOADING])) == [
+        "", "", "", "", "data_loading",
+    ]  # fmt: skip
+    assert listed((1, [LOADING]), (2, [LOADING]), (3, []), (12, []), (13, []))[1:] == [
+        "data_loading", "data_loading", "data_loading", "",
+    ]  # fmt: skip
+
+
+def test_a_finding_without_a_cause_holds_for_longer_and_goes_sooner():
+    assert listed((1, [UNCLEAR]), (5.9, [UNCLEAR]), (6, [UNCLEAR]), (7, []), (8, [])) == [
+        "", "", "jitter", "jitter", "",
+    ]  # fmt: skip
+
+
+def test_after_a_change_findings_stay_until_rules_see_it_otherwise():
+    settled = [(1, [LOADING]), (2, [LOADING])]
+    assert listed(*settled, (3, None, 90), (30, None, 90), (31, [], 90), (32, [], 90))[2:] == [
+        "data_loading", "data_loading", "data_loading", "",
+    ]  # fmt: skip
+
+
+def test_findings_change_their_order_only_for_a_clear_difference():
+    told = [(1, [LOADING, GARBAGE]), (2, [LOADING, GARBAGE])]
+    assert listed(*told, (3, [found("garbage_collection", 9.5), found("data_loading", 9)]))[1:] == [
+        "data_loading garbage_collection", "data_loading garbage_collection",
+    ]  # fmt: skip
+    assert listed(*told, (3, [found("garbage_collection", 20), LOADING]))[-1] == (
+        "garbage_collection data_loading"
+    )

@@ -1,0 +1,107 @@
+"""Since which step a job goes on as it does now: changes are found, noise and alternation are none."""
+
+import random
+
+import pytest
+from msgspec.structs import replace
+
+from overlaptop.fleet.change_points import ChangePoints
+from overlaptop.fleet.fleet import Fleet
+
+from .builders import MS, Clock, info, unmeasured, welcome
+
+ONSET, STEP_MS = 100, 80.0
+
+
+def looks(length_ms, steps=240, ranks=2, **counters):
+    """After each step of a job, the first step since it changed. ``length_ms(number)``; ``counters``: of
+    the totals, functions of rank and number, in ms.
+    """
+    fleet, changes = Fleet(Clock()), ChangePoints()
+    for message in (welcome(world_size=ranks), *map(info, range(ranks))):
+        fleet.apply(message)
+    found = []
+    for number in range(steps):
+        length = length_ms(number)
+        for rank in range(ranks):
+            told = {f"{name}_ns": round(of(rank, number) * MS) for name, of in counters.items()}
+            fleet.apply(_with(unmeasured(rank, number, length), told))
+        found.append(changes.look(fleet.snapshot().ranks))
+    return found
+
+
+def _with(step, told):
+    return replace(step, **{"start_ns": step.start_ns + step.step * MS, **told})
+
+
+def heavy_tailed(draw):
+    """One step in twelve is up to four times as long, as where others share the machine."""
+    return draw.gauss(1, 0.05) * (draw.uniform(1, 4) if draw.random() < 1 / 12 else 1)
+
+
+HEALTHY = {
+    "quiet": lambda draw, _: draw.gauss(1, 0.01),
+    "noisy": lambda draw, _: max(0.2, draw.gauss(1, 0.1)),
+    "heavy-tailed": lambda draw, _: heavy_tailed(draw),
+    "every second longer": lambda draw, number: draw.gauss(1, 0.02) * (1.5 if number % 2 else 1),
+    "every third longer": lambda draw, number: draw.gauss(1, 0.02) * (1 if number % 3 else 1.5),
+    "every fourth longer": lambda draw, number: draw.gauss(1, 0.02) * (1 if number % 4 else 3),
+    "every fourth shorter": lambda draw, number: draw.gauss(1, 0.02) * (2 if number % 4 else 1),
+    "blocks of four": lambda draw, number: draw.gauss(1, 0.02) * (1.3 if number // 4 % 2 else 1),
+    "checkpoints": lambda draw, number: draw.gauss(1, 0.02) * (1 if number % 50 else 40),
+    "drift": lambda draw, number: draw.gauss(1, 0.02) * (1 + number / 400),
+    "a burst of measured steps": lambda draw, number: (
+        draw.gauss(1, 0.02) * (1.25 if 100 <= number < 132 and number // 4 % 2 else 1)
+    ),
+}
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("kind", HEALTHY)
+def test_a_healthy_job_does_not_change(kind, seed):
+    draw = random.Random(f"{kind} {seed}")
+    assert set(looks(lambda number: STEP_MS * HEALTHY[kind](draw, number))) == {0}
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("times", [1.2, 1.5, 1 / 1.5])
+@pytest.mark.parametrize("noise", [0.01, 0.04])
+def test_a_change_of_the_step_is_found_within_eight_steps(noise, times, seed):
+    draw = random.Random(f"{noise} {times} {seed}")
+    found = looks(
+        lambda number: STEP_MS * draw.gauss(1, noise) * (times if number >= ONSET else 1), ONSET + 8
+    )
+    assert set(found[:ONSET]) == {0}
+    assert ONSET - 2 <= found[-1] <= ONSET + 2
+
+
+@pytest.mark.parametrize("counter", ["loading", "cpu"])
+def test_a_change_of_one_rank_s_counter_is_one_of_the_job(counter):
+    draw = random.Random(counter)
+    found = looks(
+        lambda _: STEP_MS * draw.gauss(1, 0.02), ONSET + 8, 4,
+        **{counter: lambda rank, number: 5 + draw.random() + 20 * (rank == 2 and number >= ONSET)},
+    )  # fmt: skip
+    assert (found[ONSET - 1], found[-1]) == (0, ONSET)
+
+
+def test_the_last_of_several_changes_counts_also_in_a_history_that_comes_at_once():
+    fleet = Fleet(Clock())
+    for message in (welcome(world_size=1), info(0)):
+        fleet.apply(message)
+    draw = random.Random(1)
+    for number in range(150):
+        length_ms = STEP_MS * draw.gauss(1, 0.02) * (1.5 if 60 <= number < 110 else 1)
+        fleet.apply(_with(unmeasured(0, number, length_ms), {}))
+    assert ChangePoints().look(fleet.snapshot().ranks) == 110
+
+
+def test_a_setting_that_was_changed_is_a_change_and_a_restart_forgets_it():
+    fleet, changes = Fleet(Clock()), ChangePoints()
+    for message in (welcome(world_size=1), info(0)):
+        fleet.apply(message)
+    for number in range(20):
+        fleet.apply(_with(unmeasured(0, number), {"transitional": number == 12}))
+    assert changes.look(fleet.snapshot().ranks) == 13
+    fleet.apply(_with(unmeasured(0, 0), {"start_ns": unmeasured(0, 900).start_ns}))
+    assert changes.look(fleet.snapshot().ranks) == 0
