@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Sequence
 from operator import attrgetter
 
 import numpy as np
 from numpy.typing import NDArray
 
 from overlaptop.fleet.snapshot import RankView
-from overlaptop.fleet.totals import stepping
+from overlaptop.fleet.totals import step_of, stepping
 from overlaptop.wire.messages import StepTotals
 
 LEAST_BEFORE, LEAST_AFTER = 8, 5
@@ -28,8 +28,7 @@ MOST_STEPS = 200
 _STRIDE = 8
 _DEVIATION = 1.4826
 """Standard deviation of normal noise over its median absolute deviation."""
-_NUMBER = attrgetter("step")
-_FIGURES = attrgetter("step", "disturbed", "step_ns", "loading_ns", "cpu_ns")
+_FIGURES = attrgetter("step_ns", "loading_ns", "cpu_ns")
 
 Series = NDArray[np.float64]
 
@@ -43,31 +42,50 @@ class ChangePoints:
         self.changed_setting = -1
         """The last step in which a setting was changed."""
         self._read = -1
+        self._ranks: tuple[int, ...] = ()
+        self._columns: deque[tuple[int, Series]] = deque(maxlen=MOST_BEFORE + MOST_AFTER)
+        """The newest steps since then that all of these ranks know."""
 
     def look(self, views: Sequence[RankView]) -> int:
         """Return `first_step`, by now."""
         running = stepping([view for view in views if not view.ended and view.history])
         ends = [view.history[-1].step for view in running]
         if ends and max(ends) < self._read:  # ranks count from 0 again
-            self.first_step, self.changed_setting, self._read = 0, -1, -1
+            self.first_step, self.changed_setting, self._read, self._ranks = 0, -1, -1, ()
         newest = min(ends, default=-1)
         if newest <= self._read:
             return self.first_step
-        begin = max(self._read + 1, newest - MOST_STEPS)
-        self._see_settings(running, begin)
-        for end in range(min(begin + _STRIDE, newest + 1), newest + _STRIDE, _STRIDE):
-            numbers, series = _series(running, self.first_step, min(end, newest + 1))
-            if (at := last_change(series)) is not None:
-                self.first_step = numbers[at]
+        unread = max(self._read + 1, newest - MOST_STEPS)
+        begin = unread
+        if (ranks := tuple(view.rank for view in running)) != self._ranks:
+            self._ranks, begin = ranks, max(self.first_step, min(unread, newest - MOST_BEFORE - MOST_AFTER))
+            self._columns.clear()
+        for number in range(begin, newest + 1):
+            self._add(number, [step_of(view, number) for view in running])
+            if number >= unread and (number % _STRIDE == 0 or number == newest):
+                self._find()
         self._read = newest
         return self.first_step
 
-    def _see_settings(self, views: Iterable[RankView], begin: int) -> None:
-        for view in views:
-            for step in view.history[bisect_left(view.history, begin, key=_NUMBER) :]:
-                if step.transitional and step.step > self.changed_setting:
-                    self.changed_setting = step.step
-        self.first_step = max(self.first_step, self.changed_setting + 1)
+    def _add(self, number: int, steps: Sequence[StepTotals | None]) -> None:
+        known = [step for step in steps if step is not None]
+        if any(step.transitional for step in known):
+            self.changed_setting, self.first_step = number, number + 1
+            self._columns.clear()
+        elif len(known) == len(steps) and not any(step.captured for step in known):
+            self._columns.append((number, np.array([_FIGURES(step) for step in known], dtype=np.float64)))
+
+    def _find(self) -> None:
+        if len(self._columns) < LEAST_BEFORE + LEAST_AFTER:
+            return
+        values = np.stack([column for _, column in self._columns], axis=2)
+        counters = values[:, 1:].reshape(-1, len(self._columns))
+        is_known = ~np.isnan(counters).any(axis=1)
+        at = last_change(np.vstack((np.median(values[:, 0], axis=0), counters[is_known])))
+        if at is not None:
+            self.first_step = self._columns[at][0]
+            for _ in range(at):
+                self._columns.popleft()
 
 
 def last_change(series: Series) -> int | None:
@@ -105,26 +123,3 @@ def _cost(row: Series, at: int, length: float) -> float | None:
         return None
     both = np.concatenate((before, after))
     return float(rest.sum() / max(1.0, np.abs(both - np.median(both)).sum()))
-
-
-def _series(views: Sequence[RankView], first: int, end: int) -> tuple[list[int], Series]:
-    """The newest steps from `first` to before `end` that all ranks know: numbers, and a row for the length
-    and for each counter of each rank.
-    """
-    known: list[dict[int, list[int | None]]] = []
-    for view in views:
-        stop = bisect_left(view.history, end, key=_NUMBER)
-        start = max(bisect_left(view.history, first, 0, stop, key=_NUMBER), stop - MOST_BEFORE - MOST_AFTER)
-        known.append(_figures(view.history[start:stop]))
-    shared = sorted(set.intersection(*map(set, known))) if known else []
-    if not shared:
-        return [], np.empty((1, 0))
-    values = np.array([[of_rank[number] for number in shared] for of_rank in known], dtype=np.float64)
-    counters = values[:, :, 1:].transpose(0, 2, 1).reshape(-1, len(shared))
-    is_known = ~np.isnan(counters).any(axis=1)
-    return shared, np.vstack((np.median(values[:, :, 0], axis=0), counters[is_known]))
-
-
-def _figures(steps: Iterable[StepTotals]) -> dict[int, list[int | None]]:
-    figures = map(_FIGURES, steps)
-    return {number: rest for number, disturbed, *rest in figures if not disturbed}
