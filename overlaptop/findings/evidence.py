@@ -17,8 +17,10 @@ from overlaptop.report.order import all_see_gaps
 from overlaptop.timeline.arrivals import Collective
 from overlaptop.wire.messages import StepDetail, StepTotals
 
-MIN_STEPS, MIN_TRACED_STEPS = 4, 3
-"""Of fewer steps nothing is said; a trace is of few."""
+MIN_STEPS = 3
+"""Of fewer measured steps nothing is said."""
+COUNTED_STEPS = 64
+"""Steps of which counters are compared."""
 VAGUE_STEPS = 12
 """And of fewer of a running job no finding that names no cause."""
 
@@ -58,6 +60,8 @@ class Evidence:
     is_trace: bool
     transfers: tuple[StepTransfer, ...] = ()
     """What the job's transfers took in its steps, for minutes; of a trace, none."""
+    counted: tuple[Mapping[int, StepTotals], ...] = ()
+    """The newest steps, measured or not, by rank: their lengths and counters. Of a trace, none."""
 
     @property
     def step_ns(self) -> float:
@@ -96,17 +100,27 @@ def evidence_of(snapshot: Snapshot) -> Evidence:
         known = {rank: view for rank, view in known.items() if rank in steps[-1].totals}
         steps = [step for step in steps if step.totals.keys() == known.keys()]
     window = window_of(snapshot.split_steps, alone=True) if is_trace else snapshot.wait_window
-    least = MIN_TRACED_STEPS if is_trace else MIN_STEPS
-    thin = len(steps) < least
+    thin = len(steps) < MIN_STEPS
     return Evidence(
         ranks=known,
         steps=() if thin else tuple(steps),
-        window=None if thin or len(snapshot.split_steps) < least else window,
+        window=None if thin or len(snapshot.split_steps) < MIN_STEPS else window,
         collectives=snapshot.waits.collectives if snapshot.waits is not None else (),
         world_size=snapshot.job.world_size if snapshot.job is not None else len(known),
         is_trace=is_trace,
         transfers=snapshot.transfers,
+        counted=() if is_trace else _counted(known.values(), first),
     )
+
+
+def _counted(views: Collection[RankView], first: int) -> tuple[Mapping[int, StepTotals], ...]:
+    """The newest steps from `first` on that all of these ranks have made, oldest first."""
+    by_number: dict[int, dict[int, StepTotals]] = {}
+    for view in views:
+        for step in view.history[-COUNTED_STEPS:]:
+            if step.step >= first and not step.disturbed:
+                by_number.setdefault(step.step, {})[view.rank] = step
+    return tuple(totals for _, totals in sorted(by_number.items()) if len(totals) == len(views))
 
 
 def _steps(

@@ -21,8 +21,8 @@ def first_line(snapshot: Snapshot, found: Sequence[Finding]) -> FirstLine | None
     most first.
     """
     said, totals = who_is_late(snapshot), snapshot.totals
-    if said is None:
-        return None
+    if said is None or said.kind is Kind.MEASURING:
+        return _by_counters(found) or said
     if said.late_rank is not None and (cause := why_late(found, said.late_rank)):
         rule = next(each.rule for each in found if each.why_late and each.ranks == (said.late_rank,))
         said = said._replace(cause=cause, cause_rule=rule)
@@ -41,3 +41,18 @@ def first_line(snapshot: Snapshot, found: Sequence[Finding]) -> FirstLine | None
     share = whole_percent(first.gain_ns / totals.step_ns)
     words = f"{first.title}: at most {share} of the step to win, {first.certainty.value}"
     return FirstLine(words, first.title, warns=True, rule=first.rule, kind=Kind.FINDING)
+
+
+def _by_counters(found: Sequence[Finding]) -> FirstLine | None:
+    """Who is late by the counters of steps that are not measured; None: no finding says so."""
+    first = next((each for each in found if each.why_late), None)
+    if first is None:
+        return None
+    return FirstLine(
+        f"{first.headline}, {first.certainty.value}",
+        first.title,
+        warns=True,
+        late_rank=first.ranks[0],
+        kind=Kind.LATE,
+        cause_rule=first.rule,
+    )

@@ -7,7 +7,7 @@ another group; then that one is the late rank (timeline/echoes.py), and the firs
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import lru_cache
@@ -279,11 +279,16 @@ def _late_rank(evidence: Evidence, rank: int, chain: tuple[int, ...], involved: 
             ("busy", _busy_ns),
             ("stands", standing_ns),
             ("unexplained", _unexplained_ns),
-            ("loads", lambda _info, step: step.loading_ns),
-            ("delays", lambda _info, step: step.delayed_ns),
-            ("collections", lambda _info, step: step.full_collections),
         )
     }
+    # Counters are known of steps that are not measured, too.
+    steps = evidence.counted or tuple(step.totals for step in evidence.steps)
+    for name, count in (
+        ("loads", lambda _info, step: step.loading_ns),
+        ("delays", lambda _info, step: step.delayed_ns),
+        ("collections", lambda _info, step: step.full_collections),
+    ):
+        longer[name] = _longer(evidence, rank, others, count, steps)
     middle = {name: round(median(each)) if each else None for name, each in longer.items()}
     slows_ns, beside_ns = _slows_ns(evidence, rank, others, longer["computes"])
     collections = longer["collections"]
@@ -375,18 +380,19 @@ def _longer(
     rank: int,
     others: Collection[int],
     measure: Callable[[RankInfo | None, StepTotals], int | None],
+    steps: Iterable[Mapping[int, StepTotals]] | None = None,
 ) -> list[float]:
-    """By how much more of it the rank has than the others in their median, in each step where it is
-    known.
+    """By how much more of it the rank has than the others in their median, in each of these steps (None:
+    the measured ones) where it is known.
     """
 
     def of(each: int, step: StepTotals) -> int | None:
         return measure(evidence.ranks[each].info, step)
 
     more: list[float] = []
-    for step in evidence.steps:
-        own = of(rank, step.totals[rank])
-        theirs = [value for other in others if (value := of(other, step.totals[other])) is not None]
+    for totals in steps if steps is not None else [step.totals for step in evidence.steps]:
+        own = of(rank, totals[rank])
+        theirs = [value for other in others if (value := of(other, totals[other])) is not None]
         if own is not None and theirs:
             more.append(own - median(theirs))
     return more

@@ -46,9 +46,10 @@ def slow_line(evidence: Evidence, rank: int, others: Collection[int]) -> SlowLin
     """Return the line whose share on this rank exceeds the others' by most; None: none does by LEAST_MORE,
     or there are too few samples.
     """
-    if not evidence.steps:
+    steps = [step.totals for step in evidence.steps] or evidence.counted
+    if not steps:
         return None
-    first_ns, last_ns = (evidence.steps[at].totals[rank].start_ns for at in (0, -1))
+    first_ns, last_ns = (steps[at][rank].start_ns for at in (0, -1))
     since_ns = min(first_ns, last_ns - LEAST_NS)
     own = _shares(evidence.ranks[rank].stacks, since_ns)
     every = (_shares(evidence.ranks[other].stacks, since_ns) for other in others)

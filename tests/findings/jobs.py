@@ -16,15 +16,17 @@ OPTIMIZER_MS = 5
 
 
 def job(
-    does, *facts, ranks=RANKS, steps=STEPS, exact=True, watched=True, changed=None, only=None, **changes
-):
+    does, *facts, ranks=RANKS, steps=STEPS, exact=True, watched=True, changed=None, only=None, infos=None,
+    **changes
+):  # fmt: skip
     """The evidence of a running job.
 
     ``does(rank, number)`` is what the rank does in that step, in order, as pairs of a word and ms:
     ``compute``, ``idle`` and ``copy``. Then come an all-reduce of all ranks, which ends TRANSFER_MS
     after the last rank began it, and an optimizer of OPTIMIZER_MS. ``facts``: messages more.
     ``watched``: with timelines, each as ``changed`` makes it. ``only``: whether a rank makes a step at all.
-    ``changes``: of the totals, functions of rank and number.
+    ``infos(rank)``: what its RankInfo has otherwise. ``changes``: of the totals, functions of rank and
+    number.
     """
 
     def lay(rank, number):
@@ -50,7 +52,7 @@ def job(
         if watched:
             yield changed(detail) if changed else detail
 
-    return timelines.job(lay, *facts, ranks=ranks, steps=steps, exact=exact, told=told)
+    return timelines.job(lay, *facts, ranks=ranks, steps=steps, exact=exact, infos=infos, told=told)
 
 
 def rules(evidence):

@@ -113,7 +113,7 @@ def test_rank_that_computes_longer_names_no_line():
 
 def test_where_nothing_else_explains_a_late_rank_the_line_does():
     unseen = {f"{name}_ns": lambda rank, number: None for name in ("compute", "idle")}
-    evidence = job(STANDS, *sampled(), exact=False, **unseen)
+    evidence = job(STANDS, *sampled(), steps=14, exact=False, **unseen)
     [found] = [each for each in find(evidence) if each.rule == "late_unexplained"]
     assert found.title == "rank 1 is at train.py:1 in collate for 70 % of its step, the others for 10 %"
     assert found.advice == "look at train.py:1"

@@ -1,6 +1,7 @@
 """The training thread waits for data.
 
-Raised for a late rank whose thread spends longer in its DataLoader than the others' (`late`), and for the
+Raised for a late rank whose thread spends longer in its DataLoader than the others' (`late`; before steps
+are measured by its counters alone, `counters`), and for the
 whole job where on each rank LOADING_SHARE of the step goes by in a DataLoader while the GPU is idle or
 copies: what is loaded beside a busy GPU costs nothing. Else where so much of each rank's step goes by
 before its first kernel, idle or copying: then the data may come by another way than torch's DataLoader. Not
@@ -13,6 +14,7 @@ from collections.abc import Callable, Iterable
 from statistics import median
 
 from overlaptop import text
+from overlaptop.findings.counters import slow_by
 from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.finding import Certainty, Finding
 from overlaptop.findings.late import Cause, late_by, on_host
@@ -36,6 +38,11 @@ def look(evidence: Evidence) -> Iterable[Finding]:
             ADVICE,
             Certainty.MEASURED,
         )
+    if (slow := slow_by(evidence, Cause.LOADING)) is not None:
+        yield slow.finding(
+            f" waits {text.duration(slow.longer_ns)} a step longer for data than {slow.than}", ADVICE
+        )
+        return
     if late or not evidence.steps:
         return
     if (lost_ns := _on_each_rank_ns(evidence, _in_loaders_ns)) >= LOADING_SHARE * evidence.step_ns:

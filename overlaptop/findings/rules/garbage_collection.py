@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from statistics import median
 
 from overlaptop import text
+from overlaptop.findings.counters import slow_by
 from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.finding import Certainty, Finding
 from overlaptop.findings.late import Cause, late_by, late_ranks
@@ -36,6 +37,13 @@ def look(evidence: Evidence) -> Iterable[Finding]:
             Certainty.LIKELY,
             each.takes_in_words,
         )
+    if (slow := slow_by(evidence, Cause.COLLECTING)) is not None:
+        yield slow.finding(
+            f" collects garbage in each step and computes {text.duration(slow.longer_ns)} longer than "
+            f"{slow.than}",
+            ADVICE,
+        )
+        return
     if late_ranks(evidence) or evidence.window is None:
         return
     costs_ns = {

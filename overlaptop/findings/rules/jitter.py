@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from overlaptop import text
+from overlaptop.findings.counters import slow_host
 from overlaptop.findings.evidence import VAGUE_STEPS, Evidence
 from overlaptop.findings.finding import Certainty, Finding
 from overlaptop.findings.late import late_ranks
@@ -25,6 +26,8 @@ def look(evidence: Evidence) -> Iterable[Finding]:
     if window is None or window.steps < VAGUE_STEPS or window.share < JITTER_SHARE or late_ranks(evidence):
         return
     if window.in_receives or late_by_compute(evidence) is not None:
+        return
+    if slow_host(evidence) is not None:  # its counters say why ranks wait
         return
     times = [each for step in evidence.steps if step.split for each in step.split.waits.times.values()]
     if sum(each.exposed_wait_ns for each in times) <= sum(each.exposed_transfer_ns for each in times):

@@ -1,0 +1,83 @@
+"""Who is late by counters of all steps, before enough of them are measured."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from overlaptop.findings.find import find
+from overlaptop.findings.finding import Certainty
+from tests.fleet.builders import MS
+
+from .jobs import healthy, job, rules, the
+
+LATE = 1
+LANES = (
+    "compute", "comm", "hidden", "exposed", "compute_only", "copy_only", "idle", "stall",
+)  # fmt: skip
+
+
+def counted(steps=24, **changes):
+    """A job of which no step is measured."""
+    unmeasured = {f"{lane}_ns": lambda rank, number: None for lane in LANES}
+    return job(healthy, steps=steps, watched=False, **unmeasured, **changes)
+
+
+def of_late(amount, others=0):
+    return lambda rank, _: amount if rank == LATE else others
+
+
+COUNTERS = {
+    "data_loading": {"loading_ns": of_late(50 * MS, 2 * MS)},
+    "busy_cpu": {"delayed_ns": of_late(50 * MS, MS)},
+    "garbage_collection": {"full_collections": of_late(1), "cpu_ns": of_late(60 * MS, 10 * MS)},
+}
+
+
+@pytest.mark.parametrize("rule", COUNTERS)
+def test_a_counter_that_is_half_of_the_step_names_the_rank_before_any_step_is_measured(rule):
+    evidence = counted(**COUNTERS[rule])
+    assert evidence.steps == ()
+    found = the(evidence, rule)
+    assert (found.ranks, found.certainty, found.gain_ns) == ((LATE,), Certainty.LIKELY, None)
+    assert found.why_late
+
+
+@pytest.mark.parametrize("rule", COUNTERS)
+def test_in_fewer_than_four_of_five_steps_it_names_nobody(rule):
+    seldom = {
+        name: lambda rank, number, of=of: of(rank, number) if number % 10 < 7 else of(0, number)
+        for name, of in COUNTERS[rule].items()
+    }
+    assert rules(counted(**seldom)) == set()
+
+
+@pytest.mark.parametrize(
+    ("amount", "source", "named"), [(20, "kernels", 0), (20, "host", 1), (5, "host", 0)]
+)
+def test_less_than_half_counts_on_ranks_without_a_gpu_alone(amount, source, named):
+    evidence = counted(infos=lambda rank: {"source": source}, loading_ns=of_late(amount * MS))
+    assert (("data_loading", (LATE,)) in rules(evidence)) == named
+
+
+def test_what_all_ranks_spend_alike_names_nobody():
+    assert rules(counted(loading_ns=lambda rank, number: 50 * MS)) == set()
+
+
+def test_measured_steps_in_which_nobody_waits_show_that_it_hides():
+    evidence = job(healthy, steps=24, loading_ns=of_late(50 * MS))
+    assert ("data_loading", (LATE,)) not in rules(evidence)
+
+
+def test_three_measured_steps_confirm_it():
+    unmeasured = counted(loading_ns=of_late(60 * MS))
+    late = [("idle", 60)]
+    measured = job(lambda rank, number: [*healthy(rank, number), *late * (rank == LATE)], steps=5)
+    found = the(replace(measured, counted=unmeasured.counted), "data_loading")
+    assert (found.ranks, found.certainty) == ((LATE,), Certainty.MEASURED)
+    assert found.gain_ns == pytest.approx(60 * MS, rel=0.02)
+
+
+def test_a_job_of_one_rank_has_no_slow_one():
+    assert find(counted(ranks=1, loading_ns=lambda rank, number: 60 * MS)) == ()
