@@ -328,12 +328,11 @@ class Agent:
             return
         self._details_due = min(self._details_due + 1, MAX_DETAILS)
         best = reporter.best_detailed(own, self._details_due)
-        with schedule.reading():
-            for measured in best:
-                titles = {each.call.group for each in measured.collectives}
-                members = members_of(titles, MAX_MEMBERS)
-                sender.put_step(reporter.detail(measured, rank, members))
-                self._details_due -= 1
+        for measured in best:
+            titles = {each.call.group for each in measured.collectives}
+            members = members_of(titles, MAX_MEMBERS)
+            sender.put_step(reporter.detail(measured, rank, members))
+            self._details_due -= 1
 
     def _send_stacks(self, sender: Sender) -> None:
         if not self._options.stacks or self._step < 0:

@@ -143,8 +143,7 @@ class Toggler(Blocks):
             )  # fmt: skip
         cost = self._learnt.cost
         many = number(statistics.median(self._activities) if self._activities else None, 0, "")
-        reading = f"reading it {self._learnt.reading_share or 0.0:.1%}"
-        of_step = f"of a measured step, {many} activities: {told(cost.estimate())}, {reading}"
+        of_step = f"of a step in which the source works, {many} activities: {told(cost.estimate())}"
         print(f"own cost: {of_step}; {self._learnt.touched_share:.1%} of steps are touched", flush=True)
 
 

@@ -52,7 +52,7 @@ STANDSTILL_S, STANDSTILL_TIMES = 5.0, 4
 is still at those before it: the job has turned to something else."""
 MAX_OVERFLOWS = 3
 """Windows in a row that held more than can be kept."""
-COST, LAUNCH_BOUND_COST = Estimate(0.005, 0.01), Estimate(0.12, 0.08)
+COST, LAUNCH_BOUND_COST = Estimate(0.005, 0.01), Estimate(0.1, 0.08)
 """What tracing a step costs as far as it is known of any job, and of launch-bound ones: there each launch
 is slower, and nothing hides that (benchmarks/README.md)."""
 MOST_EARLY_READS, EARLY_PERIOD_S = 64, 30.0
@@ -107,11 +107,11 @@ class KernelsSource:
         self._step = 0
         self._host_step_ns = 0
         """How long the host took for the last step."""
-        self._boundaries: deque[tuple[int, int, int | None]] = deque()
-        """Steps that have begun and not been reported, with the host's time of it, and `_switched` then, or
+        self._boundaries: deque[tuple[int, int, bool | None]] = deque()
+        """Steps that have begun and not been reported, with the host's time of it, and `_worked` then, or
         None where the source was paused."""
-        self._switched = 0
-        """How often tracing has been switched on or off; odd while it is on."""
+        self._worked = False
+        """Whether it was tracing or reading as the last step began."""
         self._bounds: deque[tuple[int, torch.cuda.Event]] = deque(maxlen=MAX_BOUNDS)
         """Steps that are treated otherwise than those before them, or a second later; when the GPU came to
         them."""
@@ -125,10 +125,6 @@ class KernelsSource:
         self._progress_s, self._progress_step = 0.0, 0
         """When a step was read, or the window began or ended, and the job's step then."""
         self._lost_before = 0
-        self._traced_from_ns = self._traced_ns = 0
-        """When the window began, and how long it was traced."""
-        self._launch_bound: bool | None = None
-        """Whether the last step that was read of the window is; None before one was read."""
         self._check: tuple[StreamMark, StreamMark] | None = None
         """The marks around the self-check's kernel, while its records are waited for."""
         self._checks = 0
@@ -207,11 +203,8 @@ class KernelsSource:
         at_ns = now_ns()
         if self._boundaries:
             self._host_step_ns = at_ns - self._boundaries[-1][1]
-        self._boundaries.append((step, at_ns, None if self._paused else self._switched))
-        is_bound = self.schedule.turns_at(step) or at_ns - self._bound_ns > BOUND_PERIOD_NS
-        if is_bound and not (self._paused or self.gave_up):
-            self._bound_ns = at_ns
-            self._bounds.append((step, self._marker.event()))
+        worked, self._worked = self._worked, self._state is not _State.IDLE
+        self._boundaries.append((step, at_ns, None if self._paused else self._worked))
         window = self._window
         if window is not None:
             window.boundary(step)
@@ -222,6 +215,10 @@ class KernelsSource:
                 self._begin_check()
             elif self.schedule.measures(step + LEAD_STEPS):
                 self._if_free(self._begin_window)
+        turns = (worked and not self._worked) or (self._state is not _State.IDLE and not self._worked)
+        if (turns or at_ns - self._bound_ns > BOUND_PERIOD_NS) and not (self._paused or self.gave_up):
+            self._bound_ns = at_ns
+            self._bounds.append((step, self._marker.event()))
         self._step = step
 
     def edge(self, edge: Edge) -> None:
@@ -248,11 +245,10 @@ class KernelsSource:
         """Take in what there is, and see whether the window, or the draining, is over."""
         if self._state is _State.IDLE:
             return
-        with self.schedule.reading():
-            until_ns = self._tracer.gather()
-            steps = self._read_window(until_ns)
-            if steps:
-                self._take_in(steps)
+        until_ns = self._tracer.gather()
+        steps = self._read_window(until_ns)
+        if steps:
+            self._take_in(steps)
         window = self._window
         if self._state is _State.TRACING and window is not None:
             if self._tracer.exhausted or window.overflows:
@@ -312,7 +308,6 @@ class KernelsSource:
         """Start measuring, or check once more, or give up."""
         assert self._check is not None
         check, self._check = self._check, None
-        self.schedule.end_reading(0)
         self._state = _State.IDLE
         fault = fault_in(*check, self._tracer.taken(), self._tracer.clock_offset_ns)
         self._checked = not fault
@@ -341,8 +336,6 @@ class KernelsSource:
                 return
             self._lost_before = self._tracer.lost
             signals_blocked(self._tracer.start)
-        self._traced_from_ns, self._launch_bound = now_ns(), None
-        self._switched |= 1
         self._window = Window(self._marker, self.schedule.measures)
         self._note_progress()
         self._state = _State.TRACING
@@ -350,18 +343,12 @@ class KernelsSource:
     def _switch_off(self) -> None:
         if self._state is _State.TRACING:
             self._tracer.stop()
-            self._traced_ns = now_ns() - self._traced_from_ns
-            self._switched += self._switched % 2
             self._note_progress()
             self._state = _State.DRAINING
 
     def _end_window(self) -> None:
         window, self._window = self._window, None
         self._state = _State.IDLE
-        if self._launch_bound is None or window is None or window.broken:
-            self.schedule.end_reading(0)
-        else:
-            self.schedule.end_reading(self._traced_ns, hidden=not self._launch_bound)
         if self._overflows >= MAX_OVERFLOWS:
             self._give_up(OVERFLOWS)
         elif window is not None and window.pending and not window.broken:
@@ -398,8 +385,7 @@ class KernelsSource:
         if self._changed_step != self._repeated.from_step:
             self._repeated.forget(self._changed_step)
             self._unknown_reads = 0
-        self._launch_bound = steps[-1].waits_for_launches
-        self.schedule.prior = LAUNCH_BOUND_COST if self._launch_bound else COST
+        self.schedule.prior = LAUNCH_BOUND_COST if steps[-1].waits_for_launches else COST
         launches = self._launches(steps)
         for step in steps:
             self._measured[step.step] = self._named(step, launches)
@@ -471,7 +457,6 @@ class KernelsSource:
             self._window.end()
             self._window = None
         self._state, self._check = _State.IDLE, None
-        self._switched += self._switched % 2
         self._bounds.clear()
         self.schedule.cost.skip()
         self._tracer.hand_over()
@@ -481,17 +466,13 @@ class KernelsSource:
         finished: list[StepSpans] = []
         window = self._window
         while len(self._boundaries) > 1:
-            (step, begin_ns, switched), (_, end_ns, switched_after) = (
-                self._boundaries[0],
-                self._boundaries[1],
-            )
+            (step, begin_ns, worked), (_, end_ns, worked_after) = self._boundaries[0], self._boundaries[1]
             if window is not None and not window.broken and step in window.pending:
                 break
             self._boundaries.popleft()
             measured = self._measured.pop(step, None)
-            if switched is not None and switched_after is not None:  # else it says nothing of the cost
-                untouched = switched == switched_after and switched % 2 == 0
-                self._unnoted.append((step, end_ns - begin_ns, not untouched))
+            if worked is not None and worked_after is not None:  # else it says nothing of the cost
+                self._unnoted.append((step, end_ns - begin_ns, worked or worked_after))
             # Of a step between windows only the length is known, by the host's clock.
             lead_ns = self._lead_ns
             finished.append(measured or StepSpans(step, begin_ns + lead_ns, end_ns + lead_ns, (), None))

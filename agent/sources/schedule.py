@@ -10,9 +10,6 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
-from time import thread_time_ns
 from typing import NamedTuple
 
 from overlaptop.agent.median import median
@@ -36,8 +33,8 @@ TRICKLE_PERIOD_S = 1.0
 CYCLES_STEPS = (1.0, *(1.744 * 2**doublings for doublings in range(14)))
 """No whole numbers: what a script does in each tenth step comes to measured and unmeasured steps alike."""
 CHOICE_PERIOD_S = 1.0
-READ_WEIGHT = 0.2
-"""Weight of the newest window in the mean CPU time of reading."""
+SAMPLE_WEIGHT = 0.2
+"""Weight of the newest stretch in the mean."""
 CHANGED_SHARE, CHANGED_SIGMAS, CHANGED_STEPS = 0.15, 4.0, 5
 """The job has changed when so many steps in a row differ from the median by both."""
 REFERENCE_STEPS, REFERENCE_PERIOD_STEPS = 64, 8
@@ -55,8 +52,8 @@ class Burst(NamedTuple):
 class Schedule:
     """Chooses the steps to measure within a budget of the job's time.
 
-    `measures` and `turns_at` may be called on any thread, all else on the agent's. Time is the job's: the
-    sum of its steps.
+    `measures` and `ask` may be called on any thread, all else on the agent's. Time is the job's: the sum of
+    its steps.
     """
 
     def __init__(
@@ -76,17 +73,16 @@ class Schedule:
         self._burst: Burst | None = None
         self._cycle: float | None = None
         """Steps from one measured step of the trickle to the next; 0: none. None: still warming up."""
-        self._wanted: set[bool] = set()
-        """Bursts to come: True if somebody asked, False if the job changed or has warmed up."""
-        self._next_burst_s = {True: 0.0, False: 0.0}
+        self._asked = self._changed = False
+        """A burst is due because somebody asked, or because the job has changed."""
+        self._next_asked_s = self._next_changed_s = 0.0
+        self._stretch_steps, self._sample_steps = 0, float(1 + lead_steps)
+        """Steps in a row in which the source works: at present, and for one measured step in the mean."""
         self._noted_steps = 0
         self._now_s = self._debt_s = self._lost_s = 0.0
         self._chosen_s, self._cost_share = -math.inf, prior.share
         self._recent_ns: deque[int] = deque(maxlen=9)
         self._changes = ChangeWatch()
-        self.reading_share: float | None = None
-        """What reading adds to the cost of a measured step, as a share of the step; None: not known."""
-        self._reading_ns = 0
 
     @property
     def every(self) -> int:
@@ -108,7 +104,7 @@ class Schedule:
 
     def ask(self) -> None:
         """Ask for a burst: somebody wants fresh figures, or has changed a setting. On any thread."""
-        self._wanted.add(True)
+        self._asked = True
 
     def measures(self, step: int) -> bool:
         """Whether `step` is measured; while warming up all are, if the source needs no preparation."""
@@ -121,13 +117,6 @@ class Schedule:
             return not self._lead_steps
         return cycle > 0 and math.ceil(step // cycle * cycle) == step
 
-    def turns_at(self, step: int) -> bool:
-        """Whether the source begins or ends its work at `step`."""
-        return self._touches(step) != self._touches(step - 1)
-
-    def _touches(self, step: int) -> bool:
-        return any(self.measures(step + ahead) for ahead in range(self._lead_steps + 1))
-
     def note(self, step: int, step_ns: int, *, touched: bool) -> None:
         """Take in the next finished step. ``touched``: the source worked in it."""
         if self._every is not None:
@@ -138,7 +127,7 @@ class Schedule:
         self._recent_ns.append(step_ns)
         if self._noted_steps <= WARM_UP_STEPS:
             if self._noted_steps == WARM_UP_STEPS:
-                self._wanted.add(False)
+                self._begin_burst(step)
             return
         self.cost.note(step_ns, touched=touched)
         self._account(step_s, touched=touched)
@@ -147,30 +136,11 @@ class Schedule:
         else:
             if (not touched or self._cycle == 1.0) and self._changes.note(step_ns):
                 self.cost.restart()
-                self._wanted.add(False)
-            self._begin_burst_if_due(step)
+                self._changed = True
+            if self._is_burst_due():
+                self._begin_burst(step)
         if self._now_s - self._chosen_s >= CHOICE_PERIOD_S:
             self._choose_cycle()
-
-    @contextmanager
-    def reading(self) -> Iterator[None]:
-        """Count the CPU time of the agent's thread in this block as spent on measured steps."""
-        began_ns = thread_time_ns()
-        try:
-            yield
-        finally:
-            self._reading_ns += thread_time_ns() - began_ns
-
-    def end_reading(self, traced_ns: int, *, hidden: bool = False) -> None:
-        """A trace of so long has been read since the last call; 0: not the whole of it, so it says nothing.
-
-        ``hidden``: no step waits for the reading.
-        """
-        if traced_ns:
-            share = 0.0 if hidden else self._reading_ns / traced_ns
-            known = self.reading_share if self.reading_share is not None else share
-            self.reading_share = known + READ_WEIGHT * (share - known)
-        self._reading_ns = 0
 
     @property
     def _present_budget(self) -> float:
@@ -181,33 +151,40 @@ class Schedule:
         return self._debt_s > ALLOWANCE_S * self._present_budget
 
     def _likely_cost(self) -> float:
-        """Cost of a measured step as a share of the step, half a standard error above the estimate.
+        """Cost of a touched step as a share of the step, half a standard error above the estimate.
 
         The estimate is the mean of this job's and the prior, weighted by the inverse of their variances.
-        Reading counts twice: it also lengthens the unmeasured steps that are compared.
         """
         known = [each for each in (self.cost.estimate(), self.prior) if each is not None]
         weights = [(2 / max(each.error, 1e-4)) ** 2 for each in known]
         mean = sum(weight * each.share for weight, each in zip(weights, known, strict=True)) / sum(weights)
-        return max(0.0, mean + 0.5 / math.sqrt(sum(weights))) + 2 * (self.reading_share or 0.0)
+        return max(0.0, mean + 0.5 / math.sqrt(sum(weights)))
 
     def _account(self, step_s: float, *, touched: bool) -> None:
         """Pay for the step, and earn the budget's share of it."""
         lost_s = step_s * self._cost_share if touched else 0.0
         self._debt_s = max(0.0, self._debt_s - self._present_budget * step_s) + lost_s
         self._lost_s += lost_s
+        if touched:
+            self._stretch_steps += 1
+        elif self._stretch_steps:
+            if self._burst is None:
+                self._sample_steps += SAMPLE_WEIGHT * (self._stretch_steps - self._sample_steps)
+            self._stretch_steps = 0
         self.touched_share += (touched - self.touched_share) * max(step_s / 60, 1 / self._noted_steps)
 
-    def _begin_burst_if_due(self, step: int) -> None:
-        asked = True in self._wanted and self._now_s >= self._next_burst_s[True]
-        own = False in self._wanted and self._now_s >= self._next_burst_s[False] and not self._is_in_debt
-        if not (asked or own):
-            return
-        self._wanted.clear()
-        # A burst of the job's own does not delay one that somebody asks for.
-        self._next_burst_s[False] = self._now_s + BURST_PERIOD_S
-        if asked:
-            self._next_burst_s[True] = self._now_s + BURST_PERIOD_S
+    def _is_burst_due(self) -> bool:
+        """One that somebody asks for does not wait for one by a change, nor the other way round."""
+        if self._asked and self._now_s >= self._next_asked_s:
+            self._next_asked_s = self._now_s + BURST_PERIOD_S
+        elif self._changed and self._now_s >= self._next_changed_s and not self._is_in_debt:
+            self._next_changed_s = self._now_s + BURST_PERIOD_S
+        else:
+            return False
+        self._asked = self._changed = False
+        return True
+
+    def _begin_burst(self, step: int) -> None:
         step_s = median(self._recent_ns) / 1e9
         block = (
             2 ** max(math.ceil(math.log2(BLOCK_S / step_s)), 1) if step_s < BLOCK_S else LEAST_BLOCK_STEPS
@@ -234,7 +211,7 @@ class Schedule:
         paced = max(1.0, TRICKLE_PERIOD_S / step_s) if self._is_paced else 1.0
         affordable = self._cost_share / self._present_budget
         if affordable > 1:
-            affordable *= 1 + self._lead_steps
+            affordable *= self._sample_steps
         by_pace = max(each for each in CYCLES_STEPS if each <= paced)
         by_budget = min((each for each in CYCLES_STEPS if each >= affordable), default=CYCLES_STEPS[-1])
         self._cycle = max(by_pace, by_budget)

@@ -95,6 +95,15 @@ def test_bursts_asked_for_come_at_most_every_30_s(step_ms):
     assert 2 * 3 <= bursts <= 3 * 4  # two or three measured blocks each, in 100 s
 
 
+def test_a_change_does_not_wait_for_the_burst_of_a_watcher():
+    job = Job(60)
+    job.run(2)
+    job.schedule.follow(WATCHED)
+    job.run(4)
+    job.step_ms = 110
+    assert sum(job.run(4)) >= 8
+
+
 def test_a_burst_of_the_jobs_own_does_not_keep_a_watcher_waiting():
     job = Job(50)
     job.run(2)  # warm-up, and the burst after it
