@@ -30,7 +30,7 @@ EXPOSED_SHARE = 0.1
 """Communication that is exposed for less of the step is nothing to fix."""
 CLEAR_STEPS = 16
 """Where waiting costs, fewer do not tell that nobody is late: a rank that is mostly late needs as many."""
-TOO_FEW = "too few steps yet to say who is late"
+NOBODY, TOO_FEW = "No rank is clearly late.", "Too few steps yet to say who is late."
 
 
 class Kind(Enum):
@@ -112,8 +112,7 @@ def _of_steps(snapshot: Snapshot) -> FirstLine | None:
         too_few = is_sample and not (
             window.is_enough and (_is_trace(snapshot) or window.steps >= CLEAR_STEPS)
         )
-        nobody = "no rank is late" if window.is_split else ""
-        return _nobody_late(snapshot, TOO_FEW if too_few else nobody)
+        return _nobody_late(snapshot, TOO_FEW if too_few else NOBODY)
     if len(window.late) > 1:
         return _by_turns(snapshot, window)
     (late,) = window.late
@@ -226,5 +225,5 @@ def _nobody_late(snapshot: Snapshot, who: str) -> FirstLine:
         )
         rest, brief = f"; {brief} is not", f"{brief} is exposed"
     kind = Kind.MEASURING if who == TOO_FEW else Kind.EXPOSED if share >= EXPOSED_SHARE else Kind.HEALTHY
-    said = "Nothing to fix." if kind is Kind.HEALTHY else f"{who[:1].upper()}{who[1:]}." if who else ""
+    said = "Nothing to fix." if kind is Kind.HEALTHY else who
     return FirstLine(f"{hidden}{rest}{fused}. {said}".rstrip(), brief, kind=kind)

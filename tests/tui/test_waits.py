@@ -79,7 +79,10 @@ async def test_the_cost_is_a_lower_bound_where_gaps_are_not_seen_and_where_much_
     assert "; the others wait ≥16.0 ms a step (≥20.0 %)" in first_line(text)
     assert row_of(text, 0).split("%")[1].split()[:2] == ["≥20.00", "≥16.00"]
     text = await screen_of(waiting_job(ends=lambda rank: 45 if rank == 3 else 50))
-    assert first_line(text) == "· 52 % of communication is hidden; 14.8 of 80.0 ms (18 %) is not."
+    assert (
+        first_line(text)
+        == "· 52 % of communication is hidden; 14.8 of 80.0 ms (18 %) is not. No rank is clearly late."
+    )
 
 
 async def test_of_what_is_not_split_waiting_and_transfer_are_unknown_and_not_zero():
@@ -107,7 +110,7 @@ async def test_of_what_is_not_split_waiting_and_transfer_are_unknown_and_not_zer
     [
         (
             lambda: waiting_job(late_ms=1),
-            "50 % of communication is hidden; 19.8 of 80.0 ms (25 %) is not. No rank is late.",
+            "50 % of communication is hidden; 19.8 of 80.0 ms (25 %) is not. No rank is clearly late.",
         ),
         (
             lambda: running_job(1),
