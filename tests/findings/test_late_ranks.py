@@ -304,6 +304,19 @@ def test_of_a_rank_that_has_just_become_late_the_cause_and_nothing_else_is_said(
     assert {each.rule for each in ask(evidence)} == {"data_loading"}
 
 
+def test_of_fewer_than_twelve_steps_nothing_is_called_unexplained():
+    does = late(("idle", 20))
+    told = {"loading_ns": lambda *_: 20 * MS}
+    assert "late_unexplained" not in {each.rule for each in ask(job(does, steps=13, **told))}
+    assert "late_unexplained" in {each.rule for each in ask(job(does, steps=14, **told))}
+
+
+def test_steps_from_before_the_job_changed_are_no_evidence():
+    evidence = job(late(("idle", 30), amount=lambda number: number >= 20), steps=30)
+    assert [step.number for step in evidence.steps] == list(range(20, 30))
+    assert evidence.window.steps == 10
+
+
 def by_turns(more, *facts, steady_ms=0, **changes):
     """Ranks 1 and 3 do more, each in every other step, and ``steady_ms`` more in each."""
 

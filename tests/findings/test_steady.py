@@ -131,7 +131,7 @@ def test_a_finding_without_a_cause_holds_for_longer_and_goes_sooner():
 
 def test_after_a_change_findings_stay_until_rules_see_it_otherwise():
     settled = [(1, [LOADING]), (2, [LOADING])]
-    assert listed(*settled, (3, None, 90), (30, None, 90), (31, [], 90), (32, [], 90))[2:] == [
+    assert listed(*settled, (3, None, 90), (30, None, 90), (35, [], 90), (40, [], 90))[2:] == [
         "data_loading", "data_loading", "data_loading", "",
     ]  # fmt: skip
 

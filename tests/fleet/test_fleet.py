@@ -8,7 +8,7 @@ from msgspec.structs import replace as replaced
 from overlaptop.fleet.fleet import MAX_FRESH, MAX_NOTICES, MAX_SAMPLES, MAX_STACKS, RECENT_DETAILS, Fleet
 from overlaptop.fleet.snapshot import HubState, Window
 from overlaptop.fleet.totals import total
-from overlaptop.fleet.window import HISTORY_STEPS
+from overlaptop.fleet.window import EVIDENCE_STEPS, HISTORY_STEPS
 from overlaptop.wire.messages import Notice, RankEnd
 
 from .builders import (
@@ -424,3 +424,13 @@ def test_where_all_ranks_stopped_all_count(fleet, clock):
     snapshot = fleet.snapshot()
     assert all(view.stale for view in snapshot.ranks)
     assert (snapshot.totals.step, snapshot.totals.ranks) == (5, 2)
+
+
+def test_measured_steps_are_kept_for_longer_than_the_others(fleet):
+    feed(fleet, info(0))
+    for number in range(HISTORY_STEPS + 10 * EVIDENCE_STEPS + 50):
+        fleet.apply((unmeasured if number % 10 else step)(0, number))
+    (view,) = [each for each in fleet.snapshot().ranks if each.rank == 0]
+    assert (len(view.history), len(view.older)) == (HISTORY_STEPS, EVIDENCE_STEPS)
+    assert all(each.measured for each in view.older)
+    assert view.history[0].step - view.older[-1].step <= 10

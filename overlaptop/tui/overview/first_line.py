@@ -28,8 +28,8 @@ SPARE = 8
 class FirstLineView(JobView):
     """One line; at its right end the key that opens what explains it."""
 
-    _rung, _line = 0, object()
-    """Which form was drawn last, and of which line."""
+    _rung, _right, _line = 0, 0, object()
+    """Which form was drawn last, the most that stood at its right end, and of which line."""
 
     def draw(self, width: int, height: int) -> list[StyledLine]:  # noqa: ARG002
         state = self.state
@@ -46,19 +46,21 @@ class FirstLineView(JobView):
             *(explained.words, explained.brief, explained.briefest),
             *(said.words, said.brief, said.briefest),
         ]
-        room = width - 4 - line_width(right)
-        words = self._fitting(ladder, room, (width, said.key))
+        words = self._fitting(ladder, width, line_width(right), (width, said.key))
         if len(words) > width - 3:
             words = words.partition(" (")[0]  # a cost without its share of the step
         style = BOLD_WARNING if said.warns else TextStyle()
         mark = Segment(" ! ", style) if said.warns else Segment(" · ", DIM)
         return [fit([Item((mark, Segment(words, style)))], [Item(right, 1)] if right else [], width, " ")]
 
-    def _fitting(self, ladder: Sequence[str], room: int, line: object) -> str:
+    def _fitting(self, ladder: Sequence[str], width: int, right: int, line: object) -> str:
         """The first that fits. A longer one than before comes back only where it fits with room to spare:
         a figure that gets a digit more or less does not turn the sentence.
         """
-        before = self._rung if self._line == line else 0
+        if self._line != line:
+            self._rung = self._right = 0
+        self._right, before = max(right, self._right), self._rung
+        room = width - 4 - self._right
         spare = [SPARE if rung < before else 0 for rung in range(len(ladder))]
         fits = (rung for rung, each in enumerate(ladder) if len(each) + spare[rung] <= room)
         self._rung, self._line = next(fits, len(ladder) - 1), line
