@@ -53,9 +53,10 @@ class SteadyFindings:
         """What is to be shown, what costs most first. ``found``: at this moment; None: too few steps are
         known. What the first look finds has held before.
         """
+        if snapshot.hub_state is HubState.TRACE:
+            return tuple(found or ())
         at_ns, first_step = snapshot.at_ns, snapshot.first_step
-        at_once = self._is_first or snapshot.hub_state is HubState.TRACE
-        self._is_first = False
+        at_once, self._is_first = self._is_first, False
         if found is None:
             return self._shown
         now = {(each.rule, each.ranks): each for each in found}
@@ -105,6 +106,8 @@ class SteadyLine:
     def take(self, snapshot: Snapshot, line: FirstLine | None) -> FirstLine | None:
         """The line to show. ``line``: of this moment; what the first look finds has held before."""
         at_ns, is_first = snapshot.at_ns, self._begun_ns is None
+        if is_first and (snapshot.replaying or not _has_steps(snapshot)):
+            return line
         if self._begun_ns is None or snapshot.first_step != self._first_step:
             self._begun_ns, self._first_step = at_ns, snapshot.first_step
             self._is_past = self._shown is not None
@@ -141,9 +144,13 @@ class SteadyLine:
         return hold_ns if adds_cause else max(hold_ns, TURN_NS)
 
 
+def _has_steps(snapshot: Snapshot) -> bool:
+    return any(view.last is not None for view in snapshot.ranks)
+
+
 def _measuring(snapshot: Snapshot, seconds: int) -> FirstLine | None:
     """``measuring, 3 s``; None where no rank has made a step, or none will any more."""
-    if snapshot.hub_state is not HubState.LIVE or all(view.last is None for view in snapshot.ranks):
+    if snapshot.hub_state is not HubState.LIVE or not _has_steps(snapshot):
         return None
     words = f"measuring, {seconds} s"
     return FirstLine(words, words, kind=Kind.MEASURING)

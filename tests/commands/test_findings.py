@@ -11,7 +11,7 @@ from overlaptop.console.findings import SAY_AGAIN_NS, FindingsLog
 from overlaptop.console.once import render
 from overlaptop.console.stream import RecordWriter
 from tests.formats.traces import DATA
-from tests.tui.waits import waiting_job
+from tests.tui.waits import STEPS, say_step, waiting_job
 
 from .running import records, run_here
 
@@ -57,6 +57,17 @@ def test_a_stream_has_a_finding_as_it_comes_up() -> None:
     writer.write(session.tick())
     found = findings_of([json.loads(line) for line in out.getvalue().splitlines()])
     assert [each["ranks"] for each in found if each["rule"] == "slow_compute"] == [[2]]
+
+
+def test_a_finding_that_comes_up_is_written_once_it_has_held() -> None:
+    session, log = waiting_job(late=lambda _number: None), FindingsLog()
+    assert log.due(session.tick()) == []
+    for number in range(STEPS, STEPS + 60):
+        say_step(session, number, late=2)
+        session.tick()
+    for second in range(4):
+        session.clock.pass_s(1)
+        assert bool(log.due(session.tick())) == (second == 1)
 
 
 def test_a_finding_that_still_holds_is_written_again_now_and_then() -> None:

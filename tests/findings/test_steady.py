@@ -48,6 +48,13 @@ def test_the_vaguer_the_first_answer_the_longer_it_has_to_hold(line, seconds):
     assert shown((1, line), (1 + seconds, line))[-1] == line.words
 
 
+def test_the_watch_begins_with_the_first_step():
+    line, later = SteadyLine(), replace(SNAPSHOT, at_ns=SNAPSHOT.at_ns + 600 * S)
+    empty = replace(SNAPSHOT, ranks=tuple(replace(view, last=None) for view in SNAPSHOT.ranks))
+    assert line.take(empty, None) is None
+    assert line.take(later, None).words == "measuring, 0 s"
+
+
 def test_what_the_first_look_finds_is_shown_at_once():
     assert SteadyLine().take(SNAPSHOT, HEALTHY) == HEALTHY
 
