@@ -104,17 +104,20 @@ class SteadyLine:
         return self._shown is not None and not self._is_past
 
     def take(self, snapshot: Snapshot, line: FirstLine | None) -> FirstLine | None:
-        """The line to show. ``line``: of this moment; what the first look finds has held before."""
+        """The line to show. ``line``: of this moment; what the first look is sure of has held before."""
         at_ns, is_first = snapshot.at_ns, self._begun_ns is None
         if is_first and (snapshot.replaying or not _has_steps(snapshot)):
-            return line
+            return None
         if self._begun_ns is None or snapshot.first_step != self._first_step:
             self._begun_ns, self._first_step = at_ns, snapshot.first_step
             self._is_past = self._shown is not None
+        if self._shown and self._shown.kind is Kind.UNKNOWN and line and line.kind is not Kind.UNKNOWN:
+            self._shown = None
         if line is None or line.kind is Kind.MEASURING:
             self._other = None, 0
         elif (
-            is_first
+            (is_first and line.kind in (Kind.LATE, Kind.UNKNOWN))
+            or snapshot.hub_state is HubState.ENDED
             or (self._shown is not None and line.key == self._shown.key)
             or self._turns(snapshot, line)
         ):
@@ -149,8 +152,11 @@ def _has_steps(snapshot: Snapshot) -> bool:
 
 
 def _measuring(snapshot: Snapshot, seconds: int) -> FirstLine | None:
-    """``measuring, 3 s``; None where no rank has made a step, or none will any more."""
+    """``measuring, 3 s``, after a while with what is missing; None where no rank has made a step, or none
+    will any more.
+    """
     if snapshot.hub_state is not HubState.LIVE or not _has_steps(snapshot):
         return None
     words = f"measuring, {seconds} s"
-    return FirstLine(words, words, kind=Kind.MEASURING)
+    why = snapshot.unsplit if snapshot.waits is None and seconds * 1_000_000_000 >= KEPT_NS else ""
+    return FirstLine(f"{words}: {why}" if why else words, words, kind=Kind.MEASURING)

@@ -104,8 +104,8 @@ def _of_steps(snapshot: Snapshot) -> FirstLine | None:
         if snapshot.job is None or snapshot.job.world_size == 1:
             return _nobody_late(snapshot, "")
         why = why_not_split(snapshot) or NOT_YET
-        comes = why == snapshot.unsplit and not any(view.details for view in snapshot.ranks)
-        kind = Kind.MEASURING if why == NOT_YET or comes else Kind.UNKNOWN
+        is_to_come = why == NOT_YET or (snapshot.waits is None and why == snapshot.unsplit)
+        kind = Kind.MEASURING if is_to_come else Kind.UNKNOWN
         return FirstLine(f"who waits for whom is not known: {why}", f"not split: {why}", kind=kind)
     if not window.late:
         is_sample = window.share >= WORTH_SHARE and window.chances is not None

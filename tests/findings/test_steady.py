@@ -55,8 +55,19 @@ def test_the_watch_begins_with_the_first_step():
     assert line.take(later, None).words == "measuring, 0 s"
 
 
-def test_what_the_first_look_finds_is_shown_at_once():
-    assert SteadyLine().take(SNAPSHOT, HEALTHY) == HEALTHY
+def test_a_rank_that_the_first_look_names_is_shown_at_once():
+    assert SteadyLine().take(SNAPSHOT, LOADS) == LOADS
+    assert SteadyLine().take(SNAPSHOT, HEALTHY).words == "measuring, 0 s"
+
+
+def test_of_a_job_that_has_ended_the_last_answer_is_shown():
+    assert SteadyLine().take(replace(SNAPSHOT, hub_state=HubState.ENDED), HEALTHY) == HEALTHY
+
+
+def test_any_answer_takes_the_place_of_one_that_knows_nothing():
+    assert shown((1, UNKNOWN), (6, UNKNOWN), (7, LOADS), (8, LOADS))[1:] == [
+        "unknown", "measuring, 7 s", "late: loads",
+    ]  # fmt: skip
 
 
 def test_figures_follow_while_the_sentence_stays():
