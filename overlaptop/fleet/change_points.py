@@ -25,6 +25,8 @@ ALIKE_BEFORE, ALIKE_AFTER = 0.7, 0.8
 """More than this share of the steps is on its own side of the middle: alternation and outliers are none."""
 MOST_STEPS = 200
 """The newest that are looked through at once, as when a history arrives."""
+SOON_STEPS = 60
+"""A change so soon after another one doubles what is needed before the next: such a job varies."""
 _STRIDE = 8
 _DEVIATION = 1.4826
 """Standard deviation of normal noise over its median absolute deviation."""
@@ -42,6 +44,7 @@ class ChangePoints:
         self.changed_setting = -1
         """The last step in which a setting was changed."""
         self._read = -1
+        self._least_before = LEAST_BEFORE
         self._ranks: tuple[int, ...] = ()
         self._columns: deque[tuple[int, Series]] = deque(maxlen=MOST_BEFORE + MOST_AFTER)
         """The newest steps since then that all of these ranks know."""
@@ -81,23 +84,25 @@ class ChangePoints:
         values = np.stack([column for _, column in self._columns], axis=2)
         counters = values[:, 1:].reshape(-1, len(self._columns))
         is_known = ~np.isnan(counters).any(axis=1)
-        at = last_change(np.vstack((np.median(values[:, 0], axis=0), counters[is_known])))
-        if at is not None:
+        series = np.vstack((np.median(values[:, 0], axis=0), counters[is_known]))
+        if (at := last_change(series, self._least_before)) is not None:
+            is_soon = self._columns[at][0] - self.first_step < SOON_STEPS
+            self._least_before = min(2 * self._least_before, MOST_BEFORE) if is_soon else LEAST_BEFORE
             self.first_step = self._columns[at][0]
             for _ in range(at):
                 self._columns.popleft()
 
 
-def last_change(series: Series) -> int | None:
+def last_change(series: Series, least_before: int = LEAST_BEFORE) -> int | None:
     """Return the column at which the last change begins, of those with at most MOST_AFTER columns behind.
 
     The first row is the step's length; the others are parts of it.
     """
     steps = series.shape[1]
-    if steps < LEAST_BEFORE + LEAST_AFTER:
+    if steps < least_before + LEAST_AFTER:
         return None
     length = float(np.median(series[0]))
-    first = max(LEAST_BEFORE, steps - MOST_AFTER)
+    first = max(least_before, steps - MOST_AFTER)
     # Nearly always nothing has changed: one look at all rows says so.
     moved = np.median(series[:, -LEAST_AFTER:], axis=1) - np.median(series[:, :first], axis=1)
     rows = series[np.abs(moved) >= LEAST_SHARE / 2 * length]

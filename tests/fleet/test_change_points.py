@@ -105,3 +105,9 @@ def test_a_setting_that_was_changed_is_a_change_and_a_restart_forgets_it():
     assert changes.look(fleet.snapshot().ranks) == 13
     fleet.apply(_with(unmeasured(0, 0), {"start_ns": unmeasured(0, 900).start_ns}))
     assert changes.look(fleet.snapshot().ranks) == 0
+
+
+def test_a_job_that_changes_all_the_time_varies_and_is_given_longer():
+    draw = random.Random(1)
+    found = looks(lambda number: STEP_MS * draw.gauss(1, 0.02) * (1.5 if number // 12 % 2 else 1))
+    assert len(set(found)) <= 6
