@@ -35,6 +35,8 @@ CYCLES_STEPS = (1.0, *(1.744 * 2**doublings for doublings in range(14)))
 CHOICE_PERIOD_S = 1.0
 SAMPLE_WEIGHT = 0.2
 """Weight of the newest stretch in the mean."""
+CHANGE_LASTS_S = 10.0
+"""After so long the trickle has seen what a burst would."""
 CHANGED_SHARE, CHANGED_SIGMAS, CHANGED_STEPS = 0.15, 4.0, 5
 """The job has changed when so many steps in a row differ from the median by both."""
 REFERENCE_STEPS, REFERENCE_PERIOD_STEPS = 64, 8
@@ -73,8 +75,8 @@ class Schedule:
         self._burst: Burst | None = None
         self._cycle: float | None = None
         """Steps from one measured step of the trickle to the next; 0: none. None: still warming up."""
-        self._asked = self._changed = False
-        """A burst is due because somebody asked, or because the job has changed."""
+        self._asked, self._changed_s = False, -math.inf
+        """A burst is due: somebody has asked, or when the job changed last."""
         self._next_asked_s = self._next_changed_s = 0.0
         self._stretch_steps, self._sample_steps = 0, float(1 + lead_steps)
         """Steps in a row in which the source works: at present, and for one measured step in the mean."""
@@ -136,7 +138,7 @@ class Schedule:
         else:
             if (not touched or self._cycle == 1.0) and self._changes.note(step_ns):
                 self.cost.restart()
-                self._changed = True
+                self._changed_s = self._now_s
             if self._is_burst_due():
                 self._begin_burst(step)
         if self._now_s - self._chosen_s >= CHOICE_PERIOD_S:
@@ -175,13 +177,18 @@ class Schedule:
 
     def _is_burst_due(self) -> bool:
         """One that somebody asks for does not wait for one by a change, nor the other way round."""
-        if self._asked and self._now_s >= self._next_asked_s:
-            self._next_asked_s = self._now_s + BURST_PERIOD_S
-        elif self._changed and self._now_s >= self._next_changed_s and not self._is_in_debt:
-            self._next_changed_s = self._now_s + BURST_PERIOD_S
+        now_s = self._now_s
+        if self._asked and now_s >= self._next_asked_s:
+            self._next_asked_s = now_s + BURST_PERIOD_S
+        elif (
+            now_s - self._changed_s < CHANGE_LASTS_S
+            and now_s >= self._next_changed_s
+            and not self._is_in_debt
+        ):
+            self._next_changed_s = now_s + BURST_PERIOD_S
         else:
             return False
-        self._asked = self._changed = False
+        self._asked, self._changed_s = False, -math.inf
         return True
 
     def _begin_burst(self, step: int) -> None:
