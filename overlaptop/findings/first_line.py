@@ -33,7 +33,7 @@ def first_line(snapshot: Snapshot, found: Sequence[Finding]) -> FirstLine | None
         return said
     wait_ns = snapshot.wait_window.exposed_wait_ns if snapshot.wait_window is not None else 0
     if first.rule in OF_WAITING:
-        if said.kind is Kind.LATE:
+        if said.kind is Kind.LATE or first.rule == "late_unexplained":
             return said
         wait_ns = 0
     if first.gain_ns <= max(wait_ns, WORTH_SHARE * totals.step_ns):

@@ -26,6 +26,7 @@ def found(gain_ms, rule="data_loading", why_late=False):
         (16, found(10), False),
         (16, found(40, why_late=True), False),
         (16, found(40, rule="late_unexplained"), False),
+        (0, found(40, rule="late_unexplained"), False),
         (0, found(40, rule="jitter"), True),
         (16, found(40, rule="jitter"), False),
     ],
