@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from overlaptop.agent.median import median
 
 MIN_COMPARISONS, MAX_COMPARISONS = 4, 64
-"""Fewest for an estimate; most that are kept."""
 MAX_NEIGHBOURS = 32
 """Unmeasured steps that are compared on each side."""
 OUTLIER_SIGMAS, LEAST_SLACK, MAD_TO_SIGMA = 5.0, 0.1, 1.4826

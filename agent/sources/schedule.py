@@ -20,21 +20,19 @@ BUDGET = 0.01
 """Share of the job's time that measuring may cost while somebody watches the rank."""
 IDLE_PART = 0.1
 """Part of the budget that it may cost while nobody does."""
-ALLOWANCE_S = 30.0
-"""The trickle stops while more than the budget of so long is spent and not earned again."""
-BURST_PERIOD_S = 30.0
-BLOCKS, BLOCK_S, LEAST_BLOCK_STEPS = 4, 0.25, 2
-"""Blocks of a burst, and the shortest time and fewest steps of one. The source reads its records in an
-unmeasured one."""
+ALLOWANCE_S, MOST_DEBT_S = 60.0, 70.0
+"""The trickle stops while more than a minute's budget is spent and not earned again, and of a watched rank
+for a few seconds at most."""
+BURST_PERIOD_S, TRICKLE_PERIOD_S, CHOICE_PERIOD_S = 30.0, 1.0, 1.0
+BLOCKS, BLOCK_S = 4, 0.25
+"""Blocks of a burst, and the shortest time of one: the source reads its records in an unmeasured one."""
 MOST_LOST_S, MOST_LOST_STEPS = 0.5, 3
 """A burst ends early when it has cost both."""
-WARM_UP_STEPS = 4
-TRICKLE_PERIOD_S = 1.0
+WARM_UP_STEPS, SETTLE_STEPS = 4, 20
+"""Steps before the first burst, and before the cost is estimated: the first ones take longer anyway."""
 CYCLES_STEPS = (1.0, *(1.744 * 2**doublings for doublings in range(14)))
 """No whole numbers: what a script does in each tenth step comes to measured and unmeasured steps alike."""
-CHOICE_PERIOD_S = 1.0
 SAMPLE_WEIGHT = 0.2
-"""Weight of the newest stretch in the mean."""
 CHANGE_LASTS_S = 10.0
 """After so long the trickle has seen what a burst would."""
 CHANGED_SHARE, CHANGED_SIGMAS, CHANGED_STEPS = 0.15, 4.0, 5
@@ -131,7 +129,8 @@ class Schedule:
             if self._noted_steps == WARM_UP_STEPS:
                 self._begin_burst(step)
             return
-        self.cost.note(step_ns, touched=touched)
+        if self._noted_steps > SETTLE_STEPS:
+            self.cost.note(step_ns, touched=touched)
         self._account(step_s, touched=touched)
         if self._burst is not None:
             self._end_burst_if_over(step, step_s)
@@ -166,6 +165,8 @@ class Schedule:
         """Pay for the step, and earn the budget's share of it."""
         lost_s = step_s * self._cost_share if touched else 0.0
         self._debt_s = max(0.0, self._debt_s - self._present_budget * step_s) + lost_s
+        if self.watched:
+            self._debt_s = min(self._debt_s, MOST_DEBT_S * self._present_budget)
         self._lost_s += lost_s
         if touched:
             self._stretch_steps += 1
@@ -193,9 +194,7 @@ class Schedule:
 
     def _begin_burst(self, step: int) -> None:
         step_s = median(self._recent_ns) / 1e9
-        block = (
-            2 ** max(math.ceil(math.log2(BLOCK_S / step_s)), 1) if step_s < BLOCK_S else LEAST_BLOCK_STEPS
-        )
+        block = 2 ** max(1, math.ceil(math.log2(BLOCK_S / step_s)))
         # The job is some steps ahead of those that were noted.
         begin = step + 2 + self._lead_steps + math.ceil(0.1 / step_s)
         self._burst = Burst(begin, (math.ceil(begin / block) + BLOCKS) * block, block)
