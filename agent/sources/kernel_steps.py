@@ -40,6 +40,9 @@ HIDING_LEAD_NS = 5_000_000
 OWN_GAP_NS = 2_000
 """The GPU's own gaps between kernels that have been launched are shorter."""
 
+OTHER_GPU = "ran on another GPU than the steps"
+OUT_OF_ORDER = "begins after others that were launched later on its stream"
+
 _KIND_NAMES: dict[int, tuple[Kind, str]] = {
     MEMCPY: ("memcpy", "Memcpy"),
     MEMSET: ("memset", "Memset"),
@@ -125,16 +128,22 @@ def read_steps(
 
     A step of which a bound is missing is left out. Activities that do not touch the marks' device do not
     count. `clock_offset_ns` is added to all times of `activities`. What contradicts other activities is
-    left out or cut, and counted in `contradictions`.
+    left out or cut, and counted in `contradictions`, as are kernels of other devices.
     """
+    found = Counter[str]() if contradictions is None else contradictions
     is_mark, rows = find_marks(activities, marks)
     seen = [(mark, row) for mark, row in zip(marks, rows.tolist(), strict=True) if row >= 0]
+    seen = _at_possible_times(seen, activities["start_ns"] + clock_offset_ns, found)
     if not seen:
         return []
     device, stream = activities["device"][seen[0][1]], int(activities["stream"][seen[0][1]])
     first_launch = activities["correlation"][seen[0][1]]
     touches = [activities[field] == device for field in ("device", "from_device", "to_device")]
-    work = layouts.chosen(activities, ~is_mark & np.logical_or.reduce(touches))
+    here = np.logical_or.reduce(touches)
+    elsewhere = ~is_mark & ~here & (activities["kind"] == CONCURRENT_KERNEL)
+    if count := int(np.count_nonzero(elsewhere)):
+        found[OTHER_GPU] += count
+    work = layouts.chosen(activities, ~is_mark & here)
     checked = coherence.check(
         work["start_ns"],
         work["end_ns"],
@@ -145,8 +154,7 @@ def read_steps(
     if checked.found:
         work = layouts.chosen(work, checked.keep)
         work["end_ns"] = checked.end_ns[checked.keep]
-        if contradictions is not None:
-            contradictions.update(checked.found)
+        found.update(checked.found)
     starts = work["start_ns"] + clock_offset_ns
     ends = work["end_ns"] + clock_offset_ns
     lane_of, nccl_rows, nccl_names = _classify(work, names, rules)
@@ -211,6 +219,20 @@ def read_steps(
             )
         )
     return steps
+
+
+def _at_possible_times(
+    seen: Sequence[tuple[StreamMark, int]], start_ns: NDArray[np.int64], found: Counter[str]
+) -> list[tuple[StreamMark, int]]:
+    """The marks that the GPU came to after their launch, and before all that were set later."""
+    at_ns = start_ns[[row for _, row in seen]]
+    early = coherence.before_launch(at_ns, np.array([mark.host_ns for mark, _ in seen], dtype=np.int64))
+    first_later_ns = np.minimum.accumulate(np.where(early, np.iinfo(np.int64).max, at_ns)[::-1])[::-1]
+    late = ~early & (at_ns > first_later_ns)
+    for why, bad in ((coherence.BEFORE_LAUNCH, early), (OUT_OF_ORDER, late)):
+        if count := int(np.count_nonzero(bad)):
+            found[why] += count
+    return [each for each, bad in zip(seen, (early | late).tolist(), strict=True) if not bad]
 
 
 def find_marks(

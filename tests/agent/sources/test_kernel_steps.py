@@ -422,3 +422,52 @@ def test_reading_the_same_burst_again_and_again_takes_no_more_memory(name):
     for field in ("step_ns", "hidden_ns", "launch_lead_ns"):
         assert [getattr(each, field) for each in last] == [getattr(each, field) for each in first]
     assert last[0].step > first[-1].step
+
+
+HOUR_NS = 3_600_000_000_000
+
+
+def marked_steps(**moved_ns):
+    """Steps of 10 ms with a kernel of 4 ms each; marks that are moved are somewhere else."""
+    trace = Trace()
+    for step in range(8):
+        begin_ns = HOUR_NS + step * 10_000_000
+        trace.mark(step, begin_ns + moved_ns.get(f"step{step}", 0), host_ns=begin_ns - 3_000_000)
+        trace.kernel(GEMM, begin_ns + 1_000_000, begin_ns + 5_000_000)
+    found = Counter()
+    steps = read_steps(trace.activities, trace.marks, names(), LaneRules(), 0, found)
+    return steps, found
+
+
+@pytest.mark.parametrize(
+    ("moved_ns", "why"),
+    [
+        (-HOUR_NS, "begins before its own launch"),
+        (-5_000_000, "begins before its own launch"),
+        (HOUR_NS // 2, "begins after others that were launched later on its stream"),
+        (25_000_000, "begins after others that were launched later on its stream"),
+    ],
+)
+def test_a_mark_at_an_impossible_time_bounds_no_step(moved_ns, why):
+    steps, found = marked_steps(step4=moved_ns)
+    assert [each.step for each in steps] == [0, 1, 2, 5, 6]
+    assert all(each.end_ns - each.start_ns == 10_000_000 for each in steps)
+    assert found == {why: 1}
+
+
+def test_marks_where_they_belong_all_count():
+    steps, found = marked_steps()
+    assert [each.step for each in steps] == list(range(7))
+    assert not found
+
+
+def test_kernels_of_another_gpu_are_left_out_and_counted():
+    trace = Trace()
+    for step in range(3):
+        trace.mark(step, step * 10_000_000)
+        trace.kernel(GEMM, step * 10_000_000 + 1, step * 10_000_000 + 4_000_001)
+        trace.kernel(GEMM, step * 10_000_000 + 2, step * 10_000_000 + 9_000_002, device=1)
+    found = Counter()
+    steps = read_steps(trace.activities, trace.marks, names(), LaneRules(), 0, found)
+    assert [spans.length_ns(each.compute) for each in steps] == [4_000_000] * 2
+    assert found == {"ran on another GPU than the steps": 3}
