@@ -393,7 +393,8 @@ class Agent:
         if self._environment is None:
             known = ((name, os.environ.get(name)) for name in ENVIRONMENT)
             variables = [EnvironmentVariable(name, value) for name, value in known if value is not None]
-            self._environment = EnvironmentFacts(sender.place.rank, tuple(variables))
+            threads = sys.modules["torch"].get_num_threads()
+            self._environment = EnvironmentFacts(sender.place.rank, tuple(variables), threads)
         sender.put_state(self._environment)
 
     def _send_reports(self, sender: Sender) -> None:

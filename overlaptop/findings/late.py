@@ -57,7 +57,7 @@ class Cause(Enum):
 
 
 OF_THE_HOST = (Cause.LOADING, Cause.COLLECTING, Cause.DELAYED, Cause.STANDING, None)
-"""Causes that a line of the script may explain."""
+"""Causes that a line of the script may explain; without a GPU what it computes, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,6 +293,7 @@ def _late_rank(evidence: Evidence, rank: int, chain: tuple[int, ...], involved: 
     slows_ns, beside_ns = _slows_ns(evidence, rank, others, longer["computes"])
     collections = longer["collections"]
     cause = _cause(evidence, rank, others, longer)
+    is_of_host = cause in OF_THE_HOST or on_host(evidence.ranks[rank].info)
     return LateRank(
         rank,
         tuple(sorted(others)),
@@ -310,7 +311,7 @@ def _late_rank(evidence: Evidence, rank: int, chain: tuple[int, ...], involved: 
         sum(collections) / len(collections) if collections else None,
         cause,
         chain,
-        line=slow_line(evidence, rank, others) if cause in OF_THE_HOST else None,
+        line=slow_line(evidence, rank, others) if is_of_host else None,
     )
 
 
@@ -336,11 +337,11 @@ def _cause(
             return Cause.PLACEMENT
     # Who computes longer waits longer for a CPU, too.
     if stands_ns > busy_ns or median(longer["computes"]) < enough_ns:
-        if delays_ns >= enough_ns:
-            return Cause.DELAYED
         # What it sleeps is but what is left of a step: noise of all the rest adds up in it.
-        least_ns = enough_ns / 2 if on_host(info) else 0.0
-        return Cause.STANDING if _steadily(longer["unexplained"], least_ns) >= enough_ns else None
+        sleeps_ns = _steadily(longer["unexplained"], enough_ns / 2 if on_host(info) else 0.0)
+        if max(delays_ns, sleeps_ns) < enough_ns:
+            return None
+        return Cause.DELAYED if delays_ns >= sleeps_ns else Cause.STANDING
     if cpus_are_short(evidence):
         return None
     if (share := clock_share(evidence, rank, others)) is not None and share < LOW_CLOCK:

@@ -295,10 +295,12 @@ class EnvironmentVariable(Part, frozen=True):
 
 
 class EnvironmentFacts(Message, frozen=True, tag=43):
-    """Which of `ENVIRONMENT` are set in a rank's process, and no others. Sent once."""
+    """Which of `ENVIRONMENT` are set in a rank's process, no others, and its threads. Sent once."""
 
     rank: Rank
     variables: Annotated[tuple[EnvironmentVariable, ...], Meta(max_length=len(ENVIRONMENT))]
+    threads: Count | None = None
+    """Threads that one of torch's operations uses on the CPU."""
 
     def value(self, name: str) -> str:
         """Of one of `ENVIRONMENT`; empty where it is not set."""

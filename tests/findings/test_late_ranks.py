@@ -14,10 +14,10 @@ from overlaptop.findings.find import find as ask
 from overlaptop.findings.finding import Certainty, why_late
 from overlaptop.findings.late import late_ranks
 from overlaptop.wire.devices import NodeShare
-from overlaptop.wire.messages import CollectiveSpan, RankEnd
+from overlaptop.wire.messages import CollectiveSpan, EnvironmentFacts, RankEnd
 from tests.fleet.builders import MS, T0, S, info, numa, sample
 
-from .jobs import RANKS, STEPS, TRANSFER_MS, healthy, job
+from .jobs import RANKS, STEPS, TRANSFER_MS, healthy, job, the
 from .jobs import rules as all_rules
 
 LATE = 1
@@ -168,6 +168,21 @@ def test_without_a_gpu_the_training_threads_cpu_time_tells_the_cause(rule):
     (found,) = find(evidence)
     assert "late_unexplained" not in {each.rule for each in ask(evidence)}
     assert (found.rule, found.ranks) == (rule, (LATE,))
+
+
+def test_a_slow_rank_without_a_gpu_that_has_fewer_threads_is_told_so():
+    slow = {"cpu_ns": of_late(80 * MS, 60 * MS)}
+    threads = [EnvironmentFacts(rank, (), 1 if rank == LATE else 8) for rank in range(RANKS)]
+    found = the(job(late(("compute", 20)), *HOST, *threads, **slow), "slow_compute")
+    assert found.title.endswith("longer than the others, on 1 thread where others have 8")
+    assert "OMP_NUM_THREADS" in found.advice
+    alike = [EnvironmentFacts(rank, (), 8) for rank in range(RANKS)]
+    assert "thread" not in the(job(late(("compute", 20)), *HOST, *alike, **slow), "slow_compute").title
+
+
+def test_a_rank_that_sleeps_longer_than_it_waits_for_a_cpu_launches_late():
+    evidence = job(late(("idle", 30)), delayed_ns=of_late(12 * MS, MS))
+    assert rules(evidence) == {("late_launch", (LATE,))}
 
 
 def test_who_computes_longer_on_a_busy_cpu_also_waits_longer_for_it_and_computes_longer():

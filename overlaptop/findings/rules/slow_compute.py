@@ -6,11 +6,12 @@ Raised where a rank is late clearly and `late` finds that it computes longer by 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from statistics import median
 
 from overlaptop import text
 from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.finding import Certainty, Finding
-from overlaptop.findings.late import Cause, late_by, on_host
+from overlaptop.findings.late import Cause, LateRank, late_by, on_host
 
 ON_GPU = (
     "nvidia-smi -q -d CLOCK,POWER,TEMPERATURE,PIDS shows whether its GPU is slower or shared; if it has "
@@ -22,9 +23,30 @@ ON_CPU = "top shows whether its CPU is slower or shared; if it has more to do, d
 def look(evidence: Evidence) -> Iterable[Finding]:
     """One for each such rank."""
     for late in late_by(evidence, Cause.COMPUTING):
+        is_on_host = on_host(evidence.ranks[late.rank].info)
+        threads = _threads(evidence, late) if is_on_host else ""
+        if threads:
+            advice = "give all ranks as many threads: OMP_NUM_THREADS, torch.set_num_threads()"
+        elif late.line is not None:
+            advice = f"look at {late.line.place}; {ON_CPU}"
+        else:
+            advice = ON_CPU if is_on_host else ON_GPU
         yield late.finding(
-            f" computes {text.duration(late.computes_ns)} a step longer than {late.than}",
+            f" computes {text.duration(late.computes_ns)} a step longer than {late.than}{threads}",
             late.computes_ns,
-            ON_CPU if on_host(evidence.ranks[late.rank].info) else ON_GPU,
+            advice,
             Certainty.LIKELY,
         )
+
+
+def _threads(evidence: Evidence, late: LateRank) -> str:
+    """How its operations have fewer threads, as a title ends with it; empty: they do not."""
+
+    def of(rank: int) -> int | None:
+        facts = evidence.ranks[rank].environment
+        return facts.threads if facts is not None else None
+
+    own, theirs = of(late.rank), [threads for other in late.others if (threads := of(other))]
+    if not own or not theirs or own >= median(theirs):
+        return ""
+    return f", on {text.plural(own, 'thread')} where others have {round(median(theirs))}"
