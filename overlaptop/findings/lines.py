@@ -46,11 +46,9 @@ def slow_line(evidence: Evidence, rank: int, others: Collection[int]) -> SlowLin
     """Return the line whose share on this rank exceeds the others' by most; None: none does by LEAST_MORE,
     or there are too few samples.
     """
-    steps = [step.totals for step in evidence.steps] or evidence.counted
-    if not steps:
+    since_ns = _since_ns(evidence)
+    if since_ns is None:
         return None
-    first_ns, last_ns = (steps[at][rank].start_ns for at in (0, -1))
-    since_ns = min(first_ns, last_ns - LEAST_NS)
     own = _shares(evidence.ranks[rank].stacks, since_ns)
     every = (_shares(evidence.ranks[other].stacks, since_ns) for other in others)
     theirs = [shares for shares in every if shares is not None]
@@ -61,6 +59,30 @@ def slow_line(evidence: Evidence, rank: int, others: Collection[int]) -> SlowLin
     if own[line] - usual[line] < LEAST_MORE:
         return None
     return SlowLine(rank, text.printable(line), own[line], usual[line])
+
+
+def common_line(evidence: Evidence) -> SlowLine | None:
+    """Return the line at which every rank is for LEAST_MORE of its step or more, with the least share of a
+    rank; None: there is none, or too few samples.
+    """
+    since_ns = _since_ns(evidence)
+    shares = [_shares(view.stacks, since_ns) for view in evidence.ranks.values()] if since_ns else []
+    known = [each for each in shares if each]
+    if not known or len(known) < len(shares):
+        return None
+    least = {line: min(each.get(line, 0.0) for each in known) for line in known[0]}
+    line = max(least, key=lambda each: least[each])
+    found = SlowLine(min(evidence.ranks), text.printable(line), least[line], least[line])
+    return found if least[line] >= LEAST_MORE else None
+
+
+def _since_ns(evidence: Evidence) -> int | None:
+    """From when on samples count; None: no step is known."""
+    steps = [step.totals for step in evidence.steps] or evidence.counted
+    if not steps:
+        return None
+    first_ns, last_ns = (min(totals.start_ns for totals in steps[at].values()) for at in (0, -1))
+    return min(first_ns, last_ns - LEAST_NS)
 
 
 def _shares(stacks: Sequence[StackSamples], since_ns: int) -> dict[str, float] | None:

@@ -34,7 +34,8 @@ def look(evidence: Evidence) -> Iterable[Finding]:
     late = late_ranks(evidence)
     if not late or any(each.cause for each in late):
         return
-    if len(evidence.steps) < VAGUE_STEPS and not evidence.is_trace:
+    line = late[0].line if len(late) == 1 else None
+    if line is None and len(evidence.steps) < VAGUE_STEPS and not evidence.is_trace:
         return
     if cpus_are_short(evidence) or late_by_compute(evidence) is not None:
         return
@@ -46,8 +47,8 @@ def look(evidence: Evidence) -> Iterable[Finding]:
         return
     if _has_just_begun([caused_ns for caused_ns, _ in waits_ns]):
         return
-    if len(late) == 1 and late[0].line is not None:
-        yield _at_line(late[0], late[0].line)
+    if line is not None:
+        yield _at_line(late[0], line)
         return
     more = "; overlaptop capture records every launch" if obeys_commands(evidence) else ""
     verb = "is late" if len(late) == 1 else "are late in turn"

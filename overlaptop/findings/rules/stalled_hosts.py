@@ -1,0 +1,31 @@
+"""All hosts are at one line of the script for long, and their GPUs have nothing to compute meanwhile.
+
+Raised where no rank is late, the job has no DataLoader, on each rank STALL_SHARE of the step goes by before
+its first kernel, and samples of all ranks' stacks name the same line for LEAST_MORE of the step or more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from overlaptop import text
+from overlaptop.findings.evidence import Evidence
+from overlaptop.findings.finding import Certainty, Finding
+from overlaptop.findings.late import late_ranks
+from overlaptop.findings.stalls import stalled
+
+
+def look(evidence: Evidence) -> Iterable[Finding]:
+    """One for the job, or none."""
+    stall = stalled(evidence)
+    if stall is None or late_ranks(evidence):
+        return
+    yield Finding(
+        title=f"GPUs have nothing to compute for the first {text.duration(stall.lost_ns)} of each step",
+        measured=f"{text.percent(stall.lost_ns / evidence.step_ns)} of the step go by before the first "
+        f"kernel; {stall.line.line}: {text.whole_percent(stall.line.share)} of each rank's step",
+        advice=f"look at {stall.line.place}: what it does could run less often, or beside the GPU's work",
+        certainty=Certainty.LIKELY,
+        gain_ns=round(stall.lost_ns),
+        line=stall.line.line,
+    )
