@@ -162,12 +162,13 @@ class Schedule:
         return max(0.0, mean + 0.5 / math.sqrt(sum(weights)))
 
     def _account(self, step_s: float, *, touched: bool) -> None:
-        """Pay for the step, and earn the budget's share of it."""
+        """Pay for the step, except in a watched burst, and earn the budget's share of it."""
         lost_s = step_s * self._cost_share if touched else 0.0
-        self._debt_s = max(0.0, self._debt_s - self._present_budget * step_s) + lost_s
+        self._lost_s += lost_s
         if self.watched:
             self._debt_s = min(self._debt_s, MOST_DEBT_S * self._present_budget)
-        self._lost_s += lost_s
+            lost_s = lost_s if self._burst is None else 0.0
+        self._debt_s = max(0.0, self._debt_s - self._present_budget * step_s) + lost_s
         if touched:
             self._stretch_steps += 1
         elif self._stretch_steps:

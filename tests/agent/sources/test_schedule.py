@@ -95,6 +95,18 @@ def test_bursts_asked_for_come_at_most_every_30_s(step_ms):
     assert 2 * 3 <= bursts <= 3 * 4  # two or three measured blocks each, in 100 s
 
 
+@pytest.mark.parametrize("step_ms", [20, 60, 112])
+def test_a_watched_job_that_changes_again_and_again_has_a_burst_each_time(step_ms):
+    job = Job(step_ms, cost=0.1, schedule=Schedule(None, LAUNCH_BOUND_COST, LEAD_STEPS))
+    job.schedule.follow(WATCHED)
+    job.run(10)
+    for change in range(10):
+        job.step_ms = step_ms * (1.5 if change % 2 == 0 else 1)
+        measured = job.run(31 if change % 2 == 0 else 33)
+        soon = measured[: round(5e3 / job.step_ms)]
+        assert max(size for each, size in blocks(soon) if each) >= 2
+
+
 def test_a_change_does_not_wait_for_the_burst_of_a_watcher():
     job = Job(60)
     job.run(2)
