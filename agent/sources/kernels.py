@@ -61,7 +61,7 @@ such reading, up to so many; all over again where a setting has changed, or so l
 CHECKS = 3
 """Tries of the self-check."""
 MAX_BOUNDS = 256
-BOUND_PERIOD_NS = 1_000_000_000
+BOUND_PERIOD_NS = 250_000_000
 """The GPU's time is noted so often at least, so that steps of another length are soon known as such."""
 NS_PER_MS = 1_000_000
 

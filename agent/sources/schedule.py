@@ -78,7 +78,8 @@ class Schedule:
         self._next_asked_s = self._next_changed_s = 0.0
         self._stretch_steps, self._sample_steps = 0, float(1 + lead_steps)
         """Steps in a row in which the source works: at present, and for one measured step in the mean."""
-        self._noted_steps = 0
+        self._noted_steps = self._decided = 0
+        """Steps noted; the newest of which it was asked whether it is measured."""
         self._now_s = self._debt_s = self._lost_s = 0.0
         self._chosen_s, self._cost_share = -math.inf, prior.share
         self._recent_ns: deque[int] = deque(maxlen=9)
@@ -110,6 +111,7 @@ class Schedule:
         """Whether `step` is measured; while warming up all are, if the source needs no preparation."""
         if self._every is not None:
             return step % self._every == 0
+        self._decided = max(self._decided, step)
         burst, cycle = self._burst, self._cycle
         if burst is not None and burst.begin <= step < burst.end:
             return step // burst.block_steps % 2 == 0
@@ -196,8 +198,8 @@ class Schedule:
     def _begin_burst(self, step: int) -> None:
         step_s = median(self._recent_ns) / 1e9
         block = 2 ** max(1, math.ceil(math.log2(BLOCK_S / step_s)))
-        # The job is some steps ahead of those that were noted.
-        begin = step + 2 + self._lead_steps + math.ceil(0.1 / step_s)
+        # The job is ahead of the steps that were noted, by a second if the GPU's clock tells their length.
+        begin = max(step, self._decided) + 2
         self._burst = Burst(begin, (math.ceil(begin / block) + BLOCKS) * block, block)
         self._lost_s = 0.0
 

@@ -306,6 +306,7 @@ def test_what_measuring_usually_costs_goes_by_whether_the_gpu_waits_for_launches
 
 def test_steps_that_another_profiler_makes_longer_say_nothing_of_the_cost(gpu):
     job = MeasuredJob(gpu, every=None, step_ns=100 * MS)
+    job.source.schedule.follow(Watch(detail=True))
     job.run(300)
     for _ in range(10):
         job.source.pause()
