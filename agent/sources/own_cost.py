@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from overlaptop.agent.median import median
 
 MIN_COMPARISONS, MAX_COMPARISONS = 4, 64
-MAX_NEIGHBOURS = 32
-"""Unmeasured steps that are compared on each side."""
+MAX_NEIGHBOURS = 32  # unmeasured steps on each side
 OUTLIER_SIGMAS, LEAST_SLACK, MAD_TO_SIGMA = 5.0, 0.1, 1.4826
-"""Values farther from the median than so many standard deviations, and than so much of it, are clipped."""
+"""Values are clipped if they are farther from the median than both."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +32,7 @@ class CostMeter:
 
     def __init__(self) -> None:
         self.comparisons = 0
-        """Comparisons so far."""
-        self._costs: deque[tuple[float, float]] = deque(maxlen=MAX_COMPARISONS)
-        """Share of the step, and its weight."""
+        self._costs: deque[tuple[float, float]] = deque(maxlen=MAX_COMPARISONS)  # share of the step, weight
         self.skip()
 
     def note(self, step_ns: int, *, touched: bool) -> None:

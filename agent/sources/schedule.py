@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from typing import NamedTuple
 
 from overlaptop.agent.median import median
 from overlaptop.agent.sources.own_cost import MAD_TO_SIGMA, CostMeter, Estimate
@@ -19,7 +18,7 @@ from overlaptop.wire.messages import Watch
 BUDGET = 0.01
 """Share of the job's time that measuring may cost while somebody watches the rank."""
 IDLE_PART = 0.1
-"""Part of the budget that it may cost while nobody does."""
+"""Part of the budget while nobody does."""
 ALLOWANCE_S, MOST_DEBT_S = 60.0, 70.0
 """The trickle stops while more than a minute's budget is spent and not earned again, and of a watched rank
 for a few seconds at most."""
@@ -32,21 +31,12 @@ WARM_UP_STEPS, SETTLE_STEPS = 4, 20
 """Steps before the first burst, and before the cost is estimated: the first ones take longer anyway."""
 CYCLES_STEPS = (1.0, *(1.744 * 2**doublings for doublings in range(14)))
 """No whole numbers: what a script does in each tenth step comes to measured and unmeasured steps alike."""
-SAMPLE_WEIGHT = 0.2
 CHANGE_LASTS_S = 10.0
 """After so long the trickle has seen what a burst would."""
 CHANGED_SHARE, CHANGED_SIGMAS, CHANGED_STEPS = 0.15, 4.0, 5
 """The job has changed when so many steps in a row differ from the median by both."""
 REFERENCE_STEPS, REFERENCE_PERIOD_STEPS = 64, 8
 """Steps of that median, and steps after which it is taken again."""
-
-
-class Burst(NamedTuple):
-    """Steps of one burst."""
-
-    begin: int
-    end: int
-    block_steps: int
 
 
 class Schedule:
@@ -70,7 +60,7 @@ class Schedule:
         self._followed = Watch(detail=False)
         self._every, self._lead_steps = every, lead_steps
         self._budget, self._is_paced = budget or BUDGET, budget is None
-        self._burst: Burst | None = None
+        self._burst, self._block_steps = range(0), 1
         self._cycle: float | None = None
         """Steps from one measured step of the trickle to the next; 0: none. None: still warming up."""
         self._asked, self._changed_s = False, -math.inf
@@ -81,7 +71,7 @@ class Schedule:
         self._noted_steps = self._decided = 0
         """Steps noted; the newest of which it was asked whether it is measured."""
         self._now_s = self._debt_s = self._lost_s = 0.0
-        self._chosen_s, self._cost_share = -math.inf, prior.share
+        self._chosen_s, self._cost_share = 0.0, prior.share
         self._recent_ns: deque[int] = deque(maxlen=9)
         self._changes = ChangeWatch()
 
@@ -97,8 +87,6 @@ class Schedule:
 
     def follow(self, wanted: Watch) -> None:
         """Do what dashboards want: more steps while one watches, a burst when it begins or asks for one."""
-        if wanted.detail != self.watched:
-            self._chosen_s = -math.inf
         if wanted.detail and wanted != self._followed:
             self.ask()
         self._followed = wanted
@@ -112,9 +100,9 @@ class Schedule:
         if self._every is not None:
             return step % self._every == 0
         self._decided = max(self._decided, step)
-        burst, cycle = self._burst, self._cycle
-        if burst is not None and burst.begin <= step < burst.end:
-            return step // burst.block_steps % 2 == 0
+        if step in self._burst:
+            return step // self._block_steps % 2 == 0
+        cycle = self._cycle
         if cycle is None:
             return not self._lead_steps
         return cycle > 0 and math.ceil(step // cycle * cycle) == step
@@ -130,11 +118,12 @@ class Schedule:
         if self._noted_steps <= WARM_UP_STEPS:
             if self._noted_steps == WARM_UP_STEPS:
                 self._begin_burst(step)
+                self._choose_cycle()
             return
         if self._noted_steps > SETTLE_STEPS:
             self.cost.note(step_ns, touched=touched)
         self._account(step_s, touched=touched)
-        if self._burst is not None:
+        if self._burst:
             self._end_burst_if_over(step, step_s)
         else:
             if (not touched or self._cycle == 1.0) and self._changes.note(step_ns):
@@ -169,13 +158,13 @@ class Schedule:
         self._lost_s += lost_s
         if self.watched:
             self._debt_s = min(self._debt_s, MOST_DEBT_S * self._present_budget)
-            lost_s = lost_s if self._burst is None else 0.0
+            lost_s = 0.0 if self._burst else lost_s
         self._debt_s = max(0.0, self._debt_s - self._present_budget * step_s) + lost_s
         if touched:
             self._stretch_steps += 1
         elif self._stretch_steps:
-            if self._burst is None:
-                self._sample_steps += SAMPLE_WEIGHT * (self._stretch_steps - self._sample_steps)
+            if not self._burst:
+                self._sample_steps += 0.2 * (self._stretch_steps - self._sample_steps)
             self._stretch_steps = 0
         self.touched_share += (touched - self.touched_share) * max(step_s / 60, 1 / self._noted_steps)
 
@@ -197,17 +186,14 @@ class Schedule:
 
     def _begin_burst(self, step: int) -> None:
         step_s = median(self._recent_ns) / 1e9
-        block = 2 ** max(1, math.ceil(math.log2(BLOCK_S / step_s)))
+        self._block_steps = block = 2 ** max(1, math.ceil(math.log2(BLOCK_S / step_s)))
         # The job is ahead of the steps that were noted, by a second if the GPU's clock tells their length.
         begin = max(step, self._decided) + 2
-        self._burst = Burst(begin, (math.ceil(begin / block) + BLOCKS) * block, block)
-        self._lost_s = 0.0
+        self._burst, self._lost_s = range(begin, (math.ceil(begin / block) + BLOCKS) * block), 0.0
 
     def _end_burst_if_over(self, step: int, step_s: float) -> None:
-        burst = self._burst
-        assert burst is not None
-        if step + 1 >= burst.end or self._lost_s > max(MOST_LOST_S, MOST_LOST_STEPS * step_s):
-            self._burst = None
+        if step + 1 >= self._burst.stop or self._lost_s > max(MOST_LOST_S, MOST_LOST_STEPS * step_s):
+            self._burst = range(0)
             self._choose_cycle()
 
     def _choose_cycle(self) -> None:
