@@ -14,7 +14,7 @@ from statistics import median
 from overlaptop import text
 from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.finding import Certainty, Finding
-from overlaptop.findings.late import EXPLAINS, STEADY, Cause, late_ranks, on_host
+from overlaptop.findings.late import EXPLAINS, OF_THE_HOST, STEADY, Cause, late_ranks, on_host
 from overlaptop.findings.lines import slow_line
 from overlaptop.wire.messages import StepTotals
 
@@ -82,7 +82,7 @@ def slow_host(evidence: Evidence) -> SlowHost | None:
     if is_measured and evidence.most_wait_ns < EXPLAINS * longer_ns:
         return None
     others = tuple(sorted(steps[0].keys() - {rank}))
-    line = slow_line(evidence, rank, others)
+    line = slow_line(evidence, rank, others) if cause in OF_THE_HOST else None
     return SlowHost(
         rank,
         cause,

@@ -56,7 +56,7 @@ class Cause(Enum):
     """It computes longer."""
 
 
-OF_THE_HOST = (Cause.LOADING, Cause.COLLECTING, Cause.DELAYED, Cause.STANDING, None)
+OF_THE_HOST = (Cause.LOADING, Cause.COLLECTING, Cause.STANDING, None)
 """Causes that a line of the script may explain; without a GPU what it computes, too."""
 
 
@@ -293,7 +293,8 @@ def _late_rank(evidence: Evidence, rank: int, chain: tuple[int, ...], involved: 
     slows_ns, beside_ns = _slows_ns(evidence, rank, others, longer["computes"])
     collections = longer["collections"]
     cause = _cause(evidence, rank, others, longer)
-    is_of_host = cause in OF_THE_HOST or on_host(evidence.ranks[rank].info)
+    computes_there = cause is Cause.COMPUTING and on_host(evidence.ranks[rank].info)
+    is_of_host = cause in OF_THE_HOST or computes_there
     return LateRank(
         rank,
         tuple(sorted(others)),
