@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+import sys
 from pathlib import Path
 
 from overlaptop.workloads.catalog import WORKLOADS
@@ -22,5 +24,14 @@ def main() -> None:
         print(f"{workload.name:18} {workload.summary}\n{'':18} {shown}")
 
 
+def main_for_a_pipe() -> None:
+    """As `main`; a reader that leaves (`| head`) is no fault."""
+    try:
+        main()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more at exit
+
+
 if __name__ == "__main__":
-    main()
+    main_for_a_pipe()

@@ -66,7 +66,8 @@ def run_on_script(script: str, options: Sequence[str], nproc: int | None, reques
     """Start a bundled workload or a script of one's own under torchrun, search, and end it."""
     try:
         launcher = _launcher(script, options, nproc)
-        print_message(f"{script} on {launcher.placement.in_words}")
+        shown = Path(script).resolve() if Path(script).is_file() else script
+        print_message(f"{shown} on {launcher.placement.in_words}")
         with launcher:
             launcher.start()
             with closing(JobSession(JobSelector(matches=launcher.owns))) as session:

@@ -30,6 +30,22 @@ def test_a_workload_is_found_by_name_file_name_and_path(monkeypatch):
         assert find(other) is None
 
 
+def test_a_script_of_ones_own_is_no_workload_of_that_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert find("ddp.py") is find("ddp")
+    (tmp_path / "ddp.py").touch()
+    assert find("ddp.py") is None
+    assert find("ddp") is not None
+
+
+def test_a_reader_that_leaves_ends_the_list_quietly():
+    list_into = f"{sys.executable} -m overlaptop.workloads | true"
+    done = subprocess.run(
+        ["bash", "-c", list_into], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stderr == ""
+
+
 def test_the_list_names_every_workload_and_its_path_as_seen_from_here_and_imports_no_torch(tmp_path):
     listing = (
         "import runpy, sys\n"

@@ -59,10 +59,11 @@ class Workload:
         return {name: value for name, value in vars(parsed).items() if value is not None}
 
     def is_called(self, name_or_path: str) -> bool:
-        """Whether that is its name (``ddp``, ``ddp.py``) or leads to it."""
+        """Whether that is its name (``ddp``), leads to it, or is its file's name where no other file is."""
         path = Path(name_or_path)
-        named = name_or_path in (self.name, self.path.name)
-        return named or (path.exists() and path.samefile(self.path))
+        if name_or_path == self.name or not path.is_file():
+            return name_or_path in (self.name, self.path.name)
+        return path.samefile(self.path)
 
     def check_on(self, words: Sequence[str], ranks: int, where: Defaults) -> None:
         """OptionsError where so many ranks of the script would refuse these words there."""
