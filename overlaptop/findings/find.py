@@ -14,7 +14,16 @@ RULES = {each.name: import_module(f"{rules.__name__}.{each.name}") for each in i
 """By name: each file of the folder is one."""
 
 
+OPPOSITES = {"bucket_too_large": "bucket_too_small", "bucket_too_small": "bucket_too_large"}
+"""Rules of which one job is never told both."""
+
+
 def find(evidence: Evidence) -> tuple[Finding, ...]:
     """What the rules find; what costs most first, then what it costs is not known of."""
-    found = [replace(each, rule=name) for name, rule in RULES.items() for each in rule.look(evidence)]
-    return tuple(sorted(found, key=lambda each: (-(each.gain_ns or -1), each.rule, each.ranks)))
+    every = [replace(each, rule=name) for name, rule in RULES.items() for each in rule.look(evidence)]
+    every.sort(key=lambda each: (-(each.gain_ns or -1), each.rule, each.ranks))
+    found: list[Finding] = []
+    for each in every:
+        if OPPOSITES.get(each.rule) not in {other.rule for other in found}:
+            found.append(each)
+    return tuple(found)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from overlaptop.findings.find import OPPOSITES
 from overlaptop.findings.finding import Finding
 from overlaptop.fleet.snapshot import HubState, Snapshot
 from overlaptop.report.who_is_late import FirstLine, Kind
@@ -59,7 +60,8 @@ class SteadyFindings:
         at_once, self._is_first = self._is_first, False
         if found is None:
             return self._shown
-        now = {(each.rule, each.ranks): each for each in found}
+        shown = {each.rule for each in self._shown}
+        now = {(each.rule, each.ranks): each for each in found if OPPOSITES.get(each.rule) not in shown}
         for key, each in now.items():
             held = self._held.setdefault(key, _Held(each, at_ns, first_step, 0, at_once))
             held.finding, held.first_step, held.gone_ns = each, first_step, None

@@ -141,6 +141,14 @@ def test_a_finding_is_shown_once_it_has_held_and_until_it_is_gone_for_ten_second
     ]  # fmt: skip
 
 
+def test_a_job_is_never_told_a_rule_and_its_opposite():
+    large, small = found("bucket_too_large"), found("bucket_too_small", 20)
+    later = [(second, [small]) for second in (3, 12, 13, 14, 15)]
+    assert listed((1, [large]), (2, [large]), *later)[1:] == [
+        "bucket_too_large", "bucket_too_large", "bucket_too_large", "", "", "bucket_too_small",
+    ]  # fmt: skip
+
+
 def test_a_finding_without_a_cause_holds_for_longer_and_goes_sooner():
     assert listed((1, [UNCLEAR]), (5.9, [UNCLEAR]), (6, [UNCLEAR]), (7, []), (8, [])) == [
         "", "", "jitter", "jitter", "",

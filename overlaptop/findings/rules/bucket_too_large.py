@@ -38,7 +38,7 @@ def look(evidence: Evidence) -> Iterable[Finding]:
         measured=f"{text.duration(last.exposed_ns)} of it has no compute beside it, of "
         f"{text.duration(exposed_sum_ns(found.reduced))} of {len(found.reduced)} all-reduces together",
         advice=advice(evidence, better_mib),
-        certainty=Certainty.LIKELY,
+        certainty=Certainty.POSSIBLE,  # a model says so, and no trial
         gain_ns=gain_ns,
     )
 

@@ -36,6 +36,6 @@ def look(evidence: Evidence) -> Iterable[Finding]:
         measured=f"{len(found.reduced)} all-reduces a step take {text.duration(link.alpha_ns)} each "
         f"however small they are, {text.duration(latency_ns)} of {text.duration(now.comm_ns)} together",
         advice=advice(evidence, best.cap_bytes // MIB),
-        certainty=Certainty.LIKELY,
+        certainty=Certainty.POSSIBLE,  # a model says so, and no trial
         gain_ns=gain_ns,
     )

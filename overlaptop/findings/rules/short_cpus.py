@@ -1,0 +1,41 @@
+"""All ranks wait for a CPU: the machine has fewer than the job needs.
+
+Raised where on each rank the training thread is ready to run and has no CPU for LEAST_SHARE of the step, in
+the median of all steps, by the kernel's count. One rank alone that waits longer is `busy_cpu`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from statistics import median
+
+from overlaptop import text
+from overlaptop.findings.evidence import Evidence
+from overlaptop.findings.finding import Certainty, Finding
+
+LEAST_SHARE = 0.15
+LEAST_STEPS = 16
+
+
+def look(evidence: Evidence) -> Iterable[Finding]:
+    """One for the job, or none."""
+    steps = evidence.counted
+    if len(steps) < LEAST_STEPS:
+        return
+    known = [
+        [totals.delayed_ns for step in steps if (totals := step[rank]).delayed_ns is not None]
+        for rank in steps[0]
+    ]
+    step_ns = median(totals.step_ns for step in steps for totals in step.values())
+    least_ns = min((median(each) if len(each) >= LEAST_STEPS else 0.0) for each in known)
+    if least_ns < LEAST_SHARE * step_ns:
+        return
+    yield Finding(
+        title=f"each rank waits {text.duration(least_ns)} a step for a CPU: there are too few",
+        measured="training threads are ready to run and have no CPU for "
+        f"{text.percent(least_ns / step_ns)} of the step or more",
+        advice="start fewer threads (OMP_NUM_THREADS, num_workers) or fewer ranks on a host, or give the "
+        "job more CPUs; top shows what else runs",
+        certainty=Certainty.MEASURED,
+        gain_ns=round(least_ns),
+    )
