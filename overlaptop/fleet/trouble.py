@@ -151,6 +151,8 @@ def first_failure(ranks: Sequence[RankView]) -> Trouble | None:
 def first_of(ends: Sequence[RankEnd], seen: int) -> Trouble | None:
     """As `first_failure`, of the ends of those that have ended of so many ranks."""
     failed = [end for end in ends if end.failed]
+    if any(end.interrupted for end in ends):  # then the launcher ends by SIGTERM those that are left
+        failed = [end for end in failed if end.exit_code != -signal.SIGTERM]
     if not failed:
         return None
     # With SIGTERM a launcher ends those that are left.

@@ -7,6 +7,7 @@ relaying.py. Each is declared once, see schema.py. Each quantity's name carries 
 
 from __future__ import annotations
 
+import signal
 from typing import Annotated
 
 from msgspec import Meta
@@ -412,8 +413,16 @@ class RankEnd(Message, frozen=True, tag=5):
     """None: not known."""
 
     @property
+    def interrupted(self) -> bool:
+        """Whether somebody ended it by Ctrl-C."""
+        by_signal = self.exit_code in (-signal.SIGINT, 128 + signal.SIGINT)
+        return by_signal or self.failure.startswith("KeyboardInterrupt")
+
+    @property
     def failed(self) -> bool:
-        """Whether the rank did not end of its own free will and well."""
+        """Whether the rank ended neither well nor by Ctrl-C."""
+        if self.interrupted:
+            return False
         if self.exit_code is not None:
             return self.exit_code != 0
         return bool(self.failure) or not self.clean

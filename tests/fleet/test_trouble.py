@@ -144,6 +144,16 @@ def test_an_end_in_words(job, end, words):
     assert (job.trouble and in_full(job.trouble)) == words
 
 
+@pytest.mark.parametrize(
+    "end", [{"failure": "KeyboardInterrupt", "exit_code": 1}, {"exit_code": -2}, {"exit_code": 130}]
+)
+def test_ctrl_c_is_no_failure(job, end):
+    job.send(RankEnd(0, T0, clean=True, **end), RankEnd(1, T0 + 1, clean=False, exit_code=-15))
+    assert job.trouble is None
+    job.send(RankEnd(1, T0 + 1, clean=True, failure="ValueError: x", exit_code=1))
+    assert job.words == (Kind.FAILED, (1,))
+
+
 def test_where_all_ended_by_the_same_signal_no_rank_is_blamed_alone(job):
     job.send(*(RankEnd(rank, T0, False, exit_code=-15) for rank in (0, 1)))
     assert in_full(job.trouble) == "all ranks killed by SIGTERM; rank 0 first"
