@@ -49,7 +49,7 @@ class CostMeter:
     def skip(self) -> None:
         """The next step does not follow on the last one."""
         self._before_ns: deque[int] = deque(maxlen=MAX_NEIGHBOURS)
-        self._touched_ns: list[int] = []
+        self._touched_ns: deque[int] = deque(maxlen=MAX_NEIGHBOURS)
         self._after_ns: deque[int] = deque(maxlen=MAX_NEIGHBOURS)
 
     def restart(self) -> None:

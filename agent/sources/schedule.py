@@ -27,6 +27,8 @@ BLOCKS, BLOCK_S = 4, 0.25
 """Blocks of a burst, and the shortest time of one: the source reads its records in an unmeasured one."""
 MOST_LOST_S, MOST_LOST_STEPS = 0.5, 3
 """A burst ends early when it has cost both."""
+ALL = 0.9
+"""Steps of one length are compared: untouched ones, unless more than this share is touched."""
 WARM_UP_STEPS, SETTLE_STEPS = 4, 20
 """Steps before the first burst, and before the cost is estimated: the first ones take longer anyway."""
 CYCLES_STEPS = (1.0, *(1.744 * 2**doublings for doublings in range(14)))
@@ -62,7 +64,7 @@ class Schedule:
         self._budget, self._is_paced = budget or BUDGET, budget is None
         self._burst, self._block_steps = range(0), 1
         self._cycle: float | None = None
-        """Steps from one measured step of the trickle to the next; 0: none. None: still warming up."""
+        """Steps from one measured step of the trickle to the next; None: still warming up."""
         self._asked, self._changed_s = False, -math.inf
         """A burst is due: somebody has asked, or when the job changed last."""
         self._next_asked_s = self._next_changed_s = 0.0
@@ -72,6 +74,7 @@ class Schedule:
         """Steps noted; the newest of which it was asked whether it is measured."""
         self._now_s = self._debt_s = self._lost_s = 0.0
         self._chosen_s, self._cost_share = 0.0, prior.share
+        self._is_stopped = False
         self._recent_ns: deque[int] = deque(maxlen=9)
         self._changes = ChangeWatch()
 
@@ -105,7 +108,7 @@ class Schedule:
         cycle = self._cycle
         if cycle is None:
             return not self._lead_steps
-        return cycle > 0 and math.ceil(step // cycle * cycle) == step
+        return not self._is_stopped and math.ceil(step // cycle * cycle) == step
 
     def note(self, step: int, step_ns: int, *, touched: bool) -> None:
         """Take in the next finished step. ``touched``: the source worked in it."""
@@ -126,7 +129,7 @@ class Schedule:
         if self._burst:
             self._end_burst_if_over(step, step_s)
         else:
-            if (not touched or self._cycle == 1.0) and self._changes.note(step_ns):
+            if (not touched or self.touched_share > ALL) and self._changes.note(step_ns):
                 self.cost.restart()
                 self._changed_s = self._now_s
             if self._is_burst_due():
@@ -166,7 +169,8 @@ class Schedule:
             if not self._burst:
                 self._sample_steps += 0.2 * (self._stretch_steps - self._sample_steps)
             self._stretch_steps = 0
-        self.touched_share += (touched - self.touched_share) * max(step_s / 60, 1 / self._noted_steps)
+        weight = min(1.0, max(step_s / 60, 1 / self._noted_steps))
+        self.touched_share += (touched - self.touched_share) * weight
 
     def _is_burst_due(self) -> bool:
         """One that somebody asks for does not wait for one by a change, nor the other way round."""
@@ -185,7 +189,7 @@ class Schedule:
         return True
 
     def _begin_burst(self, step: int) -> None:
-        step_s = median(self._recent_ns) / 1e9
+        step_s = max(1, median(self._recent_ns)) / 1e9
         self._block_steps = block = 2 ** max(1, math.ceil(math.log2(BLOCK_S / step_s)))
         # The job is ahead of the steps that were noted, by a second if the GPU's clock tells their length.
         begin = max(step, self._decided) + 2
@@ -199,14 +203,14 @@ class Schedule:
     def _choose_cycle(self) -> None:
         """One measured step a second, or fewer by the budget."""
         self._chosen_s, self._cost_share = self._now_s, self._likely_cost()
-        if self._is_in_debt:
-            self._cycle = 0.0
-            return
-        step_s = median(self._recent_ns) / 1e9
+        self._is_stopped = self._is_in_debt
+        step_s = max(1, median(self._recent_ns)) / 1e9
         paced = max(1.0, TRICKLE_PERIOD_S / step_s) if self._is_paced else 1.0
         affordable = self._cost_share / self._present_budget
         if affordable > 1:
             affordable *= self._sample_steps
+        if self.cost.estimate() is None:  # some steps must be left to compare with
+            affordable = max(affordable, self._sample_steps + 2)
         by_pace = max(each for each in CYCLES_STEPS if each <= paced)
         by_budget = min((each for each in CYCLES_STEPS if each >= affordable), default=CYCLES_STEPS[-1])
         self._cycle = max(by_pace, by_budget)

@@ -17,6 +17,8 @@ LEAST_NS = 3_000_000_000
 short steps are over before a second of samples is."""
 LEAST_MORE = 0.15
 """Of the samples, more than in the others' median."""
+NEAR = 0.4
+"""A line explains a part of the step if its share of the samples is so near to the part."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +63,9 @@ def slow_line(evidence: Evidence, rank: int, others: Collection[int]) -> SlowLin
     return SlowLine(rank, text.printable(line), own[line], usual[line])
 
 
-def common_line(evidence: Evidence) -> SlowLine | None:
-    """Return the line at which every rank is for LEAST_MORE of its step or more, with the least share of a
-    rank; None: there is none, or too few samples.
+def common_line(evidence: Evidence, share: float) -> SlowLine | None:
+    """Return the line at which every rank is for about this share of its step, with the least share of a
+    rank; None: there is none within NEAR, or too few samples. A line with more may wait for the GPU.
     """
     since_ns = _since_ns(evidence)
     shares = [_shares(view.stacks, since_ns) for view in evidence.ranks.values()] if since_ns else []
@@ -71,9 +73,9 @@ def common_line(evidence: Evidence) -> SlowLine | None:
     if not known or len(known) < len(shares):
         return None
     least = {line: min(each.get(line, 0.0) for each in known) for line in known[0]}
-    line = max(least, key=lambda each: least[each])
+    line = min(least, key=lambda each: abs(least[each] - share))
     found = SlowLine(min(evidence.ranks), text.printable(line), least[line], least[line])
-    return found if least[line] >= LEAST_MORE else None
+    return found if abs(least[line] - share) <= NEAR * share else None
 
 
 def _since_ns(evidence: Evidence) -> int | None:

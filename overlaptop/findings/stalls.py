@@ -32,8 +32,10 @@ def stalled(evidence: Evidence) -> Stall | None:
     if not evidence.steps or may_load(evidence):
         return None
     lost_ns = before_work_ns(evidence)
-    line = common_line(evidence)
-    return Stall(lost_ns, line) if line is not None and lost_ns >= STALL_SHARE * evidence.step_ns else None
+    if lost_ns < STALL_SHARE * evidence.step_ns:
+        return None
+    line = common_line(evidence, lost_ns / evidence.step_ns)
+    return Stall(lost_ns, line) if line is not None else None
 
 
 def may_load(evidence: Evidence) -> bool:

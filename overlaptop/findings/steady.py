@@ -47,7 +47,8 @@ class SteadyFindings:
     """The findings to show: those that have held, each until it is gone for a while."""
 
     def __init__(self) -> None:
-        self._held: dict[tuple[str, tuple[int, ...]], _Held] = {}
+        self._held: dict[tuple[str, tuple[int, ...], int], _Held] = {}
+        """By rule, ranks and number among those alike."""
         self._is_first = True
 
     def take(self, snapshot: Snapshot, found: Iterable[Finding] | None) -> tuple[Finding, ...]:
@@ -61,7 +62,11 @@ class SteadyFindings:
         if found is None:
             return self._shown
         shown = {each.rule for each in self._shown}
-        now = {(each.rule, each.ranks): each for each in found if OPPOSITES.get(each.rule) not in shown}
+        now: dict[tuple[str, tuple[int, ...], int], Finding] = {}
+        for each in found:
+            if OPPOSITES.get(each.rule) not in shown:
+                nth = sum(key[:2] == (each.rule, each.ranks) for key in now)
+                now[each.rule, each.ranks, nth] = each
         for key, each in now.items():
             held = self._held.setdefault(key, _Held(each, at_ns, first_step, 0, at_once))
             held.finding, held.first_step, held.gone_ns = each, first_step, None

@@ -210,7 +210,7 @@ SEARCH_KEYS = (
 _OF_KNOB = {"larger", "smaller", "exact", "search", "select", "restore"}
 _CHANGING = {*_OF_KNOB, "capture", "alternate", "workloads", "stop", "run", "end"}
 _OF_STEPS = {"earlier_step", "later_step", "slowest", "show_step"}
-_NEED_A_JOB = {"alternate", "capture", "captures", "machine", "search", "tune", *_OF_STEPS}
+_NEED_A_JOB = {"alternate", "capture", "captures", "machine", "measure", "search", "tune", *_OF_STEPS}
 _NOT_OF_TRACES = _NEED_A_JOB - _OF_STEPS | {
     *("larger", "smaller", "exact", "comparison", "jobs", "workloads", "hosts", "pause", "window"),
 }

@@ -145,14 +145,16 @@ def loads(loading_ns, *facts):
 
 
 def test_job_without_a_dataloader_is_not_said_to_load_data_where_a_line_is_known():
-    facts = sampled(others=6, ranks=range(2))
+    facts = sampled(own=5, others=4, ranks=range(2))
     assert loads(0, *facts) == []
+    waits_for_the_gpu = sampled(own=9, others=9, ranks=range(2))
+    assert loads(0, *waits_for_the_gpu) == ["make batches while the GPU works"]
     evidence = timelines.job(
         idle_at_first, *facts, told=lambda totals, detail: (replace(totals, loading_ns=0), detail)
     )
     [found] = [each for each in find(evidence) if each.rule == "stalled_hosts"]
     assert (found.ranks, found.line, found.gain_ns) == ((), LINE, 40 * MS)
-    assert "train.py:1 in collate: 60 % of each rank's step" in found.measured
+    assert "train.py:1 in collate: 40 % of each rank's step" in found.measured
     assert loads(0) == ["make batches while the GPU works"]
     for loading_ns in (None, MS):
         [advice] = loads(loading_ns, *facts)

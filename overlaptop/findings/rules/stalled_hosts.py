@@ -1,7 +1,7 @@
 """All hosts are at one line of the script for long, and their GPUs have nothing to compute meanwhile.
 
 Raised where no rank is late, the job has no DataLoader, on each rank STALL_SHARE of the step goes by before
-its first kernel, and samples of all ranks' stacks name the same line for LEAST_MORE of the step or more.
+its first kernel, and samples of all ranks' stacks name one line for about as much of the step.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def look(evidence: Evidence) -> Iterable[Finding]:
         measured=f"{text.percent(stall.lost_ns / evidence.step_ns)} of the step go by before the first "
         f"kernel; {stall.line.line}: {text.whole_percent(stall.line.share)} of each rank's step",
         advice=f"look at {stall.line.place}: what it does could run less often, or beside the GPU's work",
-        certainty=Certainty.LIKELY,
+        certainty=Certainty.POSSIBLE,
         gain_ns=round(stall.lost_ns),
         line=stall.line.line,
     )

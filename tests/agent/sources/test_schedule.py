@@ -138,14 +138,14 @@ def test_a_burst_of_the_jobs_own_does_not_keep_a_watcher_waiting():
 
 
 @pytest.mark.parametrize("factor", [0.7, 1.3, 2])
-@pytest.mark.parametrize("step_ms", [10, 112])
+@pytest.mark.parametrize("step_ms", [10, 112, 400])
 def test_a_burst_comes_when_the_job_changes(step_ms, factor):
     job = Job(step_ms)
     job.settle()
     job.schedule.follow(WATCHED)
     job.run(60)
     job.step_ms *= factor
-    measured = job.run(5)
+    measured = job.run(max(5, 20 * job.step_ms / 1e3))
     assert [size for each, size in blocks(measured) if each and size > 1]
 
 
@@ -160,7 +160,7 @@ def test_a_healthy_job_has_no_burst_but_the_first(noise):
 def test_between_bursts_one_step_a_second_is_measured(step_ms):
     job = Job(step_ms, cost=0.005)
     job.schedule.follow(WATCHED)
-    job.run(120)
+    job.run(max(120, step_ms / 5))
     measured = job.run(60)
     gaps = [size for each, size in blocks(measured) if not each]
     assert max(gaps, default=0) * step_ms <= 1000 * 1.01
@@ -169,18 +169,20 @@ def test_between_bursts_one_step_a_second_is_measured(step_ms):
 
 @pytest.mark.parametrize("step_ms", STEPS_MS)
 @pytest.mark.parametrize("cost", [0.01, 0.12, 0.3])
+@pytest.mark.parametrize("prior", [COST, LAUNCH_BOUND_COST])
 @pytest.mark.parametrize(("wanted", "budget"), [(WATCHED, 0.01), (NOBODY, 0.001)])
-def test_the_budget_is_kept(step_ms, cost, wanted, budget):
+def test_the_budget_is_kept(step_ms, cost, prior, wanted, budget):
     lost = []
     for seed in range(3):
-        job = Job(step_ms, cost, schedule=Schedule(None, LAUNCH_BOUND_COST, LEAD_STEPS), seed=seed)
+        job = Job(step_ms, cost, schedule=Schedule(None, prior, LEAD_STEPS), seed=seed)
         job.schedule.follow(wanted)
         seconds = min(600, 30 * step_ms)
         job.run(seconds)
         job.lost_s = 0.0
         job.run(seconds)
         lost.append(job.lost_s / seconds)
-    assert median(lost) <= budget * 1.1
+    # What is learnt late is paid late: a prior that is far too low costs half as much again at first.
+    assert median(lost) <= budget * (1.1 if prior is LAUNCH_BOUND_COST else 1.6)
 
 
 @pytest.mark.parametrize("step_ms", [10, 112, 300])
@@ -194,6 +196,15 @@ def test_a_burst_costs_half_a_second_or_three_steps_at_most(step_ms):
     job.run(max(5, 40 * step_ms / 1e3))
     # Steps are under way when the limit is reached: one block at most.
     assert job.lost_s <= max(0.5, 3 * step_ms / 1e3) + 4.0 * max(2, 0.5 / step_ms * 1e3) * step_ms / 1e3
+
+
+def test_a_long_step_leaves_the_told_share_within_bounds():
+    job = Job(100)
+    job.schedule.follow(WATCHED)
+    job.run(30)
+    for touched in (False, True):
+        job.schedule.note(job.step, 600_000_000_000, touched=touched)
+        assert 0 <= job.schedule.touched_share <= 1
 
 
 def test_a_larger_budget_measures_more():
