@@ -21,7 +21,7 @@ def first_line(snapshot: Snapshot, found: Sequence[Finding]) -> FirstLine | None
     most first.
     """
     said, totals = who_is_late(snapshot), snapshot.totals
-    if said is None or said.kind is Kind.MEASURING:
+    if said is None or said.kind in (Kind.MEASURING, Kind.UNKNOWN):
         return _by_counters(found) or said
     if said.late_rank is not None and (cause := why_late(found, said.late_rank)):
         rule = next(each.rule for each in found if each.why_late and each.ranks == (said.late_rank,))

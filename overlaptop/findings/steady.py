@@ -23,6 +23,10 @@ TURN_NS = 10_000_000_000
 """Another answer takes the place of the one that is shown after so long, while the job does not change."""
 LOST_NS = 30_000_000_000
 """Sooner where the one that is shown has not come up for so long."""
+FORGOTTEN_NS = 60_000_000_000
+"""What is shown goes where it has not come up for so long, whatever else has."""
+NOBODY = (Kind.HEALTHY, Kind.EXPOSED)
+"""Nobody is late."""
 KEPT_NS = 10_000_000_000
 """After a change the earlier answer is shown for so long, until there is one."""
 REORDER = 1.25
@@ -83,6 +87,15 @@ class SteadyFindings:
                 del self._held[key]
         return self._shown
 
+    def present(self, snapshot: Snapshot) -> tuple[Finding, ...]:
+        """Of those shown the ones that were found in the last look, of the job as it is."""
+        past = {
+            id(each.finding)
+            for each in self._held.values()
+            if each.gone_ns is not None or each.first_step != snapshot.first_step
+        }
+        return tuple(each for each in self._shown if id(each) not in past)
+
     @property
     def _shown(self) -> tuple[Finding, ...]:
         shown = [each for each in self._held.values() if each.shown]
@@ -130,19 +143,22 @@ class SteadyLine:
         ):
             self._shown, self._shown_ns, self._is_past = line, at_ns, False
             self._other = None, 0
-        if self._is_past and at_ns - self._begun_ns >= KEPT_NS:
+        unseen_ns = at_ns - self._shown_ns
+        if (self._is_past and at_ns - self._begun_ns >= KEPT_NS) or unseen_ns >= FORGOTTEN_NS:
             self._shown, self._is_past = None, False
         return self._shown or _measuring(snapshot, (at_ns - self._begun_ns) // 1_000_000_000)
 
     def _turns(self, snapshot: Snapshot, line: FirstLine) -> bool:
         """Whether this line has come up for long enough."""
-        if self._other[0] != line.key:
-            self._other = line.key, snapshot.at_ns
+        # Between these two it turns where exposed communication is near the limit.
+        key = NOBODY if line.kind in NOBODY else line.key
+        if self._other[0] != key:
+            self._other = key, snapshot.at_ns
         return snapshot.at_ns - self._other[1] >= self._hold_ns(snapshot, line)
 
     def _hold_ns(self, snapshot: Snapshot, line: FirstLine) -> int:
         shown, hold_ns = self._shown, HOLD_NS
-        if line.kind in (Kind.HEALTHY, Kind.EXPOSED):
+        if line.kind in NOBODY:
             hold_ns = max(HEALTHY_HOLD_NS, HEALTHY_HOLD_STEPS * (snapshot.totals.step_ns or 0))
         elif line.kind is Kind.UNKNOWN:
             hold_ns = VAGUE_HOLD_NS

@@ -305,6 +305,7 @@ class Fleet:
                 lost + sum(view.dropped for view in views),
                 Window.SECONDS,
                 waits.kept[-EVIDENCE_STEPS:],
+                waits.first_step,
             ),
             notices=tuple(self._notices),
             fresh=fresh,

@@ -83,6 +83,7 @@ class Merger:
                 sum(part.snapshot.totals.dropped for part in parts),
                 Window.SECONDS,
                 waits.kept[-EVIDENCE_STEPS:],
+                waits.first_step,
             ),
             notices=self._notices(parts),
             fresh=tuple(

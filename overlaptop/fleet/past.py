@@ -50,7 +50,7 @@ def over_window(snapshot: Snapshot, window: Window) -> Snapshot:
     if window is snapshot.totals.window:
         return snapshot
     kept, wait_window = snapshot.kept_split_steps, snapshot.wait_window
-    totals = total(snapshot.ranks, snapshot.totals.dropped, window, kept)
+    totals = total(snapshot.ranks, snapshot.totals.dropped, window, kept, snapshot.first_step)
     if window is Window.STEP:
         step = [each for each in kept if each.waits.step == totals.measured_step]
         wait_window = window_of(step, alone=True)

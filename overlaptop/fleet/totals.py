@@ -29,9 +29,11 @@ def total(
     dropped: int,
     window: Window = Window.STEP,
     split_steps: Sequence[SplitStep] = (),
+    since: int = 0,
 ) -> Totals:
     """Sum up ``ranks``, as `of_one_step` gives them, over the steps of the window; ``dropped`` is what was
-    lost on the way here, ``split_steps`` those that may be in a window of several.
+    lost on the way here, ``split_steps`` those that may be in a window of several, ``since`` the first step
+    after the job's last change: no window of several has steps of before.
 
     Ranks that ended count only when all have, and those of nodes that are lost only while no other rank
     can be reached: the job goes on there or not at all, and a broken connection must not stop its figures.
@@ -43,7 +45,7 @@ def total(
     # Of a job that is over, what it came to: a rank that failed a step earlier holds nothing up.
     newest_step = (max if all(view.ended for view in counted) else min)(newest, default=None)
     numbers = {view.measured.step for view in counted if view.measured is not None}
-    steps = _window(counted, newest_step, window)
+    steps = _window(counted, newest_step, window, since)
 
     sums = [_RankFigures.of(each) for each in steps if each.measured]
     exact = {view.rank for view in counted if view.info is not None and view.info.compute_exact}
@@ -117,9 +119,11 @@ class _RankFigures(NamedTuple):
 _FIGURES = attrgetter(*(f"{name}_ns" for name in _RankFigures._fields[1:]))
 
 
-def _window(counted: Sequence[RankView], newest: int | None, window: Window) -> list[WindowSteps]:
+def _window(
+    counted: Sequence[RankView], newest: int | None, window: Window, since: int
+) -> list[WindowSteps]:
     if window is not Window.STEP:
-        return steps_of(counted, newest or 0, window)
+        return steps_of(counted, newest or 0, window, since)
     undisturbed = {step.rank: step for step in _alike(counted, lambda step: not step.disturbed)}
     return [
         WindowSteps(

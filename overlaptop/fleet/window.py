@@ -47,10 +47,12 @@ class WindowSteps(NamedTuple):
     """Steps that were left out because the job stood still in them."""
 
 
-def steps_of(views: Sequence[RankView], newest: int, window: Window) -> list[WindowSteps]:
-    """Each rank's steps of a window of several that ends with this step."""
+def steps_of(views: Sequence[RankView], newest: int, window: Window, since: int = 0) -> list[WindowSteps]:
+    """Each rank's steps of a window of several that ends with this step; from `since` on where there are
+    any.
+    """
     most = max(LEAST_STEPS, _MOST_SUMMED[window] // max(1, len(views)))
-    found = _shared([_steps_of(view, newest, window, most) for view in views])
+    found = _shared([_steps_of(view, newest, window, most, since) for view in views])
     return [_last_of(each) for each in found] if window is Window.STEPS else found
 
 
@@ -73,7 +75,7 @@ def _last_of(steps: WindowSteps) -> WindowSteps:
     )
 
 
-def _steps_of(view: RankView, newest: int, window: Window, most: int) -> WindowSteps:
+def _steps_of(view: RankView, newest: int, window: Window, most: int, since: int) -> WindowSteps:
     history = view.history
     end = bisect_right(history, newest, key=_NUMBER)
     first = max(0, end - most)
@@ -82,6 +84,9 @@ def _steps_of(view: RankView, newest: int, window: Window, most: int) -> WindowS
         since_ns = history[end - 1].start_ns + history[end - 1].step_ns - WINDOW_NS[window]
         begins = min(bisect_left(history, since_ns, first, end, key=_START), max(first, end - LEAST_STEPS))
         cut, first = cut and begins == first, begins
+    changed = bisect_left(history, since, first, end, key=_NUMBER)
+    if first < changed < end:
+        first, cut = changed, False
     steps: Sequence[StepTotals] = history[first:end]
     if any(map(_TRANSITIONAL, steps)):
         after = _since_change(steps)

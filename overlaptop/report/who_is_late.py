@@ -225,5 +225,6 @@ def _nobody_late(snapshot: Snapshot, who: str) -> FirstLine:
         )
         rest, brief = f"; {brief} is not", f"{brief} is exposed"
     kind = Kind.MEASURING if who == TOO_FEW else Kind.EXPOSED if share >= EXPOSED_SHARE else Kind.HEALTHY
-    said = "Nothing to fix." if kind is Kind.HEALTHY else who
+    # By a lower bound nobody knows that.
+    said = "Nothing to fix." if kind is Kind.HEALTHY and exact else who
     return FirstLine(f"{hidden}{rest}{fused}. {said}".rstrip(), brief, kind=kind)

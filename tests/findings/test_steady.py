@@ -110,6 +110,19 @@ def test_an_answer_that_has_not_come_up_for_half_a_minute_gives_way_sooner():
     assert shown((1, HEALTHY), (5, HEALTHY), *told)[-1] != "healthy"
 
 
+EXPOSED = FirstLine("exposed", "", kind=Kind.EXPOSED)
+
+
+def test_nobody_is_blamed_for_ever_where_the_answers_about_nobody_alternate():
+    told = [(3 + second, (HEALTHY, EXPOSED)[second // 3 % 2]) for second in range(40)]
+    assert set(shown((1, LATE), (4, LATE), *told)[-20:]) <= {"healthy", "exposed"}
+
+
+@pytest.mark.parametrize("said", [None, NOT_YET])
+def test_an_answer_that_never_comes_up_again_is_forgotten(said):
+    assert shown((1, LATE), (4, LATE), (60, said), (65, said))[-2:] == ["late", "measuring, 65 s"]
+
+
 def found(rule, gain_ms=10, ranks=(1,)):
     return Finding(rule, "", "", Certainty.LIKELY, gain_ms * 1_000_000, ranks, rule)
 

@@ -11,6 +11,8 @@ from overlaptop.report.who_is_late import FirstLine
 
 LOOK_EVERY_NS = 2_000_000_000
 """All rules together take some 30 ms."""
+LEAST_COUNTED = 10
+"""Steps whose counters may say something before any is measured."""
 LOOK_SOON_NS = 500_000_000
 """While nothing is known yet of the job as it is."""
 
@@ -37,14 +39,15 @@ class LatestFindings:
 
             evidence = evidence_of(latest)
             self._looked_at = latest
-            shown = self._findings.take(latest, find(evidence) if evidence.steps else None)
-            if evidence.steps:
+            is_known = bool(evidence.steps or evidence.counted)
+            shown = self._findings.take(latest, find(evidence) if is_known else None)
+            if is_known:
                 self._found = shown
         return self._found
 
     def line(self, latest: Snapshot) -> FirstLine | None:
         """The first line, after `take`."""
-        said = first_line(latest, self._found or ())
+        said = first_line(latest, self._findings.present(latest))
         if latest.hub_state is HubState.TRACE or trouble_of(latest) is not None:
             return said
         return self._line.take(latest, said)
@@ -52,7 +55,8 @@ class LatestFindings:
     def _is_due(self, latest: Snapshot) -> bool:
         last = self._looked_at
         if last is None:
-            return latest.totals.exposed_ns is not None
+            counted = any(len(view.history) >= LEAST_COUNTED for view in latest.ranks)
+            return counted or latest.totals.exposed_ns is not None
         if latest.hub_state is HubState.TRACE:
             return last is not latest
         every_ns = LOOK_EVERY_NS if self._line.is_settled else LOOK_SOON_NS
