@@ -76,6 +76,14 @@ class FirstLine(NamedTuple):
         return self.brief.replace(OF_COLLECTIVES, "")
 
     @property
+    def blame(self) -> str:
+        """The cause alone: ``rank 1 computes 12.1 ms a step longer than the others``; empty: unknown."""
+        name = f"rank {self.late_rank}"
+        if self.cause.startswith("its "):
+            return f"{name}'s{self.cause[3:]}"
+        return f"{name}{self.cause[2:]}" if self.cause else ""
+
+    @property
     def because(self) -> FirstLine:
         """With why the rank is late."""
         words, brief = (each.replace("; ", f": {self.cause}; ", 1) for each in (self.words, self.brief))
