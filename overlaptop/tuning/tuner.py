@@ -41,6 +41,8 @@ from overlaptop.wire.knobs import Knob
 
 SETTLE_STEPS = 2
 """Left out after a change besides those that it disturbed: a GPU's CPU regains its lead, caches fill."""
+WARM_UP_STEPS = 20
+"""A job's first steps say too much of the value that it has then: they take longer."""
 LEAST_WINDOW_STEPS = 6
 """A window that was left with fewer is measured again."""
 LEASE_WAIT_S = 6.0
@@ -232,7 +234,7 @@ class Tuner:
                 self._settle = SETTLE_STEPS
             elif self._settle:
                 self._settle -= 1
-            else:
+            elif step.number >= WARM_UP_STEPS:
                 self._window.append(step)
         if change is not None and change.begun and change.changed:
             self._changer.settle()

@@ -68,6 +68,16 @@ def test_it_finds_the_best_value_says_so_with_the_code_to_paste_and_puts_the_old
     assert job.held[-1].over
 
 
+def test_steps_of_the_warm_up_say_nothing_of_the_value_that_the_job_had():
+    job = LiveJob(valley(60), knob=BUCKET)
+    usual_ms = job.step_ms
+    job.step_ms = lambda value: usual_ms(value) * (3 if job._number < 20 else 1)
+    _, tuner = searched(job)
+    assert all(window.first_step >= 20 for window in tuner.state.windows)
+    before = next(point for point in tuner.state.points if point.value == 25)
+    assert before.step_ns == pytest.approx(valley(60)(25) * MS, rel=0.02)
+
+
 def test_it_leaves_the_best_value_where_that_is_wished_and_the_value_before_where_none_is_better():
     job, tuner = searched(keep=True)
     assert job.value == tuner.state.result.found.value != 25
