@@ -74,12 +74,12 @@ def beside(view: RankView, number: int, steps: int) -> int | None:
 
 
 def slowest_step(ranks: Sequence[RankView]) -> int | None:
-    """The kept step that was the longest in the mean over ranks and that no command disturbed; of many
-    ranks, as the first ones have it.
+    """The kept step that was the longest in the mean over ranks and that no command disturbed, of measured
+    steps where there are any; of many ranks, as the first ones have it.
     """
     lengths_ns: dict[int, list[int]] = {}
     for view in ranks[:_MOST_ASKED]:
-        for step in view.history:
+        for step in kept_steps(view):
             if not step.disturbed:
                 lengths_ns.setdefault(step.step, []).append(step.step_ns)
     return max(lengths_ns, key=lambda step: fmean(lengths_ns[step]), default=None)

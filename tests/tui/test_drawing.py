@@ -120,6 +120,11 @@ def test_a_sparkline_starts_at_zero_and_marks_what_is_off_its_scale():
     assert runs[1].style.fg not in KEYS  # no colour of a step's part
 
 
+def test_columns_that_were_not_measured_are_told_from_zero():
+    (row,) = chart([0.0, None, None, 8.0], 8.0, 1, style=PLAIN, gaps=[False, True, False, False])
+    assert text_of(row) == "▁· █"
+
+
 def test_a_chart_stacks_its_rows():
     rows = chart([8.0, 4.0, 9.0], 8.0, 2, style=PLAIN)
     assert [text_of(row) for row in rows] == ["█ ▲", "███"]

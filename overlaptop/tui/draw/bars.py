@@ -181,15 +181,21 @@ def sparkline(
 
 
 def chart(
-    values: Sequence[float | None], top: float, rows: int, *, style: TextStyle, marked: int | None = None
+    values: Sequence[float | None],
+    top: float,
+    rows: int,
+    *,
+    style: TextStyle,
+    marked: int | None = None,
+    gaps: Sequence[bool] = (),
 ) -> list[StyledLine]:
-    """A sparkline ``rows`` cells tall, first the uppermost row."""
+    """A sparkline ``rows`` cells tall, first the uppermost row. ``gaps``: columns to mark as unknown."""
 
     def cell(column: int, value: float | None, row: int) -> Cell:
         if column == marked and row == rows - 1:
             return Cell("▼", MARKED)
         if value is None or top <= 0:
-            return Cell(" ", DIM)
+            return Cell("·" if row == 0 and any(gaps[column : column + 1]) else " ", DIM)
         if value > top and row == rows - 1:
             return OVER
         level = round(8 * rows * min(value, top) / top) - 8 * row

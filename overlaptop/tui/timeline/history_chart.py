@@ -58,10 +58,11 @@ class HistoryChart(JobView):
 
         marked = history.column_of(selected.history, room, a_column, self.state.marked_step)
         slowest = chart(times, top_ns, rows, style=TextStyle("history"), marked=marked)
-        mean = chart(overlaps, 1.0, rows, style=TextStyle("hidden"), marked=marked)
+        gaps = [ns is not None and share is None for ns, share in zip(times, overlaps, strict=True)]
+        mean = chart(overlaps, 1.0, rows, style=TextStyle("hidden"), marked=marked, gaps=gaps)
         return [
             *scaled("step time", [each("slowest"), *figures], slowest, f"{unit.brief(top_ns)} {unit.name}"),
-            *scaled("overlap", [each("mean")], mean, "100 %"),
+            *scaled("overlap", [each("mean"), *["· not measured"] * any(gaps)], mean, "100 %"),
         ]
 
     async def on_click(self, event: events.Click) -> None:
