@@ -12,9 +12,6 @@ from overlaptop.findings.evidence import Evidence
 from overlaptop.wire.messages import StackSamples
 
 FEWEST_SAMPLES = 8
-LEAST_NS = 3_000_000_000
-"""Samples count from the evidence's first step on, and for as long before its last one at least: twenty
-short steps are over before a second of samples is."""
 LEAST_MORE = 0.15
 """Of the samples, more than in the others' median."""
 NEAR = 0.4
@@ -79,12 +76,9 @@ def common_line(evidence: Evidence, share: float) -> SlowLine | None:
 
 
 def _since_ns(evidence: Evidence) -> int | None:
-    """From when on samples count; None: no step is known."""
-    steps = [step.totals for step in evidence.steps] or evidence.counted
-    if not steps:
-        return None
-    first_ns, last_ns = (min(totals.start_ns for totals in steps[at].values()) for at in (0, -1))
-    return min(first_ns, last_ns - LEAST_NS)
+    """From when on samples count, which is never before the job's last change; None: no step is known."""
+    firsts = [step.totals for step in evidence.steps[:1]] + list(evidence.counted[:1])
+    return min((step.start_ns for totals in firsts for step in totals.values()), default=None)
 
 
 def _shares(stacks: Sequence[StackSamples], since_ns: int) -> dict[str, float] | None:

@@ -47,8 +47,10 @@ class LatestFindings:
 
     def line(self, latest: Snapshot) -> FirstLine | None:
         """The first line, after `take`."""
+        if latest.hub_state is HubState.TRACE:
+            return first_line(latest, self._found or ())
         said = first_line(latest, self._findings.present(latest))
-        if latest.hub_state is HubState.TRACE or trouble_of(latest) is not None:
+        if trouble_of(latest) is not None:
             return said
         return self._line.take(latest, said)
 
