@@ -8,14 +8,10 @@ from pkgutil import iter_modules
 
 from overlaptop.findings import rules
 from overlaptop.findings.evidence import Evidence
-from overlaptop.findings.finding import Finding
+from overlaptop.findings.finding import OPPOSITES, Finding
 
 RULES = {each.name: import_module(f"{rules.__name__}.{each.name}") for each in iter_modules(rules.__path__)}
 """By name: each file of the folder is one."""
-
-
-OPPOSITES = {"bucket_too_large": "bucket_too_small", "bucket_too_small": "bucket_too_large"}
-"""Rules of which one job is never told both."""
 
 
 def find(evidence: Evidence) -> tuple[Finding, ...]:

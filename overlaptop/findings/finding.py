@@ -6,6 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
+OPPOSITES = {"bucket_too_large": "bucket_too_small", "bucket_too_small": "bucket_too_large"}
+"""Rules of which one job is never told both. A model says so, and no trial: it is worth a try, and no
+alarm."""
+
 
 class Certainty(Enum):
     """How sure a finding is."""

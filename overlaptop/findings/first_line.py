@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from overlaptop.findings.finding import Finding, why_late
+from overlaptop.findings.finding import OPPOSITES, Finding, why_late
 from overlaptop.fleet.snapshot import WHOLE_TRACE, Snapshot
 from overlaptop.fleet.trouble import trouble_of
 from overlaptop.fleet.waits import WORTH_SHARE
@@ -26,7 +26,7 @@ def first_line(snapshot: Snapshot, found: Sequence[Finding]) -> FirstLine | None
     if said.late_rank is not None and (cause := why_late(found, said.late_rank)):
         rule = next(each.rule for each in found if each.why_late and each.ranks == (said.late_rank,))
         said = said._replace(cause=cause, cause_rule=rule)
-    first = next(iter(found), None)
+    first = next((each for each in found if each.rule not in OPPOSITES), None)
     if first is None or not first.gain_ns or not totals.step_ns or first.why_late:
         return said
     if totals.measured_step == WHOLE_TRACE or trouble_of(snapshot) is not None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from overlaptop.findings.find import OPPOSITES
-from overlaptop.findings.finding import Finding
+from overlaptop.findings.finding import OPPOSITES, Finding
 from overlaptop.fleet.snapshot import HubState, Snapshot
 from overlaptop.report.who_is_late import FirstLine, Kind
 

@@ -29,6 +29,7 @@ def found(gain_ms, rule="data_loading", why_late=False):
         (0, found(40, rule="late_unexplained"), False),
         (0, found(40, rule="jitter"), True),
         (16, found(40, rule="jitter"), False),
+        (0, found(40, rule="bucket_too_large"), False),
     ],
 )
 def test_a_finding_is_the_first_line_where_it_costs_more_than_all_waiting(late_ms, first, is_said):
