@@ -6,7 +6,7 @@ confirm it, or show that it hides behind the GPU's work.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from statistics import median
@@ -14,17 +14,28 @@ from statistics import median
 from overlaptop import text
 from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.finding import Certainty, Finding
-from overlaptop.findings.late import EXPLAINS, OF_THE_HOST, STEADY, Cause, late_ranks, on_host
+from overlaptop.findings.late import (
+    EXPLAINS,
+    OF_THE_HOST,
+    Cause,
+    Measure,
+    delayed_ns,
+    excess,
+    full_collections,
+    late_ranks,
+    loading_ns,
+    on_host,
+    steady_excess,
+)
 from overlaptop.findings.lines import slow_line
-from overlaptop.wire.messages import StepTotals
 
 LEAST_STEPS = 8
 ALONE_SHARE = 0.5
 """Of the step. A GPU with work queued hides less."""
 ON_HOST_SHARE = 0.15
 """Likewise of ranks without a GPU: nothing hides what their training thread does."""
-
-Measure = Callable[[StepTotals], int | None]
+HALF_A_COLLECTION = 0.5
+"""A step has a whole one more, or none: the others' median may lie between two numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,22 +77,21 @@ def slow_host(evidence: Evidence) -> SlowHost | None:
     measured steps show that nobody waits for it.
     """
     steps = evidence.counted
-    if len(steps) < LEAST_STEPS or len(steps[0]) < 2 or late_ranks(evidence):
+    if len(steps) < LEAST_STEPS or len(evidence.ranks) < 2 or late_ranks(evidence):
         return None
     step_ns = median(totals.step_ns for step in steps for totals in step.values())
     found = [
         (longer_ns, rank, cause)
-        for rank in steps[0]
-        for cause, measure, share in _measures(evidence, rank)
-        if (longer_ns := _steadily_longer(steps, rank, measure, share * step_ns))
+        for rank in evidence.ranks
+        for longer_ns, cause in _loses(evidence, rank, step_ns)
     ]
-    if not found:
-        return None
     longer_ns, rank, cause = max(found, key=lambda each: each[0])
+    if not longer_ns:
+        return None
     is_measured = evidence.window is not None
     if is_measured and evidence.most_wait_ns < EXPLAINS * longer_ns:
         return None
-    others = tuple(sorted(steps[0].keys() - {rank}))
+    others = tuple(sorted(evidence.ranks.keys() - {rank}))
     line = slow_line(evidence, rank, others) if cause in OF_THE_HOST else None
     return SlowHost(
         rank,
@@ -101,27 +111,15 @@ def slow_by(evidence: Evidence, cause: Cause) -> SlowHost | None:
     return found if found is not None and found.cause is cause else None
 
 
-def _measures(evidence: Evidence, rank: int) -> list[tuple[Cause, Measure, float]]:
+def _loses(evidence: Evidence, rank: int, step_ns: float) -> Iterator[tuple[float, Cause]]:
+    """By how much more in the median step, by each counter that is steadily higher than the others'."""
+
+    def more(measure: Measure, least: float) -> float:
+        found = excess(evidence, rank, evidence.ranks.keys() - {rank}, measure, evidence.counted)
+        return steady_excess(found, least) if len(found) >= LEAST_STEPS else 0.0
+
     share = ON_HOST_SHARE if on_host(evidence.ranks[rank].info) else ALONE_SHARE
-    measures: list[tuple[Cause, Measure, float]] = [
-        (Cause.LOADING, lambda step: step.loading_ns, share),
-        (Cause.DELAYED, lambda step: step.delayed_ns, ALONE_SHARE),
-    ]
-    if _steadily_longer(evidence.counted, rank, lambda step: step.full_collections, 1):
-        measures.append((Cause.COLLECTING, lambda step: step.cpu_ns, share))
-    return measures
-
-
-def _steadily_longer(
-    steps: tuple[Mapping[int, StepTotals], ...], rank: int, measure: Measure, least: float
-) -> float:
-    """By how much more the rank has than the others' median; 0: not in nearly all steps, or not known."""
-    more = []
-    for step in steps:
-        own = measure(step[rank])
-        theirs = [measure(totals) for other, totals in step.items() if other != rank]
-        known = [each for each in theirs if each is not None]
-        if own is not None and known:
-            more.append(own - median(known))
-    steady = len(more) >= LEAST_STEPS and sum(each >= least for each in more) >= STEADY * len(more)
-    return median(more) if steady else 0.0
+    yield more(loading_ns, share * step_ns), Cause.LOADING
+    yield more(delayed_ns, ALONE_SHARE * step_ns), Cause.DELAYED
+    if more(full_collections, HALF_A_COLLECTION):
+        yield more(lambda _info, step: step.cpu_ns, share * step_ns), Cause.COLLECTING

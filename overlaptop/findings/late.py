@@ -35,6 +35,10 @@ LOW_CLOCK = 0.95
 """A clock is low below this share of the other ranks' median."""
 
 
+Measure = Callable[[RankInfo | None, StepTotals], int | None]
+"""Of one rank in one step; None: not known."""
+
+
 class Cause(Enum):
     """Why a rank is late, in the order in which they are looked for."""
 
@@ -207,6 +211,21 @@ def standing_ns(info: RankInfo | None, step: StepTotals) -> int | None:
     return max(0, step.step_ns - step.exposed_ns - step.cpu_ns - (step.delayed_ns or 0))
 
 
+def loading_ns(_info: RankInfo | None, step: StepTotals) -> int | None:
+    """What its training thread spent in a DataLoader's ``next``."""
+    return step.loading_ns
+
+
+def delayed_ns(_info: RankInfo | None, step: StepTotals) -> int | None:
+    """How long its training thread waited for a CPU."""
+    return step.delayed_ns
+
+
+def full_collections(_info: RankInfo | None, step: StepTotals) -> int | None:
+    """Its interpreter's garbage collections of the oldest generation."""
+    return step.full_collections
+
+
 def _busy_ns(info: RankInfo | None, step: StepTotals) -> int | None:
     """How long it computed; without a GPU with what it waited for a CPU, which grows with it."""
     own_ns = computing_ns(info, step)
@@ -272,23 +291,20 @@ def _late_rank(evidence: Evidence, rank: int, chain: tuple[int, ...], involved: 
     late = evidence.window.lateness.of(rank)
     assert late is not None
     others = evidence.ranks.keys() - involved
+    measured = [step.totals for step in evidence.steps]
+    counted = evidence.counted or measured  # counters are known of steps that are not measured, too
     longer = {
-        name: _longer(evidence, rank, others, measure)
-        for name, measure in (
-            ("computes", computing_ns),
-            ("busy", _busy_ns),
-            ("stands", standing_ns),
-            ("unexplained", _unexplained_ns),
+        name: excess(evidence, rank, others, measure, steps)
+        for name, measure, steps in (
+            ("computes", computing_ns, measured),
+            ("busy", _busy_ns, measured),
+            ("stands", standing_ns, measured),
+            ("unexplained", _unexplained_ns, measured),
+            ("loads", loading_ns, counted),
+            ("delays", delayed_ns, counted),
+            ("collections", full_collections, counted),
         )
     }
-    # Counters are known of steps that are not measured, too.
-    steps = evidence.counted or tuple(step.totals for step in evidence.steps)
-    for name, count in (
-        ("loads", lambda _info, step: step.loading_ns),
-        ("delays", lambda _info, step: step.delayed_ns),
-        ("collections", lambda _info, step: step.full_collections),
-    ):
-        longer[name] = _longer(evidence, rank, others, count, steps)
     middle = {name: round(median(each)) if each else None for name, each in longer.items()}
     slows_ns, beside_ns = _slows_ns(evidence, rank, others, longer["computes"])
     collections = longer["collections"]
@@ -321,7 +337,7 @@ def _cause(
 ) -> Cause | None:
     enough_ns = EXPLAINS * evidence.exposed_wait_ns
     busy_ns, stands_ns, loads_ns, delays_ns = (
-        _steadily(longer[name]) for name in ("busy", "stands", "loads", "delays")
+        steady_excess(longer[name]) for name in ("busy", "stands", "loads", "delays")
     )
     info = evidence.ranks[rank].info
     if info is not None and info.compute_exact:
@@ -339,7 +355,7 @@ def _cause(
     # Who computes longer waits longer for a CPU, too.
     if stands_ns > busy_ns or median(longer["computes"]) < enough_ns:
         # What it sleeps is but what is left of a step: noise of all the rest adds up in it.
-        sleeps_ns = _steadily(longer["unexplained"], enough_ns / 2 if on_host(info) else 0.0)
+        sleeps_ns = steady_excess(longer["unexplained"], enough_ns / 2 if on_host(info) else 0.0)
         if max(delays_ns, sleeps_ns) < enough_ns:
             return None
         return Cause.DELAYED if delays_ns >= sleeps_ns else Cause.STANDING
@@ -359,17 +375,18 @@ def _slows_ns(
     """
     if not all(sees_gaps(evidence.ranks[each]) for each in (rank, *others)):
         return 0, 0
-    hides_ns = _longer(evidence, rank, others, lambda _info, step: step.hidden_ns)
+    measured = [step.totals for step in evidence.steps]
+    hides_ns = excess(evidence, rank, others, lambda _info, step: step.hidden_ns, measured)
     slowed = sum(0 > own_ns >= beside_ns for own_ns, beside_ns in zip(computes_ns, hides_ns, strict=False))
     if not slowed or slowed < STEADY * len(computes_ns):
         return 0, 0
     return round(-median(computes_ns)), round(-median(hides_ns))
 
 
-def _steadily(longer_ns: list[float], least_ns: float = 0.0) -> float:
-    """By how much longer in the median; 0 where it is not steadily longer than the least, or not known."""
-    steady = longer_ns and sum(ns > least_ns for ns in longer_ns) >= STEADY * len(longer_ns)
-    return median(longer_ns) if steady else 0.0
+def steady_excess(more: list[float], least: float = 0.0) -> float:
+    """The median of what `excess` gives; 0 where it is not steadily more than the least, or not known."""
+    steady = more and sum(each > least for each in more) >= STEADY * len(more)
+    return median(more) if steady else 0.0
 
 
 def _varies(longer_ns: list[float]) -> bool:
@@ -377,22 +394,22 @@ def _varies(longer_ns: list[float]) -> bool:
     return fifths[-1] - fifths[0] > VARIES * median(longer_ns)
 
 
-def _longer(
+def excess(
     evidence: Evidence,
     rank: int,
     others: Collection[int],
-    measure: Callable[[RankInfo | None, StepTotals], int | None],
-    steps: Iterable[Mapping[int, StepTotals]] | None = None,
+    measure: Measure,
+    steps: Iterable[Mapping[int, StepTotals]],
 ) -> list[float]:
-    """By how much more of it the rank has than the others in their median, in each of these steps (None:
-    the measured ones) where it is known.
+    """By how much more of it the rank has than the others in their median, in each of these steps where it
+    is known.
     """
 
     def of(each: int, step: StepTotals) -> int | None:
         return measure(evidence.ranks[each].info, step)
 
     more: list[float] = []
-    for totals in steps if steps is not None else [step.totals for step in evidence.steps]:
+    for totals in steps:
         own = of(rank, totals[rank])
         theirs = [value for other in others if (value := of(other, totals[other])) is not None]
         if own is not None and theirs:
