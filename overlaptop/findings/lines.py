@@ -19,14 +19,25 @@ NEAR = 0.4
 
 
 @dataclass(frozen=True, slots=True)
-class SlowLine:
-    """The line at which a rank is for a larger share of its step than the others."""
+class ScriptLine:
+    """A line of the script, and how much of the step goes by there."""
 
-    rank: int
     line: str
     """``train.py:57 in collate``."""
     share: float
-    """Of the rank's step."""
+    """Of the rank's step; of several ranks the least."""
+
+    @property
+    def place(self) -> str:
+        """``train.py:57``."""
+        return self.line.rpartition(" in ")[0] or self.line
+
+
+@dataclass(frozen=True, slots=True)
+class SlowLine(ScriptLine):
+    """The line at which a rank is for a larger share of its step than the others."""
+
+    rank: int
     others_share: float
     """Of the others' steps, in their median."""
 
@@ -34,11 +45,6 @@ class SlowLine:
     def in_words(self) -> str:
         """``train.py:57 in collate: 71 % of rank 1's step``."""
         return f"{self.line}: {text.whole_percent(self.share)} of rank {self.rank}'s step"
-
-    @property
-    def place(self) -> str:
-        """``train.py:57``."""
-        return self.line.rpartition(" in ")[0] or self.line
 
 
 def slow_line(evidence: Evidence, rank: int, others: Collection[int]) -> SlowLine | None:
@@ -57,12 +63,12 @@ def slow_line(evidence: Evidence, rank: int, others: Collection[int]) -> SlowLin
     line = max(own, key=lambda each: own[each] - usual[each])
     if own[line] - usual[line] < LEAST_MORE:
         return None
-    return SlowLine(rank, text.printable(line), own[line], usual[line])
+    return SlowLine(text.printable(line), own[line], rank, usual[line])
 
 
-def common_line(evidence: Evidence, share: float) -> SlowLine | None:
-    """Return the line at which every rank is for about this share of its step, with the least share of a
-    rank; None: there is none within NEAR, or too few samples. A line with more may wait for the GPU.
+def common_line(evidence: Evidence, share: float) -> ScriptLine | None:
+    """Return the line at which every rank is for about this share of its step; None: there is none within
+    NEAR, or too few samples. A line with more may wait for the GPU.
     """
     since_ns = _since_ns(evidence)
     shares = [_shares(view.stacks, since_ns) for view in evidence.ranks.values()] if since_ns else []
@@ -71,8 +77,8 @@ def common_line(evidence: Evidence, share: float) -> SlowLine | None:
         return None
     least = {line: min(each.get(line, 0.0) for each in known) for line in known[0]}
     line = min(least, key=lambda each: abs(least[each] - share))
-    found = SlowLine(min(evidence.ranks), text.printable(line), least[line], least[line])
-    return found if abs(least[line] - share) <= NEAR * share else None
+    is_near = abs(least[line] - share) <= NEAR * share
+    return ScriptLine(text.printable(line), least[line]) if is_near else None
 
 
 def _since_ns(evidence: Evidence) -> int | None:

@@ -8,7 +8,7 @@ from functools import lru_cache
 from statistics import median
 
 from overlaptop.findings.evidence import Evidence
-from overlaptop.findings.lines import SlowLine, common_line
+from overlaptop.findings.lines import ScriptLine, common_line
 from overlaptop.wire.messages import RankInfo, StepDetail, StepTotals
 
 STALL_SHARE = 0.1
@@ -23,16 +23,14 @@ class Stall:
 
     lost_ns: float
     """Of each rank's step at least."""
-    line: SlowLine
+    line: ScriptLine
 
 
 @lru_cache(maxsize=1)
 def stalled(evidence: Evidence) -> Stall | None:
     """None: GPUs have work, the job has a DataLoader, or ranks have no line in common."""
-    if not evidence.steps or may_load(evidence):
-        return None
-    lost_ns = before_work_ns(evidence)
-    if lost_ns < STALL_SHARE * evidence.step_ns:
+    lost_ns = before_work_ns(evidence) if evidence.steps else 0.0
+    if not lost_ns or lost_ns < STALL_SHARE * evidence.step_ns or may_load(evidence):
         return None
     line = common_line(evidence, lost_ns / evidence.step_ns)
     return Stall(lost_ns, line) if line is not None else None
@@ -44,6 +42,7 @@ def may_load(evidence: Evidence) -> bool:
     return spent - {None} != {0}
 
 
+@lru_cache(maxsize=1)  # two rules ask for it
 def before_work_ns(evidence: Evidence) -> float:
     """From the step's start to the first kernel that computes or communicates, on each rank at least."""
     return on_each_rank_ns(evidence, _before_work_ns)

@@ -30,16 +30,9 @@ def look(evidence: Evidence) -> Iterable[Finding]:
     """One for each late rank that waits for data, else one for the job."""
     late = late_by(evidence, Cause.LOADING)
     for each in late:
-        yield each.finding(
-            f" waits {text.duration(each.loads_ns)} a step longer for data than {each.than}",
-            each.loads_ns,
-            ADVICE,
-            Certainty.MEASURED,
-        )
+        yield each.finding(_does(each.loads_ns, each.than), each.loads_ns, ADVICE, Certainty.MEASURED)
     if (slow := slow_by(evidence, Cause.LOADING)) is not None:
-        yield slow.finding(
-            f" waits {text.duration(slow.longer_ns)} a step longer for data than {slow.than}", ADVICE
-        )
+        yield slow.finding(_does(slow.longer_ns, slow.than), ADVICE)
         return
     if late or not evidence.steps:
         return
@@ -53,20 +46,25 @@ def look(evidence: Evidence) -> Iterable[Finding]:
             gain_ns=round(lost_ns),
         )
         return
+    lost_ns = before_work_ns(evidence)
+    if lost_ns < STALL_SHARE * evidence.step_ns:
+        return
     if stalled(evidence) is not None:  # a line of the script explains it, in a job without a DataLoader
         return
-    has_loader = may_load(evidence)
-    if (lost_ns := before_work_ns(evidence)) >= STALL_SHARE * evidence.step_ns:
-        yield Finding(
-            title=f"GPUs have nothing to compute for the first {text.duration(lost_ns)} of each step",
-            measured=f"{text.percent(lost_ns / evidence.step_ns)} of the step are idle or copies, before "
-            "its first kernel",
-            advice=f"where batches come from a DataLoader, {ADVICE}; else make them while the GPU works"
-            if has_loader
-            else "make batches while the GPU works",
-            certainty=Certainty.POSSIBLE,
-            gain_ns=round(lost_ns),
-        )
+    yield Finding(
+        title=f"GPUs have nothing to compute for the first {text.duration(lost_ns)} of each step",
+        measured=f"{text.percent(lost_ns / evidence.step_ns)} of the step are idle or copies, before "
+        "its first kernel",
+        advice=f"where batches come from a DataLoader, {ADVICE}; else make them while the GPU works"
+        if may_load(evidence)
+        else "make batches while the GPU works",
+        certainty=Certainty.POSSIBLE,
+        gain_ns=round(lost_ns),
+    )
+
+
+def _does(loads_ns: int | None, than: str) -> str:
+    return f" waits {text.duration(loads_ns)} a step longer for data than {than}"
 
 
 def _in_loaders_ns(info: RankInfo, step: StepTotals, _detail: StepDetail | None) -> int | None:
