@@ -5,7 +5,7 @@ from __future__ import annotations
 from overlaptop import text
 from overlaptop.findings.evidence import evidence_of
 from overlaptop.findings.find import find
-from overlaptop.findings.finding import Finding
+from overlaptop.findings.finding import Finding, Key, by_key
 from overlaptop.findings.steady import SteadyFindings
 from overlaptop.fleet.snapshot import Snapshot
 
@@ -46,7 +46,7 @@ class FindingsLog:
     def __init__(self) -> None:
         self._steady = SteadyFindings()
         self._due_ns = 0
-        self._written_ns: dict[tuple[str, tuple[int, ...]], int] = {}
+        self._written_ns: dict[Key, int] = {}
 
     def due(self, snapshot: Snapshot) -> list[dict[str, object]]:
         """The records to be written now."""
@@ -54,8 +54,7 @@ class FindingsLog:
             return []
         self._due_ns = snapshot.at_ns + LOOK_EVERY_NS
         records = []
-        for each in self._steady.take(snapshot, found_in(snapshot)):
-            key = (each.rule, each.ranks)
+        for key, each in by_key(self._steady.take(snapshot, found_in(snapshot))).items():
             if snapshot.at_ns - self._written_ns.get(key, 0) >= SAY_AGAIN_NS:
                 self._written_ns[key] = snapshot.at_ns
                 records.append(each.record(snapshot.job.job))

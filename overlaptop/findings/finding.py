@@ -66,13 +66,30 @@ class Finding:
         }
 
 
+Key = tuple[str, tuple[int, ...], int]
+"""Of a finding as it comes up again: rule, ranks, and its number among those alike."""
+
+
+def by_key(found: Iterable[Finding]) -> dict[Key, Finding]:
+    """Each finding by its key, in their order."""
+    keyed: dict[Key, Finding] = {}
+    for each in found:
+        nth = sum(key[:2] == (each.rule, each.ranks) for key in keyed)
+        keyed[each.rule, each.ranks, nth] = each
+    return keyed
+
+
+def late_finding(found: Iterable[Finding], rank: int) -> Finding | None:
+    """The first that says why this rank is late; None: none does."""
+    return next((each for each in found if each.why_late and each.ranks == (rank,)), None)
+
+
 def why_late(found: Iterable[Finding], rank: int) -> str:
     """Why a rank is late: ``it computes 12.1 ms a step longer than the others``; empty: no finding says.
     With the line of the script where that is known.
     """
-    name = f"rank {rank}"
-    for each in found:
-        if each.why_late and each.ranks == (rank,):
-            words = each.headline.removeprefix(name)
-            return f"its{words[2:]}" if words.startswith("'s ") else f"it{words}"
-    return ""
+    late = late_finding(found, rank)
+    if late is None:
+        return ""
+    words = late.headline.removeprefix(f"rank {rank}")
+    return f"its{words[2:]}" if words.startswith("'s ") else f"it{words}"

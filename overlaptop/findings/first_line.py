@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from overlaptop.findings.finding import OPPOSITES, Finding, why_late
+from overlaptop.findings.finding import OPPOSITES, Finding, late_finding, why_late
 from overlaptop.fleet.snapshot import WHOLE_TRACE, Snapshot
 from overlaptop.fleet.trouble import trouble_of
 from overlaptop.fleet.waits import WORTH_SHARE
@@ -22,10 +22,10 @@ def first_line(snapshot: Snapshot, found: Sequence[Finding]) -> FirstLine | None
     """
     said, totals = who_is_late(snapshot), snapshot.totals
     if said is None or said.kind in (Kind.MEASURING, Kind.UNKNOWN):
-        return _by_counters(found) or said
-    if said.late_rank is not None and (cause := why_late(found, said.late_rank)):
-        rule = next(each.rule for each in found if each.why_late and each.ranks == (said.late_rank,))
-        said = said._replace(cause=cause, cause_rule=rule)
+        return _late_by(found) or said
+    if said.late_rank is not None and (late := late_finding(found, said.late_rank)) is not None:
+        cause = why_late([late], said.late_rank)
+        said = said._replace(cause=cause, blame=late.headline, cause_rule=late.rule)
     first = next((each for each in found if each.rule not in OPPOSITES), None)
     if first is None or not first.gain_ns or not totals.step_ns or first.why_late:
         return said
@@ -43,8 +43,10 @@ def first_line(snapshot: Snapshot, found: Sequence[Finding]) -> FirstLine | None
     return FirstLine(words, first.title, warns=True, rule=first.rule, kind=Kind.FINDING)
 
 
-def _by_counters(found: Sequence[Finding]) -> FirstLine | None:
-    """Who is late by the counters of steps that are not measured; None: no finding says so."""
+def _late_by(found: Sequence[Finding]) -> FirstLine | None:
+    """Who is late by these findings alone, where too few steps are measured to say who waits for whom, such
+    as by the counters of all steps; None: none says so.
+    """
     first = next((each for each in found if each.why_late), None)
     if first is None:
         return None

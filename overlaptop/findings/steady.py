@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from overlaptop.findings.finding import OPPOSITES, Finding
+from overlaptop.findings.finding import OPPOSITES, Finding, Key, by_key
 from overlaptop.fleet.snapshot import HubState, Snapshot
 from overlaptop.report.who_is_late import FirstLine, Kind
 
@@ -50,8 +50,7 @@ class SteadyFindings:
     """The findings to show: those that have held, each until it is gone for a while."""
 
     def __init__(self) -> None:
-        self._held: dict[tuple[str, tuple[int, ...], int], _Held] = {}
-        """By rule, ranks and number among those alike."""
+        self._held: dict[Key, _Held] = {}
         self._is_first = True
 
     def take(self, snapshot: Snapshot, found: Iterable[Finding] | None) -> tuple[Finding, ...]:
@@ -65,11 +64,7 @@ class SteadyFindings:
         if found is None:
             return self._shown
         shown = {each.rule for each in self._shown}
-        now: dict[tuple[str, tuple[int, ...], int], Finding] = {}
-        for each in found:
-            if OPPOSITES.get(each.rule) not in shown:
-                nth = sum(key[:2] == (each.rule, each.ranks) for key in now)
-                now[each.rule, each.ranks, nth] = each
+        now = by_key(each for each in found if OPPOSITES.get(each.rule) not in shown)
         for key, each in now.items():
             held = self._held.setdefault(key, _Held(each, at_ns, first_step, 0, at_once))
             held.finding, held.first_step, held.gone_ns = each, first_step, None
@@ -88,18 +83,21 @@ class SteadyFindings:
 
     def present(self, snapshot: Snapshot) -> tuple[Finding, ...]:
         """Of those shown the ones that were found in the last look, of the job as it is."""
-        past = {
-            id(each.finding)
-            for each in self._held.values()
-            if each.gone_ns is not None or each.first_step != snapshot.first_step
-        }
-        return tuple(each for each in self._shown if id(each) not in past)
+        return tuple(
+            each.finding
+            for each in self._in_order
+            if each.gone_ns is None and each.first_step == snapshot.first_step
+        )
 
     @property
     def _shown(self) -> tuple[Finding, ...]:
+        return tuple(each.finding for each in self._in_order)
+
+    @property
+    def _in_order(self) -> list[_Held]:
+        """Those shown, what costs most first."""
         shown = [each for each in self._held.values() if each.shown]
-        shown.sort(key=lambda each: (-each.cost_ns, each.finding.rule, each.finding.ranks))
-        return tuple(each.finding for each in shown)
+        return sorted(shown, key=lambda each: (-each.cost_ns, each.finding.rule, each.finding.ranks))
 
 
 class SteadyLine:

@@ -64,6 +64,8 @@ class FirstLine(NamedTuple):
     """Why the rank is late: ``it computes 12.1 ms a step longer than the others``; empty: unknown."""
     cause_rule: str = ""
     """Of the finding that says so."""
+    blame: str = ""
+    """The same with the rank's name: ``rank 1 computes 12.1 ms a step longer than the others``."""
 
     @property
     def key(self) -> tuple[Kind, str, int | None]:
@@ -74,14 +76,6 @@ class FirstLine(NamedTuple):
     def briefest(self) -> str:
         """Likewise, and it is not said of what a share is."""
         return self.brief.replace(OF_COLLECTIVES, "")
-
-    @property
-    def blame(self) -> str:
-        """The cause alone: ``rank 1 computes 12.1 ms a step longer than the others``; empty: unknown."""
-        name = f"rank {self.late_rank}"
-        if self.cause.startswith("its "):
-            return f"{name}'s{self.cause[3:]}"
-        return f"{name}{self.cause[2:]}" if self.cause else ""
 
     @property
     def because(self) -> FirstLine:

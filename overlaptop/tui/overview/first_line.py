@@ -44,7 +44,7 @@ class FirstLineView(JobView):
         explained = said.because
         ladder = [
             *(explained.words, explained.brief, explained.briefest),
-            *([said.blame, said.blame.partition(" (")[0]] if said.cause else []),
+            *([said.blame, said.blame.partition(" (")[0]] if said.blame else []),
             *(said.words, said.brief, said.briefest),
         ]
         words = self._fitting(ladder, width, line_width(right), (width, said.key))
