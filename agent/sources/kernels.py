@@ -113,7 +113,7 @@ class KernelsSource:
         self._worked = False
         """Whether it was tracing or reading as the last step began."""
         self._bounds: deque[tuple[int, torch.cuda.Event]] = deque(maxlen=MAX_BOUNDS)
-        """Steps that are treated otherwise than those before them, or a second later; when the GPU came to
+        """Steps at which the source begins or ends its work, or BOUND_PERIOD_NS later; when the GPU came to
         them."""
         self._bound_ns = 0
         """When the last of them began, by the host's clock."""
@@ -215,7 +215,7 @@ class KernelsSource:
                 self._begin_check()
             elif self.schedule.measures(step + LEAD_STEPS):
                 self._if_free(self._begin_window)
-        turns = (worked and not self._worked) or (self._state is not _State.IDLE and not self._worked)
+        turns = not self._worked and (worked or self._state is not _State.IDLE)
         if (turns or at_ns - self._bound_ns > BOUND_PERIOD_NS) and not (self._paused or self.gave_up):
             self._bound_ns = at_ns
             self._bounds.append((step, self._marker.event()))
