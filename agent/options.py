@@ -62,7 +62,10 @@ class CommandLine:
 
 def _share(words: str) -> float:
     """Read ``5%`` or ``0.05``."""
-    return float(words[:-1]) / 100 if words.endswith("%") else float(words)
+    try:
+        return float(words[:-1]) / 100 if words.endswith("%") else float(words)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a share such as 5%, not {words!r}") from None
 
 
 def parse(words: list[str]) -> CommandLine:

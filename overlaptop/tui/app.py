@@ -419,7 +419,7 @@ class OverlaptopApp(App[int]):
     def action_measure(self) -> None:
         """Ask for a burst of measured steps."""
         self.dashboard.measure()
-        self.notify("a burst of steps is measured, at most every 30 s", timeout=3)
+        self.notify("asked for a burst of measured steps: one comes at most every 30 s", timeout=3)
 
     def action_textures(self) -> None:
         """Glyphs besides colours; always so where there are none."""
