@@ -11,7 +11,7 @@ from importlib import import_module
 
 from overlaptop.commands import COMMANDS
 from overlaptop.console import CommandError, print_message
-from overlaptop.console.streams import replace_unencodable
+from overlaptop.console.streams import drop_output, replace_unencodable
 from overlaptop.jobs.descriptors import fill_standard
 
 _UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
@@ -34,20 +34,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        _drop_output()  # the reader has had enough (`| head`)
+        drop_output()  # the reader has had enough (`| head`)
         return 0
     except OSError as fault:
         if fault.errno not in _UNWRITABLE or fault.filename is not None:
             raise
-        _drop_output()
+        drop_output()
         with suppress(OSError):  # stderr may be the same file
             print_message(f"stdout cannot be written: {os.strerror(fault.errno).lower()}")
         return 1
-
-
-def _drop_output() -> None:
-    """Send stdout nowhere: Python would flush it once more at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _run(words: list[str]) -> int:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from pathlib import Path
 
+from overlaptop.console.streams import drop_output
 from overlaptop.workloads.catalog import WORKLOADS
 
 
@@ -30,7 +30,7 @@ def main_for_a_pipe() -> None:
         main()
         sys.stdout.flush()
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more at exit
+        drop_output()
 
 
 if __name__ == "__main__":
