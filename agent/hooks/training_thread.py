@@ -18,10 +18,16 @@ from overlaptop.agent.isolation.fault_barrier import FaultBarrier
 from overlaptop.agent.isolation.patching import replace
 from overlaptop.agent.telemetry.files import UnavailableError, read_text
 
+TASKS = Path("/proc/self/task")
 MAX_STEPS = 4096
 """Steps not yet taken; past that the oldest are forgotten."""
 MAX_SAMPLES = 1024
 """Of how long the thread has waited for a CPU; some ten a second."""
+BACKWARD_THREADS = "pt_autograd_"
+"""What torch calls the threads that run the backward pass of a GPU each, while the training thread waits
+for them."""
+SEARCH_SAMPLES = 50
+"""From one look for them to the next, until they are there."""
 
 
 class ThreadTimes(NamedTuple):
@@ -53,6 +59,8 @@ class TrainingThread:
         self._loading_ns = 0
         self._steps: deque[tuple[int, ThreadTimes]] = deque(maxlen=MAX_STEPS)
         self._native_thread = self._sampled_thread = 0
+        self._backward_threads: tuple[str, ...] = ()
+        self._until_search = 0
         self._delays: deque[tuple[int, int]] = deque(maxlen=MAX_SAMPLES)
         """When, and how long the thread had waited for a CPU by then."""
 
@@ -98,26 +106,50 @@ class TrainingThread:
         return None
 
     def sample(self) -> None:
-        """Note how long the thread has waited for a CPU so far, by proc(5)'s schedstat."""
+        """Note how long the thread, and those of its backward pass, have waited for a CPU so far, by
+        proc(5)'s schedstat.
+        """
         if not (thread := self._native_thread):
             return
         if self._sampled_thread != thread:
             self._delays.clear()
             self._sampled_thread = thread
         try:
-            words = read_text(Path(f"/proc/self/task/{thread}/schedstat")).split()
-            self._delays.append((now_ns(), int(words[1])))
-        except (UnavailableError, ValueError, IndexError):
-            self._delays.clear()  # the thread ended, or this kernel does not count
+            if not self._backward_threads:
+                self._search_backward_threads()
+            threads = (str(thread), *self._backward_threads)
+            waits = [int(read_text(TASKS / each / "schedstat").split()[1]) for each in threads]
+            self._delays.append((now_ns(), sum(waits)))
+        except (UnavailableError, OSError, ValueError, IndexError):
+            self._delays.clear()  # a thread ended, or this kernel does not count
+            self._backward_threads = ()
+
+    def _search_backward_threads(self) -> None:
+        self._until_search -= 1
+        if self._until_search > 0:
+            return
+        self._until_search = SEARCH_SAMPLES
+        self._backward_threads = tuple(
+            task.name for task in TASKS.iterdir() if _name(task).startswith(BACKWARD_THREADS)
+        )
+        if self._backward_threads:  # what they waited before is not of the next step
+            self._delays.clear()
 
     def delayed_ns(self, start_ns: int, end_ns: int) -> int | None:
-        """How long the thread waited for a CPU between two moments in Unix time; between two samples in
-        proportion. None where that is not known.
+        """How long the thread, or a backward pass for which it waits, waited for a CPU between two moments
+        in Unix time; between two samples in proportion. None where that is not known.
         """
         if len(self._delays) < 2 or start_ns < self._delays[0][0]:
             return None
         waited = waited_ns(self._delays, end_ns) - waited_ns(self._delays, start_ns)
         return min(max(0, waited), end_ns - start_ns)  # the kernel counts a wait when it is over
+
+
+def _name(task: Path) -> str:
+    try:
+        return read_text(task / "comm")
+    except UnavailableError:  # it ended since
+        return ""
 
 
 def waited_ns(samples: Sequence[tuple[int, int]], at_ns: int) -> int:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,6 +23,7 @@ from overlaptop.agent.isolation.fault_barrier import FaultBarrier
 
 MS = 1_000_000
 S = 1_000_000_000
+PR_SET_NAME = 15
 LOADING_S = 0.03
 
 
@@ -94,6 +97,45 @@ def test_what_the_thread_waits_for_a_cpu_is_known_between_two_samples(thread):
     ended_ns = now_ns()
     assert 0 < thread.delayed_ns(begun_ns, ended_ns) <= ended_ns - begun_ns
     assert thread.delayed_ns(begun_ns - 60 * S, ended_ns) is None, "before the first sample"
+
+
+def test_a_backward_pass_that_waits_for_a_cpu_counts_as_well(thread):
+    """On a GPU the launches of a backward pass come from a thread of torch's own."""
+    allowed = os.sched_getaffinity(0)
+    ended = threading.Event()
+
+    def backward():
+        ctypes.CDLL(None).prctl(PR_SET_NAME, b"pt_autograd_0", 0, 0, 0)
+        os.sched_setaffinity(0, {min(allowed)})  # this thread's alone
+        named.append(threading.get_native_id())
+        while not ended.is_set():
+            pass
+
+    named = []
+    other = threading.Thread(target=backward)
+    command = f"import os; os.sched_setaffinity(0, {{{min(allowed)}}})\nwhile True: pass"
+    rival = subprocess.Popen([sys.executable, "-c", command])
+    other.start()
+
+    def waited():
+        return int(Path(f"/proc/self/task/{named[0]}/schedstat").read_text().split()[1])
+
+    try:
+        while not named:
+            time.sleep(0.01)
+        thread.boundary(0)
+        thread.sample()
+        begun_ns, before = now_ns(), waited()
+        while waited() < before + 200 * MS:
+            time.sleep(0.02)  # the training thread needs no CPU
+        thread.sample()
+    finally:
+        ended.set()
+        other.join()
+        rival.kill()
+        rival.wait()
+        os.sched_setaffinity(0, allowed)
+    assert thread.delayed_ns(begun_ns, now_ns()) >= 200 * MS
 
 
 @given(
