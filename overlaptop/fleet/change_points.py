@@ -1,4 +1,4 @@
-"""A job's last change, found in the lengths and counters of all steps."""
+"""A job's last change, found in the lengths of all steps, and in what their ranks load."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ LEAST_BEFORE, LEAST_AFTER = 8, 5
 """Steps on either side of a change."""
 MOST_BEFORE, MOST_AFTER = 40, 16
 """Steps compared on either side. A change that is not found within MOST_AFTER steps is drift."""
-LEAST_SHARE = 0.12
-"""A change moves steps, or a rank's counter, by this share of the step at least."""
-NOISES = 3.0
+LEAST_SHARE = 0.15
+"""A change moves steps, or what a rank loads, by this share of the step at least: measuring makes steps of
+a launch-bound job longer by about a tenth, and is no change."""
+NOISES = 5.0
 """And by so many standard deviations of single steps; by fewer where more than LEAST_AFTER are known."""
 ALIKE_BEFORE, ALIKE_AFTER = 0.7, 0.8
 """More than this share of the steps is on its own side of the middle: alternation and outliers are none."""
@@ -30,7 +31,8 @@ SOON_STEPS = 60
 _STRIDE = 8
 _DEVIATION = 1.4826
 """Standard deviation of normal noise over its median absolute deviation."""
-_FIGURES = attrgetter("step_ns", "loading_ns", "cpu_ns")
+_FIGURES = attrgetter("step_ns", "loading_ns")
+"""Not its CPU time: that grows while it waits for its GPU, or for others, and does not while it sleeps."""
 
 Series = NDArray[np.float64]
 

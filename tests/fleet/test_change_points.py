@@ -53,6 +53,9 @@ HEALTHY = {
     "a burst of measured steps": lambda draw, number: (
         draw.gauss(1, 0.02) * (1.25 if 100 <= number < 132 and number // 4 % 2 else 1)
     ),
+    "a burst in which nearly all steps are slower": lambda draw, number: (
+        draw.gauss(1, 0.02) * (1.11 if 100 <= number < 124 else 1)
+    ),
 }
 
 
@@ -66,23 +69,23 @@ def test_a_healthy_job_does_not_change(kind, seed):
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("times", [1.2, 1.5, 1 / 1.5])
 @pytest.mark.parametrize("noise", [0.01, 0.04])
-def test_a_change_of_the_step_is_found_within_eight_steps(noise, times, seed):
+def test_a_change_of_the_step_is_found_within_twelve_steps(noise, times, seed):
     draw = random.Random(f"{noise} {times} {seed}")
     found = looks(
-        lambda number: STEP_MS * draw.gauss(1, noise) * (times if number >= ONSET else 1), ONSET + 8
+        lambda number: STEP_MS * draw.gauss(1, noise) * (times if number >= ONSET else 1), ONSET + 12
     )
     assert set(found[:ONSET]) == {0}
     assert ONSET - 2 <= found[-1] <= ONSET + 2
 
 
-@pytest.mark.parametrize("counter", ["loading", "cpu"])
-def test_a_change_of_one_rank_s_counter_is_one_of_the_job(counter):
+@pytest.mark.parametrize(("counter", "since"), [("loading", ONSET), ("cpu", 0)])
+def test_a_change_of_what_one_rank_loads_is_one_of_the_job(counter, since):
     draw = random.Random(counter)
     found = looks(
         lambda _: STEP_MS * draw.gauss(1, 0.02), ONSET + 8, 4,
         **{counter: lambda rank, number: 5 + draw.random() + 20 * (rank == 2 and number >= ONSET)},
     )  # fmt: skip
-    assert (found[ONSET - 1], found[-1]) == (0, ONSET)
+    assert (found[ONSET - 1], found[-1]) == (0, since)
 
 
 def test_the_last_of_several_changes_counts_also_in_a_history_that_comes_at_once():
