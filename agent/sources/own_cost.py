@@ -47,15 +47,10 @@ class CostMeter:
         self._touched_ns.append(step_ns)
 
     def skip(self) -> None:
-        """The next step does not follow on the last one."""
+        """The next step does not follow on the last one, or the job has changed."""
         self._before_ns: deque[int] = deque(maxlen=MAX_NEIGHBOURS)
         self._touched_ns: deque[int] = deque(maxlen=MAX_NEIGHBOURS)
         self._after_ns: deque[int] = deque(maxlen=MAX_NEIGHBOURS)
-
-    def restart(self) -> None:
-        """The job has changed: forget what was noted."""
-        self._costs.clear()
-        self.skip()
 
     def estimate(self) -> Estimate | None:
         """How much longer steps are in which the source works; None until that is known."""

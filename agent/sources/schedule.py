@@ -24,7 +24,10 @@ ALLOWANCE_S, MOST_DEBT_S = 60.0, 70.0
 for a few seconds at most."""
 BURST_PERIOD_S, TRICKLE_PERIOD_S, CHOICE_PERIOD_S = 30.0, 1.0, 1.0
 BLOCKS, BLOCK_S = 4, 0.25
-"""Blocks of a burst, and the shortest time of one: the source reads its records in an unmeasured one."""
+"""Least blocks of a burst, and the shortest time of one. Records are read in unmeasured ones."""
+LEAST_BURST_STEPS, BURST_STEPS, BURST_S = 8, 20, 2.0
+"""It is as many steps as fit into that time, between these: ranks do not begin at quite the same step, and
+only what all have measured tells who waits for whom."""
 MOST_LOST_S, MOST_LOST_STEPS = 0.5, 3
 """A burst ends early when it has cost both."""
 ALL = 0.9
@@ -130,7 +133,7 @@ class Schedule:
             self._end_burst_if_over(step, step_s)
         else:
             if (not touched or self.touched_share > ALL) and self._changes.note(step_ns):
-                self.cost.restart()
+                self.cost.skip()
                 self._changed_s = self._now_s
             if self._is_burst_due():
                 self._begin_burst(step)
@@ -185,15 +188,16 @@ class Schedule:
             self._next_changed_s = now_s + BURST_PERIOD_S
         else:
             return False
-        self._asked, self._changed_s = False, -math.inf
         return True
 
     def _begin_burst(self, step: int) -> None:
+        self._asked, self._changed_s = False, -math.inf
         step_s = max(1, median(self._recent_ns)) / 1e9
         self._block_steps = block = 2 ** max(1, math.ceil(math.log2(BLOCK_S / step_s)))
         # The job is ahead of the steps that were noted, by a second if the GPU's clock tells their length.
         begin = max(step, self._decided) + 2
-        self._burst, self._lost_s = range(begin, (math.ceil(begin / block) + BLOCKS) * block), 0.0
+        steps = max(BLOCKS * block, min(max(BURST_S / step_s, LEAST_BURST_STEPS), BURST_STEPS))
+        self._burst, self._lost_s = range(begin, math.ceil((begin + steps) / block) * block), 0.0
 
     def _end_burst_if_over(self, step: int, step_s: float) -> None:
         if step + 1 >= self._burst.stop or self._lost_s > max(MOST_LOST_S, MOST_LOST_STEPS * step_s):
