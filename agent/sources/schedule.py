@@ -38,7 +38,7 @@ CYCLES_STEPS = (1.0, *(1.744 * 2**doublings for doublings in range(14)))
 """No whole numbers: what a script does in each tenth step comes to measured and unmeasured steps alike."""
 CHANGE_LASTS_S = 10.0
 """After so long the trickle has seen what a burst would."""
-CHANGED_SHARE, CHANGED_SIGMAS, CHANGED_STEPS = 0.15, 4.0, 5
+CHANGED_SHARE, CHANGED_SIGMAS, CHANGED_STEPS = 0.15, 2.5, 5
 """The job has changed when so many steps in a row differ from the median by both."""
 REFERENCE_STEPS, REFERENCE_PERIOD_STEPS = 64, 8
 """Steps of that median, and steps after which it is taken again."""
