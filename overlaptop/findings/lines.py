@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from math import sqrt
 from statistics import median
 
 from overlaptop import text
@@ -12,8 +13,8 @@ from overlaptop.findings.evidence import Evidence
 from overlaptop.wire.messages import StackSamples
 
 FEWEST_SAMPLES = 8
-LEAST_MORE = 0.15
-"""Of the samples, more than in the others' median."""
+LEAST_MORE, ERRORS = 0.08, 2.0
+"""Of the samples, more than in the others' median: so much, and so many standard errors."""
 NEAR = 0.4
 """A line explains a part of the step if its share of the samples is so near to the part."""
 
@@ -48,8 +49,8 @@ class SlowLine(ScriptLine):
 
 
 def slow_line(evidence: Evidence, rank: int, others: Collection[int]) -> SlowLine | None:
-    """Return the line whose share on this rank exceeds the others' by most; None: none does by LEAST_MORE,
-    or there are too few samples.
+    """Return the line whose share on this rank exceeds the others' by most; None: none does clearly, or
+    there are too few samples.
     """
     since_ns = _since_ns(evidence)
     if since_ns is None:
@@ -57,13 +58,16 @@ def slow_line(evidence: Evidence, rank: int, others: Collection[int]) -> SlowLin
     own = _shares(evidence.ranks[rank].stacks, since_ns)
     every = (_shares(evidence.ranks[other].stacks, since_ns) for other in others)
     theirs = [shares for shares in every if shares is not None]
-    if not own or not theirs:
+    if own is None or not own.of_line or not theirs:
         return None
-    usual = {line: median(shares.get(line, 0.0) for shares in theirs) for line in own}
-    line = max(own, key=lambda each: own[each] - usual[each])
-    if own[line] - usual[line] < LEAST_MORE:
+    usual = {line: median(each.of_line.get(line, 0.0) for each in theirs) for line in own.of_line}
+    line = max(usual, key=lambda each: own.of_line[each] - usual[each])
+    share, others_share = own.of_line[line], usual[line]
+    samples = min(each.samples for each in (own, *theirs))
+    error = sqrt((share * (1 - share) + others_share * (1 - others_share)) / samples)
+    if share - others_share < max(LEAST_MORE, ERRORS * error):
         return None
-    return SlowLine(text.printable(line), own[line], rank, usual[line])
+    return SlowLine(text.printable(line), share, rank, others_share)
 
 
 def common_line(evidence: Evidence, share: float) -> ScriptLine | None:
@@ -72,7 +76,7 @@ def common_line(evidence: Evidence, share: float) -> ScriptLine | None:
     """
     since_ns = _since_ns(evidence)
     shares = [_shares(view.stacks, since_ns) for view in evidence.ranks.values()] if since_ns else []
-    known = [each for each in shares if each]
+    known = [each.of_line for each in shares if each is not None and each.of_line]
     if not known or len(known) < len(shares):
         return None
     least = {line: min(each.get(line, 0.0) for each in known) for line in known[0]}
@@ -87,7 +91,13 @@ def _since_ns(evidence: Evidence) -> int | None:
     return min((step.start_ns for totals in firsts for step in totals.values()), default=None)
 
 
-def _shares(stacks: Sequence[StackSamples], since_ns: int) -> dict[str, float] | None:
+@dataclass(frozen=True, slots=True)
+class _Shares:
+    of_line: dict[str, float]
+    samples: int
+
+
+def _shares(stacks: Sequence[StackSamples], since_ns: int) -> _Shares | None:
     """Each line's share of the samples; None: too few. A second counts if most of it is since then."""
     counts: Counter[str] = Counter()
     samples = 0
@@ -98,4 +108,4 @@ def _shares(stacks: Sequence[StackSamples], since_ns: int) -> dict[str, float] |
                 counts[each.line] += each.samples
     if samples < FEWEST_SAMPLES:
         return None
-    return {line: count / samples for line, count in counts.items()}
+    return _Shares({line: count / samples for line, count in counts.items()}, samples)

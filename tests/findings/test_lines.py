@@ -62,12 +62,18 @@ def test_line_is_told_with_its_share_of_the_ranks_step():
         sampled(ranks=[LATE]),
         sampled(ranks=OTHERS),
         sampled(own=2, others=1),
+        sampled(own=2, others=0),
         sampled(second=-5),
     ],
-    ids=["none", "too few", "of no other rank", "of others only", "alike", "of before"],
+    ids=["none", "too few", "of no other rank", "of others only", "alike", "by chance", "of before"],
 )
 def test_no_line_is_told_from_too_little(facts):
     assert slow_line(job(STANDS, *facts), LATE, OTHERS) is None
+
+
+def test_a_tenth_of_the_step_is_told_from_samples_enough():
+    facts = [each for second in range(10) for each in sampled(second=second, own=1, others=0)]
+    assert slow_line(job(STANDS, *facts), LATE, OTHERS).share == 0.1
 
 
 def test_shares_are_of_all_seconds_since_the_first_step():
