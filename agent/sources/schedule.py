@@ -23,6 +23,8 @@ ALLOWANCE_S, MOST_DEBT_S = 60.0, 70.0
 """The trickle stops while more than a minute's budget is spent and not earned again, and of a watched rank
 for a few seconds at most."""
 BURST_PERIOD_S, TRICKLE_PERIOD_S, CHOICE_PERIOD_S = 30.0, 1.0, 1.0
+MOST_CREDIT = 2
+"""Bursts that may follow one another at once: a watcher's, and one as the job changes soon after."""
 BLOCKS, BLOCK_S = 4, 0.25
 """Least blocks of a burst, and the shortest time of one. Records are read in unmeasured ones."""
 LEAST_BURST_STEPS, BURST_STEPS, BURST_S = 8, 20, 2.0
@@ -70,7 +72,8 @@ class Schedule:
         """Steps from one measured step of the trickle to the next; None: still warming up."""
         self._asked, self._changed_s = False, -math.inf
         """A burst is due: somebody has asked, or when the job changed last."""
-        self._next_asked_s = self._next_changed_s = 0.0
+        self._credit = float(MOST_CREDIT)
+        """Bursts that may begin; one more every BURST_PERIOD_S."""
         self._stretch_steps, self._sample_steps = 0, float(1 + lead_steps)
         """Steps in a row in which the source works: at present, and for one measured step in the mean."""
         self._noted_steps = self._decided = 0
@@ -119,6 +122,7 @@ class Schedule:
             return
         step_s = step_ns / 1e9
         self._now_s += step_s
+        self._credit = min(MOST_CREDIT, self._credit + step_s / BURST_PERIOD_S)
         self._noted_steps += 1
         self._recent_ns.append(step_ns)
         if self._noted_steps <= WARM_UP_STEPS:
@@ -136,6 +140,7 @@ class Schedule:
                 self.cost.skip()
                 self._changed_s = self._now_s
             if self._is_burst_due():
+                self._credit -= 1
                 self._begin_burst(step)
         if self._now_s - self._chosen_s >= CHOICE_PERIOD_S:
             self._choose_cycle()
@@ -176,19 +181,8 @@ class Schedule:
         self.touched_share += (touched - self.touched_share) * weight
 
     def _is_burst_due(self) -> bool:
-        """One that somebody asks for does not wait for one by a change, nor the other way round."""
-        now_s = self._now_s
-        if self._asked and now_s >= self._next_asked_s:
-            self._next_asked_s = now_s + BURST_PERIOD_S
-        elif (
-            now_s - self._changed_s < CHANGE_LASTS_S
-            and now_s >= self._next_changed_s
-            and not self._is_in_debt
-        ):
-            self._next_changed_s = now_s + BURST_PERIOD_S
-        else:
-            return False
-        return True
+        is_changed = self._now_s - self._changed_s < CHANGE_LASTS_S and not self._is_in_debt
+        return self._credit >= 1 and (self._asked or is_changed)
 
     def _begin_burst(self, step: int) -> None:
         self._asked, self._changed_s = False, -math.inf
