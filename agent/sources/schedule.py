@@ -25,11 +25,8 @@ for a few seconds at most."""
 BURST_PERIOD_S, TRICKLE_PERIOD_S, CHOICE_PERIOD_S = 30.0, 1.0, 1.0
 MOST_CREDIT = 2
 """Bursts that may follow one another at once: a watcher's, and one as the job changes soon after."""
-BLOCKS, BLOCK_S = 4, 0.25
-"""Least blocks of a burst, and the shortest time of one. Records are read in unmeasured ones."""
-LEAST_BURST_STEPS, BURST_STEPS, BURST_S = 8, 20, 2.0
-"""It is as many steps as fit into that time, between these: ranks do not begin at quite the same step, and
-only what all have measured tells who waits for whom."""
+BLOCK_S, LEAST_BLOCK_STEPS = 0.25, 4
+"""The shortest block of a burst. Records are read in unmeasured ones."""
 MOST_LOST_S, MOST_LOST_STEPS = 0.5, 3
 """A burst ends early when it has cost both."""
 ALL = 0.9
@@ -95,8 +92,10 @@ class Schedule:
         return self._followed.detail
 
     def follow(self, wanted: Watch) -> None:
-        """Do what dashboards want: more steps while one watches, a burst when it begins or asks for one."""
-        if wanted.detail and wanted != self._followed:
+        """Do what dashboards want: more steps while one watches, a burst when it begins or asks for one,
+        unless it has one already.
+        """
+        if wanted.detail and wanted != self._followed and not (self.watched and self._burst):
             self.ask()
         self._followed = wanted
 
@@ -182,16 +181,19 @@ class Schedule:
 
     def _is_burst_due(self) -> bool:
         is_changed = self._now_s - self._changed_s < CHANGE_LASTS_S and not self._is_in_debt
-        return self._credit >= 1 and (self._asked or is_changed)
+        # Who watches sees all ranks change, and asks all at once.
+        return self._credit >= 1 and (self._asked or (is_changed and not self.watched))
 
     def _begin_burst(self, step: int) -> None:
         self._asked, self._changed_s = False, -math.inf
         step_s = max(1, median(self._recent_ns)) / 1e9
-        self._block_steps = block = 2 ** max(1, math.ceil(math.log2(BLOCK_S / step_s)))
+        self._block_steps = block = max(LEAST_BLOCK_STEPS, 2 ** math.ceil(math.log2(BLOCK_S / step_s)))
         # The job is ahead of the steps that were noted, by a second if the GPU's clock tells their length.
         begin = max(step, self._decided) + 2
-        steps = max(BLOCKS * block, min(max(BURST_S / step_s, LEAST_BURST_STEPS), BURST_STEPS))
-        self._burst, self._lost_s = range(begin, math.ceil((begin + steps) / block) * block), 0.0
+        # Two whole measured blocks: ranks do not begin at quite the same step, and only what all of them
+        # have measured tells who waits for whom.
+        self._burst = range(begin, (math.ceil(begin / block / 2) * 2 + 3) * block)
+        self._lost_s = 0.0
 
     def _end_burst_if_over(self, step: int, step_s: float) -> None:
         if step + 1 >= self._burst.stop or self._lost_s > max(MOST_LOST_S, MOST_LOST_STEPS * step_s):

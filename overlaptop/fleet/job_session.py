@@ -84,7 +84,9 @@ class JobSession:
         self._joined_s = 0.0
         self._gone = False
         self._watched: frozenset[int] = frozenset()
-        self._bursts = 0
+        self._bursts = self._changes = 0
+        """Asked for: by whoever watches, and as the job changed."""
+        self._first_step = 0
         self._dropped_earlier = 0
         self._look_at_s = 0.0
         self._look_note = ""
@@ -115,14 +117,20 @@ class JobSession:
         self._read()
         self._set_hub_state(now_s)
         snapshot = self._fleet.snapshot()
+        if snapshot.first_step > self._first_step:
+            self._changes += 1
+            self.watch(self._watched, self._bursts)
+        self._first_step = snapshot.first_step
         self._repeat_end_of_search(snapshot)
         return snapshot
 
     def watch(self, ranks: Collection[int], bursts: int = 0) -> None:
-        """Ask for the timelines of these ranks alone, and for a burst whenever ``bursts`` grows."""
+        """Ask for the timelines of these ranks alone, and for a burst whenever ``bursts`` grows. Whenever
+        the job changes it asks for one by itself: ranks that decided alone would measure other steps.
+        """
         self._watched, self._bursts = frozenset(ranks), bursts
         if self._hub is not None:
-            self._hub.watch(self._watched, bursts)
+            self._hub.watch(self._watched, bursts + self._changes)
 
     def send(self, command: Command) -> str:
         """Send a command; returns why that is impossible, empty: it is on its way.
@@ -223,7 +231,7 @@ class JobSession:
         self._foreign_protocol, self._turned_away = None, ""
         self._gone = False
         self._hold_due_s = 0.0
-        self._hub.watch(self._watched, self._bursts)
+        self.watch(self._watched, self._bursts)
 
     def _disconnect(self) -> None:
         if self._hub is not None:

@@ -28,6 +28,7 @@ class FakeHub:
     dropped: int = 0
     closed: bool = False
     watched: frozenset = frozenset()
+    bursts: int = 0
     inbox: list = field(default_factory=list)
     sent: list = field(default_factory=list)
     _hub: PlayedHub = field(default_factory=PlayedHub)
@@ -41,7 +42,7 @@ class FakeHub:
         return messages
 
     def watch(self, ranks, bursts=0):
-        self.watched = frozenset(ranks)
+        self.watched, self.bursts = frozenset(ranks), bursts
 
     def send(self, message):
         if self.last_received_s is None:

@@ -11,7 +11,7 @@ from overlaptop.jobs.processes import process_start_time
 from overlaptop.wire import commands
 from overlaptop.wire.messages import RankEnd, TurnedAway
 
-from .builders import BUCKET_CAP_MB, T0, Clock, info, status, step, welcome
+from .builders import BUCKET_CAP_MB, MS, T0, Clock, info, status, step, unmeasured, welcome
 from .fakes import FakeHost, record
 
 
@@ -316,3 +316,16 @@ def test_without_a_connection_or_room_nothing_is_sent_and_the_hubs_reason_is_sho
     assert session.send(command) == "there is no connection to the job"
     assert live(world, session).hub_state is HubState.LIVE
     assert session.send(command) == ""
+
+
+def test_a_burst_is_asked_for_whenever_the_job_changes_and_when_somebody_asks(joined):
+    world, session = joined
+    session.watch([0], 3)
+    assert world.hub.bursts == 3
+    for number in range(1, 80):
+        made = unmeasured(0, number, 80 if number < 40 else 120)
+        world.hub.say(replace(made, start_ns=T0 + number * 120 * MS))
+        session.tick()
+    assert world.hub.bursts == 4
+    session.watch([0], 4)
+    assert (world.hub.watched, world.hub.bursts) == ({0}, 5)

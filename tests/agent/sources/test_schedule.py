@@ -108,26 +108,44 @@ def test_bursts_asked_for_come_every_30_s_after_the_first_two(step_ms):
 
 
 @pytest.mark.parametrize("lag_s", [0.1, 2])
-@pytest.mark.parametrize("step_ms", [20, 60, 112])
-def test_a_watched_job_that_changes_again_and_again_has_a_burst_each_time(step_ms, lag_s):
+@pytest.mark.parametrize("step_ms", [5, 20, 60, 112, 124, 240, 600])
+def test_ranks_that_are_asked_at_once_measure_six_steps_in_common(step_ms, lag_s):
+    """Also where one is ahead of its GPU and waits for launches, and the other does not."""
     schedule = Schedule(None, LAUNCH_BOUND_COST, LEAD_STEPS)
-    job = Job(step_ms, cost=0.1, lag_s=lag_s, schedule=schedule)
-    job.schedule.follow(WATCHED)
-    job.run(10)
-    for change in range(10):
-        job.step_ms = step_ms * (1.5 if change % 2 == 0 else 1)
-        measured = job.run(31 if change % 2 == 0 else 33)
-        soon = measured[: round((3.5 + lag_s) * 1e3 / job.step_ms)]
-        assert max(size for each, size in blocks(soon) if each) >= 2
+    ranks = [Job(0.95 * step_ms), Job(step_ms, cost=0.15, lag_s=lag_s, schedule=schedule, seed=1)]
+    for rank in ranks:
+        rank.schedule.follow(WATCHED)
+        rank.run(20)
+    for asked in range(1, 10):
+        start = max(rank.step for rank in ranks)
+        found = []
+        for rank in ranks:
+            while rank.step < start:  # they wait for each other
+                rank.run(step_ms / 1e3 / 2)
+            rank.schedule.follow(Watch(detail=True, bursts=asked))
+            measured = rank.run(max(31, 40 * step_ms / 1e3))
+            found.append({rank.step - len(measured) + at for at, each in enumerate(measured) if each})
+        within = start + (3.5 + lag_s) * 1e3 / step_ms + 20
+        assert sum(step < within for step in set.intersection(*found)) >= 6
 
 
-def test_a_change_does_not_wait_for_the_burst_of_a_watcher():
+def test_a_watched_rank_leaves_it_to_the_watcher_to_see_a_change():
     job = Job(60)
-    job.run(2)
     job.schedule.follow(WATCHED)
-    job.run(4)
+    job.run(40)
     job.step_ms = 110
+    assert max(size for each, size in blocks(job.run(20)) if each) == 1
+    job.schedule.follow(Watch(detail=True, bursts=1))
     assert sum(job.run(4)) >= 8
+
+
+def test_an_ask_while_a_burst_is_under_way_is_answered_by_it():
+    job = Job(60)
+    job.settle()
+    for asked in range(3):
+        job.schedule.follow(Watch(detail=True, bursts=asked))
+        job.run(0.5)
+    assert max(size for each, size in blocks(job.run(20)[20:]) if each) == 1
 
 
 def test_a_burst_of_the_jobs_own_does_not_keep_a_watcher_waiting():
@@ -142,7 +160,6 @@ def test_a_burst_of_the_jobs_own_does_not_keep_a_watcher_waiting():
 def test_a_burst_comes_when_the_job_changes(step_ms, factor):
     job = Job(step_ms)
     job.settle()
-    job.schedule.follow(WATCHED)
     job.run(60)
     job.step_ms *= factor
     measured = job.run(max(5, 20 * job.step_ms / 1e3))
