@@ -35,8 +35,8 @@ WARM_UP_STEPS, SETTLE_STEPS = 4, 20
 """Steps before the first burst, and before the cost is estimated: the first ones take longer anyway."""
 CYCLES_STEPS = (1.0, *(1.744 * 2**doublings for doublings in range(14)))
 """No whole numbers: what a script does in each tenth step comes to measured and unmeasured steps alike."""
-CHANGE_LASTS_S = 10.0
-"""After so long the trickle has seen what a burst would."""
+WANTED_S = 10.0
+"""A burst is wanted for so long: after that the trickle has seen what it would."""
 CHANGED_SHARE, CHANGED_SIGMAS, CHANGED_STEPS = 0.15, 2.5, 5
 """The job has changed when so many steps in a row differ from the median by both."""
 REFERENCE_STEPS, REFERENCE_PERIOD_STEPS = 64, 8
@@ -67,8 +67,8 @@ class Schedule:
         self._burst, self._block_steps = range(0), 1
         self._cycle: float | None = None
         """Steps from one measured step of the trickle to the next; None: still warming up."""
-        self._asked, self._changed_s = False, -math.inf
-        """A burst is due: somebody has asked, or when the job changed last."""
+        self._asked, self._wanted_s = False, -math.inf
+        """Somebody has asked for a burst since the last step; when one was wanted last."""
         self._credit = float(MOST_CREDIT)
         """Bursts that may begin; one more every BURST_PERIOD_S."""
         self._stretch_steps, self._sample_steps = 0, float(1 + lead_steps)
@@ -137,7 +137,8 @@ class Schedule:
         else:
             if (not touched or self.touched_share > ALL) and self._changes.note(step_ns):
                 self.cost.skip()
-                self._changed_s = self._now_s
+                if not self.watched:  # who watches sees all ranks change, and asks all at once
+                    self._wanted_s = self._now_s
             if self._is_burst_due():
                 self._credit -= 1
                 self._begin_burst(step)
@@ -180,12 +181,13 @@ class Schedule:
         self.touched_share += (touched - self.touched_share) * weight
 
     def _is_burst_due(self) -> bool:
-        is_changed = self._now_s - self._changed_s < CHANGE_LASTS_S and not self._is_in_debt
-        # Who watches sees all ranks change, and asks all at once.
-        return self._credit >= 1 and (self._asked or (is_changed and not self.watched))
+        if self._asked:
+            self._asked, self._wanted_s = False, self._now_s
+        is_wanted = self._now_s - self._wanted_s < WANTED_S
+        return is_wanted and self._credit >= 1 and (self.watched or not self._is_in_debt)
 
     def _begin_burst(self, step: int) -> None:
-        self._asked, self._changed_s = False, -math.inf
+        self._asked, self._wanted_s = False, -math.inf
         step_s = max(1, median(self._recent_ns)) / 1e9
         self._block_steps = block = max(LEAST_BLOCK_STEPS, 2 ** math.ceil(math.log2(BLOCK_S / step_s)))
         # The job is ahead of the steps that were noted, by a second if the GPU's clock tells their length.

@@ -139,6 +139,17 @@ def test_a_watched_rank_leaves_it_to_the_watcher_to_see_a_change():
     assert sum(job.run(4)) >= 8
 
 
+def test_an_ask_that_had_to_wait_takes_no_burst_from_a_later_one():
+    job = Job(60)
+    job.schedule.follow(WATCHED)
+    job.run(40)
+    for asked in range(1, 8, 2):
+        job.schedule.follow(Watch(detail=True, bursts=asked))
+        assert sum(job.run(12)[:60]) >= 8
+        job.schedule.follow(Watch(detail=True, bursts=asked + 1))
+        job.run(20)
+
+
 def test_an_ask_while_a_burst_is_under_way_is_answered_by_it():
     job = Job(60)
     job.settle()
