@@ -126,6 +126,7 @@ class NumaMonitor:
         self._memory.read()
         unknown["memory_by_node"] = self._memory.reason
         state, sentence, advice = self._judge(cpus, policy)
+        limit = process.cpu_limit(self._root)
         return NumaFacts(
             rank=self._rank,
             gpu_node=self._gpu_node,
@@ -142,6 +143,7 @@ class NumaMonitor:
             advice=advice,
             bound=self._bound,
             unknown=tuple(Unknown(name, why) for name, why in unknown.items() if why),
+            cpu_limit_percent=None if limit is None else round(100 * limit),
         )
 
     def _by_node(self, by_cpu: Mapping[int, int]) -> tuple[NodeShare, ...]:

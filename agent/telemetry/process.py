@@ -10,7 +10,7 @@ import os
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -100,29 +100,55 @@ def cgroup_cpus(root: Path) -> frozenset[int] | None:
 
     What lies outside of them no call of the process's own can give it.
     """
+    for folder, version in _cgroups(root, "cpuset"):
+        name = "cpuset.cpus.effective" if version == 2 else "cpuset.effective_cpus"
+        try:
+            cpus = parse_list(read_text(folder / name))
+        except UnavailableError:
+            continue
+        if cpus:
+            return cpus
+    return None
+
+
+def cpu_limit(root: Path) -> float | None:
+    """Return how many CPUs' time the process's cgroups allow all of their processes together, as docker's
+    ``--cpus`` and Kubernetes' ``limits.cpu`` set it; None: no limit, or not known.
+    """
+    limits = []
+    for folder, version in _cgroups(root, "cpu"):
+        names = ("cpu.max",) if version == 2 else ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+        try:
+            words = " ".join(read_text(folder / name) for name in names).split()
+            quota_us, period_us = map(int, words)  # "max" is no number, -1 no limit
+        except (UnavailableError, ValueError):
+            continue
+        if quota_us > 0 and period_us > 0:
+            limits.append(quota_us / period_us)
+    return min(limits, default=None)
+
+
+def _cgroups(root: Path, controller: str) -> Iterator[tuple[Path, int]]:
+    """Yield the folders of the process's cgroup and of those around it, innermost first, for each version
+    of cgroups that may have the controller.
+    """
     try:
         lines = read_text(root / "proc/self/cgroup").splitlines()
     except UnavailableError:
-        lines = []
+        return
     for line in lines:
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         if controllers == "":
-            base, name = root / "sys/fs/cgroup", "cpuset.cpus.effective"
-        elif "cpuset" in controllers.split(","):
-            base, name = root / "sys/fs/cgroup/cpuset", "cpuset.effective_cpus"
+            base, version = root / "sys/fs/cgroup", 2
+        elif controller in controllers.split(","):
+            base, version = root / "sys/fs/cgroup" / controller, 1
         else:
             continue
         # In a container the path may be the host's, or lead out of what is mounted here.
         parts = [part for part in path.split("/") if part and part != ".."]
         for depth in range(len(parts), -1, -1):
-            try:
-                cpus = parse_list(read_text(base.joinpath(*parts[:depth], name)))
-            except UnavailableError:
-                continue
-            if cpus:
-                return cpus
-    return None
+            yield base.joinpath(*parts[:depth]), version
 
 
 class ThreadPlaces:

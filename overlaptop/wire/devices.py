@@ -160,6 +160,9 @@ class NumaFacts(Message, frozen=True, tag=14):
     bound: Text
     """What ``--numa bind`` did, or why it could not; empty: it was not asked for."""
     unknown: Unknowns = ()
+    cpu_limit_percent: Count | None = None
+    """The CPU time that its cgroups allow all of their processes together: 150 for one and a half CPUs.
+    None: no limit, or not known."""
 
 
 class DeviceSample(Message, frozen=True, tag=15):

@@ -5,18 +5,30 @@ from __future__ import annotations
 import pytest
 
 from overlaptop.findings.finding import Certainty
-from tests.fleet.builders import MS
+from overlaptop.wire.devices import NodeShare
+from tests.fleet.builders import MS, numa
 
 from .jobs import healthy, job, rules, the
 
 
-def waits(*delays_ms, steps=24):
-    return job(healthy, ranks=2, steps=steps, delayed_ns=lambda rank, _: delays_ms[rank] * MS)
+def waits(*delays_ms, steps=24, facts=()):
+    return job(healthy, *facts, ranks=2, steps=steps, delayed_ns=lambda rank, _: delays_ms[rank] * MS)
 
 
 def test_too_few_cpus_are_told_where_all_ranks_wait_for_one():
     found = the(waits(30, 25), "short_cpus")
     assert (found.ranks, found.gain_ns, found.certainty) == ((), 25 * MS, Certainty.MEASURED)
+
+
+@pytest.mark.parametrize(
+    ("limit_percent", "says"),
+    [(150, "its container may use 1.5 of 8 CPUs"), (800, "too few"), (None, "too few")],
+)
+def test_a_container_s_limit_is_named_where_it_is_less_than_the_cpus(limit_percent, says):
+    places = [
+        numa(rank, cpu_nodes=(NodeShare(0, 8),), cpu_limit_percent=limit_percent) for rank in range(2)
+    ]
+    assert says in the(waits(30, 25, facts=places), "short_cpus").title
 
 
 @pytest.mark.parametrize("evidence", [waits(30, 2), waits(5, 5), waits(30, 30, steps=8)])

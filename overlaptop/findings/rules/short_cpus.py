@@ -30,12 +30,25 @@ def look(evidence: Evidence) -> Iterable[Finding]:
     least_ns = min((median(each) if len(each) >= LEAST_STEPS else 0.0) for each in known)
     if least_ns < LEAST_SHARE * step_ns:
         return
+    lack, more = "there are too few", "give the job more CPUs"
+    if limit := _container_limit(evidence):
+        lack, more = limit, "raise the container's limit (docker --cpus, Kubernetes' limits.cpu)"
     yield Finding(
-        title=f"each rank waits {text.duration(least_ns)} a step for a CPU: there are too few",
+        title=f"each rank waits {text.duration(least_ns)} a step for a CPU: {lack}",
         measured="training threads are ready to run and have no CPU for "
         f"{text.percent(least_ns / step_ns)} of the step or more",
-        advice="start fewer threads (OMP_NUM_THREADS, num_workers) or fewer ranks on a host, or give the "
-        "job more CPUs; top shows what else runs",
+        advice=f"{more}, or start fewer threads (OMP_NUM_THREADS, num_workers) or fewer ranks on a host; "
+        "top shows what else runs",
         certainty=Certainty.MEASURED,
         gain_ns=round(least_ns),
     )
+
+
+def _container_limit(evidence: Evidence) -> str:
+    """``its container may use 1.5 of 8 CPUs``; empty where no rank's cgroup has such a limit."""
+    for view in evidence.ranks.values():
+        if view.numa is not None and (limit_percent := view.numa.cpu_limit_percent) is not None:
+            cpus = sum(share.amount for share in view.numa.cpu_nodes)
+            if limit_percent < 100 * cpus:
+                return f"its container may use {limit_percent / 100:g} of {text.plural(cpus, 'CPU')}"
+    return ""

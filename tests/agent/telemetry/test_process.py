@@ -116,6 +116,35 @@ def test_a_cgroup_s_cpus_are_found_in_both_versions(
     assert process.cgroup_cpus(tmp_path) == cpus
 
 
+PERIOD = "cpu/y/cpu.cfs_period_us"
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "files", "limit"),
+    [
+        ("0::/a/b\n", {"a/b/cpu.max": "150000 100000", "cpu.max": "800000 100000"}, 1.5),
+        ("0::/a/b\n", {"a/b/cpu.max": "max 100000", "a/cpu.max": "50000 100000"}, 0.5),
+        ("0::/a\n", {"a/cpu.max": "max 100000"}, None),
+        (
+            "3:cpu,cpuacct:/y\n",
+            {"cpu/y/cpu.cfs_quota_us": "200000", "cpu/y/cpu.cfs_period_us": "100000"},
+            2.0,
+        ),
+        ("3:cpu,cpuacct:/y\n", {"cpu/y/cpu.cfs_quota_us": "-1", "cpu/y/cpu.cfs_period_us": "100000"}, None),
+        ("", {"cpu.max": "150000 100000"}, None),
+    ],
+)
+def test_the_least_limit_of_a_cgroup_s_cpu_time_counts(
+    cgroup: str, files: dict[str, str], limit: float | None, tmp_path: Path
+) -> None:
+    assert process.cpu_limit(tmp_path) is None, "there is no /proc"
+    contents = {f"sys/fs/cgroup/{name}": f"{content}\n" for name, content in files.items()}
+    for path, content in {"proc/self/cgroup": cgroup, **contents}.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(content)
+    assert process.cpu_limit(tmp_path) == limit
+
+
 def test_threads_are_read_in_portions_and_told_when_all_were(tmp_path: Path) -> None:
     lay_out(TWO_SOCKETS, Process("0-223", threads=[3] * 100 + [60] * 50), tmp_path)
     threads = process.ThreadPlaces(tmp_path)
