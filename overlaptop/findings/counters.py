@@ -14,16 +14,16 @@ from statistics import median
 from overlaptop import text
 from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.finding import Certainty, Finding
+from overlaptop.findings.gains import EXPLAINS, gain_ns, own_times
 from overlaptop.findings.late import (
-    EXPLAINS,
     OF_THE_HOST,
     Cause,
     Measure,
     delayed_ns,
     excess,
     full_collections,
-    late_ranks,
     loading_ns,
+    named_late,
     on_host,
     steady_excess,
 )
@@ -77,7 +77,7 @@ def slow_host(evidence: Evidence) -> SlowHost | None:
     measured steps show that nobody waits for it.
     """
     steps = evidence.counted
-    if len(steps) < LEAST_STEPS or len(evidence.ranks) < 2 or late_ranks(evidence):
+    if len(steps) < LEAST_STEPS or len(evidence.ranks) < 2 or named_late(evidence):
         return None
     step_ns = median(totals.step_ns for step in steps for totals in step.values())
     found = [
@@ -92,6 +92,7 @@ def slow_host(evidence: Evidence) -> SlowHost | None:
     if is_measured and evidence.most_wait_ns < EXPLAINS * longer_ns:
         return None
     others = tuple(sorted(evidence.ranks.keys() - {rank}))
+    own = own_times(evidence, (rank,), others) if is_measured else {}
     line = slow_line(evidence, rank, others) if cause in OF_THE_HOST else None
     return SlowHost(
         rank,
@@ -99,7 +100,9 @@ def slow_host(evidence: Evidence) -> SlowHost | None:
         round(longer_ns),
         len(steps),
         Certainty.MEASURED if is_measured else Certainty.LIKELY,
-        min(evidence.most_wait_ns, round(longer_ns)) if is_measured else None,
+        gain_ns(evidence.step_ns, (own[other] for other in others), own[rank], longer_ns)
+        if is_measured
+        else None,
         line.line if line is not None else "",
         others,
     )

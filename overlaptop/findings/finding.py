@@ -34,8 +34,8 @@ class Finding:
     """What to type or to change."""
     certainty: Certainty
     gain_ns: int | None = None
-    """The most that mending it can win in a step: never more than the exposed or idle time that it
-    explains. None: not known."""
+    """By how much mending it makes the step shorter (`gains`). Never more than the exposed or idle time
+    that it explains. None: not known."""
     ranks: tuple[int, ...] = ()
     """Those that it is about; empty: the whole job."""
     rule: str = ""

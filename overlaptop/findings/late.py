@@ -16,21 +16,21 @@ from statistics import fmean, median, quantiles
 from overlaptop import text
 from overlaptop.findings.evidence import Evidence, JobStep
 from overlaptop.findings.finding import Certainty, Finding
+from overlaptop.findings.gains import EXPLAINS, OwnTime, gain_ns, own_times
 from overlaptop.findings.lines import SlowLine, slow_line
 from overlaptop.fleet.snapshot import RankView
 from overlaptop.fleet.waits import LATE_SHARE
 from overlaptop.report.order import sees_gaps
 from overlaptop.wire.messages import RankInfo, StepTotals
 
-EXPLAINS = 0.5
-"""A cause explains that a rank is late where it lasts this share of what the others wait. Less than all:
-some of it hides behind compute, and causes add up."""
 STEADY = 0.8
 """A rank does something longer where it does so in this share of the steps: on a busy machine the medians
 of two ranks that are alike may be apart, too."""
 VARIES = 1.2
 """What a rank computes longer varies where its middle three fifths spread over so many times its median. A
 slow GPU is slower by about the same in each step."""
+SLACK_OF_WAIT, SLACK_OF_STEP = 0.25, 0.1
+"""A wait costs nothing if less than both is lost."""
 LOW_CLOCK = 0.95
 """A clock is low below this share of the other ranks' median."""
 
@@ -76,9 +76,9 @@ class LateRank:
     late: int
     collectives: int
     """In so many of which it was late."""
-    costs_ns: int
-    """What the others lose to it in a step at most, which is what mending can win: what they wait with
-    nothing beside it, in the mean, and `slows_ns`."""
+    step_ns: float
+    own: Mapping[int, OwnTime]
+    """By rank: its own, and the others'."""
     waits: str
     """What they wait in words, at least."""
     slows_ns: int
@@ -102,6 +102,20 @@ class LateRank:
     """Those that are late in turn, it among them; empty where it alone is late."""
     line: SlowLine | None = None
     """Where its host is late: the line of the script at which it is longer than the others."""
+
+    def gain_ns(self, cause_ns: int | None = None) -> int:
+        """How much shorter the step is without its cause; None: if it is late no more."""
+        return gain_ns(
+            self.step_ns, [self.own[rank] for rank in self.others], self.own[self.rank], cause_ns
+        )
+
+    @property
+    def is_slack(self) -> bool:
+        """Whether next to nothing is won if it is late no more."""
+        wait_ns = self.step_ns - max((self.own[rank].gpu_ns for rank in self.others), default=0.0)
+        return bool(self.others) and self.gain_ns() < min(
+            SLACK_OF_WAIT * wait_ns, SLACK_OF_STEP * self.step_ns
+        )
 
     @property
     def in_words(self) -> str:
@@ -150,16 +164,26 @@ class LateRank:
             ),
             advice=advice,
             certainty=certainty,
-            gain_ns=self.costs_ns if longer_ns is None else max(0, min(self.costs_ns, longer_ns)),
+            gain_ns=self.gain_ns(longer_ns),
             ranks=(self.rank,),
             why_late=True,
             line=self.line.line if self.line is not None else "",
         )
 
 
-@lru_cache(maxsize=1)
 def late_ranks(evidence: Evidence) -> tuple[LateRank, ...]:
-    """The one that is late, or those that are by turns, as the first line names them."""
+    """Those of `named_late` that cost time."""
+    return tuple(each for each in named_late(evidence) if not each.is_slack)
+
+
+def trailing(evidence: Evidence) -> tuple[LateRank, ...]:
+    """Those of `named_late` that cost nothing."""
+    return tuple(each for each in named_late(evidence) if each.is_slack)
+
+
+@lru_cache(maxsize=1)
+def named_late(evidence: Evidence) -> tuple[LateRank, ...]:
+    """The one that the first line names, or those that are late by turns, whatever that costs."""
     window = evidence.window
     if window is None:
         return ()
@@ -171,7 +195,7 @@ def late_ranks(evidence: Evidence) -> tuple[LateRank, ...]:
     }
     involved = frozenset(found).union(*found.values())
     in_turn = tuple(sorted(found)) if len(found) > 1 else ()
-    late = (_late_rank(evidence, rank, chain, involved) for rank, chain in found.items())
+    late = (_late_rank(evidence, rank, chain, involved, found) for rank, chain in found.items())
     return tuple(replace(each, in_turn=in_turn) for each in late)
 
 
@@ -286,7 +310,13 @@ def clock_share(evidence: Evidence, rank: int, others: Collection[int]) -> float
     return own / median(theirs) if own is not None and theirs else None
 
 
-def _late_rank(evidence: Evidence, rank: int, chain: tuple[int, ...], involved: frozenset[int]) -> LateRank:
+def _late_rank(
+    evidence: Evidence,
+    rank: int,
+    chain: tuple[int, ...],
+    involved: frozenset[int],
+    found: Collection[int],
+) -> LateRank:
     assert evidence.window is not None
     late = evidence.window.lateness.of(rank)
     assert late is not None
@@ -308,7 +338,9 @@ def _late_rank(evidence: Evidence, rank: int, chain: tuple[int, ...], involved: 
     middle = {name: round(median(each)) if each else None for name, each in longer.items()}
     slows_ns, beside_ns = _slows_ns(evidence, rank, others, longer["computes"])
     collections = longer["collections"]
-    cause = _cause(evidence, rank, others, longer)
+    own = own_times(evidence, found, others, slows_ns)
+    lost_ns = min(evidence.exposed_wait_ns, gain_ns(evidence.step_ns, (own[other] for other in others)))
+    cause = _cause(evidence, rank, others, longer, EXPLAINS * lost_ns)
     computes_there = cause is Cause.COMPUTING and on_host(evidence.ranks[rank].info)
     is_of_host = cause in OF_THE_HOST or computes_there
     return LateRank(
@@ -316,7 +348,8 @@ def _late_rank(evidence: Evidence, rank: int, chain: tuple[int, ...], involved: 
         tuple(sorted(others)),
         late.late,
         late.collectives,
-        evidence.most_wait_ns + slows_ns,
+        evidence.step_ns,
+        own,
         evidence.wait_in_words,
         slows_ns,
         beside_ns,
@@ -333,9 +366,12 @@ def _late_rank(evidence: Evidence, rank: int, chain: tuple[int, ...], involved: 
 
 
 def _cause(
-    evidence: Evidence, rank: int, others: Collection[int], longer: dict[str, list[float]]
+    evidence: Evidence,
+    rank: int,
+    others: Collection[int],
+    longer: dict[str, list[float]],
+    enough_ns: float,
 ) -> Cause | None:
-    enough_ns = EXPLAINS * evidence.exposed_wait_ns
     busy_ns, stands_ns, loads_ns, delays_ns = (
         steady_excess(longer[name]) for name in ("busy", "stands", "loads", "delays")
     )

@@ -15,6 +15,8 @@ from overlaptop.wire.messages import StackSamples
 FEWEST_SAMPLES = 8
 LEAST_MORE, ERRORS = 0.08, 2.0
 """Of the samples, more than in the others' median: so much, and so many standard errors."""
+MOSTLY = 0.5
+"""Two ranks' lines are compared if more of each one's samples are at known lines."""
 NEAR = 0.4
 """A line explains a part of the step if its share of the samples is so near to the part."""
 
@@ -68,6 +70,24 @@ def slow_line(evidence: Evidence, rank: int, others: Collection[int]) -> SlowLin
     if share - others_share < max(LEAST_MORE, ERRORS * error):
         return None
     return SlowLine(text.printable(line), share, rank, others_share)
+
+
+def apart(evidence: Evidence, rank: int, other: int) -> tuple[float, float] | None:
+    """Return by what share of the step two ranks' lines differ most, 0 where none does clearly, and the
+    standard error at most. None: too few samples.
+    """
+    since_ns = _since_ns(evidence)
+    both = [_shares(evidence.ranks[each].stacks, since_ns) for each in (rank, other)] if since_ns else []
+    known = [each for each in both if each is not None and sum(each.of_line.values()) > MOSTLY]
+    if len(known) < 2:
+        return None
+    own, theirs = known
+    error = sqrt(0.5 / min(own.samples, theirs.samples))
+    lines = own.of_line.keys() | theirs.of_line.keys()
+    more = max(
+        (abs(own.of_line.get(each, 0.0) - theirs.of_line.get(each, 0.0)) for each in lines), default=0.0
+    )
+    return more if more >= max(LEAST_MORE, ERRORS * error) else 0.0, error
 
 
 def common_line(evidence: Evidence, share: float) -> ScriptLine | None:

@@ -13,7 +13,7 @@ from overlaptop import text
 from overlaptop.findings.counters import slow_host
 from overlaptop.findings.evidence import VAGUE_STEPS, Evidence
 from overlaptop.findings.finding import Certainty, Finding
-from overlaptop.findings.late import late_ranks
+from overlaptop.findings.late import named_late
 from overlaptop.findings.rules.uneven_batches import late_by_compute
 
 JITTER_SHARE = 0.2
@@ -23,7 +23,7 @@ JITTER_SHARE = 0.2
 def look(evidence: Evidence) -> Iterable[Finding]:
     """One for the job, or none."""
     window = evidence.window
-    if window is None or window.steps < VAGUE_STEPS or window.share < JITTER_SHARE or late_ranks(evidence):
+    if window is None or window.steps < VAGUE_STEPS or window.share < JITTER_SHARE or named_late(evidence):
         return
     if window.in_receives or late_by_compute(evidence) is not None:
         return

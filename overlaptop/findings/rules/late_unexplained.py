@@ -15,8 +15,8 @@ from statistics import fmean
 from overlaptop import text
 from overlaptop.findings.evidence import VAGUE_STEPS, Evidence, JobStep
 from overlaptop.findings.finding import Certainty, Finding
+from overlaptop.findings.gains import EXPLAINS
 from overlaptop.findings.late import (
-    EXPLAINS,
     STEADY,
     LateRank,
     caused_wait_ns,
@@ -57,7 +57,7 @@ def look(evidence: Evidence) -> Iterable[Finding]:
         measured=_measured(evidence, late),
         advice=f"T shows the ranks' timelines side by side{more}",
         certainty=Certainty.POSSIBLE,
-        gain_ns=max(each.costs_ns for each in late),
+        gain_ns=max(each.gain_ns() for each in late),
         ranks=ranks,
     )
 

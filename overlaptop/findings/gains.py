@@ -1,0 +1,116 @@
+"""What mending wins: by how much the step would be shorter. Pure.
+
+All ranks share one step length. Alone, a rank needs the longer of two times: its GPU's without waiting for
+other ranks, and its host's without being blocked by its GPU or by other ranks. A late rank costs the step
+less the longest such time of the others. What they wait beyond that is slack.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from statistics import fmean, median
+
+from overlaptop.findings.evidence import Evidence
+from overlaptop.findings.launching import is_launch_bound
+from overlaptop.findings.lines import apart
+from overlaptop.wire.messages import StepTotals
+
+EXPLAINS = 0.5
+"""A cause explains a wait if it lasts this share of it. Less than all: some of it hides behind compute, and
+causes add up."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnTime:
+    """The shortest step that one rank could have alone. ns."""
+
+    gpu_ns: float
+    """GPU time without waiting; without a GPU, the training thread's time without waiting."""
+    host_ns: float = 0.0
+    """The training thread's time without being blocked, as far as it is known."""
+
+    @property
+    def longest_ns(self) -> float:
+        """The longer of both."""
+        return max(self.gpu_ns, self.host_ns)
+
+
+def gain_ns(
+    step_ns: float, others: Iterable[OwnTime], late: OwnTime | None = None, cause_ns: float | None = None
+) -> int:
+    """Return how much shorter the step is without a late rank's cause; None: however long that takes."""
+    own_ns = [each.longest_ns for each in others]
+    if late is not None and cause_ns is not None:
+        own_ns.append(late.longest_ns - cause_ns)
+    return max(0, round(step_ns - max(own_ns, default=step_ns)))
+
+
+def own_times(
+    evidence: Evidence, late: Collection[int], others: Collection[int], slows_ns: int = 0
+) -> Mapping[int, OwnTime]:
+    """Return the own times of these ranks. ``slows_ns``: by how much waiting slows the others' compute."""
+    step_ns = evidence.step_ns
+    own: dict[int, OwnTime] = {}
+    for rank in (*others, *late):
+        wait_ns = _wait_ns(evidence, rank)
+        if rank in late:
+            own[rank] = OwnTime(step_ns - wait_ns)
+            continue
+        blocked_ns = [_blocked_ns(evidence, rank, each, wait_ns) for each in late]
+        least_ns = min((ns for ns in blocked_ns if ns is not None), default=step_ns)
+        own[rank] = OwnTime(step_ns - wait_ns - slows_ns, step_ns - least_ns)
+    return own
+
+
+def host_bound(evidence: Evidence) -> bool:
+    """Return whether a host alone needs the whole step: less communication makes it no shorter."""
+    return any(is_launch_bound(evidence, rank) for rank in evidence.ranks)
+
+
+def _wait_ns(evidence: Evidence, rank: int) -> float:
+    """What the rank waits for others in a step at most, in the mean."""
+    window = evidence.window
+    times = [step.split.waits.times.get(rank) for step in evidence.steps if step.split is not None]
+    known = [each for each in times if each is not None]
+    # In a pipeline ranks wait at different places of the step, as its schedule has it.
+    if window is None or window.in_receives or not known:
+        return evidence.most_wait_ns
+    return fmean(each.exposed_wait_ns + each.exposed_unsplit_ns * (not window.is_split) for each in known)
+
+
+def _blocked_ns(evidence: Evidence, rank: int, late: int, wait_ns: float) -> float | None:
+    """How long the rank's host is blocked in a step; None: not known, or as long as its GPU waits.
+
+    Nothing blocks the late rank's host while its GPU is idle, nor another host that does the same. A host
+    that spins or sleeps in a synchronisation differs: in CPU time, or in the line at which it is.
+    """
+    infos = [evidence.ranks[each].info for each in (rank, late)]
+    found = apart(evidence, rank, late)
+    if not all(info is not None and info.compute_exact for info in infos) or found is None:
+        return None
+    lines, error = found
+    if 2 * error > EXPLAINS * wait_ns / evidence.step_ns:
+        return None
+    measured = [step.totals for step in evidence.steps]
+    counted = evidence.counted or measured
+    idle_ns = _more(measured, late, rank, "idle_ns")
+    cpu_ns = _more(counted, rank, late, "cpu_ns")
+    if idle_ns is None or cpu_ns is None:
+        return None
+    blocked_ns = max(
+        0.0,
+        wait_ns - idle_ns,
+        abs(cpu_ns),
+        _more(counted, late, rank, "loading_ns") or 0.0,
+        _more(counted, late, rank, "delayed_ns") or 0.0,
+        lines * evidence.step_ns,
+    )
+    return blocked_ns if blocked_ns < EXPLAINS * wait_ns else None
+
+
+def _more(steps: Iterable[Mapping[int, StepTotals]], rank: int, other: int, field: str) -> float | None:
+    """By how much more of it one rank has than the other in a step, in the median; None: not known."""
+    pairs = [(getattr(step[rank], field), getattr(step[other], field)) for step in steps]
+    more = [own - theirs for own, theirs in pairs if own is not None and theirs is not None]
+    return median(more) if more else None

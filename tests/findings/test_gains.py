@@ -1,0 +1,99 @@
+"""What mending wins: how much shorter the step would be, whatever ranks wait."""
+
+from __future__ import annotations
+
+import pytest
+
+from overlaptop.findings.find import find
+from overlaptop.findings.finding import Finding
+from overlaptop.findings.gains import OwnTime, gain_ns
+from overlaptop.findings.late import late_ranks, trailing
+from tests.fleet.builders import MS, stacks
+
+from .jobs import OPTIMIZER_MS, TRANSFER_MS, job
+from .test_late_ranks import host
+
+LATE = 1
+COMPUTE_MS = 10
+
+
+def two(late_ms, *, more="idle", lines=({"sleep": 8}, {"sleep": 8}), cpu_ms=(5, 5), seconds=10, **changes):
+    """Two ranks of which rank 1 does more for so long. By rank: samples at lines, and CPU time."""
+    facts = [stacks(rank, 9 + second, 10, **lines[rank]) for rank in (0, 1) for second in range(seconds)]
+    return job(
+        lambda rank, _: [("compute", COMPUTE_MS), *[(more, late_ms)] * (rank == LATE)],
+        *facts, ranks=2, steps=14, cpu_ns=lambda rank, _: round(cpu_ms[rank] * MS),
+        **{name: lambda rank, _, ms=ms: ms[rank] * MS for name, ms in changes.items()},
+    )  # fmt: skip
+
+
+def step_ms(late_ms):
+    return COMPUTE_MS + late_ms + TRANSFER_MS + OPTIMIZER_MS
+
+
+def why_late(evidence) -> Finding:
+    [found] = [each for each in find(evidence) if each.ranks == (LATE,)]
+    return found
+
+
+def test_gain_is_the_step_less_the_longest_own_time():
+    others = [OwnTime(40), OwnTime(30, 60)]
+    assert gain_ns(100, others) == 40
+    assert gain_ns(100, others, OwnTime(100), 25) == 25
+    assert gain_ns(100, [OwnTime(40, 100)], OwnTime(100), 25) == 0
+    assert gain_ns(100, [OwnTime(40, 120)]) == 0
+
+
+def test_trailing_host_bound_rank_costs_nothing():
+    found = why_late(two(12))
+    assert (found.rule, found.gain_ns) == ("slack", 0)
+    assert found.title == (
+        "rank 1 trails by 12.0 ms, which costs nothing: the CPU needs 32.0 ms a step on all ranks"
+    )
+    assert not late_ranks(two(12))
+
+
+def test_unequally_slow_loaders_cost_their_difference():
+    found = why_late(two(41, cpu_ms=(14.7, 5), loading_ns=(30, 40)))
+    assert found.rule == "data_loading"
+    assert found.gain_ns == pytest.approx(10 * MS, rel=0.05)
+
+
+BLOCKED = {
+    "spins while the other sleeps": {"cpu_ms": (55, 5)},
+    "spins while the other works": {"lines": ({"item": 8}, {"work": 8}), "cpu_ms": (55, 55)},
+    "sleeps while the other sleeps": {"lines": ({"item": 8}, {"sleep": 8})},
+    "by a GPU as the other": {"more": "compute", "lines": ({"item": 8}, {"item": 8})},
+    "not known, without lines": {"lines": ({}, {})},
+}
+
+
+@pytest.mark.parametrize("how", BLOCKED)
+def test_host_that_is_blocked_loses_all_that_its_gpu_waits(how):
+    evidence = two(50, **BLOCKED[how])
+    assert why_late(evidence).gain_ns == pytest.approx(50 * MS, rel=0.01)
+    assert not trailing(evidence)
+
+
+def test_too_few_samples_prove_no_slack():
+    evidence = two(12, seconds=1)
+    assert not trailing(evidence)
+
+
+def test_without_a_gpu_what_ranks_wait_is_lost():
+    evidence = job(
+        lambda rank, _: [("compute", 10), *[("idle", 20)] * (rank == LATE)],
+        *map(host, (0, 1)), ranks=2, cpu_ns=lambda *_: 10 * MS,
+    )  # fmt: skip
+    assert why_late(evidence).gain_ns == pytest.approx(20 * MS, rel=0.01)
+
+
+def test_less_communication_wins_nothing_where_a_host_needs_the_whole_step():
+    small = [("compute", 0.1), ("idle", 0.2)] * 40
+
+    def mends_communication(lead_ms):
+        evidence = job(lambda *_: small, ranks=2, launch_lead_ns=lambda *_: lead_ms * MS)
+        return {each.rule for each in find(evidence)} & {"one_after_the_other", "communication_bound"}
+
+    assert mends_communication(9)
+    assert not mends_communication(0)
