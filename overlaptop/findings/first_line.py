@@ -16,13 +16,16 @@ OF_WAITING = ("jitter", "late_unexplained", "uneven_batches")
 
 
 def first_line(snapshot: Snapshot, found: Sequence[Finding]) -> FirstLine | None:
-    """Who is late and why; in its place the finding that mending can win most by, where nobody is late or
-    it wins more than all that ranks wait, and is worth a warning. ``found``: of the same moment, what costs
-    most first.
+    """Who is late and why, or that it costs nothing; in its place the finding that mending can win most by,
+    where nobody is late or it wins more than all that ranks wait, and is worth a warning. ``found``: of the
+    same moment, what costs most first.
     """
     said, totals = who_is_late(snapshot), snapshot.totals
     if said is None or said.kind in (Kind.MEASURING, Kind.UNKNOWN):
         return _late_by(found) or said
+    if slack := next((each for each in found if each.rule == "slack"), None):
+        brief = slack.title.partition(":")[0]
+        said = FirstLine(slack.title, brief, rule=slack.rule, kind=Kind.SLACK)
     if said.late_rank is not None and (late := late_finding(found, said.late_rank)) is not None:
         cause = why_late([late], said.late_rank)
         said = said._replace(cause=cause, blame=late.headline, cause_rule=late.rule)
@@ -31,7 +34,8 @@ def first_line(snapshot: Snapshot, found: Sequence[Finding]) -> FirstLine | None
         return said
     if totals.measured_step == WHOLE_TRACE or trouble_of(snapshot) is not None:
         return said
-    wait_ns = snapshot.wait_window.exposed_wait_ns if snapshot.wait_window is not None else 0
+    window = snapshot.wait_window
+    wait_ns = window.exposed_wait_ns if window is not None and said.kind is not Kind.SLACK else 0
     if first.rule in OF_WAITING:
         if said.kind is Kind.LATE or first.rule == "late_unexplained":
             return said

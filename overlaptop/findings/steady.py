@@ -155,6 +155,8 @@ class SteadyLine:
 
     def _hold_ns(self, snapshot: Snapshot, line: FirstLine) -> int:
         shown, hold_ns = self._shown, HOLD_NS
+        if line.kind is Kind.SLACK and shown is not None and shown.kind is Kind.LATE:
+            return hold_ns  # nobody is to blame
         if line.kind in NOBODY:
             hold_ns = max(HEALTHY_HOLD_NS, HEALTHY_HOLD_STEPS * (snapshot.totals.step_ns or 0))
         elif line.kind is Kind.UNKNOWN:

@@ -43,6 +43,8 @@ class Kind(Enum):
     HEALTHY = "healthy"
     EXPOSED = "exposed"
     """Nobody is late, and much communication is exposed."""
+    SLACK = "slack"
+    """A rank is late, and that costs nothing."""
     LATE = "late"
     FINDING = "finding"
 

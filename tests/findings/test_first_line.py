@@ -4,7 +4,7 @@ import pytest
 
 from overlaptop.findings.finding import Certainty, Finding
 from overlaptop.findings.first_line import first_line
-from overlaptop.report.who_is_late import who_is_late
+from overlaptop.report.who_is_late import Kind, who_is_late
 from tests.fleet.builders import MS
 from tests.tui.waits import waiting_job
 
@@ -40,6 +40,16 @@ def test_a_finding_is_the_first_line_where_it_costs_more_than_all_waiting(late_m
         return
     assert said.words == f"{TITLE}: at most 50 % of the step to win, measured"
     assert (said.brief, said.warns, said.late_rank) == (TITLE, True, None)
+
+
+def test_slack_is_said_and_blames_nobody():
+    title = "rank 3 trails by 12.0 ms, which costs nothing: the CPU needs 15.0 ms a step on all ranks"
+    slack = Finding(title, "", "", Certainty.LIKELY, 0, (3,), rule="slack")
+    snapshot = waiting_job(late_ms=16).tick()
+    said = first_line(snapshot, [slack])
+    assert (said.words, said.brief) == (title, "rank 3 trails by 12.0 ms, which costs nothing")
+    assert (said.kind, said.warns, said.late_rank) == (Kind.SLACK, False, None)
+    assert first_line(snapshot, [found(10), slack]).rule == "data_loading"
 
 
 def test_without_findings_the_first_line_says_who_is_late():

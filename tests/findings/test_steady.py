@@ -55,6 +55,13 @@ def test_the_watch_begins_with_the_first_step():
     assert line.take(later, None).words == "measuring, 0 s"
 
 
+def test_slack_replaces_the_late_rank_once_it_has_held():
+    slack = FirstLine("slack", "", rule="slack", kind=Kind.SLACK)
+    assert shown((1, LOADS), (2, LOADS), (3, slack), (3.9, slack), (4, slack), (5, LATE))[2:] == [
+        "late: loads", "late: loads", "slack", "slack",
+    ]  # fmt: skip
+
+
 def test_a_rank_that_the_first_look_names_is_shown_at_once():
     assert SteadyLine().take(SNAPSHOT, LOADS) == LOADS
     assert SteadyLine().take(SNAPSHOT, HEALTHY).words == "measuring, 0 s"
