@@ -62,6 +62,8 @@ class Look(NamedTuple):
     lines: Mapping[tuple[str, tuple[int, ...]], str]
     """Findings by rule and ranks, each with its line of the script."""
     first: FirstLine | None
+    gains_ns: Mapping[tuple[str, tuple[int, ...]], int | None]
+    """What the same findings promise."""
 
     @property
     def key(self) -> object:
@@ -95,8 +97,10 @@ class Screen:
             self._session.watch(ranks)
         if all(view.last is None for view in snapshot.ranks):
             return None
-        lines = {(each.rule, each.ranks): each.line for each in self._latest.take(snapshot) or ()}
-        return Look(time.time_ns(), lines, self._latest.line(snapshot))
+        found = self._latest.take(snapshot) or ()
+        lines = {(each.rule, each.ranks): each.line for each in found}
+        gains_ns = {(each.rule, each.ranks): each.gain_ns for each in found}
+        return Look(time.time_ns(), lines, self._latest.line(snapshot), gains_ns)
 
 
 def main() -> None:

@@ -3,7 +3,8 @@
 Scripts call `in_dataset` for each sample, `in_forward` at the beginning of forward, and `end_step`. Of the
 first steps rank 1 takes the usual length. Then each entry of ANSWERS_PLAN (``dataset:0.2 lock:0.5``) is on
 for ANSWERS_ON_S and off for ANSWERS_OFF_S; it costs about that share of the step before it. Rank 1 appends
-a line of JSON to ANSWERS_LOG whenever it switches.
+a line of JSON to ANSWERS_LOG whenever it switches. With ANSWERS_BOTH_MS both ranks sleep in
+each step, too.
 """
 
 from __future__ import annotations
@@ -180,6 +181,7 @@ FAULTS = {
 }
 """Each with the function in which the training thread loses the time; empty: in all alike."""
 _fault: Hook = nothing
+BOTH_S = float(os.environ.get("ANSWERS_BOTH_MS", "0")) / 1e3
 
 
 def _plan() -> Iterator[None]:
@@ -231,6 +233,7 @@ def in_dataset(batch: int) -> None:
 
 def in_forward() -> None:
     """Call before the model computes."""
+    time.sleep(BOTH_S)
     if _fault.__name__ == "in_forward":
         _fault()
 

@@ -1,0 +1,84 @@
+"""What findings promise, against what the step loses once the fault is off.
+
+    python benchmarks/gains.py [--jobs ddp,fsdp2] [--faults dataset,gc] [--both-ms 0,15] [--gpus 0,1]
+
+Rank 1 is slowed in one way after the other (`answers.py`). True is the step's median length with the fault
+less the one before it; promised is the largest gain of findings about rank 1, the median over the second
+half of the fault. With --both-ms both ranks also sleep as long in each step: hosts bound the job then.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Mapping, Sequence
+from statistics import median
+from typing import Any
+
+from answers import RULES, SLOW_RANK, Look, watched
+from tables import UNKNOWN, number, print_head, print_row
+
+MOST_ERROR, LEAST_MS = 0.25, 0.5
+"""An error above both, this share of the true loss and these ms, breaks the promise."""
+
+
+def main() -> None:
+    """Run the jobs, print a line for each fault, then the median error and how many promises broke."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--jobs", default="ddp,fsdp2", help="default: %(default)s")
+    parser.add_argument("--faults", default="dataset,forward,gc,compute", help=f"of {', '.join(RULES)}")
+    parser.add_argument("--shares", default="0.5", help="of a step, default: %(default)s")
+    parser.add_argument("--both-ms", default="0,15", help="default: %(default)s")
+    parser.add_argument("--on-s", type=float, default=20.0)
+    parser.add_argument("--off-s", type=float, default=48.0, help="until agents measure a burst again")
+    parser.add_argument("--gpus", default="", help="those of the jobs, such as 0,1")
+    options = parser.parse_args()
+    options.healthy = 0.0
+    print_head("job", "both, ms", "fault", "step, ms", "true, ms", "promised, ms", "error, ms", "rules")
+    errors: list[float] = []
+    missing = broken = 0
+    for both_ms in options.both_ms.split(","):
+        os.environ["ANSWERS_BOTH_MS"] = both_ms
+        for job in options.jobs.split(","):
+            looks, switches = watched(job, options)
+            for on, off in zip(switches[:-1:2], switches[1::2], strict=False):
+                promised_ms, rules = promised(looks, on, off)
+                true_ms = off["step_ms"] - on["step_ms"]
+                error_ms = None if promised_ms is None else promised_ms - true_ms
+                print_row(
+                    job, both_ms, on["fault"], f"{on['step_ms']:.1f} → {off['step_ms']:.1f}",
+                    number(true_ms), number(promised_ms), number(error_ms), rules,
+                )  # fmt: skip
+                if error_ms is None:
+                    missing += 1
+                    continue
+                errors.append(abs(error_ms) / max(abs(true_ms), LEAST_MS))
+                broken += abs(error_ms) > max(MOST_ERROR * true_ms, LEAST_MS)
+    middle = f"{median(errors):.1%}" if errors else UNKNOWN
+    print(f"\nmedian error {middle} of {len(errors)} promises; {broken} broken; {missing} without one")
+
+
+def promised(
+    looks: Sequence[Look], on: Mapping[str, Any], off: Mapping[str, Any]
+) -> tuple[float | None, str]:
+    """Return what was promised of rank 1, ms, and by which rules."""
+    since_ns = (on["at_ns"] + off["at_ns"]) / 2
+    gains: list[float] = []
+    rules: set[str] = set()
+    for look in looks:
+        if since_ns <= look.at_ns < off["at_ns"]:
+            known = {
+                rule: ns
+                for (rule, ranks), ns in look.gains_ns.items()
+                if SLOW_RANK in ranks and ns is not None
+            }
+            if known:
+                gains.append(max(known.values()) / 1e6)
+                rules |= known.keys()
+    return (median(gains) if gains else None), ", ".join(sorted(rules)) or UNKNOWN
+
+
+if __name__ == "__main__":
+    main()
