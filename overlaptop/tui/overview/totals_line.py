@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from overlaptop.findings.bound import bound_by
 from overlaptop.fleet.knobs import NOT_ALLOWED
 from overlaptop.report.figures import exposed_in_words, totals_in_words, window_in_words
 from overlaptop.report.knobs import present_words, short_name
@@ -71,6 +72,7 @@ def total_items(state: ViewState, width: int) -> list[Item]:
         *_launching(state),
         *([] if seen else [item("idle", figures["idle"], 8, DIM)]),
         *([item("dropped", figures["dropped"], 1, BOLD_WARNING)] if totals.dropped else []),
+        *_bound(state),
         *(_sampling(state) if width >= _WIDE else []),
         *_rule(state, width),
     ]
@@ -116,6 +118,14 @@ def _launching(state: ViewState) -> list[Item]:
         everywhere = len(bound) == len(state.snapshot.ranks)
         line = (*line, Segment(f" launch-bound{'' if everywhere else f' on rank {on}'}", BOLD_WARNING))
     return [Item(line)]
+
+
+def _bound(state: ViewState) -> list[Item]:
+    """What sets the step's length; nothing of a past step, which is of another moment than findings."""
+    if state.past_step is not None:
+        return []
+    word = bound_by(state.snapshot, state.findings or (), state.first_line)
+    return [Item((bold(word),), 3)] if word else []
 
 
 def _rule(state: ViewState, width: int) -> list[Item]:
