@@ -52,11 +52,12 @@ def own_times(
     """Return the own times of these ranks. ``slows_ns``: by how much waiting slows the others' compute."""
     step_ns = evidence.step_ns
     own: dict[int, OwnTime] = {}
-    for rank in (*others, *late):
-        wait_ns = _wait_ns(evidence, rank)
-        if rank in late:
-            own[rank] = OwnTime(step_ns - wait_ns)
-            continue
+    is_split = evidence.window is not None and evidence.window.is_split
+    for rank in late:
+        own[rank] = OwnTime(step_ns - (_wait_ns(evidence, rank, exact=True) or 0))
+    for rank in others:
+        wait_ns = _wait_ns(evidence, rank, exact=is_split)
+        wait_ns = evidence.most_wait_ns if wait_ns is None else wait_ns
         blocked_ns = [_blocked_ns(evidence, rank, each, wait_ns) for each in late]
         least_ns = min((ns for ns in blocked_ns if ns is not None), default=step_ns)
         own[rank] = OwnTime(step_ns - wait_ns - slows_ns, step_ns - least_ns)
@@ -68,15 +69,15 @@ def host_bound(evidence: Evidence) -> bool:
     return any(is_launch_bound(evidence, rank) for rank in evidence.ranks)
 
 
-def _wait_ns(evidence: Evidence, rank: int) -> float:
-    """What the rank waits for others in a step at most, in the mean."""
-    window = evidence.window
+def _wait_ns(evidence: Evidence, rank: int, *, exact: bool) -> float | None:
+    """What the rank waits for others in a step, in the mean. Not exact: with what is exposed and not split.
+    None: not known, or in a pipeline, where ranks wait at different places of the step.
+    """
     times = [step.split.waits.times.get(rank) for step in evidence.steps if step.split is not None]
     known = [each for each in times if each is not None]
-    # In a pipeline ranks wait at different places of the step, as its schedule has it.
-    if window is None or window.in_receives or not known:
-        return evidence.most_wait_ns
-    return fmean(each.exposed_wait_ns + each.exposed_unsplit_ns * (not window.is_split) for each in known)
+    if evidence.window is None or evidence.window.in_receives or not known:
+        return None
+    return fmean(each.exposed_wait_ns + (0 if exact else each.exposed_unsplit_ns) for each in known)
 
 
 def _blocked_ns(evidence: Evidence, rank: int, late: int, wait_ns: float) -> float | None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from overlaptop.findings.evidence import evidence_of
 from overlaptop.findings.find import find
 from overlaptop.findings.finding import Finding
 from overlaptop.findings.gains import OwnTime, gain_ns
 from overlaptop.findings.late import late_ranks, trailing
 from tests.fleet.builders import MS, stacks
+from tests.fleet.pipeline import gpipe, seen
 
 from .jobs import OPTIMIZER_MS, TRANSFER_MS, job
 from .test_late_ranks import host
@@ -86,6 +88,14 @@ def test_without_a_gpu_what_ranks_wait_is_lost():
         *map(host, (0, 1)), ranks=2, cpu_ns=lambda *_: 10 * MS,
     )  # fmt: skip
     assert why_late(evidence).gain_ns == pytest.approx(20 * MS, rel=0.01)
+
+
+def test_slow_stage_of_a_pipeline_costs_what_ranks_wait_and_no_more_than_its_cause():
+    evidence = evidence_of(seen(gpipe, 4, 8, takes=lambda stage: 1 + 2 * (stage == 1), steps=20))
+    [found] = [each for each in find(evidence) if each.why_late]
+    [late] = late_ranks(evidence)
+    assert (found.rule, found.ranks) == ("slow_compute", (1,))
+    assert found.gain_ns == min(evidence.most_wait_ns + late.slows_ns, late.computes_ns)
 
 
 def test_less_communication_wins_nothing_where_a_host_needs_the_whole_step():
