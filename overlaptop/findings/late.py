@@ -104,10 +104,9 @@ class LateRank:
     """Where its host is late: the line of the script at which it is longer than the others."""
 
     def gain_ns(self, cause_ns: int | None = None) -> int:
-        """How much shorter the step is without its cause; None: if it is late no more."""
-        return gain_ns(
-            self.step_ns, [self.own[rank] for rank in self.others], self.own[self.rank], cause_ns
-        )
+        """How much shorter the step is without its cause; None: if nobody is late any more."""
+        stay = self.others if cause_ns is None else self.own.keys() - {self.rank}
+        return gain_ns(self.step_ns, [self.own[rank] for rank in stay], self.own[self.rank], cause_ns)
 
     @property
     def is_slack(self) -> bool:

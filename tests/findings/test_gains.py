@@ -107,3 +107,13 @@ def test_less_communication_wins_nothing_where_a_host_needs_the_whole_step():
 
     assert mends_communication(9)
     assert not mends_communication(0)
+
+
+def test_who_mends_one_of_two_ranks_that_are_late_in_turn_still_waits_for_the_other():
+    def does(rank, number):
+        return [("compute", COMPUTE_MS), *[("idle", 30)] * (rank == 1 + number % 2)]
+
+    late = late_ranks(job(does, ranks=4, steps=24))
+    assert {each.rank for each in late} == {1, 2}
+    assert [each.gain_ns(30 * MS) for each in late] == pytest.approx([15 * MS, 15 * MS], abs=MS)
+    assert [each.gain_ns() for each in late] == pytest.approx([30 * MS, 30 * MS], abs=MS)
