@@ -66,6 +66,11 @@ def _leave_at_signals() -> None:
 
 def require_terminal(screen: tui.TuiOptions) -> None:
     """CommandError where there is no terminal to draw on, or no such theme to draw with."""
+    if screen.theme is not None:
+        from overlaptop.tui.draw.themes import PALETTES
+
+        if screen.theme not in PALETTES:
+            raise CommandError(f"no theme {screen.theme!r}; there are: {', '.join(PALETTES)}", 2)
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise CommandError("the dashboard needs a terminal; without one, use --json or --once", 2)
     if not sys.stderr.isatty():
@@ -73,8 +78,3 @@ def require_terminal(screen: tui.TuiOptions) -> None:
         fault = "the dashboard draws on stderr, which is no terminal here: start it without 2>"
         print(f"overlaptop: {fault}", flush=True)  # noqa: T201
         raise CommandError(fault, 2)
-    if screen.theme is not None:
-        from overlaptop.tui.draw.themes import PALETTES
-
-        if screen.theme not in PALETTES:
-            raise CommandError(f"no theme {screen.theme!r}; there are: {', '.join(PALETTES)}", 2)

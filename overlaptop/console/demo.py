@@ -36,11 +36,11 @@ def run(
     records.
     """
     workload = catalog.find(name)
-    if screen is not None:
-        dashboard.require_terminal(screen)
     if workload is None:
         names = ", ".join(each.name for each in catalog.WORKLOADS)
         raise CommandError(f"no workload is called {name!r}; there are: {names}", 2)
+    if screen is not None:
+        dashboard.require_terminal(screen)
     if {"-h", "--help"} & set(options):
         print_data(workload.parser().format_help())
         return 0

@@ -88,6 +88,7 @@ USAGE_ERRORS = {
         ("--list --once", "--list goes with"),
         ("--refresh nan", "must be from 0.1 to 10"),
         ("", "the dashboard needs a terminal"),
+        ("--theme nonsense", "no theme 'nonsense'; there are: "),
         ("--once ftp://gpu-a", "there is no ftp://"),
         ("--once --hosts /no/such/file", "--hosts /no/such/file: No such file or directory"),
         ("--once --via '", "no closing quotation"),
@@ -111,6 +112,8 @@ USAGE_ERRORS = {
     "demo": [
         ("--nproc none", "must be a positive whole number"),
         ("nonsense --json", "no workload is called 'nonsense'; there are: ddp, "),
+        ("nonsense", "no workload is called 'nonsense'; there are: ddp, "),
+        ("--theme nonsense", "no theme 'nonsense'; there are: "),
         ("--layers 4", "unrecognized arguments: --layers; a script's or workload's follow --"),
         ("", "the dashboard needs a terminal"),
     ],
