@@ -85,8 +85,9 @@ def buckets_of(evidence: Evidence) -> Buckets | None:
 
 
 def advice(evidence: Evidence, cap_mib: int) -> str:
-    """How to give buckets this size: by a command where the job obeys it, and in the script."""
+    """How to give buckets this size: in the script, and by a command where the job obeys it."""
     line = f"DistributedDataParallel(model, {BUCKET_CAP_MB}={cap_mib})"
     if not can_set(evidence, BUCKET_CAP_MB):
         return line
-    return f"overlaptop set {BUCKET_CAP_MB}={cap_mib}, or overlaptop tune to measure it; for good: {line}"
+    command = f"overlaptop set {BUCKET_CAP_MB}={cap_mib}"
+    return f"{line}; to try it now: {command}, or overlaptop tune to measure it"

@@ -46,8 +46,9 @@ def test_gathers_that_are_exposed_at_each_layer_ask_for_the_models_depth():
     (found,) = found_by(job(EACH_LAYER, *commanded(prefetch_forward=None, prefetch_backward=1))).values()
     assert found.rule == "prefetch_too_shallow"
     assert found.gain_ns == 16 * MS  # the first one is exposed whatever the depth is
-    assert found.advice.startswith(
-        "overlaptop set prefetch_forward=1, which takes up to 64.0 MiB of memory"
+    assert found.advice == (
+        "set_modules_to_forward_prefetch() with the next 1 module in each, "
+        "which takes up to 64.0 MiB of memory; to try it now: overlaptop set prefetch_forward=1"
     )
 
 

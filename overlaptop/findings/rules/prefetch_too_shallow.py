@@ -60,9 +60,8 @@ def _of_pass(found: Gathers, which: str, name: str, present: int, *, commanded: 
         f"{text.duration(gain_ns)} a step",
         measured=f"a gather takes {text.duration(usual_ns)}, a layer computes for "
         f"{text.duration(layer_ns)}; {name} is {present}",
-        advice=f"overlaptop set {name}={depth}, {costs}; for good: {line}"
-        if commanded
-        else f"{line} with the next {text.plural(depth, 'module')} in each, {costs}",
+        advice=f"{line} with the next {text.plural(depth, 'module')} in each, {costs}"
+        + (f"; to try it now: overlaptop set {name}={depth}" if commanded else ""),
         certainty=Certainty.LIKELY,
         gain_ns=gain_ns,
     )
