@@ -66,6 +66,7 @@ class _Rank:
         self.measured: StepTotals | None = None
         self.details: deque[StepDetail] = deque(maxlen=RECENT_DETAILS)
         self.timelines = Timelines()
+        self.longest_step_ns = 0
         self.arrived_ns = 0
         self.end: RankEnd | None = None
         self.knobs: tuple[Knob, ...] = ()
@@ -102,8 +103,11 @@ class _Rank:
             self.details.clear()
             self.timelines.clear()
             self.stacks.clear()
+            self.longest_step_ns = 0
         if len(self.steps) == HISTORY_STEPS and self.steps[0].measured:
             self.older.append(self.steps[0])
+        if self.steps:
+            self.longest_step_ns = max(self.longest_step_ns, step.step_ns)
         self.steps.append(step)
         self.window.add(step)
         if not self.samples:
@@ -153,6 +157,7 @@ class _Rank:
             detail=self.details[-1] if self.details else None,
             details=tuple(self.details),
             timelines=self.timelines.kept,
+            longest_step_ns=self.longest_step_ns,
             age_s=age_s,
             stale=stale,
             ended=self.ended,

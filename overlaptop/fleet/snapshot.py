@@ -110,6 +110,8 @@ class RankView:
     known."""
     older: tuple[StepTotals, ...] = ()
     """Measured steps from before ``history``, oldest first, bounded."""
+    longest_step_ns: int = 0
+    """Of all steps but the first."""
 
     @property
     def sample(self) -> DeviceSample | None:

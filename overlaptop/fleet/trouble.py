@@ -27,6 +27,12 @@ FIRST_STEP_AFTER_S = 20.0
 STALE_AFTER_STEPS = 5
 """No step ends for longer than both: five times the median of the last 32."""
 _RECENT_STEPS = 32
+HUNG_AFTER_S = 120.0
+"""A rank that keeps the others waiting may save a checkpoint. Where the job is known to pause, it is given
+`HUNG_AFTER_PAUSES` times its longest pause instead."""
+HUNG_AFTER_PAUSES = 2.0
+_MAY_BE_A_PAUSE = (Blame.NOT_ENTERED, Blame.DELAYED, Blame.UNKNOWN)
+"""Of the others it is certain that they never end."""
 
 
 class Kind(Enum):
@@ -40,6 +46,8 @@ class Kind(Enum):
     """So did all others, in the same way: whoever did it to the first may have done it to each."""
     SILENT = "silent"
     """The hub receives nothing from some ranks, and no step of theirs ends."""
+    WAITING = "waiting"
+    """As HUNG, and the rank that the others wait for may still come, as after it has saved a checkpoint."""
     HUNG = "hung"
     """No step ends, no collective is issued, and some ranks stand in one that others keep from ending."""
     NO_STEP = "no step"
@@ -65,7 +73,7 @@ class Trouble:
     others: int = 0
     """Ranks that ended badly after it."""
     hang: Hang | None = None
-    """What hangs, where `kind` is HUNG; without a step, at which lines ranks stand, if known."""
+    """What hangs, where `kind` is HUNG or WAITING; without a step, at which lines ranks stand, if known."""
     lasted_ns: int = 0
     """Until now, where no rank has made a step."""
     silent: bool = False
@@ -78,8 +86,12 @@ def is_stale(age_s: float, steps: Sequence[StepTotals]) -> bool:
     """Whether it is long since a rank's newest step ended, of one that makes ``steps``, oldest first."""
     if age_s <= STALE_AFTER_S:
         return False
-    recent_ns = [step.step_ns for step in list(steps)[-_RECENT_STEPS:]]
-    return age_s > STALE_AFTER_STEPS * median(recent_ns) / 1e9
+    return age_s > STALE_AFTER_STEPS * _usual_s(steps)
+
+
+def _usual_s(steps: Sequence[StepTotals]) -> float:
+    """Length of a step."""
+    return median(step.step_ns for step in list(steps)[-_RECENT_STEPS:]) / 1e9
 
 
 def trouble_of(snapshot: Snapshot) -> Trouble | None:
@@ -110,13 +122,24 @@ def trouble_of(snapshot: Snapshot) -> Trouble | None:
     all_stale = bool(running) and all(view.stale for view in running)
     if all_stale and hang is not None and hang.blame is not Blame.NO_COLLECTIVE:
         mute = {view.rank for view in silent}.issuperset(hang.ranks)
-        return Trouble(Kind.HUNG, hang.ranks, _since_ns(snapshot, running), hang=hang, silent=mute)
+        since_ns = _since_ns(snapshot, running)
+        may_pause = hang.blame in _MAY_BE_A_PAUSE and not mute
+        pauses = may_pause and snapshot.at_ns - since_ns < _hung_after_s(running) * 1e9
+        kind = Kind.WAITING if pauses else Kind.HUNG
+        return Trouble(kind, hang.ranks, since_ns, hang=hang, silent=mute)
     if silent:
         ranks = tuple(view.rank for view in silent)
         return Trouble(Kind.SILENT, ranks, _since_ns(snapshot, silent), silent=True)
     if all_stale:  # a long evaluation, or they hang where nobody sees it
         return Trouble(Kind.NO_STEP, (), _since_ns(snapshot, running), hang=hang)
     return None
+
+
+def _hung_after_s(running: Sequence[RankView]) -> float:
+    """How long a rank may keep the others waiting: clearly longer than the job's pauses."""
+    longest_s = max(view.longest_step_ns for view in running) / 1e9
+    is_pause = any(view.history and is_stale(longest_s, view.history) for view in running)
+    return HUNG_AFTER_PAUSES * longest_s if is_pause else HUNG_AFTER_S
 
 
 def _before_first_step(snapshot: Snapshot) -> Trouble | None:

@@ -30,6 +30,8 @@ def in_brief(trouble: Trouble, now_ns: int) -> str:
             return f"all ranks {_how(trouble.exit_code)}"
         case Kind.SILENT:
             return f"{_who(trouble)} silent for {for_s}"
+        case Kind.WAITING:
+            return f"waiting for {_who(trouble)}: {for_s}"
         case Kind.HUNG:
             return f"HUNG for {for_s}"
         case Kind.NO_STEP | Kind.NO_FIRST_STEP | Kind.NO_STEP_SEEN:
@@ -67,6 +69,12 @@ def wordings(trouble: Trouble) -> list[str]:
             blamed, waits = _hang(trouble.hang)
             at = f": {trouble.hang.at}" if trouble.hang.at else ""
             parts = [f"HUNG: {blamed}", f"{at}{_silent(trouble)}", waits]
+        case Kind.WAITING:
+            assert trouble.hang is not None
+            at = f" {place(trouble.hang.at)}" if trouble.hang.at else ""
+            _, waits = _hang(trouble.hang)
+            called = f" in {_call(trouble.hang.op, trouble.hang.bytes)}" if waits else ""
+            parts = [f"waiting for {who}", at, f" since {since}", f"{waits}{called}"]
         case Kind.NO_STEP:
             parts = [f"no step has ended since {since}{_lines(trouble.hang)}"]
         case Kind.NO_FIRST_STEP | Kind.NO_STEP_SEEN:
@@ -85,8 +93,8 @@ def no_step_hint(ranks: Sequence[RankView]) -> str:
 
 
 def color(trouble: Trouble) -> str:
-    """Of its words: some rank is to blame, or it is not known which."""
-    unknown = (Kind.NO_STEP, Kind.NO_FIRST_STEP, Kind.NO_STEP_SEEN, Kind.ALL_DIED)
+    """Of its words: an error where some rank is to blame, a warning where none is or it may still go on."""
+    unknown = (Kind.WAITING, Kind.NO_STEP, Kind.NO_FIRST_STEP, Kind.NO_STEP_SEEN, Kind.ALL_DIED)
     return "warning" if trouble.kind in unknown else "error"
 
 

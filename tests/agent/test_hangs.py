@@ -63,7 +63,7 @@ TRAINING = """
 
 def hang(snapshot):
     found = trouble_of(snapshot)
-    return found.hang if found is not None and found.kind is Kind.HUNG else None
+    return found.hang if found is not None and found.kind in (Kind.HUNG, Kind.WAITING) else None
 
 
 def until_hung(watching, blame, ranks, waiting):

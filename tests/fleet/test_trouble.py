@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
+from msgspec.structs import replace
 
 from overlaptop.fleet.snapshot import HubState
-from overlaptop.fleet.trouble import NOTICED_NS, Kind, first_failure, trouble_of
-from overlaptop.report.troubles import color, endings, in_brief, in_full
+from overlaptop.fleet.trouble import HUNG_AFTER_S, NOTICED_NS, Kind, first_failure, trouble_of
+from overlaptop.report.troubles import color, endings, in_brief, in_full, wordings
 from overlaptop.wire.messages import GroupCalls, IssuedCall, RankEnd, Standstill, StepTotals
 
 from .builders import T0, S, info, status, step, welcome
@@ -181,6 +184,47 @@ def test_a_job_whose_ranks_ended_well_and_one_that_started_again_are_in_no_troub
     assert job.trouble is None
 
 
+def keep_waiting(job, number):
+    """Rank 0 saves a checkpoint, and rank 1 waits for it in a barrier."""
+    calls = GroupCalls("0", (0, 1), (IssuedCall("barrier", None, number, T0),))
+    before = GroupCalls("0", (0, 1), (IssuedCall("barrier", None, number - 1, T0),))
+    job.send(Standstill(0, True, (before,), ("src/train.py:7 save", "src/train.py:50 <module>")))
+    job.send(Standstill(1, True, (calls,)))
+
+
+def test_rank_that_saves_a_checkpoint_is_waited_for_before_job_hangs(job):
+    keep_waiting(job, 2)
+    job.clock.pass_s(22)
+    found = job.trouble
+    assert (found.kind, found.ranks, color(found)) == (Kind.WAITING, (0,), "warning")
+    assert in_brief(found, job.clock.at_ns) == "waiting for rank 0: 22 s"
+    full, *_, short = wordings(found)
+    assert re.sub(r"[\d:]{8}", "TIME", full) == (
+        "waiting for rank 0 in save (train.py:7) since TIME; rank 1 waits in barrier"
+    )
+    assert short == "waiting for rank 0"
+    job.clock.pass_s(HUNG_AFTER_S)
+    assert (job.words, color(job.trouble)) == ((Kind.HUNG, (0,)), "error")
+
+
+def test_known_pauses_say_when_waiting_is_a_hang(job):
+    job.send(*(replace(each, step_ns=20 * S) for each in job.step(1)), *job.step(2))
+    keep_waiting(job, 2)
+    job.clock.pass_s(39)
+    assert job.words == (Kind.WAITING, (0,))
+    job.clock.pass_s(3)
+    assert job.words == (Kind.HUNG, (0,))
+
+
+def test_rank_that_called_another_operation_hangs_at_once(job):
+    job.send(*(
+        Standstill(rank, True, (GroupCalls("0", (0, 1), (IssuedCall(op, None, 1, T0),)),))
+        for rank, op in enumerate(("barrier", "send"))
+    ))  # fmt: skip
+    job.clock.pass_s(6)
+    assert job.words[0] == Kind.HUNG
+
+
 PREPARES, JOINS = "src/train.py:30 prepare", "src/train.py:12 init_process_group"
 
 
@@ -245,6 +289,6 @@ def test_rank_still_before_its_first_step_is_named_where_others_hang():
     job = PlayedJob()
     call = GroupCalls("0", (0, 1), (IssuedCall("allreduce_", 4, 1, T0),))
     job.send(step(0), Standstill(0, True, (call,)), at(1, PREPARES))
-    job.clock.pass_s(30)
+    job.clock.pass_s(130)
     said = in_full(trouble_of(job.fleet.snapshot()))
     assert said.endswith("rank 1 has not entered allreduce 4 B: src/train.py:30 prepare; rank 0 waits")

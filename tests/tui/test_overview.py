@@ -386,7 +386,15 @@ async def test_the_header_says_in_what_a_job_hangs_until_it_goes_on():
         session.say(*(Standstill(rank, True, groups) for rank in range(3)))
         session.say(Standstill(3, True, before, ("train.py:88 load_batch", "train.py:120 main")))
         text = await shown(app, pilot)
-        assert "● HUNG for 23 s" in text
+        assert "● waiting for rank 3: 23 s" in text
+        for size in SIZES:
+            await pilot.resize_terminal(*size)
+            said = (await shown(app, pilot)).splitlines()[1]
+            assert "waiting for rank 3 in load_batch (train.py:88)" in said
+        await pilot.resize_terminal(140, 40)
+        session.clock.pass_s(120)
+        text = await shown(app, pilot)
+        assert "● HUNG for 2 m 23 s" in text
         assert "HUNG since" in text
         blamed = "rank 3 has not entered allreduce 25.0 MiB"
         assert f"{blamed}: train.py:88 load_batch; ranks 0-2 wait" in text
@@ -394,7 +402,7 @@ async def test_the_header_says_in_what_a_job_hangs_until_it_goes_on():
             await pilot.resize_terminal(*size)
             text = await shown(app, pilot)
             assert blamed in text.splitlines()[1]
-            assert text.count("○ no step since") == 4 or text.count("○ no step 23 s") == 4
+            assert text.count("○ no step since") == 4 or text.count("○ no step 2 m") == 4
         await pilot.resize_terminal(140, 40)
         session.say(*(Standstill(rank, False) for rank in range(4)), *(step(rank, 40) for rank in range(4)))
         text = await shown(app, pilot)
