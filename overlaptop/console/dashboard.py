@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import signal
 import sys
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from overlaptop import tui
-from overlaptop.console import CommandError
+from overlaptop.console import CommandError, print_data
+from overlaptop.console.streams import plain
 from overlaptop.fleet.job_session import JobSelector, JobSession
 from overlaptop.fleet.session import Session
 from overlaptop.launch.local import LocalLauncher
@@ -48,15 +50,21 @@ def run(key: str | None, screen: tui.TuiOptions, hosts: Hosts | None = None) -> 
 
 
 def show(session: Session, screen: tui.TuiOptions) -> int:
-    """Run the dashboard; give the terminal back also when a signal ends us.
+    """Run the dashboard, then print a summary; give the terminal back also when a signal ends us.
 
     After SIGHUP there may be no terminal, and after SIGTERM the shell still needs its own.
     """
     _leave_at_signals()
+    began_s = time.monotonic()
     try:
-        return tui.run(session, screen, ENDING_SIGNALS)
+        status = tui.run(session, screen, ENDING_SIGNALS)
     finally:
         _leave_at_signals()  # what was started is still to be ended
+    from overlaptop.console.summary import summary  # the rules take 50 ms to import
+
+    if status == 0 and (words := summary(session.tick(), time.monotonic() - began_s)):
+        print_data(plain(words) if screen.ascii else words)
+    return status
 
 
 def _leave_at_signals() -> None:
