@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from overlaptop.fleet.snapshot import Window
-from overlaptop.report.who_is_late import who_is_late
+from overlaptop.report.who_is_late import Kind, who_is_late
 from overlaptop.text import plural
 from overlaptop.tui.draw.segments import (
     BOLD_WARNING,
@@ -41,11 +41,12 @@ class FirstLineView(JobView):
             return []
         more = plural(len(found), "finding") if width >= _WIDE else ""
         right = (dim(more), Segment(" f ▸ ", TextStyle("accent", bold=True))) if found else ()
-        explained = said.because
+        explained, blame = said.because, said.blame
         ladder = [
             *(explained.words, explained.brief, explained.briefest),
-            *([said.blame, said.blame.partition(" (")[0]] if said.blame else []),
+            *([blame, blame.partition(" (")[0], blame.partition(" than ")[0]] if blame else []),
             *(said.words, said.brief, said.briefest),
+            *([said.brief.partition(": ")[0]] if said.kind is Kind.FINDING else []),
         ]
         words = self._fitting(ladder, width, line_width(right), (width, said.key))
         if len(words) > width - 3:
