@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from overlaptop.fleet.notices import last_restart
 from overlaptop.fleet.records import notice_record
 from overlaptop.fleet.snapshot import Snapshot
 from overlaptop.fleet.trouble import Trouble, trouble_of
 from overlaptop.report import troubles
-from overlaptop.text import printable
+from overlaptop.text import clock, printable
 from overlaptop.wire.messages import NOT_SHOWN, Notice
 
 
 def warnings(snapshot: Snapshot) -> list[str]:
-    """A line for each process that is not shown: its figures would be missed."""
-    return [printable(each.text) for each in _of_processes_not_shown(snapshot)]
+    """A line for the last restart, and for each process that is not shown: its figures would be missed."""
+    restart = last_restart(snapshot.notices)
+    restarted = [] if restart is None else [f"{restart.text}, last at {clock(restart.at_ns)}"]
+    return [printable(each) for each in (*restarted, *(each.text for each in _not_shown(snapshot)))]
 
 
-def _of_processes_not_shown(snapshot: Snapshot) -> list[Notice]:
+def _not_shown(snapshot: Snapshot) -> list[Notice]:
     return [notice for notice in snapshot.notices if NOT_SHOWN in notice.text]
 
 
@@ -42,7 +45,9 @@ class TroubleLog:
         """The records to be written now."""
         if snapshot.replaying or snapshot.job is None:
             return []
-        warned = {notice.text: notice for notice in _of_processes_not_shown(snapshot)}
+        restart = last_restart(snapshot.notices)
+        noticed = (*([restart] if restart is not None else []), *_not_shown(snapshot))
+        warned = {notice.text: notice for notice in noticed}
         records = [
             notice_record(snapshot.job.job, notice)
             for text, notice in warned.items()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from overlaptop.wire.messages import Notice
+from overlaptop.wire.messages import RESTARTED, Notice
 
 TOGETHER_NS = 10_000_000_000
 """Notices of one event come within moments; a later one is about another event."""
@@ -42,3 +42,8 @@ def grouped(notices: Iterable[Notice]) -> tuple[GroupedNotice, ...]:
         newest[key] = len(found)
         found.append(GroupedNotice(notice.at_ns, *key, (notice.rank,)))
     return tuple(found)
+
+
+def last_restart(notices: Sequence[Notice]) -> Notice | None:
+    """The notice of the newest restart of the job."""
+    return next((each for each in reversed(notices) if each.text.startswith(RESTARTED)), None)

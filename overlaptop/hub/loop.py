@@ -29,11 +29,20 @@ from overlaptop.jobs.record import JobRecord, read_job, write_job
 from overlaptop.jobs.sockets import dashboards_socket, ranks_socket
 from overlaptop.wire import commands
 from overlaptop.wire.bounds import MAX_RANKS
-from overlaptop.wire.codec import decode
+from overlaptop.wire.codec import decode, encode
 from overlaptop.wire.commands import Command, CommandReport
 from overlaptop.wire.devices import DeviceSample
 from overlaptop.wire.knobs import Search
-from overlaptop.wire.messages import HubStatus, RankEnd, RankInfo, StepDetail, StepTotals, Welcome
+from overlaptop.wire.messages import (
+    RESTARTED,
+    HubStatus,
+    Notice,
+    RankEnd,
+    RankInfo,
+    StepDetail,
+    StepTotals,
+    Welcome,
+)
 from overlaptop.wire.protocol import PROTOCOL_VERSION
 
 _TICK_S = 1.0
@@ -91,6 +100,10 @@ class Hub:
             forget_under_way(self._folder)
         self._record = self._first_record(earlier)
         self._sockets = (ranks_socket(options.job), self._record.dashboard_path)
+        if restarts := _elastic("RESTART_COUNT"):
+            times = "once" if restarts == 1 else f"{restarts} times"
+            notice = Notice(0, self._record.started_ns, "warning", f"{RESTARTED} {times}")
+            self._history.keep(notice, encode(notice), self._now_s)
         self._record_due_s: float | None = self._now_s
         self._freshened_s = self._now_s
         self._dashboards = DashboardServer(
@@ -310,8 +323,13 @@ class Hub:
 
 def restarts_left(environ: Mapping[str, str] = os.environ) -> int:
     """How often torchrun will start failed ranks again, by the environment that it gave this one."""
-    most, done = (environ.get(f"TORCHELASTIC_{name}", "") for name in ("MAX_RESTARTS", "RESTART_COUNT"))
-    return max(0, int(most) - int(done)) if most.isdecimal() and done.isdecimal() else 0
+    return max(0, _elastic("MAX_RESTARTS", environ) - _elastic("RESTART_COUNT", environ))
+
+
+def _elastic(name: str, environ: Mapping[str, str] = os.environ) -> int:
+    """A number that torchrun gives its ranks; 0 where it does not."""
+    number = environ.get(f"TORCHELASTIC_{name}", "")
+    return int(number) if number.isdecimal() else 0
 
 
 def _rank_descriptors() -> int:

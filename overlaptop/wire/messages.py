@@ -46,6 +46,8 @@ AGENT_DISABLED = "the agent disabled itself"
 """The source_reason of a rank whose agent had a fault of its own and measures no more."""
 NOT_SHOWN = "is not shown"
 """In the notice of a process that the hub refused as a second one of the same rank."""
+RESTARTED = "torchrun restarted the job"
+"""In the hub's notice of it."""
 LEFT_OUT = "are left out"
 """In the source_reason of a rank some of whose steps its source cannot measure in detail."""
 

@@ -11,7 +11,8 @@ from overlaptop.console import CommandError, following
 from overlaptop.console.following import settle_waits
 from overlaptop.console.once import render, settle
 from overlaptop.fleet.snapshot import HubState, Snapshot
-from overlaptop.wire.messages import CollectiveSpan, Notice, RankEnd
+from overlaptop.text import clock
+from overlaptop.wire.messages import RESTARTED, CollectiveSpan, Notice, RankEnd
 from overlaptop.wire.schema import Message
 from tests.fleet.builders import (
     GB,
@@ -261,6 +262,11 @@ def test_process_that_is_not_shown_is_named_on_the_page() -> None:
     words = "rank 0 is already reported by pid 1 (a.py); pid 2 (b.py) is not shown: it says so too"
     page = page_of(totals(0, 1), totals(1, 1), Notice(0, T0, "warning", words))
     assert words in page.splitlines()
+
+
+def test_restart_is_told_on_the_page() -> None:
+    page = page_of(totals(0, 1), totals(1, 1), Notice(0, T0, "warning", f"{RESTARTED} once"))
+    assert f"torchrun restarted the job once, last at {clock(T0)}" in page.splitlines()
 
 
 def test_a_job_without_steps_says_what_ends_one() -> None:

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from overlaptop.console import CommandError
 from overlaptop.console.stream import RecordWriter, stream
 from overlaptop.fleet.snapshot import HubState
-from overlaptop.wire.messages import AGENT_DISABLED, Notice, OwnCost, RankEnd, Standstill
+from overlaptop.wire.messages import AGENT_DISABLED, RESTARTED, Notice, OwnCost, RankEnd, Standstill
 from overlaptop.wire.schema import Message
 from tests.fleet.builders import T0, detail, device, info, numa, sample, status, unmeasured, welcome
 
@@ -65,15 +65,16 @@ def test_a_job_that_is_started_again_goes_on_from_step_0(capsys: pytest.CaptureF
     assert "the job was started again" in capsys.readouterr().err
 
 
-def test_trouble_and_a_process_not_shown_are_one_record_each() -> None:
+def test_trouble_restart_and_process_not_shown_are_one_record_each() -> None:
     where = [Standstill(rank, True, (), ("a.py:7 barrier",), since_ns=T0) for rank in (0, 1)]
-    words = "pid 2 (b.py) is not shown"
+    words, again = "pid 2 (b.py) is not shown", f"{RESTARTED} once"
     quiet = [[] for _ in range(30)]
-    session = PlayedSession([*arrival(), *where, Notice(0, T0, "warning", words)], *quiet, end())
+    restart = Notice(0, T0, "warning", again)
+    session = PlayedSession([*arrival(), *where, Notice(0, T0, "warning", words), restart], *quiet, end())
     _, records = played(session)
-    assert [record["type"] for record in records] == ["notice", "trouble"]
-    assert records[0]["text"] == words
-    assert records[1] == {
+    assert [record["type"] for record in records] == ["notice", "notice", "trouble"]
+    assert [each["text"] for each in records[:2]] == [again, words]
+    assert records[2] == {
         "type": "trouble", "job": "job-1", "kind": "no first step", "ranks": [], "since_ns": T0,
         "text": "no step for 20 s: ranks 0-1 are in barrier (a.py:7)",
     }  # fmt: skip

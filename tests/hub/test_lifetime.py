@@ -31,6 +31,7 @@ from overlaptop.wire.commands import Command
 from overlaptop.wire.messages import (
     HubStatus,
     Join,
+    Notice,
     RankEnd,
     RankInfo,
     StepDetail,
@@ -274,6 +275,13 @@ def test_record_names_the_launcher_that_restarts_ranks(hubs, monkeypatch, done, 
     record = hubs.start()
     assert record.restarter_pid == (os.getppid() if may_restart else 0)
     assert record.may_restart == may_restart
+
+
+def test_restarted_job_says_so_to_each_dashboard(hubs, monkeypatch, make_viewer):
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "2")
+    record = hubs.start()
+    notice = make_viewer().receive(Notice)
+    assert (notice.text, notice.at_ns) == ("torchrun restarted the job 2 times", record.started_ns)
 
 
 def test_a_hub_to_which_no_rank_comes_ends(hubs, folder):

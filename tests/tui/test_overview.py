@@ -11,6 +11,7 @@ from textual.widgets import Input
 
 from overlaptop.fleet.snapshot import HubState
 from overlaptop.report.order import Filter, FilterError
+from overlaptop.text import clock
 from overlaptop.tui.draw.table import GAP
 from overlaptop.tui.overview.columns import COLUMNS, columns_for, layout, numa_cell
 from overlaptop.tui.overview.rank_table import RankTable
@@ -18,6 +19,7 @@ from overlaptop.tui.rank.screen import RankScreen
 from overlaptop.tui.widgets.job_header import JobHeader
 from overlaptop.wire.messages import (
     AGENT_DISABLED,
+    RESTARTED,
     GroupCalls,
     IssuedCall,
     Notice,
@@ -108,6 +110,15 @@ async def test_the_cpus_lead_is_shown_where_it_is_seen_and_who_is_launch_bound()
         text = await shown(app, pilot)
     assert "least lead 0" in text
     assert "launch-bound on rank 1" in text
+
+
+async def test_restart_of_a_job_leaves_a_trace_at_every_size():
+    session = running_job()
+    session.say(Notice(0, T0, "warning", f"{RESTARTED} once"))
+    async with opened(session) as (app, pilot):
+        for size in SIZES:
+            await pilot.resize_terminal(*size)
+            assert f"restarted at {clock(T0)}" in (await shown(app, pilot)).splitlines()[1]
 
 
 async def test_what_the_agents_cost_stands_in_the_header_and_in_full_above_the_notices():

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import PurePath
 
 from overlaptop.fleet.commands import FAILED
-from overlaptop.fleet.notices import grouped
+from overlaptop.fleet.notices import grouped, last_restart
 from overlaptop.fleet.snapshot import HubState, Window
 from overlaptop.fleet.trouble import trouble_of
 from overlaptop.report import troubles
@@ -151,6 +151,8 @@ def _source_line(state: ViewState, width: int) -> StyledLine:
         if not each.done and each.state != FAILED and not each.knob:  # knobs have places of their own
             state_of = Segment(each.state, warning._replace(bold=True))
             left.append(Item((Segment(f" {each.words}: ", warning), state_of)))
+    if (restart := last_restart(snapshot.notices)) is not None:
+        left.append(Item((Segment(f" restarted at {clock(restart.at_ns)}", TextStyle("warning")),)))
     if not left and state.starting:
         left.append(Item((bold(" starting"), dim(f"  waiting for {state.starting}"))))
     elif not left and infos:
