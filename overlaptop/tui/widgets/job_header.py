@@ -11,7 +11,7 @@ from overlaptop.fleet.notices import grouped, last_restart
 from overlaptop.fleet.snapshot import HubState, Window
 from overlaptop.fleet.trouble import trouble_of
 from overlaptop.report import troubles
-from overlaptop.report.figures import cost_in_brief, ranks_in_words
+from overlaptop.report.figures import ranks_in_words
 from overlaptop.report.hosts import HUB_GLYPHS, live_words
 from overlaptop.text import age, clock, count, duration, plural, printable
 from overlaptop.tui.draw.segments import (
@@ -29,8 +29,6 @@ from overlaptop.tui.state import ViewState, step_name
 from overlaptop.tui.view import JobView
 from overlaptop.wire.messages import RankInfo
 
-_TELLING = 0.05
-"""The agents' cost as a share of a step is told where it is known so well; notices have it in any case."""
 _WIDE = 90
 """Narrower screens have no room for how a job ended and when, too."""
 
@@ -50,7 +48,7 @@ class JobHeader(JobView):
 def _job_line(state: ViewState, width: int, *, alone: bool) -> StyledLine:
     """``alone``: no other line says what is wrong."""
     snapshot, job = state.snapshot, state.snapshot.job
-    left = [Item((Segment("overlaptop", TextStyle("accent", bold=True)), *_own_cost(state)), 6)]
+    left = [Item((Segment("overlaptop", TextStyle("accent", bold=True)),), 6)]
     if job is not None:
         infos, hosts = _infos(state), _hosts(state)
         sources = "" if state.starting else _sources(infos)
@@ -77,12 +75,6 @@ def _job_line(state: ViewState, width: int, *, alone: bool) -> StyledLine:
     shown = [item for item in left if item.line[0].text]
     right.append(Item(_hub_state(state, brief=width < _WIDE and not alone)))
     return (Segment(" "), *fit(shown, right, width - 1))
-
-
-def _own_cost(state: ViewState) -> StyledLine:
-    cost = state.snapshot.totals.own_cost
-    known = cost is not None and cost.watched and cost.error <= _TELLING and state.moving
-    return (dim(f" {cost_in_brief(cost)}"),) if cost is not None and known else ()
 
 
 def _past(state: ViewState) -> str:
@@ -152,7 +144,7 @@ def _source_line(state: ViewState, width: int) -> StyledLine:
             state_of = Segment(each.state, warning._replace(bold=True))
             left.append(Item((Segment(f" {each.words}: ", warning), state_of)))
     if (restart := last_restart(snapshot.notices)) is not None:
-        left.append(Item((Segment(f" restarted at {clock(restart.at_ns)}", TextStyle("warning")),)))
+        left.append(Item((Segment(f" restarted at {clock(restart.at_ns)}", warning),)))
     if not left and state.starting:
         left.append(Item((bold(" starting"), dim(f"  waiting for {state.starting}"))))
     elif not left and infos:
