@@ -115,7 +115,9 @@ def test_one_hardware_queue_is_named_under_fsdp2():
 
 def test_a_depth_is_set_by_command_only_where_the_job_obeys():
     depth = {"prefetch_forward": None, "prefetch_backward": None}
-    assert "overlaptop set prefetch_forward=2" in only(job(apart, *commanded(**depth))).advice
+    line = "set_modules_to_forward_prefetch()"
+    advice = only(job(apart, *commanded(**depth))).advice
+    assert f"{line}; to try it now: overlaptop set prefetch_forward=2" in advice
     advice = only(job(apart, FSDP2)).advice
     assert "set_modules_to_forward_prefetch()" in advice
     assert "overlaptop" not in advice

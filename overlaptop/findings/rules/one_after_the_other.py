@@ -46,12 +46,10 @@ def _cause(evidence: Evidence) -> tuple[str, Certainty]:
             return f"unset {variable}: wait() holds up the CPU until bytes have moved", Certainty.LIKELY
     if uses_fsdp2(evidence):
         by_command = can_set(evidence, PREFETCH["forward"])
-        depth = (
-            f"overlaptop set {PREFETCH['forward']}=2" if by_command else "set_modules_to_forward_prefetch()"
-        )
+        try_it = f"; to try it now: overlaptop set {PREFETCH['forward']}=2" if by_command else ""
         return (
             "FSDP2 hides its gathers where the CPU runs ahead: leave out .item() and synchronize() "
-            f"in forward and backward, or set a depth: {depth}",
+            f"in forward and backward, or call set_modules_to_forward_prefetch(){try_it}",
             Certainty.POSSIBLE,
         )
     found = step_calls(evidence)

@@ -72,6 +72,7 @@ def _advice(evidence: Evidence) -> str:
             "init_device_mesh('cuda', (hosts, GPUs of one)))"
         )
     if gradients_of(evidence) is not None:
-        how = "overlaptop tune" if can_set(evidence, BUCKET_CAP_MB) else f"DDP's {BUCKET_CAP_MB}"
-        return f"larger buckets ({how}), or fewer reductions: accumulate with model.no_sync()"
+        measure = "; overlaptop tune measures it" if can_set(evidence, BUCKET_CAP_MB) else ""
+        larger = f"larger buckets (DDP's {BUCKET_CAP_MB}{measure})"
+        return f"{larger}, or fewer reductions: accumulate with model.no_sync()"
     return "keep the groups that move most within a host; NCCL_DEBUG=INFO says over which network they go"
