@@ -267,6 +267,15 @@ async def test_on_a_tall_screen_the_history_takes_what_the_collectives_leave(key
         assert chart.size.height >= 12
 
 
+async def test_history_has_a_time_axis():
+    session = running_job()
+    session.say(*(step(0, number, idle=430) for number in range(100, 201)))
+    async with opened(session, size=(100, 45)) as (app, pilot):
+        text = await shown(app, pilot, "enter")
+        axis = next(line for line in text.splitlines() if "╷-" in line)
+        assert re.findall(r"-\d+ s", axis) == ["-40 s", "-20 s"]
+
+
 @pytest.mark.parametrize("width", range(60, 161, 20))
 async def test_no_figure_is_cut(width):
     session = running_job()

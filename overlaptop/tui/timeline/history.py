@@ -70,6 +70,17 @@ def column_of(history: Sequence[StepTotals], width: int, a_column: int, step: in
     return at if 0 <= at < width else None
 
 
+def column_ages(
+    history: Sequence[StepTotals], width: int, a_column: int, every: int
+) -> list[tuple[int, int]]:
+    """Each ``every``-th column back from the newest, and the ns from its first step to the newest one."""
+    newest, begins_ns = history[-1], dict[int, int]()
+    for step in reversed(history):
+        begins_ns[width - 1 - (newest.step // a_column - step.step // a_column)] = step.start_ns
+    wanted = range(width - 1 - every, -1, -every)
+    return [(at, newest.start_ns - begins_ns[at]) for at in wanted if at in begins_ns]
+
+
 def slowest_in(history: Sequence[StepTotals], width: int, a_column: int, column: int) -> int | None:
     """The slowest step of a column; None where it has none."""
     if not history:

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from operator import attrgetter
 from statistics import fmean
 
 from textual import events
 
-from overlaptop.text import Unit, duration, plural
+from overlaptop.text import Unit, age, duration, plural
 from overlaptop.tui.draw.bars import chart
 from overlaptop.tui.draw.segments import Item, StyledLine, TextStyle, dim, fit, titled
 from overlaptop.tui.timeline import history
 from overlaptop.tui.view import JobView
+from overlaptop.wire.messages import StepTotals
 
 _LABEL = 10
+_AXIS_FROM = 7
+"""Lines."""
+_TICK_COLUMNS = 20
+_WHOLE_SECONDS_NS = 10_000_000_000
 
 
 class HistoryChart(JobView):
@@ -38,7 +44,8 @@ class HistoryChart(JobView):
         a_column, room = self._steps_a_column(typical_ns), width - _LABEL - 1
         times = history.columns(selected.history, room, a_column, attrgetter("step_ns"))
         top_ns = history.scale_top_ns(times)
-        unit, rows = Unit.for_scale(top_ns), max(1, (height - 2) // 2)
+        has_axis = height >= _AXIS_FROM
+        unit, rows = Unit.for_scale(top_ns), max(1, (height - 2 - has_axis) // 2)
         overlaps = history.columns(selected.history, room, a_column, attrgetter("overlap"), fmean)
         spread = sorted(step.step_ns for step in selected.history if not step.disturbed)
         figures = []
@@ -63,6 +70,7 @@ class HistoryChart(JobView):
         return [
             *scaled("step time", [each("slowest"), *figures], slowest, f"{unit.brief(top_ns)} {unit.name}"),
             *scaled("overlap", [each("mean"), *["· not measured"] * any(gaps)], mean, "100 %"),
+            *([_axis(selected.history, room, a_column)] if has_axis else []),
         ]
 
     async def on_click(self, event: events.Click) -> None:
@@ -73,3 +81,12 @@ class HistoryChart(JobView):
             step = history.slowest_in(selected.history, room, a_column, event.x - _LABEL)
             if step is not None:
                 await self.screen.run_action(f"app.show_step({step})")
+
+
+def _axis(steps: Sequence[StepTotals], room: int, a_column: int) -> StyledLine:
+    """How long ago columns were, before the newest step: ``╷-40 s ───╷-20 s ───╷``."""
+    drawn = list("─" * (room - 1) + "╷")
+    for at, age_ns in history.column_ages(steps, room, a_column, _TICK_COLUMNS):
+        label = f"╷-{age(age_ns / 1e9) if age_ns >= _WHOLE_SECONDS_NS else duration(age_ns)} "
+        drawn[at : at + len(label)] = label
+    return (dim(" " * _LABEL + "".join(drawn)),)
