@@ -126,10 +126,14 @@ def test_a_rank_that_stands_in_python_is_named_with_its_line_and_one_that_calls_
     watching.until_it_trains()
 
     def in_words(found):
-        words = f": {found.at}; rank 0 waits"
-        watching.until(
-            lambda snapshot: (told := trouble_of(snapshot)) and troubles.in_full(told).endswith(words)
-        )
+        starts = f"waiting for rank 1 {troubles.place(found.at)} since "
+        ends = "; rank 0 waits in allreduce 1.00 MiB"
+
+        def is_told(snapshot):
+            said = troubles.in_full(told) if (told := trouble_of(snapshot)) else ""
+            return said.startswith(starts) and said.endswith(ends)
+
+        watching.until(is_told)
         watching.until(lambda snapshot: any("wait_for_end_of" in each.text for each in snapshot.notices))
 
     stand_in_python(job, watching, "leave_out", 1 << 20, told=in_words)
