@@ -12,7 +12,14 @@ from overlaptop.fleet.change_points import ChangePoints
 from overlaptop.fleet.snapshot import WHOLE_TRACE, NodeView, RankView, Window
 from overlaptop.fleet.totals import of_one_step, step_of, stepping
 from overlaptop.fleet.transfers import TransferHistory
-from overlaptop.fleet.waits import SplitStep, StepTransfer, StepWaits, WaitWindow
+from overlaptop.fleet.waits import (
+    HOST_WORTH_SHARE,
+    WORTH_SHARE,
+    SplitStep,
+    StepTransfer,
+    StepWaits,
+    WaitWindow,
+)
 from overlaptop.fleet.window import EVIDENCE_STEPS, WINDOW_NS, in_window
 from overlaptop.text import named_ranks
 from overlaptop.timeline.arrivals import Collective, WaitTimes, combined, lateness, waiting
@@ -91,7 +98,8 @@ class Splitter:
         since = [each for each in kept if each.waits.step >= first_step]
         steps = tuple(in_window(since[-EVIDENCE_STEPS:], None))
         if steps != self._window[0]:
-            self._window = steps, window_of(steps)
+            on_hosts = all(view.info is not None and view.info.source == "host" for view in views)
+            self._window = steps, window_of(steps, HOST_WORTH_SHARE if on_hosts else WORTH_SHARE)
         window = self._window[1]
         return JobWaits(
             newest,
@@ -314,9 +322,11 @@ def _disturbed(view: RankView, step: int) -> bool:
     return totals is not None and totals.disturbed
 
 
-def window_of(steps: Sequence[SplitStep], *, alone: bool = False) -> WaitWindow | None:
-    """What these steps say together; None where nothing of them is split. `alone`: they are no sample of a
-    job's many steps, but one that was chosen, or a whole trace.
+def window_of(
+    steps: Sequence[SplitStep], worth_share: float = WORTH_SHARE, *, alone: bool = False
+) -> WaitWindow | None:
+    """What these steps say together; None where nothing of them is split. `worth_share` as WaitWindow has
+    it. `alone`: they are no sample of a job's many steps, but one that was chosen, or a whole trace.
     """
     late = combined(each.lateness for each in steps if each.lateness is not None)
     if late is None:
@@ -345,6 +355,7 @@ def window_of(steps: Sequence[SplitStep], *, alone: bool = False) -> WaitWindow 
         late_steps if late_rank is not None else 0,
         steps[-1].echo,
         {rank: fmean(own_ns) for rank, own_ns in of_rank.items()},
+        worth_share,
         len(steps) if not alone else None if is_one_step else late.collectives,
     )
 

@@ -20,6 +20,8 @@ SHARED_SHARE = 0.9
 WORTH_SHARE = 0.04
 """Nobody is called late where waiting is less of the step: in healthy jobs ranks differ by a few
 hundredths."""
+HOST_WORTH_SHARE = 0.1
+"""The same of ranks without a GPU: what a busy machine does to one of them is more."""
 RECEIVES_SHARE = 0.25
 """From this share of the waiting on that is in receives, ranks may wait as a pipeline's schedule has it."""
 COSTLY_SHARE = 0.02
@@ -105,6 +107,8 @@ class WaitWindow:
     """By way of whom ranks of other groups wait, in the newest step; None: by nobody's."""
     waits_ns: Mapping[int, float] = field(default_factory=dict)
     """What each rank waits in a step with no compute beside it: the mean over steps."""
+    worth_share: float = WORTH_SHARE
+    """Nobody is called late where waiting is less of the step."""
     chances: int | None = None
     """How often another rank could have been late: the steps; of a whole trace, which has few, the
     collectives. None: it is one chosen step, and what is said is of that one only."""
@@ -125,7 +129,7 @@ class WaitWindow:
         who itself waits half as long as the others or less. The steps of all ranks are equally long, so by
         that difference it does something else for longer; what all wait alike is a pipeline's schedule.
         """
-        if self.share < WORTH_SHARE:
+        if self.share < self.worth_share:
             return ()
         found = self._latest()
         late = {each.rank for each in found}

@@ -10,7 +10,7 @@ from overlaptop.fleet.records import BOUNDS
 from overlaptop.fleet.snapshot import WHOLE_TRACE, HubState, RankView, Snapshot
 from overlaptop.fleet.split_waits import NOT_YET
 from overlaptop.fleet.trouble import trouble_of
-from overlaptop.fleet.waits import LATE_SHARE, WORTH_SHARE, WaitWindow
+from overlaptop.fleet.waits import LATE_SHARE, WaitWindow
 from overlaptop.fleet.watching import MOST_COMPARED, compared
 from overlaptop.report.figures import totals_in_words
 from overlaptop.report.order import all_see_gaps
@@ -112,7 +112,7 @@ def _of_steps(snapshot: Snapshot) -> FirstLine | None:
         kind = Kind.MEASURING if is_to_come else Kind.UNKNOWN
         return FirstLine(f"who waits for whom is not known: {why}", f"not split: {why}", kind=kind)
     if not window.late:
-        is_sample = window.share >= WORTH_SHARE and window.chances is not None
+        is_sample = window.share >= window.worth_share and window.chances is not None
         too_few = is_sample and not (
             window.is_enough and (_is_trace(snapshot) or window.steps >= CLEAR_STEPS)
         )

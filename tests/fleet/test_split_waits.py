@@ -283,3 +283,15 @@ def test_ranks_on_several_hosts_are_split_as_far_as_their_clocks_are_known(resid
     if wait_ns is None:
         assert (merged.wait_window, merged.unsplit) == (None, "the clocks are too uncertain")
         assert merged.ranks[0].waits.unsplit_ns == merged.ranks[0].measured.comm_ns
+
+
+@pytest.mark.parametrize(
+    ("source", "late_ms", "is_named"), [("host", 5, False), ("host", 15, True), ("kernels", 5, True)]
+)
+def test_without_gpus_nobody_is_called_late_for_what_a_busy_machine_does(source, late_ms, is_named):
+    fleet = Fleet(Clock())
+    for message in (welcome(), *(replace(info(rank), source=source) for rank in (0, 1))):
+        fleet.apply(message)
+    for number in range(24):
+        feed(fleet, *step_with_waits(0, number, (10, 40)), *step_with_waits(1, number, (10 + late_ms, 40)))
+    assert bool(fleet.snapshot().wait_window.late) is is_named

@@ -28,7 +28,7 @@ from overlaptop.findings.late import (
     late_ranks,
 )
 from overlaptop.fleet.split_waits import window_of
-from overlaptop.fleet.waits import LATE_SHARE, WORTH_SHARE
+from overlaptop.fleet.waits import LATE_SHARE
 
 ADVICE = "divide a step's tokens evenly over ranks: sort or bucket samples by length, or pack sequences"
 
@@ -74,7 +74,7 @@ def late_by_compute(evidence: Evidence) -> LateByCompute | None:
         return None
     # Not that window, which is longer: what has begun since counts in these steps alone.
     window = window_of([step.split for step in evidence.steps if step.split is not None])
-    if window is None or window.share < WORTH_SHARE:
+    if window is None or window.share < window.worth_share:
         return None
     late = [_longer(evidence, step) for step in evidence.steps if step.split is not None]
     explained = [(rank, ns) for rank, ns in late if ns >= EXPLAINS * window.exposed_wait_ns]
