@@ -16,7 +16,7 @@ from torch.utils.data import dataloader
 from overlaptop.agent.clock import now_ns
 from overlaptop.agent.isolation.fault_barrier import FaultBarrier
 from overlaptop.agent.isolation.patching import replace
-from overlaptop.agent.telemetry.files import UnavailableError, read_text
+from overlaptop.agent.telemetry.files import UnavailableError, entries, read_text
 
 TASKS = Path("/proc/self/task")
 MAX_STEPS = 4096
@@ -120,7 +120,7 @@ class TrainingThread:
             threads = (str(thread), *self._backward_threads)
             waits = [int(read_text(TASKS / each / "schedstat").split()[1]) for each in threads]
             self._delays.append((now_ns(), sum(waits)))
-        except (UnavailableError, OSError, ValueError, IndexError):
+        except (UnavailableError, ValueError, IndexError):
             self._delays.clear()  # a thread ended, or this kernel does not count
             self._backward_threads = ()
 
@@ -130,7 +130,7 @@ class TrainingThread:
             return
         self._until_search = SEARCH_SAMPLES
         self._backward_threads = tuple(
-            task.name for task in TASKS.iterdir() if _name(task).startswith(BACKWARD_THREADS)
+            each for each in entries(TASKS) if _name(each).startswith(BACKWARD_THREADS)
         )
         if self._backward_threads:  # what they waited before is not of the next step
             self._delays.clear()
@@ -145,9 +145,9 @@ class TrainingThread:
         return min(max(0, waited), end_ns - start_ns)  # the kernel counts a wait when it is over
 
 
-def _name(task: Path) -> str:
+def _name(thread: str) -> str:
     try:
-        return read_text(task / "comm")
+        return read_text(TASKS / thread / "comm")
     except UnavailableError:  # it ended since
         return ""
 
