@@ -86,12 +86,8 @@ def is_stale(age_s: float, steps: Sequence[StepTotals]) -> bool:
     """Whether it is long since a rank's newest step ended, of one that makes ``steps``, oldest first."""
     if age_s <= STALE_AFTER_S:
         return False
-    return age_s > STALE_AFTER_STEPS * _usual_s(steps)
-
-
-def _usual_s(steps: Sequence[StepTotals]) -> float:
-    """Length of a step."""
-    return median(step.step_ns for step in list(steps)[-_RECENT_STEPS:]) / 1e9
+    recent_ns = [step.step_ns for step in list(steps)[-_RECENT_STEPS:]]
+    return age_s > STALE_AFTER_STEPS * median(recent_ns) / 1e9
 
 
 def trouble_of(snapshot: Snapshot) -> Trouble | None:
