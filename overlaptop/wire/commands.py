@@ -48,18 +48,47 @@ SET = "set"
 RESTORE = "restore"
 """All ranks give one of the job's knobs the value back that the script gave it, in the same step."""
 
+TRIAL = "trial"
+"""All ranks try something for ``steps`` steps from the same step on, and take it back by themselves.
+
+With a knob: this ``value`` of it. Without one: a delay of ``delay_ns`` in each of these steps on one
+``rank``, at a ``place``. The other ranks do nothing but agree on the steps."""
+
+HOST, GPU = 0, 1
+"""Places of a delay: a sleep of the training thread as the step begins, or a kernel that spins on its
+current stream."""
+PLACES: Mapping[int, str] = MappingProxyType({HOST: "host", GPU: "gpu"})
+MAX_TRIAL_STEPS = 1_000
+MAX_DELAY_NS = 10_000_000_000
+MAX_DELAYS_NS = 60_000_000_000
+"""Of all steps of a trial together: nobody can end a trial early."""
+
+_SETTING = range(LEAST_VALUE, MOST_VALUE + 1)
+_TRIAL_STEPS = range(1, MAX_TRIAL_STEPS + 1)
 COMMANDS: Mapping[str, Mapping[str, range]] = MappingProxyType(
     {
         CAPTURE: MappingProxyType({"steps": range(1, 101)}),
-        SET: MappingProxyType({"value": range(LEAST_VALUE, MOST_VALUE + 1)}),
+        SET: MappingProxyType({"value": _SETTING}),
         RESTORE: MappingProxyType({}),
+        TRIAL: MappingProxyType({"value": _SETTING, "steps": _TRIAL_STEPS}),
     }
 )
 """Name -> its arguments, all of which must be there, and what each may be."""
+DELAY_ARGUMENTS: Mapping[str, range] = MappingProxyType(
+    {
+        "rank": range(MAX_RANKS),
+        "delay_ns": range(1, MAX_DELAY_NS + 1),
+        "place": range(len(PLACES)),
+        "steps": _TRIAL_STEPS,
+    }
+)
+"""The same of a trial without a knob."""
 
 CHANGES = (SET, RESTORE)
-"""The commands that are about a knob. Each job has its own knobs: a Knob has the bounds of its values, and
-each rank that has it checks them."""
+"""The commands that change a knob for good. Each job has its own knobs: a Knob has the bounds of its
+values, and each rank that has it checks them."""
+ABOUT_KNOBS = (*CHANGES, TRIAL)
+"""The commands that can name a knob; CHANGES must."""
 
 
 class Argument(Part, frozen=True):
@@ -84,7 +113,8 @@ class Command(Message, frozen=True, tag=10):
     at_ns: UnixNs
     """Unix time at which the hub took it (until then: at which it was made)."""
     knob: Text = ""
-    """What ``set`` and ``restore`` are about: the name of a Knob; else empty."""
+    """The name of the Knob that ``set``, ``restore`` or ``trial`` is about; empty: a delay's trial, or no
+    command about a knob."""
     search: IdOrNone = ""
     """Id of the search for the best value that it belongs to; empty: a person asked for this one."""
 
@@ -93,9 +123,11 @@ class Command(Message, frozen=True, tag=10):
         allowed = COMMANDS.get(self.name)
         if allowed is None:
             return f"there is no such command; there is: {', '.join(COMMANDS)}"
-        if self.name in CHANGES and not is_knob_name(self.knob):
+        if is_delay(self):
+            allowed = DELAY_ARGUMENTS
+        elif self.name in ABOUT_KNOBS and not is_knob_name(self.knob):
             return f"{self.knob[:80]!r} cannot be a knob's name: letters, digits and _, at most 64"
-        if self.name not in CHANGES and self.knob:
+        elif self.name not in ABOUT_KNOBS and self.knob:
             return f"{self.name} is not about a knob"
         names = [argument.name for argument in self.arguments]
         if sorted(names) != sorted(allowed):
@@ -104,6 +136,8 @@ class Command(Message, frozen=True, tag=10):
             bounds = allowed[argument.name]
             if argument.value not in bounds:
                 return f"{argument.name} must be from {bounds[0]} to {bounds[-1]}, not {argument.value}"
+        if is_delay(self) and delays_ns(self) > MAX_DELAYS_NS:
+            return f"the delays of all steps must be {MAX_DELAYS_NS} ns at most, not {delays_ns(self)}"
         return ""
 
 
@@ -112,16 +146,18 @@ HOW_TO_ALLOW = "start the job with --control or attach(control=True) to allow"
 SENT = "sent"
 ACCEPTED = "accepted"
 UNKNOWN = "unknown"
-UNDER_WAY = (ACCEPTED, UNKNOWN, "agreed", "recording", "writing", "changing")
+TRYING = "trying"
+UNDER_WAY = (ACCEPTED, UNKNOWN, "agreed", "recording", "writing", "changing", TRYING)
 WRITTEN = "written"
 CHANGED = "changed"
+TRIED = "tried"
 FAILED = "failed"
-ENDED_WELL = (WRITTEN, CHANGED)
+ENDED_WELL = (WRITTEN, CHANGED, TRIED)
 ENDED_BADLY = ("refused", "busy", FAILED)
 REPORT_STATES = (*UNDER_WAY, *ENDED_WELL, *ENDED_BADLY)
 """What a rank reports of a command, in this order. A capture is ``recording``, ``writing`` and ``written``;
-a setting is ``changing`` and ``changed``. ``unknown``: the rank cannot learn whether all have agreed; if it
-ever does, it reports the result."""
+a setting is ``changing`` and ``changed``, a trial ``trying`` and ``tried``. ``unknown``: the rank cannot
+learn whether all have agreed; if it ever does, it reports the result."""
 
 OUTCOME_STATES = (SENT, *REPORT_STATES)
 """``sent``: nothing was reported yet."""
@@ -140,13 +176,15 @@ class CommandReport(Message, frozen=True, tag=11):
     at_ns: UnixNs
     state: Annotated[str, one_of(REPORT_STATES)]
     step: Count | None
-    """The step from which on all ranks act, once that is agreed."""
+    """The step from which on all ranks act, once that is agreed. A trial of n steps is over n steps later.
+    """
     text: Text
-    """``written``: the file. ``changed``: from what to what. Where it ended badly, or is unknown: why."""
+    """``written``: the file. ``changed``, ``tried``: what was changed. Where it ended badly, or is unknown:
+    why."""
     was: Text = ""
-    """``changed``: the value before, as Knob.value_text has it."""
+    """``changed``: the value before, as Knob.value_text has it. ``tried``: the value before and since."""
     becomes: Text = ""
-    """``changed``: the value since."""
+    """``changed``: the value since. ``tried``: the value that was tried."""
 
 
 class RankOutcome(Part, frozen=True):
@@ -218,6 +256,21 @@ def make_restoring(knob: Knob, *, search: str = "") -> Command:
     return make(RESTORE, {}, knob=knob.name, search=search)
 
 
+def make_trial(knob: Knob, value: int, steps: int) -> Command:
+    """The command that tries a knob's value for this many steps. Raises ValueError as `make_setting`."""
+    if why := knob.fault(value):
+        raise ValueError(why)
+    return make(TRIAL, {"value": value, "steps": steps}, knob=knob.name)
+
+
+def make_delay(rank: int, delay_ns: int, place: int, steps: int) -> Command:
+    """The command that delays one rank in each of this many steps. Raises ValueError with one line.
+
+    ``place``: HOST or GPU.
+    """
+    return make(TRIAL, {"rank": rank, "delay_ns": delay_ns, "place": place, "steps": steps})
+
+
 def make_search(knob: Knob) -> Search:
     """A search of this process's user for a knob's best value. It goes back to the present one.
 
@@ -260,8 +313,24 @@ def argument(command: Command, name: str) -> int:
     return next(each.value for each in command.arguments if each.name == name)
 
 
+def is_delay(command: Command) -> bool:
+    """Whether it is the trial of a delay: of no knob's value."""
+    return command.name == TRIAL and not command.knob
+
+
+def delays_ns(command: Command) -> int:
+    """The delays of all steps of a delay's trial together."""
+    return argument(command, "delay_ns") * argument(command, "steps")
+
+
 def in_words(command: Command) -> str:
-    """``capture (steps 5)``, ``set bucket_cap_mb 50``, ``restore bucket_cap_mb``."""
+    """``capture (steps 5)``, ``set bucket_cap_mb 50``, ``trial bucket_cap_mb 50 (20 steps)``."""
+    if is_delay(command):
+        rank, delay_ns, place, steps = (argument(command, name) for name in DELAY_ARGUMENTS)
+        return f"trial of {delay_ns / 1e6:g} ms more on rank {rank}'s {PLACES[place]} ({steps} steps)"
+    if command.name == TRIAL:
+        value, steps = argument(command, "value"), argument(command, "steps")
+        return f"{command.name} {command.knob} {value} ({steps} steps)"
     if command.name in CHANGES:
         return " ".join([command.name, command.knob, *(str(each.value) for each in command.arguments)])
     arguments = ", ".join(f"{each.name} {each.value}" for each in command.arguments)

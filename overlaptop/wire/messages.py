@@ -169,11 +169,14 @@ class StepTotals(Message, frozen=True, tag=2):
     fused_ns: DurationNs | None = None
     """Kernels that compute and communicate in one. None also from agents that know of none: they count as
     compute there."""
+    trial: bool = False
+    """A trial was in force in all of it: its times are those of the tried value, or with the delay. The
+    steps in which a trial changes a value and takes it back are `transitional` instead."""
 
     @property
     def disturbed(self) -> bool:
         """Whether a command kept the step from the job's own pace: figures leave it out."""
-        return self.captured or self.transitional
+        return self.captured or self.transitional or self.trial
 
     @property
     def overlap(self) -> float | None:

@@ -91,12 +91,14 @@ def allowed_steps(draw):
 @st.composite
 def allowed_commands(draw):
     name = draw(st.sampled_from(list(commands.COMMANDS)))
-    arguments = [
-        Argument(key, draw(st.integers(bounds[0], bounds[-1])))
-        for key, bounds in commands.COMMANDS[name].items()
-    ]
-    knob = st.from_regex(r"\A[A-Za-z_][A-Za-z0-9_]{0,63}\Z") if name in commands.CHANGES else st.just("")
-    arguments = st.permutations(arguments).map(tuple)
+    is_delay = name == commands.TRIAL and draw(st.booleans())
+    allowed = commands.DELAY_ARGUMENTS if is_delay else commands.COMMANDS[name]
+    values = {key: draw(st.integers(bounds[0], bounds[-1])) for key, bounds in allowed.items()}
+    if is_delay:
+        values["steps"] = min(values["steps"], commands.MAX_DELAYS_NS // values["delay_ns"])
+    about_knob = name in commands.ABOUT_KNOBS and not is_delay
+    knob = st.from_regex(r"\A[A-Za-z_][A-Za-z0-9_]{0,63}\Z") if about_knob else st.just("")
+    arguments = st.permutations([Argument(*each) for each in values.items()]).map(tuple)
     return draw(built(Command, name=st.just(name), arguments=arguments, knob=knob))
 
 

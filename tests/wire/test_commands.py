@@ -35,6 +35,49 @@ def test_a_change_names_its_knob():
     assert (commands.in_words(restoring), restoring.search) == ("restore accumulation", setting.id)
 
 
+def test_trial_names_its_knob_or_the_rank_to_delay():
+    trial = commands.make_trial(BUCKET_CAP_MB, 50, 20)
+    assert (trial.knob, commands.argument(trial, "value"), commands.argument(trial, "steps")) == (
+        "bucket_cap_mb",
+        50,
+        20,
+    )
+    delay = commands.make_delay(1, 2_500_000, commands.GPU, 20)
+    assert not delay.knob
+    assert commands.delays_ns(delay) == 50_000_000
+    assert [commands.is_delay(each) for each in (trial, delay)] == [False, True]
+    assert commands.in_words(trial) == "trial bucket_cap_mb 50 (20 steps)"
+    assert commands.in_words(delay) == "trial of 2.5 ms more on rank 1's gpu (20 steps)"
+    assert all(decode(encode(each)) == each for each in (trial, delay))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((0, 0, 0, 20), "delay_ns must be from 1 to 10000000000, not 0"),
+        ((0, 1, 2, 20), "place must be from 0 to 1, not 2"),
+        ((-1, 1, 0, 20), "rank must be from 0 to 4095, not -1"),
+        ((0, 1, 0, 1001), "steps must be from 1 to 1000, not 1001"),
+        (
+            (0, 60_000_001, 0, 1000),
+            "must be 60000000000 ns at most, not 60000001000",
+        ),
+    ],
+)
+def test_delay_beyond_its_bounds_is_not_made(arguments, words):
+    with pytest.raises(ValueError, match=words):
+        commands.make_delay(*arguments)
+
+
+def test_trial_of_a_value_is_refused_as_setting_it_is():
+    with pytest.raises(ValueError, match="accumulation must be one of 1, 2, 4, 8, not 3"):
+        commands.make_trial(KNOB, 3, 20)
+    with pytest.raises(ValueError, match="steps must be from 1 to 1000, not 0"):
+        commands.make_trial(KNOB, 4, 0)
+    with pytest.raises(WireError, match="takes exactly: value, steps"):
+        encode(replace(commands.make_delay(0, 1, 0, 1), knob="accumulation"))
+
+
 @pytest.mark.parametrize(
     ("name", "arguments", "words"),
     [
