@@ -1,0 +1,69 @@
+"""Which values of a knob are tried where nobody names any. Pure."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Hashable, Sequence
+
+from overlaptop.fleet.snapshot import Snapshot
+from overlaptop.models.buckets import MIB, bucket_sizes
+from overlaptop.wire.knobs import BUCKET_CAP_MB, Knob
+
+MOST_VALUES = 7
+"""The present one included."""
+Layout = Callable[[int], Hashable]
+"""What the job makes of a value: two values that give the same do the same."""
+
+
+def values_to_try(
+    knob: Knob, least: int | None = None, most: int | None = None, layout: Layout | None = None
+) -> list[int]:
+    """Values from ``least`` to ``most`` in even factors, rising, without the present one.
+
+    None: as far as makes sense around the present value. ``layout``: of values that do the same, the
+    smallest is tried; None: not known. Raises ValueError with one line where there is nothing to try.
+    """
+    if (least is not None and least < knob.least) or (most is not None and most > knob.most):
+        raise ValueError(f"{knob.name} must be from {knob.least} to {knob.most}")
+    allowed: Sequence[int] = sorted(knob.choices) or range(knob.least, knob.most + 1)
+    first = 0 if least is None else bisect_left(allowed, least)
+    last = len(allowed) if most is None else bisect_left(allowed, most + 1)
+    around = knob.value if least is None and most is None else None
+    seen = {layout(knob.value)} if layout is not None and knob.value is not None else set()
+    found = []
+    for value in _ladder(allowed[first:last], around):
+        made = value if layout is None else layout(value)
+        if value != knob.value and made not in seen:
+            seen.add(made)
+            found.append(value)
+    if not found:
+        raise ValueError(f"{knob.name} has no other value to try")
+    return found
+
+
+def layout_of(knob: Knob, snapshot: Snapshot) -> Layout | None:
+    """For the bucket size, the buckets that DDP would make of the job's gradients; None: not known."""
+    facts = next((view.gradients for view in snapshot.ranks if view.gradients is not None), None)
+    if knob.name != BUCKET_CAP_MB or facts is None or not any(facts.size_bytes):
+        return None
+
+    def layout(value: int) -> Hashable:
+        # The script's own value is given back as it was, its first bucket included.
+        own = str(value) == knob.original_text
+        return bucket_sizes(facts.size_bytes, value * MIB, facts.first_cap_bytes if own else None)
+
+    return layout
+
+
+def _ladder(values: Sequence[int], around: int | None) -> Sequence[int]:
+    """At most MOST_VALUES, in even factors: from the first to the last, or ``around`` one of them."""
+    if len(values) <= MOST_VALUES:
+        return values
+    steps = range(MOST_VALUES)
+    if around:
+        rungs = [around * 2.0 ** (step - MOST_VALUES // 2) for step in steps]
+    else:
+        shift = max(0, 1 - values[0])
+        low, factor = values[0] + shift, (values[-1] + shift) / (values[0] + shift)
+        rungs = [low * factor ** (step / (MOST_VALUES - 1)) - shift for step in steps]
+    return sorted({values[min(bisect_left(values, round(rung)), len(values) - 1)] for rung in rungs})

@@ -1,0 +1,109 @@
+"""What trials show: a difference where there is one, none where there is none."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from overlaptop.trials.effect import LOOKS, SAME, Effect, Pair, is_known, relative, slope
+
+from .machines import KINDS, noise
+
+GAP, TRIAL, BLOCK, SETTLE = 20, 14, 10, 2
+
+
+def pairs_of(random, kind: str, change: float, pairs: int) -> list[Pair]:
+    """Trials as the runner makes them, on a machine of this kind."""
+    period = TRIAL + GAP
+    series = 100 * (1 + noise(random, period * pairs + GAP, kind))
+    found = []
+    for at in range(GAP, period * pairs, period):
+        series[at : at + TRIAL] *= 1 + change
+        end, half = at + TRIAL, BLOCK // 2
+        tried = series[at + SETTLE : at + SETTLE + BLOCK]
+        around = (*series[at - half : at], *series[end + SETTLE : end + SETTLE + half])
+        found.append(Pair(tried.mean(), np.mean(around)))
+    return found
+
+
+def until_known(pairs: list[Pair]) -> Effect:
+    for count in LOOKS:
+        effect = relative(pairs[:count])
+        assert effect is not None
+        if is_known(effect):
+            break
+    return effect
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_difference_is_seldom_called_one_however_often_one_looks(kind):
+    random, runs = np.random.default_rng(7), 300
+    called = sum(until_known(pairs_of(random, kind, 0.0, LOOKS[-1])).differs for _ in range(runs))
+    assert called / runs < 0.085  # 5 in 100, and three standard errors
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_interval_holds_the_true_difference(kind):
+    random, runs = np.random.default_rng(8), 300
+    found = [until_known(pairs_of(random, kind, 0.05, LOOKS[-1])) for _ in range(runs)]
+    held = sum(each.low <= 0.05 <= each.high for each in found)
+    assert held / runs > 0.93
+
+
+@pytest.mark.parametrize("kind", ["white", "drifting", "jumping", "skewed"])
+def test_a_change_by_a_twentieth_is_found_in_a_few_trials(kind):
+    random = np.random.default_rng(9)
+    found = [until_known(pairs_of(random, kind, 0.05, LOOKS[-1])) for _ in range(50)]
+    assert all(each.differs for each in found)
+    assert np.median([each.pairs for each in found]) <= LOOKS[1]
+
+
+def test_a_steady_drift_is_no_difference():
+    pairs = [Pair(step, step) for step in np.linspace(100, 150, LOOKS[0])]
+    effect = relative(pairs)
+    assert (effect.centre, effect.differs, is_known(effect)) == (0.0, False, True)
+
+
+def test_one_slow_trial_hides_no_difference():
+    pairs = [Pair(110 + at / 10, 100) for at in range(LOOKS[1] - 1)] + [Pair(1000, 100)]
+    effect = relative(pairs)
+    assert effect.low > 0.05
+    assert effect.centre == pytest.approx(0.106, abs=0.01)
+
+
+def test_with_too_few_trials_there_is_a_difference_without_an_interval():
+    effect = relative([Pair(110, 100)] * (LOOKS[0] - 1))
+    assert effect.centre == pytest.approx(0.1)
+    assert (effect.low, effect.high, effect.bounded) == (-1.0, math.inf, False)
+    assert not is_known(effect)
+
+
+def test_without_a_trial_there_is_nothing():
+    assert relative([]) is None
+    assert slope([], 1) is None
+
+
+def test_what_is_less_than_worth_having_is_known_to_be_none():
+    random = np.random.default_rng(3)
+    pairs = [Pair(100 + random.normal(0, 0.1), 100) for _ in range(LOOKS[0])]
+    effect = relative(pairs)
+    assert effect.lies_within(SAME)
+    assert is_known(effect)
+
+
+def test_a_difference_is_judged_at_the_looks_only():
+    pairs = [Pair(110 + at, 100) for at in range(LOOKS[1])]
+    known = [count for count in range(1, len(pairs) + 1) if is_known(relative(pairs[:count]))]
+    assert known == [LOOKS[0], LOOKS[1]]
+
+
+@given(st.lists(st.floats(1, 1000), min_size=7, max_size=30), st.floats(0.5, 2), st.floats(1, 1e6))
+def test_the_interval_follows_shift_and_unit(presents, factor, delay):
+    pairs = [Pair(factor * each, each) for each in presents]
+    effect = relative(pairs)
+    assert effect.centre == pytest.approx(factor - 1, abs=1e-9)
+    assert effect.low - 1e-9 <= effect.centre <= effect.high + 1e-9
+    late = slope([Pair(each + delay, each) for each in presents], delay)
+    assert late.centre == pytest.approx(1, abs=1e-6)

@@ -1,0 +1,68 @@
+"""The values that are tried where nobody names any."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from overlaptop.trials.values import MOST_VALUES, layout_of, values_to_try
+from overlaptop.wire.knobs import Knob
+from tests.fleet.builders import BUCKET_CAP_MB
+
+from .live_job import LiveJob
+
+DEPTH = Knob("depth", 2, "2", "2", 1, 5)
+
+
+def test_a_wide_knob_is_tried_around_its_present_value():
+    assert values_to_try(BUCKET_CAP_MB) == [3, 6, 12, 50, 100, 200]
+
+
+def test_a_narrow_knob_is_tried_at_each_value():
+    assert values_to_try(DEPTH) == [1, 3, 4, 5]
+
+
+def test_choices_are_the_only_values():
+    knob = replace(BUCKET_CAP_MB, choices=(25, 100, 10))
+    assert values_to_try(knob) == [10, 100]
+
+
+def test_a_range_is_tried_in_even_factors_from_end_to_end():
+    assert values_to_try(BUCKET_CAP_MB, 1, 64) == [1, 2, 4, 8, 16, 32, 64]
+
+
+def test_values_that_do_the_same_are_tried_once():
+    assert values_to_try(BUCKET_CAP_MB, layout=lambda value: min(value, 40)) == [3, 6, 12, 50]
+
+
+def test_a_value_that_does_what_the_present_one_does_is_not_tried():
+    assert values_to_try(BUCKET_CAP_MB, layout=lambda value: value > 30) == [50]
+
+
+def test_buckets_are_laid_out_as_ddp_would():
+    snapshot = LiveJob(gradients=(1 << 20,) * 30).tick()
+    layout = layout_of(BUCKET_CAP_MB, snapshot)
+    assert layout is not None
+    assert layout(30) == layout(400)
+    assert layout(3) != layout(30)
+    assert layout_of(DEPTH, snapshot) is None
+
+
+@pytest.mark.parametrize(("least", "most"), [(0, 10), (5, 20_000), (25, 25)])
+def test_a_range_without_a_value_is_refused(least, most):
+    with pytest.raises(ValueError, match=r"bucket_cap_mb has no other value|must be from 1 to 10000"):
+        values_to_try(BUCKET_CAP_MB, least, most)
+
+
+@given(st.integers(-(1 << 31), 1 << 31), st.integers(1, 1 << 31), st.integers(0, 1 << 31))
+def test_values_are_allowed_rising_and_few(least, reach, above):
+    most = min(least + reach, 1 << 31)
+    present = min(least + above, most)
+    knob = Knob("any", present, str(present), str(present), least, max(most, least))
+    try:
+        values = values_to_try(knob)
+    except ValueError:
+        return
+    assert 0 < len(values) <= MOST_VALUES
+    assert values == sorted(set(values) - {present})
+    assert all(knob.fault(value) == "" for value in values)
