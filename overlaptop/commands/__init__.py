@@ -14,6 +14,7 @@ COMMANDS = {
     "estimate": "estimate",
     "relay": "relay",
     "set": "setting",
+    "slack": "slack",
     "tune": "tune",
 }
 """What a command line may begin with, and its module; all else is a host or an option of ``watch``."""

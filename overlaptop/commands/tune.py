@@ -1,4 +1,4 @@
-"""``overlaptop tune``: find the best value of a setting by measurement, without a screen."""
+"""``overlaptop tune``: try values of a setting on a running job."""
 
 from __future__ import annotations
 
@@ -13,62 +13,57 @@ from overlaptop.console.arguments import (
     parse_with_script,
     positive,
 )
-from overlaptop.wire.protocol import LEASE_S
 
-DESCRIPTION = f"""\
-Find the best value of a setting by measurement: on a running job, or on SCRIPT, which is started under
-torchrun, with an agent that allows it, and ended afterwards. SCRIPT is a bundled workload's name, or the
-path of a script of your own; what follows -- goes to it:
+DESCRIPTION = """\
+Find the best value of a setting by trials: on a running job, or on SCRIPT, which is started under torchrun,
+with an agent that allows it, and ended afterwards. SCRIPT is a bundled workload's name, or the path of a
+script of your own; what follows -- goes to it:
 
-  overlaptop tune --range 1:400                               bucket_cap_mb of the job that runs here
+  overlaptop tune --values 10,50,100                          bucket_cap_mb of the job that runs here
   overlaptop tune train.py --nproc 2 --range 1:400 -- --epochs 3
 
-Windows of steps with one value each are measured in turn: first nine values in even factors, then round by
-round half as many, and values beside the best. A value that takes longer beyond doubt is left out (after
-one window only where it takes far longer, for the machine may have changed meanwhile). The search ends when
-none can be better than the best by more than 1 %, with 95 % confidence, or when the budget is spent: unless
---budget says otherwise, 22 windows, or as many as the noise of the steps asks for, 2,000 steps at most.
+In a trial all ranks take a value at one step, and go back by themselves some steps later. Each value is
+tried seven times or more, in random order, against the steps before and after. Trials of a value end once
+its difference is known with 95 % confidence, or known to be less than 1 %.
 
-The running job goes on with the value that it had before, unless --keep is given; so it does after Ctrl-C,
-SIGTERM, and when this command dies: then its hub goes back after {LEASE_S:.0f} seconds of silence. A change
-by somebody else meanwhile ends the search, and stays.
+Ctrl-C, or the death of this command, leaves nothing to undo: the job has the value that it had before.
 """
 EPILOG = """\
-stdout gets a table of the values (their step time, and in what interval it lies with 95 % confidence) and
-at last one line: the best setting, what it saves, how sure, which one the job has now, and where a step is
-shorter with it beyond noise, the line of code that makes it permanent. So it does after Ctrl-C, with what
-was measured until then. stderr gets the progress. With --json, a record for each window ("window"), then
-one for each value ("point") and one for the result ("result"); times are ns, shares fractions, null is
-unknown.
-exit status: 0 when a best value is told (known: false in the result's record where the budget was spent
-first), 1 when it was ended before (the job ended or refused, somebody else changed it: what was found so
-far is told), 2 for a usage error, 130 after Ctrl-C and 143 after SIGTERM, once the value is what it was.
+stdout gets a table: each value, its step, its difference from the present value with the 95 % interval, the
+number of trials, and a verdict: shorter, longer, no difference, not known. The last lines name the best
+value and the line of code that makes it permanent. stderr gets the progress. With --json: a record for each
+trial ("trial"), for each value ("value") and for the result ("result"). Times are ns, differences are
+fractions of the present step, null is unknown.
+exit status: 0 when all is known or the steps are spent, 1 when the trials ended before (the job ended or
+refused, somebody else changed it), 2 for a usage error, 130 after Ctrl-C.
 """
 
 
 def run(words: list[str]) -> int:
-    """Search on a running job, or on a script that is started for it."""
+    """Try values on a running job, or on a script that is started for it."""
     usage = "overlaptop tune [SCRIPT] [options] [-- script's options]"
     parser = make_parser("overlaptop tune", DESCRIPTION, EPILOG, usage)
     parser.add_argument("script", nargs="?", metavar="SCRIPT", help="start this (default: a running job)")
     parser.add_argument(
         "--knob", default="bucket_cap_mb", metavar="NAME", help="the setting (default: %(default)s)"
     )
-    parser.add_argument(
-        "--range",
-        type=_range,
-        metavar="A:B",
-        help="from A to B, and the present value wherever it lies (default: 1:400 for bucket_cap_mb, "
-        "else all that is allowed)",
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument(
+        "--values",
+        type=_values,
+        default=(),
+        metavar="V,V",
+        help="try these (default: up to six around the present value, by factors of two)",
     )
+    what.add_argument("--range", type=_range, metavar="A:B", help="try up to seven values from A to B")
     parser.add_argument(
         "--budget",
         type=positive,
         metavar="STEPS",
-        help="begin no window after so many steps (12 or more); the last one may end later",
+        help="begin no trial after so many steps (default: 3,000, or those of three minutes if more)",
     )
     parser.add_argument("--job", type=job_key, metavar="KEY", help="the running job, as --list names it")
-    parser.add_argument("--keep", action="store_true", help="leave the running job with the best value")
+    parser.add_argument("--keep", action="store_true", help="set the best value on the running job")
     parser.add_argument(
         "--nproc", type=positive, metavar="N", help="SCRIPT's processes (default: one a GPU, else 2)"
     )
@@ -83,16 +78,20 @@ def run(words: list[str]) -> int:
     if options.script is not None and hosts is not None:
         parser.error("SCRIPT is started here: give no host with it")
     from overlaptop.console import tune
-    from overlaptop.tuning.search import SearchOptions
 
-    window_steps = SearchOptions().window_steps
-    if options.budget is not None and options.budget < window_steps:
-        parser.error(f"--budget must be {window_steps} steps or more: one window takes {window_steps}")
     least, most = options.range or (None, None)
-    request = tune.TuneRequest(options.knob, least, most, options.budget, options.keep, options.json)
+    request = tune.TuneRequest(
+        options.knob, options.values, least, most, options.budget, options.keep, options.json
+    )
     if options.script is None:
         return tune.run_on_job(options.job, request, hosts)
     return tune.run_on_script(options.script, script_options, options.nproc, request)
+
+
+def _values(text: str) -> tuple[int, ...]:
+    if re.fullmatch(r"-?[0-9]{1,9}(,-?[0-9]{1,9})*", text) is None:
+        raise argparse.ArgumentTypeError(f"must be whole numbers with commas between them, not {text!r}")
+    return tuple(map(int, text.split(",")))
 
 
 def _range(text: str) -> tuple[int, int]:

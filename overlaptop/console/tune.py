@@ -1,69 +1,64 @@
-"""The work of ``overlaptop tune``: find the best value of a setting by measurement, without a screen."""
+"""The work of ``overlaptop tune``: try values of a setting on a running job, and print what they do."""
 
 from __future__ import annotations
 
-import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 
 from overlaptop import text
-from overlaptop.console import CommandError, job_failure, print_data, print_message, search_report
-from overlaptop.console.following import TICK_S
+from overlaptop.console import CommandError, print_data, print_message
+from overlaptop.console.following import TICK_S, send
 from overlaptop.console.hosts import Hosts, pause
 from overlaptop.console.jobs import join
-from overlaptop.console.setting import knob_of
+from overlaptop.console.setting import knob_of, print_change
+from overlaptop.console.table import Table
+from overlaptop.console.trials import TrialRun, progress_words
 from overlaptop.fleet.job_session import JobSelector, JobSession
+from overlaptop.fleet.knobs import JobKnob
 from overlaptop.fleet.session import Session
-from overlaptop.fleet.snapshot import HubState, Snapshot
 from overlaptop.launch.launcher import Launcher, of_workload, place
 from overlaptop.launch.request import LaunchError
-from overlaptop.tuning.search import SearchOptions
-from overlaptop.tuning.state import SearchState
-from overlaptop.tuning.tuner import Tuner
+from overlaptop.report.knobs import present_words
+from overlaptop.trials.effect import CONFIDENCE, Effect
+from overlaptop.trials.runner import Trials, TrialsState, Tried
+from overlaptop.trials.settings import Best, best_of, difference_words, try_values, verdict
+from overlaptop.trials.values import layout_of, values_to_try
+from overlaptop.wire.commands import make_setting
 from overlaptop.wire.knobs import Knob
 from overlaptop.workloads import catalog
 from overlaptop.workloads.options import OptionsError
 
 KNOBS_S = 5.0
 """For a job whose steps are counted to say what can be changed of it."""
-STARTING_S = 600.0
-"""For a job to finish its first step: it may load or compile a model first."""
-LATE_S = 60.0
-"""For the other ranks, once one has."""
-ANNOUNCE_S = 5.0
-"""After so long without a step a line says what is waited for."""
-MOST_NAMED = 8
-"""Ranks."""
-END_LIMIT_S = 5.0
-"""From a hub's word that every rank has gone to torchrun's exit."""
 
 
 @dataclass(frozen=True, slots=True)
 class TuneRequest:
-    """What is to be found, and how."""
+    """What is to be tried, and how."""
 
     knob: str
-    least: int | None
-    most: int | None
-    """None: as far as makes sense for the knob."""
-    budget_steps: int | None
-    keep: bool
-    """Leave the best value set."""
-    as_json: bool
+    values: tuple[int, ...] = ()
+    """Empty: those of `trials.values`."""
+    least: int | None = None
+    most: int | None = None
+    """None: as far as makes sense around the present value."""
+    budget_steps: int | None = None
+    keep: bool = False
+    """Set the best value afterwards."""
+    as_json: bool = False
 
 
 def run_on_job(key: str | None, request: TuneRequest, hosts: Hosts | None = None) -> int:
-    """Search on the job called `key`, or on the only one. Its value is restored, unless `request.keep`."""
+    """Try values on the job called `key`, or on the only one."""
     with closing(join(key, hosts)) as session:
-        return _TuneRun(session, request).run()
+        return _tune(session, request)
 
 
 def run_on_script(script: str, options: Sequence[str], nproc: int | None, request: TuneRequest) -> int:
-    """Start a bundled workload or a script of one's own under torchrun, search, and end it."""
+    """Start a bundled workload or a script of one's own under torchrun, try values, and end it."""
     try:
         launcher = _launcher(script, options, nproc)
         shown = Path(script).resolve() if Path(script).is_file() else script
@@ -71,7 +66,7 @@ def run_on_script(script: str, options: Sequence[str], nproc: int | None, reques
         with launcher:
             launcher.start()
             with closing(JobSession(JobSelector(matches=launcher.owns))) as session:
-                return _TuneRun(session, request, launcher).run()
+                return _tune(session, request, launcher)
     except LaunchError as fault:
         raise CommandError(str(fault)) from fault
 
@@ -90,169 +85,144 @@ def _launcher(script: str, options: Sequence[str], nproc: int | None) -> Launche
         raise CommandError(f"{workload.name}: {fault}", 2) from fault
 
 
-class _FirstStep:
-    """Waits for every rank's first step, and not for ever."""
+def _tune(session: Session, request: TuneRequest, launcher: Launcher | None = None) -> int:
+    run = TrialRun(session, launcher)
+    run.await_steps()
+    held = _await_knob(run, request.knob)
+    knob = held.knob
+    trials = _trials(session, held, request)
 
-    def __init__(self) -> None:
-        self._since_s, self._limit_s = time.monotonic(), STARTING_S
-        self._others = self._announced = False
-        """Some rank has finished one; it was said who has not."""
+    def report(tried: Tried, state: TrialsState) -> None:
+        if request.as_json:
+            print_data(_trial_record(session.job_key, knob, tried))
+        print_message(f"{progress_words(tried, state)}: {difference_words(tried.effect)}")
 
-    def wait(self, snapshot: Snapshot) -> None:
-        """Look once more. CommandError: it has taken too long."""
-        now_s = time.monotonic()
-        late = [view.rank for view in snapshot.ranks if view.last is None]
-        if not self._others and len(late) < len(snapshot.ranks):
-            self._others, self._since_s, self._limit_s = True, now_s, LATE_S
-        more = f" and {len(late) - MOST_NAMED} more" if len(late) > MOST_NAMED else ""
-        who = f"rank{'s' * (len(late) > 1)} {', '.join(map(str, late[:MOST_NAMED]))}{more}"
-        if not late:
-            who = "the job"
-        if now_s - self._since_s > self._limit_s:
-            others = ", and the others have" if self._others else ""
-            raise CommandError(
-                f"{who} finished no step within {self._limit_s:.0f} s{others}: nothing can be measured"
-            )
-        if not self._announced and now_s - self._since_s > ANNOUNCE_S:
-            self._announced = True
-            print_message(f"waits for the first step of {who}")
-
-
-class _TuneRun:
-    """One search, from the first look at the job to its last line."""
-
-    def __init__(self, session: Session, request: TuneRequest, launcher: Launcher | None = None) -> None:
-        self._session, self._request, self._launcher = session, request, launcher
-        self._reported = 0
-
-    def run(self) -> int:
-        with _stop_signals() as stop:
-            knob = self._find_knob(stop)
-            if knob is None:
-                return stop()
-            request = self._request
-            try:
-                tuner = Tuner(
-                    self._session,
-                    knob,
-                    request.least,
-                    request.most,
-                    options=SearchOptions(budget_steps=request.budget_steps),
-                    keep=request.keep,
-                )
-            except ValueError as error:
-                raise CommandError(str(error), 2) from error
-            stopped = False
-            while not tuner.over:
-                if stop() and not stopped:
-                    stopped = True
-                    tuner.stop()
-                    if self._launcher is not None:
-                        break  # the job ends, and its value with it
-                    print_message(f"{knob.name} goes back to {knob.value_text}; once more to leave at once")
-                tuner.tick(self._look())
-                self._report(tuner.state)
-                pause(self._session, TICK_S)
-        state = tuner.state
-        self._conclude(state)
-        if stopped and not state.failed:
-            return stop()
-        if state.why:
-            raise self._job_ended() or CommandError(state.why)
-        return 0
-
-    def _look(self) -> Snapshot:
-        snapshot = self._session.tick()
-        # A rank that is watched traces more often, so that more windows know what of them was exposed.
-        self._session.watch([view.rank for view in snapshot.ranks[:1]])
-        return snapshot
-
-    def _job_ended(self) -> CommandError | None:
-        """What to say of the job that was started here, if it has ended by itself."""
-        launcher = self._launcher
-        if launcher is None:
-            return None
-        snapshot = self._session.tick()
-        ending = snapshot.hub_state is HubState.ENDED or any(view.ended for view in snapshot.ranks)
-        deadline_s = time.monotonic() + END_LIMIT_S * ending
-        while launcher.poll() is None:
-            if time.monotonic() > deadline_s:
-                return None
-            time.sleep(TICK_S)
-        if launcher.poll() == 0:
-            return CommandError("the job ended before the search did: give it more steps")
-        return job_failure(launcher)
-
-    def _find_knob(self, stop: Callable[[], int]) -> Knob | None:
-        """The knob, once steps are counted and it is known; None: it is to stop."""
-        name, since_s, first_step = self._request.knob, None, _FirstStep()
-        while not stop():
-            gone = self._launcher is not None and self._launcher.poll() is not None
-            snapshot = self._look()
-            found = snapshot.knob(name)
-            if gone or snapshot.hub_state is HubState.ENDED:
-                raise self._job_ended() or CommandError("the job ended")
-            # Steps of the past are not of the present value.
-            stepping = not snapshot.replaying and all(view.last is not None for view in snapshot.ranks)
-            if snapshot.ranks and stepping:
-                since_s = since_s or time.monotonic()
-                if found is not None and not found.differs:
-                    if found.refusal:
-                        raise CommandError(f"{name} cannot be changed: {found.refusal}")
-                    return found.knob
-                if time.monotonic() - since_s > KNOBS_S:
-                    knob_of(snapshot, name)
-                    raise CommandError(f"ranks have different values of {name}: set it first")
-            else:
-                first_step.wait(snapshot)
-            pause(self._session, TICK_S)
-        return None
-
-    def _report(self, state: SearchState) -> None:
-        for window in state.windows[self._reported :]:
-            self._reported += 1
-            if self._request.as_json:
-                print_data(search_report.window_record(self._session.job_key, state, window))
-            print_message(search_report.window_words(state, window))
-
-    def _conclude(self, state: SearchState) -> None:
-        """Print what was found, if anything was, and which value the job has."""
-        if state.result is None:
-            print_message("; ".join(filter(None, ("nothing was measured yet", self._left(state)))))
-            return
-        if self._request.as_json:
-            for point in state.points:
-                print_data(search_report.point_record(self._session.job_key, state, point))
-            print_data(search_report.result_record(self._session.job_key, state))
-        else:
-            print_data(search_report.table(state))
-            print_data(text.printable(search_report.last_line(state, self._left(state))))
-        if state.result.found.spent:
-            steps = text.plural(self._request.budget_steps or state.steps_spent, "step")
-            print_message(f"{steps} allow no further window: a larger --budget does")
-
-    def _left(self, state: SearchState) -> str:
-        """Which value the job has; empty: it ends with this command."""
-        return state.left if self._launcher is None else ""
+    interrupted = run.run(trials, report)
+    state = trials.state
+    best = best_of(knob, state)
+    _print(session.job_key, knob, state, best, as_json=request.as_json)
+    if interrupted:
+        return 130
+    if state.failed:
+        raise run.job_ended() or CommandError(state.why)
+    if state.why:
+        print_message(f"{state.why}: a larger --budget tries for longer")
+    if request.keep and best is not None and best.value is not None:
+        command = make_setting(knob, best.value)
+        send(session, command)
+        print_change(session, command)
+    return 0
 
 
-@contextmanager
-def _stop_signals() -> Iterator[Callable[[], int]]:
-    """Ctrl-C and SIGTERM leave time to put things back: gives the exit status asked for, 0 while none is.
+def _await_knob(run: TrialRun, name: str) -> JobKnob:
+    """The knob, once it is known on all ranks."""
+    since_s = time.monotonic()
+    while True:
+        snapshot = run.look()
+        found = snapshot.knob(name)
+        if found is not None and not found.differs:
+            return found
+        if time.monotonic() - since_s > KNOBS_S:
+            return knob_of(snapshot, name)
+        pause(run.session, TICK_S)
 
-    A second one ends at once.
-    """
-    status = 0
 
-    def receive(signum: int, _frame: FrameType | None) -> None:
-        nonlocal status
-        if status:
-            raise SystemExit(128 + signum)
-        status = 128 + signum
-
-    before = {signum: signal.signal(signum, receive) for signum in (signal.SIGINT, signal.SIGTERM)}
+def _trials(session: Session, held: JobKnob, request: TuneRequest) -> Trials:
+    layout = layout_of(held.knob, session.tick())
     try:
-        yield lambda: status
-    finally:
-        for signum, handler in before.items():
-            signal.signal(signum, handler)
+        values = request.values or values_to_try(held.knob, request.least, request.most, layout)
+        return try_values(session, held, values, budget_steps=request.budget_steps)
+    except ValueError as error:
+        raise CommandError(str(error), 1 if held.refusal or held.differs else 2) from error
+
+
+def _print(job: str | None, knob: Knob, state: TrialsState, best: Best | None, *, as_json: bool) -> None:
+    """What was measured and found, if anything was."""
+    if state.present_ns is None:
+        print_message("nothing was measured yet")
+    elif as_json:
+        for tried in state.tried:
+            print_data(_value_record(job, knob, tried))
+        print_data(_result_record(job, knob, state, best))
+    else:
+        print_data(_table(knob, state, best))
+        if best is not None:
+            print_data(text.printable(best.line))
+            if best.code:
+                print_data(f"to keep it: {text.printable(best.code)}")
+
+
+def _table(knob: Knob, state: TrialsState, best: Best | None) -> str:
+    """A row for the present value and for each that was tried."""
+    table = Table([knob.name, "step", "difference", "trials", ""], left={""})
+    table.add(present_words(knob), text.duration(state.present_ns), "", "", "present")
+    for tried in state.tried:
+        is_best = best is not None and best.value == tried.candidate.key
+        table.add(
+            tried.candidate.name,
+            text.duration(_step_ns(tried, state)),
+            difference_words(tried.effect),
+            str(len(tried.pairs)),
+            "best" if is_best else verdict(tried),
+        )
+    return table.render()
+
+
+def _step_ns(tried: Tried, state: TrialsState) -> float | None:
+    """The step with a value, where the present one takes as long as in all trials together."""
+    if tried.effect is None or state.present_ns is None:
+        return None
+    return state.present_ns * (1 + tried.effect.centre)
+
+
+def _trial_record(job: str | None, knob: Knob, tried: Tried) -> dict[str, object]:
+    pair = tried.pairs[-1]
+    return {
+        "type": "trial",
+        "job": job,
+        "knob": knob.name,
+        "value": tried.candidate.key,
+        "tried_ns": round(pair.tried_ns),
+        "present_ns": round(pair.present_ns),
+    }
+
+
+def _value_record(job: str | None, knob: Knob, tried: Tried) -> dict[str, object]:
+    return {
+        "type": "value",
+        "job": job,
+        "knob": knob.name,
+        "value": tried.candidate.key,
+        "trials": len(tried.pairs),
+        "steps": tried.steps,
+        **shares(tried.effect, "difference"),
+        "verdict": verdict(tried),
+    }
+
+
+def _result_record(job: str | None, knob: Knob, state: TrialsState, best: Best | None) -> dict[str, object]:
+    return {
+        "type": "result",
+        "job": job,
+        "knob": knob.name,
+        "present": knob.value_text,
+        "present_step_ns": round(state.present_ns) if state.present_ns is not None else None,
+        "best": best.value if best is not None else None,
+        **shares(best.effect if best is not None else None, "difference"),
+        "rivals": list(best.rivals) if best is not None else None,
+        "confidence": CONFIDENCE,
+        "steps_spent": state.spent_steps,
+        "ended": state.why,
+        "line": best.line if best is not None else None,
+        "code": best.code if best is not None else None,
+    }
+
+
+def shares(effect: Effect | None, name: str) -> dict[str, float | None]:
+    """An effect as three fields of a record; null is unknown."""
+    bounded = effect is not None and effect.bounded
+    return {
+        name: effect.centre if effect is not None else None,
+        f"{name}_low": effect.low if bounded and effect is not None else None,
+        f"{name}_high": effect.high if bounded and effect is not None else None,
+    }
