@@ -18,6 +18,7 @@ from overlaptop.agent import hang_watch, placement
 from overlaptop.agent.clock import now_ns
 from overlaptop.agent.control.action import Action
 from overlaptop.agent.control.capture import Capture, ProfilerWatch, write_trace
+from overlaptop.agent.control.delay import make_delay
 from overlaptop.agent.control.executor import CommandExecutor
 from overlaptop.agent.control.two_phase_commit import StepProgress
 from overlaptop.agent.groups import members_of
@@ -208,8 +209,10 @@ class Agent:
             self._step += 1
             self._training_thread = threading.get_ident()
             if self._executor is not None and (armed := self._executor.armed) is not None:
-                if self._step >= armed.armed_step:
-                    self._measuring.settings_changed(self._step)  # before anybody can measure it
+                if armed.changes_settings(self._step):
+                    # Before anybody can measure it. A trial's steps are measured as those around it.
+                    burst = armed.command.name != commands.TRIAL
+                    self._measuring.settings_changed(self._step, burst=burst)
                 armed.on_boundary(self._step)
 
     def _notice(self, level: str, text: str) -> None:
@@ -245,7 +248,8 @@ class Agent:
         self._send_reports(sender)
         self._send_standstill(sender)
         if self._step >= 0:  # until then the script is still making what it will train
-            self._knobs.serve(sender, sender.place.rank)
+            if not executor.trying:  # a knob is told with the value that lasts
+                self._knobs.serve(sender, sender.place.rank)
             self._send_environment(sender)
         self._telemetry.serve(sender, sender.place)
         self._send_notices(sender)
@@ -262,12 +266,15 @@ class Agent:
             if (before.job, before.rank) == (found.job, found.rank):
                 sender.place = found
                 return
+            if self._executor is not None and self._executor.pending:
+                self._place = before  # until what ranks change together is changed, and changed back
+                return
             self._say_end(sender)  # of the rank that it was taken for
         self._executor = CommandExecutor(
             found.rank,
             allowed=self._options.control,
             pace=self._pace,
-            make_action=partial(self._make_action, rank=found.rank),
+            make_action=partial(self._make_action, rank=found.rank, world_size=found.world_size),
             notice=self._notice,
             on_end=self._knobs.refresh,
             speaks_for_node=found.starts_hub,
@@ -289,11 +296,13 @@ class Agent:
     def _pace(self) -> StepProgress | None:
         return StepProgress(self._step, min(self._recent_ns)) if self._recent_ns else None
 
-    def _make_action(self, command: Command, rank: int) -> Action:
-        if command.name != commands.CAPTURE:
-            return self._knobs.change(command)
-        write = partial(write_trace, cwd=self._cwd, key=command.id, rank=rank, notice=self._notice)
-        return Capture(commands.argument(command, "steps"), self._profilers, write)
+    def _make_action(self, command: Command, rank: int, world_size: int) -> Action:
+        if command.name == commands.CAPTURE:
+            write = partial(write_trace, cwd=self._cwd, key=command.id, rank=rank, notice=self._notice)
+            return Capture(commands.argument(command, "steps"), self._profilers, write)
+        if commands.is_delay(command):
+            return make_delay(command, rank, world_size)
+        return self._knobs.change(command)
 
     def _send_steps(self, sender: Sender, executor: CommandExecutor) -> None:
         source, rank = self._measuring.source, sender.place.rank
@@ -312,12 +321,10 @@ class Agent:
         for measured in taken:
             if measured.step == self._fragment:
                 continue
-            command = executor.disturbed_by(measured.step)
-            totals = reporter.totals(
-                measured, rank, sender.dropped + source.lost, command, self._thread_times
-            )
+            mark = executor.marks.of(measured.step)
+            totals = reporter.totals(measured, rank, sender.dropped + source.lost, mark, self._thread_times)
             sender.put_step(totals)
-            if not command:
+            if not mark:
                 self._recent_ns.append(totals.step_ns)
                 own.append(measured)
         if schedule.cost.comparisons != self._comparisons:

@@ -118,10 +118,12 @@ class Measuring:
         """How many collectives the hooks have seen; it stays 0 where there are none, as with `kernels`."""
         return self._hooks.issued.count if self._hooks is not None else 0
 
-    def settings_changed(self, step: int) -> None:
-        """What steps issue may differ from this one on, which begins."""
+    def settings_changed(self, step: int, *, burst: bool = True) -> None:
+        """What steps issue may differ from this one on, which begins. ``burst``: measure more of them."""
         if self.source is not None:
             self.source.settings_changed(step)
+            if burst:
+                self.source.schedule.ask()
 
     def last_calls(self) -> Mapping[str, tuple[IssuedCall, ...]]:
         """The last collectives that were issued in each group, oldest first. On the agent's thread, and not

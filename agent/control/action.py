@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
+from overlaptop.agent.control.step_marks import TRANSITIONAL
 from overlaptop.agent.control.two_phase_commit import ANY_POSITION, Position
 
 
@@ -16,9 +17,8 @@ class Outcome:
     text: str
     """For the screen."""
     was: str = ""
-    """Of a setting: the value before, as Knob.value_text has it."""
+    """As CommandReport has it."""
     becomes: str = ""
-    """The value since."""
 
 
 def brief(fault: BaseException) -> str:
@@ -36,6 +36,8 @@ class Action(ABC):
     """While `finish` runs; empty: that takes no time, and the last boundary ends the disturbance."""
     together: ClassVar[bool] = False
     """If some ranks acted and others did not, they would wait for each other for ever."""
+    mark: str = TRANSITIONAL
+    """How StepTotals marks the step that has begun; read after each `boundary`."""
 
     @abstractmethod
     def refusal(self) -> str:
@@ -47,6 +49,10 @@ class Action(ABC):
         On the command's thread. Raises LookupError with the reason where that is not known.
         """
         return ANY_POSITION
+
+    def changes_settings(self, step: int) -> bool:  # noqa: ARG002 - most act in each of their steps
+        """Whether what the job issues may differ from ``step`` on, at or behind the agreed one."""
+        return True
 
     @abstractmethod
     def boundary(self, step: int) -> bool:
@@ -74,12 +80,16 @@ class SettingAction(Action):
     together = True
     outcome = Outcome("")
 
+    @abstractmethod
+    def undoing(self) -> SettingAction:
+        """The action that gives back exactly what was in force before, once this one has acted."""
+
     def finish(self) -> Outcome:
         """From what to what, and when."""
         return self.outcome
 
     def changes(self, name: str, was: str, becomes: str, step: int) -> None:
-        """Note the change that is made at ``step`` as the outcome."""
+        """Note the change at ``step`` as the outcome."""
         same = was == becomes
         text = f"{name} is {becomes} already" if same else f"{name} {was} → {becomes} at step {step:,}"
         self.outcome = Outcome(text, was, becomes)

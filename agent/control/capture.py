@@ -18,6 +18,7 @@ from typing import Any
 from weakref import WeakSet
 
 from overlaptop.agent.control.action import Action, Outcome
+from overlaptop.agent.control.step_marks import CAPTURED
 from overlaptop.agent.isolation.job_exceptions import raised_by_job
 from overlaptop.agent.isolation.patching import note_calls
 from overlaptop.agent.isolation.threads import signals_blocked
@@ -77,6 +78,7 @@ class Capture(Action):
     acts = "recording"
     finishes = "writing"
     done = "written"
+    mark = CAPTURED
 
     def __init__(
         self, steps: int, watch: ProfilerWatch, write: Callable[[Callable[[str], None]], Path]

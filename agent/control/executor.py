@@ -12,12 +12,12 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from time import monotonic
 
 from overlaptop.agent.clock import now_ns
 from overlaptop.agent.control.action import Action, Outcome, brief
 from overlaptop.agent.control.participant import join_commit
+from overlaptop.agent.control.step_marks import StepMarks
 from overlaptop.agent.control.two_phase_commit import (
     ANY_POSITION,
     RESOLVE_S,
@@ -52,18 +52,7 @@ FINISH_S = 20.0
 """The longest that the job's end waits for a trace that is being written."""
 GIVE_UP_S = 1.0
 """The longest that it waits for this rank's withdrawal to reach the others."""
-MAX_DISTURBED = 8
 MAX_KNOWN = 64
-
-
-@dataclass(slots=True)
-class _DisturbedSteps:
-    """Steps that did not run at the job's own pace."""
-
-    command: str
-    first: int
-    last: int | None = None
-    """None: it still goes on."""
 
 
 class LocalExecution:
@@ -81,8 +70,8 @@ class LocalExecution:
         """Where it acts, as soon as it is armed."""
         self._acted = threading.Event()
         self._acted_at = -1
-        self._disturbed: _DisturbedSteps | None = None
-        """The steps in which this rank acts, once it does."""
+        self._marked = ""
+        """How the steps in which this rank acts are marked; empty: it has not acted yet."""
         self._failure = ""
         """Why acting failed."""
         self._withdrawn = ""
@@ -103,6 +92,10 @@ class LocalExecution:
     def indeterminate(self) -> bool:
         """Whether others may act, or have acted, although this rank withdrew."""
         return self._action.together and self._commit is not None and self._commit.voted
+
+    def changes_settings(self, step: int) -> bool:
+        """Whether what the job issues may differ from this step on, which begins."""
+        return step >= self.armed_step and self._action.changes_settings(step)
 
     def on_boundary(self, step: int) -> None:
         """A step begins. On the training thread; raises nothing of ours."""
@@ -157,7 +150,7 @@ class LocalExecution:
         self.withdraw(reason)
         self._failure = reason
         self._after_optimizer.stop()
-        if self._disturbed is not None:
+        if self._marked:
             self._action.abandon()
         self._acted.set()
 
@@ -194,12 +187,12 @@ class LocalExecution:
         self._acted_at = step
         if not more:
             self._executor.armed = None
-            if self._disturbed is not None and not self._failure and not self._action.finishes:
-                self._disturbed.last = max(self._disturbed.first, step - 1)
+            if self._marked and not self._failure and not self._action.finishes:
+                self._executor.marks.end(step - 1)
             self._acted.set()
 
     def _act(self, step: int) -> bool:
-        if self._disturbed is None:
+        if not self._marked:
             assert self._commit is not None, "armed by its commit"
             decision = self._commit.resolve()
             if decision is None:
@@ -210,10 +203,16 @@ class LocalExecution:
                 return False
             if decision.step is None:
                 return False
-            self._disturbed = _DisturbedSteps(self.command.name, step)
-            self._executor.disturbed.append(self._disturbed)
+            self._mark(step)
             self._report(self._action.acts, step)
-        return self._action.boundary(step)
+        more = self._action.boundary(step)
+        self._mark(step)
+        return more
+
+    def _mark(self, step: int) -> None:
+        if self._marked != self._action.mark:
+            self._marked = self._action.mark
+            self._executor.marks.begin(self._marked, step)
 
 
 class CommandExecutor:
@@ -239,7 +238,7 @@ class CommandExecutor:
         """What the training thread calls at its boundaries; None nearly always."""
         self.reports: deque[CommandReport] = deque()
         """To be sent, oldest first."""
-        self.disturbed: deque[_DisturbedSteps] = deque(maxlen=MAX_DISTURBED)
+        self.marks = StepMarks()
         self._rank = rank
         self._allowed = allowed
         self._pace = pace
@@ -269,13 +268,6 @@ class CommandExecutor:
                 state = UNKNOWN if current.indeterminate else FAILED
                 self.report(current.command, state, None, Outcome(STORE_SILENT))
 
-    def disturbed_by(self, step: int) -> str:
-        """The command that kept this step from its own pace; empty: none did."""
-        for each in tuple(self.disturbed):
-            if each.first <= step and (each.last is None or step <= each.last):
-                return each.command
-        return ""
-
     def close(self) -> None:
         """The job ends: stop what goes on, let a trace be written. On the thread that ends it."""
         current = self._current
@@ -285,6 +277,12 @@ class CommandExecutor:
         for thread in self._threads:
             # One that is inside the store's C++ when Python ends would end the process with an abort.
             thread.join(max(0.0, give_up_s - monotonic()))
+
+    @property
+    def trying(self) -> bool:
+        """Whether a trial is under way: knobs may have values that do not last."""
+        current = self._current
+        return current is not None and current.command.name == commands.TRIAL
 
     @property
     def pending(self) -> bool:
@@ -337,9 +335,7 @@ class CommandExecutor:
     def done(self, execution: LocalExecution) -> None:
         """Its last report is out: the next command may come."""
         pace = self._pace()
-        for disturbed in self.disturbed:
-            if disturbed.last is None:
-                disturbed.last = pace.step if pace is not None else disturbed.first
+        self.marks.end(pace.step if pace is not None else 0)
         if self._current is execution:
             self._current = None
 

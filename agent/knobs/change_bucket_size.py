@@ -42,11 +42,15 @@ class RebucketAction(SettingAction):
     ever. In a job that ends, no forward pass comes.
     """
 
-    def __init__(self, bytes_cap: int | None, models: DdpModels) -> None:
-        """``bytes_cap``: DDP's bucket_cap_mb in bytes; None: the one that the model was made with."""
-        self._bytes_cap = bytes_cap
+    def __init__(self, wanted: int | BucketCaps | None, models: DdpModels) -> None:
+        """``wanted``: DDP's bucket_cap_mb in bytes; None: the one that the model was made with. BucketCaps:
+        those of before, which a trial goes back to.
+        """
+        self._wanted = wanted
         self._models = models
         self._known: KnownModel | None = None
+        self._before: BucketCaps | None = None
+        """What was in force before this action."""
         self._since: int | None = None
         """The agreed step."""
         self._watch: Any = None
@@ -65,9 +69,11 @@ class RebucketAction(SettingAction):
         return ""
 
     def _why_not(self) -> str:
-        known = self._models.only()
+        # A trial goes back on the model that it was made on, whichever have come since.
+        known = self._models.only() if not isinstance(self._wanted, BucketCaps) else self._known
         if isinstance(known, str):
             return known
+        assert known is not None, "`undoing` says which"
         self._known = known
         model = known.model()
         if model is None:
@@ -111,6 +117,12 @@ class RebucketAction(SettingAction):
             return False
         return True
 
+    def undoing(self) -> RebucketAction:
+        """See `SettingAction`."""
+        back = RebucketAction(self._before, self._models)
+        back._known = self._known
+        return back
+
     def finish(self) -> Outcome:
         """From what to what, and when. Raises RuntimeError where it came to nothing."""
         if self._fault:
@@ -152,7 +164,8 @@ class RebucketAction(SettingAction):
         # What may have come since: each of these comes on all ranks in the same step.
         if why := self._why_not():
             raise RuntimeError(why)
-        old, new = BucketCaps.of(model), self._wanted(model)
+        self._before = old = BucketCaps.of(model)
+        new = self._caps_for(model)
         self.changes(BUCKET_CAP_MB, old.mb, new.mb, step)
         if old == new:
             return False
@@ -161,20 +174,23 @@ class RebucketAction(SettingAction):
             self._watch = model.register_forward_pre_hook(self._before_forward)
         return True
 
-    def _wanted(self, model: Any) -> BucketCaps:
+    def _caps_for(self, model: Any) -> BucketCaps:
         """The size that was asked for; the one that the model was made with is given back as it was."""
         assert self._known is not None, "refusal comes first"
-        if self._bytes_cap is None or self._bytes_cap == self._known.made_with.bytes_cap:
+        wanted = self._wanted
+        if isinstance(wanted, BucketCaps):
+            return wanted
+        if wanted is None or wanted == self._known.made_with.bytes_cap:
             return self._known.made_with
         config = BucketCaps.of(model).config
         if config is not None:
             config = dataclasses.replace(
                 config,
-                bucket_bytes_cap=self._bytes_cap,
-                first_bucket_bytes_cap=self._bytes_cap,
+                bucket_bytes_cap=wanted,
+                first_bucket_bytes_cap=wanted,
                 per_bucket_bytes_caps=(),
             )
-        return BucketCaps(self._bytes_cap, by_default=False, config=config)
+        return BucketCaps(wanted, by_default=False, config=config)
 
     def _before_forward(self, model: Any, _inputs: Any) -> None:
         """Before each forward pass from the agreed step on, until the first whose gradients are reduced.
@@ -196,7 +212,7 @@ class RebucketAction(SettingAction):
             if raised_by_job(fault):
                 raise
             return  # an earlier backward pass broke off, as DDP is about to say itself
-        run_to_completion(partial(self._swap, model, BucketCaps.of(model), self._wanted(model)))
+        run_to_completion(partial(self._swap, model, BucketCaps.of(model), self._caps_for(model)))
 
     def _swap(self, model: Any, old: BucketCaps, new: BucketCaps) -> None:
         self._forget()

@@ -37,6 +37,10 @@ class _Applied(NamedTuple):
     """What the script had."""
 
 
+Snapshot = tuple[Lists, _Applied | None]
+"""Of a pass."""
+
+
 class _WithGradients(list[Any]):
     """A list of units to ask for in forward, empty in a pass without gradients.
 
@@ -84,15 +88,24 @@ class PrefetchPass:
         lists = {unit: ahead.get(unit, ()) for unit in map(weakref.ref, self.units.alive())}
         original = self._original()
         self._set(lists)
-        if self.name == "forward":
-            for state in self.units.alive():
-                state._states_to_forward_prefetch = _WithGradients(state._states_to_forward_prefetch)  # noqa: SLF001
+        self._for_gradients_only()
         self._applied = _Applied(depth, lists, original)
 
     def restore(self) -> None:
         """Set the lists that the script itself had set."""
         self._set(self._original())
         self._applied = None
+
+    def snapshot(self) -> Snapshot:
+        """All that `put_back` needs to make it what it is now."""
+        return self._present(), self._applied
+
+    def put_back(self, snapshot: Snapshot) -> None:
+        """Set the lists of a snapshot."""
+        lists, self._applied = snapshot
+        self._set(lists)
+        if self._applied is not None:
+            self._for_gradients_only()
 
     def facts(self, most: int) -> Knob:
         """What is sent to a dashboard."""
@@ -140,6 +153,12 @@ class PrefetchPass:
             return applied.depth
         return chain_depth([(unit(), [each() for each in asks]) for unit, asks in lists.items()])
 
+    def _for_gradients_only(self) -> None:
+        """See `_WithGradients`: the agent's own lists are all such."""
+        if self.name == "forward":
+            for state in self.units.alive():
+                state._states_to_forward_prefetch = _WithGradients(state._states_to_forward_prefetch)  # noqa: SLF001
+
     def _set(self, lists: Lists) -> None:
         """All lists are made before the first is set, so that a fault leaves them as they were."""
         made = []
@@ -155,10 +174,13 @@ class PrefetchPass:
 class PrefetchAction(SettingAction):
     """One rank's part in giving one pass another depth."""
 
-    def __init__(self, changed: PrefetchPass, depth: int | None) -> None:
-        """``depth``: None for what the script itself had set."""
+    def __init__(self, changed: PrefetchPass, depth: int | None, back_to: Snapshot | None = None) -> None:
+        """``depth``: None for what the script itself had set. ``back_to``: go back to this instead."""
         self._pass = changed
         self._depth = depth
+        self._back_to = back_to
+        self._before: Snapshot | None = None
+        """What was in force before this action."""
         self._learns = False
         self._was = ""
 
@@ -188,7 +210,11 @@ class PrefetchAction(SettingAction):
             self._pass.apply(self._depth, order)
             self._done(step)
             return True
-        self._was = in_words(self._pass.depth)
+        self._before, self._was = self._pass.snapshot(), in_words(self._pass.depth)
+        if self._back_to is not None:
+            self._pass.put_back(self._back_to)
+            self._done(step)
+            return True
         if self._depth is not None and self._depth == self._pass.depth:
             self._done(step)
             return False
@@ -199,6 +225,10 @@ class PrefetchAction(SettingAction):
         self._pass.units.learn(self._pass.name)
         self._learns = True
         return True
+
+    def undoing(self) -> PrefetchAction:
+        """See `SettingAction`."""
+        return PrefetchAction(self._pass, None, back_to=self._before)
 
     def abandon(self) -> None:
         """Watch no longer. Lists that are set stay, as on the other ranks."""

@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import TYPE_CHECKING, Protocol
 
-from overlaptop.agent.control.action import Action
+from overlaptop.agent.control.action import Action, SettingAction
+from overlaptop.agent.control.knob_trial import KnobTrial
 from overlaptop.agent.isolation.fault_barrier import warn
 from overlaptop.wire import commands
 from overlaptop.wire.codec import WireError
@@ -30,7 +31,7 @@ class KnobProvider(Protocol):
     def knobs(self) -> Sequence[Knob]:
         """What there is now, with present values. On the agent's thread."""
 
-    def action(self, knob: str, value: int | None) -> Action:
+    def action(self, knob: str, value: int | None) -> SettingAction:
         """What gives one of them a value on this rank; None: the one that the script gave."""
 
     def note_step(self, step: int) -> None:
@@ -53,7 +54,7 @@ class Knobs:
             provider.note_step(step)
 
     def change(self, command: Command) -> Action:
-        """The action for a command that sets or restores a knob.
+        """The action for a command that sets, restores or tries a knob.
 
         Raises ValueError with one line where this rank has no such knob, or not for this value.
         """
@@ -66,7 +67,10 @@ class Knobs:
                     # Of one that refuses, the bounds may say nothing.
                     if why := knob.refusal or knob.fault(value):
                         raise ValueError(why)
-                    return provider.action(knob.name, value)
+                    setting = provider.action(knob.name, value)
+                    if command.name == commands.TRIAL:
+                        return KnobTrial(setting, commands.argument(command, "steps"))
+                    return setting
         there_is = ", ".join(knob.name for knob in self._known()) or "none"
         raise ValueError(f"there is no knob {command.knob}; there is: {there_is}")
 

@@ -189,6 +189,8 @@ class ScriptKnobAction(SettingAction):
         self._knobs = knobs
         self._knob = knob
         self._value = value
+        self._before: int | None = None
+        """The value before this action."""
 
     def refusal(self) -> str:
         """Why it cannot be changed, if it cannot."""
@@ -200,9 +202,16 @@ class ScriptKnobAction(SettingAction):
 
     def boundary(self, step: int) -> bool:
         """The script finds the new value from here on; its first step with it is left out."""
-        self.changes(self._knob.name, str(self._knob.value), str(self._value), step)
+        if self._before is None:
+            self._before = self._knob.value
+        self.changes(self._knob.name, str(self._before), str(self._value), step)
         self._knob._value = self._value  # noqa: SLF001 - only here
         return False
+
+    def undoing(self) -> ScriptKnobAction:
+        """See `SettingAction`."""
+        assert self._before is not None, "asked once it has acted"
+        return ScriptKnobAction(self._knobs, self._knob, self._before)
 
 
 DECLARED = ScriptKnobs()

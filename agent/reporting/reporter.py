@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
+from overlaptop.agent.control.step_marks import CAPTURED, TRANSITIONAL, TRIAL
 from overlaptop.agent.hooks.training_thread import TrainingThread
 from overlaptop.agent.sources.base import StepSpans
 from overlaptop.agent.sources.schedule import Schedule
@@ -12,7 +13,6 @@ from overlaptop.timeline import spans
 from overlaptop.timeline.collectives import sum_links_where_known, sum_where_known
 from overlaptop.timeline.overlap import break_down
 from overlaptop.wire.bounds import MOST_CHANGE
-from overlaptop.wire.commands import CAPTURE
 from overlaptop.wire.messages import (
     MAX_LAST_GROUPS,
     CollectiveSpan,
@@ -34,20 +34,21 @@ def totals(
     measured: StepSpans,
     rank: int,
     dropped: int,
-    disturbed_by: str = "",
+    mark: str = "",
     thread: TrainingThread | None = None,
 ) -> StepTotals:
     """The step in numbers; the lanes are None where only its phases were measured.
 
-    ``disturbed_by``: the command that kept it from the job's own pace, if one did: the step took place, but
-    its parts say nothing. ``thread``: what tells what the training thread spent it on.
+    ``mark``: one of step_marks', where a command kept it from the job's own pace. Only a trial's parts say
+    anything then. ``thread``: what tells what the training thread spent it on.
     """
     spent = thread.take(measured.step) if thread is not None else None
     phase_ns: Counter[str] = Counter()
     for phase in measured.phases:
         phase_ns[phase.name] += phase.end_ns - phase.start_ns
     known = bool(measured.phases)
-    own, detailed = not disturbed_by, measured.detailed and not disturbed_by
+    own = mark in ("", TRIAL)
+    detailed = own and measured.detailed
     named = detailed and measured.named
     link = sum_links_where_known(each.call.link for each in measured.collectives) if named else None
     parts = (
@@ -84,8 +85,9 @@ def totals(
         launch_lead_ns=measured.launch_lead_ns if own else None,
         comm_kernels_ns=measured.comm_kernels_ns if own else None,
         matched_ns=measured.matched_ns if own else None,
-        captured=disturbed_by == CAPTURE,
-        transitional=disturbed_by not in ("", CAPTURE),
+        captured=mark == CAPTURED,
+        transitional=mark == TRANSITIONAL,
+        trial=mark == TRIAL,
         fused_ns=parts.fused_ns if parts else None,
         link_tx_bytes=link.tx if link else None,
         link_rx_bytes=link.rx if link else None,

@@ -51,9 +51,8 @@ class HookedSource(ABC, Generic[Timestamp]):
         """Collectives are measured in every n-th step; 0: never."""
         return 0 if self._phases_only else self.schedule.every
 
-    def settings_changed(self, step: int) -> None:  # noqa: ARG002 - steps are described as they run
-        """What steps issue may differ from `step` on. On a thread of the job's."""
-        self.schedule.ask()
+    def settings_changed(self, step: int) -> None:
+        """See `Source`. Steps are described as they run."""
 
     @abstractmethod
     def issue(self, describe: Callable[[], CollectiveCall | None]) -> Any:

@@ -407,7 +407,6 @@ class KernelsSource:
     def settings_changed(self, step: int) -> None:
         """From this step on, which begins, steps may issue other collectives, with the same kernels."""
         self._changed_step = step
-        self.schedule.ask()
 
     def _launches(self, steps: list[TracedStep]) -> list[CollectiveLaunch] | None:
         """What the host issued in these steps; None when it is not due to be read, or not known."""

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections import deque
 from pathlib import Path
 
 import pytest
@@ -12,143 +10,13 @@ import torch.distributed as dist
 from msgspec.structs import replace
 
 from overlaptop.agent.control import executor
-from overlaptop.agent.control.action import Action, Outcome
-from overlaptop.agent.control.executor import STORE_SILENT, CommandExecutor
-from overlaptop.agent.control.two_phase_commit import StepProgress, TwoPhaseCommit
-from overlaptop.agent.isolation.fault_barrier import FaultBarrier
+from overlaptop.agent.control.executor import STORE_SILENT
+from overlaptop.agent.control.two_phase_commit import TwoPhaseCommit
 from overlaptop.agent.script.runner import is_bundled
 from overlaptop.wire import commands
 from overlaptop.workloads.catalog import WORKLOADS
+from tests.agent.control.commanded_rank import ENDED, LIMIT_S, Changing, Recording, barrier_of
 from tests.processes import eventually
-
-ENDED = ("written", "changed", "failed", "refused", "busy")
-LIMIT_S = 60.0
-
-
-class Recording(Action):
-    """An action that acts for some steps, and then has something to finish."""
-
-    acts = "recording"
-    finishes = "writing"
-    done = "written"
-
-    def __init__(self, steps=2, *, refuses="", fails_at=None, result="/there/rank0.json.gz"):
-        self.steps = steps
-        self.refuses = refuses
-        self.fails_at = fails_at
-        self.result = result
-        self.seen = []
-        self.threads = set()
-        self.abandoned = False
-        self.may_finish = threading.Event()
-        self.may_finish.set()
-
-    def refusal(self):
-        return self.refuses
-
-    def boundary(self, step):
-        self.seen.append(step)
-        self.threads.add(threading.current_thread())
-        if len(self.seen) == self.fails_at:
-            raise OSError("no space left on device")
-        return len(self.seen) < self.steps
-
-    def finish(self):
-        self.may_finish.wait()
-        if isinstance(self.result, Exception):
-            raise self.result
-        return Outcome(self.result, "1", "2")
-
-    def abandon(self):
-        self.abandoned = True
-
-
-class Changing(Recording):
-    """One that all ranks have to make together."""
-
-    acts = "changing"
-    finishes = ""
-    done = "changed"
-    together = True
-
-
-class CommandedRank:
-    """A rank without a process group, whose training is the test's own thread."""
-
-    def __init__(self, action=None, *, allowed=True, measured=True, speaks=True):
-        self.step = 10
-        self.action = action or Recording()
-        self.notices = []
-        self.ends = 0
-        self.paces = set()
-        """The steps at which it was asked how far it is."""
-        self.executor = CommandExecutor(
-            3,
-            allowed=allowed,
-            pace=self.pace if measured else lambda: None,
-            make_action=self.make_action,
-            notice=lambda level, text: self.notices.append((level, text)),
-            on_end=self.on_end,
-            speaks_for_node=speaks,
-        )
-
-    def pace(self):
-        self.paces.add(self.step)
-        return StepProgress(self.step, 300_000_000)
-
-    def make_action(self, command):
-        if isinstance(self.action, Exception):
-            raise self.action
-        return self.action
-
-    def on_end(self):
-        self.ends += 1
-
-    def receive(self, *waiting):
-        self.executor.serve(deque(waiting))
-
-    def train(self):
-        """One step; as the agent does at its boundary."""
-        self.step += 1
-        if (armed := self.executor.armed) is not None:
-            armed.on_boundary(self.step)
-        time.sleep(0.001)
-
-    def train_until(self, *states):
-        eventually(lambda: (self.reported and self.last[0] in states) or self.train())
-        if self.last[0] in ENDED:
-            self.join()  # it notices and counts once it has reported
-
-    def wait_for(self, state):
-        """As `train_until`, without a step."""
-        eventually(lambda: self.reported and self.last[0] == state)
-
-    def join(self):
-        for thread in self.executor._threads:
-            thread.join(LIMIT_S)
-
-    @property
-    def reported(self):
-        return [(report.state, report.step, report.text) for report in self.executor.reports]
-
-    @property
-    def last(self):
-        return self.reported[-1]
-
-
-@pytest.fixture
-def make_job():
-    jobs = []
-
-    def make(*args, **kwargs):
-        jobs.append(CommandedRank(*args, **kwargs))
-        return jobs[-1]
-
-    yield make
-    for job in jobs:
-        if isinstance(job.action, Action):
-            job.action.may_finish.set()
-        job.executor.close()
 
 
 @pytest.fixture
@@ -250,13 +118,13 @@ def test_steps_are_known_to_be_disturbed_from_the_agreed_one_until_all_is_writte
     job.receive(capture())
     job.train_until("writing")
     first, now = job.action.seen[0], job.step
-    disturbed = [job.executor.disturbed_by(step) for step in (first - 1, first, now, now + 50)]
-    assert disturbed == ["", "capture", "capture", "capture"]
+    disturbed = [job.executor.marks.of(step) for step in (first - 1, first, now, now + 50)]
+    assert disturbed == ["", "captured", "captured", "captured"]
     job.action.may_finish.set()
     job.train_until("written")
-    assert not job.executor.disturbed_by(job.step + 1)
-    assert job.executor.disturbed_by(now)
-    assert not job.executor.disturbed_by(first - 1)
+    assert not job.executor.marks.of(job.step + 1)
+    assert job.executor.marks.of(now)
+    assert not job.executor.marks.of(first - 1)
 
 
 @pytest.mark.parametrize("speaks", [True, False])
@@ -272,7 +140,7 @@ def test_a_change_tells_both_values_and_disturbs_no_step_after_its_last_boundary
     report = job.executor.reports[-1]
     assert (report.was, report.becomes) == ("1", "2")
     # The third boundary began a step that is the job's own again.
-    assert [bool(job.executor.disturbed_by(first + n)) for n in range(-1, 4)] == [
+    assert [bool(job.executor.marks.of(first + n)) for n in range(-1, 4)] == [
         False, True, True, False, False,
     ]  # fmt: skip
     told = [f"capture (steps 2), asked by {command.by}", f"depth 1 -> 2, asked by {command.by}"]
@@ -297,13 +165,6 @@ def test_a_job_that_ends_lets_go_on_the_thread_that_ends_it_but_waits_for_a_trac
         assert job.last[0] == "written"
     else:
         assert job.last == ("failed", None, "the job ended first")
-
-
-def barrier_of(job):
-    barrier = FaultBarrier(lambda level, text: None)
-    barrier.on_disabled = lambda: job.executor.disable("the agent disabled itself")
-    barrier.pending = lambda: job.executor.pending
-    return barrier
 
 
 def test_an_agent_that_disables_itself_in_the_middle_lets_go_on_the_jobs_next_call(make_job):

@@ -1,0 +1,174 @@
+"""Delays one rank in each of a trial's steps, to see how much longer the job's steps become.
+
+The other ranks only agree on the steps, for them to be marked on all ranks. Nothing but time changes.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from time import perf_counter_ns, sleep
+from typing import Any, ClassVar
+
+from overlaptop.agent.control.action import Action, Outcome
+from overlaptop.agent.control.participant import SHARE_OF_TIMEOUT
+from overlaptop.agent.control.step_marks import TRIAL
+from overlaptop.agent.hooks.process_groups import shortest_timeout_s
+from overlaptop.wire import commands
+from overlaptop.wire.commands import HOST, PLACES, Command
+
+SPIN_NS = 150_000
+"""A sleep ends some 50 µs late: so long before its end the host spins instead."""
+CYCLES_PER_NS = 1.7
+"""Of a GPU's clock, until a first delay was timed on it."""
+
+
+class Delay(ABC):
+    """Delays this rank where it is called, on the training thread, and times that."""
+
+    def __init__(self, delay_ns: int) -> None:
+        self._delay_ns = delay_ns
+        self._timed_ns: list[float] = []
+
+    @property
+    def mean_ns(self) -> float | None:
+        """The mean of the delays that were timed so far."""
+        return sum(self._timed_ns) / len(self._timed_ns) if self._timed_ns else None
+
+    def refusal(self) -> str:
+        """Why this rank cannot be delayed so; empty: it can."""
+        return ""
+
+    @abstractmethod
+    def __call__(self) -> None:
+        """Delay it once."""
+
+    def settle(self) -> None:  # noqa: B027 - the host's is timed at once
+        """Time the delays that are over by now."""
+
+
+class HostDelay(Delay):
+    """The training thread sleeps."""
+
+    def __call__(self) -> None:
+        """See `Delay`."""
+        begin_ns = perf_counter_ns()
+        if self._delay_ns > SPIN_NS:
+            sleep((self._delay_ns - SPIN_NS) / 1e9)
+        while perf_counter_ns() - begin_ns < self._delay_ns:
+            pass
+        self._timed_ns.append(perf_counter_ns() - begin_ns)
+
+
+class GpuDelay(Delay):
+    """A kernel spins on the current stream. It counts cycles: how many make a nanosecond is learned from
+    each delay, once the GPU has passed it.
+    """
+
+    cycles_per_ns: ClassVar[float] = CYCLES_PER_NS
+    """As timed last in this process."""
+
+    def __init__(self, delay_ns: int) -> None:
+        super().__init__(delay_ns)
+        self._spins: deque[tuple[int, Any, Any]] = deque()
+        """Not timed yet: cycles, and the events before and behind."""
+
+    def refusal(self) -> str:
+        """See `Delay`."""
+        import torch
+
+        return "" if torch.cuda.is_initialized() else "it computes on no GPU"
+
+    def __call__(self) -> None:
+        """See `Delay`."""
+        import torch
+
+        self.settle()
+        cycles = round(self._delay_ns * self.cycles_per_ns)
+        before, behind = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        before.record()
+        torch.cuda._sleep(cycles)  # noqa: SLF001 - there is no public way
+        behind.record()
+        self._spins.append((cycles, before, behind))
+
+    def settle(self) -> None:
+        """See `Delay`. Never waits for the GPU."""
+        while self._spins and self._spins[0][2].query():
+            cycles, before, behind = self._spins.popleft()
+            spun_ns = before.elapsed_time(behind) * 1e6
+            self._timed_ns.append(spun_ns)
+            GpuDelay.cycles_per_ns = cycles / max(1.0, spun_ns)
+
+
+class DelayTrial(Action):
+    """One rank's part in the trial of a delay."""
+
+    acts = "trying"
+    done = "tried"
+    mark = TRIAL
+
+    def __init__(self, delay: Delay | None, whose: str, delay_ns: int, steps: int) -> None:
+        """``delay``: None on the ranks that are not delayed. ``whose``: what is delayed."""
+        self._delay = delay
+        self._whose = whose
+        self._delay_ns = delay_ns
+        self._steps = steps
+        self._end: int | None = None
+        """The first step behind the trial, once that has begun."""
+        self._delayed_step = -1
+
+    def refusal(self) -> str:
+        """Why there can be no such delay: above all where it might look like a hang."""
+        if (timeout_s := _shortest_timeout_s()) is not None:
+            most_s = timeout_s * SHARE_OF_TIMEOUT
+            if self._delay_ns > most_s * 1e9:
+                return (
+                    f"its collectives time out after {timeout_s:g} s: a delay may take {most_s:g} s at most"
+                )
+        return self._delay.refusal() if self._delay is not None else ""
+
+    def changes_settings(self, step: int) -> bool:  # noqa: ARG002 - nothing does
+        """False: the job issues what it did."""
+        return False
+
+    def boundary(self, step: int) -> bool:
+        """Delay the step that begins."""
+        if self._end is None:
+            self._end = step + self._steps
+        if step >= self._end:
+            if self._delay is not None:
+                self._delay.settle()
+            return False
+        if self._delay is not None and step != self._delayed_step:
+            self._delayed_step = step  # first: a delay that the job breaks off is not begun again
+            self._delay()
+        return True
+
+    def finish(self) -> Outcome:
+        """By how much the rank was delayed, as it was timed; the other ranks have nothing to say."""
+        if self._delay is None:
+            return Outcome("")
+        mean_ns = self._delay.mean_ns
+        if mean_ns is None:
+            raise RuntimeError("no delay could be timed: the trial was too short")
+        text = f"{self._whose} was delayed by {mean_ns / 1e6:.3g} ms a step, in {self._steps} steps"
+        return Outcome(text, "0", str(round(mean_ns)))
+
+
+def make_delay(command: Command, rank: int, world_size: int) -> DelayTrial:
+    """Make a rank's part in a delay's trial. Raises ValueError with one line where there is no such rank."""
+    delayed, delay_ns, place, steps = (
+        commands.argument(command, name) for name in ("rank", "delay_ns", "place", "steps")
+    )
+    if delayed >= world_size:
+        raise ValueError(f"there is no rank {delayed}: the job has {world_size}")
+    delay = None
+    if delayed == rank:
+        delay = HostDelay(delay_ns) if place == HOST else GpuDelay(delay_ns)
+    return DelayTrial(delay, f"its {PLACES[place]}", delay_ns, steps)
+
+
+def _shortest_timeout_s() -> float | None:
+    import torch.distributed as dist
+
+    return shortest_timeout_s() if dist.is_available() and dist.is_initialized() else None

@@ -1,0 +1,82 @@
+"""Tries a knob's value: sets it at the agreed step and takes it back n steps later, unasked.
+
+Every rank knows both steps from the agreement on. So the value before comes back on all of them at the same
+step, whether or not a dashboard or a hub is still there or the agent still measures.
+"""
+
+from __future__ import annotations
+
+from overlaptop.agent.control.action import Action, Outcome, SettingAction
+from overlaptop.agent.control.step_marks import TRANSITIONAL, TRIAL
+from overlaptop.agent.control.two_phase_commit import Position
+from overlaptop.agent.isolation.job_exceptions import raised_by_job
+
+
+class KnobTrial(Action):
+    """One rank's part in trying a value for some steps."""
+
+    acts = "trying"
+    done = "tried"
+    together = True
+
+    def __init__(self, setting: SettingAction, steps: int) -> None:
+        """``setting`` sets the value; it is undone ``steps`` steps after the agreed one."""
+        self._setting = setting
+        self._steps = steps
+        self._is_set = False
+        self._undoing: SettingAction | None = None
+        self._end: int | None = None
+        """The step at which the value is taken back, once the trial has begun."""
+
+    def refusal(self) -> str:
+        """Why the value cannot be set."""
+        return self._setting.refusal()
+
+    def position(self, step: int) -> Position:
+        """All have to set the value in the same place."""
+        return self._setting.position(step)
+
+    def changes_settings(self, step: int) -> bool:
+        """True except where the value stays in force."""
+        return not self._is_set or self._end is None or step >= self._end
+
+    def boundary(self, step: int) -> bool:
+        """Set the value, keep it, and take it back at the trial's end: later if setting it took longer.
+
+        Raises RuntimeError where the value cannot be set, or stays.
+        """
+        if self._end is None:
+            self._end = step + self._steps
+        if not self._is_set:
+            if self._setting.boundary(step):
+                return True
+            self._is_set, self.mark = True, TRIAL
+        if step < self._end:
+            return True
+        if self._undoing is None:
+            self._undoing, self.mark = self._setting.undoing(), TRANSITIONAL
+        try:
+            return self._undoing.boundary(step)
+        except Exception as fault:
+            if raised_by_job(fault):
+                raise
+            raise RuntimeError(self._why_it_stays(fault)) from fault
+
+    def finish(self) -> Outcome:
+        """What was tried, and when it was taken back. Raises RuntimeError where either failed."""
+        assert self._undoing is not None, "asked once the trial is over"
+        try:
+            self._undoing.finish()
+        except RuntimeError as fault:
+            raise RuntimeError(self._why_it_stays(fault)) from fault
+        tried = self._setting.finish()
+        same = tried.was == tried.becomes
+        text = tried.text if same else f"{tried.text}, back at step {self._end:,}"
+        return Outcome(text, tried.was, tried.becomes)
+
+    def abandon(self) -> None:
+        """See `Action`."""
+        (self._undoing or self._setting).abandon()
+
+    def _why_it_stays(self, fault: Exception) -> str:
+        return f"the tried value {self._setting.outcome.becomes} stays: {fault}"
