@@ -45,6 +45,8 @@ class Pair:
 
     tried_ns: float
     present_ns: float
+    delay_ns: int = 0
+    """In each step of a delay's trial, as the rank timed it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +83,9 @@ def relative(pairs: Sequence[Pair]) -> Effect | None:
     return Effect(centre, low, high, effect.pairs)
 
 
-def slope(pairs: Sequence[Pair], delay_ns: float) -> Effect | None:
+def slope(pairs: Sequence[Pair]) -> Effect | None:
     """The step's growth for each ns of the delay that was tried: 1 on the critical path, 0 in slack."""
-    return _effect([(pair.tried_ns - pair.present_ns) / delay_ns for pair in pairs])
+    return _effect([(pair.tried_ns - pair.present_ns) / pair.delay_ns for pair in pairs])
 
 
 def is_known(effect: Effect) -> bool:

@@ -23,7 +23,7 @@ from overlaptop.fleet.session import Session
 from overlaptop.fleet.snapshot import HubState, Snapshot
 from overlaptop.trials.effect import LOOKS, Effect, Pair
 from overlaptop.trials.steps import JobStep, StepReader
-from overlaptop.wire.commands import ABOUT_KNOBS, MAX_TRIAL_STEPS, TRIED, UNKNOWN, Command
+from overlaptop.wire.commands import ABOUT_KNOBS, MAX_TRIAL_STEPS, TRIED, UNKNOWN, Command, is_delay
 
 SETTLE_STEPS = 2
 """Left out after a switch besides those that it disturbs: a GPU's CPU regains its lead, caches fill."""
@@ -119,6 +119,8 @@ class _Asked:
     """Of its steps, once agreed on."""
     done: bool = False
     """All ranks have reported that they took it back."""
+    delay_ns: int = 0
+    """As the delayed rank timed it."""
 
 
 def trial_steps(step_ns: float) -> int:
@@ -251,6 +253,8 @@ class Trials:
             self._doing = f"tries {asked.progress.candidate.name} from step {view.step:,} on"
         if view.state == TRIED:
             asked.done = view.done
+            if is_delay(asked.command):
+                asked.delay_ns = int(view.becomes)
             self._failures = self._busy_since_ns = 0
         elif view.state == UNKNOWN:
             self._end(f"not known whether the trial was made: {view.reason}", failed=True)
@@ -330,7 +334,7 @@ class Trials:
         if half >= BLOCK_STEPS // 4:
             around = (*before[-half:], *after[:half])
             progress = asked.progress
-            progress.pairs.append(Pair(_mean_ns(tried[: 2 * half]), _mean_ns(around)))
+            progress.pairs.append(Pair(_mean_ns(tried[: 2 * half]), _mean_ns(around), asked.delay_ns))
             progress.steps += 2 * half
             progress.effect = self._measure(progress.pairs)
             progress.known = progress.effect is not None and self._is_known(progress.effect)

@@ -45,7 +45,7 @@ def delay_ranks(
     return Trials(
         session,
         candidates,
-        partial(slope, delay_ns=delay_ns),
+        slope,
         is_narrow,
         budget_steps=budget_steps,
         seed=seed,

@@ -167,7 +167,8 @@ class LiveJob(FakeSession):
     def _finish(self, at: UnderWay) -> None:
         self._under_way = None
         if at.command.name == TRIAL:
-            self._report(at.command, "tried", at.first)
+            delayed = "" if at.command.knob else str(commands.argument(at.command, "delay_ns"))
+            self._report(at.command, "tried", at.first, becomes=delayed)
             return
         given = [argument.value for argument in at.command.arguments]
         original = self.knob.original_text
@@ -188,8 +189,11 @@ class LiveJob(FakeSession):
         number: int | None,
         text: str = "",
         ranks: tuple[int, ...] = (0, 1),
+        becomes: str = "",
     ) -> None:
         for rank in ranks:
             self.fleet.apply(
-                CommandReport(rank, command.id, command.name, self.clock(), state, number, text)
+                CommandReport(
+                    rank, command.id, command.name, self.clock(), state, number, text, becomes=becomes
+                )
             )

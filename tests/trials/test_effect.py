@@ -82,7 +82,7 @@ def test_with_too_few_trials_there_is_a_difference_without_an_interval():
 
 def test_without_a_trial_there_is_nothing():
     assert relative([]) is None
-    assert slope([], 1) is None
+    assert slope([]) is None
 
 
 def test_what_is_less_than_worth_having_is_known_to_be_none():
@@ -105,5 +105,5 @@ def test_the_interval_follows_shift_and_unit(presents, factor, delay):
     effect = relative(pairs)
     assert effect.centre == pytest.approx(factor - 1, abs=1e-9)
     assert effect.low - 1e-9 <= effect.centre <= effect.high + 1e-9
-    late = slope([Pair(each + delay, each) for each in presents], delay)
+    late = slope([Pair(each + delay, each, delay) for each in presents])
     assert late.centre == pytest.approx(1, abs=1e-6)
