@@ -11,12 +11,12 @@ from overlaptop.console import CommandError, print_data, print_message
 from overlaptop.console.hosts import Hosts
 from overlaptop.console.jobs import join
 from overlaptop.console.table import Table
-from overlaptop.console.trials import TrialRun, progress_words
+from overlaptop.console.trials import TrialRun, print_refusals, progress_words
 from overlaptop.console.tune import shares
 from overlaptop.fleet.snapshot import Snapshot
 from overlaptop.trials.effect import CONFIDENCE
 from overlaptop.trials.runner import TrialsState, Tried
-from overlaptop.trials.slack import SHARE, delay_ranks, least_cost_ns, slope_words, verdict
+from overlaptop.trials.slack import SHARE, delay_ranks, least_cost_ns, refusal, slope_words, verdict
 from overlaptop.wire.commands import PLACES
 
 USUAL_STEPS = 50
@@ -42,6 +42,8 @@ def run(key: str | None, request: SlackRequest, hosts: Hosts | None = None) -> i
     with closing(join(key, hosts)) as session:
         runs = TrialRun(session)
         snapshot = runs.await_steps()
+        if why := refusal(snapshot):
+            raise CommandError(why)
         step_ns = _usual_step_ns(snapshot)
         delay_ns = request.delay_ns or max(1, round(request.delay_share * step_ns))
         there_are = tuple(view.rank for view in snapshot.ranks)
@@ -81,9 +83,9 @@ def _usual_step_ns(snapshot: Snapshot) -> float:
 
 
 def _print(job: str | None, state: TrialsState, delay_ns: int, place: str, *, as_json: bool) -> None:
+    print_refusals(state)
     if state.present_ns is None:
-        refused = [each.refused for each in state.tried if each.refused]
-        print_message(refused[0] if refused else "nothing was measured yet")
+        print_message("nothing was measured yet")
     elif as_json:
         for tried in state.tried:
             print_data(_rank_record(job, tried, delay_ns, place))

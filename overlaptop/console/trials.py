@@ -71,6 +71,8 @@ class TrialRun:
         except KeyboardInterrupt:
             trials.stop()
             return True
+        if all(tried.refused for tried in trials.state.tried):
+            raise CommandError(trials.state.tried[0].refused)
         return False
 
     def job_ended(self) -> CommandError | None:
@@ -96,6 +98,13 @@ def progress_words(tried: Tried, state: TrialsState) -> str:
     return (
         f"trial {len(tried.pairs)} of {tried.candidate.name}, {state.spent_steps:,}{of_budget} steps spent"
     )
+
+
+def print_refusals(state: TrialsState) -> None:
+    """Say on stderr what the job did not try, and why."""
+    for tried in state.tried:
+        if tried.refused:
+            print_message(f"{tried.candidate.name} was not tried: {tried.refused}")
 
 
 class _FirstStep:

@@ -15,7 +15,7 @@ from overlaptop.console.hosts import Hosts, pause
 from overlaptop.console.jobs import join
 from overlaptop.console.setting import knob_of, print_change
 from overlaptop.console.table import Table
-from overlaptop.console.trials import TrialRun, progress_words
+from overlaptop.console.trials import TrialRun, print_refusals, progress_words
 from overlaptop.fleet.job_session import JobSelector, JobSession
 from overlaptop.fleet.knobs import JobKnob
 from overlaptop.fleet.session import Session
@@ -138,6 +138,7 @@ def _trials(session: Session, held: JobKnob, request: TuneRequest) -> Trials:
 
 def _print(job: str | None, knob: Knob, state: TrialsState, best: Best | None, *, as_json: bool) -> None:
     """What was measured and found, if anything was."""
+    print_refusals(state)
     if state.present_ns is None:
         print_message("nothing was measured yet")
     elif as_json:

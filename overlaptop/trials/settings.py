@@ -15,6 +15,7 @@ from overlaptop.wire.commands import make_trial
 from overlaptop.wire.knobs import Knob
 
 SHORTER, LONGER, NO_DIFFERENCE, NOT_KNOWN = "shorter", "longer", "no difference", "not known"
+REFUSED = "refused"
 
 
 def try_values(
@@ -56,7 +57,7 @@ def verdict(tried: Tried) -> str:
     """What the trials say of a value, in a word or two."""
     effect = tried.effect
     if tried.refused:
-        return f"refused: {tried.refused}"
+        return REFUSED
     if effect is None or not effect.bounded:
         return NOT_KNOWN
     if effect.lies_within(SAME):

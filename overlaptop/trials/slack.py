@@ -10,9 +10,11 @@ from collections.abc import Sequence
 from functools import partial
 
 from overlaptop.fleet.session import Session
+from overlaptop.fleet.snapshot import Snapshot
 from overlaptop.trials.effect import LOOKS, Effect, slope
 from overlaptop.trials.runner import Candidate, Trials, Tried, trial_steps
-from overlaptop.wire.commands import make_delay
+from overlaptop.wire.commands import HOW_TO_ALLOW, make_delay
+from overlaptop.wire.messages import AGENT_DISABLED
 
 SHARE = 0.02
 """Of the step: the delay where none is given."""
@@ -22,6 +24,17 @@ intervals of what stops so are too far off."""
 HALF = 0.5
 """Between slack and critical."""
 CRITICAL, SLACK, PARTLY, NOT_KNOWN = "critical", "slack", "partly critical", "not known"
+REFUSED = "refused"
+
+
+def refusal(snapshot: Snapshot) -> str:
+    """Why no rank of the job can be delayed, in one line; empty: they can."""
+    for view in snapshot.ranks:
+        if view.info is not None and view.info.agent_disabled:
+            return f"rank {view.rank}: {AGENT_DISABLED}"
+        if view.info is not None and not view.info.control_allowed:
+            return f"{HOW_TO_ALLOW} trials"
+    return ""
 
 
 def delay_ranks(
@@ -66,7 +79,7 @@ def verdict(tried: Tried) -> str:
     """What the trials say of a rank, in a word or two."""
     effect = tried.effect
     if tried.refused:
-        return f"refused: {tried.refused}"
+        return REFUSED
     if effect is None or not effect.bounded:
         return NOT_KNOWN
     if effect.low > HALF:

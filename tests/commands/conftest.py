@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from overlaptop.console import following, setting, stream, tune
+from overlaptop.console import following, setting, stream, trials, tune
 from overlaptop.workloads.catalog import find
 from tests.hubs import private_sockets as private_sockets
 from tests.warm import Warm, WarmRanks
@@ -19,7 +19,7 @@ StartRanks = Callable[..., WarmRanks]
 @pytest.fixture
 def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     """A job without processes is looked at without a pause."""
-    for module in (following, setting, stream, tune):
+    for module in (following, setting, stream, trials, tune):
         monkeypatch.setattr(module, "TICK_S", 0.0)
 
 
