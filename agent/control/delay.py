@@ -156,7 +156,7 @@ class DelayTrial(Action):
 
 
 def make_delay(command: Command, rank: int, world_size: int) -> DelayTrial:
-    """Make a rank's part in a delay's trial. Raises ValueError with one line where there is no such rank."""
+    """Make this rank's part in a delay's trial. Raises ValueError with one line where no rank is meant."""
     delayed, delay_ns, place, steps = (
         commands.argument(command, name) for name in ("rank", "delay_ns", "place", "steps")
     )

@@ -51,6 +51,9 @@ class RebucketAction(SettingAction):
         self._known: KnownModel | None = None
         self._before: BucketCaps | None = None
         """What was in force before this action."""
+        self._remakes = False
+        """Whether all ranks make a new reducer, also one whose buckets are of the size already: it may have
+        failed to change them before."""
         self._since: int | None = None
         """The agreed step."""
         self._watch: Any = None
@@ -120,7 +123,7 @@ class RebucketAction(SettingAction):
     def undoing(self) -> RebucketAction:
         """See `SettingAction`."""
         back = RebucketAction(self._before, self._models)
-        back._known = self._known
+        back._known, back._remakes = self._known, self._swapped
         return back
 
     def finish(self) -> Outcome:
@@ -167,7 +170,7 @@ class RebucketAction(SettingAction):
         self._before = old = BucketCaps.of(model)
         new = self._caps_for(model)
         self.changes(BUCKET_CAP_MB, old.mb, new.mb, step)
-        if old == new:
+        if old == new and not self._remakes:
             return False
         self._forget()
         with own_handle_numbers():

@@ -1,0 +1,338 @@
+"""A trial on one rank: what is tried is in force for its steps, and is taken back whatever happens."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from overlaptop.agent.control import delay
+from overlaptop.agent.control.action import SettingAction
+from overlaptop.agent.control.delay import DelayTrial, GpuDelay, HostDelay, make_delay
+from overlaptop.agent.control.knob_trial import KnobTrial
+from overlaptop.agent.knobs.registry import Knobs
+from overlaptop.agent.knobs.script_knobs import ScriptKnobs
+from overlaptop.wire import commands
+from overlaptop.wire.knobs import Knob
+from tests.agent.control.commanded_rank import ENDED, barrier_of
+from tests.processes import eventually
+
+STEPS = 5
+DEPTH = Knob("depth", 1, "1", "1", 0, 9)
+TRY_3 = commands.make_trial(DEPTH, 3, STEPS)
+
+
+class Setting(SettingAction):
+    """Sets a value of the test's, over as many boundaries as it takes."""
+
+    def __init__(self, values, value, *, takes=1, fails="", undo_fails="", takes_back=1):
+        self.values = values
+        self.value = value
+        self.takes = takes
+        self.fails = fails
+        self.undo = {"takes": takes_back, "fails": undo_fails}
+        self.before = None
+        self.abandoned = False
+
+    def refusal(self):
+        return ""
+
+    def boundary(self, step):
+        if self.before is None:
+            self.before = self.values[-1]
+        if self.fails:
+            raise RuntimeError(self.fails)
+        self.takes -= 1
+        if self.takes:
+            return True
+        self.changes("depth", str(self.before), str(self.value), step)
+        self.values.append(self.value)
+        return False
+
+    def undoing(self):
+        return Setting(self.values, self.before, **self.undo)
+
+    def abandon(self):
+        self.abandoned = True
+
+
+def trained(job):
+    """The value in each step from before the agreed one to behind the trial, and how the step is marked."""
+    seen, values = {}, job.action._setting.values
+
+    def train():
+        job.train()
+        seen[job.step] = values[-1]
+
+    eventually(lambda: (job.reported and job.last[0] in ENDED) or train())
+    job.join()
+    for _ in range(STEPS):
+        train()
+    first = job.executor.reports[-1].step
+    return [(seen[step], job.executor.marks.of(step)) for step in range(first - 1, first + STEPS + 4)]
+
+
+@pytest.fixture
+def try_3(make_job):
+    """Has a rank try the value 3 in place of 1, by a Setting with these options."""
+
+    def start(**options):
+        job = make_job(KnobTrial(Setting([1], 3, **options), STEPS))
+        job.receive(TRY_3)
+        return job
+
+    return start
+
+
+def test_value_is_in_force_from_the_agreed_step_for_its_steps(try_3):
+    job = try_3()
+    assert trained(job) == [
+        (1, ""), (3, "transitional"), *[(3, "trial")] * (STEPS - 1), (1, "transitional"), *[(1, "")] * 3,
+    ]  # fmt: skip
+    first = job.executor.reports[-1].step
+    assert [state for state, step, _ in job.reported if step == first] == ["agreed", "trying", "tried"]
+    report = job.executor.reports[-1]
+    assert report.text == f"depth 1 → 3 at step {first}, back at step {first + STEPS}"
+    assert (report.was, report.becomes) == ("1", "3")
+
+
+def test_steps_in_which_a_value_comes_into_force_are_marked(try_3):
+    assert trained(try_3(takes=3, takes_back=2)) == [
+        (1, ""), *[(1, "transitional")] * 2, *[(3, "trial")] * 3, (3, "transitional"), *[(1, "")] * 3,
+    ]  # fmt: skip
+
+
+def test_value_that_takes_longer_than_its_steps_is_taken_back_at_once(try_3):
+    job = try_3(takes=STEPS + 2)
+    seen = trained(job)
+    assert [value for value, _ in seen] == [1] * (STEPS + 5)
+    assert job.action._setting.values == [1, 3, 1]
+    assert "trial" not in [mark for _, mark in seen]
+    assert job.last[0] == "tried"
+
+
+def test_value_that_cannot_be_set_is_reported_and_nothing_is_undone(try_3):
+    job = try_3(fails="the model is gone")
+    job.train_until(*ENDED)
+    assert job.last == ("failed", None, "RuntimeError: the model is gone")
+    assert job.action._setting.values == [1]
+    assert job.action._setting.abandoned
+
+
+def test_value_that_cannot_be_taken_back_is_said_to_stay(try_3):
+    job = try_3(undo_fails="the model is gone")
+    job.train_until(*ENDED)
+    assert job.last == ("failed", None, "RuntimeError: the tried value 3 stays: the model is gone")
+    assert job.notices[-1] == ("warning", f"no trial: {job.last[2]}")
+
+
+def test_present_value_can_be_tried(make_job):
+    job = make_job(KnobTrial(Setting([3], 3), STEPS))
+    job.receive(TRY_3)
+    job.train_until(*ENDED)
+    assert job.last[0] == "tried"
+    assert job.last[2] == "depth is 3 already"
+
+
+def test_agent_that_disables_itself_takes_the_value_back_at_the_same_step(try_3):
+    job = try_3()
+    barrier = barrier_of(job)
+    boundary = barrier.guarded("the boundary", job.train, at_boundaries=True)
+    job.train_until("trying")
+    barrier.disable("elsewhere", RuntimeError("a fault"))
+    first, values = job.step, job.action._setting.values
+    eventually(lambda: boundary() or values == [1, 3, 1])
+    assert job.step == first + STEPS
+    job.wait_for("tried")
+    eventually(lambda: barrier.on_disabled is None or boundary())
+
+
+def test_job_that_ends_in_a_trial_waits_for_nothing(try_3):
+    job = try_3()
+    job.train_until("trying")
+    job.executor.close()
+    assert job.last == ("failed", None, "the job ended first")
+    assert job.action._setting.abandoned
+
+
+def test_other_commands_are_busy_and_knobs_untold_while_a_trial_is_under_way(try_3):
+    job = try_3()
+    assert job.executor.trying
+    job.train_until("trying")
+    job.receive(commands.make_setting(DEPTH, 4))
+    assert job.executor.reports[-1].text == "another command is under way: trial depth 3 (5 steps)"
+    job.executor.reports.pop()
+    job.train_until("tried")
+    eventually(lambda: not job.executor.trying)
+
+
+def test_settings_change_at_both_ends_of_a_trial_only():
+    trial = KnobTrial(Setting([1], 3, takes=2), STEPS)
+    changing = []
+    for step in range(10, 20):
+        if trial.changes_settings(step):
+            changing.append(step)
+        if not trial.boundary(step):
+            break
+    assert changing == [10, 11, 15]
+
+
+@pytest.fixture
+def accumulation():
+    declared = ScriptKnobs()
+    return declared, declared.declare("accumulation", 4, choices=(1, 2, 4, 8))
+
+
+@pytest.mark.parametrize("before", [4, 2])
+def test_knob_of_the_script_goes_back_to_what_was_set_or_to_its_default(accumulation, before):
+    declared, knob = accumulation
+    declared.action("accumulation", before).boundary(3)
+    (facts,) = declared.knobs()
+    trial = Knobs(lambda rank: None, declared).change(commands.make_trial(facts, 8, 2))
+    assert [trial.boundary(step) and knob.value for step in (7, 8)] == [8, 8]
+    assert trial.boundary(8)  # as where a signal's handler had broken it off
+    assert not trial.boundary(9)
+    assert knob.value == before
+    assert trial.finish().becomes == "8"
+
+
+def test_value_out_of_a_knobs_bounds_is_not_tried(accumulation):
+    trial = commands.make(commands.TRIAL, {"value": 3, "steps": 2}, knob="accumulation")
+    with pytest.raises(ValueError, match="accumulation must be one of 1, 2, 4, 8, not 3"):
+        Knobs(lambda rank: None, accumulation[0]).change(trial)
+
+
+class Noted(HostDelay):
+    """Counts instead of sleeping."""
+
+    def __call__(self):
+        self._timed_ns.append(2_000_000)
+
+
+def test_delay_is_in_each_step_of_a_trial_on_one_rank_and_all_ranks_mark_them(make_job):
+    command = commands.make_delay(3, 2_000_000, commands.HOST, STEPS)
+    delayed = make_job(DelayTrial(Noted(2_000_000), "its host", 2_000_000, STEPS))
+    other = make_job(DelayTrial(None, "its host", 2_000_000, STEPS))
+    for job in (delayed, other):
+        job.receive(command)
+        job.train_until("tried")
+        for _ in range(STEPS):
+            job.train()
+        first = job.executor.reports[-1].step
+        assert [job.executor.marks.of(first + n) for n in range(-1, STEPS + 1)] == [
+            "", *["trial"] * STEPS, "",
+        ]  # fmt: skip
+    assert len(delayed.action._delay._timed_ns) == STEPS
+    assert delayed.last[2] == "its host was delayed by 2 ms a step, in 5 steps"
+    assert (delayed.executor.reports[-1].was, delayed.executor.reports[-1].becomes) == ("0", "2000000")
+    assert other.last[2] == ""
+
+
+def test_only_the_rank_that_is_named_is_delayed():
+    command = commands.make_delay(1, 5_000_000, commands.HOST, 2)
+    delays = [make_delay(command, rank, 3)._delay for rank in range(3)]
+    assert [type(each) for each in delays] == [type(None), HostDelay, type(None)]
+    with pytest.raises(ValueError, match="there is no rank 1: the job has 1"):
+        make_delay(command, 0, 1)
+
+
+def test_host_is_delayed_by_no_less_than_was_asked_for():
+    each = HostDelay(3_000_000)
+    each()
+    assert each.mean_ns >= 3_000_000
+
+
+def test_delay_is_not_begun_again_where_the_job_breaks_it_off(monkeypatch):
+    class BreaksOff(HostDelay):
+        calls = 0
+
+        def __call__(self):
+            self.calls += 1
+            raise KeyboardInterrupt
+
+    each = BreaksOff(1)
+    trial = DelayTrial(each, "its host", 1, 2)
+    with pytest.raises(KeyboardInterrupt):
+        trial.boundary(7)
+    assert trial.boundary(7)
+    assert each.calls == 1
+
+
+def test_agent_that_disables_itself_delays_no_longer(make_job):
+    job = make_job(DelayTrial(Noted(1), "its host", 1, 1000))
+    job.receive(commands.make_delay(3, 1, commands.HOST, 1000))
+    job.train_until("trying")
+    assert job.executor.disable("the agent disabled itself")
+    job.wait_for("failed")
+    before = len(job.action._delay._timed_ns)
+    job.train()
+    assert len(job.action._delay._timed_ns) == before
+
+
+def test_delay_near_the_timeout_of_collectives_is_refused(monkeypatch):
+    monkeypatch.setattr(delay, "shortest_timeout_s", lambda: 8.0)
+    monkeypatch.setattr(dist, "is_initialized", lambda: True)
+    assert DelayTrial(None, "its host", 2_000_000_000, 1).refusal() == ""
+    assert DelayTrial(None, "its host", 2_000_000_001, 1).refusal() == (
+        "its collectives time out after 8 s: a delay may take 2 s at most"
+    )
+
+
+def test_gpu_is_not_delayed_where_the_job_computes_on_none(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
+    command = commands.make_delay(0, 5_000_000, commands.GPU, 2)
+    assert make_delay(command, 0, 2).refusal() == "it computes on no GPU"
+    assert make_delay(command, 1, 2).refusal() == ""
+
+
+class SpinningGpu:
+    """A GPU of 2 cycles a nanosecond that is ``behind`` spins behind its host."""
+
+    def __init__(self, monkeypatch, behind):
+        self.spins = []
+        self.behind = behind
+        gpu = self
+
+        class Event:
+            def __init__(self, enable_timing):
+                assert enable_timing
+
+            def record(self):
+                self.at = len(gpu.spins)
+
+            def query(self):
+                return self.at <= len(gpu.spins) - gpu.behind
+
+            def elapsed_time(self, later):
+                return sum(gpu.spins[self.at : later.at]) / 2 / 1e6
+
+        monkeypatch.setattr(torch, "cuda", SimpleNamespace(Event=Event, _sleep=self.spins.append))
+        monkeypatch.setattr(GpuDelay, "cycles_per_ns", 1.0)
+
+
+def test_gpu_spins_for_as_long_as_was_asked_once_a_first_spin_was_timed(monkeypatch):
+    gpu = SpinningGpu(monkeypatch, behind=2)
+    spin = GpuDelay(1_000_000)
+    trial = DelayTrial(spin, "its gpu", 1_000_000, 6)
+    assert [trial.boundary(step) for step in range(7)] == [True] * 6 + [False]
+    assert gpu.spins == [1_000_000] * 3 + [2_000_000] * 3
+    assert spin.mean_ns == pytest.approx((3 * 500_000 + 1_000_000) / 4)  # the last two are not over yet
+    again = GpuDelay(3_000_000)
+    again()
+    assert gpu.spins[-1] == 6_000_000
+
+
+def test_gpu_that_has_not_come_to_any_spin_makes_the_trial_fail(monkeypatch):
+    SpinningGpu(monkeypatch, behind=9)
+    trial = DelayTrial(GpuDelay(1_000_000), "its gpu", 1_000_000, 1)
+    assert not all(trial.boundary(step) for step in range(2))
+    with pytest.raises(RuntimeError, match="no delay could be timed: the trial was too short"):
+        trial.finish()
+
+
+def test_trial_without_control_is_refused(make_job):
+    job = make_job(allowed=False)
+    job.receive(TRY_3, commands.make_delay(0, 1, commands.HOST, 1))
+    assert [(state, "--control" in text) for state, _, text in job.reported] == [("refused", True)] * 2
