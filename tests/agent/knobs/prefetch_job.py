@@ -20,15 +20,17 @@ from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 from torch.utils.checkpoint import checkpoint
 from twice import DEVICE, begin, check_alike, check_same, end
 
+from overlaptop.agent.control.knob_trial import KnobTrial
 from overlaptop.agent.isolation.fault_barrier import FaultBarrier
 from overlaptop.agent.knobs.fsdp_units import FsdpUnits
-from overlaptop.agent.knobs.prefetch import OWN_LISTS, PrefetchKnobs
+from overlaptop.agent.knobs.prefetch import OWN_LISTS, PrefetchAction, PrefetchKnobs
 
 WIDTH = 32
 BLOCKS = 4
 UNITS = BLOCKS + 1
 CHANGE_STEPS = 3
 """Boundaries that a change takes."""
+TRIAL_STEPS = 3
 KNOBS = ("prefetch_forward", "prefetch_backward")
 VARIANTS = (
     "plain", "kept", "accumulation", "checkpoints", "nested", "given", "compiled", "one batch ahead",
@@ -111,9 +113,15 @@ class Prefetches:
 
 
 def train(
-    name: str, steps: int, change_at: dict[int, tuple[str, int | None]], prefetches: Prefetches
+    name: str,
+    steps: int,
+    change_at: dict[int, tuple[str, int | None]],
+    prefetches: Prefetches,
+    trial_steps: int = 0,
 ) -> dict:
-    """Train one variant; ``change_at``: at which steps to give which knob which value, None: its own."""
+    """Train one variant; ``change_at``: at which steps to give which knob which value, None: its own.
+    ``trial_steps``: steps after which the last of them is to be taken back; 0: never.
+    """
     units = FsdpUnits(FaultBarrier(lambda level, text: print(text, flush=True)))
     units.install()
     knobs = PrefetchKnobs(units)
@@ -131,10 +139,14 @@ def train(
         if step in change_at:
             assert action is None, "a change takes a few steps only"
             action = knobs.action(*change_at[step])
+            before = lists_of(units)
+            if trial_steps and step == max(change_at):
+                action = KnobTrial(action, trial_steps)
             assert action.refusal() == ""
         if action is not None and not action.boundary(step):
             outcome = action.finish()
             said.append((outcome.was, outcome.becomes, outcome.text))
+            assert isinstance(action, PrefetchAction) or lists_of(units) == before
             action = None
         prefetches.take()
         for last in (False, True) if name == "accumulation" else (True,):
@@ -161,6 +173,12 @@ def train(
         "values": values,
         "original": [knob.original_text for knob in knobs.knobs()],
     }
+
+
+def lists_of(units: FsdpUnits) -> list[list[int]]:
+    """What each unit asks for ahead, in both passes."""
+    lists = ("_states_to_forward_prefetch", "_states_to_backward_prefetch")
+    return [[id(each) for each in getattr(state, name)[:]] for name in lists for state in units.alive()]
 
 
 def gathered_ahead(depth: int) -> int:
@@ -210,6 +228,12 @@ def main() -> None:
         change_at = {step: (dice.choice(KNOBS), dice.choice([None, *range(UNITS)])) for step in asked}
         plain = train(name, steps, {}, prefetches)
         changed = train(name, steps, change_at, prefetches)
+        trial_at = {2: (KNOBS[0], 2), 6: dice.choice([(KNOBS[0], 1), (KNOBS[1], 3)])}
+        tried = train(name, steps + 2, trial_at, prefetches, TRIAL_STEPS)
+        assert len(tried["said"]) == 2, tried["said"]
+        assert tried["values"][-1] == tried["values"][5]
+        check_gathers(name, plain, tried)
+        check_same(train(name, steps + 2, {}, prefetches), tried)
         check_same(plain, changed)
         check_alike(*(changed[key] for key in ("said", "asked", "values", "original")))
         assert len(changed["said"]) == changes

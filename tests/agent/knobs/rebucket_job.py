@@ -18,9 +18,10 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from torch.nn.parallel import DistributedDataParallel
 from twice import DEVICE, begin, check_alike, check_same, end
 
+from overlaptop.agent.control.knob_trial import KnobTrial
 from overlaptop.agent.isolation.fault_barrier import FaultBarrier
 from overlaptop.agent.knobs.change_bucket_size import RebucketAction
-from overlaptop.agent.knobs.ddp_models import DdpModels
+from overlaptop.agent.knobs.ddp_models import BucketCaps, DdpModels
 
 WIDTH = 128
 LAYERS = 4
@@ -28,6 +29,7 @@ LAYER_BYTES = 4 * WIDTH * WIDTH  # of its weight
 FIRST_SIZE = 2
 SIZES = (1, 2, 3, 4, 400)
 """Of buckets, in layers."""
+TRIAL_STEPS = 6
 ROUNDING = 1e-5 if DEVICE.type == "cpu" else 1e-4
 """Of the weights: the order of a sum over more than two ranks follows the layout of buckets."""
 
@@ -69,8 +71,12 @@ def in_mib(layers: int) -> float:
     return layers * LAYER_BYTES / (1 << 20)
 
 
-def train(name: str, steps: int, switch_at: dict[int, int], models: DdpModels) -> dict:
-    """Train one variant; ``switch_at``: at which steps to ask for which size."""
+def train(
+    name: str, steps: int, switch_at: dict[int, int], models: DdpModels, trial_steps: int = 0
+) -> dict:
+    """Train one variant; ``switch_at``: at which steps to ask for which size. ``trial_steps``: steps after
+    which each is to be taken back; 0: never.
+    """
     torch.manual_seed(0)
     model = DistributedDataParallel(
         Model(name == "unused parameters").to(DEVICE),
@@ -85,6 +91,7 @@ def train(name: str, steps: int, switch_at: dict[int, int], models: DdpModels) -
     def loss_of_next():
         return model(torch.randn(4, WIDTH, generator=batches).to(DEVICE)).square().mean()
 
+    caps = BucketCaps.of(model)
     action, said, losses = None, [], []
     ahead = loss_of_next() if name == "one batch ahead" else None
     for step in range(steps):
@@ -92,6 +99,7 @@ def train(name: str, steps: int, switch_at: dict[int, int], models: DdpModels) -
         if step in switch_at:
             assert action is None, "a change takes a few steps only"
             action = RebucketAction(switch_at[step] * LAYER_BYTES, models)
+            action = KnobTrial(action, trial_steps) if trial_steps else action
             assert action.refusal() == ""
         if action is not None and not action.boundary(step):
             said.append(action.finish().text)
@@ -116,7 +124,7 @@ def train(name: str, steps: int, switch_at: dict[int, int], models: DdpModels) -
     theirs = [torch.empty_like(weights) for _ in range(dist.get_world_size())]
     dist.all_gather(theirs, weights)
     assert all(torch.equal(weights, each) for each in theirs)
-    return {"losses": losses, "weights": weights, "said": said}
+    return {"losses": losses, "weights": weights, "said": said, "same caps": BucketCaps.of(model) == caps}
 
 
 def main() -> None:
@@ -130,17 +138,21 @@ def main() -> None:
         for _ in asked:
             sizes.append(dice.choice([size for size in SIZES if size != sizes[-1]]))
         plain = train(name, steps, {}, models)
+        tried = train(name, steps, {3: dice.choice(SIZES), 16: dice.choice(SIZES)}, models, TRIAL_STEPS)
         switched = train(name, steps, dict(zip(asked, sizes[1:], strict=True)), models)
         assert switched["said"] == [
             f"bucket_cap_mb {in_mib(before):g} → {in_mib(after):g} at step {step:,}"
             for before, after, step in zip(sizes, sizes[1:], asked, strict=False)
         ]
-        check_alike(switched["said"])
-        if dist.get_world_size() == 2:
-            check_same(plain, switched)
-        else:
-            apart = (switched["weights"] - plain["weights"]).abs().max()
-            assert apart <= ROUNDING * plain["weights"].abs().max()
+        assert tried["same caps"]
+        assert len(tried["said"]) == 2
+        check_alike(switched["said"], tried["said"])
+        for changed in (switched, tried):
+            if dist.get_world_size() == 2:
+                check_same(plain, changed)
+            else:
+                apart = (changed["weights"] - plain["weights"]).abs().max()
+                assert apart <= ROUNDING * plain["weights"].abs().max()
     end()
 
 

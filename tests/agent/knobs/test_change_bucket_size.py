@@ -242,11 +242,12 @@ FAULTS = """
     import torch, torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
 
+    from overlaptop.agent.control.knob_trial import KnobTrial
     from overlaptop.agent.knobs.ddp_models import DdpModels
     from overlaptop.agent.isolation.fault_barrier import FaultBarrier
     from overlaptop.agent.knobs.change_bucket_size import RebucketAction
 
-    def train(fails):
+    def train(fails, trial=False):
         gc.collect()  # what is put in place of its method below holds the model
         torch.manual_seed(0)
         model = DistributedDataParallel(torch.nn.Linear(4, 4), bucket_cap_mb=3)
@@ -258,6 +259,8 @@ FAULTS = """
             make(*args)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         action, weights = RebucketAction(50 << 20, models), []
+        if trial:
+            action = KnobTrial(action, 4)
         more = True
         for step in range(12):
             models.note_step(step)
@@ -284,6 +287,7 @@ FAULTS = """
     plain = train(None)
     print("same", train(1) == plain)
     print("same", train(dist.get_rank()) == plain)
+    print("same", train(dist.get_rank(), trial=True) == plain)
     try:
         train(2)
     except MemoryError as fault:
@@ -298,6 +302,8 @@ def test_a_reducer_that_cannot_be_made_is_made_as_it_was_and_only_then_the_job_h
     reason = "MemoryError: on purpose; the buckets are of 3 MiB again"
     failed = [f"failed {reason}", "cap 3 hooks 0", "same True"]
     changed = ["said bucket_cap_mb 3 → 50 at step 3", "cap 50 hooks 0", "same True"]
-    # Both ranks, then rank 1 alone, which takes part in rank 0's buckets all the same, then both for good.
-    assert job.outs[0].splitlines() == [*failed, *changed, "raised on purpose"]
-    assert job.outs[1].splitlines() == [*failed, *failed, "raised on purpose"]
+    tried = ["said bucket_cap_mb 3 → 50 at step 3, back at step 7", "cap 3 hooks 0", "same True"]
+    # Both ranks, then rank 1 alone, which takes part in rank 0's buckets all the same, also in a trial, then
+    # both for good.
+    assert job.outs[0].splitlines() == [*failed, *changed, *tried, "raised on purpose"]
+    assert job.outs[1].splitlines() == [*failed, *failed, *failed, "raised on purpose"]
