@@ -13,8 +13,9 @@ from overlaptop.timeline import ratios
 from overlaptop.wire.commands import (
     ACCEPTED,
     ENDED,
-    SET,
+    RESTORE,
     SILENT,
+    TRIAL,
     WRITTEN,
     Command,
     CommandOutcome,
@@ -27,7 +28,7 @@ from overlaptop.wire.messages import StepTotals
 from overlaptop.wire.outcome import ANSWER_S, CommandProgress, merged
 
 MAX_COMMANDS = 128
-"""Where there are more, those of searches go first."""
+"""Where there are more, trials and those of searches go first."""
 UNANSWERED_NS = round(ANSWER_S * 1e9)
 LIVE_STEPS = 32
 """Measured steps before a command acts that what comes of it is compared with."""
@@ -66,7 +67,7 @@ class CommandView:
     at_ns: int
     knob: str
     value: int | None
-    """What it was to be set to; None: to the value that the script gave, or no knob at all."""
+    """What a knob was to be set to, or is to be tried; None: the value that the script gave, or no knob."""
     search: str
     words: str
     """``capture (steps 5)``."""
@@ -155,10 +156,12 @@ class CommandBook:
         entry = self._entries.get(key)
         if entry is None:
             if len(self._entries) >= MAX_COMMANDS:
-                searched = (
-                    each for each, known in self._entries.items() if known.command and known.command.search
+                passing = (
+                    each
+                    for each, known in self._entries.items()
+                    if known.command and (known.command.name == TRIAL or known.command.search)
                 )
-                del self._entries[next(searched, next(iter(self._entries)))]
+                del self._entries[next(passing, next(iter(self._entries)))]
             entry = self._entries[key] = _Entry()
         return entry
 
@@ -211,7 +214,7 @@ def _made(
         by=command.by,
         at_ns=command.at_ns,
         knob=command.knob,
-        value=argument(command, "value") if command.name == SET else None,
+        value=argument(command, "value") if command.knob and command.name != RESTORE else None,
         search=command.search,
         words=in_words(command),
         state=outcome.state,

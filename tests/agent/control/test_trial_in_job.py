@@ -1,0 +1,97 @@
+"""Trials in a job of two ranks: they end by themselves, and cost the job nothing but time."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from overlaptop.jobs.record import list_jobs
+from overlaptop.wire import commands
+from overlaptop.wire.knobs import Knob
+
+BUCKET_CAP_MB = Knob("bucket_cap_mb", None, "", "", 1, 10_000)
+ACCUMULATION = Knob("accumulation", 3, "3", "3", 1, 8)
+STEPS = 12
+DELAY_NS = 60_000_000
+
+
+def used(job, rank):
+    """The number of batches in each iteration so far."""
+    return (job.folder / f"accumulation{rank}").read_text().split()
+
+
+@pytest.mark.parametrize("dies", ["dashboard", "hub"])
+def test_trial_ends_by_itself_on_all_ranks_whoever_dies(start, watch, dies):
+    job = start()
+    dashboard = watch()
+    dashboard.until_it_trains()
+    begun = dashboard.outcome(
+        dashboard.send(commands.make_trial(ACCUMULATION, 1, STEPS)), ["trying", "tried"]
+    )
+    if dies == "dashboard":
+        dashboard.session.close()
+    else:
+        os.kill(list_jobs()[0].hub_pid, signal.SIGKILL)
+    late = watch()
+    late.until_it_trains(begun.step + 2 * STEPS)
+    assert late.knob("accumulation", "3").value == 3
+    for rank in (0, 1):
+        # The first iteration ends before step 0 begins.
+        around = used(job, rank)[begun.step - 4 : begun.step + STEPS + 6]
+        assert around == ["3"] * 5 + ["1"] * STEPS + ["3"] * 5
+    assert late.end(job) == 0, job.log()
+
+
+def test_trials_of_buckets_and_delays_cost_the_losses_no_bit(start, watch, losses_alone):
+    job = start()
+    dashboard = watch()
+    dashboard.until_it_trains(5)
+    tried = dashboard.outcome(dashboard.send(commands.make_trial(BUCKET_CAP_MB, 1, STEPS)))
+    assert (tried.state, tried.was, tried.becomes) == ("tried", "25", "1"), tried
+    assert tried.value == 1
+    delayed = dashboard.outcome(
+        dashboard.send(commands.make_delay(1, DELAY_NS, commands.HOST, STEPS)), ["tried"]
+    )
+    assert int(delayed.becomes) >= DELAY_NS
+    dashboard.goes_on()
+    for rank in (0, 1):
+        steps = dashboard.steps_of(rank)
+        for trial, settles in ((tried, 2), (delayed, 0)):
+            of_trial = range(trial.step + settles, trial.step + STEPS)
+            first, last = trial.step - 3, trial.step + STEPS + 5
+            assert [step for step in range(first, last) if steps[step].trial] == list(of_trial)
+            assert [step for step in range(first, last) if steps[step].transitional] == [
+                *range(trial.step, trial.step + settles),
+                *range(trial.step + STEPS, trial.step + STEPS + settles),
+            ]
+        # A bucket for each of its layers, and the job's own.
+        assert steps[tried.step + 2].collectives == 4
+        assert steps[tried.step + STEPS + 2].collectives == steps[tried.step - 1].collectives
+        assert all(steps[step].step_ns > DELAY_NS for step in range(delayed.step, delayed.step + STEPS))
+    assert not any(notice.level == "warning" for notice in dashboard.session.tick().notices)
+    refused = dashboard.outcome(dashboard.send(commands.make_delay(2, 1, commands.HOST, STEPS)))
+    assert "there is no rank 2: the job has 2" in refused.reason
+    refused = dashboard.outcome(dashboard.send(commands.make_delay(0, 1, commands.GPU, STEPS)))
+    assert "it computes on no GPU" in refused.reason
+    assert dashboard.end(job) == 0, job.log()
+    assert job.losses() == losses_alone(job)
+
+
+@pytest.mark.slow
+def test_agent_that_disables_itself_in_a_trial_takes_the_value_back_with_the_others(start, watch):
+    job = start()
+    dashboard = watch()
+    dashboard.until_it_trains(5)
+    key = dashboard.send(commands.make_trial(ACCUMULATION, 1, 2 * STEPS))
+    begun = dashboard.outcome(key, ["trying", "tried"])
+    (job.folder / "fault").touch()
+    dashboard.until(lambda snapshot: snapshot.ranks[1].info.agent_disabled)
+    tried = dashboard.outcome(key)
+    assert tried.state == "tried", tried
+    dashboard.until(lambda snapshot: snapshot.ranks[0].last.step > begun.step + 2 * STEPS + 10)
+    for rank in (0, 1):
+        around = used(job, rank)[begun.step - 4 : begun.step + 2 * STEPS + 6]
+        assert around == ["3"] * 5 + ["1"] * 2 * STEPS + ["3"] * 5
+    assert dashboard.end(job) == 0, job.log()
