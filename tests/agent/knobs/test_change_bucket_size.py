@@ -303,7 +303,7 @@ def test_a_reducer_that_cannot_be_made_is_made_as_it_was_and_only_then_the_job_h
     failed = [f"failed {reason}", "cap 3 hooks 0", "same True"]
     changed = ["said bucket_cap_mb 3 → 50 at step 3", "cap 50 hooks 0", "same True"]
     tried = ["said bucket_cap_mb 3 → 50 at step 3, back at step 7", "cap 3 hooks 0", "same True"]
-    # Both ranks, then rank 1 alone, which takes part in rank 0's buckets all the same, also in a trial, then
-    # both for good.
+    # Both ranks, then rank 1 alone, which takes part in rank 0's buckets all the same (also in a trial),
+    # then both for good.
     assert job.outs[0].splitlines() == [*failed, *changed, *tried, "raised on purpose"]
     assert job.outs[1].splitlines() == [*failed, *failed, *failed, "raised on purpose"]
