@@ -7,7 +7,7 @@ step, whether or not a dashboard or a hub is still there or the agent still meas
 from __future__ import annotations
 
 from overlaptop.agent.control.action import Action, Outcome, SettingAction
-from overlaptop.agent.control.step_marks import TRANSITIONAL, TRIAL
+from overlaptop.agent.control.step_marks import TRIAL, TRIAL_SWITCH
 from overlaptop.agent.control.two_phase_commit import Position
 from overlaptop.agent.isolation.job_exceptions import raised_by_job
 
@@ -18,6 +18,7 @@ class KnobTrial(Action):
     acts = "trying"
     done = "tried"
     together = True
+    mark = TRIAL_SWITCH
 
     def __init__(self, setting: SettingAction, steps: int) -> None:
         """``setting`` sets the value; it is undone ``steps`` steps after the agreed one."""
@@ -54,7 +55,7 @@ class KnobTrial(Action):
         if step < self._end:
             return True
         if self._undoing is None:
-            self._undoing, self.mark = self._setting.undoing(), TRANSITIONAL
+            self._undoing, self.mark = self._setting.undoing(), TRIAL_SWITCH
         try:
             return self._undoing.boundary(step)
         except Exception as fault:

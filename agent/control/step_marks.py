@@ -6,7 +6,9 @@ from collections import deque
 from dataclasses import dataclass
 
 CAPTURED, TRANSITIONAL, TRIAL = "captured", "transitional", "trial"
-"""The fields of StepTotals."""
+"""As the fields of StepTotals."""
+TRIAL_SWITCH = "trial, transitional"
+"""Both: a trial's value comes into force, or the one before."""
 MAX_STRETCHES = 24
 """A trial has three."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from overlaptop.agent.control.step_marks import CAPTURED, TRANSITIONAL, TRIAL
+from overlaptop.agent.control.step_marks import CAPTURED, TRANSITIONAL, TRIAL, TRIAL_SWITCH
 from overlaptop.agent.hooks.training_thread import TrainingThread
 from overlaptop.agent.sources.base import StepSpans
 from overlaptop.agent.sources.schedule import Schedule
@@ -39,16 +39,15 @@ def totals(
 ) -> StepTotals:
     """The step in numbers; the lanes are None where only its phases were measured.
 
-    ``mark``: one of step_marks', where a command kept it from the job's own pace. Only a trial's parts say
-    anything then. ``thread``: what tells what the training thread spent it on.
+    ``mark``: one of step_marks', where a command kept it from the job's own pace: the step took place, but
+    its parts say nothing. ``thread``: what tells what the training thread spent it on.
     """
     spent = thread.take(measured.step) if thread is not None else None
     phase_ns: Counter[str] = Counter()
     for phase in measured.phases:
         phase_ns[phase.name] += phase.end_ns - phase.start_ns
     known = bool(measured.phases)
-    own = mark in ("", TRIAL)
-    detailed = own and measured.detailed
+    own, detailed = not mark, measured.detailed and not mark
     named = detailed and measured.named
     link = sum_links_where_known(each.call.link for each in measured.collectives) if named else None
     parts = (
@@ -86,8 +85,8 @@ def totals(
         comm_kernels_ns=measured.comm_kernels_ns if own else None,
         matched_ns=measured.matched_ns if own else None,
         captured=mark == CAPTURED,
-        transitional=mark == TRANSITIONAL,
-        trial=mark == TRIAL,
+        transitional=mark in (TRANSITIONAL, TRIAL_SWITCH),
+        trial=mark in (TRIAL, TRIAL_SWITCH),
         fused_ns=parts.fused_ns if parts else None,
         link_tx_bytes=link.tx if link else None,
         link_rx_bytes=link.rx if link else None,

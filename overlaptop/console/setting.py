@@ -57,7 +57,7 @@ def run(
 def _is_surely(value: int, found: JobKnob, snapshot: Snapshot) -> bool:
     """Whether all ranks have this value, and nothing that is under way may give them another one."""
     knob = found.knob
-    changes = [each for each in snapshot.commands if each.knob == knob.name]
+    changes = [each for each in snapshot.changes if each.knob == knob.name]
     # A change may go on, or have failed on some ranks only; and they send their knobs a moment after it.
     unsettled = changes and (changes[-1].state != CHANGED or changes[-1].becomes != knob.value_text)
     # One that undoes the one before it may be of an alternation, which goes back again.

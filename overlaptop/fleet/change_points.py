@@ -74,10 +74,10 @@ class ChangePoints:
 
     def _add(self, number: int, steps: Sequence[StepTotals | None]) -> None:
         known = [step for step in steps if step is not None]
-        if any(step.transitional for step in known):
+        if any(step.changes_setting for step in known):
             self.changed_setting, self.first_step = number, number + 1
             self._columns.clear()
-        elif len(known) == len(steps) and not any(step.captured for step in known):
+        elif len(known) == len(steps) and not any(step.disturbed for step in known):
             self._columns.append((number, np.array([_FIGURES(step) for step in known], dtype=np.float64)))
 
     def _find(self) -> None:

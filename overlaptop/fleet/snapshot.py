@@ -11,6 +11,7 @@ from overlaptop.fleet.timelines import KeptTimeline
 from overlaptop.fleet.traffic import Traffic
 from overlaptop.fleet.waits import SplitStep, StepTransfer, StepWaits, WaitWindow
 from overlaptop.timeline.arrivals import WaitTimes
+from overlaptop.wire.commands import CHANGES
 from overlaptop.wire.devices import DeviceFacts, DeviceSample, MachineFacts, NumaFacts
 from overlaptop.wire.knobs import GradientFacts, Knob, Search
 from overlaptop.wire.messages import (
@@ -251,6 +252,11 @@ class Snapshot:
     def knob(self, name: str) -> JobKnob | None:
         """The knob of that name; None: the job has none."""
         return next((each for each in self.knobs if each.knob.name == name), None)
+
+    @property
+    def changes(self) -> tuple[CommandView, ...]:
+        """The commands that were to change a knob for good, oldest first."""
+        return tuple(each for each in self.commands if each.name in CHANGES)
 
     def command(self, command_id: str) -> CommandView | None:
         """What is known of that command; None: it was not given here, or is forgotten."""

@@ -28,7 +28,7 @@ STANDSTILL_NS, STANDSTILL_STEPS = 10_000_000_000, 5
 _MOST_SUMMED = {Window.SECONDS: 2048, Window.STEPS: 2048, Window.MINUTE: 8192}
 """Steps of all ranks together. The first is summed at each reading."""
 _NUMBER, _START, _LENGTH = attrgetter("step"), attrgetter("start_ns"), attrgetter("step_ns")
-_CAPTURED, _TRANSITIONAL = attrgetter("captured"), attrgetter("transitional")
+_DISTURBED, _CHANGES_SETTING = attrgetter("disturbed"), attrgetter("changes_setting")
 
 
 class WindowSteps(NamedTuple):
@@ -88,11 +88,11 @@ def _steps_of(view: RankView, newest: int, window: Window, most: int, since: int
     if first < changed < end:
         first, cut = changed, False
     steps: Sequence[StepTotals] = history[first:end]
-    if any(map(_TRANSITIONAL, steps)):
+    if any(map(_CHANGES_SETTING, steps)):
         after = _since_change(steps)
         cut, steps = cut and len(after) == len(steps), after
-    if any(map(_CAPTURED, steps)):
-        steps = [step for step in steps if not step.captured]
+    if any(map(_DISTURBED, steps)):
+        steps = [step for step in steps if not step.disturbed]
     lengths_ns = list(map(_LENGTH, steps))
     limit_ns, known = longest_going_ns(lengths_ns), len(steps)
     if lengths_ns and max(lengths_ns) > limit_ns:
@@ -112,7 +112,7 @@ def _since_change(steps: Sequence[StepTotals]) -> list[StepTotals]:
     """
     found: list[StepTotals] = []
     for step in reversed(steps):
-        if not step.transitional:
+        if not step.changes_setting:
             found.append(step)
         elif found:
             break

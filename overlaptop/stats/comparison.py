@@ -207,9 +207,9 @@ class Comparer:
         if self._restarted(snapshot, ranks):
             self._forget(snapshot.job.job if snapshot.job is not None else None)
         self._read(ranks)
-        for command in snapshot.commands:
+        for command in snapshot.changes:
             kept_the_value = _made(command) and command.was == command.becomes
-            if command.knob and command.step is not None and not kept_the_value:
+            if command.step is not None and not kept_the_value:
                 self._changes[command.id] = command
         while len(self._changes) > KEPT_CHANGES:
             del self._changes[next(iter(self._changes))]

@@ -170,8 +170,13 @@ class StepTotals(Message, frozen=True, tag=2):
     """Kernels that compute and communicate in one. None also from agents that know of none: they count as
     compute there."""
     trial: bool = False
-    """A trial was in force in all of it: its times are those of the tried value, or with the delay. The
-    steps in which a trial changes a value and takes it back are `transitional` instead."""
+    """A command's trial was under way: only its length says anything, of the tried value or with the delay;
+    where a value is being switched it is `transitional`, too. Its lane totals are None."""
+
+    @property
+    def changes_setting(self) -> bool:
+        """Whether a setting was changed in it for good."""
+        return self.transitional and not self.trial
 
     @property
     def disturbed(self) -> bool:

@@ -110,6 +110,19 @@ def test_a_setting_that_was_changed_is_a_change_and_a_restart_forgets_it():
     assert changes.look(fleet.snapshot().ranks) == 0
 
 
+def test_trial_is_no_change_however_long_its_steps_take():
+    fleet = Fleet(Clock())
+    for message in (welcome(world_size=1), info(0)):
+        fleet.apply(message)
+    draw = random.Random(1)
+    for number in range(150):
+        trial = 60 <= number < 110
+        length_ms = STEP_MS * draw.gauss(1, 0.02) * (1.5 if trial else 1)
+        marks = {"trial": trial, "transitional": number in (60, 109)}
+        fleet.apply(_with(unmeasured(0, number, length_ms), marks))
+    assert ChangePoints().look(fleet.snapshot().ranks) == 0
+
+
 def test_a_job_that_changes_all_the_time_varies_and_is_given_longer():
     draw = random.Random(1)
     found = looks(lambda number: STEP_MS * draw.gauss(1, 0.02) * (1.5 if number // 12 % 2 else 1))

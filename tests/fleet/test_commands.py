@@ -110,7 +110,23 @@ def test_the_newest_are_kept_in_the_order_in_which_they_were_given_and_those_of_
     assert kept == [each.id for each in (*persons, *searched[3:])]
 
 
-@pytest.mark.parametrize("why", ["captured", "transitional"])
+def test_trial_has_the_value_that_it_tries_and_is_no_change(job):
+    trial = replace(commands.make_trial(BUCKET_CAP_MB, 50, 20), at_ns=T0)
+    delay = replace(commands.make_delay(1, 1, commands.HOST, 20), at_ns=T0 + 1)
+    job.send(trial, delay, *(report(rank, trial, "tried", 40) for rank in (0, 1)))
+    tried, asked = job.fleet.snapshot().commands
+    assert (tried.state, tried.done, tried.step, tried.value) == ("tried", True, 40, 50)
+    assert (asked.knob, asked.value) == ("", None)
+    assert job.fleet.snapshot().changes == ()
+
+
+def test_trial_of_which_a_rank_is_lost_has_failed_and_is_not_unknown(job):
+    trial = replace(commands.make_trial(BUCKET_CAP_MB, 50, 20), at_ns=T0)
+    job.send(trial, *(report(rank, trial, "trying", 40) for rank in (0, 1)), RankEnd(1, T0, clean=False))
+    assert (newest(job).state, newest(job).reason) == ("failed", "rank 1 ended before it was done")
+
+
+@pytest.mark.parametrize("why", ["captured", "transitional", "trial"])
 def test_the_step_time_of_the_job_leaves_disturbed_steps_out(job, why):
     for rank in (0, 1):
         job.send(step(rank, 1), replace(unmeasured(rank, 2, ms=5000), **{why: True}))

@@ -320,6 +320,17 @@ def test_a_window_begins_anew_where_a_setting_was_changed_and_leaves_out_what_a_
     assert (totals.steps, totals.idle_ns) == (2, 2 * MS)
 
 
+def test_window_leaves_out_a_trial_and_goes_on_behind_it(fleet):
+    switched, tried = (
+        {"trial": True, "transitional": True, "comm_ns": None},
+        {"trial": True, "comm_ns": None},
+    )
+    trial = [replaced(step(0, 5 + at), **(tried if at % 3 else switched)) for at in range(4)]
+    behind = [step(0, 9, idle=5)]
+    totals = feed(fleet, info(0), *(step(0, at, idle=1) for at in range(5)), *trial, *behind).totals
+    assert (totals.steps, totals.first_step) == (6, 0)
+
+
 def test_a_step_in_which_the_job_stood_still_is_left_out_and_counted(fleet):
     going = [step(0, number) for number in range(9)]
     totals = feed(fleet, info(0), *going, step(0, 9, idle=60_000), step(0, 10, start_ns=T0 + 62 * S)).totals

@@ -49,7 +49,7 @@ class ChangeLog(ScrollView):
         earlier jobs, each below a line that says so.
         """
         earlier = self.dashboard.control.earlier_changes.newest_first
-        changes = [each for each in reversed(self.state.snapshot.commands) if each.knob]
+        changes = self.state.snapshot.changes[::-1]
         every = [*changes, *(each for job in earlier for each in job.changes)]
         if not every:
             return [(dim("  none yet"),)]

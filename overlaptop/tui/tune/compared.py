@@ -36,7 +36,7 @@ class Comparing:
         """The newest change that was made, its values with their unit, else this job, which is `present`,
         beside the earlier one; None: neither.
         """
-        changed = any(each.knob and each.state == CHANGED and not each.search for each in snapshot.commands)
+        changed = any(each.state == CHANGED and not each.search for each in snapshot.changes)
         if self._comparer is None and changed:
             # numpy takes 100 ms to import: not before there is something to compare.
             from overlaptop.stats.comparison import Comparer

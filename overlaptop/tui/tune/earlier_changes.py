@@ -39,9 +39,8 @@ class EarlierChanges:
             return
         self._job = snapshot.job.job
         self.units |= {each.knob.name: each.knob.unit for each in snapshot.knobs}
-        changes = tuple(each for each in snapshot.commands if each.knob)
         self._seen.pop(self._job, None)
-        self._seen[self._job] = JobChanges(self._job, snapshot.job.script, changes)
+        self._seen[self._job] = JobChanges(self._job, snapshot.job.script, snapshot.changes)
         if len(self._seen) > MAX_JOBS:
             del self._seen[next(iter(self._seen))]
 

@@ -200,7 +200,7 @@ class KnobEditor:
         change = self.change(snapshot)
         if self._wanted is not None or (change is not None and change in (self._sent, self._fault)):
             return change  # it is about a key that was pressed here
-        views = (each for each in reversed(snapshot.commands) if each.knob and not each.busy)
+        views = (each for each in reversed(snapshot.changes) if not each.busy)
         newest = next(views, None)
         if newest is None or not newest.search:
             return change
@@ -225,7 +225,7 @@ class KnobEditor:
         """The value that it will have once all that was asked here has been done; None: not known."""
         if self._wanted is not None and self._wanted.knob == knob.name:
             return number(knob.original_text) if self._wanted.value is None else self._wanted.value
-        changes = [each for each in snapshot.commands if each.knob == knob.name]
+        changes = [each for each in snapshot.changes if each.knob == knob.name]
         newest = next((each for each in reversed(changes) if each.state != FAILED), None)
         if newest is not None and (not newest.done or newest.becomes):
             # Ranks send their knobs a moment after they report that the value has changed.
@@ -254,7 +254,7 @@ class KnobEditor:
 
     def _newest(self, snapshot: Snapshot) -> CommandView | None:
         """The newest change; not one of another dashboard that was turned away as busy."""
-        changes = [each for each in snapshot.commands if each.knob and not each.search]
+        changes = [each for each in snapshot.changes if not each.search]
         return next((each for each in reversed(changes) if not each.busy or each.id in self.own), None)
 
     def _pending(self, snapshot: Snapshot, target: _WantedValue) -> KnobChange:

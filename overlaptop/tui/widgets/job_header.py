@@ -27,6 +27,7 @@ from overlaptop.tui.draw.segments import (
 )
 from overlaptop.tui.state import ViewState, step_name
 from overlaptop.tui.view import JobView
+from overlaptop.wire.commands import CHANGES
 from overlaptop.wire.messages import RankInfo
 
 _WIDE = 90
@@ -140,7 +141,7 @@ def _source_line(state: ViewState, width: int) -> StyledLine:
     if snapshot.hub_note:
         left.append(Item((Segment(f" {snapshot.hub_note}", warning),)))
     for each in snapshot.commands[-1:]:
-        if not each.done and each.state != FAILED and not each.knob:  # knobs have places of their own
+        if not each.done and each.state != FAILED and each.name not in CHANGES:  # they have a place
             state_of = Segment(each.state, warning._replace(bold=True))
             left.append(Item((Segment(f" {each.words}: ", warning), state_of)))
     if (restart := last_restart(snapshot.notices)) is not None:

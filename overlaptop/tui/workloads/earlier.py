@@ -117,9 +117,7 @@ def job_of(snapshot: Snapshot) -> EarlierJob:
 def _changes_made(snapshot: Snapshot) -> list[CommandView]:
     """Changes of knobs that all ranks have made, in the order of the steps from which on they hold."""
     made = [
-        each
-        for each in snapshot.commands
-        if each.knob and each.done and each.state == CHANGED and each.step is not None
+        each for each in snapshot.changes if each.done and each.state == CHANGED and each.step is not None
     ]
     return sorted((each for each in made if each.was != each.becomes), key=lambda each: each.step or 0)
 
@@ -304,12 +302,12 @@ def _same(one: EarlierJob, other: EarlierJob) -> bool:
 
 
 def _steps(view: RankView, since: int, until: int | None) -> tuple[StepTotals, ...]:
-    """The newest of those steps, back to a transitional one; read from the end: histories are long."""
+    """The newest of those steps, back to a change of a setting; read from the end: histories are long."""
     found: list[StepTotals] = []
     for step in reversed(view.history):
         if until is not None and step.step >= until:
             continue
-        if step.step < since or step.transitional or len(found) == KEPT_STEPS:
+        if step.step < since or step.changes_setting or len(found) == KEPT_STEPS:
             break
         if not step.disturbed:
             found.append(step)

@@ -20,8 +20,13 @@ from tests.agent.control.commanded_rank import ENDED, barrier_of
 from tests.processes import eventually
 
 STEPS = 5
+SWITCH = "trial, transitional"
 DEPTH = Knob("depth", 1, "1", "1", 0, 9)
-TRY_3 = commands.make_trial(DEPTH, 3, STEPS)
+
+
+def trial_of_3():
+    """Made now: a rank refuses what comes late."""
+    return commands.make_trial(DEPTH, 3, STEPS)
 
 
 class Setting(SettingAction):
@@ -80,7 +85,7 @@ def try_3(make_job):
 
     def start(**options):
         job = make_job(KnobTrial(Setting([1], 3, **options), STEPS))
-        job.receive(TRY_3)
+        job.receive(trial_of_3())
         return job
 
     return start
@@ -89,7 +94,7 @@ def try_3(make_job):
 def test_value_is_in_force_from_the_agreed_step_for_its_steps(try_3):
     job = try_3()
     assert trained(job) == [
-        (1, ""), (3, "transitional"), *[(3, "trial")] * (STEPS - 1), (1, "transitional"), *[(1, "")] * 3,
+        (1, ""), (3, SWITCH), *[(3, "trial")] * (STEPS - 1), (1, SWITCH), *[(1, "")] * 3,
     ]  # fmt: skip
     first = job.executor.reports[-1].step
     assert [state for state, step, _ in job.reported if step == first] == ["agreed", "trying", "tried"]
@@ -100,7 +105,7 @@ def test_value_is_in_force_from_the_agreed_step_for_its_steps(try_3):
 
 def test_steps_in_which_a_value_comes_into_force_are_marked(try_3):
     assert trained(try_3(takes=3, takes_back=2)) == [
-        (1, ""), *[(1, "transitional")] * 2, *[(3, "trial")] * 3, (3, "transitional"), *[(1, "")] * 3,
+        (1, ""), *[(1, SWITCH)] * 2, *[(3, "trial")] * 3, (3, SWITCH), *[(1, "")] * 3,
     ]  # fmt: skip
 
 
@@ -130,7 +135,7 @@ def test_value_that_cannot_be_taken_back_is_said_to_stay(try_3):
 
 def test_present_value_can_be_tried(make_job):
     job = make_job(KnobTrial(Setting([3], 3), STEPS))
-    job.receive(TRY_3)
+    job.receive(trial_of_3())
     job.train_until(*ENDED)
     assert job.last[0] == "tried"
     assert job.last[2] == "depth is 3 already"
@@ -334,5 +339,5 @@ def test_gpu_that_has_not_come_to_any_spin_makes_the_trial_fail(monkeypatch):
 
 def test_trial_without_control_is_refused(make_job):
     job = make_job(allowed=False)
-    job.receive(TRY_3, commands.make_delay(0, 1, commands.HOST, 1))
+    job.receive(trial_of_3(), commands.make_delay(0, 1, commands.HOST, 1))
     assert [(state, "--control" in text) for state, _, text in job.reported] == [("refused", True)] * 2
