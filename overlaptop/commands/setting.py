@@ -25,8 +25,7 @@ record of --json holds type ("knob"), job, knob, value (null: no whole number, o
 original_text (the script's own), least, most, choices (null: all between), unit, owner, about, code (the
 line that makes a value permanent), differs (true while ranks have different values) and refusal (null: it
 can be changed). overlaptop changes lists what was changed, from what to what, and by whom.
-With --alternate more lines follow, once known: step time, overlap and so on, each with its difference.
-The agreed step and the one or two after it, until the new buckets are in use, are left out of the figures.
+overlaptop tune --values tells what a value does to the step before it is set.
 exit status: 0 when all ranks have changed it, or had this value already, which is not sent; 1 when none has
 and when one failed, 2 for a usage error, 130 after Ctrl-C (the job and a change under way go on).
 """
@@ -40,26 +39,19 @@ def run(words: list[str]) -> int:
     )
     parser.add_argument("--job", type=job_key, metavar="KEY", help="the job, as --list names it")
     parser.add_argument(
-        "--alternate",
-        action="store_true",
-        help="go back and again, once, and print what the change did: that tells it from drift",
-    )
-    parser.add_argument(
         "--json", action="store_true", help="without NAME=VALUE: print records, not a table"
     )
     add_hosts(parser)
     options = parser.parse_args(words)
     if options.json and options.change is not None:
         parser.error("--json goes without NAME=VALUE")
-    if options.alternate and options.change is None:
-        parser.error("--alternate goes with NAME=VALUE")
     hosts = hosts_of(options)
     from overlaptop.console import setting
 
     if options.change is None:
         return setting.show(options.job, hosts, as_json=options.json)
     name, value = options.change
-    return setting.run(options.job, name, value, hosts, alternate=options.alternate)
+    return setting.run(options.job, name, value, hosts)
 
 
 def _change(text: str) -> tuple[str, int | None]:

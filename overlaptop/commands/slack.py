@@ -10,7 +10,7 @@ from overlaptop.console.arguments import add_hosts, hosts_of, job_key, make_pars
 DESCRIPTION = """\
 Measure which ranks set the length of the step. Each rank in turn is delayed by a known time in each step of
 a trial, and the slope of the step's length over the delay is printed. 1: the rank is on the critical path,
-and making it faster makes the job faster. 0: it has slack, and the job would wait for something else anyway.
+and making it faster makes the job faster. 0: it has slack: the job waits for something else anyway.
 
   overlaptop slack                          each rank, by 2 % of the step
   overlaptop slack --ranks 0,3 --delay 5ms
@@ -21,9 +21,9 @@ death of this command, leaves nothing to undo.
 """
 EPILOG = """\
 stdout gets a table: rank, place, slope with its 95 % interval, number of trials, and a verdict: critical,
-slack, partly critical, not known. Trials of a rank end once its interval reaches no farther than 0.2 to each
-side, or when the steps are spent. stderr gets the progress. With --json: a record for each trial ("trial")
-and each rank ("rank"). Times are ns, null is unknown.
+slack, partly critical, not known. Trials of a rank end once its interval reaches no farther than 0.2 to
+each side, or when the steps are spent. stderr gets the progress. With --json: a record for each trial
+("trial") and each rank ("rank"). Times are ns, null is unknown.
 exit status: 0 when all is known or the steps are spent, 1 when the trials ended before (the job ended or
 refused, somebody else changed it), 2 for a usage error, 130 after Ctrl-C.
 """

@@ -6,7 +6,7 @@ import time
 from contextlib import closing
 
 from overlaptop.console import CommandError, print_data, print_message
-from overlaptop.console.following import TICK_S, follow, require_connection, send, settle
+from overlaptop.console.following import TICK_S, follow, send, settle
 from overlaptop.console.hosts import Hosts, pause
 from overlaptop.console.jobs import join
 from overlaptop.console.table import Table
@@ -18,20 +18,16 @@ from overlaptop.report.knobs import allowed_words
 from overlaptop.text import UNKNOWN as NOT_KNOWN
 from overlaptop.text import printable, with_unit
 from overlaptop.wire.commands import CHANGED, UNKNOWN, Command, make_restoring, make_setting
-from overlaptop.wire.knobs import Knob
 
 KNOBS_S = 2.0
 """For a job that has just begun to list its knobs, or is being changed."""
 
 
-def run(
-    key: str | None, name: str, value: int | None, hosts: Hosts | None = None, *, alternate: bool = False
-) -> int:
+def run(key: str | None, name: str, value: int | None, hosts: Hosts | None = None) -> int:
     """Set the knob `name` of the job called `key`, or of the only one, to `value` (None: the script's).
 
     Progress goes to stderr; stdout gets one line: from what to what, and at which step. Raises CommandError
-    when not every rank has changed it, or when that is not known. ``alternate``: go back and again, and
-    print what the change did.
+    when not every rank has changed it, or when that is not known.
     """
     with closing(join(key, hosts)) as session:
         snapshot = _await_knobs(session)
@@ -45,12 +41,8 @@ def run(
         if value is not None and _is_surely(value, found, snapshot):
             print_message(f"{name} is {with_unit(found.knob.value_text, found.knob.unit)} already")
             return 0
-        if snapshot.search is not None and snapshot.search.knob == name:
-            print_message(f"{snapshot.search.by} searches for the best {name}: that ends with your change")
         send(session, command)
         print_change(session, command)
-        if alternate:
-            print_difference(session, command, found.knob)
         return 0
 
 
@@ -60,11 +52,9 @@ def _is_surely(value: int, found: JobKnob, snapshot: Snapshot) -> bool:
     changes = [each for each in snapshot.changes if each.knob == knob.name]
     # A change may go on, or have failed on some ranks only; and they send their knobs a moment after it.
     unsettled = changes and (changes[-1].state != CHANGED or changes[-1].becomes != knob.value_text)
-    # One that undoes the one before it may be of an alternation, which goes back again.
-    alternates = len(changes) > 1 and changes[-1].becomes == changes[-2].was
     return (
         value == knob.value
-        and not (found.differs or unsettled or alternates or snapshot.search)
+        and not (found.differs or unsettled)
         and all(view.info is not None for view in snapshot.ranks)
         and snapshot.hub_state is HubState.LIVE
     )
@@ -79,43 +69,6 @@ def knob_of(snapshot: Snapshot, name: str) -> JobKnob:
     return found
 
 
-def print_difference(session: Session, command: Command, knob: Knob) -> None:
-    """Go back from a change that was made, and again, and print the verdict on each figure, a line each."""
-    from overlaptop.stats.comparison import Comparer, VerdictKind
-    from overlaptop.tuning.alternation import Alternation
-
-    snapshot, comparer, told = session.tick(), Comparer(), ""
-    change = next(each for each in snapshot.commands if each.id == command.id)
-    if change.was == change.becomes:
-        print_message("it had this value before: there is nothing to compare")
-        return
-    try:
-        alternation = Alternation(change, knob, (each.id for each in snapshot.commands))
-    except ValueError as error:
-        raise CommandError(str(error)) from error
-    compared = None
-    while (
-        not alternation.over
-        or compared is None
-        or compared.quantities[0].after is None
-        or any(each.needs_steps for each in compared.quantities)
-    ):
-        pause(session, TICK_S)
-        snapshot = session.tick()
-        require_connection(snapshot)
-        alternation.tick(snapshot, session.send)
-        compared = comparer.take(snapshot)
-        words = alternation.words.partition(" in ")[0].removesuffix(" ...")
-        if words not in ("", told):
-            told = words
-            print_message(alternation.words)
-        if snapshot.hub_state is HubState.ENDED or (alternation.over and words):
-            raise CommandError(words or "the job ended")
-    for each in compared.quantities:
-        if each.verdict_kind is not VerdictKind.NOT_MEASURED:
-            print_data(f"{each.title}: {each.verdict}")
-
-
 def show(key: str | None, hosts: Hosts | None = None, *, as_json: bool) -> int:
     """Print what can be changed of the job called `key`, or of the only one: a table, or a record each."""
     with closing(join(key, hosts)) as session:
@@ -127,8 +80,6 @@ def show(key: str | None, hosts: Hosts | None = None, *, as_json: bool) -> int:
         print_data(_table(snapshot.knobs))
     else:
         print_message("nothing can be changed of this job")
-    if snapshot.search is not None:
-        print_message(f"{snapshot.search.by} searches for the best {snapshot.search.knob}")
     return 0
 
 

@@ -38,8 +38,8 @@ from overlaptop.tui.options import MAX_REFRESH_HZ, TuiOptions
 from overlaptop.tui.overview.screen import OverviewScreen
 from overlaptop.tui.rank.screen import RankScreen
 from overlaptop.tui.screen import DashboardScreen
-from overlaptop.tui.search.screen import SearchScreen
 from overlaptop.tui.timelines.screen import TimelinesScreen
+from overlaptop.tui.trials.screen import TrialsScreen
 from overlaptop.tui.tune.knob_values import SCRIPT
 from overlaptop.tui.tune.screen import TuneScreen
 from overlaptop.tui.workloads.screen import WorkloadsScreen
@@ -83,7 +83,6 @@ class OverlaptopApp(App[int]):
         look = Look(Styles(PALETTES[name]), options.ascii, textured=plain or options.ascii)
         self.dashboard = Dashboard(session, options, look, clock_s)
         self.dashboard.on_change = self.show
-        self._leaving = False
         self._reads = 0
         self._offer_themes(name)
 
@@ -116,10 +115,8 @@ class OverlaptopApp(App[int]):
             self.show()
 
     def read(self) -> None:
-        """Read the session; leave, where that waited for a search to end."""
+        """Read the session."""
         self.dashboard.read()
-        if self._leaving and not self.dashboard.control.searching:
-            self.exit()
 
     def show(self) -> None:
         """Draw what was read last, and turn to the screen that it calls for."""
@@ -263,17 +260,25 @@ class OverlaptopApp(App[int]):
         hint = f"{allowed_words(knob)}, or: {original}   esc: not now"
         await self.screen.ask(LinePrompt(f"{short_name(knob.name)}:", answer, hint, take))
 
-    def action_alternate(self) -> None:
-        """Go back and again, once; once more stops that."""
-        if why := self.dashboard.control.alternate(self.dashboard.latest):
+    async def action_try_before(self) -> None:
+        if why := self.dashboard.control.try_value_before(self.dashboard.latest):
             self.notify(why, markup=False)
+        elif not isinstance(self.screen, TrialsScreen):
+            await self._open(TrialsScreen)
         self.show()
 
-    async def action_search(self) -> None:
-        if isinstance(self.screen, SearchScreen):
-            await self.screen.again()
+    async def action_trials(self) -> None:
+        self._select_knob()
+        if isinstance(self.screen, TrialsScreen):
+            await self.screen.ask_for_values()
         else:
-            await self._open(SearchScreen)
+            await self._open(TrialsScreen, asks="" if self.dashboard.control.trying else "values")
+
+    async def action_slack(self) -> None:
+        if isinstance(self.screen, TrialsScreen):
+            await self.screen.ask_for_delays()
+        else:
+            await self._open(TrialsScreen, asks="" if self.dashboard.control.trying else "delays")
 
     async def action_capture(self) -> None:
         if why := refusal(self.dashboard.latest):
@@ -286,21 +291,13 @@ class OverlaptopApp(App[int]):
     async def action_quit(self) -> None:
         """Leave, at once where that changes no job; else ask."""
         ends = self.dashboard.ends_on_leaving()
-        if ends and not self._leaving and isinstance(self.screen, DashboardScreen):
+        if ends and isinstance(self.screen, DashboardScreen):
             await self.screen.ask(Confirm(f"quit? {ends}", self.action_leave))
         else:
             await self.action_leave()
 
     async def action_leave(self) -> None:
-        """Leave; a search of this dashboard first goes back to the value before. Once more: at once."""
-        control = self.dashboard.control
-        if self._leaving or not control.searching:
-            self.exit()
-            return
-        self._leaving = True
-        control.stop_search()
-        self.notify("going back to the value before the search; q leaves at once", timeout=10)
-        self.read()
+        self.exit()
 
     # Screens
 

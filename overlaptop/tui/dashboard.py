@@ -76,13 +76,10 @@ class Dashboard:
             return
         state.show(self.latest)
         state.selected_knob = control.editor.selected(self.latest)
-        state.change, state.newest_change = control.change, control.newest_change
+        state.change = control.change
         state.change_is_news = control.change_is_news
-        state.searching = control.who_searches(self.latest)
-        earlier = self.jobs_seen.earlier
-        present = self.jobs_seen.present if earlier is not None else None
-        state.compared = self._comparing.take(state.snapshot, earlier, present)
-        state.alternation = control.alternation_of(state.compared.command) if state.compared else ""
+        state.trying = control.trying
+        state.compared = self._comparing.take(state.snapshot, self.jobs_seen)
         state.findings = self._findings.take(self.latest)
         state.first_line = self._findings.line(self.latest)
         self.look.faded = state.snapshot.hub_state in (HubState.LOST, HubState.STALE)
@@ -189,7 +186,4 @@ class Dashboard:
 
     def ends_on_leaving(self) -> str:
         """What becomes of a job when the dashboard goes, in words; empty: nothing."""
-        ends = [f"{self.running}, started here, ends"] if self.running else []
-        if self.control.searching:
-            ends.append("the search stops and goes back to the value before it")
-        return "; ".join(ends)
+        return f"{self.running}, started here, ends" if self.running else ""

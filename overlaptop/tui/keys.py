@@ -41,7 +41,7 @@ APP_KEYS = (
     Key("left_square_bracket", "[", "smaller", "a smaller one; esc takes a change back until it is sent"),
     Key("b", "b", "exact", "type an exact value of it; or: script, for the one that the script gave"),
     Key("u,7", "u  7", "tune", "Tune: all that can be changed, and the log of changes"),
-    Key("a", "a", "search", "search for its best value by measuring; once more stops that and goes back"),
+    Key("a", "a", "trials", "try values of it against the present one: which is best, by how much"),
     Key(
         "W",
         "W",
@@ -49,13 +49,8 @@ APP_KEYS = (
         "the job's figures over the last 20 s, the last 60 s, the last 10 steps, one step",
     ),
     Key("D", "D", "measure", "measure a burst of steps now, at most every 30 s"),
-    Key(
-        "A",
-        "A",
-        "alternate",
-        "go back to the value before the last change, and again, once: that tells its effect from drift; "
-        "once more stops it",
-    ),
+    Key("A", "A", "try_before", "try the value before the last change against the present one"),
+    Key("x", "x", "slack", "delay each rank in turn: which ones the step's length depends on; asks first"),
     Key("t", "t", "next_theme", "next theme"),
     Key("g", "g", "textures", "tell parts apart by glyphs as well as colours"),
     Key("n,3", "n  3", "notices", "notices from agents"),
@@ -201,16 +196,20 @@ WORKLOADS_KEYS = (
     Key("pageup", "page up", "scroll(-1)", "scroll back"),
     Key("escape", "esc", "back", "back"),
 )
-SEARCH_KEYS = (
-    Key("x", "x", "stop", "stop the search and go back to the value before; asks first"),
-    Key("pagedown,down,j", "page down  ↓", "move(4)", "scroll the table"),
-    Key("pageup,up,k", "page up  ↑", "move(-4)", "scroll back"),
-    Key("escape,backspace", "esc", "back", "leave; the search goes on"),
+TRIALS_KEYS = (
+    Key("s", "s", "stop", "stop the trials: nothing has to be undone"),
+    Key("k", "k", "keep", "set the best value that they found"),
+    Key("pagedown,down,j", "page down  ↓", "move(4)", "scroll"),
+    Key("pageup,up", "page up  ↑", "move(-4)", "scroll back"),
+    Key("escape,backspace", "esc", "back", "leave; the trials go on"),
 )
-_OF_KNOB = {"larger", "smaller", "exact", "search", "select", "restore"}
-_CHANGING = {*_OF_KNOB, "capture", "alternate", "workloads", "stop", "run", "end"}
+_OF_KNOB = {"larger", "smaller", "exact", "trials", "select", "restore"}
+_CHANGING = {*_OF_KNOB, "capture", "try_before", "slack", "keep", "workloads", "stop", "run", "end"}
 _OF_STEPS = {"earlier_step", "later_step", "slowest", "show_step"}
-_NEED_A_JOB = {"alternate", "capture", "captures", "machine", "measure", "search", "tune", *_OF_STEPS}
+_NEED_A_JOB = {
+    *("try_before", "slack", "capture", "captures", "machine", "measure", "trials", "tune"),
+    *_OF_STEPS,
+}
 _NOT_OF_TRACES = _NEED_A_JOB - _OF_STEPS | {
     *("larger", "smaller", "exact", "comparison", "jobs", "workloads", "hosts", "pause", "window"),
 }

@@ -26,7 +26,7 @@ from overlaptop.tui.tune.knob_editor import KnobChange
 from overlaptop.wire.messages import StepDetail, StepTotals
 
 if TYPE_CHECKING:
-    from overlaptop.stats.comparison import Comparison
+    from overlaptop.tui.tune.compared import BeforeAfter
 
 HOLD_S = 1.0
 """A timeline that changes four times a second cannot be read."""
@@ -71,19 +71,15 @@ class ViewState:
     selected_knob: JobKnob | None = None
     """The knob that keys change."""
     change: KnobChange | None = None
-    """The newest change of a knob that a person asked for."""
-    newest_change: KnobChange | None = None
-    """As `change`; but a later one that a search made stands in its place."""
+    """The newest change of a knob."""
     change_is_news: bool = False
     """It became so only just now."""
     hidden: tuple[str, str, str] | None = None
     """The change that is not to be shown any more, by its command, failure and comparison."""
-    searching: str = ""
-    """Whose search for a knob's best value goes on, in a few words; empty: nobody's."""
-    compared: Comparison | None = None
-    """What the newest change brought, or what differs from the job before."""
-    alternation: str = ""
-    """What the dashboard does to find out whether the change brought it, in a few words; empty: nothing."""
+    trying: bool = False
+    """Trials of this dashboard go on."""
+    compared: BeforeAfter | None = None
+    """The steps before and after the newest change, or those of the job before and of this one."""
     findings: tuple[Finding, ...] | None = None
     """Of the job since it changed, what can win most first; None: too few steps are known."""
     first_line: FirstLine | None = None
@@ -316,7 +312,7 @@ class ViewState:
         return (
             change.command if change is not None else "",
             change.words if change is not None and change.state == "failed" else "",
-            compared.command or compared.title if compared is not None else "",
+            str(compared.key) if compared is not None else "",
         )
 
     @property

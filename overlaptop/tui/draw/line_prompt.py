@@ -80,7 +80,7 @@ class LinePrompt(Prompt):
         self._asked = f"{printable(asked)} "
         self._words = printable(hint)
         self._take = take
-        self._input = LineInput(answer, self._answer, max_length=24)
+        self._input = LineInput(answer, self._answer, max_length=80)
         self._beside = Static(classes="beside", markup=False)
         self._below = Static(classes="below", markup=False)
 

@@ -8,7 +8,7 @@ from overlaptop.text import UNKNOWN
 from overlaptop.tui import keys
 from overlaptop.tui.timeline.parts import STALL, STEP_PARTS, WAITING
 
-OVERVIEW, RANK, MACHINE, TUNE, SEARCH = "Overview", "A rank's screen", "Machine", "Tune", "Search"
+OVERVIEW, RANK, MACHINE, TUNE, TRIALS = "Overview", "A rank's screen", "Machine", "Tune", "Trials"
 WORKLOADS, HOSTS, JOBS, CAPTURE, NOTICES = "Workloads", "Hosts", "Jobs", "Captures", "Notices"
 TIMELINE, COLLECTIVES, TIMELINES = "Timeline", "Collectives", "Timelines of all ranks"
 FINDINGS = "Findings"
@@ -21,7 +21,7 @@ SECTIONS: dict[str, tuple[keys.Key, ...]] = {
     FINDINGS: keys.FINDINGS_KEYS,
     MACHINE: keys.MACHINE_KEYS,
     TUNE: keys.TUNE_KEYS,
-    SEARCH: keys.SEARCH_KEYS,
+    TRIALS: keys.TRIALS_KEYS,
     WORKLOADS: keys.WORKLOADS_KEYS,
     HOSTS: keys.HOSTS_KEYS,
     JOBS: keys.LIST_KEYS,
@@ -43,7 +43,7 @@ class Word(NamedTuple):
 
 _STEPS, _FIGURES = (OVERVIEW, RANK), (OVERVIEW, RANK, CAPTURE, WORKLOADS)
 _SPLIT = (*_STEPS, COLLECTIVES, TIMELINES)
-_CHANGES = (OVERVIEW, TUNE, SEARCH)
+_CHANGES = (OVERVIEW, TUNE, TRIALS)
 WORDS = (
     Word(
         "overlap",
@@ -155,17 +155,21 @@ WORDS = (
     ),
     Word(
         "difference",
-        "of the steps before and after a change, with its 95 % interval in brackets; ± after a figure is "
-        "half the distance of the quartiles: half of the steps lie so near to their middle. ▼ ▲ more than "
-        "noise, in colour where that is better or worse; ≈ within noise, ? not known: few steps or drift, "
-        "· not compared: a step does other work than before",
-        (OVERVIEW, TUNE),
+        "of the mean step in the trials of a value, with its 95 % interval. no difference: less than "
+        "1 %. not known: too few trials, or too much noise",
+        (TRIALS,),
     ),
     Word(
-        "★",
-        "in a search: the value with the shortest step of those measured, be it by noise: the line beside "
-        "it says so. ± and the bars of the curve are 95 % intervals",
-        (SEARCH,),
+        "slope",
+        "the step's growth over the delay of a rank: 1 is on the critical path, 0 is slack. A rank with "
+        "slack can be made faster without any gain",
+        (TRIALS,),
+    ),
+    Word(
+        "before, after",
+        "the mean step before and after a change, which differ by the machine's drift too: A tries both in "
+        "turn, which does not",
+        (OVERVIEW,),
     ),
     Word(
         "dropped",

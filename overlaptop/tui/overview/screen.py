@@ -44,7 +44,7 @@ HINTS = (
     HELP_HINT,
     QUIT_HINT,
     KNOB_HINT._replace(short=None),
-    ("a", "search", "app.search"),
+    ("a", "try values", "app.trials"),
     ("u", "tune", "app.tune"),
     ("w", "workloads", "app.workloads"),
     ("m", "machine", "app.machine"),

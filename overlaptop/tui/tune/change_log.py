@@ -67,8 +67,7 @@ class ChangeLog(ScrollView):
         return lines
 
     def _who_asked(self, view: CommandView) -> str:
-        control = self.dashboard.control
-        return who_asked(view, control.editor.own, control.search_ids)
+        return who_asked(view, self.dashboard.control.editor.own)
 
     def _values(self, view: CommandView) -> StyledLine:
         unit = self.dashboard.control.earlier_changes.units.get(view.knob, "")

@@ -1,78 +1,88 @@
-"""What a change brought, before and after, as the panel shows it; or a job beside the one before it."""
+"""The steps before the newest change and after it; or a job beside the one before it. Means, no verdict: a
+trial tells a change from the machine's drift, these do not.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from overlaptop.fleet.snapshot import Snapshot
-from overlaptop.text import shortened, with_unit
-from overlaptop.wire.commands import CHANGED
+from overlaptop.report.knobs import short_name
+from overlaptop.text import shortened
 
 if TYPE_CHECKING:
-    from overlaptop.stats.comparison import Comparer, Comparison
-    from overlaptop.tui.workloads.earlier import EarlierJob, Setting
+    from overlaptop.tui.workloads.earlier import EarlierJob, JobFigures, JobsSeen, Setting
 
-EVERY_S = 2.0
-"""Two jobs' steps are compared no more often: all figures are worked out anew."""
+EVERY_S = 1.0
+"""All figures are worked out anew, no more often."""
 DEFAULTS = "the defaults"
 """Heads the job that was asked for nothing that the other was not."""
 _HEAD_CELLS = 28
 
 
+@dataclass(frozen=True, slots=True)
+class BeforeAfter:
+    """Two stretches of steps."""
+
+    key: tuple[str, int, str]
+    """The same as long as these two stretches are compared."""
+    title: str
+    """``bucket 25 MiB → 50 MiB at step 1,204``."""
+    was: str
+    becomes: str
+    """What tells one from the other, with units."""
+    before: JobFigures
+    after: JobFigures
+    steps: tuple[int, int]
+    """Of each."""
+    of_change: bool
+    """A knob was changed; else the two are jobs."""
+    same_work: bool
+    """A step does as much in both: else times are not compared."""
+
+
 class Comparing:
-    """Asked at each redraw; works figures out only where steps came that count."""
+    """Asked at each redraw; works figures out now and then."""
 
     def __init__(self, clock_s: Callable[[], float]) -> None:
         self._clock_s = clock_s
-        self._comparer: Comparer | None = None
-        self._beside: tuple[str, Comparison] | None = None
-        self._beside_s = 0.0
+        self._shown: BeforeAfter | None = None
+        self._shown_s = 0.0
 
-    def take(
-        self, snapshot: Snapshot, earlier: EarlierJob | None, present: EarlierJob | None
-    ) -> Comparison | None:
-        """The newest change that was made, its values with their unit, else this job, which is `present`,
-        beside the earlier one; None: neither.
-        """
-        changed = any(each.state == CHANGED and not each.search for each in snapshot.changes)
-        if self._comparer is None and changed:
-            # numpy takes 100 ms to import: not before there is something to compare.
-            from overlaptop.stats.comparison import Comparer
-
-            self._comparer = Comparer()
-        found = self._comparer.take(snapshot) if self._comparer is not None else None
-        if found is None:
-            return self._take_beside(snapshot, earlier, present)
-        unit = next((each.knob.unit for each in snapshot.knobs if each.knob.name == found.knob), "")
-        return replace(found, was=with_unit(found.was, unit), becomes=with_unit(found.becomes, unit))
-
-    def _take_beside(
-        self, snapshot: Snapshot, earlier: EarlierJob | None, present: EarlierJob | None
-    ) -> Comparison | None:
-        if earlier is None or present is None or snapshot.job is None or earlier.job == snapshot.job.job:
+    def take(self, snapshot: Snapshot, seen: JobsSeen) -> BeforeAfter | None:
+        """The newest change of the job, else this job beside the earlier one; None: neither."""
+        before, after = seen.before_change or seen.earlier, seen.present
+        if before is None or after is None or snapshot.job is None or after.job != snapshot.job.job:
             return None
+        of_change = before.job == after.job
+        key = (before.job, before.since, f"{after.job} {after.since}")
         now_s = self._clock_s()
-        if self._beside is None or self._beside[0] != earlier.job or now_s - self._beside_s >= EVERY_S:
-            from overlaptop.stats.comparison import Comparison, compare_steps
-
-            before = [step for steps in earlier.steps.values() for step in steps]
-            after = [step for view in snapshot.ranks for step in view.history]
-            title = f"beside the job before: {earlier.named}"
-            was, becomes = what_differs(earlier, present) or ("before", "now")
-            quantities = compare_steps(before, after, same_work=_same_work(snapshot, earlier, present))
-            result = Comparison("", title, "", was, becomes, 1, quantities)
-            self._beside, self._beside_s = (earlier.job, result), now_s
-        return self._beside[1]
-
-
-def _same_work(snapshot: Snapshot, one: EarlierJob, other: EarlierJob) -> bool:
-    """Whether no knob has a step do more in one of two jobs than in the other. Options may: that was asked
-    for.
-    """
-    work = {each.knob.name for each in snapshot.knobs if each.knob.changes_work}
-    return all(left.knob not in work for left, _ in _knobs_that_differ(one, other))
+        if self._shown is None or self._shown.key != key or now_s - self._shown_s >= EVERY_S:
+            was, becomes = what_differs(before, after) or ("before", "now")
+            title = f"beside the job before: {before.named}"
+            knobs = _knobs_that_differ(before, after)
+            if of_change:
+                if len(knobs) == 1:
+                    was, becomes = (setting.value for setting in knobs[0])
+                names = " and ".join(short_name(left.knob) for left, _ in knobs)
+                title = f"{names} {was} → {becomes} at step {after.since:,}"
+            work = {each.knob.name for each in snapshot.knobs if each.knob.changes_work}
+            self._shown_s = now_s
+            self._shown = BeforeAfter(
+                key,
+                title,
+                was,
+                becomes,
+                before.figures,
+                after.figures,
+                (before.steps_done, after.steps_done),
+                of_change,
+                # Options may have a step do more: that was asked for.
+                all(left.knob not in work for left, _ in knobs),
+            )
+        return self._shown
 
 
 def _knobs_that_differ(one: EarlierJob, other: EarlierJob) -> list[tuple[Setting, Setting]]:

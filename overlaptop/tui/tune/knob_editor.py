@@ -161,9 +161,8 @@ class KnobEditor:
             self._refuse(snapshot, target.knob, f"{target.knob} cannot be changed: {why}")
             return
         knob, value = held.knob, target.value
-        searched = snapshot.search is not None and snapshot.search.knob == target.knob
-        if value is not None and value == self._expected(snapshot, knob) and not searched:
-            return  # keys led back to the present value; sent all the same to end a search that set it
+        if value is not None and value == self._expected(snapshot, knob):
+            return  # keys led back to the present value
         try:
             command = make_restoring(knob) if value is None else make_setting(knob, value)
             fault = send(command)
@@ -180,7 +179,7 @@ class KnobEditor:
         return self._wanted is not None
 
     def change(self, snapshot: Snapshot) -> KnobChange | None:
-        """The newest change of a knob that a person asked for, here or elsewhere; None before any."""
+        """The newest change of a knob that was asked for, here or elsewhere; None before any."""
         if self._wanted is not None:
             return self._pending(snapshot, self._wanted)
         if self._sent is not None:
@@ -191,20 +190,6 @@ class KnobEditor:
         if self._fault is not None and self._circumstances(snapshot) == self._fault_when:
             return self._fault
         return self._progress_of(snapshot, newest) if newest is not None else None
-
-    def newest(self, snapshot: Snapshot, own_searches: Collection[str]) -> KnobChange | None:
-        """As `change`; but a later one that a search made, also in going back, is shown in its place.
-
-        ``own_searches``: ids of the searches that were begun here.
-        """
-        change = self.change(snapshot)
-        if self._wanted is not None or (change is not None and change in (self._sent, self._fault)):
-            return change  # it is about a key that was pressed here
-        views = (each for each in reversed(snapshot.changes) if not each.busy)
-        newest = next(views, None)
-        if newest is None or not newest.search:
-            return change
-        return replace(self._progress_of(snapshot, newest), by=who_asked(newest, self.own, own_searches))
 
     def editable(self, snapshot: Snapshot) -> JobKnob | None:
         """The selected knob, if it can be changed; else None, and `change` has the reason."""
@@ -254,8 +239,8 @@ class KnobEditor:
 
     def _newest(self, snapshot: Snapshot) -> CommandView | None:
         """The newest change; not one of another dashboard that was turned away as busy."""
-        changes = [each for each in snapshot.changes if not each.search]
-        return next((each for each in reversed(changes) if not each.busy or each.id in self.own), None)
+        changes = reversed(snapshot.changes)
+        return next((each for each in changes if not each.busy or each.id in self.own), None)
 
     def _pending(self, snapshot: Snapshot, target: _WantedValue) -> KnobChange:
         knob = _knob(snapshot, target.knob)
@@ -285,10 +270,8 @@ class KnobEditor:
 
     @staticmethod
     def _busy(snapshot: Snapshot) -> CommandView | None:
-        """The command that is under way, whoever gave it: a second one would be turned away. Not those of a
-        search, which come one after the other: the hub lets a person's go first.
-        """
-        return next((each for each in snapshot.commands if not each.done and not each.search), None)
+        """The command that is under way, whoever gave it: a second one would be turned away."""
+        return next((each for each in snapshot.commands if not each.done), None)
 
 
 def change_words(view: CommandView) -> str:
@@ -308,13 +291,11 @@ def _knob(snapshot: Snapshot, name: str) -> Knob | None:
     return held.knob if held is not None else None
 
 
-def who_asked(view: CommandView, own: Collection[str], own_searches: Collection[str]) -> str:
+def who_asked(view: CommandView, own: Collection[str]) -> str:
     """``you`` for this dashboard alone; else who asked, as the command names them.
 
-    ``own``: ids of the commands that were given here; ``own_searches``: of the searches.
+    ``own``: ids of the commands that were given here.
     """
-    if view.search:
-        return "your search" if view.search in own_searches else f"search of {view.by or 'somebody'}"
     return "you" if view.id in own else view.by or "not said"
 
 

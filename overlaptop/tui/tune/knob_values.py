@@ -57,19 +57,6 @@ def parsed(knob: Knob, words: str) -> int | None:
     return value
 
 
-def parsed_range(knob: Knob, words: str) -> tuple[int, int]:
-    """``1:400``; whether a knob allows these is the search's to say. Raises ValueRefusedError."""
-    first, colon, last = words.replace(" ", "").partition(":")
-    try:
-        least, most = int(first), int(last)
-    except ValueError:
-        usual = f"{knob.least}:{knob.most}"
-        raise ValueRefusedError(f"type the smallest and the largest value, as in {usual}") from None
-    if not colon or least >= most:
-        raise ValueRefusedError(f"the first of the two must be the smaller one, not {least}:{most}")
-    return least, most
-
-
 def _values(knob: Knob) -> list[int]:
     if knob.most - knob.least <= _SMALL_RANGE:
         return list(range(knob.least, knob.most + 1))

@@ -20,7 +20,7 @@ HINTS = (
     KNOB_HINT,
     ("b", "exact value", "app.exact", "exact"),
     ("r", "the script's", "screen.restore", "script's"),
-    ("a", "search", "app.search", "search"),
+    ("a", "try values", "app.trials", "try"),
     ("enter", "select", "screen.select"),
     ("↑ ↓", "knob", "screen.move(1)"),
     ("page down", "scroll the log", "screen.scroll(8)"),

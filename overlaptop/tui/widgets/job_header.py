@@ -63,8 +63,8 @@ def _job_line(state: ViewState, width: int, *, alone: bool) -> StyledLine:
         ]
     warned = TextStyle("warning", bold=True)
     marks = [(Segment("read-only", warned),)] if state.readonly else []
-    if state.searching:
-        marks.append((Segment(f"◆ {state.searching}", warned),))
+    if state.trying:
+        marks.append((Segment("◆ trials", warned),))
     right = [Item(joined(marks, "  "))]
     if snapshot.totals.step is not None and state.past_step is None:
         name, number = step_name(snapshot.totals.step)

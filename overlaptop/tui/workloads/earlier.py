@@ -7,14 +7,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from statistics import fmean
 from typing import NamedTuple
 
 from overlaptop.fleet.commands import CommandView
 from overlaptop.fleet.snapshot import HubState, RankView, Snapshot
+from overlaptop.fleet.window import longest_going_ns
 from overlaptop.jobs.record import JobRecord
 from overlaptop.report.knobs import short_name
 from overlaptop.report.order import all_see_gaps
 from overlaptop.text import with_unit
+from overlaptop.timeline import ratios
 from overlaptop.wire.commands import CHANGED
 from overlaptop.wire.messages import StepTotals
 
@@ -55,19 +58,19 @@ class JobFigures(NamedTuple):
 
     @classmethod
     def of(cls, steps: Mapping[int, Sequence[StepTotals]]) -> JobFigures:
-        """The same centres that a comparison of these steps shows: stats.comparison defines them."""
-        if not any(steps.values()):
-            return cls()
-        # numpy takes 100 ms to import: not before there is something to measure.
-        from overlaptop.stats.comparison import compare_steps
-
+        """Means over ranks and steps without those in which the job stood still; overlap is of the sums."""
         together = [step for each in steps.values() for step in each]
-        centres = {
-            quantity.name: quantity.before.centre
-            for quantity in compare_steps(together, ())
-            if quantity.before is not None
-        }
-        return cls(centres.get("step_ns"), centres.get("overlap"), centres.get("exposed_ns"))
+        limit_ns = longest_going_ns([step.step_ns for step in together])
+        going = [step for step in together if step.step_ns <= limit_ns]
+        if not going:
+            return cls()
+        exposed = [step.exposed_ns for step in going if step.exposed_ns is not None]
+        hidden_ns = sum(step.hidden_ns or 0 for step in going)
+        return cls(
+            fmean(step.step_ns for step in going),
+            ratios.overlap(hidden_ns, sum(step.comm_ns or 0 for step in going)),
+            fmean(exposed) if exposed else None,
+        )
 
 
 @dataclass(frozen=True)
@@ -223,6 +226,15 @@ class JobsSeen:
         return self._present[1]
 
     @property
+    def before_change(self) -> EarlierJob | None:
+        """The present job under the settings before its newest change; None: it was not seen so."""
+        present = self.present
+        if present is None or not present.since:
+            return None
+        left = (job for job in reversed(self._filed) if job.job == present.job)
+        return next((job for job in left if job.how == CHANGED_SINCE and job.since < present.since), None)
+
+    @property
     def earlier(self) -> EarlierJob | None:
         """The newest other job that the present one can be compared with, and whose steps are known;
         None: there was none.
@@ -261,22 +273,17 @@ class JobsSeen:
         self._present_number = self._jobs
 
     def _file_settings_before(self, snapshot: Snapshot) -> None:
-        """Of each change that all ranks are past: the steps before it are a row of their own. What a search
-        tries is shown on its own screen: only what it leaves the job with is a row.
-        """
+        """Of each change that all ranks are past: the steps before it are a row of their own."""
         changes = _changes_made(snapshot)
-        begun_by = ""  # the search whose change was the one before
         for change in changes:
             since, until = self._present_since, change.step or 0
             past = (view.last is None or view.ended or view.last.step >= until for view in snapshot.ranks)
             if since < until and all(past):
                 left = _stretch(snapshot, changes, since, until)
-                tried = bool(change.search) and change.search == begun_by
-                if left.steps and not tried and not self._is_filed(left):
+                if left.steps and not self._is_filed(left):
                     self._file(replace(left, steps={}, known=left.figures))
                     self._count_on()
                 self._present_since = until
-            begun_by = change.search
 
     def _is_filed(self, left: EarlierJob) -> bool:
         """Whether it is a row already, and with more steps: the user was here before."""

@@ -1,1 +1,0 @@
-"""Statistics of noisy steps: noise, drift, and a change before and after. Pure numpy."""

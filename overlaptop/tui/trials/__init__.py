@@ -1,0 +1,1 @@
+"""Trials on the job that is shown."""

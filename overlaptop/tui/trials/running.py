@@ -1,0 +1,97 @@
+"""The trials of this dashboard: of a knob's values, or of delays of its ranks. No screen in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from overlaptop.fleet.session import Session
+from overlaptop.fleet.snapshot import Snapshot
+from overlaptop.report.knobs import present_words
+from overlaptop.text import duration, plural
+from overlaptop.tui.tune.knob_values import ValueRefusedError
+from overlaptop.wire.commands import CHANGED, HOST, PLACES
+from overlaptop.wire.knobs import Knob
+
+if TYPE_CHECKING:
+    from overlaptop.trials.runner import Trials, TrialsState
+
+# numpy takes 100 ms to import: the trials' modules are not imported before they are needed.
+
+
+@dataclass(frozen=True, slots=True)
+class RunningTrials:
+    """Some trials, also when they are over."""
+
+    trials: Trials
+    title: str
+    knob: Knob | None
+    """Whose values are tried; None: ranks are delayed."""
+
+    @property
+    def state(self) -> TrialsState:
+        return self.trials.state
+
+
+def usual_values(knob: Knob, snapshot: Snapshot) -> str:
+    """What is tried where nothing else is typed: ``6,12,50,100``; empty: there is nothing to try."""
+    from overlaptop.trials.values import layout_of, values_to_try
+
+    try:
+        return ",".join(map(str, values_to_try(knob, layout=layout_of(knob, snapshot))))
+    except ValueError:
+        return ""
+
+
+def try_typed(session: Session, snapshot: Snapshot, name: str, words: str) -> RunningTrials:
+    """Begin to try the values that were typed. Raises ValueRefusedError, whose text is for the prompt."""
+    from overlaptop.trials.settings import try_values
+
+    held = snapshot.knob(name)
+    if held is None:
+        raise ValueRefusedError(f"the job has no {name} any more")
+    try:
+        values = [int(word) for word in words.split(",")]
+    except ValueError:
+        raise ValueRefusedError("type whole numbers with commas between them") from None
+    try:
+        trials = try_values(session, held, values)
+    except ValueError as error:
+        raise ValueRefusedError(str(error)) from error
+    return RunningTrials(trials, f"trials of {name} against {present_words(held.knob)}", held.knob)
+
+
+def try_value_before(session: Session, snapshot: Snapshot) -> RunningTrials:
+    """Begin to try the value that the newest change took away. Raises ValueRefusedError."""
+    changes = [each for each in snapshot.changes if each.state == CHANGED]
+    if not changes or changes[-1].was == changes[-1].becomes:
+        raise ValueRefusedError("nothing was changed: there is no value before to try")
+    return try_typed(session, snapshot, changes[-1].knob, changes[-1].was)
+
+
+def try_delays(session: Session, snapshot: Snapshot) -> RunningTrials:
+    """Delay each rank in turn, from the first tick on. Raises ValueRefusedError."""
+    from overlaptop.trials.slack import SHARE, delay_ranks, refusal
+
+    step_ns = snapshot.totals.step_ns
+    if why := refusal(snapshot):
+        raise ValueRefusedError(why)
+    if not step_ns:
+        raise ValueRefusedError("no step has been measured yet")
+    delay_ns = round(SHARE * step_ns)
+    trials = delay_ranks(session, [view.rank for view in snapshot.ranks], delay_ns, HOST)
+    title = f"slack: the {PLACES[HOST]} of each rank in turn is late by {duration(delay_ns)}"
+    return RunningTrials(trials, title, None)
+
+
+def cost_of_delays(snapshot: Snapshot) -> str:
+    """What `try_delays` costs the job, as a question."""
+    from overlaptop.trials.slack import SHARE, least_cost_ns
+
+    step_ns, ranks = snapshot.totals.step_ns or 0, len(snapshot.ranks)
+    delay_ns = round(SHARE * step_ns)
+    cost_ns = least_cost_ns(ranks, delay_ns, step_ns)
+    return (
+        f"delay {plural(ranks, 'rank')} in turn by {duration(delay_ns)} a step? "
+        f"costs the job {duration(cost_ns)} or more"
+    )

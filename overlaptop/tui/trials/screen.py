@@ -1,0 +1,228 @@
+"""The trials of this dashboard: a row for each value or rank, and what they found."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar
+
+from overlaptop.report.knobs import present_words
+from overlaptop.text import count, duration, plural
+from overlaptop.tui.dashboard import Dashboard
+from overlaptop.tui.draw.prompt import Confirm
+from overlaptop.tui.draw.segments import (
+    BOLD,
+    DIM,
+    TEXT,
+    Item,
+    Segment,
+    StyledLine,
+    TextStyle,
+    bold,
+    code_to_keep,
+    dim,
+    fit,
+    paragraph,
+)
+from overlaptop.tui.draw.table import Column, Table
+from overlaptop.tui.help.glossary import TRIALS
+from overlaptop.tui.keys import TRIALS_KEYS, bindings
+from overlaptop.tui.page import Page, PageScreen
+from overlaptop.tui.trials.running import RunningTrials, cost_of_delays, usual_values
+from overlaptop.tui.widgets.key_bar import BACK_HINT, HELP_HINT, QUIT_HINT
+
+if TYPE_CHECKING:
+    from overlaptop.trials.runner import TrialsState, Tried
+    from overlaptop.trials.settings import Best
+
+_WHAT_THEY_ARE = (
+    "In a trial all ranks take another value of a knob at one step, and go back by themselves some steps "
+    "later. Each value is tried several times, in random order, against the steps around it, until its "
+    "difference is known. x delays one rank at a time in the same way, which shows the ranks that the "
+    "step's length depends on. Nothing has to be undone: leave, quit or stop at any moment."
+)
+_COLUMNS = (
+    Column("value", 9),
+    Column("step", 8),
+    Column("difference (95 %)", 25),
+    Column("trials", 6, shown_from=62),
+    Column("", 13, right=False),
+)
+_SLACK_COLUMNS = (
+    Column("rank", 8),
+    Column("slope (95 %)", 22),
+    Column("trials", 6),
+    Column("", 15, right=False),
+)
+_STYLES = {"shorter": "good", "best": "good", "longer": "bad", "critical": "warning", "refused": "error"}
+
+
+class TrialsView(Page):
+    """The newest trials, or what trials are where there were none."""
+
+    def lines(self, width: int) -> list[StyledLine]:
+        running = self.dashboard.control.trials
+        if running is None:
+            return [(bold(" No trials yet"),), (), *paragraph(_WHAT_THEY_ARE, width, TEXT, rows=12)]
+        return trials_lines(running, width)
+
+
+def trials_lines(running: RunningTrials, width: int) -> list[StyledLine]:
+    """What is tried, how far that is, a table, and what was found."""
+    # Where there are trials numpy is there too.
+    from overlaptop.trials.settings import best_of
+
+    state, knob = running.state, running.knob
+    best = best_of(knob, state) if knob is not None else None
+    lines = _status(running, state, width)
+    lines += [(), *(_value_rows(running, state, best, width) if knob is not None else _ranks(state, width))]
+    refused = [f"{each.candidate.name}: {each.refused}" for each in state.tried if each.refused]
+    for line in refused:
+        lines += paragraph(line, width, TextStyle("error"), rows=3)
+    if best is not None and state.over:
+        lines += [(), *paragraph(best.line, width, BOLD, rows=4)]
+        if best.code:
+            lines += code_to_keep(best.code, width)
+    return lines
+
+
+def _status(running: RunningTrials, state: TrialsState, width: int) -> list[StyledLine]:
+    style = TextStyle("error" if state.failed else "good" if state.over else "warning", bold=True)
+    glyph = "✗" if state.failed else "■" if state.over else "◆"
+    spent = plural(state.spent_steps, "step")
+    if state.budget_steps is not None and not state.over:
+        spent = f"{count(state.spent_steps)} of {plural(state.budget_steps, 'step')} at most"
+    title = Item((Segment(f" {glyph} ", style), bold(running.title)))
+    lines = [fit([title, Item((dim(spent),), 1)], [], width)]
+    doing = state.why if state.over else state.doing
+    return lines + (paragraph(doing, width, style, indent=3, rows=3) if doing else [])
+
+
+def _value_rows(
+    running: RunningTrials, state: TrialsState, best: Best | None, width: int
+) -> list[StyledLine]:
+    from overlaptop.trials.settings import difference_words, verdict
+
+    assert running.knob is not None
+    table = Table(_COLUMNS, width)
+    present = (
+        (bold(present_words(running.knob)),),
+        (Segment(duration(state.present_ns)),),
+        (),
+        (),
+        (dim("present"),),
+    )
+    lines = [table.header(), table.row(present)]
+    for tried in state.tried:
+        is_best = best is not None and best.value == tried.candidate.key
+        step_ns = None
+        if tried.effect is not None and state.present_ns is not None:
+            step_ns = state.present_ns * (1 + tried.effect.centre)
+        word = "best" if is_best else verdict(tried)
+        cells = (
+            (bold(tried.candidate.name),),
+            (Segment(duration(step_ns)),),
+            (Segment(difference_words(tried.effect)),),
+            (dim(str(len(tried.pairs))),),
+            (Segment(word, _style(word)),),
+        )
+        lines.append(table.row(cells))
+    return lines
+
+
+def _ranks(state: TrialsState, width: int) -> list[StyledLine]:
+    from overlaptop.trials.slack import slope_words, verdict
+
+    table = Table(_SLACK_COLUMNS, width)
+    lines = [table.header()]
+    for tried in state.tried:
+        word = verdict(tried)
+        lines.append(table.row(_rank_cells(tried, slope_words(tried.effect), word)))
+    return lines
+
+
+def _rank_cells(tried: Tried, slope: str, word: str) -> tuple[StyledLine, ...]:
+    return (
+        (bold(tried.candidate.name),),
+        (Segment(slope),),
+        (dim(str(len(tried.pairs))),),
+        (Segment(word, _style(word)),),
+    )
+
+
+def _style(word: str) -> TextStyle:
+    return TextStyle(_STYLES[word], bold=True) if word in _STYLES else DIM
+
+
+class TrialsScreen(PageScreen):
+    """The trials of this dashboard."""
+
+    title_in_help = TRIALS
+    BINDINGS: ClassVar = bindings(TRIALS_KEYS)
+    hints = (
+        BACK_HINT,
+        HELP_HINT,
+        ("s", "stop", "screen.stop", "stop"),
+        ("k", "keep the best", "screen.keep", "keep"),
+        ("a", "try values", "app.trials", "try"),
+        ("x", "slack", "app.slack", "slack"),
+        ("u", "tune", "app.tune", "tune"),
+        ("↑ ↓", "scroll", "screen.move(4)"),
+        QUIT_HINT,
+    )
+    airy_from = 20
+
+    def __init__(self, dashboard: Dashboard, asks: str = "") -> None:
+        """``asks``: as it opens, for what is to be tried: ``values`` or ``delays``."""
+        super().__init__(dashboard, TrialsView(dashboard))
+        self._asks = asks
+
+    async def on_mount(self) -> None:
+        if self._asks == "values":
+            await self.ask_for_values()
+        elif self._asks == "delays":
+            await self.ask_for_delays()
+
+    def offered(self, action: str) -> bool:
+        """Trials can be stopped while they go on, and others begun while they do not."""
+        control = self.dashboard.control
+        if action == "screen.keep":
+            return control.best is not None
+        return control.trying if action == "screen.stop" else not control.trying or action == "app.tune"
+
+    async def action_stop(self) -> None:
+        self.dashboard.control.stop_trials()
+        self.dashboard.on_change()
+
+    async def action_keep(self) -> None:
+        self.dashboard.control.keep_best(self.dashboard.latest)
+        self.dashboard.on_change()
+
+    async def ask_for_values(self) -> None:
+        """Which values of the selected knob are to be tried, unless it cannot be changed."""
+        dashboard, control = self.dashboard, self.dashboard.control
+        selected = control.editor.editable(dashboard.latest)
+        if selected is None or control.trying:
+            dashboard.on_change()
+            return
+        # Textual's Input takes 20 ms to import: not before it is needed.
+        from overlaptop.tui.draw.line_prompt import LinePrompt
+
+        usual = usual_values(selected.knob, dashboard.latest)
+        take = partial(dashboard.answer, control.try_values)
+        await self.ask(LinePrompt(f"try {selected.knob.name}", usual, "enter: start   esc: not now", take))
+
+    async def ask_for_delays(self) -> None:
+        """Whether each rank is to be delayed, with what that costs."""
+        dashboard = self.dashboard
+        if dashboard.control.trying:
+            return
+        if why := dashboard.control.refusal_of_delays(dashboard.latest):
+            self.app.notify(why, markup=False)
+            return
+        await self.ask(Confirm(cost_of_delays(dashboard.latest), self._delay))
+
+    async def _delay(self) -> None:
+        dashboard = self.dashboard
+        if why := dashboard.control.try_delays(dashboard.latest):
+            self.app.notify(why, markup=False)
+        dashboard.on_change()

@@ -1,1 +1,0 @@
-"""The search for a knob's best value on a running job."""
