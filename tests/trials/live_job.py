@@ -170,11 +170,12 @@ class LiveJob(FakeSession):
             delayed = "" if at.command.knob else str(commands.argument(at.command, "delay_ns"))
             self._report(at.command, "tried", at.first, becomes=delayed)
             return
+        was = self.knob.value_text
         given = [argument.value for argument in at.command.arguments]
         original = self.knob.original_text
         self.value = given[0] if given else int(original) if original.isdecimal() else None
         self._tell_knob()
-        self._report(at.command, "changed", at.first)
+        self._report(at.command, "changed", at.first, was=was, becomes=self.knob.value_text)
 
     def _tell_knob(self) -> None:
         text = self.knob.original_text if self.value is None else str(self.value)
@@ -189,11 +190,12 @@ class LiveJob(FakeSession):
         number: int | None,
         text: str = "",
         ranks: tuple[int, ...] = (0, 1),
+        was: str = "",
         becomes: str = "",
     ) -> None:
         for rank in ranks:
             self.fleet.apply(
                 CommandReport(
-                    rank, command.id, command.name, self.clock(), state, number, text, becomes=becomes
+                    rank, command.id, command.name, self.clock(), state, number, text, was, becomes
                 )
             )

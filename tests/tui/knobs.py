@@ -71,9 +71,9 @@ def obey(session, command, step, was, becomes, knob=BUCKET, ranks=2):
     send_knobs(session, with_value(knob, becomes), ranks=ranks)
 
 
-def by_another(session, value=400, *, search="", by="eve@there, pid 7", at_ns=T0):
-    """Another dashboard, or a search, asks for this bucket size; returns its command."""
-    command = replace(make_setting(BUCKET, value, search=search), by=by, at_ns=at_ns)
+def by_another(session, value=400, *, knob=BUCKET, by="eve@there, pid 7", at_ns=T0):
+    """Another dashboard asks for this value; returns its command."""
+    command = replace(make_setting(knob, value), by=by, at_ns=at_ns)
     session.say(command)
     return command
 

@@ -7,13 +7,11 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 
-from overlaptop.fleet.snapshot import HubState
-from overlaptop.stats.comparison import OTHER_WORK, Comparison, compare_steps
 from overlaptop.tui.state import ViewState
 from overlaptop.tui.tune.change_panel import panel_lines
-from overlaptop.tui.tune.compared import EVERY_S, Comparing, what_differs
-from overlaptop.tui.workloads.earlier import EarlierJob, Setting
-from tests.fleet.builders import info, status, step, welcome
+from overlaptop.tui.tune.compared import EVERY_S, BeforeAfter, Comparing, what_differs
+from overlaptop.tui.workloads.earlier import EarlierJob, JobFigures, JobsSeen, Setting
+from tests.fleet.builders import MS, info, status, step, welcome
 from tests.fleet.fakes import FakeSession, record
 
 from .fakes import opened, running_job, shown
@@ -27,41 +25,49 @@ def steps_of(rank, first, count, compute=60.0):
     )
 
 
-EARLIER = EarlierJob("job-0", "ddp --bucket-cap-mb 50", steps={0: steps_of(0, 0, 100, compute=90.0)})
+def one_rank(job="job-1"):
+    return FakeSession(
+        welcome(job=job, world_size=1), status(), info(0), jobs=(record("job-0"), record("job-1"))
+    )
 
 
-def take(comparing, session, earlier=None):
-    """Beside an earlier job that was asked for the same, unless the session's was changed."""
-    return comparing.take(session.tick(), earlier, earlier)
+def seen_one_after_the_other(first, second, seconds=60.0):
+    """A job's steps, and then those of another one of the same script."""
+    seen = JobsSeen()
+    for job, compute in ((first, 90.0), (second, seconds)):
+        session = one_rank(job)
+        session.say(*steps_of(0, 0, 100, compute))
+        snapshot = session.tick()
+        seen.see(snapshot, record(job))
+    return seen, snapshot
 
 
 def test_without_a_change_or_a_job_before_there_is_nothing_to_compare():
-    session = controlled_job()
+    session, seen = controlled_job(), JobsSeen()
     comparing = Comparing(session.clock.monotonic_s)
-    assert take(comparing, session) is None
-    assert take(comparing, session, replace(EARLIER, job="job-1")) is None  # it is this one
-    assert take(comparing, FakeSession(hub_state=HubState.WAITING, job_key=None), EARLIER) is None
-    search = by_another(session, 50, search="20261121-210000-abcdef")
-    obey(session, search, 20, "25", "50")  # a search's is not compared as a person's
-    assert take(comparing, session) is None
+    assert comparing.take(session.tick(), seen) is None
+    seen.see(session.tick())
+    assert comparing.take(session.tick(), seen) is None
 
 
-def test_the_job_before_is_compared_until_there_is_a_change():
-    session = controlled_job()
-    comparing = Comparing(session.clock.monotonic_s)
-    found = take(comparing, session, EARLIER)
-    assert found.title == "beside the job before: ddp --bucket-cap-mb 50"
-    assert (found.was, found.becomes, found.command) == ("before", "now", "")
-    named = Comparing(session.clock.monotonic_s).take(session.tick(), EARLIER, job_asked("ddp"))
-    assert (named.was, named.becomes) == ("--bucket-cap-mb 50", "the defaults")
-    assert "shorter" in found.quantities[0].verdict
+def test_a_job_is_compared_with_the_one_before():
+    seen, snapshot = seen_one_after_the_other("job-0", "job-1")
+    found = Comparing(lambda: 0.0).take(snapshot, seen)
+    assert found.title == "beside the job before: train.py"
+    assert (found.was, found.becomes, found.steps, found.of_change) == ("before", "now", (100, 100), False)
+    assert found.before.step_ns > found.after.step_ns
+
+
+def test_steps_before_a_change_are_compared_with_those_after():
+    session, seen = controlled_job(), JobsSeen()
+    seen.see(session.tick())
     command = by_another(session, 50)
-    obey(session, command, 20, "25", "50")
-    found = take(comparing, session, EARLIER)
-    assert (found.was, found.becomes, found.command) == ("25 MiB", "50 MiB", command.id)
-    assert [each.name for each in found.quantities] == [
-        "step_ns", "overlap", "exposed_ns", "stall_ns", "collectives",
-    ]  # fmt: skip
+    obey(session, command, 40, "25", "50")
+    session.say(*(each for rank in (0, 1) for each in steps_of(rank, 40, 30)))
+    seen.see(session.tick())
+    found = Comparing(session.clock.monotonic_s).take(session.tick(), seen)
+    assert found.title == "bucket 25 MiB → 50 MiB at step 40"
+    assert (found.was, found.becomes, found.of_change) == ("25 MiB", "50 MiB", True)
 
 
 def job_asked(label, **knobs):
@@ -95,50 +101,65 @@ def test_two_jobs_are_headed_by_what_differs(one, other, told):
     assert what_differs(one, other) == told
 
 
-def test_two_jobs_whose_steps_do_other_work_are_not_called_faster():
-    session = controlled_job(structs.replace(ACCUMULATION, changes_work=True))
-    one, other = (job_asked("ddp", accumulation=value) for value in (8, 4))
-    one = replace(one, steps=EARLIER.steps)
-    found = Comparing(session.clock.monotonic_s).take(session.tick(), one, other)
-    assert found.quantities[0].verdict == OTHER_WORK
-    found = Comparing(session.clock.monotonic_s).take(session.tick(), one, one)
-    assert "shorter" in found.quantities[0].verdict
+BEFORE, AFTER = JobFigures(47.6 * MS, 0.5, 10.0 * MS), JobFigures(46.12 * MS, 0.562, None)
+
+
+def panel(width, height=9, **changes):
+    told = BeforeAfter(
+        ("job", 0, "job 40"), "bucket 25 MiB → 50 MiB at step 40", "25 MiB", "50 MiB", BEFORE, AFTER,
+        (40, 1_200), of_change=True, same_work=True,
+    )  # fmt: skip
+    state = ViewState(running_job(exact=True).tick(), compared=replace(told, **changes))
+    return ["".join(run.text for run in line).rstrip() for line in panel_lines(state, width, height)]
 
 
 @pytest.mark.parametrize("width", [78, 100, 160])
-def test_long_heads_leave_the_verdicts_their_room(width):
-    quantities = compare_steps(steps_of(0, 0, 100), steps_of(0, 0, 100, compute=50.0))
-    told = Comparison("", "beside", "", "--hidden-size 1024 --sequen…", "the defaults", 1, quantities)
-    state = ViewState(running_job(exact=False).tick(), compared=told)
-    lines = panel_lines(state, width, 9)
-    row = "".join(run.text for run in lines[2])
-    assert "step time" in row
-    assert "% shorter" in row
-    assert ("% shorter (" in row) == (width >= 100)
-    assert "…" not in row
+def test_the_panel_has_means_before_and_after_and_what_changed(width):
+    head, columns, *rows = panel(width)
+    assert head.startswith(" bucket 25 MiB → 50 MiB at step 40")
+    assert head.endswith("A: try both in turn   d: hide")
+    assert "25 MiB, 40 steps" in columns
+    assert "50 MiB, 1,200 steps" in columns
+    assert [row.split() for row in rows] == [
+        ["step", "time", "47.6", "ms", "46.1", "ms", "-3.1", "%"],
+        ["overlap", "50.0", "%", "56.2", "%", "+6.2", "points"],
+        ["exposed", "10.0", "ms", "–", "–"],
+    ]
+
+
+def test_a_narrow_panel_is_one_line():
+    (line,) = panel(60, 1)
+    assert line.startswith(" 25 MiB → 50 MiB  step time 47.6 ms → 46.1 ms -3.1 %")
+
+
+def test_steps_that_do_other_work_are_not_called_faster():
+    assert panel(100, same_work=False)[2].split()[-2:] == ["other", "work"]
+
+
+def test_a_knob_that_changes_the_work_says_so():
+    knob = structs.replace(ACCUMULATION, changes_work=True)
+    session, seen = controlled_job(knob), JobsSeen()
+    seen.see(session.tick())
+    obey(session, by_another(session, 8, knob=knob), 40, "4", "8", knob=knob)
+    session.say(*(each for rank in (0, 1) for each in steps_of(rank, 40, 30)))
+    seen.see(session.tick())
+    assert not Comparing(session.clock.monotonic_s).take(session.tick(), seen).same_work
 
 
 def test_two_jobs_are_compared_anew_only_now_and_then():
-    session = FakeSession(welcome(world_size=1), status(), info(0), *steps_of(0, 0, 50))
-    comparing = Comparing(session.clock.monotonic_s)
-    first = take(comparing, session, EARLIER)
-    session.say(*steps_of(0, 50, 50))
-    assert take(comparing, session, EARLIER) is first
-    session.clock.pass_s(EVERY_S)
-    later = take(comparing, session, EARLIER)
-    assert later.quantities[0].after.steps == 100
-    other = take(comparing, session, replace(EARLIER, job="job-00", label="fsdp"))
-    assert other.title.endswith("fsdp")
+    seen, snapshot = seen_one_after_the_other("job-0", "job-1")
+    now_s = [0.0]
+    comparing = Comparing(lambda: now_s[0])
+    first = comparing.take(snapshot, seen)
+    assert comparing.take(snapshot, seen) is first
+    now_s[0] += EVERY_S
+    assert comparing.take(snapshot, seen) is not first
 
 
 async def test_the_overview_shows_the_job_before_beside_this_one():
-    steps, slower = (
-        [structs.replace(each, collectives=1234) for each in steps_of(0, 0, 100, compute)]
-        for compute in (60.0, 90.0)
-    )
-    session = FakeSession(
-        welcome(job="job-0"), status(), info(0), *slower, jobs=(record("job-0"), record("job-1"))
-    )
+    steps, slower = (steps_of(0, 0, 100, compute) for compute in (60.0, 90.0))
+    session = one_rank("job-0")
+    session.say(*slower)
     async with opened(session) as (app, pilot):
         app.read()
         session.job_key = "job-1"
@@ -148,6 +169,4 @@ async def test_the_overview_shows_the_job_before_beside_this_one():
         assert "beside the job before: train.py" in text
         assert "before, 100 steps" in text
         assert "now, 100 steps" in text
-        assert "% shorter (" in text
-        assert "1,234 ±0" in text  # as a number is written
         assert "beside the job before" not in await shown(app, pilot, "d")

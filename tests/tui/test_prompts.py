@@ -1,6 +1,7 @@
 """Keys in bursts, and the questions that come before the job is changed, over scripted jobs."""
 
 import pytest
+from overlaptop.tui.search.screen import SearchScreen
 from textual import events
 from textual.keys import _character_to_key
 
@@ -8,7 +9,6 @@ from overlaptop.launch.request import LaunchRequest
 from overlaptop.tui.capture.screen import CaptureScreen
 from overlaptop.tui.overview.screen import OverviewScreen
 from overlaptop.tui.rank.screen import RankScreen
-from overlaptop.tui.search.screen import SearchScreen
 from overlaptop.tui.tune.screen import TuneScreen
 from overlaptop.tui.workloads.screen import WorkloadsScreen
 from overlaptop.wire import commands

@@ -52,7 +52,7 @@ class LineInput(Input):
         await self._entered()
 
 
-_ANSWER_CELLS = 14
+_ANSWER_CELLS = 22
 
 
 class LinePrompt(Prompt):

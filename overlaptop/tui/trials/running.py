@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from overlaptop.fleet.session import Session
@@ -27,6 +28,9 @@ class RunningTrials:
     title: str
     knob: Knob | None
     """Whose values are tried; None: ranks are delayed."""
+    job: str
+    """Its key."""
+    script: str
 
     @property
     def state(self) -> TrialsState:
@@ -58,7 +62,8 @@ def try_typed(session: Session, snapshot: Snapshot, name: str, words: str) -> Ru
         trials = try_values(session, held, values)
     except ValueError as error:
         raise ValueRefusedError(str(error)) from error
-    return RunningTrials(trials, f"trials of {name} against {present_words(held.knob)}", held.knob)
+    title = f"trials of {name} against {present_words(held.knob)}"
+    return RunningTrials(trials, title, held.knob, *_job_of(snapshot))
 
 
 def try_value_before(session: Session, snapshot: Snapshot) -> RunningTrials:
@@ -81,7 +86,11 @@ def try_delays(session: Session, snapshot: Snapshot) -> RunningTrials:
     delay_ns = round(SHARE * step_ns)
     trials = delay_ranks(session, [view.rank for view in snapshot.ranks], delay_ns, HOST)
     title = f"slack: the {PLACES[HOST]} of each rank in turn is late by {duration(delay_ns)}"
-    return RunningTrials(trials, title, None)
+    return RunningTrials(trials, title, None, *_job_of(snapshot))
+
+
+def _job_of(snapshot: Snapshot) -> tuple[str, str]:
+    return (snapshot.job.job, PurePath(snapshot.job.script).name) if snapshot.job is not None else ("", "")
 
 
 def cost_of_delays(snapshot: Snapshot) -> str:

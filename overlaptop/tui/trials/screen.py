@@ -63,17 +63,20 @@ class TrialsView(Page):
         running = self.dashboard.control.trials
         if running is None:
             return [(bold(" No trials yet"),), (), *paragraph(_WHAT_THEY_ARE, width, TEXT, rows=12)]
-        return trials_lines(running, width)
+        return trials_lines(running, width, elsewhere=running.job != self.dashboard.session.job_key)
 
 
-def trials_lines(running: RunningTrials, width: int) -> list[StyledLine]:
-    """What is tried, how far that is, a table, and what was found."""
+def trials_lines(running: RunningTrials, width: int, *, elsewhere: bool = False) -> list[StyledLine]:
+    """What is tried, how far that is, a table, and what was found. ``elsewhere``: in an earlier job."""
     # Where there are trials numpy is there too.
     from overlaptop.trials.settings import best_of
 
     state, knob = running.state, running.knob
     best = best_of(knob, state) if knob is not None else None
     lines = _status(running, state, width)
+    if elsewhere:
+        warning = TextStyle("warning", bold=True)
+        lines += paragraph(f"of an earlier run of {running.script}", width, warning, indent=3)
     lines += [(), *(_value_rows(running, state, best, width) if knob is not None else _ranks(state, width))]
     refused = [f"{each.candidate.name}: {each.refused}" for each in state.tried if each.refused]
     for line in refused:

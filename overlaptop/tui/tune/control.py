@@ -123,8 +123,8 @@ class KnobControl:
 
     @property
     def best(self) -> int | None:
-        """The best value that trials found, once they are over; None: there is none but the present one."""
-        if self.trials is None or self.trials.knob is None or self.trying:
+        """The best value that trials of this job found, once they are over; None: none but the present one."""
+        if self.trials is None or self.trials.knob is None or self.trying or self.trials.job != self._job:
             return None
         from overlaptop.trials.settings import best_of
 

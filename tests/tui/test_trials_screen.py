@@ -1,0 +1,234 @@
+"""Trials from the dashboard: the keys around them and what is drawn, on a simulated job."""
+
+import pytest
+from msgspec import structs
+from textual.widgets import Input
+
+from overlaptop.tui.overview.screen import OverviewScreen
+from overlaptop.tui.trials.screen import TrialsScreen
+from overlaptop.wire import commands
+from overlaptop.wire.commands import TRIAL, argument
+from tests.fleet.builders import MS, info
+from tests.trials.live_job import LiveJob
+
+from .fakes import SIZES, fills, opened, screen_text, shown
+from .knobs import ACCUMULATION, BUCKET, controlled_job
+
+SIZE = (100, 30)
+
+
+def job(**options):
+    return LiveJob(knob=BUCKET, **options)
+
+
+async def begin(pilot, *typed):
+    """From any screen: ask for trials, type values in place of the usual ones, start."""
+    await pilot.press("a")
+    await pilot.pause()
+    if typed:
+        await pilot.press("ctrl+u", *typed)
+    await pilot.press("enter")
+    await pilot.pause()
+
+
+def told(app):
+    return [notification.message for notification in app._notifications]
+
+
+def until_over(app):
+    for _ in range(5_000):
+        app.read()
+        if not app.dashboard.control.trying:
+            return
+    raise AssertionError(app.dashboard.control.trials.state.doing)
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_a_asks_for_values_and_starts_on_enter(size):
+    session = job()
+    async with opened(session, size=size) as (app, pilot):
+        await pilot.press("a")
+        await pilot.pause()
+        assert "try bucket_cap_mb 3,6,12,50,100" in screen_text(app)
+        await pilot.press("enter")
+        text = await shown(app, pilot)
+        assert "trials of bucket_cap_mb against 25 MiB" in text
+        assert "◆ trials" in text.splitlines()[0]
+        until_over(app)
+        text = " ".join((await shown(app, pilot)).split())
+        assert "◆ trials" not in text
+        assert "bucket_cap_mb 50 MiB: a step 3.6 % shorter than with 25 MiB" in text
+        assert "to make it permanent: DistributedDataParallel(model, bucket_cap_mb=50)" in text
+        assert fills(app, size)
+
+
+async def test_typed_values_are_tried_and_drawn_as_rows():
+    session = job()
+    async with opened(session, size=SIZE) as (app, pilot):
+        await begin(pilot, *"60,400")
+        until_over(app)
+        text = await shown(app, pilot)
+        rows = [line.split() for line in text.splitlines()]
+        (best,) = (row for row in rows if row[:2] == ["60", "MiB"])
+        assert best[-2:] == ["7", "best"]
+        assert any(row[:2] == ["400", "MiB"] and row[-1] == "longer" for row in rows)
+        assert {command.name for command in session.sent} == {TRIAL}
+
+
+@pytest.mark.parametrize(
+    ("typed", "words"),
+    [
+        ("x", "type whole numbers with commas between them"),
+        ("25", "bucket_cap_mb is 25 MiB already"),
+        ("0", "bucket_cap_mb must be from 1 to 10000, not 0"),
+    ],
+)
+async def test_what_cannot_be_tried_is_said_at_the_prompt(typed, words):
+    session = job()
+    async with opened(session, size=SIZE) as (app, pilot):
+        await begin(pilot, *typed)
+        assert words in screen_text(app)
+        assert session.sent == []
+
+
+async def test_a_refused_knob_is_not_asked_for():
+    session = controlled_job(structs.replace(BUCKET, refusal="compiled"))
+    async with opened(session, size=SIZE) as (app, pilot):
+        text = await shown(app, pilot, "a")
+        assert not app.screen.query(Input)
+        assert "bucket_cap_mb cannot be changed: rank 0: compiled" in text
+
+
+async def test_a_knob_that_changes_the_work_is_refused_at_the_prompt():
+    session = controlled_job(structs.replace(ACCUMULATION, changes_work=True))
+    async with opened(session, size=SIZE) as (app, pilot):
+        await begin(pilot)
+        assert "a step does another amount of work with another accumulation" in " ".join(
+            screen_text(app).split()
+        )
+
+
+async def test_esc_leaves_trials_to_go_on_and_a_returns_to_them():
+    async with opened(job(), size=SIZE) as (app, pilot):
+        await begin(pilot)
+        await pilot.press("escape")
+        assert isinstance(app.screen, OverviewScreen)
+        assert "◆ trials" in (await shown(app, pilot)).splitlines()[0]
+        await pilot.press("a")
+        await pilot.pause()
+        assert isinstance(app.screen, TrialsScreen)
+        assert not app.screen.query(Input)
+
+
+async def test_s_stops_them_at_once():
+    session = job()
+    async with opened(session, size=SIZE) as (app, pilot):
+        await begin(pilot)
+        assert " s " in (await shown(app, pilot)).splitlines()[-1]
+        await pilot.press("s")
+        text = await shown(app, pilot)
+        assert "stopped" in text
+        assert " s  stop" not in text.splitlines()[-1]
+
+
+async def test_q_leaves_without_a_question():
+    async with opened(job(), size=SIZE) as (app, pilot):
+        await begin(pilot)
+        await pilot.press("q")
+        await pilot.pause()
+    assert not app.is_running
+
+
+async def test_k_sets_the_best_value():
+    session = job()
+    async with opened(session, size=SIZE) as (app, pilot):
+        await begin(pilot, *"60,400")
+        until_over(app)
+        assert "keep the best" in (await shown(app, pilot)).splitlines()[-1]
+        await pilot.press("k")
+        for _ in range(40):
+            app.read()
+        assert session.value == 60
+
+
+async def test_a_change_by_hand_ends_them():
+    session = job()
+    async with opened(session, size=SIZE) as (app, pilot):
+        await begin(pilot)
+        await pilot.press("right_square_bracket")
+        assert "a value was changed by hand" in await shown(app, pilot)
+
+
+async def test_capital_a_tries_the_value_before_the_last_change():
+    session = job()
+    async with opened(session, size=SIZE) as (app, pilot):
+        await pilot.press("A")
+        assert told(app) == ["nothing was changed: there is no value before to try"]
+        await session_sets(session, app, 60)
+        await pilot.press("A")
+        text = await shown(app, pilot)
+        assert "trials of bucket_cap_mb against 60 MiB" in text
+        until_over(app)
+        text = await shown(app, pilot)
+        assert any(line.split()[:2] == ["25", "MiB"] and "longer" in line for line in text.splitlines())
+        assert "bucket_cap_mb 60 MiB: no value tried is shorter" in text
+
+
+async def session_sets(session, app, value):
+    session.send(commands.make_setting(session.knob, value))
+    for _ in range(40):
+        app.read()
+    assert session.value == value
+
+
+async def test_x_asks_first_and_then_delays_each_rank():
+    session = LiveJob(lambda _value: 50.0, critical={1: 1.0}, noise=0.0005)
+    async with opened(session, size=SIZE) as (app, pilot):
+        for _ in range(20):
+            app.read()
+        await shown(app, pilot)
+        await pilot.press("x")
+        await pilot.pause()
+        assert "delay 2 ranks in turn by 1.00 ms a step? costs the job" in screen_text(app)
+        assert session.sent == []
+        await pilot.press("y")
+        await pilot.pause()
+        until_over(app)
+        text = await shown(app, pilot)
+        rows = [line.split() for line in text.splitlines()]
+        assert any(row[:2] == ["rank", "0"] and row[-1] == "slack" for row in rows)
+        assert any(row[:2] == ["rank", "1"] and row[-1] == "critical" for row in rows)
+        assert {argument(each, "delay_ns") // MS for each in session.sent} <= {0, 1}
+
+
+async def test_x_says_why_no_rank_can_be_delayed():
+    session = job()
+    session.fleet.apply(info(0, control_allowed=False))
+    async with opened(session, size=SIZE) as (app, pilot):
+        await pilot.press("x")
+        await pilot.pause()
+        assert told(app) == ["start the job with --control or attach(control=True) to allow trials"]
+        assert session.sent == []
+
+
+async def test_what_was_found_outlives_the_job_and_says_so():
+    session = job()
+    async with opened(session, size=SIZE) as (app, pilot):
+        await begin(pilot, *"60")
+        until_over(app)
+        assert "of an earlier run" not in await shown(app, pilot)
+        session.job_key = "job-2"
+        text = await shown(app, pilot)
+        assert "of an earlier run of train.py" in text
+        assert "3." in text
+        assert "keep the best" not in text.splitlines()[-1]
+
+
+async def test_every_size_is_filled_in_ascii_too():
+    async with opened(job(), ascii=True, size=SIZES[0]) as (app, pilot):
+        await begin(pilot, *"60,400")
+        until_over(app)
+        for size in (*SIZES, (40, 12), (20, 5), (2, 1)):
+            await pilot.resize_terminal(*size)
+            assert (await shown(app, pilot)).isascii()
+            assert fills(app, size)
