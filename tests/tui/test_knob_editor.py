@@ -5,7 +5,6 @@ from msgspec.structs import replace
 
 from overlaptop.fleet.snapshot import HubState
 from overlaptop.tui.tune.knob_editor import NOTHING, SETTLE_S, TAKE_BACK, KnobEditor
-from overlaptop.wire import commands
 from tests.fleet.fakes import FakeSession
 from tests.fleet.hub import sent
 
@@ -126,15 +125,6 @@ def test_keys_wait_for_a_command_that_is_under_way_and_go_on_from_its_value():
     assert keys.sent == ["set bucket_cap_mb 50", "set bucket_cap_mb 100"]
 
 
-def test_a_persons_change_does_not_wait_for_a_search_and_may_keep_the_value_that_it_tries():
-    for value in ("100", "25"):
-        keys = Keys(controlled_job())
-        search = commands.make_search(BUCKET)
-        keys.session.say(search, commands.make_setting(BUCKET, 50, search=search.id))
-        keys.type(value)
-        assert keys.sent == [f"set bucket_cap_mb {value}"]
-
-
 def test_a_change_that_is_done_counts_before_the_ranks_say_their_new_value():
     keys = changed_by(1)
     report(keys.session, keys.session.sent[0], "changed", 40, was="25", becomes="50")
@@ -242,14 +232,10 @@ def test_a_knob_or_a_job_that_goes_away_before_it_is_sent_gets_nothing():
     assert (keys.sent, keys.change) == ([], None)
 
 
-@pytest.mark.parametrize(
-    ("search", "shown"),
-    [("", ("eve@there, pid 7", "bucket 25 → 400 MiB")), ("20261121-210000-abcdef", None)],
-)
-def test_another_dashboards_change_is_told_with_who_made_it_unless_a_search_did(search, shown):
+def test_another_dashboards_change_is_told_with_who_made_it():
     keys = Keys(controlled_job())
-    obey(keys.session, by_another(keys.session, search=search), 40, "25", "400")
-    assert (keys.change and (keys.change.by, keys.change.values_in_words)) == shown
+    obey(keys.session, by_another(keys.session), 40, "25", "400")
+    assert (keys.change.by, keys.change.values_in_words) == ("eve@there, pid 7", "bucket 25 → 400 MiB")
 
 
 def test_another_dashboards_change_that_came_in_the_way_of_ours_is_not_the_news():

@@ -8,7 +8,6 @@ from overlaptop.text import with_unit
 from overlaptop.tui.tune.knob_values import (
     ValueRefusedError,
     parsed,
-    parsed_range,
     smallest,
     stepped,
 )
@@ -97,7 +96,3 @@ def test_a_value_is_told_with_its_unit(text, unit, words):
 def test_from_words_one_steps_to_the_smallest_value():
     assert smallest(BUCKET) == 1
     assert smallest(replace(ACCUMULATION, choices=(4, 2, 8))) == 2
-
-
-def test_the_range_of_a_search_is_typed_with_a_colon():
-    assert parsed_range(BUCKET, " 5 : 50 ") == (5, 50)
