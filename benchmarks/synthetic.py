@@ -19,7 +19,6 @@ from overlaptop.timeline.overlap import break_down
 from overlaptop.wire.codec import decode, encode
 from overlaptop.wire.commands import Command
 from overlaptop.wire.devices import DeviceSample
-from overlaptop.wire.knobs import Search
 from overlaptop.wire.messages import (
     CollectiveSpan,
     Notice,
@@ -95,10 +94,6 @@ class SyntheticSession:
     def send(self, command: Command) -> str:
         """There is nobody to receive it."""
         return f"nobody is there to {command.name}"
-
-    def renew(self, search: Search) -> str:
-        """Nor that."""
-        return f"nobody is there to search for {search.knob}"
 
     def close(self) -> None:
         """Nothing to close."""

@@ -6,14 +6,14 @@ from overlaptop.console.arguments import job_key, make_parser
 
 DESCRIPTION = """\
 Show the last 200 changes of the settings of your jobs on this machine, oldest first: when, from what to
-what, who asked (or which search), and where one was not made, why.
+what, who asked, and where one was not made, why.
 """
 EPILOG = """\
-A record of --json holds type ("change"), at_ns (Unix time), job, script, host, by, search (id; empty: a
-person asked), knob, was, becomes (what was asked for where it was not made), step, outcome (changed,
-refused, busy, failed, unknown), reason and command (its id). They come from changes.jsonl in the folder of
-the jobs' sockets, whose older part is changes.jsonl.1, some 2 MB in all. exit status: 0; 1 where no job
-of that key runs or was changed; 2 for a usage error.
+A record of --json holds type ("change"), at_ns (Unix time), job, script, host, by, knob, was, becomes (what
+was asked for where it was not made), step, outcome (changed, refused, busy, failed, unknown), reason and
+command (its id). They come from changes.jsonl in the folder of the jobs' sockets, whose older part is
+changes.jsonl.1, some 2 MB in all. exit status: 0; 1 where no job of that key runs or was changed; 2 for a
+usage error.
 """
 
 

@@ -41,7 +41,6 @@ def _table(changes: list[LoggedChange]) -> str:
     )
     for change in changes:
         at = datetime.fromtimestamp(change.at_ns / 1e9, UTC).astimezone()
-        by = change.by + (f" (search {change.search})" if change.search else "")
         table.add(
             at.strftime("%Y-%m-%d %H:%M:%S"),
             change.job,
@@ -50,7 +49,7 @@ def _table(changes: list[LoggedChange]) -> str:
             change.becomes or UNKNOWN,
             count(change.step),
             change.outcome,
-            by,
+            change.by,
             change.reason,
         )
     return table.render()

@@ -7,17 +7,6 @@ other; when it is back, its hub's history is folded in once more, and what is kn
 store: all act or none does. So a command goes to every hub with the same id, and to none where some rank
 cannot be reached. A connection that breaks at that very moment leaves ranks that do not answer, and nothing
 is changed. Each hub publishes the outcome on its own ranks; wire/outcome.py merges them.
-
-**Searches.** Each hub has a lease of its own. A search is taken once all hubs that can be reached have
-taken it. Where one hub ends it, it is announced to the others no more, and they end it too. What a search
-that died leaves behind is undone by the hubs, each by the same command (its id follows from the
-search's), so that the ranks of all nodes find each other under it.
-
-Where one connection breaks for longer than the lease, that node's hub alone undoes: the ranks of the
-others do not get that command, the agreement times out, and the value stays on all ranks what it was. The
-searcher cannot change anything either (see ``send``), and ends; the other hubs then send the same
-undoing. It is made if the first ranks still wait for the others; else the knob stays at a value that was
-tried, the same on all ranks, for a person to see and to set.
 """
 
 from __future__ import annotations
@@ -43,7 +32,6 @@ from overlaptop.jobs.record import JobRecord
 from overlaptop.remote.host import RemoteHost
 from overlaptop.remote.pool import ConnectionPool
 from overlaptop.wire.commands import CHANGES, Command
-from overlaptop.wire.knobs import Search
 
 JOBS_S = 5.0
 """For hosts that were reached to send their jobs."""
@@ -153,8 +141,6 @@ class ClusterSession:
         """Script and directory of the job, as its hosts have them."""
         self._watched: frozenset[int] = frozenset()
         self._bursts = 0
-        self._search = ""
-        """Id of the newest search that was held here."""
         self._look_at_s = 0.0
         self._first_job_s: float | None = None
         self.jobs: tuple[JobRecord, ...] = ()
@@ -177,7 +163,7 @@ class ClusterSession:
             self._look_at_s = now_s + LOOK_EVERY_S
             self._look(now_s)
         parts = [node.tick(self._key) for node in self._nodes]
-        merged = self._merger.merge(parts, self._clock_ns(), self._waiting_for(parts), self._search)
+        merged = self._merger.merge(parts, self._clock_ns(), self._waiting_for(parts))
         for node, view in zip(self._nodes, merged.nodes, strict=True):
             node.view = view
         self._watch_where_they_are(merged)
@@ -206,25 +192,6 @@ class ClusterSession:
         sent = [not node.session.send(command) for node in self._with_job()]
         # If it went to some only, the others do not answer, nothing is done, and the ranks report that.
         return "" if any(sent) else NOT_CONNECTED
-
-    def renew(self, search: Search) -> str:
-        """Announce a search for a knob's best value; returns why that is impossible, empty: it is possible.
-
-        As JobSession has it: at every tick, and then once with ``over``.
-        """
-        if self._readonly:
-            return READONLY
-        last, held = self._last, self._search == search.id
-        if not search.over:
-            if held and last is not None and last.ended_search == search.id:
-                return ""  # by one hub, so by all: without announcements the others end it too
-            if not held and (why := self._objection("search")):
-                return why
-        self._search = search.id
-        # Also where the connection is down: the end is announced there as soon as it is back.
-        answers = [(node.session.renew(search), node.view.hub_state) for node in self._with_job()]
-        whys = [why for why, hub_state in answers if why and hub_state is HubState.LIVE]
-        return whys[0] if whys else "" if any(not why for why, _ in answers) else NOT_CONNECTED
 
     def select(self, key: str) -> None:
         """Turn to the job with this key; what was known of another one is forgotten."""
@@ -308,7 +275,6 @@ class ClusterSession:
     def _turn_to(self, key: str) -> None:
         self._key = key
         self._homes = frozenset()
-        self._search = ""
         for node in self._nodes:
             node.session.select(key)
         self._look_at_s = 0.0

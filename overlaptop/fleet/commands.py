@@ -28,7 +28,7 @@ from overlaptop.wire.messages import StepTotals
 from overlaptop.wire.outcome import ANSWER_S, CommandProgress, merged
 
 MAX_COMMANDS = 128
-"""Where there are more, trials and those of searches go first."""
+"""Where there are more, trials go first."""
 UNANSWERED_NS = round(ANSWER_S * 1e9)
 LIVE_STEPS = 32
 """Measured steps before a command acts that what comes of it is compared with."""
@@ -68,7 +68,6 @@ class CommandView:
     knob: str
     value: int | None
     """What a knob was to be set to, or is to be tried; None: the value that the script gave, or no knob."""
-    search: str
     words: str
     """``capture (steps 5)``."""
     state: str
@@ -156,12 +155,12 @@ class CommandBook:
         entry = self._entries.get(key)
         if entry is None:
             if len(self._entries) >= MAX_COMMANDS:
-                passing = (
+                trials = (
                     each
                     for each, known in self._entries.items()
-                    if known.command and (known.command.name == TRIAL or known.command.search)
+                    if known.command and known.command.name == TRIAL
                 )
-                del self._entries[next(passing, next(iter(self._entries)))]
+                del self._entries[next(trials, next(iter(self._entries)))]
             entry = self._entries[key] = _Entry()
         return entry
 
@@ -215,7 +214,6 @@ def _made(
         at_ns=command.at_ns,
         knob=command.knob,
         value=argument(command, "value") if command.knob and command.name != RESTORE else None,
-        search=command.search,
         words=in_words(command),
         state=outcome.state,
         reason=outcome.reason,

@@ -15,7 +15,6 @@ from overlaptop.fleet.window import HISTORY_STEPS
 from overlaptop.jobs.record import JobRecord
 from overlaptop.wire.bounds import MAX_RANKS
 from overlaptop.wire.commands import Command
-from overlaptop.wire.knobs import Search
 from overlaptop.wire.messages import Notice, RankInfo, StepDetail, StepTotals, Welcome
 from overlaptop.wire.schema import Message
 
@@ -158,11 +157,6 @@ class FinishedSession:
     def send(self, command: Command) -> str:
         """There is no job to send it to."""
         del command
-        return _OVER
-
-    def renew(self, search: Search) -> str:
-        """As `send`."""
-        del search
         return _OVER
 
     def close(self) -> None:

@@ -21,7 +21,7 @@ from overlaptop.fleet.window import EVIDENCE_STEPS, HISTORY_STEPS
 from overlaptop.wire.bounds import MAX_RANKS
 from overlaptop.wire.commands import Command, CommandOutcome
 from overlaptop.wire.devices import DeviceFacts, DeviceSample, MachineFacts, NumaFacts
-from overlaptop.wire.knobs import GradientFacts, Knob, KnobFacts, Search
+from overlaptop.wire.knobs import GradientFacts, Knob, KnobFacts
 from overlaptop.wire.messages import (
     EnvironmentFacts,
     Facts,
@@ -197,9 +197,6 @@ class Fleet:
         self._notices: deque[Notice] = deque(maxlen=MAX_NOTICES)
         self._commands = CommandBook()
         self._splitter = Splitter()
-        self._search: Search | None = None
-        self._search_confirmed = False
-        self._ended_search = ""
         self._fresh: deque[StepTotals] = deque()
         self._fresh_samples: deque[DeviceSample] = deque()
         self._by_gpu: dict[str, list[_Rank]] | None = None
@@ -260,14 +257,7 @@ class Fleet:
             case _ if isinstance(message, Facts):
                 if (rank := self._rank(message.rank)) is not None:
                     self._learn(rank, message)
-            case Search():
-                self._search_confirmed = True
-                self._search = None if message.over else message
-                if message.over:
-                    self._ended_search = message.id
             case HubStatus():
-                if self._replaying and not self._search_confirmed:
-                    self._search = None  # another hub, which knows of none
                 self._replaying = False
                 self._hub_dropped = message.dropped
                 self._silent = frozenset(message.silent_ranks)
@@ -320,8 +310,6 @@ class Fleet:
                 over=self._hub_state is HubState.ENDED,
             ),
             knobs=job_knobs((view.info, view.knobs) for view in views if alone and not view.ended),
-            search=self._search,
-            ended_search=self._ended_search,
             fresh_samples=fresh_samples,
             replaying=self._replaying,
             waits=waits.newest,
@@ -447,8 +435,6 @@ class Fleet:
             self._fresh.clear()
             self._fresh_samples.clear()
             self._by_gpu = None
-            self._search, self._ended_search = None, ""
-        self._search_confirmed = False
         self._earlier_hubs_dropped += self._hub_dropped
         self._hub_dropped = 0
         self._job = welcome

@@ -14,7 +14,6 @@ from overlaptop.fleet.snapshot import HubState, Snapshot
 from overlaptop.jobs.folder import JobFolderError
 from overlaptop.jobs.record import JobRecord, list_jobs
 from overlaptop.wire.commands import Command
-from overlaptop.wire.knobs import Search
 from overlaptop.wire.messages import TurnedAway, Welcome
 from overlaptop.wire.protocol import PROTOCOL_VERSION
 
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from overlaptop.jobs.hub_connection import HubConnection
 
 LOOK_EVERY_S = 0.5
-HOLD_EVERY_S = 1.0
 READONLY = "this dashboard is read-only"
 NOT_CONNECTED = "there is no connection to the job"
 RESTARTING = "ranks failed; torchrun may start them again"
@@ -93,9 +91,6 @@ class JobSession:
         self._foreign_protocol: int | None = None
         self._turned_away = ""
         """Why the hub does not let this session in."""
-        self._search: Search | None = None
-        """As it is to be announced; None once the hub has published that it is over."""
-        self._hold_due_s = 0.0
         self.jobs: tuple[JobRecord, ...] = ()
         """The live jobs that this session may choose from, newest first, as of the last look."""
 
@@ -121,7 +116,6 @@ class JobSession:
             self._changes += 1
             self.watch(self._watched, self._bursts)
         self._first_step = snapshot.first_step
-        self._repeat_end_of_search(snapshot)
         return snapshot
 
     def watch(self, ranks: Collection[int], bursts: int = 0) -> None:
@@ -144,25 +138,6 @@ class JobSession:
         self._fleet.apply(command)
         return ""
 
-    def renew(self, search: Search) -> str:
-        """Announce a search for a knob's best value; returns why that is impossible, empty: it is possible.
-
-        To be called at every tick for as long as the search goes on, and then once with ``over``. It is
-        taken once the Snapshot's ``search`` is this one. LEASE_S after the last
-        call the hub gives the knob its old value back; also where a session that is closed has not seen
-        its search leave the Snapshot.
-        """
-        if self._readonly:
-            return READONLY
-        now_s = self._monotonic_s()
-        if search != self._search:
-            self._search, self._hold_due_s = search, 0.0
-        if now_s >= self._hold_due_s:
-            if (hub := self._usable_hub) is None or not hub.renew(search):
-                return NOT_CONNECTED
-            self._hold_due_s = now_s + HOLD_EVERY_S
-        return ""
-
     @property
     def _usable_hub(self) -> HubConnection | None:
         """The connection to the hub, unless the hub would ignore what comes over it."""
@@ -174,7 +149,7 @@ class JobSession:
             return
         self._chosen = key
         self._disconnect()
-        self._record = self._search = None
+        self._record = None
         self._fleet = Fleet(self._clock_ns, self._node)
         self._look_at_s = 0.0
 
@@ -230,7 +205,6 @@ class JobSession:
         self._joined_s = self._monotonic_s()
         self._foreign_protocol, self._turned_away = None, ""
         self._gone = False
-        self._hold_due_s = 0.0
         self.watch(self._watched, self._bursts)
 
     def _disconnect(self) -> None:
@@ -251,14 +225,6 @@ class JobSession:
                 self._foreign_protocol = message.protocol
             else:
                 self._fleet.apply(message)
-
-    def _repeat_end_of_search(self, snapshot: Snapshot) -> None:
-        """A hub that did not receive it would undo what the search leaves; it may have died meanwhile."""
-        search = self._search
-        if search is not None and search.over:
-            goes_on = snapshot.search is not None and snapshot.search.id == search.id
-            if not self.renew(search) and not goes_on:
-                self._search = None
 
     def _set_hub_state(self, now_s: float) -> None:
         hub, dropped = self._hub, self._dropped_earlier

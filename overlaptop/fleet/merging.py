@@ -18,7 +18,6 @@ from overlaptop.fleet.window import EVIDENCE_STEPS
 from overlaptop.text import runs
 from overlaptop.wire.bounds import MAX_RANKS
 from overlaptop.wire.devices import DeviceSample
-from overlaptop.wire.knobs import Search
 from overlaptop.wire.messages import Notice, StepTotals, Welcome
 
 _BEST_FIRST = (HubState.LIVE, HubState.STALE, HubState.WAITING, HubState.LOST, HubState.ENDED)
@@ -45,16 +44,13 @@ class Merger:
         self._views: dict[str, tuple[tuple[object, ...], CommandView]] = {}
         """By command: what it was made of, and the merged view."""
 
-    def merge(
-        self, parts: Sequence[NodeSnapshot], at_ns: int, waiting: str = "", own_search: str = ""
-    ) -> Snapshot:
+    def merge(self, parts: Sequence[NodeSnapshot], at_ns: int, waiting: str = "") -> Snapshot:
         """The job on all nodes together.
 
         Args:
             parts: of one job, or of none; in the order in which the hosts were named.
             at_ns: Unix time.
             waiting: the connection's note while no part knows of a job.
-            own_search: id of the search that this dashboard holds; empty: none.
         """
         owned = self._own(parts)
         nodes = tuple(
@@ -68,9 +64,6 @@ class Merger:
         waits = self._splitter.look(ranks, nodes)
         ranks = with_absent(with_waits(ranks, waits.newest))
         hub_state, since_ns, note = _hub_state(nodes, parts, waiting, at_ns)
-        live = [
-            part.snapshot for part in parts if part.node.hub_state is HubState.LIVE and part.snapshot.job
-        ]
         return Snapshot(
             at_ns=at_ns,
             hub_state=hub_state,
@@ -91,8 +84,6 @@ class Merger:
             ),
             commands=self._commands(parts, _unreachable(nodes, at_ns)),
             knobs=_knobs(nodes, ranks, job),
-            search=_search(live, own_search),
-            ended_search=_ended_search(parts, own_search),
             fresh_samples=tuple(
                 sample
                 for part in parts
@@ -249,24 +240,3 @@ def _unreachable(nodes: Iterable[NodeView], at_ns: int) -> dict[int, str]:
         if node.lost and at_ns - node.since_ns > UNANSWERED_NS
         for rank in node.ranks
     }
-
-
-def _search(live: Sequence[Snapshot], own: str) -> Search | None:
-    """The search that goes on; our own once every hub that can be reached has taken it.
-
-    Where two dashboards began at the same moment, each hub may have taken another one. The one whose id is
-    the least stays: its own dashboard waits, the other one sees it and gives way.
-    """
-    searches = [snapshot.search for snapshot in live]
-    taken = {search.id: search for search in searches if search is not None}
-    if not taken:
-        return None
-    first = taken[min(taken)]
-    by_all = all(search is not None and search.id == first.id for search in searches)
-    return first if by_all or first.id != own else None
-
-
-def _ended_search(parts: Sequence[NodeSnapshot], own: str) -> str:
-    """Where one hub has ended a search it is over for all: a change needs them all."""
-    ended = [part.snapshot.ended_search for part in parts if part.snapshot.ended_search]
-    return own if own and own in ended else max(ended, default="")

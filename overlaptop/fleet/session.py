@@ -8,7 +8,6 @@ from typing import Protocol
 from overlaptop.fleet.snapshot import Snapshot
 from overlaptop.jobs.record import JobRecord
 from overlaptop.wire.commands import Command
-from overlaptop.wire.knobs import Search
 
 
 class Session(Protocol):
@@ -30,9 +29,6 @@ class Session(Protocol):
 
     def send(self, command: Command) -> str:
         """Send a command; returns why that is impossible, empty: it is on its way."""
-
-    def renew(self, search: Search) -> str:
-        """Announce that a search goes on here; returns why it cannot, empty: it may."""
 
     def select(self, key: str) -> None:
         """Show the job with this key from now on."""

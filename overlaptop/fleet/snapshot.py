@@ -13,7 +13,7 @@ from overlaptop.fleet.waits import SplitStep, StepTransfer, StepWaits, WaitWindo
 from overlaptop.timeline.arrivals import WaitTimes
 from overlaptop.wire.commands import CHANGES
 from overlaptop.wire.devices import DeviceFacts, DeviceSample, MachineFacts, NumaFacts
-from overlaptop.wire.knobs import GradientFacts, Knob, Search
+from overlaptop.wire.knobs import GradientFacts, Knob
 from overlaptop.wire.messages import (
     EnvironmentFacts,
     Notice,
@@ -220,11 +220,6 @@ class Snapshot:
     commands: tuple[CommandView, ...] = ()
     """The commands that the job was given and their outcomes, newest last, bounded."""
     knobs: tuple[JobKnob, ...] = ()
-    search: Search | None = None
-    """The search for a knob's best value that goes on, whoever searches."""
-    ended_search: str = ""
-    """Id of the one that the hub last published as over: it ended, somebody else changed the knob, or the
-    searcher was silent."""
     fresh_samples: tuple[DeviceSample, ...] = ()
     """Samples of GPUs that arrived since the previous snapshot, in order of arrival."""
     nodes: tuple[NodeView, ...] = ()

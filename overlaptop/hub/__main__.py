@@ -25,7 +25,6 @@ from overlaptop.jobs.descriptors import fill_standard
 from overlaptop.jobs.folder import JobFolderError, job_dir, try_lock
 from overlaptop.jobs.record import clean_stale, read_job
 from overlaptop.jobs.sockets import ranks_socket
-from overlaptop.wire.protocol import LEASE_S
 
 _BACKLOG = 1024
 _LOCK_TRIES = 20
@@ -70,9 +69,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--cwd", default="", help="the job's working directory")
     parser.add_argument("--linger-s", type=float, default=1.0, help="life after the last rank")
     parser.add_argument("--wait-s", type=float, default=30.0, help="life before the first rank")
-    parser.add_argument(
-        "--search-lease-s", type=float, default=LEASE_S, help="a search that is silent for longer is undone"
-    )
     return parser
 
 

@@ -16,7 +16,6 @@ from msgspec.structs import replace
 
 from overlaptop.wire.codec import WireError, decode, encode
 from overlaptop.wire.commands import Command
-from overlaptop.wire.knobs import Search
 from overlaptop.wire.messages import HubStatus, Join, TurnedAway, Welcome
 from overlaptop.wire.protocol import LEASE_S, PROTOCOL_VERSION
 
@@ -117,7 +116,7 @@ class DashboardServer:
         replay: Callable[[], list[bytes]],
         detail: Callable[[int], bytes | None],
         status: Callable[[], HubStatus],
-        take: Callable[[Command | Search], None],
+        take: Callable[[Command], None],
     ) -> None:
         self.watched: frozenset[int] = frozenset()
         """Ranks whose detail at least one dashboard wants."""
@@ -170,7 +169,7 @@ class DashboardServer:
             if isinstance(message, Join):
                 self._renew(identity, message, now_s)
             elif (
-                isinstance(message, Command | Search)
+                isinstance(message, Command)
                 and (sender := self._dashboards.get(identity)) is not None
                 and sender.same_protocol
             ):

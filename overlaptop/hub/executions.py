@@ -24,7 +24,7 @@ from overlaptop.wire.outcome import ANSWER_S, CommandProgress, logged_state
 END_S = 600.0
 """Since a rank's last report. Past that it is not waited for: it hangs, or its steps take minutes."""
 _MAX_UNDER_WAY = _MAX_DONE = 64
-"""Commands. A search for a knob's best value gives dozens."""
+"""Commands. To tune a knob takes dozens of trials."""
 _MAX_FILE_BYTES = 1 << 18
 _SHORT_CHARS = 40
 """Of a rank's text, where those of very many ranks do not fit into one frame."""

@@ -32,7 +32,6 @@ from overlaptop.wire.bounds import MAX_RANKS
 from overlaptop.wire.codec import decode, encode
 from overlaptop.wire.commands import Command, CommandReport
 from overlaptop.wire.devices import DeviceSample
-from overlaptop.wire.knobs import Search
 from overlaptop.wire.messages import (
     RESTARTED,
     HubStatus,
@@ -73,8 +72,6 @@ class HubOptions:
     """How long the hub outlives its last rank."""
     wait_s: float
     """How long it waits for the first one."""
-    search_lease_s: float
-    """How long a search may be silent."""
 
 
 class Hub:
@@ -134,8 +131,6 @@ class Hub:
             connected_ranks=lambda: self._ranks.numbers,
             send_to_ranks=self._ranks.command,
             publish=lambda payload: self._dashboards.publish(payload, droppable=False),
-            lease_s=options.search_lease_s,
-            awaits_ranks=len(earlier.rank_pids) if earlier is not None else 0,
             clock_s=lambda: self._now_s,
         )
         # They are asked in every round, whatever woke it.
@@ -190,12 +185,12 @@ class Hub:
         if isinstance(message, RankInfo | RankEnd) and self._record_due_s is None:
             self._record_due_s = self._now_s + _RECORD_PAUSE_S
 
-    def _take(self, message: Command | Search) -> None:
-        """What a dashboard asks for, unless it is a command that may be old."""
-        if isinstance(message, Command) and self._now_s - self._suspended_s < _TICK_S:
-            log_line(f"{commands.in_words(message)} may have waited for long: not passed on")
+    def _take(self, command: Command) -> None:
+        """What a dashboard asks for, unless it may be old."""
+        if self._now_s - self._suspended_s < _TICK_S:
+            log_line(f"{commands.in_words(command)} may have waited for long: not passed on")
             return
-        self._broker.take(message)
+        self._broker.take(command)
 
     def _status(self) -> HubStatus:
         ranks, ended = self._ranks, self._job_ended

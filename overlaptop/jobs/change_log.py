@@ -44,8 +44,6 @@ class LoggedChange(msgspec.Struct, frozen=True, rename={"was": "from", "becomes"
     host: str
     by: str
     """Who asked, as in Command.by."""
-    search: str
-    """Id of the search that it belongs to; empty: a person asked."""
     knob: str
     was: str | None
     """The value before; None: not known."""

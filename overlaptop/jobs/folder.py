@@ -7,8 +7,7 @@
         dash-<pid>.sock   ZeroMQ ipc, on which it takes dashboards
         job.json          JobRecord
         hub.log           the hub's stderr
-        search.msgpack    the search that goes on, for a hub that takes this one's place
-        commands.msgpack  the commands that are under way, likewise
+        commands.msgpack  the commands that are under way, for a hub that takes this one's place
       changes.jsonl       what was changed of any job, see change_log.py
       last_end.json       how the last job ended, see last_end.py
       launch-<pid>-<owner>.sock   where a job is handed to its next owner, see launch/supervised.py
@@ -35,13 +34,12 @@ from overlaptop.wire.protocol import JOB_KEY
 
 LOCK_NAME = "hub.lock"
 LOG_NAME = "hub.log"
-SEARCH_NAME = "search.msgpack"
 COMMANDS_NAME = "commands.msgpack"
 RECORD_NAME = "job.json"
 RANKS_NAME = "ranks.sock"
 OUR_FILES = (
     r"\A(hub\.lock|hub\.log|ranks\.sock|dash-\d+\.sock"
-    r"|(job\.json|search\.msgpack|commands\.msgpack)(\.\d+)?)\Z"
+    r"|(job\.json|commands\.msgpack)(\.\d+)?)\Z"
 )
 
 
@@ -122,9 +120,8 @@ def forget_under_way(folder: Path) -> None:
     """Removes what a hub kept there for the next one of its job: another job has the key now, as the one
     after it has where both meet at the same port. The caller holds the lock.
     """
-    for name in (SEARCH_NAME, COMMANDS_NAME):
-        with suppress(OSError):
-            (folder / name).unlink()
+    with suppress(OSError):
+        (folder / COMMANDS_NAME).unlink()
 
 
 def try_lock(folder: Path, create: bool) -> int | None:

@@ -16,7 +16,6 @@ from overlaptop.jobs.record import JobRecord
 from overlaptop.jobs.sockets import check_listener
 from overlaptop.wire.codec import MAX_FRAME_BYTES, WireError, decode, encode
 from overlaptop.wire.commands import Command
-from overlaptop.wire.knobs import Search
 from overlaptop.wire.messages import Join, TurnedAway
 from overlaptop.wire.protocol import JOIN_S, PROTOCOL_VERSION
 from overlaptop.wire.schema import Message
@@ -26,8 +25,6 @@ _POLL_BUDGET_S = 0.05
 _LOOK_FOR_HUB_S = 0.5
 _MAX_UNSENT_JOINS = 4
 _MAX_UNSENT = 8
-_LINGER_MS = 200
-"""For the end of a search to leave when the connection closes: else the hub would undo it."""
 _HIGH_WATER = 16
 """Batches of the hub; it drops and counts what does not fit."""
 
@@ -66,12 +63,6 @@ class HubConnection(Protocol):
         What becomes of it comes back as CommandOutcome. Raises WireError for one that is not allowed.
         """
 
-    def renew(self, search: Search) -> bool:
-        """Renews the lease of this dashboard's search, or ends it; False as for `send`.
-
-        To be called once a second: after LEASE_S of silence the hub undoes what the search has changed.
-        """
-
     def close(self) -> None:
         """Closes the connection. Nothing may be called after it but close."""
 
@@ -90,7 +81,6 @@ class LocalHubConnection:
         self._dropped = 0
         self._alive = True
         self._look_due_s = 0.0
-        self._ends_search = False
         self._context = zmq.Context()
         self._dealer = self._context.socket(zmq.DEALER)
         for option, value in (
@@ -208,27 +198,20 @@ class LocalHubConnection:
 
     def send(self, command: Command) -> bool:
         """As HubConnection says."""
-        return self._queue(encode(command))
-
-    def renew(self, search: Search) -> bool:
-        """As HubConnection says."""
-        self._ends_search = search.over
-        return self._queue(encode(search))
+        payload = encode(command)
+        if self._received_at_s is None or not self._is_trusted():
+            return False
+        self._unsent.append(payload)
+        self._send_queued(time.monotonic())
+        return True
 
     def close(self) -> None:
         """As HubConnection says."""
         if not self._dealer.closed:
             self._dealer.disable_monitor()
         self._connections.close(linger=0)  # else the context would wait for it
-        self._dealer.close(linger=_LINGER_MS if self._ends_search and self._alive else 0)
+        self._dealer.close(linger=0)
         self._context.term()
-
-    def _queue(self, payload: bytes) -> bool:
-        if self._received_at_s is None or not self._is_trusted():
-            return False
-        self._unsent.append(payload)
-        self._send_queued(time.monotonic())
-        return True
 
     def _send_queued(self, now_s: float) -> None:
         try:

@@ -23,7 +23,6 @@ from overlaptop.relay.send_queue import SendQueue
 from overlaptop.wire import commands
 from overlaptop.wire.codec import FrameReader, WireError, decode, encode, frame
 from overlaptop.wire.commands import Command
-from overlaptop.wire.knobs import Search
 from overlaptop.wire.messages import Join, Notice
 from overlaptop.wire.protocol import LEASE_S, PROTOCOL_VERSION
 from overlaptop.wire.relaying import (
@@ -242,22 +241,22 @@ class Relay:
                     self._detail_ranks, self._bursts = message.detail_ranks, message.bursts
                     if self._hub is not None:
                         self._hub.watch(self._detail_ranks, self._bursts)
-            case Command() | Search():
+            case Command():
                 self._pass_on(message)
             case RelayLaunch():
                 self._launch(message)
             case _:
                 self._refuse(f"a {type(message).__name__} is not for a relay")
 
-    def _pass_on(self, message: Command | Search) -> None:
-        what = commands.in_words(message) if isinstance(message, Command) else "a search"
+    def _pass_on(self, command: Command) -> None:
+        what = commands.in_words(command)
         if self._readonly:
             self._refuse(f"{what}: {_READONLY}")
         elif time.monotonic() - self._stopped_s < 1.0:
             self._refuse(f"{what} may have waited for long: not passed on")
         elif self._hub is None or not self._hub.alive:
             self._refuse(f"{what}: there is no job")
-        elif not (self._hub.send(message) if isinstance(message, Command) else self._hub.renew(message)):
+        elif not self._hub.send(command):
             self._refuse(f"{what}: the job's hub has sent nothing yet")
 
     def _launch(self, request: RelayLaunch) -> None:

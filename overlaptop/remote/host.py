@@ -14,7 +14,6 @@ from overlaptop.remote.connection import Connection, ConnectionState
 from overlaptop.wire.codec import encode
 from overlaptop.wire.commands import Command
 from overlaptop.wire.devices import DeviceSample
-from overlaptop.wire.knobs import Search
 from overlaptop.wire.messages import (
     GroupCalls,
     HubStatus,
@@ -99,13 +98,11 @@ class RemoteHubConnection:
             self._ranks, self._bursts = wanted, bursts
             self._join_due_s = 0.0
 
-    def send(self, message: Command | Search) -> bool:
+    def send(self, command: Command) -> bool:
         """As HubConnection says."""
-        encode(message)  # what is not allowed is an error whether or not there is a connection
+        encode(command)  # what is not allowed is an error whether or not there is a connection
         self._host.update_relay()
-        return self._host.selected and self._hub_answers and self._host.connection.send(message)
-
-    renew = send
+        return self._host.selected and self._hub_answers and self._host.connection.send(command)
 
     def close(self) -> None:
         """As HubConnection says. The connection stays."""

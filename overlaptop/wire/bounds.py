@@ -49,8 +49,7 @@ Text = Annotated[str, Meta(max_length=MAX_TEXT_CHARS)]
 """What is longer is clipped on the way out, and refused on the way in."""
 
 Id = Annotated[str, Meta(pattern=r"\A[0-9a-z-]{8,40}\Z")]
-"""Of a command or a search."""
-IdOrNone = Annotated[str, Meta(pattern=r"\A([0-9a-z-]{8,40})?\Z")]
+"""Of a command."""
 Author = Annotated[str, Meta(max_length=MAX_AUTHOR_CHARS)]
 """Who asks, as they say themselves: ``user@host, pid 123``."""
 

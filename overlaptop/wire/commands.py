@@ -15,7 +15,6 @@ from types import MappingProxyType
 from typing import Annotated
 
 from msgspec import Meta
-from msgspec.structs import replace
 
 from overlaptop.wire.bounds import (
     MAX_AUTHOR_CHARS,
@@ -23,20 +22,16 @@ from overlaptop.wire.bounds import (
     Author,
     Count,
     Id,
-    IdOrNone,
     Int64,
     Rank,
     Text,
     UnixNs,
     one_of,
 )
-from overlaptop.wire.knobs import LEAST_VALUE, MOST_VALUE, Knob, Search, is_knob_name
+from overlaptop.wire.knobs import LEAST_VALUE, MOST_VALUE, Knob, is_knob_name
 from overlaptop.wire.schema import Message, Part
 
 MAX_ARGUMENTS = 8
-_MAX_ID_CHARS = 40
-_UNDONE = " (silent; undone by the hub)"
-_UNDO = "-undo"
 
 
 CAPTURE = "capture"
@@ -115,8 +110,6 @@ class Command(Message, frozen=True, tag=10):
     knob: Text = ""
     """The name of the Knob that ``set``, ``restore`` or ``trial`` is about; empty: a delay's trial, or no
     command about a knob."""
-    search: IdOrNone = ""
-    """Id of the search for the best value that it belongs to; empty: a person asked for this one."""
 
     def inconsistency(self) -> str:
         """As Part says: what COMMANDS does not allow."""
@@ -223,10 +216,10 @@ class CommandOutcome(Message, frozen=True, tag=20):
     becomes: Text = ""
 
 
-def make(name: str, arguments: Mapping[str, int], *, knob: str = "", search: str = "") -> Command:
+def make(name: str, arguments: Mapping[str, int], *, knob: str = "") -> Command:
     """A command of this process's user, made now. Raises ValueError with one line if it is not allowed.
 
-    ``knob`` and ``search`` as in Command. Its id begins with the time in UTC and names the command
+    ``knob`` as in Command. Its id begins with the time in UTC and names the command
     everywhere: to several nodes' hubs, in the job's store and in what the command leaves on disk.
     """
     now_ns = time.time_ns()
@@ -237,23 +230,22 @@ def make(name: str, arguments: Mapping[str, int], *, knob: str = "", search: str
         by=_who(),
         at_ns=now_ns,
         knob=knob,
-        search=search,
     )
     if why := command.inconsistency():
         raise ValueError(why)
     return command
 
 
-def make_setting(knob: Knob, value: int, *, search: str = "") -> Command:
+def make_setting(knob: Knob, value: int) -> Command:
     """The command that sets a knob. Raises ValueError with one line if that value is not allowed."""
     if why := knob.fault(value):
         raise ValueError(why)
-    return make(SET, {"value": value}, knob=knob.name, search=search)
+    return make(SET, {"value": value}, knob=knob.name)
 
 
-def make_restoring(knob: Knob, *, search: str = "") -> Command:
+def make_restoring(knob: Knob) -> Command:
     """The command that gives a knob back the value that the script gave it."""
-    return make(RESTORE, {}, knob=knob.name, search=search)
+    return make(RESTORE, {}, knob=knob.name)
 
 
 def make_trial(knob: Knob, value: int, steps: int) -> Command:
@@ -269,38 +261,6 @@ def make_delay(rank: int, delay_ns: int, place: int, steps: int) -> Command:
     ``place``: HOST or GPU.
     """
     return make(TRIAL, {"rank": rank, "delay_ns": delay_ns, "place": place, "steps": steps})
-
-
-def make_search(knob: Knob) -> Search:
-    """A search of this process's user for a knob's best value. It goes back to the present one.
-
-    Raises ValueError where that is neither a whole number nor what the script gave.
-    """
-    as_given = knob.value_text == knob.original_text
-    if knob.value is None and not as_given:
-        raise ValueError(f"{knob.name} is {knob.value_text or 'not known'}: no command can go back to that")
-    # Restored where it can be: what the script gave may be more than one number.
-    return Search(_new_id(time.time_ns()), _who(), knob.name, None if as_given else knob.value)
-
-
-def make_undoing(search: Search) -> Command:
-    """What the hub has the ranks do where the search's lease has expired.
-
-    Its id follows from the search's: ranks agree under a command's id, and the job may have a hub on each
-    of several nodes, none of which knows of another.
-    """
-    back_to = search.undo_value
-    command = make(
-        RESTORE if back_to is None else SET,
-        {} if back_to is None else {"value": back_to},
-        knob=search.knob,
-        search=search.id,
-    )
-    return replace(
-        command,
-        id=search.id[: _MAX_ID_CHARS - len(_UNDO)] + _UNDO,
-        by=search.by[: MAX_AUTHOR_CHARS - len(_UNDONE)] + _UNDONE,
-    )
 
 
 def names_a_rank(text: str) -> bool:

@@ -1,4 +1,4 @@
-"""The messages about changing a running job: its knobs, its gradients, and who searches for the best."""
+"""The messages about what can be changed of a running job: its knobs and its gradients."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from overlaptop.wire.bounds import Author, Count, Id, Int64, Rank, Text
+from overlaptop.wire.bounds import Count, Int64, Rank, Text
 from overlaptop.wire.schema import Message, Part
 
 MAX_KNOBS = 64
@@ -108,19 +108,3 @@ class GradientFacts(Message, frozen=True, tag=17):
     """As the model was made with, like the two below. None: not known."""
     find_unused_parameters: bool | None = None
     static_graph: bool | None = None
-
-
-class Search(Message, frozen=True, tag=18):
-    """Dashboard -> hub, once a second while it searches for a knob's best value; hub -> every dashboard.
-
-    The hub itself undoes what a search has changed where the lease is not renewed for LEASE_S and the
-    search has not ended.
-    """
-
-    id: Id
-    by: Author
-    knob: KnobName
-    undo_value: KnobValue | None
-    """The value to go back to; None: the one that the script gave."""
-    over: bool = False
-    """It ended, and has undone itself what was to be undone."""

@@ -1,6 +1,6 @@
 """What both ends of a connection agree on. Imports nothing: ``--help`` and the doctor need it too."""
 
-PROTOCOL_VERSION = 6
+PROTOCOL_VERSION = 7
 """Raised by one when an older peer could no longer understand what is sent."""
 
 JOB_KEY = r"\A[a-z0-9-]{1,40}\Z"
@@ -9,4 +9,4 @@ JOB_KEY = r"\A[a-z0-9-]{1,40}\Z"
 JOIN_S = 1.0
 """Between two Joins of a dashboard: by them a hub knows that somebody is there."""
 LEASE_S = 5.0
-"""A hub forgets a dashboard that has been silent for longer, and undoes what its search has changed."""
+"""A hub forgets a dashboard that has been silent for longer."""

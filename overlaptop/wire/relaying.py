@@ -2,7 +2,7 @@
 
 The client is the dashboard; one command's standard input and output join it to the relay. The relay
 writes MAGIC first, then frames (see codec.frame), of which the first is RelayHello. Besides what is here
-the client sends Join, Command and Search: the relay checks them and passes them to the hub of the selected
+the client sends Join and Command: the relay checks them and passes them to the hub of the selected
 job. The hub's messages come back unchanged.
 """
 
@@ -48,7 +48,7 @@ class RelayHello(Message, frozen=True, tag=32):
     """GPUs that the host has; None: not known."""
     at_ns: UnixNs
     readonly: bool
-    """The relay passes no Command on, no Search, and starts nothing."""
+    """The relay passes no Command on, and starts nothing."""
 
 
 class RemoteJob(Part, frozen=True):

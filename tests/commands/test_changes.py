@@ -14,10 +14,10 @@ from .running import records, run_here
 
 MADE = LoggedChange(
     at_ns=1_700_000_000_123_000_000, job="job-1", script="train.py", host="gpu-a", by="me@gpu-a, pid 7",
-    search="", knob="bucket_cap_mb", was="25", becomes="50", step=1234, outcome="changed", reason="",
+    knob="bucket_cap_mb", was="25", becomes="50", step=1234, outcome="changed", reason="",
 )  # fmt: skip
 REFUSED = replace(
-    MADE, job="job-2", was=None, becomes="7", step=None, outcome="refused", search="2026-abc",
+    MADE, job="job-2", was=None, becomes="7", step=None, outcome="refused",
     reason="rank 0 refused: \x1b[2J",
 )  # fmt: skip
 
@@ -35,7 +35,7 @@ def test_each_change_is_a_row_with_its_time_values_author_and_reason() -> None:
         "me@gpu-a, pid 7",
     ]  # fmt: skip
     assert refused.split()[4:] == [
-        "–", "7", "–", "refused", "me@gpu-a,", "pid", "7", "(search", "2026-abc)", "rank", "0", "refused:",
+        "–", "7", "–", "refused", "me@gpu-a,", "pid", "7", "rank", "0", "refused:",
         "?[2J",
     ]  # fmt: skip
 
@@ -46,7 +46,7 @@ def test_records_hold_all_of_it_and_one_jobs_are_picked_by_its_key() -> None:
     (record,) = records(run_here("changes", "--json", "--job", "job-1").stdout)
     assert record == {
         "type": "change", "at_ns": 1_700_000_000_123_000_000, "job": "job-1", "script": "train.py",
-        "host": "gpu-a", "by": "me@gpu-a, pid 7", "search": "", "knob": "bucket_cap_mb", "was": "25",
+        "host": "gpu-a", "by": "me@gpu-a, pid 7", "knob": "bucket_cap_mb", "was": "25",
         "becomes": "50", "step": 1234, "outcome": "changed", "reason": "", "command": "",
     }  # fmt: skip
 

@@ -146,13 +146,6 @@ def test_a_job_without_knobs_has_nothing_to_set_or_to_list(run_set: RunSet) -> N
     assert done.stderr == "overlaptop: nothing can be changed of this job\n"
 
 
-def test_a_change_of_what_is_searched_for_warns_that_it_ends_the_search(run_set: RunSet) -> None:
-    search = replace(commands.make_search(BUCKET_CAP_MB), by="you@there, pid 1")
-    done = run_set(ObedientJob(BUCKET_CAP_MB, then=(search,)), "bucket_cap_mb=50")
-    assert done.returncode == 0
-    assert "you@there, pid 1 searches for the best bucket_cap_mb: that ends" in done.stderr
-
-
 @pytest.mark.parametrize("more", [(), ("--alternate",)])
 def test_a_value_that_all_ranks_have_already_is_not_sent(run_set: RunSet, more: tuple[str, ...]) -> None:
     job = ObedientJob(BUCKET_CAP_MB)
@@ -179,7 +172,6 @@ def test_a_value_that_all_ranks_have_already_is_not_sent(run_set: RunSet, more: 
             BACK,
             *(replace(reported(BACK, rank, "changed", 47), was="50", becomes="25") for rank in (0, 1)),
         ],
-        [commands.make_search(BUCKET_CAP_MB)],
     ],
     ids=[
         "ranks differ",
@@ -189,7 +181,6 @@ def test_a_value_that_all_ranks_have_already_is_not_sent(run_set: RunSet, more: 
         "just changed",
         "failed on one",
         "perhaps alternating",
-        "a search",
     ],
 )
 def test_the_present_value_is_sent_where_it_may_not_be_that_of_all_ranks(

@@ -50,8 +50,6 @@ class FakeHub:
         self.sent.append(message)
         return True
 
-    renew = send
-
     def close(self):
         self.closed = True
 
@@ -126,7 +124,6 @@ class FakeSession:
         self.watched = frozenset()
         self.selected = []
         self.sent = []
-        self.held = []
         self.no_line = ""
         self.ticks = 0
         self.say(*messages)
@@ -147,13 +144,6 @@ class FakeSession:
             return self.no_line
         self.sent.append(command)
         self.fleet.apply(command)
-        return ""
-
-    def renew(self, search):
-        if self.no_line:
-            return self.no_line
-        self.held.append(search)
-        self.fleet.apply(search)
         return ""
 
     def select(self, key):

@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import pytest
-from msgspec import structs
 
 from overlaptop.fleet.cluster_session import SETTLE_S, ClusterSession
 from overlaptop.fleet.job_session import NOT_CONNECTED, READONLY, JobSelector
@@ -11,7 +10,6 @@ from overlaptop.fleet.snapshot import HubState
 from overlaptop.jobs.folder import JobFolderError
 from overlaptop.wire import commands
 from overlaptop.wire.commands import Command
-from overlaptop.wire.knobs import Search
 from overlaptop.wire.messages import RankEnd
 
 from .builders import BUCKET_CAP_MB, T0, Clock, S, info, report, status, step, welcome
@@ -331,13 +329,14 @@ def test_nothing_is_sent_to_anybody_while_a_node_cannot_be_reached_or_changed(cl
     cluster.live(session)
     harm(cluster.hosts[1])
     session.tick()
-    command, search = commands.make_setting(BUCKET_CAP_MB, 50), commands.make_search(BUCKET_CAP_MB)
+    command = commands.make_setting(BUCKET_CAP_MB, 50)
     assert session.send(command) == f"{why}: a change needs all ranks"
     assert (
         session.send(commands.make(commands.CAPTURE, {"steps": 1})) == f"{why}: a capture needs all ranks"
     )
-    assert session.renew(search) == f"{why}: a search needs all ranks"
-    assert sent_to_hosts(cluster, (Command, Search)) == [[], []]
+    trial = commands.make_trial(BUCKET_CAP_MB, 50, 20)
+    assert session.send(trial) == f"{why}: a trial needs all ranks"
+    assert sent_to_hosts(cluster, Command) == [[], []]
     assert session.tick().commands == ()
 
 
@@ -352,93 +351,13 @@ def test_a_command_is_sent_to_nobody_while_ranks_are_on_hosts_that_are_not_watch
     assert why == "ranks 2-3 have not been seen (is their host watched?): a change needs all ranks"
 
 
-def test_without_a_job_or_read_only_nothing_is_sent_or_held(cluster):
-    command, search = commands.make_setting(BUCKET_CAP_MB, 50), commands.make_search(BUCKET_CAP_MB)
+def test_without_a_job_or_read_only_nothing_is_sent(cluster):
+    command = commands.make_setting(BUCKET_CAP_MB, 50)
     session = cluster.session()
     for _ in range(2):
-        assert session.send(command) == session.renew(search) == NOT_CONNECTED
+        assert session.send(command) == NOT_CONNECTED
         session.tick()
     readonly = cluster.session(readonly=True)
     cluster.live(readonly)
-    assert readonly.send(command) == readonly.renew(search) == READONLY
-    assert sent_to_hosts(cluster, (Command, Search)) == [[], []]
-
-
-# Searches
-
-
-class Searcher:
-    """Holds its search at every tick; hubs take it, or end it, when a test lets them."""
-
-    def __init__(self, cluster):
-        self.cluster = cluster
-        self.session = cluster.session()
-        cluster.live(self.session)
-        self.search = commands.make_search(BUCKET_CAP_MB)
-
-    def begin(self):
-        """Both hubs have taken it."""
-        self.tick()
-        for host in (0, 1):
-            self.say(host)
-
-    def tick(self, after_s=0.5):
-        self.cluster.clock.pass_s(after_s)
-        why = self.session.renew(self.search)
-        return why, self.session.tick()
-
-    def say(self, host, *, over=False):
-        self.cluster.hosts[host].hub.say(structs.replace(self.search, over=over))
-
-    def announced(self):
-        return [len(each) for each in sent_to_hosts(self.cluster, Search)]
-
-
-@pytest.fixture
-def searcher(cluster):
-    return Searcher(cluster)
-
-
-def test_a_search_goes_on_over_a_short_break_of_one_connection(searcher):
-    searcher.begin()
-    searcher.cluster.hosts[1].cut()
-    for _ in range(3):
-        why, snapshot = searcher.tick()
-        assert (why, snapshot.search, snapshot.nodes[1].lost) == ("", searcher.search, True)
-    searcher.cluster.hosts[1].connect()
-    searcher.cluster.send_history(searcher.cluster.hosts[1], again=True)
-    searcher.say(1)
-    before = searcher.announced()
-    for _ in range(4):
-        why, snapshot = searcher.tick()
-    assert (why, snapshot.search, snapshot.ended_search) == ("", searcher.search, "")
-    assert all(now > then for now, then in zip(searcher.announced(), before, strict=True))
-
-
-def test_a_search_that_one_hub_has_ended_is_announced_to_no_hub_any_more(searcher):
-    searcher.begin()
-    assert searcher.tick()[1].search is not None
-    searcher.say(1, over=True)
-    snapshot = searcher.tick()[1]
-    assert snapshot.ended_search == searcher.search.id
-    before = searcher.announced()
-    for _ in range(10):
-        assert searcher.tick()[0] == ""
-    assert searcher.announced() == before  # so that the first hub ends it too, by its lease
-
-
-def test_the_end_of_a_search_is_announced_to_a_node_that_was_out_of_reach_then(searcher):
-    searcher.begin()
-    searcher.tick()
-    searcher.cluster.hosts[1].cut()
-    searcher.session.tick()
-    over = structs.replace(searcher.search, over=True)
-    assert searcher.session.renew(over) == ""
-    searcher.say(0, over=True)
-    searcher.session.tick()
-    searcher.cluster.hosts[1].connect()
-    searcher.cluster.send_history(searcher.cluster.hosts[1], again=True)
-    searcher.say(1)
-    for _ in range(3):
-        searcher.cluster.look_again(searcher.session)
-    assert over in sent_to_hosts(searcher.cluster, Search)[1]
+    assert readonly.send(command) == READONLY
+    assert sent_to_hosts(cluster, Command) == [[], []]

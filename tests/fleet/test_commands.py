@@ -99,15 +99,15 @@ def test_a_command_that_comes_again_from_the_hub_is_one_command(job):
     assert [each.at_ns for each in job.fleet.snapshot().commands] == [T0 + 7]
 
 
-def test_the_newest_are_kept_in_the_order_in_which_they_were_given_and_those_of_searches_go_first(job):
+def test_the_newest_are_kept_in_the_order_in_which_they_were_given_and_trials_go_first(job):
     persons = [capture(at_ns=T0 + number) for number in range(3)]
-    searched = [
-        replace(commands.make_setting(BUCKET_CAP_MB, 50, search=persons[0].id), at_ns=T0 + 10 + number)
+    trials = [
+        replace(commands.make_trial(BUCKET_CAP_MB, 50, 20), at_ns=T0 + 10 + number)
         for number in range(fold.MAX_COMMANDS)
     ]
-    job.send(*reversed(persons), *searched)
+    job.send(*reversed(persons), *trials)
     kept = [each.id for each in job.fleet.snapshot().commands]
-    assert kept == [each.id for each in (*persons, *searched[3:])]
+    assert kept == [each.id for each in (*persons, *trials[3:])]
 
 
 def test_trial_has_the_value_that_it_tries_and_is_no_change(job):

@@ -223,38 +223,3 @@ def test_of_a_node_that_stays_lost_it_is_not_known_what_it_did_until_it_reports(
     for rank in (2, 3):
         nodes.send(1, report(rank, command, "changed", step=40))
     assert (view_of(nodes).state, view_of(nodes).done) == ("changed", True)
-
-
-# Searches
-
-MINE = structs.replace(commands.make_search(BUCKET_CAP_MB), id="20261122-000000-aaaaaa")
-YOURS = structs.replace(MINE, id="20261122-000001-bbbbbb", by="you@there, pid 7")
-
-
-def test_an_own_search_is_taken_once_every_hub_has_taken_it(nodes):
-    nodes.send(0, MINE)
-    assert nodes.seen(own_search=MINE.id).search is None
-    assert nodes.seen().search == MINE  # to others it goes on
-    nodes.send(1, MINE)
-    assert nodes.seen(own_search=MINE.id).search == MINE
-    nodes.lose(1)
-    nodes.send(1, structs.replace(MINE, over=True))
-    assert nodes.seen(own_search=MINE.id).search == MINE
-
-
-def test_of_two_searches_that_began_at_once_both_dashboards_let_the_same_one_go_on(nodes):
-    nodes.send(0, MINE)
-    nodes.send(1, YOURS)
-    assert nodes.seen(own_search=YOURS.id).search == MINE
-    assert nodes.seen(own_search=MINE.id).search is None
-    nodes.send(1, structs.replace(YOURS, over=True), MINE)
-    assert nodes.seen(own_search=MINE.id).search == MINE
-
-
-def test_one_hubs_end_of_a_search_is_the_end_of_it(nodes):
-    earlier = structs.replace(MINE, id="99991122-000000-cccccc", over=True)  # by a clock that goes wrong
-    for node in (0, 1):
-        nodes.send(node, earlier, MINE)
-    nodes.send(1, structs.replace(MINE, over=True))
-    assert nodes.seen(own_search=MINE.id).ended_search == MINE.id
-    assert nodes.seen().ended_search == earlier.id

@@ -214,84 +214,14 @@ def test_turning_to_another_job_forgets_the_first_and_closing_is_for_good(joined
     assert [hub.closed for hub in world.hubs] == [True, True]
 
 
-def test_a_search_is_announced_once_a_second_taken_and_over_when_the_hub_publishes_that(joined):
-    world, session = joined
-    search = commands.make_search(BUCKET_CAP_MB)
-    for _ in range(21):
-        assert session.renew(search) == ""
-        world.clock.pass_s(0.1)
-        assert session.tick().search is None
-    assert world.hubs[0].sent == [search] * 3
-    world.hubs[0].say(search)
-    assert session.tick().search == search
-    world.hubs[0].say(replace(search, over=True))
-    ended = session.tick()
-    assert (ended.search, ended.ended_search) == (None, search.id)
-
-
-def test_a_search_goes_on_with_another_hub_at_once(joined):
-    world, session = joined
-    search = commands.make_search(BUCKET_CAP_MB)
-    session.renew(search)
-    world.hubs[0].say(search)
-    session.tick()
-    replace_hub(world)
-    world.clock.pass_s(0.5)
-    assert session.tick().search == search  # as far as is known
-    assert session.renew(search) == "there is no connection to the job"
-    world.hubs[1].say(welcome(), search, status())
-    assert session.tick().search == search
-    session.renew(search)
-    assert world.hubs[1].sent == [search]
-
-
-@pytest.mark.parametrize("knows", [True, False])
-def test_a_hub_that_knows_of_no_search_ends_what_the_hub_before_it_published(joined, knows):
-    world, session = joined
-    search = commands.make_search(BUCKET_CAP_MB)
-    world.hubs[0].say(search)
-    session.tick()
-    world.jobs[:] = [record(hub_pid=2)]
-    world.look_again(session)
-    world.hubs[1].say(welcome())
-    assert session.tick().search == search  # its history has not come to an end
-    world.hubs[1].say(*([search] if knows else []), status())
-    assert session.tick().search == (search if knows else None)
-
-
-def test_the_end_of_a_search_is_announced_until_a_hub_has_published_it(joined):
-    world, session = joined
-    search = commands.make_search(BUCKET_CAP_MB)
-    over = replace(search, over=True)
-    session.renew(search)
-    world.hubs[0].say(search)
-    session.tick()
-    world.hubs[0].alive = False
-    assert session.renew(over) == ""  # to a hub that has just died
-    replace_hub(world)
-    world.look_again(session)
-    world.hubs[1].say(welcome(), search, status())
-    for _ in range(3):
-        world.clock.pass_s(1)
-        session.tick()
-    assert world.hubs[1].sent == [over] * 3
-    world.hubs[1].say(over)
-    for _ in range(3):
-        world.clock.pass_s(1)
-        session.tick()
-    assert world.hubs[1].sent == [over] * 4
-
-
 def test_a_readonly_session_sends_nothing_whoever_asks():
     world = World(record())
     session = world.session(readonly=True)
     live(world, session)
-    search = commands.make_search(BUCKET_CAP_MB)
     for refused in (
         session.send(commands.make_setting(BUCKET_CAP_MB, 50)),
         session.send(commands.make(commands.CAPTURE, {"steps": 1})),
-        session.renew(search),
-        session.renew(replace(search, over=True)),
+        session.send(commands.make_trial(BUCKET_CAP_MB, 50, 20)),
     ):
         assert refused == "this dashboard is read-only"
     world.clock.pass_s(5)
@@ -304,9 +234,9 @@ def test_a_readonly_session_sends_nothing_whoever_asks():
 def test_without_a_connection_or_room_nothing_is_sent_and_the_hubs_reason_is_shown():
     world = World(record())
     session = world.session()
-    command, search = commands.make_setting(BUCKET_CAP_MB, 50), commands.make_search(BUCKET_CAP_MB)
+    command = commands.make_setting(BUCKET_CAP_MB, 50)
     for _ in range(2):
-        assert session.send(command) == session.renew(search) == "there is no connection to the job"
+        assert session.send(command) == "there is no connection to the job"
         session.tick()
     world.hubs[0].say(TurnedAway("64 dashboards watch this job: close one of them"))
     for _ in range(3):

@@ -15,7 +15,7 @@ from overlaptop.jobs import change_log
 from overlaptop.wire import commands
 from overlaptop.wire.codec import decode, encode, frame
 from overlaptop.wire.commands import Command, CommandReport
-from overlaptop.wire.knobs import KnobFacts, Search
+from overlaptop.wire.knobs import KnobFacts
 from overlaptop.wire.messages import HubStatus, RankEnd
 from overlaptop.wire.outcome import ANSWER_S
 from tests.fleet.builders import BUCKET_CAP_MB, info
@@ -206,25 +206,23 @@ def test_every_command_about_a_knob_is_logged_once_with_what_became_of_it(job, h
     began_ns = time.time_ns()
     ranks[0].send(KnobFacts(0, (BUCKET_CAP_MB,)))
     good, bad = SETTING, commands.make_restoring(BUCKET_CAP_MB)
-    foreign = commands.make_setting(BUCKET_CAP_MB, 7, search=SETTING.id)
+    foreign = commands.make_setting(BUCKET_CAP_MB, 7)
     capture = commands.make(commands.CAPTURE, {"steps": 1})
-    for command, state in ((good, "changed"), (bad, "failed"), (capture, "written")):
+    for command, state in ((good, "changed"), (bad, "failed"), (capture, "written"), (foreign, "refused")):
         viewer.ask(command)
         for rank in ranks:
             said = {"was": "25", "becomes": "50"} if state == "changed" else {"text": "why"}
             rank.answer(command, "accepted")
             rank.answer(command, state, **said)
         viewer.outcome_of(command)
-    viewer.ask(foreign)
     changes = eventually(lambda: len(read := change_log.read()) == 3 and read)
     assert [change.outcome for change in changes] == ["changed", "failed", "refused"]
     assert [(change.was, change.becomes) for change in changes] == [("25", "50"), ("25", "25"), ("25", "7")]
     first, second, third = changes
     assert began_ns <= first.at_ns + 1_000_000 <= time.time_ns() + 1_000_000
     assert (first.job, first.script, first.host) == ("job-1", "train.py", hubs.record().host)
-    assert (first.by, first.search, first.knob, first.step) == (good.by, "", "bucket_cap_mb", 7)
-    assert (second.reason, third.search) == ("rank 0 failed: why", SETTING.id)
-    assert third.reason == "rank 0 refused: the search that asks has ended"
+    assert (first.by, first.knob, first.step) == (good.by, "bucket_cap_mb", 7)
+    assert (second.reason, third.reason) == ("rank 0 failed: why", "rank 0 refused: why")
 
 
 def test_a_log_that_cannot_be_written_disturbs_nothing(job, folder):
@@ -248,9 +246,6 @@ def test_what_was_under_way_in_a_job_that_died_with_its_hub_is_none_of_the_next_
         rank, viewer = make_rank().greet(), make_viewer()
         viewer.await_ranks(1)
         viewer.ask(SETTING)
-        search = commands.make_search(BUCKET_CAP_MB)
-        viewer.hub.renew(search)
-        viewer.receive(Search)
         killed = hubs.record()
         os.kill(killed.hub_pid, signal.SIGKILL)
         eventually(lambda: not killed.hub_alive)
@@ -260,13 +255,12 @@ def test_what_was_under_way_in_a_job_that_died_with_its_hub_is_none_of_the_next_
     for each in (rank, viewer):
         each.close()
     assert (folder / "commands.msgpack").exists()
-    assert (folder / "search.msgpack").exists()
 
     hubs.start()
     make_rank().greet()
     late = make_viewer()
     late.await_ranks(1)
     late.receive(HubStatus)
-    assert late.of(Command) == late.of(Search) == []
+    assert late.of(Command) == []
     assert not (folder / "commands.msgpack").exists()
     assert change_log.read() == []

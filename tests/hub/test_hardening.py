@@ -20,7 +20,6 @@ from overlaptop.hub.ranks import RankConnection
 from overlaptop.wire import commands
 from overlaptop.wire.codec import MAX_FRAME_BYTES, FrameReader, decode, encode, frame
 from overlaptop.wire.commands import Command
-from overlaptop.wire.knobs import Search
 from overlaptop.wire.messages import (
     HubStatus,
     Join,
@@ -178,12 +177,9 @@ def test_a_stopped_dashboard_is_forgotten_and_welcomed_again_when_it_goes_on(hub
 
 
 def test_a_hub_that_was_stopped_goes_on_where_it_was(hubs, make_rank, make_viewer):
-    record = hubs.start(f"--search-lease-s={LEASE_S}")
+    record = hubs.start()
     rank, viewer = make_rank().greet(), make_viewer()
     assert_serves(rank, viewer, 0)
-    search = commands.make_search(BUCKET_CAP_MB)
-    viewer.hub.renew(search)
-    viewer.receive(Search)
     os.kill(record.hub_pid, signal.SIGSTOP)
     rank.send(*map(rank.step, range(1, 500)))
     assert viewer.hub.send(SETTING)
@@ -196,11 +192,9 @@ def test_a_hub_that_was_stopped_goes_on_where_it_was(hubs, make_rank, make_viewe
     viewer.await_statuses(2)
     statuses = [message for message in viewer.messages[last:] if isinstance(message, HubStatus)][:2]
     assert [status.silent_ranks for status in statuses] == [(), ()]
-    # What came until then: later the search may well be undone, since nobody holds it.
-    soon = viewer.messages[: viewer.messages.index(statuses[1])]
-    # Neither is the search undone, nor is a command passed on that may have waited for long.
-    kinds = [type(message) for message in soon if isinstance(message, Welcome | Search | Command)]
-    assert kinds == [Welcome, Search]
+    # No command is passed on that may have waited for long.
+    kinds = [type(message) for message in viewer.messages if isinstance(message, Welcome | Command)]
+    assert kinds == [Welcome]
     viewer.ask(other := commands.make_setting(BUCKET_CAP_MB, 60))
     assert rank.next_command().id == other.id
 

@@ -18,11 +18,11 @@ from overlaptop.jobs.folder import JobFolderError
 
 CHANGE = LoggedChange(
     at_ns=1_700_000_000_123_000_000, job="job-1", script="train.py", host="gpu-a", by="me@gpu-a, pid 7",
-    search="", knob="bucket_cap_mb", was="25", becomes="50", step=1234, outcome="changed", reason="",
+    knob="bucket_cap_mb", was="25", becomes="50", step=1234, outcome="changed", reason="",
 )  # fmt: skip
 RECORD = {
     "at": "2023-11-14T22:13:20.123+00:00", "job": "job-1", "script": "train.py", "host": "gpu-a",
-    "by": "me@gpu-a, pid 7", "search": "", "knob": "bucket_cap_mb", "from": "25", "to": "50",
+    "by": "me@gpu-a, pid 7", "knob": "bucket_cap_mb", "from": "25", "to": "50",
     "step": 1234, "outcome": "changed", "reason": "", "command": "",
 }  # fmt: skip
 

@@ -22,7 +22,7 @@ from overlaptop.relay.relay import Relay
 from overlaptop.wire import commands
 from overlaptop.wire.codec import MAX_FRAME_BYTES, encode, frame
 from overlaptop.wire.commands import Command, CommandOutcome
-from overlaptop.wire.knobs import GradientFacts, KnobFacts, Search
+from overlaptop.wire.knobs import GradientFacts, KnobFacts
 from overlaptop.wire.messages import (
     HubStatus,
     Notice,
@@ -116,7 +116,7 @@ def test_a_job_that_is_selected_comes_as_its_hub_sends_it_history_first_and_goes
     client.receive(RankEnd)
 
 
-def test_a_command_and_a_search_reach_the_ranks_and_their_words_come_back(make_ranks, make_relay):
+def test_a_command_reaches_the_ranks_and_their_words_come_back(make_ranks, make_relay):
     ranks = make_ranks(2)
     client = make_relay().client
     client.select(KEY)
@@ -131,9 +131,6 @@ def test_a_command_and_a_search_reach_the_ranks_and_their_words_come_back(make_r
     assert (outcome.state, outcome.becomes) == ("changed", "50")
     assert [each.rank for each in outcome.ranks] == [0, 1]
     assert client.receive(Command).id == command.id
-    search = commands.make_search(KNOB)
-    client.send(search)
-    assert client.receive(Search) == search
 
 
 def test_a_command_that_is_not_allowed_is_refused_here_whatever_the_client_checked(make_ranks, make_relay):
@@ -163,12 +160,9 @@ def test_a_read_only_relay_passes_nothing_on_and_starts_nothing(make_ranks, make
     assert client.receive(RelayHello).readonly
     client.select(KEY)
     client.receive(RankInfo)
-    client.send(commands.make_setting(KNOB, 50), commands.make_search(KNOB), RelayLaunch(1, ("ddp",), None))
-    client.until(lambda: len(client.of(Notice)) == 2)
-    assert [notice.text.partition(": ")[2] for notice in client.of(Notice)] == [
-        "set bucket_cap_mb 50: this relay is read-only",
-        "a search: this relay is read-only",
-    ]
+    client.send(commands.make_setting(KNOB, 50), RelayLaunch(1, ("ddp",), None))
+    notice = client.receive(Notice)
+    assert notice.text.partition(": ")[2] == "set bucket_cap_mb 50: this relay is read-only"
     status = client.receive(RelayLaunchStatus)
     assert (status.phase, status.failed, status.how) == ("over", True, "this relay is read-only")
     rank.listen()

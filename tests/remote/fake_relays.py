@@ -16,7 +16,6 @@ from msgspec.structs import replace
 
 from overlaptop.wire.codec import FrameReader, WireError, decode, encode, frame
 from overlaptop.wire.commands import Command
-from overlaptop.wire.knobs import Search
 from overlaptop.wire.messages import (
     GroupCalls,
     HubStatus,
@@ -101,8 +100,6 @@ def serve(ahead_ns: int = 0) -> None:
                 send(Notice(0, now_ns, "info", f"joined {ranks}"), HubStatus(now_ns, 2, 0, False))
             case Command():
                 send(CommandProgress.begin(message, (0,)).outcome())
-            case Search():
-                send(message)
             case RelayLimit():
                 send(RelayJobs((JOB,), f"limit {message.bytes_per_s}"))
             case RelayLaunch(words=("die",)):

@@ -22,7 +22,6 @@ from overlaptop.remote.targets import Target
 from overlaptop.wire import commands
 from overlaptop.wire.codec import WireError
 from overlaptop.wire.commands import Command, CommandOutcome
-from overlaptop.wire.knobs import Search
 from overlaptop.wire.messages import HubStatus, Notice, StackSamples, Standstill, Welcome
 from tests.hubs import Hubs, Rank, Receiver, hubs, make_rank, private_sockets
 from tests.remote.connections import Connections, eventually
@@ -32,8 +31,6 @@ __all__ = ["hubs", "make_rank", "private_sockets"]
 """Fixtures that come with their import."""
 
 T = TypeVar("T")
-
-SEARCH = Search("20260101-000000-abcdef", "me", "bucket_cap_mb", None)
 
 
 class Watched(Receiver):
@@ -120,7 +117,7 @@ def test_times_of_the_other_clock_become_times_of_this_one(connections: Connecti
     assert abs(watched.host.list_jobs()[0].started_ns - (STARTED_NS - AHEAD_NS)) <= AHEAD_NS // 2
 
 
-def test_commands_and_searches_reach_the_hub_once_it_has_answered(watched: Watched) -> None:
+def test_commands_reach_the_hub_once_it_has_answered(watched: Watched) -> None:
     assert not watched.hub.send(command()), "it has said nothing yet"
     for joined in (False, True):
         if joined:
@@ -130,8 +127,6 @@ def test_commands_and_searches_reach_the_hub_once_it_has_answered(watched: Watch
     asked = command()
     assert watched.hub.send(asked)
     assert watched.receive(CommandOutcome).command == asked.id
-    assert watched.hub.renew(SEARCH)
-    assert watched.receive(Search) == SEARCH
 
 
 def test_a_hub_connection_lives_through_a_drop_of_its_connection(watched: Watched) -> None:
@@ -140,7 +135,6 @@ def test_a_hub_connection_lives_through_a_drop_of_its_connection(watched: Watche
     watched.lose()
     assert watched.hub.alive, "nobody knows of a death"
     assert not watched.hub.send(command())
-    assert not watched.hub.renew(SEARCH)
     assert (watched.host.up, bool(watched.host.note)) == (False, True)
     assert not watched.host.is_gone(watched.record)
     assert [record.job for record in watched.host.list_jobs()] == ["job-1"]

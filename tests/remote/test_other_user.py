@@ -23,7 +23,7 @@ from msgspec.structs import asdict
 
 from overlaptop.agent.placement import RankPlacement
 from overlaptop.agent.reporting.sender import Sender
-from overlaptop.jobs.folder import COMMANDS_NAME, SEARCH_NAME, JobFolderError, job_dir
+from overlaptop.jobs.folder import COMMANDS_NAME, JobFolderError, job_dir
 from overlaptop.jobs.hub_command import hub_command
 from overlaptop.jobs.hub_connection import LocalHubConnection
 from overlaptop.jobs.record import JobRecord, list_jobs, read_job
@@ -31,7 +31,7 @@ from overlaptop.jobs.trusted_folders import temporary_folder
 from overlaptop.remote.bootstrap import remote_command
 from overlaptop.wire.codec import encode
 from overlaptop.wire.commands import make_setting
-from overlaptop.wire.knobs import KnobFacts, Search
+from overlaptop.wire.knobs import KnobFacts
 from overlaptop.wire.messages import RankInfo, StepTotals, TurnedAway, Welcome
 from overlaptop.wire.protocol import PROTOCOL_VERSION
 from overlaptop.wire.relaying import RelayJobs, RelaySelect, RelayStatus
@@ -45,8 +45,6 @@ from tests.relay.client import RelayProcess
 __all__ = ["hubs", "make_rank", "make_viewer"]  # fixtures
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
-
-SEARCH = Search("20260101-000000-abcdef", "me", KNOB.name, 25)
 
 
 def _unused(first: int) -> int:
@@ -127,8 +125,6 @@ def job(hubs: Hubs, make_rank, make_viewer) -> JobRecord:
     command = viewer.ask(make_setting(KNOB, 50))
     rank.answer(rank.next_command())
     viewer.outcome_of(command)
-    assert viewer.hub.renew(SEARCH)
-    viewer.receive(Search)
     return eventually(lambda: (record := hubs.record()).rank_pids and record)
 
 
@@ -206,7 +202,6 @@ def test_no_file_of_a_job_can_be_seen_read_or_changed(job: JobRecord, socket_dir
     files = files_of_the_job()
     names = {path.name for path in files}
     assert {KEY, "job.json", "hub.lock", "hub.log", "ranks.sock", job.dashboard_socket} <= names
-    assert {SEARCH_NAME, COMMANDS_NAME} & names
     acts = (
         os.stat,
         os.listdir,
@@ -227,7 +222,7 @@ def test_no_file_of_a_job_can_be_seen_read_or_changed(job: JobRecord, socket_dir
     assert as_stranger(lambda: [error_of(act) for act in joining]) == ["JobFolderError"] * 3
     assert as_stranger(lambda: read_job(KEY)) is None
     # The hub may have written others meanwhile, and taken away what it keeps for a while.
-    lasting = {path for path in files if path.name not in (SEARCH_NAME, COMMANDS_NAME)}
+    lasting = {path for path in files if path.name != COMMANDS_NAME}
     assert lasting <= set(files_of_the_job())
 
 

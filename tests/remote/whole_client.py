@@ -125,7 +125,7 @@ class WholeClient:
     def words(self) -> str:
         """All that the commands without a screen would print now, and the lines about the host."""
         snapshot = self.snapshot
-        told = [json.dumps([snapshot.hub_note, self.connection.reason, *map(str, snapshot.ended_search)])]
+        told = [json.dumps([snapshot.hub_note, self.connection.reason])]
         if snapshot.job is not None:
             job, views = snapshot.job.job, {view.rank: view for view in snapshot.ranks}
             told += [once.render(snapshot), once.render(snapshot, ascii_only=True)]

@@ -12,7 +12,7 @@ from overlaptop.wire.bounds import MAX_DURATION_NS
 from overlaptop.wire.codec import MESSAGES as BY_TAG
 from overlaptop.wire.codec import encode
 from overlaptop.wire.commands import Argument, Command, CommandOutcome, CommandReport, RankOutcome
-from overlaptop.wire.knobs import GradientFacts, Knob, KnobFacts, Search
+from overlaptop.wire.knobs import GradientFacts, Knob, KnobFacts
 from overlaptop.wire.messages import StackLine, StackSamples, StepTotals
 from tests.fleet.builders import detail, device, machine, numa, sample
 
@@ -27,7 +27,6 @@ KNOB_ROW = ("bucket_cap_mb", 25, "25", "25", 1, 10_000)
 KNOBS = KnobFacts(0, (Knob(*KNOB_ROW),))
 GRADIENTS = GradientFacts(0, (4, 8), 2, "0", None)
 STACKS = StackSamples(0, 1, 2, 9, (StackLine("train.py:57 in collate", 9),))
-SEARCH = Search(COMMAND.id, "me@here, pid 1", "bucket_cap_mb", 25)
 
 
 def built(cls, **named):

@@ -1,4 +1,4 @@
-"""What a job may be told: which commands and searches are made, and what the codec lets through."""
+"""What a job may be told: which commands are made, and what the codec lets through."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import pytest
 from msgspec.structs import replace
 
 from overlaptop.wire import commands
-from overlaptop.wire.bounds import MAX_AUTHOR_CHARS
 from overlaptop.wire.codec import WireError, decode, encode
 from overlaptop.wire.knobs import Knob
 from tests.fleet.builders import BUCKET_CAP_MB
@@ -31,8 +30,8 @@ def test_a_change_names_its_knob():
     setting = commands.make_setting(BUCKET_CAP_MB, 50)
     assert (setting.name, setting.knob, commands.argument(setting, "value")) == ("set", "bucket_cap_mb", 50)
     assert commands.in_words(setting) == "set bucket_cap_mb 50"
-    restoring = commands.make_restoring(KNOB, search=setting.id)
-    assert (commands.in_words(restoring), restoring.search) == ("restore accumulation", setting.id)
+    restoring = commands.make_restoring(KNOB)
+    assert commands.in_words(restoring) == "restore accumulation"
 
 
 def test_trial_names_its_knob_or_the_rank_to_delay():
@@ -113,7 +112,6 @@ def test_what_cannot_be_set_is_refused_with_the_reason(knob, value, words):
     [
         ({"knob": ""}, "cannot be a knob's name"),
         ({"knob": "a b"}, "cannot be a knob's name"),
-        ({"search": "../etc"}, "Command.search"),
         ({"name": "restore"}, "restore takes exactly: no argument"),
         ({"name": "capture"}, "capture is not about a knob"),
     ],
@@ -121,29 +119,3 @@ def test_what_cannot_be_set_is_refused_with_the_reason(knob, value, words):
 def test_the_codec_lets_no_other_change_through(changes, words):
     with pytest.raises(WireError, match=words):
         encode(replace(commands.make_setting(BUCKET_CAP_MB, 50), **changes))
-
-
-def test_what_a_search_goes_back_to_is_what_the_script_gave_where_that_still_stands():
-    as_given = knob(value=None, value_text="2.5", original_text="2.5")
-    for each, undo_value in ((knob(), None), (knob(value=50, value_text="50"), 50), (as_given, None)):
-        assert commands.make_search(each).undo_value == undo_value
-    with pytest.raises(ValueError, match=r"bucket_cap_mb is 2\.5: no command can go back to that"):
-        commands.make_search(knob(value=None, value_text="2.5"))
-
-
-@pytest.mark.parametrize(
-    ("undo_value", "words"), [(None, "restore bucket_cap_mb"), (50, "set bucket_cap_mb 50")]
-)
-def test_hubs_undo_a_search_by_the_same_command_in_the_name_of_who_fell_silent(undo_value, words):
-    for long_id in ("a" * 40, commands.make_search(KNOB).id):
-        search = replace(
-            commands.make_search(BUCKET_CAP_MB),
-            id=long_id,
-            undo_value=undo_value,
-            by="x" * MAX_AUTHOR_CHARS,
-        )
-        command, of_another_hub = commands.make_undoing(search), commands.make_undoing(search)
-        assert command.id == of_another_hub.id != search.id
-        assert (commands.in_words(command), command.search) == (words, search.id)
-        assert command.by.endswith(" (silent; undone by the hub)")
-        assert decode(encode(command)) == command
