@@ -106,6 +106,8 @@ class RebucketAction(SettingAction):
             self._since = step
             return more
         if not self._swapped:
+            if isinstance(self._wanted, BucketCaps):
+                self._since = step  # what was tried is not left in force, however long it takes
             if step < self._since + NO_FORWARD_STEPS:
                 return True
             self._forget()

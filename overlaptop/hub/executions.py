@@ -16,13 +16,15 @@ from msgspec.structs import replace
 from overlaptop.hub.history import FromRank
 from overlaptop.jobs.files import keep, read_regular
 from overlaptop.wire.codec import FrameReader, WireError, decode, encode, frame
-from overlaptop.wire.commands import ENDED, SENT, SILENT, Command, CommandOutcome, CommandReport
+from overlaptop.wire.commands import ENDED, SENT, SILENT, TRYING, Command, CommandOutcome, CommandReport
 from overlaptop.wire.knobs import Knob, KnobFacts
 from overlaptop.wire.messages import RankEnd, RankInfo
 from overlaptop.wire.outcome import ANSWER_S, CommandProgress, logged_state
 
 END_S = 600.0
 """Since a rank's last report. Past that it is not waited for: it hangs, or its steps take minutes."""
+_PATIENCE_S = {SENT: ANSWER_S, TRYING: 3_600.0}
+"""By what a rank reported last; else END_S. A trial takes as long as its steps do."""
 _MAX_UNDER_WAY = _MAX_DONE = 64
 """Commands. To tune a knob takes dozens of trials."""
 _MAX_FILE_BYTES = 1 << 18
@@ -146,7 +148,7 @@ class CommandExecutions:
             if each.outcome.done or silent_s <= ANSWER_S:
                 continue
             for rank in each.outcome.ranks:
-                is_silent = silent_s > (ANSWER_S if rank.reported == SENT else END_S)
+                is_silent = silent_s > _PATIENCE_S.get(rank.reported, END_S)
                 if is_silent and not rank.lost and each.execution.lose(rank.rank, SILENT):
                     self._dirty.add(key)
 

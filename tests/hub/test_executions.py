@@ -106,6 +106,15 @@ def test_a_rank_that_says_later_what_came_of_it_is_believed(node, said, truth):
     assert len(node.ended) == 2
 
 
+def test_trial_of_long_steps_is_waited_for(node):
+    trial = commands.make_trial(BUCKET_CAP_MB, 50, 14)
+    node.begin(trial)
+    for rank in (0, 1):
+        node.report(rank, "trying", command=trial, name="trial")
+    node.tick(2 * END_S)
+    assert node.ended == []
+
+
 def test_a_connection_that_broke_without_the_rank_having_ended_is_no_last_word(node):
     node.begin()
     for rank in (0, 1):

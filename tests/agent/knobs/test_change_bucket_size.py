@@ -136,10 +136,13 @@ def test_a_rank_that_stands_still_once_all_have_agreed_changes_with_the_others(d
 
 
 REFUSALS = """
+    from contextlib import nullcontext
+
     import torch, torch.distributed as dist
     from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
     from torch.nn.parallel import DistributedDataParallel
 
+    from overlaptop.agent.control.knob_trial import KnobTrial
     from overlaptop.agent.knobs.ddp_models import DdpModels
     from overlaptop.agent.isolation.fault_barrier import FaultBarrier
     from overlaptop.agent.knobs.change_bucket_size import RebucketAction
@@ -177,7 +180,19 @@ REFUSALS = """
             model(torch.ones(4))
     assert said == "in 16 steps the model made no forward pass whose gradients it reduces"
     assert (model.bucket_bytes_cap >> 20, len(model._forward_pre_hooks)) == (25, 0)
-    del model
+    trial, step, more = KnobTrial(RebucketAction(50 << 20, models), 4), 0, True
+    assert trial.refusal() == ""
+    while more:  # it goes back whenever gradients are reduced again, and whichever model comes meanwhile
+        more = trial.boundary(step)
+        if step == 5:
+            assert model.bucket_bytes_cap >> 20 == 50
+            other = ddp()
+        with nullcontext() if not 4 <= step < 40 else model.no_sync():
+            model(torch.ones(4)).sum().backward()
+        step += 1
+    assert (model.bucket_bytes_cap >> 20, len(model._forward_pre_hooks)) == (25, 0)
+    assert trial.finish().text == "bucket_cap_mb 25 → 50 at step 0, back at step 4", trial.finish().text
+    del model, other
     model = ddp()
     for step in range(5):
         refused()
