@@ -14,6 +14,7 @@ from overlaptop.agent.control.action import Action, Outcome
 from overlaptop.agent.control.participant import SHARE_OF_TIMEOUT
 from overlaptop.agent.control.step_marks import TRIAL
 from overlaptop.agent.hooks.process_groups import shortest_timeout_s
+from overlaptop.agent.median import median
 from overlaptop.wire import commands
 from overlaptop.wire.commands import HOST, PLACES, Command
 
@@ -66,10 +67,11 @@ class GpuDelay(Delay):
     """
 
     cycles_per_ns: ClassVar[float] = CYCLES_PER_NS
-    """As timed last in this process."""
+    """As timed in this process: a median, for a host that comes late makes one spin look longer."""
 
     def __init__(self, delay_ns: int) -> None:
         super().__init__(delay_ns)
+        self._rates: list[float] = []
         self._spins: deque[tuple[int, Any, Any]] = deque()
         """Not timed yet: cycles, and the events before and behind."""
 
@@ -97,7 +99,8 @@ class GpuDelay(Delay):
             cycles, before, behind = self._spins.popleft()
             spun_ns = before.elapsed_time(behind) * 1e6
             self._timed_ns.append(spun_ns)
-            GpuDelay.cycles_per_ns = cycles / max(1.0, spun_ns)
+            self._rates.append(cycles / max(1.0, spun_ns))
+            GpuDelay.cycles_per_ns = median(self._rates)
 
 
 class DelayTrial(Action):

@@ -99,7 +99,7 @@ def test_a_command_that_comes_again_from_the_hub_is_one_command(job):
     assert [each.at_ns for each in job.fleet.snapshot().commands] == [T0 + 7]
 
 
-def test_the_newest_are_kept_in_the_order_in_which_they_were_given_and_trials_go_first(job):
+def test_newest_commands_are_kept_and_trials_dropped_first(job):
     persons = [capture(at_ns=T0 + number) for number in range(3)]
     trials = [
         replace(commands.make_trial(BUCKET_CAP_MB, 50, 20), at_ns=T0 + 10 + number)
@@ -120,7 +120,7 @@ def test_trial_has_the_value_that_it_tries_and_is_no_change(job):
     assert job.fleet.snapshot().changes == ()
 
 
-def test_trial_of_which_a_rank_is_lost_has_failed_and_is_not_unknown(job):
+def test_trial_that_loses_a_rank_has_failed_and_is_known(job):
     trial = replace(commands.make_trial(BUCKET_CAP_MB, 50, 20), at_ns=T0)
     job.send(trial, *(report(rank, trial, "trying", 40) for rank in (0, 1)), RankEnd(1, T0, clean=False))
     assert (newest(job).state, newest(job).reason) == ("failed", "rank 1 ended before it was done")

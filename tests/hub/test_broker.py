@@ -53,7 +53,7 @@ def scene(socket_dir):
     return Scene()
 
 
-def test_a_command_goes_to_all_ranks_and_dashboards_at_once_and_not_again(scene):
+def test_command_goes_once_to_all_ranks_and_dashboards(scene):
     setting = commands.make_setting(BUCKET_CAP_MB, 50)
     trial = commands.make_trial(BUCKET_CAP_MB, 100, 20)
     for command in (setting, trial, setting, commands.make(commands.CAPTURE, {"steps": 1})):

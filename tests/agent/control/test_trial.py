@@ -109,7 +109,7 @@ def test_steps_in_which_a_value_comes_into_force_are_marked(try_3):
     ]  # fmt: skip
 
 
-def test_value_that_takes_longer_than_its_steps_is_taken_back_at_once(try_3):
+def test_value_set_later_than_its_end_is_taken_back_at_once(try_3):
     job = try_3(takes=STEPS + 2)
     seen = trained(job)
     assert [value for value, _ in seen] == [1] * (STEPS + 5)
@@ -118,7 +118,7 @@ def test_value_that_takes_longer_than_its_steps_is_taken_back_at_once(try_3):
     assert job.last[0] == "tried"
 
 
-def test_value_that_cannot_be_set_is_reported_and_nothing_is_undone(try_3):
+def test_value_that_cannot_be_set_is_reported_and_not_undone(try_3):
     job = try_3(fails="the model is gone")
     job.train_until(*ENDED)
     assert job.last == ("failed", None, "RuntimeError: the model is gone")
@@ -141,7 +141,7 @@ def test_present_value_can_be_tried(make_job):
     assert job.last[2] == "depth is 3 already"
 
 
-def test_agent_that_disables_itself_takes_the_value_back_at_the_same_step(try_3):
+def test_disabled_agent_takes_the_value_back_at_the_same_step(try_3):
     job = try_3()
     barrier = barrier_of(job)
     boundary = barrier.guarded("the boundary", job.train, at_boundaries=True)
@@ -162,7 +162,7 @@ def test_job_that_ends_in_a_trial_waits_for_nothing(try_3):
     assert job.action._setting.abandoned
 
 
-def test_other_commands_are_busy_and_knobs_untold_while_a_trial_is_under_way(try_3):
+def test_other_commands_are_busy_until_a_trial_has_ended(try_3):
     job = try_3()
     assert job.executor.trying
     job.train_until("trying")
@@ -191,7 +191,7 @@ def accumulation():
 
 
 @pytest.mark.parametrize("before", [4, 2])
-def test_knob_of_the_script_goes_back_to_what_was_set_or_to_its_default(accumulation, before):
+def test_script_knob_goes_back_to_what_was_set_or_its_default(accumulation, before):
     declared, knob = accumulation
     declared.action("accumulation", before).boundary(3)
     (facts,) = declared.knobs()
@@ -216,7 +216,7 @@ class Noted(HostDelay):
         self._timed_ns.append(2_000_000)
 
 
-def test_delay_is_in_each_step_of_a_trial_on_one_rank_and_all_ranks_mark_them(make_job):
+def test_one_rank_is_delayed_and_all_ranks_mark_the_steps(make_job):
     command = commands.make_delay(3, 2_000_000, commands.HOST, STEPS)
     delayed = make_job(DelayTrial(Noted(2_000_000), "its host", 2_000_000, STEPS))
     other = make_job(DelayTrial(None, "its host", 2_000_000, STEPS))
@@ -317,7 +317,7 @@ class SpinningGpu:
         monkeypatch.setattr(GpuDelay, "cycles_per_ns", 1.0)
 
 
-def test_gpu_spins_for_as_long_as_was_asked_once_a_first_spin_was_timed(monkeypatch):
+def test_gpu_spins_as_long_as_asked_once_a_spin_was_timed(monkeypatch):
     gpu = SpinningGpu(monkeypatch, behind=2)
     spin = GpuDelay(1_000_000)
     trial = DelayTrial(spin, "its gpu", 1_000_000, 6)

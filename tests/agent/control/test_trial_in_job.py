@@ -80,7 +80,7 @@ def test_trials_of_buckets_and_delays_cost_the_losses_no_bit(start, watch, losse
 
 
 @pytest.mark.slow
-def test_agent_that_disables_itself_in_a_trial_takes_the_value_back_with_the_others(start, watch):
+def test_disabled_agent_takes_the_value_back_with_the_others(start, watch):
     job = start()
     dashboard = watch()
     dashboard.until_it_trains(5)

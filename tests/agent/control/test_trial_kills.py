@@ -106,7 +106,7 @@ def strike(victim, client, dice):
 
 @pytest.mark.slow
 @pytest.mark.timeout(120 + 30 * KILLS)
-def test_all_ranks_end_at_the_scripts_values_whoever_dies_in_trials(start):
+def test_all_ranks_end_at_the_scripts_values_whoever_dies(start):
     job = start(training=TRAINING)
     dice = random.Random(int(os.environ.get("SEED", "0")))
     wait_until(job, lambda: all((job.folder / f"values{rank}").exists() for rank in (0, 1)))
