@@ -33,7 +33,7 @@ STEADY_STEPS = 40
 """Steps of each rank before the first picture: the history columns are then filled."""
 START_LIMIT_S = 180.0
 CHANGE_LIMIT_S = 600.0
-"""For a change to be judged, or a search to end."""
+"""For steps after a change, or for trials to end."""
 SETTLE_S = 1.0
 """From a key to a picture: a redraw comes every quarter of a second."""
 LINKS_S = 25.0
@@ -65,15 +65,15 @@ class Scene:
 
 
 def compared(app: OverlaptopApp) -> bool:
-    """Whether a change has been made, and its effect on the step time is known."""
+    """Whether a change has been made, and enough steps came after it."""
     found = app.dashboard.state.compared
-    return found is not None and found.quantities[0].difference is not None
+    return found is not None and found.of_change and min(found.steps) >= STEADY_STEPS
 
 
-def searched(app: OverlaptopApp) -> bool:
-    """Whether a search has come to its result."""
-    tuner = app.dashboard.control.tuner
-    return tuner is not None and tuner.state.result is not None
+def tried(app: OverlaptopApp) -> bool:
+    """Whether trials have come to their end."""
+    trials = app.dashboard.control.trials
+    return trials is not None and trials.state.over
 
 
 def explained(app: OverlaptopApp) -> bool:
@@ -95,7 +95,7 @@ SCENES = (
     # These change the job.
     Scene("change", 120, 38, keys=("right_square_bracket", "right_square_bracket"), until=compared),
     Scene("tune", 120, 32, keys=("u",)),
-    Scene("search", 120, 38, keys=("a", "enter"), until=searched),
+    Scene("trials", 120, 24, keys=("a", "enter"), until=tried),
     Scene("late-rank", 120, 32, until=explained, job=LATE),
     Scene("findings", 120, 16, keys=("f",), until=explained, job=LATE),
     Scene("collectives", 120, 20, keys=("C",), until=explained, job=LATE),

@@ -6,7 +6,7 @@ import pytest
 
 from overlaptop import __version__, cli, commands
 from overlaptop.console import dashboard
-from overlaptop.wire.commands import make_search, make_setting
+from overlaptop.wire.commands import make_setting
 from overlaptop.wire.protocol import LEASE_S
 from tests.fleet.builders import BUCKET_CAP_MB
 from tests.formats.traces import DATA
@@ -215,13 +215,11 @@ def test_a_readonly_dashboard_starts_no_workload_and_its_session_refuses_whoever
 
     def show(session, screen):
         seen.append((screen.readonly, screen.launcher is None))
-        seen.append(
-            {session.send(make_setting(BUCKET_CAP_MB, 50)), session.renew(make_search(BUCKET_CAP_MB))}
-        )
+        seen.append(session.send(make_setting(BUCKET_CAP_MB, 50)))
         return 0
 
     monkeypatch.setattr(dashboard, "require_terminal", lambda _screen: None)
     monkeypatch.setattr(dashboard, "show", show)
     assert cli.main(["--readonly"] if readonly else []) == 0
     refusal = "this dashboard is read-only" if readonly else "there is no connection to the job"
-    assert seen == [(readonly, readonly), {refusal}]
+    assert seen == [(readonly, readonly), refusal]

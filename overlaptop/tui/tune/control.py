@@ -124,11 +124,12 @@ class KnobControl:
     @property
     def best(self) -> int | None:
         """The best value that trials of this job found, once they are over; None: none but the present one."""
-        if self.trials is None or self.trials.knob is None or self.trying or self.trials.job != self._job:
+        trials = self.trials
+        if trials is None or trials.knob is None or self.trying or trials.job != self._job:
             return None
         from overlaptop.trials.settings import best_of
 
-        found = best_of(self.trials.knob, self.trials.state)
+        found = best_of(trials.knob, trials.state)
         return found.value if found is not None else None
 
     def keep_best(self, snapshot: Snapshot) -> None:
