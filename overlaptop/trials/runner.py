@@ -31,7 +31,7 @@ WARM_UP_STEPS = 20
 """A job's first steps take longer."""
 BLOCK_STEPS = 10
 """Steps that a mean is of, at least."""
-BLOCK_NS = 500_000_000
+BLOCK_NS = 1_000_000_000
 """And as long, for ranks need about as long to agree on the next trial."""
 SWITCH_STEPS = 2
 """That a switch disturbs, as DDP builds its buckets anew."""

@@ -18,7 +18,6 @@ from .fakes import PlayedSession, arrival, end, rank_info, reported
 from .running import records, run_here
 
 COMMAND = commands.make_setting(BUCKET_CAP_MB, 50)
-BACK = commands.make_restoring(BUCKET_CAP_MB)
 CHANGE_LINE = "bucket_cap_mb 25 → 50 at step 7"
 
 

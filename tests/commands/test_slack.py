@@ -31,7 +31,7 @@ def test_the_cost_is_said_before_anything_is_delayed(job: LiveJob) -> None:
     done = run_here("slack", "--delay", "5ms", "--budget", "1")
     assert job.sent == []
     assert done.stderr.splitlines()[0] == (
-        "overlaptop: delays the host of ranks 0-1 in turn by 5.00 ms a step: costs the job 980 ms or more"
+        "overlaptop: delays the host of ranks 0-1 in turn by 5.00 ms a step: costs the job 1.68 s or more"
     )
 
 

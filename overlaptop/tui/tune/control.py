@@ -123,7 +123,7 @@ class KnobControl:
 
     @property
     def best(self) -> int | None:
-        """The best value that trials of this job found, once they are over; None: none but the present one."""
+        """The best value that trials of this job found, once they are over; None: the present one."""
         trials = self.trials
         if trials is None or trials.knob is None or self.trying or trials.job != self._job:
             return None
