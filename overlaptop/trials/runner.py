@@ -35,7 +35,7 @@ BLOCK_NS = 1_000_000_000
 """And as long, for ranks need about as long to agree on the next trial."""
 SWITCH_STEPS = 2
 """That a switch disturbs, as DDP builds its buckets anew."""
-BUDGET_STEPS, BUDGET_NS = 3_000, 180_000_000_000
+BUDGET_STEPS, BUDGET_NS = 3_000, 300_000_000_000
 """Where no budget is given: so many steps, or steps for so long, whichever is more."""
 AGAIN_NS = 1_000_000_000
 """Before a trial that failed is asked for again."""

@@ -124,7 +124,10 @@ async def test_s_stops_them_at_once():
     session = job()
     async with opened(session, size=SIZE) as (app, pilot):
         await begin(pilot)
-        assert " s " in (await shown(app, pilot)).splitlines()[-1]
+        foot = (await shown(app, pilot)).splitlines()[-1]
+        assert " s  stop" in foot
+        assert " a  try" not in foot
+        assert " esc  back" in foot
         await pilot.press("s")
         text = await shown(app, pilot)
         assert "stopped" in text

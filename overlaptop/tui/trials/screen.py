@@ -190,7 +190,9 @@ class TrialsScreen(PageScreen):
         control = self.dashboard.control
         if action == "screen.keep":
             return control.best is not None
-        return control.trying if action == "screen.stop" else not control.trying or action == "app.tune"
+        if action == "screen.stop":
+            return control.trying
+        return not control.trying or action not in ("app.trials", "app.slack")
 
     async def action_stop(self) -> None:
         self.dashboard.control.stop_trials()
@@ -211,8 +213,9 @@ class TrialsScreen(PageScreen):
         from overlaptop.tui.draw.line_prompt import LinePrompt
 
         usual = usual_values(selected.knob, dashboard.latest)
+        hint = "enter: start   esc: not now" if usual else "no other value is known to do anything else"
         take = partial(dashboard.answer, control.try_values)
-        await self.ask(LinePrompt(f"try {selected.knob.name}", usual, "enter: start   esc: not now", take))
+        await self.ask(LinePrompt(f"try {selected.knob.name}", usual, hint, take))
 
     async def ask_for_delays(self) -> None:
         """Whether each rank is to be delayed, with what that costs."""
