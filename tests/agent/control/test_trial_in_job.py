@@ -59,13 +59,13 @@ def test_trials_of_buckets_and_delays_cost_the_losses_no_bit(start, watch, losse
     for rank in (0, 1):
         steps = dashboard.steps_of(rank)
         for trial, settles in ((tried, 2), (delayed, 0)):
-            of_trial = range(trial.step + settles, trial.step + STEPS)
-            first, last = trial.step - 3, trial.step + STEPS + 5
-            assert [step for step in range(first, last) if steps[step].trial] == list(of_trial)
-            assert [step for step in range(first, last) if steps[step].transitional] == [
-                *range(trial.step, trial.step + settles),
-                *range(trial.step + STEPS, trial.step + STEPS + settles),
+            switches = [*range(trial.step, trial.step + settles)]
+            switches += range(trial.step + STEPS, trial.step + STEPS + settles)
+            around = range(trial.step - 3, trial.step + STEPS + 5)
+            assert [step for step in around if steps[step].trial] == [
+                *range(trial.step, trial.step + STEPS + settles)
             ]
+            assert [step for step in around if steps[step].transitional] == switches
         # A bucket for each of its layers, and the job's own.
         assert steps[tried.step + 2].collectives == 4
         assert steps[tried.step + STEPS + 2].collectives == steps[tried.step - 1].collectives
