@@ -6,7 +6,8 @@ import pytest
 
 from overlaptop import __version__, cli, commands
 from overlaptop.console import dashboard
-from overlaptop.wire.commands import make_setting
+from overlaptop.wire.commands import make_setting, make_trial
+from overlaptop.wire.protocol import LEASE_S
 from tests.fleet.builders import BUCKET_CAP_MB
 from tests.formats.traces import DATA
 
@@ -215,7 +216,8 @@ def test_a_readonly_dashboard_starts_no_workload_and_its_session_refuses_whoever
 
     def show(session, screen):
         seen.append((screen.readonly, screen.launcher is None))
-        seen.append(session.send(make_setting(BUCKET_CAP_MB, 50)))
+        commands = make_setting(BUCKET_CAP_MB, 50), make_trial(BUCKET_CAP_MB, 50, 20)
+        seen.append({session.send(each) for each in commands})
         return 0
 
     monkeypatch.setattr(dashboard, "require_terminal", lambda _screen: None)
