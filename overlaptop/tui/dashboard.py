@@ -78,7 +78,7 @@ class Dashboard:
         state.selected_knob = control.editor.selected(self.latest)
         state.change = control.change
         state.change_is_news = control.change_is_news
-        state.trying = control.trying
+        state.trying, state.slopes = control.trying, control.slopes
         state.compared = self._comparing.take(state.snapshot, self.jobs_seen)
         state.findings = self._findings.take(self.latest)
         state.first_line = self._findings.line(self.latest)

@@ -26,6 +26,7 @@ from overlaptop.tui.tune.knob_editor import KnobChange
 from overlaptop.wire.messages import StepDetail, StepTotals
 
 if TYPE_CHECKING:
+    from overlaptop.trials.effect import Effect
     from overlaptop.tui.tune.compared import BeforeAfter
 
 HOLD_S = 1.0
@@ -78,6 +79,8 @@ class ViewState:
     """The change that is not to be shown any more, by its command, failure and comparison."""
     trying: bool = False
     """Trials of this dashboard go on."""
+    slopes: Mapping[int, Effect] = field(default_factory=dict)
+    """By rank, how critical it is, of those whose slack this dashboard has measured."""
     compared: BeforeAfter | None = None
     """The steps before and after the newest change, or those of the job before and of this one."""
     findings: tuple[Finding, ...] | None = None

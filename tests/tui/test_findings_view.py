@@ -3,6 +3,7 @@
 import pytest
 
 from overlaptop.findings.finding import Certainty, Finding, why_late
+from overlaptop.trials.effect import Effect
 from overlaptop.tui.findings.latest import LOOK_EVERY_NS
 from overlaptop.tui.rank.screen import RankScreen
 
@@ -59,6 +60,28 @@ async def test_a_long_list_says_how_far_it_goes_and_keeps_its_cursor_where_figur
         view.move(-12)
         state.findings = tuple(reversed(state.findings))
         assert view.selected.rule == "rule_7"
+
+
+@pytest.mark.parametrize(
+    ("slope", "words"),
+    [
+        (
+            Effect(0.93, 0.85, 1.01, 14),
+            "confirmed 0.93 ± 0.08: a delay of rank 1 lengthens the step so much",
+        ),
+        (Effect(0.02, -0.1, 0.1, 14), "slack 0.02 ± 0.10: a delay of rank 1 costs the step so little"),
+        (Effect(0.5, 0.3, 0.7, 14), "delayed 0.50 ± 0.20: whether rank 1 is critical is not known"),
+    ],
+)
+async def test_a_finding_tells_what_a_delay_of_its_rank_has_shown(slope, words):
+    async with opened(running_job()) as (app, pilot):
+        await shown(app, pilot, "f")
+        state, view = app.dashboard.state, app.screen._list
+        state.findings = (found(1), found(2))
+        state.slopes = {1: slope}
+        assert words in " ".join(" ".join(text_of(line) for line in view.draw(100, 18)).split())
+        view.move(1)
+        assert "±" not in "".join(text_of(line) for line in view.draw(100, 18))
 
 
 async def test_where_nothing_is_found_and_where_it_is_too_early_the_view_says_so():

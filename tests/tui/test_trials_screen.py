@@ -202,6 +202,10 @@ async def test_x_asks_first_and_then_delays_each_rank():
         assert any(row[:2] == ["rank", "0"] and row[-1] == "slack" for row in rows)
         assert any(row[:2] == ["rank", "1"] and row[-1] == "critical" for row in rows)
         assert {argument(each, "delay_ns") // MS for each in session.sent} <= {0, 1}
+        lines = [line.split() for line in (await shown(app, pilot, "1")).splitlines()]
+        at = next(at for at, line in enumerate(lines) if line[-1:] == ["critical"])
+        assert float(lines[at + 1][-1]) == pytest.approx(0, abs=0.2)
+        assert float(lines[at + 2][-1]) == pytest.approx(1, abs=0.2)
 
 
 async def test_x_says_why_no_rank_can_be_delayed():

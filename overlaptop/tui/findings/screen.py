@@ -98,13 +98,28 @@ class FindingsView(RowList[Finding]):
         for label, words in (
             ("to do", each.advice),
             ("to win", gain),
+            *self._confirmation(each),
             ("measured", each.measured),
             ("how sure", f"{each.certainty.value}: {_SURE[each.certainty]}"),
             ("about", f"{named_ranks(each.ranks) if each.ranks else 'the whole job'}; rule {each.rule}"),
         ):
             style = TextStyle("accent") if label == "to do" else TEXT
-            lines += hanging((dim(f" {label:<9}"),), words, width, style)
+            lines += hanging((dim(f" {label:<10}"),), words, width, style)
         return lines
+
+    def _confirmation(self, each: Finding) -> list[tuple[str, str]]:
+        """What delaying its rank has shown, where that is the only one and was tried."""
+        slope = self.state.slopes.get(each.ranks[0]) if len(each.ranks) == 1 else None
+        if slope is None:
+            return []
+        from overlaptop.trials.slack import HALF
+
+        figure = f"{slope.centre:.2f} ± {(slope.high - slope.low) / 2:.2f}"
+        if slope.low > HALF:
+            return [("confirmed", f"{figure}: a delay of rank {each.ranks[0]} lengthens the step so much")]
+        if slope.high < HALF:
+            return [("slack", f"{figure}: a delay of rank {each.ranks[0]} costs the step so little")]
+        return [("delayed", f"{figure}: whether rank {each.ranks[0]} is critical is not known")]
 
 
 class FindingsScreen(PageScreen):

@@ -5,9 +5,10 @@ Those that would be empty are left out: a job on CPUs has no links, and its idle
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from operator import attrgetter
+from typing import TYPE_CHECKING
 
 from overlaptop.fleet.records import BOUNDS
 from overlaptop.fleet.snapshot import RankView
@@ -55,6 +56,9 @@ from overlaptop.tui.state import ViewState
 from overlaptop.tui.timeline import history
 from overlaptop.tui.timeline.parts import overlap_style, parts_of
 
+if TYPE_CHECKING:
+    from overlaptop.trials.effect import Effect
+
 _RECENT_STEPS = 16
 """Bars drawn to the very newest step would be rescaled by each."""
 _HISTORY_COLUMNS = 40
@@ -81,6 +85,8 @@ class Scales:
     """Which step of the histories was chosen."""
     failure: Trouble | None = None
     """What the first rank to end badly came to."""
+    slopes: Mapping[int, Effect] = field(default_factory=dict)
+    """As ViewState has them."""
 
     @classmethod
     def of(cls, state: ViewState, *, textured: bool) -> Scales:
@@ -108,6 +114,7 @@ class Scales:
             textured=textured,
             marked_step=state.marked_step,
             failure=first_failure(ranks),
+            slopes=state.slopes,
         )
 
 
@@ -240,6 +247,11 @@ def rate_cell(known: Rate) -> StyledLine:
     return (Segment(f"{rate(known.bytes_per_s):>9}"), dim(f"{share:>6}"))
 
 
+def _critical(view: RankView, scales: Scales, _width: int) -> StyledLine:
+    slope = scales.slopes.get(view.rank)
+    return (dim(UNKNOWN),) if slope is None else (Segment(f"{slope.centre:.2f}"),)
+
+
 def _nvlink(view: RankView, _scales: Scales, _width: int) -> StyledLine:
     none = view.device is not None and view.device.nvlink_count == 0
     return (dim("none"),) if none else rate_cell(nvlink_rate(view))
@@ -270,18 +282,26 @@ COLUMNS = (
     Column("numa", "NUMA", lambda view, _s, _w: numa_cell(view), 6, 5, knows=numa_matters),
     Column("history", _history_header, _history, 16, 8, grow=1, max_width=_HISTORY_COLUMNS, right=False),
 )
+_CRITICAL = Column("critical", "critical", _critical, 9, 1)
 _NODE = Column("node", "host", lambda v, _s, width: elided((dim(v.node),), width), 12, 2, right=False)
 
 
 def columns_for(
-    ranks: Sequence[RankView], *, with_nodes: bool = False, with_waits: bool = False
+    ranks: Sequence[RankView],
+    *,
+    with_nodes: bool = False,
+    with_waits: bool = False,
+    with_slopes: bool = False,
 ) -> tuple[Column, ...]:
     """Those that have a value for at least one rank. ``with_nodes``: also on which host each is;
-    ``with_waits``: waiting is known of some step of the window, if not of this one.
+    ``with_waits``: waiting is known of some step of the window, if not of this one; ``with_slopes``: some
+    rank's slack was measured.
     """
     rank, *others = COLUMNS
     columns = (rank, _NODE, *others) if with_nodes else COLUMNS
     always = {"waiting"} if with_waits else set[str]()
+    if with_slopes:
+        columns = (*columns, _CRITICAL)
     return tuple(each for each in columns if not ranks or each.key in always or any(map(each.knows, ranks)))
 
 

@@ -91,7 +91,12 @@ class RankTable(JobView):
         with_nodes = len(state.snapshot.nodes) > 1 and not state.grouped
         waits = state.snapshot.totals.waits
         with_waits = waits is not None and waits.exposed_known
-        columns = columns_for(state.snapshot.ranks, with_nodes=with_nodes, with_waits=with_waits)
+        columns = columns_for(
+            state.snapshot.ranks,
+            with_nodes=with_nodes,
+            with_waits=with_waits,
+            with_slopes=bool(state.slopes),
+        )
         return layout(columns, width - 2 * _MARGIN)
 
     def _column_at(self, x: int) -> str:

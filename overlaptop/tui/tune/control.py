@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from overlaptop.fleet.session import Session
 from overlaptop.fleet.snapshot import Snapshot
@@ -13,6 +14,9 @@ from overlaptop.tui.trials.running import RunningTrials
 from overlaptop.tui.tune.earlier_changes import EarlierChanges
 from overlaptop.tui.tune.knob_editor import KnobChange, KnobEditor
 from overlaptop.tui.tune.knob_values import ValueRefusedError
+
+if TYPE_CHECKING:
+    from overlaptop.trials.effect import Effect
 
 NEWS_S = 8.0
 """So long a change that was made is shown."""
@@ -29,6 +33,8 @@ class KnobControl:
         self.editor = KnobEditor()
         self.trials: RunningTrials | None = None
         """The newest ones of this dashboard, also when they are over."""
+        self._slack: RunningTrials | None = None
+        """The newest of delays."""
         self.earlier_changes = EarlierChanges()
         self.change: KnobChange | None = None
         """The newest change of a knob that a person asked for."""
@@ -111,10 +117,18 @@ class KnobControl:
     def try_delays(self, snapshot: Snapshot) -> str:
         """Begin to delay each rank in turn. Returns why not; empty: it begins."""
         try:
-            self.trials = running.try_delays(self._session, snapshot)
+            self.trials = self._slack = running.try_delays(self._session, snapshot)
         except ValueRefusedError as fault:
             return str(fault)
         return ""
+
+    @property
+    def slopes(self) -> dict[int, Effect]:
+        """By rank, how critical it is, of those ranks of this job for which that is known."""
+        if self._slack is None or self._slack.job != self._job:
+            return {}
+        tried = self._slack.state.tried
+        return {each.candidate.key: each.effect for each in tried if each.effect and each.effect.bounded}
 
     def stop_trials(self, why: str = "stopped") -> None:
         """Try nothing more; a trial under way ends by itself."""
