@@ -28,7 +28,8 @@ Show, while a multi-GPU training job runs, whether its communication hides behin
   overlaptop demo                                             both at once, with a bundled job
   overlaptop capture                                          torch.profiler on all ranks, for 5 steps
   overlaptop set bucket_cap_mb=50                             another bucket size for its DDP model
-  overlaptop tune                                             the best bucket size, found by measurement
+  overlaptop tune                                             the best bucket size, found by trials
+  overlaptop slack                                            which ranks the step depends on
   overlaptop changes                                          what was changed of your jobs, and by whom
   overlaptop analyze PATH                                     the same for torch.profiler traces
   overlaptop doctor                                           what will work here, or on a HOST, and why not

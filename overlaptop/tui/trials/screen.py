@@ -27,7 +27,7 @@ from overlaptop.tui.draw.table import Column, Table
 from overlaptop.tui.help.glossary import TRIALS
 from overlaptop.tui.keys import TRIALS_KEYS, bindings
 from overlaptop.tui.page import Page, PageScreen
-from overlaptop.tui.trials.running import RunningTrials, cost_of_delays, usual_values
+from overlaptop.tui.tune.running_trials import RunningTrials, cost_of_delays, usual_values
 from overlaptop.tui.widgets.key_bar import BACK_HINT, HELP_HINT, QUIT_HINT
 
 if TYPE_CHECKING:

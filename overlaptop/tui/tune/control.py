@@ -9,11 +9,11 @@ from overlaptop.fleet.session import Session
 from overlaptop.fleet.snapshot import Snapshot
 from overlaptop.jobs import change_log
 from overlaptop.jobs.folder import JobFolderError
-from overlaptop.tui.trials import running
-from overlaptop.tui.trials.running import RunningTrials
+from overlaptop.tui.tune import running_trials
 from overlaptop.tui.tune.earlier_changes import EarlierChanges
 from overlaptop.tui.tune.knob_editor import KnobChange, KnobEditor
 from overlaptop.tui.tune.knob_values import ValueRefusedError
+from overlaptop.tui.tune.running_trials import RunningTrials
 
 if TYPE_CHECKING:
     from overlaptop.trials.effect import Effect
@@ -96,12 +96,12 @@ class KnobControl:
         """Begin to try the values of the selected knob that were typed. Raises ValueRefusedError."""
         held = self.editor.editable(snapshot)
         if held is not None:
-            self.trials = running.try_typed(self._session, snapshot, held.knob.name, words)
+            self.trials = running_trials.try_typed(self._session, snapshot, held.knob.name, words)
 
     def try_value_before(self, snapshot: Snapshot) -> str:
         """Begin to try the value before the newest change. Returns why not; empty: it begins."""
         try:
-            self.trials = running.try_value_before(self._session, snapshot)
+            self.trials = running_trials.try_value_before(self._session, snapshot)
         except ValueRefusedError as fault:
             return str(fault)
         return ""
@@ -109,7 +109,7 @@ class KnobControl:
     def refusal_of_delays(self, snapshot: Snapshot) -> str:
         """Why no rank can be delayed; empty: they can."""
         try:
-            running.try_delays(self._session, snapshot)
+            running_trials.try_delays(self._session, snapshot)
         except ValueRefusedError as fault:
             return str(fault)
         return ""
@@ -117,7 +117,7 @@ class KnobControl:
     def try_delays(self, snapshot: Snapshot) -> str:
         """Begin to delay each rank in turn. Returns why not; empty: it begins."""
         try:
-            self.trials = self._slack = running.try_delays(self._session, snapshot)
+            self.trials = self._slack = running_trials.try_delays(self._session, snapshot)
         except ValueRefusedError as fault:
             return str(fault)
         return ""
