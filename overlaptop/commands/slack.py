@@ -53,7 +53,7 @@ def run(words: list[str]) -> int:
         "--budget",
         type=positive,
         metavar="STEPS",
-        help="begin no trial after so many steps (default: 3,000, or those of five minutes if more)",
+        help="begin no trial after so many steps (default: for each rank 1,000, or 90 s if longer)",
     )
     parser.add_argument("--json", action="store_true", help="print records, not a table")
     add_hosts(parser)

@@ -60,7 +60,7 @@ def run(words: list[str]) -> int:
         "--budget",
         type=positive,
         metavar="STEPS",
-        help="begin no trial after so many steps (default: 3,000, or those of five minutes if more)",
+        help="begin no trial after so many steps (default: for each value 1,000, or 90 s if longer)",
     )
     parser.add_argument("--job", type=job_key, metavar="KEY", help="the running job, as --list names it")
     parser.add_argument("--keep", action="store_true", help="set the best value on the running job")

@@ -23,7 +23,15 @@ from overlaptop.fleet.session import Session
 from overlaptop.fleet.snapshot import HubState, Snapshot
 from overlaptop.trials.effect import LOOKS, Effect, Pair
 from overlaptop.trials.steps import JobStep, StepReader
-from overlaptop.wire.commands import ABOUT_KNOBS, MAX_TRIAL_STEPS, TRIED, UNKNOWN, Command, is_delay
+from overlaptop.wire.commands import (
+    ABOUT_KNOBS,
+    MAX_TRIAL_STEPS,
+    TRIED,
+    UNKNOWN,
+    Command,
+    argument,
+    is_delay,
+)
 
 SETTLE_STEPS = 2
 """Left out after a switch besides those that it disturbs: a GPU's CPU regains its lead, caches fill."""
@@ -35,8 +43,8 @@ BLOCK_NS = 1_000_000_000
 """And as long, for ranks need about as long to agree on the next trial."""
 SWITCH_STEPS = 2
 """That a switch disturbs, as DDP builds its buckets anew."""
-BUDGET_STEPS, BUDGET_NS = 3_000, 300_000_000_000
-"""Where no budget is given: so many steps, or steps for so long, whichever is more."""
+BUDGET_STEPS, BUDGET_NS = 1_000, 90_000_000_000
+"""For each candidate, where no budget is given: so many steps, or steps for so long, if that is more."""
 AGAIN_NS = 1_000_000_000
 """Before a trial that failed is asked for again."""
 TRIES = 3
@@ -254,7 +262,8 @@ class Trials:
         if view.state == TRIED:
             asked.done = view.done
             if is_delay(asked.command):
-                asked.delay_ns = int(view.becomes)
+                timed = view.becomes if view.becomes.isdecimal() else "0"
+                asked.delay_ns = int(timed) or argument(asked.command, "delay_ns")
             self._failures = self._busy_since_ns = 0
         elif view.state == UNKNOWN:
             self._end(f"not known whether the trial was made: {view.reason}", failed=True)
@@ -296,13 +305,13 @@ class Trials:
         if not self._round:
             self._end("", failed=False)
             return
-        before = _settled(self._between(self._free_from, None), settle=0)
+        before = self._present(self._free_from, None)
         if len(before) < BLOCK_STEPS // 2:
             self._doing = "waits for steps to compare with"
             return
         step_ns = median(step.step_ns for step in before)
         if self._budget_steps is None:
-            self._budget_steps = max(BUDGET_STEPS, round(BUDGET_NS / step_ns))
+            self._budget_steps = len(self._all) * max(BUDGET_STEPS, round(BUDGET_NS / step_ns))
         if self._spent >= self._budget_steps:
             self._end(f"{self._budget_steps:,} steps were spent", failed=False)
             return
@@ -325,10 +334,10 @@ class Trials:
         """Measure the trial, once as many steps have come after it as count of those before."""
         assert asked.first is not None, "all ranks have tried it"
         end = asked.first + asked.steps
-        tried = _settled(self._between(asked.first, end))
-        before = _settled(self._between(self._free_from, asked.first), settle=0)
-        half = min(len(tried) // 2, len(before), asked.steps // 2)
-        after = _settled(self._between(end, None))
+        tried = _settled(self._between(asked.first, end), in_trial=True)
+        before = self._present(self._free_from, asked.first)
+        half = min(len(tried) // 2, len(before))
+        after = self._present(end, None, settle=SETTLE_STEPS)
         if len(after) < half:
             return
         if half >= BLOCK_STEPS // 4:
@@ -342,16 +351,20 @@ class Trials:
         self._steps = {number: step for number, step in self._steps.items() if number >= self._free_from}
         self._asked = None
 
+    def _present(self, first: int, end: int | None, settle: int = 0) -> list[JobStep]:
+        """Steps of the present value."""
+        return _settled(self._between(first, end), settle, in_trial=False)
+
     def _between(self, first: int, end: int | None) -> list[JobStep]:
         last = max(self._steps, default=-1) + 1 if end is None else end
         return [step for number, step in self._steps.items() if first <= number < last]
 
 
-def _settled(steps: Iterable[JobStep], settle: int = SETTLE_STEPS) -> list[JobStep]:
+def _settled(steps: Iterable[JobStep], settle: int = SETTLE_STEPS, *, in_trial: bool) -> list[JobStep]:
     """Those that nothing disturbed, nor one shortly before. ``settle``: left out at the beginning."""
     found = []
     for step in steps:
-        if step.disturbed:
+        if step.disturbed or step.in_trial is not in_trial:
             settle = SETTLE_STEPS
         elif settle:
             settle -= 1

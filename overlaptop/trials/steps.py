@@ -18,6 +18,8 @@ class JobStep:
     """The median over the ranks."""
     disturbed: bool
     """By a capture, or by the switch from one value to another, on some rank."""
+    in_trial: bool
+    """On some rank."""
 
 
 class StepReader:
@@ -42,13 +44,10 @@ class StepReader:
             seen = [steps[number] for steps in of_rank if number in steps]
             if seen:  # a connection that was broken for long has lost some
                 step_ns = round(median(step.step_ns for step in seen))
-                found.append(JobStep(number, step_ns, any(map(_is_disturbed, seen))))
+                disturbed = any(step.captured or step.transitional for step in seen)
+                found.append(JobStep(number, step_ns, disturbed, any(step.trial for step in seen)))
         self.next = done + 1
         return found
-
-
-def _is_disturbed(step: StepTotals) -> bool:
-    return step.captured or step.transitional
 
 
 def _since(view: RankView, first: int) -> dict[int, StepTotals]:

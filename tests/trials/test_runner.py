@@ -248,3 +248,13 @@ def test_a_delay_lost_in_noise_is_not_known():
 
 def test_trials_are_asked_for_while_half_a_block_still_comes():
     assert runner.trial_steps(50 * MS) < runner.trial_steps(5 * MS)
+
+
+def test_steps_of_an_earlier_trial_stand_for_nothing():
+    job = LiveJob()
+    first = trying(job, (1,))
+    run(first, job, lambda state: job._under_way is not None and job.values[-1] == 1)
+    first.stop()
+    state = run(trying(job), job)
+    assert not state.failed
+    assert state.present_ns == pytest.approx(job.step_ms(25) * MS, rel=0.01)
