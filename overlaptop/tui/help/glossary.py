@@ -160,10 +160,10 @@ WORDS = (
         (TRIALS,),
     ),
     Word(
-        "slope",
-        "the step's growth over the delay of a rank: 1 is on the critical path, 0 is slack. A rank with "
-        "slack can be made faster without any gain",
-        (TRIALS,),
+        "critical, slope",
+        "the step's growth over the delay of a rank (x): 1 is on the critical path, 0 is slack. Making a "
+        "rank with slack faster wins nothing",
+        (OVERVIEW, TRIALS),
     ),
     Word(
         "before, after",

@@ -127,8 +127,12 @@ class KnobControl:
         """By rank, how critical it is, of those ranks of this job for which that is known."""
         if self._slack is None or self._slack.job != self._job:
             return {}
+        from overlaptop.trials.slack import NOT_KNOWN, verdict
+
         tried = self._slack.state.tried
-        return {each.candidate.key: each.effect for each in tried if each.effect and each.effect.bounded}
+        return {
+            each.candidate.key: each.effect for each in tried if each.effect and verdict(each) != NOT_KNOWN
+        }
 
     def stop_trials(self, why: str = "stopped") -> None:
         """Try nothing more; a trial under way ends by itself."""
