@@ -50,6 +50,8 @@ AGAIN_NS = 1_000_000_000
 TRIES = 3
 BUSY_NS = 60_000_000_000
 """Somebody's capture takes no longer."""
+LOST_NS = 120_000_000_000
+"""A connection to another host is tried every 30 s or so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +94,7 @@ class TrialsState:
     """One line."""
     over: bool
     why: str
-    """Why they ended before all was known; empty: all is known, or they go on."""
+    """Why they ended early; empty: they did not, or go on."""
     failed: bool
     """They ended neither by themselves nor because a person wished so."""
     spent_steps: int
@@ -179,11 +181,6 @@ class Trials:
         """Nothing more is tried."""
         return self._over
 
-    @property
-    def own(self) -> frozenset[str]:
-        """Ids of the commands that it sent."""
-        return frozenset(self._own)
-
     def stop(self, why: str = "stopped") -> None:
         """Try nothing more. A trial under way ends by itself."""
         self._end(why, failed=False)
@@ -203,6 +200,8 @@ class Trials:
         self._spent += len(steps)
         if snapshot.hub_state is not HubState.LIVE:
             self._doing = "waits: there is no connection to the job"
+            if snapshot.at_ns - snapshot.hub_since_ns > LOST_NS:
+                self._end("the connection to the job broke and did not come back", failed=True)
             return
         self._follow(snapshot)
         if self._asked is not None and self._asked.done:
@@ -271,7 +270,7 @@ class Trials:
             self._wait_for_others(view, snapshot.at_ns)
         elif view.state == FAILED and view.step is not None:
             self._end(f"the trial failed: {view.reason}", failed=True)
-        elif view.state == FAILED and any(rank.state == "refused" for rank in view.ranks):
+        elif not asked.progress.pairs and any(rank.state == "refused" for rank in view.ranks):
             asked.progress.refused, self._asked = view.reason, None
         elif view.state == FAILED:
             self._fail(view.reason, snapshot.at_ns)
@@ -315,14 +314,21 @@ class Trials:
         if self._spent >= self._budget_steps:
             self._end(f"{self._budget_steps:,} steps were spent", failed=False)
             return
-        block = _block_steps(step_ns)
         # Ranks take a while to agree, in which the job goes on with the present value.
         soon = len(before) + max(0, min(self._lags, default=0) - 1)
-        if soon < block // 2 or snapshot.at_ns < self._again_ns or self._reader.next is None:
+        if (
+            soon < _block_steps(step_ns) // 2
+            or snapshot.at_ns < self._again_ns
+            or self._reader.next is None
+        ):
             return
         progress = self._round.pop()
         steps = trial_steps(step_ns)
-        command = progress.candidate.make(steps)
+        try:
+            command = progress.candidate.make(steps)
+        except ValueError as error:
+            progress.refused = str(error)
+            return
         if why := self._session.send(command):
             self._fail(why, snapshot.at_ns)
             return

@@ -7,7 +7,7 @@ from msgspec import structs
 
 from overlaptop.fleet.snapshot import HubState
 from overlaptop.trials import runner
-from overlaptop.trials.runner import BUSY_NS, TRIES, WARM_UP_STEPS
+from overlaptop.trials.runner import BUSY_NS, LOST_NS, TRIES, WARM_UP_STEPS
 from overlaptop.trials.settings import best_of, try_values, verdict
 from overlaptop.trials.slack import delay_ranks
 from overlaptop.trials.slack import verdict as slack_verdict
@@ -156,6 +156,24 @@ def test_a_value_that_ranks_refuse_leaves_the_others():
     assert not state.failed
 
 
+def test_a_value_that_was_tried_before_outlives_a_refusal():
+    job = LiveJob()
+    trials = trying(job, (50,))
+    run(trials, job, lambda state: len(state.tried[0].pairs) == 2)
+    job.refuses = "it came 12 s late"
+    run(trials, job, lambda state: len(job.sent) == 3)
+    job.refuses = ""
+    state = run(trials, job)
+    assert (state.tried[0].refused, state.failed) == ("", False)
+
+
+def test_delays_that_add_up_to_too_much_are_refused():
+    job = LiveJob(lambda _value: 50.0)
+    state = run(delay_ranks(job, (0,), 9_000 * MS, HOST), job)
+    assert state.tried[0].refused.startswith("the delays of all steps must be ")
+    assert job.sent == []
+
+
 def test_trials_that_fail_again_and_again_are_given_up():
     job = LiveJob()
     job.fails = "rank 1 does not answer"
@@ -201,6 +219,15 @@ def test_a_broken_connection_is_waited_for():
     assert trials.state.doing == "waits: there is no connection to the job"
     job.fleet.set_hub_state(HubState.LIVE)
     assert not run(trials, job).failed
+
+
+def test_a_connection_that_stays_broken_ends_them():
+    job = LiveJob()
+    trials = trying(job)
+    run(trials, job, lambda state: len(job.sent) == 2)
+    job.fleet.set_hub_state(HubState.LOST)
+    state = run(trials, job, most_s=2 * LOST_NS / 1e9)
+    assert (state.failed, state.why) == (True, "the connection to the job broke and did not come back")
 
 
 @pytest.mark.parametrize(
