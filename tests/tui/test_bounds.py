@@ -11,6 +11,7 @@ from overlaptop.console.stream import RecordWriter
 from overlaptop.fleet.fleet import Fleet
 from overlaptop.fleet.snapshot import HubState
 from overlaptop.tui.tune.knob_values import ValueRefusedError, parsed, stepped
+from overlaptop.tui.tune.running_trials import usual_values
 from overlaptop.wire.bounds import MAX_DURATION_NS
 from overlaptop.wire.codec import MESSAGES, decode, encode
 from overlaptop.wire.knobs import KnobFacts
@@ -36,7 +37,7 @@ from tests.fleet.builders import (
     welcome,
 )
 from tests.fleet.fakes import FakeSession
-from tests.wire.examples import COMMAND, GRADIENTS, MACHINE, OUTCOME, SEARCH, STACKS
+from tests.wire.examples import COMMAND, GRADIENTS, MACHINE, OUTCOME, STACKS
 from tests.wire.extremes import at_bounds
 
 from .fakes import SIZES, opened
@@ -49,7 +50,7 @@ SHORTEST = replace(STEP, **NO_PARTS, step_ns=1)
 TRIED = (
     (STEP, LONGEST, SHORTEST), (OUTCOME,),
     *((each,) for each in (
-        detail(0, 5), info(0), MACHINE, device(0), numa(0), sample(0, 5), GRADIENTS, COMMAND, SEARCH,
+        detail(0, 5), info(0), MACHINE, device(0), numa(0), sample(0, 5), GRADIENTS, COMMAND,
         Notice(0, T0, "info", "a word"), RankEnd(0, T0, clean=True), KnobFacts(0, (BUCKET_CAP_MB,)),
         OwnCost(0, 0.1, 0.1, 0.1, 0.1, True), Standstill(0, True), STACKS,
         EnvironmentFacts(0, (EnvironmentVariable("NCCL_MAX_CTAS", "4"),)), status(), welcome(),
@@ -129,3 +130,4 @@ def test_no_knob_ends_a_prompt():
         for words in ("0", "-1", "9" * 40, "script"):
             with suppress(ValueRefusedError):
                 parsed(knob, words)
+        usual_values(knob, FakeSession().tick())
