@@ -17,6 +17,7 @@ from overlaptop import text
 from overlaptop.findings.evidence import Evidence, JobStep
 from overlaptop.findings.finding import Certainty, Finding
 from overlaptop.findings.gains import EXPLAINS, OwnTime, gain_ns, own_times
+from overlaptop.findings.launching import is_launch_bound, long_pauses_ns
 from overlaptop.findings.lines import SlowLine, slow_line
 from overlaptop.fleet.snapshot import RankView
 from overlaptop.fleet.waits import LATE_SHARE
@@ -52,6 +53,8 @@ class Cause(Enum):
     """Its training thread is ready to run and waits for a CPU."""
     STANDING = "standing"
     """It launches late: its GPU is idle, or its training thread sleeps, for another reason."""
+    LAUNCHING = "launching"
+    """It launches late, and its GPU is idle in short pauses only: its CPU is too slow."""
     LOW_CLOCK = "low clock"
     """It computes longer, and its GPU's clock is lower than the others'."""
     UNEVEN = "uneven"
@@ -60,7 +63,7 @@ class Cause(Enum):
     """It computes longer."""
 
 
-OF_THE_HOST = (Cause.LOADING, Cause.COLLECTING, Cause.STANDING, None)
+OF_THE_HOST = (Cause.LOADING, Cause.COLLECTING, Cause.STANDING, Cause.LAUNCHING, None)
 """Causes that a line of the script may explain; without a GPU what it computes, too."""
 
 
@@ -393,7 +396,11 @@ def _cause(
         sleeps_ns = steady_excess(longer["unexplained"], enough_ns / 2 if on_host(info) else 0.0)
         if max(delays_ns, sleeps_ns) < enough_ns:
             return None
-        return Cause.DELAYED if delays_ns >= sleeps_ns else Cause.STANDING
+        if delays_ns >= sleeps_ns:
+            return Cause.DELAYED
+        usual_ns = median(long_pauses_ns(evidence, each) for each in others)
+        stands_long = long_pauses_ns(evidence, rank) - usual_ns >= enough_ns
+        return Cause.LAUNCHING if is_launch_bound(evidence, rank) and not stands_long else Cause.STANDING
     if cpus_are_short(evidence):
         return None
     if (share := clock_share(evidence, rank, others)) is not None and share < LOW_CLOCK:

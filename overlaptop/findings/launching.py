@@ -9,6 +9,7 @@ from overlaptop.findings.detail import pauses
 from overlaptop.findings.evidence import Evidence
 from overlaptop.fleet.waits import LATE_SHARE
 from overlaptop.timeline.overlap import MUCH_IDLE, NO_LEAD
+from overlaptop.timeline.spans import length_ns
 
 
 def is_launch_bound(evidence: Evidence, rank: int) -> bool:
@@ -33,18 +34,19 @@ def short_pauses_ns(evidence: Evidence, rank: int) -> float:
     """The GPU's idle time in a step, less long pauses and what its thread spent on loading data: the
     median.
     """
-    long_ns = [
-        sum(end - start for start, end in pauses(step.details[rank]).tolist())
-        for step in evidence.steps
-        if rank in step.details
-    ]
-    less_ns = median(long_ns) if long_ns else 0.0
+    less_ns = long_pauses_ns(evidence, rank)
     idle_ns = [
         (step.totals[rank].idle_ns or 0) - max(less_ns, step.totals[rank].loading_ns or 0)
         for step in evidence.steps
         if rank in step.totals
     ]
     return max(0.0, median(idle_ns)) if idle_ns else 0.0
+
+
+def long_pauses_ns(evidence: Evidence, rank: int) -> float:
+    """What a step's long pauses of the GPU last together: the median; 0 where no timeline is here."""
+    known = [length_ns(pauses(step.details[rank])) for step in evidence.steps if rank in step.details]
+    return median(known) if known else 0.0
 
 
 def longest_pause(evidence: Evidence, rank: int) -> str:

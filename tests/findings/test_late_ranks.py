@@ -288,6 +288,16 @@ def test_one_long_pause_is_no_launch_bound_rank_though_its_lead_is_used_up():
     assert "the longest pause, 20.0 ms, is in forward" in found.measured
 
 
+def test_sleep_in_a_launch_bound_job_is_a_sleep():
+    usual = [("compute", 0.1), ("idle", 0.2)] * 90
+
+    def does(rank, number):
+        return [*usual, *[("idle", 12), ("compute", 0.1)] * (rank == LATE)]
+
+    (found,) = find(job(does, launch_lead_ns=of_late(0)))
+    assert (found.rule, found.ranks) == ("late_launch", (LATE,))
+
+
 NOT_EXPLAINED = {
     "no cause": lambda: job(late(("idle", 20)), loading_ns=lambda *_: 20 * MS, steps=14),
     "not seen": lambda: job(

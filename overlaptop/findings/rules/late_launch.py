@@ -13,7 +13,7 @@ from overlaptop import text
 from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.finding import Certainty, Finding
 from overlaptop.findings.late import Cause, late_by, on_host
-from overlaptop.findings.launching import is_launch_bound, longest_pause
+from overlaptop.findings.launching import longest_pause
 from overlaptop.findings.lines import SlowLine
 from overlaptop.wire.messages import RankInfo
 
@@ -21,8 +21,6 @@ from overlaptop.wire.messages import RankInfo
 def look(evidence: Evidence) -> Iterable[Finding]:
     """One for each such rank."""
     for late in late_by(evidence, Cause.STANDING):
-        if is_launch_bound(evidence, late.rank):
-            continue
         info = evidence.ranks[late.rank].info
         what = "training thread stands still" if on_host(info) else "GPU is idle"
         yield late.finding(

@@ -1,8 +1,8 @@
 """The CPU cannot launch kernels as fast as the GPU runs them.
 
-Raised for a late rank whose GPU is idle longer than the others', and for the whole job where in LATE_SHARE
-of the steps each rank is launch-bound (`launching`): no launch lead at the step's end, and idle time in
-short pauses, which loading data does not explain.
+Raised for a late rank whose GPU is idle longer than the others' in short pauses, and for the whole job
+where in LATE_SHARE of the steps each rank is launch-bound (`launching`): no launch lead at the step's end,
+and idle time in short pauses, which loading data does not explain.
 """
 
 from __future__ import annotations
@@ -24,15 +24,14 @@ ADVICE = (
 
 def look(evidence: Evidence) -> Iterable[Finding]:
     """One for each late rank that is launch-bound, else one for the job."""
-    for each in late_by(evidence, Cause.STANDING):
-        if is_launch_bound(evidence, each.rank):
-            yield each.finding(
-                f" is launch-bound: its GPU is idle {text.duration(each.stands_ns)} a step longer than "
-                f"{each.whose}",
-                each.stands_ns,
-                f"top shows what else runs on its CPUs; {ADVICE}",
-                Certainty.LIKELY,
-            )
+    for each in late_by(evidence, Cause.LAUNCHING):
+        yield each.finding(
+            f" is launch-bound: its GPU is idle {text.duration(each.stands_ns)} a step longer than "
+            f"{each.whose}",
+            each.stands_ns,
+            f"top shows what else runs on its CPUs; {ADVICE}",
+            Certainty.LIKELY,
+        )
     if late_ranks(evidence) or not evidence.steps:
         return
     if not all(is_launch_bound(evidence, rank) for rank in evidence.ranks):
