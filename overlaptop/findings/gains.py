@@ -83,12 +83,20 @@ def _wait_ns(evidence: Evidence, rank: int, *, exact: bool) -> float | None:
 def _blocked_ns(evidence: Evidence, rank: int, late: int, wait_ns: float) -> float | None:
     """How long the rank's host is blocked in a step; None: not known, or as long as its GPU waits.
 
-    Nothing blocks the late rank's host while its GPU is idle, nor another host that does the same. A host
-    that spins or sleeps in a synchronisation differs: in CPU time, or in the line at which it is.
+    A host that waits for its GPU in each step has no lead when that is over. One with a lead may wait for
+    room for another launch. The late rank's never does, so they then differ in CPU time, or in the line at
+    which they are.
     """
     infos = [evidence.ranks[each].info for each in (rank, late)]
     found = apart(evidence, rank, late)
+    leads_ns = [
+        lead_ns
+        for step in evidence.steps
+        if rank in step.totals and (lead_ns := step.totals[rank].launch_lead_ns) is not None
+    ]
     if not all(info is not None and info.compute_exact for info in infos) or found is None:
+        return None
+    if not leads_ns or median(leads_ns) < EXPLAINS * wait_ns:
         return None
     lines, error = found
     if 2 * error > EXPLAINS * wait_ns / evidence.step_ns:

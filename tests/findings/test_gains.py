@@ -19,13 +19,17 @@ LATE = 1
 COMPUTE_MS = 10
 
 
-def two(late_ms, *, more="idle", lines=({"sleep": 8}, {"sleep": 8}), cpu_ms=(5, 5), seconds=10, **changes):
-    """Two ranks of which rank 1 does more for so long. By rank: samples at lines, and CPU time."""
+def two(
+    late_ms, *, more="idle", lines=({"sleep": 8}, {"sleep": 8}), cpu_ms=(5, 5), seconds=10, lead_ms=(60, 0),
+    **changes
+):  # fmt: skip
+    """Two ranks of which rank 1 does more for so long. By rank: samples at lines, CPU time, launch lead."""
     facts = [stacks(rank, 9 + second, 10, **lines[rank]) for rank in (0, 1) for second in range(seconds)]
+    by_rank = {"cpu_ns": cpu_ms, "launch_lead_ns": lead_ms} | changes
     return job(
         lambda rank, _: [("compute", COMPUTE_MS), *[(more, late_ms)] * (rank == LATE)],
-        *facts, ranks=2, steps=14, cpu_ns=lambda rank, _: round(cpu_ms[rank] * MS),
-        **{name: lambda rank, _, ms=ms: ms[rank] * MS for name, ms in changes.items()},
+        *facts, ranks=2, steps=14,
+        **{name: lambda rank, _, ms=ms: round(ms[rank] * MS) for name, ms in by_rank.items()},
     )  # fmt: skip
 
 
@@ -67,6 +71,7 @@ BLOCKED = {
     "sleeps while the other sleeps": {"lines": ({"item": 8}, {"sleep": 8})},
     "by a GPU as the other": {"more": "compute", "lines": ({"item": 8}, {"item": 8})},
     "not known, without lines": {"lines": ({}, {})},
+    "in a synchronisation in each step": {"lead_ms": (1, 0)},
 }
 
 
