@@ -84,8 +84,8 @@ def test_shares_are_of_all_seconds_since_the_first_step():
 
 def test_line_at_which_all_ranks_are_is_not_the_one():
     def at(rank):
-        own = {"collate": 3} if rank == LATE else {}
-        return stacks(rank, 9, 10, train=7 - 2 * (rank == LATE), **own)
+        own = {"collate": 9} if rank == LATE else {}
+        return stacks(rank, 9, 30, train=21 - 6 * (rank == LATE), **own)
 
     line = slow_line(job(STANDS, *map(at, range(RANKS))), LATE, OTHERS)
     assert line.line == "train.py:2 in collate"
