@@ -278,7 +278,8 @@ def test_ranks_that_know_the_job_a_little_differently_measure_the_same_steps(ste
             if job.run(1e-9)[0]:
                 done.add(step)
         measured.append(done)
-    assert len(measured[0] & measured[1]) >= 0.4 * min(map(len, measured))
+    # Blocks of one rank may be twice as long as the other's.
+    assert len(measured[0] & measured[1]) >= 0.3 * min(map(len, measured))
 
 
 @pytest.mark.parametrize("cost", [0.0, 0.03, 0.12])
