@@ -14,8 +14,8 @@ from overlaptop.wire.messages import StackSamples
 
 FEWEST_SAMPLES = 8
 LEAST_MORE, ERRORS = 0.08, 3.0
-"""Of the samples, more than in the others' median: so much, and so many standard errors. Of a dozen lines one
-differs by two errors by chance."""
+"""Of the samples, more than in the others' median: so much, and so many standard errors. Of a dozen lines
+one differs by two errors by chance."""
 MOSTLY = 0.5
 """Two ranks' lines are compared if more of each one's samples are at known lines."""
 NEAR = 0.4
