@@ -58,9 +58,7 @@ def own_times(
     for rank in others:
         wait_ns = _wait_ns(evidence, rank, exact=is_split)
         wait_ns = evidence.most_wait_ns if wait_ns is None else wait_ns
-        blocked_ns = [_blocked_ns(evidence, rank, each, wait_ns) for each in late]
-        least_ns = min((ns for ns in blocked_ns if ns is not None), default=step_ns)
-        own[rank] = OwnTime(step_ns - wait_ns - slows_ns, step_ns - least_ns)
+        own[rank] = OwnTime(step_ns - wait_ns - slows_ns, _host_ns(evidence, rank, late, wait_ns))
     return own
 
 
@@ -78,6 +76,16 @@ def _wait_ns(evidence: Evidence, rank: int, *, exact: bool) -> float | None:
     if evidence.window is None or evidence.window.in_receives or not known:
         return None
     return fmean(each.exposed_wait_ns + (0 if exact else each.exposed_unsplit_ns) for each in known)
+
+
+def _host_ns(evidence: Evidence, rank: int, late: Collection[int], wait_ns: float) -> float:
+    """What the rank's host needs for a step without being blocked; 0: not known."""
+    steps = [step.totals[rank] for step in evidence.steps if rank in step.totals]
+    if known := [step.host_ns for step in steps if step.host_ns is not None]:
+        return median(known)
+    blocked_ns = (_blocked_ns(evidence, rank, each, wait_ns) for each in late)
+    known_ns = [each for each in blocked_ns if each is not None]
+    return evidence.step_ns - min(known_ns) if known_ns else 0.0
 
 
 def _blocked_ns(evidence: Evidence, rank: int, late: int, wait_ns: float) -> float | None:

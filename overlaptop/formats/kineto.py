@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from operator import itemgetter
 from pathlib import Path
@@ -42,7 +42,7 @@ from overlaptop.timeline import coherence
 from overlaptop.timeline.coherence import NOT_LAUNCHED_NS
 from overlaptop.timeline.lanes import Kind, Lane, LaneRules, describe_look_alikes
 from overlaptop.timeline.nesting import innermost
-from overlaptop.timeline.spans import Spans, from_bounds
+from overlaptop.timeline.spans import Spans, empty, from_bounds, union
 
 Times: TypeAlias = NDArray[np.int64]
 """Shape (n,), Unix time in ns."""
@@ -65,6 +65,11 @@ LAUNCH_CATEGORIES = frozenset(
         *("mtia_runtime", "privateuse1_runtime", "privateuse1_driver"),
     )
 )
+_BLOCKS = re.compile(r"(?:cuda|cu|hip)(?:\w*Synchronize|Memcpy(?!\w*Async)\w*)")
+"""Calls in which the CPU waits for its GPU."""
+_LAUNCHES = re.compile(r"(?:cuda|cu|hip)(?:\w*Launch\w*|Mem\w+Async)")
+LONG_LAUNCH = 10.0
+"""A launch that takes so many times as long as the median one waits for room."""
 _OF_A_DEVICE = re.compile(r"(?:mtia|hpu|xpu|npu|privateuse1|glow)_\w+")
 """Categories of what is no CPU and no GPU that is known here."""
 ANNOTATION_CATEGORIES = frozenset(("user_annotation", "gpu_user_annotation"))
@@ -148,6 +153,8 @@ class RankTrace:
     """What of it contradicts itself, and was left out or corrected; in words, each with how often."""
     on_host: bool = False
     """There is no GPU activity in it: what it shows is what CPUs did, and compute an upper bound."""
+    blocked: Spans = field(default_factory=empty)
+    """When the GPU blocked the CPU, by the GPU's clock."""
 
     @property
     def gpu(self) -> int | None:
@@ -208,7 +215,11 @@ def load_each(path: Path, text: Text, rules: LaneRules) -> tuple[RankTrace, ...]
     for device in _busiest_first(activities):
         annotations, said = _annotations(_of_process(possible_marks, processes[device]), clock, skew_ns)
         of_device = activities.chosen(activities.device == device) if len(processes) > 1 else activities
-        traces.append(RankTrace(path, rank, trace, of_device, annotations, (*remarks, *said), on_host))
+        own = _of_process(launches, processes[device])
+        blocked = _blocked(clock.possible(own), clock, skew_ns)
+        traces.append(
+            RankTrace(path, rank, trace, of_device, annotations, (*remarks, *said), on_host, blocked)
+        )
     return tuple(traces)
 
 
@@ -490,6 +501,19 @@ def _launched_ns(
                 best, launched_ns[own] = (len(fits), -float(np.median(fits))), found_ns
                 processes[each] = process if len(of_process) > 1 else None
     return launched_ns, processes
+
+
+def _blocked(calls: Sequence[Event], clock: _Clock, skew_ns: int) -> Spans:
+    """When a call waited for the GPU, or a launch for room; moved by `skew_ns` to the GPU's clock."""
+    waits = [event for event in calls if _BLOCKS.fullmatch(event.name or "")]
+    launches = [event for event in calls if _LAUNCHES.fullmatch(event.name or "")]
+    lengths_us = [float(event.dur or 0) for event in launches]
+    long_us = LONG_LAUNCH * float(np.median(lengths_us)) if lengths_us else 0.0
+    waits += [event for event, us in zip(launches, lengths_us, strict=True) if us > long_us]
+    if not waits:
+        return empty()
+    start_ns = clock.times_ns(waits) - skew_ns
+    return union(from_bounds(start_ns, start_ns + clock.durations_ns(waits)))
 
 
 def _annotations(

@@ -32,6 +32,8 @@ class Step:
     launch_lead_ns: int | None
     """From when the CPU was through with the step to its end on the GPU; None where no launches are in
     the trace."""
+    host_start_ns: int | None = None
+    """When the CPU began the step, by the GPU's clock; None where no launches are in the trace."""
 
 
 def find_steps(activities: Activities, annotations: tuple[Annotation, ...]) -> list[Step]:
@@ -52,7 +54,8 @@ def find_steps(activities: Activities, annotations: tuple[Annotation, ...]) -> l
         start_ns, end_ns = markers.reached_ns(annotation.start_ns), markers.reached_ns(left_ns)
         if start_ns < end_ns:
             lead_ns = end_ns - left_ns if markers.exact else None
-            steps.append(Step(annotation.number, start_ns, end_ns, lead_ns))
+            host_start_ns = annotation.start_ns if markers.exact else None
+            steps.append(Step(annotation.number, start_ns, end_ns, lead_ns, host_start_ns))
     return steps
 
 

@@ -111,9 +111,9 @@ def summarize(traced: RankTrace, rank: int, job: str, *, detailed: bool = False)
     calls, members = comm.calls(info.world_size)
     return RankSummary(
         info=info,
-        steps=tuple(_totals(step, rank, lanes, comm) for step in found),
+        steps=tuple(_totals(step, rank, lanes, comm, traced.blocked) for step in found),
         details=tuple(_detail(step, rank, lanes, comm) for step in shown),
-        whole=_totals(whole, rank, lanes, comm),
+        whole=_totals(whole, rank, lanes, comm, traced.blocked),
         lanes=lanes,
         calls=calls,
         members=members,
@@ -162,7 +162,7 @@ def _device(traced: RankTrace) -> str:
     return names.get(device, "") if isinstance(device, int) else ""
 
 
-def _totals(step: Step, rank: int, lanes: Lanes, comm: _CommKernels) -> StepTotals:
+def _totals(step: Step, rank: int, lanes: Lanes, comm: _CommKernels, blocked: Spans) -> StepTotals:
     near = lanes.around(step.start_ns, step.end_ns)
     parts = break_down(step.start_ns, step.end_ns, near.compute, near.comm, near.copy, near.fused)
     begun = comm.begun_in(step)
@@ -180,9 +180,18 @@ def _totals(step: Step, rank: int, lanes: Lanes, comm: _CommKernels) -> StepTota
         comm_bytes=sum_where_known(comm.bytes_of(at) for at in begun),
         dropped=0,
         launch_lead_ns=step.launch_lead_ns,
+        host_ns=_host_ns(step, blocked),
         comm_kernels_ns=sum(map(comm.length_ns, begun)) if comm.any_named else None,
         matched_ns=sum(map(comm.length_ns, matched)) if comm.any_named else None,
     )
+
+
+def _host_ns(step: Step, blocked: Spans) -> int | None:
+    """What the CPU needed for the step without being blocked; None where no launches are in the trace."""
+    if step.host_start_ns is None or step.launch_lead_ns is None:
+        return None
+    host_end_ns = step.end_ns - step.launch_lead_ns
+    return host_end_ns - step.host_start_ns - length_ns(clip(blocked, step.host_start_ns, host_end_ns))
 
 
 def _detail(step: Step, rank: int, lanes: Lanes, comm: _CommKernels) -> StepDetail:

@@ -82,6 +82,13 @@ def test_host_that_is_blocked_loses_all_that_its_gpu_waits(how):
     assert not trailing(evidence)
 
 
+@pytest.mark.parametrize(("host_ms", "gain_ms"), [(8, 50), (32, 38), (70, 0)])
+def test_host_that_needs_longer_than_its_gpu_bounds_what_is_won(host_ms, gain_ms):
+    evidence = two(50, host_ns=(host_ms, 70))
+    assert why_late(evidence).gain_ns == pytest.approx(gain_ms * MS, rel=0.01)
+    assert bool(trailing(evidence)) == (not gain_ms)
+
+
 def test_too_few_samples_prove_no_slack():
     evidence = two(12, seconds=1)
     assert not trailing(evidence)

@@ -1,5 +1,7 @@
 """Where steps begin and end on the GPU's timeline."""
 
+from dataclasses import replace
+
 import pytest
 
 from overlaptop.formats.steps import Step, find_steps
@@ -79,4 +81,9 @@ def launched(number, cpu_us, gpu_us, dur, make=kernel, **more):
 )  # fmt: skip
 def test_a_step_is_what_the_gpu_did_of_it(events, steps):
     traced = load(*events)
-    assert find_steps(traced.activities, traced.annotations) == steps
+    found = find_steps(traced.activities, traced.annotations)
+    assert [replace(each, host_start_ns=None) for each in found] == steps
+    entered_ns = {each.number: each.start_ns for each in traced.annotations}
+    for each in found:
+        known = each.launch_lead_ns is not None
+        assert each.host_start_ns == (entered_ns[each.number] if known else None)

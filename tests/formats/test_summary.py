@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from overlaptop.fleet.snapshot import WHOLE_TRACE
 from overlaptop.formats.summary import summarize
 from overlaptop.wire.messages import CollectiveSpan
-from tests.formats.traces import BASE_NS, US, kernel, launch, load, mark, nccl
+from tests.formats.traces import BASE_NS, US, event, kernel, launch, load, mark, nccl
 
 NAMED = {
     "Collective name": "allreduce", "In msg nelems": 1000, "Out msg nelems": 4000, "dtype": "BFloat16",
@@ -63,6 +63,34 @@ def test_each_step_is_cut_out_of_the_whole_and_the_rest_counts_in_the_whole_only
     assert [step.overlap for step in found.steps] == [0.8, None]
     whole = found.whole
     assert (whole.step_ns, whole.comm_ns, whole.hidden_ns) == (250 * US, 110 * US, 50 * US)
+
+
+def call(name, ts, dur):
+    return event("cuda_runtime", name, ts, dur)
+
+
+@pytest.mark.parametrize(
+    ("calls", "blocked_us"),
+    [
+        ([], 0),
+        ([call("cudaStreamSynchronize", 120, 30), call("cuCtxSynchronize", 140, 20)], 40),
+        ([call("cudaMemcpy", 120, 10), call("hipMemcpyWithStream", 130, 5)], 15),
+        ([call("cudaMemcpyAsync", 120, 10), call("cudaStreamWaitEvent", 130, 40)], 0),
+        ([call("cudaEventSynchronize", 180, 60)], 20),
+        ([launch(120, 4, dur=60)], 60),
+    ],
+)
+def test_what_a_host_needs_for_a_step_is_without_being_blocked(calls, blocked_us):
+    (step,) = summary_of(
+        mark(4, 100, 100), launch(100, 1), launch(106, 2), launch(112, 3), *calls,
+        kernel(110, 90, correlation=1), kernel(200, 40, correlation=2), kernel(240, 5, correlation=3),
+    ).steps  # fmt: skip
+    assert step.host_ns == (100 - blocked_us) * US
+
+
+def test_without_launches_what_a_host_needs_is_not_known():
+    (step,) = summary_of(mark(4, 100, 100), kernel(110, 90)).steps
+    assert step.host_ns is None
 
 
 def test_a_collective_has_its_name_bytes_and_group_where_the_kernel_has_them():

@@ -22,8 +22,8 @@ def nccl(ts, dur, *, stream=20, **args):
     return kernel(ts, dur, "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(x)", stream=stream, **args)
 
 
-def launch(ts, correlation):
-    return event("cuda_runtime", "cudaLaunchKernel", ts, 5.0, args={"correlation": correlation})
+def launch(ts, correlation, dur=5.0):
+    return event("cuda_runtime", "cudaLaunchKernel", ts, dur, args={"correlation": correlation})
 
 
 def mark(number, ts, dur, cat="user_annotation"):
