@@ -9,7 +9,7 @@ from pkgutil import iter_modules
 from overlaptop.findings import rules
 from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.finding import OPPOSITES, Finding
-from overlaptop.findings.gains import host_bound
+from overlaptop.findings.gains import most_by_gpus_ns
 
 RULES = {each.name: import_module(f"{rules.__name__}.{each.name}") for each in iter_modules(rules.__path__)}
 """By name: each file of the folder is one."""
@@ -21,17 +21,19 @@ MENDS_HOST = (
 
 
 def find(evidence: Evidence) -> tuple[Finding, ...]:
-    """Return what the rules find: what wins most first, what wins nothing not at all. Nothing that GPUs do
-    is worth mending while a host needs the whole step.
+    """Return what the rules find: what wins most first, what wins nothing not at all. What GPUs do wins no
+    more than hosts leave of the step.
     """
-    every = [
-        replace(each, rule=name)
-        for name, rule in RULES.items()
-        for each in rule.look(evidence)
-        if each.gain_ns is None
-        or name == "slack"
-        or (each.gain_ns and (each.why_late or name in MENDS_HOST or not host_bound(evidence)))
-    ]
+    most_ns = most_by_gpus_ns(evidence)
+    every: list[Finding] = []
+    for name, rule in RULES.items():
+        for each in rule.look(evidence):
+            gain_ns = each.gain_ns
+            is_of_gpus = not each.why_late and name not in MENDS_HOST
+            if gain_ns is not None and is_of_gpus and gain_ns > most_ns:
+                gain_ns = round(most_ns)
+            if gain_ns != 0 or name == "slack":
+                every.append(replace(each, rule=name, gain_ns=gain_ns))
     every.sort(key=lambda each: (-(each.gain_ns or -1), each.rule, each.ranks))
     found: list[Finding] = []
     for each in every:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from math import inf
 from statistics import fmean, median
 
 from overlaptop.findings.evidence import Evidence
@@ -62,9 +63,15 @@ def own_times(
     return own
 
 
-def host_bound(evidence: Evidence) -> bool:
-    """Return whether a host alone needs the whole step: less communication makes it no shorter."""
-    return any(is_launch_bound(evidence, rank) for rank in evidence.ranks)
+def most_by_gpus_ns(evidence: Evidence) -> float:
+    """Return how much shorter the step is if GPUs need no time: what the slowest host leaves of it; infinite
+    where hosts' times are not known.
+    """
+    if any(is_launch_bound(evidence, rank) for rank in evidence.ranks):
+        return 0.0
+    every_ns = (_own_host_ns(evidence, rank) for rank in evidence.ranks)
+    known_ns = [each for each in every_ns if each is not None]
+    return max(0.0, evidence.step_ns - max(known_ns)) if known_ns else inf
 
 
 def _wait_ns(evidence: Evidence, rank: int, *, exact: bool) -> float | None:
@@ -80,12 +87,18 @@ def _wait_ns(evidence: Evidence, rank: int, *, exact: bool) -> float | None:
 
 def _host_ns(evidence: Evidence, rank: int, late: Collection[int], wait_ns: float) -> float:
     """What the rank's host needs for a step without being blocked; 0: not known."""
-    steps = [step.totals[rank] for step in evidence.steps if rank in step.totals]
-    if known := [step.host_ns for step in steps if step.host_ns is not None]:
-        return median(known)
+    if (own_ns := _own_host_ns(evidence, rank)) is not None:
+        return own_ns
     blocked_ns = (_blocked_ns(evidence, rank, each, wait_ns) for each in late)
     known_ns = [each for each in blocked_ns if each is not None]
     return evidence.step_ns - min(known_ns) if known_ns else 0.0
+
+
+def _own_host_ns(evidence: Evidence, rank: int) -> float | None:
+    """The same, as it was measured; None: it was not."""
+    steps = [step.totals[rank] for step in evidence.steps if rank in step.totals]
+    known = [step.host_ns for step in steps if step.host_ns is not None]
+    return median(known) if known else None
 
 
 def _blocked_ns(evidence: Evidence, rank: int, late: int, wait_ns: float) -> float | None:

@@ -121,6 +121,16 @@ def test_less_communication_wins_nothing_where_a_host_needs_the_whole_step():
     assert not mends_communication(0)
 
 
+@pytest.mark.parametrize(("host_ms", "gain_ms"), [(1, 5), (8, 3), (11, None)])
+def test_less_communication_wins_no_more_than_the_slowest_host_leaves(host_ms, gain_ms):
+    evidence = job(
+        lambda *_: [("compute", 1)], ranks=2, host_ns=lambda rank, _: host_ms * MS * (rank == LATE)
+    )
+    assert evidence.step_ns == 11 * MS
+    expected = {"one_after_the_other": gain_ms * MS} if gain_ms else {}
+    assert {each.rule: each.gain_ns for each in find(evidence)} == expected
+
+
 def test_who_mends_one_of_two_ranks_that_are_late_in_turn_still_waits_for_the_other():
     def does(rank, number):
         return [("compute", COMPUTE_MS), *[("idle", 30)] * (rank == 1 + number % 2)]
