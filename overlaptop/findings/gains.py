@@ -64,8 +64,8 @@ def own_times(
 
 
 def most_by_gpus_ns(evidence: Evidence) -> float:
-    """Return how much shorter the step is if GPUs need no time: what the slowest host leaves of it; infinite
-    where hosts' times are not known.
+    """Return how much shorter the step is if GPUs need no time: what the slowest host leaves of it. It is
+    infinite where hosts' times are not known.
     """
     if any(is_launch_bound(evidence, rank) for rank in evidence.ranks):
         return 0.0

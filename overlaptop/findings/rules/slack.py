@@ -13,21 +13,26 @@ from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.finding import Certainty, Finding
 from overlaptop.findings.late import trailing
 
+ALIKE = 0.9
+"""Hosts need alike if none needs less than this share of the longest."""
+
 
 def look(evidence: Evidence) -> Iterable[Finding]:
     """One for each such rank."""
     for late in trailing(evidence):
         longest = max(late.others, key=lambda rank: late.own[rank].longest_ns)
         own = late.own[longest]
-        needs = f"{text.duration(own.longest_ns)} a step on"
-        bound = (
-            f"the CPU needs {needs} all ranks"
-            if own.host_ns > own.gpu_ns
-            else f"rank {longest} needs {needs} its own"
-        )
+        needs = f"needs {text.duration(own.longest_ns)} a step"
+        alike = all(late.own[rank].host_ns >= ALIKE * own.host_ns for rank in late.others)
+        if own.host_ns <= own.gpu_ns:
+            bound = f"rank {longest} {needs} on its own"
+        elif alike:
+            bound = f"the CPU {needs} on all ranks"
+        else:
+            bound = f"rank {longest}'s CPU {needs}"
         yield Finding(
             title=f"rank {late.rank} trails by {evidence.wait_in_words}, which costs nothing: {bound}",
-            measured=f"{late.in_words}; what training threads do is alike",
+            measured=late.in_words,
             advice="nothing to mend on this rank: make the step shorter on all of them",
             certainty=Certainty.LIKELY,
             gain_ns=0,
