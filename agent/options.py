@@ -8,7 +8,6 @@ from dataclasses import dataclass, fields
 from overlaptop.timeline.lanes import LaneRule, parse_rule
 
 SOURCE_CHOICES = ("auto", "kernels", "events", "host")
-NUMA_CHOICES = ("off", "bind")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +27,6 @@ class AgentOptions:
 
     lane_rules: tuple[LaneRule, ...] = ()
     """The user's own rules for what communicates, computes or copies, above the built-in ones."""
-    numa: str = "off"
-    """One of NUMA_CHOICES: ``bind`` puts the rank on its GPU's NUMA node before the script starts."""
     telemetry: bool = True
     """Read the links, the clocks and where the process runs, twice a second on a thread of its own."""
     stacks: bool = True
@@ -39,8 +36,6 @@ class AgentOptions:
         """Refuse what cannot be meant; raises ValueError with one clear line."""
         if self.source not in SOURCE_CHOICES:
             raise ValueError(f"source must be one of {', '.join(SOURCE_CHOICES)}, not {self.source!r}")
-        if self.numa not in NUMA_CHOICES:
-            raise ValueError(f"numa must be one of {', '.join(NUMA_CHOICES)}, not {self.numa!r}")
         if self.phases_only and self.source == "kernels":
             raise ValueError("phases alone are measured by the source events or host, not by kernels")
         if self.every is not None and not 1 <= self.every <= 1_000_000:
@@ -113,14 +108,6 @@ def parse(words: list[str]) -> CommandLine:
         "--control",
         action="store_true",
         help="obey commands from your dashboards, such as a capture by torch.profiler",
-    )
-    add(
-        "--numa",
-        choices=NUMA_CHOICES,
-        default="off",
-        help="bind: before the script starts, give the rank the CPUs of the NUMA node that its GPU is on, "
-        "and memory from there as long as there is some (default: off). "
-        "Under torchrun: -m -- overlaptop.agent --numa bind",
     )
     add(
         "--no-telemetry",

@@ -23,7 +23,6 @@ from torch import Tensor
 from torch.profiler import profile, schedule
 
 from overlaptop.agent import step as mark_step
-from overlaptop.agent.telemetry import binding
 from overlaptop.workloads import catalog, job
 from overlaptop.workloads.host_staging import HostStaging, is_one_host
 
@@ -131,9 +130,6 @@ def main() -> None:
     options, place = job.parse(catalog.ALLREDUCE_MATMUL)
     if options.mode == "host-staged" and not is_one_host(place.world_size):
         catalog.ALLREDUCE_MATMUL.parser().error("--mode host-staged: all ranks must run on one host")
-    if options.numa == "bind":
-        # Before there are threads and pinned memory: both stay where they begin.
-        binding.bind()
     with job.process_group(place):
         run(options, place)
 

@@ -78,10 +78,6 @@ def _run(command: options.CommandLine) -> None:
 def _make_agent(command: options.CommandLine) -> Agent:
     from overlaptop.agent.script import early_end  # noqa: F401 - later it could be given the script's modules
 
-    if command.options.numa == "bind":
-        from overlaptop.agent.telemetry import binding
-
-        binding.bind()
     allowed = command.options.control or is_bundled(command.target, module=command.module)
     agent = overlaptop.agent.make(replace(command.options, control=allowed), command.target)
     when_imported("torch", agent.start)

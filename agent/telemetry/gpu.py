@@ -87,13 +87,11 @@ class GpuFacts:
         rank: int,
         site: GpuSite,
         gpus: Sequence[GpuSite],
-        pcie_payload_bytes: int | None,
     ) -> None:
         """``gpus``: all that NVML shows here. Raises NvmlError where the GPU cannot be reached."""
         self._rank = rank
         self._site = site
         self._gpus = gpus
-        self._pcie_payload_bytes = pcie_payload_bytes
         self._library = nvml.library
         self._nvml = nvml
         self._handle = nvml.handle(site.uuid)
@@ -122,7 +120,6 @@ class GpuFacts:
             pcie_peak_bytes_per_s=ask(
                 "pcie_peak_bytes_per_s", lambda: self._pcie_peak(generation_max, width_max)
             ),
-            pcie_max_payload_bytes=ask("pcie_max_payload_bytes", self._pcie_payload),
             memory_total_bytes=ask("memory_total_bytes", lambda: call("nvmlDeviceGetMemoryInfo").total),
             sm_clock_max_hz=ask("sm_clock_max_hz", lambda: self._clock_max(library.NVML_CLOCK_SM)),
             memory_clock_max_hz=ask("memory_clock_max_hz", lambda: self._clock_max(library.NVML_CLOCK_MEM)),
@@ -155,16 +152,10 @@ class GpuFacts:
     def _clock_max(self, domain: int) -> int:
         return HZ_PER_MHZ * int(self._call("nvmlDeviceGetMaxClockInfo", domain))
 
-    def _pcie_payload(self) -> int:
-        if self._pcie_payload_bytes is None:
-            raise NvmlError(f"the kernel shows it to root only; {pcie.USUAL_PAYLOAD_BYTES} is assumed")
-        return self._pcie_payload_bytes
-
     def _pcie_peak(self, generation: int | None, width: int | None) -> int:
         if generation is None or width is None:
             raise NvmlError("generation or width is not known")
-        payload_bytes = self._pcie_payload_bytes or pcie.USUAL_PAYLOAD_BYTES
-        peak = pcie.peak_bytes_per_s(generation, width, payload_bytes)
+        peak = pcie.peak_bytes_per_s(generation, width)
         if peak is None:
             raise NvmlError(f"PCIe {generation}.0 is not known here")
         return peak

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from overlaptop.agent.telemetry import binding, pcie
 from overlaptop.agent.telemetry.gpu import GpuFacts, place, without_nvml
 from overlaptop.agent.telemetry.numa import GpuPlace, NumaMonitor, gpu_node
 from overlaptop.agent.telemetry.nvml import Nvml, NvmlError
@@ -55,7 +54,7 @@ class MachineMonitor:
             except NvmlError as refusal:
                 self.close()
                 self._device = without_nvml(rank, gpu.name, gpu.pci_bus_id, str(refusal))
-        self._numa = NumaMonitor(rank, self._topology, at, binding.outcome)
+        self._numa = NumaMonitor(rank, self._topology, at)
 
     def first_facts(self) -> Iterator[Facts]:
         """Everything, one after the other as it is read."""
@@ -108,16 +107,9 @@ class MachineMonitor:
             replace(site, numa_node=gpu_node(self._topology, places[site.uuid])) for site in sites
         )
         site = _site_of(gpu, self._gpus)
-        payload_bytes = pcie.max_payload_bytes(site.pci_bus_id)
-        self._gpu_facts = GpuFacts(nvml, self._rank, site, self._gpus, payload_bytes)
+        self._gpu_facts = GpuFacts(nvml, self._rank, site, self._gpus)
         self._device = self._gpu_facts.read()
-        self._rates = Rates(
-            nvml,
-            self._rank,
-            nvml.handle(site.uuid),
-            self._device.nvlink_count,
-            payload_bytes or pcie.USUAL_PAYLOAD_BYTES,
-        )
+        self._rates = Rates(nvml, self._rank, nvml.handle(site.uuid), self._device.nvlink_count)
         return places[site.uuid]
 
 

@@ -8,24 +8,20 @@ import functools
 import os
 import shutil
 import sys
-import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from overlaptop.agent.telemetry import process
 from overlaptop.agent.telemetry.files import UnavailableError, format_list
-from overlaptop.agent.telemetry.process import GIB, MemoryPolicy
+from overlaptop.agent.telemetry.process import MemoryPolicy
 from overlaptop.agent.telemetry.topology import Topology
 from overlaptop.wire.devices import NodeShare, NumaFacts, Unknown
 
-BIND = "-m overlaptop.agent --numa bind"
-TORCHRUN_BIND = "-m -- overlaptop.agent --numa bind"
-"""Without the dashes torchrun takes the option for its own ``--numa-binding``."""
 TORCHRUN = "torchrun --numa-binding=node"
+NEEDS = "torch 2.9 and numactl"
+"""Without numactl the option refuses to work."""
 MAX_TORCHRUN_BYTES = 1 << 20
-MUCH_BYTES = GIB >> 2
-"""Of a smaller process it does not matter where it lies; most of it is libraries that others use too."""
 
 
 @functools.cache
@@ -71,20 +67,15 @@ class NumaMonitor:
         rank: int,
         topology: Topology,
         gpu: GpuPlace | None,
-        bound: str,
         root: Path = Path("/"),
         *,
         environ: Mapping[str, str] = os.environ,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``gpu`` None: the rank computes on none. ``bound``: the outcome of ``--numa bind``, or empty."""
+        """``gpu`` None: the rank computes on none."""
         self._rank = rank
-        self._bound = bound
         self._root = root
         self._threads = process.ThreadPlaces(root)
-        self._memory = process.MemoryPlaces(root, clock)
         self._by_torchrun = "TORCHELASTIC_RUN_ID" in environ
-        # Without numactl the option refuses to work.
         self._torchrun_binds = _torchrun_has_numa_binding() and shutil.which("numactl") is not None
         self._affinity: Collection[int] = ()
         self._has_gpu = gpu is not None
@@ -123,8 +114,6 @@ class NumaMonitor:
             unknown["memory_policy"] = str(reason)
         self._threads.read()
         unknown["threads_by_node"] = self._threads.reason
-        self._memory.read()
-        unknown["memory_by_node"] = self._memory.reason
         state, sentence, advice = self._judge(cpus, policy)
         limit = process.cpu_limit(self._root)
         return NumaFacts(
@@ -137,11 +126,9 @@ class NumaMonitor:
             cpu_nodes=self._by_node(dict.fromkeys(cpus or (), 1)),
             threads_by_node=self._by_node(self._threads.cpus or {}),
             memory_policy=policy.text if policy is not None else "",
-            memory_by_node=_shares(self._memory.by_node or {}),
             state=state,
             reason=sentence,
             advice=advice,
-            bound=self._bound,
             unknown=tuple(Unknown(name, why) for name, why in unknown.items() if why),
             cpu_limit_percent=None if limit is None else round(100 * limit),
         )
@@ -193,31 +180,13 @@ class NumaMonitor:
             if self._by_torchrun:
                 advice = f"start torchrun without the memory policy {policy.text}"
             return state, f"{where}, but takes memory from {_nodes(wanted)} ({policy.text})", advice
-        away = self._memory_away(node)
-        if away:
-            # It was there before the process was bound, or another process had it first.
-            return "bound", f"{where}, but {away}", self._bind(node)
         return "bound", where, ""
-
-    def _memory_away(self, gpu_node: int) -> str:
-        """``3.1 of 4.0 GiB of its memory are on node 0``; empty: most of it is near."""
-        gpu_memory = {self._gpu_memory_node}
-        gpu_memory |= {node.node for node in self._topology.nodes if node.is_gpu_memory}
-        by_node = self._memory.by_node or {}
-        held = {node: amount for node, amount in by_node.items() if node not in gpu_memory}
-        total = sum(held.values())
-        away = total - held.get(gpu_node, 0)
-        if total < MUCH_BYTES or 2 * away <= total:
-            return ""
-        others = _nodes(held.keys() - {gpu_node})
-        return f"{away / GIB:.1f} of {total / GIB:.1f} GiB of its memory are on {others}"
 
     def _bind(self, node: int) -> str:
         """What to type so that the rank gets the CPUs and the memory of `node`, where it may have them."""
         if self._by_torchrun:
-            own = f"{TORCHRUN}, or {TORCHRUN_BIND}"
-            return own if self._torchrun_binds else f"{TORCHRUN_BIND} (here: node {node})"
-        return f"{self._numactl(node)}, or {BIND}"
+            return TORCHRUN if self._torchrun_binds else f"{TORCHRUN} (needs {NEEDS})"
+        return self._numactl(node)
 
     def _move(self, node: int, now: Collection[int]) -> str:
         """What to type where the process may use no CPU of `node`: what narrows it lies outside of it."""

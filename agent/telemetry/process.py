@@ -1,4 +1,4 @@
-"""Where this process may run, where it runs, and where its memory lies.
+"""Where this process may run, where it runs, and where its memory comes from.
 
 Affinity and memory policy belong to threads. The process's are those of its main thread, which /proc/self
 shows to whichever thread reads it: the job's other threads begin with a copy of them.
@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import os
 import re
-import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,22 +19,8 @@ MAX_THREADS = 256
 THREADS_AT_A_TIME = 32
 """Each costs some 10 us of CPU time, and three waits for the GIL, of 5 ms each in the worst case."""
 MAX_STAT_BYTES = 4096
-FIRST_AFTER_S = 10.0
-"""Before, a job's memory is not there yet."""
-EVERY_S = 30.0
-SHARE = 0.001
-"""Of the time that may go into reading where memory lies."""
-LONGEST_S = 0.1
-"""That such a reading may be expected to take. All the while nobody else in the process can map or unmap
-memory; at `SHARE` the next comes 100 s later: at the worst, the job loses a thousandth of its time."""
-COST_S_PER_GIB = 0.012
-"""Assumed before a process of some size was read: twice what small pages cost where it was measured (5.7 ms
-a GiB; huge pages, a tenth). So memory up to 8 GiB is read at once, and more where pages are huge."""
-MAX_MAPS_BYTES = 16 << 20
-MAPS_CHUNK_BYTES = 64 << 10
 HEAD_BYTES = 256
 """The program's own mappings. After them comes the heap, for which the kernel takes 10 ms a GiB."""
-GIB = 1 << 30
 
 _CPUS_ALLOWED = re.compile(r"^Cpus_allowed_list:\s*(\S*)$", re.MULTILINE)
 _POLICY = re.compile(
@@ -43,8 +28,6 @@ _POLICY = re.compile(
     r"(?:=[a-z|]+)?(?::([\d,-]*))?(?: |$)",
     re.MULTILINE,
 )
-_RESIDENT_PAGES = re.compile(r"\d+ (\d+)")
-_PAGES = re.compile(rb" (?:N(\d{1,5})=(\d{1,15})|kernelpagesize_kB=(\d{1,9}))(?=\s)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,88 +173,3 @@ class ThreadPlaces:
             return int(line.rpartition(b")")[2].split()[36])  # the 39th of all
         except (UnavailableError, ValueError, IndexError):
             return None  # the thread has ended
-
-
-class MemoryPlaces:
-    """How many bytes of the process lie on each node, read rarely.
-
-    Reading walks the process's page tables. Memory that a driver maps (as CUDA's pinned buffers may be)
-    is not counted by the kernel.
-    """
-
-    def __init__(
-        self,
-        root: Path,
-        clock: Callable[[], float] = time.monotonic,
-        work_clock: Callable[[], float] = time.thread_time,
-    ) -> None:
-        """``work_clock``: seconds of CPU time of the calling thread, where the walk is spent."""
-        self.by_node: dict[int, int] | None = None
-        self.reason = f"read {FIRST_AFTER_S:.0f} s after the start"
-        """Why `by_node` is None; empty: it is not."""
-        self._root = root
-        self._clock = clock
-        self._work_clock = work_clock
-        self._due_s = clock() + FIRST_AFTER_S
-        self._cost_s_per_byte = COST_S_PER_GIB / GIB
-
-    def read(self) -> None:
-        """Read anew if it is time to; never raises."""
-        if self._clock() < self._due_s:
-            return
-        began_s = self._work_clock()
-        try:
-            rss_bytes = self._rss_bytes()
-            expected_s = rss_bytes * self._cost_s_per_byte
-            if expected_s > LONGEST_S:
-                raise UnavailableError(
-                    f"the process has {rss_bytes / GIB:.0f} GiB in memory: to look through its pages would "
-                    f"hold up its own calls to map memory for some {expected_s:.1f} s"
-                )
-            self.by_node, walked_s = self._walk()
-            self.reason = ""
-            if rss_bytes >= GIB:
-                self._cost_s_per_byte = walked_s / rss_bytes
-        except UnavailableError as reason:
-            self.by_node, self.reason = None, str(reason)
-        spent_s = self._work_clock() - began_s
-        self._due_s = self._clock() + max(EVERY_S, spent_s / SHARE)
-
-    def _rss_bytes(self) -> int:
-        path = self._root / "proc/self/statm"
-        pages = _RESIDENT_PAGES.match(read_text(path))
-        if pages is None:
-            raise UnavailableError(f"{path} does not tell the size of the process")
-        return int(pages[1]) * os.sysconf("SC_PAGE_SIZE")
-
-    def _walk(self) -> tuple[dict[int, int], float]:
-        """Return bytes by node and the seconds that the kernel worked. Raises UnavailableError.
-
-        Each read gives a page of text at most, some 40 mappings: between two of them the job's threads
-        can have the memory map, and the GIL.
-        """
-        path = self._root / "proc/self/numa_maps"
-        pages: Counter[int] = Counter()
-        found: Counter[int] = Counter()
-        walked_s, seen_bytes, rest = 0.0, 0, b""
-        with opened(path) as descriptor:
-            while True:
-                began_s = self._work_clock()
-                data = os.read(descriptor, MAPS_CHUNK_BYTES)
-                walked_s += self._work_clock() - began_s
-                if not data:
-                    return dict(found), walked_s
-                seen_bytes += len(data)
-                if seen_bytes > MAX_MAPS_BYTES:
-                    raise UnavailableError(f"{path}: longer than {MAX_MAPS_BYTES >> 20} MiB")
-                if walked_s > 2 * LONGEST_S:
-                    raise UnavailableError(f"{path}: took the kernel over {2 * LONGEST_S:.1f} s to write")
-                lines, newline, rest = (rest + data).rpartition(b"\n")
-                # A mapping's line ends with the size of the pages that it has counted.
-                for node, count, kib in _PAGES.findall(lines + newline):
-                    if node:
-                        pages[int(node)] += int(count)
-                    else:
-                        for each, number in pages.items():
-                            found[each] += number * int(kib) << 10
-                        pages.clear()

@@ -55,14 +55,11 @@ def throttle_words(reasons: int) -> tuple[str, ...]:
 class Rates:
     """The samples of one GPU. What has been refused for good is not asked again."""
 
-    def __init__(
-        self, nvml: Nvml, rank: int, handle: Any, nvlinks: int | None, pcie_payload_bytes: int
-    ) -> None:
-        """``nvlinks``: how many are up; None: not known. ``pcie_payload_bytes``: of a full packet."""
+    def __init__(self, nvml: Nvml, rank: int, handle: Any, nvlinks: int | None) -> None:
+        """``nvlinks``: how many are up; None: not known."""
         self._nvml = nvml
         self._rank = rank
         self._handle = handle
-        self._pcie_payload_bytes = pcie_payload_bytes
         self._last: dict[str, tuple[int, int]] = {}
         """Of each counter: its count, and when it was taken (Unix time in µs)."""
         self._gpm: Gpm | None = None
@@ -167,7 +164,7 @@ class Rates:
         return 1000 * int(self._call("nvmlDeviceGetPcieThroughput", direction))
 
     def _payload(self, name: str, way: Way) -> int:
-        return payload_of(name, way(), self._pcie_payload_bytes)
+        return payload_of(name, way())
 
     def _memory_without_reserve(self) -> int:
         """As nvidia-smi counts: without what the driver keeps for itself."""

@@ -120,8 +120,6 @@ class DeviceFacts(Message, frozen=True, tag=13):
     memory_clock_max_hz: Count | None
     links: Annotated[tuple[GpuLink, ...], Meta(max_length=MAX_PARTS)]
     unknown: Unknowns = ()
-    pcie_max_payload_bytes: Count | None = None
-    """Of one packet; 256 is assumed where it is not known."""
 
 
 class NodeShare(Part, frozen=True):
@@ -150,15 +148,11 @@ class NumaFacts(Message, frozen=True, tag=14):
     """On which node the process's threads last ran."""
     memory_policy: Text
     """``default``, ``bind:0``, ``prefer:1``, ``interleave:0-1``; empty: not known."""
-    memory_by_node: Annotated[tuple[NodeShare, ...], Meta(max_length=MAX_PARTS)]
-    """Bytes of the process on each node."""
     state: Annotated[str, one_of(NUMA_STATES)]
     reason: Text
     """The state in a sentence, with the nodes' numbers."""
     advice: Text
     """What to type to mend it; empty: there is nothing to mend, or nothing is known."""
-    bound: Text
-    """What ``--numa bind`` did, or why it could not; empty: it was not asked for."""
     unknown: Unknowns = ()
     cpu_limit_percent: Count | None = None
     """The CPU time that its cgroups allow all of their processes together: 150 for one and a half CPUs.

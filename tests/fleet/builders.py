@@ -167,8 +167,7 @@ def numa(rank=0, **changes):
     made = NumaFacts(
         rank=rank, gpu_node=0, gpu_memory_node=None, nic="mlx5_0", nic_node=0, cpu_set="0-31",
         cpu_nodes=(NodeShare(0, 32),), threads_by_node=(NodeShare(0, 9),), memory_policy="bind:0",
-        memory_by_node=(NodeShare(0, 1 << 30),), state="bound", reason="runs on node 0 with its GPU",
-        advice="", bound="",
+        state="bound", reason="runs on node 0 with its GPU", advice="",
     )  # fmt: skip
     return replace(made, **changes)
 

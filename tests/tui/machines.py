@@ -47,7 +47,6 @@ def numa(rank, node=0, state="bound", **changes):
         "gpu_node": node, "nic": f"mlx5_{rank}", "nic_node": node,
         "cpu_set": "48-95,144-191" if node else "0-47,96-143", "cpu_nodes": (NodeShare(node, 96),),
         "threads_by_node": (NodeShare(node, 34),), "memory_policy": f"prefer:{node}",
-        "memory_by_node": (NodeShare(node, 3 * GIB), NodeShare(0 if node else 1, 12 << 20)),
         "state": state, "reason": f"runs on node {node} with its GPU",
     }  # fmt: skip
     return builders.numa(rank, **facts | changes)
@@ -59,7 +58,7 @@ def misplaced(rank, node=0):
     return numa(
         rank, other, "wrong node", gpu_node=node, nic_node=node,
         reason=f"runs on node {other}, its GPU is on node {node}",
-        advice="torchrun --numa-binding=node, or -m -- overlaptop.agent --numa bind",
+        advice="torchrun --numa-binding=node",
     )  # fmt: skip
 
 
@@ -68,7 +67,7 @@ def unbound(rank, node=0):
         rank, node, "unbound", cpu_set="0-191", cpu_nodes=(NodeShare(0, 96), NodeShare(1, 96)),
         threads_by_node=(NodeShare(0, 20), NodeShare(1, 14)), memory_policy="default",
         reason=f"may run on nodes 0 and 1, its GPU is on node {node}",
-        advice="torchrun --numa-binding=node, or -m -- overlaptop.agent --numa bind",
+        advice="torchrun --numa-binding=node",
     )  # fmt: skip
 
 
@@ -77,7 +76,7 @@ def one_node(rank, cpus="0-31", **changes):
     count = int(cpus.partition("-")[2]) + 1
     return numa(
         rank, 0, "one node", reason="all CPUs are on node 0: there is nothing to choose", cpu_set=cpus,
-        cpu_nodes=(NodeShare(0, count),), memory_by_node=(NodeShare(0, 4 * GIB),), memory_policy="default",
+        cpu_nodes=(NodeShare(0, count),), memory_policy="default",
         **changes,
     )  # fmt: skip
 

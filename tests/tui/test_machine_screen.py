@@ -11,7 +11,7 @@ from overlaptop.tui.machine.host import cpu_count, hosts, machine_of
 from overlaptop.tui.machine.link_history import MINUTE_S, column_s, columns
 from overlaptop.tui.machine.map import MachineMap
 from overlaptop.tui.rank.screen import RankScreen
-from overlaptop.wire.devices import GpuLink, GpuSite, MachineFacts, Nic, NumaNode, Unknown
+from overlaptop.wire.devices import GpuLink, GpuSite, MachineFacts, Nic, NodeShare, NumaNode, Unknown
 from overlaptop.wire.messages import RankEnd
 from tests.fleet.builders import GB, SWITCHED, T0, S, info, step
 
@@ -124,7 +124,7 @@ async def test_a_machine_without_gpus_shows_its_nodes_and_ranks_and_no_gpu(size)
     text = await whole_of(cpu_only(), size)
     for words in ("node 0  CPUs 0-7 (8)  memory 16.0 GiB", "eth0 speed unknown"):
         assert words in text or size == NARROW
-    assert re.search(r"▸ rank 0 +8 CPUs +14 threads +4.00 GiB", text)
+    assert re.search(r"▸ rank 0 +8 CPUs +14 threads", text)
     assert "✓ one node" in text
     assert "NVML is not installed here" in text
     for absent in ("GPU 0", "NVLink", "account"):
@@ -174,7 +174,7 @@ async def test_words_from_a_machine_are_shown_as_words_and_steer_nothing(size):
                      (GpuSite(0, uuid(0), HOSTILE, HOSTILE, 0),), said),
         device(0, 0, [GpuLink("pcie", HOSTILE, None, HOSTILE)], nvlink_version=HOSTILE, unknown=said),
         replace(numa(0), nic=HOSTILE, cpu_set=HOSTILE, memory_policy=HOSTILE, reason=HOSTILE,
-                advice=HOSTILE, bound=HOSTILE, unknown=said),
+                advice=HOSTILE, unknown=said),
         sample(0, 0.0, throttle_reasons=(HOSTILE,), unknown=said),
     )  # fmt: skip
     async with opened(session, size=size) as (app, pilot):
@@ -351,18 +351,16 @@ async def test_a_rank_away_from_its_gpu_gets_a_mark_the_reason_and_the_words_to_
     assert facts.reason[:30] in text
     # No command is broken over two lines.
     assert "torchrun --numa-binding=node" in text
-    assert "-m -- overlaptop.agent --numa bind" in text
 
 
 async def test_the_parts_of_the_selected_process_are_shown_on_the_nodes_where_they_are():
-    facts = replace(misplaced(0), bound="bound to node 0 before the script started")
-    text = await screen_of(h200_node(numas={0: facts}), "m")
-    assert re.search("--numa bind +bound to node 0 before the script", text)
-    assert "3.00 GiB on node 1, 12.0 MiB on node 0" in text
+    shares = (NodeShare(1, 32), NodeShare(0, 2))
+    text = await screen_of(h200_node(numas={0: replace(misplaced(0), threads_by_node=shares)}), "m")
+    assert "32 threads on node 1, 2 on node 0" in text
     left, right = line_of(text, "rank 0 here").split("│  │")
-    assert "rank 0 here: 12.0 MiB" in left
+    assert "rank 0 here: 2 threads" in left
     assert "CPUs" not in left
-    assert "rank 0 here: 96 CPUs · 34 threads · 3.00 GiB" in right
+    assert "rank 0 here: 96 CPUs · 32 threads" in right
 
 
 @pytest.mark.parametrize(

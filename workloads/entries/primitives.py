@@ -17,11 +17,6 @@ ALLREDUCE_MATMUL = bundled(
     Option(
         "--mode", "how it is done", choices=("async", "sequential", "host-staged"), default="async",
     ),
-    Option(
-        "--numa", "bind: put each rank on its GPU's NUMA node, which pinned memory then comes from, as "
-        "the agent's own option does; torchrun needs -m -- overlaptop.agent",
-        choices=("leave", "bind"), default="leave",
-    ),
     Option("--trace", "write a Chrome trace of a few steps: rank-0.json", new_folder, "FOLDER"),
     # On two H200s a few ms each: 1 GiB reduced, 4 products of 1.1 Tflop, 128 MiB copied. On two laptop
     # cores a step of about 0.1 s.

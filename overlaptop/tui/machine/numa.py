@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from overlaptop.fleet.snapshot import RankView
 from overlaptop.report.links import NUMA_MARKS
-from overlaptop.text import byte_count, plural
+from overlaptop.text import plural
 from overlaptop.tui.draw.segments import (
     DIM,
     TEXT,
@@ -43,7 +43,7 @@ def verdict_lines(view: RankView, width: int) -> list[StyledLine]:
             below = (line for way in ways for line in paragraph(way, width, style, indent=5))
             beside = [_label("to mend it"), *below]
         lines += beside
-    return lines + (hanging(_label("--numa bind"), numa.bound, width) if numa.bound else [])
+    return lines
 
 
 def process_lines(view: RankView, width: int) -> list[StyledLine]:
@@ -54,7 +54,6 @@ def process_lines(view: RankView, width: int) -> list[StyledLine]:
     facts = [
         ("may use", ": ".join(filter(None, (nodes_in_words(numa.cpu_nodes, "CPU"), numa.cpu_set)))),
         ("threads", nodes_in_words(numa.threads_by_node, "thread")),
-        ("memory", nodes_in_words(numa.memory_by_node)),
         ("policy", numa.memory_policy),
     ]
     if numa.nic or numa.gpu_node is not None:
@@ -69,22 +68,21 @@ def process_lines(view: RankView, width: int) -> list[StyledLine]:
 
 
 def on_node(numa: NumaFacts, node: int | None) -> list[str]:
-    """How much of a process is on a node: CPUs it may use, threads, memory. Less what is nothing."""
-    cpus, threads, memory = (
+    """How much of a process is on a node: CPUs it may use, threads. Less what is nothing."""
+    cpus, threads = (
         sum(share.amount for share in shares if share.node == node)
-        for shares in (numa.cpu_nodes, numa.threads_by_node, numa.memory_by_node)
+        for shares in (numa.cpu_nodes, numa.threads_by_node)
     )
-    parts = [plural(amount, noun) for amount, noun in ((cpus, "CPU"), (threads, "thread")) if amount]
-    return [*parts, byte_count(memory)] if memory else parts
+    return [plural(amount, noun) for amount, noun in ((cpus, "CPU"), (threads, "thread")) if amount]
 
 
-def nodes_in_words(shares: Iterable[NodeShare], noun: str = "") -> str:
-    """``34 threads on node 0, 2 on node 1``; without a noun, bytes. Most first."""
+def nodes_in_words(shares: Iterable[NodeShare], noun: str) -> str:
+    """``34 threads on node 0, 2 on node 1``. Most first."""
     parts: list[str] = []
     for share in sorted(shares, key=lambda each: -each.amount):
         if share.amount:
             named = plural(share.amount, noun) if not parts else f"{share.amount:,}"
-            parts.append(f"{named if noun else byte_count(share.amount)} on node {share.node}")
+            parts.append(f"{named} on node {share.node}")
     return ", ".join(parts)
 
 

@@ -23,7 +23,6 @@ FILES = (
     "proc/driver/nvidia/gpus/*/numa_status",
     "proc/self/cgroup",
     "proc/self/numa_maps",
-    "proc/self/statm",
 )
 LINKS = ("sys/class/infiniband/*", "sys/class/net/*", "sys/class/*/*/device", "sys/class/*/*/device/physfn")
 KEPT = {"meminfo": r".*MemTotal:.*", "status": r"Cpus_allowed_list:.*", "cgroup": r"(0:|\d+:cpuset):.*"}

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from torch.distributed.run import get_args_parser
 
-from overlaptop.agent.options import parse
 from overlaptop.agent.telemetry import numa
 from overlaptop.agent.telemetry.numa import GpuPlace, gpu_node
 from overlaptop.agent.telemetry.topology import Topology
@@ -50,20 +47,18 @@ def facts(
     memory_node: int | None = None,
     memory_affinity: tuple[int, ...] = (),
     environ: Mapping[str, str] = TORCHRUN,
-    bound: str = "",
 ) -> NumaFacts:
     lay_out(machine, running, root)
     place = None if gpu is None else GpuPlace(machine.gpus[gpu].address, memory_affinity, memory_node)
-    return watched(root, place, environ, bound)
+    return watched(root, place, environ)
 
 
 def test_a_rank_on_its_gpu_s_node_is_bound(tmp_path: Path) -> None:
     found = facts(
         TWO_SOCKETS,
-        Process("56-111,168-223", threads=[56, 57, 168], policy="prefer:1", gib_by_node={0: 0.5, 1: 2}),
+        Process("56-111,168-223", threads=[56, 57, 168], policy="prefer:1"),
         tmp_path,
         gpu=5,
-        bound="bound to node 1",
     )
     assert found == NumaFacts(
         rank=3,
@@ -75,11 +70,9 @@ def test_a_rank_on_its_gpu_s_node_is_bound(tmp_path: Path) -> None:
         cpu_nodes=(NodeShare(1, 112),),
         threads_by_node=(NodeShare(1, 3),),
         memory_policy="prefer:1",
-        memory_by_node=(NodeShare(0, (1 << 29) + (2 << 12)), NodeShare(1, 2 << 30)),
         state="bound",
         reason="runs on node 1 with its GPU",
         advice="",
-        bound="bound to node 1",
     )
 
 
@@ -87,11 +80,11 @@ def verdict(found: NumaFacts) -> tuple[str, str, str]:
     return found.state, found.reason, found.advice
 
 
-BOTH = "torchrun --numa-binding=node, or -m -- overlaptop.agent --numa bind"
+BIND = "torchrun --numa-binding=node"
 
 
 def unbound(nodes: str, node: int) -> tuple[str, str, str]:
-    return "unbound", f"may run on nodes {nodes}, its GPU is on node {node}", BOTH
+    return "unbound", f"may run on nodes {nodes}, its GPU is on node {node}", BIND
 
 
 def wrong(nodes: str, node: int) -> tuple[str, str, str]:
@@ -134,19 +127,18 @@ def test_one_node_with_cpus_leaves_nothing_to_choose(tmp_path: Path) -> None:
     assert (found.gpu_node, found.gpu_memory_node) == (0, 1)
     recorded = watched(expand("virtual-machine", tmp_path / "recorded"), None)
     assert verdict(recorded) == ("one node", "all CPUs are on node 0: there is nothing to choose", "")
-    assert recorded.memory_by_node[0].amount > 1 << 20
     assert recorded.unknown == ()
 
 
 def test_the_gpu_s_own_memory_is_no_place_to_be_far_from(tmp_path: Path) -> None:
-    mine = Process("72-143", gib_by_node={1: 1, 12: 90}, policy="prefer (many):1,12")
+    mine = Process("72-143", policy="prefer (many):1,12")
     found = facts(FOUR_GRACE_HOPPERS, mine, tmp_path, 1, memory_node=12)
     assert verdict(found) == ("bound", "runs on node 1 with its GPU", "")
     assert (found.gpu_node, found.gpu_memory_node) == (1, 12)
 
 
 def test_where_the_driver_s_files_tell_nvml_need_not(tmp_path: Path) -> None:
-    found = facts(POWER9, Process("80-159", gib_by_node={254: 10, 8: 1}), tmp_path, 1)
+    found = facts(POWER9, Process("80-159"), tmp_path, 1)
     assert (found.gpu_memory_node, found.reason) == (254, "runs on node 8 with its GPU")
 
 
@@ -174,26 +166,21 @@ def test_a_gpu_on_no_known_node_is_unknown_not_bound(tmp_path: Path) -> None:
 
 
 def test_a_rank_without_a_gpu_has_nothing_to_be_near_to(tmp_path: Path) -> None:
-    found = facts(TWO_SOCKETS, Process("0-223", gib_by_node={0: 1}), tmp_path, None)
+    found = facts(TWO_SOCKETS, Process("0-223"), tmp_path, None)
     assert verdict(found) == ("no gpu", "the rank computes on no GPU that it could be near to", "")
     assert found.cpu_nodes == (NodeShare(0, 112), NodeShare(1, 112))
 
 
 @pytest.mark.parametrize(
-    ("policy", "gib_by_node", "state", "but"),
+    ("policy", "state", "but"),
     [
-        ("bind:0", {}, "wrong node", "takes memory from node 0 (bind:0)"),
-        ("interleave:0-1", {}, "unbound", "takes memory from nodes 0-1 (interleave:0-1)"),
-        ("default", {0: 3.0, 1: 1.0}, "bound", "3.0 of 4.0 GiB of its memory are on node 0"),
-        ("default", {0: 1.0, 1: 3.0}, "bound", ""),
-        ("default", {0: 0.2}, "bound", ""),
+        ("bind:0", "wrong node", "takes memory from node 0 (bind:0)"),
+        ("interleave:0-1", "unbound", "takes memory from nodes 0-1 (interleave:0-1)"),
+        ("default", "bound", ""),
     ],
 )
-def test_memory_on_another_node_is_said(
-    policy: str, gib_by_node: dict[int, float], state: str, but: str, tmp_path: Path
-) -> None:
-    running = Process("56-111", policy=policy, gib_by_node=gib_by_node)
-    found = facts(TWO_SOCKETS, running, tmp_path, 4)
+def test_memory_from_another_node_is_said(policy: str, state: str, but: str, tmp_path: Path) -> None:
+    found = facts(TWO_SOCKETS, Process("56-111", policy=policy), tmp_path, 4)
     reason = "runs on node 1 with its GPU" + f", but {but}" * bool(but)
     assert (found.state, found.reason, bool(found.advice)) == (state, reason, bool(but))
 
@@ -208,27 +195,19 @@ def test_a_policy_is_mended_where_it_was_made(tmp_path: Path) -> None:
 
 def test_only_what_works_is_advised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     alone = facts(TWO_SOCKETS, Process("0-223"), tmp_path / "alone", 4, environ={})
-    assert alone.advice == "numactl --cpunodebind=1 --preferred=1, or -m overlaptop.agent --numa bind"
+    assert alone.advice == "numactl --cpunodebind=1 --preferred=1"
     for name, lacking in (("shutil.which", None), ("_torchrun_has_numa_binding", False)):
         with monkeypatch.context() as patch:
             patch.setattr(f"{numa.__name__}.{name}", lambda *_, answer=lacking: answer)
             found = facts(TWO_SOCKETS, Process("0-223"), tmp_path / name, 4)
-        assert found.advice == "-m -- overlaptop.agent --numa bind (here: node 1)"
-
-
-def test_torchrun_leaves_the_advised_option_to_the_agent() -> None:
-    words = [*shlex.split(numa.TORCHRUN_BIND), "train.py", "--n", "3"]
-    by_torchrun = get_args_parser().parse_args(words)
-    assert (by_torchrun.module, by_torchrun.training_script) == (True, "overlaptop.agent")
-    line = parse(by_torchrun.training_script_args)
-    assert (line.options.numa, line.target, line.arguments) == ("bind", "train.py", ("--n", "3"))
+        assert found.advice == f"{BIND} (needs torch 2.9 and numactl)"
 
 
 def test_numactl_knows_a_node_without_memory_only_by_its_cpus(tmp_path: Path) -> None:
     nodes = {0: Node("0-5,24-29", 0), 1: Node("6-11,30-35", 62)}
     machine = Machine(nodes=nodes, gpus=[Device(("pci0000:40", "0000:41:00.0"), 0)])
     found = facts(machine, Process("0-47"), tmp_path, environ={})
-    assert found.advice == "numactl --physcpubind=0-5,24-29, or -m overlaptop.agent --numa bind"
+    assert found.advice == "numactl --physcpubind=0-5,24-29"
 
 
 def test_what_a_cgroup_withholds_no_command_gives(tmp_path: Path) -> None:
@@ -243,7 +222,7 @@ def test_a_container_without_the_files_is_unknown_each_with_its_reason(tmp_path:
     assert found.reason.startswith("the machine's NUMA nodes are not known: ")
     assert found.advice == ""
     names = {unknown.name for unknown in found.unknown}
-    assert names == {"gpu_node", "cpu_set", "memory_policy", "threads_by_node", "memory_by_node"}
+    assert names == {"gpu_node", "cpu_set", "memory_policy", "threads_by_node"}
     assert all("No such file" in each.reason for each in found.unknown if each.name != "gpu_node")
     assert (found.cpu_set, found.cpu_nodes, found.memory_policy, found.nic) == ("", (), "", "")
 
@@ -268,7 +247,6 @@ def test_a_recorded_machine_with_a_process_that_numactl_bound(tmp_path: Path) ->
     assert (free.gpu_node, free.nic, free.nic_node) == (3, "eth0", 3)
     assert (near.state, near.advice, near.cpu_set) == ("bound", "", "6-7")
     assert [share.node for share in near.threads_by_node] == [3]
-    assert {share.node: share.amount for share in near.memory_by_node}[3] > 0
     assert verdict(far) == wrong("node 0", 3)
     assert [each.memory_policy for each in (free, near, far)] == ["default", "prefer:3", "bind:0"]
 
@@ -292,10 +270,10 @@ def test_a_machine_of_a_thousand_cpus_in_64_nodes_fits_into_messages(tmp_path: P
             f"mlx5_{n}": Device((f"pci20{n:03x}:00", f"20{n:03x}:01:00.0"), 2 * n) for n in range(32)
         },
     )
-    running = Process("0-1023", threads=range(256), gib_by_node=dict.fromkeys(range(nodes), 0.1))
+    running = Process("0-1023", threads=range(256))
     told = facts(machine, running, tmp_path, gpu=15)
     assert (told.gpu_node, told.state, told.cpu_set) == (60, "unbound", "0-1023")
-    assert len(told.cpu_nodes) == len(told.memory_by_node) == nodes
+    assert len(told.cpu_nodes) == len(told.threads_by_node) == nodes
     topology = Topology.read(tmp_path)
     assert topology.nic_near(machine.gpus[15].address) == topology.nics[30]
     gpus = tuple(GpuSite(n, f"GPU-{n}", "H", at.address, at.numa_node) for n, at in enumerate(machine.gpus))

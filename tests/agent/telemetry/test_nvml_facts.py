@@ -45,7 +45,7 @@ FACTS_FUNCTIONS = {
 
 def reader(nvml: Nvml, at: int = 0) -> GpuFacts:
     sites = nvml.gpus()
-    return GpuFacts(nvml, 3, sites[at], sites, 256)
+    return GpuFacts(nvml, 3, sites[at], sites)
 
 
 def reasons(facts: DeviceFacts) -> dict[str, str]:
@@ -130,7 +130,6 @@ def test_h200s_behind_switches(opened) -> None:
         sm_clock_max_hz=1_980_000_000,
         memory_clock_max_hz=3_201_000_000,
         links=(GpuLink("nvswitch", "", 18, ""), GpuLink("pcie", machines.uuid(2), None, "PHB")),
-        pcie_max_payload_bytes=256,
     )
     assert decode(encode(facts)) == facts
 
@@ -225,14 +224,6 @@ def test_an_idle_links_generation_is_read_again_and_nothing_else(opened) -> None
     assert sum(driver.calls.values()) == 3
     driver.gpus[0].pcie, driver.refuse = (5, 5, 16, 16), {}
     assert facts.read_again(again) == first
-
-
-def test_a_payload_that_is_not_shown_is_unknown_and_the_usual_one_is_assumed(opened) -> None:
-    nvml = opened(machines.h200_pair())
-    sites = nvml.gpus()
-    facts = GpuFacts(nvml, 3, sites[0], sites, None).read()
-    assert (facts.pcie_max_payload_bytes, facts.pcie_peak_bytes_per_s) == (None, 57_614_065_934)
-    assert reasons(facts) == {"pcie_max_payload_bytes": "the kernel shows it to root only; 256 is assumed"}
 
 
 def test_where_a_gpu_sits(opened) -> None:

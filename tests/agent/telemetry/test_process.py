@@ -1,48 +1,22 @@
-"""Where a process may run, where it ran, and where its memory lies."""
+"""Where a process may run, where it ran, and where its memory comes from."""
 
 from __future__ import annotations
 
 import os
 import threading
-from collections import Counter
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from overlaptop.agent.telemetry import process
 from overlaptop.agent.telemetry.files import UnavailableError
 
 from .trees import NPS4, TWO_SOCKETS, Process, lay_out, set_process
 
-GIB = 1 << 30
-
-
-class Clock:
-    """A clock that stands where it was put, or goes on by one step at each look."""
-
-    def __init__(self, step_s: float = 0.0) -> None:
-        self.now_s = 0.0
-        self.step_s = step_s
-
-    def __call__(self) -> float:
-        self.now_s += self.step_s
-        return self.now_s
-
-
-def read_at_once(root: Path, work: Clock | None = None) -> process.MemoryPlaces:
-    clock = Clock()
-    memory = process.MemoryPlaces(root, clock, work or Clock())
-    clock.now_s = process.FIRST_AFTER_S
-    memory.read()
-    return memory
-
 
 def with_maps(root: Path, *lines: str) -> Path:
     (root / "proc/self").mkdir(parents=True, exist_ok=True)
     (root / "proc/self/numa_maps").write_text("".join(f"{line}\n" for line in lines))
-    (root / "proc/self/statm").write_text("10 10 1 1 0 1 0\n")
     return root
 
 
@@ -172,41 +146,7 @@ def test_of_very_many_threads_some_are_read_and_ended_ones_left_out(tmp_path: Pa
     assert threads.reason == "256 of 300 threads were read"
 
 
-def test_bytes_are_pages_by_their_own_size(tmp_path: Path) -> None:
-    with_maps(
-        tmp_path,
-        "55c000000000 default file=/usr/bin/python\\0403 mapped=3 N0=2 N1=1 kernelpagesize_kB=4",
-        "7f0000000000 default",
-        "7f1000000000 bind:1 file=/dev/hugepages/x huge anon=3 dirty=3 N1=3 kernelpagesize_kB=2048",
-        "7f2000000000 default anon=10 dirty=10 active=4 N0=10 kernelpagesize_kB=64",
-    )
-    with (tmp_path / "proc/self/numa_maps").open("a") as maps:
-        maps.write("7f3000000000 default stack anon=1 N254=1 kernelpagesize_kB=4")
-    expected = {0: (2 << 12) + (10 << 16), 1: (1 << 12) + (3 << 21)}
-    assert read_at_once(tmp_path).by_node == expected, "the last line is not whole"
-
-
-@given(
-    st.lists(
-        st.tuples(st.integers(0, 7), st.integers(1, 1 << 30), st.sampled_from([4, 64, 2048])), max_size=60
-    )
-)
-def test_totals_do_not_depend_on_where_a_read_ends(
-    tmp_path_factory: pytest.TempPathFactory, mappings: list[tuple[int, int, int]]
-) -> None:
-    root = tmp_path_factory.mktemp("maps")
-    with_maps(
-        root, *(f"7f00 default anon=1 N{node}={n} kernelpagesize_kB={kib}" for node, n, kib in mappings)
-    )
-    expected: Counter[int] = Counter()
-    for node, pages, kib in mappings:
-        expected[node] += pages * kib * 1024
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(process, "MAPS_CHUNK_BYTES", 37)
-        assert read_at_once(root).by_node == expected
-
-
-def test_this_process_s_own_cpus_threads_and_memory_are_found() -> None:
+def test_this_process_s_own_cpus_and_threads_are_found() -> None:
     assert process.cpu_set(Path("/")) == os.sched_getaffinity(os.getpid())
     done = threading.Event()
     helpers = [threading.Thread(target=done.wait) for _ in range(5)]
@@ -220,78 +160,3 @@ def test_this_process_s_own_cpus_threads_and_memory_are_found() -> None:
         done.set()
         for helper in helpers:
             helper.join()
-    if Path("/proc/self/numa_maps").exists():
-        held = bytearray(os.urandom(1)) * (64 << 20)
-        memory = read_at_once(Path("/"))
-        assert memory.reason == ""
-        assert sum(memory.by_node.values()) >= len(held)
-
-
-def test_memory_is_read_some_seconds_after_the_start_and_then_rarely(tmp_path: Path) -> None:
-    lay_out(TWO_SOCKETS, Process("0", gib_by_node={0: 1}), tmp_path)
-    clock = Clock()
-    memory = process.MemoryPlaces(tmp_path, clock, Clock())
-    memory.read()
-    assert (memory.by_node, memory.reason) == (None, "read 10 s after the start")
-    clock.now_s = 10.0
-    memory.read()
-    assert memory.by_node == {0: GIB + (2 << 12)}
-    set_process(Process("0", gib_by_node={1: 1}), tmp_path)
-    clock.now_s = 39.9
-    memory.read()
-    assert memory.by_node == {0: GIB + (2 << 12)}
-    clock.now_s = 40.0
-    memory.read()
-    assert memory.by_node == {0: 2 << 12, 1: GIB}
-
-
-def test_a_reading_that_took_long_is_paid_for_by_a_long_pause(tmp_path: Path) -> None:
-    lay_out(TWO_SOCKETS, Process("0", gib_by_node={0: 1}, rss_gib=1), tmp_path)
-    clock, work = Clock(), Clock(0.02)
-    memory = process.MemoryPlaces(tmp_path, clock, work)
-    clock.now_s = 10.0
-    memory.read()
-    cost_s = work.now_s - work.step_s  # from the first look at the clock to the last
-    set_process(Process("0", gib_by_node={1: 1}), tmp_path)
-    clock.now_s = 10.0 + 0.99 * cost_s / process.SHARE
-    memory.read()
-    assert memory.by_node == {0: GIB + (2 << 12)}
-    clock.now_s = 10.0 + 1.01 * cost_s / process.SHARE
-    memory.read()
-    assert memory.by_node == {0: 2 << 12, 1: GIB}
-
-
-@pytest.mark.parametrize(("step_s", "again"), [(0.0005, True), (0.011, False)])
-def test_what_a_reading_cost_decides_how_large_a_process_is_read(
-    step_s: float, again: bool, tmp_path: Path
-) -> None:
-    """Huge pages cost a tenth, so then ten times the memory is looked through."""
-    lay_out(TWO_SOCKETS, Process("0", gib_by_node={0: 4}, rss_gib=4), tmp_path)
-    clock = Clock()
-    memory = process.MemoryPlaces(tmp_path, clock, Clock(step_s))
-    clock.now_s = 10.0
-    memory.read()
-    assert memory.by_node is not None
-    set_process(Process("0", gib_by_node={0: 40}, rss_gib=40), tmp_path)
-    clock.now_s = 10_000.0
-    memory.read()
-    assert (memory.by_node is not None) == again
-
-
-def test_a_walk_that_would_be_or_becomes_too_long_is_given_up_with_the_reason(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lay_out(TWO_SOCKETS, Process("0", gib_by_node=dict.fromkeys(range(100), 0.1), rss_gib=100), tmp_path)
-    large = read_at_once(tmp_path)
-    assert large.by_node is None
-    assert large.reason == (
-        "the process has 100 GiB in memory: to look through its pages would hold up its own calls to map "
-        "memory for some 1.2 s"
-    )
-    set_process(Process("0", gib_by_node=dict.fromkeys(range(100), 0.1)), tmp_path)
-    monkeypatch.setattr(process, "MAPS_CHUNK_BYTES", 64)
-    slow = read_at_once(tmp_path, Clock(0.03))
-    assert slow.by_node is None
-    assert slow.reason.endswith("took the kernel over 0.2 s to write")
-    monkeypatch.setattr(process, "MAX_MAPS_BYTES", 1000)
-    assert "longer than" in read_at_once(tmp_path).reason

@@ -36,7 +36,7 @@ class Sampled:
     def __init__(self, driver: Driver, nvml: Nvml, nvlinks: int) -> None:
         self.driver = driver
         self.gpu = driver.gpus[0]
-        self.rates = Rates(nvml, 5, nvml.handle(machines.uuid(1)), nvlinks, PAYLOAD_BYTES)
+        self.rates = Rates(nvml, 5, nvml.handle(machines.uuid(1)), nvlinks)
 
     def sample(self, after_us: int = HALF_S_US) -> DeviceSample:
         self.driver.now_us += after_us

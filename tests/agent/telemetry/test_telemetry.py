@@ -8,9 +8,7 @@ import sys
 import threading
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from itertools import count
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -23,7 +21,6 @@ from overlaptop.agent.telemetry import machine_monitor
 from overlaptop.agent.telemetry import telemetry as module
 from overlaptop.agent.telemetry.files import parse_list
 from overlaptop.agent.telemetry.machine_monitor import NO_GPU, JobGpu, MachineMonitor
-from overlaptop.agent.telemetry.numa import NumaMonitor
 from overlaptop.agent.telemetry.telemetry import PERIOD_S, Telemetry, until_next_s
 from overlaptop.wire import codec
 from overlaptop.wire.devices import (
@@ -233,7 +230,7 @@ def test_facts_that_no_message_holds_cost_only_themselves_and_are_said_once(
 
     def many(watch: MachineMonitor) -> NumaFacts:
         shares = tuple(NodeShare(node, next(looks)) for node in range(MAX_PARTS + 1))
-        return structs.replace(numa(watch), memory_by_node=shares)
+        return structs.replace(numa(watch), threads_by_node=shares)
 
     monkeypatch.setattr(MachineMonitor, "numa", many)
     put = beside.hub.put
@@ -241,7 +238,7 @@ def test_facts_that_no_message_holds_cost_only_themselves_and_are_said_once(
     beside.follow(FIRST, beside.has(DeviceSample, 6))
     (level, text), *more = beside.notices
     assert (level, more) == ("warning", [])
-    assert text.startswith("no NumaFacts: NumaFacts.memory_by_node: Expected `array` of length <= 256")
+    assert text.startswith("no NumaFacts: NumaFacts.threads_by_node: Expected `array` of length <= 256")
     assert len(beside.hub.of(MachineFacts)) == len(beside.hub.of(DeviceFacts)) == 1
 
 
@@ -259,25 +256,6 @@ def test_other_cpus_are_told_at_once(beside, monkeypatch) -> None:
         beside.serve_until(lambda: is_told(one))
     finally:
         os.sched_setaffinity(os.getpid(), allowed)
-
-
-def test_facts_come_at_once_and_where_memory_lies_with_the_first_look_after_10_s(
-    beside, driver, monkeypatch
-) -> None:
-    def passed_s() -> float:
-        return PERIOD_S * driver.calls["nvmlGpmSampleGet"]
-
-    looks = []
-    numa = MachineMonitor.numa
-    monkeypatch.setattr(machine_monitor, "NumaMonitor", partial(NumaMonitor, clock=passed_s))
-    monkeypatch.setattr(
-        MachineMonitor,
-        "numa",
-        lambda watch: looks.append((passed_s(), (facts := numa(watch)).memory_by_node != ())) or facts,
-    )
-    beside.follow(FIRST, lambda: len(looks) >= 3)
-    has_numa_maps = Path("/proc/self/numa_maps").exists()
-    assert looks[:3] == [(0.0, False), (15.0, has_numa_maps), (30.0, has_numa_maps)]
 
 
 def test_switched_off_it_does_nothing(monkeypatch, driver) -> None:

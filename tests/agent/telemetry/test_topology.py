@@ -147,11 +147,11 @@ def test_a_recorded_virtual_machine_with_two_h200s(tmp_path: Path) -> None:
         address = gpu.bus_id.removeprefix("0000").lower()
         assert (root / f"sys/bus/pci/devices/{address}/class").read_text() == "0x030200\n"
         assert topology.node_of_pci(address) == 0, "firmware says -1, and there is no other node"
-        facts = NumaMonitor(number, topology, GpuPlace(address, gpu.memory_affinity), "", root).facts()
+        facts = NumaMonitor(number, topology, GpuPlace(address, gpu.memory_affinity), root).facts()
         assert (facts.gpu_node, facts.nic, facts.nic_node) == (0, "eth0", 0)
         assert (facts.state, facts.cpu_set, facts.memory_policy) == ("one node", "0-31", "default")
         assert facts.threads_by_node == (NodeShare(0, 1),)
-        assert {unknown.name for unknown in facts.unknown} == {"memory_by_node"}
+        assert facts.unknown == ()
 
 
 def test_speeds_that_are_none_are_unknown_and_links_that_lead_nowhere_left_out(tmp_path: Path) -> None:

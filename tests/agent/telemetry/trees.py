@@ -8,13 +8,12 @@ the kernel writes them.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from overlaptop.agent.telemetry.numa import GpuPlace, NumaMonitor
-from overlaptop.agent.telemetry.process import FIRST_AFTER_S
+from overlaptop.agent.telemetry.process import MAX_THREADS, THREADS_AT_A_TIME
 from overlaptop.agent.telemetry.topology import Topology
 from overlaptop.wire import codec
 from overlaptop.wire.devices import NUMA_STATES, NumaFacts
@@ -61,8 +60,6 @@ class Process:
     threads: Sequence[int] = (0,)
     """On which CPU each last ran."""
     policy: str = "default"
-    gib_by_node: Mapping[int, float] = field(default_factory=dict)
-    rss_gib: float = 1.0
     cgroup_cpus: str = ""
 
 
@@ -78,15 +75,11 @@ def expand(name: str, root: Path) -> Path:
     return root
 
 
-def watched(
-    root: Path, place: GpuPlace | None, environ: Mapping[str, str] = TORCHRUN, bound: str = ""
-) -> NumaFacts:
-    """What the real reading code finds below `root`, once memory is read too."""
-    now_s = [0.0]
-    watch = NumaMonitor(3, Topology.read(root), place, bound, root, environ=environ, clock=lambda: now_s[0])
-    watch.facts()
-    now_s[0] = FIRST_AFTER_S
-    found = watch.facts()
+def watched(root: Path, place: GpuPlace | None, environ: Mapping[str, str] = TORCHRUN) -> NumaFacts:
+    """What the real reading code finds below `root`."""
+    watch = NumaMonitor(3, Topology.read(root), place, root, environ=environ)
+    for _ in range(MAX_THREADS // THREADS_AT_A_TIME):
+        found = watch.facts()
     assert codec.decode(codec.encode(found)) == found, "it fits into a message"
     assert found.state in NUMA_STATES
     return found
@@ -129,13 +122,8 @@ def set_process(process: Process, root: Path) -> None:
         # From the third field on; the name holds what a careless reader trips over.
         fields = ["S", *"0" * 35, str(cpu), *"0" * 13]
         _write(root, f"proc/self/task/{number}/stat", f"{number} (pt) S (x 1) {' '.join(fields)}\n")
-    maps = [f"55c000000000 {process.policy} file=/usr/bin/python3 mapped=2 N0=2 kernelpagesize_kB=4"]
-    for number, gib in process.gib_by_node.items():
-        pages = int(gib * 512)
-        maps.append(f"7f00{number:08x} {process.policy} anon=1 N{number}={pages} kernelpagesize_kB=2048")
-    _write(root, "proc/self/numa_maps", "".join(f"{line}\n" for line in maps))
-    pages = int(process.rss_gib * (1 << 30)) // os.sysconf("SC_PAGE_SIZE")
-    _write(root, "proc/self/statm", f"{2 * pages} {pages} 100 1 0 100 0\n")
+    maps = f"55c000000000 {process.policy} file=/usr/bin/python3 mapped=2 N0=2 kernelpagesize_kB=4\n"
+    _write(root, "proc/self/numa_maps", maps)
     _write(root, "proc/self/cgroup", "0::/job\n")
     if process.cgroup_cpus:
         _write(root, "sys/fs/cgroup/job/cpuset.cpus.effective", f"{process.cgroup_cpus}\n")
