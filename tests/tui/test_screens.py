@@ -127,7 +127,7 @@ async def test_help_says_whether_a_job_ends_with_the_dashboard(running):
     [
         ("1", "Overview", "drop the filter", "overlap"),
         ("2", "A rank's screen", "next collective", "named"),
-        ("m", "Machine", "to the node before", "unexplained"),
+        ("m", "Machine", "previous rank", "unexplained"),
         ("u", "Tune", "previous knob", "knob"),
         ("a", "Trials", "leave; the trials go on", "critical, slope"),
         ("n", "Notices", "ten up", None),

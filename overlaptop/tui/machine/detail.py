@@ -1,4 +1,4 @@
-"""Below the map: the selected rank's GPU and links, the traffic on them, its place on the NUMA nodes."""
+"""Below the table: the selected rank's GPU and links, the traffic on them, its place on the NUMA nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The machine under the selected rank: nodes, adapters, GPUs, links, and what they carry."""
+"""The machine under the selected rank: GPUs, nodes, adapters, links, and what they carry."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from overlaptop.tui.dashboard import Dashboard
 from overlaptop.tui.help.glossary import MACHINE
 from overlaptop.tui.keys import MACHINE_KEYS, bindings
 from overlaptop.tui.machine.detail import MachineDetail
-from overlaptop.tui.machine.host import host_of, hosts, machine_of
-from overlaptop.tui.machine.map import MachineMap
+from overlaptop.tui.machine.gpus import GpuTable
+from overlaptop.tui.machine.host import host_of, hosts
 from overlaptop.tui.screen import DashboardScreen, Heights
 from overlaptop.tui.widgets.job_header import JobHeader
 from overlaptop.tui.widgets.key_bar import BACK_HINT, HELP_HINT, KNOB_HINT, PAUSE_HINT, QUIT_HINT, KeyBar
@@ -18,7 +18,6 @@ HINTS = (
     BACK_HINT,
     HELP_HINT,
     ("↑ ↓", "rank", "screen.move(1)", "rank"),
-    ("← →", "node", "screen.across(1)", "node"),
     ("tab", "next", "screen.next(1)"),
     ("page down", "scroll", "screen.scroll(8)"),
     ("enter", "open rank", "app.rank"),
@@ -30,7 +29,7 @@ _DETAIL_LEAST = 10
 
 
 class MachineScreen(DashboardScreen):
-    """The map of one host, and below it the details of the selected rank there."""
+    """The GPUs of one host, and below them the details of the selected rank there."""
 
     title_in_help = MACHINE
     BINDINGS: ClassVar = bindings(MACHINE_KEYS)
@@ -38,22 +37,22 @@ class MachineScreen(DashboardScreen):
     def __init__(self, dashboard: Dashboard) -> None:
         super().__init__(dashboard)
         self._header = JobHeader(dashboard)
-        self._map = MachineMap(dashboard)
+        self._gpus = GpuTable(dashboard)
         self._detail = MachineDetail(dashboard)
         self._keys = KeyBar(dashboard, HINTS)
 
     def heights(self, width: int, height: int) -> Heights:
-        """The map first; where there is little height, half of it for the details, which scroll."""
+        """The table first; where there is little height, half of it for the details, which scroll."""
         airy = 1 if height >= 28 else 0
         foot = 1 if height >= 8 else 0
         head = 2 if height >= 24 else 1
         rest = height - head - foot - 2 * airy
-        wanted = self._map.full_height(width, height)
+        wanted = self._gpus.full_height(width, height)
         least = min(_DETAIL_LEAST, rest // 2)
         shown = max(0, min(wanted, rest - least))
         return (
             (self._header, head, 0),
-            (self._map, shown, airy),
+            (self._gpus, shown, airy),
             (self._detail, max(0, rest - shown), airy),
             (self._keys, foot, 0),
         )
@@ -61,23 +60,6 @@ class MachineScreen(DashboardScreen):
     def action_move(self, rows: int) -> None:
         self.state.move(rows)
         self._select(self.state.rank)
-
-    def action_across(self, nodes: int) -> None:
-        """The rank in the same place on the next node that has any."""
-        selected = self.state.selected
-        if selected is None:
-            return
-        shown = {view.rank for view in self.state.rows}
-        machine = machine_of(self.state.snapshot.ranks, host_of(selected))
-        panels = []
-        for node in machine.nodes:
-            views = [view for gpu in node.gpus for view in gpu.ranks] or node.ranks
-            if ranks := [view.rank for view in views if view.rank in shown]:
-                panels.append(ranks)
-        at = next((number for number, ranks in enumerate(panels) if selected.rank in ranks), None)
-        if at is not None and 0 <= at + nodes < len(panels):
-            there = panels[at + nodes]
-            self._select(there[min(panels[at].index(selected.rank), len(there) - 1)])
 
     def action_next(self, direction: int) -> None:
         """The first rank of the next host, going round; on one host the next rank."""
