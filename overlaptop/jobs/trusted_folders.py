@@ -1,25 +1,19 @@
-"""Folders that no other user could have laid out, and descriptors of them.
+"""Folders in which no other user can put something in our place, and descriptors of them.
 
-Whoever may write to a folder may rename what is in it and put a link or a folder of their own there. So a
-folder is only as trustworthy as each one above it, and a path that was checked may mean something else a
-moment later: what is made goes through the descriptors that were checked.
+A path that was checked may mean something else a moment later: what is made goes through the descriptors
+that were checked.
 
 Only the standard library: this module is imported in the training process.
 """
 
 from __future__ import annotations
 
-import errno
 import functools
 import grp
 import os
 import pwd
 import stat
 from pathlib import Path
-
-_MOST_LINKS = 40
-"""On the way to a folder, as in Linux itself."""
-_FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @functools.cache
@@ -41,40 +35,20 @@ class UntrustedFolderError(PermissionError):
 def open_trusted(path: Path) -> int:
     """A descriptor of the folder at `path`, for ``dir_fd`` and ``os.fstat``; close it.
 
-    Each folder on the way from the root, and each symbolic link, is this user's or root's, and none can be
-    written to by others, unless its sticky bit keeps them from renaming what is not theirs.
+    It is this user's or root's, and others cannot write to it, unless its sticky bit keeps them from
+    renaming what is not theirs.
 
     Raises:
-        UntrustedFolderError: one of them is somebody else's, or open to others.
+        UntrustedFolderError: it is somebody else's, or open to others.
         OSError: there is no such folder, or it cannot be reached.
     """
-    ahead = list(reversed(path.absolute().parts[1:]))
-    at, links = Path("/"), 0
-    here = _open("/", at)
+    found = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        _check(here, at)
-        while ahead:
-            name = ahead.pop()
-            # ".." is the folder above wherever links have led to, as it is for the kernel.
-            at = Path(os.path.normpath(at / name))
-            found = _open(name, at, here)
-            try:
-                _check(found, at)
-                if not stat.S_ISLNK(os.fstat(found).st_mode):
-                    here, found = found, here
-                    continue
-                links += 1
-                target = Path(os.readlink("", dir_fd=found))
-            finally:
-                os.close(found)
-            if links > _MOST_LINKS:
-                raise UntrustedFolderError(f"{path} is reached by more than {_MOST_LINKS} links")
-            ahead.extend(reversed(target.parts))
-            at = at.parent
+        _check(found, path)
     except BaseException:
-        os.close(here)
+        os.close(found)
         raise
-    return here
+    return found
 
 
 def make(path: Path, above: int) -> None:
@@ -102,7 +76,12 @@ def open_private(path: Path, above: int, *, create: bool = False) -> int:
     """
     if create:
         make(path, above)
-    found = _open(path.name, path, above)
+    # O_PATH: a folder may be closed to reading, and a link itself can be opened.
+    try:
+        found = os.open(path.name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=above)
+    except OSError as error:
+        error.filename = str(path)
+        raise
     try:
         status = os.fstat(found)
         if not stat.S_ISDIR(status.st_mode):
@@ -118,24 +97,11 @@ def open_private(path: Path, above: int, *, create: bool = False) -> int:
     return found
 
 
-def _open(name: str, path: Path, above: int | None = None) -> int:
-    # O_PATH: a folder on the way may be closed to reading, and a link itself can be opened.
-    try:
-        return os.open(name, os.O_PATH | _FLAGS, dir_fd=above)
-    except OSError as error:
-        error.filename = str(path)
-        raise
-
-
 def _check(found: int, path: Path) -> None:
-    """UntrustedFolderError unless this folder or link can be changed by this user and by root alone."""
+    """UntrustedFolderError unless this folder can be changed by this user and by root alone."""
     status = os.fstat(found)
     if status.st_uid not in (0, os.geteuid()) and not _may_be_root(status.st_uid):
         raise UntrustedFolderError(f"{path} belongs to uid {status.st_uid}, neither to you nor to root")
-    if stat.S_ISLNK(status.st_mode):
-        return  # a link has no mode of its own
-    if not stat.S_ISDIR(status.st_mode):
-        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
     if status.st_mode & stat.S_ISVTX:
         return
     for_all = status.st_mode & stat.S_IWOTH

@@ -48,44 +48,23 @@ def open_descriptors():
     return set(Path("/proc/self/fd").iterdir())
 
 
-def test_folders_below_the_shared_temporary_one_are_opened_also_through_links_of_ours(base, monkeypatch):
+def test_folder_of_ours_is_opened_also_through_a_link(base, monkeypatch):
     there = folder(base / "there" / "below")
-    (base / "absolute").symlink_to(base / "there")
-    (base / "relative").symlink_to("absolute/../there/./below")
-    assert opened(there) == opened(base / "absolute" / "below") == opened(base / "relative") == there
-    assert opened(base / "relative" / ".." / ".." / "there") == there.parent
+    (base / "link").symlink_to(base / "there")
+    assert opened(there) == opened(base / "link" / "below") == there
     monkeypatch.chdir(base)
     assert opened(Path("there")) == there.parent
 
 
-def test_a_folder_on_the_way_need_not_be_readable(base):
-    inner = folder(base / "closed" / "inner")
-    (base / "closed").chmod(0o311)
-    try:
-        assert opened(inner) == inner
-    finally:
-        (base / "closed").chmod(0o700)
-
-
-@pytest.mark.parametrize("at", ["shared", "shared/a", "shared/a/b"])
-def test_one_that_all_may_write_to_is_refused_wherever_it_is_on_the_way(base, at):
-    deep = folder(base / "shared" / "a" / "b")
-    (base / at).chmod(0o777)
+def test_folder_that_all_may_write_to_is_refused_unless_it_is_sticky(base):
+    shared = folder(base / "shared", 0o777)
     before = open_descriptors()
     with pytest.raises(UntrustedFolderError) as refusal:
-        open_trusted(deep)
-    assert str(refusal.value) == f"{base / at} has mode 0777: others can change what is in it"
+        open_trusted(shared)
+    assert str(refusal.value) == f"{shared} has mode 0777: others can change what is in it"
     assert open_descriptors() <= before
-    (base / at).chmod(0o1777)  # as /tmp itself
-    assert opened(deep) == deep
-
-
-def test_one_that_is_reached_by_a_link_through_an_open_one_is_refused(base):
-    folder(base / "shared" / "a")
-    (base / "shared").chmod(0o777)
-    (base / "link").symlink_to("shared/a")
-    with pytest.raises(UntrustedFolderError, match=rf"^{base}/shared has mode 0777"):
-        open_trusted(base / "link")
+    shared.chmod(0o1777)  # as /tmp itself
+    assert opened(shared) == shared
 
 
 def test_a_group_may_write_only_where_it_is_its_users_own(base, monkeypatch):
@@ -113,20 +92,8 @@ def test_one_of_another_user_is_refused_whatever_its_mode(base):
     nobody = int(Path("/proc/sys/kernel/overflowuid").read_text())
     for mode, uid in ((0o700, STRANGER), (0o755, STRANGER), (0o1777, STRANGER), (0o755, nobody)):
         theirs = folder(base / "theirs", mode, uid)
-        ours = folder(theirs / "ours", 0o700)
-        for path in (theirs, ours):
-            with pytest.raises(UntrustedFolderError, match=rf"^{theirs} belongs to uid {uid}, neither"):
-                open_trusted(path)
-
-
-@needs_root
-def test_a_link_of_another_user_is_refused_even_where_it_leads_to_ours(base):
-    folder(base, 0o1777)
-    folder(base / "ours", 0o700)
-    (base / "link").symlink_to("ours")
-    os.lchown(base / "link", STRANGER, STRANGER)
-    with pytest.raises(UntrustedFolderError, match=rf"^{base}/link belongs to uid {STRANGER}"):
-        open_trusted(base / "link")
+        with pytest.raises(UntrustedFolderError, match=rf"^{theirs} belongs to uid {uid}, neither"):
+            open_trusted(theirs)
 
 
 @needs_root
@@ -161,20 +128,15 @@ def test_in_a_container_that_does_not_know_root_the_machines_own_folders_are_tru
     assert said == f"{nobody} {base}"
 
 
-def test_links_in_a_circle_a_file_and_nothing_are_errors_that_name_the_path(base):
-    (base / "circle").symlink_to("circle")
+@pytest.mark.parametrize(
+    ("name", "error"),
+    [("file", NotADirectoryError), ("file/below", NotADirectoryError), ("missing", FileNotFoundError)],
+)
+def test_what_is_no_folder_is_an_error_that_names_the_path(base, name, error):
     (base / "file").touch()
-    before = open_descriptors()
-    for name, error, words in (
-        ("circle", UntrustedFolderError, "more than 40 links"),
-        ("file", NotADirectoryError, "Not a directory"),
-        ("file/below", NotADirectoryError, "Not a directory"),
-        ("missing", FileNotFoundError, "No such file"),
-    ):
-        with pytest.raises(error, match=words) as fault:
-            open_trusted(base / name)
-        assert str(base / name).removesuffix("/below") in str(fault.value)
-    assert open_descriptors() <= before
+    with pytest.raises(error) as fault:
+        open_trusted(base / name)
+    assert str(base / name) == str(fault.value.filename)
 
 
 # Private ones
