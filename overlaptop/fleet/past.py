@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from statistics import fmean
 
-from overlaptop.fleet.snapshot import RankView, Snapshot, Window
+from overlaptop.fleet.snapshot import HubState, RankView, Snapshot, Window
 from overlaptop.fleet.split_waits import split_alone, window_of
 from overlaptop.fleet.totals import step_of, total
 from overlaptop.wire.messages import StepDetail, StepTotals
@@ -25,7 +25,7 @@ def in_step(snapshot: Snapshot, number: int) -> Snapshot:
     known = [view for view in ranks if view.last is not None]
     waits = split_alone(known, snapshot.nodes, with_timelines(snapshot.ranks, number - 1))
     times = waits.newest.times if waits.newest is not None else {}
-    ranks = tuple(replace(view, waits=times.get(view.rank)) for view in ranks)
+    ranks = tuple(replace(view, waits=times.get(view.rank), mean=None) for view in ranks)
     lengths_ns = [view.last.step_ns for view in known if view.last is not None]
     return replace(
         snapshot,
@@ -73,14 +73,17 @@ def beside(view: RankView, number: int, steps: int) -> int | None:
     return numbers[min(max(at + steps, 0), len(numbers) - 1)] if numbers else None
 
 
-def slowest_step(ranks: Sequence[RankView]) -> int | None:
-    """The kept step that was the longest in the mean over ranks and that no command disturbed, of measured
-    steps where there are any; of many ranks, as the first ones have it.
+def slowest_step(snapshot: Snapshot) -> int | None:
+    """The kept step that was the longest in the mean over ranks and that no command disturbed; of many
+    ranks, as the first ones have it. Steps without a timeline count only where there are no others.
     """
+    ranks = snapshot.ranks[:_MOST_ASKED]
+    # A trace has the timelines of all its steps, and here only that of the chosen one.
+    drawn = set[int]() if snapshot.hub_state is HubState.TRACE else _steps_with_timelines(ranks)
     lengths_ns: dict[int, list[int]] = {}
-    for view in ranks[:_MOST_ASKED]:
+    for view in ranks:
         for step in kept_steps(view):
-            if not step.disturbed:
+            if not step.disturbed and (not drawn or step.step in drawn):
                 lengths_ns.setdefault(step.step, []).append(step.step_ns)
     return max(lengths_ns, key=lambda step: fmean(lengths_ns[step]), default=None)
 
@@ -112,6 +115,12 @@ def _in_step(view: RankView, number: int) -> RankView:
         end=None,
         standstill=None,
     )
+
+
+def _steps_with_timelines(ranks: Sequence[RankView]) -> set[int]:
+    """The steps of which all ranks that have timelines keep one; where there are none, some ranks."""
+    kept = [{each.step for each in view.timelines} for view in ranks if view.timelines]
+    return (set.intersection(*kept) or set.union(*kept)) if kept else set()
 
 
 def _timeline(view: RankView, number: int) -> StepDetail | None:

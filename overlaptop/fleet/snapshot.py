@@ -113,11 +113,26 @@ class RankView:
     """Measured steps from before ``history``, oldest first, bounded."""
     longest_step_ns: int = 0
     """Of all steps but the first."""
+    mean: StepTotals | None = None
+    """Means over the window of the job's totals, numbered as the newest step; None where the window is one
+    step. Lane totals are of measured steps, the length is of all."""
+    mean_waits: WaitTimes | None = None
+    """Likewise of ``waits``: the exposed parts add up to the mean that is exposed."""
 
     @property
     def sample(self) -> DeviceSample | None:
         """The newest of `samples`."""
         return self.samples[-1] if self.samples else None
+
+    @property
+    def row(self) -> StepTotals | None:
+        """The figures of the rank's row: means, else its measured step; where there is none, its newest."""
+        return self.mean or self.measured or self.last
+
+    @property
+    def row_waits(self) -> WaitTimes | None:
+        """How the communication of `row` splits; None where that is not known."""
+        return self.waits if self.mean is None else self.mean_waits
 
 
 @dataclass(frozen=True, slots=True)

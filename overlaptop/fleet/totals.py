@@ -40,7 +40,7 @@ def total(
     The window ends with the newest step of all ranks; lane figures are of the steps in it that all of these
     have measured, up to that of their rows. Where there are none, each rank's are of its own.
     """
-    counted = _counted(ranks)
+    counted = counted_ranks(ranks)
     newest = [view.last.step for view in counted if view.last is not None]
     # Of a job that is over, what it came to: a rank that failed a step earlier holds nothing up.
     newest_step = (max if all(view.ended for view in counted) else min)(newest, default=None)
@@ -141,7 +141,7 @@ def of_one_step(ranks: Sequence[RankView], step: int | None = None) -> tuple[Ran
     A rank that does not know that step keeps its own newest.
     """
     if step is None:
-        found = _alike(_counted(ranks), _IS_MEASURED)
+        found = _alike(counted_ranks(ranks), _IS_MEASURED)
         step = found[0].step if found else None
     if step is None:
         return tuple(ranks)
@@ -173,7 +173,8 @@ def _in_step(view: RankView, step: int) -> RankView:
     return replace(view, measured=known, waits=None)
 
 
-def _counted(ranks: Sequence[RankView]) -> Sequence[RankView]:
+def counted_ranks(ranks: Sequence[RankView]) -> Sequence[RankView]:
+    """The ranks that the job's totals are of."""
     seen = [view for view in ranks if view.last is not None]
     running = [view for view in seen if not view.ended]
     return stepping([view for view in running if not view.node_lost] or running or seen)

@@ -13,12 +13,12 @@ from overlaptop.report.links import has_nvlink, has_pcie, misplacement, numa_mat
 Predicate = Callable[[RankView], bool]
 
 MEASURES: dict[str, Callable[[RankView], float | None]] = {
-    "overlap": lambda view: view.measured.overlap if view.measured else None,
-    "exposed": lambda view: view.measured.exposed_ns if view.measured else None,
+    "overlap": lambda view: view.row.overlap if view.row else None,
+    "exposed": lambda view: view.row.exposed_ns if view.row else None,
     "waiting": lambda view: waiting_ns(view),
-    "stall": lambda view: view.measured.stall_ns if view.measured else None,
+    "stall": lambda view: view.row.stall_ns if view.row else None,
     "idle": lambda view: idle_ns(view),
-    "step": lambda view: step_ns(view),
+    "step": lambda view: view.row.step_ns if view.row else None,
     "nvlink": lambda view: nvlink_rate(view).bytes_per_s,
     "pcie": lambda view: pcie_rate(view).bytes_per_s,
 }
@@ -93,27 +93,22 @@ def all_see_gaps(ranks: Iterable[RankView]) -> bool:
 
 
 def waiting_ns(view: RankView) -> int | None:
-    """Exposed waiting of the measured step; None where nothing of its exposed communication is split."""
-    return view.waits.exposed_wait_ns if view.waits is not None and view.waits.exposed_known else None
+    """Exposed waiting of the rank's row; None where nothing of its exposed communication is split."""
+    waits = view.row_waits
+    return waits.exposed_wait_ns if waits is not None and waits.exposed_known else None
 
 
 def waiting_exact(view: RankView) -> bool:
     """Whether that is all of it: else it is a lower bound."""
-    waits = view.waits
+    waits = view.row_waits
     if waits is None or waits.exposed_unsplit_ns:
         return False
     return sees_gaps(view) or not waits.wait_ns  # of no waiting nothing was exposed
 
 
 def idle_ns(view: RankView) -> int | None:
-    """Idle time of the newest measured step; None where the source cannot see it."""
-    return view.measured.idle_ns if view.measured is not None and sees_gaps(view) else None
-
-
-def step_ns(view: RankView) -> int | None:
-    """The length of the step that the other figures are of; where none is measured, of the newest."""
-    shown = view.measured or view.last
-    return shown.step_ns if shown is not None else None
+    """Idle time of the rank's row; None where the source cannot see it."""
+    return view.row.idle_ns if view.row is not None and sees_gaps(view) else None
 
 
 def ordered(ranks: Iterable[RankView], chosen: Filter, key: str, *, reverse: bool) -> list[RankView]:

@@ -130,7 +130,7 @@ class Dashboard:
             self.state.go_to(number)
 
     def show_slowest(self) -> None:
-        self.show_step(slowest_step(self.state.snapshot.ranks))
+        self.show_step(slowest_step(self.state.snapshot))
 
     def select_knob(self, name: str) -> None:
         """Keys change this knob from now on; empty: the one that they changed so far. What becomes of it is

@@ -31,7 +31,7 @@ APP_KEYS = (
         "back to the kept step before, on all ranks; space: live again",
     ),
     Key("right_curly_bracket", "}", "later_step", "the kept step after it"),
-    Key("L", "L", "slowest", "the slowest kept step"),
+    Key("L", "L", "slowest", "the slowest step whose timeline is kept"),
     Key(
         "right_square_bracket",
         "]",

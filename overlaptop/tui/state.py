@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from overlaptop.findings.finding import Finding
 from overlaptop.fleet.knobs import JobKnob
 from overlaptop.fleet.past import in_step, over_window, with_timelines
+from overlaptop.fleet.row_means import with_means
 from overlaptop.fleet.snapshot import WHOLE_TRACE, HubState, RankView, Snapshot, Window
 from overlaptop.fleet.split_waits import NOT_YET
 from overlaptop.fleet.totals import of_one_step, total
@@ -112,12 +113,15 @@ class ViewState:
         return len(self.snapshot.nodes) > 1 and self.sort_key == "rank"
 
     def show(self, snapshot: Snapshot) -> None:
-        """Show this snapshot: the rows in the step of the timeline, the job's figures over the window."""
+        """Show this snapshot, with rows and totals over the window. The window of one step is that of the
+        timeline.
+        """
         self.snapshot = _without_empty_waits(snapshot)
         if not self.moving:
             return
-        snapshot = replace(snapshot, ranks=self._in_step_of_timeline() or self.snapshot.ranks)
-        self.snapshot = _without_empty_waits(over_window(snapshot, self.window))
+        if self.window is Window.STEP:
+            snapshot = replace(snapshot, ranks=self._in_step_of_timeline() or self.snapshot.ranks)
+        self.snapshot = _without_empty_waits(with_means(over_window(snapshot, self.window)))
 
     def pause(self, now_ns: int) -> None:
         """Stand still: all ranks' timelines are of the step that is shown."""
@@ -340,7 +344,7 @@ class ViewState:
         windows = list(Window)
         self.window = windows[(windows.index(self.window) + 1) % len(windows)]
         if self.paused_at_ns is not None:
-            shown = over_window(self.snapshot, self.window)
+            shown = with_means(over_window(self.snapshot, self.window))
             self.snapshot = self._paused = _without_empty_waits(shown)
 
     def move(self, rows: int) -> None:
@@ -368,6 +372,6 @@ def _without_empty_waits(snapshot: Snapshot) -> Snapshot:
     """Where no collective of several ranks is split, no figure of it is shown."""
     if snapshot.waits is None or snapshot.wait_window is not None or snapshot.unsplit == NOT_YET:
         return snapshot
-    ranks = tuple(replace(view, waits=None) for view in snapshot.ranks)
+    ranks = tuple(replace(view, waits=None, mean_waits=None) for view in snapshot.ranks)
     waits = replace(snapshot.waits, times={})
     return replace(snapshot, ranks=ranks, totals=replace(snapshot.totals, waits=None), waits=waits)

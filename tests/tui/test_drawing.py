@@ -113,6 +113,14 @@ def test_the_bars_scale_is_round_and_no_shorter_than_the_longest_step(longest_ns
     assert bar_top_ns(longest_ns) == top_ns
 
 
+def test_the_bars_scale_stays_while_the_longest_bar_fills_most_of_it():
+    tops, top_ns = [], 0
+    for longest_ns in (101, 109, 95, 110, 84, 111, 80):
+        top_ns = bar_top_ns(longest_ns, top_ns)
+        tops.append(top_ns)
+    assert tops == [110, 110, 110, 110, 110, 120, 80]
+
+
 def test_a_sparkline_starts_at_zero_and_marks_what_is_off_its_scale():
     runs = sparkline([0.0, 4.0, 8.0, 9.0, None], 8.0, style=PLAIN)
     assert text_of(runs) == "▁▄█▲ "

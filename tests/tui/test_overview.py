@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from textual.widgets import Input
 
+from overlaptop.fleet.row_means import with_means
 from overlaptop.fleet.snapshot import HubState
 from overlaptop.report.order import Filter, FilterError
 from overlaptop.text import clock
@@ -38,6 +39,7 @@ from .fakes import (
     running_job,
     screen_lines,
     screen_of,
+    screen_text,
     shown,
     table_ranks,
     text_of,
@@ -220,6 +222,36 @@ async def test_rows_totals_and_the_timeline_are_of_one_step_until_it_is_of_long_
         for number in range(42, 200):
             send_step(number)
         assert "step 199, mean of 4 ranks" in await shown(app, pilot)
+
+
+async def test_rows_are_means_of_the_window_and_hardly_move_with_one_step():
+    session = running_job(2)
+    async with opened(session) as (app, pilot):
+        before = row_of(await shown(app, pilot), 0)
+        assert " mean" in line_of(screen_text(app), "╷0 ms ─")
+        session.say(*(step(rank, 40, comm=30, hidden=0, stall=rank) for rank in (0, 1)))
+        text = await shown(app, pilot)
+        figures = [float(row[row.index("%") :].split()[1]) for row in (before, row_of(text, 0))]
+        assert figures == [2.0, round((40 * 2 + 30) / 41, 2)]
+        session.say(detail(0, 40), detail(1, 40))
+        text = await shown(app, pilot, *"WWW", rest_s=2)
+        assert row_of(text, 0)[row_of(text, 0).index("%") :].split()[1] == "30.0"
+        assert " mean" not in line_of(text, "╷0 ms ─")
+
+
+@given(lengths_ms=st.lists(st.integers(2, 90), min_size=3, max_size=20))
+def test_the_totals_are_the_mean_of_the_rows(lengths_ms):
+    session = FakeSession(welcome(world_size=2), status(), info(0), info(1))
+    for number, length_ms in enumerate(lengths_ms):
+        session.say(step(0, number, hidden=10), step(1, number, comm=length_ms, hidden=1))
+    snapshot = with_means(session.tick())
+    rows = [view.row for view in snapshot.ranks]
+    for name in ("step_ns", "exposed_ns", "stall_ns", "idle_ns"):
+        mean = sum(getattr(row, name) for row in rows) / len(rows)
+        assert abs(mean - getattr(snapshot.totals, name)) <= 1
+    assert sum(row.hidden_ns for row in rows) / sum(row.comm_ns for row in rows) == pytest.approx(
+        snapshot.totals.overlap
+    )
 
 
 async def test_a_pause_holds_one_moment_keeps_the_data_and_ends_where_a_change_is_asked_for():

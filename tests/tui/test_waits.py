@@ -126,13 +126,14 @@ async def test_where_it_is_not_known_who_waits_the_first_line_says_why():
     assert said.words == "who waits for whom is not known: no timeline of rank 1 is here"
 
 
-async def test_the_column_stays_while_a_step_is_not_split():
+async def test_waiting_of_a_row_is_that_of_the_steps_that_are_split():
     job = waiting_job()
     say_step(job, 8, ends=lambda rank: 36 if rank == 3 else 50)
     job.clock.pass_s(2)
-    text = await screen_of(job, size=SIZES[0])
-    assert "waiting ms" in line_of(text, "rank▲")
-    assert "–" in row_of(text, 0)
+    async with opened(job) as (app, pilot):
+        row = row_of(await shown(app, pilot), 0)
+        waited_ms = float(row[row.index("%") :].split()[2].lstrip("≥"))
+        assert 10 < waited_ms < 16
 
 
 def test_the_first_line_counts_steps_where_collectives_only_follow_one():

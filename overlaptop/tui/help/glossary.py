@@ -179,7 +179,8 @@ WORDS = (
     Word(
         "mean of",
         "what the job's figures are of: the mean over ranks and measured steps of the window that W sets; "
-        "shares are of the sums. ≈ before waiting and transfer: some of the steps were compared",
+        "shares are of the sums. A rank's row is its own mean over the same steps. ≈ before waiting and "
+        "transfer: some of the steps were compared",
         (OVERVIEW,),
     ),
     Word(
@@ -200,8 +201,8 @@ WORDS = (
     ),
     Word(
         "bars",
-        "drawn to one scale, that of the last 16 steps; one far longer than these ends in ▸; a shade is a "
-        "cell partly covered",
+        "a row a rank, means over the window of the totals, all to one scale; one far longer than a usual "
+        "step ends in ▸; a shade is a cell partly covered",
         _STEPS,
     ),
     Word(UNKNOWN, "not known; never zero"),

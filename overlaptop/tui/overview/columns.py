@@ -56,16 +56,12 @@ from overlaptop.tui.state import ViewState
 from overlaptop.tui.timeline import history
 from overlaptop.tui.timeline.parts import overlap_style, parts_of
 
-if TYPE_CHECKING:
-    from overlaptop.trials.effect import Effect
-
-_RECENT_STEPS = 16
-"""Bars drawn to the very newest step would be rescaled by each."""
 _HISTORY_COLUMNS = 40
 _SCALED_RANKS = 16
 """The ranks of a job step together: so many tell the scale of all histories."""
 _FAR = 4
 """So many usual steps are no step to draw all others to: the job stood still in it."""
+_MEAN, _BAR_LEAST = " mean", 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +69,7 @@ class Scales:
     """What all rows are drawn to, so that they can be compared."""
 
     bar_ns: int
-    """The bars' full width: a round figure, no less than any of the last steps but such as are far longer
-    than usual. 0 before the first.
-    """
+    """The bars' full width, a round figure; 0 before the first step."""
     unit: Unit
     spark_top_ns: int
     a_column: int
@@ -85,22 +79,23 @@ class Scales:
     """Which step of the histories was chosen."""
     failure: Trouble | None = None
     """What the first rank to end badly came to."""
-    slopes: Mapping[int, Effect] = field(default_factory=dict)
-    """As ViewState has them."""
+    means: bool = False
+    """Rows are means over a window."""
 
     @classmethod
-    def of(cls, state: ViewState, *, textured: bool) -> Scales:
-        """From all ranks, whether the filter shows them or not: a filter must not move the scale."""
+    def of(cls, state: ViewState, *, textured: bool, bar_before_ns: int = 0) -> Scales:
+        """From all ranks, whether the filter shows them or not: a filter must not move the scale.
+        ``bar_before_ns``: the bars' full width so far, which stays while rows fill most of it.
+        """
         ranks = state.snapshot.ranks
         running = [view for view in ranks if not view.ended] or ranks
-        bars_ns = [view.measured.step_ns for view in running if view.measured is not None]
+        bars_ns = [view.row.step_ns for view in running if view.row is not None]
         typical_ns = history.typical_step_ns(ranks)
         # Else a whole trace may be on the screen, far longer than its steps, or the slowest one of a job.
         if state.moving and state.past_step is None:
-            bars_ns += [step.step_ns for view in running for step in view.history[-_RECENT_STEPS:]]
-            usual_ns = history.typical_step_ns(running, _RECENT_STEPS) or 0
+            usual_ns = history.typical_step_ns(running) or 0
             bars_ns = [length_ns for length_ns in bars_ns if length_ns <= _FAR * usual_ns]
-        bar_ns = history.bar_top_ns(max(bars_ns, default=0))
+        bar_ns = history.bar_top_ns(max(bars_ns, default=0), bar_before_ns)
         a_column = history.steps_a_column(typical_ns, moving=state.moving)
         return cls(
             bar_ns=bar_ns,
@@ -114,7 +109,7 @@ class Scales:
             textured=textured,
             marked_step=state.marked_step,
             failure=first_failure(ranks),
-            slopes=state.slopes,
+            means=any(view.mean is not None for view in ranks),
         )
 
 
@@ -166,7 +161,7 @@ def _waiting(view: RankView, scales: Scales, _width: int) -> StyledLine:
 
 
 def _overlap(view: RankView, _scales: Scales, _width: int) -> StyledLine:
-    overlap = view.measured.overlap if view.measured else None
+    overlap = MEASURES["overlap"](view)
     return (
         Segment(
             bounded(percent(overlap), BOUNDS["overlap"], exact=sees_gaps(view)), overlap_style(overlap)
@@ -176,11 +171,10 @@ def _overlap(view: RankView, _scales: Scales, _width: int) -> StyledLine:
 
 def _bar(view: RankView, scales: Scales, width: int) -> StyledLine:
     bar: StyledLine = ()
-    if view.measured is not None:
-        bar = stacked_bar(
-            parts_of(view.measured, waiting_ns(view) or 0), scales.bar_ns, width, textured=scales.textured
-        )
-        if view.measured.step_ns > scales.bar_ns:
+    if view.row is not None and view.row.measured:
+        parts = parts_of(view.row, waiting_ns(view) or 0)
+        bar = stacked_bar(parts, scales.bar_ns, width, textured=scales.textured)
+        if view.row.step_ns > scales.bar_ns:
             bar = (*crop(bar, width - 1), bold("▸"))
     elif view.last is not None:
         words = "not measured" if why_unmeasured([view]) else "not measured yet"
@@ -236,7 +230,11 @@ def _history_header(scales: Scales, width: int) -> StyledLine:
 
 
 def _bar_header(scales: Scales, width: int) -> StyledLine:
-    return ruler(0, scales.bar_ns, width, scales.unit, line=True) if scales.bar_ns else (dim("step"),)
+    if not scales.bar_ns:
+        return (dim("step"),)
+    said = _MEAN if scales.means and width >= _BAR_LEAST else ""
+    room = width - len(said)
+    return (*ruler(0, scales.bar_ns * room / width, room, scales.unit, line=True), dim(said))
 
 
 def rate_cell(known: Rate) -> StyledLine:
@@ -270,7 +268,7 @@ def numa_cell(view: RankView) -> StyledLine:
 # Headers have a cell to spare, for the mark of the column that is sorted by.
 COLUMNS = (
     Column("rank", "rank", lambda view, _s, _w: (bold(str(view.rank)),), 5, 0),
-    Column("bar", _bar_header, _bar, 16, 0, grow=3, right=False, floor=6),
+    Column("bar", _bar_header, _bar, _BAR_LEAST, 0, grow=3, right=False, floor=6),
     Column("overlap", "overlap", _overlap, 8, 1),
     Column("exposed", "exposed UNIT", _time("exposed", sign=BOUNDS["exposed_ns"]), 11, 2),
     Column("waiting", "waiting UNIT", _waiting, 11, 4, knows=lambda v: waiting_ns(v) is not None),
@@ -286,23 +284,11 @@ _CRITICAL = Column("critical", "critical", _critical, 9, 1)
 _NODE = Column("node", "host", lambda v, _s, width: elided((dim(v.node),), width), 12, 2, right=False)
 
 
-def columns_for(
-    ranks: Sequence[RankView],
-    *,
-    with_nodes: bool = False,
-    with_waits: bool = False,
-    with_slopes: bool = False,
-) -> tuple[Column, ...]:
-    """Those that have a value for at least one rank. ``with_nodes``: also on which host each is;
-    ``with_waits``: waiting is known of some step of the window, if not of this one; ``with_slopes``: some
-    rank's slack was measured.
-    """
+def columns_for(ranks: Sequence[RankView], *, with_nodes: bool = False) -> tuple[Column, ...]:
+    """Those that have a value for at least one rank. ``with_nodes``: also on which host each is."""
     rank, *others = COLUMNS
     columns = (rank, _NODE, *others) if with_nodes else COLUMNS
-    always = {"waiting"} if with_waits else set[str]()
-    if with_slopes:
-        columns = (*columns, _CRITICAL)
-    return tuple(each for each in columns if not ranks or each.key in always or any(map(each.knows, ranks)))
+    return tuple(each for each in columns if not ranks or any(map(each.knows, ranks)))
 
 
 def layout(columns: Sequence[Column], width: int) -> list[tuple[Column, int]]:

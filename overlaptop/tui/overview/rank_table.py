@@ -1,4 +1,4 @@
-"""One row a rank: what its newest measured step was made of, and its figures.
+"""One row a rank: what its steps are made of, and its figures.
 
 Where several hosts are watched, the ranks of each stand below a thin line of its own.
 """
@@ -27,6 +27,8 @@ class RankTable(JobView):
     def __init__(self, dashboard: Dashboard) -> None:
         super().__init__(dashboard)
         self._first = 0
+        self._bar_ns = 0
+        """The bars' full width when they were drawn last."""
 
     @property
     def page_rows(self) -> int:
@@ -38,7 +40,8 @@ class RankTable(JobView):
 
     def draw(self, width: int, height: int) -> list[StyledLine]:
         state = self.state
-        scales = Scales.of(state, textured=self.look.textured)
+        scales = Scales.of(state, textured=self.look.textured, bar_before_ns=self._bar_ns)
+        self._bar_ns = scales.bar_ns
         columns = self._columns(width)
         header: list[Segment] = [Segment(" " * _MARGIN)]
         for column, size in columns:
@@ -89,14 +92,7 @@ class RankTable(JobView):
     def _columns(self, width: int) -> list[tuple[Column, int]]:
         state = self.state
         with_nodes = len(state.snapshot.nodes) > 1 and not state.grouped
-        waits = state.snapshot.totals.waits
-        with_waits = waits is not None and waits.exposed_known
-        columns = columns_for(
-            state.snapshot.ranks,
-            with_nodes=with_nodes,
-            with_waits=with_waits,
-            with_slopes=bool(state.slopes),
-        )
+        columns = columns_for(state.snapshot.ranks, with_nodes=with_nodes)
         return layout(columns, width - 2 * _MARGIN)
 
     def _column_at(self, x: int) -> str:

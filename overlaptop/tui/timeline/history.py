@@ -13,6 +13,7 @@ from overlaptop.wire.messages import StepTotals
 _COLUMN_S = 1.0
 _RECENT_STEPS = 100
 _STEPS_A_COLUMN = (1, 2, 5, 10, 20, 50)
+_FILLED = 0.75
 
 
 def steps_a_column(typical_ns: float | None, *, moving: bool = True) -> int:
@@ -23,9 +24,10 @@ def steps_a_column(typical_ns: float | None, *, moving: bool = True) -> int:
     return next((n for n in reversed(_STEPS_A_COLUMN) if n <= wanted), 1)
 
 
-def typical_step_ns(ranks: Sequence[RankView], steps: int = _RECENT_STEPS) -> float | None:
+def typical_step_ns(ranks: Sequence[RankView]) -> float | None:
     """The median over ranks of the median of their last steps."""
-    medians = [median([step.step_ns for step in view.history[-steps:]]) for view in ranks if view.history]
+    recent = [view.history[-_RECENT_STEPS:] for view in ranks if view.history]
+    medians = [median([step.step_ns for step in steps]) for steps in recent]
     return median(medians) if medians else None
 
 
@@ -39,10 +41,15 @@ def scale_top_ns(drawn_ns: Iterable[float | None]) -> int:
     return math.ceil(_round_up(1.5 * known[(len(known) - 1) * 9 // 10])) if known else 0
 
 
-def bar_top_ns(longest_ns: int) -> int:
-    """Where the bars' scale ends: ``longest_ns`` rounded up to two digits, so that it seldom moves."""
+def bar_top_ns(longest_ns: int, before_ns: int = 0) -> int:
+    """Return the end of the bars' scale: ``longest_ns`` rounded up to two digits.
+
+    ``before_ns``, the end so far, stays while the longest bar fills three quarters of it.
+    """
     if longest_ns <= 0:
         return 0
+    if _FILLED * before_ns <= longest_ns <= before_ns:
+        return before_ns
     grain_ns = int(10 ** max(0, len(str(longest_ns)) - 2))
     return -(-longest_ns // grain_ns) * grain_ns
 

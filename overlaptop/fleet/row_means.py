@@ -1,0 +1,68 @@
+"""The ranks' rows: each rank's means over the window of the job's totals. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import astuple, replace
+from operator import attrgetter
+
+from msgspec.structs import replace as replace_fields
+
+from overlaptop.fleet.snapshot import RankView, Snapshot, Window
+from overlaptop.fleet.totals import counted_ranks
+from overlaptop.fleet.waits import SplitStep
+from overlaptop.fleet.window import WindowSteps, in_window, steps_of
+from overlaptop.timeline.arrivals import WaitTimes
+from overlaptop.wire.messages import StepTotals
+
+_NAMES = (
+    "compute_ns", "comm_ns", "hidden_ns", "exposed_ns", "compute_only_ns", "copy_only_ns", "idle_ns",
+    "stall_ns", "fused_ns",
+)  # fmt: skip
+_FIGURES = attrgetter(*_NAMES)
+
+
+def with_means(snapshot: Snapshot) -> Snapshot:
+    """The snapshot, its ranks with their means over the window of its totals; with none where the window is
+    one step.
+    """
+    ranks, totals = snapshot.ranks, snapshot.totals
+    if totals.window is Window.STEP or totals.step is None:
+        return replace(snapshot, ranks=tuple(replace(view, mean=None, mean_waits=None) for view in ranks))
+    # A rank that ended, or that makes no steps, has its own last ones.
+    together = counted_ranks(ranks)
+    counted = {view.rank for view in together}
+    apart = [[view] for view in ranks if view.last is not None and view.rank not in counted]
+    steps = [
+        each
+        for views in (together, *apart)
+        for each in steps_of(views, totals.step, totals.window, snapshot.first_step)
+    ]
+    split_steps = in_window(snapshot.kept_split_steps, totals.first_step)
+    means = {each.view.rank: _with_mean(each, split_steps) for each in steps}
+    return replace(snapshot, ranks=tuple(means.get(view.rank, view) for view in ranks))
+
+
+def _with_mean(steps: WindowSteps, split_steps: Sequence[SplitStep]) -> RankView:
+    view, newest = steps.view, steps.view.measured or steps.view.last
+    assert newest is not None, "only ranks with a step are in a window"
+    columns = zip(*map(_FIGURES, steps.measured), strict=True)
+    figures = dict(zip(_NAMES, map(_mean, columns), strict=False))
+    step_ns = _mean([step.step_ns for step in steps.all]) or newest.step_ns
+    mean = replace_fields(newest, step_ns=step_ns, **figures)
+    waits = [found for each in split_steps if (found := each.waits.times.get(view.rank)) is not None]
+    return replace(view, mean=mean, mean_waits=_share_of(mean, waits))
+
+
+def _share_of(mean: StepTotals, waits: Sequence[WaitTimes]) -> WaitTimes | None:
+    """What the mean step's communication was, by what it was in the steps that were compared."""
+    sums = WaitTimes(*map(sum, zip(*map(astuple, waits), strict=True))) if waits else None
+    if sums is None or not mean.exposed_ns or not sums.exposed_ns:
+        return sums and WaitTimes(*(round(each / len(waits)) for each in astuple(sums)))
+    scale = mean.exposed_ns / sums.exposed_ns
+    return WaitTimes(*(round(each * scale) for each in astuple(sums)))
+
+
+def _mean(values_ns: Sequence[int | None]) -> int | None:
+    known = [value_ns for value_ns in values_ns if value_ns is not None]
+    return round(sum(known) / len(known)) if known else None
