@@ -155,18 +155,17 @@ def _table(job: TracedJob, number: int, *, by_hta: bool, ascii_only: bool) -> st
         if each.step == number
     ]
     for summary, whole in shown:
-        exact = summary.info.compute_exact
         table.add(
             str(summary.info.rank),
             text.count(len(summary.steps) if number == WHOLE_TRACE else 1),
-            text.bounded(text.percent(whole.overlap), BOUNDS["overlap"], exact=exact),
-            text.bounded(text.duration(whole.exposed_ns), BOUNDS["exposed_ns"], exact=exact),
-            text.bounded(text.duration(whole.hidden_ns), BOUNDS["hidden_ns"], exact=exact),
-            text.bounded(text.duration(whole.compute_ns), BOUNDS["compute_ns"], exact=exact),
+            text.percent(whole.overlap),
+            text.duration(whole.exposed_ns),
+            text.duration(whole.hidden_ns),
+            text.duration(whole.compute_ns),
             text.duration(whole.comm_ns),
             *([text.duration(whole.fused_ns)] if fuses else []),
             text.duration(whole.copy_only_ns),
-            text.duration(whole.idle_ns if exact else None),
+            text.duration(whole.idle_ns if summary.info.compute_exact else None),
         )
     exact = all(summary.info.compute_exact for summary in job.ranks)
     comm_ns = sum(each.comm_ns or 0 for _, each in shown)
@@ -183,12 +182,11 @@ def _table(job: TracedJob, number: int, *, by_hta: bool, ascii_only: bool) -> st
         *([said.words] if said is not None else []),
         f"{of}{', as HolisticTraceAnalysis counts' if by_hta else ''}, {ranks}   "
         f"overlap {text.bounded(overlap, BOUNDS['overlap'], exact=exact)}   "
-        f"hidden {text.bounded(text.duration(hidden_ns), BOUNDS['hidden_ns'], exact=exact)} "
-        f"of {text.duration(comm_ns)}",
+        f"hidden {text.duration(hidden_ns)} of {text.duration(comm_ns)}",
         table.render(),
     ]
     if not exact:
-        lines.append("≤ ≥: without a GPU compute is an upper bound")
+        lines.append("≤: without a GPU compute is an upper bound, and so are overlap and hidden")
     if number == WHOLE_TRACE and (found := _found(job)):
         lines += ["", *render(found).splitlines()]
     if waits := trace_waits.render(job, number):

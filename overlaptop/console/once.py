@@ -15,14 +15,14 @@ from overlaptop.console.streams import plain
 from overlaptop.console.table import Table
 from overlaptop.console.troubles import TroubleLog, warnings
 from overlaptop.findings.first_line import first_line
-from overlaptop.fleet.records import BOUNDS, device_record, end_records, step_record
+from overlaptop.fleet.records import device_record, end_records, step_record
 from overlaptop.fleet.snapshot import HubState, RankView, Snapshot
 from overlaptop.fleet.trouble import Trouble, first_failure, trouble_of
 from overlaptop.report import hosts as nodes
 from overlaptop.report import troubles
 from overlaptop.report.figures import exposed_in_words, ranks_in_words, totals_in_words, window_in_words
 from overlaptop.report.links import nvlink_rate, pcie_rate
-from overlaptop.report.order import all_see_gaps, idle_ns, sees_gaps, waiting_exact, waiting_ns
+from overlaptop.report.order import all_see_gaps, idle_ns, waiting_ns
 
 
 def run(key: str | None, hosts: Hosts | None = None, *, as_json: bool, ascii_only: bool, wait: bool) -> int:
@@ -162,17 +162,16 @@ def _row(view: RankView, hub_state: HubState, failure: Trouble | None) -> list[s
     # Lane totals come with sampled steps only: a row is of the newest step that has them.
     lanes = view.measured
     step = lanes or view.last
-    exact = sees_gaps(view)
     return [
         str(view.rank),
         text.count(step.step if step else None),
         text.duration(step.step_ns if step else None),
-        text.bounded(text.percent(lanes.overlap if lanes else None), BOUNDS["overlap"], exact=exact),
-        text.bounded(text.duration(lanes.exposed_ns if lanes else None), BOUNDS["exposed_ns"], exact=exact),
-        text.bounded(text.duration(waiting_ns(view)), text.AT_LEAST, exact=waiting_exact(view)),
+        text.percent(lanes.overlap if lanes else None),
+        text.duration(lanes.exposed_ns if lanes else None),
+        text.duration(waiting_ns(view)),
         text.duration(lanes.stall_ns if lanes else None),
         text.duration(idle_ns(view)),
-        text.bounded(text.duration(lanes.compute_ns if lanes else None), BOUNDS["compute_ns"], exact=exact),
+        text.duration(lanes.compute_ns if lanes else None),
         text.duration(lanes.comm_ns if lanes else None),
         text.count(lanes.collectives if lanes else None),
         text.count(view.dropped),

@@ -13,7 +13,6 @@ from overlaptop.fleet.snapshot import HubState, RankView, Snapshot
 from overlaptop.fleet.split_waits import window_of
 from overlaptop.fleet.waits import SplitStep, StepTransfer, WaitWindow
 from overlaptop.fleet.window import EVIDENCE_STEPS, FIRST_STEPS, HISTORY_STEPS
-from overlaptop.report.order import all_see_gaps
 from overlaptop.timeline.arrivals import Collective
 from overlaptop.wire.messages import StepDetail, StepTotals
 
@@ -83,9 +82,8 @@ class Evidence:
 
     @property
     def wait_in_words(self) -> str:
-        """``15.6 ms``; ``≥15.6 ms`` where much is not split, and where compute is an upper bound."""
-        exact = all_see_gaps(self.ranks.values()) and self.window is not None and self.window.is_split
-        return text.bounded(text.duration(self.exposed_wait_ns), text.AT_LEAST, exact=exact)
+        """``15.6 ms``."""
+        return text.duration(self.exposed_wait_ns)
 
 
 def evidence_of(snapshot: Snapshot) -> Evidence:

@@ -21,20 +21,19 @@ LOWER_COST = "--every N measures fewer steps, --phases-only none in detail, --no
 
 
 def totals_in_words(totals: Totals, *, exact: bool) -> dict[str, str]:
-    """Each by its name, with its unit, and with its sign where it is a bound.
+    """Each by its name, with its unit; ``fused`` only where it is not 0.
 
-    ``exact``: every rank's source sees the gaps between kernels. Else compute is an upper bound, and so are
-    overlap and speed-up; exposed is a lower one, attainable may be off either way. ``fused`` is there only
-    where it is not 0.
+    ``exact``: every rank's source sees the gaps between kernels. Else compute is an upper bound, and so all
+    are bounds: the sign of overlap says it for all.
     """
     return {
         "overlap": bounded(percent(totals.overlap), BOUNDS["overlap"], exact=exact),
-        "exposed": bounded(duration(totals.exposed_ns), BOUNDS["exposed_ns"], exact=exact),
+        "exposed": duration(totals.exposed_ns),
         **({"fused": duration(totals.fused_ns)} if totals.fused_ns else {}),
         "stall": duration(totals.stall_ns),
         "idle": duration(totals.idle_ns) if exact or totals.idle_ns is not None else "not seen",
-        "speed-up": bounded(ratio(totals.speedup), BOUNDS["speedup"], exact=exact),
-        "attainable": bounded(ratio(totals.attainable), BOUNDS["attainable"], exact=exact),
+        "speed-up": ratio(totals.speedup),
+        "attainable": ratio(totals.attainable),
         "dropped": count(totals.dropped),
     }
 

@@ -6,24 +6,13 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import NamedTuple
 
-from overlaptop.fleet.records import BOUNDS
 from overlaptop.fleet.snapshot import WHOLE_TRACE, HubState, RankView, Snapshot
 from overlaptop.fleet.split_waits import NOT_YET
 from overlaptop.fleet.trouble import trouble_of
 from overlaptop.fleet.waits import LATE_SHARE, WaitWindow
 from overlaptop.fleet.watching import MOST_COMPARED, compared
-from overlaptop.report.figures import totals_in_words
 from overlaptop.report.order import all_see_gaps
-from overlaptop.text import (
-    AT_LEAST,
-    bounded,
-    duration,
-    named_ranks,
-    part_of,
-    percent,
-    printable,
-    whole_percent,
-)
+from overlaptop.text import duration, named_ranks, part_of, percent, printable, whole_percent
 
 OF_COLLECTIVES = " of collectives"
 EXPOSED_SHARE = 0.1
@@ -194,13 +183,9 @@ def _by_turns(snapshot: Snapshot, window: WaitWindow) -> FirstLine:
 
 
 def _costs(snapshot: Snapshot, window: WaitWindow) -> tuple[str, str]:
-    """What the others wait, and in brief: at least that, where compute is an upper bound or much is not
-    split.
-    """
-    exact = all_see_gaps(snapshot.ranks) and window.is_split
-    sign = "" if exact else AT_LEAST
-    waits = f"{sign}{duration(window.exposed_wait_ns)} {_per(snapshot)}"
-    return f"{waits} ({sign}{percent(window.share)})", f"{waits} ({sign}{whole_percent(window.share)})"
+    """What the others wait, and in brief."""
+    waits = f"{duration(window.exposed_wait_ns)} {_per(snapshot)}"
+    return f"{waits} ({percent(window.share)})", f"{waits} ({whole_percent(window.share)})"
 
 
 def _per(snapshot: Snapshot) -> str:
@@ -213,22 +198,17 @@ def _is_trace(snapshot: Snapshot) -> bool:
 
 def _nobody_late(snapshot: Snapshot, who: str) -> FirstLine:
     """``who``: what is known of late ranks."""
-    totals, exact = snapshot.totals, all_see_gaps(snapshot.ranks)
-    figures = totals_in_words(totals, exact=exact)
-    fused = f"; {figures['fused']} is fused" if "fused" in figures else ""
+    totals = snapshot.totals
+    fused = f"; {duration(totals.fused_ns)} is fused" if totals.fused_ns else ""
     if totals.overlap is None:
         return FirstLine(f"no communication was measured{fused}", f"no communication{fused}")
-    overlap = bounded(whole_percent(totals.overlap), BOUNDS["overlap"], exact=exact)
-    hidden = f"{overlap} of communication is hidden"
+    hidden = f"{whole_percent(totals.overlap)} of communication is hidden"
     exposed_ns, step_ns = totals.exposed_ns or 0, totals.step_ns or 0
     share, rest, brief = exposed_ns / step_ns if step_ns else 0.0, "", hidden
     if exposed_ns and step_ns:
-        sign = "" if exact else AT_LEAST
-        brief = (
-            f"{sign}{part_of(exposed_ns, step_ns)} of {duration(step_ns)} ({sign}{whole_percent(share)})"
-        )
+        brief = f"{part_of(exposed_ns, step_ns)} of {duration(step_ns)} ({whole_percent(share)})"
         rest, brief = f"; {brief} is not", f"{brief} is exposed"
     kind = Kind.MEASURING if who == TOO_FEW else Kind.EXPOSED if share >= EXPOSED_SHARE else Kind.HEALTHY
     # By a lower bound nobody knows that.
-    said = "Nothing to fix." if kind is Kind.HEALTHY and exact else who
+    said = "Nothing to fix." if kind is Kind.HEALTHY and all_see_gaps(snapshot.ranks) else who
     return FirstLine(f"{hidden}{rest}{fused}. {said}".rstrip(), brief, kind=kind)

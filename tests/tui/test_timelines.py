@@ -101,7 +101,6 @@ async def test_where_compute_is_an_upper_bound_what_is_hidden_of_a_collective_is
     session.say(*(info(rank, exact=False) for rank in (0, 1)))
     async with opened(session) as (app, pilot):
         assert "hidden ≤100.0 %" in await shown(app, pilot, "T", "full_stop")
-        assert "≤hidden" in await shown(app, pilot, "2")
 
 
 async def test_the_cursor_follows_a_collective_to_the_next_step_until_it_is_moved():

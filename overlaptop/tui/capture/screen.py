@@ -5,8 +5,7 @@ from __future__ import annotations
 from overlaptop.fleet.commands import FAILED, STAGES, CommandView, RankProgress
 from overlaptop.fleet.records import BOUNDS
 from overlaptop.report.hosts import places
-from overlaptop.report.order import sees_gaps
-from overlaptop.text import UNKNOWN, bounded, clock, count, duration, percent, plural
+from overlaptop.text import UNKNOWN, clock, count, duration, percent, plural
 from overlaptop.tui.capture.profiler_reference import ProfilerReference
 from overlaptop.tui.dashboard import Dashboard
 from overlaptop.tui.draw.segments import (
@@ -38,7 +37,7 @@ _COLUMNS = (
     Column("rank", 5, right=False),
     Column("state", 9, right=False),
     Column("live", 8, right=False),
-    Column("profiler", 8, right=False),
+    Column("profiler", 9, right=False),
     Column("apart", 12, right=False),
     Column("comm", 8, right=False, shown_from=64),
     Column("hidden", 8, right=False, shown_from=74),
@@ -54,8 +53,8 @@ _EXPLAINED = (
     "their steps. Figures leave the captured steps out",
 )
 _BOUNDS = (
-    "≤ ≥: without a GPU compute is an upper bound. live counts a collective from where it is issued, "
-    "profiler from where gloo takes it up",
+    "≤: without a GPU compute is an upper bound, and so are overlap and hidden; exposed is a lower one. "
+    "live counts a collective from where it is issued, profiler from where gloo takes it up",
 )
 
 
@@ -80,16 +79,14 @@ class CaptureView(ScrollView):
         reference = self.dashboard.captures.references.get(capture.id)
         where = places(capture, self.state.snapshot.ranks)
         head = [_asked(capture, width), *_stages(capture, width), *_outcome(where, reference, width), ()]
-        exact = {view.rank: sees_gaps(view) for view in self.state.snapshot.ranks}
         room = max(1, height - len(head) - 1)
         self.first = max(0, min(self.first, len(capture.ranks) - room))
         table = Table(_COLUMNS, width)
-        lines = [*head, table.header()]
-        lines += [
-            table.row(_cells(each, reference, live_exact=exact.get(each.rank, True)))
-            for each in capture.ranks[self.first : self.first + room]
-        ]
+        shown = capture.ranks[self.first : self.first + room]
         bounds = reference is not None and not all(found.exact for found in reference.ranks.values())
+        names = {} if self.state.exact else {"live": f"{BOUNDS['overlap']}live"}
+        names |= {"profiler": f"{BOUNDS['overlap']}profiler"} if bounds else {}
+        lines = [*head, table.header(names), *(table.row(_cells(each, reference)) for each in shown)]
         explained = [line for text in _EXPLAINED + _BOUNDS * bounds for line in paragraph(text, width)]
         return [*lines, (), *explained] if height >= len(lines) + 1 + len(explained) else lines
 
@@ -142,30 +139,21 @@ def _outcome(where: list[str], reference: ProfilerReference | None, width: int) 
     return lines
 
 
-def _cells(
-    rank: RankProgress, reference: ProfilerReference | None, *, live_exact: bool
-) -> tuple[StyledLine, ...]:
+def _cells(rank: RankProgress, reference: ProfilerReference | None) -> tuple[StyledLine, ...]:
     found = reference.ranks.get(rank.rank) if reference is not None else None
     profiled = found.overlap if found is not None else None
     color = "good" if rank.state == WRITTEN else "error" if rank.state in ENDED_BADLY else "text"
-    exact = found is None or found.exact
-    live = bounded(percent(rank.live_overlap), BOUNDS["overlap"], exact=live_exact)
     times_ns = (None,) * 3 if found is None else (found.comm_ns, found.hidden_ns, found.exposed_ns)
     comm, hidden, exposed = map(duration, times_ns)
     return (
         (bold(str(rank.rank)),),
         (Segment(rank.state, TextStyle(color)),),
-        (Segment(live, overlap_style(rank.live_overlap, bold=True)),),
-        (
-            Segment(
-                bounded(percent(profiled), BOUNDS["overlap"], exact=exact),
-                overlap_style(profiled, bold=True),
-            ),
-        ),
+        (Segment(percent(rank.live_overlap), overlap_style(rank.live_overlap, bold=True)),),
+        (Segment(percent(profiled), overlap_style(profiled, bold=True)),),
         (Segment(_apart(rank.live_overlap, profiled)),),
         (Segment(comm, TEXT),),
-        (Segment(bounded(hidden, BOUNDS["hidden_ns"], exact=exact), TEXT),),
-        (Segment(bounded(exposed, BOUNDS["exposed_ns"], exact=exact), TEXT),),
+        (Segment(hidden, TEXT),),
+        (Segment(exposed, TEXT),),
         (dim(plural(rank.live_steps, "step") if rank.live_steps else UNKNOWN),),
     )
 

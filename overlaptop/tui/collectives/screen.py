@@ -9,7 +9,6 @@ from overlaptop.fleet.records import BOUNDS
 from overlaptop.report.links import bus_peak_bytes_per_s
 from overlaptop.report.who_is_late import why_not_split
 from overlaptop.text import (
-    AT_LEAST,
     UNKNOWN,
     Unit,
     byte_count,
@@ -160,10 +159,10 @@ class CollectiveTable(RowList[Row]):
         return max(len(each.collectives) - matched[each.rank] for each in self.state.details.values())
 
     def _headers(self, columns: list[Column]) -> dict[str, str]:
-        """With the mark of the column that is sorted by, and the signs of what is a bound."""
+        """With the mark of the column that is sorted by, and one where hidden is a bound."""
         names = {each.title: each.title for each in columns}
         if not self.state.exact:
-            names |= {"hidden": f"{BOUNDS['hidden_ns']}hidden", "exposed": f"{BOUNDS['exposed_ns']}exposed"}
+            names["hidden"] = f"{BOUNDS['hidden_ns']}hidden"
         down = self.reverse == (self.order in ASCENDING)
         names[self.order] += "▼" if down else "▲"
         return names
@@ -175,10 +174,8 @@ def _name(row: Row, grouping: str) -> str:
 
 
 def _cells(row: Row, unit: Unit, grouping: str) -> dict[str, StyledLine]:
-    partly = AT_LEAST if row.unsplit and row.wait_ns is not None else ""
-
-    def time(value_ns: int | None, sign: str = "") -> StyledLine:
-        return (Segment(sign + unit.text(value_ns), DIM if value_ns is None else TEXT),)
+    def time(value_ns: int | None) -> StyledLine:
+        return (Segment(unit.text(value_ns), DIM if value_ns is None else TEXT),)
 
     late = UNKNOWN if row.late_rank is None else str(row.late_rank)
     if grouping and row.late_rank is not None:
@@ -188,8 +185,8 @@ def _cells(row: Row, unit: Unit, grouping: str) -> dict[str, StyledLine]:
         "group": (dim(row.key.group),),
         "bytes": (Segment(byte_count(row.bytes)),),
         "start": time(row.start_ns),
-        "waiting": time(row.wait_ns, partly),
-        "transfer": time(row.transfer_ns, partly),
+        "waiting": time(row.wait_ns),
+        "transfer": time(row.transfer_ns),
         "hidden": time(row.hidden_ns),
         "exposed": (Segment(unit.text(row.exposed_ns), BOLD),),
         "GB/s": (Segment(gigabytes_per_s(row.bus_bandwidth), DIM if row.bus_bandwidth is None else TEXT),),

@@ -111,10 +111,11 @@ WORDS = (
         _STEPS,
     ),
     Word(
-        "≤ ≥ ≈",
+        "≤",
         "with events and host, compute is the step less its stalls, an upper bound: gaps between kernels "
-        "are not seen. So overlap and speed-up are upper bounds, exposed is a lower one, attainable may be "
-        "off either way, and idle is not seen",
+        "are not seen. ≤ beside overlap or hidden says so once for a screen: hidden, overlap and speed-up "
+        "are at most, exposed and waiting at least these, attainable may be off either way, and idle is "
+        "not seen",
         _FIGURES,
     ),
     Word(

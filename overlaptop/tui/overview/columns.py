@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from overlaptop.fleet.records import BOUNDS
 from overlaptop.fleet.snapshot import RankView
 from overlaptop.fleet.trouble import Trouble, first_failure
 from overlaptop.report.links import (
@@ -27,11 +26,9 @@ from overlaptop.report.order import MEASURES, sees_gaps, stalls_apart, waiting_e
 from overlaptop.report.troubles import endings, no_step_yet
 from overlaptop.report.who_is_late import why_unmeasured
 from overlaptop.text import (
-    AT_LEAST,
     UNKNOWN,
     Unit,
     age,
-    bounded,
     clock,
     percent,
     rate,
@@ -139,34 +136,26 @@ class Column:
         return self.title(scales, width)
 
 
-def _time(
-    name: str, style: TextStyle = TEXT, sign: str = ""
-) -> Callable[[RankView, Scales, int], StyledLine]:
-    """``name``: of one of MEASURES; ``sign``: of a figure that is a bound where gaps are not seen."""
+def _time(name: str, style: TextStyle = TEXT) -> Callable[[RankView, Scales, int], StyledLine]:
+    """``name``: of one of MEASURES."""
 
     def cell(view: RankView, scales: Scales, _width: int) -> StyledLine:
         value_ns = MEASURES[name](view)
-        figure = bounded(scales.unit.text(value_ns), sign, exact=sees_gaps(view))
-        return (Segment(figure, DIM if value_ns is None else style),)
+        return (Segment(scales.unit.text(value_ns), DIM if value_ns is None else style),)
 
     return cell
 
 
 def _waiting(view: RankView, scales: Scales, _width: int) -> StyledLine:
     value_ns = waiting_ns(view)
-    figure, exact = scales.unit.text(value_ns), waiting_exact(view)
-    if value_ns is None or not (exact or value_ns >= scales.unit.size_ns / 100):
+    if value_ns is None or not (waiting_exact(view) or value_ns >= scales.unit.size_ns / 100):
         return (dim(UNKNOWN),)  # "at least nothing" is not known
-    return (Segment(bounded(figure, AT_LEAST, exact=exact)),)
+    return (Segment(scales.unit.text(value_ns)),)
 
 
 def _overlap(view: RankView, _scales: Scales, _width: int) -> StyledLine:
     overlap = MEASURES["overlap"](view)
-    return (
-        Segment(
-            bounded(percent(overlap), BOUNDS["overlap"], exact=sees_gaps(view)), overlap_style(overlap)
-        ),
-    )
+    return (Segment(percent(overlap), overlap_style(overlap)),)
 
 
 def _bar(view: RankView, scales: Scales, width: int) -> StyledLine:
@@ -270,7 +259,7 @@ COLUMNS = (
     Column("rank", "rank", lambda view, _s, _w: (bold(str(view.rank)),), 5, 0),
     Column("bar", _bar_header, _bar, _BAR_LEAST, 0, grow=3, right=False, floor=6),
     Column("overlap", "overlap", _overlap, 8, 1),
-    Column("exposed", "exposed UNIT", _time("exposed", sign=BOUNDS["exposed_ns"]), 11, 2),
+    Column("exposed", "exposed UNIT", _time("exposed"), 11, 2),
     Column("waiting", "waiting UNIT", _waiting, 11, 4, knows=lambda v: waiting_ns(v) is not None),
     Column("stall", "stall UNIT", _time("stall"), 9, 4, knows=stalls_apart),
     Column("idle", "idle UNIT", _time("idle"), 8, 7, knows=sees_gaps),

@@ -74,11 +74,6 @@ from overlaptop.tui.widgets.key_bar import (
 from overlaptop.wire.messages import StepTotals
 
 MOSTLY = 0.99
-_SIGNS = {
-    COMPUTE.key: BOUNDS["compute_only_ns"],
-    HIDDEN.key: BOUNDS["hidden_ns"],
-    EXPOSED.key: BOUNDS["exposed_ns"],
-}
 _IN_WORDS = tuple(part.key for part in (EXPOSED, HIDDEN, COMPUTE, FUSED, COPY, IDLE))
 """What matters most comes first: a small screen has no room for all."""
 
@@ -116,7 +111,7 @@ class RankFacts(JobView):
             known_ns = value_ns if key != IDLE.key or sees_gaps(selected) else None
             glyph = PARTS[key].texture if self.look.textured else "█"
             name = (Segment(f"{glyph} ", TextStyle(key)), dim(f"{PARTS[key].word} "))
-            figure = bounded(duration(known_ns), _SIGNS.get(key, ""), exact=sees_gaps(selected))
+            figure = duration(known_ns)
             figures: StyledLine = (dim(figure),)
             if known_ns:
                 figures = (bold(f"{figure:<7}"), dim(f" {percent(known_ns / step.step_ns):<7}"))

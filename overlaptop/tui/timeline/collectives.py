@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from textual import events
 
-from overlaptop.fleet.records import BOUNDS
 from overlaptop.text import UNKNOWN, Unit, byte_count, percent
 from overlaptop.tui.dashboard import Dashboard
 from overlaptop.tui.draw.segments import BOLD, DIM, TEXT, Segment, StyledLine, bold, dim
@@ -71,8 +70,6 @@ class Collectives(JobView):
         columns = _SPLIT_COLUMNS if any(each and not each.unsplit for each in lanes.matched) else _COLUMNS
         table = Table(columns, width, words)
         names = {name: f"{name} {unit.name}" for name in _TIMES}
-        if not self.state.exact:
-            names["hidden"] = f"{BOUNDS['hidden_ns']}hidden"
         lines = [table.header(names)]
         for index in range(self._first, min(len(collectives), self._first + shown)):
             cells = _cells(lanes, index, unit)
