@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
@@ -9,6 +10,10 @@ from enum import Enum
 OPPOSITES = {"bucket_too_large": "bucket_too_small", "bucket_too_small": "bucket_too_large"}
 """Rules of which one job is never told both. A model says so, and no trial: it is worth a try, and no
 alarm."""
+
+
+_FIGURES = re.compile(r" [\d.]+ (?:ns|µs|ms|s) a step|: its .*| for \d.*")
+"""In a title that says why a rank is late."""
 
 
 class Certainty(Enum):
@@ -49,6 +54,17 @@ class Finding:
     def headline(self) -> str:
         """The title with the line of the script where that is known: ``... (train.py:57 in collate)``."""
         return f"{self.title} ({self.line})" if self.line and self.line not in self.title else self.title
+
+    @property
+    def headlines(self) -> tuple[str, ...]:
+        """`headline`, then shorter ones: without the comparison, without figures (``rank 1 computes longer
+        (train.py:57)``), without the line.
+        """
+        compared = self.title.partition(" than ")[0]
+        bare = _FIGURES.sub("", compared)
+        place = self.line.rpartition(" in ")[0]
+        at = f" ({place})" if place and place not in self.title else ""
+        return self.headline, f"{compared}{at}", f"{bare}{at}", bare
 
     def record(self, job: str) -> dict[str, object]:
         """As a line of JSON has it, in the documented order of its fields."""

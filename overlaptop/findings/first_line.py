@@ -26,13 +26,14 @@ def first_line(snapshot: Snapshot, found: Sequence[Finding]) -> FirstLine | None
     if slack := next((each for each in found if each.rule == "slack"), None):
         brief = slack.title.partition(":")[0]
         said = FirstLine(slack.title, brief, rule=slack.rule, kind=Kind.SLACK)
+    is_over = trouble_of(snapshot) is not None
     if said.late_rank is not None and (late := late_finding(found, said.late_rank)) is not None:
-        cause = why_late([late], said.late_rank)
-        said = said._replace(cause=cause, blame=late.headline, cause_rule=late.rule)
+        cause, blames = why_late([late], said.late_rank), () if is_over else late.headlines
+        said = said._replace(cause=cause, blames=blames, cause_rule=late.rule)
     first = next((each for each in found if each.rule not in OPPOSITES), None)
     if first is None or not first.gain_ns or not totals.step_ns or first.why_late:
         return said
-    if totals.measured_step == WHOLE_TRACE or trouble_of(snapshot) is not None:
+    if totals.measured_step == WHOLE_TRACE or is_over:
         return said
     window = snapshot.wait_window
     wait_ns = window.exposed_wait_ns if window is not None and said.kind is not Kind.SLACK else 0
@@ -56,9 +57,10 @@ def _late_by(found: Sequence[Finding]) -> FirstLine | None:
         return None
     return FirstLine(
         f"{first.headline}, {first.certainty.value}",
-        first.title,
+        first.headline,
         warns=True,
         late_rank=first.ranks[0],
         kind=Kind.LATE,
         cause_rule=first.rule,
+        blames=first.headlines,
     )

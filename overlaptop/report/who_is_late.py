@@ -55,8 +55,9 @@ class FirstLine(NamedTuple):
     """Why the rank is late: ``it computes 12.1 ms a step longer than the others``; empty: unknown."""
     cause_rule: str = ""
     """Of the finding that says so."""
-    blame: str = ""
-    """The same with the rank's name: ``rank 1 computes 12.1 ms a step longer than the others``."""
+    blames: tuple[str, ...] = ()
+    """The same with the rank's name, ``rank 1 computes 12.1 ms a step longer than the others``, and shorter
+    forms of it; empty: unknown."""
 
     @property
     def key(self) -> tuple[Kind, str, int | None]:
@@ -64,15 +65,20 @@ class FirstLine(NamedTuple):
         return self.kind, self.rule or self.cause_rule, self.late_rank
 
     @property
-    def briefest(self) -> str:
-        """Likewise, and it is not said of what a share is."""
-        return self.brief.replace(OF_COLLECTIVES, "")
-
-    @property
     def because(self) -> FirstLine:
         """With why the rank is late."""
         words, brief = (each.replace("; ", f": {self.cause}; ", 1) for each in (self.words, self.brief))
         return self._replace(words=words, brief=brief) if self.cause else self
+
+    @property
+    def forms(self) -> tuple[str, ...]:
+        """The sentence, then shorter ones for less room. Figures go before the cause and its line."""
+        full = self.because
+        forms = [full.words, full.brief, full.brief.replace(OF_COLLECTIVES, "")]
+        if self.blames:
+            return (*forms, *self.blames)
+        forms.append(forms[-1].partition(" (")[0])  # a cost without its share of the step
+        return (*forms, self.brief.partition(": ")[0]) if self.kind is Kind.FINDING else tuple(forms)
 
 
 def who_is_late(snapshot: Snapshot) -> FirstLine | None:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from overlaptop.findings.finding import Certainty, Finding, why_late
 from overlaptop.report.who_is_late import FirstLine, Kind
 
 from .fakes import opened, shown, text_of
@@ -23,39 +24,63 @@ async def test_a_shorter_form_stays_while_the_longer_one_hardly_fits():
         assert forms == ["words", "brief", "brief", "brief", "words"]
 
 
-SLOW = "rank 1 computes 12.1 ms a step longer than the others"
-NARROW = 60
+SLOW = Finding(
+    "rank 1 computes 12.1 ms a step longer than the others",
+    "",
+    "",
+    Certainty.LIKELY,
+    ranks=(1,),
+    why_late=True,
+    line="train.py:57 in collate",
+)
+LATE = FirstLine(
+    "rank 1 is late in 40 of 41 collectives; the others wait 12.0 ms a step",
+    "rank 1 late in 98 % of collectives; others wait 12.0 ms a step",
+    warns=True,
+    kind=Kind.LATE,
+    cause=why_late([SLOW], 1),
+    blames=SLOW.headlines,
+)
+SHORT_CPUS = FirstLine(
+    "each rank waits 61.6 ms a step for a CPU: there are too few: at most 34 % of the step",
+    "each rank waits 61.6 ms a step for a CPU: there are too few",
+    warns=True,
+    kind=Kind.FINDING,
+)
 
 
 @pytest.mark.parametrize(
-    ("said", "shown_words"),
+    ("width", "said", "shown_words"),
     [
-        (
-            FirstLine(
-                "rank 1 is late in 40 of 41 collectives; the others wait 12.0 ms a step",
-                "rank 1 late in 98 %; others wait 12.0 ms",
-                warns=True,
-                kind=Kind.LATE,
-                cause=SLOW.removeprefix("rank 1"),
-                blame=f"{SLOW} (train.py:57 in collate)",
-            ),
-            "rank 1 computes 12.1 ms a step longer",
-        ),
-        (
-            FirstLine(
-                "each rank waits 61.6 ms a step for a CPU: there are too few: at most 34 % of the step",
-                "each rank waits 61.6 ms a step for a CPU: there are too few",
-                warns=True,
-                kind=Kind.FINDING,
-            ),
-            "each rank waits 61.6 ms a step for a CPU",
-        ),
+        (160, LATE, "rank 1 is late in 40 of 41 collectives: it computes 12.1 ms a step longer than the "
+         "others (train.py:57 in collate); the others wait 12.0 ms a step"),
+        (90, LATE, "rank 1 computes 12.1 ms a step longer than the others (train.py:57 in collate)"),
+        (60, LATE, "rank 1 computes 12.1 ms a step longer (train.py:57)"),
+        (50, LATE, "rank 1 computes longer (train.py:57)"),
+        (30, LATE, "rank 1 computes longer"),
+        (60, SHORT_CPUS, "each rank waits 61.6 ms a step for a CPU"),
     ],
-)
-async def test_narrow_line_keeps_the_cause_and_is_not_cut(said, shown_words):
-    async with opened(waiting_job(), size=(NARROW, 20)) as (app, pilot):
+)  # fmt: skip
+async def test_first_line_drops_figures_before_the_cause(width, said, shown_words):
+    async with opened(waiting_job(), size=(width, 20)) as (app, pilot):
         await shown(app, pilot)
         view, state = app.screen._first_line, app.dashboard.state
         state.findings, state.first_line = (), said
-        (line,) = view.draw(NARROW - 5, 1)
+        (line,) = view.draw(width, 1)
         assert text_of(line).strip() == f"! {shown_words}"
+
+
+@pytest.mark.parametrize(
+    ("title", "bare"),
+    [
+        ("rank 2 waits 1.20 s a step longer for data than the others", "rank 2 waits longer for data"),
+        ("rank 2's GPU is idle 12 ms a step longer than rank 0's", "rank 2's GPU is idle longer"),
+        ("rank 2 is launch-bound: its GPU is idle 12 ms a step longer than rank 0's",
+         "rank 2 is launch-bound"),
+        ("rank 2 is at train.py:1 in f for 70 % of its step, the others for 10 %",
+         "rank 2 is at train.py:1 in f"),
+        ("rank 2's GPU runs at 71 % of rank 0's clock", "rank 2's GPU runs at 71 % of rank 0's clock"),
+    ],
+)  # fmt: skip
+def test_a_cause_without_its_figures_stays_a_sentence(title, bare):
+    assert Finding(title, "", "", Certainty.LIKELY).headlines[-1] == bare

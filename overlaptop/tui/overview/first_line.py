@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from overlaptop.fleet.snapshot import Window
-from overlaptop.report.who_is_late import Kind, who_is_late
+from overlaptop.report.who_is_late import who_is_late
 from overlaptop.text import plural
 from overlaptop.tui.draw.segments import (
     BOLD_WARNING,
@@ -28,7 +28,7 @@ SPARE = 8
 class FirstLineView(JobView):
     """One line; at its right end the key that opens what explains it."""
 
-    _rung, _right, _line = 0, 0, object()
+    _form, _right, _line = 0, 0, object()
     """Which form was drawn last, the most that stood at its right end, and of which line."""
 
     def draw(self, width: int, height: int) -> list[StyledLine]:  # noqa: ARG002
@@ -41,32 +41,23 @@ class FirstLineView(JobView):
             return []
         more = plural(len(found), "finding") if width >= _WIDE else ""
         right = (dim(more), Segment(" f ▸ ", TextStyle("accent", bold=True))) if found else ()
-        explained, blame = said.because, said.blame
-        ladder = [
-            *(explained.words, explained.brief, explained.briefest),
-            *([blame, blame.partition(" (")[0], blame.partition(" than ")[0]] if blame else []),
-            *(said.words, said.brief, said.briefest),
-            *([said.brief.partition(": ")[0]] if said.kind is Kind.FINDING else []),
-        ]
-        words = self._fitting(ladder, width, line_width(right), (width, said.key))
-        if len(words) > width - 3:
-            words = words.partition(" (")[0]  # a cost without its share of the step
+        words = self._fitting(said.forms, width, line_width(right), (width, said.key))
         style = BOLD_WARNING if said.warns else TextStyle()
         mark = Segment(" ! ", style) if said.warns else Segment(" · ", DIM)
         return [fit([Item((mark, Segment(words, style)))], [Item(right, 1)] if right else [], width, " ")]
 
-    def _fitting(self, ladder: Sequence[str], width: int, right: int, line: object) -> str:
+    def _fitting(self, forms: Sequence[str], width: int, right: int, line: object) -> str:
         """The first that fits. A longer one than before comes back only where it fits with room to spare:
         a figure that gets a digit more or less does not turn the sentence.
         """
         if self._line != line:
-            self._rung = self._right = 0
-        self._right, before = max(right, self._right), self._rung
+            self._form = self._right = 0
+        self._right, before = max(right, self._right), self._form
         room = width - 4 - self._right
-        spare = [SPARE if rung < before else 0 for rung in range(len(ladder))]
-        fits = (rung for rung, each in enumerate(ladder) if len(each) + spare[rung] <= room)
-        self._rung, self._line = next(fits, len(ladder) - 1), line
-        return ladder[self._rung]
+        spare = [SPARE if at < before else 0 for at in range(len(forms))]
+        fits = (at for at, each in enumerate(forms) if len(each) + spare[at] <= room)
+        self._form, self._line = next(fits, len(forms) - 1), line
+        return forms[self._form]
 
     async def on_click(self) -> None:
         await self.screen.run_action("app.findings")
