@@ -8,17 +8,19 @@ from overlaptop.findings.finding import OPPOSITES, Finding, late_finding, why_la
 from overlaptop.fleet.snapshot import WHOLE_TRACE, Snapshot
 from overlaptop.fleet.trouble import trouble_of
 from overlaptop.fleet.waits import WORTH_SHARE
-from overlaptop.report.who_is_late import FirstLine, Kind, who_is_late
+from overlaptop.report.who_is_late import NOBODY, NOTHING, FirstLine, Kind, who_is_late
 from overlaptop.text import whole_percent
 
 OF_WAITING = ("jitter", "late_unexplained", "uneven_batches")
 """Rules that tell of the waiting of which `who_is_late` tells."""
 
 
-def first_line(snapshot: Snapshot, found: Sequence[Finding]) -> FirstLine | None:
+def first_line(
+    snapshot: Snapshot, found: Sequence[Finding], listed: Sequence[Finding] = ()
+) -> FirstLine | None:
     """Who is late and why, or that it costs nothing; in its place the finding that mending can win most by,
     where nobody is late or it wins more than all that ranks wait, and is worth a warning. ``found``: of the
-    same moment, what costs most first.
+    same moment, what costs most first. ``listed``: earlier ones that are still shown beside the line.
     """
     said, totals = who_is_late(snapshot), snapshot.totals
     if said is None or said.kind in (Kind.MEASURING, Kind.UNKNOWN):
@@ -30,11 +32,16 @@ def first_line(snapshot: Snapshot, found: Sequence[Finding]) -> FirstLine | None
     if said.late_rank is not None and (late := late_finding(found, said.late_rank)) is not None:
         cause, blames = why_late([late], said.late_rank), () if is_over else late.headlines
         said = said._replace(cause=cause, blames=blames, cause_rule=late.rule)
+    if found or listed:  # it is not said beside them
+        said = said._replace(words=said.words.replace(NOTHING, NOBODY))
     first = next((each for each in found if each.rule not in OPPOSITES), None)
-    if first is None or not first.gain_ns or not totals.step_ns or first.why_late:
+    if first is None or not first.gain_ns or not totals.step_ns:
         return said
     if totals.measured_step == WHOLE_TRACE or is_over:
         return said
+    if first.why_late:
+        is_known = said.kind in (Kind.LATE, Kind.SLACK) or first.gain_ns <= WORTH_SHARE * totals.step_ns
+        return said if is_known else _late_by([first])
     window = snapshot.wait_window
     wait_ns = window.exposed_wait_ns if window is not None and said.kind is not Kind.SLACK else 0
     if first.rule in OF_WAITING:
@@ -49,8 +56,8 @@ def first_line(snapshot: Snapshot, found: Sequence[Finding]) -> FirstLine | None
 
 
 def _late_by(found: Sequence[Finding]) -> FirstLine | None:
-    """Who is late by these findings alone, where too few steps are measured to say who waits for whom, such
-    as by the counters of all steps; None: none says so.
+    """Who is late by these findings alone, such as by the counters of all steps, where waits name nobody;
+    None: none says so.
     """
     first = next((each for each in found if each.why_late), None)
     if first is None:

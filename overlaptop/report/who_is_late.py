@@ -20,6 +20,7 @@ EXPOSED_SHARE = 0.1
 CLEAR_STEPS = 16
 """Where waiting costs, fewer do not tell that nobody is late: a rank that is mostly late needs as many."""
 NOBODY, TOO_FEW = "No rank is clearly late.", "Too few steps yet to say who is late."
+NOTHING = "Nothing to fix."
 
 
 class Kind(Enum):
@@ -216,5 +217,5 @@ def _nobody_late(snapshot: Snapshot, who: str) -> FirstLine:
         rest, brief = f"; {brief} is not", f"{brief} is exposed"
     kind = Kind.MEASURING if who == TOO_FEW else Kind.EXPOSED if share >= EXPOSED_SHARE else Kind.HEALTHY
     # By a lower bound nobody knows that.
-    said = "Nothing to fix." if kind is Kind.HEALTHY and all_see_gaps(snapshot.ranks) else who
+    said = NOTHING if kind is Kind.HEALTHY and all_see_gaps(snapshot.ranks) else who
     return FirstLine(f"{hidden}{rest}{fused}. {said}".rstrip(), brief, kind=kind)

@@ -1,11 +1,14 @@
 """The one thing that costs most: who is late, or what was found besides."""
 
+from dataclasses import replace
+
 import pytest
 
 from overlaptop.findings.finding import Certainty, Finding
 from overlaptop.findings.first_line import first_line
 from overlaptop.report.who_is_late import Kind, who_is_late
 from tests.fleet.builders import MS
+from tests.tui.fakes import running_job
 from tests.tui.waits import waiting_job
 
 TITLE = "every rank waits 58.0 ms a step for data"
@@ -40,6 +43,21 @@ def test_a_finding_is_the_first_line_where_it_costs_more_than_all_waiting(late_m
         return
     assert said.words == f"{TITLE}: at most 50 % of the step to win, measured"
     assert (said.brief, said.warns, said.late_rank) == (TITLE, True, None)
+
+
+def test_nothing_to_fix_is_not_said_beside_findings():
+    healthy, small = running_job(1).tick(), found(1)
+    assert "Nothing to fix." in first_line(healthy, ()).words
+    for beside in (((small,),), ((), (small,))):
+        assert "No rank is clearly late." in first_line(healthy, *beside).words
+
+
+def test_a_rank_that_is_late_by_its_counters_alone_is_named():
+    snapshot = waiting_job(late_ms=0).tick()
+    late = replace(found(20, why_late=True), title="rank 1 waits 30.0 ms a step longer", ranks=(1,))
+    said = first_line(snapshot, [late])
+    assert (said.kind, said.late_rank, said.words) == (Kind.LATE, 1, f"{late.title}, measured")
+    assert first_line(snapshot, [replace(late, gain_ns=MS)]).kind is not Kind.LATE
 
 
 def test_slack_is_said_and_blames_nobody():

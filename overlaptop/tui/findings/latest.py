@@ -49,7 +49,7 @@ class LatestFindings:
         """The first line, after `take`."""
         if latest.hub_state is HubState.TRACE:
             return first_line(latest, self._found or ())
-        said = first_line(latest, self._findings.present(latest))
+        said = first_line(latest, self._findings.present(latest), self._found or ())
         if trouble_of(latest) is not None:
             return said
         return self._line.take(latest, said)
