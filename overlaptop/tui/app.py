@@ -416,7 +416,9 @@ class OverlaptopApp(App[int]):
     def action_measure(self) -> None:
         """Ask for a burst of measured steps."""
         self.dashboard.measure()
-        self.notify("asked for a burst of measured steps: one comes at most every 30 s", timeout=3)
+        self.notify(
+            "asked for a burst of measured steps: two may follow at once, then one each 30 s", timeout=3
+        )
 
     def action_textures(self) -> None:
         """Glyphs besides colours; always so where there are none."""

@@ -46,6 +46,20 @@ def test_a_reader_that_leaves_ends_the_list_quietly():
     assert done.stderr == ""
 
 
+@pytest.mark.parametrize(("name", "status"), [("nosuch", 2), ("ddp", 0)])
+def test_listing_an_unknown_workload_names_those_there_are(name, status):
+    command = [sys.executable, "-m", "overlaptop.workloads", name]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == status
+    if status:
+        (line,) = ended.stderr.splitlines()
+        assert "no workload is called 'nosuch'; there are: ddp, fsdp, " in line
+        assert not ended.stdout
+    else:
+        assert ended.stdout.startswith("ddp ")
+        assert "fsdp" not in ended.stdout
+
+
 def test_the_list_names_every_workload_and_its_path_as_seen_from_here_and_imports_no_torch(tmp_path):
     listing = (
         "import runpy, sys\n"
