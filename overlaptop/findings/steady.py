@@ -120,8 +120,12 @@ class SteadyLine:
         """Whether an answer is shown, of the job as it is."""
         return self._shown is not None and not self._is_past
 
-    def take(self, snapshot: Snapshot, line: FirstLine | None) -> FirstLine | None:
-        """The line to show. ``line``: of this moment; what the first look is sure of has held before."""
+    def take(
+        self, snapshot: Snapshot, line: FirstLine | None, plain: FirstLine | None = None
+    ) -> FirstLine | None:
+        """The line to show. ``line``: of this moment; what the first look is sure of has held before.
+        ``plain``: likewise, by waits alone: what it says of nobody has the newest figures.
+        """
         at_ns, is_first = snapshot.at_ns, self._begun_ns is None
         if is_first and (snapshot.replaying or not _has_steps(snapshot)):
             return None
@@ -143,7 +147,10 @@ class SteadyLine:
         unseen_ns = at_ns - self._shown_ns
         if (self._is_past and at_ns - self._begun_ns >= KEPT_NS) or unseen_ns >= FORGOTTEN_NS:
             self._shown, self._is_past = None, False
-        return self._shown or _measuring(snapshot, (at_ns - self._begun_ns) // 1_000_000_000)
+        shown = self._shown
+        if shown and plain and not self._is_past and {shown.kind, plain.kind} <= set(NOBODY):
+            return plain
+        return shown or _measuring(snapshot, (at_ns - self._begun_ns) // 1_000_000_000)
 
     def _turns(self, snapshot: Snapshot, line: FirstLine) -> bool:
         """Whether this line has come up for long enough."""

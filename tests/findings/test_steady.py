@@ -120,6 +120,14 @@ def test_an_answer_that_has_not_come_up_for_half_a_minute_gives_way_sooner():
 EXPOSED = FirstLine("exposed", "", kind=Kind.EXPOSED)
 
 
+def test_figures_of_nobody_late_follow_while_a_finding_has_to_wait():
+    line, fresh = SteadyLine(), HEALTHY._replace(words="healthy, newer figures")
+    assert shown((1, HEALTHY), (5, HEALTHY), line=line)[-1] == "healthy"
+    at = replace(SNAPSHOT, at_ns=SNAPSHOT.at_ns + 7 * S)
+    assert line.take(at, JITTER, fresh).words == fresh.words
+    assert line.take(at, JITTER, LATE).words == "healthy"
+
+
 def test_nobody_is_blamed_for_ever_where_the_answers_about_nobody_alternate():
     told = [(3 + second, (HEALTHY, EXPOSED)[second // 3 % 2]) for second in range(40)]
     assert set(shown((1, LATE), (4, LATE), *told)[-20:]) <= {"healthy", "exposed"}

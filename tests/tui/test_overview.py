@@ -177,7 +177,7 @@ async def test_a_key_chooses_the_window_of_all_figures_but_those_of_the_first_li
             assert f"{of} W" in text
             assert "ranks 1 and 2 are late in turn, in 24 of 24" in text
             await pilot.press("W")
-        assert "exposed 18.0 ms  = waiting 6.0 + transfer 12.0 " in text
+        assert "exposed 18.0 ms = waiting 6.0 + transfer 12.0 " in text
         assert "last 20 s" in await shown(app, pilot)
 
 

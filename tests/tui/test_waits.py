@@ -84,7 +84,7 @@ async def test_the_cost_is_not_marked_as_a_bound_in_line_and_rows():
 async def test_of_what_is_not_split_waiting_and_transfer_are_unknown_and_not_zero():
     job = waiting_job(ends=lambda rank: 45 if rank == 3 else 50)
     text = await screen_of(job)
-    assert "exposed 14.8 ms  not split" in text
+    assert "exposed 14.8 ms not split" in text
     assert "waiting 0" not in text
     assert "waiting ms" not in line_of(text, "exposed ms")
     # "At least nothing" is not known; that of a rank that waited for nobody is nothing.
@@ -156,7 +156,7 @@ def rarely(lateness):
 async def test_each_rank_has_its_waiting_and_the_exposed_time_is_the_sum_of_its_parts():
     async with opened(waiting_job()) as (app, pilot):
         text = await shown(app, pilot)
-        assert "exposed 16.0 ms  = waiting 12.0 + transfer 4.0 " in text
+        assert "exposed 16.0 ms = waiting 12.0 + transfer 4.0 " in text
         for rank, figures in ((0, ["20.00", "16.00"]), (2, ["4.00", "0.00"])):
             row = row_of(text, rank)
             assert row[row.index("%") :].split()[1:3] == figures

@@ -49,10 +49,11 @@ class LatestFindings:
         """The first line, after `take`."""
         if latest.hub_state is HubState.TRACE:
             return first_line(latest, self._found or ())
-        said = first_line(latest, self._findings.present(latest), self._found or ())
+        listed = self._found or ()
+        said = first_line(latest, self._findings.present(latest), listed)
         if trouble_of(latest) is not None:
             return said
-        return self._line.take(latest, said)
+        return self._line.take(latest, said, first_line(latest, (), listed))
 
     def _is_due(self, latest: Snapshot) -> bool:
         last = self._looked_at

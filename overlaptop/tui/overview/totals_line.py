@@ -63,12 +63,12 @@ def total_items(state: ViewState, width: int) -> list[Item]:
     known_idle = item("idle", figures["idle"], 8, DIM if totals.idle_ns is None else BOLD)
     return [
         item("overlap", figures["overlap"], 8, overlap_style(totals.overlap, bold=True)),
-        item("exposed", figures["exposed"], 8, BOLD, *_exposed_parts(state, width)),
+        item("exposed", figures["exposed"], 7, BOLD, *_exposed_parts(state, width)),
         *([item("fused", figures["fused"], 8)] if "fused" in figures else []),
         *([stall] if any(map(stalls_apart, ranks)) else []),
         *_knob(state),
         *([known_idle] if seen else []),
-        item("speed-up", figures["speed-up"], 6, BOLD, dim(" of "), bold(f"{figures['attainable']:<6}")),
+        item("speed-up", figures["speed-up"], 5, BOLD, dim(" of "), bold(f"{figures['attainable']:<5}")),
         *_launching(state),
         *([] if seen else [item("idle", figures["idle"], 8, DIM)]),
         *([item("dropped", figures["dropped"], 1, BOLD_WARNING)] if totals.dropped else []),
