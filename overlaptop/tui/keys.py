@@ -46,7 +46,7 @@ APP_KEYS = (
         "W",
         "W",
         "window",
-        "the job's figures over the last 20 s, the last 60 s, the last 10 steps, one step",
+        "totals and rows over the last 20 s, the last 60 s, the last 10 steps, one step",
     ),
     Key("D", "D", "measure", "measure a burst of steps now; two may follow at once, then one each 30 s"),
     Key(
