@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import PurePath
 
 OPPOSITES = {"bucket_too_large": "bucket_too_small", "bucket_too_small": "bucket_too_large"}
 """Rules of which one job is never told both. A model says so, and no trial: it is worth a try, and no
@@ -63,7 +64,7 @@ class Finding:
         compared = self.title.partition(" than ")[0]
         bare = _FIGURES.sub("", compared)
         place = self.line.rpartition(" in ")[0]
-        at = f" ({place})" if place and place not in self.title else ""
+        at = f" ({PurePath(place).name})" if place and place not in self.title else ""
         return self.headline, f"{compared}{at}", f"{bare}{at}", bare
 
     def record(self, job: str) -> dict[str, object]:

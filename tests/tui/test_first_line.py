@@ -31,7 +31,7 @@ SLOW = Finding(
     Certainty.LIKELY,
     ranks=(1,),
     why_late=True,
-    line="train.py:57 in collate",
+    line="jobs/train.py:57 in collate",
 )
 LATE = FirstLine(
     "rank 1 is late in 40 of 41 collectives; the others wait 12.0 ms a step",
@@ -53,8 +53,8 @@ SHORT_CPUS = FirstLine(
     ("width", "said", "shown_words"),
     [
         (160, LATE, "rank 1 is late in 40 of 41 collectives: it computes 12.1 ms a step longer than the "
-         "others (train.py:57 in collate); the others wait 12.0 ms a step"),
-        (90, LATE, "rank 1 computes 12.1 ms a step longer than the others (train.py:57 in collate)"),
+         "others (jobs/train.py:57 in collate); the others wait 12.0 ms a step"),
+        (90, LATE, "rank 1 computes 12.1 ms a step longer than the others (jobs/train.py:57 in collate)"),
         (60, LATE, "rank 1 computes 12.1 ms a step longer (train.py:57)"),
         (50, LATE, "rank 1 computes longer (train.py:57)"),
         (30, LATE, "rank 1 computes longer"),

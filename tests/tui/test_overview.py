@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from textual.widgets import Input
 
-from overlaptop.fleet.row_means import with_means
 from overlaptop.fleet.snapshot import HubState
 from overlaptop.report.order import Filter, FilterError
 from overlaptop.text import clock
@@ -240,21 +239,6 @@ async def test_rows_are_means_of_the_window_and_hardly_move_with_one_step():
         text = await shown(app, pilot, *"WWW", rest_s=2)
         assert row_of(text, 0)[row_of(text, 0).index("%") :].split()[1] == "30.0"
         assert " mean" not in line_of(text, "╷0 ms ─")
-
-
-@given(lengths_ms=st.lists(st.integers(2, 90), min_size=3, max_size=20))
-def test_the_totals_are_the_mean_of_the_rows(lengths_ms):
-    session = FakeSession(welcome(world_size=2), status(), info(0), info(1))
-    for number, length_ms in enumerate(lengths_ms):
-        session.say(step(0, number, hidden=10), step(1, number, comm=length_ms, hidden=1))
-    snapshot = with_means(session.tick())
-    rows = [view.row for view in snapshot.ranks]
-    for name in ("step_ns", "exposed_ns", "stall_ns", "idle_ns"):
-        mean = sum(getattr(row, name) for row in rows) / len(rows)
-        assert abs(mean - getattr(snapshot.totals, name)) <= 1
-    assert sum(row.hidden_ns for row in rows) / sum(row.comm_ns for row in rows) == pytest.approx(
-        snapshot.totals.overlap
-    )
 
 
 async def test_a_pause_holds_one_moment_keeps_the_data_and_ends_where_a_change_is_asked_for():

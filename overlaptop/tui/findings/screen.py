@@ -94,7 +94,7 @@ class FindingsView(RowList[Finding]):
             gain = f"at most {duration(each.gain_ns)} a step"
             if totals.step_ns and totals.measured_step != WHOLE_TRACE:
                 gain += f" ({percent(each.gain_ns / totals.step_ns)})"
-        lines = paragraph(each.title, width, BOLD)
+        lines = paragraph(each.headline, width, BOLD)
         for label, words in (
             ("to do", each.advice),
             ("to win", gain),
