@@ -66,7 +66,8 @@ WORDS = (
     Word(
         "late rank",
         "the rank that starts a collective last: all others wait for it. The overview's first line counts "
-        "over the window, and names a rank that is late in 60 % of the collectives or more",
+        "over the newest 120 measured steps since the job changed, and names a rank that is late in 60 % "
+        "of the collectives or more",
         _SPLIT,
     ),
     Word(
