@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from math import inf
 from statistics import fmean, median
 
@@ -20,6 +21,9 @@ from overlaptop.wire.messages import StepTotals
 EXPLAINS = 0.5
 """A cause explains a wait if it lasts this share of it. Less than all: some of it hides behind compute, and
 causes add up."""
+
+LOST_LEAD = 0.1
+"""A host that loses so much of a step of its lead in each step is slowed down: by a profiler as a rule."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +99,16 @@ def _host_ns(evidence: Evidence, rank: int, late: Collection[int], wait_ns: floa
 
 
 def _own_host_ns(evidence: Evidence, rank: int) -> float | None:
-    """The same, as it was measured; None: it was not."""
+    """The same, as it was measured; None: it was not, or the host lost its lead meanwhile. It then needed
+    less before it was traced.
+    """
     steps = [step.totals[rank] for step in evidence.steps if rank in step.totals]
     known = [step.host_ns for step in steps if step.host_ns is not None]
-    return median(known) if known else None
+    # The last step's end is often a synchronisation, after which no host has a lead.
+    leads_ns = [step.launch_lead_ns for step in steps[:-1] if step.launch_lead_ns is not None]
+    won_ns = [later - earlier for earlier, later in pairwise(leads_ns)]
+    is_slowed = bool(won_ns) and median(won_ns) < -LOST_LEAD * evidence.step_ns
+    return median(known) if known and not is_slowed else None
 
 
 def _blocked_ns(evidence: Evidence, rank: int, late: int, wait_ns: float) -> float | None:

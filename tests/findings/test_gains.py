@@ -89,6 +89,19 @@ def test_host_that_needs_longer_than_its_gpu_bounds_what_is_won(host_ms, gain_ms
     assert bool(trailing(evidence)) == (not gain_ms)
 
 
+def test_host_that_loses_its_lead_needed_less_before():
+    def evidence(lost_ms):
+        return job(
+            lambda rank, _: [("compute", COMPUTE_MS), *[("idle", 50)] * (rank == LATE)], ranks=2,
+            host_ns=lambda *_: 70 * MS,
+            launch_lead_ns=lambda rank, number: (900 - lost_ms * number) * MS * (rank != LATE),
+        )  # fmt: skip
+
+    assert why_late(evidence(9)).gain_ns == pytest.approx(50 * MS, rel=0.01)
+    assert not trailing(evidence(9))
+    assert trailing(evidence(1))
+
+
 def test_too_few_samples_prove_no_slack():
     evidence = two(12, seconds=1)
     assert not trailing(evidence)
