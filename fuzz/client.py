@@ -27,7 +27,6 @@ with atheris.instrument_imports(include=["overlaptop"]):
     from overlaptop.wire.relaying import (
         MAGIC,
         RelayJobs,
-        RelayLaunchStatus,
         RelayPing,
         RelayPong,
         RelaySelect,
@@ -44,7 +43,6 @@ with atheris.instrument_imports(include=["overlaptop"]):
         NUMA,
         REPORT,
         SAMPLE,
-        SEARCH,
         STEP,
     )
 
@@ -68,8 +66,6 @@ ROWS: list[list[Any]] = [
         SAMPLE,
         KNOBS,
         GRADIENTS,
-        SEARCH,
-        replace(SEARCH, over=True),
         Notice(0, START_NS, "warning", "a word"),
         HubStatus(START_NS, 2, 0, False),
         RankEnd(0, START_NS, True),
@@ -83,7 +79,6 @@ ROWS: list[list[Any]] = [
         RelayPing(1),
         RelayPong(1, START_NS, START_NS, 3, 2),
         RelaySelect(JOB),
-        RelayLaunchStatus(1, "running", False, "", "demo", ("a line",)),
     )
 ]
 INTEGERS = (
@@ -146,16 +141,14 @@ def _follow(provider: atheris.FuzzedDataProvider, client: WholeClient) -> None:
 
 def _act(provider: atheris.FuzzedDataProvider, client: WholeClient) -> None:
     """What a person does meanwhile."""
-    match provider.ConsumeIntInRange(0, 5):
+    match provider.ConsumeIntInRange(0, 4):
         case 0:
             client.session.send(COMMAND)
         case 1:
-            client.session.renew(replace(SEARCH, over=provider.ConsumeBool()))
-        case 2:
             client.session.watch({0, 1, 5})
-        case 3:
+        case 2:
             client.session.select(provider.PickValueInList(["job-2", JOB]))
-        case 4:
+        case 3:
             client.connection.retry()
         case _:
             for process in client.connection.processes:

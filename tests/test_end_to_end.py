@@ -1,6 +1,5 @@
 """The whole of it: a job under torchrun, an agent in each rank, its hub, and the app reading from it."""
 
-import json
 import os
 import re
 import signal
@@ -42,7 +41,7 @@ class JobBelowSupervisor:
 
     def __init__(self) -> None:
         self._supervisor = subprocess.Popen(
-            [sys.executable, "-I", supervisor.__file__, json.dumps({"grace_s": GRACE_S}), *COMMAND],
+            [sys.executable, "-I", supervisor.__file__, str(GRACE_S), *COMMAND],
             cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
 

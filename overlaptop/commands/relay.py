@@ -13,9 +13,7 @@ in ~/.ssh/authorized_keys may begin with
   restrict,command="/path/to/python -m overlaptop relay --stdio --readonly"
 """
 EPILOG = """\
-stdout carries at most 512 KiB a second, and less where the connection is narrow or its user wants it so. A
-workload that was started through it is ended 60 seconds after the connection, if that has not come back by
-then.
+stdout carries at most 512 KiB a second, and less where the connection is narrow or its user wants it so.
 exit status: 0, or 2 for a usage error. environment: OVERLAPTOP_DIR.
 """
 
@@ -26,9 +24,7 @@ def run(words: list[str]) -> int:
     parser.add_argument(
         "--stdio", action="store_true", required=True, help="relay over standard input and output"
     )
-    parser.add_argument(
-        "--readonly", action="store_true", help="pass no command on to a job, and start nothing"
-    )
+    parser.add_argument("--readonly", action="store_true", help="pass no command on to a job")
     options = parser.parse_args(words)
     from overlaptop.console import relay
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import time
+from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,6 @@ from overlaptop.launch.local import LocalLauncher
 
 if TYPE_CHECKING:
     from overlaptop.console.hosts import Hosts
-    from overlaptop.launch.on_other_host import RemoteLauncher
 
 ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 
@@ -30,23 +30,16 @@ def run(key: str | None, screen: tui.TuiOptions, hosts: Hosts | None = None) -> 
     """
     require_terminal(screen)
     selector = JobSelector(key=key)
-    session: Session
-    launcher: LocalLauncher | RemoteLauncher
-    if hosts is None:
-        session = JobSession(selector, readonly=screen.readonly)
-        launcher = LocalLauncher()
-    else:
+    if hosts is not None:
         from overlaptop.console.hosts import connect
-        from overlaptop.launch.on_other_host import RemoteLauncher
 
-        session = connections = connect(hosts, selector, readonly=screen.readonly)
-        launcher = RemoteLauncher(connections)
-        screen = replace(screen, connections=connections)
-    try:
+        with closing(connect(hosts, selector, readonly=screen.readonly)) as connections:
+            return show(connections, replace(screen, connections=connections))
+    with (
+        closing(JobSession(selector, readonly=screen.readonly)) as session,
+        closing(LocalLauncher()) as launcher,
+    ):
         return show(session, screen if screen.readonly else replace(screen, launcher=launcher))
-    finally:
-        launcher.close()
-        session.close()
 
 
 def show(session: Session, screen: tui.TuiOptions) -> int:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from overlaptop.launch.request import LaunchError
-from overlaptop.launch.supervised import Lease, SupervisedJob
+from overlaptop.launch.supervised import SupervisedJob
 from overlaptop.workloads.catalog import Workload
 from overlaptop.workloads.options import Defaults
 
@@ -175,10 +175,10 @@ class Launcher(SupervisedJob):
         hides_gpus = self.placement.backend == "gloo" and usable_gpus() > 0
         return ("CUDA_VISIBLE_DEVICES= " if hides_gpus else "") + shlex.join(words)
 
-    def start(self, lease: Lease | None = None) -> None:
-        """Start the job; with a lease it outlives us for a while. LaunchError where it cannot start."""
+    def start(self) -> None:
+        """Start the job. LaunchError where it cannot start."""
         _torch_folder()
-        self.supervise(self.command, self._environment(), lease)
+        self.supervise(self.command, self._environment())
 
     def _environment(self) -> dict[str, str]:
         environment = dict(os.environ)

@@ -16,7 +16,7 @@ from overlaptop.launch.request import (
     LaunchStatus,
     checked,
 )
-from overlaptop.launch.supervised import Lease, SupervisedJob
+from overlaptop.launch.supervised import SupervisedJob
 from overlaptop.workloads.catalog import WORKLOADS, Workload
 from overlaptop.workloads.options import OptionsError
 
@@ -44,17 +44,12 @@ class LocalLauncher:
         """That runs or ran last; it is replaced when it has ended."""
         self._label = ""
         """Of that job."""
-        self._next: tuple[Launcher, Lease | None] | None = None
+        self._next: Launcher | None = None
         """To be started as soon as nothing is left of the one before."""
         self._worker: threading.Thread | None = None
         self._closed = False
 
     # A JobLauncher
-
-    @property
-    def hosts(self) -> Sequence[str]:
-        """Nowhere but here."""
-        return ()
 
     def plan(self, request: LaunchRequest) -> LaunchPlan:
         """What would be run for a request, or why it would not."""
@@ -65,7 +60,7 @@ class LocalLauncher:
         on = launcher.placement
         return LaunchPlan(request, "", launcher.command_line, on.in_words, on.nproc, on.defaults, given)
 
-    def start(self, plan: LaunchPlan, lease: Lease | None = None) -> None:
+    def start(self, plan: LaunchPlan) -> None:
         """End the job before and start this one, on a thread. Raises ValueError for a plan with a fault."""
         if plan.fault:
             raise ValueError(plan.fault)
@@ -73,7 +68,7 @@ class LocalLauncher:
         with self._lock:
             if self._closed:
                 return
-            self._next = launcher, lease
+            self._next = launcher
             self._set_ending(plan)
 
     def stop(self) -> None:
@@ -109,6 +104,12 @@ class LocalLauncher:
         with self._lock:
             return self._label if self._runs() else ""
 
+    @property
+    def job(self) -> SupervisedJob | None:
+        """That was started last."""
+        with self._lock:
+            return self._job
+
     def close(self) -> None:
         """End what was started, wait for its end, and start nothing more."""
         with self._lock:
@@ -118,38 +119,6 @@ class LocalLauncher:
             worker.join()
         if (job := self.job) is not None:
             job.stop()
-
-    # Jobs with a lease
-
-    @property
-    def job(self) -> SupervisedJob | None:
-        """That was started last."""
-        with self._lock:
-            return self._job
-
-    @property
-    def superseded(self) -> bool:
-        """Whether a later process owns the job that was started last."""
-        return (job := self.job) is not None and job.superseded
-
-    def take_over(self, job: SupervisedJob, label: str, command_line: str) -> None:
-        """Own a job that another process has started."""
-        with self._lock:
-            self._job, self._label = job, label
-            self._status = LaunchStatus(
-                LaunchPhase.RUNNING, self._status.number + 1, None, command_line=command_line
-            )
-
-    def release(self) -> None:
-        """Give up the job that runs, or is about to: it waits for its next owner for as long as its lease
-        says. Start nothing more.
-        """
-        with self._lock:
-            self._closed, worker = True, self._worker
-        if worker is not None:
-            worker.join()
-        if (job := self.job) is not None:
-            job.release()
 
     def _prepare(self, request: LaunchRequest) -> tuple[Launcher, Mapping[str, object]]:
         workload, given = checked(request, self.workloads)
@@ -183,17 +152,14 @@ class LocalLauncher:
             before.stop()
         with self._lock:
             self._worker = None
-            following, self._next = self._next, None
+            launcher, self._next = self._next, None
             status = self._status
-            if before is not None and before.superseded:
-                following = None  # whoever owns that job now carries out requests
-            if following is None:
+            if launcher is None:
                 self._status = LaunchStatus(number=status.number)
                 return
-            launcher, lease = following
             self._job = None
             try:
-                launcher.start(lease)
+                launcher.start()
             except LaunchError as fault:
                 self._status = replace(
                     status, phase=LaunchPhase.OVER, ending="", failed=True, how=str(fault)

@@ -1,7 +1,4 @@
-"""Starting jobs from the dashboard: what its screens know of whoever does it.
-
-A JobLauncher holds one job at a time, here or on another host: its screens need not know where.
-"""
+"""Starting jobs from the dashboard: what its screens know of whoever does it."""
 
 from __future__ import annotations
 
@@ -12,9 +9,10 @@ from enum import Enum
 from typing import Protocol
 
 from overlaptop.jobs.record import JobRecord
-from overlaptop.wire.relaying import MAX_NPROC
 from overlaptop.workloads.catalog import Workload
 from overlaptop.workloads.options import Defaults, OptionsError
+
+MAX_NPROC = 256
 
 
 class LaunchError(Exception):
@@ -31,11 +29,9 @@ class LaunchRequest:
     """As on a command line, a word each."""
     nproc: int | None = None
     """Processes; None: as many as suit the machine."""
-    host: str = ""
-    """One of JobLauncher.hosts; empty: this machine, or the first of them."""
 
     @classmethod
-    def parse(cls, workload: str, options: str, nproc: str = "", host: str = "") -> LaunchRequest:
+    def parse(cls, workload: str, options: str, nproc: str = "") -> LaunchRequest:
         """Of what was typed. Raises LaunchError where it cannot be read."""
         try:
             words = shlex.split(options)
@@ -44,7 +40,7 @@ class LaunchRequest:
         count = nproc.strip()
         if count and not (count.isascii() and count.isdecimal() and 0 < int(count[:9]) <= MAX_NPROC):
             raise LaunchError(f"processes: must be a whole number from 1 to {MAX_NPROC}, not {count!r}")
-        return cls(workload, tuple(words), int(count) if count else None, host)
+        return cls(workload, tuple(words), int(count) if count else None)
 
     @property
     def label(self) -> str:
@@ -52,7 +48,7 @@ class LaunchRequest:
         words = shlex.join((self.workload, *self.options))
         if self.nproc is not None:
             words += f" ({self.nproc} processes)"
-        return f"{words} on {self.host}" if self.host else words
+        return words
 
 
 def checked(request: LaunchRequest, workloads: Sequence[Workload]) -> tuple[Workload, Mapping[str, object]]:
@@ -92,7 +88,6 @@ class LaunchPhase(Enum):
     NOTHING = "nothing was started"
     ENDING = "the job before is being ended"
     RUNNING = "its processes run"
-    UNKNOWN = "the connection over which it was started is lost"
     OVER = "it ended, or could not be started"
 
 
@@ -111,7 +106,7 @@ class LaunchStatus:
     failed: bool = False
     """OVER: not of its own will, and not of ours."""
     how: str = ""
-    """OVER: how it ended: ``exit status 1``; UNKNOWN: why."""
+    """OVER: how it ended: ``exit status 1``."""
 
     @property
     def label(self) -> str:
@@ -125,12 +120,6 @@ class JobLauncher(Protocol):
     @property
     def workloads(self) -> Sequence[Workload]:
         """What it can start."""
-
-    @property
-    def hosts(self) -> Sequence[str]:
-        """Other hosts on which it can start something just now, the one that it takes by itself first;
-        empty: only here, or nowhere just now.
-        """
 
     def plan(self, request: LaunchRequest) -> LaunchPlan:
         """What would be run. May look at the machine for a second: call it on a thread."""

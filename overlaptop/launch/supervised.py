@@ -1,9 +1,8 @@
-"""A job below its supervisor (supervisor.py): started, watched, ended, and handed from owner to owner."""
+"""A job below its supervisor (supervisor.py): started, watched and ended."""
 
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import re
 import select
@@ -16,13 +15,9 @@ import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Self
 
-from overlaptop.jobs.folder import JobFolderError, base_dir
 from overlaptop.jobs.record import JobRecord
-from overlaptop.jobs.sockets import check_listener
 from overlaptop.launch import supervisor
 from overlaptop.launch.request import LaunchError
 
@@ -30,62 +25,12 @@ GRACE_S = 4.0
 """For torchrun to end its ranks, and for the hub to send its last status."""
 STOP_LIMIT_S = 3 * GRACE_S + 2.0
 TAIL_BYTES = 64 << 10
-_MAX_ANSWER_BYTES = 1 << 20
 
 _TORCHRUN_REPORT = re.compile(r"^[EW]\d{4} \S+ \d+ \S*torch/distributed/elastic/")
 _RANK_FAILED = re.compile(r"failed \(exitcode: (-?\d+)\)")
 _RANK_PREFIX = re.compile(r"^\[rank(\d+)\]:\s?")
 _TORCHRUN_ADVICE = re.compile(r"^(\*+|Setting OMP_NUM_THREADS .*|\s*)$")
 _EXIT = re.compile(supervisor.EXIT.replace(b"%d", rb"(\d+)"))
-
-
-@dataclass(frozen=True, slots=True)
-class Handover:
-    """The socket at which a later process with the same key becomes the owner of a job.
-
-    It is passed from each supervisor to its owner, and to the supervisor of the job that replaces it:
-    whoever connects while one job is being replaced gets the next.
-    """
-
-    key: str
-    path: str
-    listener: socket.socket
-
-    @classmethod
-    def open(cls, key: str) -> Handover | None:
-        """A new one, in the socket directory; None where it cannot be: then there are no later owners."""
-        listener = socket.socket(socket.AF_UNIX)
-        try:
-            path = base_dir() / f"launch-{os.getpid()}-{key}.sock"
-            path.unlink(missing_ok=True)  # of another process that had this pid
-            listener.bind(os.fspath(path))
-            listener.listen()
-        except (OSError, JobFolderError):
-            listener.close()
-            return None
-        return cls(key, os.fspath(path), listener)
-
-    @property
-    def waiting(self) -> bool:
-        """Whether somebody waits to become the owner."""
-        return _readable(self.listener, 0.0)
-
-    def close(self, *, unlink: bool) -> None:
-        """Close it here. ``unlink``: no supervisor holds it any more."""
-        self.listener.close()
-        if unlink:
-            with suppress(OSError):
-                os.unlink(self.path)  # noqa: PTH108
-
-
-@dataclass(frozen=True, slots=True)
-class Lease:
-    """For a job that goes on for a while without its owner."""
-
-    seconds: float
-    handover: Handover
-    about: str
-    """What a later owner gets to know of the job."""
 
 
 class SupervisedJob:
@@ -100,40 +45,31 @@ class SupervisedJob:
         self._connection: socket.socket | None = None
         """To the supervisor."""
         self._process: subprocess.Popen[bytes] | None = None
-        """The supervisor, where it is our child."""
+        """The supervisor."""
         self._pid = 0
         self._log = -1
         self._received = b""
         self._status: int | None = None
-        self._superseded = False
 
     def __del__(self) -> None:
         if self._log >= 0:
             os.close(self._log)
 
-    def supervise(
-        self, command: Sequence[str], environment: Mapping[str, str], lease: Lease | None = None
-    ) -> None:
+    def supervise(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
         """Run a command in a session of its own. Raises LaunchError where that cannot work."""
         with tempfile.TemporaryFile(prefix="overlaptop-") as log:
             self._log = os.dup(log.fileno())
         fcntl.fcntl(self._log, fcntl.F_SETFL, fcntl.fcntl(self._log, fcntl.F_GETFL) | os.O_APPEND)
-        settings: dict[str, object] = {"grace_s": GRACE_S}
-        if lease is not None:
-            handover = lease.handover
-            settings |= {"lease_s": lease.seconds, "about": lease.about, "key": handover.key}
-            settings |= {"listener": handover.listener.fileno(), "path": handover.path}
         ours, theirs = socket.socketpair()
         with theirs:
             try:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-I", supervisor.__file__, json.dumps(settings), *command],
+                    [sys.executable, "-I", supervisor.__file__, str(GRACE_S), *command],
                     stdin=theirs.fileno(),
                     stdout=self._log,
                     stderr=self._log,
                     start_new_session=True,
                     env=environment,
-                    pass_fds=() if lease is None else (lease.handover.listener.fileno(),),
                 )
             except OSError as error:
                 ours.close()
@@ -141,23 +77,12 @@ class SupervisedJob:
         ours.setblocking(False)
         self._connection, self._pid = ours, self._process.pid
 
-    def take_over(self, connection: socket.socket, pid: int, log: int, received: bytes) -> Self:
-        """Own the job of a supervisor that has answered at its handover socket."""
-        self._connection, self._pid, self._log, self._received = connection, pid, log, received
-        return self
-
     def poll(self) -> int | None:
         """Return the job's exit status, or None while it runs and is ours."""
         with self._lock:
             if self._status is None and self._connection is not None:
                 self._receive(self._connection)
             return self._status
-
-    @property
-    def superseded(self) -> bool:
-        """Whether it has another owner now."""
-        self.poll()
-        return self._superseded
 
     def stop(self) -> None:
         """End the job and wait until nothing of it is left (mostly well under a second)."""
@@ -171,12 +96,6 @@ class SupervisedJob:
                 for pid in (*supervisor.descendants(self._pid), self._pid):
                     supervisor.send(pid, signal.SIGKILL)
             _readable(connection, 1.0)
-
-    def release(self) -> None:
-        """Give the job up: without a lease it is ended, else it waits for its next owner."""
-        if self.poll() is None and self._connection is not None:
-            self._connection.close()
-            self._connection = None
 
     def output(self) -> list[str]:
         """Return the last lines that the job wrote to stdout and stderr."""
@@ -198,8 +117,6 @@ class SupervisedJob:
     def how_it_ended(self) -> str:
         """The first rank to fail, else torchrun, in words: ``exit status 1``; empty while the job runs."""
         status = self.poll()
-        if self._superseded:
-            return "a later connection has taken it over"
         return "" if status is None else how_it_ended(status, self.output())
 
     @property
@@ -227,82 +144,15 @@ class SupervisedJob:
         self._received += data
         if match := _EXIT.search(self._received):
             self._status = int(match[1])
-        elif supervisor.TAKEN in self._received:
-            self._status, self._superseded = 0, True
         elif data:
             return
         else:  # the supervisor itself was killed, or could not begin
-            status = -signal.SIGKILL if self._process is None else self._process.wait()
+            assert self._process is not None, "started with the connection"
+            status = self._process.wait()
             self._status = status if status >= 0 else 128 - status
-        if self._process is not None and not self._superseded:
+        if self._process is not None:
             self._process.wait()
         connection.close()
-
-
-class Takeover:
-    """Waits at a handover socket for the job's supervisor."""
-
-    def __init__(self, key: str, connection: socket.socket) -> None:
-        self._key = key
-        self._connection = connection
-        self._data = b""
-        self._descriptors: list[int] = []
-        self.failed = False
-        """No job is left to be taken over."""
-
-    @classmethod
-    def begin(cls, key: str) -> Takeover | None:
-        """Ask for the job that was started with this key; None: there is none, or none any more."""
-        try:
-            paths: Iterable[Path] = sorted(base_dir(create=False).glob(f"launch-*-{key}.sock"))
-        except (OSError, JobFolderError):
-            return None
-        for path in paths:
-            connection = socket.socket(socket.AF_UNIX)
-            try:
-                connection.setblocking(False)
-                connection.connect(os.fspath(path))
-                check_listener(connection.fileno())
-                connection.send(key.encode())
-            except ConnectionRefusedError:  # whoever listened was killed
-                path.unlink(missing_ok=True)
-            except (OSError, JobFolderError):
-                pass
-            else:
-                return cls(key, connection)
-            connection.close()
-        return None
-
-    def poll(self) -> tuple[SupervisedJob, Handover, str] | None:
-        """The job, its handover socket and what there is to know of it (Lease.about), once it is ours."""
-        try:
-            data, descriptors, _, _ = socket.recv_fds(self._connection, 1 << 16, 2)
-        except BlockingIOError:
-            return None
-        except OSError:
-            data, descriptors = b"", []
-        self._data += data
-        self._descriptors += descriptors
-        answer_line, newline, rest = self._data.partition(b"\n")
-        if data and not newline and len(self._data) < _MAX_ANSWER_BYTES:
-            return None
-        try:
-            answer = json.loads(answer_line)
-            log, listener = self._descriptors
-        except ValueError:  # it has closed, or answers something else
-            self.close()
-            return None
-        handover = Handover(self._key, str(answer["path"]), socket.socket(fileno=listener))
-        job = SupervisedJob().take_over(self._connection, int(answer["pid"]), log, rest)
-        return job, handover, str(answer["about"])
-
-    def close(self) -> None:
-        """Ask no more."""
-        self.failed = True
-        self._connection.close()
-        for descriptor in self._descriptors:
-            os.close(descriptor)
-        self._descriptors.clear()
 
 
 def how_it_ended(status: int, output: Iterable[str]) -> str:

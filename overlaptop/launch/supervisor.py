@@ -1,28 +1,24 @@
 """Holds a job and everything that it starts, so that none of it outlives its owner.
 
-``python -I supervisor.py SETTINGS COMMAND [ARG ...]``, started by supervised.py; SETTINGS are the keyword
-arguments of Supervisor as JSON. It needs the standard library only. Standard input is the connection to the
-owner. When its other end closes, for whatever reason (a normal end, a crash, SIGKILL), everything is ended
-once the lease has run out; without one, at once. Until then another process that connects to the handover
-socket, and sends the owner's key, becomes the owner. There is never more than one.
+``python -I supervisor.py GRACE_S COMMAND [ARG ...]``, started by supervised.py. It needs the standard
+library only. Standard input is the connection to the owner. When its other end closes, for whatever reason
+(a normal end, a crash, SIGKILL), everything is ended.
 
 The supervisor is the subreaper of its descendants, so a daemon that left its session and lost its parent
 (the job's hub) is still found. Standard output is a file opened for appending that the job writes to
 directly: nobody has to read for the job to go on, and the supervisor cuts the file when it grows.
 
-What it sends to its owner: TAKEN where another owner has come, and EXIT with the job's exit status when
-nothing is left of the job. Whatever an owner sends means: end the job.
+It sends its owner EXIT with the job's exit status when nothing is left of the job. Whatever the owner sends
+means: end the job.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
-import json
 import os
 import select
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -33,11 +29,9 @@ from types import FrameType
 TICK_S = 0.1
 LOG_LIMIT_BYTES = 4 << 20
 LOG_KEPT_BYTES = 64 << 10
-TAKEN = b"taken\n"
 EXIT = b"exit %d\n"
-_KEY_S = 1.0
-"""For whoever connects to send the key."""
-_KEY_BYTES = 64
+_OWNER = 0
+"""Descriptor of the connection to it."""
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -81,32 +75,10 @@ def _state_and_parent(pid: int) -> tuple[str, int]:
 class Supervisor:
     """Runs one command to its end, or until its owner wants no more of it."""
 
-    def __init__(
-        self,
-        command: Sequence[str],
-        *,
-        grace_s: float,
-        lease_s: float = 0.0,
-        key: str = "",
-        about: str = "",
-        listener: int = -1,
-        path: str = "",
-    ) -> None:
-        """`grace_s`: what torchrun has to end its ranks, and then the rest to end itself.
-
-        `lease_s`: how long the job goes on without an owner. `listener`: descriptor of the handover socket,
-        at `path`; `key`: what a new owner sends there; `about`: what it is told of the job.
-        """
+    def __init__(self, command: Sequence[str], grace_s: float) -> None:
+        """`grace_s`: what torchrun has to end its ranks, and then the rest to end itself."""
         self._command = command
         self._grace_s = grace_s
-        self._lease_s = lease_s
-        self._key = key.encode()
-        self._about = about
-        self._listener = listener
-        self._path = path
-        self._owner = 0
-        """Descriptor of the connection to it; -1: it has gone."""
-        self._lease_end_s = float("inf")
         self._pid = 0
         self._status: int | None = None
         self._asked_to_stop = False
@@ -124,14 +96,13 @@ class Supervisor:
         job = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, preexec_fn=end_with_parent)
         self._pid = job.pid
         while not self._asked_to_stop and not self._job_ended():
-            self._serve_owners()
+            self._heed_owner()
             trim_log(1)
         self._end_job()
         assert self._status is not None
         status = self._status if self._status >= 0 else 128 - self._status
-        if not self._send(EXIT % status) and self._path:
-            with contextlib.suppress(OSError):
-                os.unlink(self._path)  # noqa: PTH108 (pathlib is slow to import)
+        with contextlib.suppress(OSError):  # the owner has gone
+            os.write(_OWNER, EXIT % status)
         return status
 
     def _end_job(self) -> None:
@@ -148,54 +119,12 @@ class Supervisor:
             _signal_all(signal.SIGKILL)
             time.sleep(TICK_S / 10)
 
-    # Owners
-
-    def _serve_owners(self) -> None:
+    def _heed_owner(self) -> None:
+        """For a moment: stop where it sends something, or has gone."""
         poller = select.poll()
-        for descriptor in (self._owner, self._listener):
-            if descriptor >= 0:
-                poller.register(descriptor, select.POLLIN)
-        ready = {descriptor for descriptor, _ in poller.poll(TICK_S * 1000)}
-        if self._listener in ready:
-            self._admit()
-        elif self._owner in ready:
-            self._read_owner()
-        if time.monotonic() >= self._lease_end_s:
+        poller.register(_OWNER, select.POLLIN)
+        if poller.poll(TICK_S * 1000):
             self._asked_to_stop = True
-
-    def _read_owner(self) -> None:
-        data = b""
-        with contextlib.suppress(OSError):
-            data = os.read(self._owner, 64)
-        if data:
-            self._asked_to_stop = True
-        else:
-            os.close(self._owner)
-            self._owner, self._lease_end_s = -1, time.monotonic() + self._lease_s
-
-    def _admit(self) -> None:
-        """Make whoever waits at the handover socket the owner, if they know the key."""
-        with socket.socket(fileno=os.dup(self._listener)) as listener, contextlib.suppress(OSError):
-            connection, _ = listener.accept()
-            with connection:
-                connection.settimeout(_KEY_S)
-                if connection.recv(_KEY_BYTES) != self._key:
-                    return
-                answer = json.dumps({"pid": os.getpid(), "path": self._path, "about": self._about})
-                data = answer.encode() + b"\n"
-                sent = socket.send_fds(connection, [data], [1, self._listener])
-                connection.sendall(data[sent:])
-                self._send(TAKEN)
-                if self._owner >= 0:
-                    os.close(self._owner)
-                self._owner, self._lease_end_s = connection.detach(), float("inf")
-
-    def _send(self, data: bytes) -> bool:
-        """Send to the owner; False: there is none."""
-        try:
-            return self._owner >= 0 and os.write(self._owner, data) == len(data)
-        except OSError:
-            return False
 
     # Processes
 
@@ -259,4 +188,4 @@ def _signal_all(signum: signal.Signals) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(Supervisor(sys.argv[2:], **json.loads(sys.argv[1])).run())
+    sys.exit(Supervisor(sys.argv[2:], float(sys.argv[1])).run())

@@ -12,9 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from selectors import EVENT_READ, EVENT_WRITE, PollSelector
-from typing import TYPE_CHECKING, Protocol
-
-from msgspec.structs import replace
+from typing import TYPE_CHECKING
 
 from overlaptop.jobs.folder import JobFolderError
 from overlaptop.jobs.record import JobRecord, list_jobs
@@ -30,8 +28,6 @@ from overlaptop.wire.relaying import (
     MAX_JOBS,
     RelayHello,
     RelayJobs,
-    RelayLaunch,
-    RelayLaunchStatus,
     RelayLimit,
     RelayPing,
     RelayPong,
@@ -52,29 +48,11 @@ _FLUSH_S = 0.05
 """What comes within so long is written together."""
 _LIST_S = 0.5
 _REPEAT_JOBS_S = 2.0
-_OUTPUT_S = 2.0
-"""Between two statuses of a launch of which only the output differs."""
 _READ_BYTES = 1 << 16
 _WRITE_BYTES = 1 << 16
 _POLL_BYTES = 1 << 18
 _MAX_BAD_FRAMES = 16
 _READONLY = "this relay is read-only"
-
-
-class Launches(Protocol):
-    """Starts bundled workloads of this host, one at a time."""
-
-    def take(self, request: RelayLaunch) -> None:
-        """Start what is requested, in place of the one before, or end that; returns at once."""
-
-    def status(self, jobs: Sequence[JobRecord]) -> RelayLaunchStatus | None:
-        """How the newest request goes; None: there was none, or it is not known yet. ``jobs``: those that
-        run on this host.
-        """
-
-    @property
-    def superseded(self) -> bool:
-        """Whether the client has come back over another connection for what was started."""
 
 
 class _ConnectionClosedError(Exception):
@@ -90,16 +68,12 @@ class Relay:
         writes: int,
         *,
         version: str,
-        gpus: int | None = None,
         readonly: bool = False,
-        launcher: Launches | None = None,
         silence_s: float = SILENCE_S,
         list_jobs: Callable[[], Sequence[JobRecord]] = list_jobs,
     ) -> None:
-        """``gpus``: how many this host has; None: not known. ``launcher`` None: starts nothing."""
         self._reads, self._writes = reads, writes
         self._readonly = readonly
-        self._launcher = launcher
         self._silence_s = silence_s
         self._list_jobs = list_jobs
         self._host = socket.gethostname()
@@ -107,9 +81,7 @@ class Relay:
         now_s = time.monotonic()
         self._rate_limit = RateLimit(time.monotonic)
         self._queue = SendQueue(time.monotonic)
-        hello = RelayHello(
-            PROTOCOL_VERSION, version, self._host, os.getpid(), gpus, time.time_ns(), readonly
-        )
+        hello = RelayHello(PROTOCOL_VERSION, version, self._host, os.getpid(), time.time_ns(), readonly)
         self._unsent = MAGIC + frame(encode(hello))
         self._wrote_s = self._received_s = self._before_s = now_s
         self._stopped_s = float("-inf")
@@ -128,8 +100,6 @@ class Relay:
         self._sent_status: RelayStatus | None = None
         self._detail_ranks: tuple[int, ...] = ()
         self._bursts = 0
-        self._sent_launch_status: RelayLaunchStatus | None = None
-        self._output_due_s = now_s
         self._selector = PollSelector()
         self._waits_to_write = False
 
@@ -195,7 +165,6 @@ class Relay:
             silent = now_s - self._received_s > LEASE_S
             self._hub.watch(() if silent else self._detail_ranks, self._bursts)
         self._update_status()
-        self._update_launch(now_s)
         self._queue.set_bandwidth(self._rate_limit.bytes_per_s)
         self._queue.tick()
 
@@ -243,8 +212,6 @@ class Relay:
                         self._hub.watch(self._detail_ranks, self._bursts)
             case Command():
                 self._pass_on(message)
-            case RelayLaunch():
-                self._launch(message)
             case _:
                 self._refuse(f"a {type(message).__name__} is not for a relay")
 
@@ -258,12 +225,6 @@ class Relay:
             self._refuse(f"{what}: there is no job")
         elif not self._hub.send(command):
             self._refuse(f"{what}: the job's hub has sent nothing yet")
-
-    def _launch(self, request: RelayLaunch) -> None:
-        if self._launcher is not None and not self._readonly:
-            self._launcher.take(request)
-            return
-        self._put_launch_status(RelayLaunchStatus(request.number, "over", True, _READONLY, "", ()))
 
     def _refuse(self, why: str) -> None:
         if not self._queue.is_full:
@@ -337,25 +298,6 @@ class Relay:
             # Polled for nothing where there is no room: the hub forgets clients that are silent.
             for payload in self._hub.poll_raw(0 if self._queue.is_full else _POLL_BYTES):
                 self._queue.put(payload)
-
-    # Launches
-
-    def _update_launch(self, now_s: float) -> None:
-        if self._launcher is None:
-            return
-        if self._launcher.superseded:
-            raise _ConnectionClosedError("its client has come back over another connection")
-        status, sent = self._launcher.status(self._records), self._sent_launch_status
-        if status is None or status == sent:
-            return
-        only_output = sent is not None and replace(status, output=sent.output) == sent
-        if not only_output or now_s >= self._output_due_s:
-            self._put_launch_status(status)
-            self._output_due_s = now_s + _OUTPUT_S
-
-    def _put_launch_status(self, status: RelayLaunchStatus) -> None:
-        self._sent_launch_status = status
-        self._queue.put_newest(RelayLaunchStatus, encode(status))
 
     # To the client
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
@@ -30,8 +29,6 @@ from overlaptop.wire.protocol import JOIN_S, PROTOCOL_VERSION
 from overlaptop.wire.relaying import (
     RelayHello,
     RelayJobs,
-    RelayLaunch,
-    RelayLaunchStatus,
     RelayLimit,
     RelaySelect,
     RelayStatus,
@@ -147,8 +144,8 @@ class RemoteHubConnection:
 class RemoteHost:
     """One host behind its connection, as JobSession sees it: its jobs, and the hub of one at a time.
 
-    A relay knows nothing of what the one before was sent. What is to hold for each (the limit, what was
-    launched, the selected job) is sent to it once, in `update_relay`.
+    A relay knows nothing of what the one before was sent. What is to hold for each (the limit, the selected
+    job) is sent to it once, in `update_relay`.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -159,14 +156,9 @@ class RemoteHost:
         self._jobs = RelayJobs((), "")
         self._hub: RemoteHubConnection | None = None
         self._limit: RelayLimit | None = None
-        self._owner = secrets.token_hex(8)
-        """The key by which a later relay becomes the owner of what was launched."""
-        self._launch: RelayLaunch | None = None
-        """The newest."""
-        self._launch_status: RelayLaunchStatus | None = None
         self._relay = 0
         """That `_pending` is for (Connection.relay_count)."""
-        self._pending: dict[type, RelayLimit | RelayLaunch | RelaySelect] = {}
+        self._pending: dict[type, RelayLimit | RelaySelect] = {}
         """What is still to be sent to it, in this order."""
 
     @property
@@ -230,9 +222,6 @@ class RemoteHost:
             match message:
                 case RelayJobs():
                     self._jobs, self.known = message, True
-                case RelayLaunchStatus():
-                    if self._launch is not None and message.number == self._launch.number:
-                        self._launch_status = message
                 case _:
                     if self._hub is not None:
                         self._hub.receive(message)
@@ -240,7 +229,7 @@ class RemoteHost:
 
     def update_relay(self) -> None:
         """Sends what the relay has not been sent yet: to a new one, all that holds for each."""
-        connection, launch, hub = self.connection, self._launch, self._hub
+        connection, hub = self.connection, self._hub
         if not connection.ready:
             return
         if self._relay != connection.relay_count:
@@ -248,8 +237,6 @@ class RemoteHost:
             self._pending.clear()
             if self._limit is not None:
                 self._pending[RelayLimit] = self._limit
-            if launch is not None and not (self._launch_status is not None and self._launch_status.ended):
-                self._pending[RelayLaunch], self._launch_status = replace(launch, again=True), None
             if hub is not None:
                 self._pending[RelaySelect] = RelaySelect(hub.job)
         for kind, message in tuple(self._pending.items()):
@@ -302,26 +289,6 @@ class RemoteHost:
         encode(limit)
         self._limit = self._pending[RelayLimit] = limit
         self.update_relay()
-
-    def launch(self, words: Sequence[str], nproc: int | None = None) -> bool:
-        """Start a bundled workload there, or with no words end the one that runs; False: there is no relay.
-
-        What becomes of it is told by `launch_status`. Raises WireError for one that is not allowed.
-        """
-        number = 1 if self._launch is None else self._launch.number + 1
-        launch = RelayLaunch(number, tuple(words), nproc, self._owner)
-        self.update_relay()  # first: by it the relay finds the job that this one ends
-        if RelayLaunch in self._pending or not self.connection.send(launch):
-            return False
-        self._launch, self._launch_status = launch, None
-        return True
-
-    @property
-    def launch_status(self) -> RelayLaunchStatus | None:
-        """What became of the newest launch, as far as the relay that there is now has reported."""
-        status = self._launch_status
-        current = self._relay == self.connection.relay_count
-        return status if current or (status is not None and status.ended) else None
 
     def close(self) -> None:
         """Gives the connection up."""

@@ -193,7 +193,6 @@ WORKLOADS_KEYS = (
     Key("down", "↓", "move(1)", "next workload"),
     Key("tab,shift+tab", "tab", "other_field", "from the options to the number of processes, and back"),
     Key("enter", "enter", "run", "run it; asks first where that ends what was started here before"),
-    Key("f2", "F2", "next_host", "on another host, where several are watched"),
     Key("f9", "F9", "end", "end what was started here; asks first"),
     Key("pagedown", "page down", "scroll(1)", "scroll the options and the job's last lines"),
     Key("pageup", "page up", "scroll(-1)", "scroll back"),

@@ -12,7 +12,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from overlaptop.wire.bounds import MAX_RANKS, MAX_TEXT_CHARS, Count, Int64, Rank, Text, UnixNs, one_of
+from overlaptop.wire.bounds import MAX_RANKS, Count, Int64, Rank, Text, UnixNs
 from overlaptop.wire.protocol import JOB_KEY
 from overlaptop.wire.schema import Message, Part
 
@@ -20,21 +20,10 @@ MAGIC = b"\n\x00OVERLAPTOP RELAY 1\n"
 """What the relay writes first: whatever a login shell prints before it is passed over."""
 
 MAX_JOBS = 64
-MAX_LAUNCH_WORDS = 64
-MAX_NPROC = 256
-MAX_OUTPUT_LINES = 200
-MAX_OUTPUT_CHARS = 800
 MAX_BYTES_PER_S = 1 << 40
-
-LAUNCH_PHASES = ("nothing", "ending", "running", "over")
-"""How far a launch request is: nothing was started, the job before is being ended, it runs, it ended or
-could not be started."""
 
 JobKey = Annotated[str, Meta(pattern=JOB_KEY)]
 JobKeyOrNone = Annotated[str, Meta(pattern=rf"{JOB_KEY}|\A\Z")]
-Owner = Annotated[str, Meta(pattern=r"\A([0-9a-f]{16})?\Z")]
-Word = Annotated[str, Meta(max_length=MAX_TEXT_CHARS, pattern=r"\A[^\0]*\Z")]
-OutputLine = Annotated[str, Meta(max_length=MAX_OUTPUT_CHARS)]
 
 
 class RelayHello(Message, frozen=True, tag=32):
@@ -44,11 +33,9 @@ class RelayHello(Message, frozen=True, tag=32):
     version: Text
     host: Text
     pid: Count
-    gpus: Count | None
-    """GPUs that the host has; None: not known."""
     at_ns: UnixNs
     readonly: bool
-    """The relay passes no Command on, and starts nothing."""
+    """The relay passes no Command on."""
 
 
 class RemoteJob(Part, frozen=True):
@@ -126,42 +113,3 @@ class RelayLimit(Message, frozen=True, tag=38):
     """Client -> relay: how much the user wants the connection to carry at most. 0: as much as it can."""
 
     bytes_per_s: Annotated[int, Meta(ge=0, le=MAX_BYTES_PER_S)]
-
-
-class RelayLaunch(Message, frozen=True, tag=39):
-    """Client -> relay: start this bundled workload there, in place of the one before."""
-
-    number: Count
-    words: Annotated[tuple[Word, ...], Meta(max_length=MAX_LAUNCH_WORDS)]
-    """The workload's name and its options, as on a command line; empty: end the one that runs."""
-    nproc: Annotated[int, Meta(ge=1, le=MAX_NPROC)] | None
-    """Processes; None: as many as suit the machine."""
-    owner: Owner = ""
-    """The client's key, 16 hexadecimal digits: by it the relay of a later connection becomes the owner of
-    what was started. Empty: nobody does."""
-    again: bool = False
-    """It was sent over an earlier connection. The job is taken over; where there is none any more, none is
-    started."""
-
-
-class RelayLaunchStatus(Message, frozen=True, tag=40):
-    """Relay -> client, on every change: what became of the newest launch request."""
-
-    number: Count
-    phase: Annotated[str, one_of(LAUNCH_PHASES)]
-    failed: bool
-    """``over``: not of its own will, and not of ours."""
-    how: Text
-    """``over``: how it ended, or why it was not started."""
-    command_line: Text
-    output: Annotated[tuple[OutputLine, ...], Meta(max_length=MAX_OUTPUT_LINES)]
-    """The last lines that the job wrote; of a failed one those that say why."""
-    ending: Text = ""
-    """The job that still has to end first, as it was requested."""
-    job: Text = ""
-    """Key of the job, once it can be found."""
-
-    @property
-    def ended(self) -> bool:
-        """Whether this is the end of the request."""
-        return self.phase in ("nothing", "over")

@@ -2,7 +2,6 @@
 
 import signal
 import subprocess
-import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,8 +18,6 @@ from .running import (
     SMALL_DDP,
     SMALL_MATMUL,
     START_LIMIT_S,
-    STEPS,
-    Terminal,
     overlaptop,
     records,
     run_here,
@@ -183,17 +180,4 @@ def test_a_job_is_shown_and_changed_over_a_connection(
     once = run_here("--once", "local://")
     assert (once.returncode, once.stdout.count("running")) == (0, 2)
     job.kill()
-    eventually(lambda: not traces.alive())
-
-
-@pytest.mark.timeout(300)
-def test_a_workload_started_over_a_connection_is_shown_and_ends_with_the_dashboard(traces: Traces) -> None:
-    with Terminal("local://", "--python", sys.executable) as terminal:
-        terminal.read_until(b"allreduce_matmul")
-        terminal.type("w")
-        terminal.read_until(b"--bucket-cap-mb")
-        terminal.run_matmul()
-        terminal.read_until(STEPS)
-        terminal.type("qy")
-        assert terminal.wait() == 0
     eventually(lambda: not traces.alive())

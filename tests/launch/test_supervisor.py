@@ -32,7 +32,7 @@ def start(code: str, tmp_path: Path) -> tuple[subprocess.Popen[bytes], Path]:
     log = tmp_path / "log"
     with log.open("ab") as out:
         process = subprocess.Popen(
-            [sys.executable, "-I", supervisor.__file__, '{"grace_s": 0.5}', sys.executable, "-c", code],
+            [sys.executable, "-I", supervisor.__file__, "0.5", sys.executable, "-c", code],
             stdin=subprocess.PIPE,
             stdout=out,
             stderr=out,

@@ -37,8 +37,6 @@ from overlaptop.wire.protocol import PROTOCOL_VERSION
 from overlaptop.wire.relaying import (
     RelayHello,
     RelayJobs,
-    RelayLaunch,
-    RelayLaunchStatus,
     RelayPing,
     RelayPong,
     RelaySelect,
@@ -154,17 +152,15 @@ def test_a_command_that_is_not_allowed_is_refused_here_whatever_the_client_check
     assert rank.next_command().id == good.id
 
 
-def test_a_read_only_relay_passes_nothing_on_and_starts_nothing(make_ranks, make_process):
+def test_a_read_only_relay_passes_nothing_on(make_ranks, make_process):
     (rank,) = make_ranks(1)
     client = make_process("--readonly").client
     assert client.receive(RelayHello).readonly
     client.select(KEY)
     client.receive(RankInfo)
-    client.send(commands.make_setting(KNOB, 50), RelayLaunch(1, ("ddp",), None))
+    client.send(commands.make_setting(KNOB, 50))
     notice = client.receive(Notice)
     assert notice.text.partition(": ")[2] == "set bucket_cap_mb 50: this relay is read-only"
-    status = client.receive(RelayLaunchStatus)
-    assert (status.phase, status.failed, status.how) == ("over", True, "this relay is read-only")
     rank.listen()
     assert rank.commands == []
 

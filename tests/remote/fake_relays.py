@@ -33,8 +33,6 @@ from overlaptop.wire.relaying import (
     MAGIC,
     RelayHello,
     RelayJobs,
-    RelayLaunch,
-    RelayLaunchStatus,
     RelayLimit,
     RelayPing,
     RelayPong,
@@ -51,7 +49,9 @@ JOB = RemoteJob(
     PROTOCOL_VERSION, "job-1", "train.py", "/w", "far", 2, 10, 20, 30, 40,
     STARTED_NS, "dash-30.sock", (7, 8),
 )  # fmt: skip
-HELLO = RelayHello(PROTOCOL_VERSION, "1.2.3", "far-host", 4242, 8, 1, False)
+HELLO = RelayHello(PROTOCOL_VERSION, "1.2.3", "far-host", 4242, 1, False)
+DEADLY = 666
+"""With this limit the hub ends."""
 BANNER = b"Welcome to far-host\r\n\x1b[31mno smoking\x1b[0m\n" * 20
 
 
@@ -100,16 +100,10 @@ def serve(ahead_ns: int = 0) -> None:
                 send(Notice(0, now_ns, "info", f"joined {ranks}"), HubStatus(now_ns, 2, 0, False))
             case Command():
                 send(CommandProgress.begin(message, (0,)).outcome())
+            case RelayLimit() if message.bytes_per_s == DEADLY:
+                send(RelayStatus(JOB.job, False, True))
             case RelayLimit():
                 send(RelayJobs((JOB,), f"limit {message.bytes_per_s}"))
-            case RelayLaunch(words=("die",)):
-                send(RelayStatus(JOB.job, False, True))
-            case RelayLaunch(words=("over",), again=False):
-                send(RelayLaunchStatus(message.number, "over", False, "", "over", ()))
-            case RelayLaunch(again=True):
-                send(RelayLaunchStatus(message.number, "running", False, "", f"again {message.owner}", ()))
-            case RelayLaunch():
-                send(RelayLaunchStatus(message.number, "running", False, "", " ".join(message.words), ()))
 
 
 def begin(hello: RelayHello = HELLO) -> None:

@@ -25,7 +25,7 @@ from overlaptop.wire.commands import Command, CommandOutcome
 from overlaptop.wire.messages import HubStatus, Notice, StackSamples, Standstill, Welcome
 from tests.hubs import Hubs, Rank, Receiver, hubs, make_rank, private_sockets
 from tests.remote.connections import Connections, eventually
-from tests.remote.fake_relays import AHEAD_NS, JOB, STARTED_NS
+from tests.remote.fake_relays import AHEAD_NS, DEADLY, JOB, STARTED_NS
 
 __all__ = ["hubs", "make_rank", "private_sockets"]
 """Fixtures that come with their import."""
@@ -149,7 +149,7 @@ def test_a_hub_connection_lives_through_a_drop_of_its_connection(watched: Watche
 def test_a_hub_that_has_ended_and_a_job_that_is_gone_are_told_apart(watched: Watched) -> None:
     watched.receive(Welcome)
     assert not watched.host.is_gone(watched.record)
-    assert watched.host.launch(["die"])
+    watched.host.limit(DEADLY)
     watched.until(lambda: not watched.hub.alive)
     assert watched.host.is_gone(watched.record)
     assert not watched.host.is_gone(replace(watched.record, job="job-2"))
@@ -176,34 +176,6 @@ def test_a_limit_is_sent_now_and_to_each_relay_that_follows(watched: Watched) ->
     watched.until(lambda: watched.host.note == "limit 1000")
     with pytest.raises(WireError):
         watched.host.limit(-1)
-
-
-def test_what_was_launched_is_reported_and_each_later_relay_asked_for_it(watched: Watched) -> None:
-    assert watched.host.launch(["fsdp"])
-    assert watched.host.launch(["ddp", "--layers", "2"], 2)
-    assert watched.host.launch_status is None, "of the one before nothing is of interest"
-    status = watched.until(lambda: watched.host.launch_status)
-    assert (status.phase, status.command_line) == ("running", "ddp --layers 2")
-    found = set()
-    for _ in range(2):
-        watched.lose()
-        assert not watched.host.launch(["ddp"])
-        watched.connections.now_s += 10
-        watched.until(lambda: watched.host.up)
-        status = watched.until(lambda: watched.host.launch_status)
-        assert status.number == 2
-        found.add(status.command_line)
-    (line,) = found
-    word, owner = line.split()
-    assert (word, len(owner)) == ("again", 16), "each relay is told the same name"
-
-
-def test_what_has_ended_before_the_connection_broke_is_not_asked_for(watched: Watched) -> None:
-    assert watched.host.launch(["over"])
-    status = watched.until(lambda: watched.host.launch_status)
-    assert status.phase == "over"
-    watched.lose_and_reconnect()
-    assert watched.host.launch_status == status
 
 
 def test_a_real_hub_is_joined_through_a_real_relay(

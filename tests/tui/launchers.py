@@ -11,9 +11,8 @@ from tests.fleet.fakes import record
 class FakeLauncher:
     """Plans as a machine with two free CPUs and no GPU would."""
 
-    def __init__(self, workloads=WORKLOADS, *, torch=True, hosts=()):
+    def __init__(self, workloads=WORKLOADS, *, torch=True):
         self.workloads = workloads
-        self.hosts = hosts
         self.torch = torch
         self.now = LaunchStatus()
         self.lines = []

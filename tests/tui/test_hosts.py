@@ -1,12 +1,10 @@
 """A job on several hosts on the screen: ranks by host, connections that break, and where things are."""
 
 import socket
-from dataclasses import replace
 from unittest.mock import Mock
 
 import pytest
 
-from overlaptop.launch.request import LaunchPhase
 from overlaptop.tui.capture.screen import CaptureScreen
 from overlaptop.tui.hosts.screen import HostsScreen
 from overlaptop.tui.jobs.screen import JobsScreen
@@ -29,7 +27,6 @@ from .fakes import (
     table_ranks,
     table_rows,
 )
-from .launchers import FakeLauncher
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -203,42 +200,11 @@ async def test_the_list_of_jobs_names_their_hosts_and_what_is_wrong_with_the_oth
     cluster.host("gpu-b").jobs = cluster.host("gpu-b").jobs[:1]
     cluster.host("gpu-c").cut("the host does not answer (No route to host): is it on?")
     cluster.without_the_job("gpu-c")
-    launcher = FakeLauncher(hosts=("gpu-a", "gpu-b"))
-    async with opened(cluster.session, launcher=launcher, size=size) as (app, pilot):
+    async with opened(cluster.session, size=size) as (app, pilot):
         text = await shown(app, pilot)
         assert isinstance(app.screen, JobsScreen)
-    for words in (
-        "2 jobs on ", "2 ranks · gpu-a, gpu-b", "start a bundled workload on gpu-a",
-        "gpu-c  ○ not reached since",
-    ):  # fmt: skip
+    for words in ("2 jobs on ", "2 ranks · gpu-a, gpu-b", "gpu-c  ○ not reached since"):
         assert words in text
-
-
-async def test_a_workload_is_started_on_the_first_host_or_on_another_that_is_asked_for():
-    launcher = FakeLauncher(hosts=("gpu-a", "gpu-b"))
-    async with opened(Cluster("gpu-a", "gpu-b").live(), launcher=launcher, size=(100, 30)) as (app, pilot):
-        await shown(app, pilot)
-        text = await shown(app, pilot, "w")
-        assert "runs on gpu-a" in text
-        assert "another host" in text
-        assert "runs on gpu-b" in await shown(app, pilot, "f2")
-        await pilot.press("enter")
-        await pilot.pause()
-        assert [(request.workload, request.host) for request in launcher.requests] == [("ddp", "gpu-b")]
-        assert app.dashboard.launch.status.label == "ddp on gpu-b"
-
-
-async def test_one_host_offers_no_other_and_where_it_is_lost_its_workload_is_not_said_to_run():
-    launcher = FakeLauncher(hosts=("gpu-a",))
-    async with opened(Cluster("gpu-a").live(), launcher=launcher) as (app, pilot):
-        text = await shown(app, pilot, "w")
-        assert "runs on gpu-a" in text
-        assert "another host" not in text
-        await shown(app, pilot, "enter")
-        launcher.comes_up("job-1")
-        launcher.running, launcher.hosts = "", ()
-        launcher.now = replace(launcher.now, phase=LaunchPhase.UNKNOWN, how="the line to gpu-a is lost")
-        assert "ddp on gpu-a: the line to gpu-a is lost" in await shown(app, pilot, "w")
 
 
 @pytest.mark.parametrize(

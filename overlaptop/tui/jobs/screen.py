@@ -111,9 +111,7 @@ class JobList(JobView):
                 await self.screen.run_action("screen.open")
 
     def _how_to_start(self, width: int) -> StyledLine:
-        launcher = self.dashboard.options.launcher
-        there = f" on {launcher.hosts[0]}" if launcher is not None and launcher.hosts else ""
-        items = [Item((bold(f" start a bundled workload{there}"),))]
+        items = [Item((bold(" start a bundled workload"),))]
         if ends := self.dashboard.running:
             items.append(Item((Segment(f"in place of {ends}", TextStyle("warning")),)))
         return fit([*items, Item((dim("w: with options of your own"),), 1)], [], width, "  ")

@@ -32,8 +32,6 @@ class FormState:
     typed: dict[str, str] = field(default_factory=dict)
     """Options as they were typed, by workload: going to another one and back loses nothing."""
     nproc: str = ""
-    host: str = ""
-    """Where it is to run; empty: where the launcher takes it to by itself."""
     plan: LaunchPlan | None = None
     """Of what is typed now; None until it is known."""
 
@@ -46,7 +44,6 @@ class FormState:
             form.at = names.index(request.workload)
             form.typed[request.workload] = shlex.join(request.options)
             form.nproc = "" if request.nproc is None else str(request.nproc)
-            form.host = request.host
         return form
 
     @property
@@ -58,25 +55,18 @@ class FormState:
         return self.typed.get(self.workload.name, "")
 
     @property
-    def words(self) -> tuple[str, str, str, str]:
+    def words(self) -> tuple[str, str, str]:
         """All that was chosen and typed, whether it can be read or not."""
-        return self.workload.name, self.options, self.nproc, self.host
+        return self.workload.name, self.options, self.nproc
 
     def move(self, rows: int) -> None:
         """Another workload; stops at either end."""
         self.at = min(max(self.at + rows, 0), len(self.workloads) - 1)
         self.plan = None
 
-    def next_host(self, hosts: Sequence[str]) -> None:
-        """The one after the present one among ``hosts``, of which the first is taken by itself."""
-        if hosts:
-            at = hosts.index(self.host) if self.host in hosts else 0
-            self.host = hosts[(at + 1) % len(hosts)]
-            self.plan = None
-
     def request(self) -> LaunchRequest:
         """What is typed. Raises LaunchError where that cannot be read."""
-        return LaunchRequest.parse(self.workload.name, self.options, self.nproc, self.host)
+        return LaunchRequest.parse(self.workload.name, self.options, self.nproc)
 
     def rows(self) -> list[OptionRow]:
         """Its options as they would be; without a plan, the defaults on a CPU."""

@@ -76,8 +76,6 @@ class LaunchFollower:
             return f"ending {status.ending}" + (f", then {status.label}" if status.request else "")
         if status.phase is LaunchPhase.OVER and status.failed:
             return f"{status.label} ended: {self._reason()}"
-        if status.phase is LaunchPhase.UNKNOWN:
-            return f"{status.label}: {status.how}"
         if status.phase is LaunchPhase.RUNNING and not self._job:
             return f"{status.label} is starting: its first step takes some seconds"
         return ""

@@ -36,7 +36,6 @@ HINTS = (
     BACK_HINT,
     ("↑ ↓", "workload", "screen.move(1)", "choose"),
     ("tab", "processes", "screen.other_field", "procs"),
-    ("F2", "another host", "screen.next_host", "host"),
     ("F9", "end the job", "screen.end", "end"),
     HELP_HINT._replace(key="F1"),
     ("page down", "scroll", "screen.scroll(1)"),
@@ -66,7 +65,6 @@ class WorkloadsScreen(DashboardScreen):
         super().__init__(dashboard)
         self._launcher = launcher
         self._form = FormState.beginning_with(launcher.workloads, launcher.status().request)
-        self._form.host = self._form.host or next(iter(launcher.hosts), "")
         self._words_started = self._form.words
         self._head = _Title(dashboard)
         self._workloads = WorkloadList(dashboard, self._form)
@@ -135,9 +133,7 @@ class WorkloadsScreen(DashboardScreen):
         )
 
     def _offered(self, action: str) -> bool:
-        """A job can be ended where one runs that was started here; there may be but one host."""
-        if action == "screen.next_host":
-            return len(self._launcher.hosts) > 1
+        """A job can be ended where one runs that was started here."""
         return action != "screen.end" or bool(self._launcher.running)
 
     def action_move(self, rows: int) -> None:
@@ -147,10 +143,6 @@ class WorkloadsScreen(DashboardScreen):
     def action_other_field(self) -> None:
         if self._input is not None:
             self._input.action_other_field()
-
-    def action_next_host(self) -> None:
-        self._form.next_host(self._launcher.hosts)
-        self._replan()
 
     def action_scroll(self, pages: int) -> None:
         """What a failed job wrote, else the options."""

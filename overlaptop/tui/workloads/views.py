@@ -127,12 +127,11 @@ class PlanView(FormView):
             return paragraph(f"{message} …", width, warning, rows=2)
         if plan is None:
             return [(dim(" looking at the machine …"),)]
-        lines = paragraph(message, width, warning, rows=2) if phase is LaunchPhase.UNKNOWN else []
         if plan.fault:
-            fault = paragraph(printable(plan.fault), width, TextStyle("error", bold=True), rows=_FAULT_ROWS)
-            return [*lines, *fault]
-        if phase is LaunchPhase.RUNNING:  # why a job ended stands with its last lines
-            lines = paragraph(message, width, warning, rows=2)
+            return paragraph(printable(plan.fault), width, TextStyle("error", bold=True), rows=_FAULT_ROWS)
+        # Why a job ended stands with its last lines.
+        runs = phase is LaunchPhase.RUNNING
+        lines = paragraph(message, width, warning, rows=2) if runs else []
         items = [Item((Segment(" enter ", KEY),)), *self._effects()]
         lines += [(Segment(" "), *line) for line in wrap(items, width - 2, _EFFECT_ROWS, " ")]
         return [
@@ -147,8 +146,6 @@ class PlanView(FormView):
         running = launcher.running
         others = [job.script for job in self.dashboard.session.jobs if not launcher.owns(job)]
         effects = f"ends {running}, then runs" if running else "runs"
-        if self._form.host:
-            effects += f" on {self._form.host}"
         items = [Item((Segment(word, TEXT),)) for word in printable(effects).split()]
         if others:
             names, goes = ", ".join(dict.fromkeys(others)), "goes" if len(others) == 1 else "go"
