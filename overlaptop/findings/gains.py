@@ -103,9 +103,10 @@ def _own_host_ns(evidence: Evidence, rank: int) -> float | None:
     less before it was traced.
     """
     steps = [step.totals[rank] for step in evidence.steps if rank in step.totals]
+    # The last step of a trace ends with the profiler, which waits for the GPU.
+    steps = steps[:-1] if len(steps) > 1 else steps
     known = [step.host_ns for step in steps if step.host_ns is not None]
-    # The last step's end is often a synchronisation, after which no host has a lead.
-    leads_ns = [step.launch_lead_ns for step in steps[:-1] if step.launch_lead_ns is not None]
+    leads_ns = [step.launch_lead_ns for step in steps if step.launch_lead_ns is not None]
     won_ns = [later - earlier for earlier, later in pairwise(leads_ns)]
     is_slowed = bool(won_ns) and median(won_ns) < -LOST_LEAD * evidence.step_ns
     return median(known) if known and not is_slowed else None
