@@ -33,7 +33,7 @@ async def test_foot_of_the_overview_orders_keys_by_use_at_every_width(held, knob
     [
         ("1", ("f", "T", "C", "enter", "W", "?", "q")),
         ("enter", ("esc", "?", "[ ]", "tab", "↑ ↓", "q")),
-        ("m", ("esc", "?", "↑ ↓", "← →", "[ ]", "q")),
+        ("m", ("esc", "?", "↑ ↓", "[ ]", "q")),
         ("u", ("?",)),
         ("o", ("enter", "↑ ↓", "w", "?", "q")),
         ("w", ("enter", "esc", "↑ ↓", "tab", "F9", "F1")),
