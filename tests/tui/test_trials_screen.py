@@ -6,13 +6,14 @@ from textual.widgets import Input
 
 from overlaptop.tui.overview.screen import OverviewScreen
 from overlaptop.tui.trials.screen import TrialsScreen
+from overlaptop.tui.tune.knob_editor import SETTLE_S
 from overlaptop.wire import commands
 from overlaptop.wire.commands import TRIAL, argument
 from tests.fleet.builders import MS, info
 from tests.trials.live_job import LiveJob
 
 from .fakes import SIZES, fills, opened, screen_text, shown
-from .knobs import ACCUMULATION, BUCKET, controlled_job
+from .knobs import ACCUMULATION, BUCKET, controlled_job, obey
 
 SIZE = (100, 30)
 
@@ -175,6 +176,17 @@ async def test_capital_a_tries_the_value_before_the_last_change():
         text = await shown(app, pilot)
         assert any(line.split()[:2] == ["25", "MiB"] and "longer" in line for line in text.splitlines())
         assert "bucket_cap_mb 60 MiB: no value tried is shorter" in text
+
+
+async def test_capital_a_says_why_a_value_cannot_be_tried():
+    session = controlled_job()
+    async with opened(session, size=SIZE) as (app, pilot):
+        await pilot.press("right_square_bracket")
+        await shown(app, pilot, rest_s=SETTLE_S)
+        obey(session, session.sent[0], 40, "2.5", "50")
+        await shown(app, pilot)
+        await pilot.press("A")
+        assert told(app) == ["2.5 is no whole number: it cannot be tried"]
 
 
 async def session_sets(session, app, value):

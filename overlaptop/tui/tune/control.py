@@ -99,7 +99,11 @@ class KnobControl:
             self.trials = running_trials.try_typed(self._session, snapshot, held.knob.name, words)
 
     def try_value_before(self, snapshot: Snapshot) -> str:
-        """Begin to try the value before the newest change. Returns why not; empty: it begins."""
+        """Begin to try the value before the newest change, unless trials go on. Returns why not; empty: it
+        begins.
+        """
+        if self.trying:
+            return ""
         try:
             self.trials = running_trials.try_value_before(self._session, snapshot)
         except ValueRefusedError as fault:

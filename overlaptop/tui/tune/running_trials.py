@@ -71,6 +71,10 @@ def try_value_before(session: Session, snapshot: Snapshot) -> RunningTrials:
     changes = [each for each in snapshot.changes if each.state == CHANGED]
     if not changes or changes[-1].was == changes[-1].becomes:
         raise ValueRefusedError("nothing was changed: there is no value before to try")
+    if not changes[-1].was.removeprefix("-").isdecimal():
+        raise ValueRefusedError(
+            f"{changes[-1].was or 'what it was'} is no whole number: it cannot be tried"
+        )
     return try_typed(session, snapshot, changes[-1].knob, changes[-1].was)
 
 
@@ -84,7 +88,10 @@ def try_delays(session: Session, snapshot: Snapshot) -> RunningTrials:
     if not step_ns:
         raise ValueRefusedError("no step has been measured yet")
     delay_ns = round(SHARE * step_ns)
-    trials = delay_ranks(session, [view.rank for view in snapshot.ranks], delay_ns, HOST)
+    try:
+        trials = delay_ranks(session, [view.rank for view in snapshot.ranks], delay_ns, HOST)
+    except ValueError as error:
+        raise ValueRefusedError(str(error)) from error
     title = f"slack: the {PLACES[HOST]} of each rank in turn is late by {duration(delay_ns)}"
     return RunningTrials(trials, title, None, *_job_of(snapshot))
 
