@@ -3,11 +3,16 @@
 import pytest
 
 from overlaptop.console import slack
+from overlaptop.jobs.record import list_jobs
 from overlaptop.wire.commands import GPU, argument
 from tests.fleet.builders import MS, info
+from tests.processes import eventually
 from tests.trials.live_job import LiveJob
 
-from .running import records, run_here
+from .conftest import StartRanks
+from .running import SMALL_DDP, records, run_here
+
+LIMIT_S = 100
 
 
 @pytest.fixture
@@ -91,3 +96,13 @@ def test_a_job_without_control_says_how_to_allow_it(job: LiveJob) -> None:
     done = run_here("slack")
     assert (done.returncode, job.sent) == (1, [])
     assert "start the job with --control" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_late_rank_is_critical_and_the_other_has_slack(start_ranks: StartRanks) -> None:
+    workload = " ".join(["ddp", *SMALL_DDP])
+    start_ranks("faults", "--by", "sleep", "--share", "0.5", "--workload", workload)
+    eventually(lambda: bool(list_jobs()), LIMIT_S)
+    found = records(run_here("slack", "--delay", "10%", "--json").stdout)
+    slopes = {record["rank"]: record["verdict"] for record in found if record["type"] == "rank"}
+    assert slopes == {0: "slack", 1: "critical"}

@@ -25,6 +25,26 @@ DDP = Path(__file__).parents[2] / "workloads" / "ddp.py"
 # 2 MB of gradients, and steps of some 10 ms on an idle machine.
 SMALL = ["--layers", "2", "--width", "128", "--batch", "1", "--seq", "16", "--vocabulary", "512"]
 LIMIT_S = 100
+VALLEY = """
+import math
+import time
+
+import torch
+import torch.distributed as dist
+
+from overlaptop.agent import knob
+
+dist.init_process_group("gloo")
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
+chunks = knob("chunks", 2, choices=(1, 2, 4, 8, 16, 32, 64))
+while True:
+    time.sleep(0.02 * (1 + 0.12 * math.log2(chunks.value / 8) ** 2))
+    model(torch.ones(4, 8)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+"""A script whose step takes 20 ms with 8 chunks, and longer with any other number."""
 
 
 class Session(LiveJob):
@@ -213,6 +233,20 @@ def test_a_script_that_fails_is_told_by_its_last_lines(
     assert (done.returncode, done.stdout) == (1, "")
     assert "no data here" in done.stderr
     assert done.stderr.endswith("overlaptop: the job failed (exit status 1)\n")
+    assert traces.alive() == []
+
+
+@pytest.mark.slow
+def test_the_best_value_of_a_known_valley_is_found(tmp_path: Path, traces: Traces) -> None:
+    script = tmp_path / "valley.py"
+    script.write_text(VALLEY)
+    done = overlaptop("tune", str(script), "--nproc", "2", "--knob", "chunks", "--values", "8,64", "--json")
+    assert done.returncode == 0, done.stderr
+    found = records(done.stdout)
+    for value, true in ((8, 1 / 1.48 - 1), (64, 2.08 / 1.48 - 1)):
+        (record,) = (each for each in found if each["type"] == "value" and each["value"] == value)
+        assert record["difference"] == pytest.approx(true, abs=0.1)
+    assert found[-1]["best"] == 8
     assert traces.alive() == []
 
 
