@@ -11,8 +11,7 @@ from overlaptop.console import CommandError, print_data, print_message
 from overlaptop.console.hosts import Hosts
 from overlaptop.console.jobs import join
 from overlaptop.console.table import Table
-from overlaptop.console.trials import TrialRun, print_refusals, progress_words
-from overlaptop.console.tune import shares
+from overlaptop.console.trials import TrialRun, print_refusals, progress_words, shares
 from overlaptop.fleet.snapshot import Snapshot
 from overlaptop.trials.effect import CONFIDENCE
 from overlaptop.trials.runner import TrialsState, Tried
@@ -62,7 +61,7 @@ def run(key: str | None, request: SlackRequest, hosts: Hosts | None = None) -> i
 
         def report(tried: Tried, state: TrialsState) -> None:
             if request.as_json:
-                print_data(_trial_record(session.job_key, tried, delay_ns, place))
+                print_data(_trial_record(session.job_key, tried, place))
             print_message(f"{progress_words(tried, state)}: {slope_words(tried.effect)}")
 
         interrupted = runs.run(trials, report)
@@ -97,14 +96,14 @@ def _print(job: str | None, state: TrialsState, delay_ns: int, place: str, *, as
         print_data(table.render())
 
 
-def _trial_record(job: str | None, tried: Tried, delay_ns: int, place: str) -> dict[str, object]:
+def _trial_record(job: str | None, tried: Tried, place: str) -> dict[str, object]:
     pair = tried.pairs[-1]
     return {
         "type": "trial",
         "job": job,
         "rank": tried.candidate.key,
         "place": place,
-        "delay_ns": delay_ns,
+        "delay_ns": pair.delay_ns,
         "tried_ns": round(pair.tried_ns),
         "present_ns": round(pair.present_ns),
     }

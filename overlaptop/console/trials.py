@@ -11,6 +11,7 @@ from overlaptop.console.hosts import pause
 from overlaptop.fleet.session import Session
 from overlaptop.fleet.snapshot import HubState, Snapshot
 from overlaptop.launch.launcher import Launcher
+from overlaptop.trials.effect import Effect
 from overlaptop.trials.runner import Trials, TrialsState, Tried
 
 STARTING_S = 600.0
@@ -105,6 +106,16 @@ def print_refusals(state: TrialsState) -> None:
     for tried in state.tried:
         if tried.refused:
             print_message(f"{tried.candidate.name} was not tried: {tried.refused}")
+
+
+def shares(effect: Effect | None, name: str) -> dict[str, float | None]:
+    """An effect as three fields of a record; null is unknown."""
+    bounded = effect is not None and effect.bounded
+    return {
+        name: effect.centre if effect is not None else None,
+        f"{name}_low": effect.low if bounded and effect is not None else None,
+        f"{name}_high": effect.high if bounded and effect is not None else None,
+    }
 
 
 class _FirstStep:

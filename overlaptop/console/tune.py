@@ -15,14 +15,14 @@ from overlaptop.console.hosts import Hosts, pause
 from overlaptop.console.jobs import join
 from overlaptop.console.setting import knob_of, print_change
 from overlaptop.console.table import Table
-from overlaptop.console.trials import TrialRun, print_refusals, progress_words
+from overlaptop.console.trials import TrialRun, print_refusals, progress_words, shares
 from overlaptop.fleet.job_session import JobSelector, JobSession
 from overlaptop.fleet.knobs import JobKnob
 from overlaptop.fleet.session import Session
 from overlaptop.launch.launcher import Launcher, of_workload, place
 from overlaptop.launch.request import LaunchError
 from overlaptop.report.knobs import present_words
-from overlaptop.trials.effect import CONFIDENCE, Effect
+from overlaptop.trials.effect import CONFIDENCE
 from overlaptop.trials.runner import Trials, TrialsState, Tried
 from overlaptop.trials.settings import Best, best_of, difference_words, try_values, verdict
 from overlaptop.trials.values import layout_of, values_to_try
@@ -216,14 +216,4 @@ def _result_record(job: str | None, knob: Knob, state: TrialsState, best: Best |
         "ended": state.why,
         "line": best.line if best is not None else None,
         "code": best.code if best is not None else None,
-    }
-
-
-def shares(effect: Effect | None, name: str) -> dict[str, float | None]:
-    """An effect as three fields of a record; null is unknown."""
-    bounded = effect is not None and effect.bounded
-    return {
-        name: effect.centre if effect is not None else None,
-        f"{name}_low": effect.low if bounded and effect is not None else None,
-        f"{name}_high": effect.high if bounded and effect is not None else None,
     }

@@ -64,7 +64,7 @@ def test_values_alike_are_known_to_make_no_difference():
     assert best_of(job.knob, state).line == "bucket_cap_mb 25 MiB: no value tried is shorter"
 
 
-def test_a_job_is_sent_trials_only_one_at_a_time_in_changing_order():
+def test_trials_come_one_at_a_time_in_changing_order():
     job = LiveJob()
     run(trying(job), job)
     assert {command.name for command in job.sent} == {TRIAL}

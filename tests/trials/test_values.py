@@ -35,7 +35,7 @@ def test_values_that_do_the_same_are_tried_once():
     assert values_to_try(BUCKET_CAP_MB, layout=lambda value: min(value, 40)) == [3, 6, 12, 50]
 
 
-def test_a_value_that_does_what_the_present_one_does_is_not_tried():
+def test_a_value_that_does_the_same_as_now_is_not_tried():
     assert values_to_try(BUCKET_CAP_MB, layout=lambda value: value > 30) == [50]
 
 

@@ -42,7 +42,7 @@ def seen_one_after_the_other(first, second, seconds=60.0):
     return seen, snapshot
 
 
-def test_without_a_change_or_a_job_before_there_is_nothing_to_compare():
+def test_without_a_change_or_a_job_before_nothing_is_compared():
     session, seen = controlled_job(), JobsSeen()
     comparing = Comparing(session.clock.monotonic_s)
     assert comparing.take(session.tick(), seen) is None
