@@ -53,13 +53,16 @@ class Comparing:
 
     def take(self, snapshot: Snapshot, seen: JobsSeen) -> BeforeAfter | None:
         """The newest change of the job, else this job beside the earlier one; None: neither."""
-        before, after = seen.before_change or seen.earlier, seen.present
-        if before is None or after is None or snapshot.job is None or after.job != snapshot.job.job:
+        before = seen.before_change or seen.earlier
+        if before is None or snapshot.job is None:
             return None
-        of_change = before.job == after.job
-        key = (before.job, before.since, f"{after.job} {after.since}")
+        key = (before.job, before.since, snapshot.job.job)
         now_s = self._clock_s()
         if self._shown is None or self._shown.key != key or now_s - self._shown_s >= EVERY_S:
+            after = seen.present
+            if after is None or after.job != snapshot.job.job:
+                return None
+            of_change = before.job == after.job
             was, becomes = what_differs(before, after) or ("before", "now")
             title = f"beside the job before: {before.named}"
             knobs = _knobs_that_differ(before, after)

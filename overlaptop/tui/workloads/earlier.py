@@ -228,11 +228,9 @@ class JobsSeen:
     @property
     def before_change(self) -> EarlierJob | None:
         """The present job under the settings before its newest change; None: it was not seen so."""
-        present = self.present
-        if present is None or not present.since:
-            return None
-        left = (job for job in reversed(self._filed) if job.job == present.job)
-        return next((job for job in left if job.how == CHANGED_SINCE and job.since < present.since), None)
+        left = (job for job in reversed(self._filed) if job.job == self._present_job)
+        since = self._present_since
+        return next((job for job in left if job.how == CHANGED_SINCE and job.since < since), None)
 
     @property
     def earlier(self) -> EarlierJob | None:
