@@ -12,7 +12,7 @@ Measure which ranks set the length of the step. Each rank in turn is delayed by 
 a trial, and the slope of the step's length over the delay is printed. 1: the rank is on the critical path,
 and making it faster makes the job faster. 0: it has slack: the job waits for something else anyway.
 
-  overlaptop slack                          each rank, by 2 % of the step
+  overlaptop slack                          each rank, by 2 % of the step or more
   overlaptop slack --ranks 0,3 --delay 5ms
 
 The job must have been started with --control, or be a bundled workload. It is slower meanwhile, and the
@@ -38,9 +38,9 @@ def run(words: list[str]) -> int:
     parser.add_argument(
         "--delay",
         type=_delay,
-        default=(None, 0.02),
+        default=(None, None),
         metavar="TIME",
-        help="of each step: 5ms, 300us, or 2%% of it (default: 2%%)",
+        help="of each step: 5ms, 300us, or 2%% of it (default: 2%%, or three times its jitter if more)",
     )
     parser.add_argument("--ranks", type=_ranks, default=(), metavar="R,R", help="these only (default: all)")
     parser.add_argument(
@@ -68,13 +68,13 @@ def run(words: list[str]) -> int:
     return slack.run(options.job, request, hosts)
 
 
-def _delay(text: str) -> tuple[int | None, float]:
+def _delay(text: str) -> tuple[int | None, float | None]:
     found = re.fullmatch(r"([0-9]{1,6}(?:\.[0-9]{1,6})?)(%|us|ms|s)", text)
     if found is None or not float(found[1]):
         raise argparse.ArgumentTypeError(f"must be a time or a share, as 5ms or 2%, not {text!r}")
     if found[2] == "%":
         return None, float(found[1]) / 100
-    return max(1, round(float(found[1]) * {"us": 1e3, "ms": 1e6, "s": 1e9}[found[2]])), 0.0
+    return max(1, round(float(found[1]) * {"us": 1e3, "ms": 1e6, "s": 1e9}[found[2]])), None
 
 
 def _ranks(text: str) -> tuple[int, ...]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import closing
 from dataclasses import dataclass
-from statistics import median
 
 from overlaptop import text
 from overlaptop.console import CommandError, print_data, print_message
@@ -12,14 +11,18 @@ from overlaptop.console.hosts import Hosts
 from overlaptop.console.jobs import join
 from overlaptop.console.table import Table
 from overlaptop.console.trials import TrialRun, print_refusals, progress_words, shares
-from overlaptop.fleet.snapshot import Snapshot
 from overlaptop.trials.effect import CONFIDENCE
 from overlaptop.trials.runner import TrialsState, Tried
-from overlaptop.trials.slack import SHARE, delay_ranks, least_cost_ns, refusal, slope_words, verdict
+from overlaptop.trials.slack import (
+    delay_ranks,
+    least_cost_ns,
+    refusal,
+    slope_words,
+    usual_delay_ns,
+    usual_step_ns,
+    verdict,
+)
 from overlaptop.wire.commands import PLACES
-
-USUAL_STEPS = 50
-"""The newest ones say how long a step is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +32,8 @@ class SlackRequest:
     ranks: tuple[int, ...] = ()
     """Empty: all."""
     delay_ns: int | None = None
-    delay_share: float = SHARE
-    """Of the step, where `delay_ns` is None."""
+    delay_share: float | None = None
+    """Of the step; both None: as `usual_delay_ns` has it."""
     place: int = 0
     budget_steps: int | None = None
     as_json: bool = False
@@ -43,8 +46,10 @@ def run(key: str | None, request: SlackRequest, hosts: Hosts | None = None) -> i
         snapshot = runs.await_steps()
         if why := refusal(snapshot):
             raise CommandError(why)
-        step_ns = _usual_step_ns(snapshot)
-        delay_ns = request.delay_ns or max(1, round(request.delay_share * step_ns))
+        step_ns = usual_step_ns(snapshot)
+        delay_ns = request.delay_ns or usual_delay_ns(snapshot)
+        if request.delay_share is not None:
+            delay_ns = max(1, round(request.delay_share * step_ns))
         there_are = tuple(view.rank for view in snapshot.ranks)
         ranks = request.ranks or there_are
         if missing := sorted(set(ranks) - set(there_are)):
@@ -74,11 +79,6 @@ def run(key: str | None, request: SlackRequest, hosts: Hosts | None = None) -> i
         if state.why:
             print_message(f"{state.why}: a larger --budget or --delay tells more")
         return 0
-
-
-def _usual_step_ns(snapshot: Snapshot) -> float:
-    steps = [step.step_ns for view in snapshot.ranks for step in view.history[-USUAL_STEPS:]]
-    return median(steps)
 
 
 def _print(job: str | None, state: TrialsState, delay_ns: int, place: str, *, as_json: bool) -> None:

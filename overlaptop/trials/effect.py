@@ -27,6 +27,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from statistics import median
 
 import numpy as np
 
@@ -47,6 +48,8 @@ class Pair:
     present_ns: float
     delay_ns: int = 0
     """In each step of a delay's trial, as the rank timed it."""
+    jitter_ns: float = 0.0
+    """Standard deviation of the steps around it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,8 @@ class Effect:
     high: float
     """Both infinite with fewer pairs than the first of LOOKS."""
     pairs: int
+    absorbed: float = 0.0
+    """Part of ``high``: what jitter may hide of a slope."""
 
     @property
     def differs(self) -> bool:
@@ -84,8 +89,15 @@ def relative(pairs: Sequence[Pair]) -> Effect | None:
 
 
 def slope(pairs: Sequence[Pair]) -> Effect | None:
-    """The step's growth for each ns of the delay that was tried: 1 on the critical path, 0 in slack."""
-    return _effect([(pair.tried_ns - pair.present_ns) / pair.delay_ns for pair in pairs])
+    """The step's growth for each ns of the delay that was tried: 1 on the critical path, 0 in slack.
+
+    Ranks that wait for each other's jitter absorb as much of a delay, so the interval reaches up by that.
+    """
+    effect = _effect([(pair.tried_ns - pair.present_ns) / pair.delay_ns for pair in pairs])
+    if effect is None:
+        return None
+    absorbed = median(pair.jitter_ns / pair.delay_ns for pair in pairs)
+    return Effect(effect.centre, effect.low, effect.high + absorbed, effect.pairs, absorbed)
 
 
 def is_known(effect: Effect) -> bool:

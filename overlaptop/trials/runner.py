@@ -16,7 +16,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from statistics import fmean, median
+from statistics import fmean, median, pstdev
 
 from overlaptop.fleet.commands import FAILED, CommandView
 from overlaptop.fleet.session import Session
@@ -349,7 +349,9 @@ class Trials:
         if half >= BLOCK_STEPS // 4:
             around = (*before[-half:], *after[:half])
             progress = asked.progress
-            progress.pairs.append(Pair(_mean_ns(tried[: 2 * half]), _mean_ns(around), asked.delay_ns))
+            jitter_ns = pstdev(step.step_ns for step in around)
+            pair = Pair(_mean_ns(tried[: 2 * half]), _mean_ns(around), asked.delay_ns, jitter_ns)
+            progress.pairs.append(pair)
             progress.steps += 2 * half
             progress.effect = self._measure(progress.pairs)
             progress.known = progress.effect is not None and self._is_known(progress.effect)

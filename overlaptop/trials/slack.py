@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from statistics import median
 
 from overlaptop.fleet.session import Session
 from overlaptop.fleet.snapshot import Snapshot
@@ -16,11 +17,15 @@ from overlaptop.trials.runner import Candidate, Trials, Tried, trial_steps
 from overlaptop.wire.commands import HOW_TO_ALLOW, make_delay
 from overlaptop.wire.messages import AGENT_DISABLED
 
-SHARE = 0.02
-"""Of the step: the delay where none is given."""
+SHARE, JITTERS = 0.02, 3.0
+"""Of the step, or times its jitter if that is more: the delay where none is given."""
+USUAL_STEPS = 50
+"""The newest ones of a rank say how long a step is, and how much that varies."""
 NARROW = 0.2
 """A slope is known once its interval reaches no farther to each side. Not once it leaves something out:
 intervals of what stops so are too far off."""
+_MAD_TO_SIGMA = 1.4826
+"""The standard deviation of normal noise over its median absolute deviation."""
 HALF = 0.5
 """Between slack and critical."""
 CRITICAL, SLACK, PARTLY, NOT_KNOWN = "critical", "slack", "partly critical", "not known"
@@ -35,6 +40,25 @@ def refusal(snapshot: Snapshot) -> str:
         if view.info is not None and not view.info.control_allowed:
             return f"{HOW_TO_ALLOW} trials"
     return ""
+
+
+def usual_step_ns(snapshot: Snapshot) -> float:
+    """The median of the newest steps; 0 before the first."""
+    return median(_lengths_ns(snapshot) or [0])
+
+
+def usual_delay_ns(snapshot: Snapshot, share: float = SHARE) -> int:
+    """A share of the step, or JITTERS times its jitter: a shorter delay would be lost in that."""
+    step_ns = usual_step_ns(snapshot)
+    deviation_ns = median([abs(length_ns - step_ns) for length_ns in _lengths_ns(snapshot)] or [0])
+    return max(1, round(share * step_ns), round(JITTERS * _MAD_TO_SIGMA * deviation_ns))
+
+
+def _lengths_ns(snapshot: Snapshot) -> list[int]:
+    """Of the newest undisturbed steps of the lowest rank that has any."""
+    view = next((view for view in snapshot.ranks if view.history), None)
+    steps = view.history[-USUAL_STEPS:] if view is not None else ()
+    return [step.step_ns for step in steps if not step.disturbed]
 
 
 def delay_ranks(
@@ -67,7 +91,7 @@ def delay_ranks(
 
 def is_narrow(effect: Effect) -> bool:
     """Whether a slope is known well enough."""
-    return effect.pairs in LOOKS and effect.high - effect.low <= 2 * NARROW
+    return effect.pairs in LOOKS and effect.high - effect.absorbed - effect.low <= 2 * NARROW
 
 
 def least_cost_ns(ranks: int, delay_ns: int, step_ns: float) -> int:
@@ -86,7 +110,7 @@ def verdict(tried: Tried) -> str:
         return CRITICAL
     if effect.high < HALF:
         return SLACK
-    return PARTLY if tried.known else NOT_KNOWN
+    return PARTLY if effect.low > 0 and effect.high < 1 else NOT_KNOWN
 
 
 def slope_words(effect: Effect | None) -> str:

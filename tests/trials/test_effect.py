@@ -80,6 +80,14 @@ def test_too_few_trials_give_no_interval():
     assert not is_known(effect)
 
 
+def test_jitter_widens_a_slope_upwards_only():
+    pairs = [Pair(110 + at / 10, 100, 10, 2.0) for at in range(LOOKS[0])]
+    sharp = slope([Pair(pair.tried_ns, pair.present_ns, 10) for pair in pairs])
+    blurred = slope(pairs)
+    assert (blurred.centre, blurred.low) == (sharp.centre, sharp.low)
+    assert blurred.high == pytest.approx(sharp.high + 0.2)
+
+
 def test_without_a_trial_there_is_nothing():
     assert relative([]) is None
     assert slope([]) is None

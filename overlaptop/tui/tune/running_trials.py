@@ -80,14 +80,14 @@ def try_value_before(session: Session, snapshot: Snapshot) -> RunningTrials:
 
 def try_delays(session: Session, snapshot: Snapshot) -> RunningTrials:
     """Delay each rank in turn, from the first tick on. Raises ValueRefusedError."""
-    from overlaptop.trials.slack import SHARE, delay_ranks, refusal
+    from overlaptop.trials.slack import delay_ranks, refusal, usual_delay_ns
 
     step_ns = snapshot.totals.step_ns
     if why := refusal(snapshot):
         raise ValueRefusedError(why)
     if not step_ns:
         raise ValueRefusedError("no step has been measured yet")
-    delay_ns = round(SHARE * step_ns)
+    delay_ns = usual_delay_ns(snapshot)
     try:
         trials = delay_ranks(session, [view.rank for view in snapshot.ranks], delay_ns, HOST)
     except ValueError as error:
@@ -102,10 +102,10 @@ def _job_of(snapshot: Snapshot) -> tuple[str, str]:
 
 def cost_of_delays(snapshot: Snapshot) -> str:
     """What `try_delays` costs the job, as a question."""
-    from overlaptop.trials.slack import SHARE, least_cost_ns
+    from overlaptop.trials.slack import least_cost_ns, usual_delay_ns
 
     step_ns, ranks = snapshot.totals.step_ns or 0, len(snapshot.ranks)
-    delay_ns = round(SHARE * step_ns)
+    delay_ns = usual_delay_ns(snapshot)
     cost_ns = least_cost_ns(ranks, delay_ns, step_ns)
     return (
         f"delay {plural(ranks, 'rank')} in turn by {duration(delay_ns)} a step? "
