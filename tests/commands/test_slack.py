@@ -48,6 +48,14 @@ def test_the_delay_is_a_share_of_the_step_unless_it_is_named(job: LiveJob) -> No
     assert {(rank, round(delay_ns / MS)) for rank, delay_ns in job.delays} == {(1, 5)}
 
 
+def test_a_job_with_jitter_is_delayed_by_more(job: LiveJob) -> None:
+    job.noise = 0.03
+    for _ in range(20):
+        job.tick()
+    run_here("slack", "--budget", "150")
+    assert min(delay_ns for _, delay_ns in job.delays) > 2 * MS
+
+
 def test_a_gpu_is_delayed_where_asked(job: LiveJob) -> None:
     run_here("slack", "--budget", "100", "--place", "gpu")
     assert {argument(command, "place") for command in job.sent} == {GPU}
