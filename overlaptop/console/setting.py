@@ -54,7 +54,7 @@ def _is_surely(value: int, found: JobKnob, snapshot: Snapshot) -> bool:
     unsettled = changes and (changes[-1].state != CHANGED or changes[-1].becomes != knob.value_text)
     return (
         value == knob.value
-        and not (found.differs or unsettled or alternates)
+        and not (found.differs or unsettled)
         and all(view.info is not None for view in snapshot.ranks)
         and snapshot.hub_state is HubState.LIVE
     )

@@ -17,6 +17,7 @@ _STEP_TIMES = (
 _STEP_DETAILS = (
     "launch_lead_ns", "comm_kernels_ns", "matched_ns", "captured", "link_tx_bytes", "link_rx_bytes",
     "transitional", "cpu_ns", "delayed_ns", "loading_ns", "full_collections", "fused_ns", "host_ns",
+    "trial",
 )  # fmt: skip
 _WAIT_FIELDS = (
     "wait_ns", "transfer_ns", "unsplit_ns", "exposed_wait_ns", "exposed_transfer_ns", "late_rank",

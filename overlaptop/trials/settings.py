@@ -26,7 +26,7 @@ def try_values(
     budget_steps: int | None = None,
     seed: int = 0,
 ) -> Trials:
-    """Trials of these values of a knob, each against the present one.
+    """Trials of these values of a knob, each against the present one, which may be among them.
 
     Raises ValueError with one line where the knob cannot be tried, or not with one of the values.
     """
@@ -39,16 +39,14 @@ def try_values(
         raise ValueError(
             f"a step does another amount of work with another {knob.name}: the shortest is not the best"
         )
-    if not values:
-        raise ValueError("there is no value to try")
-    for value in values:
+    others = [value for value in dict.fromkeys(values) if value != knob.value]
+    if not others:
+        raise ValueError(f"{knob.name} is {present_words(knob)} already: name others to try against it")
+    for value in others:
         if why := knob.fault(value):
             raise ValueError(why)
-        if value == knob.value:
-            raise ValueError(f"{knob.name} is {present_words(knob)} already: name others to try against it")
     candidates = [
-        Candidate(value, value_words(knob, value), partial(make_trial, knob, value))
-        for value in dict.fromkeys(values)
+        Candidate(value, value_words(knob, value), partial(make_trial, knob, value)) for value in others
     ]
     return Trials(session, candidates, relative, is_known, budget_steps=budget_steps, seed=seed)
 

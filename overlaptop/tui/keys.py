@@ -49,13 +49,8 @@ APP_KEYS = (
         "totals and rows over the last 20 s, the last 60 s, the last 10 steps, one step",
     ),
     Key("D", "D", "measure", "measure a burst of steps now; two may follow at once, then one each 30 s"),
-    Key(
-        "A",
-        "A",
-        "alternate",
-        "go back to the value before the last change, and again, once: that tells its effect from drift; "
-        "once more stops it",
-    ),
+    Key("A", "A", "try_before", "try the value before the last change against the present one"),
+    Key("x", "x", "slack", "delay each rank in turn: which ones the step's length depends on; asks first"),
     Key("t", "t", "next_theme", "next theme"),
     Key("g", "g", "textures", "tell parts apart by glyphs as well as colours"),
     Key("n,3", "n  3", "notices", "notices from agents"),

@@ -172,6 +172,14 @@ class StepTotals(Message, frozen=True, tag=2):
     host_ns: DurationNs | None = None
     """What the CPU needed for the step, less how long its GPU blocked it: in synchronisations, and in
     launches that waited for room. In traces only."""
+    trial: bool = False
+    """A command's trial was under way: only its length says anything, of the tried value or with the delay;
+    where a value is being switched it is `transitional`, too. Its lane totals are None."""
+
+    @property
+    def changes_setting(self) -> bool:
+        """Whether a setting was changed in it for good."""
+        return self.transitional and not self.trial
 
     @property
     def disturbed(self) -> bool:

@@ -7,7 +7,6 @@ import pytest
 from overlaptop import __version__, cli, commands
 from overlaptop.console import dashboard
 from overlaptop.wire.commands import make_setting, make_trial
-from overlaptop.wire.protocol import LEASE_S
 from tests.fleet.builders import BUCKET_CAP_MB
 from tests.formats.traces import DATA
 
@@ -224,4 +223,4 @@ def test_a_readonly_dashboard_starts_no_workload_and_its_session_refuses_whoever
     monkeypatch.setattr(dashboard, "show", show)
     assert cli.main(["--readonly"] if readonly else []) == 0
     refusal = "this dashboard is read-only" if readonly else "there is no connection to the job"
-    assert seen == [(readonly, readonly), refusal]
+    assert seen == [(readonly, readonly), {refusal}]

@@ -255,7 +255,7 @@ def test_killed_it_leaves_a_running_job_as_it_was(start_ranks: StartRanks, trace
     job = start_ranks("ddp", *SMALL, "--data-ms", "10")
     eventually(lambda: bool(list_jobs()), LIMIT_S)
     tuning = subprocess.Popen(
-        [*OVERLAPTOP, "tune", "--values", "1,2"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*OVERLAPTOP, "tune", "--values", "1,3"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     try:
         told = [tuning.stderr.readline() for _ in range(3)]

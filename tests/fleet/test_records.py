@@ -21,7 +21,7 @@ def test_a_record_has_the_documented_fields_in_their_order():
         "compute_only_ns", "copy_only_ns", "idle_ns", "stall_ns", "overlap", "collectives", "dropped",
         "compute_exact", "launch_lead_ns", "comm_kernels_ns", "matched_ns", "captured",
         "link_tx_bytes", "link_rx_bytes", "transitional", "cpu_ns", "delayed_ns", "loading_ns",
-        "full_collections", "fused_ns", "host_ns", "wait_ns", "transfer_ns", "unsplit_ns",
+        "full_collections", "fused_ns", "host_ns", "trial", "wait_ns", "transfer_ns", "unsplit_ns",
         "exposed_wait_ns", "exposed_transfer_ns", "late_rank", "bounds",
     ]  # fmt: skip
 

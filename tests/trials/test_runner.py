@@ -233,7 +233,7 @@ def test_a_connection_that_stays_broken_ends_them():
 @pytest.mark.parametrize(
     ("values", "why"),
     [
-        ((), "there is no value to try"),
+        ((), "bucket_cap_mb is 25 MiB already: name others to try against it"),
         ((25,), "bucket_cap_mb is 25 MiB already: name others to try against it"),
         ((0,), "bucket_cap_mb must be from 1 to 10000, not 0"),
     ],

@@ -53,6 +53,9 @@ from overlaptop.tui.state import ViewState
 from overlaptop.tui.timeline import history
 from overlaptop.tui.timeline.parts import overlap_style, parts_of
 
+if TYPE_CHECKING:
+    from overlaptop.trials.effect import Effect
+
 _HISTORY_COLUMNS = 40
 _SCALED_RANKS = 16
 """The ranks of a job step together: so many tell the scale of all histories."""
@@ -78,6 +81,8 @@ class Scales:
     """What the first rank to end badly came to."""
     means: bool = False
     """Rows are means over a window."""
+    slopes: Mapping[int, Effect] = field(default_factory=dict)
+    """As ViewState has them."""
 
     @classmethod
     def of(cls, state: ViewState, *, textured: bool, bar_before_ns: int = 0) -> Scales:
@@ -107,6 +112,7 @@ class Scales:
             marked_step=state.marked_step,
             failure=first_failure(ranks),
             means=any(view.mean is not None for view in ranks),
+            slopes=state.slopes,
         )
 
 
@@ -273,10 +279,16 @@ _CRITICAL = Column("critical", "critical", _critical, 9, 1)
 _NODE = Column("node", "host", lambda v, _s, width: elided((dim(v.node),), width), 12, 2, right=False)
 
 
-def columns_for(ranks: Sequence[RankView], *, with_nodes: bool = False) -> tuple[Column, ...]:
-    """Those that have a value for at least one rank. ``with_nodes``: also on which host each is."""
+def columns_for(
+    ranks: Sequence[RankView], *, with_nodes: bool = False, with_slopes: bool = False
+) -> tuple[Column, ...]:
+    """Those that have a value for at least one rank. ``with_nodes``: also on which host each is;
+    ``with_slopes``: some rank's slack was measured.
+    """
     rank, *others = COLUMNS
     columns = (rank, _NODE, *others) if with_nodes else COLUMNS
+    if with_slopes:
+        columns = (*columns, _CRITICAL)
     return tuple(each for each in columns if not ranks or any(map(each.knows, ranks)))
 
 

@@ -92,7 +92,8 @@ class RankTable(JobView):
     def _columns(self, width: int) -> list[tuple[Column, int]]:
         state = self.state
         with_nodes = len(state.snapshot.nodes) > 1 and not state.grouped
-        columns = columns_for(state.snapshot.ranks, with_nodes=with_nodes)
+        slopes = bool(state.slopes)
+        columns = columns_for(state.snapshot.ranks, with_nodes=with_nodes, with_slopes=slopes)
         return layout(columns, width - 2 * _MARGIN)
 
     def _column_at(self, x: int) -> str:
