@@ -33,9 +33,7 @@ def test_analyze_says_why_a_rank_is_late_as_text_and_as_a_record() -> None:
     assert (found["rule"], found["ranks"], found["certainty"]) == ("launch_bound", [2], "likely")
 
 
-@pytest.mark.parametrize(
-    ("traces", "slowed"), [("ddp_25mb", [0, 1, 3]), ("fsdp2", None), ("tp", None)]
-)
+@pytest.mark.parametrize(("traces", "slowed"), [("ddp_25mb", [0, 1, 3]), ("fsdp2", None), ("tp", None)])
 def test_a_trace_shows_where_waiting_slows_compute(traces: str, slowed: list[int] | None) -> None:
     found = findings_of(records(run_here("analyze", str(DATA / traces), "--json").stdout))
     ranks = [each["ranks"] for each in found if each["rule"] == "slowed_by_waiting"]
