@@ -215,7 +215,7 @@ def test_it_says_once_which_rank_it_waits_for(job: Session, monkeypatch: pytest.
 @pytest.mark.slow
 def test_a_script_is_started_tried_and_ended(traces: Traces) -> None:
     done = overlaptop(
-        "tune", str(DDP), "--values", "1,2,3", "--budget", "200", "--nproc", "1", "--", *SMALL
+        "tune", str(DDP), "--values", "1,2,3", "--budget", "3000", "--nproc", "1", "--", *SMALL
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("bucket_cap_mb ")
