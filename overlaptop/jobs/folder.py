@@ -10,7 +10,6 @@
         commands.msgpack  the commands that are under way, for a hub that takes this one's place
       changes.jsonl       what was changed of any job, see change_log.py
       last_end.json       how the last job ended, see last_end.py
-      launch-<pid>-<owner>.sock   where a job is handed to its next owner, see launch/supervised.py
 
 This module is imported in the training process.
 """

@@ -112,15 +112,15 @@ def _installed_gpus() -> int:
         finally:
             pynvml.nvmlShutdown()
     except Exception:  # noqa: BLE001 (no driver, no library, no permission: then the device files tell)
-        return gpu_device_files() or 0
+        return _gpu_device_files()
 
 
-def gpu_device_files() -> int | None:
-    """How many GPUs the host shows, without asking a driver; None where that cannot be seen."""
+def _gpu_device_files() -> int:
+    """How many GPUs the machine shows, without asking a driver; 0 where that cannot be seen."""
     try:
         return sum(re.fullmatch(r"nvidia\d+", entry.name) is not None for entry in Path("/dev").iterdir())
     except OSError:
-        return None
+        return 0
 
 
 def _torch_folder() -> Path:

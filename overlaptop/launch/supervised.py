@@ -45,8 +45,7 @@ class SupervisedJob:
         self._connection: socket.socket | None = None
         """To the supervisor."""
         self._process: subprocess.Popen[bytes] | None = None
-        """The supervisor."""
-        self._pid = 0
+        """The supervisor; there is one where there is a connection."""
         self._log = -1
         self._received = b""
         self._status: int | None = None
@@ -75,27 +74,28 @@ class SupervisedJob:
                 ours.close()
                 raise LaunchError(f"cannot start {sys.executable}: {error.strerror}") from error
         ours.setblocking(False)
-        self._connection, self._pid = ours, self._process.pid
+        self._connection = ours
 
     def poll(self) -> int | None:
-        """Return the job's exit status, or None while it runs and is ours."""
+        """Return the job's exit status, or None while it runs."""
         with self._lock:
-            if self._status is None and self._connection is not None:
-                self._receive(self._connection)
+            if self._status is None and self._connection is not None and self._process is not None:
+                self._receive(self._connection, self._process)
             return self._status
 
     def stop(self) -> None:
         """End the job and wait until nothing of it is left (mostly well under a second)."""
-        if (connection := self._connection) is None:
+        connection, process = self._connection, self._process
+        if connection is None or process is None:
             return
         with suppress(OSError):
             connection.send(b"end\n")
         deadline_s = time.monotonic() + STOP_LIMIT_S
         while self.poll() is None:
             if time.monotonic() > deadline_s:
-                for pid in (*supervisor.descendants(self._pid), self._pid):
+                for pid in (*supervisor.descendants(process.pid), process.pid):
                     supervisor.send(pid, signal.SIGKILL)
-            _readable(connection, 1.0)
+            _await_data(connection, 1.0)
 
     def output(self) -> list[str]:
         """Return the last lines that the job wrote to stdout and stderr."""
@@ -107,11 +107,10 @@ class SupervisedJob:
 
     def owns(self, record: JobRecord) -> bool:
         """Whether `record` describes this job: its hub or its ranks run below our supervisor."""
-        if not self._pid:
+        if self._process is None:
             return False
-        return any(
-            self._pid in supervisor.ancestors(pid) for pid in (record.hub_pid, record.starter_pid) if pid
-        )
+        own = self._process.pid
+        return any(own in supervisor.ancestors(pid) for pid in (record.hub_pid, record.starter_pid) if pid)
 
     @property
     def how_it_ended(self) -> str:
@@ -134,7 +133,7 @@ class SupervisedJob:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def _receive(self, connection: socket.socket) -> None:
+    def _receive(self, connection: socket.socket, process: subprocess.Popen[bytes]) -> None:
         try:
             data = connection.recv(64)
         except BlockingIOError:
@@ -142,16 +141,12 @@ class SupervisedJob:
         except OSError:
             data = b""
         self._received += data
-        if match := _EXIT.search(self._received):
-            self._status = int(match[1])
-        elif data:
+        told = _EXIT.search(self._received)
+        if told is None and data:
             return
-        else:  # the supervisor itself was killed, or could not begin
-            assert self._process is not None, "started with the connection"
-            status = self._process.wait()
-            self._status = status if status >= 0 else 128 - status
-        if self._process is not None:
-            self._process.wait()
+        own = process.wait()
+        # Of a supervisor that told nothing: it was killed itself, or could not begin.
+        self._status = int(told[1]) if told is not None else own if own >= 0 else 128 - own
         connection.close()
 
 
@@ -193,9 +188,9 @@ def complaint(output: Iterable[str], max_lines: int) -> list[str]:
     return lines[-max_lines:]
 
 
-def _readable(connection: socket.socket, wait_s: float) -> bool:
-    if (descriptor := connection.fileno()) < 0:
-        return False
-    poller = select.poll()
-    poller.register(descriptor, select.POLLIN)
-    return bool(poller.poll(wait_s * 1000))
+def _await_data(connection: socket.socket, wait_s: float) -> None:
+    """Wait until there is something to receive, or the time is over."""
+    if (descriptor := connection.fileno()) >= 0:
+        poller = select.poll()
+        poller.register(descriptor, select.POLLIN)
+        poller.poll(wait_s * 1000)
