@@ -27,7 +27,8 @@ from overlaptop.tui.draw.table import Column, Table
 from overlaptop.tui.help.glossary import TRIALS
 from overlaptop.tui.keys import TRIALS_KEYS, bindings
 from overlaptop.tui.page import Page, PageScreen
-from overlaptop.tui.tune.running_trials import RunningTrials, cost_of_delays, usual_values
+from overlaptop.tui.tune.knob_values import ValueRefusedError
+from overlaptop.tui.tune.running_trials import RunningTrials, usual_values
 from overlaptop.tui.widgets.key_bar import BACK_HINT, HELP_HINT, QUIT_HINT
 
 if TYPE_CHECKING:
@@ -219,16 +220,16 @@ class TrialsScreen(PageScreen):
 
     async def ask_for_delays(self) -> None:
         """Whether each rank is to be delayed, with what that costs."""
-        dashboard = self.dashboard
-        if dashboard.control.trying:
+        control = self.dashboard.control
+        if control.trying:
             return
-        if why := dashboard.control.refusal_of_delays(dashboard.latest):
-            self.app.notify(why, markup=False)
+        try:
+            trials, question = control.delays(self.dashboard.latest)
+        except ValueRefusedError as fault:
+            self.app.notify(str(fault), markup=False)
             return
-        await self.ask(Confirm(cost_of_delays(dashboard.latest), self._delay))
+        await self.ask(Confirm(question, partial(self._delay, trials)))
 
-    async def _delay(self) -> None:
-        dashboard = self.dashboard
-        if why := dashboard.control.try_delays(dashboard.latest):
-            self.app.notify(why, markup=False)
-        dashboard.on_change()
+    async def _delay(self, trials: RunningTrials) -> None:
+        self.dashboard.control.begin_delays(trials)
+        self.dashboard.on_change()

@@ -110,21 +110,15 @@ class KnobControl:
             return str(fault)
         return ""
 
-    def refusal_of_delays(self, snapshot: Snapshot) -> str:
-        """Why no rank can be delayed; empty: they can."""
-        try:
-            running_trials.try_delays(self._session, snapshot)
-        except ValueRefusedError as fault:
-            return str(fault)
-        return ""
+    def delays(self, snapshot: Snapshot) -> tuple[RunningTrials, str]:
+        """Trials that delay each rank in turn, for `begin_delays`; and the question to ask first. Raises
+        ValueRefusedError.
+        """
+        return running_trials.try_delays(self._session, snapshot)
 
-    def try_delays(self, snapshot: Snapshot) -> str:
-        """Begin to delay each rank in turn. Returns why not; empty: it begins."""
-        try:
-            self.trials = self._slack = running_trials.try_delays(self._session, snapshot)
-        except ValueRefusedError as fault:
-            return str(fault)
-        return ""
+    def begin_delays(self, trials: RunningTrials) -> None:
+        """Delay ranks as was asked."""
+        self.trials = self._slack = trials
 
     @property
     def slopes(self) -> dict[int, Effect]:

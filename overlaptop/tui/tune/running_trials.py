@@ -78,36 +78,29 @@ def try_value_before(session: Session, snapshot: Snapshot) -> RunningTrials:
     return try_typed(session, snapshot, changes[-1].knob, changes[-1].was)
 
 
-def try_delays(session: Session, snapshot: Snapshot) -> RunningTrials:
-    """Delay each rank in turn, from the first tick on. Raises ValueRefusedError."""
-    from overlaptop.trials.slack import delay_ranks, refusal, usual_delay_ns
+def try_delays(session: Session, snapshot: Snapshot) -> tuple[RunningTrials, str]:
+    """Trials that delay each rank in turn, from their first tick on; and what they cost the job, as a
+    question. Raises ValueRefusedError.
+    """
+    from overlaptop.trials.slack import delay_ranks, least_cost_ns, refusal, usual_delay_ns
 
-    step_ns = snapshot.totals.step_ns
+    step_ns, ranks = snapshot.totals.step_ns, [view.rank for view in snapshot.ranks]
     if why := refusal(snapshot):
         raise ValueRefusedError(why)
     if not step_ns:
         raise ValueRefusedError("no step has been measured yet")
     delay_ns = usual_delay_ns(snapshot)
     try:
-        trials = delay_ranks(session, [view.rank for view in snapshot.ranks], delay_ns, HOST)
+        trials = delay_ranks(session, ranks, delay_ns, HOST)
     except ValueError as error:
         raise ValueRefusedError(str(error)) from error
     title = f"slack: the {PLACES[HOST]} of each rank in turn is late by {duration(delay_ns)}"
-    return RunningTrials(trials, title, None, *_job_of(snapshot))
+    question = (
+        f"delay {plural(len(ranks), 'rank')} in turn by {duration(delay_ns)} a step? "
+        f"costs the job {duration(least_cost_ns(len(ranks), delay_ns, step_ns))} or more"
+    )
+    return RunningTrials(trials, title, None, *_job_of(snapshot)), question
 
 
 def _job_of(snapshot: Snapshot) -> tuple[str, str]:
     return (snapshot.job.job, PurePath(snapshot.job.script).name) if snapshot.job is not None else ("", "")
-
-
-def cost_of_delays(snapshot: Snapshot) -> str:
-    """What `try_delays` costs the job, as a question."""
-    from overlaptop.trials.slack import least_cost_ns, usual_delay_ns
-
-    step_ns, ranks = snapshot.totals.step_ns or 0, len(snapshot.ranks)
-    delay_ns = usual_delay_ns(snapshot)
-    cost_ns = least_cost_ns(ranks, delay_ns, step_ns)
-    return (
-        f"delay {plural(ranks, 'rank')} in turn by {duration(delay_ns)} a step? "
-        f"costs the job {duration(cost_ns)} or more"
-    )
