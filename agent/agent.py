@@ -344,7 +344,8 @@ class Agent:
     def _send_stacks(self, sender: Sender) -> None:
         if not self._options.stacks or self._step < 0:
             return
-        self._stacks.sample(self._training_thread, now_ns())
+        asleep = self._thread_times is not None and self._thread_times.is_asleep()
+        self._stacks.sample(self._training_thread, now_ns(), asleep=asleep)
         if (taken := self._stacks.take(sender.place.rank, now_ns())) is not None:
             sender.put_state(taken)
 

@@ -80,7 +80,7 @@ def stack_of(thread: int, folder: Path) -> tuple[str, ...]:
     that it calls, if it does: that says what it waits for.
     """
     lines: list[str] = []
-    for frame, called in islice(script_frames(thread), MAX_STACK):
+    for frame, called, _ in islice(script_frames(thread), MAX_STACK):
         file = frame.f_code.co_filename.removeprefix(f"{folder}/")
         name = called if called and not lines else frame.f_code.co_name
         lines.append(f"{file[-MAX_FILE_CHARS:]}:{frame.f_lineno} {name}")

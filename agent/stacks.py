@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path, PurePath
 from types import FrameType
+from typing import NamedTuple
 
 from overlaptop.wire.messages import MAX_STACK_LINES, StackLine, StackSamples
 
@@ -35,22 +36,33 @@ def rounds_s(period_s: float) -> Iterator[float]:
         phase = following
 
 
-def script_frames(thread: int) -> Iterator[tuple[FrameType, str]]:
+class ScriptFrame(NamedTuple):
+    """A frame of the script."""
+
+    frame: FrameType
+    called: str
+    """The function of torch.distributed that it calls; empty: none."""
+    calls_torch: bool
+    """Whether it calls anything of torch, or of the agent's hooks in torch."""
+
+
+def script_frames(thread: int) -> Iterator[ScriptFrame]:
     """Yield a thread's frames, innermost first, without those of Python's library, of torch, of code that
-    torch generates, and of the agent. With each comes the function of torch.distributed that it calls;
-    empty: none.
+    torch generates, and of the agent.
     """
     agent, torch, library = _folders(getattr(sys.modules.get("torch"), "__file__", "") or __file__)
     hidden = (agent, torch, *_GENERATED)
     frame: FrameType | None = sys._current_frames().get(thread)  # noqa: SLF001 - it is documented
-    called = ""
+    called, calls_torch = "", False
     while frame is not None:
         file = frame.f_code.co_filename
         of_library = file.startswith(library) and "site-packages" not in file
         if not of_library and not file.startswith(hidden) and _COMPILED not in file:
-            yield frame, called
+            yield ScriptFrame(frame, called, calls_torch)
+            calls_torch = False
         elif not file.endswith("/c10d_logger.py"):  # around each of them
             called = frame.f_code.co_name if file.startswith(f"{torch}distributed/") else ""
+            calls_torch |= not of_library
         frame = frame.f_back
 
 
@@ -72,15 +84,18 @@ class StackSampler:
         self._from_ns: int | None = None
         self._samples = 0
         self._counts: Counter[tuple[str, int | None, str]] = Counter()
+        self._standing: Counter[tuple[str, int | None, str]] = Counter()
 
-    def sample(self, thread: int, at_ns: int) -> None:
-        """Look at the thread once."""
+    def sample(self, thread: int, at_ns: int, *, asleep: bool = False) -> None:
+        """Look at the thread once. ``asleep``: the kernel has just said that it sleeps."""
         if self._from_ns is None:
             self._from_ns = at_ns
-        for frame, _ in script_frames(thread):
-            code = frame.f_code
-            self._counts[code.co_filename, frame.f_lineno, code.co_name] += 1
-            break
+        if (innermost := next(script_frames(thread), None)) is not None:
+            code = innermost.frame.f_code
+            line = code.co_filename, innermost.frame.f_lineno, code.co_name
+            self._counts[line] += 1
+            self._standing[line] += asleep and not innermost.calls_torch
+        del innermost  # a frame keeps the job's variables alive
         self._samples += 1
 
     def take(self, rank: int, at_ns: int) -> StackSamples | None:
@@ -88,9 +103,12 @@ class StackSampler:
         if self._from_ns is None or 0 <= at_ns - self._from_ns < SEND_NS:
             return None
         most = self._counts.most_common(MAX_STACK_LINES)
-        lines = tuple(StackLine(self._named(*line), samples) for line, samples in most)
+        lines = tuple(
+            StackLine(self._named(*line), samples, self._standing[line]) for line, samples in most
+        )
         taken = StackSamples(rank, min(self._from_ns, at_ns), at_ns, self._samples, lines)
-        self._from_ns, self._samples, self._counts = at_ns, 0, Counter()
+        self._from_ns, self._samples = at_ns, 0
+        self._counts, self._standing = Counter(), Counter()
         return taken
 
     def _named(self, file: str, line: int | None, function: str) -> str:

@@ -26,6 +26,8 @@ MAX_SAMPLES = 1024
 BACKWARD_THREADS = "pt_autograd_"
 """What torch calls the threads that run the backward pass of a GPU each, while the training thread waits
 for them."""
+ASLEEP = ("S", "D")
+"""Interruptible, and in I/O that is not."""
 SEARCH_SAMPLES = 50
 """From one look for them to the next, until they are there."""
 
@@ -123,6 +125,16 @@ class TrainingThread:
         except (UnavailableError, ValueError, IndexError):
             self._delays.clear()  # a thread ended, or this kernel does not count
             self._backward_threads = ()
+
+    def is_asleep(self) -> bool:
+        """Whether the thread sleeps, by proc(5)'s stat: in a call for time, data or a lock. One that waits
+        for Python's interpreter is awake by then: reading releases it.
+        """
+        try:
+            stat = read_text(TASKS / str(self._native_thread) / "stat")
+        except UnavailableError:
+            return False
+        return stat.rpartition(") ")[2][:1] in ASLEEP
 
     def _search_backward_threads(self) -> None:
         self._until_search -= 1

@@ -1,7 +1,7 @@
-"""Which rank loads data, collects garbage or waits for a CPU for much of every step, by its counters.
+"""Which rank loads data, collects garbage, waits for a CPU or stands still for much of its steps.
 
-Counters are known of every step, so this says who is late before any step is measured. Measured steps then
-confirm it, or show that it hides behind the GPU's work.
+Counters are known of every step and samples of the stack of all the time, so this says who is late before
+any step is measured. Measured steps then confirm it, or show that it hides behind the GPU's work.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
 from statistics import median
 
 from overlaptop import text
@@ -28,12 +29,17 @@ from overlaptop.findings.late import (
     steady_excess,
 )
 from overlaptop.findings.lines import slow_line
+from overlaptop.fleet.waits import LATE_SHARE
+from overlaptop.timeline.overlap import NO_LEAD
 
 LEAST_STEPS = 8
 ALONE_SHARE = 0.5
 """Of the step. A GPU with work queued hides less."""
-ON_HOST_SHARE = 0.15
-"""Likewise of ranks without a GPU: nothing hides what their training thread does."""
+BARE_SHARE = 0.15
+"""Likewise of ranks without a GPU, or whose GPU waits for each launch: nothing hides what the training
+thread does."""
+LEAD_STEPS = 3, 16
+"""The newest measured steps that tell whether it does: fewest, most."""
 HALF_A_COLLECTION = 0.5
 """A step has a whole one more, or none: the others' median may lie between two numbers."""
 
@@ -45,12 +51,13 @@ class SlowHost:
     rank: int
     cause: Cause
     longer_ns: int
-    """Than the others, in the median step."""
-    steps: int
+    """Than the others, in the median step; by samples, in the mean."""
     certainty: Certainty
     gain_ns: int | None
     line: str
     others: tuple[int, ...]
+    measured: str
+    """By what it is known."""
 
     @property
     def than(self) -> str:
@@ -61,7 +68,7 @@ class SlowHost:
         """Why it is late. ``does``: what follows its name in the title."""
         return Finding(
             title=f"rank {self.rank}{does}",
-            measured=f"by the counters of {text.plural(self.steps, 'step')}, measured or not",
+            measured=self.measured,
             advice=advice,
             certainty=self.certainty,
             gain_ns=self.gain_ns,
@@ -73,11 +80,11 @@ class SlowHost:
 
 @lru_cache(maxsize=1)
 def slow_host(evidence: Evidence) -> SlowHost | None:
-    """The rank that loses most by one counter; None: no rank does, late ranks are named already, or
-    measured steps show that nobody waits for it.
+    """The rank that loses most by one counter; None: no rank does, another one is late, this one is for the
+    same reason, or measured steps show that nobody waits for it.
     """
     steps = evidence.counted
-    if len(steps) < LEAST_STEPS or len(evidence.ranks) < 2 or named_late(evidence):
+    if len(steps) < LEAST_STEPS or len(evidence.ranks) < 2:
         return None
     step_ns = median(totals.step_ns for step in steps for totals in step.values())
     found = [
@@ -86,25 +93,28 @@ def slow_host(evidence: Evidence) -> SlowHost | None:
         for longer_ns, cause in _loses(evidence, rank, step_ns)
     ]
     longer_ns, rank, cause = max(found, key=lambda each: each[0])
-    if not longer_ns:
+    late = {each.rank: each.cause for each in named_late(evidence)}
+    if not longer_ns or late.get(rank, cause if late else None) is cause:
         return None
     is_measured = evidence.window is not None
     if is_measured and evidence.most_wait_ns < EXPLAINS * longer_ns:
         return None
     others = tuple(sorted(evidence.ranks.keys() - {rank}))
     own = own_times(evidence, (rank,), others) if is_measured else {}
-    line = slow_line(evidence, rank, others) if cause in OF_THE_HOST else None
+    stands = cause is Cause.STANDING
+    line = slow_line(evidence, rank, others, standing=stands) if cause in OF_THE_HOST else None
+    counted = f"by the counters of {text.plural(len(steps), 'step')}, measured or not"
     return SlowHost(
         rank,
         cause,
         round(longer_ns),
-        len(steps),
         Certainty.MEASURED if is_measured else Certainty.LIKELY,
         gain_ns(evidence.step_ns, (own[other] for other in others), own[rank], longer_ns)
         if is_measured
         else None,
         line.line if line is not None else "",
         others,
+        f"by samples of its stack, ten a second: {line.in_words}" if line and stands else counted,
     )
 
 
@@ -116,13 +126,26 @@ def slow_by(evidence: Evidence, cause: Cause) -> SlowHost | None:
 
 def _loses(evidence: Evidence, rank: int, step_ns: float) -> Iterator[tuple[float, Cause]]:
     """By how much more in the median step, by each counter that is steadily higher than the others'."""
+    others = evidence.ranks.keys() - {rank}
 
     def more(measure: Measure, least: float) -> float:
-        found = excess(evidence, rank, evidence.ranks.keys() - {rank}, measure, evidence.counted)
+        found = excess(evidence, rank, others, measure, evidence.counted)
         return steady_excess(found, least) if len(found) >= LEAST_STEPS else 0.0
 
-    share = ON_HOST_SHARE if on_host(evidence.ranks[rank].info) else ALONE_SHARE
-    yield more(loading_ns, share * step_ns), Cause.LOADING
+    share = BARE_SHARE if _is_bare(evidence, rank) else ALONE_SHARE
+    loads_ns = more(loading_ns, share * step_ns)
+    yield loads_ns, Cause.LOADING
     yield more(delayed_ns, ALONE_SHARE * step_ns), Cause.DELAYED
     if more(full_collections, HALF_A_COLLECTION):
         yield more(lambda _info, step: step.cpu_ns, share * step_ns), Cause.COLLECTING
+    elif not loads_ns and (line := slow_line(evidence, rank, others, standing=True)) is not None:
+        stands_share = line.share - line.others_share
+        yield (stands_share * step_ns if stands_share >= share else 0.0), Cause.STANDING
+
+
+def _is_bare(evidence: Evidence, rank: int) -> bool:
+    """Whether the rank has no GPU, or its GPU has waited for launches in most of its newest steps."""
+    view, (fewest, most) = evidence.ranks[rank], LEAD_STEPS
+    measured = (step for step in reversed(view.history) if step.launch_lead_ns is not None)
+    late = [(step.launch_lead_ns or 0) < NO_LEAD * step.step_ns for step in islice(measured, most)]
+    return on_host(view.info) or (len(late) >= fewest and sum(late) >= LATE_SHARE * len(late))

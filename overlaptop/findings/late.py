@@ -363,8 +363,14 @@ def _late_rank(
         sum(collections) / len(collections) if collections else None,
         cause,
         chain,
-        line=slow_line(evidence, rank, others) if is_of_host else None,
+        line=_line(evidence, rank, others, cause) if is_of_host else None,
     )
+
+
+def _line(evidence: Evidence, rank: int, others: Collection[int], cause: Cause | None) -> SlowLine | None:
+    stands = cause is Cause.STANDING
+    found = slow_line(evidence, rank, others, standing=True) if stands else None
+    return found or slow_line(evidence, rank, others)
 
 
 def _cause(

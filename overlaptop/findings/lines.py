@@ -51,15 +51,17 @@ class SlowLine(ScriptLine):
         return f"{self.line}: {text.whole_percent(self.share)} of rank {self.rank}'s step"
 
 
-def slow_line(evidence: Evidence, rank: int, others: Collection[int]) -> SlowLine | None:
+def slow_line(
+    evidence: Evidence, rank: int, others: Collection[int], *, standing: bool = False
+) -> SlowLine | None:
     """Return the line whose share on this rank exceeds the others' by most; None: none does clearly, or
-    there are too few samples.
+    there are too few samples. ``standing``: only samples count in which the thread was asleep.
     """
     since_ns = _since_ns(evidence)
     if since_ns is None:
         return None
-    own = _shares(evidence.ranks[rank].stacks, since_ns)
-    every = (_shares(evidence.ranks[other].stacks, since_ns) for other in others)
+    own = _shares(evidence.ranks[rank].stacks, since_ns, standing=standing)
+    every = (_shares(evidence.ranks[other].stacks, since_ns, standing=standing) for other in others)
     theirs = [shares for shares in every if shares is not None]
     if own is None or not own.of_line or not theirs:
         return None
@@ -118,7 +120,7 @@ class _Shares:
     samples: int
 
 
-def _shares(stacks: Sequence[StackSamples], since_ns: int) -> _Shares | None:
+def _shares(stacks: Sequence[StackSamples], since_ns: int, *, standing: bool = False) -> _Shares | None:
     """Each line's share of the samples; None: too few. A second counts if most of it is since then."""
     counts: Counter[str] = Counter()
     samples = 0
@@ -126,7 +128,7 @@ def _shares(stacks: Sequence[StackSamples], since_ns: int) -> _Shares | None:
         if second.from_ns + second.to_ns >= 2 * since_ns:
             samples += second.samples
             for each in second.lines:
-                counts[each.line] += each.samples
+                counts[each.line] += each.standing if standing else each.samples
     if samples < FEWEST_SAMPLES:
         return None
     return _Shares({line: count / samples for line, count in counts.items()}, samples)

@@ -365,6 +365,15 @@ class StackLine(Part, frozen=True):
     """``train.py:57 in collate``."""
     samples: Count
     """Those that found the training thread at it."""
+    standing: Count = 0
+    """Of them, those that found it asleep there: in the script's own code, or in Python's library, not in
+    torch's."""
+
+    def inconsistency(self) -> str:
+        """As Part says: a part that is larger than the whole."""
+        if self.standing > self.samples:
+            return f"it stands still in more than its {self.samples} samples"
+        return ""
 
 
 class StackSamples(Message, frozen=True, tag=44):

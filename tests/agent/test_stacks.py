@@ -94,6 +94,16 @@ def test_thread_without_a_line_of_the_script_counts_as_a_sample():
     assert sampler.take(3, S) == StackSamples(3, 0, S, 2, ())
 
 
+def test_thread_stands_where_it_sleeps_but_not_in_torch():
+    collate = of_file(f"{HERE}/train.py", "collate", CALLS)
+    for inner, standing in (("library", 1), ("torch", 0)):
+        sampler = StackSampler(HERE)
+        with thread_in(collate, of_file(HIDDEN[inner], "inner", STAYS)) as thread:
+            sampler.sample(thread, 0, asleep=True)
+            sampler.sample(thread, 0)
+        assert lines(sampler) == (StackLine("train.py:2 in collate", 2, standing),)
+
+
 def test_message_has_the_most_frequent_lines_of_each_second():
     sampler = StackSampler(HERE)
     for number in range(MAX_STACK_LINES + 2):

@@ -8,9 +8,9 @@ import pytest
 
 from overlaptop.findings.find import find
 from overlaptop.findings.finding import Certainty
-from tests.fleet.builders import MS
+from tests.fleet.builders import MS, stacks
 
-from .jobs import healthy, job, rules, the
+from .jobs import RANKS, healthy, job, rules, the
 
 LATE = 1
 LANES = (
@@ -18,10 +18,10 @@ LANES = (
 )  # fmt: skip
 
 
-def counted(steps=24, **changes):
+def counted(*facts, steps=24, **changes):
     """A job of which no step is measured."""
     unmeasured = {f"{lane}_ns": lambda rank, number: None for lane in LANES}
-    return job(healthy, steps=steps, watched=False, **unmeasured, **changes)
+    return job(healthy, *facts, steps=steps, watched=False, **unmeasured, **changes)
 
 
 def of_late(amount, others=0):
@@ -59,6 +59,37 @@ def test_in_fewer_than_four_of_five_steps_it_names_nobody(rule):
 def test_less_than_half_counts_on_ranks_without_a_gpu_alone(amount, source, named):
     evidence = counted(infos=lambda rank: {"source": source}, loading_ns=of_late(amount * MS))
     assert (("data_loading", (LATE,)) in rules(evidence)) == named
+
+
+def asleep(own, others=0, samples=40):
+    """Samples of each rank's stack in which it was asleep, on loading, so often."""
+    return [
+        stacks(rank, 9, samples, standing=at, collate=at, train=samples - at)
+        for rank in range(RANKS)
+        for at in [own if rank == LATE else others]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("own", "others", "source", "named"),
+    [(10, 0, "host", True), (10, 8, "host", False), (4, 0, "host", False), (10, 0, "kernels", False),
+     (30, 2, "kernels", True)],
+)  # fmt: skip
+def test_who_is_found_asleep_more_often_stands_still_at_that_line(own, others, source, named):
+    evidence = counted(*asleep(own, others), infos=lambda rank: {"source": source})
+    assert (("late_launch", (LATE,)) in rules(evidence)) == named
+    if named:
+        assert the(evidence, "late_launch").line == "train.py:1 in collate"
+
+
+def test_gpu_that_waits_for_each_launch_hides_nothing():
+    bare = counted(*asleep(10), launch_lead_ns=lambda rank, number: 0)
+    assert ("late_launch", (LATE,)) in rules(bare)
+
+
+def test_who_loads_data_is_not_said_to_stand_still():
+    both = counted(*asleep(30), loading_ns=of_late(60 * MS))
+    assert rules(both) == {("data_loading", (LATE,))}
 
 
 def test_what_all_ranks_spend_alike_names_nobody():

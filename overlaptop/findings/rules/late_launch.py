@@ -1,8 +1,9 @@
 """A rank is late since it launches late, in long pauses: its CPU stood in Python, in I/O or in a lock.
 
 Raised where a rank is late clearly and its GPU (without a GPU, its training thread) stands still longer
-than the others', neither loading data nor collecting garbage, on CPUs like theirs (`late`). Where the
-pauses are many short ones between kernels, and the launch lead is used up, that is `launch_bound`.
+than the others', neither loading data nor collecting garbage, on CPUs like theirs (`late`); or where
+samples of its stack find its thread asleep at a line more often than theirs (`counters`). Where the pauses
+are many short ones between kernels, and the launch lead is used up, that is `launch_bound`.
 """
 
 from __future__ import annotations
@@ -10,12 +11,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from overlaptop import text
+from overlaptop.findings.counters import slow_by
 from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.finding import Certainty, Finding
 from overlaptop.findings.late import Cause, late_by, on_host
 from overlaptop.findings.launching import longest_pause
 from overlaptop.findings.lines import SlowLine
 from overlaptop.wire.messages import RankInfo
+
+STANDS = "sleeping, reading, logging, a lock"
 
 
 def look(evidence: Evidence) -> Iterable[Finding]:
@@ -30,11 +34,14 @@ def look(evidence: Evidence) -> Iterable[Finding]:
             Certainty.LIKELY,
             "" if on_host(info) else longest_pause(evidence, late.rank),
         )
+    if (slow := slow_by(evidence, Cause.STANDING)) is not None:
+        stands = f"'s training thread stands still {text.duration(slow.longer_ns)} a step longer than "
+        whose = f"{slow.than}'" if slow.than.endswith("s") else f"{slow.than}'s"
+        yield slow.finding(f"{stands}{whose}", f"look at {slow.line.rpartition(' in ')[0]}: {STANDS}")
 
 
 def _advice(line: SlowLine | None, info: RankInfo | None) -> str:
-    what = "sleeping, reading, logging, a lock"
     if line is not None:
-        return f"look at {line.place}: {what}"
+        return f"look at {line.place}: {STANDS}"
     pid = info.pid if info and info.pid > 0 else "PID"
-    return f"py-spy dump --pid {pid} shows where its Python stands: {what}"
+    return f"py-spy dump --pid {pid} shows where its Python stands: {STANDS}"

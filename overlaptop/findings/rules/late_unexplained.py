@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from statistics import fmean
 
 from overlaptop import text
+from overlaptop.findings.counters import slow_host
 from overlaptop.findings.evidence import VAGUE_STEPS, Evidence, JobStep
 from overlaptop.findings.finding import Certainty, Finding
 from overlaptop.findings.gains import EXPLAINS
@@ -32,7 +33,7 @@ from overlaptop.fleet.waits import LATE_SHARE, MOST
 def look(evidence: Evidence) -> Iterable[Finding]:
     """One for the job, or none."""
     late = late_ranks(evidence)
-    if not late or any(each.cause for each in late):
+    if not late or any(each.cause for each in late) or slow_host(evidence) is not None:
         return
     line = late[0].line if len(late) == 1 else None
     if line is None and len(evidence.steps) < VAGUE_STEPS and not evidence.is_trace:

@@ -138,6 +138,30 @@ def test_a_backward_pass_that_waits_for_a_cpu_counts_as_well(thread):
     assert thread.delayed_ns(begun_ns, now_ns()) >= 200 * MS
 
 
+@pytest.mark.parametrize("is_asleep", [True, False])
+def test_thread_is_asleep_in_a_lock_and_awake_where_it_waits_for_the_interpreter(thread, is_asleep):
+    there, ended = threading.Event(), threading.Event()
+
+    def train():
+        thread.boundary(0)
+        there.set()
+        while not ended.is_set():
+            if is_asleep:
+                ended.wait(60)
+
+    other = threading.Thread(target=train)
+    other.start()
+    there.wait(60)
+    try:
+        while is_asleep and not thread.is_asleep():
+            time.sleep(0.001)  # it is on its way
+        looks = [thread.is_asleep() for _ in range(50)]
+    finally:
+        ended.set()
+        other.join()
+    assert all(looks) if is_asleep else sum(looks) <= 5
+
+
 @given(
     st.lists(st.tuples(st.integers(1, S), st.integers(0, S)), min_size=2, max_size=40),
     st.integers(0, 40 * S),
