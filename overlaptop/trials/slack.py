@@ -91,7 +91,9 @@ def delay_ranks(
 
 def is_narrow(effect: Effect) -> bool:
     """Whether a slope is known well enough."""
-    return effect.pairs in LOOKS and effect.high - effect.absorbed - effect.low <= 2 * NARROW
+    return effect.pairs in LOOKS and (
+        effect.high - effect.absorbed - effect.low - effect.woken <= 2 * NARROW
+    )
 
 
 def least_cost_ns(ranks: int, delay_ns: int, step_ns: float) -> int:

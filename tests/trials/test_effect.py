@@ -88,6 +88,15 @@ def test_jitter_widens_a_slope_upwards_only():
     assert blurred.high == pytest.approx(sharp.high + 0.2)
 
 
+@pytest.mark.parametrize(("delay_ns", "reach"), [(8_000_000, 0.0375), (1_000_000, 0.1)])
+def test_waking_after_a_delay_is_no_growth_of_a_slope(delay_ns, reach):
+    """As much as was seen on GPUs, where nothing else was in the way."""
+    grown_ns = round(delay_ns * (1 + 0.9 * reach))
+    effect = slope([Pair(4e7 + grown_ns, 4e7, delay_ns)] * LOOKS[0])
+    assert effect.low < 1 < effect.centre
+    assert effect.woken == pytest.approx(reach)
+
+
 def test_without_a_trial_there_is_nothing():
     assert relative([]) is None
     assert slope([]) is None
