@@ -16,6 +16,7 @@ from overlaptop.findings.exposure import (
     mean_ns,
     step_calls,
 )
+from overlaptop.findings.late import on_host
 from overlaptop.findings.settings import can_set, gradients_of, knob_of
 from overlaptop.models.buckets import MIB, EvenBuckets, Link, even_buckets, fewest, sweep
 from overlaptop.wire.knobs import BUCKET_CAP_MB
@@ -68,7 +69,11 @@ class Buckets:
 
 
 def buckets_of(evidence: Evidence) -> Buckets | None:
-    """None where any of it is not known, and where transferring costs little."""
+    """None where any of it is not known, where transferring costs little, and of ranks without a GPU: there
+    compute and communication share CPUs, and what the model promises came true in no trial.
+    """
+    if any(on_host(view.info) for view in evidence.ranks.values()):
+        return None
     gradients, knob = gradients_of(evidence), knob_of(evidence, BUCKET_CAP_MB)
     mean, calls = exposure(evidence), step_calls(evidence)
     if gradients is None or knob is None or not knob.value or mean is None or calls is None:

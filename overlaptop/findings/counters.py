@@ -38,6 +38,8 @@ ALONE_SHARE = 0.5
 BARE_SHARE = 0.15
 """Likewise of ranks without a GPU, or whose GPU waits for each launch: nothing hides what the training
 thread does."""
+BARE_STANDING_SHARE = 0.1
+"""Likewise of its samples: fewer stray, as it is asleep in these and nowhere near there on other ranks."""
 LEAD_STEPS = 3, 16
 """The newest measured steps that tell whether it does: fewest, most."""
 HALF_A_COLLECTION = 0.5
@@ -132,7 +134,8 @@ def _loses(evidence: Evidence, rank: int, step_ns: float) -> Iterator[tuple[floa
         found = excess(evidence, rank, others, measure, evidence.counted)
         return steady_excess(found, least) if len(found) >= LEAST_STEPS else 0.0
 
-    share = BARE_SHARE if _is_bare(evidence, rank) else ALONE_SHARE
+    is_bare = _is_bare(evidence, rank)
+    share = BARE_SHARE if is_bare else ALONE_SHARE
     loads_ns = more(loading_ns, share * step_ns)
     yield loads_ns, Cause.LOADING
     yield more(delayed_ns, ALONE_SHARE * step_ns), Cause.DELAYED
@@ -140,7 +143,8 @@ def _loses(evidence: Evidence, rank: int, step_ns: float) -> Iterator[tuple[floa
         yield more(lambda _info, step: step.cpu_ns, share * step_ns), Cause.COLLECTING
     elif not loads_ns and (line := slow_line(evidence, rank, others, standing=True)) is not None:
         stands_share = line.share - line.others_share
-        yield (stands_share * step_ns if stands_share >= share else 0.0), Cause.STANDING
+        is_much = stands_share >= (BARE_STANDING_SHARE if is_bare else ALONE_SHARE)
+        yield (stands_share * step_ns if is_much else 0.0), Cause.STANDING
 
 
 def _is_bare(evidence: Evidence, rank: int) -> bool:

@@ -16,6 +16,8 @@ FEWEST_SAMPLES = 8
 LEAST_MORE, ERRORS = 0.08, 3.0
 """Of the samples, more than in the others' median: so much, and so many standard errors. Of a dozen lines
 one differs by two errors by chance."""
+NEWEST_NS = 8_000_000_000
+"""Samples in which a thread was asleep count for so long: what has just begun would drown in older ones."""
 MOSTLY = 0.5
 """Two ranks' lines are compared if more of each one's samples are at known lines."""
 NEAR = 0.4
@@ -55,11 +57,13 @@ def slow_line(
     evidence: Evidence, rank: int, others: Collection[int], *, standing: bool = False
 ) -> SlowLine | None:
     """Return the line whose share on this rank exceeds the others' by most; None: none does clearly, or
-    there are too few samples. ``standing``: only samples count in which the thread was asleep.
+    there are too few samples. ``standing``: only those of the last seconds count in which it was asleep.
     """
     since_ns = _since_ns(evidence)
     if since_ns is None:
         return None
+    if standing and (stacks := evidence.ranks[rank].stacks):
+        since_ns = max(since_ns, stacks[-1].to_ns - NEWEST_NS)
     own = _shares(evidence.ranks[rank].stacks, since_ns, standing=standing)
     every = (_shares(evidence.ranks[other].stacks, since_ns, standing=standing) for other in others)
     theirs = [shares for shares in every if shares is not None]

@@ -150,7 +150,7 @@ class SteadyLine:
         shown = self._shown
         if shown and plain and not self._is_past and {shown.kind, plain.kind} <= set(NOBODY):
             return plain
-        return shown or _measuring(snapshot, (at_ns - self._begun_ns) // 1_000_000_000)
+        return shown or _measuring(snapshot, line, (at_ns - self._begun_ns) // 1_000_000_000)
 
     def _turns(self, snapshot: Snapshot, line: FirstLine) -> bool:
         """Whether this line has come up for long enough."""
@@ -180,12 +180,15 @@ def _has_steps(snapshot: Snapshot) -> bool:
     return any(view.last is not None for view in snapshot.ranks)
 
 
-def _measuring(snapshot: Snapshot, seconds: int) -> FirstLine | None:
-    """``measuring, 3 s``, after a while with what is missing; None where no rank has made a step, or none
-    will any more.
+def _measuring(snapshot: Snapshot, line: FirstLine | None, seconds: int) -> FirstLine | None:
+    """``measuring, 3 s``, after a while with what is missing, or what is known by then; None where no rank
+    has made a step, or none will any more.
     """
+    is_long = seconds * 1_000_000_000 >= KEPT_NS
     if snapshot.hub_state is not HubState.LIVE or not _has_steps(snapshot):
         return None
     words = f"measuring, {seconds} s"
-    why = snapshot.unsplit if snapshot.waits is None and seconds * 1_000_000_000 >= KEPT_NS else ""
+    if is_long and line is not None and line.kind is Kind.MEASURING and snapshot.waits is not None:
+        return line
+    why = snapshot.unsplit if snapshot.waits is None and is_long else ""
     return FirstLine(f"{words}: {why}" if why else words, words, kind=Kind.MEASURING)

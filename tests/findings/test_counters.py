@@ -61,7 +61,7 @@ def test_less_than_half_counts_on_ranks_without_a_gpu_alone(amount, source, name
     assert (("data_loading", (LATE,)) in rules(evidence)) == named
 
 
-def asleep(own, others=0, samples=40):
+def asleep(own, others=0, samples=80):
     """Samples of each rank's stack in which it was asleep, on loading, so often."""
     return [
         stacks(rank, 9, samples, standing=at, collate=at, train=samples - at)
@@ -72,8 +72,8 @@ def asleep(own, others=0, samples=40):
 
 @pytest.mark.parametrize(
     ("own", "others", "source", "named"),
-    [(10, 0, "host", True), (10, 8, "host", False), (4, 0, "host", False), (10, 0, "kernels", False),
-     (30, 2, "kernels", True)],
+    [(12, 0, "host", True), (16, 12, "host", False), (7, 0, "host", False), (20, 0, "kernels", False),
+     (60, 4, "kernels", True)],
 )  # fmt: skip
 def test_who_is_found_asleep_more_often_stands_still_at_that_line(own, others, source, named):
     evidence = counted(*asleep(own, others), infos=lambda rank: {"source": source})
@@ -83,12 +83,12 @@ def test_who_is_found_asleep_more_often_stands_still_at_that_line(own, others, s
 
 
 def test_gpu_that_waits_for_each_launch_hides_nothing():
-    bare = counted(*asleep(10), launch_lead_ns=lambda rank, number: 0)
+    bare = counted(*asleep(12), launch_lead_ns=lambda rank, number: 0)
     assert ("late_launch", (LATE,)) in rules(bare)
 
 
 def test_who_loads_data_is_not_said_to_stand_still():
-    both = counted(*asleep(30), loading_ns=of_late(60 * MS))
+    both = counted(*asleep(60), loading_ns=of_late(60 * MS))
     assert rules(both) == {("data_loading", (LATE,))}
 
 

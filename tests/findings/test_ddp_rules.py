@@ -53,6 +53,13 @@ def test_buckets_that_take_their_latency_are_too_small_and_the_models_size_is_na
     assert the(small(*one_refuses), "bucket_too_small").advice == line
 
 
+def test_ranks_without_a_gpu_are_told_nothing_of_buckets():
+    calls = [(22 + 3 * at, 25 + 3 * at, 1) for at in range(20)] + [(82, 88, 4)]
+    shape = reduced(calls, compute=((0, 60), (90, 100)))
+    on_hosts = job(shape, *ddp(1, [1] * 24), infos=lambda rank: {"source": "host"})
+    assert not {rule for rule, _ in rules(on_hosts)} & {"bucket_too_small", "bucket_too_large"}
+
+
 def test_times_far_off_a_line_tell_no_latency():
     sizes = [1, 4, 1, 4, 1, 4, 1, 4]
     took = [9, 4, 2, 12, 9, 3, 1, 12]

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from overlaptop.findings.find import find as ask
 from overlaptop.findings.finding import Certainty, why_late
 from overlaptop.findings.late import late_ranks
+from overlaptop.fleet.waits import HOST_WORTH_SHARE
 from overlaptop.wire.devices import NodeShare
 from overlaptop.wire.messages import CollectiveSpan, EnvironmentFacts, RankEnd
 from tests.fleet.builders import MS, T0, S, info, numa, sample
@@ -468,6 +469,16 @@ def test_a_late_rank_that_changes_with_what_it_computes_has_uneven_batches():
         return [("compute", 60 + 30 * (number % RANKS == rank))]
 
     assert rules(job(does)) == {("uneven_batches", ())}
+
+
+def test_batches_of_a_busy_machine_that_cost_little_are_not_called_uneven():
+    def does(rank, number):
+        return [("compute", 60 + 6 * (number % RANKS == rank))]
+
+    evidence = job(does)
+    assert rules(evidence) == {("uneven_batches", ())}
+    window = dataclasses.replace(evidence.window, worth_share=HOST_WORTH_SHARE)
+    assert rules(dataclasses.replace(evidence, window=window)) == set()
 
 
 def test_of_too_few_split_steps_no_batches_are_called_uneven():

@@ -73,7 +73,8 @@ def late_by_compute(evidence: Evidence) -> LateByCompute | None:
     if evidence.window is None or cpus_are_short(evidence):
         return None
     # Not that window, which is longer: what has begun since counts in these steps alone.
-    window = window_of([step.split for step in evidence.steps if step.split is not None])
+    splits = [step.split for step in evidence.steps if step.split is not None]
+    window = window_of(splits, evidence.window.worth_share)
     if window is None or window.share < window.worth_share:
         return None
     late = [_longer(evidence, step) for step in evidence.steps if step.split is not None]
