@@ -15,7 +15,7 @@ from collections import defaultdict
 from contextlib import closing
 from itertools import pairwise
 
-from overlaptop.console.jobs import join
+from overlaptop.commands.jobs import join
 
 PAINT_S = 0.25
 

@@ -23,7 +23,7 @@ from statistics import median
 
 from two_hosts import job_across, two_hosts
 
-from overlaptop.console.hosts import Hosts, connect
+from overlaptop.commands.hosts import Hosts, connect
 from overlaptop.fleet.cluster_session import HostsSession
 from overlaptop.fleet.waits import StepWaits
 from overlaptop.remote.targets import Target

@@ -1,4 +1,4 @@
-"""The command line: picks the command, and turns failures into one line and a status."""
+"""The command line: runs the command, and turns failures into one line and a status."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from importlib import import_module
 
-from overlaptop.commands import COMMANDS
-from overlaptop.console import CommandError, print_message
-from overlaptop.console.streams import drop_output, replace_unencodable
+from overlaptop.commands.output import CommandError, drop_output, print_message, replace_unencodable
+from overlaptop.commands.parser import parse
 from overlaptop.jobs.descriptors import fill_standard
 
 _UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
@@ -24,7 +22,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     replace_unencodable()
     try:
         try:
-            return _run(words)
+            options = parse(words)
+            status: int = options.run(options)
+            return status
         finally:
             if sys.stdout is not None:  # it was closed when we started
                 sys.stdout.flush()
@@ -43,15 +43,3 @@ def main(argv: Sequence[str] | None = None) -> int:
         with suppress(OSError):  # stderr may be the same file
             print_message(f"stdout cannot be written: {os.strerror(fault.errno).lower()}")
         return 1
-
-
-def _run(words: list[str]) -> int:
-    # A parser for each command, not one with subcommands: argparse would let `overlaptop --json demo` pass,
-    # and forget the --json.
-    name = COMMANDS.get(words[0]) if words else None
-    if name is None:
-        name = "watch"
-    else:
-        words = words[1:]
-    status: int = import_module(f"overlaptop.commands.{name}").run(words)
-    return status

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from make import HERE, Scene, png_writer, say, shoot
 
-from overlaptop.console.hosts import Hosts, connect
+from overlaptop.commands.hosts import Hosts, connect
 from overlaptop.fleet.snapshot import HubState
 from overlaptop.remote.targets import Target
 from overlaptop.tui.app import OverlaptopApp

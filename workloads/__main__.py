@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from overlaptop.console.streams import drop_output
+from overlaptop.commands.output import drop_output
 from overlaptop.workloads.catalog import WORKLOADS, find
 
 

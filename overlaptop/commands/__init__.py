@@ -1,20 +1,23 @@
-"""The commands, one module each, with its options, its help and ``run(words)``.
+"""The command line: one command a file, with its options (``add_arguments``) and its work (``run``).
 
-A module is light to import, since ``--help`` needs no more; ``run`` imports what does the work.
+Nothing here imports torch, and Textual is imported only to open the dashboard.
 """
 
 from __future__ import annotations
 
 COMMANDS = {
-    "analyze": "analyze",
-    "capture": "capture",
-    "changes": "changes",
-    "demo": "demo",
-    "doctor": "doctor",
-    "estimate": "estimate",
-    "relay": "relay",
-    "set": "setting",
-    "slack": "slack",
-    "tune": "tune",
+    "watch": "the dashboard, --once, --json and --list; implied where no command is given",
+    "demo": "start a bundled job and watch it",
+    "capture": "torch.profiler on all ranks, for 5 steps",
+    "set": "change a setting, such as the bucket size of its DDP model",
+    "tune": "find the best bucket size by trials",
+    "slack": "which ranks the step depends on",
+    "changes": "what was changed of your jobs, and by whom",
+    "analyze": "the same for torch.profiler traces",
+    "doctor": "what will work here, or on a HOST, and why not",
+    "estimate": "pen and paper: overlap, bucket size, prefetch",
+    "completion": "print a script that completes command lines",
+    "relay": "",
 }
-"""What a command line may begin with, and its module; all else is a host or an option of ``watch``."""
+"""Each command, which is also the name of its module, and what `--help` says of it; empty: not
+listed, since only a dashboard on another host starts it."""

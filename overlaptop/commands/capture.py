@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
-from overlaptop.console.arguments import add_hosts, hosts_of, job_key, make_parser, positive
+import argparse
+from contextlib import closing
+
+from overlaptop.commands.arguments import add_hosts, hosts_of, job_key, positive
+from overlaptop.commands.following import follow, send
+from overlaptop.commands.hosts import host_of
+from overlaptop.commands.jobs import join
+from overlaptop.commands.output import CommandError, print_data
+from overlaptop.fleet.commands import FAILED, CommandView, RankProgress
+from overlaptop.fleet.session import Session
+from overlaptop.report.hosts import path_there
+from overlaptop.text import printable
+from overlaptop.wire import commands
+from overlaptop.wire.commands import ENDED_BADLY, WRITTEN, Command
 
 DESCRIPTION = """\
 Have all ranks of a running job run torch.profiler for N steps, from the same step on, and write a Chrome
@@ -23,17 +36,54 @@ a capture under way go on).
 """
 
 
-def run(words: list[str]) -> int:
-    """Capture, and follow it until all ranks have written."""
-    parser = make_parser("overlaptop capture", DESCRIPTION, EPILOG)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Its options."""
+    parser.description, parser.epilog = DESCRIPTION, EPILOG
     parser.add_argument(
         "--steps", type=positive, default=5, metavar="N", help="steps to record, 1 to 100 (default 5)"
     )
     parser.add_argument("--job", type=job_key, metavar="KEY", help="the job, as --list names it")
     parser.add_argument("--json", action="store_true", help="print a record for each rank, not its path")
     add_hosts(parser)
-    options = parser.parse_args(words)
-    hosts = hosts_of(options)
-    from overlaptop.console import capture
 
-    return capture.run(options.job, options.steps, hosts, as_json=options.json)
+
+def run(options: argparse.Namespace) -> int:
+    """Capture, and print each trace's path or record as soon as its rank has written it."""
+    hosts = hosts_of(options)
+    try:
+        command = commands.make(commands.CAPTURE, {"steps": options.steps})
+    except ValueError as error:
+        raise CommandError(str(error), 2) from error
+    with closing(join(options.job, hosts)) as session:
+        send(session, command)
+        print_traces(session, command, as_json=options.json)
+    return 0
+
+
+def print_traces(session: Session, command: Command, *, as_json: bool) -> None:
+    """Print what each rank has written, until the capture is over on all of them."""
+    written: set[int] = set()
+    for capture in follow(session, command, final=(FAILED,)):
+        for rank in capture.ranks:
+            if rank.rank not in written and (rank.state == WRITTEN or (as_json and capture.done)):
+                written.add(rank.rank)
+                host = host_of(session, rank.rank)
+                record = _record(session.job_key, host, capture, rank)
+                print_data(record if as_json else printable(path_there(host, rank.text)))
+    if capture.state == FAILED:
+        raise CommandError(f"no capture: {capture.reason}")
+
+
+def _record(job: str | None, host: str, capture: CommandView, rank: RankProgress) -> dict[str, object]:
+    return {
+        "type": "capture",
+        "job": job,
+        "id": capture.id,
+        "rank": rank.rank,
+        "state": rank.state,
+        "step": capture.step,
+        "path": rank.text if rank.state == WRITTEN else None,
+        "reason": rank.text if rank.state in ENDED_BADLY else None,
+        "live_overlap": rank.live_overlap,
+        "host": host or None,
+    }

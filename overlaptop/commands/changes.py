@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from overlaptop.console.arguments import job_key, make_parser
+import argparse
+from datetime import UTC, datetime
+
+from msgspec.structs import asdict
+
+from overlaptop.commands.arguments import job_key
+from overlaptop.commands.jobs import find_jobs
+from overlaptop.commands.output import CommandError, print_data, print_message
+from overlaptop.commands.table import Table
+from overlaptop.jobs import change_log
+from overlaptop.jobs.change_log import LoggedChange
+from overlaptop.jobs.folder import JobFolderError
+from overlaptop.text import UNKNOWN, count
 
 DESCRIPTION = """\
 Show the last 200 changes of the settings of your jobs on this machine, oldest first: when, from what to
@@ -17,12 +29,49 @@ usage error.
 """
 
 
-def run(words: list[str]) -> int:
-    """Print the log."""
-    parser = make_parser("overlaptop changes", DESCRIPTION, EPILOG)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Its options."""
+    parser.description, parser.epilog = DESCRIPTION, EPILOG
     parser.add_argument("--job", type=job_key, metavar="KEY", help="of this job only")
     parser.add_argument("--json", action="store_true", help="print records, not a table")
-    options = parser.parse_args(words)
-    from overlaptop.console import changes
 
-    return changes.run(options.job, as_json=options.json)
+
+def run(options: argparse.Namespace) -> int:
+    """Print the last changes, oldest first: a row or a record each."""
+    key = options.job
+    try:
+        changes = change_log.read(key)
+    except JobFolderError as fault:
+        raise CommandError(str(fault)) from fault
+    if key is not None and not changes and all(job.job != key for job in find_jobs()):
+        raise CommandError(f"no job {key} runs here, and the log has no change of it")
+    if options.json:
+        for change in changes:
+            print_data({"type": "change", **asdict(change)})
+    elif changes:
+        print_data(_table(changes))
+    else:
+        print_message("nothing was changed yet" + ("" if key is None else f" of job {key}"))
+    return 0
+
+
+def _table(changes: list[LoggedChange]) -> str:
+    """A row for each change, times in this machine's own zone."""
+    table = Table(
+        ["at", "job", "knob", "from", "to", "step", "outcome", "by", "why not"],
+        left={"at", "job", "knob", "outcome", "by", "why not"},
+    )
+    for change in changes:
+        at = datetime.fromtimestamp(change.at_ns / 1e9, UTC).astimezone()
+        table.add(
+            at.strftime("%Y-%m-%d %H:%M:%S"),
+            change.job,
+            change.knob,
+            change.was or UNKNOWN,
+            change.becomes or UNKNOWN,
+            count(change.step),
+            change.outcome,
+            change.by,
+            change.reason,
+        )
+    return table.render()

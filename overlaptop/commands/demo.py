@@ -2,22 +2,39 @@
 
 from __future__ import annotations
 
-from overlaptop.console.arguments import add_screen, make_parser, parse_with_script, positive, screen_of
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+
+from overlaptop import tui
+from overlaptop.commands import dashboard
+from overlaptop.commands.arguments import add_screen, positive, screen_of
+from overlaptop.commands.output import CommandError, job_failure, print_data, print_message
+from overlaptop.commands.stream import RecordWriter, stream
+from overlaptop.fleet.job_session import JobSelector, JobSession
+from overlaptop.launch.launcher import Launcher, of_workload, place
+from overlaptop.launch.local import LocalLauncher
+from overlaptop.launch.request import LaunchError, LaunchPhase, LaunchRequest
+from overlaptop.workloads import catalog
+from overlaptop.workloads.options import OptionsError
 
 DESCRIPTION = """\
 Start a bundled training job under torchrun, watch it, and end it: NCCL on the GPUs that are there, two
 ranks on one if there is only one; else gloo on two processes. `python -m overlaptop.workloads` lists
 the workloads. What follows -- goes to the workload: overlaptop demo ddp -- --bucket-cap-mb 100
 """
+END_LIMIT_S = 15.0
+"""From a hub's report that every rank has ended to torchrun's exit."""
 
 
-def run(words: list[str]) -> int:
-    """Start it, and open the dashboard on it or print its records."""
-    from overlaptop.workloads.catalog import WORKLOADS
-
-    usage = "overlaptop demo [WORKLOAD] [--nproc N] [--steps N] [--json] [-- workload options]"
-    parser = make_parser("overlaptop demo", DESCRIPTION, usage=usage)
-    names = ", ".join(workload.name for workload in WORKLOADS)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Its options."""
+    parser.usage = "overlaptop demo [WORKLOAD] [--nproc N] [--steps N] [--json] [-- workload options]"
+    parser.description = DESCRIPTION
+    names = ", ".join(workload.name for workload in catalog.WORKLOADS)
     parser.add_argument(
         "workload", nargs="?", default="ddp", metavar="WORKLOAD", help=f"{names} (default: ddp)"
     )
@@ -28,14 +45,74 @@ def run(words: list[str]) -> int:
     parser.add_argument(
         "--json", action="store_true", help="print records instead of opening the dashboard"
     )
+    parser.set_defaults(script_words=[])
     add_screen(parser)
-    options, workload_options = parse_with_script(parser, words)
-    from overlaptop.console import demo
 
-    return demo.run(
-        options.workload,
-        workload_options,
-        nproc=options.nproc,
-        steps=options.steps,
-        screen=None if options.json else screen_of(options),
-    )
+
+def run(options: argparse.Namespace) -> int:
+    """Run the workload until it ends, a signal ends us, or `--steps` are done."""
+    workload, words = catalog.find(options.workload), options.script_words
+    if workload is None:
+        names = ", ".join(each.name for each in catalog.WORKLOADS)
+        raise CommandError(f"no workload is called {options.workload!r}; there are: {names}", 2)
+    screen = None if options.json else screen_of(options)
+    if screen is not None:
+        dashboard.require_terminal(screen)
+    if {"-h", "--help"} & set(words):
+        print_data(workload.parser().format_help())
+        return 0
+    try:
+        given = workload.check(words)
+        placement = place(options.nproc, str(given.get("device", "auto")))
+        print_message(f"{workload.name} on {placement.in_words}")
+        if screen is None:
+            with of_workload(workload, words, placement) as launcher:
+                launcher.start()
+                return _print_records(launcher, options.steps)
+    except OptionsError as fault:
+        raise CommandError(f"{workload.name}: {fault}", 2) from fault
+    except LaunchError as fault:
+        raise CommandError(str(fault)) from fault
+    if options.steps is not None:
+        # The job itself stops then, and the dashboard goes on showing its last steps.
+        words = ["--steps", str(options.steps), *words]
+    return _show(LaunchRequest(workload.name, tuple(words), options.nproc), screen)
+
+
+def _print_records(launcher: Launcher, steps: int | None) -> int:
+    with closing(JobSession(JobSelector(matches=launcher.owns))) as session:
+        writer = RecordWriter(sys.stdout, steps)
+        if stream(session, writer, job_gone=lambda: launcher.poll() is not None, detail=True):
+            return 0
+    _await(lambda: launcher.poll() is not None)
+    if launcher.poll():
+        raise job_failure(launcher)
+    return 0
+
+
+def _show(request: LaunchRequest, screen: tui.TuiOptions) -> int:
+    """Open the dashboard on what `request` starts; other workloads may be started from it instead."""
+    launcher = LocalLauncher()
+    session = JobSession(JobSelector(matches=launcher.owns))
+    try:
+        plan = launcher.plan(request)
+        if plan.fault:
+            raise CommandError(plan.fault)
+        launcher.start(plan)
+        status = dashboard.show(session, replace(screen, launcher=launcher))
+        if any(view.ended for view in session.tick().ranks):
+            _await(lambda: not launcher.running)
+        last = launcher.status()
+        if last.phase is LaunchPhase.OVER and last.failed:
+            job = launcher.job
+            raise CommandError("the job could not be started") if job is None else job_failure(job)
+        return status
+    finally:
+        session.close()
+        launcher.close()
+
+
+def _await(ended: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + END_LIMIT_S
+    while not ended() and time.monotonic() < deadline_s:
+        time.sleep(0.05)

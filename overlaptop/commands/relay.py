@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from overlaptop.console.arguments import make_parser
+import argparse
+import os
+import signal
+
+from overlaptop import __version__
+from overlaptop.commands.output import CommandError
+from overlaptop.relay.relay import Relay
 
 DESCRIPTION = """\
 What `overlaptop HOST` starts on that host: it joins this user's jobs there, and sends
@@ -18,14 +24,31 @@ exit status: 0, or 2 for a usage error. environment: OVERLAPTOP_DIR.
 """
 
 
-def run(words: list[str]) -> int:
-    """Relay until standard input ends."""
-    parser = make_parser("overlaptop relay", DESCRIPTION, EPILOG)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Its options."""
+    parser.description, parser.epilog = DESCRIPTION, EPILOG
     parser.add_argument(
         "--stdio", action="store_true", required=True, help="relay over standard input and output"
     )
     parser.add_argument("--readonly", action="store_true", help="pass no command on to a job")
-    options = parser.parse_args(words)
-    from overlaptop.console import relay
 
-    return relay.run(readonly=options.readonly)
+
+def run(options: argparse.Namespace) -> int:
+    """Relay until the client closes its end."""
+    if os.isatty(0) or os.isatty(1):
+        raise CommandError(
+            "relay --stdio is not for a terminal: `overlaptop HOST` starts it on that host", 2
+        )
+    # What some library prints must not come between the frames.
+    reads, writes = os.dup(0), os.dup(1)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    os.dup2(2, 1)
+    relay = Relay(reads, writes, version=__version__, readonly=options.readonly)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda _number, _frame: relay.stop())
+    relay.run()
+    os.close(writes)
+    os.close(reads)
+    return 0

@@ -4,8 +4,26 @@ from __future__ import annotations
 
 import argparse
 import re
+from contextlib import closing
 
-from overlaptop.console.arguments import add_hosts, hosts_of, job_key, make_parser, positive
+from overlaptop import text
+from overlaptop.commands.arguments import add_hosts, hosts_of, job_key, positive
+from overlaptop.commands.jobs import join
+from overlaptop.commands.output import CommandError, print_data, print_message
+from overlaptop.commands.table import Table
+from overlaptop.commands.trials import TrialRun, print_refusals, progress_words, shares
+from overlaptop.trials.effect import CONFIDENCE
+from overlaptop.trials.runner import TrialsState, Tried
+from overlaptop.trials.slack import (
+    delay_ranks,
+    least_cost_ns,
+    refusal,
+    slope_words,
+    usual_delay_ns,
+    usual_step_ns,
+    verdict,
+)
+from overlaptop.wire.commands import GPU, HOST, PLACES
 
 DESCRIPTION = """\
 Measure which ranks set the length of the step. Each rank in turn is delayed by a known time in each step of
@@ -29,9 +47,9 @@ refused, somebody else changed it), 2 for a usage error, 130 after Ctrl-C.
 """
 
 
-def run(words: list[str]) -> int:
-    """Delay each rank in turn."""
-    parser = make_parser("overlaptop slack", DESCRIPTION, EPILOG)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Its options."""
+    parser.description, parser.epilog = DESCRIPTION, EPILOG
     parser.add_argument(
         "job", nargs="?", type=job_key, metavar="JOB", help="as --list names it (default: the only one)"
     )
@@ -57,27 +75,105 @@ def run(words: list[str]) -> int:
     )
     parser.add_argument("--json", action="store_true", help="print records, not a table")
     add_hosts(parser)
-    options = parser.parse_args(words)
-    hosts = hosts_of(options)
-    from overlaptop.console import slack
-    from overlaptop.wire.commands import GPU, HOST
 
-    delay_ns, share = options.delay
+
+def run(options: argparse.Namespace) -> int:
+    """Delay each rank in turn, and print how much the step grows."""
     place = GPU if options.place == "gpu" else HOST
-    request = slack.SlackRequest(options.ranks, delay_ns, share, place, options.budget, options.json)
-    return slack.run(options.job, request, hosts)
+    with closing(join(options.job, hosts_of(options))) as session:
+        runs = TrialRun(session)
+        snapshot = runs.await_steps()
+        if why := refusal(snapshot):
+            raise CommandError(why)
+        step_ns = usual_step_ns(snapshot)
+        delay_ns, delay_share = options.delay
+        if delay_share is not None:
+            delay_ns = max(1, round(delay_share * step_ns))
+        delay_ns = delay_ns or usual_delay_ns(snapshot)
+        there_are = tuple(view.rank for view in snapshot.ranks)
+        ranks = options.ranks or there_are
+        if missing := sorted(set(ranks) - set(there_are)):
+            raise CommandError(f"there is no {text.named_ranks(missing)}", 2)
+        try:
+            trials = delay_ranks(session, ranks, delay_ns, place, budget_steps=options.budget)
+        except ValueError as error:
+            raise CommandError(str(error), 2) from error
+        print_message(
+            f"delays the {PLACES[place]} of {text.named_ranks(sorted(ranks))} in turn by "
+            f"{text.duration(delay_ns)} a step: costs the job "
+            f"{text.duration(least_cost_ns(len(ranks), delay_ns, step_ns))} or more"
+        )
+
+        def report(tried: Tried, state: TrialsState) -> None:
+            if options.json:
+                print_data(_trial_record(session.job_key, tried, PLACES[place]))
+            print_message(f"{progress_words(tried, state)}: {slope_words(tried.effect)}")
+
+        interrupted = runs.run(trials, report)
+        state = trials.state
+        _print(session.job_key, state, delay_ns, PLACES[place], as_json=options.json)
+        if interrupted:
+            return 130
+        if state.failed:
+            raise CommandError(state.why)
+        if state.why:
+            print_message(f"{state.why}: a larger --budget or --delay tells more")
+        return 0
 
 
-def _delay(text: str) -> tuple[int | None, float | None]:
-    found = re.fullmatch(r"([0-9]{1,6}(?:\.[0-9]{1,6})?)(%|us|ms|s)", text)
+def _delay(words: str) -> tuple[int | None, float | None]:
+    found = re.fullmatch(r"([0-9]{1,6}(?:\.[0-9]{1,6})?)(%|us|ms|s)", words)
     if found is None or not float(found[1]):
-        raise argparse.ArgumentTypeError(f"must be a time or a share, as 5ms or 2%, not {text!r}")
+        raise argparse.ArgumentTypeError(f"must be a time or a share, as 5ms or 2%, not {words!r}")
     if found[2] == "%":
         return None, float(found[1]) / 100
     return max(1, round(float(found[1]) * {"us": 1e3, "ms": 1e6, "s": 1e9}[found[2]])), None
 
 
-def _ranks(text: str) -> tuple[int, ...]:
-    if re.fullmatch(r"[0-9]{1,6}(,[0-9]{1,6})*", text) is None:
-        raise argparse.ArgumentTypeError(f"must be ranks with commas between them, not {text!r}")
-    return tuple(dict.fromkeys(map(int, text.split(","))))
+def _ranks(words: str) -> tuple[int, ...]:
+    if re.fullmatch(r"[0-9]{1,6}(,[0-9]{1,6})*", words) is None:
+        raise argparse.ArgumentTypeError(f"must be ranks with commas between them, not {words!r}")
+    return tuple(dict.fromkeys(map(int, words.split(","))))
+
+
+def _print(job: str | None, state: TrialsState, delay_ns: int, place: str, *, as_json: bool) -> None:
+    print_refusals(state)
+    if state.present_ns is None:
+        print_message("nothing was measured yet")
+    elif as_json:
+        for tried in state.tried:
+            print_data(_rank_record(job, tried, delay_ns, place))
+    else:
+        table = Table(["rank", "place", "slope", "trials", ""], left={"place", ""})
+        for tried in state.tried:
+            rank, trials = str(tried.candidate.key), str(len(tried.pairs))
+            table.add(rank, place, slope_words(tried.effect), trials, verdict(tried))
+        print_data(table.render())
+
+
+def _trial_record(job: str | None, tried: Tried, place: str) -> dict[str, object]:
+    pair = tried.pairs[-1]
+    return {
+        "type": "trial",
+        "job": job,
+        "rank": tried.candidate.key,
+        "place": place,
+        "delay_ns": pair.delay_ns,
+        "tried_ns": round(pair.tried_ns),
+        "present_ns": round(pair.present_ns),
+    }
+
+
+def _rank_record(job: str | None, tried: Tried, delay_ns: int, place: str) -> dict[str, object]:
+    return {
+        "type": "rank",
+        "job": job,
+        "rank": tried.candidate.key,
+        "place": place,
+        "delay_ns": delay_ns,
+        "trials": len(tried.pairs),
+        "steps": tried.steps,
+        **shares(tried.effect, "slope"),
+        "confidence": CONFIDENCE,
+        "verdict": verdict(tried),
+    }

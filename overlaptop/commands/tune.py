@@ -4,15 +4,34 @@ from __future__ import annotations
 
 import argparse
 import re
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
 
-from overlaptop.console.arguments import (
-    add_hosts,
-    hosts_of,
-    job_key,
-    make_parser,
-    parse_with_script,
-    positive,
-)
+from overlaptop import text
+from overlaptop.commands.arguments import add_hosts, hosts_of, job_key, positive
+from overlaptop.commands.following import TICK_S, send
+from overlaptop.commands.hosts import pause
+from overlaptop.commands.jobs import join
+from overlaptop.commands.output import CommandError, print_data, print_message
+from overlaptop.commands.set import knob_of, print_change
+from overlaptop.commands.table import Table
+from overlaptop.commands.trials import TrialRun, print_refusals, progress_words, shares
+from overlaptop.fleet.job_session import JobSelector, JobSession
+from overlaptop.fleet.knobs import JobKnob
+from overlaptop.fleet.session import Session
+from overlaptop.launch.launcher import Launcher, of_workload, place
+from overlaptop.launch.request import LaunchError
+from overlaptop.report.knobs import present_words
+from overlaptop.trials.effect import CONFIDENCE
+from overlaptop.trials.runner import Trials, TrialsState, Tried
+from overlaptop.trials.settings import Best, best_of, difference_words, try_values, verdict
+from overlaptop.trials.values import layout_of, values_to_try
+from overlaptop.wire.commands import make_setting
+from overlaptop.wire.knobs import Knob
+from overlaptop.workloads import catalog
+from overlaptop.workloads.options import OptionsError
 
 DESCRIPTION = """\
 Find the best value of a setting by trials: on a running job, or on SCRIPT, which is started under torchrun,
@@ -37,12 +56,14 @@ fractions of the present step, null is unknown.
 exit status: 0 when all is known or the steps are spent, 1 when the trials ended before (the job ended or
 refused, somebody else changed it), 2 for a usage error, 130 after Ctrl-C.
 """
+KNOBS_S = 5.0
+"""For a job whose steps are counted to say what can be changed of it."""
 
 
-def run(words: list[str]) -> int:
-    """Try values on a running job, or on a script that is started for it."""
-    usage = "overlaptop tune [SCRIPT] [options] [-- script's options]"
-    parser = make_parser("overlaptop tune", DESCRIPTION, EPILOG, usage)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Its options."""
+    parser.usage = "overlaptop tune [SCRIPT] [options] [-- script's options]"
+    parser.description, parser.epilog = DESCRIPTION, EPILOG
     parser.add_argument("script", nargs="?", metavar="SCRIPT", help="start this (default: a running job)")
     parser.add_argument(
         "--knob", default="bucket_cap_mb", metavar="NAME", help="the setting (default: %(default)s)"
@@ -55,7 +76,13 @@ def run(words: list[str]) -> int:
         metavar="V,V",
         help="try these (default: up to six around the present value, by factors of two)",
     )
-    what.add_argument("--range", type=_range, metavar="A:B", help="try up to seven values from A to B")
+    what.add_argument(
+        "--range",
+        type=_range,
+        default=(None, None),
+        metavar="A:B",
+        help="try up to seven values from A to B",
+    )
     parser.add_argument(
         "--budget",
         type=positive,
@@ -68,34 +95,192 @@ def run(words: list[str]) -> int:
         "--nproc", type=positive, metavar="N", help="SCRIPT's processes (default: one a GPU, else 2)"
     )
     parser.add_argument("--json", action="store_true", help="print records, not a table and a line")
+    parser.set_defaults(script_words=[])
     add_hosts(parser)
-    options, script_options = parse_with_script(parser, words)
-    if options.script is None and (options.nproc is not None or "--" in words):
-        parser.error("--nproc and what follows -- go with SCRIPT")
-    if options.script is not None and (options.job is not None or options.keep):
-        parser.error("--job and --keep are for a job that runs: give no SCRIPT with them")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Try values on a running job, or on a script that is started for it and ended."""
+    script = options.script
+    if script is None and (options.nproc is not None or options.script_words):
+        raise CommandError("--nproc and what follows -- go with SCRIPT", 2)
+    if script is not None and (options.job is not None or options.keep):
+        raise CommandError("--job and --keep are for a job that runs: give no SCRIPT with them", 2)
     hosts = hosts_of(options)
-    if options.script is not None and hosts is not None:
-        parser.error("SCRIPT is started here: give no host with it")
-    from overlaptop.console import tune
-
-    least, most = options.range or (None, None)
-    request = tune.TuneRequest(
-        options.knob, options.values, least, most, options.budget, options.keep, options.json
-    )
-    if options.script is None:
-        return tune.run_on_job(options.job, request, hosts)
-    return tune.run_on_script(options.script, script_options, options.nproc, request)
-
-
-def _values(text: str) -> tuple[int, ...]:
-    if re.fullmatch(r"-?[0-9]{1,9}(,-?[0-9]{1,9})*", text) is None:
-        raise argparse.ArgumentTypeError(f"must be whole numbers with commas between them, not {text!r}")
-    return tuple(map(int, text.split(",")))
+    if script is None:
+        with closing(join(options.job, hosts)) as session:
+            return _tune(session, options)
+    if hosts is not None:
+        raise CommandError("SCRIPT is started here: give no host with it", 2)
+    try:
+        launcher = _launcher(script, options.script_words, options.nproc)
+        shown = Path(script).resolve() if Path(script).is_file() else script
+        print_message(f"{shown} on {launcher.placement.in_words}")
+        with launcher:
+            launcher.start()
+            with closing(JobSession(JobSelector(matches=launcher.owns))) as session:
+                return _tune(session, options, launcher)
+    except LaunchError as fault:
+        raise CommandError(str(fault)) from fault
 
 
-def _range(text: str) -> tuple[int, int]:
-    found = re.fullmatch(r"(-?[0-9]{1,9}):(-?[0-9]{1,9})", text)
+def _values(words: str) -> tuple[int, ...]:
+    if re.fullmatch(r"-?[0-9]{1,9}(,-?[0-9]{1,9})*", words) is None:
+        raise argparse.ArgumentTypeError(f"must be whole numbers with commas between them, not {words!r}")
+    return tuple(map(int, words.split(",")))
+
+
+def _range(words: str) -> tuple[int, int]:
+    found = re.fullmatch(r"(-?[0-9]{1,9}):(-?[0-9]{1,9})", words)
     if found is None or int(found[1]) > int(found[2]):
-        raise argparse.ArgumentTypeError(f"must be A:B, two whole numbers with A <= B, not {text!r}")
+        raise argparse.ArgumentTypeError(f"must be A:B, two whole numbers with A <= B, not {words!r}")
     return int(found[1]), int(found[2])
+
+
+def _launcher(script: str, options: Sequence[str], nproc: int | None) -> Launcher:
+    workload = catalog.find(script)
+    if workload is None:
+        if not Path(script).is_file():
+            names = ", ".join(each.name for each in catalog.WORKLOADS)
+            raise CommandError(f"no script {script}, and no workload of that name; there are: {names}", 2)
+        return Launcher(script, options, place(nproc, may_share=False), agent_options=("--control",))
+    try:
+        given = workload.check(options)
+        return of_workload(workload, options, place(nproc, str(given.get("device", "auto"))))
+    except OptionsError as fault:
+        raise CommandError(f"{workload.name}: {fault}", 2) from fault
+
+
+def _tune(session: Session, options: argparse.Namespace, launcher: Launcher | None = None) -> int:
+    run = TrialRun(session, launcher)
+    run.await_steps()
+    held = _await_knob(run, options.knob)
+    knob = held.knob
+    trials = _trials(session, held, options)
+
+    def report(tried: Tried, state: TrialsState) -> None:
+        if options.json:
+            print_data(_trial_record(session.job_key, knob, tried))
+        print_message(f"{progress_words(tried, state)}: {difference_words(tried.effect)}")
+
+    interrupted = run.run(trials, report)
+    state = trials.state
+    best = best_of(knob, state)
+    _print(session.job_key, knob, state, best, as_json=options.json)
+    if interrupted:
+        return 130
+    if state.failed:
+        raise run.job_ended() or CommandError(state.why)
+    if state.why:
+        print_message(f"{state.why}: a larger --budget tries for longer")
+    if options.keep and best is not None and best.value is not None:
+        command = make_setting(knob, best.value)
+        send(session, command)
+        print_change(session, command)
+    return 0
+
+
+def _await_knob(run: TrialRun, name: str) -> JobKnob:
+    """The knob, once it is known on all ranks."""
+    since_s = time.monotonic()
+    while True:
+        snapshot = run.look()
+        found = snapshot.knob(name)
+        if found is not None and not found.differs:
+            return found
+        if time.monotonic() - since_s > KNOBS_S:
+            return knob_of(snapshot, name)
+        pause(run.session, TICK_S)
+
+
+def _trials(session: Session, held: JobKnob, options: argparse.Namespace) -> Trials:
+    layout = layout_of(held.knob, session.tick())
+    least, most = options.range
+    try:
+        values = options.values or values_to_try(held.knob, least, most, layout)
+        return try_values(session, held, values, budget_steps=options.budget)
+    except ValueError as error:
+        raise CommandError(str(error), 1 if held.refusal or held.differs else 2) from error
+
+
+def _print(job: str | None, knob: Knob, state: TrialsState, best: Best | None, *, as_json: bool) -> None:
+    """What was measured and found, if anything was."""
+    print_refusals(state)
+    if state.present_ns is None:
+        print_message("nothing was measured yet")
+    elif as_json:
+        for tried in state.tried:
+            print_data(_value_record(job, knob, tried))
+        print_data(_result_record(job, knob, state, best))
+    else:
+        print_data(_table(knob, state, best))
+        if best is not None:
+            print_data(text.printable(best.line))
+            if best.code:
+                print_data(f"to keep it: {text.printable(best.code)}")
+
+
+def _table(knob: Knob, state: TrialsState, best: Best | None) -> str:
+    """A row for the present value and for each that was tried."""
+    table = Table([knob.name, "step", "difference", "trials", ""], left={""})
+    table.add(present_words(knob), text.duration(state.present_ns), "", "", "present")
+    for tried in state.tried:
+        is_best = best is not None and best.value == tried.candidate.key
+        table.add(
+            tried.candidate.name,
+            text.duration(_step_ns(tried, state)),
+            difference_words(tried.effect),
+            str(len(tried.pairs)),
+            "best" if is_best else verdict(tried),
+        )
+    return table.render()
+
+
+def _step_ns(tried: Tried, state: TrialsState) -> float | None:
+    """The step with a value, where the present one takes as long as in all trials together."""
+    if tried.effect is None or state.present_ns is None:
+        return None
+    return state.present_ns * (1 + tried.effect.centre)
+
+
+def _trial_record(job: str | None, knob: Knob, tried: Tried) -> dict[str, object]:
+    pair = tried.pairs[-1]
+    return {
+        "type": "trial",
+        "job": job,
+        "knob": knob.name,
+        "value": tried.candidate.key,
+        "tried_ns": round(pair.tried_ns),
+        "present_ns": round(pair.present_ns),
+    }
+
+
+def _value_record(job: str | None, knob: Knob, tried: Tried) -> dict[str, object]:
+    return {
+        "type": "value",
+        "job": job,
+        "knob": knob.name,
+        "value": tried.candidate.key,
+        "trials": len(tried.pairs),
+        "steps": tried.steps,
+        **shares(tried.effect, "difference"),
+        "verdict": verdict(tried),
+    }
+
+
+def _result_record(job: str | None, knob: Knob, state: TrialsState, best: Best | None) -> dict[str, object]:
+    return {
+        "type": "result",
+        "job": job,
+        "knob": knob.name,
+        "present": knob.value_text,
+        "present_step_ns": round(state.present_ns) if state.present_ns is not None else None,
+        "best": best.value if best is not None else None,
+        **shares(best.effect if best is not None else None, "difference"),
+        "rivals": list(best.rivals) if best is not None else None,
+        "confidence": CONFIDENCE,
+        "steps_spent": state.spent_steps,
+        "ended": state.why,
+        "line": best.line if best is not None else None,
+        "code": best.code if best is not None else None,
+    }

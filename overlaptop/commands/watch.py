@@ -6,40 +6,24 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import replace
 
-from overlaptop import __version__
 from overlaptop.commands import COMMANDS
-from overlaptop.console import CommandError
-from overlaptop.console.arguments import (
+from overlaptop.commands.arguments import (
     add_hosts,
     add_screen,
     hosts_of,
     job_key,
-    make_parser,
     positive,
     screen_of,
 )
+from overlaptop.commands.output import CommandError
 
 DESCRIPTION = """\
-Show, while a multi-GPU training job runs, whether its communication hides behind compute.
-
-  torchrun --nproc-per-node=8 -m overlaptop.agent train.py    the job, an agent in each rank
-  overlaptop                                                  the dashboard, in another terminal
-  overlaptop me@gpu-a gpu-b                                   the same for a job on other hosts, over ssh
-  overlaptop demo                                             both at once, with a bundled job
-  overlaptop capture                                          torch.profiler on all ranks, for 5 steps
-  overlaptop set bucket_cap_mb=50                             another bucket size for its DDP model
-  overlaptop tune                                             the best bucket size, found by trials
-  overlaptop slack                                            which ranks the step depends on
-  overlaptop changes                                          what was changed of your jobs, and by whom
-  overlaptop analyze PATH                                     the same for torch.profiler traces
-  overlaptop doctor                                           what will work here, or on a HOST, and why not
-  overlaptop estimate --help                                  pen and paper: overlap, bucket size, prefetch
+The dashboard of a running job, or with --once and --json what it would show, as text and as records. A list
+to choose from where several jobs run.
 """
 EPILOG = """\
 exit status: 0, or 1 when there is no job or it failed, 2 for a usage error or when --job is needed,
-130 after Ctrl-C. stdout carries data, stderr talk.
-environment: OVERLAPTOP_DIR, the folder of the jobs' sockets (mode 0700); OVERLAPTOP_SSH, the ssh to run;
-NO_COLOR.
+130 after Ctrl-C.
 """
 
 _ALSO_MEANT = {
@@ -54,16 +38,10 @@ _ALSO_MEANT = {
 """What may be typed as a command and is an option."""
 
 
-def run(words: list[str]) -> int:
-    """Watch jobs of this machine or of other hosts."""
-    parser = make_parser(
-        "overlaptop",
-        DESCRIPTION,
-        EPILOG,
-        "overlaptop [HOST ...] [options]\n       overlaptop demo [options] (see: overlaptop demo --help)\n"
-        "       overlaptop analyze PATH [options] (see: overlaptop analyze --help)",
-    )
-    parser.add_argument("--version", action="version", version=f"overlaptop {__version__}")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Its options."""
+    parser.usage = "overlaptop [watch] [HOST ...] [options]"
+    parser.description, parser.epilog = DESCRIPTION, EPILOG
     parser.add_argument("--job", type=job_key, metavar="KEY", help="the job to watch, as --list names it")
     parser.add_argument("--list", action="store_true", help="list the jobs that run here or there, and end")
     parser.add_argument(
@@ -94,14 +72,19 @@ def run(words: list[str]) -> int:
     )
     add_hosts(parser, as_words=True)
     add_screen(parser)
-    options = parser.parse_intermixed_args(words)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Watch jobs of this machine or of other hosts."""
     if misplaced := next((word for word in options.host if word in COMMANDS), None):
-        parser.error(f"{misplaced} is a command and comes first; a host of that name is ssh://{misplaced}")
+        raise CommandError(
+            f"{misplaced} is a command and comes first; a host of that name is ssh://{misplaced}", 2
+        )
     for name in ("steps", "detail"):
         if vars(options)[name] and (options.once or not options.json):
-            parser.error(f"--{name} goes with --json")
+            raise CommandError(f"--{name} goes with --json", 2)
     if options.list and (options.once or options.wait or options.job is not None):
-        parser.error("--list goes with no other option than --json, and hosts")
+        raise CommandError("--list goes with no other option than --json, and hosts", 2)
     try:
         return _watch(options)
     except CommandError as failure:
@@ -114,20 +97,20 @@ def run(words: list[str]) -> int:
 def _watch(options: argparse.Namespace) -> int:
     hosts = hosts_of(options)
     if options.list:
-        from overlaptop.console import jobs
+        from overlaptop.commands import jobs
 
         return jobs.run(hosts, as_json=options.json)
     if options.once:
-        from overlaptop.console import once
+        from overlaptop.commands import once
 
         return once.run(
             options.job, hosts, as_json=options.json, ascii_only=options.ascii, wait=options.wait
         )
     if options.json:
-        from overlaptop.console import stream
+        from overlaptop.commands import stream
 
         return stream.run(options.job, options.steps, hosts, wait=options.wait, detail=options.detail)
-    from overlaptop.console import dashboard
+    from overlaptop.commands import dashboard
 
     return dashboard.run(options.job, replace(screen_of(options), readonly=options.readonly), hosts)
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from overlaptop.console import following, setting, stream, trials, tune
+from overlaptop.commands import following, stream, trials, tune
+from overlaptop.commands import set as setting
 from overlaptop.workloads.catalog import find
 from tests.hubs import private_sockets as private_sockets
 from tests.warm import Warm, WarmRanks

@@ -4,7 +4,8 @@ from functools import partial
 
 import pytest
 
-from overlaptop.console import CommandError, capture
+from overlaptop.commands import capture
+from overlaptop.commands.output import CommandError
 from overlaptop.fleet.snapshot import HubState
 from overlaptop.wire import commands
 from overlaptop.wire.commands import Command

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 from msgspec.structs import replace
 
-from overlaptop.console import changes
+from overlaptop.commands import changes
 from overlaptop.jobs import change_log
 from overlaptop.jobs.change_log import LoggedChange
 

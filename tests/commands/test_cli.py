@@ -1,11 +1,12 @@
 """What all commands have in common: what they import, how they refuse, and what they do without a job."""
 
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from overlaptop import __version__, cli, commands
-from overlaptop.console import dashboard
+from overlaptop import __version__, cli
+from overlaptop.commands import COMMANDS, dashboard
 from overlaptop.wire.commands import make_setting, make_trial
 from tests.fleet.builders import BUCKET_CAP_MB
 from tests.formats.traces import DATA
@@ -13,8 +14,6 @@ from tests.formats.traces import DATA
 from .running import run_code, run_here
 
 HEAVY = {"torch", "textual", "zmq", "numpy", "msgpack", "rich"}
-COMMANDS = ["", *commands.COMMANDS]
-"""The empty one: ``overlaptop`` alone."""
 BUCKETS = "--gradients 1.6GB --bandwidth 200GB/s --latency 20us"
 
 
@@ -23,16 +22,18 @@ def command_line(*words: object) -> str:
     return f"from overlaptop.cli import main\nassert main({list(map(str, words))}) == 0"
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_help_of_every_command_imports_nothing_heavy(command: str) -> None:
+def test_help_of_every_command_imports_neither_torch_nor_textual() -> None:
     code = (
         "from overlaptop.cli import main\n"
-        "try:\n    main([*sys.argv[1].split(), '--help'])\n"
-        "except SystemExit as end:\n    assert end.code == 0"
+        "for words in (['--help'], *([name, '--help'] for name in sys.argv[1:])):\n"
+        "    try:\n        main(words)\n"
+        "    except SystemExit as end:\n        assert end.code == 0"
     )
-    out, err, loaded = run_code(code, command)
-    assert out.startswith(f"usage: overlaptop {command}".rstrip())
-    assert (err, "overlaptop" in loaded, loaded & HEAVY) == ("", True, set())
+    out, err, loaded = run_code(code, *COMMANDS)
+    pages = out.count("usage: overlaptop ")
+    assert (pages, err, loaded & {"torch", "textual", "rich"}) == (1 + len(COMMANDS), "", set())
+    _, _, loaded = run_code(code)
+    assert loaded & HEAVY == set()
 
 
 @pytest.mark.parametrize(
@@ -40,7 +41,7 @@ def test_help_of_every_command_imports_nothing_heavy(command: str) -> None:
     [
         ("import overlaptop", HEAVY),
         ("import overlaptop.workloads.catalog", HEAVY),
-        ("from overlaptop.console import dashboard, demo, jobs, once, stream", {"torch", "textual"}),
+        ("from overlaptop.commands import dashboard, demo, jobs, once, stream", {"torch", "textual"}),
         (command_line("estimate", *BUCKETS.split()), HEAVY - {"numpy"}),
         (command_line("analyze", DATA / "ddp_gloo", "--json"), {*HEAVY - {"numpy"}, "asyncio"}),
     ],
@@ -67,6 +68,21 @@ def test_nothing_is_imported_that_is_not_needed(code: str, unwanted: set[str]) -
 def test_help_explains(command: str, words: list[str]) -> None:
     page = run_here(*command.split(), "--help").stdout
     assert [word for word in words if word not in page] == []
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [("ca", "capture"), ("capture --st", "--steps"), ("slack --place g", "gpu"), ("--on", "--once")],
+)
+def test_bash_completes_commands_options_and_choices(words: str, offered: str) -> None:
+    script = (
+        'eval "$1"; COMP_WORDS=(overlaptop $2); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); COMPREPLY=()\n'
+        '_shtab_overlaptop; echo "${COMPREPLY[@]}"'
+    )
+    completion = run_here("completion", "bash").stdout
+    command = ["bash", "-c", script, "bash", completion, words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.stdout.strip(), done.stderr) == (offered, "")
 
 
 def test_the_version_is_the_packages_and_a_list_of_no_jobs_is_empty() -> None:

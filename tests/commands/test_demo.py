@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from overlaptop.console import following
+from overlaptop.commands import following
 from overlaptop.jobs.record import list_jobs
 from tests.processes import Traces, eventually
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from overlaptop import __version__
-from overlaptop.console import doctor
+from overlaptop.commands import doctor
 from overlaptop.doctor.findings import fault
 from tests.doctor.ssh_hosts import make_ssh
 

@@ -4,7 +4,7 @@ from argparse import ArgumentTypeError
 
 import pytest
 
-from overlaptop.console.parse_quantities import bytes_per_s, duration_ns, milliseconds_ns, size_bytes
+from overlaptop.commands.quantities import bytes_per_s, duration_ns, milliseconds_ns, size_bytes
 from overlaptop.models.buckets import MIB, Link, fewest, sweep
 
 from .running import records, run_here

@@ -7,9 +7,9 @@ import json
 
 import pytest
 
-from overlaptop.console.findings import SAY_AGAIN_NS, FindingsLog
-from overlaptop.console.once import render
-from overlaptop.console.stream import RecordWriter
+from overlaptop.commands.findings import SAY_AGAIN_NS, FindingsLog
+from overlaptop.commands.once import render
+from overlaptop.commands.stream import RecordWriter
 from tests.formats.traces import DATA
 from tests.tui.waits import STEPS, say_step, waiting_job
 

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from overlaptop.console import CommandError, jobs
-from overlaptop.console.arguments import add_hosts, hosts_of
-from overlaptop.console.following import require_connection, settle
-from overlaptop.console.hosts import Hosts, connect, report_connections
-from overlaptop.console.once import render
+from overlaptop.commands import jobs
+from overlaptop.commands.arguments import add_hosts, hosts_of
+from overlaptop.commands.following import require_connection, settle
+from overlaptop.commands.hosts import Hosts, connect, report_connections
+from overlaptop.commands.once import render
+from overlaptop.commands.output import CommandError
 from overlaptop.remote.targets import Target
 from tests.fleet.builders import status, step, welcome
 from tests.fleet.fakes import record
@@ -177,7 +178,7 @@ def test_the_table_has_a_line_for_each_host_and_marks_ranks_out_of_reach() -> No
 def test_steps_that_are_long_over_are_not_taken_for_the_newest_ones_of_another_host(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("overlaptop.console.following.LIMIT_S", 0.0)
+    monkeypatch.setattr("overlaptop.commands.following.LIMIT_S", 0.0)
     cluster = Cluster("gpu-a")
     session = cluster.live()
     assert settle(session).ranks[0].last.step == 39

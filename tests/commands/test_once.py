@@ -7,9 +7,10 @@ from types import SimpleNamespace
 import pytest
 from msgspec.structs import replace
 
-from overlaptop.console import CommandError, following
-from overlaptop.console.following import settle_waits
-from overlaptop.console.once import render, settle
+from overlaptop.commands import following
+from overlaptop.commands.following import settle_waits
+from overlaptop.commands.once import render, settle
+from overlaptop.commands.output import CommandError
 from overlaptop.fleet.snapshot import HubState, Snapshot
 from overlaptop.text import clock
 from overlaptop.wire.messages import RESTARTED, CollectiveSpan, Notice, RankEnd
@@ -147,7 +148,7 @@ def test_steps_that_all_ranks_measure_are_waited_for_where_one_measures_few(
 
 
 def test_what_is_not_known_is_a_dash_never_zero(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("overlaptop.console.following.LIMIT_S", 0.0)
+    monkeypatch.setattr("overlaptop.commands.following.LIMIT_S", 0.0)
     page = render(settle(PlayedSession([welcome(), rank_info(0), status(), unmeasured(0, 3)])))
     assert cells(page, 0)[3:10] == ["–"] * 7
     assert cells(page, 1)[1:4] == ["–"] * 3
@@ -185,7 +186,7 @@ def test_a_present_state_that_does_not_come_is_a_failure(
     hub_state: HubState, messages: list[Message], words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for limit in ("LIMIT_S", "HISTORY_LIMIT_S"):
-        monkeypatch.setattr(f"overlaptop.console.following.{limit}", 0.0)
+        monkeypatch.setattr(f"overlaptop.commands.following.{limit}", 0.0)
     with pytest.raises(CommandError, match=words):
         settle(PlayedSession(messages, hub_state=hub_state))
 
@@ -244,7 +245,7 @@ def page_of_one_of_two(**changes: object) -> str:
 def test_rank_without_an_agent_on_this_host_is_told_from_one_elsewhere(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("overlaptop.console.following.LIMIT_S", 0.0)
+    monkeypatch.setattr("overlaptop.commands.following.LIMIT_S", 0.0)
     page = page_of_one_of_two(local_world_size=2)
     assert cells(page, 1)[-1] == "no agent"
     assert page.splitlines()[1] == (

@@ -2,7 +2,7 @@
 
 import pytest
 
-from overlaptop.console import slack
+from overlaptop.commands import slack
 from overlaptop.jobs.record import list_jobs
 from overlaptop.wire.commands import GPU, argument
 from tests.fleet.builders import MS, info

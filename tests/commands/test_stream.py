@@ -6,8 +6,8 @@ import json
 import pytest
 from msgspec.structs import replace
 
-from overlaptop.console import CommandError
-from overlaptop.console.stream import RecordWriter, stream
+from overlaptop.commands.output import CommandError
+from overlaptop.commands.stream import RecordWriter, stream
 from overlaptop.fleet.snapshot import HubState
 from overlaptop.wire.messages import AGENT_DISABLED, RESTARTED, Notice, OwnCost, RankEnd, Standstill
 from overlaptop.wire.schema import Message
@@ -83,7 +83,7 @@ def test_trouble_restart_and_process_not_shown_are_one_record_each() -> None:
 def test_a_job_without_steps_says_what_ends_one(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("overlaptop.console.stream.HINT_AFTER_S", -1.0)
+    monkeypatch.setattr("overlaptop.commands.stream.HINT_AFTER_S", -1.0)
     reason = "no step seen yet: an optimizer's step, or overlaptop.agent.step(), ends one"
     played(PlayedSession([welcome(), info(0, source="none", source_reason=reason)], end()))
     assert capsys.readouterr().err.count(reason) == 1
@@ -134,7 +134,7 @@ def test_what_the_agent_has_counted_itself_and_a_rank_that_begins_anew_are_not_c
 
 
 def test_ranks_of_another_node_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("overlaptop.console.stream.UNSEEN_LIMIT_S", 0.0)
+    monkeypatch.setattr("overlaptop.commands.stream.UNSEEN_LIMIT_S", 0.0)
     enough, records = played(PlayedSession([welcome(), rank_info(0)], [totals(0, 0)]), steps=1)
     assert enough
     assert places(records) == [(0, 0)]

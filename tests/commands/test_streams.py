@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from overlaptop.console.streams import needs_ascii
+from overlaptop.commands.output import needs_ascii
 
 from .running import OVERLAPTOP, overlaptop
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from overlaptop.console.summary import summary
+from overlaptop.commands.dashboard import summary
 from tests.fleet.builders import status, welcome
 from tests.fleet.fakes import FakeSession
 from tests.tui.waits import waiting_job

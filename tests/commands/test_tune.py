@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from overlaptop.console import trials, tune
+from overlaptop.commands import trials, tune
 from overlaptop.fleet.snapshot import Snapshot
 from overlaptop.jobs.record import list_jobs
 from overlaptop.wire.commands import argument

@@ -10,8 +10,8 @@ from statistics import median
 import pytest
 from msgspec.structs import replace
 
-from overlaptop.console.once import settle
-from overlaptop.console.stream import RecordWriter
+from overlaptop.commands.once import settle
+from overlaptop.commands.stream import RecordWriter
 from overlaptop.fleet.job_session import JobSession
 from overlaptop.fleet.snapshot import HubState
 from overlaptop.jobs.record import list_jobs

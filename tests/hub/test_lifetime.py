@@ -16,8 +16,8 @@ import pytest
 import zmq
 from msgspec.structs import replace
 
-from overlaptop.console import CommandError
-from overlaptop.console.jobs import join
+from overlaptop.commands.jobs import join
+from overlaptop.commands.output import CommandError
 from overlaptop.hub.log import MAX_BYTES
 from overlaptop.jobs import last_end
 from overlaptop.jobs.folder import job_dir

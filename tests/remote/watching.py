@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Self
 
-from overlaptop.console.hosts import Hosts
+from overlaptop.commands.hosts import Hosts
 from overlaptop.fleet.cluster_session import HostsSession
 from overlaptop.fleet.job_session import JobSelector
 from overlaptop.fleet.snapshot import NodeView, RankView, Snapshot

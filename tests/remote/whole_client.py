@@ -9,7 +9,7 @@ from unittest import mock
 
 from msgspec.structs import replace
 
-from overlaptop.console import once
+from overlaptop.commands import once
 from overlaptop.fleet.cluster_session import ClusterSession
 from overlaptop.fleet.records import device_record, step_record
 from overlaptop.fleet.snapshot import Snapshot

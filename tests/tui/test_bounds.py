@@ -6,8 +6,8 @@ from itertools import zip_longest
 
 from msgspec.structs import replace
 
-from overlaptop.console.once import render
-from overlaptop.console.stream import RecordWriter
+from overlaptop.commands.once import render
+from overlaptop.commands.stream import RecordWriter
 from overlaptop.fleet.fleet import Fleet
 from overlaptop.fleet.snapshot import HubState
 from overlaptop.tui.tune.knob_values import ValueRefusedError, parsed, stepped

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from overlaptop.console.analyze import session_of
+from overlaptop.commands.analyze import session_of
 from overlaptop.fleet.finished_session import FinishedSession
 from overlaptop.fleet.snapshot import HubState
 from overlaptop.formats.job import analyze

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from overlaptop.console import CommandError, job_failure, print_message
-from overlaptop.console.following import TICK_S
-from overlaptop.console.hosts import pause
+from overlaptop.commands.following import TICK_S
+from overlaptop.commands.hosts import pause
+from overlaptop.commands.output import CommandError, job_failure, print_message
 from overlaptop.fleet.session import Session
 from overlaptop.fleet.snapshot import HubState, Snapshot
 from overlaptop.launch.launcher import Launcher

@@ -12,12 +12,12 @@ from typing import NamedTuple, TextIO
 
 from msgspec.structs import replace
 
-from overlaptop.console import CommandError, print_message
-from overlaptop.console.findings import FindingsLog
-from overlaptop.console.following import TICK_S, require_connection
-from overlaptop.console.hosts import Hosts, pause, report_connections
-from overlaptop.console.jobs import join
-from overlaptop.console.troubles import TroubleLog
+from overlaptop.commands.findings import FindingsLog
+from overlaptop.commands.following import TICK_S, require_connection
+from overlaptop.commands.hosts import Hosts, pause, report_connections
+from overlaptop.commands.jobs import join
+from overlaptop.commands.output import CommandError, print_message
+from overlaptop.commands.troubles import TroubleLog
 from overlaptop.fleet.records import (
     collective_record,
     cost_record,

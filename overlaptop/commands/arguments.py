@@ -1,23 +1,17 @@
-"""What command lines have in common: options that several commands take, and what they stand for.
-
-Light: ``--help`` imports nothing else.
-"""
+"""Options that several commands take, and what they stand for."""
 
 from __future__ import annotations
 
 import argparse
 import re
-import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from overlaptop.console import CommandError
-from overlaptop.console.streams import needs_ascii
+from overlaptop.commands.output import CommandError, needs_ascii
 from overlaptop.wire.protocol import JOB_KEY
 
 if TYPE_CHECKING:
-    from overlaptop.console.hosts import Hosts
+    from overlaptop.commands.hosts import Hosts
     from overlaptop.tui import TuiOptions
 
 _BYTES = {"": 1, "k": 1_000, "m": 1_000_000, "g": 1_000_000_000}
@@ -25,34 +19,13 @@ _MAX_BYTES_PER_S = 10**12
 _HOSTS = """\
 HOST is whatever ssh takes (me@gpu-a, or a name of ~/.ssh/config), ssh://me@gpu-a:2222,
 docker://CONTAINER, kubectl://[NAMESPACE/]POD[/CONTAINER], srun://JOBID[/NODE], local://, or
-slurm:JOBID for all nodes of a Slurm job. A host that is called like one of the commands above is
+slurm:JOBID for all nodes of a Slurm job. A host that is called like a command is
 ssh://demo. Nothing has to be installed there but what the job itself uses, and no port is opened.
 ssh asks for passwords and host keys before the screen opens.
 """
 _HOSTS_BRIEF = """\
-The job runs on these hosts; what HOST may be `overlaptop --help` says.
+The job runs on these hosts; what HOST may be `overlaptop watch --help` says.
 """
-
-
-class _Parser(argparse.ArgumentParser):
-    def _print_message(self, message: str, file: Any = None) -> None:
-        # argparse's own passes over a disk that is full.
-        if message:
-            (file or sys.stderr).write(message)
-
-
-def make_parser(
-    prog: str, description: str, epilog: str | None = None, usage: str | None = None
-) -> argparse.ArgumentParser:
-    """A parser that leaves the lines of its texts as they are, and takes no option by its beginning."""
-    return _Parser(
-        prog=prog,
-        description=description,
-        epilog=epilog,
-        usage=usage,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
 
 
 def add_hosts(parser: argparse.ArgumentParser, *, as_words: bool = False) -> None:
@@ -100,7 +73,7 @@ def hosts_of(options: argparse.Namespace) -> Hosts | None:
             if vars(options)[option.replace("-", "_")]:
                 raise CommandError(f"--{option} goes with a host", 2)
         return None
-    from overlaptop.console.hosts import Hosts
+    from overlaptop.commands.hosts import Hosts
     from overlaptop.remote import targets
 
     try:
@@ -136,20 +109,6 @@ def screen_of(options: argparse.Namespace) -> TuiOptions:
     from overlaptop.tui import TuiOptions
 
     return TuiOptions(ascii=options.ascii, theme=options.theme, refresh_hz=options.refresh)
-
-
-def parse_with_script(
-    parser: argparse.ArgumentParser, words: Sequence[str]
-) -> tuple[argparse.Namespace, list[str]]:
-    """Our own options, and those of a script or workload, which follow ``--``; exits as argparse does.
-
-    By hand: argparse would take a script's options for ours.
-    """
-    cut = words.index("--") if "--" in words else len(words)
-    options, unknown = parser.parse_known_args(words[:cut])
-    if unknown:
-        parser.error(f"unrecognized arguments: {' '.join(unknown)}; a script's or workload's follow --")
-    return options, list(words[cut + 1 :])
 
 
 def positive(text: str) -> int:

@@ -6,7 +6,7 @@ import sys
 import time
 from dataclasses import dataclass
 
-from overlaptop.console import CommandError, print_message
+from overlaptop.commands.output import CommandError, print_message
 from overlaptop.fleet.cluster_session import HostsSession
 from overlaptop.fleet.job_session import JobSelector
 from overlaptop.fleet.session import Session

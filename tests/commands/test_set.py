@@ -7,7 +7,9 @@ from functools import partial
 import pytest
 from msgspec.structs import replace
 
-from overlaptop.console import CommandError, following, setting
+from overlaptop.commands import following
+from overlaptop.commands import set as setting
+from overlaptop.commands.output import CommandError
 from overlaptop.wire import commands
 from overlaptop.wire.commands import Command
 from overlaptop.wire.knobs import Knob, KnobFacts

@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from contextlib import closing
 
 from overlaptop import text
-from overlaptop.console import print_data
-from overlaptop.console.findings import found_in, in_a_line
-from overlaptop.console.following import settle, settle_waits
-from overlaptop.console.hosts import Hosts
-from overlaptop.console.jobs import join
-from overlaptop.console.streams import plain
-from overlaptop.console.table import Table
-from overlaptop.console.troubles import TroubleLog, warnings
+from overlaptop.commands.findings import found_in, in_a_line
+from overlaptop.commands.following import settle, settle_waits
+from overlaptop.commands.hosts import Hosts
+from overlaptop.commands.jobs import join
+from overlaptop.commands.output import plain, print_data
+from overlaptop.commands.table import Table
+from overlaptop.commands.troubles import TroubleLog, warnings
 from overlaptop.findings.first_line import first_line
 from overlaptop.fleet.records import device_record, end_records, step_record
 from overlaptop.fleet.snapshot import HubState, RankView, Snapshot

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterator
 
-from overlaptop.console import CommandError, print_message
-from overlaptop.console.hosts import pause
+from overlaptop.commands.hosts import pause
+from overlaptop.commands.output import CommandError, print_message
 from overlaptop.fleet.commands import SENT, CommandView
 from overlaptop.fleet.session import Session
 from overlaptop.fleet.snapshot import HubState, Snapshot

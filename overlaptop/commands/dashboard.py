@@ -9,17 +9,23 @@ from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from overlaptop import tui
-from overlaptop.console import CommandError, print_data
-from overlaptop.console.streams import plain
+from overlaptop import text, tui
+from overlaptop.commands.output import CommandError, plain, print_data
 from overlaptop.fleet.job_session import JobSelector, JobSession
 from overlaptop.fleet.session import Session
+from overlaptop.fleet.snapshot import HubState, Snapshot
+from overlaptop.fleet.trouble import trouble_of
 from overlaptop.launch.local import LocalLauncher
+from overlaptop.report import troubles
+from overlaptop.report.figures import totals_in_words
+from overlaptop.report.order import all_see_gaps
 
 if TYPE_CHECKING:
-    from overlaptop.console.hosts import Hosts
+    from overlaptop.commands.hosts import Hosts
 
 ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+MOST_FINDINGS = 3
+"""Printed when the dashboard is left."""
 
 
 def run(key: str | None, screen: tui.TuiOptions, hosts: Hosts | None = None) -> int:
@@ -31,7 +37,7 @@ def run(key: str | None, screen: tui.TuiOptions, hosts: Hosts | None = None) -> 
     require_terminal(screen)
     selector = JobSelector(key=key)
     if hosts is not None:
-        from overlaptop.console.hosts import connect
+        from overlaptop.commands.hosts import connect
 
         with closing(connect(hosts, selector, readonly=screen.readonly)) as connections:
             return show(connections, replace(screen, connections=connections))
@@ -53,11 +59,34 @@ def show(session: Session, screen: tui.TuiOptions) -> int:
         status = tui.run(session, screen, ENDING_SIGNALS)
     finally:
         _leave_at_signals()  # what was started is still to be ended
-    from overlaptop.console.summary import summary  # the rules take 50 ms to import
-
     if status == 0 and (words := summary(session.tick(), time.monotonic() - began_s)):
         print_data(plain(words) if screen.ascii else words)
     return status
+
+
+def summary(snapshot: Snapshot, watched_s: float) -> str:
+    """Return a few lines: the job and its figures, what is wrong, and its findings; empty without steps."""
+    # The rules take 50 ms to import.
+    from overlaptop.commands.findings import found_in
+    from overlaptop.findings.first_line import first_line
+
+    job, totals = snapshot.job, snapshot.totals
+    if job is None or totals.step is None or snapshot.hub_state is HubState.TRACE:
+        return ""
+    overlap = totals_in_words(totals, exact=all_see_gaps(snapshot.ranks))["overlap"]
+    ranks, watched = text.plural(job.world_size, "rank"), text.age(watched_s)
+    lines = [
+        f"{job.script}, {ranks}, watched for {watched}: step {text.count(totals.step)}, "
+        f"{text.duration(totals.step_ns)} a step, overlap {overlap}"
+    ]
+    found = found_in(snapshot)
+    said, trouble = first_line(snapshot, found), trouble_of(snapshot)
+    lines += [troubles.in_full(trouble)] if trouble is not None else []
+    lines += [said.because.words] if said is not None else []
+    told = (said.rule, said.cause_rule) if said is not None else ()
+    others = [each for each in found if each.rule not in told]
+    lines += [f"{each.headline}, {each.certainty.value}" for each in others[:MOST_FINDINGS]]
+    return "\n".join(map(text.printable, lines))
 
 
 def _leave_at_signals() -> None:

@@ -9,9 +9,9 @@ from contextlib import closing
 from msgspec.structs import asdict
 
 from overlaptop import text
-from overlaptop.console import CommandError, print_data, print_message
-from overlaptop.console.hosts import Hosts, connect
-from overlaptop.console.table import Table
+from overlaptop.commands.hosts import Hosts, connect
+from overlaptop.commands.output import CommandError, print_data, print_message
+from overlaptop.commands.table import Table
 from overlaptop.fleet.job_session import JobSelector, JobSession
 from overlaptop.fleet.session import Session
 from overlaptop.jobs import last_end, writable

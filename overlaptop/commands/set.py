@@ -1,0 +1,188 @@
+"""``overlaptop set``: what can be changed of a running job, and changing it on all its ranks."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import time
+from contextlib import closing
+
+from overlaptop.commands.arguments import add_hosts, hosts_of, job_key
+from overlaptop.commands.following import TICK_S, follow, send, settle
+from overlaptop.commands.hosts import pause
+from overlaptop.commands.jobs import join
+from overlaptop.commands.output import CommandError, print_data, print_message
+from overlaptop.commands.table import Table
+from overlaptop.fleet.commands import FAILED
+from overlaptop.fleet.knobs import JobKnob
+from overlaptop.fleet.session import Session
+from overlaptop.fleet.snapshot import HubState, Snapshot
+from overlaptop.report.knobs import allowed_words
+from overlaptop.text import UNKNOWN as NOT_KNOWN
+from overlaptop.text import printable, with_unit
+from overlaptop.wire.commands import CHANGED, UNKNOWN, Command, make_restoring, make_setting
+
+DESCRIPTION = """\
+Change a setting of a running job, on all its ranks in the same step, or on none. Without NAME=VALUE: show
+what can be changed of the job, to what, and what cannot just now and why. A bundled workload obeys; a job
+of your own does when it was started with --control or attach(control=True):
+
+  torchrun --nproc-per-node=8 -m overlaptop.agent --control train.py
+
+NAME=script gives back the value that the script gave. Among others there is:
+  bucket_cap_mb  MiB a bucket of its DistributedDataParallel model, 1 to 10000. Its buckets are made anew
+                 between two steps; gradients stay what they were, but for the order of sums with more than
+                 two ranks. The model must be the only one, and not compiled
+"""
+EPILOG = """\
+stdout gets a line when all ranks have changed it (bucket_cap_mb 25 → 50 at step 1,234), stderr progress. A
+record of --json holds type ("knob"), job, knob, value (null: no whole number, or not known), value_text,
+original_text (the script's own), least, most, choices (null: all between), unit, owner, about, code (the
+line that makes a value permanent), differs (true while ranks have different values) and refusal (null: it
+can be changed). overlaptop changes lists what was changed, from what to what, and by whom.
+overlaptop tune --values tells what a value does to the step before it is set.
+exit status: 0 when all ranks have changed it, or had this value already, which is not sent; 1 when none has
+and when one failed, 2 for a usage error, 130 after Ctrl-C (the job and a change under way go on).
+"""
+KNOBS_S = 2.0
+"""For a job that has just begun to list its knobs, or is being changed."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Its options."""
+    parser.description, parser.epilog = DESCRIPTION, EPILOG
+    parser.add_argument(
+        "change", type=_change, nargs="?", metavar="NAME=VALUE", help="what to set, and to what"
+    )
+    parser.add_argument("--job", type=job_key, metavar="KEY", help="the job, as --list names it")
+    parser.add_argument(
+        "--json", action="store_true", help="without NAME=VALUE: print records, not a table"
+    )
+    add_hosts(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Show the knobs, or change one."""
+    if options.json and options.change is not None:
+        raise CommandError("--json goes without NAME=VALUE", 2)
+    with closing(join(options.job, hosts_of(options))) as session:
+        snapshot = _await_knobs(session)
+        if options.change is not None:
+            _set(session, snapshot, *options.change)
+        elif options.json:
+            for each in snapshot.knobs:
+                print_data(_record(session.job_key, each))
+        elif snapshot.knobs:
+            print_data(_table(snapshot.knobs))
+        else:
+            print_message("nothing can be changed of this job")
+    return 0
+
+
+def _change(text: str) -> tuple[str, int | None]:
+    name, _, value = text.partition("=")
+    if not (name and re.fullmatch(r"-?[0-9]{1,9}|script", value)):
+        raise argparse.ArgumentTypeError(f"must be NAME=VALUE with a whole number or script, not {text!r}")
+    return name, None if value == "script" else int(value)
+
+
+def _set(session: Session, snapshot: Snapshot, name: str, value: int | None) -> None:
+    """Set the knob `name` to `value` (None: the script's), and print from what to what, and at which step.
+
+    Raises CommandError when not every rank has changed it, or when that is not known.
+    """
+    found = knob_of(snapshot, name)
+    try:
+        command = make_restoring(found.knob) if value is None else make_setting(found.knob, value)
+    except ValueError as error:
+        raise CommandError(str(error), 2) from error
+    if found.refusal:
+        raise CommandError(f"not changed: {found.refusal}")
+    if value is not None and _is_surely(value, found, snapshot):
+        print_message(f"{name} is {with_unit(found.knob.value_text, found.knob.unit)} already")
+        return
+    send(session, command)
+    print_change(session, command)
+
+
+def _is_surely(value: int, found: JobKnob, snapshot: Snapshot) -> bool:
+    """Whether all ranks have this value, and nothing that is under way may give them another one."""
+    knob = found.knob
+    changes = [each for each in snapshot.changes if each.knob == knob.name]
+    # A change may go on, or have failed on some ranks only; and they send their knobs a moment after it.
+    unsettled = changes and (changes[-1].state != CHANGED or changes[-1].becomes != knob.value_text)
+    return (
+        value == knob.value
+        and not (found.differs or unsettled)
+        and all(view.info is not None for view in snapshot.ranks)
+        and snapshot.hub_state is HubState.LIVE
+    )
+
+
+def knob_of(snapshot: Snapshot, name: str) -> JobKnob:
+    """The knob of that name. CommandError: this job has none."""
+    found = snapshot.knob(name)
+    if found is None:
+        there_is = ", ".join(each.knob.name for each in snapshot.knobs) or "nothing"
+        raise CommandError(f"{name} cannot be set; of this job there is: {there_is}", 2)
+    return found
+
+
+def _await_knobs(session: Session) -> Snapshot:
+    """The snapshot in which all ranks have the same knobs, or the best that KNOBS_S brings."""
+    settle(session)
+    give_up_s = time.monotonic() + KNOBS_S
+    while True:
+        snapshot = session.tick()
+        agreed = snapshot.knobs and not any(each.differs for each in snapshot.knobs)
+        if agreed or time.monotonic() >= give_up_s:
+            return snapshot
+        pause(session, TICK_S)
+
+
+def print_change(session: Session, command: Command) -> None:
+    """Follow a change until it is over on all ranks, and print from what to what it was."""
+    *_, change = follow(session, command, final=(FAILED, UNKNOWN, CHANGED))
+    if change.state == FAILED:
+        partly = any(rank.state == CHANGED for rank in change.ranks)
+        raise CommandError(change.reason if partly else f"not changed: {change.reason}")
+    if change.state == UNKNOWN:
+        raise CommandError(f"not known whether it was changed: {change.reason}")
+    for line in sorted({rank.text for rank in change.ranks}):  # one, as all ranks do the same
+        print_data(printable(line))
+
+
+def _table(knobs: tuple[JobKnob, ...]) -> str:
+    """A row for each knob, and below a line for each that cannot be changed just now."""
+    table = Table(
+        ["knob", "value", "script", "allowed", "of", "what it does"],
+        left={"knob", "allowed", "of", "what it does"},
+    )
+    for each in knobs:
+        knob = each.knob
+        value = (knob.value_text or NOT_KNOWN) + (" (ranks differ)" if each.differs else "")
+        script = knob.original_text or NOT_KNOWN
+        table.add(knob.name, value, script, allowed_words(knob), knob.owner, knob.about)
+    refusals = [f"{each.knob.name} cannot be changed now: {each.refusal}" for each in knobs if each.refusal]
+    return "\n".join([table.render(), *map(printable, refusals)])
+
+
+def _record(job: str | None, each: JobKnob) -> dict[str, object]:
+    knob = each.knob
+    return {
+        "type": "knob",
+        "job": job,
+        "knob": knob.name,
+        "value": knob.value,
+        "value_text": knob.value_text or None,
+        "original_text": knob.original_text or None,
+        "least": knob.least,
+        "most": knob.most,
+        "choices": knob.choices or None,
+        "unit": knob.unit or None,
+        "owner": knob.owner,
+        "about": knob.about,
+        "code": knob.code or None,
+        "differs": each.differs,
+        "refusal": each.refusal or None,
+    }
