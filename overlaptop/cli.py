@@ -12,6 +12,9 @@ from overlaptop.commands.output import CommandError, drop_output, print_message,
 from overlaptop.commands.parser import parse
 from overlaptop.jobs.descriptors import fill_standard
 
+_PACKAGES = {"msgpack": "msgpack", "msgspec": "msgspec", "numpy": "numpy", "shtab": "shtab",
+             "textual": "textual", "zmq": "pyzmq"}  # fmt: skip
+"""Modules that we need, and what pip calls them."""
 _UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 
 
@@ -31,6 +34,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except CommandError as failure:
         print_message(str(failure))
         return failure.status
+    except ModuleNotFoundError as fault:
+        missing = (fault.name or "").partition(".")[0]
+        if missing not in _PACKAGES:
+            raise
+        print_message(f"{sys.executable} has no {missing}: pip install {_PACKAGES[missing]}")
+        return 1
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:

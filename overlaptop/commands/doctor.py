@@ -1,94 +1,125 @@
-"""``overlaptop doctor``: what will work here and on other hosts, and what to do where it does not."""
+"""``overlaptop doctor``: what will work here or on other hosts, and what to do where it does not."""
 
 from __future__ import annotations
 
 import argparse
 import os
-import sys
+import subprocess
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
+import msgspec
+from msgspec.structs import replace
 
 from overlaptop.commands.arguments import add_hosts, hosts_of
 from overlaptop.commands.output import CommandError, print_data
-from overlaptop.doctor.findings import Finding, Status, works
-from overlaptop.doctor.installed import check_installation
-from overlaptop.remote.bootstrap import remote_command
+from overlaptop.doctor import Machine, examine
+from overlaptop.remote import failures
+from overlaptop.remote.bootstrap import FAIL, WAIT, remote_command
+from overlaptop.remote.targets import Target
+from overlaptop.report.records import Check, Doctor
 from overlaptop.text import printable
 
-if TYPE_CHECKING:
-    pass
-
 DESCRIPTION = """\
-Say what will work: the interpreter, torch, NCCL, CUPTI and NVML, what this user may do, the socket
-directory, the jobs that run, ssh, the terminal, the clock. With HOST also what will work there, how it is
-reached, and how far its clock is from ours; ssh asks nothing meanwhile. One line for each finding, with
-what to do. Nothing is changed, nothing needs root, and a check that hangs is given up.
+Say what will work on this machine, or on each HOST: torch, NCCL, CUPTI and NVML, what this user may do, the
+socket directory, the jobs that run, ssh, the terminal, the clock. One line for each finding, with what to
+do. Nothing is changed, and nothing needs root.
 
-  overlaptop doctor --python ~/venv/bin/python                the interpreter that trains here
-  overlaptop doctor me@gpu-a gpu-b                            here and there
+  overlaptop doctor                                           here
+  overlaptop doctor me@gpu-a gpu-b                            there, by their own overlaptop
+  ~/venv/bin/python -m overlaptop doctor                      here, with the interpreter that trains
 """
 EPILOG = """\
 A finding is ok, a warning (monitoring works, but shows less), a fault (it does not work) or unknown (it
-could not be looked at). --python without HOST is the interpreter here: what it lacks is a fault then, and
-else a warning, since jobs may have another one.
+could not be looked at). ssh asks nothing.
 A record of --json holds type ("check"), host (as it was named; empty: here), check, status, finding and
 remedy (empty: none is needed); one of type "doctor" ends each host, with works (true or false).
-exit status: 0 when monitoring will work here and on each host, 1 when not, 2 for a usage error.
+exit status: 0 when monitoring will work here or on each host, 1 when not, 2 for a usage error.
 """
-_STATUS_WIDTH = max(len(status.value) for status in Status)
-_CHECK_WIDTH = len("overlaptop")
+HOST_LIMIT_S = 100.0
+AT_ONCE = 8
+_NOTE = "OVERLAPTOP-NOTE "
+"""Begins a line of the start script: see remote/bootstrap.py."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Its options."""
-    parser.usage = "overlaptop doctor [HOST ...] [--python PATH] [--json]"
+    parser.usage = "overlaptop doctor [HOST ...] [--json]"
     parser.description, parser.epilog = DESCRIPTION, EPILOG
     parser.add_argument("--json", action="store_true", help="print a record for each finding")
     add_hosts(parser, as_words=True)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Look at this machine, then at the hosts; give 0 where monitoring will work on all of them, else 1."""
+    """Look, and print the findings; 0 where monitoring will work."""
     if options.rate:
         raise CommandError("--rate is for watching a host", 2)
-    python, as_json = "", options.json
-    if not (options.host or options.hosts or options.via):
-        python, options.python = options.python, ""
     hosts = hosts_of(options)
-    if hosts is not None:
-        try:
-            remote_command(hosts.python, hosts.remote_dir, doctor=True)
-        except ValueError as reason:
-            raise CommandError(str(reason), 2) from reason
-    whole = check_installation()
-    if not works([whole]):
-        _tell("", [whole], as_json=as_json)
-        return 1
-    # These need what may have been missing.
-    from overlaptop.doctor import here
-    from overlaptop.doctor.facts import Facts
-
-    facts = Facts(python=python or sys.executable, named=bool(python))
-    good = _tell("", here.examine(facts), as_json=as_json)
-    if hosts is not None:
-        from overlaptop.doctor import hosts as others
-
-        for target, findings in others.examine(hosts.targets, facts, hosts.python, hosts.remote_dir):
-            good &= _tell(target.name, findings, as_json=as_json)
-    return 0 if good else 1
+    if hosts is None:
+        return 0 if _print("", examine(Machine()), as_json=options.json) else 1
+    try:
+        words = remote_command(hosts.python, hosts.remote_dir, doctor=True)
+    except ValueError as reason:
+        raise CommandError(str(reason), 2) from reason
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        found = pool.map(lambda target: _examine_there(target, words), hosts.targets)
+        good = [
+            _print(target.name, checks, as_json=options.json)
+            for target, checks in zip(hosts.targets, found, strict=True)
+        ]
+    return 0 if all(good) else 1
 
 
-def _tell(host: str, findings: Iterable[Finding], *, as_json: bool) -> bool:
+def _examine_there(target: Target, words: tuple[str, ...]) -> list[Check]:
+    """Run `overlaptop doctor --json` on a host, by the command that starts a relay there."""
+    argv = target.argv(words)
+    try:
+        done = subprocess.run(
+            argv,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=HOST_LIMIT_S,
+            start_new_session=True,
+        )
+    except subprocess.TimeoutExpired:
+        return [_unreached(target, f"it had not answered after {HOST_LIMIT_S:.0f} s")]
+    except OSError as error:
+        return [_unreached(target, failures.of_start(argv[0], error).reason)]
+    output, errors = done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
+    found = []
+    for line in output.splitlines():
+        with suppress(msgspec.DecodeError):  # the host's banners and the start script's notes
+            found.append(replace(msgspec.json.decode(line, type=Check), host=target.name))
+    if found:
+        return found
+    notes = [line.partition(" ")[2] for line in output.splitlines() if line.startswith(_NOTE)]
+    if notes and (note := notes[-1].partition(" "))[0] in (FAIL, WAIT):
+        return [_unreached(target, note[2])]
+    if done.returncode == 0:
+        return [_unreached(target, "it ran something else, such as the command= of its key")]
+    return [
+        _unreached(
+            target,
+            failures.of_ending(target.kind, target.place, done.returncode, errors, output).reason,
+        )
+    ]
+
+
+def _unreached(target: Target, reason: str) -> Check:
+    return Check(host=target.name, check="host", status="fault", finding=reason, remedy="")
+
+
+def _print(host: str, checks: Iterable[Check], *, as_json: bool) -> bool:
     """Print what was found of a host (empty: here) as it comes; whether monitoring will work there."""
     if not as_json:
         print_data(printable(host) if host else f"here ({os.uname().nodename})")
-    seen = []
-    for finding in findings:
-        seen.append(finding)
-        check, status = printable(finding.check), finding.status.value
-        line = f"  {status:{_STATUS_WIDTH}}  {check:{_CHECK_WIDTH}}  {printable(finding.line)}"
-        print_data(finding.record(host) if as_json else line)
-    good, where = works(seen), f"on {printable(host)}" if host else "here"
-    verdict = f"monitoring will {'work' if good else 'not work'} {where}"
-    print_data({"type": "doctor", "host": host, "works": good} if as_json else verdict)
-    return good
+    works = True
+    for each in checks:
+        works &= each.status != "fault"
+        said = f"{each.finding}: {each.remedy}" if each.remedy else each.finding
+        print_data(each.line if as_json else printable(f"  {each.status:7}  {each.check:10}  {said}"))
+    where = f"on {printable(host)}" if host else "here"
+    verdict = f"monitoring will {'work' if works else 'not work'} {where}"
+    print_data(Doctor(host=host, works=works).line if as_json else verdict)
+    return works

@@ -70,6 +70,15 @@ def test_help_explains(command: str, words: list[str]) -> None:
     assert [word for word in words if word not in page] == []
 
 
+@pytest.mark.parametrize("command", ["doctor", "--list", "analyze"])
+def test_a_package_that_is_missing_is_one_line_and_status_1(command: str) -> None:
+    blocked = ("numpy", "msgpack", "msgspec", "zmq", "textual")
+    code = f"sys.modules.update(dict.fromkeys({blocked!r}))\nfrom overlaptop.cli import main\n"
+    out, err, _ = run_code(f"{code}assert main([{command!r}]) == 1")
+    assert (out, err.count("\n")) == ("", 1)
+    assert ": pip install " in err
+
+
 @pytest.mark.parametrize(
     ("words", "offered"),
     [("ca", "capture"), ("capture --st", "--steps"), ("slack --place g", "gpu"), ("--on", "--once")],

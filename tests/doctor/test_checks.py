@@ -1,268 +1,319 @@
-"""All checks of a machine that is not there: it is well, but for what a test changes."""
+"""The doctor's checks, of a machine with two H200s on which all is well but for what a test changes."""
 
 from __future__ import annotations
 
 import os
-import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+import resource
+import shutil
+import sys
+import warnings
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pynvml
 import pytest
+from msgspec.structs import replace
 
-from overlaptop import __version__
-from overlaptop.doctor.children import Completed
-from overlaptop.doctor.facts import KernelClock, kernel_clock
-from overlaptop.doctor.findings import Finding, Status
-from overlaptop.doctor.here import examine
-from overlaptop.doctor.installed import check_installation
+from overlaptop import doctor
+from overlaptop.agent.sources.cupti.library import CuptiError
+from overlaptop.doctor import Machine, examine
+from overlaptop.jobs.folder import job_dir
+from overlaptop.jobs.processes import process_start_time
+from overlaptop.jobs.record import JobRecord, write_job
+from overlaptop.report.records import Check
 from overlaptop.wire.protocol import PROTOCOL_VERSION
+from tests.agent.telemetry.driver import install
+from tests.agent.telemetry.machines import h200_pair
 
-from .machines import H200, LAPTOP, Answer, Programs, by_check, machine, printed
-
-OK, WARNING, FAULT, UNKNOWN = Status.OK, Status.WARNING, Status.FAULT, Status.UNKNOWN
-PARAMETERS = "proc/driver/nvidia/params"
-
-# What the probes report.
-NVML = {"of": "nvml", "driver": "580.95.05", "gpus": ["NVIDIA H200", "NVIDIA H200"]}
-GPM = {"of": "gpm", "gpus": 2, "refused": []}
-PYTHON = {"of": "python", "version": "3.12.3"}
-AGENT = {
-    "of": "overlaptop", "version": "0.1.0", "protocol": PROTOCOL_VERSION, "path": "/venv/overlaptop",
-    "missing": [],
-}  # fmt: skip
-TORCH = {
-    "of": "torch", "version": "2.11.0+cu130", "cuda": "13.0", "hip": None, "distributed": True,
-    "nccl": "2.28.9", "gpus": 2, "warning": "",
-}  # fmt: skip
-CUPTI = {"of": "cupti", "path": "/venv/libcupti.so.13", "version": 130000}
-RECORDING = {"of": "recording", "refusal": ""}
-SECTIONS = {"gpus": (NVML, GPM), "software": (PYTHON, AGENT, TORCH, CUPTI, RECORDING)}
-OF_CPU = {**TORCH, "version": "2.13.0+cpu", "cuda": None, "nccl": None, "gpus": 0}
-NO_GPU = {**TORCH, "gpus": 0}
-NO_OVERLAPTOP = {"of": "overlaptop", "error": "No module named 'overlaptop'"}
+H200 = {
+    "dev/nvidia0": "",
+    "dev/nvidia1": "",
+    "dev/nvidiactl": "",
+    "dev/nvidia-uvm": "",
+    "dev/nvidia-caps": "",
+    "sys/bus/pci/devices/0000:1b:00.0/vendor": "0x10de\n",
+    "sys/bus/pci/devices/0000:1b:00.0/class": "0x030200\n",
+    "sys/bus/pci/devices/0000:43:00.0/vendor": "0x10de\n",
+    "sys/bus/pci/devices/0000:43:00.0/class": "0x030200\n",
+    # An NVSwitch, and the host's bridge: neither is a GPU.
+    "sys/bus/pci/devices/0000:05:00.0/vendor": "0x10de\n",
+    "sys/bus/pci/devices/0000:05:00.0/class": "0x068000\n",
+    "sys/bus/pci/devices/0000:00:00.0/vendor": "0x8086\n",
+    "sys/bus/pci/devices/0000:00:00.0/class": "0x060000\n",
+    "proc/self/mounts": "overlay / overlay rw 0 0\n",
+}
+"""Two H200s under driver 580, as sysfs and /dev show them; what no check reads is left out."""
+LAPTOP = {"proc/self/mounts": "/dev/nvme0n1p2 / ext4 rw 0 0\n"}
+RANK_PID = 4242
 
 
 class Scene:
-    """Looks at a machine with two H200s, a terminal, ssh and a torch for CUDA, all of which is well."""
+    """The machine. A test changes its parts, and looks."""
 
-    def __init__(self, tmp_path: Path) -> None:
-        self._root = tmp_path / "root"
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.root, self.monkeypatch = root, monkeypatch
+        self.files = dict(H200)
+        self.environ = {"TERM": "xterm-256color", "LANG": "C.UTF-8"}
+        self.size = os.terminal_size((120, 40))
+        self.free_bytes = 1 << 30
+        self.nvml = h200_pair()
+        self.torch: Any = SimpleNamespace(
+            __version__="2.11.0+cu130",
+            version=SimpleNamespace(cuda="13.0", hip=None),
+            distributed=SimpleNamespace(is_available=lambda: True, is_nccl_available=lambda: True),
+            cuda=SimpleNamespace(
+                is_available=lambda: True,
+                device_count=lambda: 2,
+                nccl=SimpleNamespace(version=lambda: (2, 28, 9)),
+            ),
+        )
+        self.cupti: Any = SimpleNamespace(version=lambda: 130000, enable=lambda _kind: None)
 
-    def __call__(
-        self,
-        *sections: Mapping[str, object],
-        lacks: Iterable[str] = (),
-        end: str = "",
-        ssh: Answer = Completed(0, "", "OpenSSH_9.2p1\n"),  # noqa: B008
-        files: Mapping[str, str] = H200,
-        **changes: Any,
-    ) -> dict[str, Finding]:
-        """`sections` replace those of their names. `lacks`: what a probe had not told by its `end`."""
-        replaced = {section["of"]: section for section in sections}
-
-        def answers(argv: Sequence[str]) -> Answer:
-            if argv[-1] not in SECTIONS:
-                assert argv[-1] == "-V"
-                return ssh
-            told = [
-                replaced.get(each["of"], each) for each in SECTIONS[argv[-1]] if each["of"] not in lacks
-            ]
-            return printed(*told, status=1 if end else 0, errors=end)
-
-        environ = {"TERM": "xterm-256color", "LANG": "C.UTF-8"}
-        made = {"start": Programs(answers), "environ": environ, **changes}
-        return by_check(examine(machine(self._root, files, **made)))
+    def look(self) -> dict[str, Check]:
+        for name, text in self.files.items():
+            path = self.root / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        install(self.nvml, self.monkeypatch)
+        patch = self.monkeypatch.setattr
+        patch(os, "get_terminal_size", lambda _descriptor: self.size)
+        patch(shutil, "disk_usage", lambda _path: SimpleNamespace(free=self.free_bytes))
+        patch(doctor.cupti_library, "load", lambda: self.cupti)
+        self.monkeypatch.setitem(sys.modules, "torch", self.torch)
+        found: dict[str, Check] = {}
+        for each in examine(Machine(self.root, self.environ)):
+            assert each.check not in found
+            found[each.check] = each
+        return found
 
 
 @pytest.fixture
-def look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
-    (tmp_path / "sockets").mkdir(mode=0o700)
-    monkeypatch.setenv("OVERLAPTOP_DIR", str(tmp_path / "sockets"))
+def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, socket_dir: Path) -> Scene:
     monkeypatch.delenv("OVERLAPTOP_SSH", raising=False)
-    return Scene(tmp_path)
+    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
+    return Scene(tmp_path / "root", monkeypatch)
 
 
-def test_a_machine_that_is_well_has_a_line_for_each_thing(look: Scene) -> None:
-    found = look()
-    assert {name: finding.line for name, finding in found.items() if name != "sockets"} == {
-        "overlaptop": f"{__version__}, protocol {PROTOCOL_VERSION}",
+def test_a_machine_on_which_all_is_well_has_a_line_for_each_thing(scene: Scene, socket_dir: Path) -> None:
+    found = scene.look()
+    for name in ("overlaptop", "clock"):  # as this machine's are
+        found.pop(name)
+    assert {name: check.finding for name, check in found.items()} == {
+        "sockets": f"{socket_dir}, ours, mode 0700",
         "jobs": "none runs here",
-        "terminal": "xterm-256color, 120x40, 256 colours",
-        "unicode": "LANG is C.UTF-8",
-        "ssh": "OpenSSH_9.2p1",
-        "clock": "kept by NTP or the like, wrong by 2 ms at most",
-        "files": "a process may have enough of them open",
+        "terminal": "xterm-256color, 120x40",
+        "unicode": "the locale is C.UTF-8",
+        "ssh": "/usr/bin/ssh",
         "devices": "/dev/nvidia*: all 4 may be opened",
-        "counters": "only root may read the GPUs' counters (RmProfilingAdminOnly: 1); CUPTI needs none",
         "nvml": "driver 580.95.05, 2x NVIDIA H200",
         "gpm": "2 NVIDIA GPUs measured by GPM",
-        "python": "3.12.3, /venv/bin/python",
-        "agent": "overlaptop 0.1.0, /venv/overlaptop",
         "torch": "2.11.0+cu130, CUDA 13.0, sees 2 GPUs",
         "nccl": "2.28.9",
         "cupti": "version 130000, its records are known, and it records",
     }
-    assert {finding.status for finding in found.values()} == {OK}
+    assert {check.status for check in found.values()} == {"ok"}
 
 
-def test_a_laptop_that_trains_on_its_cpu_is_well_and_rocm_has_neither_nccl_nor_cupti(look: Scene) -> None:
-    found = look({"of": "nvml", "error": "no NVIDIA driver"}, OF_CPU, files=LAPTOP)
-    assert not {"devices", "counters", "gpm", "cupti"} & set(found)
-    assert found["nvml"].text == "no NVIDIA GPU here (no NVIDIA driver)"
-    assert {finding.status for finding in found.values()} == {OK}
-    found = look({**TORCH, "cuda": None, "hip": "6.4", "nccl": None}, files=LAPTOP)
-    assert found["torch"].text == "2.11.0+cu130, ROCm 6.4, sees 2 GPUs"
-    assert found["nccl"].text == "RCCL, by ROCm"
-    assert "cupti" not in found
+def test_a_laptop_without_a_gpu_is_well(scene: Scene) -> None:
+    scene.files = LAPTOP
+    scene.nvml.refuse["nvmlInitWithFlags"] = pynvml.NVML_ERROR_DRIVER_NOT_LOADED
+    scene.torch.version.cuda = None
+    found = scene.look()
+    assert not {"devices", "gpm", "cupti"} & set(found)
+    assert found["nvml"].finding == "no NVIDIA GPU here (no NVIDIA driver is loaded)"
+    assert found["nccl"].finding == "none: jobs on the CPU use gloo"
+    assert {check.status for name, check in found.items() if name != "clock"} == {"ok"}
 
 
-def without(*beginnings: str) -> dict[str, dict[str, str]]:
-    """The files of H200 but for those that begin so."""
-    return {"files": {name: text for name, text in H200.items() if not name.startswith(beginnings)}}
+# Each thing that may be amiss: what a test changes of the machine, and what is found then.
 
 
-def counters(text: str) -> dict[str, dict[str, str]]:
-    return {"files": {**H200, PARAMETERS: text}}
+def changed(**values: Any) -> Callable[[Scene], None]:
+    """``torch__cuda__device_count=f`` is scene.torch.cuda.device_count = f."""
+
+    def change(scene: Scene) -> None:
+        for name, value in values.items():
+            *path, last = name.split("__")
+            place: Any = scene
+            for part in path:
+                place = getattr(place, part)
+            setattr(place, last, value)
+
+    return change
 
 
-def environ(**variables: str) -> dict[str, dict[str, str]]:
-    return {"environ": variables}
+def mounted(kind: str) -> Callable[[Scene], None]:
+    return changed(files={**H200, "proc/self/mounts": f"server:/x / {kind} rw 0 0\n"})
 
 
-def ended_after(*told: str) -> dict[str, object]:
-    """The probes crashed once they had told of these."""
-    every = [each["of"] for sections in SECTIONS.values() for each in sections]
-    return {"end": "it crashed", "lacks": [name for name in every if name not in told]}
+def refused(function: str, code: int) -> Callable[[Scene], None]:
+    return lambda scene: scene.nvml.refuse.update({function: code})
 
 
-def space(free_bytes: int, flag: int = 0, files: int = 1000, free_files: int = 10) -> dict[str, Any]:
-    room = SimpleNamespace(
-        f_bavail=free_bytes // 4096, f_frsize=4096, f_flag=flag, f_files=files, f_favail=free_files
-    )
-    return {"space": lambda _path: room}
+def no_gpu_seen(caught: str = "", **environ: str) -> Callable[[Scene], None]:
+    def is_available() -> bool:
+        if caught:
+            warnings.warn(caught, stacklevel=1)
+        return False
+
+    def change(scene: Scene) -> None:
+        scene.environ.update(environ)
+        scene.torch.cuda.is_available = is_available
+
+    return change
 
 
-def mounted(kind: str) -> dict[str, dict[str, str]]:
-    """A network file system, and another one of this kind on the temporary directory."""
-    mounts = f"server:/x / nfs4 rw 0 0\nnone {tempfile.gettempdir()} {kind} rw 0 0\n"
-    return {"files": {**H200, "proc/self/mounts": mounts}}
+def of_torch(version: str) -> Callable[[Scene], None]:
+    return lambda scene: setattr(scene.torch, "__version__", version)
 
 
-NAMED = {"named": True}
-BEFORE_TORCH = ("python", "overlaptop")
+def raising(error: Exception) -> Callable[..., Any]:
+    def fail(*_arguments: object) -> Any:
+        raise error
+
+    return fail
 
 
 @pytest.mark.parametrize(
-    ("sections", "changes", "check", "status", "words"),
+    ("change", "check", "status", "words"),
     [
-        ([], space(1 << 30), "sockets", OK, "/sockets, ours, mode 0700"),
-        ([], space(8 << 20), "sockets", WARNING, "has 8 MiB left"),
-        ([], space(4096), "sockets", FAULT, "is full"),
-        ([], space(1 << 30, free_files=0), "sockets", FAULT, "is full"),
-        ([], space(1 << 30, files=0, free_files=0), "sockets", OK, "mode 0700"),
-        ([], space(1 << 30, flag=os.ST_RDONLY), "sockets", FAULT, "can only be read"),
-        ([], mounted("lustre"), "sockets", WARNING, "network file system (lustre)"),
-        ([], mounted("tmpfs"), "sockets", OK, "mode 0700"),
-        ([], without("dev/"), "devices", WARNING, "2 NVIDIA GPUs on the PCI bus, but no /dev/nvidia0"),
+        (changed(free_bytes=8 << 20), "sockets", "warning", "has 8 MiB left: make room"),
+        (mounted("lustre"), "sockets", "warning", "network file system (lustre)"),
         (
-            [], {"may_open": lambda path: path.name != "nvidiactl"},
-            "devices", WARNING, "this user may not open /dev/nvidiactl: have root put them in the group",
+            changed(files={name: text for name, text in H200.items() if not name.startswith("dev/")}),
+            "devices", "warning", "2 NVIDIA GPUs on the PCI bus, but no /dev/nvidia0",
         ),
-        ([], counters("RmProfilingAdminOnly: 0\n"), "counters", OK, "any user may read"),
-        ([], counters("Something: 0\n"), "counters", UNKNOWN, "does not say who may read"),
-        ([{**GPM, "refused": ["it has no GPM"]}], {}, "gpm", OK, "it has no GPM; links"),
-        ([{**GPM, "refused": ["no permission"]}], {}, "gpm", WARNING, "no permission; links"),
-        ([{"of": "nvml", "error": "versions differ"}], {}, "nvml", WARNING, "versions differ: nvidia-smi"),
-        ([{"of": "nvml", "error": "nvidia-ml-py is missing"}], {}, "nvml", WARNING, "pip install"),
-        ([], ended_after(), "nvml", UNKNOWN, "asking it: it crashed"),
-        ([], ended_after("nvml"), "gpm", UNKNOWN, "asking for a sample: it crashed"),
+        (changed(size=os.terminal_size((50, 40))), "terminal", "warning", "50x40: widen it"),
+        (changed(environ={"TERM": "dumb", "LANG": "C.UTF-8"}), "terminal", "warning", "TERM is 'dumb'"),
+        (changed(environ={"TERM": "xterm"}), "unicode", "warning", "the locale is not set"),
+        (changed(environ={"TERM": "linux", "LANG": "C.UTF-8"}), "unicode", "warning", "use --ascii"),
+        (refused("nvmlInitWithFlags", 9), "nvml", "warning", "no NVIDIA driver is loaded: until NVML"),
+        (refused("nvmlGpmQueryDeviceSupport", 3), "gpm", "ok", "not supported by this GPU"),
+        (refused("nvmlGpmSampleGet", 4), "gpm", "warning", "no permission; links"),
+        (changed(torch=None), "torch", "warning", "has none, so nothing trains with it"),
+        (of_torch("2.6.0+cu124"), "torch", "warning", "made for 2.8 and newer"),
+        (changed(torch__version__cuda=None), "torch", "warning", "install a build of torch for CUDA"),
+        (no_gpu_seen(), "torch", "warning", "sees 0 GPUs of 2: this torch and the driver have to fit"),
+        (no_gpu_seen("the driver is too old"), "torch", "warning", "of 2 (the driver is too old)"),
+        (no_gpu_seen(CUDA_VISIBLE_DEVICES=""), "torch", "warning", "CUDA_VISIBLE_DEVICES is ''"),
+        (changed(torch__distributed__is_available=lambda: False), "nccl", "fault", "torch.distributed"),
+        (changed(torch__distributed__is_nccl_available=lambda: False), "nccl", "warning", "without it"),
+        (changed(cupti__version=lambda: 999999), "cupti", "warning", "of CUPTI 999999 are not known"),
         (
-            [], {"clock": lambda: KernelClock(kept=False, error_us=16_000_000)},
-            "clock", WARNING, "nothing keeps this machine's clock",
+            changed(cupti__enable=raising(CuptiError("INSUFFICIENT_PRIVILEGES"))),
+            "cupti", "warning", "NVreg_RestrictProfilingToAdminUsers=0",
         ),
-        ([], {"clock": lambda: None}, "clock", UNKNOWN, "does not say"),
+        (changed(cupti__enable=raising(CuptiError("HELD"))), "cupti", "warning", "does not record (HELD)"),
+        (changed(environ={"NSYS_PROFILING_SESSION_ID": "7"}), "cupti", "warning", "Nsight Systems holds"),
         # A fault in one check hides no other.
-        ([], {"clock": lambda: 1 / 0}, "clock", UNKNOWN, "failed (ZeroDivisionError: division by zero)"),
-        ([], {"clock": lambda: 1 / 0}, "torch", OK, "sees 2 GPUs"),
-        ([], {"descriptors": 64}, "files", WARNING, "64 open files"),
-        ([], {"descriptors": -1}, "files", OK, "enough"),
-        ([], environ(TERM="xterm-256color", COLORTERM="truecolor"), "terminal", OK, "16 million colours"),
-        ([], environ(TERM="xterm-direct"), "terminal", OK, "16 million colours"),
-        ([], environ(TERM="xterm"), "terminal", OK, "16 colours"),
-        ([], environ(TERM="xterm", COLORTERM="24bit", NO_COLOR="1"), "terminal", OK, "NO_COLOR is set"),
-        ([], environ(TERM="dumb"), "terminal", WARNING, "TERM is 'dumb'"),
-        ([], environ(), "terminal", WARNING, "TERM is ''"),
-        ([], {"terminal": os.terminal_size((50, 40))}, "terminal", WARNING, "50x40"),
-        ([], {"terminal": None}, "terminal", UNKNOWN, "--json"),
-        # The first of the locale's variables decides.
-        ([], environ(LANG="C", LC_ALL="C.utf8"), "unicode", OK, "LC_ALL is C.utf8"),
-        ([], environ(LANG="en_US.UTF-8", LC_CTYPE="POSIX"), "unicode", WARNING, "LC_CTYPE is POSIX"),
-        ([], environ(), "unicode", WARNING, "no locale is set"),
-        ([], environ(LANG="C.UTF-8", TERM="linux"), "unicode", WARNING, "--ascii"),
-        ([], {"ssh": Completed(255, "", "unknown option -- V\n")}, "ssh", UNKNOWN, "unknown option -- V"),
-        ([], {"ssh": Completed(None, "", "")}, "ssh", UNKNOWN, "no output"),
-        ([], {"ssh": PermissionError(13, "Permission denied")}, "ssh", WARNING, "Permission denied"),
-        ([], {"which": lambda _name: None}, "ssh", WARNING, "no ssh here, so no host is reached"),
-        ([], {**ended_after(), **NAMED}, "python", FAULT, "it crashed: name another one"),
-        ([{**PYTHON, "version": "3.9.21"}], NAMED, "python", FAULT, "is Python 3.9.21"),
-        # What lacks is a fault of an interpreter that the user named; jobs may have another one.
-        ([NO_OVERLAPTOP], NAMED, "agent", FAULT, "'overlaptop'): pip install it"),
-        ([NO_OVERLAPTOP], {}, "agent", WARNING, "'overlaptop'): pip install it"),
-        ([{"of": "torch", "absent": True}], NAMED, "torch", FAULT, "has none"),
-        ([{"of": "torch", "error": "libcudart.so.13"}], NAMED, "torch", FAULT, "libcudart.so.13"),
-        ([{**AGENT, "protocol": 3}], {}, "agent", FAULT, "update that one"),
-        ([{**AGENT, "protocol": PROTOCOL_VERSION + 1}], {}, "agent", FAULT, "update this one"),
-        ([{**AGENT, "missing": ["msgpack", "zmq"]}], {}, "agent", FAULT, "pip install msgpack pyzmq"),
-        ([], ended_after(*BEFORE_TORCH), "agent", OK, "overlaptop 0.1.0"),
-        ([], ended_after(*BEFORE_TORCH), "torch", UNKNOWN, "importing it: it crashed"),
-        ([{**TORCH, "version": "2.6.0+cu124"}], {}, "torch", WARNING, "made for 2.8 and newer"),
-        ([OF_CPU], {}, "torch", WARNING, "for CUDA"),
-        ([{**NO_GPU, "warning": "The driver is too old"}], {}, "torch", WARNING, "too old"),
-        ([NO_GPU], {}, "torch", WARNING, "have to fit each other"),
-        ([NO_GPU], environ(CUDA_VISIBLE_DEVICES=""), "torch", WARNING, "CUDA_VISIBLE_DEVICES is ''"),
-        ([{**TORCH, "nccl": None}], {}, "nccl", WARNING, "built without it"),
-        ([{**TORCH, "distributed": False}], NAMED, "nccl", FAULT, "no torch.distributed"),
-        ([{"of": "cupti", "absent": True}], {}, "cupti", WARNING, "not loaded libcupti"),
-        ([{**CUPTI, "version": None}], {}, "cupti", WARNING, "does not say its version"),
-        ([{**CUPTI, "version": 999999}], {}, "cupti", WARNING, "of CUPTI 999999 are not known"),
-        ([], ended_after(*BEFORE_TORCH, "torch"), "cupti", UNKNOWN, "looking for it"),
-        ([], ended_after(*BEFORE_TORCH, "torch", "cupti"), "cupti", UNKNOWN, "asked to record"),
-        (
-            [{**RECORDING, "refusal": "CUPTI_ERROR_INSUFFICIENT_PRIVILEGES"}],
-            {}, "cupti", WARNING, "NVreg_RestrictProfilingToAdminUsers=0",
-        ),
-        (
-            [{**RECORDING, "refusal": "CUPTI_ERROR_MULTIPLE_SUBSCRIBERS"}],
-            {}, "cupti", WARNING, "does not record (CUPTI_ERROR_MULTIPLE_SUBSCRIBERS)",
-        ),
-        ([NO_GPU, {**RECORDING, "refusal": "NOT_INITIALIZED"}], {"files": LAPTOP}, "cupti", OK, "no GPU"),
-        ([], environ(NSYS_PROFILING_SESSION_ID="7"), "cupti", WARNING, "Nsight Systems holds it"),
+        (changed(torch__cuda__device_count=lambda: 1 / 0), "torch", "unknown", "failed (ZeroDivisionError"),
+        (changed(size=None), "torch", "ok", "sees 2 GPUs"),
     ],
 )  # fmt: skip
 def test_each_thing_that_is_amiss_has_its_finding(
-    look: Scene, sections: list[Any], changes: dict[str, Any], check: str, status: Status, words: str
+    scene: Scene, change: Callable[[Scene], None], check: str, status: str, words: str
 ) -> None:
-    finding = look(*sections, **changes)[check]
-    assert finding.status is status
-    assert words in finding.line
+    change(scene)
+    found = scene.look()[check]
+    assert found.status == status
+    assert words in f"{found.finding}: {found.remedy}"
 
 
-def test_nothing_is_left_of_the_probes_when_nobody_listens_any_more(tmp_path: Path) -> None:
-    programs = Programs(lambda _argv: printed())
-    findings = examine(machine(tmp_path, H200, start=programs))
-    next(findings)
-    findings.close()  # type: ignore[attr-defined]
-    assert [child.closed for child in programs.children] == [True, True]
+def test_a_device_that_this_user_may_not_open_is_named(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda path, _mode: Path(path).name != "nvidiactl")
+    assert scene.look()["devices"].finding == "this user may not open /dev/nvidiactl"
 
 
-def test_the_kernel_is_asked_without_any_right_and_answers_in_bounds() -> None:
-    clock = kernel_clock()
-    assert clock is None or clock.error_us >= 0
+def test_too_few_descriptors_are_a_warning(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _kind: (64, 64))
+    assert scene.look()["files"].finding == "a process may have 64 open files"
 
 
-def test_an_installation_that_lacks_something_is_a_fault_with_its_remedy() -> None:
-    finding = check_installation(lambda name: name not in ("zmq", "textual"))
-    assert finding.status is FAULT
-    assert finding.line == f"{__version__}, without textual, zmq: pip install textual pyzmq"
+def test_without_ssh_no_host_is_reached_by_name(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda _name: None)
+    assert scene.look()["ssh"].status == "warning"
+
+
+# The socket directory and the jobs in it
+
+
+def test_a_directory_that_is_not_there_is_left_so(scene: Scene, socket_dir: Path) -> None:
+    socket_dir.rmdir()
+    assert scene.look()["sockets"].finding == f"{socket_dir}, which the first job makes"
+    assert not socket_dir.exists()
+
+
+@pytest.mark.parametrize(
+    ("folder", "words"),
+    [
+        ("/proc/nowhere/sockets", "/proc/nowhere cannot be used"),
+        ("open", "has mode 0770, not 0700: run chmod 700"),
+        ("x" * 90, "a shorter directory"),
+    ],
+)
+def test_a_directory_that_cannot_be_used_is_a_fault_and_its_jobs_are_not_looked_at(
+    scene: Scene, socket_dir: Path, monkeypatch: pytest.MonkeyPatch, folder: str, words: str
+) -> None:
+    (socket_dir / "open").mkdir()
+    (socket_dir / "open").chmod(0o770)
+    monkeypatch.setenv("OVERLAPTOP_DIR", str(socket_dir / folder))
+    found = scene.look()
+    assert found["sockets"].status == "fault"
+    assert words in found["sockets"].finding
+
+
+def write(key: str, **changes: object) -> None:
+    """The record of a job whose hub is this process."""
+    pid = os.getpid()
+    record = JobRecord(
+        protocol=PROTOCOL_VERSION,
+        job=key,
+        script="train.py",
+        cwd="/w",
+        host="here",
+        world_size=8,
+        python="/venv/bin/python",
+        starter_pid=pid,
+        starter_start_ticks=process_start_time(pid),
+        hub_pid=pid,
+        hub_start_ticks=process_start_time(pid) or 0,
+        started_ns=1,
+        dashboard_socket=f"dash-{pid}.sock",
+        rank_pids=(RANK_PID, RANK_PID + 1),
+    )
+    job_dir(key, create=True)
+    write_job(replace(record, **changes))  # type: ignore[arg-type]
+
+
+def test_a_job_is_a_line_with_its_protocol(scene: Scene) -> None:
+    write("abc")
+    found = scene.look()["jobs"]
+    words = f"abc, train.py, 2 of 8 ranks here, protocol {PROTOCOL_VERSION}"
+    assert (found.status, found.finding) == ("ok", words)
+
+
+@pytest.mark.parametrize(("other", "older"), [(-1, "that one"), (1, "this one")])
+def test_a_job_of_another_protocol_is_a_fault(scene: Scene, other: int, older: str) -> None:
+    write("abc", protocol=PROTOCOL_VERSION + other)
+    found = scene.look()["jobs"]
+    assert found.status == "fault"
+    assert found.remedy == f"watch it by `/venv/bin/python -m overlaptop`, or update {older}"
+
+
+def test_a_profiler_in_a_ranks_environment_is_a_warning(scene: Scene) -> None:
+    write("abc")
+    scene.files[f"proc/{RANK_PID + 1}/environ"] = "PATH=/bin\0CUDA_INJECTION64_PATH=/opt/x.so\0"
+    found = scene.look()["jobs"]
+    assert found.status == "warning"
+    assert f"a CUDA profiler holds CUPTI in process {RANK_PID + 1}" in found.finding
+
+
+def test_a_record_that_is_not_understood_is_a_warning(scene: Scene) -> None:
+    folder = job_dir("abc", create=True)
+    (folder / "job.json").write_text('{"protocol": 99}')
+    found = scene.look()["jobs"]
+    assert (found.status, str(folder / "job.json") in found.finding) == ("warning", True)

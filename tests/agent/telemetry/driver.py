@@ -121,6 +121,9 @@ class Driver:
     def _nvmlShutdown(self) -> None:
         self.opened -= 1
 
+    def _nvmlSystemGetDriverVersion(self, buffer, length) -> None:
+        buffer.value = b"580.95.05"
+
     def _nvmlDeviceGetCount_v2(self, count) -> None:
         count._obj.value = len(self.gpus)
 

@@ -1,0 +1,459 @@
+"""What will work on this machine, and what to do where something does not: one function a check.
+
+Nothing is changed, nothing is started, and nothing needs root. torch is imported last, since it may take
+long or end the process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import platform
+import re
+import resource
+import shutil
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from overlaptop import __version__
+from overlaptop.agent.sources.cupti import library as cupti_library
+from overlaptop.agent.sources.cupti.holders import TOOLS, tool_in
+from overlaptop.agent.sources.cupti.layouts import CONCURRENT_KERNEL, sizes_for
+from overlaptop.agent.telemetry import nvml as nvml_library
+from overlaptop.agent.telemetry.files import UnavailableError, entries, read_text
+from overlaptop.agent.telemetry.gpm import Gpm
+from overlaptop.agent.telemetry.nvml import Nvml, NvmlError
+from overlaptop.jobs import writable
+from overlaptop.jobs.folder import JobFolderError, base_dir
+from overlaptop.jobs.record import JobRecord, list_jobs, read_job
+from overlaptop.jobs.sockets import dashboards_socket
+from overlaptop.remote.targets import ssh_program
+from overlaptop.report.records import Check
+from overlaptop.text import plural
+from overlaptop.wire.protocol import PROTOCOL_VERSION
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+FEW_FREE_BYTES = 16 << 20
+"""The jobs' logs and the log of changes take some MB."""
+FEW_DESCRIPTORS = 256
+"""A hub has one open for each rank and each dashboard, and some more."""
+FEW_COLUMNS, FEW_ROWS = 60, 15
+MAX_JOBS = 32
+"""Looked at, the newest."""
+OLDEST_TORCH = (2, 8)
+_LONGEST_KEY, _LARGEST_PID = "0" * 12, 1 << 22
+_NETWORK = ("nfs", "nfs4", "lustre", "gpfs", "beegfs", "cifs", "smb3", "ceph", "9p", "afs", "fuse.sshfs")
+_ENVIRON_BYTES = 1 << 20
+_STA_UNSYNC = 0x40
+"""Of adjtimex's status: nobody sets this clock by another one."""
+_WITHOUT_RECORDS = "timelines come from CUDA events meanwhile, which do not see single kernels"
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Where the checks look."""
+
+    root: Path = Path("/")
+    """Below it: proc, sys and dev."""
+    environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
+
+    def text(self, path: str) -> str:
+        """The content of a small file below `root`; empty where it cannot be read."""
+        try:
+            return read_text(self.root / path)
+        except UnavailableError:
+            return ""
+
+    def names(self, folder: str) -> list[str]:
+        """The names in a folder below `root`, sorted; none where it cannot be read."""
+        try:
+            return entries(self.root / folder)
+        except UnavailableError:
+            return []
+
+    @property
+    def nvidia_gpus(self) -> int:
+        """NVIDIA GPUs on the PCI bus, whether or not they can be used."""
+        folder = "sys/bus/pci/devices"
+        return sum(
+            self.text(f"{folder}/{name}/vendor") == "0x10de"
+            and self.text(f"{folder}/{name}/class").startswith("0x03")
+            for name in self.names(folder)
+        )
+
+
+def examine(machine: Machine) -> Iterator[Check]:
+    """Look at this machine. Each finding comes as soon as it is known."""
+    for check in _CHECKS:
+        try:
+            yield from check(machine)
+        except Exception as reason:  # noqa: BLE001 - a fault in one check must not hide what others find
+            text = f"the check itself failed ({type(reason).__name__}: {reason})"
+            yield unknown(check.__name__.removeprefix("check_"), text)
+
+
+def ok(check: str, text: str) -> Check:
+    """It works."""
+    return Check(host="", check=check, status="ok", finding=text, remedy="")
+
+
+def warning(check: str, text: str, remedy: str = "") -> Check:
+    """Monitoring works, but shows less, or not everything can be done."""
+    return Check(host="", check=check, status="warning", finding=text, remedy=remedy)
+
+
+def fault(check: str, text: str, remedy: str = "") -> Check:
+    """Monitoring does not work."""
+    return Check(host="", check=check, status="fault", finding=text, remedy=remedy)
+
+
+def unknown(check: str, text: str) -> Check:
+    """It could not be found out."""
+    return Check(host="", check=check, status="unknown", finding=text, remedy="")
+
+
+# This program
+
+
+def check_overlaptop(_machine: Machine) -> Iterator[Check]:
+    """Its version and its interpreter."""
+    version = f"{__version__}, protocol {PROTOCOL_VERSION}"
+    yield ok("overlaptop", f"{version}, Python {platform.python_version()} at {sys.executable}")
+
+
+# The socket directory, by which ranks, hubs and dashboards find each other, and the jobs in it
+
+
+def check_sockets(machine: Machine) -> Iterator[Check]:
+    """Whether a job that starts now can make its sockets, and a dashboard can find them."""
+    try:
+        path = base_dir(create=False)
+        dashboards_socket(_LONGEST_KEY, _LARGEST_PID)
+        if why := writable.why_not():
+            yield fault("sockets", why)
+            return
+    except JobFolderError as reason:
+        yield fault("sockets", str(reason))
+        return
+    except OSError as error:  # there is not one temporary directory
+        yield fault(
+            "sockets", f"no temporary directory can be used ({error.strerror})", "set OVERLAPTOP_DIR"
+        )
+        return
+    there = path.exists()
+    place = path if there else path.parent
+    if (kind := _file_system(machine.text("proc/self/mounts"), place)) in _NETWORK:
+        yield warning(
+            "sockets",
+            f"{place} is on a network file system ({kind}), where jobs of other hosts look like dead ones",
+            "set OVERLAPTOP_DIR to a directory of this machine alone",
+        )
+    elif (free_bytes := shutil.disk_usage(place).free) < FEW_FREE_BYTES:
+        yield warning("sockets", f"{place} has {free_bytes >> 20} MiB left", writable.WAY_OUT)
+    else:
+        yield ok("sockets", f"{path}, {'ours, mode 0700' if there else 'which the first job makes'}")
+
+
+def _file_system(mounts: str, place: Path) -> str:
+    """The kind of the file system that a folder is on; empty: not known."""
+    best, kind = -1, ""
+    for words in map(str.split, mounts.splitlines()):
+        point = Path(words[1].replace("\\040", " "))
+        # Of two mounts on the same folder the later one is seen.
+        if (place == point or point in place.parents) and len(point.parts) >= best:
+            best, kind = len(point.parts), words[2]
+    return kind
+
+
+def check_jobs(machine: Machine) -> Iterator[Check]:
+    """Whether the jobs that run here can be watched, and how well."""
+    try:
+        jobs, base = list_jobs(), base_dir(create=False)
+    except (JobFolderError, OSError):
+        return  # check_sockets says so
+    for job in jobs[:MAX_JOBS]:
+        yield _job(machine, job)
+    strange = sorted(path for path in base.glob("*/job.json") if read_job(path.parent.name) is None)
+    for path in strange[:MAX_JOBS]:
+        remedy = "another version of overlaptop has written it, update the older one"
+        yield warning("jobs", f"{path} cannot be read", remedy)
+    if not jobs and not strange:
+        yield ok("jobs", "none runs here")
+
+
+def _job(machine: Machine, job: JobRecord) -> Check:
+    name = f"{job.job}, {job.script}, {len(job.rank_pids)} of {job.world_size} ranks here"
+    if job.protocol != PROTOCOL_VERSION:
+        older = "this one" if job.protocol > PROTOCOL_VERSION else "that one"
+        return fault(
+            "jobs",
+            f"{name}: it speaks protocol {job.protocol}, this overlaptop {PROTOCOL_VERSION}",
+            f"watch it by `{job.python} -m overlaptop`, or update {older}",
+        )
+    for pid in job.rank_pids:
+        if (tool := tool_in(_tools_of(machine, pid))) is not None:
+            text = f"{name}: {tool} holds CUPTI in process {pid}, so single kernels are not seen"
+            return warning("jobs", text, "start it without that tool")
+    return ok("jobs", f"{name}, protocol {job.protocol}")
+
+
+def _tools_of(machine: Machine, pid: int) -> dict[str, str]:
+    """The variables of tools that hold CUPTI in a process's environment; none where it is not ours."""
+    data = b""
+    with contextlib.suppress(OSError), (machine.root / f"proc/{pid}/environ").open("rb") as file:
+        data = file.read(_ENVIRON_BYTES)
+    pairs = (entry.decode(errors="replace").partition("=") for entry in data.split(b"\0"))
+    return {name: value for name, _, value in pairs if name in TOOLS}
+
+
+# What the dashboard needs
+
+
+def check_terminal(machine: Machine) -> Iterator[Check]:
+    """What the dashboard would be drawn on; no finding without a terminal, as over ssh."""
+    size = next(filter(None, map(_terminal_size, (1, 0, 2))), None)
+    if size is None:
+        return
+    environ = machine.environ
+    term = environ.get("TERM", "")
+    if term in ("", "dumb", "unknown"):
+        remedy = "set it to what the terminal is, as xterm-256color"
+        yield warning("terminal", f"TERM is {term!r}", remedy)
+    elif size.columns < FEW_COLUMNS or size.lines < FEW_ROWS:
+        text = f"{term}, {size.columns}x{size.lines}"
+        yield warning("terminal", text, f"widen it to {FEW_COLUMNS}x{FEW_ROWS} or more to see all")
+    else:
+        yield ok("terminal", f"{term}, {size.columns}x{size.lines}")
+    locale = environ.get("LC_ALL") or environ.get("LC_CTYPE") or environ.get("LANG") or "not set"
+    if "utf8" in locale.lower().replace("-", "") and term != "linux":
+        yield ok("unicode", f"the locale is {locale}")
+    else:
+        text = f"TERM is {term}, the locale is {locale}: blocks may not be drawn"
+        yield warning("unicode", text, "set LANG=C.UTF-8 if the terminal has UTF-8, or use --ascii")
+
+
+def _terminal_size(descriptor: int) -> os.terminal_size | None:
+    try:
+        return os.get_terminal_size(descriptor)
+    except OSError:
+        return None
+
+
+def check_ssh(_machine: Machine) -> Iterator[Check]:
+    """Whether other hosts could be reached by ssh."""
+    program = ssh_program()
+    if (path := shutil.which(program)) is None:
+        text = f"there is no {program} here, so no host is reached by its name"
+        yield warning("ssh", text, "install OpenSSH's client")
+    else:
+        yield ok("ssh", path)
+
+
+# The machine
+
+
+def check_clock(_machine: Machine) -> Iterator[Check]:
+    """Whether something keeps the clock. A job's hosts are aligned by measurement, so it may be wrong."""
+    clock = _Timex()
+    try:
+        known = ctypes.CDLL(None, use_errno=True).adjtimex(ctypes.byref(clock)) >= 0
+    except (OSError, AttributeError):
+        known = False
+    if not known:
+        yield unknown("clock", "the kernel does not say whether something keeps it")
+    elif clock.status & _STA_UNSYNC:
+        yield warning(
+            "clock",
+            "nothing keeps this machine's clock",
+            "start chrony, ntpd or systemd-timesyncd; it matters for jobs on several hosts only",
+        )
+    else:
+        yield ok("clock", f"kept by NTP or the like, wrong by {clock.maxerror / 1000:.0f} ms at most")
+
+
+class _Timex(ctypes.Structure):
+    """struct timex of Linux, with room behind it for what is not read."""
+
+    _fields_ = (
+        ("modes", ctypes.c_uint),
+        ("offset", ctypes.c_long),
+        ("freq", ctypes.c_long),
+        ("maxerror", ctypes.c_long),
+        ("esterror", ctypes.c_long),
+        ("status", ctypes.c_int),
+        ("rest", ctypes.c_long * 32),
+    )
+
+
+def check_files(_machine: Machine) -> Iterator[Check]:
+    """Whether a hub can serve all ranks of a large machine."""
+    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if 0 <= descriptors < FEW_DESCRIPTORS:
+        yield warning("files", f"a process may have {descriptors} open files", "raise it: ulimit -n 1024")
+
+
+def check_devices(machine: Machine) -> Iterator[Check]:
+    """Whether this user may open the GPUs."""
+    wanted = ("nvidiactl", "nvidia-uvm")
+    devices = [
+        name for name in machine.names("dev") if name in wanted or re.fullmatch(r"nvidia[0-9]+", name)
+    ]
+    closed = [name for name in devices if not os.access(machine.root / "dev" / name, os.R_OK | os.W_OK)]
+    if not devices and machine.nvidia_gpus:
+        yield warning(
+            "devices",
+            f"{plural(machine.nvidia_gpus, 'NVIDIA GPU')} on the PCI bus, but no /dev/nvidia0",
+            "load NVIDIA's driver, or give the container its GPUs (docker run --gpus all)",
+        )
+    elif closed := [
+        name for name in devices if not os.access(machine.root / "dev" / name, os.R_OK | os.W_OK)
+    ]:
+        yield warning(
+            "devices",
+            f"this user may not open /dev/{', /dev/'.join(closed)}",
+            "have root put them in the group that owns these (often video or render)",
+        )
+    elif devices:
+        yield ok("devices", f"/dev/nvidia*: all {len(devices)} may be opened")
+
+
+def check_nvml(machine: Machine) -> Iterator[Check]:
+    """Whether the GPUs' links and activity can be measured: by NVML, and by their own monitor (GPM)."""
+    nvml_library.import_library()
+    try:
+        nvml = Nvml.open()
+    except NvmlError as reason:
+        if machine.nvidia_gpus:
+            remedy = "until NVML works, links and clocks are unknown; nvidia-smi shows the same"
+            yield warning("nvml", str(reason), remedy)
+        else:
+            yield ok("nvml", f"no NVIDIA GPU here ({reason})")
+        return
+    try:
+        sites = nvml.gpus()
+        driver = nvml_library.text(nvml.call("nvmlSystemGetDriverVersion"))
+        names = Counter(site.name for site in sites)
+        gpus = ", ".join(f"{count}x {name}" for name, count in names.items()) or "no GPU"
+        yield ok("nvml", f"driver {driver}, {gpus}")
+        if refused := sorted({why for site in sites if (why := _gpm_refusal(nvml, site.uuid))}):
+            text = f"{'; '.join(refused)}; links are measured by the driver's counters where it has them"
+            yield warning("gpm", text) if "no permission" in refused else ok("gpm", text)
+        elif sites:
+            yield ok("gpm", f"{plural(len(sites), 'NVIDIA GPU')} measured by GPM")
+    finally:
+        nvml.close()
+
+
+def _gpm_refusal(nvml: Nvml, uuid: str) -> str:
+    """Why a GPU gives no sample; empty: it does."""
+    try:
+        gpm = Gpm(nvml, nvml.handle(uuid))
+    except NvmlError as reason:
+        return str(reason)
+    try:
+        gpm.read()
+    except NvmlError as reason:
+        if str(reason) != str(nvml_library.NOT_YET):  # a first sample measures nothing yet, as it should
+            return str(reason)
+    finally:
+        gpm.close()
+    return ""
+
+
+# What trains
+
+
+def check_torch(machine: Machine) -> Iterator[Check]:
+    """Whether a job could train with this interpreter, and its kernels be seen."""
+    another = "run python -m overlaptop doctor with the interpreter that trains"
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            import torch
+        except ModuleNotFoundError:
+            yield warning("torch", f"{sys.executable} has none, so nothing trains with it", another)
+            return
+        except Exception as reason:  # noqa: BLE001 - whatever a broken installation raises
+            yield fault(
+                "torch", f"cannot be imported ({' '.join(str(reason).split())})", "install it again"
+            )
+            return
+        gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    cuda, hip, there_are = torch.version.cuda, torch.version.hip, machine.nvidia_gpus
+    build = f"CUDA {cuda}" if cuda else f"ROCm {hip}" if hip else "for the CPU"
+    text = f"{torch.__version__}, {build}" + (f", sees {plural(gpus, 'GPU')}" if cuda or hip else "")
+    hidden = machine.environ.get("CUDA_VISIBLE_DEVICES")
+    if tuple(map(int, re.findall(r"\d+", torch.__version__)[:2])) < OLDEST_TORCH:
+        yield warning("torch", text, "the agent is made for 2.8 and newer, update it")
+    elif there_are and not cuda:
+        yield warning("torch", f"{text}, but this machine has GPUs", "install a build of torch for CUDA")
+    elif there_are and not gpus and hidden is not None and not caught:
+        yield warning("torch", f"{text} of {there_are}", f"CUDA_VISIBLE_DEVICES is {hidden!r}, change it")
+    elif there_are and not gpus:
+        why = f" ({caught[0].message})" if caught else ""
+        remedy = "this torch and the driver have to fit each other"
+        yield warning("torch", f"{text} of {there_are}{why}", remedy)
+    else:
+        yield ok("torch", text)
+    yield _nccl(torch)
+    if cuda:
+        yield _cupti(machine)
+
+
+def _nccl(torch: ModuleType) -> Check:
+    if not torch.distributed.is_available():
+        return fault("nccl", "this torch has no torch.distributed", "install another build of it")
+    if not torch.version.cuda:
+        return ok("nccl", "RCCL, by ROCm" if torch.version.hip else "none: jobs on the CPU use gloo")
+    if not torch.distributed.is_nccl_available():
+        return warning("nccl", "this torch was built without it", "install another build of it")
+    return ok("nccl", ".".join(map(str, torch.cuda.nccl.version())))
+
+
+def _cupti(machine: Machine) -> Check:
+    """Whether the kernels source could be used. No context is made on any GPU."""
+    try:
+        cupti = cupti_library.load()
+        version = cupti.version()
+        sizes_for(version)
+    except RuntimeError as reason:
+        return warning("cupti", str(reason), f"update overlaptop; {_WITHOUT_RECORDS}")
+    if (tool := tool_in(machine.environ)) is not None:
+        remedy = "start the job without that tool"
+        return warning("cupti", f"{tool} holds it in what is started here", remedy)
+    try:
+        cupti.enable(CONCURRENT_KERNEL)
+    except RuntimeError as reason:
+        if "PRIVILEGE" in str(reason).upper():
+            return warning(
+                "cupti",
+                f"version {version} may not be used by this user ({reason})",
+                "have root set NVreg_RestrictProfilingToAdminUsers=0 for the module nvidia, or give the "
+                f"container CAP_SYS_ADMIN; {_WITHOUT_RECORDS}",
+            )
+        if not machine.nvidia_gpus:
+            return ok("cupti", f"version {version}, its records are known; there is no GPU here to record")
+        return warning("cupti", f"version {version} does not record ({reason})", _WITHOUT_RECORDS)
+    return ok("cupti", f"version {version}, its records are known, and it records")
+
+
+_CHECKS: tuple[Callable[[Machine], Iterator[Check]], ...] = (
+    check_overlaptop,
+    check_sockets,
+    check_jobs,
+    check_terminal,
+    check_ssh,
+    check_clock,
+    check_files,
+    check_devices,
+    check_nvml,
+    check_torch,
+)
