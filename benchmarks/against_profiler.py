@@ -40,7 +40,7 @@ Figures = dict[str, float | None]
 
 def figures(steps: Sequence[Record]) -> Figures:
     """Of steps that were compared between ranks. None: there are none, or most of them are not split."""
-    split = [step for step in steps if 2 * step["unsplit_ns"] < step["comm_ns"]]
+    split = [step for step in steps if 2 * step["not_attributed_ns"] < step["comm_ns"]]
     known = 2 * len(split) > len(steps)
     comm_ns, hidden_ns = (sum(step[field] for step in steps) for field in ("comm_ns", "hidden_ns"))
     return {

@@ -78,7 +78,7 @@ class Watched:
                 if record["late_rank"] is not None:
                     self.late.append((now_s, record["step"], record["late_rank"]))
             case "collective":
-                if not record["unsplit"]:
+                if not record["not_attributed"]:
                     self.first.setdefault(record["step"], record)
             case "finding":
                 self.findings.append((now_s, record))

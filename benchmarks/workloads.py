@@ -262,7 +262,7 @@ def print_run(run: Run, records: Sequence[dict[str, Any]], reason: str, first_ns
     if not is_first and run.same_work and step_ns and without_ns:
         against = f"{step_ns / without_ns:.2f}×"
     lanes = [each for each in records if each["comm_ns"]]
-    split = [each for each in lanes if 2 * (each["unsplit_ns"] or 0) < each["comm_ns"]]
+    split = [each for each in lanes if 2 * (each["not_attributed_ns"] or 0) < each["comm_ns"]]
     comm_ns, hidden_ns = (sum(each[field] for each in lanes) for field in ("comm_ns", "hidden_ns"))
     bound = "≤" if any(not each["compute_exact"] for each in lanes) else ""
     print_row(

@@ -33,8 +33,8 @@ from overlaptop.jobs import writable
 from overlaptop.jobs.folder import JobFolderError, base_dir
 from overlaptop.jobs.record import JobRecord, list_jobs, read_job
 from overlaptop.jobs.sockets import dashboards_socket
+from overlaptop.records import CheckRecord
 from overlaptop.remote.targets import ssh_program
-from overlaptop.report.records import Check
 from overlaptop.text import plural
 from overlaptop.wire.protocol import PROTOCOL_VERSION
 
@@ -90,7 +90,7 @@ class Machine:
         )
 
 
-def examine(machine: Machine) -> Iterator[Check]:
+def examine(machine: Machine) -> Iterator[CheckRecord]:
     """Look at this machine. Each finding comes as soon as it is known."""
     for check in _CHECKS:
         try:
@@ -100,30 +100,30 @@ def examine(machine: Machine) -> Iterator[Check]:
             yield unknown(check.__name__.removeprefix("check_"), text)
 
 
-def ok(check: str, text: str) -> Check:
+def ok(check: str, text: str) -> CheckRecord:
     """It works."""
-    return Check(host="", check=check, status="ok", finding=text, remedy="")
+    return CheckRecord(host="", check=check, status="ok", finding=text, remedy="")
 
 
-def warning(check: str, text: str, remedy: str = "") -> Check:
+def warning(check: str, text: str, remedy: str = "") -> CheckRecord:
     """Monitoring works, but shows less, or not everything can be done."""
-    return Check(host="", check=check, status="warning", finding=text, remedy=remedy)
+    return CheckRecord(host="", check=check, status="warning", finding=text, remedy=remedy)
 
 
-def fault(check: str, text: str, remedy: str = "") -> Check:
+def fault(check: str, text: str, remedy: str = "") -> CheckRecord:
     """Monitoring does not work."""
-    return Check(host="", check=check, status="fault", finding=text, remedy=remedy)
+    return CheckRecord(host="", check=check, status="fault", finding=text, remedy=remedy)
 
 
-def unknown(check: str, text: str) -> Check:
+def unknown(check: str, text: str) -> CheckRecord:
     """It could not be found out."""
-    return Check(host="", check=check, status="unknown", finding=text, remedy="")
+    return CheckRecord(host="", check=check, status="unknown", finding=text, remedy="")
 
 
 # This program
 
 
-def check_overlaptop(_machine: Machine) -> Iterator[Check]:
+def check_overlaptop(_machine: Machine) -> Iterator[CheckRecord]:
     """Its version and its interpreter."""
     version = f"{__version__}, protocol {PROTOCOL_VERSION}"
     yield ok("overlaptop", f"{version}, Python {platform.python_version()} at {sys.executable}")
@@ -132,7 +132,7 @@ def check_overlaptop(_machine: Machine) -> Iterator[Check]:
 # The socket directory, by which ranks, hubs and dashboards find each other, and the jobs in it
 
 
-def check_sockets(machine: Machine) -> Iterator[Check]:
+def check_sockets(machine: Machine) -> Iterator[CheckRecord]:
     """Whether a job that starts now can make its sockets, and a dashboard can find them."""
     try:
         path = base_dir(create=False)
@@ -173,7 +173,7 @@ def _file_system(mounts: str, place: Path) -> str:
     return kind
 
 
-def check_jobs(machine: Machine) -> Iterator[Check]:
+def check_jobs(machine: Machine) -> Iterator[CheckRecord]:
     """Whether the jobs that run here can be watched, and how well."""
     try:
         jobs, base = list_jobs(), base_dir(create=False)
@@ -189,7 +189,7 @@ def check_jobs(machine: Machine) -> Iterator[Check]:
         yield ok("jobs", "none runs here")
 
 
-def _job(machine: Machine, job: JobRecord) -> Check:
+def _job(machine: Machine, job: JobRecord) -> CheckRecord:
     name = f"{job.job}, {job.script}, {len(job.rank_pids)} of {job.world_size} ranks here"
     if job.protocol != PROTOCOL_VERSION:
         older = "this one" if job.protocol > PROTOCOL_VERSION else "that one"
@@ -217,7 +217,7 @@ def _tools_of(machine: Machine, pid: int) -> dict[str, str]:
 # What the dashboard needs
 
 
-def check_terminal(machine: Machine) -> Iterator[Check]:
+def check_terminal(machine: Machine) -> Iterator[CheckRecord]:
     """What the dashboard would be drawn on; no finding without a terminal, as over ssh."""
     size = next(filter(None, map(_terminal_size, (1, 0, 2))), None)
     if size is None:
@@ -247,7 +247,7 @@ def _terminal_size(descriptor: int) -> os.terminal_size | None:
         return None
 
 
-def check_ssh(_machine: Machine) -> Iterator[Check]:
+def check_ssh(_machine: Machine) -> Iterator[CheckRecord]:
     """Whether other hosts could be reached by ssh."""
     program = ssh_program()
     if (path := shutil.which(program)) is None:
@@ -260,7 +260,7 @@ def check_ssh(_machine: Machine) -> Iterator[Check]:
 # The machine
 
 
-def check_clock(_machine: Machine) -> Iterator[Check]:
+def check_clock(_machine: Machine) -> Iterator[CheckRecord]:
     """Whether something keeps the clock. A job's hosts are aligned by measurement, so it may be wrong."""
     clock = _Timex()
     try:
@@ -293,14 +293,14 @@ class _Timex(ctypes.Structure):
     )
 
 
-def check_files(_machine: Machine) -> Iterator[Check]:
+def check_files(_machine: Machine) -> Iterator[CheckRecord]:
     """Whether a hub can serve all ranks of a large machine."""
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if 0 <= descriptors < FEW_DESCRIPTORS:
         yield warning("files", f"a process may have {descriptors} open files", "raise it: ulimit -n 1024")
 
 
-def check_devices(machine: Machine) -> Iterator[Check]:
+def check_devices(machine: Machine) -> Iterator[CheckRecord]:
     """Whether this user may open the GPUs."""
     wanted = ("nvidiactl", "nvidia-uvm")
     devices = [
@@ -325,7 +325,7 @@ def check_devices(machine: Machine) -> Iterator[Check]:
         yield ok("devices", f"/dev/nvidia*: all {len(devices)} may be opened")
 
 
-def check_nvml(machine: Machine) -> Iterator[Check]:
+def check_nvml(machine: Machine) -> Iterator[CheckRecord]:
     """Whether the GPUs' links and activity can be measured: by NVML, and by their own monitor (GPM)."""
     nvml_library.import_library()
     try:
@@ -371,7 +371,7 @@ def _gpm_refusal(nvml: Nvml, uuid: str) -> str:
 # What trains
 
 
-def check_torch(machine: Machine) -> Iterator[Check]:
+def check_torch(machine: Machine) -> Iterator[CheckRecord]:
     """Whether a job could train with this interpreter, and its kernels be seen."""
     another = "run python -m overlaptop doctor with the interpreter that trains"
     with warnings.catch_warnings(record=True) as caught:
@@ -408,7 +408,7 @@ def check_torch(machine: Machine) -> Iterator[Check]:
         yield _cupti(machine)
 
 
-def _nccl(torch: ModuleType) -> Check:
+def _nccl(torch: ModuleType) -> CheckRecord:
     if not torch.distributed.is_available():
         return fault("nccl", "this torch has no torch.distributed", "install another build of it")
     if not torch.version.cuda:
@@ -418,7 +418,7 @@ def _nccl(torch: ModuleType) -> Check:
     return ok("nccl", ".".join(map(str, torch.cuda.nccl.version())))
 
 
-def _cupti(machine: Machine) -> Check:
+def _cupti(machine: Machine) -> CheckRecord:
     """Whether the kernels source could be used. No context is made on any GPU."""
     try:
         cupti = cupti_library.load()
@@ -445,7 +445,7 @@ def _cupti(machine: Machine) -> Check:
     return ok("cupti", f"version {version}, its records are known, and it records")
 
 
-_CHECKS: tuple[Callable[[Machine], Iterator[Check]], ...] = (
+_CHECKS: tuple[Callable[[Machine], Iterator[CheckRecord]], ...] = (
     check_overlaptop,
     check_sockets,
     check_jobs,

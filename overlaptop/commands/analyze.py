@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,11 +11,12 @@ from overlaptop import text
 from overlaptop.commands.arguments import add_screen, screen_of
 from overlaptop.commands.output import CommandError, plain, print_data, print_message
 from overlaptop.commands.table import Table
-from overlaptop.fleet.records import BOUNDS, collective_record, rank_record, step_record
+from overlaptop.fleet.records import BOUNDS, collective_record, step_record, trace_rank_record
 from overlaptop.fleet.snapshot import WHOLE_TRACE
 from overlaptop.fleet.waits import StepWaits
 from overlaptop.formats.files import TraceError
 from overlaptop.formats.job import TracedJob, analyze
+from overlaptop.records import Record, as_json
 from overlaptop.report.who_is_late import who_is_late
 from overlaptop.timeline import ratios
 from overlaptop.timeline.arrivals import lateness
@@ -32,11 +32,8 @@ PATH is one trace (.json or .json.gz), a folder with one for each rank, or sever
 annotations make the steps; without them, the whole trace is one.
 """
 EPILOG = """\
---json prints a line for each rank and step, as overlaptop --json does, and then one for each rank over the
-whole trace, from its first GPU activity to its last: {"type": "rank", "rank", "overlap", "comm_ns",
-"hidden_ns", "exposed_ns", "compute_ns", "copy_only_ns", "idle_ns", "fused_ns", "compute_exact", "wait_ns",
-"transfer_ns", "unsplit_ns", "exposed_wait_ns", "exposed_transfer_ns", "late_rank"}; and one for each
-collective of each step, and for each finding.
+--json prints a record for each rank and step, as overlaptop --json does, one for each collective, one for
+each rank over the whole trace, from its first GPU activity to its last, and one for each finding.
 
 Waiting is told from transferring by comparing the traces of all ranks; null: nothing could be compared.
 
@@ -132,7 +129,7 @@ def run(options: argparse.Namespace) -> int:
 def _print_records(job: TracedJob, number: int) -> None:
     """Of all steps and of the whole trace, or of one step."""
     # All at once: there may be tens of thousands, and whoever reads them waits for the last.
-    records = [
+    records: list[Record] = [
         step_record(job.name, summary.info, step, job.waits.get(step.step))
         for summary in job.ranks
         for step in summary.steps
@@ -147,11 +144,11 @@ def _print_records(job: TracedJob, number: int) -> None:
     if number == WHOLE_TRACE:
         over_all = job.waits.get(WHOLE_TRACE)
         records += [
-            rank_record(summary.info.rank, whole, over_all, compute_exact=summary.info.compute_exact)
+            trace_rank_record(summary.info.rank, whole, over_all, compute_exact=summary.info.compute_exact)
             for summary, whole in zip(job.ranks, job.whole, strict=True)
         ]
         records += [finding.record(job.name) for finding in _found(job)]
-    print_data("\n".join(map(json.dumps, records)))
+    print_data("\n".join(map(as_json, records)))
 
 
 def _found(job: TracedJob) -> tuple[Finding, ...]:

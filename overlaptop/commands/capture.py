@@ -12,6 +12,7 @@ from overlaptop.commands.jobs import join
 from overlaptop.commands.output import CommandError, print_data
 from overlaptop.fleet.commands import FAILED, CommandView, RankProgress
 from overlaptop.fleet.session import Session
+from overlaptop.records import CaptureRecord
 from overlaptop.report.hosts import path_there
 from overlaptop.text import printable
 from overlaptop.wire import commands
@@ -26,11 +27,8 @@ when it was started with --control or attach(control=True):
   torchrun --nproc-per-node=8 -m overlaptop.agent --control train.py
 """
 EPILOG = """\
-stdout gets a line for each rank whose trace is written, stderr the progress. A record holds type
-("capture"), job, id, rank, state, step (that on which the ranks agreed: the profiler settles in it and
-the next two), path, reason, live_overlap (a fraction: measured by the agent in the steps just before;
-null: not known) and host (the one on which the path is, as --host names it; null: this machine). Without
---json it is host:path.
+stdout gets a line for each rank whose trace is written: host:path, or with --json a record. stderr gets the
+progress.
 exit status: 0 when all ranks have written, 1 when not, 2 for a usage error, 130 after Ctrl-C (the job and
 a capture under way go on).
 """
@@ -74,16 +72,15 @@ def print_traces(session: Session, command: Command, *, as_json: bool) -> None:
         raise CommandError(f"no capture: {capture.reason}")
 
 
-def _record(job: str | None, host: str, capture: CommandView, rank: RankProgress) -> dict[str, object]:
-    return {
-        "type": "capture",
-        "job": job,
-        "id": capture.id,
-        "rank": rank.rank,
-        "state": rank.state,
-        "step": capture.step,
-        "path": rank.text if rank.state == WRITTEN else None,
-        "reason": rank.text if rank.state in ENDED_BADLY else None,
-        "live_overlap": rank.live_overlap,
-        "host": host or None,
-    }
+def _record(job: str | None, host: str, capture: CommandView, rank: RankProgress) -> CaptureRecord:
+    return CaptureRecord(
+        job=job,
+        id=capture.id,
+        rank=rank.rank,
+        state=rank.state,
+        step=capture.step,
+        path=rank.text if rank.state == WRITTEN else None,
+        reason=rank.text if rank.state in ENDED_BADLY else None,
+        live_overlap=rank.live_overlap,
+        host=host or None,
+    )

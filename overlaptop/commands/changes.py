@@ -5,8 +5,6 @@ from __future__ import annotations
 import argparse
 from datetime import UTC, datetime
 
-from msgspec.structs import asdict
-
 from overlaptop.commands.arguments import job_key
 from overlaptop.commands.jobs import find_jobs
 from overlaptop.commands.output import CommandError, print_data, print_message
@@ -14,6 +12,7 @@ from overlaptop.commands.table import Table
 from overlaptop.jobs import change_log
 from overlaptop.jobs.change_log import LoggedChange
 from overlaptop.jobs.folder import JobFolderError
+from overlaptop.records import ChangeRecord
 from overlaptop.text import UNKNOWN, count
 
 DESCRIPTION = """\
@@ -21,11 +20,8 @@ Show the last 200 changes of the settings of your jobs on this machine, oldest f
 what, who asked, and where one was not made, why.
 """
 EPILOG = """\
-A record of --json holds type ("change"), at_ns (Unix time), job, script, host, by, knob, was, becomes (what
-was asked for where it was not made), step, outcome (changed, refused, busy, failed, unknown), reason and
-command (its id). They come from changes.jsonl in the folder of the jobs' sockets, whose older part is
-changes.jsonl.1, some 2 MB in all. exit status: 0; 1 where no job of that key runs or was changed; 2 for a
-usage error.
+They come from changes.jsonl in the folder of the jobs' sockets, whose older part is changes.jsonl.1.
+exit status: 0; 1 where no job of that key runs or was changed; 2 for a usage error.
 """
 
 
@@ -47,12 +43,29 @@ def run(options: argparse.Namespace) -> int:
         raise CommandError(f"no job {key} runs here, and the log has no change of it")
     if options.json:
         for change in changes:
-            print_data({"type": "change", **asdict(change)})
+            print_data(_record(change))
     elif changes:
         print_data(_table(changes))
     else:
         print_message("nothing was changed yet" + ("" if key is None else f" of job {key}"))
     return 0
+
+
+def _record(change: LoggedChange) -> ChangeRecord:
+    return ChangeRecord(
+        at_ns=change.at_ns,
+        job=change.job,
+        script=change.script,
+        host=change.host,
+        by=change.by,
+        knob=change.knob,
+        old=change.was,
+        new=change.becomes,
+        step=change.step,
+        outcome=change.outcome,
+        reason=change.reason,
+        command=change.command,
+    )
 
 
 def _table(changes: list[LoggedChange]) -> str:

@@ -15,10 +15,10 @@ from msgspec.structs import replace
 from overlaptop.commands.arguments import add_hosts, hosts_of
 from overlaptop.commands.output import CommandError, print_data
 from overlaptop.doctor import Machine, examine
+from overlaptop.records import CheckRecord, DoctorRecord
 from overlaptop.remote import failures
 from overlaptop.remote.bootstrap import FAIL, WAIT, remote_command
 from overlaptop.remote.targets import Target
-from overlaptop.report.records import Check, Doctor
 from overlaptop.text import printable
 
 DESCRIPTION = """\
@@ -33,8 +33,6 @@ do. Nothing is changed, and nothing needs root.
 EPILOG = """\
 A finding is ok, a warning (monitoring works, but shows less), a fault (it does not work) or unknown (it
 could not be looked at). ssh asks nothing.
-A record of --json holds type ("check"), host (as it was named; empty: here), check, status, finding and
-remedy (empty: none is needed); one of type "doctor" ends each host, with works (true or false).
 exit status: 0 when monitoring will work here or on each host, 1 when not, 2 for a usage error.
 """
 HOST_LIMIT_S = 100.0
@@ -71,7 +69,7 @@ def run(options: argparse.Namespace) -> int:
     return 0 if all(good) else 1
 
 
-def _examine_there(target: Target, words: tuple[str, ...]) -> list[Check]:
+def _examine_there(target: Target, words: tuple[str, ...]) -> list[CheckRecord]:
     """Run `overlaptop doctor --json` on a host, by the command that starts a relay there."""
     argv = target.argv(words)
     try:
@@ -90,7 +88,7 @@ def _examine_there(target: Target, words: tuple[str, ...]) -> list[Check]:
     found = []
     for line in output.splitlines():
         with suppress(msgspec.DecodeError):  # the host's banners and the start script's notes
-            found.append(replace(msgspec.json.decode(line, type=Check), host=target.name))
+            found.append(replace(msgspec.json.decode(line, type=CheckRecord), host=target.name))
     if found:
         return found
     notes = [line.partition(" ")[2] for line in output.splitlines() if line.startswith(_NOTE)]
@@ -106,11 +104,11 @@ def _examine_there(target: Target, words: tuple[str, ...]) -> list[Check]:
     ]
 
 
-def _unreached(target: Target, reason: str) -> Check:
-    return Check(host=target.name, check="host", status="fault", finding=reason, remedy="")
+def _unreached(target: Target, reason: str) -> CheckRecord:
+    return CheckRecord(host=target.name, check="host", status="fault", finding=reason, remedy="")
 
 
-def _print(host: str, checks: Iterable[Check], *, as_json: bool) -> bool:
+def _print(host: str, checks: Iterable[CheckRecord], *, as_json: bool) -> bool:
     """Print what was found of a host (empty: here) as it comes; whether monitoring will work there."""
     if not as_json:
         print_data(printable(host) if host else f"here ({os.uname().nodename})")
@@ -118,8 +116,8 @@ def _print(host: str, checks: Iterable[Check], *, as_json: bool) -> bool:
     for each in checks:
         works &= each.status != "fault"
         said = f"{each.finding}: {each.remedy}" if each.remedy else each.finding
-        print_data(each.line if as_json else printable(f"  {each.status:7}  {each.check:10}  {said}"))
+        print_data(each if as_json else printable(f"  {each.status:7}  {each.check:10}  {said}"))
     where = f"on {printable(host)}" if host else "here"
     verdict = f"monitoring will {'work' if works else 'not work'} {where}"
-    print_data(Doctor(host=host, works=works).line if as_json else verdict)
+    print_data(DoctorRecord(host=host, works=works) if as_json else verdict)
     return works

@@ -7,6 +7,8 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
+from msgspec.structs import asdict
+
 from overlaptop import text
 from overlaptop.commands.output import CommandError, print_data
 from overlaptop.commands.quantities import bytes_per_s, duration_ns, milliseconds_ns, size_bytes
@@ -21,6 +23,7 @@ from overlaptop.models.buckets import (
     sweep,
 )
 from overlaptop.models.prefetch import prefetch
+from overlaptop.records import BucketsEstimate, BucketSize, OverlapEstimate, PrefetchEstimate, Record
 from overlaptop.timeline.overlap import Breakdown
 
 MOST_RANKS = 1_000_000
@@ -70,7 +73,7 @@ SHOWN_MB = (1, 2, 5, 10, 25, 50, 100, 200, 400, 1_000, 2_000, 5_000, 10_000)
 MOST_BUCKETS = 100_000
 """Smaller buckets than these are not looked at: the answer should come at once."""
 
-Answer = tuple[dict[str, object], str]
+Answer = tuple[Record, str]
 """As a record and as a page."""
 
 
@@ -124,7 +127,7 @@ def run(options: argparse.Namespace) -> int:
         record, page = question.answer(*(values.get(name) for name in (*question.needed, *question.more)))
     except ValueError as fault:
         raise CommandError(str(fault), 2) from fault
-    print_data({"type": "estimate", "question": question.name, **record} if options.json else page)
+    print_data(record if options.json else page)
     return 0
 
 
@@ -187,15 +190,19 @@ def _overlap(compute_ns: int, comm_ns: int, overlap: float | None) -> Answer:
                 text.duration(row.exposed_ns),
                 text.ratio(row.speedup),
             )
-    figures = ("overlap", "hidden_ns", "exposed_ns", "step_ns", "speedup")
-    record: dict[str, object] = {
-        "compute_ns": compute_ns,
-        "comm_ns": comm_ns,
-        **{name: getattr(given, name, None) for name in figures},
-        "attainable": least.attainable,
-        "least_step_ns": most.step_ns,
-        "most_step_ns": least.step_ns,
-    }
+    record = OverlapEstimate(
+        question="overlap",
+        compute_ns=compute_ns,
+        comm_ns=comm_ns,
+        overlap=given.overlap if given else None,
+        hidden_ns=given.hidden_ns if given else None,
+        exposed_ns=given.exposed_ns if given else None,
+        step_ns=given.step_ns if given else None,
+        speedup=given.speedup if given else None,
+        attainable=least.attainable,
+        least_step_ns=most.step_ns,
+        most_step_ns=least.step_ns,
+    )
     return record, table.render()
 
 
@@ -229,16 +236,16 @@ def _buckets(
         """The part of the communication that is latency."""
         return min(1.0, row.count * latency_ns / row.comm_ns) if row.comm_ns else 0.0
 
-    def row_record(row: EvenBuckets) -> dict[str, object]:
-        return {
-            "bucket_cap_mb": row.cap_bytes // MIB,
-            "buckets": row.count,
-            "bucket_ns": row.bucket_ns,
-            "alpha_share": alpha_share(row),
-            "comm_ns": row.comm_ns,
-            "hidden_ns": row.hidden_ns if known else None,
-            "exposed_ns": row.exposed_ns if known else None,
-        }
+    def size(row: EvenBuckets) -> BucketSize:
+        return BucketSize(
+            bucket_cap_mb=row.cap_bytes // MIB,
+            buckets=row.count,
+            bucket_ns=row.bucket_ns,
+            alpha_share=alpha_share(row),
+            comm_ns=row.comm_ns,
+            hidden_ns=row.hidden_ns if known else None,
+            exposed_ns=row.exposed_ns if known else None,
+        )
 
     table = Table(
         ["bucket_cap_mb", "buckets", "each takes", "latency", "all take", "hidden", "exposed", ""]
@@ -269,16 +276,17 @@ def _buckets(
             f"{setting}, of which latency takes {text.whole_percent(alpha_share(chosen))}. "
             "Give --backward-ms to see what of it is exposed."
         )
-    record = {
-        "gradient_bytes": total_bytes,
-        "alpha_ns": latency_ns,
-        "beta_bytes_per_s": link.beta_bytes_per_s,
-        "ranks": ranks,
-        "backward_ns": backward_ns if known else None,
-        **row_record(chosen),
-        "least_exposed_ns": least_exposed_ns,
-        "sizes": [row_record(row) for row in rows],
-    }
+    record = BucketsEstimate(
+        question="buckets",
+        gradient_bytes=total_bytes,
+        alpha_ns=latency_ns,
+        beta_bytes_per_s=link.beta_bytes_per_s,
+        ranks=ranks,
+        backward_ns=backward_ns if known else None,
+        **asdict(size(chosen)),
+        least_exposed_ns=least_exposed_ns,
+        sizes=[size(row) for row in rows],
+    )
     head = (
         f"{text.byte_count(total_bytes)} of gradients; an all-reduce takes {text.duration(latency_ns)} + "
         f"bytes / {text.rate(link.beta_bytes_per_s)}{on_the_bus}"
@@ -288,14 +296,15 @@ def _buckets(
 
 def _prefetch(all_gather_ns: int, layer_ns: int, slowest_ns: int | None) -> Answer:
     found = prefetch(all_gather_ns, layer_ns, slowest_ns)
-    record: dict[str, object] = {
-        "all_gather_ns": all_gather_ns,
-        "layer_ns": layer_ns,
-        "slowest_all_gather_ns": slowest_ns,
-        "depth": found.depth,
-        "exposed_ns": found.exposed_ns,
-        "slowest_exposed_ns": None if slowest_ns is None else found.slowest_exposed_ns,
-    }
+    record = PrefetchEstimate(
+        question="prefetch",
+        all_gather_ns=all_gather_ns,
+        layer_ns=layer_ns,
+        slowest_all_gather_ns=slowest_ns,
+        depth=found.depth,
+        exposed_ns=found.exposed_ns,
+        slowest_exposed_ns=None if slowest_ns is None else found.slowest_exposed_ns,
+    )
     layers = f"{text.plural(found.depth, 'layer')} ahead"
     all_gather, layer = text.duration(all_gather_ns), text.duration(layer_ns)
     if all_gather_ns >= layer_ns:
@@ -313,7 +322,6 @@ def _prefetch(all_gather_ns: int, layer_ns: int, slowest_ns: int | None) -> Answ
 
 
 class _Question(NamedTuple):
-    name: str
     answer: Callable[..., Answer]
     """Takes the options below, in their order."""
     needed: tuple[str, ...]
@@ -321,7 +329,7 @@ class _Question(NamedTuple):
 
 
 _QUESTIONS = (
-    _Question("overlap", _overlap, ("compute_ms", "comm_ms"), ("overlap",)),
-    _Question("buckets", _buckets, ("gradients", "bandwidth", "latency"), ("backward_ms", "ranks")),
-    _Question("prefetch", _prefetch, ("all_gather_ms", "layer_ms"), ("slowest_all_gather_ms",)),
+    _Question(_overlap, ("compute_ms", "comm_ms"), ("overlap",)),
+    _Question(_buckets, ("gradients", "bandwidth", "latency"), ("backward_ms", "ranks")),
+    _Question(_prefetch, ("all_gather_ms", "layer_ms"), ("slowest_all_gather_ms",)),
 )

@@ -8,6 +8,7 @@ from overlaptop.findings.find import find
 from overlaptop.findings.finding import Finding, Key, by_key
 from overlaptop.findings.steady import SteadyFindings
 from overlaptop.fleet.snapshot import Snapshot
+from overlaptop.records import FindingRecord
 
 LOOK_EVERY_NS = 1_000_000_000
 SAY_AGAIN_NS = 10_000_000_000
@@ -48,7 +49,7 @@ class FindingsLog:
         self._due_ns = 0
         self._written_ns: dict[Key, int] = {}
 
-    def due(self, snapshot: Snapshot) -> list[dict[str, object]]:
+    def due(self, snapshot: Snapshot) -> list[FindingRecord]:
         """The records to be written now."""
         if snapshot.job is None or snapshot.replaying or snapshot.at_ns < self._due_ns:
             return []

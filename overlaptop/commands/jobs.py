@@ -6,9 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 
-from msgspec.structs import asdict
-
-from overlaptop import text
+from overlaptop import records, text
 from overlaptop.commands.hosts import Hosts, connect
 from overlaptop.commands.output import CommandError, print_data, print_message
 from overlaptop.commands.table import Table
@@ -36,12 +34,29 @@ def run(hosts: Hosts | None = None, *, as_json: bool) -> int:
             jobs = session.find_jobs()
     if as_json:
         for job in jobs:
-            print_data({"type": "job", **asdict(job)})
+            print_data(_record(job))
     elif jobs:
         print_data(_table(jobs))
     else:
         print_message(_no_job(_HERE if hosts is None else _THERE))
     return 0
+
+
+def _record(job: JobRecord) -> records.JobRecord:
+    return records.JobRecord(
+        job=job.job,
+        script=job.script,
+        cwd=job.cwd,
+        host=job.host,
+        world_size=job.world_size,
+        python=job.python,
+        protocol=job.protocol,
+        started_ns=job.started_ns,
+        ended=job.ended,
+        rank_pids=job.rank_pids,
+        hub_pid=job.hub_pid,
+        starter_pid=job.starter_pid,
+    )
 
 
 def _table(jobs: Sequence[JobRecord]) -> str:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import codecs
 import io
-import json
 import os
 import sys
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from overlaptop import text
 
 if TYPE_CHECKING:
     from overlaptop.launch.supervised import SupervisedJob
+    from overlaptop.records import Record
 
 _ASCII = str.maketrans(
     {
@@ -33,9 +32,13 @@ class CommandError(Exception):
         self.status = status
 
 
-def print_data(data: str | Mapping[str, object]) -> None:
+def print_data(data: str | Record) -> None:
     """Print on stdout at once: text, or a record as a line of JSON."""
-    print(data if isinstance(data, str) else json.dumps(data), flush=True)  # noqa: T201
+    if not isinstance(data, str):
+        from overlaptop.records import as_json
+
+        data = as_json(data)
+    print(data, flush=True)  # noqa: T201
 
 
 def print_message(message: str) -> None:

@@ -17,6 +17,7 @@ from overlaptop.fleet.commands import FAILED
 from overlaptop.fleet.knobs import JobKnob
 from overlaptop.fleet.session import Session
 from overlaptop.fleet.snapshot import HubState, Snapshot
+from overlaptop.records import KnobRecord
 from overlaptop.report.knobs import allowed_words
 from overlaptop.text import UNKNOWN as NOT_KNOWN
 from overlaptop.text import printable, with_unit
@@ -35,11 +36,8 @@ NAME=script gives back the value that the script gave. Among others there is:
                  two ranks. The model must be the only one, and not compiled
 """
 EPILOG = """\
-stdout gets a line when all ranks have changed it (bucket_cap_mb 25 → 50 at step 1,234), stderr progress. A
-record of --json holds type ("knob"), job, knob, value (null: no whole number, or not known), value_text,
-original_text (the script's own), least, most, choices (null: all between), unit, owner, about, code (the
-line that makes a value permanent), differs (true while ranks have different values) and refusal (null: it
-can be changed). overlaptop changes lists what was changed, from what to what, and by whom.
+stdout gets a line when all ranks have changed it (bucket_cap_mb 25 → 50 at step 1,234), stderr progress.
+overlaptop changes lists what was changed, from what to what, and by whom.
 overlaptop tune --values tells what a value does to the step before it is set.
 exit status: 0 when all ranks have changed it, or had this value already, which is not sent; 1 when none has
 and when one failed, 2 for a usage error, 130 after Ctrl-C (the job and a change under way go on).
@@ -167,22 +165,21 @@ def _table(knobs: tuple[JobKnob, ...]) -> str:
     return "\n".join([table.render(), *map(printable, refusals)])
 
 
-def _record(job: str | None, each: JobKnob) -> dict[str, object]:
+def _record(job: str | None, each: JobKnob) -> KnobRecord:
     knob = each.knob
-    return {
-        "type": "knob",
-        "job": job,
-        "knob": knob.name,
-        "value": knob.value,
-        "value_text": knob.value_text or None,
-        "original_text": knob.original_text or None,
-        "least": knob.least,
-        "most": knob.most,
-        "choices": knob.choices or None,
-        "unit": knob.unit or None,
-        "owner": knob.owner,
-        "about": knob.about,
-        "code": knob.code or None,
-        "differs": each.differs,
-        "refusal": each.refusal or None,
-    }
+    return KnobRecord(
+        job=job,
+        knob=knob.name,
+        value=knob.value,
+        value_text=knob.value_text or None,
+        original_text=knob.original_text or None,
+        least=knob.least,
+        most=knob.most,
+        choices=knob.choices or None,
+        unit=knob.unit or None,
+        owner=knob.owner,
+        about=knob.about,
+        code=knob.code or None,
+        differs=each.differs,
+        refusal=each.refusal or None,
+    )

@@ -11,7 +11,8 @@ from overlaptop.commands.arguments import add_hosts, hosts_of, job_key, positive
 from overlaptop.commands.jobs import join
 from overlaptop.commands.output import CommandError, print_data, print_message
 from overlaptop.commands.table import Table
-from overlaptop.commands.trials import TrialRun, print_refusals, progress_words, shares
+from overlaptop.commands.trials import TrialRun, interval, print_refusals, progress_words
+from overlaptop.records import SlackRankRecord, SlackTrialRecord
 from overlaptop.trials.effect import CONFIDENCE
 from overlaptop.trials.runner import TrialsState, Tried
 from overlaptop.trials.slack import (
@@ -151,29 +152,30 @@ def _print(job: str | None, state: TrialsState, delay_ns: int, place: str, *, as
         print_data(table.render())
 
 
-def _trial_record(job: str | None, tried: Tried, place: str) -> dict[str, object]:
+def _trial_record(job: str | None, tried: Tried, place: str) -> SlackTrialRecord:
     pair = tried.pairs[-1]
-    return {
-        "type": "trial",
-        "job": job,
-        "rank": tried.candidate.key,
-        "place": place,
-        "delay_ns": pair.delay_ns,
-        "tried_ns": round(pair.tried_ns),
-        "present_ns": round(pair.present_ns),
-    }
+    return SlackTrialRecord(
+        job=job,
+        rank=tried.candidate.key,
+        place=place,
+        delay_ns=pair.delay_ns,
+        tried_ns=round(pair.tried_ns),
+        present_ns=round(pair.present_ns),
+    )
 
 
-def _rank_record(job: str | None, tried: Tried, delay_ns: int, place: str) -> dict[str, object]:
-    return {
-        "type": "rank",
-        "job": job,
-        "rank": tried.candidate.key,
-        "place": place,
-        "delay_ns": delay_ns,
-        "trials": len(tried.pairs),
-        "steps": tried.steps,
-        **shares(tried.effect, "slope"),
-        "confidence": CONFIDENCE,
-        "verdict": verdict(tried),
-    }
+def _rank_record(job: str | None, tried: Tried, delay_ns: int, place: str) -> SlackRankRecord:
+    slope, low, high = interval(tried.effect)
+    return SlackRankRecord(
+        job=job,
+        rank=tried.candidate.key,
+        place=place,
+        delay_ns=delay_ns,
+        trials=len(tried.pairs),
+        steps=tried.steps,
+        slope=slope,
+        slope_low=low,
+        slope_high=high,
+        confidence=CONFIDENCE,
+        verdict=verdict(tried),
+    )

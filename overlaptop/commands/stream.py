@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections import Counter, deque
@@ -28,6 +27,7 @@ from overlaptop.fleet.records import (
 from overlaptop.fleet.session import Session
 from overlaptop.fleet.snapshot import HubState, Snapshot
 from overlaptop.fleet.waits import StepWaits
+from overlaptop.records import DeviceRecord, Record, as_json
 from overlaptop.report import troubles
 from overlaptop.text import named_ranks, plural, printable
 from overlaptop.wire.bounds import MAX_INT64
@@ -70,7 +70,7 @@ class RecordWriter:
         self._split: deque[StepWaits] = deque(maxlen=MAX_SPLIT)
         """The newest steps of which all ranks are known."""
         self._written: Counter[int] = Counter()
-        self._without_gpu: dict[int, dict[str, object]] = {}
+        self._without_gpu: dict[int, DeviceRecord] = {}
         """The last record of ranks without a GPU to sample."""
         self._own_costs: dict[int, OwnCost] = {}
         """The last of each rank."""
@@ -195,8 +195,8 @@ class RecordWriter:
             self._unreported[rank] += missing
         return self._lost[rank]
 
-    def _put(self, record: dict[str, object]) -> None:
-        self._out.write(json.dumps(record) + "\n")
+    def _put(self, record: Record) -> None:
+        self._out.write(as_json(record) + "\n")
         self._out.flush()
 
 

@@ -108,14 +108,11 @@ def print_refusals(state: TrialsState) -> None:
             print_message(f"{tried.candidate.name} was not tried: {tried.refused}")
 
 
-def shares(effect: Effect | None, name: str) -> dict[str, float | None]:
-    """An effect as three fields of a record; null is unknown."""
-    bounded = effect is not None and effect.bounded
-    return {
-        name: effect.centre if effect is not None else None,
-        f"{name}_low": effect.low if bounded and effect is not None else None,
-        f"{name}_high": effect.high if bounded and effect is not None else None,
-    }
+def interval(effect: Effect | None) -> tuple[float | None, float | None, float | None]:
+    """An effect, and the low and the high end of its interval, as records have them."""
+    if effect is None:
+        return None, None, None
+    return effect.centre, *((effect.low, effect.high) if effect.bounded else (None, None))
 
 
 class _FirstStep:

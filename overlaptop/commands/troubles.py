@@ -6,6 +6,7 @@ from overlaptop.fleet.notices import last_restart
 from overlaptop.fleet.records import notice_record
 from overlaptop.fleet.snapshot import Snapshot
 from overlaptop.fleet.trouble import Trouble, trouble_of
+from overlaptop.records import Record, TroubleRecord
 from overlaptop.report import troubles
 from overlaptop.text import clock, printable
 from overlaptop.wire.messages import NOT_SHOWN, Notice
@@ -22,16 +23,15 @@ def _not_shown(snapshot: Snapshot) -> list[Notice]:
     return [notice for notice in snapshot.notices if NOT_SHOWN in notice.text]
 
 
-def trouble_record(snapshot: Snapshot, trouble: Trouble) -> dict[str, object]:
-    """The record of a trouble, in the documented order of its fields."""
-    return {
-        "type": "trouble",
-        "job": snapshot.job.job if snapshot.job else "",
-        "kind": trouble.kind.value,
-        "ranks": list(trouble.ranks),
-        "since_ns": trouble.since_ns,
-        "text": troubles.in_full(trouble),
-    }
+def trouble_record(job: str, trouble: Trouble) -> TroubleRecord:
+    """The record of a trouble."""
+    return TroubleRecord(
+        job=job,
+        kind=trouble.kind.value,
+        ranks=trouble.ranks,
+        since_ns=trouble.since_ns,
+        text=troubles.in_full(trouble),
+    )
 
 
 class TroubleLog:
@@ -41,14 +41,14 @@ class TroubleLog:
         self._last: tuple[object, ...] | None = None
         self._told: set[str] = set()
 
-    def due(self, snapshot: Snapshot) -> list[dict[str, object]]:
+    def due(self, snapshot: Snapshot) -> list[Record]:
         """The records to be written now."""
         if snapshot.replaying or snapshot.job is None:
             return []
         restart = last_restart(snapshot.notices)
         noticed = (*([restart] if restart is not None else []), *_not_shown(snapshot))
         warned = {notice.text: notice for notice in noticed}
-        records = [
+        records: list[Record] = [
             notice_record(snapshot.job.job, notice)
             for text, notice in warned.items()
             if text not in self._told
@@ -57,6 +57,6 @@ class TroubleLog:
         found = trouble_of(snapshot)
         key = (found.kind, found.ranks, found.hang) if found is not None else None
         if found is not None and key != self._last:
-            records.append(trouble_record(snapshot, found))
+            records.append(trouble_record(snapshot.job.job, found))
         self._last = key
         return records

@@ -17,12 +17,13 @@ from overlaptop.commands.jobs import join
 from overlaptop.commands.output import CommandError, print_data, print_message
 from overlaptop.commands.set import knob_of, print_change
 from overlaptop.commands.table import Table
-from overlaptop.commands.trials import TrialRun, print_refusals, progress_words, shares
+from overlaptop.commands.trials import TrialRun, interval, print_refusals, progress_words
 from overlaptop.fleet.job_session import JobSelector, JobSession
 from overlaptop.fleet.knobs import JobKnob
 from overlaptop.fleet.session import Session
 from overlaptop.launch.launcher import Launcher, of_workload, place
 from overlaptop.launch.request import LaunchError
+from overlaptop.records import TuneResultRecord, TuneTrialRecord, TuneValueRecord
 from overlaptop.report.knobs import present_words
 from overlaptop.trials.effect import CONFIDENCE
 from overlaptop.trials.runner import Trials, TrialsState, Tried
@@ -243,44 +244,47 @@ def _step_ns(tried: Tried, state: TrialsState) -> float | None:
     return state.present_ns * (1 + tried.effect.centre)
 
 
-def _trial_record(job: str | None, knob: Knob, tried: Tried) -> dict[str, object]:
+def _trial_record(job: str | None, knob: Knob, tried: Tried) -> TuneTrialRecord:
     pair = tried.pairs[-1]
-    return {
-        "type": "trial",
-        "job": job,
-        "knob": knob.name,
-        "value": tried.candidate.key,
-        "tried_ns": round(pair.tried_ns),
-        "present_ns": round(pair.present_ns),
-    }
+    return TuneTrialRecord(
+        job=job,
+        knob=knob.name,
+        value=tried.candidate.key,
+        tried_ns=round(pair.tried_ns),
+        present_ns=round(pair.present_ns),
+    )
 
 
-def _value_record(job: str | None, knob: Knob, tried: Tried) -> dict[str, object]:
-    return {
-        "type": "value",
-        "job": job,
-        "knob": knob.name,
-        "value": tried.candidate.key,
-        "trials": len(tried.pairs),
-        "steps": tried.steps,
-        **shares(tried.effect, "difference"),
-        "verdict": verdict(tried),
-    }
+def _value_record(job: str | None, knob: Knob, tried: Tried) -> TuneValueRecord:
+    difference, low, high = interval(tried.effect)
+    return TuneValueRecord(
+        job=job,
+        knob=knob.name,
+        value=tried.candidate.key,
+        trials=len(tried.pairs),
+        steps=tried.steps,
+        difference=difference,
+        difference_low=low,
+        difference_high=high,
+        verdict=verdict(tried),
+    )
 
 
-def _result_record(job: str | None, knob: Knob, state: TrialsState, best: Best | None) -> dict[str, object]:
-    return {
-        "type": "result",
-        "job": job,
-        "knob": knob.name,
-        "present": knob.value_text,
-        "present_step_ns": round(state.present_ns) if state.present_ns is not None else None,
-        "best": best.value if best is not None else None,
-        **shares(best.effect if best is not None else None, "difference"),
-        "rivals": list(best.rivals) if best is not None else None,
-        "confidence": CONFIDENCE,
-        "steps_spent": state.spent_steps,
-        "ended": state.why,
-        "line": best.line if best is not None else None,
-        "code": best.code if best is not None else None,
-    }
+def _result_record(job: str | None, knob: Knob, state: TrialsState, best: Best | None) -> TuneResultRecord:
+    difference, low, high = interval(best.effect if best is not None else None)
+    return TuneResultRecord(
+        job=job,
+        knob=knob.name,
+        present=knob.value_text,
+        present_step_ns=round(state.present_ns) if state.present_ns is not None else None,
+        best=best.value if best is not None else None,
+        difference=difference,
+        difference_low=low,
+        difference_high=high,
+        rivals=list(best.rivals) if best is not None else None,
+        confidence=CONFIDENCE,
+        steps_spent=state.spent_steps,
+        ended=state.why,
+        line=best.line if best is not None else None,
+        code=best.code if best is not None else None,
+    )

@@ -70,6 +70,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="the dashboard only shows: it changes, captures and starts nothing",
     )
+    parser.add_argument(
+        "--json-schema", action="store_true", help="print the JSON schema of all records, and end"
+    )
     add_hosts(parser, as_words=True)
     add_screen(parser)
 
@@ -95,6 +98,14 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _watch(options: argparse.Namespace) -> int:
+    if options.json_schema:
+        import json
+
+        from overlaptop.commands.output import print_data
+        from overlaptop.records import schema
+
+        print_data(json.dumps(schema(), indent=2))
+        return 0
     hosts = hosts_of(options)
     if options.list:
         from overlaptop.commands import jobs

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import PurePath
 
+from overlaptop.records import FindingRecord
+
 OPPOSITES = {"bucket_too_large": "bucket_too_small", "bucket_too_small": "bucket_too_large"}
 """Rules of which one job is never told both. A model says so, and no trial: it is worth a try, and no
 alarm."""
@@ -67,20 +69,19 @@ class Finding:
         at = f" ({PurePath(place).name})" if place and place not in self.title else ""
         return self.headline, f"{compared}{at}", f"{bare}{at}", bare
 
-    def record(self, job: str) -> dict[str, object]:
-        """As a line of JSON has it, in the documented order of its fields."""
-        return {
-            "type": "finding",
-            "job": job,
-            "rule": self.rule,
-            "title": self.title,
-            "ranks": list(self.ranks),
-            "measured": self.measured,
-            "gain_ns": self.gain_ns,
-            "certainty": self.certainty.value,
-            "advice": self.advice,
-            "line": self.line or None,
-        }
+    def record(self, job: str) -> FindingRecord:
+        """The record of it."""
+        return FindingRecord(
+            job=job,
+            rule=self.rule,
+            title=self.title,
+            ranks=self.ranks,
+            measured=self.measured,
+            gain_ns=self.gain_ns,
+            certainty=self.certainty.value,
+            advice=self.advice,
+            line=self.line or None,
+        )
 
 
 Key = tuple[str, tuple[int, ...], int]

@@ -46,8 +46,8 @@ def test_records_hold_all_of_it_and_one_jobs_are_picked_by_its_key() -> None:
     (record,) = records(run_here("changes", "--json", "--job", "job-1").stdout)
     assert record == {
         "type": "change", "at_ns": 1_700_000_000_123_000_000, "job": "job-1", "script": "train.py",
-        "host": "gpu-a", "by": "me@gpu-a, pid 7", "knob": "bucket_cap_mb", "was": "25",
-        "becomes": "50", "step": 1234, "outcome": "changed", "reason": "", "command": "",
+        "host": "gpu-a", "by": "me@gpu-a, pid 7", "knob": "bucket_cap_mb", "old": "25",
+        "new": "50", "step": 1234, "outcome": "changed", "reason": "", "command": "",
     }  # fmt: skip
 
 

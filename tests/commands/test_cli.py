@@ -57,7 +57,7 @@ def test_nothing_is_imported_that_is_not_needed(code: str, unwanted: set[str]) -
         ("relay", ["What `overlaptop HOST` starts on that host"]),
         (
             "analyze",
-            ["--hta", "window", "rounding", "peer-to-peer", "--lane", "exit status", '"type": "rank"'],
+            ["--hta", "window", "rounding", "peer-to-peer", "--lane", "exit status"],
         ),
         ("estimate", ["bandwidth / (2 (N-1)/N)"]),
         ("demo ddp --json --", ["--bucket-cap-mb MB"]),

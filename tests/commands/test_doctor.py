@@ -11,7 +11,7 @@ import pytest
 
 from overlaptop import __version__
 from overlaptop.commands import doctor
-from overlaptop.report.records import Check
+from overlaptop.records import CheckRecord, as_json
 
 from .running import records, run_code, run_here
 
@@ -73,7 +73,7 @@ def test_a_host_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_text_of_another_host_moves_no_cursor(tmp_path: Path) -> None:
-    record = Check(host="", check="a\x1b[2J", status="ok", finding="", remedy="").line
+    record = as_json(CheckRecord(host="", check="a\x1b[2J", status="ok", finding="", remedy=""))
     via = f"sh -c {shlex.quote(f'echo {shlex.quote(record)}')}"
     out = run_here("doctor", "--via", via).stdout
     assert "a?[2J" in out

@@ -22,7 +22,7 @@ from overlaptop.doctor import Machine, examine
 from overlaptop.jobs.folder import job_dir
 from overlaptop.jobs.processes import process_start_time
 from overlaptop.jobs.record import JobRecord, write_job
-from overlaptop.report.records import Check
+from overlaptop.records import CheckRecord
 from overlaptop.wire.protocol import PROTOCOL_VERSION
 from tests.agent.telemetry.driver import install
 from tests.agent.telemetry.machines import h200_pair
@@ -71,7 +71,7 @@ class Scene:
         )
         self.cupti: Any = SimpleNamespace(version=lambda: 130000, enable=lambda _kind: None)
 
-    def look(self) -> dict[str, Check]:
+    def look(self) -> dict[str, CheckRecord]:
         for name, text in self.files.items():
             path = self.root / name
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -82,7 +82,7 @@ class Scene:
         patch(shutil, "disk_usage", lambda _path: SimpleNamespace(free=self.free_bytes))
         patch(doctor.cupti_library, "load", lambda: self.cupti)
         self.monkeypatch.setitem(sys.modules, "torch", self.torch)
-        found: dict[str, Check] = {}
+        found: dict[str, CheckRecord] = {}
         for each in examine(Machine(self.root, self.environ)):
             assert each.check not in found
             found[each.check] = each

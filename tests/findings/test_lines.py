@@ -101,10 +101,10 @@ def test_finding_about_a_late_host_names_the_line(rule):
     found = about_late(job(STANDS, *sampled(), **CAUSES[rule]))
     assert (found.rule, found.line) == (rule, LINE)
     assert found.measured.endswith("; train.py:1 in collate: 70 % of rank 1's step")
-    assert found.record("a")["line"] == LINE
+    assert found.record("a").line == LINE
     assert why_late([found], LATE).endswith(f" ({LINE})")
     without = about_late(job(STANDS, **CAUSES[rule]))
-    assert (without.title, without.line, without.record("a")["line"]) == (found.title, "", None)
+    assert (without.title, without.line, without.record("a").line) == (found.title, "", None)
 
 
 def test_line_is_looked_at_where_it_is_known_and_found_by_py_spy_where_not():

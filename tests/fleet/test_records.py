@@ -2,10 +2,11 @@ import json
 
 import pytest
 
+from overlaptop.fleet import records
 from overlaptop.fleet.fleet import Fleet
-from overlaptop.fleet.records import device_record, rank_record, step_record
 from overlaptop.fleet.split_waits import split_step, window_of
 from overlaptop.fleet.waits import StepWaits
+from overlaptop.records import as_json
 from overlaptop.timeline.arrivals import waiting
 from overlaptop.timeline.matching import Call, match
 from overlaptop.timeline.spans import from_pairs
@@ -14,16 +15,12 @@ from overlaptop.wire.devices import DeviceSample
 from .builders import GB, MS, T0, Clock, device, feed, info, numa, sample, step, unmeasured, welcome
 
 
-def test_a_record_has_the_documented_fields_in_their_order():
-    assert list(step_record("job-1", info(0), step(0, 3))) == [
-        "type", "job", "rank", "step", "source", "step_ns", "compute_ns", "comm_ns", "hidden_ns",
-        "exposed_ns",
-        "compute_only_ns", "copy_only_ns", "idle_ns", "stall_ns", "overlap", "collectives", "dropped",
-        "compute_exact", "launch_lead_ns", "comm_kernels_ns", "matched_ns", "captured",
-        "link_tx_bytes", "link_rx_bytes", "transitional", "cpu_ns", "delayed_ns", "loading_ns",
-        "full_collections", "fused_ns", "host_ns", "trial", "wait_ns", "transfer_ns", "unsplit_ns",
-        "exposed_wait_ns", "exposed_transfer_ns", "late_rank", "bounds",
-    ]  # fmt: skip
+def step_record(*arguments):
+    return json.loads(as_json(records.step_record(*arguments)))
+
+
+def device_record(*arguments):
+    return json.loads(as_json(records.device_record(*arguments)))
 
 
 def test_a_record_has_the_steps_values():
@@ -47,21 +44,10 @@ def seen(*messages):
     return feed(Fleet(Clock()), welcome(), *messages).ranks[0]
 
 
-def test_a_device_record_has_the_documented_fields_in_their_order():
-    assert list(device_record("job-1", seen(), None)) == [
-        "type", "job", "rank", "at_ns", "gpu_uuid", "nvlink_rx_bytes_per_s", "nvlink_tx_bytes_per_s",
-        "pcie_rx_bytes_per_s", "pcie_tx_bytes_per_s", "nvlink_peak_bytes_per_s", "pcie_peak_bytes_per_s",
-        "collectives_over", "collectives_rx_bytes_per_s", "collectives_tx_bytes_per_s", "sm_activity",
-        "tensor_activity", "dram_activity", "memory_used_bytes", "memory_total_bytes", "power_mw",
-        "power_limit_mw", "sm_clock_hz", "memory_clock_hz", "throttle_reasons", "numa_node", "numa_state",
-        "cpu_set", "cpu_nodes", "memory_policy", "nic", "nic_node",
-    ]  # fmt: skip
-
-
 def test_a_device_record_has_what_is_known_of_the_gpu_its_links_and_its_node():
     step_of_1_gb = step(0, 0, start_ns=T0 - 80 * MS, link_tx_bytes=8 * GB // 10, link_rx_bytes=0)
     view = seen(info(0), device(0), numa(0), step_of_1_gb, sample(0, nvlink=(5, 6), pcie=(7, 8)))
-    record = json.loads(json.dumps(device_record("job-1", view, view.sample)))
+    record = device_record("job-1", view, view.sample)
     expected = {
         "type": "device", "job": "job-1", "rank": 0, "at_ns": T0, "gpu_uuid": "GPU-0",
         "nvlink_rx_bytes_per_s": 5, "nvlink_tx_bytes_per_s": 6, "pcie_rx_bytes_per_s": 7,
@@ -108,7 +94,7 @@ def waits_of(ranks, **how):
 
 
 WAIT_FIELDS = (
-    "wait_ns", "transfer_ns", "unsplit_ns", "exposed_wait_ns", "exposed_transfer_ns", "late_rank",
+    "wait_ns", "transfer_ns", "not_attributed_ns", "exposed_wait_ns", "exposed_transfer_ns", "late_rank",
 )  # fmt: skip
 
 
@@ -134,7 +120,8 @@ def test_no_rank_is_late_where_several_come_last():
 
 def test_a_record_of_a_step_of_which_nothing_is_split_says_only_how_much_that_is():
     waits = waits_of({0: calls((0, 30))}, members={"0": (0, 1)})
-    record = rank_record(0, step(0, 3), waits, compute_exact=True)
+    whole = records.trace_rank_record(0, step(0, 3), waits, compute_exact=True)
+    record = json.loads(as_json(whole))
     assert [record[name] for name in WAIT_FIELDS] == [None, None, 30 * MS, None, None, None]
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from unittest import mock
 
+from msgspec import to_builtins
 from msgspec.structs import replace
 
 from overlaptop.commands import once
@@ -131,7 +132,7 @@ class WholeClient:
             told += [once.render(snapshot), once.render(snapshot, ascii_only=True)]
             records = [step_record(job, views[step.rank].info, step) for step in snapshot.fresh]
             records += [device_record(job, views[each.rank], each) for each in snapshot.fresh_samples]
-            told += [json.dumps(record, allow_nan=False) for record in records]
+            told += [json.dumps(to_builtins(record), allow_nan=False) for record in records]
         for group in nodes.groups(snapshot.ranks, snapshot.nodes, empty=True):
             line = host_lines.heading(group, snapshot.at_ns, 80)
             assert line_width(line) <= 80

@@ -1,0 +1,499 @@
+"""The records of ``--json``, which users' programs read: what a field is called and holds.
+
+Each class is one type of record, its fields in the order in which they are printed. docs/json.md and
+`overlaptop --json-schema` are made from it.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+
+def says(description: str) -> Meta:
+    """What a field holds, for the reference and the schema."""
+    return Meta(description=description)
+
+
+class Record(msgspec.Struct, tag_field="type"):
+    """A line of JSON."""
+
+
+def as_json(record: Record) -> str:
+    """Return a record as one line of ASCII, whatever encoding stdout has."""
+    return json.dumps(msgspec.to_builtins(record))
+
+
+Job = Annotated[str, says("the job's key")]
+Rank = Annotated[int, says("the rank")]
+Host = Annotated[str | None, says("the host, as `--host` names it; null: this machine")]
+UnixNs = Annotated[int, says("ns, Unix time")]
+
+# A job's stream
+
+
+class StepRecord(Record, tag="step"):
+    """One step of one rank. A step that was not measured in detail has null in the fields of its lanes."""
+
+    job: Job
+    rank: Rank
+    step: Annotated[int, says("counted from 0 at the first step boundary that the agent saw")]
+    source: Annotated[str | None, says('`"kernels"`, `"events"`, `"host"` or `"none"`')]
+    step_ns: Annotated[int, says("ns, the step's length")]
+    compute_ns: Annotated[int | None, says("ns of compute")]
+    comm_ns: Annotated[int | None, says("ns of communication")]
+    hidden_ns: Annotated[int | None, says("ns of communication beside compute")]
+    exposed_ns: Annotated[int | None, says("ns of communication without compute beside it")]
+    compute_only_ns: Annotated[int | None, says("ns of compute without communication beside it")]
+    copy_only_ns: Annotated[int | None, says("ns of copies with neither beside them")]
+    idle_ns: Annotated[
+        int | None, says("ns of nothing of these; null where `compute_exact` is false: it is not seen then")
+    ]
+    stall_ns: Annotated[int | None, says("ns that compute stood at a wait for communication")]
+    overlap: Annotated[float | None, says("hidden of all communication, 0 to 1; null without any")]
+    collectives: Annotated[int | None, says("collectives and point-to-point operations issued")]
+    dropped: Annotated[
+        int,
+        says(
+            "of this rank since the start: messages that did not fit, spans or steps that could not be "
+            "measured, and steps missing before this record because the reader or the connection was too "
+            "slow, or the job's hub was killed; stderr reports those, too"
+        ),
+    ]
+    compute_exact: Annotated[bool | None, says("false where compute is an upper bound")]
+    launch_lead_ns: Annotated[
+        int | None, says("ns from when the CPU had enqueued the step's end to when the GPU reached it")
+    ]
+    comm_kernels_ns: Annotated[int | None, says("ns of NCCL's kernels, summed; null: not looked up")]
+    matched_ns: Annotated[int | None, says("ns, those of them whose collective is known")]
+    captured: Annotated[bool, says("torch.profiler ran in the step, as you asked; its lanes are null")]
+    link_tx_bytes: Annotated[
+        int | None,
+        says("bytes that the collectives make the rank send within its node, by a ring's count"),
+    ]
+    link_rx_bytes: Annotated[int | None, says("the same, received")]
+    transitional: Annotated[bool, says("a setting was being changed; its lanes are null")]
+    cpu_ns: Annotated[int | None, says("ns of CPU time of the training thread; null in a trace")]
+    delayed_ns: Annotated[int | None, says("ns that it was ready to run and had no CPU; null in a trace")]
+    loading_ns: Annotated[int | None, says("ns in a DataLoader's `next`; null in a trace")]
+    full_collections: Annotated[
+        int | None, says("Python's garbage collections of the oldest generation; null in a trace")
+    ]
+    fused_ns: Annotated[int | None, says("ns of kernels that compute and communicate in one")]
+    host_ns: Annotated[
+        int | None,
+        says("ns that the CPU needed, less how long its GPU blocked it; null in a live job"),
+    ]
+    trial: Annotated[bool, says("a trial was under way; its lanes are null")]
+    wait_ns: Annotated[int | None, says("ns of communication that waited for a late rank")]
+    transfer_ns: Annotated[int | None, says("ns of communication that transferred")]
+    not_attributed_ns: Annotated[
+        int | None, says("ns of communication that is neither; null: the ranks were not compared")
+    ]
+    exposed_wait_ns: Annotated[int | None, says("ns of `wait_ns` without compute beside it")]
+    exposed_transfer_ns: Annotated[int | None, says("ns of `transfer_ns` without compute beside it")]
+    late_rank: Annotated[
+        int | None,
+        says("whom the others waited for longest in its collectives; null: nobody, or not known"),
+    ]
+    bounds: Annotated[
+        dict[str, str] | None,
+        says('which figures are bounds: `{"overlap": "≤", "exposed_ns": "≥"}`; null: not known'),
+    ]
+
+
+class CollectiveRecord(Record, tag="collective"):
+    """One collective on all its ranks, with `--json --detail` and from `analyze --json`."""
+
+    job: Job
+    step: Annotated[int, says("the step")]
+    op: Annotated[str | None, says("c10d's name of it; null: not known, or not the same on all ranks")]
+    group: Annotated[str | None, says("the process group; null as with `op`")]
+    bytes: Annotated[int | None, says("the larger of input and output; null as with `op`")]
+    start_ns: Annotated[int, says("ns, Unix time: the first rank's start")]
+    last_start_ns: Annotated[int, says("ns, Unix time: the last rank's start")]
+    end_ns: Annotated[int, says("ns, Unix time: the last rank's end")]
+    ranks: Annotated[list[int], says("its ranks")]
+    wait_ns: Annotated[list[int | None], says("ns that each of them waited; null: not attributed")]
+    transfer_ns: Annotated[list[int | None], says("ns that each of them transferred; null: not attributed")]
+    late_rank: Annotated[int | None, says("the rank that started last; null: several, or not attributed")]
+    least_transfer_ns: Annotated[
+        int | None, says("ns, the shortest duration on any rank; null: not attributed")
+    ]
+    residual_ns: Annotated[int | None, says("ns by which the ranks' ends disagree: how wrong waits may be")]
+    clock_error_ns: Annotated[int | None, says("ns by which the clocks of its hosts may be apart")]
+    bus_bandwidth_bytes_per_s: Annotated[
+        float | None, says("bytes per second over `least_transfer_ns`, as nccl-tests counts")
+    ]
+    not_attributed: Annotated[str | None, says("why waiting and transfer are not known; null: they are")]
+
+
+class DeviceRecord(Record, tag="device"):
+    """A sample of a rank's GPU and links, twice a second; without a GPU, its CPUs when they change."""
+
+    job: Job
+    rank: Rank
+    at_ns: Annotated[int | None, says("ns, Unix time of the sample's end; null without a GPU")]
+    gpu_uuid: Annotated[str | None, says("as in `nvidia-smi -L`; null without a GPU")]
+    nvlink_rx_bytes_per_s: Annotated[int | None, says("bytes per second received over all NVLinks")]
+    nvlink_tx_bytes_per_s: Annotated[int | None, says("the same, sent")]
+    pcie_rx_bytes_per_s: Annotated[int | None, says("bytes per second received over PCIe, as payload")]
+    pcie_tx_bytes_per_s: Annotated[int | None, says("the same, sent")]
+    nvlink_peak_bytes_per_s: Annotated[int | None, says("bytes per second in one direction")]
+    pcie_peak_bytes_per_s: Annotated[int | None, says("bytes per second in one direction, as payload")]
+    collectives_over: Annotated[
+        str | None,
+        says('`"nvlink"` or `"pcie"`: the link that collectives use; null in older samples'),
+    ]
+    collectives_rx_bytes_per_s: Annotated[
+        float | None, says("bytes per second that the job's collectives account for, over some 10 s")
+    ]
+    collectives_tx_bytes_per_s: Annotated[float | None, says("the same, sent")]
+    sm_activity: Annotated[float | None, says("share of the time that multiprocessors had work, 0 to 1")]
+    tensor_activity: Annotated[float | None, says("the same of the tensor cores")]
+    dram_activity: Annotated[float | None, says("the same of the memory's bus")]
+    memory_used_bytes: Annotated[int | None, says("bytes of the GPU's memory")]
+    memory_total_bytes: Annotated[int | None, says("bytes of the GPU's memory")]
+    power_mw: Annotated[int | None, says("milliwatts")]
+    power_limit_mw: Annotated[int | None, says("milliwatts")]
+    sm_clock_hz: Annotated[int | None, says("hertz")]
+    memory_clock_hz: Annotated[int | None, says("hertz")]
+    throttle_reasons: Annotated[tuple[str, ...] | None, says("empty where the clocks are not reduced")]
+    numa_node: Annotated[int | None, says("the GPU's NUMA node")]
+    numa_state: Annotated[
+        str | None,
+        says('`"bound"`, `"unbound"`, `"wrong node"`, `"one node"`, `"no gpu"` or `"unknown"`'),
+    ]
+    cpu_set: Annotated[str | None, says('the CPUs that the process may use: `"0-31,64-95"`')]
+    cpu_nodes: Annotated[list[int] | None, says("their NUMA nodes")]
+    memory_policy: Annotated[str | None, says('`"default"`, `"bind:0"`, `"prefer:1"`, `"interleave:0-1"`')]
+    nic: Annotated[str | None, says("the network adapter nearest to the GPU")]
+    nic_node: Annotated[int | None, says("its NUMA node")]
+
+
+class CostRecord(Record, tag="cost"):
+    """What measuring costs a rank, whenever more is known of it."""
+
+    job: Job
+    rank: Rank
+    change: Annotated[
+        float | None, says("share by which the mean step of the last minute grew: 0.001 for 0.1 %")
+    ]
+    error: Annotated[float | None, says("half of its 95 % interval")]
+    measured_change: Annotated[float | None, says("the same of a measured step")]
+    measured_error: Annotated[float | None, says("half of its 95 % interval")]
+    watched: Annotated[bool, says("somebody watches the rank, so the larger budget applies")]
+
+
+class FindingRecord(Record, tag="finding"):
+    """What a rule found, once it has held for a second or five, and every ten seconds while it holds.
+
+    Findings about late ranks need `--detail`.
+    """
+
+    job: Job
+    rule: Annotated[str, says("the rule's name")]
+    title: Annotated[str, says("one line")]
+    ranks: Annotated[tuple[int, ...], says("the ranks that it is about; empty: the whole job")]
+    measured: Annotated[str, says("what was measured, in words")]
+    gain_ns: Annotated[int | None, says("ns by which mending it shortens the step")]
+    certainty: Annotated[Literal["measured", "likely", "possible"], says("how sure it is")]
+    advice: Annotated[str, says("what to type or change")]
+    line: Annotated[str | None, says('the line of the script: `"train.py:57 in collate"`')]
+
+
+class TroubleRecord(Record, tag="trouble"):
+    """Something is wrong with the running job, or that has changed."""
+
+    job: Job
+    kind: Annotated[
+        str,
+        says(
+            '`"waiting"` (for a rank that may still come, as from a checkpoint), `"hung"`, `"silent"`, '
+            '`"no step"`, `"no first step"`, `"no step seen"` (and the script goes on), `"failed"`, '
+            '`"died"` or `"all died"`'
+        ),
+    ]
+    ranks: Annotated[tuple[int, ...], says("the ranks to blame; empty: not known")]
+    since_ns: UnixNs
+    text: Annotated[str, says("who waits for whom, and the line of the script")]
+
+
+class NoticeRecord(Record, tag="notice"):
+    """A process that is not shown, since another one is the same rank, or a restart of the job."""
+
+    job: Job
+    rank: Rank
+    at_ns: UnixNs
+    level: Annotated[str, says('`"warning"`')]
+    text: Annotated[str, says("both processes by pid and script, or how often the job was restarted")]
+
+
+class EndRecord(Record, tag="end"):
+    """How a rank ended: last of all, and with `--once --json` for each rank that has ended."""
+
+    job: Job
+    rank: Rank
+    at_ns: UnixNs
+    failed: Annotated[bool, says("it did not end well")]
+    first: Annotated[bool, says("it failed before all others")]
+    exit_status: Annotated[int | None, says("null: a signal ended it, or not known")]
+    signal: Annotated[str | None, says('`"SIGKILL"`; null: none, or not known')]
+    failure: Annotated[str | None, says("the exception or exit status in words, as the rank sent it")]
+
+
+# Other commands
+
+
+class JobRecord(Record, tag="job"):
+    """`--list --json`: a job of this machine, or of other hosts."""
+
+    job: Job
+    script: Annotated[str, says("the script's path, as the launcher got it")]
+    cwd: Annotated[str, says("where it was started")]
+    host: Annotated[str, says("the machine's own name")]
+    world_size: Annotated[int, says("ranks of the job")]
+    python: Annotated[str, says("its interpreter; empty on another host")]
+    protocol: Annotated[int, says("the protocol of its hub")]
+    started_ns: UnixNs
+    ended: Annotated[bool, says("all its ranks have gone")]
+    rank_pids: Annotated[tuple[int, ...], says("the ranks on that machine, by pid")]
+    hub_pid: Annotated[int, says("its hub")]
+    starter_pid: Annotated[int, says("the rank that started the hub")]
+
+
+class TraceRankRecord(Record, tag="rank"):
+    """`analyze --json`: one rank over the whole trace, from its first GPU activity to its last."""
+
+    rank: Rank
+    overlap: Annotated[float | None, says("as in `step`, like all that follow")]
+    comm_ns: int | None
+    hidden_ns: int | None
+    exposed_ns: int | None
+    compute_ns: int | None
+    copy_only_ns: int | None
+    idle_ns: int | None
+    fused_ns: int | None
+    compute_exact: bool
+    wait_ns: int | None
+    transfer_ns: int | None
+    not_attributed_ns: int | None
+    exposed_wait_ns: int | None
+    exposed_transfer_ns: int | None
+    late_rank: int | None
+
+
+class CaptureRecord(Record, tag="capture"):
+    """`capture --json`: a rank's trace."""
+
+    job: Job | None
+    id: Annotated[str, says("the command's id")]
+    rank: Rank
+    state: Annotated[str, says('`"written"`, or how it failed')]
+    step: Annotated[
+        int | None,
+        says("on which the ranks agreed; the profiler settles in it and the next two"),
+    ]
+    path: Annotated[str | None, says("the trace; null: none was written")]
+    reason: Annotated[str | None, says("why none was written")]
+    live_overlap: Annotated[float | None, says("measured by the agent in the steps just before")]
+    host: Host
+
+
+class KnobRecord(Record, tag="knob"):
+    """`set --json`: a setting of the job."""
+
+    job: Job | None
+    knob: Annotated[str, says("its name")]
+    value: Annotated[int | None, says("null: no whole number, or not known")]
+    value_text: Annotated[str | None, says("the value in words")]
+    original_text: Annotated[str | None, says("the script's own value in words")]
+    least: Annotated[int, says("the smallest value allowed")]
+    most: Annotated[int, says("the largest value allowed")]
+    choices: Annotated[tuple[int, ...] | None, says("the values allowed; null: all between")]
+    unit: Annotated[str | None, says("of the value")]
+    owner: Annotated[str, says("what it is a setting of")]
+    about: Annotated[str, says("what it does")]
+    code: Annotated[str | None, says("the line that makes a value permanent")]
+    differs: Annotated[bool, says("ranks have different values")]
+    refusal: Annotated[str | None, says("why it cannot be changed now; null: it can")]
+
+
+class ChangeRecord(Record, tag="change"):
+    """`changes --json`: one command about a setting."""
+
+    at_ns: UnixNs
+    job: Job
+    script: Annotated[str, says("the job's script")]
+    host: Annotated[str, says("the machine's own name")]
+    by: Annotated[str, says("who asked")]
+    knob: Annotated[str, says("the setting")]
+    old: Annotated[str | None, says("the value before")]
+    new: Annotated[str | None, says("the value since, or what was asked for where it was not made")]
+    step: Annotated[int | None, says("from which on the ranks acted; null: they did not")]
+    outcome: Annotated[str, says('`"changed"`, `"refused"`, `"busy"`, `"failed"` or `"unknown"`')]
+    reason: Annotated[str, says("why it was not made, or why that is not known; else empty")]
+    command: Annotated[str, says("the command's id")]
+
+
+class TuneTrialRecord(Record, tag="trial"):
+    """`tune --json`: one trial."""
+
+    job: Job | None
+    knob: Annotated[str, says("the setting")]
+    value: Annotated[int, says("the tried value")]
+    tried_ns: Annotated[int, says("ns, the mean step in the trial")]
+    present_ns: Annotated[int, says("ns, the mean step around it")]
+
+
+class TuneValueRecord(Record, tag="value"):
+    """`tune --json`: what is known of a value after its trials."""
+
+    job: Job | None
+    knob: Annotated[str, says("the setting")]
+    value: Annotated[int, says("the tried value")]
+    trials: Annotated[int, says("trials that count")]
+    steps: Annotated[int, says("steps spent on it")]
+    difference: Annotated[float | None, says("of its step from the present one, as a share of that")]
+    difference_low: Annotated[float | None, says("the 95 % interval's low end")]
+    difference_high: Annotated[float | None, says("the 95 % interval's high end")]
+    verdict: Annotated[str, says('`"shorter"`, `"longer"`, `"no difference"` or `"not known"`')]
+
+
+class TuneResultRecord(Record, tag="result"):
+    """`tune --json`: what was found."""
+
+    job: Job | None
+    knob: Annotated[str, says("the setting")]
+    present: Annotated[str, says("its value in words")]
+    present_step_ns: Annotated[int | None, says("ns, the step with it")]
+    best: Annotated[int | None, says("the best value")]
+    difference: Annotated[float | None, says("of the best value's step, as in `value`")]
+    difference_low: Annotated[float | None, says("the 95 % interval's low end")]
+    difference_high: Annotated[float | None, says("the 95 % interval's high end")]
+    rivals: Annotated[list[int] | None, says("values that may be as good")]
+    confidence: Annotated[float, says("of the intervals")]
+    steps_spent: Annotated[int, says("steps of all trials")]
+    ended: Annotated[str, says("why the trials ended before all was known; empty: they did not")]
+    line: Annotated[str | None, says("the result in words")]
+    code: Annotated[str | None, says("the line of code that makes the best value permanent")]
+
+
+class SlackTrialRecord(Record, tag="trial"):
+    """`slack --json`: one trial."""
+
+    job: Job | None
+    rank: Rank
+    place: Annotated[str, says('`"host"` or `"gpu"`: what was delayed')]
+    delay_ns: Annotated[int, says("ns of delay in each step")]
+    tried_ns: Annotated[int, says("ns, the mean step in the trial")]
+    present_ns: Annotated[int, says("ns, the mean step around it")]
+
+
+class SlackRankRecord(Record, tag="rank"):
+    """`slack --json`: what is known of a rank after its trials."""
+
+    job: Job | None
+    rank: Rank
+    place: Annotated[str, says("as in `trial`")]
+    delay_ns: Annotated[int, says("as in `trial`")]
+    trials: Annotated[int, says("trials that count")]
+    steps: Annotated[int, says("steps spent on it")]
+    slope: Annotated[float | None, says("of the step over the delay: 1 on the critical path, 0 with slack")]
+    slope_low: Annotated[float | None, says("the 95 % interval's low end")]
+    slope_high: Annotated[float | None, says("the 95 % interval's high end")]
+    confidence: Annotated[float, says("of the interval")]
+    verdict: Annotated[str, says('`"critical"`, `"slack"`, `"partly critical"` or `"not known"`')]
+
+
+class OverlapEstimate(Record, tag="estimate"):
+    """`estimate --compute-ms --json`: what overlap brings."""
+
+    question: Literal["overlap"]
+    compute_ns: Annotated[int, says("ns, as given")]
+    comm_ns: Annotated[int, says("ns, as given")]
+    overlap: Annotated[float | None, says("as given; null, like the next four: not given")]
+    hidden_ns: Annotated[int | None, says("ns of communication beside compute")]
+    exposed_ns: Annotated[int | None, says("ns of communication without")]
+    step_ns: Annotated[int | None, says("ns, the step")]
+    speedup: Annotated[float | None, says("over a step in which nothing is hidden")]
+    attainable: Annotated[float | None, says("the speed-up where as much as can be is hidden")]
+    least_step_ns: Annotated[int, says("ns, the step then")]
+    most_step_ns: Annotated[int, says("ns, the step where nothing is hidden")]
+
+
+class BucketSize(msgspec.Struct):
+    """Buckets of one size."""
+
+    bucket_cap_mb: Annotated[int, says("MiB, as DDP counts")]
+    buckets: Annotated[int, says("their number")]
+    bucket_ns: Annotated[int, says("ns that one takes")]
+    alpha_share: Annotated[float, says("share of the communication that is latency")]
+    comm_ns: Annotated[int, says("ns that all take")]
+    hidden_ns: Annotated[int | None, says("ns beside backward; null: backward was not given")]
+    exposed_ns: Annotated[int | None, says("ns after backward; null: backward was not given")]
+
+
+class BucketsEstimate(Record, tag="estimate"):
+    """`estimate --gradients --json`: how large DDP's buckets should be."""
+
+    question: Literal["buckets"]
+    gradient_bytes: Annotated[int, says("bytes, as given")]
+    alpha_ns: Annotated[int, says("ns, the latency of an all-reduce")]
+    beta_bytes_per_s: Annotated[float, says("bytes per second, as the algorithm sees them")]
+    ranks: Annotated[int | None, says("as given")]
+    backward_ns: Annotated[int | None, says("ns, as given")]
+    bucket_cap_mb: Annotated[int, says("the size to choose, like the next six: see `sizes`")]
+    buckets: int
+    bucket_ns: int
+    alpha_share: float
+    comm_ns: int
+    hidden_ns: int | None
+    exposed_ns: int | None
+    least_exposed_ns: Annotated[int | None, says("ns at the best size")]
+    sizes: Annotated[list[BucketSize], says("the same of other sizes")]
+
+
+class PrefetchEstimate(Record, tag="estimate"):
+    """`estimate --all-gather-ms --json`: how many layers ahead FSDP should gather."""
+
+    question: Literal["prefetch"]
+    all_gather_ns: Annotated[int, says("ns, as given")]
+    layer_ns: Annotated[int, says("ns, as given")]
+    slowest_all_gather_ns: Annotated[int | None, says("ns, as given")]
+    depth: Annotated[int, says("layers ahead")]
+    exposed_ns: Annotated[int, says("ns that each layer waits all the same")]
+    slowest_exposed_ns: Annotated[int | None, says("ns, the same at the slowest all-gather")]
+
+
+class CheckRecord(Record, tag="check"):
+    """`doctor --json`: what one check found."""
+
+    host: Annotated[str, says("as it was named; empty: this machine")]
+    check: Annotated[str, says("what was looked at, in one word")]
+    status: Annotated[Literal["ok", "warning", "fault", "unknown"], says("whether it works")]
+    finding: Annotated[str, says("what was found")]
+    remedy: Annotated[str, says("what to do; empty: nothing, or `finding` says it")]
+
+
+class DoctorRecord(Record, tag="doctor"):
+    """`doctor --json`: what the checks of one host come to, after them."""
+
+    host: Annotated[str, says("as in `check`")]
+    works: Annotated[bool, says("whether monitoring will work there")]
+
+
+def schema() -> dict[str, Any]:
+    """Return the JSON schema (2020-12) of a line of `--json`, whichever command prints it."""
+    references, definitions = msgspec.json.schema_components(
+        Record.__subclasses__(), ref_template="#/$defs/{name}"
+    )
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "A record of overlaptop --json",
+        "anyOf": list(references),
+        "$defs": definitions,
+    }

@@ -1,0 +1,77 @@
+"""The public records: their reference in docs/json.md, their schema, and what they may not depend on."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from overlaptop.records import schema
+from tests.commands.running import run_here
+
+PAGE = Path(__file__).parents[1] / "docs" / "json.md"
+BEGIN = "<!-- From here: made from overlaptop/records.py; UPDATE_SNAPSHOTS=1 writes it anew. -->\n"
+END = "<!-- To here. -->\n"
+
+
+def type_of(of: dict[str, Any]) -> str:
+    """A field's type, as a reader of JSON would say it."""
+    if "anyOf" in of:
+        return " or ".join(map(type_of, of["anyOf"]))
+    if "enum" in of:
+        return ", ".join(f"`{json.dumps(value)}`" for value in of["enum"])
+    if "$ref" in of:
+        return "an object"
+    if of.get("type") == "array":
+        return f"list of {type_of(of['items'])}" if of["items"] else "list"
+    return of.get("type", "any")
+
+
+def description_of(of: dict[str, Any]) -> str:
+    return of.get("description") or next(
+        (found for each in of.get("anyOf", ()) if (found := description_of(each))), ""
+    )
+
+
+def reference() -> str:
+    """A section for each record."""
+    lines = []
+    for each in schema()["$defs"].values():
+        fields = dict(each["properties"])
+        kind = fields.pop("type", None)
+        title = f"`{kind['enum'][0]}`" if kind else each["title"]
+        lines += [
+            "",
+            f"### {title}",
+            "",
+            each["description"],
+            "",
+            "| field | type | meaning |",
+            "| --- | --- | --- |",
+        ]
+        lines += [f"| `{name}` | {type_of(of)} | {description_of(of)} |" for name, of in fields.items()]
+    return "\n".join(lines) + "\n"
+
+
+def test_reference_in_docs_is_that_of_the_code() -> None:
+    page = PAGE.read_text()
+    head, _, rest = page.partition(BEGIN)
+    _, _, tail = rest.partition(END)
+    made = f"{head}{BEGIN}{reference()}\n{END}{tail}"
+    if os.environ.get("UPDATE_SNAPSHOTS"):
+        PAGE.write_text(made)
+    assert PAGE.read_text() == made
+
+
+def test_schema_is_printed_and_knows_every_type() -> None:
+    done = run_here("--json-schema")
+    assert (done.returncode, done.stderr) == (0, "")
+    printed = json.loads(done.stdout)
+    assert printed == schema()
+    types = {
+        each["properties"]["type"]["enum"][0]
+        for each in printed["$defs"].values()
+        if "type" in each["properties"]
+    }
+    assert {"step", "device", "finding", "end", "job", "check"} <= types
