@@ -125,16 +125,6 @@ def test_a_line_says_who_is_late_and_what_that_costs(name: str, words: str) -> N
     assert words not in run_analyze(DATA / name, "--hta").stdout
 
 
-def test_of_several_groups_late_ranks_the_one_that_costs_most_is_named(tmp_path: Path) -> None:
-    for rank in range(4):
-        args = {"Collective name": "allreduce", "Process Group Name": "0"}
-        pair = {**args, "Process Group Ranks": "[0, 1]" if rank < 2 else "[2, 3]"}
-        often, late_us = (10, 2 * rank) if rank < 2 else (5, 40 * (rank - 2))
-        events = [nccl(100 * at + late_us, 90 - late_us, **pair) for at in range(often)]
-        write(tmp_path / f"{rank}.json", kernel(0, 1), *events, rank=rank, world_size=4)
-    assert run_analyze(tmp_path).stdout.splitlines()[1].startswith("rank 3 is late in 5 of 5 collectives; ")
-
-
 def test_a_line_says_why_it_is_not_known_who_is_late() -> None:
     lines = run_analyze(DATA / "ddp_25mb" / "rank0.json.gz").stdout.splitlines()
     assert lines[1] == "who waits for whom is not known: no other rank of its group is known"

@@ -82,31 +82,24 @@ def demo(traces: Traces) -> Iterator[subprocess.Popen[str]]:
         process.communicate()
 
 
-def assert_ended(process: subprocess.Popen[str], status: int, traces: Traces, socket_dir: Path) -> None:
-    """With this status, and without a process or a folder that is left."""
-    _, err = process.communicate(timeout=START_LIMIT_S)
-    assert process.returncode == status
-    assert "Traceback" not in err
-    eventually(lambda: traces.alive() == [])
-    assert [path for path in socket_dir.iterdir() if path.is_dir()] == []
-
-
-def test_a_demo_that_is_interrupted_leaves_no_process_and_no_folder(
-    demo: subprocess.Popen[str], traces: Traces, socket_dir: Path
+@pytest.mark.parametrize(("signum", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, -signal.SIGTERM)])
+def test_a_demo_that_a_signal_ends_leaves_nothing_and_ends_the_stream_of_who_watches(
+    demo: subprocess.Popen[str],
+    traces: Traces,
+    socket_dir: Path,
+    signum: signal.Signals,
+    status: int,
 ) -> None:
-    demo.send_signal(signal.SIGINT)
-    assert_ended(demo, 130, traces, socket_dir)
-
-
-def test_a_demo_that_is_terminated_leaves_nothing_and_ends_the_stream_of_who_watches(
-    demo: subprocess.Popen[str], traces: Traces, socket_dir: Path
-) -> None:
+    """No process, and no folder."""
     watcher = subprocess.Popen([*OVERLAPTOP, "--json"], stdout=subprocess.PIPE, text=True)
     assert await_step(watcher.stdout)
-    demo.send_signal(signal.SIGTERM)
+    demo.send_signal(signum)
     watcher.communicate(timeout=START_LIMIT_S)
     assert watcher.returncode == 0
-    assert_ended(demo, -signal.SIGTERM, traces, socket_dir)
+    _, err = demo.communicate(timeout=START_LIMIT_S)
+    assert (demo.returncode, "Traceback" in err) == (status, False)
+    eventually(lambda: traces.alive() == [])
+    assert [path for path in socket_dir.iterdir() if path.is_dir()] == []
 
 
 # A job that somebody else started

@@ -44,7 +44,8 @@ def test_the_delay_is_a_share_of_the_step_unless_it_is_named(job: LiveJob) -> No
     run_here("slack", "--budget", "100")
     assert {round(delay_ns / MS, 1) for _, delay_ns in job.delays} == {1.0}
     job.delays.clear()
-    run_here("slack", "--budget", "100", "--delay", "10%", "--ranks", "1")
+    run_here("slack", "--budget", "100", "--delay", "10%", "--ranks", "1", "--place", "gpu")
+    assert argument(job.sent[-1], "place") == GPU
     assert {(rank, round(delay_ns / MS)) for rank, delay_ns in job.delays} == {(1, 5)}
 
 
@@ -54,11 +55,6 @@ def test_a_job_with_jitter_is_delayed_by_more(job: LiveJob) -> None:
         job.tick()
     run_here("slack", "--budget", "150")
     assert min(delay_ns for _, delay_ns in job.delays) > 2 * MS
-
-
-def test_a_gpu_is_delayed_where_asked(job: LiveJob) -> None:
-    run_here("slack", "--budget", "100", "--place", "gpu")
-    assert {argument(command, "place") for command in job.sent} == {GPU}
 
 
 def test_records_tell_each_trial_and_each_rank(job: LiveJob) -> None:

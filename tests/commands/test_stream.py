@@ -204,9 +204,6 @@ def test_what_an_agent_costs_is_a_line_whenever_more_is_known() -> None:
         (1, 0.001, 0.004),
         (1, 0.002, 0.001),
     ]
-    assert list(costs[0]) == [
-        "type", "job", "rank", "change", "error", "measured_change", "measured_error", "watched",
-    ]  # fmt: skip
 
 
 def test_figures_that_are_bounds_say_so() -> None:
