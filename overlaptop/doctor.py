@@ -7,11 +7,9 @@ long or end the process.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import platform
 import re
-import resource
 import shutil
 import sys
 import warnings
@@ -43,8 +41,6 @@ if TYPE_CHECKING:
 
 FEW_FREE_BYTES = 16 << 20
 """The jobs' logs and the log of changes take some MB."""
-FEW_DESCRIPTORS = 256
-"""A hub has one open for each rank and each dashboard, and some more."""
 FEW_COLUMNS, FEW_ROWS = 60, 15
 MAX_JOBS = 32
 """Looked at, the newest."""
@@ -52,8 +48,6 @@ OLDEST_TORCH = (2, 8)
 _LONGEST_KEY, _LARGEST_PID = "0" * 12, 1 << 22
 _NETWORK = ("nfs", "nfs4", "lustre", "gpfs", "beegfs", "cifs", "smb3", "ceph", "9p", "afs", "fuse.sshfs")
 _ENVIRON_BYTES = 1 << 20
-_STA_UNSYNC = 0x40
-"""Of adjtimex's status: nobody sets this clock by another one."""
 _WITHOUT_RECORDS = "timelines come from CUDA events meanwhile, which do not see single kernels"
 
 
@@ -260,46 +254,6 @@ def check_ssh(_machine: Machine) -> Iterator[CheckRecord]:
 # The machine
 
 
-def check_clock(_machine: Machine) -> Iterator[CheckRecord]:
-    """Whether something keeps the clock. A job's hosts are aligned by measurement, so it may be wrong."""
-    clock = _Timex()
-    try:
-        known = ctypes.CDLL(None, use_errno=True).adjtimex(ctypes.byref(clock)) >= 0
-    except (OSError, AttributeError):
-        known = False
-    if not known:
-        yield unknown("clock", "the kernel does not say whether something keeps it")
-    elif clock.status & _STA_UNSYNC:
-        yield warning(
-            "clock",
-            "nothing keeps this machine's clock",
-            "start chrony, ntpd or systemd-timesyncd; it matters for jobs on several hosts only",
-        )
-    else:
-        yield ok("clock", f"kept by NTP or the like, wrong by {clock.maxerror / 1000:.0f} ms at most")
-
-
-class _Timex(ctypes.Structure):
-    """struct timex of Linux, with room behind it for what is not read."""
-
-    _fields_ = (
-        ("modes", ctypes.c_uint),
-        ("offset", ctypes.c_long),
-        ("freq", ctypes.c_long),
-        ("maxerror", ctypes.c_long),
-        ("esterror", ctypes.c_long),
-        ("status", ctypes.c_int),
-        ("rest", ctypes.c_long * 32),
-    )
-
-
-def check_files(_machine: Machine) -> Iterator[CheckRecord]:
-    """Whether a hub can serve all ranks of a large machine."""
-    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if 0 <= descriptors < FEW_DESCRIPTORS:
-        yield warning("files", f"a process may have {descriptors} open files", "raise it: ulimit -n 1024")
-
-
 def check_devices(machine: Machine) -> Iterator[CheckRecord]:
     """Whether this user may open the GPUs."""
     wanted = ("nvidiactl", "nvidia-uvm")
@@ -451,8 +405,6 @@ _CHECKS: tuple[Callable[[Machine], Iterator[CheckRecord]], ...] = (
     check_jobs,
     check_terminal,
     check_ssh,
-    check_clock,
-    check_files,
     check_devices,
     check_nvml,
     check_torch,

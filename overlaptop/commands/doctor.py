@@ -23,7 +23,7 @@ from overlaptop.text import printable
 
 DESCRIPTION = """\
 Say what will work on this machine, or on each HOST: torch, NCCL, CUPTI and NVML, what this user may do, the
-socket directory, the jobs that run, ssh, the terminal, the clock. One line for each finding, with what to
+socket directory, the jobs that run, ssh, the terminal. One line for each finding, with what to
 do. Nothing is changed, and nothing needs root.
 
   overlaptop doctor                                           here

@@ -11,17 +11,14 @@ from overlaptop.commands.output import CommandError, job_failure, print_message
 from overlaptop.fleet.session import Session
 from overlaptop.fleet.snapshot import HubState, Snapshot
 from overlaptop.launch.launcher import Launcher
+from overlaptop.text import named_ranks
 from overlaptop.trials.effect import Effect
 from overlaptop.trials.runner import Trials, TrialsState, Tried
 
 STARTING_S = 600.0
-"""For a job to finish its first step: it may load or compile a model first."""
-LATE_S = 60.0
-"""For the other ranks, once one has."""
+"""For all ranks to finish their first step: they may load or compile a model first."""
 ANNOUNCE_S = 5.0
-"""After so long without a step a line says what is waited for."""
-MOST_NAMED = 8
-"""Ranks."""
+"""After so long without a step a line says which ranks are waited for."""
 END_LIMIT_S = 5.0
 """From a hub's word that every rank has gone to torchrun's exit."""
 
@@ -38,13 +35,21 @@ class TrialRun:
 
     def await_steps(self) -> Snapshot:
         """The first snapshot in which every rank has finished a step. CommandError: none comes."""
-        first_step = _FirstStep()
+        began_s, announced = time.monotonic(), False
         while True:
             snapshot = self.look()
+            late = [view.rank for view in snapshot.ranks if view.last is None]
             # Steps of the past are not of the present value.
-            if snapshot.ranks and not snapshot.replaying and all(view.last for view in snapshot.ranks):
+            if snapshot.ranks and not late and not snapshot.replaying:
                 return snapshot
-            first_step.wait(snapshot)
+            who = named_ranks(late) if late else "the job"
+            waited_s = time.monotonic() - began_s
+            if waited_s > STARTING_S:
+                within = f"finished no step within {STARTING_S:.0f} s"
+                raise CommandError(f"{who} {within}: nothing can be measured")
+            if waited_s > ANNOUNCE_S and not announced:
+                announced = True
+                print_message(f"waits for the first step of {who}")
             pause(self.session, TICK_S)
 
     def look(self) -> Snapshot:
@@ -113,31 +118,3 @@ def interval(effect: Effect | None) -> tuple[float | None, float | None, float |
     if effect is None:
         return None, None, None
     return effect.centre, *((effect.low, effect.high) if effect.bounded else (None, None))
-
-
-class _FirstStep:
-    """Waits for every rank's first step, and not for ever."""
-
-    def __init__(self) -> None:
-        self._since_s, self._limit_s = time.monotonic(), STARTING_S
-        self._others = self._announced = False
-        """Some rank has finished one; it was said who has not."""
-
-    def wait(self, snapshot: Snapshot) -> None:
-        """Look once more. CommandError: it has taken too long."""
-        now_s = time.monotonic()
-        late = [view.rank for view in snapshot.ranks if view.last is None]
-        if not self._others and len(late) < len(snapshot.ranks):
-            self._others, self._since_s, self._limit_s = True, now_s, LATE_S
-        more = f" and {len(late) - MOST_NAMED} more" if len(late) > MOST_NAMED else ""
-        who = f"rank{'s' * (len(late) > 1)} {', '.join(map(str, late[:MOST_NAMED]))}{more}"
-        if not late:
-            who = "the job"
-        if now_s - self._since_s > self._limit_s:
-            others = ", and the others have" if self._others else ""
-            raise CommandError(
-                f"{who} finished no step within {self._limit_s:.0f} s{others}: nothing can be measured"
-            )
-        if not self._announced and now_s - self._since_s > ANNOUNCE_S:
-            self._announced = True
-            print_message(f"waits for the first step of {who}")

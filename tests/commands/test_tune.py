@@ -173,22 +173,14 @@ def test_values_that_ranks_refuse_say_why(job: Session) -> None:
     assert (done.returncode, done.stderr) == (1, "overlaptop: rank 0 refused: its model is compiled\n")
 
 
-@pytest.mark.parametrize(
-    ("stepped", "complaint"),
-    [
-        ((), "ranks 0, 1 finished no step within 0 s: nothing can be measured"),
-        ((0,), "rank 1 finished no step within 0 s, and the others have: nothing can be measured"),
-    ],
-)
-def test_a_rank_without_a_step_is_not_waited_for_for_ever(
-    stepped: tuple[int, ...], complaint: str, job: Session, monkeypatch: pytest.MonkeyPatch
+def test_ranks_without_a_step_are_not_waited_for_for_ever(
+    job: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for limit in ("STARTING_S", "LATE_S"):
-        monkeypatch.setattr(trials, limit, 0.0)
-    for rank in stepped:
-        job.fleet.apply(step(rank, 0))
+    monkeypatch.setattr(trials, "STARTING_S", 0.0)
+    job.fleet.apply(step(0, 0))
     monkeypatch.setattr(job, "tick", job.fleet.snapshot)
     done = run_here("tune")
+    complaint = "rank 1 finished no step within 0 s: nothing can be measured"
     assert (done.returncode, done.stderr) == (1, f"overlaptop: {complaint}\n")
 
 
