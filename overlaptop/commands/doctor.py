@@ -78,7 +78,7 @@ def _examine_there(target: Target, words: tuple[str, ...]) -> list[CheckRecord]:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=HOST_LIMIT_S,
-            start_new_session=True,
+            start_new_session=True,  # without a terminal to ask on
         )
     except subprocess.TimeoutExpired:
         return [_unreached(target, f"it had not answered after {HOST_LIMIT_S:.0f} s")]
@@ -89,19 +89,18 @@ def _examine_there(target: Target, words: tuple[str, ...]) -> list[CheckRecord]:
     for line in output.splitlines():
         with suppress(msgspec.DecodeError):  # the host's banners and the start script's notes
             found.append(replace(msgspec.json.decode(line, type=CheckRecord), host=target.name))
-    if found:
+    if found and done.returncode in (0, 1):
         return found
     notes = [line.partition(" ")[2] for line in output.splitlines() if line.startswith(_NOTE)]
-    if notes and (note := notes[-1].partition(" "))[0] in (FAIL, WAIT):
-        return [_unreached(target, note[2])]
-    if done.returncode == 0:
-        return [_unreached(target, "it ran something else, such as the command= of its key")]
-    return [
-        _unreached(
-            target,
-            failures.of_ending(target.kind, target.place, done.returncode, errors, output).reason,
-        )
-    ]
+    kind, _, note = notes[-1].partition(" ") if notes else ("", "", "")
+    if kind in (FAIL, WAIT):
+        reason = note
+    elif done.returncode == 0:
+        reason = "it ran something else, such as the command= of its key"
+    else:
+        ended = target.kind, target.place, done.returncode
+        reason = failures.of_ending(*ended, errors, output).reason
+    return [*found, _unreached(target, reason)]
 
 
 def _unreached(target: Target, reason: str) -> CheckRecord:

@@ -34,12 +34,9 @@ class Parser(argparse.ArgumentParser):
     """Leaves the lines of its texts as they are, and takes no option by its beginning."""
 
     def __init__(self, **options: Any) -> None:
-        options = {
-            "formatter_class": argparse.RawDescriptionHelpFormatter,
-            "allow_abbrev": False,
-            **options,
-        }
-        super().__init__(**options)
+        super().__init__(
+            formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **options
+        )
 
     def _print_message(self, message: str, file: Any = None) -> None:
         # argparse's own passes over a disk that is full.

@@ -72,6 +72,13 @@ def test_a_host_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (done.returncode, "fault    host        it had not answered" in done.stdout) == (1, True)
 
 
+def test_checks_that_a_crash_cuts_off_are_a_fault() -> None:
+    record = as_json(CheckRecord(host="", check="jobs", status="ok", finding="none", remedy=""))
+    via = f"sh -c {shlex.quote(f'echo {shlex.quote(record)}; kill -SEGV $$')}"
+    done = run_here("doctor", "--via", via)
+    assert (done.returncode, "fault    host        a signal (11) ended it" in done.stdout) == (1, True)
+
+
 def test_text_of_another_host_moves_no_cursor(tmp_path: Path) -> None:
     record = as_json(CheckRecord(host="", check="a\x1b[2J", status="ok", finding="", remedy=""))
     via = f"sh -c {shlex.quote(f'echo {shlex.quote(record)}')}"
