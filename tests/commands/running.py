@@ -14,7 +14,10 @@ import time
 from contextlib import redirect_stderr, redirect_stdout
 from typing import IO, Any, Self
 
+import msgspec
+
 from overlaptop.cli import main
+from overlaptop.records import Record
 from overlaptop.workloads.catalog import WORKLOADS
 
 START_LIMIT_S = 90
@@ -57,8 +60,20 @@ def run_code(code: str, *words: str) -> tuple[str, str, set[str]]:
 
 
 def records(text: str) -> list[dict[str, Any]]:
-    """Lines of JSON."""
-    return [json.loads(line) for line in text.splitlines()]
+    """Lines of JSON, each of which is as its record is declared."""
+    found = [json.loads(line) for line in text.splitlines()]
+    for record in found:
+        assert any(is_declared(record, declared) for declared in Record.__subclasses__()), record
+    return found
+
+
+def is_declared(record: dict[str, Any], declared: type[Record]) -> bool:
+    """Whether a record has the fields of this class, and values of their types."""
+    try:
+        msgspec.convert(record, declared)
+    except msgspec.ValidationError:
+        return False
+    return list(record) == ["type", *declared.__struct_fields__]
 
 
 class Terminal:

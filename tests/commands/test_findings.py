@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 
 import pytest
 
@@ -53,7 +52,7 @@ def test_a_stream_has_a_finding_as_it_comes_up() -> None:
     writer = RecordWriter(out)
     writer.write(session.tick())
     writer.write(session.tick())
-    found = findings_of([json.loads(line) for line in out.getvalue().splitlines()])
+    found = findings_of(records(out.getvalue()))
     assert [each["ranks"] for each in found if each["rule"] == "slow_compute"] == [[2]]
 
 

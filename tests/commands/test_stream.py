@@ -1,7 +1,6 @@
 """``--json``: which lines come, and when it ends."""
 
 import io
-import json
 
 import pytest
 from msgspec.structs import replace
@@ -14,6 +13,7 @@ from overlaptop.wire.schema import Message
 from tests.fleet.builders import T0, detail, device, info, numa, sample, status, unmeasured, welcome
 
 from .fakes import PlayedSession, arrival, end, rank_info, totals
+from .running import records
 
 pytestmark = pytest.mark.usefixtures("quickly")
 
@@ -21,26 +21,26 @@ pytestmark = pytest.mark.usefixtures("quickly")
 def played(session: PlayedSession, steps: int | None = None) -> tuple[bool, list[dict[str, object]]]:
     out = io.StringIO()
     enough = stream(session, RecordWriter(out, steps))
-    records = [json.loads(line) for line in out.getvalue().splitlines()]
-    return enough, [record for record in records if record["type"] != "end"]
+    found = records(out.getvalue())
+    return enough, [record for record in found if record["type"] != "end"]
 
 
-def places(records: list[dict[str, object]]) -> list[tuple[object, object]]:
-    return [(record["rank"], record["step"]) for record in records]
+def places(found: list[dict[str, object]]) -> list[tuple[object, object]]:
+    return [(record["rank"], record["step"]) for record in found]
 
 
 def test_each_rank_and_step_is_one_line_in_the_order_of_arrival_until_the_job_ends() -> None:
     session = PlayedSession(arrival(), [totals(0, 0), totals(1, 0)], [totals(1, 1), totals(0, 1), *end()])
-    enough, records = played(session)
+    enough, found = played(session)
     assert not enough
-    assert places(records) == [(0, 0), (1, 0), (1, 1), (0, 1)]
+    assert places(found) == [(0, 0), (1, 0), (1, 1), (0, 1)]
 
 
 def test_the_last_records_say_how_each_rank_ended_and_which_failed_first() -> None:
     ends = [RankEnd(0, 7, False, exit_code=-9), RankEnd(1, 8, True, "RuntimeError: lost", 1)]
     out = io.StringIO()
     stream(PlayedSession(arrival(), [totals(0, 0), *ends, status(ended=True)]), RecordWriter(out))
-    first, second = [json.loads(line) for line in out.getvalue().splitlines()][-2:]
+    first, second = records(out.getvalue())[-2:]
     assert first == {
         "type": "end", "job": "job-1", "rank": 0, "at_ns": 7, "failed": True, "first": True,
         "exit_status": None, "signal": "SIGKILL", "failure": None,
@@ -57,9 +57,9 @@ def test_a_job_that_is_started_again_goes_on_from_step_0(capsys: pytest.CaptureF
         [again, rank_info(0, pid=999), totals(0, 0), *end()],
     )
     stream(session, RecordWriter(out))
-    records = [json.loads(line) for line in out.getvalue().splitlines()]
+    found = records(out.getvalue())
     kinds = [
-        (each["type"], each.get("step"), each.get("signal")) for each in records if each.get("rank") == 0
+        (each["type"], each.get("step"), each.get("signal")) for each in found if each.get("rank") == 0
     ]
     assert kinds[:3] == [("step", 5, None), ("end", None, "SIGKILL"), ("step", 0, None)]
     assert "the job was started again" in capsys.readouterr().err
@@ -71,10 +71,10 @@ def test_trouble_restart_and_process_not_shown_are_one_record_each() -> None:
     quiet = [[] for _ in range(30)]
     restart = Notice(0, T0, "warning", again)
     session = PlayedSession([*arrival(), *where, Notice(0, T0, "warning", words), restart], *quiet, end())
-    _, records = played(session)
-    assert [record["type"] for record in records] == ["notice", "notice", "trouble"]
-    assert [each["text"] for each in records[:2]] == [again, words]
-    assert records[2] == {
+    _, found = played(session)
+    assert [record["type"] for record in found] == ["notice", "notice", "trouble"]
+    assert [each["text"] for each in found[:2]] == [again, words]
+    assert found[2] == {
         "type": "trouble", "job": "job-1", "kind": "no first step", "ranks": [], "since_ns": T0,
         "text": "no step for 20 s: ranks 0-1 are in barrier (a.py:7)",
     }  # fmt: skip
@@ -95,11 +95,11 @@ def test_steps_gives_exactly_as_many_lines_of_each_rank_or_is_not_enough() -> No
     session = PlayedSession(
         arrival(), [totals(0, 0), totals(0, 1), totals(0, 2)], [totals(1, 0)], [totals(1, 1), totals(1, 2)]
     )
-    enough, records = played(session, steps=2)
+    enough, found = played(session, steps=2)
     assert enough
-    assert places(records) == [(0, 0), (0, 1), (1, 0), (1, 1)]
-    enough, records = played(PlayedSession(arrival(), [totals(0, 0), *end()]), steps=2)
-    assert (enough, len(records)) == (False, 1)
+    assert places(found) == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    enough, found = played(PlayedSession(arrival(), [totals(0, 0), *end()]), steps=2)
+    assert (enough, len(found)) == (False, 1)
 
 
 def test_lost_steps_are_counted_in_the_next_record_and_reported(capsys: pytest.CaptureFixture[str]) -> None:
@@ -109,8 +109,8 @@ def test_lost_steps_are_counted_in_the_next_record_and_reported(capsys: pytest.C
         [totals(0, 11_003), totals(1, 1)],
         [totals(0, 11_004), totals(1, 5), *end()],
     )
-    _, records = played(session)
-    dropped = [(record["rank"], record["step"], record["dropped"]) for record in records]
+    _, found = played(session)
+    dropped = [(record["rank"], record["step"], record["dropped"]) for record in found]
     assert dropped == [(0, 0, 0), (1, 0, 0), (0, 11_003, 11_002), (1, 1, 0), (0, 11_004, 11_002), (1, 5, 3)]
     first, last = capsys.readouterr().err.splitlines()
     assert first.startswith("overlaptop: 11,002 steps of rank 0 did not come here: ")
@@ -128,16 +128,16 @@ def test_what_the_agent_has_counted_itself_and_a_rank_that_begins_anew_are_not_c
         totals(0, 2, start_ns=1 << 61),
         totals(0, 3, start_ns=(1 << 61) + 1),
     ]
-    _, records = played(PlayedSession([*arrival(), *steps], end()))
-    assert [record["dropped"] for record in records] == [0, 2, 4, 0, 0]
+    _, found = played(PlayedSession([*arrival(), *steps], end()))
+    assert [record["dropped"] for record in found] == [0, 2, 4, 0, 0]
     assert capsys.readouterr().err.count("did not come") == 1
 
 
 def test_ranks_of_another_node_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("overlaptop.commands.stream.UNSEEN_LIMIT_S", 0.0)
-    enough, records = played(PlayedSession([welcome(), rank_info(0)], [totals(0, 0)]), steps=1)
+    enough, found = played(PlayedSession([welcome(), rank_info(0)], [totals(0, 0)]), steps=1)
     assert enough
-    assert places(records) == [(0, 0)]
+    assert places(found) == [(0, 0)]
 
 
 def aside(rank: int) -> list[Message]:
@@ -159,9 +159,9 @@ def test_steps_that_no_agent_will_tell_of_are_not_waited_for_but_the_jobs_end_is
 
 def test_a_rank_whose_agent_disabled_itself_keeps_no_other_waiting() -> None:
     session = PlayedSession(arrival(), [totals(0, 0), *aside(0)], [totals(1, 0)], [totals(1, 1)])
-    enough, records = played(session, steps=2)
+    enough, found = played(session, steps=2)
     assert enough
-    assert places(records) == [(0, 0), (1, 0), (1, 1)]
+    assert places(found) == [(0, 0), (1, 0), (1, 1)]
 
 
 def test_a_connection_to_the_job_that_broke_for_good_is_a_failure() -> None:
@@ -185,21 +185,21 @@ def test_every_line_is_flushed_by_itself() -> None:
 def test_each_sample_is_a_line_of_its_own_that_does_not_count_as_a_step() -> None:
     known = [device(0), numa(0), sample(0, 1), sample(1, 1), sample(0, 2)]
     session = PlayedSession(arrival(), known, [totals(0, 0), sample(0, 3), totals(1, 0)], [totals(0, 1)])
-    enough, records = played(session, steps=1)
+    enough, found = played(session, steps=1)
     assert enough
-    samples = [(each["rank"], each["at_ns"] - T0) for each in records if each["type"] == "device"]
+    samples = [(each["rank"], each["at_ns"] - T0) for each in found if each["type"] == "device"]
     assert samples == [(0, 1e9), (1, 1e9), (0, 2e9), (0, 3e9)]
-    assert places([record for record in records if record["type"] == "step"]) == [(0, 0), (1, 0)]
-    assert (records[0]["gpu_uuid"], records[0]["cpu_set"]) == ("GPU-0", "0-31")
-    assert (records[1]["gpu_uuid"], records[1]["cpu_set"]) == (None, None)
+    assert places([record for record in found if record["type"] == "step"]) == [(0, 0), (1, 0)]
+    assert (found[0]["gpu_uuid"], found[0]["cpu_set"]) == ("GPU-0", "0-31")
+    assert (found[1]["gpu_uuid"], found[1]["cpu_set"]) == (None, None)
 
 
 def test_what_an_agent_costs_is_a_line_whenever_more_is_known() -> None:
     first = OwnCost(1, 0.001, 0.004, 0.01, 0.02, watched=True)
     second = OwnCost(1, 0.002, 0.001, 0.02, 0.01, watched=True)
     session = PlayedSession(arrival(), [first, totals(0, 0)], [first], [second, *end()])
-    _, records = played(session)
-    costs = [record for record in records if record["type"] == "cost"]
+    _, found = played(session)
+    costs = [record for record in found if record["type"] == "cost"]
     assert [(each["rank"], each["change"], each["error"]) for each in costs] == [
         (1, 0.001, 0.004),
         (1, 0.002, 0.001),
@@ -209,22 +209,22 @@ def test_what_an_agent_costs_is_a_line_whenever_more_is_known() -> None:
 def test_figures_that_are_bounds_say_so() -> None:
     sources = [rank_info(0), info(1)]
     steps = [totals(0, 0), unmeasured(0, 1), totals(1, 0)]
-    _, records = played(PlayedSession([*arrival(), *sources], [*steps, *end()]))
+    _, found = played(PlayedSession([*arrival(), *sources], [*steps, *end()]))
     at_most = dict.fromkeys(("compute_ns", "hidden_ns", "compute_only_ns", "overlap"), "≤")
     bounds = {**at_most, "exposed_ns": "≥"}
-    assert [record["bounds"] for record in records if record["type"] == "step"] == [bounds, {}, {}]
+    assert [record["bounds"] for record in found if record["type"] == "step"] == [bounds, {}, {}]
 
 
 def test_a_rank_without_a_gpu_has_a_record_whenever_it_changes() -> None:
     same = numa(0, reason="the same in other words")
     changed = [numa(0, cpu_set="0-3"), *end()]
     session = PlayedSession(arrival(), [device(0, ""), numa(0)], [totals(0, 0)], [same], changed)
-    _, records = played(session)
-    said = [(record["at_ns"], record["cpu_set"]) for record in records if record["type"] == "device"]
+    _, found = played(session)
+    said = [(record["at_ns"], record["cpu_set"]) for record in found if record["type"] == "device"]
     assert said == [(None, "0-31"), (None, "0-3")]
     # It may still turn out to have one.
-    _, records = played(PlayedSession(arrival(), [numa(0)], [device(0), *end()]))
-    assert records == []
+    _, found = played(PlayedSession(arrival(), [numa(0)], [device(0), *end()]))
+    assert found == []
 
 
 def test_with_detail_a_step_is_held_until_it_is_known_who_waited_in_it_and_its_collectives_come() -> None:
@@ -237,15 +237,15 @@ def test_with_detail_a_step_is_held_until_it_is_known_who_waited_in_it_and_its_c
     )
     out = io.StringIO()
     stream(session, RecordWriter(out, detail=True), detail=True)
-    records = [json.loads(line) for line in out.getvalue().splitlines()]
-    collectives = [record for record in records if record["type"] == "collective"]
+    found = records(out.getvalue())
+    collectives = [record for record in found if record["type"] == "collective"]
     assert [(each["op"], each["step"], each["ranks"]) for each in collectives] == [
         ("allreduce_", 0, [0, 1]),
         ("_allgather_base_", 0, [0, 1]),
     ]
     assert collectives[0]["wait_ns"] == [0, 0]
     assert collectives[0]["least_transfer_ns"] == 10_000_000
-    steps = [record for record in records if record["type"] == "step"]
+    steps = [record for record in found if record["type"] == "step"]
     assert [(each["rank"], each["step"], each["transfer_ns"]) for each in steps] == [
         (0, 0, 20_000_000), (0, 1, None), (1, 0, 20_000_000), (1, 1, None), (0, 2, None), (1, 2, None),
     ]  # fmt: skip
