@@ -69,7 +69,7 @@ async def test_a_long_list_says_how_far_it_goes_and_keeps_its_cursor_where_figur
             Effect(0.93, 0.85, 1.01, 14),
             "confirmed 0.93 ± 0.08: a delay of rank 1 lengthens the step so much",
         ),
-        (Effect(0.02, -0.1, 0.1, 14), "slack 0.02 ± 0.10: a delay of rank 1 costs the step so little"),
+        (Effect(0.02, -0.1, 0.1, 14), "slack 0.02 ± 0.12: a delay of rank 1 costs the step so little"),
         (Effect(0.5, 0.3, 0.7, 14), "delayed 0.50 ± 0.20: whether rank 1 is critical is not known"),
     ],
 )

@@ -114,7 +114,8 @@ class FindingsView(RowList[Finding]):
             return []
         from overlaptop.trials.slack import HALF
 
-        figure = f"{slope.centre:.2f} ± {(slope.high - slope.low) / 2:.2f}"
+        reach = max(slope.high - slope.centre, slope.centre - slope.low)
+        figure = f"{slope.centre:.2f} ± {reach:.2f}"
         if slope.low > HALF:
             return [("confirmed", f"{figure}: a delay of rank {each.ranks[0]} lengthens the step so much")]
         if slope.high < HALF:
