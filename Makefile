@@ -40,9 +40,9 @@ format: $(INSTALLED) ## let ruff put the source in order
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-bench: $(INSTALLED) ## what the agent and the timeline cost
-	@$(BIN)/python benchmarks/timeline.py
-	@$(BIN)/python benchmarks/overhead.py $(ARGS)
+bench: $(INSTALLED) ## what the dashboard costs, and the agent
+	@$(BIN)/python benchmarks/dashboard.py
+	@$(BIN)/python benchmarks/pairs.py $(ARGS)
 
 screenshots: $(INSTALLED) ## draw screenshots/ anew from real jobs
 	@$(BIN)/python screenshots/make.py $(ARGS)

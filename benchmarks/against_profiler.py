@@ -24,8 +24,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from pairs import spread
-from tables import print_head, print_row
+from pairs import print_head, print_row, spread
 from torchrun import OVERLAPTOP, WORKLOADS, job_folder, running, torchrun
 
 JOBS = ("ddp --bucket-cap-mb 1", "ddp --bucket-cap-mb 25", "ddp --bucket-cap-mb 400", "fsdp")

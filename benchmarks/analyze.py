@@ -1,16 +1,10 @@
-"""How long ``overlaptop analyze`` takes against HolisticTraceAnalysis, on the same traces in the same run.
+"""Time ``overlaptop analyze`` against HolisticTraceAnalysis, on the same traces in the same run.
 
-Run it as ``python benchmarks/analyze.py TRACES --hta-python VENV/bin/python``: TRACES is a folder with
-one trace a rank and VENV an environment with HolisticTraceAnalysis 0.5.0, which is no dependency of this
-project. Two pairs are timed, interleaved:
+    python benchmarks/analyze.py TRACES --hta-python VENV/bin/python [--repeats 9]
 
-* inside a running Python: ``overlaptop.formats.job.analyze`` with ``--hta``'s figures against
-  ``TraceAnalysis(...)`` and ``get_comm_comp_overlap()``; both read the files each time;
-* as whole processes: ``overlaptop analyze TRACES --json --hta`` against a Python that imports
-  HolisticTraceAnalysis and does the same.
-
-Both must say the same of each rank. Exit status 1 when they do not, or when analysis in a running Python
-is not ten times faster.
+TRACES is a folder with one trace a rank, VENV an environment with HolisticTraceAnalysis 0.5.0. Both sides
+run in a Python that has imported what it needs, read the files each time, and take turns. Exit status 1
+where their overlaps differ, or ours is not ten times as fast.
 """
 
 from __future__ import annotations
@@ -20,15 +14,12 @@ import json
 import math
 import subprocess
 import time
-from collections.abc import Callable, Sequence
-from contextlib import closing
 from pathlib import Path
 from statistics import median
 
 from pairs import spread
-from torchrun import OVERLAPTOP
 
-from overlaptop.formats.job import TracedJob, analyze
+from overlaptop.formats.job import analyze
 from overlaptop.timeline.lanes import LaneRules
 
 TIMES_FASTER = 10
@@ -51,92 +42,59 @@ for _ in sys.stdin:
 """
 
 
-class Theirs:
-    """A running Python that has imported HolisticTraceAnalysis."""
-
-    def __init__(self, command: list[str]) -> None:
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-        )
-
-    def ask(self) -> tuple[float, dict[int, float]]:
-        """Seconds that one analysis took, and the overlap of each rank in percent."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write("\n")
-        self._process.stdin.flush()
-        for line in self._process.stdout:
-            if line.startswith("ANSWER "):
-                took_s, answer = json.loads(line.removeprefix("ANSWER "))
-                return took_s, {int(rank): percent for rank, percent in answer.items()}
-        raise SystemExit("HolisticTraceAnalysis gave no answer: is it installed in that environment?")
-
-    def close(self) -> None:
-        """End it."""
-        self._process.communicate()
-
-
-def main() -> int:
-    """Print medians and spreads of both pairs; 1 where figures differ or the ratio is too small."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("traces", type=Path, metavar="TRACES", help="a folder with one trace a rank")
-    parser.add_argument("--hta-python", type=Path, required=True, metavar="PYTHON")
-    parser.add_argument("--repeats", type=int, default=9, help="rounds (default: %(default)s)")
-    options = parser.parse_args()
-
-    def ours() -> TracedJob:
-        return analyze(options.traces, LaneRules(), by_hta=True)
-
-    job = ours()
-    files = {summary.info.rank: summary.info.script for summary in job.ranks}
-    our_command = [*OVERLAPTOP, "analyze", str(options.traces), "--json", "--hta"]
-    their_command = [str(options.hta_python), "-c", THEIRS, json.dumps(files)]
-    with closing(Theirs(their_command)) as theirs:
-        _, answer = theirs.ask()  # a round for warming up, and for the figures
-        inside_s: list[tuple[float, float]] = []
-        processes_s: list[tuple[float, float]] = []
-        for _ in range(options.repeats):
-            inside_s.append((seconds_of(ours), theirs.ask()[0]))
-            processes_s.append(
-                (seconds_of(lambda: run(our_command)), seconds_of(lambda: run(their_command)))
-            )
-    size_mb = sum(Path(path).stat().st_size for path in files.values()) / 1e6
-    print(f"{options.traces}: {len(files)} ranks, {size_mb:.1f} MB, {options.repeats} interleaved rounds")
-    ratio = report("inside a running Python", inside_s)
-    report("as whole processes", processes_s)
-    points = max(
-        difference(whole.overlap, answer[summary.info.rank])
-        for summary, whole in zip(job.ranks, job.whole, strict=True)
-    )
-    print(f"largest difference in overlap: {points:.3f} points")
-    return int(ratio < TIMES_FASTER or points > POINTS)
-
-
-def run(command: list[str]) -> None:
-    """One whole process, which is asked for one analysis."""
-    subprocess.run(command, input=b"\n", check=True, capture_output=True)
-
-
-def seconds_of(work: Callable[[], object]) -> float:
-    """How long it takes."""
-    began_s = time.perf_counter()
-    work()
-    return time.perf_counter() - began_s
+def ask(theirs: subprocess.Popen[str]) -> tuple[float, dict[int, float]]:
+    """Return the seconds that one analysis of theirs took, and the overlap of each rank in percent."""
+    assert theirs.stdin is not None
+    assert theirs.stdout is not None
+    theirs.stdin.write("\n")
+    theirs.stdin.flush()
+    for line in theirs.stdout:
+        if line.startswith("ANSWER "):
+            took_s, answer = json.loads(line.removeprefix("ANSWER "))
+            return took_s, {int(rank): percent for rank, percent in answer.items()}
+    raise SystemExit("HolisticTraceAnalysis gave no answer: is it installed in that environment?")
 
 
 def difference(ours: float | None, theirs: float) -> float:
-    """Of a rank's overlap, in points; of a rank without communication both have none."""
+    """Return how far a rank's overlaps are apart, in points; without communication both have none."""
     if ours is None or math.isnan(theirs):
         return 0.0 if ours is None and math.isnan(theirs) else math.inf
     return abs(100 * ours - theirs)
 
 
-def report(where: str, rounds_s: Sequence[tuple[float, float]]) -> float:
-    """Print how long both took, and return how many times faster ours was."""
-    ours_ms, theirs_ms = ([1e3 * each for each in times_s] for times_s in zip(*rounds_s, strict=True))
-    times: float = median(theirs_ms) / median(ours_ms)
-    print(f"{where}: overlaptop {spread(ours_ms, 0)} ms, HTA {spread(theirs_ms, 0)} ms: {times:.1f} times")
-    return times
+def main() -> int:
+    """Print medians and ranges; return 1 where the overlaps differ or the ratio is too small."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("traces", type=Path, metavar="TRACES", help="a folder with one trace a rank")
+    parser.add_argument("--hta-python", type=Path, required=True, metavar="PYTHON")
+    parser.add_argument("--repeats", type=int, default=9, help="rounds (default: %(default)s)")
+    options = parser.parse_args()
+    job = analyze(options.traces, LaneRules(), by_hta=True)
+    files = {summary.info.rank: summary.info.script for summary in job.ranks}
+    ours_ms, theirs_ms = [], []
+    with subprocess.Popen(
+        [options.hta_python, "-c", THEIRS, json.dumps(files)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+    ) as theirs:  # fmt: skip
+        _, answer = ask(theirs)  # a round for warming up, and for the overlaps
+        for _ in range(options.repeats):
+            began_s = time.perf_counter()
+            analyze(options.traces, LaneRules(), by_hta=True)
+            ours_ms.append(1e3 * (time.perf_counter() - began_s))
+            theirs_ms.append(1e3 * ask(theirs)[0])
+    size_mb = sum(Path(path).stat().st_size for path in files.values()) / 1e6
+    ratio = median(theirs_ms) / median(ours_ms)
+    points = max(
+        difference(whole.overlap, answer[summary.info.rank])
+        for summary, whole in zip(job.ranks, job.whole, strict=True)
+    )
+    print(
+        f"{options.traces}: {len(files)} ranks, {size_mb:.1f} MB: overlaptop {spread(ours_ms, 0)} ms, "
+        f"HTA {spread(theirs_ms, 0)} ms: {ratio:.1f} times; overlaps differ by {points:.3f} points at most"
+    )
+    return int(ratio < TIMES_FASTER or points > POINTS)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tables import UNKNOWN, number, print_head, print_row
+from pairs import UNKNOWN, number, print_head, print_row
 from torchrun import job_folder, running, torchrun, why_it_failed
 
 from overlaptop.fleet.job_session import JobSession

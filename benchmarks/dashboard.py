@@ -1,64 +1,267 @@
-"""What the dashboard costs: time to first paint, and share of a core at 4 redraws a second.
+"""Measure what watching costs: first paint, CPU, bytes on a line, and how late the newest step is.
 
-Runs the real app in a pseudo-terminal of its own, reading a synthetic job (8 ranks, 20 steps a second
-each, every message passed through the wire's codec, as from a hub), and prints what it used.
+    python benchmarks/dashboard.py [--ranks 8] [--steps-per-s 20] [--size 160x45] [--seconds 10]
+    python benchmarks/dashboard.py --line 30000:100
 
-    python benchmarks/dashboard.py [--ranks N] [--seconds S] [--size COLUMNSxROWS]
+A real hub, and ranks that this plays; one step in four has a timeline. First ``overlaptop`` runs on a
+terminal of its own, then ``overlaptop --json --detail``, whose records say how late they come. With
+``--line`` both connect by ``--via`` through a pipe of so many bytes a second and ms of latency each way.
 """
 
 from __future__ import annotations
 
 import argparse
+import fcntl
+import json
+import os
+import pty
+import queue
+import random
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import termios
+import threading
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from itertools import chain, count
+from pathlib import Path
 
-import terminals
-from synthetic import SyntheticSession
+from pairs import spread
+from torchrun import OVERLAPTOP, job_folder, running
+
+from overlaptop.jobs.hub_command import hub_command
+from overlaptop.jobs.sockets import ranks_socket
+from overlaptop.wire.codec import encode, frame
+from overlaptop.wire.messages import CollectiveSpan, RankInfo, StepDetail, StepTotals
+from overlaptop.wire.schema import Message
+
+KEY = "played"
+BUCKETS, BUCKET_BYTES = 12, 25 << 20
+DETAILED_EVERY = 4
+SETTLE_S = 3.0
+"""After the first paint: late imports and the history belong to the start."""
+LINE_CHUNK_BYTES = 4096
+LINE_HOLDS_CHUNKS = 16
+"""64 KiB, as ssh and TCP hold some."""
 
 
-def show(ranks: int) -> None:
-    """The app itself, in the child."""
-    from overlaptop import tui
+def greeting(rank: int, ranks: int) -> RankInfo:
+    """Return what a rank says of itself."""
+    return RankInfo(
+        job=KEY, rank=rank, local_rank=rank, world_size=ranks, host="here", pid=os.getpid(),
+        script="train.py", device="NVIDIA H200", backend="nccl 2.28.9", source="kernels", source_reason="",
+        compute_exact=True, detail_every=DETAILED_EVERY, torch_version="2.13.0",
+    )  # fmt: skip
 
-    # Making up the past of many ranks would take longer than the first paint, which is measured.
-    tui.run(SyntheticSession(ranks, past_s=min(20.0, 1000 / ranks)))
+
+def messages(rank: int, step: int, start_ns: int, step_ns: int) -> list[Message]:
+    """Return what a rank sends of one step: compute without a gap, buckets beside its second half."""
+    late_ns = random.Random(f"{rank} {step}").randrange(step_ns // 100)
+    bucket_ns = step_ns // 2 // BUCKETS
+    begins_ns = [step_ns // 2 + at * bucket_ns for at in range(BUCKETS)]
+    comm = [(begin + late_ns, begin + bucket_ns * 4 // 5) for begin in begins_ns]
+    compute_ns = begins_ns[-1] + late_ns
+    comm_ns, exposed_ns = sum(end - begin for begin, end in comm), comm[-1][1] - compute_ns
+    is_measured = step % DETAILED_EVERY == 0
+    totals = StepTotals(
+        rank=rank, step=step, start_ns=start_ns, step_ns=step_ns,
+        compute_ns=compute_ns if is_measured else None, comm_ns=comm_ns if is_measured else None,
+        hidden_ns=comm_ns - exposed_ns if is_measured else None,
+        exposed_ns=exposed_ns if is_measured else None,
+        compute_only_ns=compute_ns - comm_ns + exposed_ns if is_measured else None,
+        copy_only_ns=0 if is_measured else None,
+        idle_ns=step_ns - compute_ns - exposed_ns if is_measured else None,
+        stall_ns=exposed_ns if is_measured else None, forward_ns=step_ns // 3, backward_ns=step_ns // 2,
+        optimizer_ns=step_ns // 12, collectives=BUCKETS if is_measured else None,
+        comm_bytes=BUCKETS * BUCKET_BYTES if is_measured else None, dropped=0,
+    )  # fmt: skip
+    if not is_measured:
+        return [totals]
+    collectives = tuple(
+        CollectiveSpan("allreduce_", BUCKET_BYTES, "0 default_pg", True, *span, step * BUCKETS + at + 1)
+        for at, span in enumerate(comm)
+    )
+    flat = tuple(chain(*comm))
+    return [
+        totals,
+        StepDetail(rank, step, start_ns, step_ns, (), (0, compute_ns), flat, (), (), collectives),
+    ]
 
 
-def measure(ranks: int, seconds: float, columns: int, rows: int) -> tuple[float, float, int]:
-    """Seconds to the first painted rank row, share of one core from then on, and bytes a second written."""
+def play(ranks: int, step_ns: int, began_ns: int) -> None:
+    """Start a hub and send what all ranks would from some Unix time on, until the end of this process."""
+    command, environment = hub_command(KEY, "train.py", ranks, os.getpid(), os.fspath(Path.cwd()))
+    subprocess.run(command, env=environment, check=True)
+    lines = []
+    for rank in range(ranks):
+        line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        line.connect(os.fspath(ranks_socket(KEY)))
+        line.sendall(frame(encode(greeting(rank, ranks))))
+        lines.append(line)
+    for step in count():
+        time.sleep(max(0.0, (began_ns + (step + 1) * step_ns - time.time_ns()) / 1e9))
+        for rank, line in enumerate(lines):
+            made = messages(rank, step, began_ns + step * step_ns, step_ns)
+            line.sendall(b"".join(frame(encode(each)) for each in made))
+            with suppress(BlockingIOError):  # what dashboards want to see makes no difference here
+                line.recv(1 << 16, socket.MSG_DONTWAIT)
+
+
+def slow_line(rate: str, counted: Path, command: Sequence[str]) -> int:
+    """Run a command behind a slow pipe; write how many bytes it has sent."""
+    bytes_per_s, latency_ms = (float(part) for part in rate.split(":"))
+    child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert child.stdin is not None
+    assert child.stdout is not None
+
+    def copy(source: int, sink: int, counts: bool) -> None:
+        held: queue.Queue[tuple[float, bytes]] = queue.Queue(LINE_HOLDS_CHUNKS)
+
+        def write() -> None:
+            total_bytes = 0
+            while chunk := (item := held.get())[1]:
+                time.sleep(max(0.0, item[0] - time.monotonic()) + len(chunk) / bytes_per_s)
+                os.write(sink, chunk)
+                total_bytes += len(chunk)
+                if counts:
+                    counted.write_text(str(total_bytes))
+            os.close(sink)
+
+        threading.Thread(target=write).start()
+        while chunk := os.read(source, LINE_CHUNK_BYTES):
+            held.put((time.monotonic() + latency_ms / 1e3, chunk))
+        held.put((0.0, b""))
+
+    threading.Thread(target=copy, args=(0, child.stdin.fileno(), False), daemon=True).start()
+    copy(child.stdout.fileno(), os.dup(1), counts=True)
+    return child.wait()
+
+
+@contextmanager
+def on_terminal(words: Sequence[str], columns: int, rows: int) -> Iterator[tuple[int, int]]:
+    """Run a command on a terminal of this size; give its pid and the terminal, and end it."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.environ.pop("NO_COLOR", None)
+        os.environ["TERM"], os.environ["COLORTERM"] = "xterm-256color", "truecolor"
+        fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        os.execv(words[0], list(words))
+    try:
+        yield pid, terminal
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        os.close(terminal)
+
+
+def read_for(terminal: int, seconds: float, until: Sequence[str] = ()) -> int:
+    """Read what is written, until all of these words came; return the bytes. SystemExit: they did not."""
+    written, until_s = b"", time.monotonic() + seconds
+    while time.monotonic() < until_s:
+        if select.select([terminal], [], [], 0.05)[0]:
+            written += os.read(terminal, 1 << 16)
+        if until and all(word.encode() in written for word in until):
+            return len(written)
+    if until:
+        raise SystemExit(f"nothing was painted within {seconds:.0f} s: {written[-2000:]!r}")
+    return len(written)
+
+
+def cpu_s(pid: int) -> float:
+    """Return a process's CPU time so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def measure_screen(where: Sequence[str], size: str, seconds: float) -> None:
+    """Print what the dashboard takes."""
+    columns, rows = (int(part) for part in size.split("x"))
     started_s = time.monotonic()
-    words = [__file__, "--child", "--ranks", str(ranks)]
-    with terminals.on_terminal(words, columns, rows) as (pid, terminal):
-        terminals.read_until(terminal, ["exposed", "workloads/ddp.py"], 30.0)
-        painted_s = time.monotonic() - started_s
-        terminals.read_for(terminal, 1.5)  # late imports belong to the start
-        cpu_s, from_s = terminals.cpu_s(pid), time.monotonic()
-        count = terminals.read_for(terminal, seconds)
-        used = (terminals.cpu_s(pid) - cpu_s) / (time.monotonic() - from_s)
-        return painted_s, used, round(count / seconds)
+    with on_terminal([*OVERLAPTOP, *where], columns, rows) as (pid, terminal):
+        read_for(terminal, 60.0, ["exposed", "train.py"])
+        print(f"first paint    {(time.monotonic() - started_s) * 1e3:.0f} ms after process start")
+        read_for(terminal, SETTLE_S)
+        before_s, from_s = cpu_s(pid), time.monotonic()
+        written_bytes = read_for(terminal, seconds)
+        took_s = time.monotonic() - from_s
+        print(f"CPU            {(cpu_s(pid) - before_s) / took_s:.1%} of one core")
+        print(f"terminal       {written_bytes / took_s / 1024:.1f} KiB/s")
+
+
+def measure_stream(
+    where: Sequence[str], counted: Path, seconds: float, step_ns: int, began_ns: int
+) -> None:
+    """Print how late records come, and how many bytes a line carried for them."""
+    late_s: list[float] = []
+    split = steps = 0
+    with running([*OVERLAPTOP, "--json", "--detail", *where], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        from_s, from_bytes = 0.0, 0
+        for line in process.stdout:
+            record = json.loads(line)
+            if record["type"] != "step":
+                continue
+            now_s = time.monotonic()
+            if not from_s:
+                from_s = now_s
+            if now_s - from_s > SETTLE_S:
+                from_bytes = from_bytes or bytes_of(counted)
+                late_s.append((time.time_ns() - began_ns - (record["step"] + 1) * step_ns) / 1e9)
+                steps += 1
+                split += record["wait_ns"] is not None
+            if now_s - from_s > SETTLE_S + seconds:
+                break
+    print(f"steps          {steps / seconds:.0f} a second, {split / seconds:.0f} of them with waits")
+    print(f"a step is      {spread(late_s)} s old when its record is written")
+    if from_bytes:
+        print(f"line           {(bytes_of(counted) - from_bytes) / seconds / 1024:.1f} KiB/s")
+
+
+def bytes_of(counted: Path) -> int:
+    """Return what `slow_line` has counted; 0 where there is no line."""
+    with suppress(OSError, ValueError):
+        return int(counted.read_text())
+    return 0
 
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--ranks", type=int, default=8)
+    parser.add_argument("--steps-per-s", type=float, default=20.0)
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--size", default="160x45")
-    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--line", default="", metavar="BYTES_PER_S:LATENCY_MS")
+    parser.add_argument("--play", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--through", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.child:
-        show(options.ranks)
-        return
-    columns, rows = (int(part) for part in options.size.split("x"))
-    painted_s, used, byte_rate = measure(options.ranks, options.seconds, columns, rows)
-    print(f"{options.ranks} ranks at 20 steps/s each, {options.size}, 4 redraws a second")
-    print(f"first paint    {painted_s * 1000:.0f} ms after process start")
-    session, before_s = SyntheticSession(options.ranks), time.process_time()
-    session.watch(range(options.ranks))  # as the dashboard does, to split them
-    session.make(400)
-    making = (time.process_time() - before_s) / 400 * 20
-    print(f"CPU            {(used - making) * 100:.1f} % of one core")
-    print(f"               and {making * 100:.1f} % to make up the job, not counted above")
-    print(f"terminal       {byte_rate / 1024:.1f} KiB/s")
+    step_ns = round(1e9 / options.steps_per_s)
+    if options.play:
+        play(options.ranks, step_ns, options.play)
+    if options.through:
+        counted, *command = options.through
+        raise SystemExit(slow_line(options.line, Path(counted), command))
+    with job_folder() as folder:
+        counted = folder / "bytes"
+        this = [sys.executable, str(Path(__file__).resolve())]
+        words = f"{' '.join(this)} --line {options.line} --through {counted}"
+        where = ["--via", words, "--python", sys.executable] if options.line else []
+        rate = ["--ranks", str(options.ranks), "--steps-per-s", str(options.steps_per_s)]
+        began_ns = time.time_ns() + 10**9
+        with running([*this, "--play", str(began_ns), *rate]) as played:
+            time.sleep(SETTLE_S)
+            if played.poll() is not None:
+                raise SystemExit("the ranks cannot be played")
+            print(f"{options.ranks} ranks at {options.steps_per_s:g} steps/s each, {options.size}")
+            measure_screen(where, options.size, options.seconds)
+            measure_stream(where, counted, options.seconds, step_ns, began_ns)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from statistics import median
 from typing import Any
 
 from answers import RULES, SLOW_RANK, Look, watched
-from tables import UNKNOWN, number, print_head, print_row
+from pairs import UNKNOWN, number, print_head, print_row
 
 MOST_ERROR, LEAST_MS = 0.25, 0.5
 """An error above both, this share of the true loss and these ms, breaks the promise."""

@@ -6,13 +6,13 @@
 Each round has one block of steps with measuring off, and one in each mode, in an order that rotates; each
 block's step time is divided by that of its round's block with measuring off. A block's first steps, in
 which the CPU regains its lead over the GPU, do not count. With measuring off the hooks are still there,
-and do nothing; overhead.py compares with whole jobs that have no agent at all.
+and do nothing; pairs.py compares with whole jobs that have no agent at all.
 
 - ``watched``: as when a dashboard watches the rank; each block asks for a burst.
 - ``idle``: as when nobody watches.
 - ``always``: every step, whatever it costs.
 - ``profiler``: torch.profiler, CUDA activity only, its start and stop not counted.
-- ``traceml``: TraceML's ``trace_step`` around each step (``pip install traceml-ai``), which nobody reads.
+- ``no-telemetry``: measuring off, and telemetry's thread stands still: below 1 by what telemetry costs.
 
 A launch-bound job has no lead to regain, and its steps vary by a tenth: many short blocks tell more there
 (``--rounds 100 --block 12 --settle 2``). The interval is that of the median, by resampling.
@@ -21,17 +21,20 @@ A launch-bound job has no lead to regain, and its steps vary by a tenth: many sh
 from __future__ import annotations
 
 import argparse
+import os
+import runpy
 import statistics
+import sys
+import threading
 from collections import Counter, defaultdict
-from contextlib import ExitStack
-from itertools import pairwise
+from itertools import chain, pairwise
+from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import torch
-from blocks import Blocks, add_options
-from pairs import interval, ratios
-from tables import number, print_head, print_row
-from torch.nn.modules.module import register_module_forward_pre_hook
+import torch.distributed as dist
+from pairs import in_turn, interval, number, print_head, print_row, ratios
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 import overlaptop.agent
@@ -42,21 +45,31 @@ from overlaptop.agent.sources.kernels import COST, KernelsSource
 from overlaptop.agent.sources.own_cost import Estimate
 from overlaptop.agent.sources.schedule import Schedule
 from overlaptop.agent.sources.window import LEAD_STEPS
+from overlaptop.agent.telemetry import telemetry
 from overlaptop.wire.messages import Watch
 
 NEVER = 1 << 62
 """Steps from one measured step to the next."""
-MODES = ("watched", "idle", "always", "profiler", "traceml")
+MODES = ("watched", "idle", "always", "profiler", "no-telemetry")
 
 
-class Toggler(Blocks):
-    """Switches modes at the ends of blocks."""
+class Toggler:
+    """Switches modes at the ends of blocks of steps, and times each block by CUDA events."""
 
     def __init__(self, rounds: int, block: int, settle: int, learn: int, modes: list[str]) -> None:
-        super().__init__(["off", *modes], rounds, block, settle, warmup=learn)
+        """``block``: in steps, of which the first ``settle`` do not count. ``learn``: steps before all."""
+        ways = ["off", *modes]
+        self._order = list(chain.from_iterable(in_turn(ways, rounds)))
+        self._block, self._settle, self._warmup = block, settle, learn
+        self._seen = 0
+        self._marks: list[torch.cuda.Event] = []
+        self._cpu_s = self._began_s = 0.0
+        self.step_ms: dict[str, list[float]] = {way: [] for way in ways}
+        """A block's, by mode and round."""
+        self.cpu: dict[str, list[float]] = {way: [] for way in ways}
+        """The share of a core that the thread which reads the records takes."""
         self._profile: Any = None
-        if "traceml" in modes:
-            self._traceml = TraceMLSteps()
+        self._telemetry = TelemetryGate()
         self._way = "watched"
         self._block_number = 0
         self._always = Schedule(1, COST, LEAD_STEPS)
@@ -70,10 +83,44 @@ class Toggler(Blocks):
             lambda _: Watch(self._way == "watched", self._block_number), lambda *_: None
         )
 
-    def thread(self) -> Thread | None:
-        """The one that reads the records."""
-        agent = overlaptop.agent._agent
-        return agent._thread if agent is not None else None
+    def run(self, script: str, words: list[str]) -> None:
+        """Run a script with as many steps as the blocks take."""
+        register_optimizer_step_post_hook(self._after_step)
+        steps = self._warmup + len(self._order) * self._block + 1
+        sys.argv = [script, *words, "--steps", str(steps)]
+        runpy.run_path(script, run_name="__main__")
+
+    def _after_step(self, *_: Any) -> None:
+        self._seen += 1
+        block, within = divmod(self._seen - self._warmup, self._block)
+        if block < 0 or block > len(self._order):
+            return
+        if within == 0:
+            if block > 0:
+                self._end_block(self._order[block - 1])
+            if block < len(self._order):
+                self.begin(self._order[block])
+                dist.barrier()
+                torch.cuda.synchronize()
+            elif os.environ.get("RANK", "0") == "0":
+                self.report()
+        elif within == self._settle:
+            self._mark()
+            self._cpu_s, self._began_s = thread_cpu_s(), monotonic()
+
+    def _end_block(self, way: str) -> None:
+        self._mark()
+        torch.cuda.synchronize()
+        first, last = self._marks
+        self._marks.clear()
+        self.step_ms[way].append(first.elapsed_time(last) / (self._block - self._settle))
+        self.cpu[way].append((thread_cpu_s() - self._cpu_s) / (monotonic() - self._began_s))
+        self.end(way)
+
+    def _mark(self) -> None:
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        self._marks.append(event)
 
     def begin(self, way: str) -> None:
         """Let the source measure as often as the mode does, or torch.profiler begin."""
@@ -89,8 +136,8 @@ class Toggler(Blocks):
             source.pause()
             self._profile = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA])
             self._profile.__enter__()
-        elif way == "traceml":
-            self._traceml.begin()
+        elif way == "no-telemetry":
+            self._telemetry.open.clear()
         elif way != "off":
             self._learnt.cost.skip()
             source.schedule = self._always if way == "always" else self._learnt
@@ -101,8 +148,7 @@ class Toggler(Blocks):
             self._profile.__exit__(None, None, None)
             self._profile = None
             the_source().resume()
-        elif way == "traceml":
-            self._traceml.end()
+        self._telemetry.open.set()
         self._measure_nothing()
 
     def _measure_nothing(self) -> None:
@@ -147,43 +193,33 @@ class Toggler(Blocks):
         print(f"own cost: {of_step}; {self._learnt.touched_share:.1%} of steps are touched", flush=True)
 
 
-class TraceMLSteps:
-    """Has steps traced by TraceML, of the first model that runs."""
+class TelemetryGate:
+    """Lets telemetry's thread go on, or stand still at its next wait."""
 
     def __init__(self) -> None:
-        from traceml_ai import trace_step  # type: ignore[import-not-found]
+        self.open = threading.Event()
+        self.open.set()
+        until_next_s = telemetry.until_next_s
 
-        self._trace_step = trace_step
-        self._model: Any = None
-        self._traces = False
-        self._step = ExitStack()
-        # Not from a hook, in which torch goes through its hooks.
-        register_module_forward_pre_hook(self._before_forward)
-        register_optimizer_step_post_hook(lambda *_: self._next_step())
+        def wait(now_s: float) -> float:
+            self.open.wait()
+            return until_next_s(now_s)
 
-    def begin(self) -> None:
-        """Trace the steps that follow."""
-        self._traces = True
-        self._next_step()
-
-    def end(self) -> None:
-        """No more."""
-        self._traces = False
-        self._next_step()
-
-    def _before_forward(self, module: Any, _: Any) -> None:
-        if self._model is None:
-            self._model = module
-
-    def _next_step(self) -> None:
-        self._step.close()
-        if self._traces:
-            self._step.enter_context(self._trace_step(self._model))
+        telemetry.until_next_s = wait
 
 
 def told(cost: Estimate | None) -> str:
     """As ``0.46 % ± 0.20``."""
     return f"{cost.share * 100:.2f} % ± {cost.error * 100:.2f}" if cost is not None else "not known"
+
+
+def thread_cpu_s() -> float:
+    """CPU time so far of the agent's thread; 0 where there is none yet."""
+    agent = overlaptop.agent._agent
+    thread: Thread | None = agent._thread if agent is not None else None
+    if thread is None or thread.native_id is None:
+        return 0.0
+    return int(Path(f"/proc/self/task/{thread.native_id}/schedstat").read_text().split()[0]) / 1e9
 
 
 def the_source() -> KernelsSource:
@@ -198,9 +234,13 @@ def the_source() -> KernelsSource:
 def main() -> None:
     """Run the script given on the command line, toggling."""
     parser = argparse.ArgumentParser()
-    add_options(parser, rounds=10, block=100, settle=15)
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--block", type=int, default=100, metavar="STEPS")
+    parser.add_argument("--settle", type=int, default=15, metavar="STEPS", help="of a block, not counted")
     parser.add_argument("--learn", type=int, default=400, metavar="STEPS", help="before the first block")
     parser.add_argument("--modes", default=",".join(MODES[:-1]))
+    parser.add_argument("script")
+    parser.add_argument("words", nargs=argparse.REMAINDER, metavar="args")
     options = parser.parse_args()
     modes = options.modes.split(",")
     toggler = Toggler(options.rounds, options.block, options.settle, options.learn, modes)

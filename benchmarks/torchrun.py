@@ -33,14 +33,6 @@ def torchrun(nproc: int, *words: str | Path, agent: Sequence[str] | None = ()) -
     return [sys.executable, *launcher, *under, *map(str, words)]
 
 
-def shares_of_cpus(jobs: int) -> Iterator[set[int]]:
-    """As many sets of this process's CPUs, apart from each other where there are enough."""
-    cpus = sorted(os.sched_getaffinity(0))
-    each = len(cpus) // jobs
-    for number in range(jobs):
-        yield set(cpus[number * each : (number + 1) * each]) if each >= 2 else set(cpus)
-
-
 @contextmanager
 def job_folder() -> Iterator[Path]:
     """A new folder; the sockets of jobs that start within the block lie in its folder ``jobs``."""

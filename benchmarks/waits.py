@@ -1,98 +1,141 @@
-"""What it costs a dashboard to know who waits for whom, as a share of one core.
+"""Compare the waits that are found with a fault of known size, by the clock of the ranks themselves.
 
-    python benchmarks/waits.py [--ranks 8] [--collectives 200] [--steps-per-s 20] [--seconds 5]
+    python benchmarks/waits.py [--by sleep,compute,gc,loader] [--shares 0.05,0.2,1] [--device cuda]
+        [--workload "ddp --layers 2"]
 
-A fleet is given the messages of that many steps a second of all ranks, and asked for a Snapshot ten times
-for each second of the job. The second line is what the same steps cost without collectives.
+Each case is a job of `workloads/faults.py`, whose last rank loses a share of each step, beside ``overlaptop
+--json --detail``. Every rank writes down when it comes to communicate. "came later" is by how much the late
+rank came after the first one, "found" how long that one waited in the step's first collective, both less
+what is usual before the fault. "stated" is the records' own error. Waits are right where the difference
+is no more than 5 %, the stated error, or the noise (two standard errors).
 """
 
 from __future__ import annotations
 
 import argparse
-import random
-from itertools import chain
-from time import process_time_ns
+import itertools
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from math import pi, sqrt
+from pathlib import Path
+from statistics import median
+from typing import Any
 
-from synthetic import BUCKET_BYTES, greetings
+import numpy as np
+from pairs import UNKNOWN, number, print_head, print_row
+from torchrun import RECORDS, WORKLOADS, job_folder, running, torchrun, why_it_failed
 
-from overlaptop.fleet.fleet import Fleet
-from overlaptop.wire.messages import CollectiveSpan, StepDetail, StepTotals
-from overlaptop.wire.schema import Message
+RIGHT_WITHIN = 0.05
+UNTOUCHED_STEPS, SETTLED_STEPS = 100, 3
+"""Before the fault; after its first step, in which a rank gets ready for it."""
+START_S = 120.0
 
-SNAPSHOTS_PER_S = 10
-ROUNDS = 5
-"""Of which the cheapest counts: the machine may be busy with other things."""
-T0_NS = 1_700_000_000_000_000_000
+First = dict[int, dict[str, Any]]
+"""By step, the record of its first collective with a wait."""
 
 
-def messages(ranks: int, step: int, step_ns: int, collectives: int) -> list[Message]:
-    """All ranks' messages of one step: collectives one after the other, half of each beside compute."""
-    made: list[Message] = []
-    draw = random.Random(step)
-    slot_ns = step_ns // max(1, collectives)
-    lasts_ns = [draw.randrange(slot_ns // 4) for _ in range(collectives)]
-    for rank in range(ranks):
-        spans = tuple(
-            CollectiveSpan(
-                "allreduce_",
-                BUCKET_BYTES,
-                "0 default_pg",
-                True,
-                at * slot_ns + (last_ns if rank == at % ranks else draw.randrange(last_ns + 1)),
-                at * slot_ns + slot_ns * 3 // 4,
-                sequence=step * collectives + at + 1,
-            )
-            for at, last_ns in enumerate(lasts_ns)
-        )
-        comm = tuple(at for span in spans for at in (span.start_ns, span.end_ns))
-        compute = tuple(at for n in range(collectives) for at in (n * slot_ns, n * slot_ns + slot_ns // 2))
-        start_ns = T0_NS + step * step_ns
-        made.append(
-            StepTotals(
-                rank=rank, step=step, start_ns=start_ns, step_ns=step_ns, compute_ns=step_ns // 2,
-                comm_ns=None if not spans else sum(comm[1::2]) - sum(comm[::2]), hidden_ns=0, exposed_ns=0,
-                compute_only_ns=0, copy_only_ns=0, idle_ns=0, stall_ns=0, forward_ns=None, backward_ns=None,
-                optimizer_ns=None, collectives=collectives, comm_bytes=None, dropped=0,
-            )
+def watch(lines: Any, first: First, late: dict[int, int]) -> None:
+    """Keep the first collectives, and the late rank of each step, as records come."""
+    for line in lines:
+        record = json.loads(line)
+        if record["type"] == "collective" and not record["unsplit"]:
+            first.setdefault(record["step"], record)
+        elif record["type"] == "step" and record["late_rank"] is not None:
+            late[record["step"]] = record["late_rank"]
+
+
+def notes(path: Path) -> dict[int, dict[str, int]]:
+    """Return what a rank wrote down, by step; the last line may be half written."""
+    lines = path.read_text().split("\n")[:-1] if path.exists() else []
+    return {record["step"]: record for record in map(json.loads, lines)}
+
+
+def row(by: str, share: str, options: argparse.Namespace) -> list[str]:
+    """Run one job; return its cells."""
+    late_rank, first, late = options.ranks - 1, First(), dict[int, int]()
+    with job_folder() as folder:
+        paths = [folder / "lost" / f"rank-{rank}.jsonl" for rank in range(options.ranks)]
+        command = torchrun(
+            options.ranks, WORKLOADS / "faults.py", "--by", by, "--share", share, "--device",
+            options.device, "--late-rank", str(late_rank), "--untouched", str(UNTOUCHED_STEPS), "--record",
+            str(folder / "lost"), "--workload", options.workload,
         )  # fmt: skip
-        made.append(StepDetail(rank, step, start_ns, step_ns, (), compute, comm, (), (), spans))
-    return made
+        streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+        environment = os.environ | {"OMP_NUM_THREADS": "1"}
+        with (
+            running(command, env=environment, **streams) as job,
+            running(RECORDS, stdout=subprocess.PIPE) as watcher,
+        ):
+            threading.Thread(target=watch, args=(watcher.stdout, first, late), daemon=True).start()
+            until_s = time.monotonic() + START_S
+            while not any(note["lost_ns"] for note in notes(paths[-1]).values()):
+                if job.poll() is not None or time.monotonic() > until_s:
+                    job.terminate()
+                    return [why_it_failed(job.communicate()[1].decode(errors="replace"))]
+                time.sleep(0.2)
+            time.sleep(options.seconds)
+        return compare([notes(path) for path in paths], dict(first), dict(late))
 
 
-def busy_ns(batches: list[list[Message]], ranks: int) -> tuple[int, int]:
-    """CPU time of the snapshots between these batches, and the steps that were split in them."""
-    fleet = Fleet(lambda: T0_NS)
-    for greeting in greetings(ranks, T0_NS):
-        fleet.apply(greeting)
-    taken_ns = split = 0
-    for batch in batches:
-        began_ns = process_time_ns()
-        for message in batch:
-            fleet.apply(message)
-        snapshot = fleet.snapshot()
-        taken_ns += process_time_ns() - began_ns
-        split += len(snapshot.fresh_waits)
-    return taken_ns, split
+def compare(noted: list[dict[int, dict[str, int]]], first: First, late: dict[int, int]) -> list[str]:
+    """Return the cells of a case."""
+    fault = min(step for step, note in noted[-1].items() if note["lost_ns"])
+    known = sorted(
+        step
+        for step, record in first.items()
+        if len(record["ranks"]) == len(noted) and all(step in of_rank for of_rank in noted)
+    )
+    came_ns = {step: [of_rank[step]["arrived_ns"] for of_rank in noted] for step in known}
+    later_ns = {step: ns[-1] - min(ns) for step, ns in came_ns.items()}
+    wait_ns = {step: max(first[step]["wait_ns"]) - first[step]["wait_ns"][-1] for step in known}
+    before = [step for step in known if UNTOUCHED_STEPS // 3 <= step < fault]
+    after = [step for step in known if step >= fault + SETTLED_STEPS]
+    if len(before) < 5 or len(after) < 5:
+        return [f"{len(before)} steps before and {len(after)} after the fault were compared"]
+    usual_ns = median(wait_ns[step] - later_ns[step] for step in before)
+    came_later_ms = median(later_ns[step] for step in after) / 1e6
+    found_ms = (median(wait_ns[step] for step in after) - usual_ns) / 1e6
+    noise_ms = 2 * error_of_median(np.array([wait_ns[step] - later_ns[step] for step in after])) / 1e6
+    stated_ms = median(first[step]["residual_ns"] for step in after) / 1e6
+    is_right = abs(found_ms - came_later_ms) <= max(RIGHT_WITHIN * came_later_ms, stated_ms, noise_ms)
+    named = [rank for step, rank in late.items() if step >= fault + SETTLED_STEPS]
+    return [
+        number(came_later_ms, 2, " ms"), number(found_ms, 2, " ms"), number(stated_ms, 2, " ms"),
+        number(noise_ms, 2, " ms"), "yes" if is_right else "no",
+        f"{named.count(len(noted) - 1) / len(named):.0%}" if named else UNKNOWN, str(len(after)),
+    ]  # fmt: skip
+
+
+def error_of_median(values: np.ndarray) -> float:
+    """Return the standard error of their median, by their median absolute deviation, as of a normal
+    distribution: sqrt(pi / 2) * 1.4826 * MAD / sqrt(n).
+    """
+    deviation = np.median(np.abs(values - np.median(values)))
+    return sqrt(pi / 2) * 1.4826 * float(deviation) / sqrt(len(values))
 
 
 def main() -> None:
-    """Print the shares."""
+    """Print a row a case."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--ranks", type=int, default=8)
-    parser.add_argument("--collectives", type=int, default=200)
-    parser.add_argument("--steps-per-s", type=int, default=20)
-    parser.add_argument("--seconds", type=int, default=5)
+    parser.add_argument("--by", default="sleep,compute,gc,loader", help="default: %(default)s")
+    parser.add_argument("--shares", default="0.05,0.2,1", help="of a step, default: %(default)s")
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--workload", default="ddp", help="with its options")
+    parser.add_argument("--seconds", type=float, default=12.0, help="from the first faulty step on")
     options = parser.parse_args()
-    step_ns, steps = 10**9 // options.steps_per_s, options.steps_per_s * options.seconds
-    for collectives in (options.collectives, 0):
-        made = [messages(options.ranks, step, step_ns, collectives) for step in range(steps)]
-        each = max(1, options.steps_per_s // SNAPSHOTS_PER_S)
-        batches = [list(chain(*made[at : at + each])) for at in range(0, steps, each)]
-        taken_ns, split = min(busy_ns(batches, options.ranks) for _ in range(ROUNDS))
-        share = taken_ns / (options.seconds * 10**9)
-        print(f"{collectives} collectives: {share:.1%} of a core, {split} of {steps} steps split")
+    print_head(
+        "fault", "share", "came later", "found", "stated", "noise", "right", "right rank", "steps"
+    )  # fmt: skip
+    for by, share in itertools.product(options.by.split(","), options.shares.split(",")):
+        print(f"{by} {share} ...", file=sys.stderr)
+        print_row(by, f"{float(share):.0%}", *row(by, share, options))
 
 
 if __name__ == "__main__":

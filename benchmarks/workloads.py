@@ -2,10 +2,9 @@
 
     python benchmarks/workloads.py [--device cuda] [--ranks 4] [--line-gbit 1] [--only ddp,zero] > table.md
 
-All modes run one after the other in one job (jobs/in_turn.py) under torchrun with the agent, beside an
-`overlaptop --json --detail` that writes down what a dashboard would show. A mode that cannot run is a row
-that says why. One that fails or is not done in time ends the job; another job goes on behind it. A row is
-printed as soon as it is known, in a pipe, too, and a last one when --budget-s is over.
+A workload's modes run one after the other in one job (jobs/in_turn.py) under torchrun with the agent,
+beside an `overlaptop --json --detail` that writes down what a dashboard would show. A mode that cannot run
+is a row that says why. One that fails or is not done in time ends the job with the modes behind it.
 
 Step times are means over the steps of all ranks but a run's first ones, since those that are not measured
 in detail are timed by the host. Other figures are medians over measured steps; overlap is pooled over them.
@@ -26,15 +25,14 @@ import time
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import takewhile
-from pathlib import Path
+from itertools import groupby
 from statistics import fmean, median
 from typing import Any
 
-from tables import UNKNOWN, number, print_head, print_row
-from torchrun import END_S, RECORDS, ROOT, end, job_folder, start, torchrun, why_it_failed
+from pairs import UNKNOWN, number, print_head, print_row
+from torchrun import END_S, RECORDS, ROOT, job_folder, running, torchrun, why_it_failed
 
 IN_TURN = ROOT / "benchmarks" / "jobs" / "in_turn.py"
 FIRST_STEPS = 4
@@ -43,8 +41,6 @@ START_LIMIT_S = 60.0
 """For torchrun, the imports and the process group, on top of the first run's own time."""
 EVERY = "8"
 """One step in so many is measured in detail: more would slow jobs that are launch-bound."""
-SETTLED_S = 3.0
-"""After so long a step that has ended is among the records."""
 HEADINGS = (
     "workload", "mode", "step ms", "against no overlap", "overlap", "exposed ms", "waiting ms",
     "transferring ms", "remarks",
@@ -72,7 +68,6 @@ _LONG = "--seconds 12"
 _USER_BUFFERS = (("CUDA_DEVICE_MAX_CONNECTIONS", "1"), ("UB_SKIPMC", "1"))
 
 RUNS = (
-    # In these the optimizer ends a step. All others say themselves where it ends, so they come behind.
     Run("ddp", "--mode after-backward"),
     Run("ddp", "--mode bucketed"),
     Run("ddp", "--mode bucketed-hooks"),
@@ -127,123 +122,62 @@ RUNS = (
 )
 
 
-class Job:
-    """Several runs in one job of all ranks, and what the agent records of them.
-
-    Args:
-        runs: what it is to run.
-        options: of this benchmark.
-        folder: for its files.
-    """
-
-    def __init__(self, runs: Sequence[Run], options: argparse.Namespace, folder: Path) -> None:
-        device = f"--device {options.device} {options.workload_options}"
-        words = [f"{run.workload} {device} {run.words} {run.more}" for run in runs]
-        command = torchrun(
-            options.ranks, IN_TURN, f"--seconds {options.seconds}", *words, agent=("--every", EVERY)
-        )
-        if options.line_gbit:
-            shape = f"tbf rate {options.line_gbit}gbit burst 512kb latency 100ms"
-            namespace = f'ip link set lo up && tc qdisc add dev lo root {shape} && exec "$@"'
-            command = ["unshare", "--net", "sh", "-c", namespace, "sh", *command]
-        threads = str(max(1, len(os.sched_getaffinity(0)) // options.ranks - 1))
-        environment = {"OMP_NUM_THREADS": threads, **os.environ}
-        self._records, self._output, self._errors = (folder / name for name in ("records", "out", "err"))
-        with (
-            self._records.open("wb") as records,
-            self._output.open("wb") as output,
-            self._errors.open("wb") as errors,
-        ):
-            self._watcher = start(RECORDS, stdout=records, stderr=subprocess.DEVNULL, env=environment)
-            environment |= dict(runs[0].environment)
-            self._process = start(command, stdout=output, stderr=errors, env=environment)
-
-    def over(self) -> list[tuple[int, str]]:
-        """Of each run that is over: the step that then began, and why it did not run; empty: it did."""
-        lines = self._output.read_text(errors="replace").splitlines(keepends=True)
-        said = [line.split(" ", 3)[2:] for line in lines if re.match(r"run over .*\n", line)]
-        return [(int(step), reason.strip()) for step, reason in said]
-
-    def wait(self, count: int, limit_s: float) -> str:
-        """Wait until so many runs are over; why the last of them did not run, empty where it did.
-
-        Raises RuntimeError with a reason if the job ends in it, and TimeoutError if it takes too long.
-        """
-        until_s = time.monotonic() + limit_s
-        while time.monotonic() < until_s:
-            ended = self._process.poll() is not None
-            if len(over := self.over()) >= count:
-                return over[count - 1][1]
-            if ended:
-                raise RuntimeError(why_it_failed(self._errors.read_text(errors="replace")))
-            time.sleep(0.1)
-        raise TimeoutError(f"not done after {limit_s:.0f} s")
-
-    def records(self) -> dict[int, list[dict[str, Any]]]:
-        """The step records that there are, by the number of the run among those that made steps, without
-        its first ones. A run's last step is the first of the next: it holds what comes between.
-        """
-        ends = [step for step, reason in self.over() if not reason]
-        found: dict[int, list[dict[str, Any]]] = defaultdict(list)
-        for line in self._records.read_bytes().splitlines(keepends=True):
-            record: dict[str, Any] = json.loads(line) if line.endswith(b"\n") else {"type": "unfinished"}
-            if record["type"] == "step":
-                run = bisect_right(ends, record["step"])
-                if record["step"] > FIRST_STEPS + (ends[run - 1] if run else -1):
-                    found[run].append(record)
-        return found
-
-    def end(self, *, at_once: bool) -> None:
-        """Wait until the job has ended by itself, or end it; then all its records are there."""
-        if at_once:
-            self._process.terminate()  # torchrun ends its ranks
-        for process in (self._process, self._watcher):
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(END_S)
-            end(process)
-
-
 FirstSteps = dict[str, float | None]
 """By workload: the step time of its first run, ns; None where that did not run."""
 
 
-def run_job(runs: Sequence[Run], first_ns: FirstSteps, options: argparse.Namespace, until_s: float) -> int:
-    """Run what one job can of these, print a row for each, and return how many these are."""
-    alike = list(takewhile(lambda run: run.environment == runs[0].environment, runs))
-    over: list[tuple[Run, str, float]] = []
-    """Those that are over, why they did not run, and when that was."""
-    printed = 0
-
-    def print_rows(settled_s: float) -> None:
-        nonlocal printed
-        records = job.records()
-        with_steps = sum(not reason for _, reason, _ in over[:printed])
-        for run, reason, at_s in over[printed:]:
-            if at_s > settled_s:
-                break
-            print_run(run, records[with_steps], reason, first_ns)
-            with_steps += not reason
-            printed += 1
-
+def run_job(runs: Sequence[Run], first_ns: FirstSteps, options: argparse.Namespace, until_s: float) -> None:
+    """Run these, of one environment, in one job, and print a row for each."""
+    device = f"--device {options.device} {options.workload_options}"
+    words = [f"{run.workload} {device} {run.words} {run.more}" for run in runs]
+    command = torchrun(
+        options.ranks, IN_TURN, f"--seconds {options.seconds}", *words, agent=("--every", EVERY)
+    )
+    if options.line_gbit:
+        shape = f"tbf rate {options.line_gbit}gbit burst 512kb latency 100ms"
+        namespace = f'ip link set lo up && tc qdisc add dev lo root {shape} && exec "$@"'
+        command = ["unshare", "--net", "sh", "-c", namespace, "sh", *command]
+    threads = str(max(1, len(os.sched_getaffinity(0)) // options.ranks - 1))
+    environment = {"OMP_NUM_THREADS": threads, **os.environ}
+    limit_s = min(START_LIMIT_S + options.run_limit_s * len(runs), until_s - time.monotonic())
+    late = f"not done after {limit_s:.0f} s"
     with job_folder() as folder:
-        job = Job(alike, options, folder)
-        goes_on = True
-        try:
-            for run in alike:
-                limit_s = options.run_limit_s + (0.0 if over else START_LIMIT_S)
-                try:
-                    reason = job.wait(len(over) + 1, min(limit_s, until_s - time.monotonic()))
-                except (RuntimeError, TimeoutError) as fault:
-                    reason, goes_on = str(fault), False
-                now_s = time.monotonic()
-                over.append((run, reason, now_s))
-                if not goes_on:
-                    break
-                print_rows(now_s - SETTLED_S)
-        finally:
-            job.end(at_once=not goes_on or len(over) < len(alike))
-            print_rows(time.monotonic())
-    return len(over)
+        paths = [folder / name for name in ("records", "out", "err")]
+        with ExitStack() as stack:
+            records, output, errors = (stack.enter_context(path.open("wb")) for path in paths)
+            watcher = stack.enter_context(
+                running(RECORDS, stdout=records, stderr=subprocess.DEVNULL, env=environment)
+            )
+            environment |= dict(runs[0].environment)
+            job = stack.enter_context(running(command, stdout=output, stderr=errors, env=environment))
+            try:
+                job.wait(limit_s)
+                watcher.wait(END_S)
+            except subprocess.TimeoutExpired:
+                job.terminate()  # torchrun ends its ranks
+        lines, said, wrong = (path.read_text(errors="replace") for path in paths)
+    # Of each run that is over: the step that then began, and why it did not run; empty: it did.
+    over = [(int(step), reason.strip()) for step, reason in re.findall(r"run over (\d+) (.*)\n", said)]
+    steps = steps_of_runs(lines, [step for step, reason in over if not reason])
+    unknown = (0, (why_it_failed(wrong) if job.poll() else late))
+    at = 0
+    for run, (_, reason) in zip(runs, over + [unknown] * (len(runs) - len(over)), strict=True):
+        print_run(run, steps[at], reason, first_ns)
+        at += not reason
+
+
+def steps_of_runs(lines: str, ends: Sequence[int]) -> dict[int, list[dict[str, Any]]]:
+    """Return the step records by their run, without its first steps. ``ends``: the step
+    that began when each run was over. A run's last step is the first of the next: it holds what is between.
+    """
+    found: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    for line in lines.split("\n")[:-1]:
+        record: dict[str, Any] = json.loads(line)
+        if record["type"] == "step":
+            run = bisect_right(ends, record["step"])
+            if record["step"] > FIRST_STEPS + (ends[run - 1] if run else -1):
+                found[run].append(record)
+    return found
 
 
 def print_run(run: Run, records: Sequence[dict[str, Any]], reason: str, first_ns: FirstSteps) -> None:
@@ -297,18 +231,17 @@ def main() -> None:
     options = parser.parse_args()
     wanted = options.only.split(",") if options.only else [run.workload for run in RUNS]
 
-    began_s = time.monotonic()
-    until_s = began_s + options.budget_s
-    left = [run for run in RUNS if run.workload in wanted]
+    until_s = time.monotonic() + options.budget_s
     first_ns: FirstSteps = {}
     print_head(*HEADINGS)
-    while left and time.monotonic() < until_s:
-        first, elapsed_s = left[0], time.monotonic() - began_s
-        print(f"{elapsed_s:4.0f} s  {first.workload} {first.words} ...", file=sys.stderr, flush=True)
-        del left[: run_job(left, first_ns, options, until_s)]
-    for run in left:
-        print_run(run, (), "no time was left for it", first_ns)
-    print(f"{time.monotonic() - began_s:4.0f} s  done", file=sys.stderr)
+    some = [run for run in RUNS if run.workload in wanted]
+    for (workload, _), runs in groupby(some, key=lambda run: (run.workload, run.environment)):
+        print(f"{time.strftime('%T')}  {workload} ...", file=sys.stderr, flush=True)
+        if time.monotonic() < until_s:
+            run_job(list(runs), first_ns, options, until_s)
+            continue
+        for run in runs:
+            print_run(run, (), "no time was left for it", first_ns)
 
 
 if __name__ == "__main__":

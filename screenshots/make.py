@@ -121,11 +121,8 @@ async def shoot(
     session: Session,
     look: TuiOptions,
     end: Callable[[], str],
-    once_steady: Callable[[], None] = lambda: None,
 ) -> str:
-    """The picture of a session. ``end``: how the job ended; empty: it has not. ``once_steady``: done before
-    the scene's keys are pressed.
-    """
+    """Return the picture of a session. ``end``: how the job ended; empty: it has not."""
     app = OverlaptopApp(session, look)
     async with app.run_test(size=(scene.columns, scene.rows)) as pilot:
         deadline_s = time.monotonic() + START_LIMIT_S
@@ -135,7 +132,6 @@ async def shoot(
             if time.monotonic() > deadline_s:
                 raise SystemExit(f"{scene.name}: no steady figures in {START_LIMIT_S:.0f} s")
             await pilot.pause(0.1)
-        once_steady()
         if scene.keys:
             await pilot.press(*scene.keys)
         await pilot.pause(SETTLE_S)

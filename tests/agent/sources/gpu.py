@@ -11,7 +11,7 @@ import torch
 ROOT = Path(__file__).resolve().parents[3]
 JOBS = Path(__file__).parent / "gpu_jobs"
 DDP = ROOT / "workloads" / "ddp.py"
-FSDP2 = ROOT / "benchmarks" / "jobs" / "fsdp2.py"
+FSDP2 = JOBS / "fsdp2.py"
 NPROC = 2
 SHARED = torch.cuda.device_count() < NPROC
 """Whether two ranks share a GPU; their bytes go through sockets, so that most communication is exposed."""

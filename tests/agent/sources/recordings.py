@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import functools
+import gzip
 import tracemalloc
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
 
+import msgspec
 import numpy as np
-import replay
 
+from overlaptop.agent.sources.collective_join import CollectiveLaunch
+from overlaptop.agent.sources.cupti import layouts
 from overlaptop.agent.sources.cupti.layouts import (
     ACTIVITY,
     CONCURRENT_KERNEL,
@@ -16,12 +22,12 @@ from overlaptop.agent.sources.cupti.layouts import (
     PEER_MEMCPY,
     Activities,
 )
+from overlaptop.agent.sources.flight_recorder import launches_of
 from overlaptop.agent.sources.kernel_names import KernelNames
-from overlaptop.agent.sources.kernel_steps import MARK_WORDS, StreamMark
+from overlaptop.agent.sources.kernel_steps import MARK_WORDS, StreamMark, TracedStep, read_steps
 from overlaptop.timeline.lanes import LaneRules
 
-RECORDED = replay.NAMES
-recording = functools.cache(replay.Recording.load)
+RECORDED = ("ddp", "fsdp2")
 
 GEMM, ALL_REDUCE, ALL_GATHER, GENERIC, ELEMENTWISE, FUSED, SPIN = 1, 2, 3, 4, 5, 6, 7
 NAMES = {
@@ -34,6 +40,48 @@ NAMES = {
     ELEMENTWISE: b"_ZN2at6native29vectorized_elementwise_kernelILi8EEvi",
 }
 """Address -> name of the kernels in activities made by hand."""
+
+
+class Recording(msgspec.Struct, frozen=True):
+    """One burst as CUPTI, the marks and the flight recorder told of it."""
+
+    cupti_version: int
+    clock_offset_ns: int
+    marks: tuple[StreamMark, ...]
+    kernel_names: Mapping[int, str] = msgspec.field(name="names")
+    """By the address at which CUPTI kept them."""
+    groups: Mapping[str, Any]
+    """The flight recorder's `pg_config`."""
+    entries: Sequence[Mapping[str, Any]]
+    """The flight recorder's, the oldest first."""
+    buffers: tuple[bytes, ...]
+    """The valid bytes of each buffer."""
+
+    @classmethod
+    def load(cls, name: str) -> Self:
+        """One of RECORDED."""
+        with gzip.open(Path(__file__).parent / "data" / f"{name}.json.gz") as file:
+            return msgspec.json.decode(file.read(), type=cls)
+
+    def activities(self) -> Activities:
+        """All records of the burst, read as the tracer reads them."""
+        return layouts.read(b"".join(self.buffers), layouts.sizes_for(self.cupti_version))
+
+    def names(self, rules: LaneRules) -> KernelNames:
+        """The kernels' names, which a recording cannot leave in CUPTI's memory."""
+        return KernelNames(rules, lambda address: self.kernel_names[address].encode())
+
+    def launches(self) -> list[CollectiveLaunch]:
+        """What the flight recorder tells."""
+        return launches_of(self.entries, self.groups)
+
+    def steps(self, rules: LaneRules | None = None) -> list[TracedStep]:
+        """The steps of the burst."""
+        rules = rules or LaneRules()
+        return read_steps(self.activities(), self.marks, self.names(rules), rules, self.clock_offset_ns)
+
+
+recording = functools.cache(Recording.load)
 
 
 def names() -> KernelNames:

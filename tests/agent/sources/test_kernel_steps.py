@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from replay import Replay
 
 from overlaptop.agent.reporting import reporter
 from overlaptop.agent.sources.base import Edge
@@ -403,25 +402,24 @@ def test_each_name_is_read_once():
         assert [found[at].text for at in which] == ["b", "a", "b"]
 
 
-# Endurance, in short: benchmarks/replay.py is the long way.
-
-
 @pytest.mark.parametrize("name", RECORDED)
 def test_reading_the_same_burst_again_and_again_takes_no_more_memory(name):
-    replay = Replay(recording(name))
-    first = replay.once()
-    for _ in range(5):
-        replay.once()
+    burst, rules = recording(name), LaneRules()
+    known = burst.names(rules)
+    first = read_steps(burst.activities(), burst.marks, known, rules, burst.clock_offset_ns)
 
-    def go_on():
-        for _ in range(100 // replay.steps):
-            replay.once()
+    def read(times):
+        for number in range(times):
+            later_ns = burst.clock_offset_ns + number * HOUR_NS
+            marks = [
+                dataclasses.replace(mark, host_ns=mark.host_ns + number * HOUR_NS) for mark in burst.marks
+            ]
+            last = read_steps(burst.activities(), marks, known, rules, later_ns)
+            for step, same in zip(last, first, strict=True):
+                assert step.end_ns - step.start_ns == same.end_ns - same.start_ns
+                assert np.array_equal(step.compute - step.start_ns, same.compute - same.start_ns)
 
-    assert grown_bytes(replay.once, go_on) < 100_000
-    last = replay.once()
-    for field in ("step_ns", "hidden_ns", "launch_lead_ns"):
-        assert [getattr(each, field) for each in last] == [getattr(each, field) for each in first]
-    assert last[0].step > first[-1].step
+    assert grown_bytes(lambda: read(5), lambda: read(25)) < 100_000
 
 
 HOUR_NS = 3_600_000_000_000

@@ -1,6 +1,6 @@
 """An FSDP2 job on one node's GPUs: each layer sharded by itself, gathered before its use.
 
-    torchrun --nproc-per-node=2 benchmarks/jobs/fsdp2.py [--layers 12] [--width 8192] [--batch 8192]
+    torchrun --nproc-per-node=2 gpu_jobs/fsdp2.py [--layers 12] [--width 8192] [--batch 8192]
 
 With small layers (``--layers 48 --width 1024 --batch 64``) the CPU cannot launch as fast as the GPU works:
 a launch-bound job.
