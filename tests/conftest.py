@@ -39,11 +39,9 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 @pytest.fixture(scope="session")
-def warm() -> Iterator[Warm]:
+def warm() -> Warm:
     """Starts processes that have torch already: see warm.py."""
-    server = Warm()
-    yield server
-    server.close()
+    return Warm()
 
 
 @pytest.fixture

@@ -1,12 +1,11 @@
 """Processes that have torch already: small jobs take a fraction of the time that its import takes.
 
-A server imports what jobs import and forks a process for each request, which then is what a new Python with
-the same words would be: it has the environment, the folder and the output that it is given, and runs the
-script or the module as its main program. What differs: torch is there before the script's first line,
-``/proc/PID/cmdline`` is the server's, and in the end, once Python's exit functions have been called, the
-interpreter is not taken apart, which would take longer than most jobs. Tests about one of these start a
-process of their own. And the agent is patient, at the job's end and with a job that stands still: on a
-machine that does so for a moment it would else end without its last words, or tell of a hang.
+multiprocessing's forkserver imports what jobs import (preloaded.py) and forks a process for each request,
+which then is what a new Python with the same words would be: it has the environment, the folder and the
+output that it is given, and runs the script or the module as its main program. What differs: torch is there
+before the script's first line, ``/proc/PID/cmdline`` is the server's, and in the end, once Python's exit
+functions have been called, the interpreter is not taken apart, which would take longer than most jobs.
+Tests about one of these start a process of their own.
 """
 
 from __future__ import annotations
@@ -14,23 +13,20 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
-import gc
-import json
+import multiprocessing.process
 import os
 import runpy
-import select
-import selectors
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import threading
 import time
-import uuid
+from multiprocessing import forkserver, reduction, resource_tracker
 from pathlib import Path
 from types import ModuleType
 from typing import IO
+from unittest import mock
 
 LAUNCHER_VARIABLES = (
     "RANK",
@@ -40,34 +36,31 @@ LAUNCHER_VARIABLES = (
     "MASTER_PORT",
     "TORCHELASTIC_RUN_ID",
 )
-MAX_REQUEST_BYTES = 1 << 17
 PR_SET_PDEATHSIG = 1
-START_LIMIT_S = 100.0
-PATIENT_END_S, PATIENT_HANG_S = 60.0, 1000.0
-WORD = struct.Struct("q")
-"""What the server answers about a process: its number, and later its exit status."""
+MAIN_PROCESS = multiprocessing.process.current_process()
+"""In the server: what its processes take themselves for."""
 
 
 class WarmProcess:
     """One process of the server's: what tests use of a subprocess.Popen."""
 
-    def __init__(self, words: list[str], answers: int) -> None:
-        """``answers``: where the server's answers about it are read."""
+    def __init__(self, words: list[str], started: multiprocessing.process.BaseProcess) -> None:
         self.args = words
-        self.returncode: int | None = None
-        self._answers = answers
-        self.pid = self._receive(START_LIMIT_S)
+        self.pid = started.pid or 0
+        self._started = started
+
+    @property
+    def returncode(self) -> int | None:
+        return self.poll()
 
     def poll(self) -> int | None:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.wait(0)
-        return self.returncode
+        return self._started.exitcode
 
     def wait(self, timeout: float | None = None) -> int:
-        if self.returncode is None:
-            self.returncode = self._receive(timeout)
-            os.close(self._answers)
-        return self.returncode
+        self._started.join(timeout)
+        if (code := self.poll()) is None:
+            raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
+        return code
 
     def send_signal(self, number: int) -> None:
         if self.poll() is None:
@@ -80,25 +73,14 @@ class WarmProcess:
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
 
-    def _receive(self, limit_s: float | None) -> int:
-        if not select.select([self._answers], [], [], limit_s)[0]:
-            raise subprocess.TimeoutExpired(self.args, limit_s or 0.0)
-        word = os.read(self._answers, WORD.size)
-        if not word:
-            raise ConnectionError("the server of warm processes has ended")
-        return int(WORD.unpack(word)[0])
-
 
 class Warm:
-    """Starts such processes. The server is there from the first one on, until `close`.
-
-    The workers of one test run share a server, which ends when the last of them has closed.
-    """
+    """Starts such processes. Its server has the environment of its beginning, and ends with the tests."""
 
     def __init__(self) -> None:
-        run = os.environ.get("PYTEST_XDIST_TESTRUNUID") or uuid.uuid4().hex
-        self._address = f"\0overlaptop-warm-{run}"
-        self._connection: socket.socket | None = None
+        self._context = multiprocessing.get_context("forkserver")
+        self._context.set_forkserver_preload(["tests.preloaded"])
+        forkserver.ensure_running()
 
     def start(
         self,
@@ -115,52 +97,26 @@ class Warm:
 
         ``machine``: a process in whose namespaces it is to be, as if nsenter had started it.
         """
-        request = {"words": words, "environment": environment, "folder": str(folder), "machine": machine}
-        frame = json.dumps(request).encode()
-        try:
-            return self._request(words, frame, [out, err])
-        except ConnectionError:  # its last other user left just then, and the server ended
-            self.close()
-            return self._request(words, frame, [out, err])
+        request = words, environment, folder, machine, Output(out), Output(err)
+        started = self._context.Process(target=become, args=request, daemon=True)
+        # Without a main module of its own it does not import that of the tests.
+        with mock.patch.dict(sys.modules, __main__=ModuleType("__main__")):
+            started.start()
+        return WarmProcess(words, started)
 
-    def close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
 
-    def _request(self, words: list[str], frame: bytes, outputs: list[int]) -> WarmProcess:
-        """Raises ConnectionError where there is no server any more."""
-        if self._connection is None:
-            self._connection = self._find_server()
-        answers, answering = os.pipe()
-        try:
-            socket.send_fds(self._connection, [frame], [*outputs, answering])
-        finally:
-            os.close(answering)
-        return WarmProcess(words, answers)
+class Output:
+    """An open file's descriptor, which arrives in the new process as one of its own."""
 
-    def _find_server(self) -> socket.socket:
-        """A connection to the server, which is started by whoever binds its address first."""
-        while True:
-            connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            with contextlib.suppress(ConnectionRefusedError):
-                connection.connect(self._address)
-                return connection
-            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
-                try:
-                    listener.bind(self._address)
-                except OSError:  # somebody else has it since
-                    connection.close()
-                    continue
-                listener.listen()
-                connection.connect(self._address)  # first: the server goes when it has no client any more
-                subprocess.Popen(
-                    [sys.executable, __file__, str(listener.fileno())],
-                    pass_fds=[listener.fileno()],
-                    stdin=subprocess.DEVNULL,
-                    start_new_session=True,
-                )
-                return connection
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _received, (reduction.DupFd(self._descriptor),)
+
+
+def _received(descriptor: object) -> int:
+    return descriptor.detach()
 
 
 class WarmRanks:
@@ -243,80 +199,25 @@ def text_of(file: IO[str]) -> str:
     return file.read()
 
 
-def serve(listener: socket.socket) -> tuple[dict, list[int]]:
-    """Fork for each request until the last client has gone. Returns in the new processes alone.
-
-    What it returns is the request, and the descriptors to write to.
-    """
-    threads = list(Path("/proc/self/task").iterdir())
-    assert len(threads) == 1, f"{len(threads)} threads: a fork loses all but one"
-    with selectors.DefaultSelector() as selector:
-        selector.register(listener, selectors.EVENT_READ)
-        running: dict[int, tuple[int, int, socket.socket]] = {}
-        connections: set[socket.socket] = set()
-        while True:
-            for key, _ in selector.select():
-                if key.fd in running:
-                    selector.unregister(key.fd)
-                    pid, answers, _ = running.pop(key.fd)
-                    ended = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-                    with contextlib.suppress(BrokenPipeError):  # nobody waits for it
-                        os.write(answers, WORD.pack(ended))
-                    os.close(answers)
-                    os.close(key.fd)
-                    continue
-                connection = key.fileobj
-                assert isinstance(connection, socket.socket)
-                if connection is listener:
-                    connection = listener.accept()[0]
-                    if peer_uid(connection) == os.geteuid():
-                        connections.add(connection)
-                        selector.register(connection, selectors.EVENT_READ)
-                    continue
-                request, descriptors, _, _ = socket.recv_fds(connection, MAX_REQUEST_BYTES, 3)
-                if not request:
-                    for pid, _, whose in running.values():
-                        if whose is connection:
-                            os.kill(pid, signal.SIGKILL)
-                    selector.unregister(connection)
-                    connection.close()
-                    connections.remove(connection)
-                    if not connections:
-                        raise SystemExit
-                    continue
-                *outputs, answers = descriptors
-                pid = os.fork()
-                if pid == 0:
-                    for each in (listener, *connections):
-                        each.close()
-                    return json.loads(request), outputs
-                os.write(answers, WORD.pack(pid))
-                for output in outputs:
-                    os.close(output)
-                descriptor = os.pidfd_open(pid)
-                running[descriptor] = pid, answers, connection
-                selector.register(descriptor, selectors.EVENT_READ)
-
-
-def peer_uid(connection: socket.socket) -> int:
-    """Whose process is at the other end."""
-    told = struct.Struct("3i")  # its pid, uid and gid
-    return int(told.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, told.size))[1])
-
-
-def become(request: dict, outputs: list[int]) -> None:
+def become(
+    words: list[str], variables: dict[str, str], folder: Path, machine: int | None, out: int, err: int
+) -> None:
     """Be the process that was requested, to its end."""
-    for target, output in enumerate(outputs, start=1):
-        os.dup2(output, target)
+    os.dup2(out, 1)
+    os.dup2(err, 2)
     os.closerange(3, 1 << 10)  # what is of the server's
+    multiprocessing.process._current_process, multiprocessing.process._parent_process = MAIN_PROCESS, None
+    forkserver._forkserver.__init__()
+    resource_tracker._resource_tracker.__init__()
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     os.environ.clear()
-    os.environ.update(request["environment"])
-    if request["machine"] is not None:
-        enter(request["machine"])
-    os.chdir(request["folder"])
+    os.environ.update(variables)
+    if machine is not None:
+        enter(machine)
+    os.chdir(folder)
     status = 1
     try:
-        run(*request["words"])
+        run(*words)
         status = 0
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else int(end.code is not None)
@@ -366,20 +267,3 @@ def run(first: str, *others: str) -> None:
         sys.path[0] = str(Path(first).parent)
         main.__file__ = first
         exec(compile(Path(first).read_bytes(), first, "exec"), vars(main))
-
-
-if __name__ == "__main__":
-    # What DDP, FSDP2, optimizers, Dynamo and the tests' jobs import, some of it in their first step only.
-    import torch._dynamo.backends.debugging
-    import torch.distributed.fsdp
-    import torch.distributed.nn
-    import torch.profiler  # noqa: F401
-
-    import overlaptop.agent.agent
-    import overlaptop.agent.hang_watch
-
-    overlaptop.agent.agent.EXIT_FLUSH_S = PATIENT_END_S
-    overlaptop.agent.hang_watch.HUNG_AFTER_S = PATIENT_HANG_S
-    gc.collect()
-    gc.freeze()  # else each process would write to, and so copy, all of it
-    become(*serve(socket.socket(fileno=int(sys.argv[1]))))

@@ -1,6 +1,5 @@
 """What the tests of the command line share: private socket folders, and a count of what is left behind."""
 
-import os
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -24,16 +23,8 @@ def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "TICK_S", 0.0)
 
 
-@pytest.fixture(scope="session")
-def unmarked_warm(warm: Warm) -> Warm:
-    """Its server runs before a test has set its marker, which the server would carry for good."""
-    with Path(os.devnull).open("w") as nowhere:
-        warm.start([os.devnull], dict(os.environ), Path("/"), nowhere.fileno(), nowhere.fileno()).wait(100)
-    return warm
-
-
 @pytest.fixture
-def start_ranks(unmarked_warm: Warm, tmp_path: Path) -> Iterator[StartRanks]:
+def start_ranks(warm: Warm, tmp_path: Path) -> Iterator[StartRanks]:
     """``start_ranks(workload, *options, ranks=2)``: a bundled workload with its agent, without torchrun.
 
     For tests of who watches a job, however it was started: it takes a fraction of the time. Its ranks do
@@ -44,7 +35,7 @@ def start_ranks(unmarked_warm: Warm, tmp_path: Path) -> Iterator[StartRanks]:
         def start(workload: str, *options: str, ranks: int = 2) -> WarmRanks:
             log = stack.enter_context((tmp_path / uuid.uuid4().hex).open("w+"))
             words = ["-m", "overlaptop.agent", str(find(workload).path), *options]
-            job = WarmRanks(unmarked_warm, words, ranks, tmp_path, log, log)
+            job = WarmRanks(warm, words, ranks, tmp_path, log, log)
             stack.callback(job.wait, 20)
             stack.callback(job.kill)
             return job

@@ -75,7 +75,7 @@ def blocks(measured: list[bool]) -> list[tuple[bool, int]]:
     return [(each, len(list(group))) for each, group in groupby(measured)]
 
 
-STEPS_MS = [2, 10, 38, 76, 112, 180, 300, 1500]
+STEPS_MS = [5, 38, 112, 300, 1500]
 
 
 @pytest.mark.parametrize("step_ms", STEPS_MS)
@@ -107,8 +107,7 @@ def test_bursts_asked_for_come_every_30_s_after_the_first_two(step_ms):
     assert 2 * 4 <= bursts <= 4 * 5  # measured blocks, in 100 s
 
 
-@pytest.mark.parametrize("lag_s", [0.1, 2])
-@pytest.mark.parametrize("step_ms", [5, 20, 60, 112, 124, 240, 600])
+@pytest.mark.parametrize(("step_ms", "lag_s"), [(20, 2), (112, 0.1), (112, 2), (600, 2)])
 def test_ranks_that_are_asked_at_once_measure_six_steps_in_common(step_ms, lag_s):
     """Also where one is ahead of its GPU and waits for launches, and the other does not."""
     schedule = Schedule(None, LAUNCH_BOUND_COST, LEAD_STEPS)
@@ -195,9 +194,13 @@ def test_between_bursts_one_step_a_second_is_measured(step_ms):
     assert sum(measured) <= 60 / min(1, 0.45 / max(step_ms / 1e3, 0.45)) * 2.3 or step_ms > 400
 
 
-@pytest.mark.parametrize("step_ms", STEPS_MS)
-@pytest.mark.parametrize("cost", [0.01, 0.12, 0.3])
-@pytest.mark.parametrize("prior", [COST, LAUNCH_BOUND_COST])
+@pytest.mark.parametrize(
+    ("step_ms", "cost", "prior"),
+    [
+        (5, 0.3, LAUNCH_BOUND_COST), (38, 0.12, LAUNCH_BOUND_COST), (112, 0.3, COST), (112, 0.01, COST),
+        (1500, 0.12, COST),
+    ],
+)  # fmt: skip
 @pytest.mark.parametrize(("wanted", "budget"), [(WATCHED, 0.01), (NOBODY, 0.001)])
 def test_the_budget_is_kept(step_ms, cost, prior, wanted, budget):
     lost = []
