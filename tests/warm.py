@@ -207,6 +207,7 @@ def become(
     os.dup2(err, 2)
     os.closerange(3, 1 << 10)  # what is of the server's
     multiprocessing.process._current_process, multiprocessing.process._parent_process = MAIN_PROCESS, None
+    multiprocessing.set_start_method(None, force=True)
     forkserver._forkserver.__init__()
     resource_tracker._resource_tracker.__init__()
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -103,11 +103,10 @@ def test_a_job_without_control_says_how_to_allow_it(job: LiveJob) -> None:
 
 
 @pytest.mark.slow
-def test_a_late_rank_is_critical_and_the_other_has_slack(start_ranks: StartRanks) -> None:
+def test_a_late_rank_is_critical(start_ranks: StartRanks) -> None:
     workload = " ".join(["ddp", *SMALL_DDP])
     start_ranks("faults", "--by", "sleep", "--share", "0.5", "--workload", workload)
     eventually(lambda: bool(list_jobs()), LIMIT_S)
-    found = records(run_here("slack", "--delay", "20%", "--budget", "800", "--json").stdout)
+    found = records(run_here("slack", "--delay", "50%", "--ranks", "1", "--json").stdout)
     verdicts = {record["rank"]: record["verdict"] for record in found if record["type"] == "rank"}
-    assert verdicts[1] == "critical"
-    assert verdicts[0] in ("slack", "not known")  # on a busy machine its interval stays wide
+    assert verdicts == {1: "critical"}  # the other one's interval stays wide on a busy machine
