@@ -12,7 +12,6 @@ import torch.distributed as dist
 
 from overlaptop.agent import placement
 from overlaptop.jobs.folder import check_key
-from overlaptop.wire.bounds import MAX_RANK
 
 TORCHRUN = {
     "RANK": "9",
@@ -41,43 +40,11 @@ def test_a_launcher_tells_the_place_and_the_first_rank_of_a_node_starts_its_hub(
     assert placement.from_environment({**environ, local: "0"}).starts_hub
 
 
-def test_torchruns_word_counts_before_slurms():
-    assert placement.from_environment({**SLURM, **TORCHRUN, "RANK": "3"}).rank == 3
-
-
 @pytest.mark.parametrize(
     "environ", [{}, {"RANK": "0"}, {"RANK": "", "WORLD_SIZE": "2"}, {"RANK": "-1", "WORLD_SIZE": "x"}]
 )
 def test_without_rank_and_world_size_there_is_no_place(environ):
     assert placement.from_environment(environ) is None
-
-
-@pytest.mark.parametrize("number", ["9" * 5000, str(MAX_RANK + 1), "0x1"])
-@LAUNCHERS
-def test_a_rank_that_cannot_be_is_no_rank(environ, number):
-    rank, local, world = list(environ)[:3]
-    assert placement.from_environment({**environ, rank: number}) is None
-    assert placement.from_environment({**environ, world: number}) is None
-    assert placement.from_environment({**environ, local: number}).local_rank == 9
-    assert placement.on_this_node([9], {**TORCHRUN, "LOCAL_WORLD_SIZE": number}) is None
-
-
-@pytest.mark.parametrize("name", ["MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID"])
-def test_a_job_is_named_by_bytes_that_are_not_utf8(name, monkeypatch):
-    place = placement.from_environment({**TORCHRUN, name: "caf\udce9"})
-    assert place.job == check_key(place.job)
-    assert place.job != placement.from_environment({**TORCHRUN, name: "caf\udce8"}).job
-    monkeypatch.setattr(socket, "gethostname", lambda: "caf\udce9")
-    for named in (placement.alone(), placement.from_environment({**TORCHRUN, "MASTER_ADDR": "127.0.0.1"})):
-        assert named.job == check_key(named.job)
-
-
-@pytest.mark.parametrize("rank", [0, 3])
-def test_any_rank_starts_a_hub_where_nobody_says_which_is_the_nodes_first(rank):
-    """Kubernetes' PyTorchJob sets RANK and WORLD_SIZE alone, with a node for each rank."""
-    environ = {"RANK": str(rank), "WORLD_SIZE": "8", "MASTER_ADDR": "job-master-0", "MASTER_PORT": "23456"}
-    assert placement.from_environment(environ).starts_hub
-    assert placement.of_process_group(rank, 8, environ).starts_hub
 
 
 @LAUNCHERS
@@ -257,20 +224,6 @@ def test_process_group_wins_over_the_launcher(group, monkeypatch, tmp_path):
     found.add(placement.in_process_group(guess, confirmed=False).job)
     assert len(found) == 2, "a job for each meeting place"
     assert guess.job not in found
-
-
-def test_launchers_place_is_kept_where_the_process_group_agrees(group, tmp_path):
-    guess = placement.from_environment(TORCHRUN)
-    assert placement.in_process_group(guess, confirmed=False) is None
-    group(9, 16, met_at(tmp_path / "store"))
-    assert placement.in_process_group(guess, confirmed=False) is guess
-
-
-def test_job_keeps_its_key_with_a_process_group_of_another_size(group):
-    before = placement.from_environment(TORCHRUN)
-    group(3, 8)
-    after = placement.in_process_group(before, confirmed=True)
-    assert (numbers(after), after.job, after.starts_hub) == ((3, 8), before.job, before.starts_hub)
 
 
 def test_process_group_of_one_is_a_job_of_its_own(group, monkeypatch):

@@ -86,14 +86,6 @@ def test_file_is_named_without_the_folder_or_by_its_last_parts(file, named):
     assert line_of(of_file(file, "load", STAYS)) == [(named, 1)]
 
 
-def test_thread_without_a_line_of_the_script_counts_as_a_sample():
-    sampler = StackSampler(HERE)
-    with thread_in(of_file(HIDDEN["torch"], "inner", STAYS)) as thread:
-        sampler.sample(thread, 0)
-    sampler.sample(-1, 0)  # a thread that has ended
-    assert sampler.take(3, S) == StackSamples(3, 0, S, 2, ())
-
-
 def test_thread_stands_where_it_sleeps_but_not_in_torch():
     collate = of_file(f"{HERE}/train.py", "collate", CALLS)
     for inner, standing in (("library", 1), ("torch", 0)):
@@ -117,12 +109,6 @@ def test_message_has_the_most_frequent_lines_of_each_second():
     assert (taken.from_ns, taken.to_ns, taken.samples) == (5, 5 + S, 55)
     assert counts == [10, 9, 8, 7, 6, 5, 4, 3]
     assert sampler.take(0, 5 + 2 * S) == StackSamples(0, 5 + S, 5 + 2 * S, 0, ())
-
-
-def test_clock_that_is_set_back_stops_no_message():
-    sampler = StackSampler(HERE)
-    sampler.sample(-1, 9 * S)
-    assert sampler.take(0, 5 * S) == StackSamples(0, 5 * S, 5 * S, 1, ())
 
 
 class Tensor:

@@ -43,20 +43,6 @@ def test_a_job_that_was_not_told_to_obey_refuses_and_says_how_to_allow_it(start,
     dashboard.goes_on()
 
 
-@pytest.mark.slow
-def test_a_job_that_ends_in_the_middle_of_a_capture_ends_well(start, watch):
-    # Under torchrun: what a thread inside the store does to Python's end shows nowhere else.
-    job = start(warm=None)
-    dashboard = watch()
-    dashboard.until_it_trains()
-    key = dashboard.ask(steps=100)
-    dashboard.outcome(key, ["recording"])
-    assert dashboard.end(job) == 0, job.log()
-    made = dashboard.outcome(key)
-    assert made.state == "failed"
-    assert {rank.text for rank in made.ranks} == {"the job ended first"}
-
-
 def test_both_ranks_write_a_trace_of_the_same_steps_and_every_dashboard_sees_who_asked(
     shared, dashboard, watch
 ):
@@ -268,18 +254,6 @@ def test_what_another_user_has_laid_out_in_a_shared_folder_is_not_touched(
     assert f": {planted if mode & 0o1000 else shared} " in said
 
 
-def test_a_folder_that_is_swapped_meanwhile_gets_nothing(tmp_path, temporary, write):
-    above = tmp_path / capture.FOLDER
-
-    def swap():
-        above.rename(tmp_path / "moved")
-        (above / KEY).mkdir(parents=True)
-
-    write(tmp_path, meanwhile=swap)
-    assert list((above / KEY).iterdir()) == []
-    assert read(tmp_path / "moved" / KEY / "rank3.json.gz") == {"traceEvents": []}
-
-
 def test_where_neither_folder_can_be_trusted_no_trace_is_written_and_both_are_named(
     tmp_path, temporary, write
 ):
@@ -306,20 +280,6 @@ def test_a_trace_that_could_not_be_saved_or_compressed_is_said_and_leaves_nothin
     with pytest.raises(OSError, match=words):
         write(tmp_path, text)
     assert list((tmp_path / capture.FOLDER / KEY).iterdir()) == []
-
-
-def test_what_torch_could_not_finish_takes_no_space_though_it_stays_open(tmp_path, notices):
-    kept = []
-
-    def save(path):  # as torch does: under another name first
-        kept.append(os.open(f"{path}.tmp", os.O_WRONLY | os.O_CREAT))
-        os.write(kept[0], b"x" * 100_000)
-
-    with pytest.raises(OSError, match="torch could not write its trace"):
-        capture.write_trace(save, tmp_path, KEY, 3, lambda _level, said: notices.append(said))
-    assert list((tmp_path / capture.FOLDER / KEY).iterdir()) == []
-    assert os.fstat(kept[0]).st_blocks == 0
-    os.close(kept[0])
 
 
 def test_ours_may_end_at_any_moment_in_which_the_job_s_own_profiler_begins(monkeypatch):

@@ -112,21 +112,6 @@ def test_an_action_that_fails_is_reported_with_the_reason_and_let_go(make_job, a
     assert len(action.seen) == (action.fails_at or action.steps)
 
 
-def test_steps_are_known_to_be_disturbed_from_the_agreed_one_until_all_is_written(make_job):
-    job = make_job()
-    job.action.may_finish.clear()
-    job.receive(capture())
-    job.train_until("writing")
-    first, now = job.action.seen[0], job.step
-    disturbed = [job.executor.marks.of(step) for step in (first - 1, first, now, now + 50)]
-    assert disturbed == ["", "captured", "captured", "captured"]
-    job.action.may_finish.set()
-    job.train_until("written")
-    assert not job.executor.marks.of(job.step + 1)
-    assert job.executor.marks.of(now)
-    assert not job.executor.marks.of(first - 1)
-
-
 @pytest.mark.parametrize("speaks", [True, False])
 def test_a_change_tells_both_values_and_disturbs_no_step_after_its_last_boundary(make_job, speaks):
     job = make_job(Changing(steps=3, result="depth 1 -> 2"), speaks=speaks)
@@ -165,21 +150,6 @@ def test_a_job_that_ends_lets_go_on_the_thread_that_ends_it_but_waits_for_a_trac
         assert job.last[0] == "written"
     else:
         assert job.last == ("failed", None, "the job ended first")
-
-
-def test_an_agent_that_disables_itself_in_the_middle_lets_go_on_the_jobs_next_call(make_job):
-    job = make_job(Recording(steps=1000))
-    job.receive(capture())
-    job.train_until("recording")
-    barrier = barrier_of(job)
-    hook = barrier.guarded("a hook", lambda: None)
-    hook()
-    assert not job.action.abandoned
-    barrier.disable("elsewhere", RuntimeError("a fault"))
-    hook()
-    hook()
-    assert job.action.abandoned
-    assert barrier.on_disabled is None
 
 
 def test_an_agent_that_disables_itself_once_all_have_agreed_still_acts_with_the_others(make_job):
@@ -293,17 +263,6 @@ def test_a_rank_that_has_voted_does_not_say_that_it_failed_before_it_knows(voted
     job.train_until(*ENDED)
     assert job.last[0] == end
     assert len(job.action.seen) == (end == "changed")
-
-
-def test_a_rank_whose_store_is_gone_once_it_has_voted_does_not_say_that_it_failed(voted):
-    job, silent = voted
-    silent.gone = True
-    silent.thaw.set()
-    job.wait_for("unknown")
-    assert job.last == ("unknown", None, "RuntimeError: Connection reset by peer")
-    for _ in range(40):
-        job.train()
-    assert job.action.seen == []
 
 
 def test_a_rank_that_never_learns_the_decision_stands_no_longer_than_the_others_wait(voted):

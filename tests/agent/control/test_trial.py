@@ -109,15 +109,6 @@ def test_steps_in_which_a_value_comes_into_force_are_marked(try_3):
     ]  # fmt: skip
 
 
-def test_value_set_later_than_its_end_is_taken_back_at_once(try_3):
-    job = try_3(takes=STEPS + 2)
-    seen = trained(job)
-    assert [value for value, _ in seen] == [1] * (STEPS + 5)
-    assert job.action._setting.values == [1, 3, 1]
-    assert "trial" not in [mark for _, mark in seen]
-    assert job.last[0] == "tried"
-
-
 def test_value_that_cannot_be_set_is_reported_and_not_undone(try_3):
     job = try_3(fails="the model is gone")
     job.train_until(*ENDED)
@@ -133,14 +124,6 @@ def test_value_that_cannot_be_taken_back_is_said_to_stay(try_3):
     assert job.notices[-1] == ("warning", f"no trial: {job.last[2]}")
 
 
-def test_present_value_can_be_tried(make_job):
-    job = make_job(KnobTrial(Setting([3], 3), STEPS))
-    job.receive(trial_of_3())
-    job.train_until(*ENDED)
-    assert job.last[0] == "tried"
-    assert job.last[2] == "depth is 3 already"
-
-
 def test_disabled_agent_takes_the_value_back_at_the_same_step(try_3):
     job = try_3()
     barrier = barrier_of(job)
@@ -154,14 +137,6 @@ def test_disabled_agent_takes_the_value_back_at_the_same_step(try_3):
     eventually(lambda: barrier.on_disabled is None or boundary())
 
 
-def test_job_that_ends_in_a_trial_waits_for_nothing(try_3):
-    job = try_3()
-    job.train_until("trying")
-    job.executor.close()
-    assert job.last == ("failed", None, "the job ended first")
-    assert job.action._setting.abandoned
-
-
 def test_other_commands_are_busy_until_a_trial_has_ended(try_3):
     job = try_3()
     assert job.executor.trying
@@ -171,17 +146,6 @@ def test_other_commands_are_busy_until_a_trial_has_ended(try_3):
     job.executor.reports.pop()
     job.train_until("tried")
     eventually(lambda: not job.executor.trying)
-
-
-def test_settings_change_at_both_ends_of_a_trial_only():
-    trial = KnobTrial(Setting([1], 3, takes=2), STEPS)
-    changing = []
-    for step in range(10, 20):
-        if trial.changes_settings(step):
-            changing.append(step)
-        if not trial.boundary(step):
-            break
-    assert changing == [10, 11, 15]
 
 
 @pytest.fixture
@@ -201,12 +165,6 @@ def test_script_knob_goes_back_to_what_was_set_or_its_default(accumulation, befo
     assert not trial.boundary(9)
     assert knob.value == before
     assert trial.finish().becomes == "8"
-
-
-def test_value_out_of_a_knobs_bounds_is_not_tried(accumulation):
-    trial = commands.make(commands.TRIAL, {"value": 3, "steps": 2}, knob="accumulation")
-    with pytest.raises(ValueError, match="accumulation must be one of 1, 2, 4, 8, not 3"):
-        Knobs(lambda rank: None, accumulation[0]).change(trial)
 
 
 class Noted(HostDelay):
@@ -247,22 +205,6 @@ def test_host_is_delayed_by_no_less_than_was_asked_for():
     each = HostDelay(3_000_000)
     each()
     assert each.mean_ns >= 3_000_000
-
-
-def test_delay_is_not_begun_again_where_the_job_breaks_it_off(monkeypatch):
-    class BreaksOff(HostDelay):
-        calls = 0
-
-        def __call__(self):
-            self.calls += 1
-            raise KeyboardInterrupt
-
-    each = BreaksOff(1)
-    trial = DelayTrial(each, "its host", 1, 2)
-    with pytest.raises(KeyboardInterrupt):
-        trial.boundary(7)
-    assert trial.boundary(7)
-    assert each.calls == 1
 
 
 def test_agent_that_disables_itself_delays_no_longer(make_job):
@@ -327,14 +269,6 @@ def test_gpu_spins_as_long_as_asked_once_a_spin_was_timed(monkeypatch):
     again = GpuDelay(3_000_000)
     again()
     assert gpu.spins[-1] == 6_000_000
-
-
-def test_gpu_that_has_not_come_to_any_spin_makes_the_trial_fail(monkeypatch):
-    SpinningGpu(monkeypatch, behind=9)
-    trial = DelayTrial(GpuDelay(1_000_000), "its gpu", 1_000_000, 1)
-    assert not all(trial.boundary(step) for step in range(2))
-    with pytest.raises(RuntimeError, match="no delay could be timed: the trial was too short"):
-        trial.finish()
 
 
 def test_trial_without_control_is_refused(make_job):

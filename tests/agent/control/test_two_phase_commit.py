@@ -13,7 +13,6 @@ import pytest
 import torch.distributed as dist
 
 from overlaptop.agent.control.two_phase_commit import (
-    ANY_POSITION,
     Decision,
     Position,
     StepProgress,
@@ -168,17 +167,6 @@ def test_a_rank_that_is_missing_is_named_and_keeps_all_from_acting(stores, there
     assert re.fullmatch(reason, decision.reason)
 
 
-def test_a_rank_that_comes_late_obeys_what_was_decided_without_it(stores):
-    decision = run([Rank(rank, stores[rank]) for rank in (0, 1, 2)])
-    assert decision.step is None
-    assert run([Rank(3, stores[3])]) == decision
-
-
-def test_a_plan_that_lies_behind_is_not_armed_for(stores):
-    stores[0].set("plan", "10 0")
-    assert "rank 1 was past step 10 already" in run([Rank(1, stores[1], step=10)]).reason
-
-
 def test_the_jobs_end_is_told_to_all(stores):
     ranks = all_ranks(stores[:2])
     decision = run(ranks, meanwhile=lambda: ranks[1].commit.abandon("gave up: the job ended first"))
@@ -243,22 +231,6 @@ def test_ranks_that_do_not_count_the_same_steps_do_not_act(stores):
     assert re.fullmatch(r"rank 2 began step (\d+) after 9 of \1, but rank 0 after 10 of \1", reason)
 
 
-def test_ranks_of_different_groups_may_stand_where_they_like(stores):
-    ranks = all_ranks(stores, lambda rank: at_position(f"after {rank % 2}", group=f"{rank % 2}"))
-    assert run(ranks).step is not None
-
-
-def test_all_are_asked_about_a_step_that_each_has_begun(stores):
-    asked = []
-
-    def position(step):
-        asked.append(step)
-        return ANY_POSITION
-
-    decide(all_ranks(stores, lambda rank: {"step": 100 + rank, "position": position}))
-    assert asked == [100] * RANKS
-
-
 def test_a_rank_that_does_not_know_where_it_stood_keeps_all_from_acting(stores):
     def unknown(step):
         raise LookupError(f"does not know where it stood in step {step}")
@@ -286,14 +258,6 @@ class Failing:
         return call
 
 
-def test_a_rank_that_loses_the_store_once_it_has_voted_learns_the_decision_anew(stores):
-    lost = [*stores[:2], Failing(stores[2], "armed"), stores[3]]
-    ranks = all_ranks(lost, lambda rank: {"reconnect": lambda: stores[2], "resolve_limit_s": 10.0})
-    decision = run(ranks)
-    if decision.step is None:  # it was the first to ask again
-        assert decision.reason == "rank 2 lost the job's store for a moment: Connection reset by peer"
-
-
 @pytest.fixture
 def rank_1(stores):
     """Makes the commit of rank 1 of two, which has been told to act at step 1000."""
@@ -304,13 +268,6 @@ def rank_1(stores):
         return TwoPhaseCommit(store, 1, 2, lambda: pace, arm, **{**QUICK, **options})
 
     return make
-
-
-def test_a_rank_that_is_given_up_just_before_its_vote_does_not_vote_any_more(stores, rank_1):
-    commit = rank_1(arm=lambda step: commit.abandon("gave up"))
-    assert commit.run() == Decision(None, "rank 1 gave up")
-    assert not commit.voted
-    assert not stores[0].check(["armed/1"])
 
 
 def test_a_store_that_does_not_answer_means_that_this_rank_does_nothing(stores, rank_1):
@@ -355,13 +312,3 @@ def test_a_rank_that_lost_the_store_looks_for_the_decision_for_a_while_once_it_h
     assert bool(tries) == (breaks_at == "armed")
     failed = "rank 1: the job's store failed: Connection reset by peer"
     assert commit.resolve() == Decision(None, failed)
-
-
-def test_a_job_that_ends_does_not_look_for_a_store_any_longer(stores, rank_1):
-    def reconnect():
-        commit.abandon("the job ended first", job_ends=True)
-        raise RuntimeError("Connection refused")
-
-    commit = rank_1(Failing(stores[1], "armed"), reconnect=reconnect, resolve_limit_s=1000.0)
-    with pytest.raises(RuntimeError, match="Connection reset"):
-        commit.run()

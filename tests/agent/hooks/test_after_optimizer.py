@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-
 import pytest
 import torch
 from torch.autograd.profiler import record_function
@@ -55,16 +53,6 @@ def test_it_waits_for_the_optimizer_step_that_it_was_asked_in_and_for_no_other_a
     assert any(event.name.startswith("Optimizer.step#") for event in profiler.events())
 
 
-def test_inside_several_optimizer_steps_it_waits_for_the_outermost(loop):
-    class Outer(torch.optim.SGD):
-        def step(self, closure=None):
-            loop.optimizer.step()
-            loop.log.append("inner returned")
-
-    Outer([torch.nn.Parameter(torch.ones(1))], lr=0.1).step()
-    assert loop.log == ["hook", "hook ends", "inner returned", "called"]
-
-
 def test_outside_of_an_optimizer_step_or_in_one_that_began_unseen_it_is_done_at_once(loop):
     loop.hook()
     assert loop.log == AT_ONCE
@@ -74,25 +62,6 @@ def test_outside_of_an_optimizer_step_or_in_one_that_began_unseen_it_is_done_at_
     unseen.optimizer.step()
     unseen.after.stop()
     assert unseen.log == AT_ONCE
-
-
-def test_what_was_stopped_is_not_done(loop):
-    loop.optimizer.register_step_post_hook(lambda *_: loop.after.stop())
-    loop.optimizer.step()
-    assert loop.log == ["hook", "hook ends"]
-
-
-def test_optimizer_steps_of_another_thread_are_not_waited_for(loop):
-    began, may_end = threading.Event(), threading.Event()
-    other = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
-    other.register_step_post_hook(lambda *_: began.set() or (may_end.wait(60) and None))
-    thread = threading.Thread(target=other.step)
-    thread.start()
-    assert began.wait(60)
-    loop.hook()
-    assert loop.log == AT_ONCE
-    may_end.set()
-    thread.join()
 
 
 def test_another_thread_may_stop_it_at_any_moment_of_the_optimizer_s_step(loop):

@@ -11,14 +11,11 @@ import threading
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from torch.utils.data import DataLoader, Dataset
 
 from overlaptop.agent.clock import now_ns
-from overlaptop.agent.hooks.training_thread import TrainingThread, waited_ns
+from overlaptop.agent.hooks.training_thread import TrainingThread
 from overlaptop.agent.isolation.fault_barrier import FaultBarrier
 
 MS = 1_000_000
@@ -67,15 +64,6 @@ def test_loading_computing_and_full_collections_are_told_apart(thread):
     assert computing.cpu_ns >= 20 * MS
     assert computing.loading_ns == collecting.loading_ns == 0
     assert (loading.full_collections, collecting.full_collections) == (0, 1)
-
-
-def test_what_another_thread_loads_is_not_the_training_threads(thread):
-    thread.boundary(0)
-    other = threading.Thread(target=lambda: list(DataLoader(Slow(), batch_size=None)))
-    other.start()
-    other.join()
-    thread.boundary(1)
-    assert thread.take(0).loading_ns == 0
 
 
 def test_what_the_thread_waits_for_a_cpu_is_known_between_two_samples(thread):
@@ -160,35 +148,6 @@ def test_thread_is_asleep_in_a_lock_and_awake_where_it_waits_for_the_interpreter
         ended.set()
         other.join()
     assert all(looks) if is_asleep else sum(looks) <= 5
-
-
-@given(
-    st.lists(st.tuples(st.integers(1, S), st.integers(0, S)), min_size=2, max_size=40),
-    st.integers(0, 40 * S),
-)
-def test_a_wait_is_taken_in_proportion_between_two_samples(apart_ns, at_ns):
-    samples = np.cumsum(apart_ns, axis=0)
-    found = waited_ns([(int(moment), int(wait)) for moment, wait in samples], at_ns)
-    assert found == pytest.approx(np.interp(at_ns, *samples.T), abs=1)
-
-
-def test_of_a_step_that_two_threads_ran_nothing_is_known(thread):
-    thread.boundary(0)
-    other = threading.Thread(target=thread.boundary, args=(1,))
-    other.start()
-    other.join()
-    thread.boundary(2)
-    assert thread.take(0) is None
-    assert thread.take(1) is None
-
-
-def test_a_step_that_nobody_asked_for_is_skipped(thread):
-    for step in range(4):
-        thread.boundary(step)
-    assert thread.take(1) is not None
-    assert thread.take(0) is None
-    assert thread.take(2) is not None
-    assert thread.take(3) is None
 
 
 def test_what_the_dataset_raises_goes_on_to_the_script(thread):

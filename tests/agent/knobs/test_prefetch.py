@@ -258,12 +258,6 @@ def test_a_depth_is_read_back_from_lists_of_any_order(asks, depth):
     assert chain_depth(lists(units, asks)) == depth
 
 
-def test_a_unit_without_weights_of_its_own_need_not_be_asked_for():
-    units = [unit(weights=0), unit(), unit()]
-    assert chain_depth(lists(units, [[], [2], []])) == 1
-    assert chain_depth(lists([unit(), *units[1:]], [[], [2], []])) is None
-
-
 @pytest.mark.parametrize(
     ("free", "reserved", "peak", "why"),
     [

@@ -176,19 +176,6 @@ def test_a_backend_that_does_not_count_is_a_reason_to_refuse_that_is_known_befor
         Knobs(lambda rank: None, declared).change(commands.make_setting(replace(told, refusal=""), 8))
 
 
-def test_of_several_backends_each_ones_collectives_count(declared, world, monkeypatch):
-    knob = declare(declared, choices=CHOICES)
-    gloo, nccl = Group(), Group()
-    monkeypatch.setattr(world, "_get_backend", {"cpu": gloo, "cuda": nccl}.get)
-    for step, begun in enumerate((12, 15)):
-        gloo.begun = begun
-        declared.note_step(step)
-    words = [declared.position(step, knob).text for step in (0, 1)]
-    assert words == [f"after {begun} + 0 collectives with accumulation 4" for begun in (12, 15)]
-    nccl.counts = False
-    assert declared.knobs()[0].refusal
-
-
 KNOB = Knob("depth", 2, "2", "1", 0, 4)
 FACTS = KnobFacts(3, (KNOB,))
 

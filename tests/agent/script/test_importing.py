@@ -7,7 +7,6 @@ import importlib.machinery
 import importlib.util
 import sys
 import types
-from importlib.machinery import PathFinder
 
 import pytest
 
@@ -27,45 +26,11 @@ def waited_for(tmp_path, monkeypatch):
     sys.modules.pop(NAME, None)
 
 
-def test_another_thread_that_looks_for_the_module_while_it_is_imported_harms_nothing(waited_for):
-    when_imported(NAME, lambda: waited_for.append("once"))
-    finder = sys.meta_path[0]
-    spec = importlib.util.find_spec(NAME)
-    module = sys.modules[NAME] = importlib.util.module_from_spec(spec)
-    # The other thread did not see it in sys.modules, and asks the finders only now.
-    assert finder.find_spec(NAME, None) is not None
-    spec.loader.exec_module(module)
-    assert module.is_there
-    assert waited_for == ["once"]
-    assert finder.find_spec(NAME, None) is None
-
-
 def test_two_may_wait_for_the_same_module(waited_for):
     for number in range(2):
         when_imported(NAME, lambda number=number: waited_for.append(number))
     assert __import__(NAME).is_there
     assert sorted(waited_for) == [0, 1]
-
-
-def test_another_thread_that_imports_while_the_module_is_executed_finds_what_it_imports(
-    waited_for, tmp_path
-):
-    other = f"{NAME}_not"
-    (tmp_path / f"{other}.py").touch()
-    when_imported(NAME, lambda: waited_for.append("once"))
-
-    class Meanwhile:
-        """Python is here on its walk along the finders, with `other`, when the module is executed."""
-
-        find_spec = staticmethod(
-            lambda name, *_: importlib.import_module(NAME) and None if name == other else None
-        )
-
-    sys.meta_path.insert(1, Meanwhile)
-    sys.meta_path[:] = [each for each in sys.meta_path if each is not PathFinder]
-    sys.meta_path.insert(2, PathFinder)
-    assert importlib.import_module(other)
-    assert waited_for == ["once"]
 
 
 class Old(importlib.abc.Loader):

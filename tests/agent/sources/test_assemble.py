@@ -47,12 +47,6 @@ def test_a_wait_beside_communication_is_stall(collectives, waits, compute, comm,
     assert [spans.flatten(lane) for lane in lanes] == [compute, comm, stall]
 
 
-def test_one_that_queues_on_its_stream_starts_when_the_one_before_it_ends() -> None:
-    queue = [(10, 50, "g", False), (20, 80, "g", False), (30, 70, "another", False)]
-    measured = Assembler().assemble(step(collectives=queue))
-    assert [(each.start_ns, each.end_ns) for each in measured.collectives] == [(10, 50), (50, 80), (30, 70)]
-
-
 def test_what_outlives_a_step_is_communication_in_the_next() -> None:
     assembler = Assembler()
     first = assembler.assemble(step(0, 0, collectives=[(90, 130, None, False)]))
@@ -78,13 +72,6 @@ def test_phases_of_accumulated_gradients_alternate() -> None:
         ("backward", 60, 80),
         ("optimizer", 85, 99),
     ]
-
-
-def test_a_step_measured_without_collectives_has_no_lane_totals() -> None:
-    measured = Assembler().assemble(step(detailed=False, edges=[(Edge.BACKWARD_BEGIN, 20)]))
-    totals = reporter.totals(measured, 0, 0)
-    assert (totals.comm_ns, totals.overlap, totals.idle_ns, totals.stall_ns) == (None, None, None, None)
-    assert (totals.step_ns, totals.forward_ns) == (100, 20)
 
 
 times = st.integers(-50, 150)
@@ -134,14 +121,3 @@ def test_of_steps_that_are_ready_together_all_ranks_show_the_same(batches, most,
         unnamed = SimpleNamespace(step=16, detailed=True, named=False)
         picked.append([each.step for each in reporter.best_detailed([*steps, unnamed], most)])
     assert picked == shown
-
-
-@pytest.mark.parametrize("period", [2, 4, 8, 10])
-def test_of_steps_that_are_ready_together_none_is_shown_more_often_for_its_number(period) -> None:
-    batches = [
-        [SimpleNamespace(step=step, detailed=True, named=True) for step in range(first, first + 8)]
-        for first in range(0, 8000, 8)
-    ]
-    shown = [each.step for batch in batches for each in reporter.best_detailed(batch, 1)]
-    assert len(shown) == 1000
-    assert sum(step % period == 0 for step in shown) == pytest.approx(1000 / period, rel=0.2)

@@ -9,7 +9,6 @@ from torch import nn
 from overlaptop.agent.options import AgentOptions
 from overlaptop.agent.sources import choice
 from overlaptop.agent.sources.cupti.holders import TOOLS, tool_in
-from overlaptop.timeline.lanes import Lane, parse_rule
 
 
 class Sources:
@@ -79,16 +78,6 @@ def test_a_job_gets_the_first_source_that_starts(sources, monkeypatch, gpu, aske
     sources.refusals |= refusals
     chosen = choose(**asked)
     assert (sources.tried, chosen.name, chosen.reason) == (tried, tried[-1], reason)
-
-
-@on_a_gpu
-def test_the_options_reach_the_source(sources, monkeypatch):
-    monkeypatch.setattr(choice, "cuda_device_of", lambda optimizer: 3)
-    rule = parse_rule("comm=my_all_reduce")
-    every, device, rules, budget = choose(every=7, lane_rules=(rule,), budget=0.05).arguments
-    assert (every, device, budget) == (7, 3, 0.05)
-    assert rules.lane("my_all_reduce_kernel", "kernel") is Lane.COMM
-    assert choose("events", every=7, phases_only=True).arguments == (True, 7, 3, None)
 
 
 @on_a_gpu

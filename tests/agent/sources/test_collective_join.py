@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -75,69 +74,6 @@ def test_each_kernel_of_the_recorded_bursts_has_the_collective_that_was_logged_i
 # By hand.
 
 A, B, G = "AllReduce", "SendRecv", "Generic"
-SEVERAL = launch(9, B, several=True)
-
-
-MATCHES = {
-    "nothing": ([], [], []),
-    "one by one": ([A, B, A], [launch(1), launch(2, B), launch(3)], [1, 1, 1]),
-    "another kind": ([A, A, A], [launch(1), launch(2, B), launch(3)], None),
-    "a kernel too few": ([A], [launch(1), launch(2)], None),
-    "a launch too few": ([A, A], [launch(1)], None),
-    "no kernel": ([], [launch(1)], None),
-    "no launch": ([A], [], None),
-    "generic kernels": ([G, G], [launch(1), launch(2, B)], [1, 1]),
-    "several as one": ([A, B, A], [launch(1), SEVERAL, launch(2)], [1, 1, 1]),
-    "several first": ([B, B, A, A], [SEVERAL, launch(1), launch(2)], [2, 1, 1]),
-    "several last": ([A, A, B, B, B], [launch(1), launch(2), SEVERAL], [1, 1, 3]),
-    "generic is not one of several": ([A, B, G], [launch(1), SEVERAL], None),
-    "two of several": ([B, B, B], [SEVERAL, SEVERAL], None),
-    "two of several, one kernel each": ([B, B], [SEVERAL, SEVERAL], [1, 1]),
-}
-"""Kinds of the kernels -> launches -> how many kernels each has."""
-
-
-@pytest.mark.parametrize(("kernels", "launches", "shares"), MATCHES.values(), ids=MATCHES)
-def test_kernels_belong_to_launches_by_their_order_where_kinds_and_numbers_agree(kernels, launches, shares):
-    issued = [kernel(10 * at, kind) for at, kind in enumerate(kernels)]
-    matched = match(issued, launches)
-    if shares is None:
-        assert matched is None
-    else:
-        assert [(each, len(own)) for each, own in matched] == list(zip(launches, shares, strict=True))
-        assert [each for _, own in matched for each in own] == issued
-
-
-def test_bytes_that_are_not_known_do_not_count_as_matched():
-    unknown = replace(launch(1), call=replace(launch(1).call, bytes=None))
-    joined = join(step_of([kernel(10)]), [unknown])
-    assert [(each.call.op, each.call.bytes) for each in joined.collectives] == [("AllReduce", None)]
-    assert (joined.comm_kernels_ns, joined.matched_ns) == (10, 0)
-
-
-def test_a_launch_of_several_lasts_from_its_first_kernel_to_its_last():
-    step = step_of([kernel(40, "SendRecv"), kernel(20, "SendRecv"), kernel(70)])
-    joined = join(step, [launch(1, "SendRecv", several=True, unix_ns=5), launch(2, unix_ns=6)])
-    times = [(each.call.bytes, each.start_ns, each.end_ns) for each in joined.collectives]
-    assert times == [(1, 20, 50), (2, 70, 80)]
-    assert (joined.collective_count, joined.comm_kernels_ns, joined.matched_ns) == (2, 30, 30)
-
-
-def test_launches_belong_to_the_stretch_in_which_they_were_issued():
-    issued_ns = {9: -1, 1: 0, 2: 100, 3: 199, 8: 200}
-    launches = [launch(number, unix_ns=unix_ns) for number, unix_ns in issued_ns.items()]
-    joined = join(step_of([kernel(10)], [kernel(30), kernel(50)]), launches)
-    assert bytes_by_kernel(joined) == [(1, 10), (2, 30), (3, 50)]
-
-
-def test_a_stretch_that_cannot_be_told_goes_by_its_kernels_and_does_not_spoil_its_neighbours():
-    joined = join(step_of([kernel(10), kernel(20)], [kernel(30)]), [launch(1), launch(2, unix_ns=150)])
-    assert bytes_by_kernel(joined) == [(None, 10), (None, 20), (2, 30)]
-    assert (joined.comm_kernels_ns, joined.matched_ns) == (30, 10)
-    unknown = joined.collectives[0]
-    assert (unknown.call.op, unknown.call.group, unknown.call.device_index, unknown.end_ns) == (
-        "ncclDevKernel_AllReduce", "", 3, 20,
-    )  # fmt: skip
 
 
 def test_kernels_that_a_graph_replayed_are_logged_by_nobody_and_leave_the_others_to_their_launches():

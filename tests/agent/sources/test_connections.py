@@ -61,42 +61,6 @@ def test_healthy_jobs_show_none_not_even_where_they_wait_for_each_collective_the
         assert not connections.few
 
 
-def test_what_is_computed_behind_a_collective_that_ended_shows_few_connections_too():
-    # As two clients of MPS that share an H200 have it: 8 ms of transfer, then 1.5 ms of compute, and so on.
-    chance = random.Random(3)
-    connections = Connections()
-    for _ in range(12):
-        step = RecordedStep(0, True, 0, end=200 * MS)
-        at_ns = 10 * MS
-        for _ in range(8):
-            end_ns = at_ns + round(8 * MS * chance.uniform(0.8, 1.2))
-            step.collectives.append(RecordedCollective(CALL, at_ns, end_ns, "0", begins_on_compute=True))
-            at_ns = end_ns + round(1.5 * MS * chance.uniform(0.95, 1.05))
-        connections.note(step)
-    assert connections.few
-
-
-@pytest.mark.parametrize("share", [0.4, 0.8])
-def test_compute_that_takes_as_long_whatever_the_collective_beside_it_does_shows_none(share):
-    chance = random.Random(4)
-    connections = Connections()
-    for _ in range(50):
-        step = RecordedStep(0, True, 0, end=200 * MS)
-        at_ns, slowed = 10 * MS, chance.uniform(1.0, 1.1)  # all of a step, as where a clock varies
-        for _ in range(8):
-            end_ns = at_ns + round(share * 8 * MS * slowed * chance.uniform(0.9, 1.1))
-            step.collectives.append(RecordedCollective(CALL, at_ns, end_ns, "0", begins_on_compute=True))
-            at_ns += round(8 * MS * slowed * chance.uniform(0.995, 1.005))
-        connections.note(step)
-        assert not connections.few
-
-
-def test_one_step_is_not_enough():
-    connections = Connections()
-    connections.note(ddp_step(random.Random(2), held_back=True))
-    assert not connections.few
-
-
 class Stream:
     """A stream that has come to some moment of the device's."""
 

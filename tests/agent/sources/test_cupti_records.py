@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from overlaptop.agent.sources.cupti import buffers as buffers_module
 from overlaptop.agent.sources.cupti import library, tracer
-from overlaptop.agent.sources.cupti.buffers import BUFFER_BYTES, MAX_BUFFERS, READY, Buffers
+from overlaptop.agent.sources.cupti.buffers import BUFFER_BYTES, MAX_BUFFERS, Buffers
 from overlaptop.agent.sources.cupti.layouts import (
     ACTIVITY,
     CONCURRENT_KERNEL,
@@ -122,13 +121,6 @@ def test_a_record_of_a_kind_nobody_asked_for_is_refused_wherever_it_lies(kind):
         read_back(bytes(raw))
 
 
-@pytest.mark.parametrize("missing_bytes", [8, 80, 208])
-def test_a_truncated_last_record_is_refused(missing_bytes):
-    raw = record(MEMSET) + record(CONCURRENT_KERNEL)
-    with pytest.raises(UnknownRecordError):
-        read_back(raw[:-missing_bytes])
-
-
 @given(st.binary(max_size=60).map(lambda raw: raw * 8))
 def test_bytes_that_are_no_records_are_refused_or_read_never_worse(raw):
     try:
@@ -151,38 +143,6 @@ def request(callback):
 
 def complete(callback, address, valid_bytes):
     callback(None, 0, address, BUFFER_BYTES, valid_bytes)
-
-
-def test_buffers_are_aligned_and_never_the_same_while_cupti_has_them_and_used_again():
-    pool = Buffers()
-    given = [request(pool.request) for _ in range(2 * READY)]
-    addresses = [address for address, _, _ in given]
-    assert len(set(addresses)) == pool.outstanding == 2 * READY
-    assert all(address % 8 == 0 for address in addresses)
-    assert {(size, records) for _, size, records in given} == {(BUFFER_BYTES, 0)}
-    for at, address in enumerate(addresses):
-        ctypes.memset(address, at, at)
-        complete(pool.complete, address, at)
-    assert pool.outstanding == 0
-    assert list(pool.drain()) == [bytes([at]) * at for at in range(2 * READY)]
-    assert list(pool.drain()) == []
-    assert {request(pool.request)[0] for _ in given} == set(addresses)
-
-
-def test_cupti_is_never_refused_a_buffer_but_too_many_mean_that_tracing_has_to_end(monkeypatch):
-    monkeypatch.setattr(buffers_module, "BUFFER_BYTES", 64)
-    pool = Buffers()
-    given = [request(pool.request)[0] for _ in range(MAX_BUFFERS)]
-    assert not pool.exhausted
-    given.append(request(pool.request)[0])
-    assert pool.exhausted
-    assert len({*given} - {None}) == MAX_BUFFERS + 1
-    for address in given:
-        complete(pool.complete, address, 0)
-    assert pool.exhausted  # they still hold records
-    assert len(list(pool.drain())) == MAX_BUFFERS + 1
-    assert not pool.exhausted
-    assert {request(pool.request)[0] for _ in given} == set(given)  # no more memory than that
 
 
 @pytest.mark.parametrize("address", [None, 4096])
@@ -359,22 +319,6 @@ def test_handing_over_brings_every_buffer_back_and_registers_anew_afterwards(cup
     assert cupti.registrations == 2
     cupti.happens(correlation=2)
     assert finish(traced) == [2]
-
-
-def test_a_cupti_that_refuses_to_start_can_be_handed_over(cupti):
-    traced = Tracer()
-    cupti.refuses = "enable"
-    with pytest.raises(CuptiError, match="enable"):
-        traced.start()
-    traced.hand_over()
-    assert traced.outstanding == 0
-
-
-def test_a_record_of_somebody_elses_is_an_error(cupti, traced):
-    cupti.happens()
-    ctypes.memmove(cupti.buffer, struct.pack("<I", 3), 4)
-    with pytest.raises(UnknownRecordError):
-        finish(traced)
 
 
 # Which library.

@@ -201,20 +201,6 @@ def test_entries_become_launches(log, launched):
         assert each.several or not each.call.coalesced
 
 
-def test_a_launch_has_its_number_in_its_group_but_for_point_to_point():
-    launches = launches_of(
-        [
-            entry("all_reduce", 1),
-            entry("_all_gather_base", 2),
-            entry("_all_gather_base", 2),
-            coalesced(2),
-            entry("send 0->1", 2, p2p=True, other=2),
-        ],
-        GROUPS,
-    )
-    assert [each.call.sequence for each in launches] == [1, 2, None]
-
-
 def test_where_batches_take_numbers_of_collectives_these_differ_by_rank_and_are_not_told():
     log = [
         entry("all_reduce", 1),
@@ -225,17 +211,6 @@ def test_where_batches_take_numbers_of_collectives_these_differ_by_rank_and_are_
     ]
     assert [each.call.sequence for each in launches_of(log, GROUPS)] == [None, 1, None, None]
     assert list(last_calls_of(log)) == ["2"]
-
-
-def test_batches_are_none_of_the_last_collectives():
-    log = [
-        entry("all_reduce", 1),
-        entry("send 0->1", 1, p2p=True, other=1),
-        coalesced(1, p2p=True, other=1),
-        entry("all_reduce", 2, other=1),
-    ]
-    assert [each.call.sequence for each in launches_of(log, GROUPS)] == [1, None, 2]
-    assert [each.sequence for each in last_calls_of(log)["0 default_pg"]] == [1, 2]
 
 
 def links(entries, near=True, groups=GROUPS):

@@ -106,13 +106,6 @@ def test_a_step_that_cannot_be_timed_says_why_and_the_next_is_known(source, reas
     assert None not in lanes(totals(source))
 
 
-def test_collectives_that_are_not_kept_are_not_described(source):
-    described = []
-    for _ in range(MAX_MARKS + 9):
-        source.issue(lambda: described.append(CALL) or CALL)
-    assert len(described) == MAX_MARKS
-
-
 def test_steps_far_shorter_than_the_agents_period_are_all_kept(run_ranks):
     steps = 3000
     job = run_ranks(

@@ -121,11 +121,6 @@ def test_steps_and_stretches_lie_between_the_marks_by_the_clocks_of_gpu_and_host
     assert stretches == list(itertools.pairwise(mark.unix_ns for mark in burst.marks))
 
 
-@pytest.mark.parametrize("name", RECORDED)
-def test_the_recorded_jobs_keep_their_gpu_busy(name):
-    assert not any(step.waits_for_launches for step in recording(name).steps())
-
-
 US = 1_000
 
 
@@ -213,22 +208,6 @@ def test_a_step_with_a_bound_that_was_not_recorded_is_left_out(missing, left):
     [bound] = [mark for mark in burst.marks if mark.edge is None and mark.step == missing]
     steps = reread(burst, without_mark(burst.activities(), bound))
     assert plain(steps) == plain(step for step in burst.steps() if step.step in left)
-
-
-def test_an_edge_that_was_not_recorded_joins_its_two_stretches():
-    burst = recording("ddp")
-    [edge] = [mark for mark in burst.marks if mark.edge is Edge.BACKWARD_END]
-    [step] = reread(burst, without_mark(burst.activities(), edge))
-    [whole] = burst.steps()
-    assert [phase.name for phase in step.phases] == ["forward", "optimizer"]
-    assert len(step.intervals) == len(whole.intervals) - 1
-    assert kernels_of(step) == kernels_of(whole)
-
-
-def test_no_marks_and_no_records_make_no_steps():
-    burst = recording("ddp")
-    assert reread(burst, burst.activities(), marks=[]) == []
-    assert reread(burst, burst.activities()[:0]) == []
 
 
 def test_the_users_rules_move_kernels_to_another_lane():
@@ -324,19 +303,6 @@ def test_kernels_of_several_streams_share_a_lane_and_tell_how_they_were_launched
     assert kernels_of(step)[0].name == "ncclDevKernel_AllReduce_Sum_bf16_RING_LL"
 
 
-def test_the_clock_is_moved_for_spans_bounds_edges_and_kernels_alike():
-    trace = Trace()
-    trace.mark(0, 0, host_ns=400)
-    trace.kernel(ALL_REDUCE, 10, 20)
-    trace.mark(0, 30, Edge.BACKWARD_BEGIN)
-    trace.mark(1, 100, host_ns=480)
-    [step] = read(trace, clock_offset_ns=500)
-    assert (step.start_ns, step.end_ns, step.launch_lead_ns) == (500, 600, 120)
-    assert [phase.end_ns for phase in step.phases] == [530]
-    assert flat(step, "comm") == [(510, 520)]
-    assert kernels_of(step)[0].start_ns == 510
-
-
 launches = st.lists(
     st.tuples(
         st.sampled_from([GEMM, ALL_REDUCE, ELEMENTWISE, "copy"]),
@@ -394,14 +360,6 @@ def test_a_kernels_name_tells_its_function_and_which_collective(raw, text, colle
     assert (name.text, name.nccl) == (text, collective)
 
 
-def test_each_name_is_read_once():
-    left = {8: b"a", 16: b"b"}
-    known = KernelNames(LaneRules(), left.pop)
-    for _ in range(3):
-        found, which = known.look_up(np.array([16, 8, 16], dtype=np.uint64))
-        assert [found[at].text for at in which] == ["b", "a", "b"]
-
-
 @pytest.mark.parametrize("name", RECORDED)
 def test_reading_the_same_burst_again_and_again_takes_no_more_memory(name):
     burst, rules = recording(name), LaneRules()
@@ -451,12 +409,6 @@ def test_a_mark_at_an_impossible_time_bounds_no_step(moved_ns, why):
     assert [each.step for each in steps] == [0, 1, 2, 5, 6]
     assert all(each.end_ns - each.start_ns == 10_000_000 for each in steps)
     assert found == {why: 1}
-
-
-def test_marks_where_they_belong_all_count():
-    steps, found = marked_steps()
-    assert [each.step for each in steps] == list(range(7))
-    assert not found
 
 
 def test_kernels_of_another_gpu_are_left_out_and_counted():

@@ -7,7 +7,7 @@ import random
 import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from itertools import chain, count, cycle, pairwise, repeat
+from itertools import cycle, pairwise, repeat
 from types import SimpleNamespace
 
 import numpy as np
@@ -293,18 +293,6 @@ def test_a_burst_alternates_blocks_and_a_trickle_follows(gpu, step_ms):
         assert abs(job.source.schedule.cost.estimate().share) <= 0.005  # the marks: 15 us of 10 ms
 
 
-@pytest.mark.parametrize(("step_ms", "lead_ms", "waits"), [(10, 20, False), (10, 3, True), (200, 3, True)])
-def test_what_measuring_usually_costs_goes_by_whether_the_gpu_waits_for_launches(
-    gpu, step_ms, lead_ms, waits
-):
-    job = MeasuredJob(gpu, every=None, step_ns=step_ms * MS)
-    job.run(5)
-    gpu.lead_ns = lead_ms * MS
-    job.run(400)
-    assert job.detailed()
-    assert job.source.schedule.prior == (kernels.LAUNCH_BOUND_COST if waits else kernels.COST)
-
-
 def test_steps_that_another_profiler_makes_longer_say_nothing_of_the_cost(gpu):
     job = MeasuredJob(gpu, every=None, step_ns=100 * MS)
     job.source.schedule.follow(Watch(detail=True))
@@ -359,49 +347,11 @@ def test_steps_are_looked_up_again_where_a_setting_has_changed(gpu):
     assert gpu.dumps <= dumps + 3
 
 
-def test_steps_that_repeat_only_later_or_turn_to_others_are_soon_named(gpu):
-    job = MeasuredJob(gpu, every=1, step_ns=100 * MS)
-    job.reductions = chain([1, 2, 3] * 10, repeat(2))
-    job.run(100)
-    assert all(each.named for each in job.detailed() if each.step > 70)
-    job.run(400)  # 40 s
-    job.reductions = repeat(3)
-    turned, dumps = job.next_step, gpu.dumps
-    job.run(100)
-    assert all(each.named for each in job.detailed() if each.step > turned + 20)
-    assert gpu.dumps <= dumps + 5
-
-
-def test_a_flight_recorder_that_keeps_too_little_to_know_what_repeats_is_said_to(gpu):
-    gpu.recorder_keeps = 3
-    job = MeasuredJob(gpu, every=1)
-    job.run(100)
-    assert any(each.named for each in job.detailed())
-    assert not all(each.named for each in job.detailed())
-    assert job.source.reason == kernels.SELDOM_NAMED.format(12)
-    gpu.recorder_keeps = 1000
-    job.source.settings_changed(job.next_step)
-    job.run(20)
-    assert job.source.reason == ""
-
-
 def test_steps_that_never_repeat_are_rarely_looked_up(gpu):
     job = MeasuredJob(gpu, every=1, step_ns=250 * MS)
     job.reductions = cycle(range(1, 30))
     job.run(480)  # 2 min
     assert 5 < gpu.dumps < 50
-
-
-def test_where_sizes_change_steps_between_two_that_were_looked_up_have_no_names_and_say_so(gpu):
-    job = MeasuredJob(gpu)
-    gpu.sizes = count(64)
-    job.run(200)
-    unnamed = [each for each in job.detailed() if not each.named]
-    assert 0 < len(unnamed) < len(job.detailed())
-    for each in unnamed:
-        assert (each.comm_kernels_ns, each.matched_ns) == (None, None)
-        assert (each.collectives, each.collective_count) == ((), 1)
-        assert reporter.totals(each, 0, 0).comm_bytes is None
 
 
 @pytest.mark.parametrize("sizes", [(64, 32), (64, 64, 64, 64, 32)])
@@ -427,14 +377,6 @@ def test_a_job_whose_steps_repeat_is_looked_up_as_rarely_as_where_nobody_watches
 
 
 # Giving up.
-
-
-def test_a_check_is_tried_again_before_the_source_gives_up(gpu):
-    gpu.swallows_marks = True
-    job = MeasuredJob(gpu)
-    job.run(kernels.CHECKS - 1)
-    gpu.swallows_marks = False
-    assert job.recovers()
 
 
 TAKEN = "MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED"
@@ -559,18 +501,6 @@ def test_a_window_that_the_job_leaves_for_something_else_is_ended(gpu):
     assert job.recovers()
 
 
-def test_a_window_stays_while_the_gpu_catches_up_with_a_host_that_waits_for_it(gpu):
-    job = MeasuredJob(gpu, every=1, step_ns=1000 * MS)
-    job.until_tracing()
-    gpu.lead_ns = 8 * 10**9
-    job.run(8)
-    for seconds in range(1, 16):
-        gpu.now_ns += 10**9
-        job.take()
-        assert gpu.tracing == (seconds <= 8 + kernels.STANDSTILL_S)
-    assert job.recovers()
-
-
 def test_no_window_begins_and_no_edge_is_marked_while_a_graph_is_captured(gpu, monkeypatch):
     job = MeasuredJob(gpu)
     job.run(2)  # the check is done
@@ -617,20 +547,6 @@ def test_a_profiler_gets_cupti_at_once_in_each_state_and_the_source_comes_back_a
     assert job.source.reason == ""
     assert job.recovers()
     job.until(lambda: len(job.taken) == job.next_step - 1)
-
-
-@pytest.mark.parametrize("state", STATES)
-def test_a_source_can_be_stopped_in_each_state_and_traces_no_more(gpu, state):
-    job = MeasuredJob(gpu)
-    STATES[state](job)
-    assert job.source.outstanding == gpu.outstanding
-    assert in_thread(job.source.stop)
-    assert gpu.handed_over > 0
-    gpu.holds = False
-    starts = gpu.starts
-    job.run(30)
-    assert gpu.starts == starts
-    assert not gpu.tracing
 
 
 @pytest.mark.parametrize("switch", ["start", "stop"])
@@ -683,21 +599,6 @@ def test_pausing_waits_for_the_agents_thread_and_no_longer(gpu):
 
 
 # Bounds.
-
-
-def test_nobody_who_takes_means_no_more_memory(gpu):
-    job = MeasuredJob(gpu)
-
-    def steps(number):
-        for _ in range(number):
-            job.step()
-            gpu.launches.clear()
-
-    steps(kernels.MAX_WAITING_STEPS)
-    # The newest boundaries take the place of the oldest, a hundred bytes each.
-    assert grown_bytes(lambda: None, lambda: steps(3_000)) < kernels.MAX_WAITING_STEPS * 250
-    assert job.source.lost == 3_000
-    assert [each.step for each in job.take()] == [*range(3_000, 3_000 + kernels.MAX_WAITING_STEPS - 1)]
 
 
 def test_traced_steps_that_nobody_took_in_time_are_not_kept_for_ever(gpu, monkeypatch):

@@ -78,16 +78,6 @@ def test_a_profiler_by_schedule_pauses_for_each_of_its_cycles(kineto):
     assert len(ready) == 2
 
 
-@pytest.mark.parametrize("steps", [1, 2, 3])
-def test_a_profiler_that_is_left_in_the_middle_of_a_cycle_resumes(kineto, steps):
-    with profiler.profile(
-        activities=CPU, schedule=profiler.schedule(wait=1, warmup=1, active=5)
-    ) as profiled:
-        for _ in range(steps):
-            profiled.step()
-    assert kineto.changes() == [True, False]
-
-
 @pytest.mark.parametrize("failing", FUNCTIONS[:2])
 def test_a_profiler_that_fails_to_start_leaves_nothing_paused(monkeypatch, failing):
     kineto = Kineto(monkeypatch, failing)

@@ -128,43 +128,6 @@ def test_ranks_that_are_asked_at_once_measure_six_steps_in_common(step_ms, lag_s
         assert sum(step < within for step in set.intersection(*found)) >= 6
 
 
-def test_a_watched_rank_leaves_it_to_the_watcher_to_see_a_change():
-    job = Job(60)
-    job.schedule.follow(WATCHED)
-    job.run(40)
-    job.step_ms = 110
-    assert max(size for each, size in blocks(job.run(20)) if each) == 1
-    job.schedule.follow(Watch(detail=True, bursts=1))
-    assert sum(job.run(4)) >= 8
-
-
-def test_an_ask_that_had_to_wait_takes_no_burst_from_a_later_one():
-    job = Job(60)
-    job.schedule.follow(WATCHED)
-    job.run(40)
-    for asked in range(1, 8, 2):
-        job.schedule.follow(Watch(detail=True, bursts=asked))
-        assert sum(job.run(12)[:60]) >= 8
-        job.schedule.follow(Watch(detail=True, bursts=asked + 1))
-        job.run(20)
-
-
-def test_an_ask_while_a_burst_is_under_way_is_answered_by_it():
-    job = Job(60)
-    job.settle()
-    for asked in range(3):
-        job.schedule.follow(Watch(detail=True, bursts=asked))
-        job.run(0.5)
-    assert max(size for each, size in blocks(job.run(20)[20:]) if each) == 1
-
-
-def test_a_burst_of_the_jobs_own_does_not_keep_a_watcher_waiting():
-    job = Job(50)
-    job.run(2)  # warm-up, and the burst after it
-    job.schedule.follow(WATCHED)
-    assert sum(job.run(3)) >= 8
-
-
 @pytest.mark.parametrize("factor", [0.7, 1.3, 2])
 @pytest.mark.parametrize("step_ms", [10, 112, 400])
 def test_a_burst_comes_when_the_job_changes(step_ms, factor):
@@ -229,15 +192,6 @@ def test_a_burst_costs_half_a_second_or_three_steps_at_most(step_ms):
     assert job.lost_s <= max(0.5, 3 * step_ms / 1e3) + 4.0 * max(2, 0.5 / step_ms * 1e3) * step_ms / 1e3
 
 
-def test_a_long_step_leaves_the_told_share_within_bounds():
-    job = Job(100)
-    job.schedule.follow(WATCHED)
-    job.run(30)
-    for touched in (False, True):
-        job.schedule.note(job.step, 600_000_000_000, touched=touched)
-        assert 0 <= job.schedule.touched_share <= 1
-
-
 def test_a_larger_budget_measures_more():
     few, many = (Job(20, schedule=Schedule(None, COST, LEAD_STEPS, budget)) for budget in (None, 0.05))
     for job in (few, many):
@@ -251,11 +205,6 @@ def test_every_nth_step_is_measured_whatever_it_costs():
     job.schedule.follow(WATCHED)
     assert job.run(10) == [step % 3 == 0 for step in range(job.step)]
     assert job.schedule.every == 3
-
-
-def test_until_the_warm_up_is_over_all_steps_are_measured_where_that_needs_no_preparation():
-    assert all(Schedule(None, COST).measures(step) for step in range(100))
-    assert not any(Schedule(None, COST, LEAD_STEPS).measures(step) for step in range(100))
 
 
 @given(

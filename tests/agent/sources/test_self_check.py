@@ -60,26 +60,7 @@ def test_each_fault_of_the_check_is_found_and_named(row, field, value, fault):
     assert fault_in(*marks, activities, 0) == fault
 
 
-@pytest.mark.parametrize("rows", [[], [0, 1, 2, 2]], ids=["empty", "twice"])
-def test_a_check_that_comes_back_empty_or_twice_is_no_good(rows):
-    marks, activities = checked()
-    assert fault_in(*marks, activities[rows], 0) == MARKS
-
-
 @pytest.mark.parametrize("offset_ns", [-2 * CLOCK_SLACK_NS, 2 * CLOCK_SLACK_NS])
 def test_times_on_another_clock_than_the_hosts_are_found(offset_ns):
     marks, activities = checked()
     assert fault_in(*marks, activities, offset_ns) == "its times are not the host's"
-
-
-def test_the_jobs_own_work_around_and_within_the_check_does_not_spoil_it():
-    trace = Trace()
-    trace.kernel(8, 900, 950)
-    trace.mark(0, 1_000)
-    trace.kernel(8, 980, 1_800, stream=13)
-    trace.memset(1_005, 1_007, size=12, stream=13)
-    trace.kernel(8, 1_010, 1_020)
-    trace.memcpy(1_012, 1_090, stream=9)
-    trace.mark(0, 1_030)
-    trace.kernel(8, 1_040, 1_050)
-    assert fault_in(*trace.marks, trace.activities, 0) == ""

@@ -10,13 +10,10 @@ import pytest
 from overlaptop.agent.telemetry import numa
 from overlaptop.agent.telemetry.numa import GpuPlace, gpu_node
 from overlaptop.agent.telemetry.topology import Topology
-from overlaptop.wire import codec
-from overlaptop.wire.devices import GpuSite, MachineFacts, NodeShare, NumaFacts
+from overlaptop.wire.devices import NodeShare, NumaFacts
 
 from .trees import (
-    FOUR_GRACE_HOPPERS,
     GRACE_HOPPER,
-    MACHINES,
     NPS4,
     POWER9,
     TORCHRUN,
@@ -111,16 +108,6 @@ def test_the_cpus_decide(
     assert verdict(facts(machine, Process(cpus), tmp_path, gpu)) == expected
 
 
-@pytest.mark.parametrize("name", MACHINES)
-def test_every_machine_bound_to_each_gpu_s_node_is_bound_or_has_one_node(name: str, tmp_path: Path) -> None:
-    machine = MACHINES[name]
-    for number, gpu in enumerate(machine.gpus):
-        found = facts(machine, Process(machine.nodes[gpu.numa_node].cpus), tmp_path / str(number), number)
-        assert found.state == ("one node" if machine is GRACE_HOPPER else "bound")
-        assert found.cpu_nodes[0].node == found.gpu_node == gpu.numa_node
-        assert found.advice == ""
-
-
 def test_one_node_with_cpus_leaves_nothing_to_choose(tmp_path: Path) -> None:
     found = facts(GRACE_HOPPER, Process("0-71"), tmp_path, memory_node=1, memory_affinity=(0, 1))
     assert verdict(found) == ("one node", "all CPUs are on node 0: there is nothing to choose", "")
@@ -128,18 +115,6 @@ def test_one_node_with_cpus_leaves_nothing_to_choose(tmp_path: Path) -> None:
     recorded = watched(expand("virtual-machine", tmp_path / "recorded"), None)
     assert verdict(recorded) == ("one node", "all CPUs are on node 0: there is nothing to choose", "")
     assert recorded.unknown == ()
-
-
-def test_the_gpu_s_own_memory_is_no_place_to_be_far_from(tmp_path: Path) -> None:
-    mine = Process("72-143", policy="prefer (many):1,12")
-    found = facts(FOUR_GRACE_HOPPERS, mine, tmp_path, 1, memory_node=12)
-    assert verdict(found) == ("bound", "runs on node 1 with its GPU", "")
-    assert (found.gpu_node, found.gpu_memory_node) == (1, 12)
-
-
-def test_where_the_driver_s_files_tell_nvml_need_not(tmp_path: Path) -> None:
-    found = facts(POWER9, Process("80-159"), tmp_path, 1)
-    assert (found.gpu_memory_node, found.reason) == (254, "runs on node 8 with its GPU")
 
 
 UNPLACED = Machine(nodes=TWO_SOCKETS.nodes, gpus=[Device(("pci0000:00", "0000:01:00.0"), -1)])
@@ -155,14 +130,6 @@ def test_where_firmware_says_nothing_nvml_s_memory_affinity_counts(
 ) -> None:
     topology = Topology.read(lay_out(UNPLACED, Process("0"), tmp_path))
     assert gpu_node(topology, GpuPlace("0000:01:00.0", affinity, memory_node)) == node
-
-
-def test_a_gpu_on_no_known_node_is_unknown_not_bound(tmp_path: Path) -> None:
-    found = facts(UNPLACED, Process("0-55"), tmp_path)
-    assert verdict(found) == ("unknown", "nothing tells on which node the rank's GPU is", "")
-    assert {unknown.name: unknown.reason for unknown in found.unknown} == {
-        "gpu_node": "neither sysfs nor NVML names one node for 0000:01:00.0"
-    }
 
 
 def test_a_rank_without_a_gpu_has_nothing_to_be_near_to(tmp_path: Path) -> None:
@@ -183,14 +150,6 @@ def test_memory_from_another_node_is_said(policy: str, state: str, but: str, tmp
     found = facts(TWO_SOCKETS, Process("56-111", policy=policy), tmp_path, 4)
     reason = "runs on node 1 with its GPU" + f", but {but}" * bool(but)
     assert (found.state, found.reason, bool(found.advice)) == (state, reason, bool(but))
-
-
-def test_a_policy_is_mended_where_it_was_made(tmp_path: Path) -> None:
-    running = Process("56-111", policy="bind:0")
-    by_torchrun = facts(TWO_SOCKETS, running, tmp_path / "a", 4)
-    assert by_torchrun.advice == "start torchrun without the memory policy bind:0"
-    alone = facts(TWO_SOCKETS, running, tmp_path / "b", 4, environ={})
-    assert alone.advice == "numactl --cpunodebind=1 --preferred=1"
 
 
 def test_only_what_works_is_advised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,14 +186,6 @@ def test_a_container_without_the_files_is_unknown_each_with_its_reason(tmp_path:
     assert (found.cpu_set, found.cpu_nodes, found.memory_policy, found.nic) == ("", (), "", "")
 
 
-def test_a_machine_shown_without_a_process_is_unknown(tmp_path: Path) -> None:
-    lay_out(TWO_SOCKETS, Process("0"), tmp_path)
-    (tmp_path / "proc/self/status").unlink()
-    found = watched(tmp_path, GpuPlace(TWO_SOCKETS.gpus[0].address))
-    assert verdict(found) == ("unknown", "nothing tells which CPUs the process may use", "")
-    assert found.gpu_node == 0
-
-
 def test_a_recorded_machine_with_a_process_that_numactl_bound(tmp_path: Path) -> None:
     """The GPU is on the last node."""
     free, near, far = (
@@ -258,25 +209,3 @@ def test_the_installed_torchrun_s_help_has_the_option_just_when_it_is_advised(
     torchrun = pytest.importorskip("torch.distributed.run")
     known = "--numa-binding" in torchrun.get_args_parser().format_help()
     assert numa._torchrun_has_numa_binding() == known
-
-
-def test_a_machine_of_a_thousand_cpus_in_64_nodes_fits_into_messages(tmp_path: Path) -> None:
-    """Its firmware deals CPUs out among the nodes: no list of them can be written in ranges."""
-    nodes = 64
-    machine = Machine(
-        nodes={n: Node(",".join(map(str, range(n, 1024, nodes))), 64, n // 4) for n in range(nodes)},
-        gpus=[Device((f"pci10{n:03x}:00", f"10{n:03x}:01:00.0"), 4 * n) for n in range(16)],
-        infiniband={
-            f"mlx5_{n}": Device((f"pci20{n:03x}:00", f"20{n:03x}:01:00.0"), 2 * n) for n in range(32)
-        },
-    )
-    running = Process("0-1023", threads=range(256))
-    told = facts(machine, running, tmp_path, gpu=15)
-    assert (told.gpu_node, told.state, told.cpu_set) == (60, "unbound", "0-1023")
-    assert len(told.cpu_nodes) == len(told.threads_by_node) == nodes
-    topology = Topology.read(tmp_path)
-    assert topology.nic_near(machine.gpus[15].address) == topology.nics[30]
-    gpus = tuple(GpuSite(n, f"GPU-{n}", "H", at.address, at.numa_node) for n, at in enumerate(machine.gpus))
-    whole = MachineFacts(0, "h", topology.nodes, topology.nics, gpus, topology.unknown)
-    assert codec.decode(codec.encode(whole)) == whole
-    assert (len(whole.numa_nodes), len(whole.nics), whole.unknown) == (nodes, 32, ())

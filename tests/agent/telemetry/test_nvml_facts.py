@@ -8,9 +8,7 @@ import sys
 import pynvml
 import pytest
 
-from overlaptop.agent.telemetry import nvml as nvml_module
-from overlaptop.agent.telemetry.gpu import GpuFacts, place, without_nvml
-from overlaptop.agent.telemetry.numa import GpuPlace
+from overlaptop.agent.telemetry.gpu import GpuFacts, without_nvml
 from overlaptop.agent.telemetry.nvml import Nvml, NvmlError, pci_bus_id, text
 from overlaptop.wire.codec import decode, encode
 from overlaptop.wire.devices import DeviceFacts, GpuLink, GpuSite
@@ -18,11 +16,8 @@ from overlaptop.wire.devices import DeviceFacts, GpuLink, GpuSite
 from . import machines
 from .driver import (
     GPU_IS_LOST,
-    GPU_LINK,
     LIBRARY_NOT_FOUND,
     NO_PERMISSION,
-    NPU_LINK,
-    SWITCH_LINK,
     TIMEOUT,
     Driver,
 )
@@ -159,13 +154,6 @@ def test_a_gpu_without_nvlink_has_none_and_that_is_known(opened) -> None:
     assert facts.pci_bus_id == "10000:41:00.0"
 
 
-def test_links_that_are_not_there_may_lie_between_others(opened) -> None:
-    driver = machines.h200_pair()
-    driver.gpus[0].nvlinks = {0: (SWITCH_LINK, ""), 7: (SWITCH_LINK, "")}
-    facts = reader(opened(driver)).read()
-    assert (facts.nvlink_count, facts.links[0]) == (2, GpuLink("nvswitch", "", 2, ""))
-
-
 def test_grace_hopper_has_no_pcie_to_tell_of(opened) -> None:
     facts = reader(opened(machines.grace_hopper())).read()
     assert facts.nvlink_count == 18
@@ -194,23 +182,6 @@ def test_a_refusal_hurts_only_what_it_was_asked_for(opened, function: str, code:
     assert facts.read() == whole
 
 
-@pytest.mark.parametrize(
-    ("end", "why"),
-    [
-        ((NPU_LINK, ""), "NVLink 0 leads to neither a GPU nor a switch"),
-        ((GPU_LINK, ""), "NVML: '' is no address on PCI"),
-        ((GPU_LINK, "00000000:55:00.0"), "NVLink 0 leads to a GPU that is not shown here, 0000:55:00.0"),
-    ],
-)
-def test_a_link_that_leads_elsewhere_makes_the_map_unknown_not_wrong(opened, end, why: str) -> None:
-    driver = machines.h200_pair()
-    driver.gpus[0].nvlinks[0] = end
-    facts = reader(opened(driver)).read()
-    assert facts.links == (GpuLink("pcie", machines.uuid(2), None, "PHB"),)
-    assert reasons(facts) == {"links": why}
-    assert facts.nvlink_count == 18
-
-
 def test_an_idle_links_generation_is_read_again_and_nothing_else(opened) -> None:
     driver = machines.h200_pair()
     facts = reader(opened(driver))
@@ -226,17 +197,6 @@ def test_an_idle_links_generation_is_read_again_and_nothing_else(opened) -> None
     assert facts.read_again(again) == first
 
 
-def test_where_a_gpu_sits(opened) -> None:
-    grace = opened(machines.grace_hopper())
-    assert place(grace, grace.gpus()[0]) == GpuPlace("0009:01:00.0", (0, 1), 1)
-    driver = machines.h200_pair()
-    driver.gpus[1].memory_affinity = (3, 64, 1023)
-    nvml = opened(driver)
-    assert place(nvml, nvml.gpus()[1]) == GpuPlace("0000:00:07.0", (3, 64, 1023), None)
-    untold = opened(machines.l40())
-    assert place(untold, untold.gpus()[0]).memory_affinity == ()
-
-
 def test_without_nvml_every_field_has_its_reason() -> None:
     facts = without_nvml(2, "AMD Instinct MI300X", "0000:05:00.0", "no NVIDIA driver")
     empty = {
@@ -246,8 +206,3 @@ def test_without_nvml_every_field_has_its_reason() -> None:
     }
     assert set(reasons(facts)) == empty
     assert decode(encode(facts)) == facts
-
-
-def test_words_are_no_codes() -> None:
-    assert all(name in vars(pynvml) for name in nvml_module._IN_WORDS)
-    assert all(name in vars(pynvml) for name in nvml_module._LASTING)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import threading
 from pathlib import Path
 
 import pytest
@@ -62,13 +60,6 @@ def test_the_first_mappings_without_a_policy_of_their_own_speak_for_the_process(
     assert process.memory_policy(with_maps(tmp_path, own, *program[:3])).text == "prefer:1"
 
 
-def test_a_policy_is_read_whole_wherever_the_reading_ends(tmp_path: Path) -> None:
-    for length in range(200, 260):
-        first = "55c000000000 interleave:0-1 file=/".ljust(length, "x")
-        with_maps(tmp_path, first, "55c000001000 interleave:0-1 file=/x mapped=1 N0=1")
-        assert process.memory_policy(tmp_path).text == "interleave:0-1"
-
-
 @pytest.mark.parametrize(
     ("cgroup", "file", "cpus"),
     [
@@ -88,9 +79,6 @@ def test_a_cgroup_s_cpus_are_found_in_both_versions(
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(content)
     assert process.cgroup_cpus(tmp_path) == cpus
-
-
-PERIOD = "cpu/y/cpu.cfs_period_us"
 
 
 @pytest.mark.parametrize(
@@ -133,30 +121,3 @@ def test_threads_are_read_in_portions_and_told_when_all_were(tmp_path: Path) -> 
     for _ in range(4):
         threads.read()
     assert threads.cpus == {7: 150}
-
-
-def test_of_very_many_threads_some_are_read_and_ended_ones_left_out(tmp_path: Path) -> None:
-    lay_out(TWO_SOCKETS, Process("0-223", threads=[1] * 300), tmp_path)
-    (tmp_path / "proc/self/task/101/stat").unlink()
-    (tmp_path / "proc/self/task/102/stat").write_text("102 (x) Z\n")
-    threads = process.ThreadPlaces(tmp_path)
-    for _ in range(8):
-        threads.read()
-    assert threads.cpus == {1: 254}
-    assert threads.reason == "256 of 300 threads were read"
-
-
-def test_this_process_s_own_cpus_and_threads_are_found() -> None:
-    assert process.cpu_set(Path("/")) == os.sched_getaffinity(os.getpid())
-    done = threading.Event()
-    helpers = [threading.Thread(target=done.wait) for _ in range(5)]
-    for helper in helpers:
-        helper.start()
-    try:
-        threads = process.ThreadPlaces(Path("/"))
-        threads.read()
-        assert sum(threads.cpus.values()) >= 6
-    finally:
-        done.set()
-        for helper in helpers:
-            helper.join()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import math
 import time
 
 import pynvml
@@ -92,18 +91,6 @@ def test_by_gpm_every_figure_is_exact(sampled) -> None:
     assert began_ns <= second.at_ns <= time.time_ns()
 
 
-def test_two_buffers_and_seven_calls_serve_each_sample(sampled) -> None:
-    of = sampled()
-    for _ in range(5):
-        before = of.driver.calls.total()
-        told = of.sample()
-    assert told.nvlink_tx_bytes_per_s == 100_000 * MIB
-    assert of.driver.calls.total() - before == 7, of.driver.calls
-    assert (of.driver.calls["nvmlGpmSampleAlloc"], len(of.driver.samples)) == (2, 2)
-    of.rates.close()
-    assert of.driver.samples == set()
-
-
 def test_a_metric_that_gpm_refuses_comes_from_the_counters(sampled) -> None:
     of = sampled()
     of.gpu.gpm[pynvml.NVML_GPM_METRIC_PCIE_TX_PER_SEC] = NOT_SUPPORTED
@@ -112,24 +99,6 @@ def test_a_metric_that_gpm_refuses_comes_from_the_counters(sampled) -> None:
     told = of.sample()
     assert (told.pcie_tx_bytes_per_s, told.pcie_rx_bytes_per_s) == (to_host(7000), to_gpu(20_000 * MIB))
     assert told.unknown == ()
-
-
-@pytest.mark.parametrize("value", [math.nan, math.inf, -1.0])
-def test_what_is_no_number_is_unknown(sampled, value: float) -> None:
-    of = sampled()
-    of.gpu.gpm[pynvml.NVML_GPM_METRIC_SM_UTIL] = value
-    of.sample()
-    told = of.sample()
-    assert told.sm_activity is None
-    assert set(reasons(told)) == {"sm_activity"}
-
-
-def test_a_gpu_without_nvlink_has_no_rate_of_it(sampled) -> None:
-    of = sampled(nvlinks=0)
-    of.sample()
-    told = of.sample()
-    assert reasons(told) == dict.fromkeys(NVLINK_RATES, "no NVLink is up")
-    assert told.pcie_rx_bytes_per_s == to_gpu(20_000 * MIB)
 
 
 @pytest.mark.parametrize("function", ["nvmlGpmSampleGet", "nvmlGpmMetricsGet"])
@@ -206,15 +175,6 @@ def test_where_the_driver_counts_pcie_nothing_blocks_for_it(sampled) -> None:
     told = of.sample()
     assert (told.pcie_tx_bytes_per_s, told.pcie_rx_bytes_per_s) == (to_host(20_000_000_000), to_gpu(0))
     assert of.driver.calls["nvmlDeviceGetPcieThroughput"] == 0
-
-
-def test_a_counter_of_32_bits_is_not_trusted(sampled) -> None:
-    of = sampled(machines.a100_bridge())
-    of.gpu.bits_of_counters = pynvml.NVML_VALUE_TYPE_UNSIGNED_INT
-    of.gpu.counters |= {PCIE_TX: 5, PCIE_RX: 5}
-    told = of.sample()
-    assert told.pcie_tx_bytes_per_s == to_host(1_500_000_000)
-    assert {reasons(told)[name] for name in NVLINK_RATES} == {"the counter has 32 bits only"}
 
 
 @given(st.lists(st.tuples(st.integers(0, 1 << 40), st.integers(1, 10**7)), min_size=2, max_size=6))

@@ -8,27 +8,21 @@ import sys
 import threading
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import count
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec import structs
 
 from overlaptop.agent import placement
 from overlaptop.agent.isolation.fault_barrier import flush_log
-from overlaptop.agent.telemetry import machine_monitor
 from overlaptop.agent.telemetry import telemetry as module
 from overlaptop.agent.telemetry.files import parse_list
 from overlaptop.agent.telemetry.machine_monitor import NO_GPU, JobGpu, MachineMonitor
 from overlaptop.agent.telemetry.telemetry import PERIOD_S, Telemetry, until_next_s
-from overlaptop.wire import codec
 from overlaptop.wire.devices import (
-    MAX_PARTS,
     DeviceFacts,
     DeviceSample,
     MachineFacts,
-    NodeShare,
     NumaFacts,
 )
 from overlaptop.wire.schema import Message
@@ -176,18 +170,6 @@ def test_facts_are_sent_when_they_change_and_only_then(beside, driver, monkeypat
     assert [facts.pcie_generation for facts in beside.hub.of(DeviceFacts)] == [5, 1]
 
 
-def test_another_device_is_followed(beside, driver) -> None:
-    beside.follow(FIRST, beside.has(DeviceFacts))
-    beside.telemetry.follow(lambda: FIRST)
-    beside.follow(SECOND, beside.has(DeviceFacts, 2))
-    a_slice = JobGpu("MIG-0", "0000:00:06.0", "NVIDIA H200 MIG 1g.18gb")  # found by its GPU's address
-    beside.follow(a_slice, beside.has(DeviceFacts, 3))
-    followed = [facts.gpu_uuid for facts in beside.hub.of(DeviceFacts)]
-    assert followed == [machines.uuid(1), machines.uuid(2), machines.uuid(1)]
-    beside.telemetry.stop()
-    assert (driver.opened, driver.samples) == (0, set())
-
-
 ON_TELEMETRYS_THREAD = ["__init__", "first_facts", "sample", "numa", "device", "close"]
 ON_THE_AGENTS = ["naming the GPU", "starting the thread", "sending"]
 
@@ -219,27 +201,6 @@ def test_a_fault_ends_telemetry_with_one_notice(beside, driver, monkeypatch, cap
     assert [record.getMessage() for record in caplog.records] == [
         "overlaptop: no telemetry: ArithmeticError: on purpose"
     ]
-
-
-def test_facts_that_no_message_holds_cost_only_themselves_and_are_said_once(
-    beside, driver, monkeypatch
-) -> None:
-    """As those of a machine with more nodes than anybody thought of."""
-    monkeypatch.setattr(module, "NUMA_EVERY", 1)
-    numa, looks = MachineMonitor.numa, count(1)
-
-    def many(watch: MachineMonitor) -> NumaFacts:
-        shares = tuple(NodeShare(node, next(looks)) for node in range(MAX_PARTS + 1))
-        return structs.replace(numa(watch), threads_by_node=shares)
-
-    monkeypatch.setattr(MachineMonitor, "numa", many)
-    put = beside.hub.put
-    beside.hub.put = lambda message: put(codec.decode(codec.encode(message)))
-    beside.follow(FIRST, beside.has(DeviceSample, 6))
-    (level, text), *more = beside.notices
-    assert (level, more) == ("warning", [])
-    assert text.startswith("no NumaFacts: NumaFacts.threads_by_node: Expected `array` of length <= 256")
-    assert len(beside.hub.of(MachineFacts)) == len(beside.hub.of(DeviceFacts)) == 1
 
 
 def test_other_cpus_are_told_at_once(beside, monkeypatch) -> None:
@@ -289,16 +250,3 @@ def test_a_sender_that_nobody_reads_costs_bounded_memory(beside, driver) -> None
     beside.telemetry.stop()
     beside.telemetry.serve(beside.hub, PLACE)
     assert len(beside.hub.of(DeviceSample)) == module.MAX_UNSENT
-
-
-def test_gpus_beside_the_jobs_are_placed_on_nodes(driver, monkeypatch) -> None:
-    driver.gpus[1].memory_affinity = (1,)
-    asked = []
-    monkeypatch.setattr(
-        machine_monitor, "gpu_node", lambda topology, at: asked.append(at) or at.memory_affinity[0]
-    )
-    watch = MachineMonitor(0, "gpu-a", FIRST)
-    machine = next(watch.first_facts())
-    watch.close()
-    assert [gpu.numa_node for gpu in machine.gpus] == [0, 1]
-    assert [at.pci_bus_id for at in asked] == ["0000:00:06.0", "0000:00:07.0"]

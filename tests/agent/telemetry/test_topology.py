@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -86,12 +85,6 @@ def adapters(
     )
 
 
-def test_names_are_sorted_by_their_numbers(tmp_path: Path) -> None:
-    topology = read(adapters(0, 0, 0, ("mlx5_10", "mlx5_9")), tmp_path)
-    assert [nic.name for nic in topology.nics] == ["mlx5_9", "mlx5_10", "eth0"]
-    assert topology.nic_near("0000:01:00.0") == topology.nics[0]
-
-
 @pytest.mark.parametrize(
     ("nodes", "nearest"),
     [
@@ -118,23 +111,6 @@ def test_an_adapter_with_two_faces_is_listed_once_and_virtual_ones_are_not(tmp_p
     assert topology.nics[-1].bits_per_s == 25_000_000_000
 
 
-def test_a_virtual_function_counts_only_where_its_adapter_is_not_shown(tmp_path: Path) -> None:
-    machine = Machine(
-        nodes={0: Node("0-3")},
-        ethernet={
-            "eth0": Device(("pci0000:00", "0000:01:00.0"), 0),
-            "eth0v0": Device(("pci0000:00", "0000:01:00.1"), 0),
-        },
-    )
-    lay_out(machine, Process("0"), tmp_path)
-    (tmp_path / "sys/devices/pci0000:00/0000:01:00.1/physfn").symlink_to("../0000:01:00.0")
-    assert [nic.name for nic in Topology.read(tmp_path).nics] == ["eth0"]
-    # In a container, the adapter's own face is in another network namespace.
-    (tmp_path / "sys/class/net/eth0").unlink()
-    shutil.rmtree(tmp_path / "sys/devices/pci0000:00/0000:01:00.0/net/eth0")
-    assert [nic.name for nic in Topology.read(tmp_path).nics] == ["eth0v0"]
-
-
 def test_a_recorded_virtual_machine_with_two_h200s(tmp_path: Path) -> None:
     root = expand("two-h200", tmp_path)
     topology = Topology.read(root)
@@ -154,18 +130,6 @@ def test_a_recorded_virtual_machine_with_two_h200s(tmp_path: Path) -> None:
         assert facts.unknown == ()
 
 
-def test_speeds_that_are_none_are_unknown_and_links_that_lead_nowhere_left_out(tmp_path: Path) -> None:
-    lay_out(TWO_SOCKETS, Process("0"), tmp_path)
-    for speed in ("-1", "0", "4294967295", "9" * 30, "fast", ""):  # older kernels write -1 as unsigned
-        (tmp_path / "sys/class/net/eth0/speed").write_text(f"{speed}\n")
-        assert Topology.read(tmp_path).nics[-1].bits_per_s is None
-    link = tmp_path / "sys/class/net/eth0/device"
-    for target in ("x" * 300 + "/0000:51:00.0", "0000:51:00.0"):
-        link.unlink()
-        link.symlink_to(tmp_path / "sys/devices" / target)
-        assert [nic.name for nic in Topology.read(tmp_path).nics] == [f"mlx5_{n}" for n in range(8)]
-
-
 def test_a_container_without_the_files_knows_nothing_and_says_why(tmp_path: Path) -> None:
     topology = Topology.read(tmp_path)
     assert (topology.nodes, topology.nics, topology.only_node) == ((), (), None)
@@ -174,22 +138,6 @@ def test_a_container_without_the_files_knows_nothing_and_says_why(tmp_path: Path
     assert all("No such file or directory" in reason for reason in reasons.values())
     assert topology.node_of_pci("0000:01:00.0") is None
     assert topology.nic_near("0000:01:00.0") is None
-
-
-@pytest.mark.parametrize("content", ["", "x-y\n", "0-" + "9" * 20, "7" * 100_000])
-def test_files_of_nonsense_are_no_nodes(content: str, tmp_path: Path) -> None:
-    lay_out(NPS4, Process("0"), tmp_path)
-    for node in (tmp_path / "sys/devices/system/node").iterdir():
-        (node / "cpulist").write_text(content)
-    topology = Topology.read(tmp_path)
-    assert topology.cpus_by_node == {}
-    assert content == "" or topology.unknown[0].name == "numa_nodes"
-
-
-def test_nodes_that_claim_the_same_cpus_are_not_believed(tmp_path: Path) -> None:
-    topology = read(Machine(nodes={0: Node("0-7"), 1: Node("0-7")}), tmp_path)
-    assert topology.nodes == ()
-    assert topology.why_no_nodes == "node 1 has CPUs that another node has, too"
 
 
 @pytest.mark.parametrize("bus_id", ["", "../../../../etc", "0000:01:00.0/..", "0000:1B:00.0 "])
