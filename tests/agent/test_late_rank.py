@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from statistics import mean, median
 
-import pytest
-
 from overlaptop.findings.evidence import evidence_of
 from overlaptop.findings.find import find
 from overlaptop.fleet.fleet import Fleet
@@ -84,12 +82,8 @@ def were_late(came_ns, waits, named):
     return sum(mostly) >= 0.4 * len(mostly) or sum(rank in named for rank in lasts) >= 0.4 * len(lasts)
 
 
-@pytest.mark.parametrize(
-    ("ranks", "late", "late_ms", "step_ms", "steps"), [(2, 1, 150, 150, 26), (4, 2, 150, 300, 14)]
-)
-def test_a_rank_that_comes_late_is_named_and_the_others_wait_for_it_so_long(
-    run_ranks, ranks, late, late_ms, step_ms, steps
-):
+def test_a_rank_that_comes_late_is_named_and_the_others_wait_for_it_so_long(run_ranks):
+    ranks, late, late_ms, step_ms, steps = 4, 2, 150, 300, 14
     job = run_ranks(
         JOB, nproc=ranks, arguments=tuple(map(str, (late, late_ms, step_ms, steps))), forked=True
     )

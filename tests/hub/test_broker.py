@@ -70,9 +70,3 @@ def test_change_is_logged_and_trial_is_not(scene):
         scene.end(command, state)
     assert [(outcome.state, outcome.done) for outcome in scene.of(CommandOutcome)][-1] == ("changed", True)
     assert [change.command for change in change_log.read()] == [setting.id]
-
-
-def test_without_ranks_a_command_has_failed(scene):
-    scene.ranks = ()
-    scene.take(commands.make_trial(BUCKET_CAP_MB, 100, 20))
-    assert scene.published[1].reason == "no rank is there to answer"

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
 import time
 
 import pytest
@@ -14,9 +11,9 @@ from overlaptop.hub.executions import END_S, CommandExecutions
 from overlaptop.jobs import change_log
 from overlaptop.wire import commands
 from overlaptop.wire.codec import decode, encode, frame
-from overlaptop.wire.commands import Command, CommandReport
+from overlaptop.wire.commands import CommandReport
 from overlaptop.wire.knobs import KnobFacts
-from overlaptop.wire.messages import HubStatus, RankEnd
+from overlaptop.wire.messages import RankEnd
 from overlaptop.wire.outcome import ANSWER_S
 from tests.fleet.builders import BUCKET_CAP_MB, info
 from tests.processes import eventually
@@ -115,17 +112,6 @@ def test_trial_of_long_steps_is_waited_for(node):
     assert node.ended == []
 
 
-def test_a_connection_that_broke_without_the_rank_having_ended_is_no_last_word(node):
-    node.begin()
-    for rank in (0, 1):
-        node.report(rank, "accepted")
-        node.receive(RankEnd(rank, 1, clean=False))
-    assert node.outcome == ("failed", "rank 0 ended before it was done")
-    for rank in (0, 1):
-        node.report(rank, "changed", step=7)
-    assert [each.state for _, each in node.ended] == ["failed", "unknown", "changed"]
-
-
 def test_a_process_that_another_has_taken_the_place_of_is_not_waited_for(node):
     node.receive(info(1, pid=41))
     node.begin()
@@ -161,24 +147,6 @@ def test_a_hub_that_takes_the_place_of_another_hears_the_rest_from_the_ranks(tmp
 def test_a_file_that_holds_no_command_with_its_outcome_is_passed_over(tmp_path, data):
     (tmp_path / "commands.msgpack").write_bytes(data)
     assert Node(tmp_path / "commands.msgpack").under_way == ()
-
-
-def test_an_end_that_begins_another_change_disturbs_none_that_ends_with_it(tmp_path):
-    first, second, third = (commands.make_setting(BUCKET_CAP_MB, value) for value in (50, 60, 70))
-    ended = []
-
-    def on_end(each):
-        ended.append(each.execution.command)
-        if ended[-1] == first:
-            executions.begin(third, (), 0.0)
-
-    executions = CommandExecutions(on_end, tmp_path / "commands.msgpack", 0.0)
-    for command in (first, second):
-        executions.begin(command, (0,), 0.0)
-    executions.receive(RankEnd(0, 1, clean=False), 0.0)
-    executions.settle()
-    assert sorted(each.id for each in ended) == sorted(each.id for each in (first, second, third))
-    assert executions.under_way == ()
 
 
 def test_without_ranks_nothing_is_changed_and_without_the_hub_nobody_knows(node, tmp_path):
@@ -232,44 +200,3 @@ def test_every_command_about_a_knob_is_logged_once_with_what_became_of_it(job, h
     assert (first.job, first.script, first.host) == ("job-1", "train.py", hubs.record().host)
     assert (first.by, first.knob, first.step) == (good.by, "bucket_cap_mb", 7)
     assert (second.reason, third.reason) == ("rank 0 failed: why", "rank 0 refused: why")
-
-
-def test_a_log_that_cannot_be_written_disturbs_nothing(job, folder):
-    ranks, viewer = job
-    change_log.path().mkdir()
-    viewer.ask(SETTING)
-    for rank in ranks:
-        rank.answer(SETTING)
-    other = commands.make_setting(BUCKET_CAP_MB, 60)
-    viewer.ask(other)
-    eventually(lambda: ranks[0].listen() or len(ranks[0].commands) == 2)
-    eventually(lambda: "cannot write changes.jsonl" in (folder / "hub.log").read_text())
-
-
-def test_what_was_under_way_in_a_job_that_died_with_its_hub_is_none_of_the_next_jobs_with_its_key(
-    hubs, make_rank, make_viewer, folder
-):
-    starter = subprocess.Popen(["sleep", "600"])
-    try:
-        hubs.start(starter_pid=starter.pid)
-        rank, viewer = make_rank().greet(), make_viewer()
-        viewer.await_ranks(1)
-        viewer.ask(SETTING)
-        killed = hubs.record()
-        os.kill(killed.hub_pid, signal.SIGKILL)
-        eventually(lambda: not killed.hub_alive)
-    finally:
-        starter.kill()
-        starter.wait()
-    for each in (rank, viewer):
-        each.close()
-    assert (folder / "commands.msgpack").exists()
-
-    hubs.start()
-    make_rank().greet()
-    late = make_viewer()
-    late.await_ranks(1)
-    late.receive(HubStatus)
-    assert late.of(Command) == []
-    assert not (folder / "commands.msgpack").exists()
-    assert change_log.read() == []

@@ -6,7 +6,6 @@ import contextlib
 import os
 import resource
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,9 +15,8 @@ import zmq
 from msgspec.structs import replace
 
 from overlaptop.hub.dashboards import MAX_DASHBOARDS
-from overlaptop.hub.ranks import RankConnection
 from overlaptop.wire import commands
-from overlaptop.wire.codec import MAX_FRAME_BYTES, FrameReader, decode, encode, frame
+from overlaptop.wire.codec import MAX_FRAME_BYTES, decode, encode, frame
 from overlaptop.wire.commands import Command
 from overlaptop.wire.messages import (
     HubStatus,
@@ -88,20 +86,6 @@ def test_a_rank_survives_a_few_bad_frames_but_not_many(hubs, make_rank, make_vie
     rank.socket.sendall(JUNK["an empty frame"] * 20)
     assert rank.is_closed_by_hub()
     assert viewer.receive(RankEnd).clean is False
-
-
-def test_half_a_frame_holds_up_nobody_and_is_forgotten_with_its_sender(hubs, make_rank, make_viewer):
-    hubs.start()
-    good, bad, viewer = make_rank(0).greet(), make_rank(1).greet(), make_viewer()
-    whole = frame(encode(bad.step(1)))
-    bad.socket.sendall(whole[:7])
-    assert_serves(good, viewer, 1)
-    bad.socket.sendall(whole[7:])
-    viewer.receive(StepTotals, lambda totals: totals.rank == 1)
-    bad.socket.sendall(whole[:7])
-    bad.close()
-    assert viewer.receive(RankEnd).rank == 1
-    assert viewer.of(HubStatus) == [s for s in viewer.of(HubStatus) if s.dropped == 0]
 
 
 def test_what_a_slow_dashboard_cannot_take_is_dropped_and_counted_for_it_alone(
@@ -236,43 +220,6 @@ def test_a_hub_out_of_descriptors_waits_quietly_and_takes_the_rank_later(hubs, m
     assert late.next_watch() is False
     viewer.receive(RankInfo, lambda info: info.rank == 1)
     assert_serves(first, viewer, 2)
-
-
-def test_a_hub_with_few_descriptors_serves_as_many_ranks_as_it_can(hubs, make_rank, make_viewer):
-    argv, environment = hubs.command()
-    subprocess.run(["sh", "-c", 'ulimit -n 80; exec "$@"', "sh", *argv], env=environment, check=True)
-    record = hubs.record()
-    crowd = [make_rank(number).greet() for number in range(60)]
-    viewer = make_viewer()
-    viewer.receive(HubStatus, lambda status: status.ranks_connected >= 16)
-    assert_is_quiet(record.hub_pid)
-    for rank in crowd[:20]:
-        rank.close()
-    crowd[20].next_watch()
-    assert_serves(crowd[20], viewer, 1)
-
-
-def test_a_rank_that_did_not_read_gets_the_newest_watch():
-    near, far = socket.socketpair()
-    with near, far:
-        near.setblocking(False)
-        connection = RankConnection(near, 0.0)
-        connection.wanted = Watch(detail=False)
-        blocked = False
-        for turn in range(100_000):
-            connection.wanted = Watch(bool(turn % 2))
-            if blocked := connection.send_pending():
-                break
-        assert blocked
-        connection.wanted = Watch(detail=True)
-        assert connection.send_pending()
-        reader, received = FrameReader(), []
-        while connection.send_pending():
-            received += reader.feed(far.recv(4096))
-        near.shutdown(socket.SHUT_WR)
-        while data := far.recv(4096):
-            received += reader.feed(data)
-        assert decode(received[-1]) == Watch(detail=True)
 
 
 def test_a_dashboard_too_many_is_turned_away_and_let_in_when_another_has_gone(hubs, make_rank, make_viewer):

@@ -18,7 +18,6 @@ from msgspec.structs import replace
 
 from overlaptop.commands.jobs import join
 from overlaptop.commands.output import CommandError
-from overlaptop.hub.log import MAX_BYTES
 from overlaptop.jobs import last_end
 from overlaptop.jobs.folder import job_dir
 from overlaptop.jobs.hub_connection import LocalHubConnection
@@ -40,7 +39,6 @@ from overlaptop.wire.messages import (
     Welcome,
 )
 from overlaptop.wire.protocol import PROTOCOL_VERSION
-from tests.fleet.builders import BUCKET_CAP_MB
 from tests.processes import eventually, runs
 
 KEY = "job-1"
@@ -323,21 +321,6 @@ def is_hub_in(process, directory):
     except OSError:
         return False
     return b"overlaptop.hub" in command and f"OVERLAPTOP_DIR={directory}\0".encode() in environment
-
-
-@pytest.mark.parametrize(("earlier", "kept"), [(MAX_BYTES - 1, True), (MAX_BYTES, False)])
-def test_a_log_that_an_earlier_hub_has_filled_is_begun_anew_and_any_other_is_continued(
-    hubs, make_rank, make_viewer, earlier, kept
-):
-    log = job_dir(KEY, create=True) / "hub.log"
-    log.write_text("." * earlier)
-    hubs.start()
-    make_rank().greet()
-    viewer = make_viewer()
-    viewer.await_ranks(1)
-    viewer.ask(commands.make_setting(BUCKET_CAP_MB, 50))
-    eventually(lambda: "asked by" in log.read_text())
-    assert log.read_text().startswith("." * earlier) is kept
 
 
 def test_several_jobs_stand_side_by_side_and_what_was_left_of_others_is_removed(

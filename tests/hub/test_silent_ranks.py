@@ -17,7 +17,7 @@ from overlaptop.hub import ranks as hub_side
 from overlaptop.hub.ranks import RankServer
 from overlaptop.jobs.folder import job_dir
 from overlaptop.jobs.sockets import ranks_socket
-from overlaptop.wire.messages import Notice, RankEnd, RankInfo
+from overlaptop.wire.messages import Notice, RankEnd
 from tests.fleet.builders import info, step
 
 LONG_S = 60.0
@@ -80,16 +80,6 @@ def test_a_rank_that_waits_says_that_it_is_there_and_one_that_is_stopped_does_no
     node.now_s = LONG_S
     node.work()
     assert node.server.silent == (1,)
-
-
-def test_what_says_no_more_than_that_is_not_passed_on(node, ranks, monkeypatch):
-    told = list(node.received)
-    assert [type(message) for message in told] == [RankInfo, RankInfo]
-    monkeypatch.setattr(rank_side, "HEARTBEAT_S", 0.0)
-    for _ in range(3):
-        ranks[0].pump()
-        node.work()
-    assert node.received == told
 
 
 def test_ranks_are_limited(node, ranks, monkeypatch):

@@ -30,9 +30,3 @@ def test_a_note_that_is_no_utf8_is_none_and_replaced() -> None:
     (base_dir() / "last_end.json").write_bytes(b'{"script":"tr\xe9in.py","ended_ns":1,"ranks":1,"ends":[]}')
     assert last_end.read() is None
     assert written(1, 150) == [1]
-
-
-def test_a_note_is_read_again_only_where_it_is_another_one() -> None:
-    written(0, 150)
-    assert last_end.read() is last_end.read()
-    assert written(1, 150, job="job-2") == [1]

@@ -106,25 +106,3 @@ def test_gathers_are_asked_for_as_far_ahead_as_the_depth_says_and_the_numbers_st
     for rank, rank_kept in zip(told, kept, strict=True):
         assert {backward for _, backward, _, _ in rank_kept} == {"3 2 1 0"}
         assert [numbers for _, _, *numbers in rank_kept] == [numbers for _, _, *numbers in rank[:few]]
-
-
-def test_the_options_choose_the_depth(run_warm, tmp_path):
-    """Alone there is nothing to gather, but FSDP2 names what it would."""
-    script = tmp_path / "script.py"
-    script.write_text(
-        "from torch.profiler import ProfilerActivity, profile\n"
-        "from overlaptop.workloads import catalog, fsdp, job\n"
-        "with profile(activities=[ProfilerActivity.CPU]) as profiled:\n"
-        "    job.main(catalog.FSDP, fsdp.run)\n"
-        "names = [event.name for event in profiled.events()]\n"
-        "for ahead in ('forward', 'backward'):\n"
-        "    print(sum(name.startswith(f'FSDP::{ahead}_prefetch') for name in names))\n"
-    )
-    options = (
-        "--device cpu --layers 3 --width 64 --seq 16 --batch 2 --steps 1 "
-        "--prefetch-forward 2 --prefetch-backward 1"
-    )
-    done = run_warm(script, options.split(), tmp_path, 0)
-    assert done.returncode == 0, done.stderr
-    # Root and three blocks: two ahead is 2 + 2 + 1 + 0, one ahead 1 + 1 + 1 + 0.
-    assert done.stdout.splitlines()[-2:] == ["5", "3"]

@@ -3,20 +3,14 @@ import json
 import os
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
-from overlaptop.findings.evidence import evidence_of
-from overlaptop.findings.late import misplacement
 from overlaptop.workloads.catalog import DDP, find
-from tests.agent.commanded import Dashboard, socket_directory
 from tests.processes import PATIENCE_S
-from tests.warm import WarmRanks
 
 ON_CPU = ["--device", "cpu", "--dtype", "float32"]
 TINY_GPT = [*ON_CPU, "--layers", "2", "--width", "64", "--seq", "16", "--batch", "2"]
@@ -152,16 +146,6 @@ def test_time_runs_out_within_a_step_also_where_steps_become_longer(monkeypatch,
     assert 20.0 - 1e-6 <= now_s < 20.0 + 2 * 0.8
 
 
-def test_each_step_waits_for_its_data(monkeypatch):
-    from overlaptop.workloads import job
-
-    waits_s = []
-    monkeypatch.setattr(job.time, "sleep", waits_s.append)
-    options = argparse.Namespace(steps=3, seconds=None, data_ms=40)
-    assert list(job.step_numbers(options, job.Place(0, 1, job.torch.device("cpu")))) == [0, 1, 2]
-    assert waits_s == [0.04] * 3
-
-
 def test_a_workload_runs_by_its_path_alone(tmp_path):
     """In a process of its own, which nobody has prepared."""
     done = subprocess.run(
@@ -185,13 +169,6 @@ def test_a_job_writes_a_trace_of_itself_of_each_rank(run_warm, tmp_path):
         assert trace["distributedInfo"]["rank"] == rank
         names = [event.get("name", "") for event in trace["traceEvents"]]
         assert sum(name.startswith("ProfilerStep#") for name in names) == 4
-
-
-def test_time_runs_out_on_all_ranks_at_the_same_step(run_warm, tmp_path):
-    done = run_warm(find("allreduce_matmul").path, ["--seconds", "0.5", *TINY_MATMUL], tmp_path, 2)
-    assert done.returncode == 0, done.stderr
-    (line,) = done.stdout.splitlines()
-    assert line.startswith("step")
 
 
 def test_a_job_runs_on_until_it_is_terminated(warm, tmp_path):
@@ -297,16 +274,6 @@ def test_ranks_that_share_a_gpu_are_hosts_of_their_own_to_nccl_and_the_job_says_
     assert line.startswith("2 ranks share 1 GPU: ")
 
 
-def test_kernels_of_ranks_that_share_a_gpu_take_turns_but_under_mps(monkeypatch, socket_dir):
-    from overlaptop.workloads import shared_gpu
-
-    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(socket_dir))
-    assert "take turns; under MPS" in shared_gpu.in_words(2, 1)
-    with socket.socket(socket.AF_UNIX) as control:
-        control.bind(str(socket_dir / "control"))
-        assert shared_gpu.in_words(2, 1).endswith("at the same time, under MPS")
-
-
 def test_buckets_hold_every_parameter_once_from_last_to_first():
     from overlaptop.workloads import ddp, gpt
 
@@ -318,30 +285,3 @@ def test_buckets_hold_every_parameter_once_from_last_to_first():
     for bucket in buckets[:-1]:
         assert sum(p.nbytes for p in bucket) >= cap_mb * 2**20
         assert sum(p.nbytes for p in bucket[:-1]) < cap_mb * 2**20
-
-
-def test_a_fault_of_the_cpus_leaves_the_rank_one_cpu_as_its_finding_says(warm, tmp_path):
-    """On a busy machine any rank may be late, so not that it is found late: see tests/findings."""
-    cpus = os.sched_getaffinity(0)
-    if len(cpus) < 2:
-        pytest.skip("all ranks have one CPU here")
-    fault = ["--by", "cpus", "--share", "1", "--untouched", "5", "--device", "cpu", "--workload"]
-    words = ["-m", "overlaptop.agent", str(find("faults").path), *fault, shlex.join(["ddp", *TINY_GPT])]
-
-    def misplaced(snapshot):
-        evidence = evidence_of(snapshot)
-        return len(evidence.ranks) == 2 and misplacement(evidence, 1, {0}) and evidence
-
-    with socket_directory(), (tmp_path / "log").open("w") as log:
-        job = WarmRanks(warm, words, 2, tmp_path, log, log)
-        dashboard = Dashboard()
-        try:
-            evidence = dashboard.until(misplaced)
-            assert misplacement(evidence, 1, {0}) == f" may run on 1 CPU, others on {len(cpus)}"
-            assert misplacement(evidence, 0, {1}) == ""
-            threads = Path(f"/proc/{evidence.ranks[1].info.pid}/task").iterdir()
-            bound = {frozenset(os.sched_getaffinity(int(each.name))) for each in threads}
-            assert bound == {frozenset([max(cpus)])}
-        finally:
-            job.kill()
-            dashboard.session.close()

@@ -11,12 +11,10 @@ from pathlib import Path
 import pytest
 
 from overlaptop.agent.control import capture
-from overlaptop.agent.control.capture import SETTLING_STEPS, ProfilerWatch
+from overlaptop.agent.control.capture import SETTLING_STEPS
 from overlaptop.formats.job import analyze
 from overlaptop.jobs.record import list_jobs
 from overlaptop.timeline.lanes import LaneRules
-from overlaptop.wire.commands import ENDED_BADLY
-from tests.agent.interleaving import in_the_middle
 
 
 def read(path):
@@ -150,19 +148,6 @@ def test_the_jobs_own_profiler_goes_first_whichever_begins_first_and_its_trace_i
 
 
 @pytest.mark.slow
-def test_a_stopped_rank_keeps_all_from_acting_and_the_job_goes_on_when_it_does(shared, dashboard):
-    pid = dashboard.process(1)
-    os.kill(pid, signal.SIGSTOP)
-    key = dashboard.ask()
-    made = dashboard.outcome(key, ENDED_BADLY)  # rank 1 says nothing: what rank 0 says of it is enough
-    assert made.reason.startswith("rank 1 ")
-    os.kill(pid, signal.SIGCONT)
-    dashboard.goes_on()
-    assert not (shared.folder / capture.FOLDER / key).exists()
-    assert dashboard.outcome(dashboard.ask()).state == "written"
-
-
-@pytest.mark.slow
 def test_a_hub_that_dies_in_the_middle_is_replaced_and_the_last_word_still_comes(dashboard, watch):
     key = dashboard.ask(steps=30)
     dashboard.outcome(key, ["agreed", "recording"])
@@ -280,17 +265,3 @@ def test_a_trace_that_could_not_be_saved_or_compressed_is_said_and_leaves_nothin
     with pytest.raises(OSError, match=words):
         write(tmp_path, text)
     assert list((tmp_path / capture.FOLDER / KEY).iterdir()) == []
-
-
-def test_ours_may_end_at_any_moment_in_which_the_job_s_own_profiler_begins(monkeypatch):
-    class Profile:
-        def _start_trace(self):
-            return "begun"
-
-    monkeypatch.setattr("torch.autograd.profiler.profile", Profile)
-    watch, theirs = ProfilerWatch(), Profile()
-    watch.install()
-    for run in in_the_middle(capture, theirs._start_trace):
-        watch.yield_to_job = lambda: None
-        assert run(lambda: setattr(watch, "yield_to_job", None)) == "begun"
-    assert watch.job_profiles

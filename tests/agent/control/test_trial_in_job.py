@@ -44,10 +44,11 @@ def test_trial_ends_by_itself_on_all_ranks_whoever_dies(start, watch, dies):
     assert late.end(job) == 0, job.log()
 
 
-def test_trials_of_buckets_and_delays_cost_the_losses_no_bit(start, watch, losses_alone):
+def test_captures_changes_trials_and_a_fault_in_a_change_cost_the_losses_no_bit(start, watch, losses_alone):
     job = start()
     dashboard = watch()
     dashboard.until_it_trains(5)
+    assert dashboard.outcome(dashboard.ask(steps=5)).state == "written"
     tried = dashboard.outcome(dashboard.send(commands.make_trial(BUCKET_CAP_MB, 1, STEPS)))
     assert (tried.state, tried.was, tried.becomes) == ("tried", "25", "1"), tried
     assert tried.value == 1
@@ -75,23 +76,14 @@ def test_trials_of_buckets_and_delays_cost_the_losses_no_bit(start, watch, losse
     assert "there is no rank 2: the job has 2" in refused.reason
     refused = dashboard.outcome(dashboard.send(commands.make_delay(0, 1, commands.GPU, STEPS)))
     assert "it computes on no GPU" in refused.reason
+    assert dashboard.set(BUCKET_CAP_MB, 2).state == "changed"
+    key = dashboard.send(commands.make_setting(BUCKET_CAP_MB, 1))
+    dashboard.outcome(key, ["agreed", "changing", "changed"])
+    (job.folder / "fault").touch()
+    done = dashboard.outcome(key)  # all had agreed: it changes with the others
+    assert [rank.text for rank in done.ranks] == [f"bucket_cap_mb 2 → 1 at step {done.step}"] * 2
+    dashboard.until(lambda snapshot: snapshot.ranks[1].info.agent_disabled)
+    last = dashboard.session.tick().ranks[0].last.step
+    dashboard.until(lambda snapshot: snapshot.ranks[0].last.step > last + 10)
     assert dashboard.end(job) == 0, job.log()
     assert job.losses() == losses_alone(job)
-
-
-@pytest.mark.slow
-def test_disabled_agent_takes_the_value_back_with_the_others(start, watch):
-    job = start()
-    dashboard = watch()
-    dashboard.until_it_trains(5)
-    key = dashboard.send(commands.make_trial(ACCUMULATION, 1, 2 * STEPS))
-    begun = dashboard.outcome(key, ["trying", "tried"])
-    (job.folder / "fault").touch()
-    dashboard.until(lambda snapshot: snapshot.ranks[1].info.agent_disabled)
-    tried = dashboard.outcome(key)
-    assert tried.state == "tried", tried
-    dashboard.until(lambda snapshot: snapshot.ranks[0].last.step > begun.step + 2 * STEPS + 10)
-    for rank in (0, 1):
-        around = used(job, rank)[begun.step - 4 : begun.step + 2 * STEPS + 6]
-        assert around == ["3"] * 5 + ["1"] * 2 * STEPS + ["3"] * 5
-    assert dashboard.end(job) == 0, job.log()

@@ -6,9 +6,7 @@ import pytest
 import torch
 from torch.autograd.profiler import record_function
 
-from overlaptop.agent.hooks import after_optimizer
 from overlaptop.agent.hooks.after_optimizer import AfterOptimizer
-from tests.agent.interleaving import in_the_middle
 
 
 class Loop:
@@ -62,12 +60,3 @@ def test_outside_of_an_optimizer_step_or_in_one_that_began_unseen_it_is_done_at_
     unseen.optimizer.step()
     unseen.after.stop()
     assert unseen.log == AT_ONCE
-
-
-def test_another_thread_may_stop_it_at_any_moment_of_the_optimizer_s_step(loop):
-    for run in in_the_middle(after_optimizer, loop.optimizer.step):
-        loop.log.clear()
-        run(loop.after.stop)
-        assert loop.log[:2] in (["hook", "hook ends"], ["hook", "called"])
-        loop.after.stop()
-        loop.after.start()

@@ -7,9 +7,6 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-import pytest
-
-from overlaptop.agent.isolation.compiling import uncompiled
 from tests.agent.conftest import Finished, Run
 
 from .compiled_job import STEPS
@@ -79,35 +76,3 @@ def test_a_step_that_is_marked_inside_of_a_compiled_function_is_counted(run_rank
     job = run_ranks(MARKED, nproc=1, forked=True)
     assert (job.codes, job.outs, job.errs) == ([0], ["12.0\n" * 6], [""])
     assert len(job.steps()) == 5
-
-
-WAITS = """
-    import torch, torch.distributed as dist
-    from torch._dynamo.utils import counters
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    weight = torch.ones(4, requires_grad=True)
-    optimizer = torch.optim.SGD([weight], 0.1)
-    @torch.compile(backend="eager")
-    def wait(work, data):
-        doubled = data * 2
-        work.wait()
-        return doubled + 1
-    for _ in range(3):
-        weight.sum().backward()
-        optimizer.step()
-    print(wait(dist.all_reduce(torch.ones(4), async_op=True), torch.ones(4)).tolist())
-    print(counters["frames"]["ok"], sum(counters["graph_break"].values()), dict(counters["unimplemented"]))
-"""
-
-
-def test_a_wait_in_a_compiled_function_breaks_one_graph(run_ranks: Run) -> None:
-    plain, job = (run_ranks(WAITS, nproc=1, agent=agent, forked=True) for agent in (False, True))
-    assert plain.outs == ["[3.0, 3.0, 3.0, 3.0]\n2 1 {}\n"]
-    assert (job.codes, job.outs, job.errs) == (plain.codes, plain.outs, plain.errs)
-
-
-def test_a_torch_without_such_strategies_is_measured_where_nothing_is_compiled(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.delattr("torch._C._dynamo.eval_frame.set_code_exec_strategy")
-    assert uncompiled(words) is words

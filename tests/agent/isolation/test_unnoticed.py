@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from overlaptop.wire.messages import Notice, RankEnd
+from overlaptop.wire.messages import RankEnd
 
 # The agent's threads are there before the script blocks the signal. Its last word: the number of threads in
 # which it is not blocked.
@@ -274,37 +274,3 @@ def test_no_child_of_the_jobs_is_the_agents(run_ranks) -> None:
     assert job.codes == [0], job.errs
     assert job.outs == ["2 2 0\n"]
     assert job.errs == [""]
-
-
-TWO_FIRST_STEPS = """
-    import threading, time
-    import torch, torch.distributed as dist
-
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    together = threading.Barrier(2)
-
-    def train():
-        weight = torch.ones(4, requires_grad=True)
-        optimizer = torch.optim.SGD([weight], 0.1)
-        together.wait()
-        for _ in range(10):
-            weight.grad = torch.ones(4)
-            dist.all_reduce(weight.grad)
-            optimizer.step()
-            time.sleep(0.02)
-
-    threads = [threading.Thread(target=train) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-"""
-
-
-def test_two_threads_first_steps_put_the_hooks_in_once(run_ranks) -> None:
-    job = run_ranks(TWO_FIRST_STEPS, nproc=1, forked=True, options=("--every", "1"))
-    assert job.codes == [0], job.errs
-    assert job.errs == [""]
-    assert not [message for message in job.messages if isinstance(message, Notice)]
-    # Were they there twice, each of these would be counted twice.
-    assert sum(step.collectives for step in job.steps()) <= 20

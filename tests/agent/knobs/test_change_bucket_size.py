@@ -5,11 +5,7 @@ from __future__ import annotations
 import os
 import signal
 
-import pytest
-
-from overlaptop.agent.control.two_phase_commit import NOTICE_S
 from overlaptop.jobs.record import list_jobs
-from overlaptop.wire import commands
 from overlaptop.wire.knobs import GradientFacts, Knob
 from overlaptop.wire.messages import EnvironmentVariable
 
@@ -22,27 +18,6 @@ def test_two_ranks_train_to_the_same_bits_whatever_the_sizes_and_whatever_ddp_is
 
 def test_three_ranks_stay_identical_and_differ_from_others_by_rounding_only(train_twice):
     train_twice("rebucket", 3, 31, 6, "hook", "accumulation, bucket views")
-
-
-@pytest.mark.slow
-def test_captures_and_changes_cost_the_losses_no_bit_also_if_an_agent_disables_itself_in_a_change(
-    start, watch, losses_alone
-):
-    job = start()
-    dashboard = watch()
-    dashboard.until_it_trains(5)
-    assert dashboard.outcome(dashboard.ask(steps=5)).state == "written"
-    assert [dashboard.set(BUCKET_CAP_MB, mb).state for mb in (100, 2)] == ["changed"] * 2
-    key = dashboard.send(commands.make_setting(BUCKET_CAP_MB, 1))
-    dashboard.outcome(key, ["agreed", "changing", "changed"])
-    (job.folder / "fault").touch()
-    done = dashboard.outcome(key)  # all had agreed: it changes with the others
-    assert [rank.text for rank in done.ranks] == [f"bucket_cap_mb 2 → 1 at step {done.step}"] * 2
-    dashboard.until(lambda snapshot: snapshot.ranks[1].info.agent_disabled)
-    last = dashboard.session.tick().ranks[0].last.step
-    dashboard.until(lambda snapshot: snapshot.ranks[0].last.step > last + 10)
-    assert dashboard.end(job) == 0, job.log()
-    assert job.losses() == losses_alone(job)
 
 
 def test_a_running_job_takes_another_size_and_the_steps_between_are_left_out(dashboard):
@@ -120,19 +95,6 @@ def test_a_knob_of_the_scripts_own_has_its_new_value_from_the_same_step_on_all_r
         assert used[back.step - 5 : back.step + 6] == ["1"] * 6 + ["3"] * 5
         left_out = [number for number, step in dashboard.steps_of(rank).items() if step.transitional]
         assert left_out[-2:] == [done.step, back.step]
-
-
-@pytest.mark.slow
-def test_a_rank_that_stands_still_once_all_have_agreed_changes_with_the_others(dashboard):
-    pid = dashboard.process(1)
-    key = dashboard.send(commands.make_setting(BUCKET_CAP_MB, 1))
-    dashboard.outcome(key, ["agreed", "changing", "changed"])
-    os.kill(pid, signal.SIGSTOP)
-    asked = dashboard.session.tick().at_ns
-    dashboard.until(lambda snapshot: snapshot.at_ns > asked + 3 * NOTICE_S * 1e9)
-    os.kill(pid, signal.SIGCONT)
-    assert dashboard.outcome(key).state == "changed"
-    dashboard.goes_on()
 
 
 REFUSALS = """

@@ -266,21 +266,3 @@ def test_the_hub_is_told_once_there_is_one_and_again_when_something_changes(monk
     assert job.round() == [KnobFacts(3, (changed,))]
     job.provided.there = []
     assert job.round() == [KnobFacts(3, ())]
-
-
-def test_knobs_are_looked_up_every_few_rounds_and_at_once_after_a_command(monkeypatch):
-    job = Sending(monkeypatch, KNOB)
-    for _ in range(int(registry.LOOK_S / 0.1)):
-        job.round(0.1)
-    assert job.provided.asked == 1
-    job.knobs.refresh()
-    job.round(0.1)
-    assert job.provided.asked == 2
-
-
-def test_what_no_message_holds_is_said_once_and_breaks_nothing(monkeypatch, caplog):
-    job = Sending(monkeypatch, KNOB)
-    job.breaks = True
-    for _ in range(3):
-        job.round()
-    assert [record.getMessage() for record in caplog.records] == ["overlaptop: no KnobFacts: too long"]

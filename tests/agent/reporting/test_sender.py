@@ -20,7 +20,7 @@ from overlaptop.jobs.folder import job_dir
 from overlaptop.jobs.sockets import ranks_socket
 from overlaptop.wire import codec
 from overlaptop.wire.knobs import Knob, KnobFacts
-from overlaptop.wire.messages import Notice, RankInfo, StepTotals, Watch
+from overlaptop.wire.messages import Notice, RankInfo, StepTotals
 from overlaptop.wire.schema import Message
 
 INFO = RankInfo("job-1", 0, 0, 1, "h", os.getpid(), "s.py", "cpu", "gloo", "host", "", False, 1, "2")
@@ -144,65 +144,6 @@ def test_a_state_is_sent_where_it_changed_and_the_newest_again_to_each_new_hub(
     second.drain()
     assert (states(second), second.numbers) == ([depth(2)], [])
     second.close()
-
-
-class Stolen(socket.socket):
-    """A socket whose descriptor becomes the job's own after its first use in one of two ways."""
-
-    steal_after = ""
-    job_end: socket.socket | None = None
-    """Where the job's bytes lie now; None: not stolen yet."""
-
-    def _used(self, how: str) -> None:
-        if how != Stolen.steal_after or Stolen.job_end is not None:
-            return
-        ours, Stolen.job_end = socket.socketpair()
-        ours.setblocking(False)
-        Stolen.job_end.send(JOBS_OWN)
-        os.close(self.fileno())
-        os.dup2(ours.fileno(), self.fileno())
-        ours.close()
-
-    def send(self, *args) -> int:
-        sent = super().send(*args)
-        self._used("send")
-        return sent
-
-    def recv(self, *args) -> bytes:
-        data = super().recv(*args)
-        self._used("recv")
-        return data
-
-
-JOBS_OWN = b"a byte of the job's"
-
-
-@pytest.mark.parametrize("steal_after", ["send", "recv"])
-@pytest.mark.parametrize("queued", [0, 3])
-def test_a_descriptor_that_the_job_has_taken_between_two_uses_is_left_alone(
-    sender: Sender, hub: socket.socket, monkeypatch: pytest.MonkeyPatch, steal_after: str, queued: int
-) -> None:
-    monkeypatch.setattr(Stolen, "steal_after", steal_after)
-    monkeypatch.setattr(Stolen, "job_end", None)
-    with monkeypatch.context() as patch:
-        patch.setattr(socket, "socket", Stolen)
-        sender._connect()
-    line = sender._socket
-    assert isinstance(line, Stolen)
-    descriptor = line.fileno()
-    reader, _ = hub.accept()
-    reader.send(codec.frame(codec.encode(Watch(detail=True))))
-    for number in range(queued):
-        sender.put(notice(number))
-    for _ in range(3):
-        sender.pump()
-    assert Stolen.job_end is not None
-    with pytest.raises(BlockingIOError):  # nothing of the agent's has come
-        Stolen.job_end.recv(1 << 16, socket.MSG_DONTWAIT)
-    with socket.socket(fileno=descriptor) as jobs_own:
-        assert jobs_own.recv(1 << 16) == JOBS_OWN
-    Stolen.job_end.close()
-    reader.close()
 
 
 def test_a_step_that_cannot_be_told_is_counted_and_the_next_is_sent(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import nn
 
 from overlaptop.agent.options import AgentOptions
 from overlaptop.agent.sources import choice
@@ -148,9 +147,3 @@ def test_a_job_computes_on_its_gpu_also_with_parameters_offloaded(
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: initialized)
     monkeypatch.setattr(choice, "backend_name", lambda: backend)
     assert choice.computes_on_cuda(Optimizer()) is expected
-
-
-def test_an_optimizer_on_the_cpu_names_no_gpu():
-    optimizer = torch.optim.SGD(nn.Linear(2, 2).parameters())
-    assert choice.cuda_device_of(optimizer) is choice.cuda_device_of(None) is None
-    assert (choice.device_name(optimizer), choice.backend_name()) == ("cpu", "")

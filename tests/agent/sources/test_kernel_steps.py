@@ -21,12 +21,10 @@ from overlaptop.timeline.lanes import LaneRules, parse_rule
 from overlaptop.timeline.overlap import break_down
 
 from .recordings import (
-    ALL_GATHER,
     ALL_REDUCE,
     ELEMENTWISE,
     FUSED,
     GEMM,
-    GENERIC,
     RECORDED,
     SPIN,
     Trace,
@@ -284,23 +282,6 @@ def test_a_peer_copy_counts_on_both_of_its_gpus_whoever_issued_it(device, from_d
     devices = {"device": device, "from_device": from_device, "to_device": to_device}
     step = in_one_step(lambda trace: trace.peer_copy(30, 36, **devices))
     assert flat(step, "comm") == [(30, 36) if counts else ()]
-
-
-def test_kernels_of_several_streams_share_a_lane_and_tell_how_they_were_launched():
-    step = in_one_step(
-        lambda trace: trace.kernel(GEMM, 10, 30),
-        lambda trace: trace.kernel(ELEMENTWISE, 20, 40, stream=9),
-        lambda trace: trace.kernel(ALL_REDUCE, 50, 60, graph=4),
-        lambda trace: trace.kernel(ALL_GATHER, 55, 70, stream=13),
-        lambda trace: trace.kernel(GENERIC, 75, 80),
-    )
-    assert flat(step, "compute", "comm") == [(10, 40), (50, 70, 75, 80)]
-    assert [(each.collective, each.beside_compute, each.replayed) for each in kernels_of(step)] == [
-        ("AllReduce", False, True),
-        ("AllGather", True, False),
-        ("Generic", False, False),
-    ]
-    assert kernels_of(step)[0].name == "ncclDevKernel_AllReduce_Sum_bf16_RING_LL"
 
 
 launches = st.lists(

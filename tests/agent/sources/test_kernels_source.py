@@ -6,7 +6,6 @@ import ctypes
 import random
 import signal
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from itertools import cycle, pairwise, repeat
 from types import SimpleNamespace
 
@@ -293,22 +292,6 @@ def test_a_burst_alternates_blocks_and_a_trickle_follows(gpu, step_ms):
         assert abs(job.source.schedule.cost.estimate().share) <= 0.005  # the marks: 15 us of 10 ms
 
 
-def test_steps_that_another_profiler_makes_longer_say_nothing_of_the_cost(gpu):
-    job = MeasuredJob(gpu, every=None, step_ns=100 * MS)
-    job.source.schedule.follow(Watch(detail=True))
-    job.run(300)
-    for _ in range(10):
-        job.source.pause()
-        job.step_ns = 150 * MS
-        job.run(50)
-        job.source.resume()
-        job.step_ns = 100 * MS
-        job.run(150)
-    estimate = job.source.schedule.cost.estimate()
-    assert abs(estimate.share) < 1e-3, estimate
-    assert estimate.error < 1e-3
-
-
 def test_a_traced_step_has_its_lanes_phases_collectives_and_launch_lead(gpu):
     job = MeasuredJob(gpu)
     assert not isinstance(job.source, HookedSource)
@@ -345,13 +328,6 @@ def test_steps_are_looked_up_again_where_a_setting_has_changed(gpu):
     assert {each.call.bytes for step in job.detailed() for each in step.collectives} == {32}
     assert all(step.named for step in job.detailed())
     assert gpu.dumps <= dumps + 3
-
-
-def test_steps_that_never_repeat_are_rarely_looked_up(gpu):
-    job = MeasuredJob(gpu, every=1, step_ns=250 * MS)
-    job.reductions = cycle(range(1, 30))
-    job.run(480)  # 2 min
-    assert 5 < gpu.dumps < 50
 
 
 @pytest.mark.parametrize("sizes", [(64, 32), (64, 64, 64, 64, 32)])
@@ -574,28 +550,6 @@ def test_what_a_signal_handler_raises_while_tracing_is_switched_reaches_the_scri
         signal.signal(signal.SIGUSR1, before)
     job.next_step += 1  # as the agent counts them
     assert job.recovers()
-
-
-def test_pausing_waits_for_the_agents_thread_and_no_longer(gpu):
-    job = MeasuredJob(gpu)
-    job.until_draining()
-    within, go_on = threading.Event(), threading.Event()
-
-    def gathering():
-        within.set()
-        assert go_on.wait(60)
-
-    gpu.gathering = gathering
-    with ThreadPoolExecutor(2) as pool:
-        taking = pool.submit(job.take)
-        assert within.wait(60)
-        pausing = pool.submit(job.source.pause)
-        assert gpu.handed_over == 0
-        go_on.set()
-        for each in (taking, pausing):
-            each.result(20)
-    assert gpu.handed_over == 1
-    assert not gpu.tracing
 
 
 # Bounds.

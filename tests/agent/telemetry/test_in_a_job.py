@@ -5,13 +5,8 @@ from __future__ import annotations
 import json
 import textwrap
 from pathlib import Path
-from types import SimpleNamespace
 
-import pytest
-import torch
-
-from overlaptop.agent.sources import choice
-from overlaptop.agent.telemetry.machine_monitor import NO_GPU, JobGpu
+from overlaptop.agent.telemetry.machine_monitor import NO_GPU
 from overlaptop.wire.devices import DeviceFacts, DeviceSample, MachineFacts, NumaFacts
 from overlaptop.wire.messages import RankEnd, RankInfo, StackSamples, Standstill, StepTotals
 
@@ -177,21 +172,3 @@ def test_a_rank_and_its_forked_child_tell_of_their_own_gpus_and_no_thread_import
         assert [facts.gpu_uuid for facts in job.of(DeviceFacts, rank)] == [machines.uuid(rank + 1)]
         sample = job.of(DeviceSample, rank)[1]
         assert (sample.nvlink_tx_bytes_per_s, sample.unknown) == (100_000 << 20, ())
-
-
-def test_the_gpu_is_named_as_nvml_and_sysfs_name_it_and_torch_is_asked_only_where_it_is_used(
-    monkeypatch,
-) -> None:
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: pytest.fail("it starts CUDA"))
-    assert choice.job_gpu(None) is None
-    properties = SimpleNamespace(
-        name="NVIDIA H200", uuid="0f1e-2d", pci_domain_id=0, pci_bus_id=0xC3, pci_device_id=0
-    )
-    monkeypatch.setattr(choice, "computes_on_cuda", lambda optimizer: True)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
-    assert choice.job_gpu(None) == JobGpu("GPU-0f1e-2d", "0000:c3:00.0", "NVIDIA H200")
-    properties.uuid = "MIG-0f1e-2d"
-    properties.pci_domain_id = 0x10000
-    assert choice.job_gpu(None) == JobGpu("MIG-0f1e-2d", "10000:c3:00.0", "NVIDIA H200")
-    del properties.uuid, properties.pci_domain_id
-    assert choice.job_gpu(None) == JobGpu("", "", "NVIDIA H200")
