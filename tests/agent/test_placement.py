@@ -244,3 +244,17 @@ def test_process_group_of_one_is_a_job_of_its_own(group, monkeypatch):
 )
 def test_ranks_of_the_node_are_counted_where_that_is_known(environ, local_world_size):
     assert placement.of_process_group(9, 16, environ).local_world_size == local_world_size
+
+
+def test_launchers_place_is_kept_where_the_process_group_agrees(group, tmp_path):
+    guess = placement.from_environment(TORCHRUN)
+    assert placement.in_process_group(guess, confirmed=False) is None
+    group(9, 16, met_at(tmp_path / "store"))
+    assert placement.in_process_group(guess, confirmed=False) is guess
+
+
+def test_job_keeps_its_key_with_a_process_group_of_another_size(group):
+    before = placement.from_environment(TORCHRUN)
+    group(3, 8)
+    after = placement.in_process_group(before, confirmed=True)
+    assert (numbers(after), after.job, after.starts_hub) == ((3, 8), before.job, before.starts_hub)

@@ -48,7 +48,6 @@ def test_captures_changes_trials_and_a_fault_in_a_change_cost_the_losses_no_bit(
     job = start()
     dashboard = watch()
     dashboard.until_it_trains(5)
-    assert dashboard.outcome(dashboard.ask(steps=5)).state == "written"
     tried = dashboard.outcome(dashboard.send(commands.make_trial(BUCKET_CAP_MB, 1, STEPS)))
     assert (tried.state, tried.was, tried.becomes) == ("tried", "25", "1"), tried
     assert tried.value == 1
@@ -76,6 +75,7 @@ def test_captures_changes_trials_and_a_fault_in_a_change_cost_the_losses_no_bit(
     assert "there is no rank 2: the job has 2" in refused.reason
     refused = dashboard.outcome(dashboard.send(commands.make_delay(0, 1, commands.GPU, STEPS)))
     assert "it computes on no GPU" in refused.reason
+    assert dashboard.outcome(dashboard.ask(steps=5)).state == "written"
     assert dashboard.set(BUCKET_CAP_MB, 2).state == "changed"
     key = dashboard.send(commands.make_setting(BUCKET_CAP_MB, 1))
     dashboard.outcome(key, ["agreed", "changing", "changed"])

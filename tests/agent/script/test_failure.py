@@ -147,14 +147,7 @@ IN_A_CHILD = """
 """
 
 
-@pytest.mark.parametrize(
-    ("method", "how", "failure"),
-    [
-        ("fork", "ends", ""),
-        ("forkserver", "fails", "ValueError: boom"),
-        ("torch", "fails", "ValueError: boom"),
-    ],
-)
+@pytest.mark.parametrize(("method", "how"), [("fork", "ends"), ("forkserver", "fails"), ("torch", "fails")])
 def test_rank_that_multiprocessing_forked_reports_its_own_end(run_ranks, method, how):
     job = run_ranks(
         IN_A_CHILD, nproc=1, agent=False, arguments=(method, how), forked=method != "forkserver"

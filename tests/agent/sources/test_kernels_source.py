@@ -646,3 +646,16 @@ def test_two_threads_lose_no_step(gpu):
     assert job.is_whole()
     assert len(job.taken) > 1_500
     assert job.source.lost == 0
+
+
+def test_a_flight_recorder_that_keeps_too_little_to_know_what_repeats_is_said_to(gpu):
+    gpu.recorder_keeps = 3
+    job = MeasuredJob(gpu, every=1)
+    job.run(100)
+    assert any(each.named for each in job.detailed())
+    assert not all(each.named for each in job.detailed())
+    assert job.source.reason == kernels.SELDOM_NAMED.format(12)
+    gpu.recorder_keeps = 1000
+    job.source.settings_changed(job.next_step)
+    job.run(20)
+    assert job.source.reason == ""

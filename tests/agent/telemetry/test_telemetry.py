@@ -250,3 +250,15 @@ def test_a_sender_that_nobody_reads_costs_bounded_memory(beside, driver) -> None
     beside.telemetry.stop()
     beside.telemetry.serve(beside.hub, PLACE)
     assert len(beside.hub.of(DeviceSample)) == module.MAX_UNSENT
+
+
+def test_another_device_is_followed(beside, driver) -> None:
+    beside.follow(FIRST, beside.has(DeviceFacts))
+    beside.telemetry.follow(lambda: FIRST)
+    beside.follow(SECOND, beside.has(DeviceFacts, 2))
+    a_slice = JobGpu("MIG-0", "0000:00:06.0", "NVIDIA H200 MIG 1g.18gb")  # found by its GPU's address
+    beside.follow(a_slice, beside.has(DeviceFacts, 3))
+    followed = [facts.gpu_uuid for facts in beside.hub.of(DeviceFacts)]
+    assert followed == [machines.uuid(1), machines.uuid(2), machines.uuid(1)]
+    beside.telemetry.stop()
+    assert (driver.opened, driver.samples) == (0, set())
