@@ -158,7 +158,6 @@ def test_a_hub_that_dies_in_the_middle_is_replaced_and_the_last_word_still_comes
 
 
 KEY = "20260101-000000-abcdef"
-STRANGER = 54_321
 WHOLE = '{"traceEvents": []}\n'
 
 
@@ -215,28 +214,6 @@ def test_where_the_jobs_folder_cannot_be_written_the_temporary_one_is_taken(
         f"traces are written to {temporary}: {nowhere}: Not a directory",
         f"traces are written to {temporary}: /proc/{capture.FOLDER}: No such file or directory",
     ]
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make folders of another user")
-@pytest.mark.parametrize("mode", [0o777, 0o1777], ids=["open to all", "as /tmp"])
-def test_what_another_user_has_laid_out_in_a_shared_folder_is_not_touched(
-    tmp_path, temporary, write, notices, mode
-):
-    home = tmp_path / "home"
-    home.mkdir(mode=0o700)
-    shared = tmp_path / "shared"
-    planted = shared / capture.FOLDER
-    planted.mkdir(parents=True)
-    (planted / ".gitignore").symlink_to(home / "made")
-    for path in (planted, planted / ".gitignore"):
-        os.lchown(path, STRANGER, STRANGER)
-    planted.chmod(0o777)
-    shared.chmod(mode)
-    assert write(shared) == temporary / KEY / "rank3.json.gz"
-    assert list(home.iterdir()) == []
-    assert [path.name for path in planted.iterdir()] == [".gitignore"]
-    (said,) = notices
-    assert f": {planted if mode & 0o1000 else shared} " in said
 
 
 def test_where_neither_folder_can_be_trusted_no_trace_is_written_and_both_are_named(

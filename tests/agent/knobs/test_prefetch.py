@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from types import SimpleNamespace
 
 import pytest
@@ -15,36 +14,6 @@ from overlaptop.agent.knobs.prefetch import PrefetchAction, PrefetchPass, chain_
 
 def test_ranks_train_to_the_same_bits_and_gather_as_far_ahead_as_they_say(train_twice):
     train_twice("prefetch", 2, 10, 2)
-
-
-def test_a_unit_without_weights_of_its_own_asks_for_those_behind_it_only(monkeypatch):
-    class State:
-        def __init__(self, *, gathers=True):
-            self._fsdp_param_groups = [SimpleNamespace()] * gathers
-            self._states_to_forward_prefetch = self._states_to_backward_prefetch = []
-            self._modules = (self,)
-
-        def set_modules_to_forward_prefetch(self, modules):
-            self._states_to_forward_prefetch = modules
-
-        def set_modules_to_backward_prefetch(self, modules):
-            self._states_to_backward_prefetch = modules
-
-    root, encoder, decoder = State(), State(gathers=False), State(gathers=False)
-    first, second, third, fourth = (State() for _ in range(4))
-    entered = (root, encoder, first, second, decoder, third, fourth)
-    left = (first, second, encoder, third, fourth, decoder, root)
-    units = FsdpUnits(FaultBarrier(lambda level, text: None))
-    monkeypatch.setattr(units, "alive", lambda: list(entered))
-    for name, order in (("forward", entered), ("backward", left)):
-        PrefetchPass(units, name).apply(2, [tuple(map(weakref.ref, order))])
-    assert [state._states_to_forward_prefetch for state in entered] == [
-        [first, second], [first, second], [second, third], [third, fourth], [third, fourth], [fourth], [],
-    ]  # fmt: skip
-    assert [state._states_to_backward_prefetch for state in reversed(left)] == [
-        [fourth, third], [fourth, third], [third, second], [second, first], [second, first], [first], [],
-    ]  # fmt: skip
-    assert chain_depth([(each, each._states_to_forward_prefetch) for each in entered]) == 2
 
 
 BUNDLED = """
@@ -141,90 +110,6 @@ REFUSALS = """
 
 def test_what_cannot_be_changed_is_refused_with_the_reason_and_nothing_stays_watched(run_ranks):
     job = run_ranks(REFUSALS, nproc=1, agent=False, listen=False)
-    assert job.codes == [0], job.errs
-
-
-DROPPED = """
-    import gc
-    import torch, torch.distributed as dist
-    import torch.distributed.nn
-    from torch import nn
-    from torch.distributed.fsdp import fully_shard
-
-    from overlaptop.agent.knobs.fsdp_units import TRAINED_STEPS, FsdpUnits
-    from overlaptop.agent.isolation.fault_barrier import FaultBarrier
-    from overlaptop.agent.knobs.prefetch import PrefetchKnobs
-
-    class Model:
-        def __init__(self, depth):
-            self.model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(depth)))
-            for layer in self.model:
-                fully_shard(layer)
-            fully_shard(self.model)
-            self.model[0].weight.requires_grad_(False)  # as where a part of a model is frozen
-            trained = [each for each in self.model.parameters() if each.requires_grad]
-            self.optimizer = torch.optim.SGD(trained, lr=0.1)
-
-        def train(self, steps):
-            for _ in range(steps):
-                self.model(torch.ones(2, 4)).sum().backward()
-                self.optimizer.step()
-                self.optimizer.zero_grad()
-                Model.step += 1
-                units.note_step(Model.step)
-
-    dist.init_process_group("gloo")
-    units = FsdpUnits(FaultBarrier(lambda level, text: print(text)))
-    units.install()
-    Model.step = 0
-    gc.disable()
-
-    def there(count):
-        assert len(units.alive()) == count, units.alive()
-
-    first = Model(2)
-    there(3)
-    first.train(3)
-    there(3)
-    second = Model(3)
-    there(3)  # it is not trained yet
-    second.train(3)
-    there(7)
-    del first  # it is full of cycles, and still there
-    second.train(TRAINED_STEPS)
-    there(4)
-    assert units.position(Model.step, "so").text.split()[-2:] == ["with", "so"]
-    gc.collect()
-    second.train(1)
-    there(4)
-
-    def own_lists():
-        return {id(state): state._states_to_backward_prefetch for state in units.alive()}
-
-    third = Model(2)
-    for model in (second, third):
-        model.train(1)
-    backward = PrefetchKnobs(units)._passes["prefetch_backward"]
-    own = own_lists()
-    units.learn("backward")
-    for model in (second, third):
-        model.train(1)
-    backward.apply(1, units.learned())
-    there(7)
-    assert (backward.depth, backward.original) == (1, 0)
-    second.train(TRAINED_STEPS)
-    there(4)  # the third model rests
-    assert (backward.depth, backward.original) == (1, 0)
-    backward.restore()
-    third.train(1)
-    assert own_lists() == own
-    assert (backward.depth, backward.original) == (0, 0)
-    dist.destroy_process_group()
-"""
-
-
-def test_units_that_the_script_has_dropped_do_not_count_whether_python_has_collected_them_or_not(run_ranks):
-    job = run_ranks(DROPPED, nproc=1, agent=False, listen=False, forked=True)
     assert job.codes == [0], job.errs
 
 

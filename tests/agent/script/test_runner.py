@@ -91,15 +91,6 @@ def test_a_scripts_excepthook_sees_its_frames_only(script, ends, status):
     same(*both(str(path), ends, folder=path.parent), status)
 
 
-def test_a_script_without_an_excepthook_ends_as_without_the_agent(script):
-    path = script("import sys\ndel sys.excepthook\n1 / 0\n")
-    plain, with_agent = both(str(path), folder=path.parent)
-    first, *_, last = plain.stderr.splitlines()
-    lines = with_agent.stderr.splitlines()  # nothing can keep our frames out of it
-    assert (with_agent.returncode, lines[0], lines[-1]) == (plain.returncode, first, last)
-    assert with_agent.stderr.count("Error") == plain.stderr.count("Error")
-
-
 # On one line, and columns are left out below: the traceback is the same wherever the signal strikes.
 SLEEPS = "import time\nprint('ready', flush=True) or time.sleep(60)\n"
 

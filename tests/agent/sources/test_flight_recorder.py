@@ -15,8 +15,6 @@ from overlaptop.agent.sources.flight_recorder import (
     launches_of,
 )
 
-from .recordings import RECORDED, recording
-
 GROUPS = {
     "0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"},
     "1": {"name": "1", "desc": "mine", "ranks": "[1]"},
@@ -72,16 +70,6 @@ def test_the_last_collectives_of_each_group_say_how_far_they_are():
     assert [each.op for each in calls["1 mine"]] == ["barrier"]
 
 
-@pytest.mark.parametrize("name", RECORDED)
-def test_each_recorded_entry_is_a_launch(name):
-    burst = recording(name)
-    launches = burst.launches()
-    assert [each.unix_ns for each in launches] == [one["time_created_ns"] for one in burst.entries]
-    assert {each.call.group for each in launches} == {"0 default_pg"}
-    assert not any(each.call.coalesced for each in launches)
-    assert [each.call.sequence for each in launches] == [one["collective_seq_id"] for one in burst.entries]
-
-
 @pytest.mark.parametrize(
     ("names", "kernel", "several"),
     [
@@ -128,10 +116,6 @@ LAUNCHES = {
         ],
         [("broadcast", 16, 7)],
     ),
-    "a group that nobody configured has several ranks": (
-        [entry("all_reduce", group="77")],
-        [("all_reduce", 16, 100)],
-    ),
     "coalesced operations are one launch when they are sent off": (
         [
             entry("all_reduce", 1, 10),
@@ -170,16 +154,6 @@ LAUNCHES = {
         )
         for whose, first, second in (("sends", (2, 0), (3, 0)), ("collectives", (1, 1), (1, 2)))
     },
-    "a send of its own": (
-        [entry("send 0->1", 5, 10, p2p=True), entry("recv 0<-1", 6, 11, p2p=True)],
-        [("send", 16, 10), ("recv", 16, 11)],
-    ),
-    "nothing coalesced": ([coalesced()], []),
-    "coalesced, on nothing": ([entry("_all_gather_base", 2, sizes=[(0,)]), coalesced()], []),
-    "coalesced by a rank alone": (
-        [entry("_all_gather_base", 2, group="1"), coalesced(group="1"), entry("all_reduce", 2)],
-        [("all_reduce", 16, 100)],
-    ),
     "a type of unknown size": (
         [
             entry("all_reduce", 1, dtype=STRANGE),

@@ -620,34 +620,6 @@ def test_whatever_happens_each_step_comes_out_once_and_in_order(seed):
         assert not gpu.tracing
 
 
-def test_two_threads_lose_no_step(gpu):
-    """The job's thread and the agent's, as they really run: at the same time."""
-    job = MeasuredJob(gpu)
-    done = threading.Event()
-
-    def agent():
-        while not done.is_set():
-            job.take()
-
-    thread = threading.Thread(target=agent, daemon=True)
-    thread.start()
-    pausing = random.Random(0)
-    for _ in range(1_500):
-        job.step()
-        if pausing.random() < 0.02:
-            job.source.pause()
-        if pausing.random() < 0.1:
-            job.source.resume()
-    done.set()
-    thread.join(20)
-    assert not thread.is_alive()
-    job.source.resume()
-    job.run(100)
-    assert job.is_whole()
-    assert len(job.taken) > 1_500
-    assert job.source.lost == 0
-
-
 def test_a_flight_recorder_that_keeps_too_little_to_know_what_repeats_is_said_to(gpu):
     gpu.recorder_keeps = 3
     job = MeasuredJob(gpu, every=1)
