@@ -196,17 +196,6 @@ GRACE_HOPPER = Machine(
     gpus=[Device(("pci0009:00", "0009:00:00.0", "0009:01:00.0"), 0)],
 )
 
-# Four of them in one machine: 36 nodes, four with CPUs.
-FOUR_GRACE_HOPPERS = Machine(
-    nodes={
-        **{n: Node(f"{72 * n}-{72 * n + 71}", 120, n) for n in range(4)},
-        **{4 + n: Node("", 96 if n % 8 == 0 else 0) for n in range(32)},
-    },
-    gpus=[
-        Device((f"pci{n + 1:04x}:00", f"{n + 1:04x}:00:00.0", f"{n + 1:04x}:01:00.0"), n) for n in range(4)
-    ],
-)
-
 # POWER9 with V100s: node numbers far apart, GPU memory as nodes, known from /proc.
 POWER9 = Machine(
     nodes={0: Node("0-79", 256, 0), 8: Node("80-159", 256, 8), 254: Node("", 16), 255: Node("", 16)},
@@ -221,6 +210,5 @@ MACHINES = {
     "two sockets": TWO_SOCKETS,
     "NPS4": NPS4,
     "Grace-Hopper": GRACE_HOPPER,
-    "four Grace-Hoppers": FOUR_GRACE_HOPPERS,
     "POWER9": POWER9,
 }
