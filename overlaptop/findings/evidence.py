@@ -11,7 +11,7 @@ from statistics import median
 from overlaptop import text
 from overlaptop.fleet.snapshot import HubState, RankView, Snapshot
 from overlaptop.fleet.split_waits import window_of
-from overlaptop.fleet.waits import SplitStep, StepTransfer, WaitWindow
+from overlaptop.fleet.waits import StepTransfer, StepWaits, WaitWindow
 from overlaptop.fleet.window import EVIDENCE_STEPS, FIRST_STEPS, HISTORY_STEPS
 from overlaptop.timeline.arrivals import Collective
 from overlaptop.wire.messages import StepDetail, StepTotals
@@ -33,7 +33,7 @@ class JobStep:
     """By rank; with lane totals, and no command disturbed the step on any rank."""
     details: Mapping[int, StepDetail]
     """By rank, of those whose timeline is here: in the last few steps while somebody looks, else none."""
-    split: SplitStep | None
+    waits: StepWaits | None
     """Who waited for whom in it; None where that is not known."""
 
     @property
@@ -122,7 +122,7 @@ def _counted(views: Collection[RankView], first: int) -> tuple[Mapping[int, Step
 
 
 def _steps(
-    views: Collection[RankView], split_steps: Iterable[SplitStep], first: int, most: int
+    views: Collection[RankView], split_steps: Iterable[StepWaits], first: int, most: int
 ) -> list[JobStep]:
     """The steps from `first` on that all ranks have measured that had not ended when they began, oldest
     first; looked for among the newest `most` of each rank.
@@ -139,7 +139,7 @@ def _steps(
         for detail in view.details:
             details.setdefault(detail.step, {})[view.rank] = detail
     ends_ns = {view.rank: view.end.at_ns if view.end is not None else inf for view in views if view.history}
-    split = {each.waits.step: each for each in split_steps}
+    split = {each.step: each for each in split_steps}
     return [
         JobStep(number, of_ranks, details.get(number, {}), split.get(number))
         for number, of_ranks in sorted(totals.items())

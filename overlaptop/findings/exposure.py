@@ -87,7 +87,7 @@ def exposure(evidence: Evidence) -> Exposure | None:
     """None where too little is split to stand for the rest: which steps those are is no accident. But the
     steps before the first one that is split are only too long ago.
     """
-    split = [step.number for step in evidence.steps if step.split is not None]
+    split = [step.number for step in evidence.steps if step.waits is not None]
     if not split or len(split) < min(LEAST_SPLIT, MOSTLY_SPLIT * len(evidence.steps)):
         return None
     since = [step for step in evidence.steps if step.number >= split[0]]
@@ -101,9 +101,9 @@ def exposure(evidence: Evidence) -> Exposure | None:
             times.exposed_transfer_ns,
         )
         for step in evidence.steps
-        if step.split is not None
+        if step.waits is not None
         for rank, totals in step.totals.items()
-        if (times := step.split.waits.times.get(rank)) is not None and times.known
+        if (times := step.waits.times.get(rank)) is not None and times.known
     ]
     if not rows or len(rows) < MOSTLY_SPLIT * measured:
         return None
@@ -135,7 +135,7 @@ class StepCalls:
 
     def all_split(self, group: str) -> bool:
         """Whether nothing is missing here of this group's collectives."""
-        found = self.step.split.waits.collectives if self.step.split is not None else ()
+        found = self.step.waits.collectives if self.step.waits is not None else ()
         return not any(each.unsplit for each in found if each.group == group)
 
     def bytes_by_backward(self, kind: str, group: str = "") -> list[int]:
@@ -166,7 +166,7 @@ class StepCalls:
 def step_calls(evidence: Evidence) -> StepCalls | None:
     """None where no such step is here."""
     for step in reversed(evidence.steps):
-        found = step.split.waits.collectives if step.split is not None else ()
+        found = step.waits.collectives if step.waits is not None else ()
         if found and step.is_drawn:
             return StepCalls(step, tuple(_issued(found, step.details)))
     return None

@@ -82,7 +82,7 @@ def _wait_ns(evidence: Evidence, rank: int, *, exact: bool) -> float | None:
     """What the rank waits for others in a step, in the mean. Not exact: with what is exposed and not split.
     None: not known, or in a pipeline, where ranks wait at different places of the step.
     """
-    times = [step.split.waits.times.get(rank) for step in evidence.steps if step.split is not None]
+    times = [step.waits.times.get(rank) for step in evidence.steps if step.waits is not None]
     known = [each for each in times if each is not None]
     if evidence.window is None or evidence.window.in_receives or not known:
         return None

@@ -208,7 +208,7 @@ def late_by(evidence: Evidence, cause: Cause) -> list[LateRank]:
 
 def caused_wait_ns(step: JobStep, ranks: Collection[int]) -> int:
     """What the others waited for these ranks in a step; 0 where it is not known."""
-    lateness = step.split.lateness if step.split is not None else None
+    lateness = step.waits.lateness if step.waits is not None else None
     return sum(each.caused_wait_ns for each in lateness.ranks if each.rank in ranks) if lateness else 0
 
 

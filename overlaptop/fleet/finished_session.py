@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean
 
 from overlaptop.fleet.fleet import RECENT_DETAILS, Fleet
 from overlaptop.fleet.snapshot import WHOLE_TRACE, HubState, Snapshot
-from overlaptop.fleet.split_waits import JobWaits, split_step, waits_of_one
+from overlaptop.fleet.split_waits import show_step
 from overlaptop.fleet.totals import total
-from overlaptop.fleet.waits import SplitStep, StepWaits
+from overlaptop.fleet.waits import StepWaits
 from overlaptop.fleet.window import HISTORY_STEPS
 from overlaptop.jobs.record import JobRecord
 from overlaptop.wire.bounds import MAX_RANKS
@@ -65,9 +64,7 @@ class FinishedSession:
             for step in (each.whole, *each.steps):
                 self._steps.setdefault(step.step, []).append(step)
         self._numbers = sorted(self._steps)
-        self._split_steps = (
-            tuple(map(self._split_step, self._numbers[1:][-HISTORY_STEPS:])) if waits else ()
-        )
+        self._split_steps = tuple(waits[number] for number in self._numbers[1:][-HISTORY_STEPS:] if waits)
         self._at = 0
         self._snapshot = self._snapshot_of(WHOLE_TRACE)
 
@@ -83,10 +80,8 @@ class FinishedSession:
             fleet.apply(notice)
         fleet.set_hub_state(HubState.TRACE)
         whole = fleet.snapshot()
+        shown = show_step(whole, self._waits.get(number))
         known = {each.info.rank: each for each in self._ranks}
-        waits = self._waits_of(number)
-        times = waits.newest.times if waits.newest is not None else {}
-        views = [replace(view, waits=times.get(view.rank)) for view in whole.ranks]
         # A live job's ranks that were announced and never seen may still come. These will not.
         ranks = tuple(
             replace(
@@ -94,30 +89,15 @@ class FinishedSession:
                 history=known[view.rank].steps[-HISTORY_STEPS:],
                 details=(*view.details, *known[view.rank].newest_details),
             )
-            for view in views
+            for view in shown.ranks
             if view.info is not None
         )
         return replace(
-            whole,
+            shown,
             ranks=ranks,
-            totals=total(views, whole.totals.dropped),
-            fresh=(),
-            waits=waits.newest,
-            wait_window=waits.window,
-            unsplit=waits.unsplit,
-            fresh_waits=(),
+            totals=total(shown.ranks, whole.totals.dropped),
             split_steps=self._split_steps,
         )
-
-    def _waits_of(self, number: int) -> JobWaits:
-        """Who waited for whom in this step, or in the whole trace."""
-        if number not in self._waits:
-            return JobWaits()
-        return waits_of_one(self._waits[number], _mean_ns(self._steps[number]))
-
-    def _split_step(self, number: int) -> SplitStep:
-        steps = self._steps[number]
-        return split_step(self._waits[number], min(step.start_ns for step in steps), _mean_ns(steps))
 
     def turn(self, steps: int) -> None:
         """Show the step that comes so many later, or earlier; before the first one is the whole trace."""
@@ -161,7 +141,3 @@ class FinishedSession:
 
     def close(self) -> None:
         """Nothing is open."""
-
-
-def _mean_ns(steps: Sequence[StepTotals]) -> int:
-    return round(fmean(step.step_ns for step in steps))

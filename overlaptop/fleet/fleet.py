@@ -8,11 +8,10 @@ from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
-from overlaptop.fleet.absent import with_absent
 from overlaptop.fleet.commands import CommandBook
 from overlaptop.fleet.knobs import job_knobs
-from overlaptop.fleet.snapshot import HubState, RankView, Snapshot, Window
-from overlaptop.fleet.split_waits import JobWaits, Splitter, with_waits
+from overlaptop.fleet.snapshot import HubState, RankView, Snapshot
+from overlaptop.fleet.split_waits import Splitter
 from overlaptop.fleet.timelines import Timelines
 from overlaptop.fleet.totals import total
 from overlaptop.fleet.traffic import LONGEST_WINDOW_S, StepWindow, Traffic, traffic_of
@@ -281,27 +280,19 @@ class Fleet:
             self._ranks[number].view(now_ns, self._node, is_silent=number in silent)
             for number in sorted(self._ranks)
         )
-        waits = self._splitter.look(views) if alone else JobWaits()
-        views = with_absent(with_waits(views, waits.newest)) if alone else views
         lost = self._earlier_hubs_dropped + self._hub_dropped + self._frames_dropped + self._unread
         fresh = tuple(self._fresh)
         self._fresh.clear()
         fresh_samples = tuple(self._fresh_samples)
         self._fresh_samples.clear()
-        return Snapshot(
+        snapshot = Snapshot(
             at_ns=now_ns,
             hub_state=self._hub_state,
             hub_since_ns=self._hub_since_ns,
             hub_note=self._hub_note,
             job=job,
             ranks=views,
-            totals=total(
-                views if alone else (),
-                lost + sum(view.dropped for view in views),
-                Window.SECONDS,
-                waits.kept[-EVIDENCE_STEPS:],
-                waits.first_step,
-            ),
+            totals=total((), lost + sum(view.dropped for view in views)),
             notices=tuple(self._notices),
             fresh=fresh,
             commands=self._commands.views(
@@ -312,15 +303,8 @@ class Fleet:
             knobs=job_knobs((view.info, view.knobs) for view in views if alone and not view.ended),
             fresh_samples=fresh_samples,
             replaying=self._replaying,
-            waits=waits.newest,
-            wait_window=waits.window,
-            unsplit=waits.unsplit,
-            fresh_waits=waits.fresh,
-            split_steps=waits.steps,
-            kept_split_steps=waits.kept,
-            transfers=waits.transfers,
-            first_step=waits.first_step,
         )
+        return self._splitter.compare(snapshot) if alone else snapshot
 
     def _grown_job(self) -> Welcome | None:
         """The job with as many ranks as they say: its hub was started when the launcher's word was all that

@@ -7,14 +7,12 @@ from dataclasses import dataclass, replace
 
 from msgspec import structs
 
-from overlaptop.fleet.absent import with_absent
 from overlaptop.fleet.commands import MAX_COMMANDS, UNANSWERED_NS, CommandView, together
 from overlaptop.fleet.fleet import MAX_NOTICES
 from overlaptop.fleet.knobs import JobKnob, job_knobs
-from overlaptop.fleet.snapshot import HubState, NodeView, RankView, Snapshot, Window
-from overlaptop.fleet.split_waits import Splitter, with_waits
+from overlaptop.fleet.snapshot import HubState, NodeView, RankView, Snapshot
+from overlaptop.fleet.split_waits import Splitter
 from overlaptop.fleet.totals import total
-from overlaptop.fleet.window import EVIDENCE_STEPS
 from overlaptop.text import runs
 from overlaptop.wire.bounds import MAX_RANKS
 from overlaptop.wire.devices import DeviceSample
@@ -61,23 +59,15 @@ class Merger:
         ranks = self._ranks(nodes, owned, job)
         if job is not None and job.job != self._job:
             self._job, self._splitter = job.job, Splitter()
-        waits = self._splitter.look(ranks, nodes)
-        ranks = with_absent(with_waits(ranks, waits.newest))
         hub_state, since_ns, note = _hub_state(nodes, parts, waiting, at_ns)
-        return Snapshot(
+        snapshot = Snapshot(
             at_ns=at_ns,
             hub_state=hub_state,
             hub_since_ns=since_ns,
             hub_note=note,
             job=job,
             ranks=ranks,
-            totals=total(
-                ranks,
-                sum(part.snapshot.totals.dropped for part in parts),
-                Window.SECONDS,
-                waits.kept[-EVIDENCE_STEPS:],
-                waits.first_step,
-            ),
+            totals=total((), sum(part.snapshot.totals.dropped for part in parts)),
             notices=self._notices(parts),
             fresh=tuple(
                 step for part in parts for step in part.snapshot.fresh if self._is_owned(step, part)
@@ -96,15 +86,8 @@ class Merger:
                 part.snapshot.replaying and part.node.hub_state in (HubState.LIVE, HubState.STALE)
                 for part in parts
             ),
-            waits=waits.newest,
-            wait_window=waits.window,
-            unsplit=waits.unsplit,
-            fresh_waits=waits.fresh,
-            split_steps=waits.steps,
-            kept_split_steps=waits.kept,
-            transfers=waits.transfers,
-            first_step=waits.first_step,
         )
+        return self._splitter.compare(snapshot)
 
     def _is_owned(self, message: StepTotals | DeviceSample | RankView, part: NodeSnapshot) -> bool:
         return self._owners.get(message.rank) == part.node.name

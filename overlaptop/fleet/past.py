@@ -22,26 +22,15 @@ def in_step(snapshot: Snapshot, number: int) -> Snapshot:
     A rank that does not know it has neither figures nor a timeline.
     """
     ranks = tuple(_in_step(view, number) for view in with_timelines(snapshot.ranks, number))
-    known = [view for view in ranks if view.last is not None]
-    waits = split_alone(known, snapshot.nodes, with_timelines(snapshot.ranks, number - 1))
-    times = waits.newest.times if waits.newest is not None else {}
-    ranks = tuple(replace(view, waits=times.get(view.rank), mean=None) for view in ranks)
-    lengths_ns = [view.last.step_ns for view in known if view.last is not None]
+    alone = split_alone(replace(snapshot, ranks=ranks), with_timelines(snapshot.ranks, number - 1))
+    lengths_ns = [view.last.step_ns for view in ranks if view.last is not None]
     return replace(
-        snapshot,
-        ranks=ranks,
+        alone,
         totals=replace(
-            total(ranks, snapshot.totals.dropped),
+            total(alone.ranks, snapshot.totals.dropped),
             step_ns=round(fmean(lengths_ns)) if lengths_ns else None,
         ),
-        waits=waits.newest,
-        wait_window=waits.window,
-        unsplit=waits.unsplit if any(view.detail for view in ranks) else NO_TIMELINES,
-        fresh=(),
-        fresh_samples=(),
-        fresh_waits=(),
-        split_steps=waits.steps,
-        kept_split_steps=waits.steps,
+        unsplit=alone.unsplit if any(view.detail for view in ranks) else NO_TIMELINES,
     )
 
 
@@ -52,7 +41,7 @@ def over_window(snapshot: Snapshot, window: Window) -> Snapshot:
     kept, wait_window = snapshot.kept_split_steps, snapshot.wait_window
     totals = total(snapshot.ranks, snapshot.totals.dropped, window, kept, snapshot.first_step)
     if window is Window.STEP:
-        step = [each for each in kept if each.waits.step == totals.measured_step]
+        step = [each for each in kept if each.step == totals.measured_step]
         wait_window = window_of(step, alone=True)
     return replace(snapshot, totals=totals, wait_window=wait_window)
 
@@ -100,11 +89,12 @@ def with_timelines(views: Sequence[RankView], number: int) -> tuple[RankView, ..
 def _in_step(view: RankView, number: int) -> RankView:
     step = step_of(view, number)
     if step is None:
-        return replace(view, last=None, measured=None, samples=(), traffic=None)
+        return replace(view, last=None, measured=None, mean=None, samples=(), traffic=None)
     return replace(
         view,
         last=step,
         measured=step if step.measured else None,
+        mean=None,
         samples=tuple(each for each in view.samples if each.at_ns <= step.start_ns + step.step_ns),
         traffic=None,
         # A rank that made this step went on, whatever became of it later.

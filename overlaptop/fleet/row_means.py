@@ -10,7 +10,7 @@ from msgspec.structs import replace as replace_fields
 
 from overlaptop.fleet.snapshot import RankView, Snapshot, Window
 from overlaptop.fleet.totals import counted_ranks
-from overlaptop.fleet.waits import SplitStep
+from overlaptop.fleet.waits import StepWaits
 from overlaptop.fleet.window import WindowSteps, in_window, steps_of
 from overlaptop.timeline.arrivals import WaitTimes
 from overlaptop.wire.messages import StepTotals
@@ -43,14 +43,14 @@ def with_means(snapshot: Snapshot) -> Snapshot:
     return replace(snapshot, ranks=tuple(means.get(view.rank, view) for view in ranks))
 
 
-def _with_mean(steps: WindowSteps, split_steps: Sequence[SplitStep]) -> RankView:
+def _with_mean(steps: WindowSteps, split_steps: Sequence[StepWaits]) -> RankView:
     view, newest = steps.view, steps.view.measured or steps.view.last
     assert newest is not None, "only ranks with a step are in a window"
     columns = zip(*map(_FIGURES, steps.measured), strict=True)
     figures = dict(zip(_NAMES, map(_mean, columns), strict=False))
     step_ns = _mean([step.step_ns for step in steps.all]) or newest.step_ns
     mean = replace_fields(newest, step_ns=step_ns, **figures)
-    waits = [found for each in split_steps if (found := each.waits.times.get(view.rank)) is not None]
+    waits = [found for each in split_steps if (found := each.times.get(view.rank)) is not None]
     return replace(view, mean=mean, mean_waits=_share_of(mean, waits))
 
 

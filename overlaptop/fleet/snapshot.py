@@ -9,7 +9,7 @@ from overlaptop.fleet.commands import CommandView
 from overlaptop.fleet.knobs import JobKnob
 from overlaptop.fleet.timelines import KeptTimeline
 from overlaptop.fleet.traffic import Traffic
-from overlaptop.fleet.waits import SplitStep, StepTransfer, StepWaits, WaitWindow
+from overlaptop.fleet.waits import StepTransfer, StepWaits, WaitWindow
 from overlaptop.timeline.arrivals import WaitTimes
 from overlaptop.wire.commands import CHANGES
 from overlaptop.wire.devices import DeviceFacts, DeviceSample, MachineFacts, NumaFacts
@@ -250,9 +250,9 @@ class Snapshot:
     """Why nothing is split, for the screen; empty where something is."""
     fresh_waits: tuple[StepWaits, ...] = ()
     """Steps that were split since the previous snapshot, in their order."""
-    split_steps: tuple[SplitStep, ...] = ()
+    split_steps: tuple[StepWaits, ...] = ()
     """Those of `wait_window`, oldest first; of a trace, all of its steps."""
-    kept_split_steps: tuple[SplitStep, ...] = ()
+    kept_split_steps: tuple[StepWaits, ...] = ()
     """Those of the last minute, oldest first."""
     transfers: tuple[StepTransfer, ...] = ()
     """What the transfers of such steps took in the last minutes, oldest first."""

@@ -4,26 +4,24 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import fmean
 from typing import NamedTuple
 
+from overlaptop.fleet.absent import with_absent
 from overlaptop.fleet.change_points import ChangePoints
-from overlaptop.fleet.snapshot import WHOLE_TRACE, NodeView, RankView, Window
-from overlaptop.fleet.totals import of_one_step, step_of, stepping
+from overlaptop.fleet.snapshot import WHOLE_TRACE, NodeView, RankView, Snapshot, Window
+from overlaptop.fleet.totals import of_one_step, step_of, stepping, total
 from overlaptop.fleet.transfers import TransferHistory
 from overlaptop.fleet.waits import (
     HOST_WORTH_SHARE,
     WORTH_SHARE,
-    SplitStep,
-    StepTransfer,
     StepWaits,
     WaitWindow,
 )
 from overlaptop.fleet.window import EVIDENCE_STEPS, WINDOW_NS, in_window
 from overlaptop.text import named_ranks
-from overlaptop.timeline.arrivals import Collective, WaitTimes, combined, lateness, waiting
-from overlaptop.timeline.echoes import echoes
+from overlaptop.timeline.arrivals import Collective, WaitTimes, combined, waiting
 from overlaptop.timeline.matching import Call, match
 from overlaptop.timeline.spans import unflatten
 from overlaptop.wire.bounds import MAX_DURATION_NS
@@ -39,77 +37,62 @@ DISTURBED = "a capture or a change disturbed the step"
 NO_COLLECTIVES = "ranks have no collective in common"
 
 
-@dataclass(frozen=True, slots=True)
-class JobWaits:
-    """What is known of a job's waiting."""
-
-    newest: StepWaits | None = None
-    window: WaitWindow | None = None
-    unsplit: str = ""
-    """Why nothing is split; empty where something is."""
-    fresh: tuple[StepWaits, ...] = ()
-    """Steps split since the last look, in their order."""
-    steps: tuple[SplitStep, ...] = ()
-    """Those of the window: the newest EVIDENCE_STEPS since the job changed; oldest first."""
-    kept: tuple[SplitStep, ...] = ()
-    """Those of Window.MINUTE, and as many as `steps` at least."""
-    transfers: tuple[StepTransfer, ...] = ()
-    """What they took in the last minutes, oldest first."""
-    first_step: int = 0
-    """The first since the job changed; 0: it has not."""
-
-
 class Splitter:
     """Splits each step once the timelines of all ranks in it are there, and remembers the last minute."""
 
     def __init__(self) -> None:
-        self._kept: deque[SplitStep] = deque(maxlen=KEPT_STEPS)
+        self._kept: deque[StepWaits] = deque(maxlen=KEPT_STEPS)
         self._transfers = TransferHistory()
-        self._last: SplitStep | None = None
+        self._last: StepWaits | None = None
         """The one that was split last, also where it is forgotten: its timelines are here for a while."""
         self._changes = ChangePoints()
-        self._window: tuple[tuple[SplitStep, ...], WaitWindow | None] = ((), None)
+        self._window: tuple[tuple[StepWaits, ...], WaitWindow | None] = ((), None)
         """The last one and its steps."""
 
-    def look(self, views: Sequence[RankView], nodes: Sequence[NodeView] = ()) -> JobWaits:
-        """Split what is new among `views`, which are all of the job's ranks. `nodes`: where they are, if on
-        several, whose clocks are known only so well.
+    def compare(self, snapshot: Snapshot) -> Snapshot:
+        """Split what is new in a Snapshot of all of a job's ranks. Return it with who waited for whom, all
+        ranks in one step, and the job's totals.
         """
-        fresh = []
+        views, fresh = snapshot.ranks, []
         first_step = self._changes.look(views)
         for details in self._complete(views):
-            earlier = self._kept[-1].waits.collectives if self._kept else ()
-            each = _split(views, details, nodes, earlier)
+            earlier = self._kept[-1].collectives if self._kept else ()
+            each = _split(views, details, snapshot.nodes, earlier)
             fresh.append(each)
             self._transfers.add(each)
-            if self._kept and each.waits.step <= self._kept[-1].waits.step:
+            if self._kept and each.step <= self._kept[-1].step:
                 self._kept.clear()
             if self._kept:  # so many objects would keep the garbage collector busy
-                before = self._kept[-1]
-                self._kept[-1] = replace(before, waits=replace(before.waits, collectives=()))
+                self._kept[-1] = replace(self._kept[-1], collectives=())
             self._kept.append(each)
             self._last = each
         self._forget(views)
-        if not self._kept:
-            absent = [view.rank for view in views if not (view.details or view.ended)]
-            unsplit = f"no timeline of {named_ranks(absent)} is here" if absent else NOT_YET
-            return JobWaits(unsplit=unsplit, first_step=first_step)
-        kept, newest = tuple(self._kept), self._kept[-1].waits
-        since = [each for each in kept if each.waits.step >= first_step]
+        kept = tuple(self._kept)
+        newest = kept[-1] if kept else None
+        since = [each for each in kept if each.step >= first_step]
         steps = tuple(in_window(since[-EVIDENCE_STEPS:], None))
         if steps != self._window[0]:
             on_hosts = all(view.info is not None and view.info.source == "host" for view in views)
             self._window = steps, window_of(steps, HOST_WORTH_SHARE if on_hosts else WORTH_SHARE)
         window = self._window[1]
-        return JobWaits(
-            newest,
-            window,
-            "" if window else NOT_YET if not steps else _why(newest.collectives),
-            tuple(each.waits for each in fresh),
-            steps,
-            kept,
-            self._transfers.kept,
-            first_step,
+        absent = [view.rank for view in views if not (view.details or view.ended)]
+        unsplit = f"no timeline of {named_ranks(absent)} is here" if absent and not kept else NOT_YET
+        if steps:
+            unsplit = "" if window else _why(kept[-1].collectives)
+        ranks = with_absent(_with_waits(views, newest))
+        dropped = snapshot.totals.dropped
+        return replace(
+            snapshot,
+            ranks=ranks,
+            totals=total(ranks, dropped, Window.SECONDS, kept[-EVIDENCE_STEPS:], first_step),
+            waits=newest,
+            wait_window=window,
+            unsplit=unsplit,
+            fresh_waits=tuple(fresh),
+            split_steps=steps,
+            kept_split_steps=kept,
+            transfers=self._transfers.kept,
+            first_step=first_step,
         )
 
     def _complete(self, views: Sequence[RankView]) -> list[dict[int, StepDetail]]:
@@ -124,7 +107,7 @@ class Splitter:
         for step, details in of_step.items():
             begun_ns = _begun_ns(details)
             needed = {view.rank for view in views if _took_part(view, step, begun_ns, present)}
-            is_new = last is None or step > last.waits.step or begun_ns > last.start_ns + RESTARTED_NS
+            is_new = last is None or step > last.step or begun_ns > last.start_ns + RESTARTED_NS
             if is_new and needed <= details.keys() and not any(_disturbed(view, step) for view in views):
                 complete.append(details)
         return sorted(complete, key=_begun_ns)
@@ -137,7 +120,7 @@ class Splitter:
             oldest = self._kept[0]
             is_young = newest_ns - oldest.start_ns <= WINDOW_NS[Window.MINUTE]
             is_evidence = is_young or len(self._kept) <= EVIDENCE_STEPS
-            if oldest.waits.step > self._changes.changed_setting and is_evidence:
+            if oldest.step > self._changes.changed_setting and is_evidence:
                 break
             self._kept.popleft()
 
@@ -149,7 +132,7 @@ def _took_part(view: RankView, step: int, begun_ns: int, present: Collection[int
     return view.rank in present or (view.last is not None and view.last.step >= step)
 
 
-def with_waits(views: Sequence[RankView], waits: StepWaits | None) -> tuple[RankView, ...]:
+def _with_waits(views: Sequence[RankView], waits: StepWaits | None) -> tuple[RankView, ...]:
     """The ranks in one step: in the one that is split, unless a newer one of all is far ahead of it."""
     newest = of_one_step(views)
     split = of_one_step(views, waits.step) if waits is not None else newest
@@ -167,41 +150,41 @@ def _began_ns(views: Sequence[RankView]) -> int:
     return max((view.measured.start_ns for view in views if view.measured is not None), default=0)
 
 
-def split_step(waits: StepWaits, start_ns: int, step_ns: int) -> SplitStep:
-    """One step with who was late in it; `start_ns` and `step_ns` as SplitStep has them."""
-    found = echoes(waits.collectives)
-    most = max(found, key=lambda at: waits.collectives[at].caused_wait_ns, default=None)
-    late = lateness(waits.collectives, {at: echo.root for at, echo in found.items()})
-    return SplitStep(waits, start_ns, step_ns, late, None if most is None else found[most])
-
-
-def split_alone(
-    views: Sequence[RankView], nodes: Sequence[NodeView] = (), before: Iterable[RankView] = ()
-) -> JobWaits:
-    """What one step says by itself: that of the ranks' ``detail``, whose ``last`` it is. ``before``: the
-    ranks with the ``detail`` of the step before it, of which collectives may end in this one.
+def split_alone(snapshot: Snapshot, before: Iterable[RankView] = ()) -> Snapshot:
+    """The Snapshot with what one step says by itself: that of the ranks' ``detail``, whose ``last`` it is.
+    ``before``: the ranks with the ``detail`` of the step before, of which collectives may end in this one.
     """
+    views = [view for view in snapshot.ranks if view.last is not None]
     details, earlier = _details(views), _details(before)
     if absent := [view.rank for view in views if view.rank not in details]:
-        return JobWaits(unsplit=f"no timeline of {named_ranks(absent)} is kept of this step")
+        return show_step(snapshot, None, f"no timeline of {named_ranks(absent)} is kept of this step")
     if not details or any(view.last is not None and view.last.disturbed for view in views):
-        return JobWaits(unsplit=NO_COLLECTIVES if not details else DISTURBED)
-    running = _matched(earlier, nodes) if earlier.keys() == details.keys() else ()
-    return _alone(_split(views, details, nodes, running))
+        return show_step(snapshot, None, NO_COLLECTIVES if not details else DISTURBED)
+    running = _matched(earlier, snapshot.nodes) if earlier.keys() == details.keys() else ()
+    return show_step(snapshot, _split(views, details, snapshot.nodes, running))
 
 
 def _details(views: Iterable[RankView]) -> dict[int, StepDetail]:
     return {view.rank: view.detail for view in views if view.detail is not None}
 
 
-def waits_of_one(waits: StepWaits, step_ns: int) -> JobWaits:
-    """What one step says by itself, or a whole trace; `step_ns` is its mean length over the ranks."""
-    return _alone(split_step(waits, 0, step_ns))
-
-
-def _alone(step: SplitStep) -> JobWaits:
-    window = window_of([step], alone=True)
-    return JobWaits(step.waits, window, "" if window else _why(step.waits.collectives), steps=(step,))
+def show_step(snapshot: Snapshot, step: StepWaits | None, unsplit: str = "") -> Snapshot:
+    """The Snapshot with what one step says by itself, or a whole trace. ``unsplit``: why there is none."""
+    window = window_of([step], alone=True) if step is not None else None
+    times = step.times if step is not None else {}
+    steps = (step,) if step is not None else ()
+    return replace(
+        snapshot,
+        ranks=tuple(replace(view, waits=times.get(view.rank)) for view in snapshot.ranks),
+        waits=step,
+        wait_window=window,
+        unsplit=_why(step.collectives) if step is not None and window is None else unsplit,
+        fresh=(),
+        fresh_samples=(),
+        fresh_waits=(),
+        split_steps=steps,
+        kept_split_steps=steps,
+    )
 
 
 def _split(
@@ -209,7 +192,7 @@ def _split(
     details: Mapping[int, StepDetail],
     nodes: Sequence[NodeView],
     earlier: Iterable[Collective] = (),
-) -> SplitStep:
+) -> StepWaits:
     """`earlier`: collectives of the step before, of which some may end in this one."""
     step, begun_ns = next(iter(details.values())).step, _begun_ns(details)
     collectives = _matched(details, nodes)
@@ -219,11 +202,8 @@ def _split(
         for view in views
         if view.rank in details
     }
-    return split_step(
-        StepWaits(step, collectives, times),
-        begun_ns,
-        round(fmean(detail.step_ns for detail in details.values())),
-    )
+    mean_ns = round(fmean(detail.step_ns for detail in details.values()))
+    return StepWaits.of(step, begun_ns, mean_ns, collectives, times)
 
 
 def _matched(details: Mapping[int, StepDetail], nodes: Sequence[NodeView]) -> tuple[Collective, ...]:
@@ -323,7 +303,7 @@ def _disturbed(view: RankView, step: int) -> bool:
 
 
 def window_of(
-    steps: Sequence[SplitStep], worth_share: float = WORTH_SHARE, *, alone: bool = False
+    steps: Sequence[StepWaits], worth_share: float = WORTH_SHARE, *, alone: bool = False
 ) -> WaitWindow | None:
     """What these steps say together; None where nothing of them is split. `worth_share` as WaitWindow has
     it. `alone`: they are no sample of a job's many steps, but one that was chosen, or a whole trace.
@@ -331,19 +311,19 @@ def window_of(
     late = combined(each.lateness for each in steps if each.lateness is not None)
     if late is None:
         return None
-    late_rank, late_steps = Counter(step.late_rank for step in steps).most_common(1)[0]
+    late_rank, late_steps = Counter(step.main_late_rank for step in steps).most_common(1)[0]
     awaited = late.late_rank if late_rank is None else late_rank
     of_rank: dict[int, list[int]] = {}
     for each in steps:
-        for rank, times in each.waits.times.items():
+        for rank, times in each.times.items():
             of_rank.setdefault(rank, []).append(times.exposed_wait_ns)
     waits_ns = [
         (times.exposed_wait_ns, times.exposed_unsplit_ns, each.step_ns)
         for each in steps
-        for rank, times in each.waits.times.items()
+        for rank, times in each.times.items()
         if rank != awaited
     ]
-    is_one_step = len(steps) == 1 and steps[0].waits.step != WHOLE_TRACE
+    is_one_step = len(steps) == 1 and steps[0].step != WHOLE_TRACE
     wait_ns, unsplit_ns, steps_ns = map(sum, zip(*waits_ns, strict=True)) if waits_ns else (0, 0, 0)
     return WaitWindow(
         late,

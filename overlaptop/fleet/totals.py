@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from overlaptop.fleet.snapshot import RankView, Totals, Window
-from overlaptop.fleet.waits import SplitStep
+from overlaptop.fleet.waits import StepWaits
 from overlaptop.fleet.window import WindowSteps, in_window, steps_of
 from overlaptop.timeline import ratios
 from overlaptop.timeline.arrivals import WaitTimes
@@ -28,7 +28,7 @@ def total(
     ranks: Sequence[RankView],
     dropped: int,
     window: Window = Window.STEP,
-    split_steps: Sequence[SplitStep] = (),
+    split_steps: Sequence[StepWaits] = (),
     since: int = 0,
 ) -> Totals:
     """Sum up ``ranks``, as `of_one_step` gives them, over the steps of the window; ``dropped`` is what was
@@ -61,7 +61,7 @@ def total(
     else:
         split_here = in_window(split_steps, first_step)
         split = len(split_here)
-        waits = [each.waits.times.get(view.rank) for each in split_here for view in counted]
+        waits = [each.times.get(view.rank) for each in split_here for view in counted]
     leads_ns = [lead_ns for each in sums if (lead_ns := _mean(each.launch_lead)) is not None]
     return Totals(
         step=newest_step,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from statistics import fmean
 
-from overlaptop.fleet.waits import SplitStep, StepTransfer
+from overlaptop.fleet.waits import StepTransfer, StepWaits
 from overlaptop.fleet.window import FIRST_STEPS
 
 EACH_NS = 250_000_000
@@ -27,12 +27,12 @@ class TransferHistory:
         """Oldest first."""
         return tuple(self._kept)
 
-    def add(self, split: SplitStep) -> None:
+    def add(self, waits: StepWaits) -> None:
         """One more step, with its collectives."""
-        waits, last = split.waits, self._kept[-1] if self._kept else None
+        last = self._kept[-1] if self._kept else None
         if last is not None and waits.step <= last.step:  # its ranks count from 0 again
             self._kept.clear()
-        elif last is not None and 0 <= split.start_ns - last.start_ns < EACH_NS:  # a clock may be set back
+        elif last is not None and 0 <= waits.start_ns - last.start_ns < EACH_NS:  # a clock may be set back
             return
         times = waits.times.values()
         if waits.step < FIRST_STEPS or any(
@@ -42,7 +42,7 @@ class TransferHistory:
         sizes = [each.bytes for each in waits.collectives if each.bytes is not None]
         if len(sizes) == len(waits.collectives):
             took_ns = fmean(each.transfer_ns for each in times)
-            self._kept.append(StepTransfer(waits.step, split.start_ns, len(sizes), sum(sizes), took_ns))
+            self._kept.append(StepTransfer(waits.step, waits.start_ns, len(sizes), sum(sizes), took_ns))
 
     def forget(self, step: int) -> None:
         """What was up to this step."""

@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 from overlaptop.timeline.arrivals import Collective, Lateness, RankLateness, WaitTimes, lateness
-from overlaptop.timeline.echoes import Echo
+from overlaptop.timeline.echoes import Echo, echoes
 
 MOST = 0.6
 """Who caused this share of a step's waiting is its late rank, whoever else was last by a little."""
@@ -36,11 +36,43 @@ class StepWaits:
     """One step of all ranks, or a whole trace."""
 
     step: int
+    start_ns: int
+    """When the first rank began it, Unix time."""
+    step_ns: int
+    """The mean over ranks."""
     collectives: tuple[Collective, ...]
-    """Those that began in it on any rank, in order of their first start."""
+    """Those that began in it on any rank, in order of their first start. Of a running job only the newest
+    step has them."""
     times: Mapping[int, WaitTimes]
     """Of each rank of which the step is known in detail. What a timeline that was cut down to be sent does
     not tell is unsplit."""
+    lateness: Lateness | None
+    """None where none of its collectives is split. Of an echo the root is to blame."""
+    echo: Echo | None
+    """The one of most waiting; None: there is none."""
+
+    @classmethod
+    def of(
+        cls,
+        step: int,
+        start_ns: int,
+        step_ns: int,
+        collectives: tuple[Collective, ...],
+        times: Mapping[int, WaitTimes],
+    ) -> StepWaits:
+        """The step, with who was late in these collectives."""
+        found = echoes(collectives)
+        most = max(found, key=lambda at: collectives[at].caused_wait_ns, default=None)
+        late = lateness(collectives, {at: echo.root for at, echo in found.items()})
+        echo = None if most is None else found[most]
+        return cls(step, start_ns, step_ns, collectives, times, late, echo)
+
+    @property
+    def main_late_rank(self) -> int | None:
+        """The rank that caused most of the step's waiting by far; None where several did, or nobody."""
+        if self.lateness is None or self.lateness.awaited.caused_wait_ns < MOST * self.lateness.wait_ns:
+            return None
+        return self.lateness.late_rank
 
     def late_rank(self, rank: int) -> int | None:
         """The rank that caused most of the waiting in collectives in which this rank took part; None where
@@ -48,29 +80,6 @@ class StepWaits:
         """
         found = lateness(each for each in self.collectives if each.part(rank) is not None)
         return found.late_rank if found is not None else None
-
-
-@dataclass(frozen=True, slots=True)
-class SplitStep:
-    """A split step of the window."""
-
-    waits: StepWaits
-    """Without its collectives in all steps but the newest."""
-    start_ns: int
-    """When the first rank began it, Unix time."""
-    step_ns: int
-    """The mean over ranks."""
-    lateness: Lateness | None
-    """None where none of its collectives is split. Of an echo the root is to blame."""
-    echo: Echo | None = None
-    """The one of most waiting; None: there is none."""
-
-    @property
-    def late_rank(self) -> int | None:
-        """The rank that caused most of the step's waiting by far; None where several did, or nobody."""
-        if self.lateness is None or self.lateness.awaited.caused_wait_ns < MOST * self.lateness.wait_ns:
-            return None
-        return self.lateness.late_rank
 
 
 class StepTransfer(NamedTuple):

@@ -9,7 +9,7 @@ from statistics import median_low
 from typing import NamedTuple
 
 from overlaptop.fleet.snapshot import RankView, Window
-from overlaptop.fleet.waits import SplitStep
+from overlaptop.fleet.waits import StepWaits
 from overlaptop.wire.messages import StepTotals
 
 HISTORY_STEPS = 600
@@ -119,12 +119,12 @@ def _since_change(steps: Sequence[StepTotals]) -> list[StepTotals]:
     return found[::-1]
 
 
-def in_window(split_steps: Sequence[SplitStep], first_step: int | None) -> Sequence[SplitStep]:
+def in_window(split_steps: Sequence[StepWaits], first_step: int | None) -> Sequence[StepWaits]:
     """Those from this step on in which the job went on; of FIRST_STEPS only where there are no others."""
     limit_ns = longest_going_ns([each.step_ns for each in split_steps])
     first = -1 if first_step is None else first_step
-    found = [each for each in split_steps if each.waits.step >= first and each.step_ns <= limit_ns]
-    return [each for each in found if each.waits.step >= FIRST_STEPS] or found
+    found = [each for each in split_steps if each.step >= first and each.step_ns <= limit_ns]
+    return [each for each in found if each.step >= FIRST_STEPS] or found
 
 
 def longest_going_ns(lengths_ns: Sequence[int]) -> float:

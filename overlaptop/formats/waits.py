@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
+from statistics import fmean
 
 import numpy as np
 from msgspec.structs import replace
@@ -82,9 +84,18 @@ def split(ranks: Sequence[RankSummary]) -> Mapping[int, StepWaits]:
             times.setdefault(step.step, {})[rank] = own.times(each, step)
         for step in each.steps:
             begun.setdefault(step.step, {}).update(own.last_in(step))
+    totals: dict[int, list[StepTotals]] = {}
+    for step in (step for each in ranks for step in (each.whole, *each.steps)):
+        totals.setdefault(step.step, []).append(step)
     return {
-        step: StepWaits(step, tuple(begun.get(step, {})[at] for at in sorted(begun.get(step, {}))), of_rank)
-        for step, of_rank in times.items()
+        number: StepWaits.of(
+            number,
+            min(step.start_ns for step in of_all),
+            round(fmean(step.step_ns for step in of_all)),
+            tuple(each for _, each in sorted(begun.get(number, {}).items(), key=itemgetter(0))),
+            times[number],
+        )
+        for number, of_all in totals.items()
     }
 
 

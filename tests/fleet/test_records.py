@@ -4,7 +4,7 @@ import pytest
 
 from overlaptop.fleet import records
 from overlaptop.fleet.fleet import Fleet
-from overlaptop.fleet.split_waits import split_step, window_of
+from overlaptop.fleet.split_waits import window_of
 from overlaptop.fleet.waits import StepWaits
 from overlaptop.records import as_json
 from overlaptop.timeline.arrivals import waiting
@@ -90,7 +90,7 @@ def waits_of(ranks, **how):
     comm = from_pairs([(T0, T0 + 30 * MS)])
     lane = from_pairs([(T0 + 10 * MS, T0 + 80 * MS)])
     times = {rank: waiting(rank, comm, collectives, T0, T0 + 80 * MS).times(lane) for rank in ranks}
-    return StepWaits(3, collectives, times)
+    return StepWaits.of(3, T0, 80 * MS, collectives, times)
 
 
 WAIT_FIELDS = (
@@ -114,7 +114,7 @@ def test_the_late_rank_is_who_was_awaited_longest_whoever_was_last_by_a_little_m
 def test_no_rank_is_late_where_several_come_last():
     waits = waits_of({0: calls((0, 30)), 1: calls((20, 30)), 2: calls((20, 30))})
     assert [waits.late_rank(rank) for rank in range(3)] == [None, None, None]
-    window = window_of([split_step(waits, T0, 80 * MS)])
+    window = window_of([waits])
     assert window.exposed_wait_ns == pytest.approx(10 * MS / 3, abs=1), "nobody is left out as the late one"
 
 

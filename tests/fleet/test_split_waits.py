@@ -249,7 +249,7 @@ def test_of_the_timelines_that_are_still_held_after_a_change_none_is_split_again
     snapshot = feed(fleet, *late(14), *late(16))
     split += [each.step for each in snapshot.fresh_waits]
     assert split == [10, 11, 12, 14, 16]
-    assert [each.waits.step for each in snapshot.split_steps] == [14, 16]
+    assert [each.step for each in snapshot.split_steps] == [14, 16]
     assert [each.step for each in snapshot.transfers] == [14]  # 16 came too soon
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from overlaptop.fleet.split_waits import split_step
 from overlaptop.fleet.transfers import EACH_NS, KEPT_STEPS, TransferHistory
 from overlaptop.fleet.waits import StepTransfer, StepWaits
 from overlaptop.fleet.window import FIRST_STEPS
@@ -22,7 +21,7 @@ def a_step(number, start_ns=None, *, sizes=(1000, 24), transfers_ns=(30 * MS, 50
         for rank, transfer_ns in enumerate(transfers_ns)
     }
     begun_ns = T0 + number * EACH_NS if start_ns is None else start_ns
-    return split_step(StepWaits(number, found, times), begun_ns, 100 * MS)
+    return StepWaits.of(number, begun_ns, 100 * MS, found, times)
 
 
 def kept_of(*steps):

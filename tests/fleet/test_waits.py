@@ -6,7 +6,7 @@ from statistics import mean
 
 import pytest
 
-from overlaptop.fleet.split_waits import split_step, window_of
+from overlaptop.fleet.split_waits import window_of
 from overlaptop.fleet.waits import WORTH_SHARE, StepWaits
 from overlaptop.timeline.arrivals import Collective, Part, WaitTimes
 
@@ -34,7 +34,7 @@ def simulated(ranks, steps, draw, late=0.0):
             )
             waited = [was + max(starts) - at for was, at in zip(waited, starts, strict=True)]
         times = {rank: WaitTimes(ns, 0, 0, ns, 0, 0) for rank, ns in enumerate(waited)}
-        split.append(split_step(StepWaits(number, tuple(collectives), times), number, STEP_NS))
+        split.append(StepWaits.of(number, number, STEP_NS, tuple(collectives), times))
     return split
 
 
@@ -69,5 +69,5 @@ def test_of_ranks_that_are_each_late_in_their_group_the_one_that_costs_most_is_n
         for a, b in ((0, 1), (2, 3), (4, 5), (6, 7))
     ]
     times = {rank: WaitTimes(10**7, 0, 0, 10**7, 0, 0) for rank in range(8)}
-    steps = [split_step(StepWaits(at, tuple(groups), times), at, STEP_NS) for at in range(40)]
+    steps = [StepWaits.of(at, at, STEP_NS, tuple(groups), times) for at in range(40)]
     assert [each.rank for each in window_of(steps).late] == [3]

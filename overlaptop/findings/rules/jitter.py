@@ -29,7 +29,7 @@ def look(evidence: Evidence) -> Iterable[Finding]:
         return
     if slow_host(evidence) is not None:  # its counters say why ranks wait
         return
-    times = [each for step in evidence.steps if step.split for each in step.split.waits.times.values()]
+    times = [each for step in evidence.steps if step.waits for each in step.waits.times.values()]
     if sum(each.exposed_wait_ns for each in times) <= sum(each.exposed_transfer_ns for each in times):
         return
     most = window.lateness.first

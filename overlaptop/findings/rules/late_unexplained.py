@@ -41,7 +41,7 @@ def look(evidence: Evidence) -> Iterable[Finding]:
     if cpus_are_short(evidence) or late_by_compute(evidence) is not None:
         return
     ranks = tuple(each.rank for each in late)
-    waits_ns = [_waits_ns(ranks, step) for step in evidence.steps if step.split is not None]
+    waits_ns = [_waits_ns(ranks, step) for step in evidence.steps if step.waits is not None]
     late_steps = sum(0 < MOST * all_ns <= caused_ns for caused_ns, all_ns in waits_ns)
     # Half of the ranks are behind most of a step's waiting by chance quite often.
     if late_steps < (LATE_SHARE if len(late) == 1 else STEADY) * len(waits_ns):
@@ -76,7 +76,7 @@ def _at_line(late: LateRank, line: SlowLine) -> Finding:
 
 def _waits_ns(ranks: tuple[int, ...], step: JobStep) -> tuple[int, int]:
     """What the others waited for these ranks in a step, and all waiting."""
-    lateness = step.split.lateness if step.split is not None else None
+    lateness = step.waits.lateness if step.waits is not None else None
     return caused_wait_ns(step, ranks), lateness.wait_ns if lateness is not None else 0
 
 

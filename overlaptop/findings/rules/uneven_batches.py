@@ -73,11 +73,11 @@ def late_by_compute(evidence: Evidence) -> LateByCompute | None:
     if evidence.window is None or cpus_are_short(evidence):
         return None
     # Not that window, which is longer: what has begun since counts in these steps alone.
-    splits = [step.split for step in evidence.steps if step.split is not None]
-    window = window_of(splits, evidence.window.worth_share)
+    split = [step.waits for step in evidence.steps if step.waits is not None]
+    window = window_of(split, evidence.window.worth_share)
     if window is None or window.share < window.worth_share:
         return None
-    late = [_longer(evidence, step) for step in evidence.steps if step.split is not None]
+    late = [_longer(evidence, step) for step in evidence.steps if step.waits is not None]
     explained = [(rank, ns) for rank, ns in late if ns >= EXPLAINS * window.exposed_wait_ns]
     if not explained or len(explained) < LATE_SHARE * len(late):
         return None
@@ -89,8 +89,8 @@ def late_by_compute(evidence: Evidence) -> LateByCompute | None:
 
 def _longer(evidence: Evidence, step: JobStep) -> tuple[int | None, float]:
     """The step's late rank, and by how much longer it computed than the others; 0: not known."""
-    assert step.split is not None
-    late = step.split.late_rank
+    assert step.waits is not None
+    late = step.waits.main_late_rank
     times = {rank: computing_ns(evidence.ranks[rank].info, totals) for rank, totals in step.totals.items()}
     own = times.pop(late, None) if late is not None else None
     others = [ns for ns in times.values() if ns is not None]
