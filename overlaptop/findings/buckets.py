@@ -9,7 +9,6 @@ import numpy as np
 from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.exposure import (
     Exposure,
-    Issued,
     StepCalls,
     all_totals,
     exposure,
@@ -19,6 +18,7 @@ from overlaptop.findings.exposure import (
 from overlaptop.findings.late import on_host
 from overlaptop.findings.settings import can_set, gradients_of, knob_of
 from overlaptop.models.buckets import MIB, EvenBuckets, Link, even_buckets, fewest, sweep
+from overlaptop.timeline.arrivals import Collective
 from overlaptop.wire.knobs import BUCKET_CAP_MB
 
 UNLIKE = 4.0
@@ -36,7 +36,7 @@ class Buckets:
 
     mean: Exposure
     calls: StepCalls
-    reduced: list[Issued]
+    reduced: list[Collective]
     """The model's all-reduces of the last backward pass in their order; one or more."""
     cap_mib: int
     total_bytes: int
@@ -47,8 +47,8 @@ class Buckets:
         """The line through the times of these all-reduces; None where they are too much alike, or too far
         from a line, to tell what an all-reduce takes however small it is.
         """
-        size_bytes = np.array([each.collective.bytes or 0 for each in self.reduced], dtype=np.float64)
-        took_ns = np.array([each.collective.least_transfer_ns for each in self.reduced], dtype=np.float64)
+        size_bytes = np.array([each.bytes or 0 for each in self.reduced], dtype=np.float64)
+        took_ns = np.array([each.least_transfer_ns for each in self.reduced], dtype=np.float64)
         if size_bytes.max() < UNLIKE * max(1, size_bytes.min()):
             return None
         ns_per_byte, alpha_ns = np.polyfit(size_bytes, took_ns, 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from statistics import fmean
 
@@ -111,27 +111,12 @@ def exposure(evidence: Evidence) -> Exposure | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Issued:
-    """A collective that is split, where it lies in its step, and what of it is exposed."""
-
-    collective: Collective
-    kind: str
-    """As `kind_of` has it; empty for another operation."""
-    phase: str
-    """In which it started on its first rank, or behind which, ``after backward``; empty: not known."""
-    nth: int
-    """Which phase of that name in the step it is, from 0 on."""
-    exposed_ns: int
-    """Of its transferring: the mean over ranks."""
-
-
-@dataclass(frozen=True, slots=True)
 class StepCalls:
     """The newest step of which the timelines of all ranks are here, collective by collective."""
 
     step: JobStep
-    issued: tuple[Issued, ...]
-    """In order of their first start; only those that are split."""
+    issued: tuple[Collective, ...]
+    """In order of their first start; only those that are split, with their places in the step."""
 
     def all_split(self, group: str) -> bool:
         """Whether nothing is missing here of this group's collectives."""
@@ -151,13 +136,13 @@ class StepCalls:
                     moved[nth] += call.bytes or 0
         return moved
 
-    def of(self, *kinds: str, group: str = "", phase: str = "") -> list[Issued]:
+    def of(self, *kinds: str, group: str = "", phase: str = "") -> list[Collective]:
         """Those of these kinds; of one group and phase only, where these are named."""
         return [
             each
             for each in self.issued
             if each.kind in kinds
-            and (not group or each.collective.group == group)
+            and (not group or each.group == group)
             and (not phase or each.phase == phase)
         ]
 
@@ -172,9 +157,9 @@ def step_calls(evidence: Evidence) -> StepCalls | None:
     return None
 
 
-def exposed_sum_ns(issued: Iterable[Issued]) -> int:
+def exposed_sum_ns(issued: Iterable[Collective]) -> int:
     """What is exposed of these together."""
-    return sum(each.exposed_ns for each in issued)
+    return sum(each.exposed_transfer_ns for each in issued)
 
 
 def mean_ns(steps: Iterable[StepTotals], field: str) -> float | None:
@@ -188,7 +173,7 @@ def all_totals(evidence: Evidence) -> list[StepTotals]:
     return [totals for step in evidence.steps for totals in step.totals.values()]
 
 
-def _issued(found: Sequence[Collective], details: Mapping[int, StepDetail]) -> Iterable[Issued]:
+def _issued(found: Sequence[Collective], details: Mapping[int, StepDetail]) -> Iterable[Collective]:
     split = [each for each in found if not each.unsplit]
     exposed: list[list[int]] = [[] for _ in split]
     for rank, detail in details.items():
@@ -207,7 +192,7 @@ def _issued(found: Sequence[Collective], details: Mapping[int, StepDetail]) -> I
         first = each.parts[0]
         phase, nth = _phase(details.get(first.rank), first.start_ns)
         mean = round(fmean(exposed_ns)) if exposed_ns else 0
-        yield Issued(each, kind_of(each.op) or "", phase, nth, mean)
+        yield replace(each, phase=phase, nth=nth, exposed_transfer_ns=mean)
 
 
 def _phase(detail: StepDetail | None, at_ns: int) -> tuple[str, int]:

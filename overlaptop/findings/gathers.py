@@ -7,8 +7,9 @@ from statistics import fmean, median
 
 from overlaptop.findings.detail import computing, phases_of
 from overlaptop.findings.evidence import Evidence
-from overlaptop.findings.exposure import Exposure, Issued, StepCalls, exposure, step_calls
+from overlaptop.findings.exposure import Exposure, StepCalls, exposure, step_calls
 from overlaptop.findings.settings import uses_fsdp2
+from overlaptop.timeline.arrivals import Collective
 from overlaptop.timeline.spans import clip, length_ns
 from overlaptop.wire.messages import StepDetail
 
@@ -20,11 +21,11 @@ class Gathers:
     mean: Exposure
     calls: StepCalls
 
-    def of(self, which: str) -> list[Issued]:
+    def of(self, which: str) -> list[Collective]:
         """Those of the group that has most, in one pass: ``forward`` or ``backward``."""
-        by_group: dict[str, list[Issued]] = {}
+        by_group: dict[str, list[Collective]] = {}
         for each in self.calls.of("allgather", phase=which):
-            by_group.setdefault(each.collective.group, []).append(each)
+            by_group.setdefault(each.group, []).append(each)
         return max(by_group.values(), key=len, default=[])
 
     def layer_ns(self, which: str) -> int:
@@ -34,7 +35,7 @@ class Gathers:
 
     def usual_ns(self, which: str) -> int:
         """What one of them transfers."""
-        return round(median(each.collective.least_transfer_ns for each in self.of(which)))
+        return round(median(each.least_transfer_ns for each in self.of(which)))
 
 
 def gathers_of(evidence: Evidence) -> Gathers | None:

@@ -6,7 +6,6 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
-from typing import NamedTuple
 
 from overlaptop.fleet.absent import with_absent
 from overlaptop.fleet.change_points import ChangePoints
@@ -22,7 +21,7 @@ from overlaptop.fleet.waits import (
 from overlaptop.fleet.window import EVIDENCE_STEPS, WINDOW_NS, in_window
 from overlaptop.text import named_ranks
 from overlaptop.timeline.arrivals import Collective, WaitTimes, combined, waiting
-from overlaptop.timeline.matching import Call, match
+from overlaptop.timeline.matching import match
 from overlaptop.timeline.spans import unflatten
 from overlaptop.wire.bounds import MAX_DURATION_NS
 from overlaptop.wire.messages import StepDetail, StepTotals
@@ -207,44 +206,26 @@ def _split(
 
 
 def _matched(details: Mapping[int, StepDetail], nodes: Sequence[NodeView]) -> tuple[Collective, ...]:
-    names, members, titles = _groups(details)
-    calls = {
-        rank: [
-            Call(
-                each.op,
-                names.get((rank, each.group), each.group),
-                each.bytes,
-                start_ns + each.start_ns,
-                start_ns + each.end_ns,
-                each.sequence,
-                each.sends_to,
-                each.receives_from,
-            )
-            for each in detail.collectives
-        ]
-        for rank, detail in details.items()
-        if (start_ns := detail.start_ns)
-    }
+    names, members = _groups(details)
     ranks_of: defaultdict[str, set[int]] = defaultdict(set)
-    for rank, issued in calls.items() if len(nodes) > 1 else ():
-        for call in issued:
-            ranks_of[call.group].add(rank)
-    error_ns = {group: _clock_error_ns(ranks, nodes) for group, ranks in ranks_of.items()}
-    return _titled(match(calls, members=members, clock_error_ns=error_ns), titles)
+    for rank, detail in details.items() if len(nodes) > 1 else ():
+        for each in detail.collectives:
+            ranks_of[names.get((rank, each.group), each.group)].add(rank)
+    return match(
+        {rank: detail.collectives for rank, detail in details.items()},
+        origins_ns={rank: detail.start_ns for rank, detail in details.items()},
+        names=names,
+        members=members,
+        clock_error_ns={group: _clock_error_ns(ranks, nodes) for group, ranks in ranks_of.items()},
+    )
 
 
-class _Groups(NamedTuple):
-    """Process groups by names of their own, where several have one title."""
-
-    names: Mapping[tuple[int, str], str]
-    """By rank and title, where that is not the title."""
-    members: Mapping[str, tuple[int, ...]]
-    """By name, as far as they are known."""
-    titles: Mapping[str, str]
-    """By name, where it is another."""
-
-
-def _groups(details: Mapping[int, StepDetail]) -> _Groups:
+def _groups(
+    details: Mapping[int, StepDetail],
+) -> tuple[dict[tuple[int, str], str], dict[str, tuple[int, ...]]]:
+    """Names of process groups by rank and title, where several have one title, and the ranks of groups by
+    name, as far as they are known.
+    """
     known = {
         (rank, each.group): tuple(sorted(set(each.members)))
         for rank, detail in details.items()
@@ -254,20 +235,12 @@ def _groups(details: Mapping[int, StepDetail]) -> _Groups:
     of_title: dict[str, set[tuple[int, ...]]] = {}
     for (_, title), ranks in known.items():
         of_title.setdefault(title, set()).add(ranks)
-    names, members, titles = {}, {}, {}
-    for (rank, title), ranks in known.items():
-        name = title
-        if len(of_title[title]) > 1:
-            name = names[rank, title] = f"{title} {ranks}"
-            titles[name] = title
-        members[name] = ranks
-    return _Groups(names, members, titles)
-
-
-def _titled(found: Iterable[Collective], titles: Mapping[str, str]) -> tuple[Collective, ...]:
-    return tuple(
-        replace(each, group=titles[each.group]) if each.group in titles else each for each in found
-    )
+    names = {
+        (rank, title): f"{title} {ranks}"
+        for (rank, title), ranks in known.items()
+        if len(of_title[title]) > 1
+    }
+    return names, {names.get(key, key[1]): ranks for key, ranks in known.items()}
 
 
 def _clock_error_ns(ranks: Collection[int], nodes: Iterable[NodeView]) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
+from msgspec.structs import replace as replace_fields
 
 from overlaptop.fleet.snapshot import WHOLE_TRACE
 from overlaptop.formats.chrome import Args, Distributed
@@ -15,7 +16,6 @@ from overlaptop.formats.steps import Step, compute_queue, find_steps
 from overlaptop.text import duration
 from overlaptop.timeline.collectives import ELEMENT_BYTES, group_title, kind_of, sum_where_known
 from overlaptop.timeline.lanes import Lane
-from overlaptop.timeline.matching import Call
 from overlaptop.timeline.overlap import break_down, stalls
 from overlaptop.timeline.spans import Spans, clip, coalesce, difference, flatten, length_ns, union
 from overlaptop.wire.bounds import MAX_INT64
@@ -49,8 +49,9 @@ class RankSummary:
     whole: StepTotals
     """From the first activity to the last, what ran outside the steps too."""
     lanes: Lanes = field(repr=False, compare=False)
-    calls: tuple[Call, ...] = ()
-    """Its collectives, as far as the trace says of which group each is."""
+    calls: tuple[CollectiveSpan, ...] = ()
+    """Its collectives, Unix ns, as far as the trace says of which group each is, which is named with its
+    ranks."""
     members: Mapping[str, Sequence[int]] = field(default_factory=dict)
     """The ranks of those groups, as far as the trace has them."""
     remarks: tuple[str, ...] = ()
@@ -255,14 +256,14 @@ class _CommKernels:
         counts = [n for n in sizes if isinstance(n, int) and 0 <= n < MAX_ELEMENTS]
         return max(counts) * size if counts and size is not None else None
 
-    def calls(self, world_size: int) -> tuple[tuple[Call, ...], dict[str, Sequence[int]]]:
+    def calls(self, world_size: int) -> tuple[tuple[CollectiveSpan, ...], dict[str, Sequence[int]]]:
         """What the same collective is found by in the other ranks' traces, and the ranks of each group.
 
         Where no kernel of the trace names its collective, all are taken to be of one group of all ranks.
         Else those that do not are left out, and so are several sends and receives in one kernel: nobody
         knows with whom they belong together.
         """
-        calls: list[Call] = []
+        calls: list[CollectiveSpan] = []
         members: dict[str, Sequence[int]] = {}
         for at in self._at.tolist():
             args, op = self._activities.args[at], self._op(at)
@@ -276,16 +277,12 @@ class _CommKernels:
                 continue
             if group not in members:
                 members[group] = _members_of(args, world_size) if group else range(world_size)
-            start_ns, end_ns = int(self._activities.start_ns[at]), int(self._activities.end_ns[at])
             kind = kind_of(op)
             calls.append(
-                Call(
-                    op,
-                    group,
-                    self.bytes_of(at),
-                    start_ns,
-                    end_ns,
-                    _number(args.sequence),
+                replace_fields(
+                    self.span(at),
+                    group=group,
+                    sequence=_number(args.sequence),
                     sends_to=_number(args.target) if kind == "send" else None,
                     receives_from=_number(args.source) if kind == "recv" else None,
                 )
@@ -301,7 +298,7 @@ class _CommKernels:
             :MAX_WORDS
         ]
 
-    def span(self, at: int, origin_ns: int) -> CollectiveSpan:
+    def span(self, at: int, origin_ns: int = 0) -> CollectiveSpan:
         """The collective as a message. On another stream than compute it is taken to be asynchronous."""
         activities = self._activities
         args = activities.args[at]

@@ -16,8 +16,8 @@ from overlaptop.formats.clocks import Clock, estimate
 from overlaptop.formats.summary import Lanes, RankSummary
 from overlaptop.text import duration
 from overlaptop.timeline.arrivals import Collective, WaitTimes, waiting
-from overlaptop.timeline.matching import Call, match
-from overlaptop.wire.messages import StepDetail, StepTotals
+from overlaptop.timeline.matching import match
+from overlaptop.wire.messages import CollectiveSpan, StepDetail, StepTotals
 
 
 def align(ranks: Sequence[RankSummary]) -> tuple[RankSummary, ...]:
@@ -34,7 +34,7 @@ def _shifted(summary: RankSummary, clock: Clock) -> RankSummary:
     def start_ns(of: StepTotals | StepDetail) -> int:
         return of.start_ns - int(clock.ahead_ns(np.array([of.start_ns]))[0])
 
-    def call(each: Call) -> Call:
+    def call(each: CollectiveSpan) -> CollectiveSpan:
         ahead_ns = int(clock.ahead_ns(np.array([each.start_ns]))[0])
         return replace(each, start_ns=each.start_ns - ahead_ns, end_ns=each.end_ns - ahead_ns)
 

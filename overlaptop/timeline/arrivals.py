@@ -63,6 +63,13 @@ class Collective:
     """Of a send and its receive the rank that sends: its part is not split."""
     clock_error_ns: int = 0
     """By how much the ranks' clocks may differ: each wait may be wrong by so much, either way."""
+    phase: str = ""
+    """In which phase of its step it started on its first rank, or behind which, ``after backward``; empty:
+    not known. This and the next two are known once its step has been looked at (findings/exposure.py)."""
+    nth: int = 0
+    """Which phase of that name in the step it is, from 0 on."""
+    exposed_transfer_ns: int = 0
+    """Of its transferring, with no compute beside it: the mean over ranks."""
 
     last_start_ns: int = field(init=False, repr=False, compare=False)
     """When the last rank arrived."""
@@ -81,6 +88,11 @@ class Collective:
         }
         object.__setattr__(self, "last_start_ns", last_ns)
         object.__setattr__(self, "_shares", shares)
+
+    @property
+    def kind(self) -> str:
+        """As `collectives.kind_of` has it; empty for another operation."""
+        return ops.kind_of(self.op) or ""
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -110,7 +122,7 @@ class Collective:
         if self.sender is not None:
             end_ns = max(part.end_ns for part in self.parts if part.rank != self.sender)
             return max(0, end_ns - self.last_start_ns)
-        if ops.kind_of(self.op) == "alltoall":
+        if self.kind == "alltoall":
             return max(part.end_ns for part in self.parts) - self.last_start_ns
         return min([part.end_ns - part.start_ns for part in self._judged])
 

@@ -19,31 +19,12 @@ from itertools import chain
 from operator import attrgetter
 from typing import NamedTuple, TypeAlias
 
-import msgspec
-
 from overlaptop.timeline import collectives as ops
 from overlaptop.timeline.arrivals import Collective, Part
+from overlaptop.wire.messages import CollectiveSpan
 
 CERTAIN_WAIT = 20
 """A wait so many times as long as the ends disagree is known to 5 % whatever bytes did."""
-
-
-class Call(msgspec.Struct, frozen=True, gc=False):  # as Part
-    """A collective as one rank saw it."""
-
-    op: str
-    group: str
-    """What names its process group: the same on all members, and on no rank that is no member."""
-    bytes: int | None
-    """The larger of input and output; None: not known."""
-    start_ns: int
-    end_ns: int
-    sequence: int | None = None
-    """Its number in its group's own order; None: not known. Order tells calls apart that share one."""
-    sends_to: int | None = None
-    """Of a send its target, as a rank of the job; None: not known, several, or no send."""
-    receives_from: int | None = None
-    """Of a receive its source, likewise. A launch that sends and receives has both."""
 
 
 # What ranks do not have the same: an uneven all-to-all, and a root's gather or scatter.
@@ -61,15 +42,19 @@ class _Pair(NamedTuple):
     target: int
 
 
-_Paired: TypeAlias = dict[_Pair, list[Call]]
+_Paired: TypeAlias = dict[_Pair, list[CollectiveSpan]]
 """Of one rank each, in their order."""
-_Together: TypeAlias = dict[int, Call]
+_Together: TypeAlias = dict[int, CollectiveSpan]
 """Calls that are one collective, by rank."""
+_Origins: TypeAlias = Mapping[int, int]
+"""By rank, what its calls' times count from."""
 
 
 def match(
-    calls: Mapping[int, Sequence[Call]],
+    calls: Mapping[int, Sequence[CollectiveSpan]],
     *,
+    origins_ns: Mapping[int, int] = {},
+    names: Mapping[tuple[int, str], str] = {},
     members: Mapping[str, Sequence[int]] = {},
     clock_error_ns: Mapping[str, int] = {},
 ) -> tuple[Collective, ...]:
@@ -82,33 +67,37 @@ def match(
     target.
 
     Args:
-        calls: of each rank, in any order.
+        calls: of each rank, in any order. Order tells calls apart that share a sequence number.
+        origins_ns: of each rank, what its calls' times count from, on one clock of all; 0 of others.
+        names: by rank and group, what else names that group: the same on all its members, and on no other
+            rank. Groups of other ranks may have one title.
         members: the ranks of groups as far as they are known; of others those that have calls of it.
         clock_error_ns: by how much the clocks of a group's ranks may differ from each other; 0 of others.
     """
-    of_group: dict[str, dict[int, list[Call]]] = {}
+    of_group: dict[str, dict[int, list[CollectiveSpan]]] = {}
     sent: _Paired = {}
     received: _Paired = {}
     found: list[Collective] = []
     for rank, issued in calls.items():
         for call in sorted(issued, key=_START):
+            group = names.get((rank, call.group), call.group)
             if not ops.is_point_to_point(call.op):
-                of_group.setdefault(call.group, {}).setdefault(rank, []).append(call)
+                of_group.setdefault(group, {}).setdefault(rank, []).append(call)
                 continue
             if call.sends_to is not None:
-                sent.setdefault(_Pair(call.group, rank, call.sends_to), []).append(call)
+                sent.setdefault(_Pair(group, rank, call.sends_to), []).append(call)
             if call.receives_from is not None:
-                received.setdefault(_Pair(call.group, call.receives_from, rank), []).append(call)
+                received.setdefault(_Pair(group, call.receives_from, rank), []).append(call)
             if call.sends_to is None and call.receives_from is None:
-                found.append(_not_split(_alone(rank, call), "its other end is not known"))
+                found.append(_not_split(_alone(rank, call, origins_ns), "its other end is not known"))
     for group, by_rank in of_group.items():
         known, error_ns = members.get(group), clock_error_ns.get(group, 0)
         expected = tuple(by_rank) if known is None else known
         if known is None and len(expected) == 1:
             expected = (*expected, _SOMEBODY)
         own = frozenset(rank for rank in by_rank if rank in expected)
-        found += [_collective(each, expected, own, error_ns) for each in _together(by_rank)]
-    found += _transfers(sent, received, clock_error_ns)
+        found += [_collective(each, expected, own, error_ns, origins_ns) for each in _together(by_rank)]
+    found += _transfers(sent, received, clock_error_ns, origins_ns)
     found.sort(key=attrgetter("first_start_ns"))
     return tuple(found)
 
@@ -118,12 +107,12 @@ def _is_sized(op: str) -> bool:
     return all(ops.kind_of(part) in _SIZED for part in op.split("+"))
 
 
-def _together(by_rank: Mapping[int, list[Call]]) -> Iterable[_Together]:
+def _together(by_rank: Mapping[int, list[CollectiveSpan]]) -> Iterable[_Together]:
     """The calls of one group that are one collective each."""
     if all(call.sequence is not None for issued in by_rank.values() for call in issued):
         yield from _by_sequence(by_rank)
         return
-    alike: dict[tuple[str, int | None], dict[int, list[Call]]] = {}
+    alike: dict[tuple[str, int | None], dict[int, list[CollectiveSpan]]] = {}
     for rank, issued in by_rank.items():
         for call in issued:
             size = call.bytes if _is_sized(call.op) else None
@@ -132,12 +121,12 @@ def _together(by_rank: Mapping[int, list[Call]]) -> Iterable[_Together]:
         yield from _from_the_end(each)
 
 
-def _from_the_end(by_rank: Mapping[int, list[Call]]) -> Iterable[_Together]:
+def _from_the_end(by_rank: Mapping[int, list[CollectiveSpan]]) -> Iterable[_Together]:
     for back in range(min(map(len, by_rank.values())), 0, -1):
         yield {rank: issued[-back] for rank, issued in by_rank.items()}
 
 
-def _by_sequence(by_rank: Mapping[int, list[Call]]) -> Iterable[_Together]:
+def _by_sequence(by_rank: Mapping[int, list[CollectiveSpan]]) -> Iterable[_Together]:
     numbered: dict[tuple[int, int], _Together] = {}
     first, last = [], []
     for rank, issued in by_rank.items():
@@ -154,7 +143,11 @@ def _by_sequence(by_rank: Mapping[int, list[Call]]) -> Iterable[_Together]:
 
 
 def _collective(
-    together: _Together, expected: Sequence[int], own: frozenset[int], clock_error_ns: int
+    together: _Together,
+    expected: Sequence[int],
+    own: frozenset[int],
+    clock_error_ns: int,
+    origins_ns: _Origins,
 ) -> Collective:
     """`own`: the expected ranks of which there are calls; a group may have far more than these."""
     calls = together.values()
@@ -165,7 +158,7 @@ def _collective(
         first.op,
         first.group,
         first.bytes if alike_in_size else None,
-        _parts(together),
+        _parts(together, origins_ns),
         clock_error_ns=clock_error_ns,
     )
     if missing := len(expected) - len(own.intersection(together)):
@@ -191,40 +184,45 @@ def _ends_disagree(made: Collective) -> bool:
     return by_far and CERTAIN_WAIT * made.residual_ns > made.longest_wait_ns
 
 
-def _transfers(sent: _Paired, received: _Paired, clock_error_ns: Mapping[str, int]) -> Iterable[Collective]:
+def _transfers(
+    sent: _Paired, received: _Paired, clock_error_ns: Mapping[str, int], origins_ns: _Origins
+) -> Iterable[Collective]:
     """Each send with its receive, and what has no partner, which is not split."""
     for pair in dict.fromkeys(chain(sent, received)):
         sends, receives = sent.get(pair, []), received.get(pair, [])
         if sends and receives and pair.source != pair.target:
             number = min(len(sends), len(receives))
             for send, receive in zip(sends[-number:], receives[-number:], strict=True):
-                yield _transfer(pair, send, receive, clock_error_ns.get(pair.group, 0))
+                yield _transfer(pair, send, receive, clock_error_ns.get(pair.group, 0), origins_ns)
             continue
         for call in receives:
-            yield _not_split(_alone(pair.target, call), f"rank {pair.source} is missing")
+            yield _not_split(_alone(pair.target, call, origins_ns), f"rank {pair.source} is missing")
         for call in sends:
             if call.receives_from is None:
-                yield _not_split(_alone(pair.source, call), f"rank {pair.target} is missing")
+                yield _not_split(_alone(pair.source, call, origins_ns), f"rank {pair.target} is missing")
 
 
-def _transfer(pair: _Pair, send: Call, receive: Call, clock_error_ns: int) -> Collective:
+def _transfer(
+    pair: _Pair, send: CollectiveSpan, receive: CollectiveSpan, clock_error_ns: int, origins_ns: _Origins
+) -> Collective:
     plain = send.receives_from is None and receive.sends_to is None
-    parts = _parts({pair.source: send, pair.target: receive})
+    parts = _parts({pair.source: send, pair.target: receive}, origins_ns)
+    of_rank = {part.rank: part for part in parts}
     size_bytes = receive.bytes if plain and send.bytes == receive.bytes else None
     made = Collective(
-        "recv", pair.group, size_bytes, parts, sender=pair.source, clock_error_ns=clock_error_ns
+        "recv", receive.group, size_bytes, parts, sender=pair.source, clock_error_ns=clock_error_ns
     )
     if plain and send.bytes != receive.bytes:
         why = "the ranks' sizes differ"
-    elif receive.end_ns + clock_error_ns < send.start_ns:
+    elif of_rank[pair.target].end_ns + clock_error_ns < of_rank[pair.source].start_ns:
         why = "the ends disagree"  # it was over before its send began: another one's
     else:
         why = _clocks(made)
     return _not_split(made, why) if why else made
 
 
-def _alone(rank: int, call: Call) -> Collective:
-    return Collective(call.op, call.group, call.bytes, _parts({rank: call}))
+def _alone(rank: int, call: CollectiveSpan, origins_ns: _Origins) -> Collective:
+    return Collective(call.op, call.group, call.bytes, _parts({rank: call}, origins_ns))
 
 
 def _clocks(made: Collective) -> str:
@@ -238,5 +236,11 @@ def _not_split(made: Collective, why: str) -> Collective:
     return replace(made, unsplit=why)
 
 
-def _parts(together: _Together) -> tuple[Part, ...]:
-    return tuple([Part(rank, call.start_ns, call.end_ns) for rank, call in sorted(together.items())])
+def _parts(together: _Together, origins_ns: _Origins) -> tuple[Part, ...]:
+    return tuple(
+        [
+            Part(rank, call.start_ns + origin_ns, call.end_ns + origin_ns)
+            for rank, call in sorted(together.items())
+            for origin_ns in (origins_ns.get(rank, 0),)
+        ]
+    )

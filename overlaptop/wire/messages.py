@@ -12,7 +12,6 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from overlaptop.timeline import ratios
 from overlaptop.wire.bounds import (
     Change,
     Count,
@@ -189,7 +188,7 @@ class StepTotals(Message, frozen=True, tag=2):
     @property
     def overlap(self) -> float | None:
         """``hidden / comm``, in [0, 1]; None without communication or where it was not measured."""
-        return None if self.hidden_ns is None else ratios.overlap(self.hidden_ns, self.comm_ns or 0)
+        return self.hidden_ns / self.comm_ns if self.hidden_ns is not None and self.comm_ns else None
 
     @property
     def measured(self) -> bool:
@@ -240,7 +239,7 @@ class CollectiveSpan(Part, frozen=True):
     """Of a send its target, as a rank of the job, also of several in one launch; None: not known, several
     targets, or no send."""
     receives_from: Rank | None = None
-    """Of a receive its source, likewise."""
+    """Of a receive its source, likewise. A launch that sends and receives has both."""
 
 
 class GroupMembers(Part, frozen=True):

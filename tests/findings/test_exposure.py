@@ -49,7 +49,7 @@ def test_of_each_collective_that_is_exposed_which_has_no_compute_beside_it(laid)
         length_ns(difference(from_pairs([(each.start_ns, each.end_ns)]), compute)) for each in laid.calls
     ]
     issued = found.issued if found is not None else ()
-    assert [each.exposed_ns for each in issued] == expected
+    assert [each.exposed_transfer_ns for each in issued] == expected
     for each, made in zip(issued, laid.calls, strict=True):
         name, nth = next((name, nth) for name, nth, end in ENDS if made.start_ns < end * MS)
         assert (each.phase, each.nth) == (name, nth)

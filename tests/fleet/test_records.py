@@ -8,9 +8,10 @@ from overlaptop.fleet.split_waits import window_of
 from overlaptop.fleet.waits import StepWaits
 from overlaptop.records import as_json
 from overlaptop.timeline.arrivals import waiting
-from overlaptop.timeline.matching import Call, match
+from overlaptop.timeline.matching import match
 from overlaptop.timeline.spans import from_pairs
 from overlaptop.wire.devices import DeviceSample
+from overlaptop.wire.messages import CollectiveSpan
 
 from .builders import GB, MS, T0, Clock, device, feed, info, numa, sample, step, unmeasured, welcome
 
@@ -81,7 +82,9 @@ def test_what_is_not_known_of_a_device_is_null_and_never_zero_or_empty():
 
 
 def calls(*spans):
-    return [Call("allreduce", "0", 1024, T0 + start * MS, T0 + end * MS) for start, end in spans]
+    return [
+        CollectiveSpan("allreduce", 1024, "0", True, T0 + start * MS, T0 + end * MS) for start, end in spans
+    ]
 
 
 def waits_of(ranks, **how):

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from overlaptop.remote.clock import KEPT, ClockOffset
-from overlaptop.timeline.matching import Call, match
+from overlaptop.timeline.matching import match
+from overlaptop.wire.messages import CollectiveSpan
 
 MS = 1_000_000
 S = 1_000_000_000
@@ -98,8 +99,8 @@ def test_collectives_of_hosts_whose_clocks_drift_apart_are_split_within_the_erro
             there = [clock.to_local_ns(UNIX_NS + at + offset_ns) - UNIX_NS for at in (starts[1], end)]
             (found,) = match(
                 {
-                    0: [Call("allreduce", "dp", 1024, starts[0], end, 1)],
-                    1: [Call("allreduce", "dp", 1024, *there, 1)],
+                    0: [CollectiveSpan("allreduce", 1024, "dp", True, starts[0], end, 1)],
+                    1: [CollectiveSpan("allreduce", 1024, "dp", True, *there, 1)],
                 },
                 clock_error_ns={"dp": clock.residual_ns},
             )

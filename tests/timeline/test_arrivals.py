@@ -5,9 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from overlaptop.timeline.arrivals import Collective, Part, lateness, waiting
-from overlaptop.timeline.matching import Call, match
+from overlaptop.timeline.matching import match
 from overlaptop.timeline.overlap import break_down
 from overlaptop.timeline.spans import from_pairs
+from overlaptop.wire.messages import CollectiveSpan
 
 from .strategies import offsets_ns, raw_pairs, ticks
 
@@ -16,7 +17,7 @@ parts = st.dictionaries(st.integers(0, 4), spans_ns, min_size=1)
 
 
 def calls(*spans, op="allreduce", group="dp", size=1024, **more):
-    return [Call(op, group, size, start, end, **more) for start, end in spans]
+    return [CollectiveSpan(op, size, group, True, start, end, **more) for start, end in spans]
 
 
 def numbered(*spans, **more):
@@ -129,7 +130,7 @@ def test_numbers_and_order_find_the_same_where_windows_end_together(lengths, sma
         found = []
         for at in range(6 - length, 6):
             size, number = 8 if small[at] else 1024, at if with_numbers else None
-            found.append(Call("allreduce", "dp", size, 100 * at + rank, 100 * at + 50, number))
+            found += calls((100 * at + rank, 100 * at + 50), size=size, sequence=number)
         return found
 
     by_number, by_order = (

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from overlaptop.fleet.watching import MOST_COMPARED
 from overlaptop.report.links import bus_peak_bytes_per_s
-from overlaptop.timeline.matching import Call, match
+from overlaptop.timeline.matching import match
 from overlaptop.tui.collectives.rows import grouped, ordered, rows_of
 from overlaptop.tui.overview.screen import OverviewScreen
 from overlaptop.tui.timelines.screen import TimelinesScreen
@@ -31,7 +31,7 @@ def test_a_rows_parts_are_its_duration_in_the_mean_over_ranks_and_a_groups_count
     begun_ns = details[0].start_ns
     issued = {
         rank: [
-            Call("allreduce_", "all", 1024, begun_ns + start, begun_ns + start + length, at)
+            CollectiveSpan("allreduce_", 1024, "all", True, begun_ns + start, begun_ns + start + length, at)
             for at, (start, length) in enumerate(own)
         ]
         for rank, own in ((0, a), (1, b))

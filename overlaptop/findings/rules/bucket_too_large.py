@@ -25,17 +25,17 @@ def look(evidence: Evidence) -> Iterable[Finding]:
     if found is None:
         return
     last = found.reduced[-1]
-    last_mib = (last.collective.bytes or 0) / MIB
-    if last.exposed_ns < MOSTLY * exposed_sum_ns(found.reduced) or last_mib < 2:
+    last_mib = (last.bytes or 0) / MIB
+    if last.exposed_transfer_ns < MOSTLY * exposed_sum_ns(found.reduced) or last_mib < 2:
         return
     better_mib, saved = _better(found, last_mib)
-    gain_ns = round(found.mean.gain_ns(last.exposed_ns) * saved)
+    gain_ns = round(found.mean.gain_ns(last.exposed_transfer_ns) * saved)
     if better_mib >= min(found.cap_mib, last_mib) or found.mean.is_little(gain_ns):
         return
     yield Finding(
         title=f"the last bucket of {last_mib:.0f} MiB is too large to hide: smaller ones can save "
         f"{text.duration(gain_ns)} a step",
-        measured=f"{text.duration(last.exposed_ns)} of it has no compute beside it, of "
+        measured=f"{text.duration(last.exposed_transfer_ns)} of it has no compute beside it, of "
         f"{text.duration(exposed_sum_ns(found.reduced))} of {len(found.reduced)} all-reduces together",
         advice=advice(evidence, better_mib),
         certainty=Certainty.POSSIBLE,  # a model says so, and no trial

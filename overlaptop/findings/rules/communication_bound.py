@@ -54,7 +54,7 @@ def _advice(evidence: Evidence, micro_steps: float | None) -> str:
         )
     calls = step_calls(evidence)
     issued = calls.issued if calls is not None else ()
-    small = sum((each.collective.bytes or SMALL_BYTES) < SMALL_BYTES for each in issued)
+    small = sum((each.bytes or SMALL_BYTES) < SMALL_BYTES for each in issued)
     if small >= MANY and 2 * small > len(issued):
         return (
             f"{small} of {len(issued)} collectives move less than {text.byte_count(SMALL_BYTES)} each, and "

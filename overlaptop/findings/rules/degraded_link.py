@@ -91,11 +91,11 @@ def _slow_groups(evidence: Evidence, mean: Exposure) -> Iterable[Finding]:
     calls = step_calls(evidence)
     times_ns: dict[tuple[str, int, int], dict[tuple[int, ...], list[int]]] = {}
     for each in calls.issued if calls is not None else ():
-        size, ranks = each.collective.bytes or 0, each.collective.ranks
-        on_one_host = evidence.is_trace or len(hosts_of(evidence, each.collective)) == 1
+        size, ranks = each.bytes or 0, each.ranks
+        on_one_host = evidence.is_trace or len(hosts_of(evidence, each)) == 1
         if size >= LEAST_BYTES and on_one_host:
             alike = times_ns.setdefault((each.kind, size, len(ranks)), {})
-            alike.setdefault(ranks, []).append(each.collective.least_transfer_ns)
+            alike.setdefault(ranks, []).append(each.least_transfer_ns)
     found: dict[tuple[int, ...], Finding] = {}
     for (kind, size, _), by_ranks in times_ns.items():
         for ranks, own_ns in by_ranks.items():

@@ -27,13 +27,13 @@ def look(evidence: Evidence) -> Iterable[Finding]:
     if found is None or free_bytes is None:
         return
     forward, backward = (
-        sum(each.collective.bytes or 0 for each in found.of(which)) for which in ("forward", "backward")
+        sum(each.bytes or 0 for each in found.of(which)) for which in ("forward", "backward")
     )
     again = found.of("backward")
     gain_ns = found.mean.gain_ns(exposed_sum_ns(again))
     if backward < AGAIN * max(1, forward) or found.mean.is_little(gain_ns):
         return
-    ranks = len(again[0].collective.parts)
+    ranks = len(again[0].parts)
     on_host = most_on_a_host(evidence)
     if free_bytes >= SPARE * backward:
         advice = f"fully_shard(..., reshard_after_forward=False): takes {text.byte_count(backward)} more"

@@ -29,7 +29,7 @@ def look(evidence: Evidence) -> Iterable[Finding]:
     if found is None or gradients is None or len(found.reduced) < FEWEST:
         return
     first = found.reduced[0]
-    part = first.collective.parts[0]
+    part = first.parts[0]
     detail = found.calls.step.details[part.rank]
     backward = phases_of(detail, "backward")[first.nth]
     after_ns = part.start_ns - detail.start_ns - backward.start_ns

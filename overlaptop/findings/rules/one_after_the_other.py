@@ -10,10 +10,11 @@ from collections.abc import Iterable
 
 from overlaptop import text
 from overlaptop.findings.evidence import Evidence
-from overlaptop.findings.exposure import AFTER, Issued, StepCalls, exposed_sum_ns, exposure, step_calls
+from overlaptop.findings.exposure import AFTER, StepCalls, exposed_sum_ns, exposure, step_calls
 from overlaptop.findings.finding import Certainty, Finding
 from overlaptop.findings.rules import bucket_too_large, one_queue, prefetch_too_shallow, timing_events
 from overlaptop.findings.settings import can_set, is_on, ranks_with, uses_fsdp2
+from overlaptop.timeline.arrivals import Collective
 from overlaptop.wire.knobs import PREFETCH
 
 CAUSES = (timing_events, one_queue, bucket_too_large, prefetch_too_shallow)
@@ -61,7 +62,7 @@ def _cause(evidence: Evidence) -> tuple[str, Certainty]:
     costly = _costly(found)
     phase = costly[0].phase
     where = f" {'' if phase.startswith(AFTER) else 'in '}{phase}" if phase else ""
-    call = f"{costly[0].kind or costly[0].collective.op}{where} ({len(costly)} a step)"
+    call = f"{costly[0].kind or costly[0].op}{where} ({len(costly)} a step)"
     if phase == f"{AFTER}backward" and costly[0].kind == "allreduce":
         return (
             f"{call} could begin beside backward: with "
@@ -75,9 +76,9 @@ def _cause(evidence: Evidence) -> tuple[str, Certainty]:
     )
 
 
-def _costly(found: StepCalls) -> list[Issued]:
+def _costly(found: StepCalls) -> list[Collective]:
     """The calls of the one kind and phase that are exposed for the longest."""
-    by_place: dict[tuple[str, str], list[Issued]] = {}
+    by_place: dict[tuple[str, str], list[Collective]] = {}
     for each in found.issued:
         by_place.setdefault((each.kind, each.phase), []).append(each)
     return max(by_place.values(), key=exposed_sum_ns)

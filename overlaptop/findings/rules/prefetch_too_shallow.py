@@ -42,18 +42,18 @@ def _of_pass(found: Gathers, which: str, name: str, present: int, *, commanded: 
     layer_ns, behind = found.layer_ns(which), gathers[1:]
     if len(behind) < FEWEST or not layer_ns:
         return
-    exposed = [each for each in behind if each.exposed_ns >= EXPOSED * each.collective.least_transfer_ns]
+    exposed = [each for each in behind if each.exposed_transfer_ns >= EXPOSED * each.least_transfer_ns]
     gain_ns = found.mean.gain_ns(exposed_sum_ns(exposed))
     if len(exposed) < MOSTLY * len(behind) or found.mean.is_little(gain_ns):
         return
     usual_ns = found.usual_ns(which)
-    slowest_ns = max(each.collective.least_transfer_ns for each in gathers)
+    slowest_ns = max(each.least_transfer_ns for each in gathers)
     if not 0 < usual_ns < layer_ns:
         return
     depth = prefetch(usual_ns, layer_ns, slowest_ns).depth
     if depth <= present:
         return
-    memory = text.byte_count(depth * max(each.collective.bytes or 0 for each in gathers))
+    memory = text.byte_count(depth * max(each.bytes or 0 for each in gathers))
     line, costs = f"set_modules_to_{which}_prefetch()", f"which takes up to {memory} of memory"
     yield Finding(
         title=f"all-gathers in {which} are exposed at {len(exposed)} of {len(gathers)} layers: "

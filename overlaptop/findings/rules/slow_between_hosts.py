@@ -10,9 +10,10 @@ from statistics import median
 
 from overlaptop import text
 from overlaptop.findings.evidence import Evidence
-from overlaptop.findings.exposure import LEAST_BYTES, Issued, exposed_sum_ns, exposure, step_calls
+from overlaptop.findings.exposure import LEAST_BYTES, exposed_sum_ns, exposure, step_calls
 from overlaptop.findings.finding import Certainty, Finding
 from overlaptop.findings.settings import can_set, gradients_of, hosts_of, ranks_with, uses_fsdp2
+from overlaptop.timeline.arrivals import Collective
 from overlaptop.wire.knobs import BUCKET_CAP_MB
 
 FAR_BELOW = 0.25
@@ -23,10 +24,10 @@ def look(evidence: Evidence) -> Iterable[Finding]:
     mean, calls = exposure(evidence), step_calls(evidence)
     if mean is None or calls is None or not mean.costly:
         return
-    between: list[Issued] = []
-    within: list[Issued] = []
+    between: list[Collective] = []
+    within: list[Collective] = []
     for each in calls.issued:
-        hosts = hosts_of(evidence, each.collective)
+        hosts = hosts_of(evidence, each)
         if hosts:
             (between if len(hosts) > 1 else within).append(each)
     rate, reference = _usual_bandwidth(between), _usual_bandwidth(within) or _peak(evidence)
@@ -47,13 +48,12 @@ def look(evidence: Evidence) -> Iterable[Finding]:
     )
 
 
-def _usual_bandwidth(issued: Iterable[Issued]) -> float | None:
+def _usual_bandwidth(issued: Iterable[Collective]) -> float | None:
     """The median bus bandwidth of those that are large; None where none is."""
     rates = [
         rate
         for each in issued
-        if (each.collective.bytes or 0) >= LEAST_BYTES
-        and (rate := each.collective.bus_bandwidth) is not None
+        if (each.bytes or 0) >= LEAST_BYTES and (rate := each.bus_bandwidth) is not None
     ]
     return median(rates) if rates else None
 

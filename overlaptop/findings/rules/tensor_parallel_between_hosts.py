@@ -22,13 +22,11 @@ def look(evidence: Evidence) -> Iterable[Finding]:
     mean, calls = exposure(evidence), step_calls(evidence)
     if mean is None or calls is None:
         return
-    groups = {
-        each.collective.group for each in calls.issued if TENSOR_PARALLEL.search(each.collective.group)
-    }
+    groups = {each.group for each in calls.issued if TENSOR_PARALLEL.search(each.group)}
     for group in sorted(groups):
-        issued = [each for each in calls.issued if each.collective.group == group]
-        ranks = issued[0].collective.ranks
-        hosts = hosts_of(evidence, issued[0].collective)
+        issued = [each for each in calls.issued if each.group == group]
+        ranks = issued[0].ranks
+        hosts = hosts_of(evidence, issued[0])
         gain_ns = mean.gain_ns(exposed_sum_ns(issued))
         if len(hosts) < 2 or gain_ns < EXPOSED_SHARE * mean.step_ns:
             continue

@@ -6,7 +6,7 @@ from statistics import median
 
 import pytest
 
-from overlaptop.timeline.matching import Call, match
+from overlaptop.timeline.matching import match
 
 from .gpu import one_gpu
 
@@ -47,25 +47,11 @@ def test_receives_alone_and_in_one_launch_with_a_send_are_split_by_the_rank_that
     for step in sorted(of_rank[0].keys() & of_rank[1].keys()):
         if not all(each.group for details in of_rank for each in details[step].collectives):
             continue  # it was not looked up
-        calls = {
-            rank: [
-                Call(
-                    each.op,
-                    each.group,
-                    each.bytes,
-                    details[step].start_ns + each.start_ns,
-                    details[step].start_ns + each.end_ns,
-                    each.sequence,
-                    each.sends_to,
-                    each.receives_from,
-                )
-                for each in details[step].collectives
-            ]
-            for rank, details in enumerate(of_rank)
-        }
+        calls = {rank: details[step].collectives for rank, details in enumerate(of_rank)}
         assert [(call.sends_to, call.receives_from) for call in calls[0]] == [(1, None), (1, 1)]
         assert [(call.sends_to, call.receives_from) for call in calls[1]] == [(None, 0), (0, 0)]
-        found = match(calls)
+        origins_ns = {rank: details[step].start_ns for rank, details in enumerate(of_rank)}
+        found = match(calls, origins_ns=origins_ns)
         assert [each.unsplit for each in found] == [""] * 3
         waits_ms.append(found[0].wait_ns(1) / 1e6)
     assert len(waits_ms) > 10
