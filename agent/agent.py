@@ -336,7 +336,7 @@ class Agent:
         self._details_due = min(self._details_due + 1, MAX_DETAILS)
         best = reporter.best_detailed(own, self._details_due)
         for measured in best:
-            titles = {each.call.group for each in measured.collectives}
+            titles = {each.group for each in measured.collectives}
             members = members_of(titles, MAX_MEMBERS)
             sender.put_step(reporter.detail(measured, rank, members))
             self._details_due -= 1

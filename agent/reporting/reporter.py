@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from typing import TypeVar
+
+from msgspec.structs import replace
 
 from overlaptop.agent.control.step_marks import CAPTURED, TRANSITIONAL, TRIAL, TRIAL_SWITCH
 from overlaptop.agent.hooks.training_thread import TrainingThread
 from overlaptop.agent.sources.base import StepSpans
 from overlaptop.agent.sources.schedule import Schedule
 from overlaptop.timeline import spans
-from overlaptop.timeline.collectives import sum_links_where_known, sum_where_known
+from overlaptop.timeline.collectives import sum_where_known
 from overlaptop.timeline.overlap import break_down
 from overlaptop.wire.bounds import MOST_CHANGE
 from overlaptop.wire.messages import (
@@ -22,6 +25,8 @@ from overlaptop.wire.messages import (
     StepDetail,
     StepTotals,
 )
+
+Timed = TypeVar("Timed", CollectiveSpan, PhaseSpan)
 
 MAX_SEGMENTS = 512
 """Segments of one lane that are sent; a terminal has fewer cells."""
@@ -49,7 +54,7 @@ def totals(
     known = bool(measured.phases)
     own, detailed = not mark, measured.detailed and not mark
     named = detailed and measured.named
-    link = sum_links_where_known(each.call.link for each in measured.collectives) if named else None
+    link = measured.link if named else None
     parts = (
         break_down(
             measured.start_ns,
@@ -79,7 +84,7 @@ def totals(
         backward_ns=phase_ns["backward"] if known else None,
         optimizer_ns=phase_ns["optimizer"] if known else None,
         collectives=measured.collective_count,
-        comm_bytes=sum_where_known(each.call.bytes for each in measured.collectives) if named else None,
+        comm_bytes=sum_where_known(each.bytes for each in measured.collectives) if named else None,
         dropped=dropped,
         launch_lead_ns=measured.launch_lead_ns if own else None,
         comm_kernels_ns=measured.comm_kernels_ns if own else None,
@@ -130,33 +135,20 @@ def detail(
     def flat(lane: spans.Spans) -> tuple[int, ...]:
         return spans.flatten(spans.coalesce(lane, MAX_SEGMENTS) - start_ns)
 
+    def from_start(each: Timed) -> Timed:
+        return replace(each, start_ns=each.start_ns - start_ns, end_ns=each.end_ns - start_ns)
+
     return StepDetail(
         rank=rank,
         step=measured.step,
         start_ns=start_ns,
         step_ns=step_ns,
-        phases=tuple(
-            PhaseSpan(phase.name, phase.start_ns - start_ns, phase.end_ns - start_ns)
-            for phase in measured.phases[:MAX_COLLECTIVES]
-        ),
+        phases=tuple(map(from_start, measured.phases[:MAX_COLLECTIVES])),
         compute_spans_ns=flat(measured.compute),
         comm_spans_ns=flat(measured.comm),
         copy_spans_ns=flat(measured.copy),
         stall_spans_ns=flat(measured.stall),
-        collectives=tuple(
-            CollectiveSpan(
-                op=each.call.op,
-                bytes=each.call.bytes,
-                group=each.call.group,
-                is_async=each.call.is_async,
-                start_ns=each.start_ns - start_ns,
-                end_ns=each.end_ns - start_ns,
-                sequence=each.call.sequence,
-                sends_to=each.call.sends_to,
-                receives_from=each.call.receives_from,
-            )
-            for each in measured.collectives[:MAX_COLLECTIVES]
-        ),
+        collectives=tuple(map(from_start, measured.collectives[:MAX_COLLECTIVES])),
         fused_spans_ns=flat(measured.fused),
         groups=tuple(GroupMembers(*each) for each in (members or {}).items())[:MAX_LAST_GROUPS],
     )

@@ -10,8 +10,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from overlaptop.agent.sources.base import CollectiveCall, CollectiveTimes, Edge, PhaseTimes, StepSpans, Wait
+from overlaptop.agent.sources.base import CollectiveCall, Edge, StepSpans, Wait
 from overlaptop.timeline import spans
+from overlaptop.timeline.collectives import sum_links_where_known
+from overlaptop.wire.messages import CollectiveSpan, PhaseSpan
 
 Timestamp = TypeVar("Timestamp")
 """ns by the host's clock, or a CUDA event."""
@@ -95,7 +97,7 @@ class Assembler:
     """Turns recorded steps, in order, into StepSpans; carries what outlives a step into the next."""
 
     def __init__(self) -> None:
-        self._carried: list[CollectiveTimes] = []
+        self._carried: list[CollectiveSpan] = []
         self._last_end_ns: dict[object, int] = {}
 
     def assemble(self, recorded: RecordedStep[int]) -> StepSpans:
@@ -140,19 +142,20 @@ class Assembler:
             comm=comm,
             stall=stall,
             collectives=tuple(timed),
+            link=sum_links_where_known(each.call.link for each in ended),
         )
 
-    def _timed(self, recorded: RecordedCollective[int]) -> CollectiveTimes:
+    def _timed(self, recorded: RecordedCollective[int]) -> CollectiveSpan:
         """A collective's own time. One that had to queue starts when the one before it ends."""
         start_ns, end_ns, key = recorded.begin, recorded.end, recorded.stream_key
         assert end_ns is not None
         if key is not None:
             start_ns = max(start_ns, self._last_end_ns.get(key, start_ns))
             self._last_end_ns[key] = end_ns
-        return CollectiveTimes(recorded.call, start_ns, max(start_ns, end_ns))
+        return recorded.call.span(start_ns, max(start_ns, end_ns))
 
 
-def phases_of(begin_ns: int, end_ns: int, edges: Iterable[tuple[Edge, int]]) -> tuple[PhaseTimes, ...]:
+def phases_of(begin_ns: int, end_ns: int, edges: Iterable[tuple[Edge, int]]) -> tuple[PhaseSpan, ...]:
     """The phases of a step from its edges.
 
     Forward is what leads up to a backward: from the step's start, or from the phase before it.
@@ -163,14 +166,14 @@ def phases_of(begin_ns: int, end_ns: int, edges: Iterable[tuple[Edge, int]]) -> 
     for edge, at_ns in edges:
         latest_ns = at_ns = min(max(at_ns, latest_ns), end_ns)  # no phase ends before it begins
         if edge is Edge.BACKWARD_BEGIN:
-            phases.append(PhaseTimes("forward", forward_from, at_ns))
+            phases.append(PhaseSpan("forward", forward_from, at_ns))
         name, _, which = edge.partition("_")
         if which == "begin":
             opened[name] = at_ns
             continue
         if name in opened:
-            phases.append(PhaseTimes(name, opened.pop(name), at_ns))
+            phases.append(PhaseSpan(name, opened.pop(name), at_ns))
         forward_from = at_ns
     if "optimizer" in opened:
-        phases.append(PhaseTimes("optimizer", opened["optimizer"], end_ns))
+        phases.append(PhaseSpan("optimizer", opened["optimizer"], end_ns))
     return tuple(phases)

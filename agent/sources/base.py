@@ -11,6 +11,7 @@ from typing import Protocol
 from overlaptop.agent.sources.schedule import Schedule
 from overlaptop.timeline.collectives import LinkBytes
 from overlaptop.timeline.spans import Spans, empty
+from overlaptop.wire.messages import CollectiveSpan, PhaseSpan
 
 MAX_WAITING_STEPS = 4096
 """Finished steps that the agent's thread has not looked at; past that a step is not kept, and counted where
@@ -63,6 +64,19 @@ class CollectiveCall:
     """Of a send its target, as a rank of the job; None: not known, several, or no send."""
     receives_from: int | None = None
     """Of a receive its source, likewise. Several in one launch may have both."""
+    issued_ns: int = 0
+    """When it was issued, on the system's clock. This and the next two are the flight recorder's."""
+    kernels: tuple[str, ...] = ()
+    """What its kernels may be, in NCCL's words."""
+    several: bool = False
+    """Several operations in one launch: any number of kernels from one up."""
+
+    def span(self, start_ns: int, end_ns: int) -> CollectiveSpan:
+        """The collective as it ran, Unix ns on the rank's timeline."""
+        return CollectiveSpan(
+            self.op, self.bytes, self.group, self.is_async, start_ns, end_ns,
+            self.sequence, self.sends_to, self.receives_from,
+        )  # fmt: skip
 
 
 def only(ranks: Iterable[int | None]) -> int | None:
@@ -72,31 +86,13 @@ def only(ranks: Iterable[int | None]) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
-class PhaseTimes:
-    """One phase; Unix ns on the rank's timeline."""
-
-    name: str
-    start_ns: int
-    end_ns: int
-
-
-@dataclass(frozen=True, slots=True)
-class CollectiveTimes:
-    """One collective; Unix ns on the rank's timeline."""
-
-    call: CollectiveCall
-    start_ns: int
-    end_ns: int
-
-
-@dataclass(frozen=True, slots=True)
 class StepSpans:
     """One measured step; all times Unix ns on the rank's timeline, spans clipped to the step."""
 
     step: int
     start_ns: int
     end_ns: int
-    phases: tuple[PhaseTimes, ...]
+    phases: tuple[PhaseSpan, ...]
     collective_count: int | None
     """None where collectives are not looked at."""
     detailed: bool = False
@@ -107,7 +103,9 @@ class StepSpans:
     fused: Spans = field(default_factory=empty)
     """Kernels that compute and communicate in one; the other lanes hold nothing of what ran beside them."""
     stall: Spans = field(default_factory=empty)
-    collectives: tuple[CollectiveTimes, ...] = ()
+    collectives: tuple[CollectiveSpan, ...] = ()
+    link: LinkBytes | None = None
+    """What this rank sends and receives in them over the links of its node; None: not known."""
     named: bool = True
     """False where the collectives of this step were not looked up, as they are in others."""
     launch_lead_ns: int | None = None

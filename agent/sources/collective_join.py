@@ -11,57 +11,47 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from overlaptop.agent.sources.base import CollectiveCall, CollectiveTimes
+from overlaptop.agent.sources.base import CollectiveCall
 from overlaptop.agent.sources.kernel_steps import LaunchInterval, NcclKernel, TracedStep
+from overlaptop.timeline.collectives import sum_links_where_known
+from overlaptop.wire.messages import CollectiveSpan
 
 
-@dataclass(frozen=True, slots=True)
-class CollectiveLaunch:
-    """One launch of NCCL, by the flight recorder."""
-
-    call: CollectiveCall
-    unix_ns: int
-    """When it was issued, on the system's clock."""
-    collectives: tuple[str, ...]
-    """What its kernels may be, in NCCL's words."""
-    several: bool
-    """Several operations in one launch: any number of kernels from one up."""
-
-
-def join(step: TracedStep, launches: Sequence[CollectiveLaunch]) -> TracedStep:
+def join(step: TracedStep, launches: Sequence[CollectiveCall]) -> TracedStep:
     """The step with its collectives: its kernels joined to `launches`, which are sorted by time and hold at
     least the step's. A kernel whose launch is not known is a collective of its own.
     """
-    times: list[CollectiveTimes] = []
+    spans: list[CollectiveSpan] = []
+    links = []
     kernels_ns = matched_ns = 0
     for interval in step.intervals:
         logged = [kernel for kernel in interval.kernels if not kernel.replayed]
         matched = match(logged, launches_in(interval, launches))
         unmatched = interval.kernels if matched is None else [k for k in interval.kernels if k.replayed]
-        groups = [(launch.call, kernels) for launch, kernels in matched or ()]
-        groups += [(_of_kernel(kernel, step.device), [kernel]) for kernel in unmatched]
+        groups = list(matched or ())
+        groups += [(_of_kernel(kernel), [kernel]) for kernel in unmatched]
         for call, kernels in groups:
             took_ns = sum(kernel.end_ns - kernel.start_ns for kernel in kernels)
             kernels_ns += took_ns
             matched_ns += took_ns if call.bytes is not None else 0
             start_ns, end_ns = min(k.start_ns for k in kernels), max(k.end_ns for k in kernels)
-            times.append(CollectiveTimes(call, start_ns, end_ns))
-    times.sort(key=lambda each: each.start_ns)
+            spans.append(call.span(start_ns, end_ns))
+            links.append(call.link)
+    spans.sort(key=lambda each: each.start_ns)
     return replace(
         step,
-        collectives=tuple(times),
-        collective_count=len(times),
+        collectives=tuple(spans),
+        collective_count=len(spans),
+        link=sum_links_where_known(links),
         named=True,
         comm_kernels_ns=kernels_ns,
         matched_ns=matched_ns,
     )
 
 
-def launches_in(
-    interval: LaunchInterval, launches: Sequence[CollectiveLaunch]
-) -> Sequence[CollectiveLaunch]:
+def launches_in(interval: LaunchInterval, launches: Sequence[CollectiveCall]) -> Sequence[CollectiveCall]:
     """Those of `launches`, which are sorted by time, that were issued in this interval."""
     first, stop = (
         launches_before(at_ns, launches) for at_ns in (interval.from_unix_ns, interval.to_unix_ns)
@@ -69,14 +59,14 @@ def launches_in(
     return launches[first:stop]
 
 
-def launches_before(unix_ns: int, launches: Sequence[CollectiveLaunch]) -> int:
+def launches_before(unix_ns: int, launches: Sequence[CollectiveCall]) -> int:
     """How many of `launches`, which are sorted by time, were issued before this moment."""
-    return bisect_left(launches, unix_ns, key=lambda launch: launch.unix_ns)
+    return bisect_left(launches, unix_ns, key=lambda launch: launch.issued_ns)
 
 
 def match(
-    kernels: Sequence[NcclKernel], launches: Sequence[CollectiveLaunch]
-) -> list[tuple[CollectiveLaunch, list[NcclKernel]]] | None:
+    kernels: Sequence[NcclKernel], launches: Sequence[CollectiveCall]
+) -> list[tuple[CollectiveCall, list[NcclKernel]]] | None:
     """Each launch with its kernels, both given in the order of issue; None where the order cannot tell."""
     if len(kernels) == len(launches):
         shares = [1] * len(launches)
@@ -95,11 +85,11 @@ def match(
     return matched
 
 
-def _of_kernel(kernel: NcclKernel, device: int) -> CollectiveCall:
+def _of_kernel(kernel: NcclKernel) -> CollectiveCall:
     """What is known of a kernel whose launch is not: its own name."""
-    return CollectiveCall(kernel.name, None, "", kernel.beside_compute, "nccl", "cuda", device)
+    return CollectiveCall(kernel.name, None, "", kernel.beside_compute, "nccl", "cuda", -1)
 
 
-def _suits(kernel: NcclKernel, launch: CollectiveLaunch, *, counted: bool) -> bool:
+def _suits(kernel: NcclKernel, launch: CollectiveCall, *, counted: bool) -> bool:
     """Whether this kernel may be the launch's. NCCL's generic kernel may be any's that has just one."""
-    return kernel.collective in launch.collectives or (kernel.collective == "Generic" and counted)
+    return kernel.collective in launch.kernels or (kernel.collective == "Generic" and counted)

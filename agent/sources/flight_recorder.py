@@ -18,7 +18,6 @@ from typing import Any
 from overlaptop.agent import placement
 from overlaptop.agent.isolation.job_exceptions import raised_by_job
 from overlaptop.agent.sources.base import CollectiveCall, only
-from overlaptop.agent.sources.collective_join import CollectiveLaunch
 from overlaptop.timeline.collectives import (
     ELEMENT_BYTES,
     group_title,
@@ -68,7 +67,7 @@ class FlightRecorder:
         self.was_short = False
         """It did not go back as far as it was asked to when it was read last, and no longer will."""
 
-    def read(self, from_unix_ns: int, before_ns: int = 0) -> list[CollectiveLaunch] | None:
+    def read(self, from_unix_ns: int, before_ns: int = 0) -> list[CollectiveCall] | None:
         """What has been issued since then, the oldest first; None where it no longer goes back so far.
 
         Also what was issued up to `before_ns` before, as far as it goes back.
@@ -124,7 +123,7 @@ def launches_of(
     entries: Iterable[Mapping[str, Any]],
     groups: Mapping[str, Mapping[str, Any]],
     on_this_node: Callable[[Sequence[int]], bool | None] = placement.on_this_node,
-) -> list[CollectiveLaunch]:
+) -> list[CollectiveCall]:
     """The entries of a dump as launches, in the order of their issue.
 
     Operations that were coalesced are entries of their own, followed by one for their common launch; they
@@ -202,32 +201,30 @@ def _launch(
     members: Mapping[str, Sequence[int]],
     local: Mapping[str, int],
     uneven: Container[str],
-) -> CollectiveLaunch:
+) -> CollectiveCall:
     """`members`: the ranks of each group. `local`: the sizes of those that have all on this node. `uneven`:
     those whose numbers differ by rank.
     """
     names = sorted(set(map(_op, parts)))
     ranks = local.get(entry["process_group"][0])
     together = entry["profiling_name"] == _COALESCED
-    return CollectiveLaunch(
-        call=CollectiveCall(
-            op=f"coalesced {'+'.join(names)}" if together else names[0],
-            bytes=sum_where_known(map(_bytes, parts)),
-            group=group_title(*entry["process_group"]),
-            is_async=True,
-            backend="nccl",
-            device_type="cuda",
-            device_index=-1,
-            coalesced=together,
-            link=sum_links_where_known(link_bytes(_op(part), _bytes(part), ranks) for part in parts),
-            sequence=None
-            if parts[0]["is_p2p"] or entry["process_group"][0] in uneven
-            else int(entry["collective_seq_id"]),
-            sends_to=_only_peer(parts, "->", members),
-            receives_from=_only_peer(parts, "<-", members),
-        ),
-        unix_ns=int(entry["time_created_ns"]),
-        collectives=tuple(kind for name in names for kind in _kernels_of(name)),
+    return CollectiveCall(
+        op=f"coalesced {'+'.join(names)}" if together else names[0],
+        bytes=sum_where_known(map(_bytes, parts)),
+        group=group_title(*entry["process_group"]),
+        is_async=True,
+        backend="nccl",
+        device_type="cuda",
+        device_index=-1,
+        coalesced=together,
+        link=sum_links_where_known(link_bytes(_op(part), _bytes(part), ranks) for part in parts),
+        sequence=None
+        if parts[0]["is_p2p"] or entry["process_group"][0] in uneven
+        else int(entry["collective_seq_id"]),
+        sends_to=_only_peer(parts, "->", members),
+        receives_from=_only_peer(parts, "<-", members),
+        issued_ns=int(entry["time_created_ns"]),
+        kernels=tuple(kind for name in names for kind in _kernels_of(name)),
         several=together or names[0] in _SEVERAL or "coalesced" in names[0],
     )
 

@@ -98,7 +98,6 @@ class TracedStep(StepSpans):
     """One step on the GPU's timeline, and what its collectives are found by."""
 
     intervals: tuple[LaunchInterval, ...] = ()
-    device: int = 0
     least_lead_ns: int = 0
     """By how much the host was ahead of the GPU at each of its marks."""
 
@@ -214,7 +213,6 @@ def read_steps(
                     )
                     for at in range(begin, end)
                 ),
-                device=int(device),
                 least_lead_ns=min(gpu_ns[at] - seen[at][0].host_ns for at in range(begin, end + 1)),
             )
         )

@@ -25,8 +25,8 @@ import torch
 from overlaptop.agent.clock import now_ns
 from overlaptop.agent.isolation.job_exceptions import raised_by_job, run_to_completion
 from overlaptop.agent.isolation.threads import signals_blocked
-from overlaptop.agent.sources.base import MAX_WAITING_STEPS, Edge, StepSpans
-from overlaptop.agent.sources.collective_join import CollectiveLaunch, join
+from overlaptop.agent.sources.base import MAX_WAITING_STEPS, CollectiveCall, Edge, StepSpans
+from overlaptop.agent.sources.collective_join import join
 from overlaptop.agent.sources.cupti.holders import tool_in
 from overlaptop.agent.sources.cupti.layouts import UnknownRecordError
 from overlaptop.agent.sources.cupti.library import CuptiError
@@ -394,7 +394,7 @@ class KernelsSource:
             self.reason = SELDOM_NAMED.format(2 * (REPEATS + 2) * most)
         self._lead_ns = steps[-1].launch_lead_ns or 0
 
-    def _named(self, step: TracedStep, looked_up: list[CollectiveLaunch] | None) -> TracedStep:
+    def _named(self, step: TracedStep, looked_up: list[CollectiveCall] | None) -> TracedStep:
         """The step with its collectives, as far as they are known."""
         if looked_up is not None:
             self._repeated.learn(step, looked_up)
@@ -408,7 +408,7 @@ class KernelsSource:
         """From this step on, which begins, steps may issue other collectives, with the same kernels."""
         self._changed_step = step
 
-    def _launches(self, steps: list[TracedStep]) -> list[CollectiveLaunch] | None:
+    def _launches(self, steps: list[TracedStep]) -> list[CollectiveCall] | None:
         """What the host issued in these steps; None when it is not due to be read, or not known."""
         if not any(interval.kernels for step in steps for interval in step.intervals):
             return []

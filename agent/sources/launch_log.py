@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from time import monotonic
 
-from overlaptop.agent.sources.collective_join import CollectiveLaunch
+from overlaptop.agent.sources.base import CollectiveCall
 from overlaptop.agent.sources.flight_recorder import FlightRecorder, FlightRecorderError
 from overlaptop.wire.messages import IssuedCall
 
@@ -49,7 +49,7 @@ class LaunchLog:
         overdue = steps.start - self._read_step > 2 * grid
         return first_on_grid in steps or self._read_step < 0 or overdue
 
-    def read(self, from_step: int, from_unix_ns: int, before_ns: int) -> list[CollectiveLaunch] | None:
+    def read(self, from_step: int, from_unix_ns: int, before_ns: int) -> list[CollectiveCall] | None:
         """What was issued since then, when `from_step` began, and in the `before_ns` before it; None
         where it is not known.
 

@@ -13,14 +13,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from overlaptop.agent.sources.collective_join import CollectiveLaunch, launches_before, launches_in
+from overlaptop.agent.sources.base import CollectiveCall
+from overlaptop.agent.sources.collective_join import launches_before, launches_in
 from overlaptop.agent.sources.kernel_steps import TracedStep
 
 REPEATS = 4
 """Steps before one that was looked up that must have issued what it has."""
 
 _Kernels = tuple[tuple[tuple[str, int, bool], ...], ...]
-_Launches = tuple[tuple[CollectiveLaunch, ...], ...]
+_Launches = tuple[tuple[CollectiveCall, ...], ...]
 
 
 class RepeatedStep:
@@ -37,7 +38,7 @@ class RepeatedStep:
         self._ambiguous = False
         """The same kernels have been other collectives."""
 
-    def learn(self, step: TracedStep, launches: Sequence[CollectiveLaunch]) -> None:
+    def learn(self, step: TracedStep, launches: Sequence[CollectiveCall]) -> None:
         """Take in a step that was looked up; `launches` as `join` has them, also of the steps before it."""
         kernels = _kernels_of(step)
         if step.step < self.from_step or not any(kernels):
@@ -56,7 +57,7 @@ class RepeatedStep:
         """Whether it can be told what this step must have issued."""
         return not self._ambiguous and step.step >= self.from_step and _kernels_of(step) == self._kernels
 
-    def launches(self, step: TracedStep) -> list[CollectiveLaunch] | None:
+    def launches(self, step: TracedStep) -> list[CollectiveCall] | None:
         """What this step must have issued, as `join` takes it; None where that cannot be told.
 
         Without sequence numbers: steps that nobody saw may have issued more.
@@ -64,7 +65,7 @@ class RepeatedStep:
         if not self.knows(step):
             return None
         return [
-            replace(launch, unix_ns=interval.from_unix_ns)
+            replace(launch, issued_ns=interval.from_unix_ns)
             for interval, own in zip(step.intervals, self._launches, strict=True)
             for launch in own
         ]
@@ -77,5 +78,5 @@ def _kernels_of(step: TracedStep) -> _Kernels:
     )
 
 
-def _timeless(launch: CollectiveLaunch) -> CollectiveLaunch:
-    return replace(launch, unix_ns=0, call=replace(launch.call, sequence=None))
+def _timeless(launch: CollectiveCall) -> CollectiveCall:
+    return replace(launch, issued_ns=0, sequence=None)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from overlaptop.agent.sources.base import CollectiveCall
-from overlaptop.agent.sources.collective_join import CollectiveLaunch, join, match
+from overlaptop.agent.sources.collective_join import join, match
 from overlaptop.agent.sources.kernel_steps import LaunchInterval, NcclKernel, TracedStep
 
 from .recordings import RECORDED, recording
@@ -17,10 +17,13 @@ from .recordings import RECORDED, recording
 KINDS = ("AllReduce", "AllGather", "ReduceScatter", "Broadcast", "SendRecv")
 
 
-def launch(number, kind="AllReduce", *, several=False, unix_ns=None):
+def launch(number, kind="AllReduce", *, several=False, issued_ns=None):
     """A launch whose bytes are its number, so that it can be told from the others."""
-    call = CollectiveCall(kind, number, "0", True, "nccl", "cuda", -1, coalesced=several)
-    return CollectiveLaunch(call, number if unix_ns is None else unix_ns, (kind,), several)
+    at_ns = number if issued_ns is None else issued_ns
+    return CollectiveCall(
+        kind, number, "0", True, "nccl", "cuda", -1,
+        coalesced=several, several=several, issued_ns=at_ns, kernels=(kind,),
+    )  # fmt: skip
 
 
 def kernel(at_ns, collective="AllReduce", *, replayed=False):
@@ -34,11 +37,11 @@ def step_of(*stretches):
     intervals = tuple(
         LaunchInterval(100 * at, 100 * (at + 1), tuple(kernels)) for at, kernels in enumerate(stretches)
     )
-    return TracedStep(0, 0, 10_000, (), None, detailed=True, intervals=intervals, device=3)
+    return TracedStep(0, 0, 10_000, (), None, detailed=True, intervals=intervals)
 
 
 def bytes_by_kernel(joined):
-    return [(each.call.bytes, each.start_ns) for each in joined.collectives]
+    return [(each.bytes, each.start_ns) for each in joined.collectives]
 
 
 # Recorded bursts.
@@ -57,7 +60,7 @@ def test_each_kernel_of_the_recorded_bursts_has_the_collective_that_was_logged_i
             each.start_ns for each in joined.collectives
         )
         # bfloat16 throughout; the larger side is the whole of a sharded tensor.
-        assert sorted((each.call.op, each.call.bytes) for each in joined.collectives) == sorted(
+        assert sorted((each.op, each.bytes) for each in joined.collectives) == sorted(
             (
                 entry["profiling_name"].removeprefix("nccl:"),
                 2 * max(entry["input_sizes"][0][0], entry["output_sizes"][0][0]),
@@ -65,10 +68,10 @@ def test_each_kernel_of_the_recorded_bursts_has_the_collective_that_was_logged_i
             for entry in burst.entries
             if begin.unix_ns <= entry["time_created_ns"] < end.unix_ns
         )
-        assert {each.call.group for each in joined.collectives} == {"0 default_pg"}
+        assert {each.group for each in joined.collectives} == {"0 default_pg"}
         kinds = {kernel.start_ns: kernel.collective for each in step.intervals for kernel in each.kernels}
         for each in joined.collectives:
-            assert kinds[each.start_ns] == kind_of.get(each.call.op, "AllReduce")
+            assert kinds[each.start_ns] == kind_of.get(each.op, "AllReduce")
 
 
 # By hand.
@@ -146,14 +149,14 @@ def test_steps_are_joined_right_or_not_at_all(seed):
         stretches.append([])
         for nth, (issued, [own]) in enumerate(issue(chance, chance.randrange(6))):
             moved = kernel(own.start_ns + 100_000 * number, own.collective)
-            launches.append(launch(100 * number + nth, issued.call.op))
+            launches.append(launch(100 * number + nth, issued.op))
             truth[moved.start_ns] = 100 * number + nth
             stretches[-1].append(moved)
     if launches and chance.random() < 0.7:
-        torn = launches.pop(chance.randrange(len(launches))).unix_ns // 100
+        torn = launches.pop(chance.randrange(len(launches))).issued_ns // 100
     joined = join(step_of(*stretches), launches)
     for each in joined.collectives:
         is_torn = each.start_ns // 100_000 == torn
-        assert each.call.bytes == (None if is_torn else truth[each.start_ns])
+        assert each.bytes == (None if is_torn else truth[each.start_ns])
     assert joined.comm_kernels_ns == 10 * len(truth)
-    assert joined.matched_ns == 10 * sum(each.call.bytes is not None for each in joined.collectives)
+    assert joined.matched_ns == 10 * sum(each.bytes is not None for each in joined.collectives)

@@ -88,8 +88,8 @@ def test_the_last_collectives_of_each_group_say_how_far_they_are():
 def test_an_operations_name_tells_its_kernels_and_whether_they_may_be_several(names, kernel, several):
     for name in names.split():
         [launch] = launches_of([entry(f"{name} 0->1" if name in ("send", "recv") else name)], GROUPS)
-        assert kernel in launch.collectives
-        assert (launch.several, launch.call.op) == (several, name)
+        assert kernel in launch.kernels
+        assert (launch.several, launch.op) == (several, name)
 
 
 LAUNCHES = {
@@ -169,10 +169,10 @@ LAUNCHES = {
 @pytest.mark.parametrize(("log", "launched"), LAUNCHES.values(), ids=LAUNCHES)
 def test_entries_become_launches(log, launched):
     launches = launches_of(log, GROUPS)
-    assert [(each.call.op, each.call.bytes, each.unix_ns) for each in launches] == launched
+    assert [(each.op, each.bytes, each.issued_ns) for each in launches] == launched
     for each in launches:
-        assert each.call.coalesced == each.call.op.startswith("coalesced")
-        assert each.several or not each.call.coalesced
+        assert each.coalesced == each.op.startswith("coalesced")
+        assert each.several or not each.coalesced
 
 
 def test_where_batches_take_numbers_of_collectives_these_differ_by_rank_and_are_not_told():
@@ -183,7 +183,7 @@ def test_where_batches_take_numbers_of_collectives_these_differ_by_rank_and_are_
         coalesced(0, p2p=True, other=2),
         entry("all_reduce", 3),
     ]
-    assert [each.call.sequence for each in launches_of(log, GROUPS)] == [None, 1, None, None]
+    assert [each.sequence for each in launches_of(log, GROUPS)] == [None, 1, None, None]
     assert list(last_calls_of(log)) == ["2"]
 
 
@@ -195,7 +195,7 @@ def links(entries, near=True, groups=GROUPS):
         asked.append(ranks)
         return near
 
-    moved = [each.call.link for each in launches_of(entries, groups, on_this_node)]
+    moved = [each.link for each in launches_of(entries, groups, on_this_node)]
     assert asked == [[0, 1], [1]]
     return moved
 
@@ -235,7 +235,7 @@ def test_sends_and_receives_name_the_other_rank_as_the_job_does_also_in_one_laun
         groups,
         on_this_node=lambda ranks: True,
     )
-    ends = [(launch.call.sends_to, launch.call.receives_from) for launch in found]
+    ends = [(launch.sends_to, launch.receives_from) for launch in found]
     assert ends == [(7, None), (None, 9), (7, 9), (None, None), (None, None), (None, None)]
 
 
@@ -246,7 +246,7 @@ def test_groups_elsewhere_and_unknown_groups_types_and_operations_leave_the_link
     assert links(unknown) == [None] * 3
     monkeypatch.setenv("MASTER_ADDR", "localhost")
     [launch] = launches_of([entry("all_reduce")], {"0": {"name": "0", "desc": "", "ranks": "[]"}})
-    assert launch.call.link is None  # zero bytes would be a claim
+    assert launch.link is None  # zero bytes would be a claim
 
 
 # The dump.
@@ -287,7 +287,7 @@ def content(*entries):
 def test_what_was_issued_since_then_is_read_as_far_as_the_ring_goes_back(dumping, records, from_ns, read):
     log = [entry("all_reduce", seq, 10 * seq, record=seq) for seq in records]
     launches = dumping(content(*log)).read(from_ns)
-    assert read == (None if launches is None else [each.unix_ns for each in launches])
+    assert read == (None if launches is None else [each.issued_ns for each in launches])
 
 
 def test_it_says_that_it_keeps_less_than_it_was_asked_for(dumping):

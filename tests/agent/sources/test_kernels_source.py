@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 from overlaptop.agent.reporting import reporter
 from overlaptop.agent.sources import kernels, launch_log, self_check
 from overlaptop.agent.sources.base import CollectiveCall, Edge
-from overlaptop.agent.sources.collective_join import CollectiveLaunch
 from overlaptop.agent.sources.cupti.holders import TOOLS
 from overlaptop.agent.sources.cupti.layouts import UnknownRecordError
 from overlaptop.agent.sources.cupti.library import CuptiError
@@ -119,8 +118,11 @@ class Gpu:
         at_ns = self.now_ns + self.lead_ns
         if name is ALL_REDUCE:
             sequence, size = len(self.launches), next(self.sizes)
-            call = CollectiveCall("all_reduce", size, "0", True, "nccl", "cuda", -1, sequence=sequence)
-            self.launches.append(CollectiveLaunch(call, self.now_ns, ("AllReduce",), several=False))
+            call = CollectiveCall(
+                "all_reduce", size, "0", True, "nccl", "cuda", -1,
+                sequence=sequence, issued_ns=self.now_ns, kernels=("AllReduce",),
+            )  # fmt: skip
+            self.launches.append(call)
         if self.tracing:
             self.trace.kernel(ctypes.addressof(name), at_ns, at_ns + length_ns, stream=stream)
 
@@ -129,8 +131,8 @@ class Gpu:
         if self.recorder_fault:
             raise FlightRecorderError(self.recorder_fault)
         kept = self.launches[-self.recorder_keeps :]
-        self.was_short = len(kept) < len(self.launches) and kept[0].unix_ns > from_unix_ns - before_ns
-        return [launch for launch in kept if launch.unix_ns >= from_unix_ns - before_ns]
+        self.was_short = len(kept) < len(self.launches) and kept[0].issued_ns > from_unix_ns - before_ns
+        return [launch for launch in kept if launch.issued_ns >= from_unix_ns - before_ns]
 
 
 def install(patch, gpu):
@@ -302,7 +304,7 @@ def test_a_traced_step_has_its_lanes_phases_collectives_and_launch_lead(gpu):
     assert (totals.compute_ns, totals.comm_ns) == (4 * MS, 2 * MS)
     assert (totals.hidden_ns, totals.exposed_ns, totals.stall_ns) == (MS, MS, MS)
     assert [phase.name for phase in step.phases] == ["forward", "backward"]
-    assert [(each.call.op, each.call.bytes) for each in step.collectives] == [("all_reduce", 64)]
+    assert [(each.op, each.bytes) for each in step.collectives] == [("all_reduce", 64)]
     assert (step.comm_kernels_ns, step.matched_ns, step.named) == (2 * MS, 2 * MS, True)
     assert (step.collective_count, totals.comm_bytes) == (1, 64)
     assert step.launch_lead_ns == LEAD_NS
@@ -313,7 +315,7 @@ def test_steps_that_repeat_one_that_was_looked_up_have_its_names_and_no_sequence
     job.run(200)
     assert gpu.dumps < len(job.detailed()) / 2
     assert all(each.named and each.matched_ns == 2 * MS for each in job.detailed())
-    calls = [collective.call for each in job.detailed() for collective in each.collectives]
+    calls = [collective for each in job.detailed() for collective in each.collectives]
     assert {(call.op, call.bytes) for call in calls} == {("all_reduce", 64)}
     assert 0 < sum(call.sequence is not None for call in calls) <= gpu.dumps
 
@@ -325,7 +327,7 @@ def test_steps_are_looked_up_again_where_a_setting_has_changed(gpu):
     job.source.settings_changed(job.next_step)
     job.taken.clear()
     job.run(100)
-    assert {each.call.bytes for step in job.detailed() for each in step.collectives} == {32}
+    assert {each.bytes for step in job.detailed() for each in step.collectives} == {32}
     assert all(step.named for step in job.detailed())
     assert gpu.dumps <= dumps + 3
 
@@ -340,7 +342,7 @@ def test_steps_that_take_turns_are_never_named_as_another_one(gpu, sizes):
     named = [each for each in job.detailed() if each.named]
     assert len(named) >= gpu.dumps > 3
     for each in named:
-        assert [one.call.bytes for one in each.collectives] == [sizes[each.step % len(sizes)]]
+        assert [one.bytes for one in each.collectives] == [sizes[each.step % len(sizes)]]
 
 
 def test_a_job_whose_steps_repeat_is_looked_up_as_rarely_as_where_nobody_watches(gpu):
@@ -424,7 +426,7 @@ def test_without_a_flight_recorder_collectives_go_by_their_kernels_and_the_reaso
     assert job.source.reason == "collectives have no names: it is off"
     for step in job.detailed()[5:]:
         assert (step.named, step.collective_count, step.matched_ns) == (True, 1, None)
-        assert [each.call.bytes for each in step.collectives] == [None]
+        assert [each.bytes for each in step.collectives] == [None]
 
 
 # Something missing.
