@@ -9,8 +9,8 @@ from pathlib import Path
 from types import FrameType
 
 from overlaptop.agent.groups import members_of
-from overlaptop.agent.median import median
 from overlaptop.agent.stacks import script_frames
+from overlaptop.timeline.averages import median
 from overlaptop.wire.messages import MAX_LAST_GROUPS, MAX_STACK, GroupCalls, IssuedCall
 
 HUNG_AFTER_S = 10.0

@@ -14,7 +14,7 @@ from overlaptop.agent.control.action import Action, Outcome
 from overlaptop.agent.control.participant import SHARE_OF_TIMEOUT
 from overlaptop.agent.control.step_marks import TRIAL
 from overlaptop.agent.hooks.process_groups import shortest_timeout_s
-from overlaptop.agent.median import median
+from overlaptop.timeline.averages import median
 from overlaptop.wire import commands
 from overlaptop.wire.commands import HOST, PLACES, Command
 

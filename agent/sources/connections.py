@@ -19,8 +19,8 @@ from itertools import chain, pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from overlaptop.agent.median import median
 from overlaptop.agent.sources.assemble import RecordedStep
+from overlaptop.timeline.averages import median
 
 ONE_CONNECTION = (
     "phases only: with CUDA_DEVICE_MAX_CONNECTIONS=1, events around collectives would destroy the overlap "

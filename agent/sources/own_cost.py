@@ -11,11 +11,11 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from overlaptop.agent.median import median
+from overlaptop.timeline.averages import median, sigma
 
 MIN_COMPARISONS, MAX_COMPARISONS = 4, 64
 MAX_NEIGHBOURS = 32  # unmeasured steps on each side
-OUTLIER_SIGMAS, LEAST_SLACK, MAD_TO_SIGMA = 5.0, 0.1, 1.4826
+OUTLIER_SIGMAS, LEAST_SLACK = 5.0, 0.1
 """Values are clipped if they are farther from the median than both."""
 
 
@@ -89,6 +89,5 @@ def weighted_mean(values: Sequence[float], weights: Sequence[float]) -> Estimate
 def _clipped(values: Sequence[float], least_slack: float = LEAST_SLACK) -> list[float]:
     """A checkpoint or a garbage collection says nothing of the cost: outliers, moved to the bounds."""
     middle = median(values)
-    sigma = MAD_TO_SIGMA * median([abs(each - middle) for each in values])
-    slack = max(OUTLIER_SIGMAS * sigma, least_slack * abs(middle))
+    slack = max(OUTLIER_SIGMAS * sigma(values), least_slack * abs(middle))
     return [min(max(each, middle - slack), middle + slack) for each in values]

@@ -11,8 +11,8 @@ from __future__ import annotations
 import math
 from collections import deque
 
-from overlaptop.agent.median import median
-from overlaptop.agent.sources.own_cost import MAD_TO_SIGMA, CostMeter, Estimate
+from overlaptop.agent.sources.own_cost import CostMeter, Estimate
+from overlaptop.timeline.averages import median, sigma
 from overlaptop.wire.messages import Watch
 
 BUDGET = 0.01
@@ -244,6 +244,5 @@ class ChangeWatch:
 
     def _set_bounds(self) -> None:
         middle_ns = median(self._reference_ns)
-        sigma_ns = MAD_TO_SIGMA * median([abs(each - middle_ns) for each in self._reference_ns])
-        slack_ns = max(CHANGED_SHARE * middle_ns, CHANGED_SIGMAS * sigma_ns)
+        slack_ns = max(CHANGED_SHARE * middle_ns, CHANGED_SIGMAS * sigma(self._reference_ns))
         self._bounds_ns = middle_ns - slack_ns, middle_ns + slack_ns

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from overlaptop.fleet.snapshot import RankView
 from overlaptop.fleet.totals import step_of, stepping
+from overlaptop.timeline.averages import MAD_TO_SIGMA
 from overlaptop.wire.messages import StepTotals
 
 LEAST_BEFORE, LEAST_AFTER = 8, 5
@@ -29,8 +30,6 @@ MOST_STEPS = 200
 SOON_STEPS = 60
 """A change so soon after another one doubles what is needed before the next: such a job varies."""
 _STRIDE = 8
-_DEVIATION = 1.4826
-"""Standard deviation of normal noise over its median absolute deviation."""
 _FIGURES = attrgetter("step_ns", "loading_ns")
 """Not its CPU time: that grows while it waits for its GPU, or for others, and does not while it sleeps."""
 
@@ -122,7 +121,7 @@ def _cost(row: Series, at: int, length: float) -> float | None:
     before, after = row[max(0, at - MOST_BEFORE) : at], row[at:]
     old, new = float(np.median(before)), float(np.median(after))
     rest = np.concatenate((np.abs(before - old), np.abs(after - new)))
-    noise = _DEVIATION * float(np.median(rest))
+    noise = MAD_TO_SIGMA * float(np.median(rest))
     if not abs(new - old) >= max(LEAST_SHARE * length, NOISES * noise * (LEAST_AFTER / len(after)) ** 0.5):
         return None
     middle, up = (old + new) / 2, new > old

@@ -13,6 +13,7 @@ from overlaptop.fleet.totals import counted_ranks
 from overlaptop.fleet.waits import StepWaits
 from overlaptop.fleet.window import WindowSteps, in_window, steps_of
 from overlaptop.timeline.arrivals import WaitTimes
+from overlaptop.timeline.averages import mean_of_known
 from overlaptop.wire.messages import StepTotals
 
 _NAMES = (
@@ -47,8 +48,8 @@ def _with_mean(steps: WindowSteps, split_steps: Sequence[StepWaits]) -> RankView
     view, newest = steps.view, steps.view.measured or steps.view.last
     assert newest is not None, "only ranks with a step are in a window"
     columns = zip(*map(_FIGURES, steps.measured), strict=True)
-    figures = dict(zip(_NAMES, map(_mean, columns), strict=False))
-    step_ns = _mean([step.step_ns for step in steps.all]) or newest.step_ns
+    figures = dict(zip(_NAMES, map(mean_of_known, columns), strict=False))
+    step_ns = mean_of_known(step.step_ns for step in steps.all) or newest.step_ns
     mean = replace_fields(newest, step_ns=step_ns, **figures)
     waits = [found for each in split_steps if (found := each.times.get(view.rank)) is not None]
     return replace(view, mean=mean, mean_waits=_share_of(mean, waits))
@@ -61,8 +62,3 @@ def _share_of(mean: StepTotals, waits: Sequence[WaitTimes]) -> WaitTimes | None:
         return sums and WaitTimes(*(round(each / len(waits)) for each in astuple(sums)))
     scale = mean.exposed_ns / sums.exposed_ns
     return WaitTimes(*(round(each * scale) for each in astuple(sums)))
-
-
-def _mean(values_ns: Sequence[int | None]) -> int | None:
-    known = [value_ns for value_ns in values_ns if value_ns is not None]
-    return round(sum(known) / len(known)) if known else None

@@ -14,6 +14,7 @@ from overlaptop.fleet.waits import StepWaits
 from overlaptop.fleet.window import WindowSteps, in_window, steps_of
 from overlaptop.timeline import ratios
 from overlaptop.timeline.arrivals import WaitTimes
+from overlaptop.timeline.averages import mean_of_known
 from overlaptop.timeline.overlap import launch_bound
 from overlaptop.wire.messages import OwnCost, StepTotals
 
@@ -62,15 +63,15 @@ def total(
         split_here = in_window(split_steps, first_step)
         split = len(split_here)
         waits = [each.times.get(view.rank) for each in split_here for view in counted]
-    leads_ns = [lead_ns for each in sums if (lead_ns := _mean(each.launch_lead)) is not None]
+    leads_ns = [lead_ns for each in sums if (lead_ns := mean_of_known(each.launch_lead)) is not None]
     return Totals(
         step=newest_step,
-        step_ns=_mean([step.step_ns for each in steps for step in each.all]),
+        step_ns=mean_of_known([step.step_ns for each in steps for step in each.all]),
         overlap=ratios.overlap(sum(all_ns("hidden")), comm_ns),
-        exposed_ns=_mean(all_ns("exposed")),
-        fused_ns=_mean(all_ns("fused")),
-        stall_ns=_mean(all_ns("stall")),
-        idle_ns=_mean(all_ns("idle", lambda each: each.rank in exact)),
+        exposed_ns=mean_of_known(all_ns("exposed")),
+        fused_ns=mean_of_known(all_ns("fused")),
+        stall_ns=mean_of_known(all_ns("stall")),
+        idle_ns=mean_of_known(all_ns("idle", lambda each: each.rank in exact)),
         speedup=ratios.speedup(compute_ns, comm_ns, fused_ns, sum(all_ns("step"))),
         attainable=ratios.attainable(compute_ns, comm_ns, fused_ns),
         launch_lead_ns=min(leads_ns, default=None),
@@ -113,7 +114,12 @@ class _RankFigures(NamedTuple):
 
     @property
     def launch_bound(self) -> bool:
-        return launch_bound(_mean(self.step) or 0, _mean(self.launch_lead), _mean(self.idle)) is True
+        return (
+            launch_bound(
+                mean_of_known(self.step) or 0, mean_of_known(self.launch_lead), mean_of_known(self.idle)
+            )
+            is True
+        )
 
 
 _FIGURES = attrgetter(*(f"{name}_ns" for name in _RankFigures._fields[1:]))
@@ -212,7 +218,3 @@ def step_of(view: RankView, step: int) -> StepTotals | None:
     """The rank's step of that number; None where it is not known, or no more."""
     at = bisect_right(view.history, step, key=_NUMBER) - 1
     return view.history[at] if at >= 0 and view.history[at].step == step else None
-
-
-def _mean(values_ns: Sequence[int]) -> int | None:
-    return round(sum(values_ns) / len(values_ns)) if values_ns else None

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from overlaptop.timeline.averages import mean_of_known
 from overlaptop.wire.devices import DeviceFacts, DeviceSample
 from overlaptop.wire.messages import StepTotals
 
@@ -128,7 +129,8 @@ def traffic_of(
     recent = [sample for sample in samples if sample.at_ns > oldest_ns]
     reasons = []
     rx, tx = (
-        _mean([getattr(sample, f"{over}_{way}_bytes_per_s") for sample in recent]) for way in ("rx", "tx")
+        mean_of_known(getattr(sample, f"{over}_{way}_bytes_per_s") for sample in recent)
+        for way in ("rx", "tx")
     )
     if rx is None or tx is None:
         reasons.append(_why_unmeasured(over, recent))
@@ -174,11 +176,6 @@ def _why_unmeasured(over: str, recent: Sequence[DeviceSample]) -> str:
         return NO_SAMPLES
     names = (f"{over}_rx_bytes_per_s", f"{over}_tx_bytes_per_s")
     return next((each.reason for each in recent[-1].unknown if each.name in names), NO_RATES)
-
-
-def _mean(rates: Sequence[int | None]) -> int | None:
-    known = [rate for rate in rates if rate is not None]
-    return round(sum(known) / len(known)) if known else None
 
 
 def _end_ns(step: StepTotals) -> int:

@@ -12,6 +12,7 @@ from statistics import median
 
 from overlaptop.fleet.session import Session
 from overlaptop.fleet.snapshot import Snapshot
+from overlaptop.timeline.averages import sigma
 from overlaptop.trials.effect import LOOKS, Effect, slope
 from overlaptop.trials.runner import Candidate, Trials, Tried, trial_steps
 from overlaptop.wire.commands import HOW_TO_ALLOW, make_delay
@@ -24,8 +25,6 @@ USUAL_STEPS = 50
 NARROW = 0.2
 """A slope is known once its interval reaches no farther to each side. Not once it leaves something out:
 intervals of what stops so are too far off."""
-_MAD_TO_SIGMA = 1.4826
-"""The standard deviation of normal noise over its median absolute deviation."""
 HALF = 0.5
 """Between slack and critical."""
 CRITICAL, SLACK, PARTLY, NOT_KNOWN = "critical", "slack", "partly critical", "not known"
@@ -50,8 +49,7 @@ def usual_step_ns(snapshot: Snapshot) -> float:
 def usual_delay_ns(snapshot: Snapshot, share: float = SHARE) -> int:
     """A share of the step, or JITTERS times its jitter: a shorter delay would be lost in that."""
     step_ns = usual_step_ns(snapshot)
-    deviation_ns = median([abs(length_ns - step_ns) for length_ns in _lengths_ns(snapshot)] or [0])
-    return max(1, round(share * step_ns), round(JITTERS * _MAD_TO_SIGMA * deviation_ns))
+    return max(1, round(share * step_ns), round(JITTERS * sigma(_lengths_ns(snapshot) or [0])))
 
 
 def _lengths_ns(snapshot: Snapshot) -> list[int]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from overlaptop.timeline.averages import mean_of_known
 from overlaptop.timeline.collectives import sum_where_known
 from overlaptop.tui.timeline.lanes import CollectiveKey, compute_of, keys_of
 from overlaptop.wire.messages import StepDetail
@@ -98,10 +99,10 @@ def rows_of(
                 key=key,
                 members=(each,),
                 start_ns=each.first_start_ns - begun_ns,
-                wait_ns=_mean(map(each.wait_ns, each.ranks)),
-                transfer_ns=_mean(map(each.transfer_ns, each.ranks)),
-                hidden_ns=_mean(hidden for hidden, _ in spent_ns),
-                exposed_ns=_mean(exposed for _, exposed in spent_ns),
+                wait_ns=mean_of_known(map(each.wait_ns, each.ranks)),
+                transfer_ns=mean_of_known(map(each.transfer_ns, each.ranks)),
+                hidden_ns=mean_of_known(hidden for hidden, _ in spent_ns),
+                exposed_ns=mean_of_known(exposed for _, exposed in spent_ns),
                 bus_bandwidth=each.bus_bandwidth,
                 late_rank=each.late_rank,
                 late_in=int(each.late_rank is not None),
@@ -161,10 +162,10 @@ def _together(key: CollectiveKey, rows: Sequence[Row], details: Mapping[int, Ste
         rows[0],
         key=key,
         members=members,
-        wait_ns=_mean(each.wait_ns if each.known else None for each in times),
-        transfer_ns=_mean(each.transfer_ns if each.known else None for each in times),
-        hidden_ns=_mean(each.hidden_ns for each in times),
-        exposed_ns=_mean(each.exposed_ns for each in times),
+        wait_ns=mean_of_known(each.wait_ns if each.known else None for each in times),
+        transfer_ns=mean_of_known(each.transfer_ns if each.known else None for each in times),
+        hidden_ns=mean_of_known(each.hidden_ns for each in times),
+        exposed_ns=mean_of_known(each.exposed_ns for each in times),
         bus_bandwidth=sum(each for each, _ in moved) / sum(each for _, each in moved) if moved else None,
         late_rank=late[0][0] if late else None,
         late_in=late[0][1] if late else 0,
@@ -184,8 +185,3 @@ def _in_step(collectives: Sequence[Collective], detail: StepDetail) -> WaitTimes
     end_ns = detail.start_ns + detail.step_ns
     took = waiting(detail.rank, comm, collectives, detail.start_ns, end_ns)
     return took.times(compute_of(detail) + detail.start_ns)
-
-
-def _mean(values: Iterable[int | None]) -> int | None:
-    known = [value for value in values if value is not None]
-    return round(sum(known) / len(known)) if known else None
