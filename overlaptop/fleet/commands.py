@@ -71,6 +71,7 @@ class CommandView:
     words: str
     """``capture (steps 5)``."""
     state: str
+    """The outcome's stage."""
     reason: str
     step: int | None
     done: bool
@@ -215,7 +216,7 @@ def _made(
         knob=command.knob,
         value=argument(command, "value") if command.knob and command.name != RESTORE else None,
         words=in_words(command),
-        state=outcome.state,
+        state=outcome.stage,
         reason=outcome.reason,
         step=outcome.step,
         done=outcome.done,

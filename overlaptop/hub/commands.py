@@ -16,7 +16,7 @@ from overlaptop.jobs.folder import COMMANDS_NAME, JobFolderError, job_dir
 from overlaptop.jobs.record import JobRecord
 from overlaptop.wire import commands
 from overlaptop.wire.codec import encode
-from overlaptop.wire.commands import CHANGED, Command
+from overlaptop.wire.commands import OBEYED, Command
 from overlaptop.wire.outcome import logged_state
 
 
@@ -86,7 +86,7 @@ class CommandBroker:
             wanted = str(commands.argument(command, "value"))
         else:
             wanted = knob.original_text if knob is not None else ""
-        changed = outcome.state == CHANGED
+        changed = outcome.state == OBEYED
         try:
             change_log.append(
                 LoggedChange(

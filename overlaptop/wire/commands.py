@@ -152,9 +152,15 @@ REPORT_STATES = (*UNDER_WAY, *ENDED_WELL, *ENDED_BADLY)
 a setting is ``changing`` and ``changed``, a trial ``trying`` and ``tried``. ``unknown``: the rank cannot
 learn whether all have agreed; if it ever does, it reports the result."""
 
-OUTCOME_STATES = (SENT, *REPORT_STATES)
-"""``sent``: nothing was reported yet."""
-OutcomeState = Annotated[str, one_of(OUTCOME_STATES)]
+STAGES = (SENT, *REPORT_STATES)
+"""Of one rank. ``sent``: it has reported nothing yet."""
+Stage = Annotated[str, one_of(STAGES)]
+PROGRESS = (SENT, *UNDER_WAY, *ENDED_WELL)
+"""The stages of a command that goes well, in order."""
+OBEYING, OBEYED = "obeying", "obeyed"
+OUTCOME_STATES = (SENT, OBEYING, OBEYED, FAILED, UNKNOWN)
+"""``sent``: nothing was reported yet. ``obeyed``: by all ranks. ``failed``: as soon as one rank has failed.
+``unknown``: a lost rank may have made a change: it may still turn out to be made, or not."""
 ENDED, SILENT, UNREACHABLE = "ended", "silent", "unreachable"
 LOST = ("", ENDED, SILENT, UNREACHABLE)
 """Why a rank's final report is not awaited any more; empty: it is, or it has come."""
@@ -184,9 +190,9 @@ class RankOutcome(Part, frozen=True):
     """One rank's part of a CommandOutcome."""
 
     rank: Rank
-    reported: OutcomeState
+    reported: Stage
     """The rank's newest CommandReport.state; ``sent``: none came."""
-    state: OutcomeState
+    state: Stage
     """The same; of a lost rank ``failed`` or ``unknown``."""
     text: Text
     """As CommandReport.text; of a lost rank: why."""
@@ -200,9 +206,7 @@ class CommandOutcome(Message, frozen=True, tag=20):
     """
 
     command: Text
-    state: OutcomeState
-    """What the slowest rank has reached; ``failed`` as soon as one failed. Else ``unknown`` where a lost
-    rank may have made a change: it may still turn out to be made, or not."""
+    state: Annotated[str, one_of(OUTCOME_STATES)]
     reason: Text
     """Why it failed or is unknown, with the number of the rank; else empty."""
     step: Count | None
@@ -214,6 +218,13 @@ class CommandOutcome(Message, frozen=True, tag=20):
     was: Text = ""
     """As CommandReport has it, once a rank has reported it."""
     becomes: Text = ""
+
+    @property
+    def stage(self) -> str:
+        """What the slowest rank has reached; of a command that has failed, or may have, the state."""
+        if self.state not in (OBEYING, OBEYED):
+            return self.state
+        return min((each.state for each in self.ranks), key=PROGRESS.index)
 
 
 def make(name: str, arguments: Mapping[str, int], *, knob: str = "") -> Command:

@@ -19,10 +19,11 @@ from overlaptop.wire.commands import (
     ENDED_BADLY,
     ENDED_WELL,
     FAILED,
-    OUTCOME_STATES,
+    OBEYED,
+    OBEYING,
     SENT,
     SILENT,
-    UNDER_WAY,
+    STAGES,
     UNKNOWN,
     UNREACHABLE,
     Command,
@@ -35,7 +36,6 @@ from overlaptop.wire.commands import (
 ANSWER_S = 15.0
 """Longer than ranks wait for each other: a rank that has reported nothing by then will report nothing."""
 _FINAL = (*ENDED_WELL, *ENDED_BADLY)
-_PROGRESS = (SENT, *UNDER_WAY, *ENDED_WELL)
 _VERBS = {"refused": "refused", "busy": "is busy", FAILED: "failed", UNKNOWN: "does not know"}
 _LOST = {
     # how a rank was lost, and whether some may have made the change
@@ -71,7 +71,7 @@ class CommandProgress:
         """Take a rank's report. One that comes late takes nothing back."""
         rank = self.ranks.get(report.rank)
         # The rank's thread that acts may report before the one that agrees.
-        stage = OUTCOME_STATES.index
+        stage = STAGES.index
         if rank is not None and stage(report.state) < stage(rank.reported):
             self.ranks[report.rank] = replace(rank, lost="")
         else:
@@ -138,9 +138,9 @@ def merged(
 
 
 def logged_state(outcome: CommandOutcome) -> str:
-    """The outcome's state in one word of the log: what one rank refuses fails on the others."""
+    """The outcome in one word of the log: what one rank refuses fails on the others."""
     if outcome.state != FAILED:
-        return outcome.state
+        return outcome.stage
     states = {each.state for each in outcome.ranks}
     return next((state for state in ENDED_BADLY if state in states), FAILED)
 
@@ -161,8 +161,10 @@ def _judged(
             reason = f"changed on rank{'s' * (len(changed) > 1)} {', '.join(changed)} only: {reason}"
     elif unknown:
         state, reason = UNKNOWN, _why(unknown)
+    elif all(each.state in ENDED_WELL for each in judged):
+        state = OBEYED
     else:
-        state = min((each.state for each in judged), key=_PROGRESS.index)
+        state = SENT if any(each.state == SENT for each in judged) else OBEYING
     return CommandOutcome(
         command=command.id,
         state=state,

@@ -1,6 +1,6 @@
 """What both ends of a connection agree on. Imports nothing: ``--help`` and the doctor need it too."""
 
-PROTOCOL_VERSION = 7
+PROTOCOL_VERSION = 8
 """Raised by one when an older peer could no longer understand what is sent."""
 
 JOB_KEY = r"\A[a-z0-9-]{1,40}\Z"

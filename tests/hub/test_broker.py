@@ -68,5 +68,5 @@ def test_change_is_logged_and_trial_is_not(scene):
     for command, state in ((trial, "tried"), (setting, "changed")):
         scene.take(command)
         scene.end(command, state)
-    assert [(outcome.state, outcome.done) for outcome in scene.of(CommandOutcome)][-1] == ("changed", True)
+    assert [(outcome.stage, outcome.done) for outcome in scene.of(CommandOutcome)][-1] == ("changed", True)
     assert [change.command for change in change_log.read()] == [setting.id]

@@ -49,7 +49,7 @@ def test_a_command_reaches_every_rank_and_every_dashboard_once_and_a_late_one_wi
     for rank in ranks:
         rank.answer(command, "accepted")
     for viewer in (asking, watching):
-        outcome = viewer.receive(CommandOutcome, lambda outcome: outcome.state == "accepted")
+        outcome = viewer.receive(CommandOutcome, lambda outcome: outcome.stage == "accepted")
         assert outcome.command == command.id
     for rank in ranks:
         rank.answer(command, "written", text="/there/rank.json.gz")

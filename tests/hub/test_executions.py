@@ -58,7 +58,7 @@ class Node:
     @property
     def outcome(self):
         ((_, only),) = self.ended
-        return only.state, only.reason
+        return only.stage, only.reason
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def test_a_rank_that_says_later_what_came_of_it_is_believed(node, said, truth):
     for state in said:
         node.report(1, state, "why")
     (_, first), (_, second) = node.ended
-    assert (first.state, second.state) == ("unknown", truth)
+    assert (first.stage, second.stage) == ("unknown", truth)
     node.report(1, said[-1], "why")  # said again, to a hub that may not have received it
     assert len(node.ended) == 2
 
@@ -136,7 +136,7 @@ def test_a_hub_that_takes_the_place_of_another_hears_the_rest_from_the_ranks(tmp
     assert second.ended == []
     second.report(1, "changed", command=restoring, was="50", becomes="25", step=9)
     ((command, ended),) = second.ended
-    assert (command, ended.state, ended.was, ended.becomes) == (restoring, "changed", "50", "25")
+    assert (command, ended.stage, ended.was, ended.becomes) == (restoring, "changed", "50", "25")
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_commands_without_end_take_bounded_memory(node):
     for _ in range(200):
         node.begin(commands.make_setting(BUCKET_CAP_MB, 50))
     assert len(node.under_way) <= 64
-    assert {ended.state for _, ended in node.ended} == {"unknown"}
+    assert {ended.stage for _, ended in node.ended} == {"unknown"}
     assert len(node.executions.replay()) <= 2 * 128
 
 

@@ -18,7 +18,7 @@ from tests.fleet.builders import info
 WELCOME = Welcome(4, "job-1", "gpu-a", "train.py", 2, 1)
 STATUS = HubStatus(1, 2, 0, job_ended=False)
 RANK = info(0)
-OUTCOME = CommandOutcome("20260101-000000-abcdef", "changed", "", 7, True, ())
+OUTCOME = CommandOutcome("20260101-000000-abcdef", "obeyed", "", 7, True, ())
 
 
 def step(number: int, rank: int = 0, *, measured: bool = True) -> StepTotals:

@@ -130,7 +130,7 @@ def test_steps_whose_times_cannot_be(numbers, steps, asked_step):
     client.receive(framed(*(replace(step, rank=0) for step in steps)))
     command = Command(COMMAND_ID, "capture", (Argument("steps", 5),), "me", 1)
     agreed = RankOutcome(0, "agreed", "agreed", "")
-    client.receive(framed(command, CommandOutcome(command.id, "agreed", "", asked_step, False, (agreed,))))
+    client.receive(framed(command, CommandOutcome(command.id, "obeying", "", asked_step, False, (agreed,))))
     client.receive(framed(replace(SAMPLE, rank=0), HubStatus(1, 1, 0, False)), passed_s=5.0)
     has_kept_its_head(client)
 

@@ -20,7 +20,7 @@ STEP = StepTotals(3, 7, 1, 5, 2, 2, *[1] * 12)
 COMMAND = Command("20260101-000000-abcdef", "capture", (Argument("steps", 5),), "me@here, pid 1", 1)
 REPORT = CommandReport(0, COMMAND.id, "capture", 1, "written", 7, "/there/rank0.json.gz")
 OUTCOME = CommandOutcome(
-    COMMAND.id, "written", "", 7, True, (RankOutcome(0, "written", "written", "/there/rank0.json.gz"),)
+    COMMAND.id, "obeyed", "", 7, True, (RankOutcome(0, "written", "written", "/there/rank0.json.gz"),)
 )
 MACHINE, DEVICE, NUMA, SAMPLE, DETAIL = machine(), device(), numa(), sample(), detail()
 KNOB_ROW = ("bucket_cap_mb", 25, "25", "25", 1, 10_000)

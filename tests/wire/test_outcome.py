@@ -36,10 +36,10 @@ def test_a_command_stands_where_its_slowest_rank_is(command, way):
     events, before = [], "sent"
     for state in way:
         events.append((0, state))
-        assert (played(command, *events).state, played(command, *events).done) == (before, False)
+        assert (played(command, *events).stage, played(command, *events).done) == (before, False)
         events.append((1, state))
         before = state
-        assert played(command, *events).state == state
+        assert played(command, *events).stage == state
     outcome = played(command, *events)
     assert (outcome.done, outcome.step, outcome.reason) == (True, 40, "")
     assert [each.state for each in outcome.ranks] == [way[-1]] * 2
@@ -81,7 +81,7 @@ NOT_DONE = "rank 0 ended before it was done"
 )  # fmt: skip
 def test_what_becomes_of_a_command(command, events, state, reason, done):
     outcome = played(command, *events)
-    assert (outcome.state, outcome.reason, outcome.done) == (state, reason, done)
+    assert (outcome.stage, outcome.reason, outcome.done) == (state, reason, done)
 
 
 def test_an_execution_goes_on_from_its_outcome():
@@ -117,7 +117,7 @@ def on_two_hubs(first, second, unreachable=None, command=SETTING):
 @pytest.mark.parametrize(("state", "done"), [("agreed", False), ("changed", True)])
 def test_the_slowest_rank_of_any_hub_counts(state, done):
     outcome = on_two_hubs([CHANGED, (1, "changed")], [(2, "changed"), (3, state)])
-    assert (outcome.state, outcome.done, outcome.step) == (state, done, 40)
+    assert (outcome.stage, outcome.done, outcome.step) == (state, done, 40)
     assert (outcome.was, outcome.becomes) == ("25", "50")
 
 
@@ -130,7 +130,7 @@ def test_the_slowest_rank_of_any_hub_counts(state, done):
 )
 def test_ranks_that_ended_early_may_have_acted_if_those_of_another_hub_did(others, state, reason):
     outcome = on_two_hubs([(0, "accepted"), (0, ENDED), (1, ENDED)], others)
-    assert (outcome.state, outcome.reason, outcome.done) == (state, reason, True)
+    assert (outcome.stage, outcome.reason, outcome.done) == (state, reason, True)
 
 
 @pytest.mark.parametrize(("command", "state"), [(SETTING, "unknown"), (CAPTURE, "failed")])
@@ -138,7 +138,7 @@ def test_what_ranks_out_of_reach_do_is_not_known_and_their_final_reports_count(c
     final = "changed" if command is SETTING else "written"
     away = dict.fromkeys((2, 3), "rank 2 is on gpu-b")
     outcome = on_two_hubs([(0, final), (1, final)], [(2, "agreed"), (3, final)], away, command)
-    assert (outcome.state, outcome.reason, outcome.done) == (state, "rank 2 is on gpu-b", True)
+    assert (outcome.stage, outcome.reason, outcome.done) == (state, "rank 2 is on gpu-b", True)
     assert [each.state for each in outcome.ranks] == [final, final, state, final]
 
 
