@@ -6,13 +6,11 @@ gets further than these classes. msgspec does it in an eighth of the time of the
 
 from __future__ import annotations
 
-from decimal import Decimal
+import re
 from pathlib import Path
 from typing import TypeAlias
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
 from overlaptop.formats.files import NoTraceOfARankError, TraceError
 
@@ -22,12 +20,13 @@ MAX_NAME = 16_384
 """Characters of a name that are looked at; real ones, with all their template arguments, are shorter."""
 _SMALL_BYTES = 1 << 25
 """Texts that are too short to hold that many."""
-_EXACT_BELOW_US = float(1 << 43)
-"""A float64 holds microseconds with three decimals below this (101 days) exactly enough."""
+_CONTROL = dict.fromkeys((*range(32), 127), " ")
+_BACKSLASH = re.compile(r'\\(["\\/bfnrt]|u[0-9a-fA-F]{4})?')
+_NO_NUMBER = re.compile(r"([:\[,]\s*)(?:[-+]?(?:inf|infinity|nan)|N/A)(?=\s*[,}\]])", re.IGNORECASE)
 
 
 class BrokenTextError(TraceError):
-    """Some of a trace's text is no JSON; it may be mended (repair.py)."""
+    """Some of a trace's text is no JSON; it may be `mended`."""
 
 
 Text: TypeAlias = bytes | bytearray
@@ -78,13 +77,6 @@ class Event(msgspec.Struct, gc=False, frozen=True):
     args: Args | None = None
 
 
-class ExactEvent(msgspec.Struct, gc=False, frozen=True):
-    """An event's times where a float64 rounds them: microseconds of Unix time with decimals."""
-
-    ts: Decimal | None = None
-    dur: Decimal | None = None
-
-
 class Device(msgspec.Struct, gc=False, frozen=True):
     """One GPU of the machine."""
 
@@ -110,10 +102,6 @@ class Trace(msgspec.Struct, gc=False, frozen=True):
     devices: list[Device] | None = msgspec.field(default=None, name="deviceProperties")
 
 
-class _ExactTimes(msgspec.Struct, gc=False, frozen=True):
-    events: list[ExactEvent] = msgspec.field(name="traceEvents")
-
-
 class _OnThread(msgspec.Struct, gc=False, frozen=True):
     thread: Scalar = msgspec.field(default=None, name="tid")
 
@@ -123,7 +111,6 @@ class _Threads(msgspec.Struct, gc=False, frozen=True):
 
 
 _TRACE = msgspec.json.Decoder(Trace)
-_EXACT_TIMES = msgspec.json.Decoder(_ExactTimes)
 _THREADS = msgspec.json.Decoder(_Threads)
 
 
@@ -146,19 +133,19 @@ def decode(path: Path, text: Text) -> Trace:
     except msgspec.DecodeError as fault:
         if "truncated" in str(fault):
             raise TraceError(path, "cut off: it ends in the middle of the JSON") from fault
-        raise BrokenTextError(path, f"not JSON: {fault}") from fault
+        raise BrokenTextError(path, f"not JSON: {fault}; profile with with_stack=False") from fault
     except UnicodeDecodeError as fault:
         raise BrokenTextError(path, "not JSON: some of its text is not UTF-8") from fault
 
 
-def needs_exact_times(us: NDArray[np.float64]) -> bool:
-    """Whether one of these times lies so far from the base that a float64 rounds its nanoseconds."""
-    return bool(us.size and np.abs(us).max() >= _EXACT_BELOW_US)
-
-
-def decode_exact_times(text: Text) -> list[ExactEvent]:
-    """Return the events of a text that `decode` has taken, in the same order, with decimal times."""
-    return _EXACT_TIMES.decode(text).events
+def mended(text: Text) -> bytes:
+    """Return a text as Kineto writes it, made JSON: it leaves bytes that are not UTF-8, control characters
+    and backslashes as they are, and has ``inf`` or ``N/A`` as numbers (pytorch/pytorch#121219, #98432,
+    pytorch/kineto#105, #1459). Nobody can tell which quotes belong to a name.
+    """
+    sound = text.decode(errors="replace").translate(_CONTROL)
+    sound = _BACKSLASH.sub(lambda found: found[0] if found[1] else r"\\", sound)
+    return _NO_NUMBER.sub(r"\1null", sound).encode()
 
 
 def decode_threads(path: Path, text: Text) -> list[Scalar]:

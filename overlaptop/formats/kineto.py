@@ -1,7 +1,6 @@
 """One rank's torch.profiler trace as arrays: what its GPU did, who launched it, and where steps begin.
 
-Times become Unix time in whole ns, as everywhere else: the trace's own microseconds with three decimals are
-taken to the nanosecond.
+Times become Unix time in whole ns, as everywhere else.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from decimal import Decimal
 from operator import itemgetter
 from pathlib import Path
 from typing import TypeAlias
@@ -26,17 +24,14 @@ from overlaptop.formats.chrome import (
     BrokenTextError,
     Distributed,
     Event,
-    ExactEvent,
     Scalar,
     Text,
     Trace,
     decode,
-    decode_exact_times,
     decode_threads,
-    needs_exact_times,
+    mended,
 )
 from overlaptop.formats.files import NoTraceOfARankError, TraceError
-from overlaptop.formats.repair import repaired
 from overlaptop.text import duration, plural
 from overlaptop.timeline import coherence
 from overlaptop.timeline.coherence import NOT_LAUNCHED_NS
@@ -178,14 +173,14 @@ def load_each(path: Path, text: Text, rules: LaneRules) -> tuple[RankTrace, ...]
         TraceError: not a torch.profiler trace, without GPU activity where there were GPUs, or with
             impossible times only.
     """
-    trace, text, mended = _decoded(path, text)
+    trace, text = _decoded(path, text)
     gpu, launches, marks = _sort_out(trace.events)
     on_host = not gpu and host.is_of_cpus(trace)
     if on_host and (unread := _unread(trace)):
         raise TraceError(path, f"its device events ({', '.join(unread)}) are not read")
     if len(marks) > MAX_STEP_MARKS:
         raise TraceError(path, f"more than {MAX_STEP_MARKS:,} ProfilerStep annotations: trace fewer steps")
-    clock = _Clock(path, trace, text)
+    clock = _Clock(path, trace)
     rank = _rank(path, trace)
     if on_host:
         activities = _host_activities(trace, decode_threads(path, text), clock, rules)
@@ -205,7 +200,7 @@ def load_each(path: Path, text: Text, rules: LaneRules) -> tuple[RankTrace, ...]
         raise kind(path, f"no {what} in it: trace with ProfilerActivity.{activity}")
     if activities.end_ns.max() >= MAX_NS:
         raise TraceError(path, _FAR_AWAY)
-    remarks = (*mended, *coherence.describe(+found), *_look_alikes(activities, rules))
+    remarks = (*coherence.describe(+found), *_look_alikes(activities, rules))
     if skew_ns:
         remarks += (f"the CPU's clock is {duration(skew_ns)} ahead of the GPU's: steps and launches moved",)
     possible_marks = clock.possible(marks, near=activities)
@@ -223,17 +218,14 @@ def load_each(path: Path, text: Text, rules: LaneRules) -> tuple[RankTrace, ...]
     return tuple(traces)
 
 
-def _decoded(path: Path, text: Text) -> tuple[Trace, Text, list[str]]:
-    """The trace, its text as it could be read, and what is to be said of that."""
+def _decoded(path: Path, text: Text) -> tuple[Trace, Text]:
+    """The trace, and its text as it could be read."""
     try:
-        return decode(path, text), text, []
+        return decode(path, text), text
     except BrokenTextError as fault:
-        mended = repaired(text)
-        if mended is None:
-            raise
-        sound, said = mended
+        sound = mended(text)
         try:
-            return decode(path, sound), sound, [said] if said else []
+            return decode(path, sound), sound
         except TraceError:
             raise fault from None
 
@@ -358,14 +350,15 @@ def _unread(trace: Trace) -> list[str]:
 
 
 class _Clock:
-    """From a trace's microseconds to Unix time in ns, without losing one."""
+    """From a trace's microseconds to Unix time in ns, without losing one: torch 2.4 and later count from a
+    base near the trace. As Unix time a float64 holds them to a quarter of a microsecond.
+    """
 
-    def __init__(self, path: Path, trace: Trace, text: Text) -> None:
-        self._path, self._events, self._text = path, trace.events, text
+    def __init__(self, path: Path, trace: Trace) -> None:
+        self._path = path
         self._base_ns = trace.base_ns or 0
         if abs(self._base_ns) >= MAX_NS:
             raise TraceError(path, _FAR_AWAY)
-        self._exact: dict[int, ExactEvent] = {}
 
     def possible(self, events: Sequence[Event], near: Activities | None = None) -> Sequence[Event]:
         """Those that do not end before they begin, lie in this century, and begin within an hour of what
@@ -388,10 +381,7 @@ class _Clock:
 
     def times_ns(self, events: Sequence[Event]) -> Times:
         """When events begin."""
-        us = self._checked([event.ts for event in events], abs(self._base_ns))
-        if needs_exact_times(us):
-            return self._base_ns + _exact_ns(each.ts for each in self._exactly(events))
-        return self._base_ns + _whole_ns(us)
+        return self._base_ns + _whole_ns(self._checked([event.ts for event in events], abs(self._base_ns)))
 
     def durations_ns(self, events: Sequence[Event]) -> Times:
         """How long they take."""
@@ -401,8 +391,6 @@ class _Clock:
             raise TraceError(
                 self._path, f"an event ends before it starts: {(event.name or '')[:60]!r} at {event.ts} µs"
             )
-        if needs_exact_times(us):
-            return _exact_ns(each.dur for each in self._exactly(events))
         return _whole_ns(us)
 
     def _checked(self, values_us: list[int | float | None], base_ns: int = 0) -> NDArray[np.float64]:
@@ -414,22 +402,12 @@ class _Clock:
             raise TraceError(self._path, _FAR_AWAY)
         return us
 
-    def _exactly(self, events: Sequence[Event]) -> list[ExactEvent]:
-        if not self._exact:
-            exact = decode_exact_times(self._text)
-            self._exact = {id(event): exact[at] for at, event in enumerate(self._events)}
-        return [self._exact[id(event)] for event in events]
-
 
 def _whole_ns(us: NDArray[np.float64]) -> Times:
     # us * 1000 would round twice. The whole part is exact, and so is what remains after it.
     whole = np.floor(us)
     decimals_ns = np.rint((us - whole) * 1000).astype(np.int64)
     return whole.astype(np.int64) * 1000 + decimals_ns
-
-
-def _exact_ns(us: Iterable[Decimal | None]) -> Times:
-    return np.array([0 if each is None else round(each * 1000) for each in us], dtype=np.int64)
 
 
 def _kind(event: Event) -> Kind:
