@@ -21,14 +21,13 @@ from overlaptop.agent.control.capture import Capture, ProfilerWatch, write_trace
 from overlaptop.agent.control.delay import make_delay
 from overlaptop.agent.control.executor import CommandExecutor
 from overlaptop.agent.control.two_phase_commit import StepProgress
-from overlaptop.agent.groups import members_of
 from overlaptop.agent.hang_watch import BeforeFirstStep, Progress
-from overlaptop.agent.hooks.process_groups import collectives_begun
+from overlaptop.agent.hooks.process_groups import collectives_begun, members_of
 from overlaptop.agent.isolation.compiling import uncompiled
 from overlaptop.agent.isolation.fault_barrier import FaultBarrier, discard_deferred, flush_log
 from overlaptop.agent.isolation.job_exceptions import raised_by_job, run_to_completion
 from overlaptop.agent.isolation.threads import Thread, signals_blocked
-from overlaptop.agent.knobs.bucket_knob import BucketKnob
+from overlaptop.agent.knobs.change_bucket_size import BucketKnob
 from overlaptop.agent.knobs.ddp_models import DdpModels
 from overlaptop.agent.knobs.fsdp_units import FsdpUnits
 from overlaptop.agent.knobs.prefetch import PrefetchKnobs

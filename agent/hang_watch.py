@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 from types import FrameType
 
-from overlaptop.agent.groups import members_of
+from overlaptop.agent.hooks.process_groups import members_of
 from overlaptop.agent.stacks import script_frames
 from overlaptop.timeline.averages import median
 from overlaptop.wire.messages import MAX_LAST_GROUPS, MAX_STACK, GroupCalls, IssuedCall

@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakSet
 
-from overlaptop.agent.control.action import Action, Outcome
-from overlaptop.agent.control.step_marks import CAPTURED
+from overlaptop.agent.control.action import CAPTURED, Action, Outcome
 from overlaptop.agent.isolation.job_exceptions import raised_by_job
 from overlaptop.agent.isolation.patching import note_calls
 from overlaptop.agent.isolation.threads import signals_blocked

@@ -10,9 +10,8 @@ from collections import deque
 from time import perf_counter_ns, sleep
 from typing import Any, ClassVar
 
-from overlaptop.agent.control.action import Action, Outcome
-from overlaptop.agent.control.participant import SHARE_OF_TIMEOUT
-from overlaptop.agent.control.step_marks import TRIAL
+from overlaptop.agent.control.action import TRIAL, Action, Outcome
+from overlaptop.agent.control.two_phase_commit import SHARE_OF_TIMEOUT
 from overlaptop.agent.hooks.process_groups import shortest_timeout_s
 from overlaptop.timeline.averages import median
 from overlaptop.wire import commands

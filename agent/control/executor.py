@@ -15,15 +15,14 @@ from collections.abc import Callable
 from time import monotonic
 
 from overlaptop.agent.clock import now_ns
-from overlaptop.agent.control.action import Action, Outcome, brief
-from overlaptop.agent.control.participant import join_commit
-from overlaptop.agent.control.step_marks import StepMarks
+from overlaptop.agent.control.action import Action, Outcome, StepMarks, brief
 from overlaptop.agent.control.two_phase_commit import (
     ANY_POSITION,
     RESOLVE_S,
     RESOLVE_TOGETHER_S,
     StepProgress,
     TwoPhaseCommit,
+    join_commit,
 )
 from overlaptop.agent.hooks.after_optimizer import AfterOptimizer
 from overlaptop.agent.isolation.job_exceptions import raised_by_job, run_to_completion

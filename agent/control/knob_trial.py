@@ -6,8 +6,7 @@ step, whether or not a dashboard or a hub is still there or the agent still meas
 
 from __future__ import annotations
 
-from overlaptop.agent.control.action import Action, Outcome, SettingAction
-from overlaptop.agent.control.step_marks import TRIAL, TRIAL_SWITCH
+from overlaptop.agent.control.action import TRIAL, TRIAL_SWITCH, Action, Outcome, SettingAction
 from overlaptop.agent.control.two_phase_commit import Position
 from overlaptop.agent.isolation.job_exceptions import raised_by_job
 

@@ -1,11 +1,13 @@
-"""What torch knows of process groups: how many collectives were begun, and how long others wait for one."""
+"""What torch knows of process groups: ranks, how many collectives were begun, how long others wait."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from contextlib import suppress
 from typing import Any
 
 from overlaptop.agent.isolation.job_exceptions import raised_by_job
+from overlaptop.wire.bounds import MAX_RANKS
 
 
 def collectives_begun(group: Any) -> tuple[int, ...] | None:
@@ -51,3 +53,54 @@ def _backends(group: Any) -> list[Any]:
         if not any(backend is each for each in found):
             found.append(backend)
     return found
+
+
+REMEMBERED_STEPS = 4096
+"""Several seconds of the shortest ones."""
+
+
+class SequenceNumbers:
+    """One group's counts on this rank. Noted on the training thread, read on any."""
+
+    def __init__(self) -> None:
+        self._noted: list[tuple[int, tuple[int, ...]] | None] = [None] * REMEMBERED_STEPS
+        """By step, modulo their number: the step and the counts."""
+
+    def note(self, step: int, group: Any) -> None:
+        """``step`` begins."""
+        begun = collectives_begun(group)
+        self._noted[step % REMEMBERED_STEPS] = None if begun is None else (step, begun)
+
+    def at(self, step: int) -> str:
+        """``after 1050 collectives``: the count when ``step`` began; with several backends that of each.
+
+        Raises LookupError where it is not known.
+        """
+        noted = self._noted[step % REMEMBERED_STEPS]
+        if noted is None or noted[0] != step:
+            raise LookupError(f"does not know where it stood when step {step} began")
+        return f"after {' + '.join(map(str, noted[1]))} collectives"
+
+
+def why_uncounted(group: Any) -> str:
+    """Why ranks cannot compare their positions by this group's counts; empty: they can."""
+    if collectives_begun(group) is not None:
+        return ""
+    return "its backend does not count collectives, so that ranks could not tell where each stands"
+
+
+def members_of(titles: Collection[str], most: int = MAX_RANKS) -> dict[str, tuple[int, ...]]:
+    """The ranks of the groups of these titles, as torch knows them; without larger groups."""
+    import torch.distributed as dist
+
+    from overlaptop.timeline.collectives import group_title
+
+    if not dist.is_available() or not titles:
+        return {}
+    world = dist.distributed_c10d._world  # noqa: SLF001 - there is no public way
+    return {
+        title: tuple(sorted(ranks))
+        for group, ranks in tuple(world.pg_group_ranks.items())
+        if hasattr(group, "group_name") and len(ranks) <= most  # a number: of other ranks only
+        if (title := group_title(group.group_name, group.group_desc)) in titles
+    }

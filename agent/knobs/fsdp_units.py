@@ -11,8 +11,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from overlaptop.agent.control.sequence_numbers import SequenceNumbers, why_uncounted
 from overlaptop.agent.control.two_phase_commit import Position
+from overlaptop.agent.hooks.process_groups import SequenceNumbers, why_uncounted
 from overlaptop.agent.isolation.compiling import transparent, uncompiled
 from overlaptop.agent.isolation.fault_barrier import FaultBarrier
 from overlaptop.agent.isolation.patching import note_calls, own_handle_numbers

@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from overlaptop.agent.control.action import SettingAction
-from overlaptop.agent.control.sequence_numbers import SequenceNumbers, why_uncounted
 from overlaptop.agent.control.two_phase_commit import Position
+from overlaptop.agent.hooks.process_groups import SequenceNumbers, why_uncounted
 from overlaptop.wire.knobs import LEAST_VALUE, MAX_CHOICES, MOST_VALUE, TORCH_KNOBS, Knob, is_knob_name
 
 MAX_DECLARED = 32

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from overlaptop.agent.control.step_marks import CAPTURED, TRANSITIONAL, TRIAL, TRIAL_SWITCH
+from overlaptop.agent.control.action import CAPTURED, TRANSITIONAL, TRIAL, TRIAL_SWITCH
 from overlaptop.agent.hooks.training_thread import TrainingThread
 from overlaptop.agent.sources.base import StepSpans
 from overlaptop.agent.sources.schedule import Schedule
@@ -44,7 +44,7 @@ def totals(
 ) -> StepTotals:
     """The step in numbers; the lanes are None where only its phases were measured.
 
-    ``mark``: one of step_marks', where a command kept it from the job's own pace: the step took place, but
+    ``mark``: as StepMarks has it, where a command kept it from the job's own pace: the step took place, but
     its parts say nothing. ``thread``: what tells what the training thread spent it on.
     """
     spent = thread.take(measured.step) if thread is not None else None

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from overlaptop.agent.clock import now_ns
 from overlaptop.agent.sources.assemble import phases_of
 from overlaptop.agent.sources.base import Edge, StepSpans
 from overlaptop.agent.sources.cupti import layouts
@@ -269,3 +270,35 @@ def launched_after(activities: Activities, row: int) -> NDArray[np.bool_]:
 
 def _since(launches: NDArray[np.uint32], first: np.uint32) -> NDArray[np.int32]:
     return (launches - first).astype(np.int32)
+
+
+CLOCK_SLACK_NS = 1_000_000
+"""CUPTI places the GPU's clock on the host's to some tens of microseconds."""
+
+
+def fault_in(before: StreamMark, after: StreamMark, activities: Activities, clock_offset_ns: int) -> str:
+    """What is wrong with the records of a mark, a kernel and a mark, launched in this order on one stream;
+    empty where nothing is.
+
+    The job's own work may lie between. `clock_offset_ns` is added to the activities' times.
+    """
+    values = (before.value, after.value)
+    marks = activities[(activities["kind"] == MEMSET) & np.isin(activities["value"], values)]
+    if sorted(marks["value"].tolist()) != sorted(values):
+        return "the marks did not come back"
+    marks = marks[np.argsort(marks["start_ns"])]
+    if marks["value"].tolist() != list(values):
+        return "the marks came back in the wrong order"
+    stream, first = marks["stream"][0], marks["correlation"][0]
+    launches = np.diff(marks["correlation"])[0]  # numbers of 32 bits, which wrap around
+    kernels = activities[(activities["kind"] == CONCURRENT_KERNEL) & (activities["stream"] == stream)]
+    between = kernels[kernels["correlation"] - first < launches]
+    if marks["stream"][1] != stream or not len(between) or not between["name"].all():
+        return "the kernel between the marks did not come back"
+    start_ns, end_ns = marks["start_ns"].tolist()
+    if between["start_ns"].min() < start_ns or between["end_ns"].max() > end_ns:
+        return "the kernel between the marks is not between them in time"
+    earliest_ns, latest_ns = before.host_ns - CLOCK_SLACK_NS, now_ns() + CLOCK_SLACK_NS
+    if not earliest_ns <= start_ns + clock_offset_ns <= end_ns + clock_offset_ns <= latest_ns:
+        return "its times are not the host's"
+    return ""

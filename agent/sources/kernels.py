@@ -31,15 +31,14 @@ from overlaptop.agent.sources.cupti.holders import tool_in
 from overlaptop.agent.sources.cupti.layouts import UnknownRecordError
 from overlaptop.agent.sources.cupti.library import CuptiError
 from overlaptop.agent.sources.cupti.tracer import Tracer
+from overlaptop.agent.sources.flight_recorder import LaunchLog
 from overlaptop.agent.sources.graph_captures import GraphCaptureWatch
 from overlaptop.agent.sources.kernel_names import KernelNames
-from overlaptop.agent.sources.kernel_steps import StreamMark, TracedStep
-from overlaptop.agent.sources.launch_log import LaunchLog
+from overlaptop.agent.sources.kernel_steps import StreamMark, TracedStep, fault_in
 from overlaptop.agent.sources.marker import Marker
 from overlaptop.agent.sources.own_cost import Estimate
 from overlaptop.agent.sources.repeated_step import REPEATS, RepeatedStep
 from overlaptop.agent.sources.schedule import Schedule
-from overlaptop.agent.sources.self_check import fault_in
 from overlaptop.agent.sources.window import LEAD_STEPS, Window
 from overlaptop.timeline import coherence
 from overlaptop.timeline.lanes import LaneRules, describe_look_alikes

@@ -7,7 +7,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
 
-from overlaptop.fleet.absent import with_absent
 from overlaptop.fleet.change_points import ChangePoints
 from overlaptop.fleet.snapshot import WHOLE_TRACE, NodeView, RankView, Snapshot, Window
 from overlaptop.fleet.totals import of_one_step, step_of, stepping, total
@@ -24,7 +23,7 @@ from overlaptop.timeline.arrivals import Collective, WaitTimes, combined, waitin
 from overlaptop.timeline.matching import match
 from overlaptop.timeline.spans import unflatten
 from overlaptop.wire.bounds import MAX_DURATION_NS
-from overlaptop.wire.messages import StepDetail, StepTotals
+from overlaptop.wire.messages import RankInfo, StepDetail, StepTotals
 
 KEPT_STEPS = 600
 RESTARTED_NS = 1_000_000_000
@@ -317,3 +316,23 @@ def _why(collectives: Sequence[Collective]) -> str:
     """Why none of them is split: what holds for most."""
     reasons = Counter(each.unsplit for each in collectives if each.unsplit).most_common(1)
     return reasons[0][0] if reasons else NO_COLLECTIVES
+
+
+def with_absent(views: Iterable[RankView]) -> tuple[RankView, ...]:
+    """These ranks of a job, with those marked that must run on a known host and were never seen there.
+
+    They run, as other ranks of their process group make steps.
+    """
+    ranks = tuple(views)
+    infos = [view.info for view in ranks if view.info is not None and view.last is not None]
+    here = {rank for info in infos if info.backend for rank in _of_its_node(info)}
+    return tuple(
+        replace(view, without_agent=True) if view.info is None and view.rank in here else view
+        for view in ranks
+    )
+
+
+def _of_its_node(info: RankInfo) -> range:
+    """The ranks of a node are consecutive, as torchrun numbers them."""
+    first = info.rank - info.local_rank
+    return range(first, first + (info.local_world_size or 0))

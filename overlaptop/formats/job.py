@@ -15,8 +15,7 @@ from msgspec.structs import replace
 from overlaptop import text
 from overlaptop.fleet.waits import StepWaits
 from overlaptop.formats import files, hta, kineto, workers
-from overlaptop.formats.file_ranks import ranks_of
-from overlaptop.formats.files import NoTraceOfARankError, TraceError
+from overlaptop.formats.files import NoTraceOfARankError, TraceError, ranks_of
 from overlaptop.formats.kineto import RankTrace
 from overlaptop.formats.summary import RankSummary, summarize
 from overlaptop.formats.waits import align, split

@@ -3,8 +3,7 @@
 import pytest
 
 from overlaptop.formats import job, workers
-from overlaptop.formats.file_ranks import ranks_of
-from overlaptop.formats.files import TraceError
+from overlaptop.formats.files import TraceError, ranks_of
 from overlaptop.formats.job import analyze
 from overlaptop.timeline.lanes import LaneRules
 from tests.formats.traces import event, kernel, launch, mark, nccl, text, write

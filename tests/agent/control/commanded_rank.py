@@ -6,9 +6,8 @@ import threading
 import time
 from collections import deque
 
-from overlaptop.agent.control.action import Action, Outcome
+from overlaptop.agent.control.action import CAPTURED, TRANSITIONAL, Action, Outcome
 from overlaptop.agent.control.executor import CommandExecutor
-from overlaptop.agent.control.step_marks import CAPTURED, TRANSITIONAL
 from overlaptop.agent.control.two_phase_commit import StepProgress
 from overlaptop.agent.isolation.fault_barrier import FaultBarrier
 from overlaptop.wire.commands import ENDED_BADLY, ENDED_WELL

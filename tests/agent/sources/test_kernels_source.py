@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from overlaptop.agent.reporting import reporter
-from overlaptop.agent.sources import kernels, launch_log, self_check
+from overlaptop.agent.sources import flight_recorder, kernel_steps, kernels
 from overlaptop.agent.sources.base import CollectiveCall, Edge
 from overlaptop.agent.sources.cupti.holders import TOOLS
 from overlaptop.agent.sources.cupti.layouts import UnknownRecordError
@@ -145,10 +145,10 @@ def install(patch, gpu):
     install_graphs(patch)
     patch.setattr(kernels, "Tracer", lambda: gpu)
     patch.setattr(kernels, "Marker", {0: gpu}.__getitem__)
-    patch.setattr(launch_log, "FlightRecorder", lambda: gpu)
-    for module in (kernels, self_check):
+    patch.setattr(flight_recorder, "FlightRecorder", lambda: gpu)
+    for module in (kernels, kernel_steps):
         patch.setattr(module, "now_ns", lambda: gpu.now_ns)
-    for module in (kernels, launch_log):
+    for module in (kernels, flight_recorder):
         patch.setattr(module, "monotonic", lambda: gpu.now_ns / 1e9)
 
 
@@ -419,7 +419,7 @@ def test_without_a_flight_recorder_collectives_go_by_their_kernels_and_the_reaso
 ):
     gpu.recorder_fault = "it is off"
     if at_once:
-        monkeypatch.setattr(launch_log, "FlightRecorder", lambda: gpu.read(0, 0))
+        monkeypatch.setattr(flight_recorder, "FlightRecorder", lambda: gpu.read(0, 0))
     job = MeasuredJob(gpu)
     job.run(400)
     assert gpu.dumps == 1  # it is not asked again

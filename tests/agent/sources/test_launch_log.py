@@ -7,8 +7,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from overlaptop.agent.sources import launch_log
-from overlaptop.agent.sources.launch_log import PERIOD_S, SHARE, WATCHED_PERIOD_S, WATCHED_SHARE, LaunchLog
+from overlaptop.agent.sources import flight_recorder
+from overlaptop.agent.sources.flight_recorder import (
+    PERIOD_S,
+    SHARE,
+    WATCHED_PERIOD_S,
+    WATCHED_SHARE,
+    LaunchLog,
+)
 
 STEP_S = 0.05
 
@@ -25,8 +31,8 @@ def steps_read(monkeypatch):
                 clock.now_s += took_s
                 return []
 
-        monkeypatch.setattr(launch_log, "monotonic", lambda: clock.now_s)
-        monkeypatch.setattr(launch_log, "FlightRecorder", Recorder)
+        monkeypatch.setattr(flight_recorder, "monotonic", lambda: clock.now_s)
+        monkeypatch.setattr(flight_recorder, "FlightRecorder", Recorder)
         log = LaunchLog()
         read = []
         for first in range(0, 60_000, batch):

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from overlaptop.agent.sources import self_check
+from overlaptop.agent.sources import kernel_steps
 from overlaptop.agent.sources.cupti.layouts import CONCURRENT_KERNEL, MEMSET
-from overlaptop.agent.sources.self_check import CLOCK_SLACK_NS, fault_in
+from overlaptop.agent.sources.kernel_steps import CLOCK_SLACK_NS, fault_in
 
 from .recordings import Trace
 
 
 @pytest.fixture(autouse=True)
 def _now_is_5_us(monkeypatch):
-    monkeypatch.setattr(self_check, "now_ns", lambda: 5_000)
+    monkeypatch.setattr(kernel_steps, "now_ns", lambda: 5_000)
 
 
 def checked(first_correlation=1):
