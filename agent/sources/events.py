@@ -13,7 +13,6 @@ boundary once the device has passed them: nothing here ever waits for the device
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -91,26 +90,17 @@ class EventsSource(HookedSource[Event]):
         if recording is not None and len(recording.edges) < MAX_MARKS and not _capturing():
             recording.edges.append((edge, self._record(self._compute)))
 
-    def issue(self, describe: Callable[[], CollectiveCall | None]) -> RecordedCollective[Event] | None:
-        """Record the start of a collective on the stream that it is issued from."""
-        recording = self._recording
-        if recording is None or recording.collective_count is None:
-            return None
-        if _capturing():
-            self._phases_only = recording.invalid = True
-            self.reason = "phases only: collectives captured in a CUDA graph run without their hooks"
-            return None
-        if not recording.detailed:
-            recording.collective_count += 1
-            return None
-        if len(recording.collectives) >= MAX_MARKS:  # nothing of such a step is shown: not described
-            recording.collective_count += 1
-            self._overflow(recording, "collectives")
-            return None
-        call = describe()
-        if call is None:
-            return None
-        recording.collective_count += 1
+    def _is_captured(self, recording: RecordedStep[Event]) -> bool:
+        if not _capturing():
+            return False
+        self._phases_only = recording.invalid = True
+        self.reason = "phases only: collectives captured in a CUDA graph run without their hooks"
+        return True
+
+    def _begin(
+        self, call: CollectiveCall, recording: RecordedStep[Event]
+    ) -> RecordedCollective[Event] | None:
+        """On the stream that it is issued from."""
         if call.device_type != "cuda":
             return None  # what runs on the host is not on the device's timeline
         if not self._timeable(call):
@@ -118,11 +108,9 @@ class EventsSource(HookedSource[Event]):
             return None
         stream = self._current_stream()
         on_compute = stream is self._compute
-        collective = RecordedCollective(
+        return RecordedCollective(
             call, self._record(stream), on_compute=on_compute, begins_on_compute=on_compute
         )
-        recording.collectives.append(collective)
-        return collective
 
     def issued(self, token: RecordedCollective[Event], work: Any) -> None:
         """Record its end: on the current stream where it ran there, else behind its future."""

@@ -54,13 +54,42 @@ class HookedSource(ABC, Generic[Timestamp]):
     def settings_changed(self, step: int) -> None:
         """See `Source`. Steps are described as they run."""
 
-    @abstractmethod
-    def issue(self, describe: Callable[[], CollectiveCall | None]) -> Any:
+    def issue(self, describe: Callable[[], CollectiveCall | None]) -> RecordedCollective[Timestamp] | None:
         """A collective is about to be issued. Returns a token for `issued`, None for nothing to do.
 
         Describing costs more than counting, so it is done only on demand; it gives None for what is no
         collective after all, such as a compiler tracing one.
         """
+        recording = self._recording
+        if recording is None or recording.collective_count is None:
+            return None
+        if self._is_captured(recording):
+            return None
+        if not recording.detailed:
+            recording.collective_count += 1
+            return None
+        if len(recording.collectives) >= MAX_MARKS:  # nothing of such a step is shown: not described
+            recording.collective_count += 1
+            self._overflow(recording, "collectives")
+            return None
+        call = describe()
+        if call is None:
+            return None
+        recording.collective_count += 1
+        collective = self._begin(call, recording)
+        if collective is not None:
+            recording.collectives.append(collective)
+        return collective
+
+    def _is_captured(self, recording: RecordedStep[Timestamp]) -> bool:  # noqa: ARG002
+        """Whether it is issued into a CUDA graph, which will run it without hooks."""
+        return False
+
+    @abstractmethod
+    def _begin(
+        self, call: CollectiveCall, recording: RecordedStep[Timestamp]
+    ) -> RecordedCollective[Timestamp] | None:
+        """Record the start of a collective; None where this source cannot follow it."""
 
     @abstractmethod
     def issued(self, token: Any, work: Any) -> None:

@@ -8,13 +8,13 @@ Compute is the step less the time in which the training thread was blocked in a 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from typing import Any
 
 from overlaptop.agent.clock import now_ns
 from overlaptop.agent.isolation.fault_barrier import raise_later
 from overlaptop.agent.isolation.job_exceptions import raised_by_job
-from overlaptop.agent.sources.assemble import MAX_MARKS, RecordedCollective
+from overlaptop.agent.sources.assemble import MAX_MARKS, RecordedCollective, RecordedStep
 from overlaptop.agent.sources.base import CollectiveCall, Edge, Wait
 from overlaptop.agent.sources.hooked_source import HookedSource
 from overlaptop.wire.messages import LEFT_OUT
@@ -59,22 +59,7 @@ class HostSource(HookedSource[int]):
         if recording is not None and len(recording.edges) < MAX_MARKS:
             recording.edges.append((edge, self._now_ns()))
 
-    def issue(self, describe: Callable[[], CollectiveCall | None]) -> RecordedCollective[int] | None:
-        """Note the start of a collective."""
-        recording = self._recording
-        if recording is None or recording.collective_count is None:
-            return None
-        if not recording.detailed:
-            recording.collective_count += 1
-            return None
-        if len(recording.collectives) >= MAX_MARKS:  # nothing of such a step is shown: not described
-            recording.collective_count += 1
-            self._overflow(recording, "collectives")
-            return None
-        call = describe()
-        if call is None:
-            return None
-        recording.collective_count += 1
+    def _begin(self, call: CollectiveCall, recording: RecordedStep[int]) -> RecordedCollective[int] | None:
         if call.device_type != "cpu":
             self.reason = f"steps with {call.op} on {call.device_type} {LEFT_OUT}: no host clock sees it"
             recording.invalid = True
@@ -82,9 +67,7 @@ class HostSource(HookedSource[int]):
         unended = self._blocking.pop(threading.get_ident(), None)
         if unended is not None:
             self.failed(unended)
-        collective = RecordedCollective(call, now_ns())
-        recording.collectives.append(collective)
-        return collective
+        return RecordedCollective(call, now_ns())
 
     def issued(self, token: RecordedCollective[int], work: Any) -> None:
         """Learn the end from the Work's future; a call that left no Work is over when it returns."""
