@@ -5,11 +5,13 @@ JSON object.
 from __future__ import annotations
 
 import errno
+import gzip
 import os
 import re
 import stat
 import zlib
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -18,10 +20,6 @@ MAX_TEXT_BYTES = 1 << 30
 MAX_FILES = 4096
 MAX_NAMED = 8
 """Folders that are named at once."""
-MAX_INFLATION = 50
-"""A gzipped trace grows 7 to 30 fold when it is unpacked, a gzip bomb a thousand fold."""
-SMALL_TEXT_BYTES = 16 << 20
-"""Up to here a file may grow as it likes."""
 SUFFIXES = (".json", ".json.gz")
 _CHUNK_BYTES = 1 << 20
 _BLANKS = b" \t\r\n"
@@ -30,7 +28,6 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _ZEROS = bytes(4096)
 """What a crash leaves of a file that was being written; a name may hold one or two."""
 _GZIP_MAGIC = b"\x1f\x8b"
-_GZIP_WBITS = 31
 
 
 class TraceError(Exception):
@@ -100,7 +97,7 @@ def read(path: Path) -> bytearray:
                 raise TraceError(path, "not a regular file")
             if opened.st_size > MAX_TEXT_BYTES:
                 raise TraceError(path, _too_large())
-            for chunk in _chunks(path, file, opened.st_size):
+            for chunk in _chunks(file):
                 if not text and not begun:
                     chunk = chunk.removeprefix(_BYTE_ORDER_MARK)
                 if not begun and (first := chunk.lstrip(_BLANKS)[:1]):
@@ -109,9 +106,15 @@ def read(path: Path) -> bytearray:
                         raise NoTraceOfARankError(path, _NO_OBJECT)
                 if (zeros := chunk.find(_ZEROS)) >= 0:
                     raise TraceError(path, f"not JSON: only zeros from byte {len(text) + zeros:,} on")
+                if len(text) + len(chunk) > MAX_TEXT_BYTES:
+                    raise TraceError(path, _too_large())
                 text += chunk
                 if not begun and len(text) > _CHUNK_BYTES:
                     break
+    except (gzip.BadGzipFile, zlib.error) as fault:
+        raise TraceError(path, f"not sound gzip ({fault})") from fault
+    except EOFError as fault:
+        raise TraceError(path, "cut off: it ends in the middle of the gzip stream") from fault
     except OSError as fault:
         raise TraceError(path, _reason(fault)) from fault
     if not begun:
@@ -119,52 +122,13 @@ def read(path: Path) -> bytearray:
     return text
 
 
-def _chunks(path: Path, file: BinaryIO, size_bytes: int) -> Iterator[bytes]:
-    """The text of an open file piece by piece, no more of it than the file had when it was opened."""
-    chunk = file.read(min(_CHUNK_BYTES, size_bytes))
-    if chunk.startswith(_GZIP_MAGIC):
-        yield from _inflated(path, chunk, file, size_bytes)
-        return
-    while chunk:
-        yield chunk
-        size_bytes -= len(chunk)
-        chunk = file.read(min(_CHUNK_BYTES, size_bytes))
-
-
-def _inflated(path: Path, packed: bytes, file: BinaryIO, packed_bytes: int) -> Iterator[bytes]:
-    """The text of all members of a gzip file: what compresses on all cores writes several."""
-    room = limit = min(MAX_TEXT_BYTES, max(SMALL_TEXT_BYTES, MAX_INFLATION * packed_bytes))
-    while packed:
-        gzip = zlib.decompressobj(_GZIP_WBITS)
-        while not gzip.eof:
-            try:
-                chunk = gzip.decompress(packed, min(room, _CHUNK_BYTES) + 1)
-            except zlib.error as fault:
-                raise TraceError(path, f"not sound gzip ({fault})") from fault
-            if len(chunk) > room:
-                if limit == MAX_TEXT_BYTES:
-                    raise TraceError(path, _too_large())
-                words = f"unpacks to more than {MAX_INFLATION} times its size: no trace does"
-                raise TraceError(path, words)
-            room -= len(chunk)
+def _chunks(file: BinaryIO) -> Iterator[bytes]:
+    """The text of an open file piece by piece; of all members of a gzip file: some tools write several."""
+    packed = file.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
+    file.seek(0)
+    with gzip.GzipFile(fileobj=file) if packed else nullcontext(file) as text:
+        while chunk := text.read(_CHUNK_BYTES):
             yield chunk
-            packed = gzip.unconsumed_tail or (b"" if gzip.eof else file.read(_CHUNK_BYTES))
-            if not (packed or chunk or gzip.eof):
-                raise TraceError(path, "cut off: it ends in the middle of the gzip stream")
-        packed = _next_member(path, gzip.unused_data, file)
-
-
-def _next_member(path: Path, after: bytes, file: BinaryIO) -> bytes:
-    """What follows a member, from the next one's beginning on; empty at the end, where zeros may stand."""
-    while not (left := after.lstrip(b"\0")):
-        after = file.read(_CHUNK_BYTES)
-        if not after:
-            return b""
-    if len(left) < len(_GZIP_MAGIC):
-        left += file.read(_CHUNK_BYTES)
-    if not left.startswith(_GZIP_MAGIC):
-        raise TraceError(path, "not sound gzip (more follows after its end)")
-    return left
 
 
 def _too_large() -> str:

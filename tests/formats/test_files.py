@@ -4,7 +4,6 @@ import gzip
 import os
 import socket
 import tracemalloc
-import zlib
 
 import pytest
 
@@ -82,7 +81,7 @@ CUT_OFF = "cut off: it ends in the middle of the gzip stream"
         (WHOLE[:100], CUT_OFF),
         (WHOLE[:-1], CUT_OFF),
         (WHOLE[:-6] + bytes([WHOLE[-6] ^ 1]) + WHOLE[-5:], "not sound gzip"),
-        (WHOLE + b"more", "more follows after its end"),
+        (WHOLE + b"more", "not sound gzip"),
     ],
     ids=["nothing", "blanks", "nothing packed", "begun", "cut", "one byte short", "a flipped bit", "two"],
 )
@@ -91,19 +90,6 @@ def test_what_is_no_whole_object_is_refused_as_such(tmp_path, content, words):
     path.write_bytes(content)
     with pytest.raises(TraceError, match=words):
         read(path)
-
-
-def test_a_gzip_bomb_is_left_at_fifty_times_its_size(tmp_path):
-    path = tmp_path / "trace.json.gz"
-    bomb = zlib.compressobj(9, wbits=31)
-    packed = [bomb.compress(b"{"), *(bomb.compress(b" " * (1 << 20)) for _ in range(64)), bomb.flush()]
-    path.write_bytes(b"".join(packed))
-    tracemalloc.start()
-    with pytest.raises(TraceError, match="unpacks to more than 50 times its size"):
-        read(path)
-    _, peak_bytes = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert files.SMALL_TEXT_BYTES < peak_bytes < 2 * files.SMALL_TEXT_BYTES
 
 
 @pytest.mark.parametrize(
