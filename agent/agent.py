@@ -9,19 +9,18 @@ import os
 import sys
 import threading
 from collections import deque
-from collections.abc import Mapping
 from functools import partial
-from time import monotonic, sleep, time_ns
+from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
-from overlaptop.agent import hang_watch, placement
+from overlaptop.agent import placement
 from overlaptop.agent.clock import now_ns
 from overlaptop.agent.control.action import Action
 from overlaptop.agent.control.capture import Capture, ProfilerWatch, write_trace
 from overlaptop.agent.control.delay import make_delay
 from overlaptop.agent.control.executor import CommandExecutor
 from overlaptop.agent.control.two_phase_commit import StepProgress
-from overlaptop.agent.hang_watch import BeforeFirstStep, Progress
+from overlaptop.agent.hang_watch import HangWatch
 from overlaptop.agent.hooks.process_groups import collectives_begun, members_of
 from overlaptop.agent.isolation.compiling import uncompiled
 from overlaptop.agent.isolation.fault_barrier import FaultBarrier, discard_deferred, flush_log
@@ -47,11 +46,9 @@ from overlaptop.wire.messages import (
     ENVIRONMENT,
     EnvironmentFacts,
     EnvironmentVariable,
-    IssuedCall,
     Notice,
     RankEnd,
     RankInfo,
-    Standstill,
 )
 
 if TYPE_CHECKING:  # torch and numpy come with the job, not before it
@@ -117,16 +114,12 @@ class Agent:
         self._comparisons = 0
         """Of the cost meter, when the cost was sent last."""
         self._training_thread = 0
-        self._before_first_step = BeforeFirstStep(monotonic(), now_ns())
-        self._progress = Progress()
-        self._standstill_due_s = 0.0
-        self._stands = False
-        self._last_calls: Mapping[str, tuple[IssuedCall, ...]] = {}
         self._executor: CommandExecutor | None = None
         # After a fault, nothing but this ends a command that is under way on the job's own thread.
         self.barrier.on_disabled = lambda: self._executor is None or self._executor.disable(AGENT_DISABLED)
         self._environment: EnvironmentFacts | None = None
         self._cwd = placement.working_directory()
+        self._hangs = HangWatch(self._cwd, self._notice)
         self._stacks = StackSampler(self._cwd)
         self._telemetry = Telemetry(self._notice, enabled=options.telemetry)
         self._measuring.begin(options, self._telemetry.follow)
@@ -349,45 +342,17 @@ class Agent:
             sender.put_state(taken)
 
     def _send_standstill(self, sender: Sender) -> None:
-        """Where nothing moves any more: what this rank stands in, looked at once a second."""
-        now_s, rank = monotonic(), sender.place.rank
-        if not self._recent_ns:
-            self._send_before_first_step(sender, now_s)
-            return
-        if not self._progress.stands((self._step, self._measuring.issued), self._recent_ns, now_s):
-            if self._stands:
-                sender.put_state(Standstill(rank, hung=False))
-            self._stands = False
-            return
-        if self._stands and now_s < self._standstill_due_s:
-            return
-        if not self._stands:
-            self._last_calls = self._measuring.last_calls()
-            issued_ns = max((call.at_ns for last in self._last_calls.values() for call in last), default=0)
-            if time_ns() - issued_ns < hang_watch.HUNG_AFTER_S * 1e9:
-                self._progress.moved(now_s)  # collectives that no hook has seen
-                return
-        self._standstill_due_s = now_s + 1.0
-        stack = hang_watch.stack_of(self._training_thread, self._cwd)
-        sender.put_state(Standstill(rank, True, hang_watch.groups_of(self._last_calls), stack))
-        if not self._stands:
-            where = " < ".join(stack) or "no line of the script"
-            self._notice("info", f"comes no further; Python stands at {where}")
-        self._stands = True
-
-    def _send_before_first_step(self, sender: Sender, now_s: float) -> None:
-        """Where the script is that has made no step for a while, and whether it moves."""
-        before, thread = (
-            self._before_first_step,
-            self._training_thread or threading.main_thread().ident or 0,
-        )
-        stands = before.stands(thread, self._collectives_begun(), now_s)
-        if not before.is_long(now_s) or now_s < self._standstill_due_s:
-            return
-        self._standstill_due_s = now_s + 1.0
-        stack = hang_watch.stack_of(thread, self._cwd)
-        sender.put_state(Standstill(sender.place.rank, stands, (), stack, before.began_ns))
-        self._stands = True
+        """Where nothing moves any more: what this rank stands in."""
+        now_s, rank, thread = monotonic(), sender.place.rank, self._training_thread
+        if self._recent_ns:
+            moving = self._step, self._measuring.issued
+            last_calls = self._measuring.last_calls
+            said = self._hangs.between_steps(rank, thread, moving, self._recent_ns, last_calls, now_s)
+        else:
+            thread = thread or threading.main_thread().ident or 0
+            said = self._hangs.before_first_step(rank, thread, self._collectives_begun(), now_s)
+        if said is not None:
+            sender.put_state(said)
 
     def _collectives_begun(self) -> tuple[int, ...] | None:
         """In the group of all ranks: before the first step no hook counts them."""

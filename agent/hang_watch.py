@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
+from time import monotonic, time_ns
 from types import FrameType
 
+from overlaptop.agent.clock import now_ns
 from overlaptop.agent.hooks.process_groups import members_of
 from overlaptop.agent.stacks import script_frames
 from overlaptop.timeline.averages import median
-from overlaptop.wire.messages import MAX_LAST_GROUPS, MAX_STACK, GroupCalls, IssuedCall
+from overlaptop.wire.messages import MAX_LAST_GROUPS, MAX_STACK, GroupCalls, IssuedCall, Standstill
 
 HUNG_AFTER_S = 10.0
 HUNG_AFTER_STEPS = 5
@@ -19,6 +21,8 @@ HUNG_AFTER_STEPS = 5
 LATE_S = 2.0
 """The agent looks ten times a second. If it has not for so long, the whole process was stopped: whether the
 job stands is then not known yet."""
+LOOK_S = 1.0
+"""From one look at what a rank stands in to the next."""
 MAX_FILE_CHARS = 120
 MAX_FRAMES = 1000
 
@@ -72,6 +76,58 @@ class BeforeFirstStep:
         if position != self._position:
             self._position, self._moved_s = position, now_s
         return now_s - self._moved_s > HUNG_AFTER_S
+
+
+class HangWatch:
+    """What this rank tells of itself while it comes no further. On the agent's thread."""
+
+    def __init__(self, folder: Path, notice: Callable[[str, str], None]) -> None:
+        """``folder``: where the job was started. ``notice(level, text)`` is sent to the dashboard."""
+        self._folder = folder
+        self._notice = notice
+        self._before = BeforeFirstStep(monotonic(), now_ns())
+        self._progress = Progress()
+        self._due_s = 0.0
+        self._stands = False
+        self._calls: Mapping[str, tuple[IssuedCall, ...]] = {}
+
+    def before_first_step(self, rank: int, thread: int, seen: object, now_s: float) -> Standstill | None:
+        """Where the script is that has made no step for a while, and whether it moves; None: nothing new.
+        ``seen`` as `Progress` has it.
+        """
+        stands = self._before.stands(thread, seen, now_s)
+        if not self._before.is_long(now_s) or now_s < self._due_s:
+            return None
+        self._due_s, self._stands = now_s + LOOK_S, True
+        return Standstill(rank, stands, (), stack_of(thread, self._folder), self._before.began_ns)
+
+    def between_steps(
+        self,
+        rank: int,
+        thread: int,
+        seen: object,
+        recent_ns: Sequence[int],
+        last_calls: Callable[[], Mapping[str, tuple[IssuedCall, ...]]],
+        now_s: float,
+    ) -> Standstill | None:
+        """What a rank stands in that has made steps; None: nothing new. ``last_calls()``: by group."""
+        if not self._progress.stands(seen, recent_ns, now_s):
+            stood, self._stands = self._stands, False
+            return Standstill(rank, hung=False) if stood else None
+        if self._stands and now_s < self._due_s:
+            return None
+        if not self._stands:
+            self._calls = last_calls()
+            issued_ns = max((call.at_ns for last in self._calls.values() for call in last), default=0)
+            if time_ns() - issued_ns < HUNG_AFTER_S * 1e9:
+                self._progress.moved(now_s)  # collectives that no hook has seen
+                return None
+        stack = stack_of(thread, self._folder)
+        if not self._stands:
+            where = " < ".join(stack) or "no line of the script"
+            self._notice("info", f"comes no further; Python stands at {where}")
+        self._due_s, self._stands = now_s + LOOK_S, True
+        return Standstill(rank, True, groups_of(self._calls), stack)
 
 
 def stack_of(thread: int, folder: Path) -> tuple[str, ...]:
