@@ -198,57 +198,50 @@ def write_trace(
 
     It lies in a private folder, ``key``, that the job's ranks make together, below ``cwd`` or, where that
     cannot be written or others could swap what is in it, below the temporary directory; ``notice(level,
-    text)`` says so. All is written through descriptors, whatever their paths mean by then.
+    text)`` says so.
 
     ``save(path)`` writes JSON. torch's does so with the GIL held (some 130 MB/s), to ``path.tmp`` at first,
     and reports nothing when it fails: then there is no file of that name. Raises OSError.
     """
     folder = cwd / FOLDER / key
     try:
-        opened = _open_below_the_job(cwd, key)
+        _make_below_the_job(folder)
     except OSError as fault:
         folder = temporary_folder() / f"{FOLDER}-{os.geteuid()}" / key
         try:
-            opened = _open_in_temporary(folder)
+            _make_private(folder.parent)
+            _make_private(folder)
         except OSError as second:
             raise OSError(f"{_reason(fault)}; {_reason(second)}") from second
         notice("warning", f"traces are written to {folder.parent}: {_reason(fault)}")
-    with _closing(opened):
-        name, through = f"rank{rank}.json.gz", Path(f"/proc/self/fd/{opened}")
-        plain, packed = through / f".rank{rank}.json.part", through / f".{name}.part"
-        try:
-            save(str(plain))
-            if not plain.exists() or not _ends_whole(plain):
-                free_mib = shutil.disk_usage(through).free >> 20
-                raise OSError(f"torch could not write its trace to {folder} ({free_mib:,} MiB free there)")
-            with plain.open("rb") as source, gzip.open(packed, "wb", COMPRESSION) as target:
-                shutil.copyfileobj(source, target, CHUNK_BYTES)
-            packed.rename(through / name)
-        finally:
-            for part in (plain, plain.with_name(f"{plain.name}.tmp"), packed):
-                _remove(part)
+    name = f"rank{rank}.json.gz"
+    plain, packed = folder / f".rank{rank}.json.part", folder / f".{name}.part"
+    try:
+        save(str(plain))
+        if not plain.exists() or not _ends_whole(plain):
+            free_mib = shutil.disk_usage(folder).free >> 20
+            raise OSError(f"torch could not write its trace to {folder} ({free_mib:,} MiB free there)")
+        with plain.open("rb") as source, gzip.open(packed, "wb", COMPRESSION) as target:
+            shutil.copyfileobj(source, target, CHUNK_BYTES)
+        packed.rename(folder / name)
+    finally:
+        for part in (plain, plain.with_name(f"{plain.name}.tmp"), packed):
+            _remove(part)
     return folder / name
 
 
-def _open_below_the_job(cwd: Path, key: str) -> int:
-    with _closing(open_trusted(cwd)) as here:
-        make(cwd / FOLDER, here)
-    # Once more from the root: in a folder that all may write to, /tmp say, this one may be anybody's.
-    with _closing(open_trusted(cwd / FOLDER)) as above:
-        with contextlib.suppress(FileExistsError):
-            # As other tools' caches do, so that nobody commits a trace.
-            ignore = os.open(".gitignore", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666, dir_fd=above)
-            with _closing(ignore):
-                os.write(ignore, b"*\n")
-        return open_private(cwd / FOLDER / key, above, create=True)
+def _make_below_the_job(folder: Path) -> None:
+    with _closing(open_trusted(folder.parents[1])) as here:
+        make(folder.parent, here)
+    _make_private(folder)
+    with contextlib.suppress(FileExistsError), (folder.parent / ".gitignore").open("xb") as ignore:
+        ignore.write(b"*\n")  # as other tools' caches do, so that nobody commits a trace
 
 
-def _open_in_temporary(folder: Path) -> int:
-    with (
-        _closing(open_trusted(folder.parents[1])) as shared,
-        _closing(open_private(folder.parent, shared, create=True)) as above,
-    ):
-        return open_private(folder, above, create=True)
+def _make_private(folder: Path) -> None:
+    """Make a folder that is closed to others, in one in which nobody else can put another in its place."""
+    with _closing(open_trusted(folder.parent)) as above, _closing(open_private(folder, above, create=True)):
+        pass
 
 
 @contextlib.contextmanager

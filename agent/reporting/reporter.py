@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import TypeVar
+from dataclasses import asdict, fields
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
@@ -14,7 +15,7 @@ from overlaptop.agent.sources.base import StepSpans
 from overlaptop.agent.sources.schedule import Schedule
 from overlaptop.timeline import spans
 from overlaptop.timeline.collectives import sum_where_known
-from overlaptop.timeline.overlap import break_down
+from overlaptop.timeline.overlap import Breakdown, break_down
 from overlaptop.wire.bounds import MOST_CHANGE
 from overlaptop.wire.messages import (
     MAX_LAST_GROUPS,
@@ -28,6 +29,7 @@ from overlaptop.wire.messages import (
 
 Timed = TypeVar("Timed", CollectiveSpan, PhaseSpan)
 
+UNMEASURED: dict[str, Any] = dict.fromkeys(field.name for field in fields(Breakdown))
 MAX_SEGMENTS = 512
 """Segments of one lane that are sent; a terminal has fewer cells."""
 MAX_COLLECTIVES = 1024
@@ -55,31 +57,14 @@ def totals(
     own, detailed = not mark, measured.detailed and not mark
     named = detailed and measured.named
     link = measured.link if named else None
-    parts = (
-        break_down(
-            measured.start_ns,
-            measured.end_ns,
-            measured.compute,
-            measured.comm,
-            measured.copy,
-            measured.fused,
-        )
-        if detailed
-        else None
-    )
+    lanes = measured.compute, measured.comm, measured.copy, measured.fused
+    parts = asdict(break_down(measured.start_ns, measured.end_ns, *lanes)) if detailed else UNMEASURED
     return StepTotals(
         rank=rank,
         step=measured.step,
         start_ns=measured.start_ns,
-        step_ns=measured.end_ns - measured.start_ns,
-        compute_ns=parts.compute_ns if parts else None,
-        comm_ns=parts.comm_ns if parts else None,
-        hidden_ns=parts.hidden_ns if parts else None,
-        exposed_ns=parts.exposed_ns if parts else None,
-        compute_only_ns=parts.compute_only_ns if parts else None,
-        copy_only_ns=parts.copy_only_ns if parts else None,
-        idle_ns=parts.idle_ns if parts else None,
-        stall_ns=spans.length_ns(measured.stall) if parts else None,
+        **{**parts, "step_ns": measured.end_ns - measured.start_ns},
+        stall_ns=spans.length_ns(measured.stall) if detailed else None,
         forward_ns=phase_ns["forward"] if known else None,
         backward_ns=phase_ns["backward"] if known else None,
         optimizer_ns=phase_ns["optimizer"] if known else None,
@@ -92,13 +77,10 @@ def totals(
         captured=mark == CAPTURED,
         transitional=mark in (TRANSITIONAL, TRIAL_SWITCH),
         trial=mark in (TRIAL, TRIAL_SWITCH),
-        fused_ns=parts.fused_ns if parts else None,
         link_tx_bytes=link.tx if link else None,
         link_rx_bytes=link.rx if link else None,
-        cpu_ns=spent.cpu_ns if spent else None,
+        **(spent._asdict() if spent else {}),
         delayed_ns=thread.delayed_ns(measured.start_ns, measured.end_ns) if thread else None,
-        loading_ns=spent.loading_ns if spent else None,
-        full_collections=spent.full_collections if spent else None,
     )
 
 

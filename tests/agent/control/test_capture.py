@@ -179,9 +179,8 @@ def notices():
 def write(notices):
     """Writes a trace of this text as the agent of rank 3 does; returns its path."""
 
-    def written(cwd, text=WHOLE, meanwhile=lambda: None):
+    def written(cwd, text=WHOLE):
         def save(path):
-            meanwhile()
             if text is not None:
                 Path(path).write_text(text)
 
