@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 
-from overlaptop.agent.sources.connections import under_mps
+from overlaptop.agent.sources.events import under_mps
 
 
 def prepare_nccl(rank: int) -> None:

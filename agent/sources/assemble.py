@@ -34,8 +34,6 @@ class RecordedCollective(Generic[Timestamp]):
     """Calls of one key run one after the other in the order of their issue; None: no such promise."""
     on_compute: bool = False
     """It ran on the compute stream itself, which did nothing else meanwhile."""
-    begins_on_compute: bool = False
-    """Its `begin` was recorded on the compute stream."""
     lost: bool = False
     """Its end could not be seen, so `end` means nothing."""
 
@@ -81,7 +79,6 @@ class RecordedStep(Generic[Timestamp]):
                     to(each.end),
                     each.stream_key,
                     each.on_compute,
-                    each.begins_on_compute,
                     each.lost,
                 )
                 for each in self.collectives

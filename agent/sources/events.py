@@ -12,7 +12,11 @@ boundary once the device has passed them: nothing here ever waits for the device
 
 from __future__ import annotations
 
+import os
+import stat
 from collections import deque
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,7 +25,6 @@ from overlaptop.agent.clock import now_ns
 from overlaptop.agent.isolation.job_exceptions import raised_by_job
 from overlaptop.agent.sources.assemble import MAX_MARKS, RecordedCollective, RecordedStep
 from overlaptop.agent.sources.base import CollectiveCall, Edge, Wait
-from overlaptop.agent.sources.connections import FEW_CONNECTIONS, Connections, too_few
 from overlaptop.agent.sources.hooked_source import HookedSource
 from overlaptop.wire.messages import LEFT_OUT
 
@@ -32,6 +35,14 @@ END_STREAM_PRIORITY = -2
 one (NCCL's are of 0, FSDP's of -1), so that no stream of the job is one that waits for collectives."""
 MAX_END_STREAMS = 16
 NS_PER_MS = 1_000_000
+ONE_CONNECTION = (
+    "phases only: with CUDA_DEVICE_MAX_CONNECTIONS=1, events around collectives would destroy the overlap "
+    "they measure"
+)
+MPS_CONNECTIONS = (
+    "phases only: under MPS a process has two hardware connections, too few for events around collectives: "
+    "set CUDA_DEVICE_MAX_CONNECTIONS=8"
+)
 
 Event = Any  # torch.cuda.Event, whose stubs differ between versions
 
@@ -50,7 +61,7 @@ class EventsSource(HookedSource[Event]):
         budget: float | None = None,
     ) -> None:
         """Measure on `device_index`; None: the current device, until a collective shows another."""
-        reason = "" if phases_only else too_few()
+        reason = "" if phases_only else _too_few_connections()
         super().__init__(phases_only or bool(reason), every, reason, budget)
         self._pending: deque[RecordedStep[Event]] = deque()
         self._pool: list[Event] = []
@@ -59,7 +70,6 @@ class EventsSource(HookedSource[Event]):
         self._device_known = device_index is not None
         self._compute: Any = None
         self._chain_ns = 0
-        self._connections = Connections()
 
     def start(self) -> None:
         """Refuse where there is no device to record on."""
@@ -107,10 +117,7 @@ class EventsSource(HookedSource[Event]):
             recording.invalid = True
             return None
         stream = self._current_stream()
-        on_compute = stream is self._compute
-        return RecordedCollective(
-            call, self._record(stream), on_compute=on_compute, begins_on_compute=on_compute
-        )
+        return RecordedCollective(call, self._record(stream), on_compute=stream is self._compute)
 
     def issued(self, token: RecordedCollective[Event], work: Any) -> None:
         """Record its end: on the current stream where it ran there, else behind its future."""
@@ -237,9 +244,6 @@ class EventsSource(HookedSource[Event]):
         self._chain_ns = min(read.end, now_ns())
         self._finish(read)
         self._release(recording)
-        self._connections.note(read)
-        if self._connections.few and not self._phases_only:
-            self._phases_only, self.reason = True, FEW_CONNECTIONS
 
     def _release(self, recording: RecordedStep[Event]) -> None:
         """Give a read step's events back; its end is the next step's begin and stays in use."""
@@ -251,6 +255,27 @@ class EventsSource(HookedSource[Event]):
                 self._pool.append(each.end)
         for begin, end, _ in recording.waits:
             self._pool += (begin, end)
+
+
+def _too_few_connections() -> str:
+    """Why this process has too few hardware connections for events around collectives; empty: enough.
+
+    Streams of one connection are served in the order of their launches. A timing event behind a collective
+    then holds back what the compute stream was given after it: the events destroy the overlap that they
+    measure (pytorch issue 143890, TransformerEngine issue 1353).
+    """
+    connections = os.environ.get("CUDA_DEVICE_MAX_CONNECTIONS")
+    if connections is None:
+        return MPS_CONNECTIONS if under_mps() else ""
+    return ONE_CONNECTION if connections == "1" else ""
+
+
+def under_mps() -> bool:
+    """Whether there is the socket of an MPS daemon, to which CUDA connects each process."""
+    folder = os.environ.get("CUDA_MPS_PIPE_DIRECTORY") or "/tmp/nvidia-mps"  # noqa: S108 - NVIDIA's default
+    with suppress(OSError):
+        return stat.S_ISSOCK(Path(folder, "control").stat().st_mode)
+    return False
 
 
 def _passed(recording: RecordedStep[Event]) -> bool:

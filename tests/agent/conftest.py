@@ -21,7 +21,6 @@ from typing import IO, TypeVar
 import pytest
 
 from overlaptop.agent.placement import job_key, process_key
-from overlaptop.agent.sources.connections import under_mps
 from overlaptop.jobs.folder import job_dir
 from overlaptop.jobs.sockets import ranks_socket
 from overlaptop.wire import codec
@@ -130,6 +129,8 @@ def mps() -> Iterator[dict[str, str]]:
     """What has CUDA connect to an MPS daemon: to the one that is there, or to the test's own. One for all
     would not do: a process that is killed there takes what others compute with it.
     """
+    from overlaptop.agent.sources.events import under_mps  # with torch
+
     if under_mps():
         yield {}
         return

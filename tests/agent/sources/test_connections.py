@@ -1,14 +1,11 @@
-"""Whether few hardware connections are seen in the marks of recorded steps."""
+"""When the events source measures phases only, for want of hardware connections."""
 
 from __future__ import annotations
 
 import contextlib
-import itertools
-import random
 import socket
 
 import pytest
-import torch
 
 from overlaptop.agent.sources.assemble import RecordedCollective, RecordedStep
 from overlaptop.agent.sources.base import CollectiveCall, Wait
@@ -136,20 +133,3 @@ def test_few_connections_are_known_by_their_variable_and_by_the_socket_of_mps(
             monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", connections)
         source = EventsSource(False, None, 0)
     assert (source.reason, source.detail_every == 0) == (reason, bool(reason))
-
-
-@pytest.mark.parametrize("held_back", [False, True])
-def test_the_events_source_measures_phases_only_once_it_sees_few_connections(compute, held_back):
-    source, chance = EventsSource(False, 1, 0), random.Random(0)
-    taken = []
-    for step in range(8):
-        compute.at_ns = begin_ns = step * 300 * MS
-        source.boundary(step)
-        for each in ddp_step(chance, held_back=held_back).collectives:
-            compute.at_ns = begin_ns + each.begin
-            token = source.issue(lambda: CALL)
-            if token is not None:
-                source.issued(token, Work(begin_ns + each.end))
-        taken += source.take()
-    assert (source.reason, source.detail_every) == ((FEW_CONNECTIONS, 0) if held_back else ("", 1))
-    assert [each.detailed for each in taken[-2:]] == [not held_back] * 2
