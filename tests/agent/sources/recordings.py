@@ -12,7 +12,7 @@ from typing import Any, Self
 import msgspec
 import numpy as np
 
-from overlaptop.agent.sources.collective_join import CollectiveLaunch
+from overlaptop.agent.sources.base import CollectiveCall
 from overlaptop.agent.sources.cupti import layouts
 from overlaptop.agent.sources.cupti.layouts import (
     ACTIVITY,
@@ -71,7 +71,7 @@ class Recording(msgspec.Struct, frozen=True):
         """The kernels' names, which a recording cannot leave in CUPTI's memory."""
         return KernelNames(rules, lambda address: self.kernel_names[address].encode())
 
-    def launches(self) -> list[CollectiveLaunch]:
+    def launches(self) -> list[CollectiveCall]:
         """What the flight recorder tells."""
         return launches_of(self.entries, self.groups)
 

@@ -351,7 +351,7 @@ def test_a_job_whose_steps_repeat_is_looked_up_as_rarely_as_where_nobody_watches
     job.until(lambda: len([each for each in job.detailed() if each.named]) > 20)
     dumps, seconds = gpu.dumps, 40
     job.run(seconds * 10**9 // STEP_NS)
-    assert 0 < gpu.dumps - dumps <= seconds / launch_log.PERIOD_S
+    assert 0 < gpu.dumps - dumps <= seconds / flight_recorder.PERIOD_S
 
 
 # Giving up.
