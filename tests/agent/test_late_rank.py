@@ -83,7 +83,7 @@ def were_late(came_ns, waits, named):
 
 
 def test_a_rank_that_comes_late_is_named_and_the_others_wait_for_it_so_long(run_ranks):
-    ranks, late, late_ms, step_ms, steps = 4, 2, 150, 300, 14
+    ranks, late, late_ms, step_ms, steps = 4, 2, 150, 300, 20
     job = run_ranks(
         JOB, nproc=ranks, arguments=tuple(map(str, (late, late_ms, step_ms, steps))), forked=True
     )

@@ -27,20 +27,6 @@ def step_numbers(trace):
     return [int(name.partition("#")[2]) for name in names]
 
 
-@pytest.mark.slow
-def test_a_job_that_was_not_told_to_obey_refuses_and_says_how_to_allow_it(start, watch):
-    start(("-m", "overlaptop.agent"))
-    dashboard = watch()
-    assert not any(view.info.control_allowed for view in dashboard.until_it_trains().ranks)
-    made = dashboard.outcome(dashboard.ask())
-    assert (
-        made.reason
-        == "rank 0 refused: start the job with --control or attach(control=True) to allow commands"
-    )
-    assert [rank.state for rank in made.ranks] == ["refused", "refused"]
-    dashboard.goes_on()
-
-
 def test_both_ranks_write_a_trace_of_the_same_steps_and_every_dashboard_sees_who_asked(
     shared, dashboard, watch
 ):

@@ -47,14 +47,6 @@ def test_a_wait_beside_communication_is_stall(collectives, waits, compute, comm,
     assert [spans.flatten(lane) for lane in lanes] == [compute, comm, stall]
 
 
-def test_what_outlives_a_step_is_communication_in_the_next() -> None:
-    assembler = Assembler()
-    first = assembler.assemble(step(0, 0, collectives=[(90, 130, None, False)]))
-    second = assembler.assemble(step(1, 100))
-    assert [spans.flatten(each.comm) for each in (first, second)] == [(90, 100), (100, 130)]
-    assert len(second.collectives) == 0
-
-
 def test_phases_of_accumulated_gradients_alternate() -> None:
     edges = [
         (Edge.BACKWARD_BEGIN, 20),
