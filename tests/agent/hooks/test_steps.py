@@ -135,13 +135,6 @@ def test_a_backward_or_a_step_that_raises_does_not_hide_the_next(recorder, weigh
     assert recorder.seen.count("step") == 1
 
 
-def test_a_compiled_optimizer_step_breaks_no_graph(recorder, weight):
-    compiled = torch.compile(torch.optim.SGD([weight], torch.tensor(0.5)).step, backend="eager")
-    weight.sum().backward()
-    compiled()
-    assert torch.equal(weight.detach(), torch.full((4,), 0.5))
-
-
 # A job without an optimizer. Those of other tests may still be about, and do not count.
 
 
