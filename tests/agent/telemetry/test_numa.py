@@ -20,7 +20,6 @@ from .trees import (
     TWO_SOCKETS,
     Device,
     Machine,
-    Node,
     Process,
     expand,
     lay_out,
@@ -160,13 +159,6 @@ def test_only_what_works_is_advised(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             patch.setattr(f"{numa.__name__}.{name}", lambda *_, answer=lacking: answer)
             found = facts(TWO_SOCKETS, Process("0-223"), tmp_path / name, 4)
         assert found.advice == f"{BIND} (needs torch 2.9 and numactl)"
-
-
-def test_numactl_knows_a_node_without_memory_only_by_its_cpus(tmp_path: Path) -> None:
-    nodes = {0: Node("0-5,24-29", 0), 1: Node("6-11,30-35", 62)}
-    machine = Machine(nodes=nodes, gpus=[Device(("pci0000:40", "0000:41:00.0"), 0)])
-    found = facts(machine, Process("0-47"), tmp_path, environ={})
-    assert found.advice == "numactl --physcpubind=0-5,24-29"
 
 
 def test_what_a_cgroup_withholds_no_command_gives(tmp_path: Path) -> None:

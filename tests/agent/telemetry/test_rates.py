@@ -25,8 +25,6 @@ PCIE_RATES = ("pcie_rx_bytes_per_s", "pcie_tx_bytes_per_s")
 BY_GPM = (*PCIE_RATES, *NVLINK_RATES, "sm_activity", "tensor_activity", "dram_activity")
 RX = pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX
 TX = pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX
-PCIE_RX = pynvml.NVML_FI_DEV_PCIE_COUNT_RX_BYTES
-PCIE_TX = pynvml.NVML_FI_DEV_PCIE_COUNT_TX_BYTES
 
 
 class Sampled:
@@ -165,16 +163,6 @@ def test_the_counters_of_an_a100_give_bytes_by_their_own_time(sampled) -> None:
     assert told.pcie_rx_bytes_per_s == to_gpu(2_500_000_000)
     assert reasons(told)["sm_activity"] == "the GPU has no GPM: it came with Hopper"
     assert of.sample(after_us=0).nvlink_rx_bytes_per_s is None, "its time stood still"
-
-
-def test_where_the_driver_counts_pcie_nothing_blocks_for_it(sampled) -> None:
-    of = sampled(machines.a100_bridge())
-    of.gpu.counters |= {PCIE_TX: 0, PCIE_RX: 1 << 50}
-    of.sample()
-    of.gpu.counters[PCIE_TX] += 10_000_000_000
-    told = of.sample()
-    assert (told.pcie_tx_bytes_per_s, told.pcie_rx_bytes_per_s) == (to_host(20_000_000_000), to_gpu(0))
-    assert of.driver.calls["nvmlDeviceGetPcieThroughput"] == 0
 
 
 @given(st.lists(st.tuples(st.integers(0, 1 << 40), st.integers(1, 10**7)), min_size=2, max_size=6))
