@@ -6,10 +6,14 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
+from typing import NamedTuple
 
 import torch.distributed as dist
 
 from overlaptop.agent import hang_watch
+from overlaptop.wire.codec import decode, encode
+from overlaptop.wire.messages import MAX_LAST_GROUPS, IssuedCall, Standstill
 
 
 def test_a_process_that_was_stopped_does_not_take_itself_for_hung():
@@ -78,3 +82,20 @@ def test_thread_stands_before_its_first_step_where_it_stays():
     thread.join()
     assert stood == [False] * 11 + [True] * 9
     assert not any(went_on), "its collectives go on"
+
+
+class Group(NamedTuple):
+    group_name: str
+    group_desc: str = ""
+
+
+def test_of_many_groups_those_used_last_are_told_and_none_that_is_too_large(monkeypatch):
+    ranks = {Group(str(number)): dict.fromkeys(range(2)) for number in range(40)}
+    ranks[Group("large")] = dict.fromkeys(range(5000))
+    ranks[dist.GroupMember.NON_GROUP_MEMBER] = {2: 0, 3: 1}  # as torch has a group of other ranks
+    monkeypatch.setattr(dist.distributed_c10d, "_world", SimpleNamespace(pg_group_ranks=ranks))
+    calls = {str(number): (IssuedCall("allreduce_", 4, 1, number),) for number in range(40)}
+    groups = hang_watch.groups_of({"large": (IssuedCall("allreduce_", 4, 1, 99),), **calls})
+    assert [each.group for each in groups] == [str(39 - back) for back in range(MAX_LAST_GROUPS)]
+    said = Standstill(0, True, groups)
+    assert decode(encode(said)) == said

@@ -266,3 +266,11 @@ def test_the_hub_is_told_once_there_is_one_and_again_when_something_changes(monk
     assert job.round() == [KnobFacts(3, (changed,))]
     job.provided.there = []
     assert job.round() == [KnobFacts(3, ())]
+
+
+def test_what_no_message_holds_is_said_once_and_breaks_nothing(monkeypatch, caplog):
+    job = Sending(monkeypatch, KNOB)
+    job.breaks = True
+    for _ in range(3):
+        job.round()
+    assert [record.getMessage() for record in caplog.records] == ["overlaptop: no KnobFacts: too long"]

@@ -8,10 +8,12 @@ import sys
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import count
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from overlaptop.agent import placement
 from overlaptop.agent.isolation.fault_barrier import flush_log
@@ -19,10 +21,13 @@ from overlaptop.agent.telemetry import telemetry as module
 from overlaptop.agent.telemetry.files import parse_list
 from overlaptop.agent.telemetry.machine_monitor import NO_GPU, JobGpu, MachineMonitor
 from overlaptop.agent.telemetry.telemetry import PERIOD_S, Telemetry, until_next_s
+from overlaptop.wire import codec
 from overlaptop.wire.devices import (
+    MAX_PARTS,
     DeviceFacts,
     DeviceSample,
     MachineFacts,
+    NodeShare,
     NumaFacts,
 )
 from overlaptop.wire.schema import Message
@@ -262,3 +267,24 @@ def test_another_device_is_followed(beside, driver) -> None:
     assert followed == [machines.uuid(1), machines.uuid(2), machines.uuid(1)]
     beside.telemetry.stop()
     assert (driver.opened, driver.samples) == (0, set())
+
+
+def test_facts_that_no_message_holds_cost_only_themselves_and_are_said_once(
+    beside, driver, monkeypatch
+) -> None:
+    """As those of a machine with more nodes than anybody thought of."""
+    monkeypatch.setattr(module, "NUMA_EVERY", 1)
+    numa, looks = MachineMonitor.numa, count(1)
+
+    def many(watch: MachineMonitor) -> NumaFacts:
+        shares = tuple(NodeShare(node, next(looks)) for node in range(MAX_PARTS + 1))
+        return structs.replace(numa(watch), threads_by_node=shares)
+
+    monkeypatch.setattr(MachineMonitor, "numa", many)
+    put = beside.hub.put
+    beside.hub.put = lambda message: put(codec.decode(codec.encode(message)))
+    beside.follow(FIRST, beside.has(DeviceSample, 6))
+    (level, text), *more = beside.notices
+    assert (level, more) == ("warning", [])
+    assert text.startswith("no NumaFacts: NumaFacts.threads_by_node: Expected `array` of length <= 256")
+    assert len(beside.hub.of(MachineFacts)) == len(beside.hub.of(DeviceFacts)) == 1
