@@ -30,7 +30,7 @@ from torchrun import job_folder, running, torchrun, why_it_failed
 from overlaptop.fleet.job_session import JobSession
 from overlaptop.fleet.watching import compared
 from overlaptop.report.who_is_late import FirstLine, Kind
-from overlaptop.tui.findings.latest import LatestFindings
+from overlaptop.tui.model.latest_findings import LatestFindings
 
 SCRIPTS = Path(__file__).resolve().parent / "jobs" / "answers"
 JOBS = {

@@ -25,7 +25,7 @@ from overlaptop.fleet.session import Session
 from overlaptop.fleet.snapshot import RankView
 from overlaptop.launch.launcher import Launcher, of_workload, place
 from overlaptop.tui.app import OverlaptopApp
-from overlaptop.tui.options import TuiOptions
+from overlaptop.tui.model.options import TuiOptions
 from overlaptop.workloads import catalog
 
 HERE = Path(__file__).resolve().parent

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Collection
 
 from overlaptop.fleet.session import Session
-from overlaptop.tui.options import TuiOptions
+from overlaptop.tui.model.options import TuiOptions
 
 __all__ = ["TuiOptions", "run"]
 

@@ -21,27 +21,27 @@ from overlaptop.fleet.job_session import READONLY
 from overlaptop.fleet.session import Session
 from overlaptop.report.hosts import is_there
 from overlaptop.report.knobs import allowed_words, short_name
-from overlaptop.tui.capture.captures import refusal
-from overlaptop.tui.capture.profiler_reference import read_reference
 from overlaptop.tui.capture.screen import CaptureScreen
 from overlaptop.tui.collectives.screen import CollectivesScreen
-from overlaptop.tui.dashboard import Dashboard
-from overlaptop.tui.draw.prompt import Confirm
 from overlaptop.tui.draw.themes import DARK, LIGHT, PALETTES, PLAIN, Look, Styles
 from overlaptop.tui.findings.screen import FindingsScreen
 from overlaptop.tui.help.screen import HelpScreen, NoticesScreen
 from overlaptop.tui.hosts.screen import HostsScreen
 from overlaptop.tui.jobs.screen import JobsScreen
-from overlaptop.tui.keys import APP_KEYS, TRACE_KEYS, changes_job
 from overlaptop.tui.machine.screen import MachineScreen
-from overlaptop.tui.options import MAX_REFRESH_HZ, TuiOptions
+from overlaptop.tui.model.captures import refusal
+from overlaptop.tui.model.dashboard import Dashboard
+from overlaptop.tui.model.keys import APP_KEYS, TRACE_KEYS, changes_job
+from overlaptop.tui.model.knob_values import SCRIPT
+from overlaptop.tui.model.options import MAX_REFRESH_HZ, TuiOptions
+from overlaptop.tui.model.profiler_reference import read_reference
 from overlaptop.tui.overview.screen import OverviewScreen
 from overlaptop.tui.rank.screen import RankScreen
-from overlaptop.tui.screen import DashboardScreen
 from overlaptop.tui.timelines.screen import TimelinesScreen
 from overlaptop.tui.trials.screen import TrialsScreen
-from overlaptop.tui.tune.knob_values import SCRIPT
 from overlaptop.tui.tune.screen import TuneScreen
+from overlaptop.tui.widgets.prompt import Confirm
+from overlaptop.tui.widgets.screen import DashboardScreen
 from overlaptop.tui.workloads.screen import WorkloadsScreen
 
 MOST_UNREAD_S = 0.25
@@ -252,7 +252,7 @@ class OverlaptopApp(App[int]):
             self.show()  # why not
             return
         # Textual's Input takes 20 ms to import: not before it is needed.
-        from overlaptop.tui.draw.line_prompt import LinePrompt
+        from overlaptop.tui.widgets.line_prompt import LinePrompt
 
         knob, take = selected.knob, partial(dashboard.answer, dashboard.control.type)
         original = f"{SCRIPT} ({knob.original_text})" if knob.original_text else SCRIPT

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from rich.cells import cell_len
 
 from overlaptop.tui.app import OverlaptopApp
-from overlaptop.tui.options import TuiOptions
+from overlaptop.tui.model.options import TuiOptions
 from tests.fleet.builders import detail, info, status, step, welcome
 from tests.fleet.fakes import FakeSession
 

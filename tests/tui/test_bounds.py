@@ -10,8 +10,8 @@ from overlaptop.commands.once import render
 from overlaptop.commands.stream import RecordWriter
 from overlaptop.fleet.fleet import Fleet
 from overlaptop.fleet.snapshot import HubState
-from overlaptop.tui.tune.knob_values import ValueRefusedError, parsed, stepped
-from overlaptop.tui.tune.running_trials import usual_values
+from overlaptop.tui.model.knob_values import ValueRefusedError, parsed, stepped
+from overlaptop.tui.model.running_trials import usual_values
 from overlaptop.wire.bounds import MAX_DURATION_NS
 from overlaptop.wire.codec import MESSAGES, decode, encode
 from overlaptop.wire.knobs import KnobFacts

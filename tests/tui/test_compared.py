@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 
-from overlaptop.tui.state import ViewState
+from overlaptop.tui.model.compared import EVERY_S, BeforeAfter, Comparing, what_differs
+from overlaptop.tui.model.earlier import EarlierJob, JobFigures, JobsSeen, Setting
+from overlaptop.tui.model.state import ViewState
 from overlaptop.tui.tune.change_panel import panel_lines
-from overlaptop.tui.tune.compared import EVERY_S, BeforeAfter, Comparing, what_differs
-from overlaptop.tui.workloads.earlier import EarlierJob, JobFigures, JobsSeen, Setting
 from tests.fleet.builders import MS, info, status, step, welcome
 from tests.fleet.fakes import FakeSession, record
 

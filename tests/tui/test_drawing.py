@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from overlaptop.text import Unit
 from overlaptop.tui.draw.bars import EIGHTHS, Piece, chart, gauge, lane, ruler, sparkline, stacked_bar
 from overlaptop.tui.draw.segments import TextStyle, line_width
-from overlaptop.tui.timeline.history import bar_top_ns, columns, scale_top_ns, steps_a_column
-from overlaptop.tui.timeline.parts import STEP_PARTS
+from overlaptop.tui.model.history import bar_top_ns, columns, scale_top_ns, steps_a_column
+from overlaptop.tui.model.parts import STEP_PARTS
 from tests.fleet.builders import MS, step
 
 from .fakes import text_of

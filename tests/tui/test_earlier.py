@@ -5,7 +5,7 @@ import statistics
 import pytest
 from msgspec.structs import replace
 
-from overlaptop.tui.workloads.earlier import KEPT_STEPS, MAX_JOBS, WITH_STEPS, JobsSeen, job_of
+from overlaptop.tui.model.earlier import KEPT_STEPS, MAX_JOBS, WITH_STEPS, JobsSeen, job_of
 from overlaptop.tui.workloads.tried_table import shortened
 from overlaptop.wire.commands import make_setting
 from overlaptop.wire.knobs import Knob

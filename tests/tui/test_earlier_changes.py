@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from overlaptop.tui.tune.earlier_changes import EarlierChanges
+from overlaptop.tui.model.earlier_changes import EarlierChanges
 from tests.fleet.builders import T0, status, welcome
 from tests.fleet.fakes import FakeSession
 

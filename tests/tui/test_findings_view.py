@@ -4,7 +4,7 @@ import pytest
 
 from overlaptop.findings.finding import Certainty, Finding, why_late
 from overlaptop.trials.effect import Effect
-from overlaptop.tui.findings.latest import LOOK_EVERY_NS
+from overlaptop.tui.model.latest_findings import LOOK_EVERY_NS
 from overlaptop.tui.rank.screen import RankScreen
 
 from .fakes import line_of, opened, running_job, screen_of, shown, text_of

@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from overlaptop.fleet.snapshot import HubState
-from overlaptop.tui.tune.knob_editor import NOTHING, SETTLE_S, TAKE_BACK, KnobEditor
+from overlaptop.tui.model.knob_editor import NOTHING, SETTLE_S, TAKE_BACK, KnobEditor
 from tests.fleet.fakes import FakeSession
 from tests.fleet.hub import sent
 

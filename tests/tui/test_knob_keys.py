@@ -12,12 +12,12 @@ from overlaptop.fleet.job_session import READONLY
 from overlaptop.fleet.knobs import NOT_ALLOWED
 from overlaptop.fleet.snapshot import HubState
 from overlaptop.tui.capture.screen import CaptureScreen
-from overlaptop.tui.keys import APP_KEYS, changes_job
 from overlaptop.tui.machine.screen import MachineScreen
+from overlaptop.tui.model.compared import EVERY_S
+from overlaptop.tui.model.keys import APP_KEYS, changes_job
+from overlaptop.tui.model.knob_editor import NOTHING, SETTLE_S, TAKE_BACK
 from overlaptop.tui.overview.screen import OverviewScreen
 from overlaptop.tui.rank.screen import RankScreen
-from overlaptop.tui.tune.compared import EVERY_S
-from overlaptop.tui.tune.knob_editor import NOTHING, SETTLE_S, TAKE_BACK
 from overlaptop.tui.tune.screen import TuneScreen
 from tests.fleet.builders import status, step, welcome
 from tests.fleet.fakes import FakeSession

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 from overlaptop.fleet.fleet import Fleet
 from overlaptop.fleet.snapshot import HubState
 from overlaptop.report.who_is_late import Kind
-from overlaptop.tui.findings.latest import LatestFindings
+from overlaptop.tui.model.latest_findings import LatestFindings
 from tests.fleet.builders import MS, T0, Clock, S, info, unmeasured, welcome
 
 

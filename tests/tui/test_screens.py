@@ -15,12 +15,12 @@ from overlaptop.tui.draw.themes import PALETTES, PLAIN
 from overlaptop.tui.help.glossary import SECTIONS, WORDS
 from overlaptop.tui.help.screen import HelpPage, HelpScreen, NoticesScreen
 from overlaptop.tui.jobs.screen import JobsScreen
-from overlaptop.tui.keys import APP_KEYS
 from overlaptop.tui.machine.screen import MachineScreen
-from overlaptop.tui.options import TuiOptions
+from overlaptop.tui.model.keys import APP_KEYS
+from overlaptop.tui.model.options import TuiOptions
+from overlaptop.tui.model.parts import PARTS
 from overlaptop.tui.overview.screen import OverviewScreen
 from overlaptop.tui.rank.screen import RankScreen
-from overlaptop.tui.timeline.parts import PARTS
 from overlaptop.wire.messages import CollectiveSpan, Notice, RankEnd
 from tests.fleet.builders import T0, S, detail, info, status, step, welcome
 from tests.fleet.fakes import FakeSession, record

@@ -9,13 +9,13 @@ from msgspec.structs import replace
 from textual.events import MouseScrollUp
 
 from overlaptop.tui.draw.segments import fit
+from overlaptop.tui.model.state import HOLD_S
+from overlaptop.tui.model.viewport import MAX_ZOOM, WHOLE_STEP, Viewport
 from overlaptop.tui.overview.screen import OverviewScreen
 from overlaptop.tui.rank.screen import RankScreen
-from overlaptop.tui.state import HOLD_S
 from overlaptop.tui.timeline.collectives import Collectives
 from overlaptop.tui.timeline.history_chart import HistoryChart
 from overlaptop.tui.timeline.timeline import Timeline, zoom_items
-from overlaptop.tui.timeline.viewport import MAX_ZOOM, WHOLE_STEP, Viewport
 from overlaptop.wire.messages import CollectiveSpan
 from tests.fleet.builders import MS, detail, step
 

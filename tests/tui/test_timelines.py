@@ -5,7 +5,7 @@ import re
 from msgspec.structs import replace
 
 from overlaptop.timeline.matching import match
-from overlaptop.tui.timeline.lanes import lanes_of
+from overlaptop.tui.model.lanes import lanes_of
 from overlaptop.tui.timeline.timeline import LaneRows
 from overlaptop.tui.timelines.aligned import Cursor, aligned, neighbour, under
 from overlaptop.tui.timelines.read_out import read_out

@@ -4,9 +4,9 @@ import pytest
 from msgspec import structs
 from textual.widgets import Input
 
+from overlaptop.tui.model.knob_editor import SETTLE_S
 from overlaptop.tui.overview.screen import OverviewScreen
 from overlaptop.tui.trials.screen import TrialsScreen
-from overlaptop.tui.tune.knob_editor import SETTLE_S
 from overlaptop.wire import commands
 from overlaptop.wire.commands import TRIAL, argument
 from tests.fleet.builders import MS, info

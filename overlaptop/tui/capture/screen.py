@@ -6,8 +6,6 @@ from overlaptop.fleet.commands import FAILED, STAGES, CommandView, RankProgress
 from overlaptop.fleet.records import BOUNDS
 from overlaptop.report.hosts import places
 from overlaptop.text import UNKNOWN, clock, count, duration, percent, plural
-from overlaptop.tui.capture.profiler_reference import ProfilerReference
-from overlaptop.tui.dashboard import Dashboard
 from overlaptop.tui.draw.segments import (
     FAINT,
     TEXT,
@@ -24,11 +22,13 @@ from overlaptop.tui.draw.segments import (
 )
 from overlaptop.tui.draw.table import Column, Table
 from overlaptop.tui.help import glossary
-from overlaptop.tui.page import PageScreen
-from overlaptop.tui.state import ViewState
-from overlaptop.tui.timeline.parts import overlap_style
-from overlaptop.tui.view import ScrollView
+from overlaptop.tui.model.dashboard import Dashboard
+from overlaptop.tui.model.parts import overlap_style
+from overlaptop.tui.model.profiler_reference import ProfilerReference
+from overlaptop.tui.model.state import ViewState
 from overlaptop.tui.widgets.key_bar import BACK_HINT, HELP_HINT, QUIT_HINT
+from overlaptop.tui.widgets.page import PageScreen
+from overlaptop.tui.widgets.view import ScrollView
 from overlaptop.wire import commands
 from overlaptop.wire.codec import WireError
 from overlaptop.wire.commands import CAPTURE, ENDED_BADLY, WRITTEN
@@ -191,7 +191,7 @@ class CaptureScreen(PageScreen):
 
     async def ask_for_steps(self) -> None:
         # Textual's Input takes 20 ms to import: not before it is needed.
-        from overlaptop.tui.draw.line_prompt import LinePrompt
+        from overlaptop.tui.widgets.line_prompt import LinePrompt
 
         hint = "enter: start   esc: not now"
         await self.ask(LinePrompt("steps to capture", str(DEFAULT_STEPS), hint, self._capture))

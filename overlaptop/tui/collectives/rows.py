@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from overlaptop.timeline.averages import mean_of_known
 from overlaptop.timeline.collectives import sum_where_known
-from overlaptop.tui.timeline.lanes import CollectiveKey, compute_of, keys_of
+from overlaptop.tui.model.lanes import CollectiveKey, compute_of, keys_of
 from overlaptop.wire.messages import StepDetail
 
 if TYPE_CHECKING:

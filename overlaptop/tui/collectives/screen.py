@@ -19,7 +19,6 @@ from overlaptop.text import (
     whole_percent,
 )
 from overlaptop.tui.collectives.rows import ASCENDING, GROUPINGS, ORDERS, Row, grouped, ordered, rows_of
-from overlaptop.tui.dashboard import Dashboard
 from overlaptop.tui.draw.segments import (
     BOLD,
     DIM,
@@ -35,13 +34,14 @@ from overlaptop.tui.draw.segments import (
 )
 from overlaptop.tui.draw.table import Column, Table
 from overlaptop.tui.help.glossary import COLLECTIVES
-from overlaptop.tui.keys import COLLECTIVES_KEYS, bindings
-from overlaptop.tui.page import PageScreen
-from overlaptop.tui.state import step_name
+from overlaptop.tui.model.dashboard import Dashboard
+from overlaptop.tui.model.keys import COLLECTIVES_KEYS, bindings
+from overlaptop.tui.model.state import step_name
 from overlaptop.tui.timeline.timeline import op_name
 from overlaptop.tui.timelines.screen import TimelinesScreen
-from overlaptop.tui.view import RowList
 from overlaptop.tui.widgets.key_bar import BACK_HINT, HELP_HINT, PAST_HINT, PAUSE_HINT, QUIT_HINT, STEP_HINT
+from overlaptop.tui.widgets.page import PageScreen
+from overlaptop.tui.widgets.view import RowList
 
 if TYPE_CHECKING:
     from overlaptop.timeline.arrivals import Collective

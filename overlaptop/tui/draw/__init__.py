@@ -1,1 +1,1 @@
-"""Lines, bars and prompts: drawing that knows nothing of jobs."""
+"""Lines and bars: drawing that knows nothing of jobs."""

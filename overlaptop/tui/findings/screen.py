@@ -8,7 +8,6 @@ from overlaptop.findings.finding import Certainty, Finding
 from overlaptop.fleet.snapshot import WHOLE_TRACE
 from overlaptop.report.who_is_late import why_unmeasured
 from overlaptop.text import duration, named_ranks, percent
-from overlaptop.tui.dashboard import Dashboard
 from overlaptop.tui.draw.segments import (
     BOLD,
     TEXT,
@@ -25,9 +24,8 @@ from overlaptop.tui.draw.segments import (
 )
 from overlaptop.tui.draw.table import Column, Table
 from overlaptop.tui.help.glossary import FINDINGS
-from overlaptop.tui.keys import FINDINGS_KEYS, bindings
-from overlaptop.tui.page import PageScreen
-from overlaptop.tui.view import RowList
+from overlaptop.tui.model.dashboard import Dashboard
+from overlaptop.tui.model.keys import FINDINGS_KEYS, bindings
 from overlaptop.tui.widgets.key_bar import (
     BACK_HINT,
     COLLECTIVES_HINT,
@@ -36,6 +34,8 @@ from overlaptop.tui.widgets.key_bar import (
     QUIT_HINT,
     TIMELINES_HINT,
 )
+from overlaptop.tui.widgets.page import PageScreen
+from overlaptop.tui.widgets.view import RowList
 
 _COLUMNS = (
     Column("to win", 8),

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from overlaptop.text import UNKNOWN
-from overlaptop.tui import keys
-from overlaptop.tui.timeline.parts import STALL, STEP_PARTS, WAITING
+from overlaptop.tui.model import keys
+from overlaptop.tui.model.parts import STALL, STEP_PARTS, WAITING
 
 OVERVIEW, RANK, MACHINE, TUNE, TRIALS = "Overview", "A rank's screen", "Machine", "Tune", "Trials"
 WORKLOADS, HOSTS, JOBS, CAPTURE, NOTICES = "Workloads", "Hosts", "Jobs", "Captures", "Notices"

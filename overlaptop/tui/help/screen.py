@@ -9,11 +9,11 @@ from overlaptop.fleet.trouble import trouble_of
 from overlaptop.report import troubles
 from overlaptop.report.figures import cost_in_full
 from overlaptop.text import clock, named_ranks
-from overlaptop.tui.dashboard import Dashboard
 from overlaptop.tui.draw.segments import Segment, StyledLine, TextStyle, bold, dim, hanging, paragraph
 from overlaptop.tui.help.glossary import NOTICES, OF_TRACES, OVERVIEW, RANK, SECTIONS, TIMELINE, WORDS
-from overlaptop.tui.keys import APP_KEYS, TRACE_KEYS, Key
-from overlaptop.tui.page import Page, PageScreen
+from overlaptop.tui.model.dashboard import Dashboard
+from overlaptop.tui.model.keys import APP_KEYS, TRACE_KEYS, Key
+from overlaptop.tui.widgets.page import Page, PageScreen
 
 
 class HelpPage(Page):

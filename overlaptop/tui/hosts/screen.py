@@ -7,7 +7,6 @@ from typing import ClassVar
 from overlaptop.fleet.snapshot import HubState, NodeView
 from overlaptop.report.hosts import carries, known_within, live_words
 from overlaptop.text import UNKNOWN, age, clock, duration, printable, runs_of
-from overlaptop.tui.dashboard import Dashboard
 from overlaptop.tui.draw.segments import (
     TEXT,
     Segment,
@@ -20,10 +19,11 @@ from overlaptop.tui.draw.segments import (
     paragraph,
 )
 from overlaptop.tui.help.glossary import HOSTS
-from overlaptop.tui.keys import HOSTS_KEYS, bindings
-from overlaptop.tui.page import Page, PageScreen
+from overlaptop.tui.model.dashboard import Dashboard
+from overlaptop.tui.model.keys import HOSTS_KEYS, bindings
 from overlaptop.tui.widgets.host_lines import state_words
 from overlaptop.tui.widgets.key_bar import BACK_HINT, HELP_HINT, QUIT_HINT
+from overlaptop.tui.widgets.page import Page, PageScreen
 
 _INDENT = 4
 

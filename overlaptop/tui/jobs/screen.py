@@ -12,7 +12,6 @@ from overlaptop.jobs.record import JobRecord
 from overlaptop.launch.request import LaunchRequest
 from overlaptop.report.troubles import of_last
 from overlaptop.text import age, plural, printable
-from overlaptop.tui.dashboard import Dashboard
 from overlaptop.tui.draw.segments import (
     Item,
     Segment,
@@ -27,11 +26,12 @@ from overlaptop.tui.draw.segments import (
     paragraph,
 )
 from overlaptop.tui.help.glossary import JOBS
-from overlaptop.tui.keys import LIST_KEYS, bindings
-from overlaptop.tui.page import PageScreen
-from overlaptop.tui.view import JobView
+from overlaptop.tui.model.dashboard import Dashboard
+from overlaptop.tui.model.keys import LIST_KEYS, bindings
 from overlaptop.tui.widgets.host_lines import host_status
 from overlaptop.tui.widgets.key_bar import HELP_HINT, QUIT_HINT
+from overlaptop.tui.widgets.page import PageScreen
+from overlaptop.tui.widgets.view import JobView
 from overlaptop.workloads.catalog import Workload
 
 Choice = JobRecord | Workload

@@ -13,7 +13,7 @@ from overlaptop.tui.machine.meters import activity_lines, link_lines, no_gpu_lin
 from overlaptop.tui.machine.numa import process_lines, verdict_lines
 from overlaptop.tui.machine.peers import peer_lines
 from overlaptop.tui.machine.traffic import traffic_lines
-from overlaptop.tui.view import ScrollView
+from overlaptop.tui.widgets.view import ScrollView
 
 TWO_COLUMNS_FROM = 96
 AIRY_FROM = 14

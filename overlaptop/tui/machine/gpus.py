@@ -18,7 +18,6 @@ from overlaptop.report.links import (
     pcie_rate,
 )
 from overlaptop.text import UNKNOWN, bit_rate, byte_count, plural, printable, watts, whole_percent
-from overlaptop.tui.dashboard import Dashboard
 from overlaptop.tui.draw.bars import gauge, sparkline
 from overlaptop.tui.draw.segments import (
     BOLD,
@@ -51,8 +50,9 @@ from overlaptop.tui.machine.link_history import MINUTE_S, column_s, columns
 from overlaptop.tui.machine.meters import NVLINK, PCIE
 from overlaptop.tui.machine.numa import on_node
 from overlaptop.tui.machine.peers import fabric
+from overlaptop.tui.model.dashboard import Dashboard
 from overlaptop.tui.overview.columns import rate_cell
-from overlaptop.tui.view import JobView
+from overlaptop.tui.widgets.view import JobView
 
 _FACTS = attrgetter("rank", "machine", "device", "numa", "sample", "stale", "ended", "node_lost")
 """All of a rank that is shown here."""

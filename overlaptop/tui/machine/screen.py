@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from overlaptop.tui.dashboard import Dashboard
 from overlaptop.tui.help.glossary import MACHINE
-from overlaptop.tui.keys import MACHINE_KEYS, bindings
 from overlaptop.tui.machine.detail import MachineDetail
 from overlaptop.tui.machine.gpus import GpuTable
 from overlaptop.tui.machine.host import host_of, hosts
-from overlaptop.tui.screen import DashboardScreen, Heights
+from overlaptop.tui.model.dashboard import Dashboard
+from overlaptop.tui.model.keys import MACHINE_KEYS, bindings
 from overlaptop.tui.widgets.job_header import JobHeader
 from overlaptop.tui.widgets.key_bar import BACK_HINT, HELP_HINT, KNOB_HINT, PAUSE_HINT, QUIT_HINT, KeyBar
+from overlaptop.tui.widgets.screen import DashboardScreen, Heights
 
 HINTS = (
     BACK_HINT,

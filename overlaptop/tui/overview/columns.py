@@ -49,9 +49,9 @@ from overlaptop.tui.draw.segments import (
     faded,
 )
 from overlaptop.tui.draw.table import GAP
-from overlaptop.tui.state import ViewState
-from overlaptop.tui.timeline import history
-from overlaptop.tui.timeline.parts import overlap_style, parts_of
+from overlaptop.tui.model import history
+from overlaptop.tui.model.parts import overlap_style, parts_of
+from overlaptop.tui.model.state import ViewState
 
 if TYPE_CHECKING:
     from overlaptop.trials.effect import Effect

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from overlaptop.tui.draw.line_prompt import LineInput, LinePrompt
+from overlaptop.tui.widgets.line_prompt import LineInput, LinePrompt
 
 
 class FilterInput(LinePrompt):

@@ -18,7 +18,7 @@ from overlaptop.tui.draw.segments import (
     fit,
     line_width,
 )
-from overlaptop.tui.view import JobView
+from overlaptop.tui.widgets.view import JobView
 
 _WIDE = 90
 SPARE = 8

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from overlaptop.tui.draw.segments import Item, Segment, StyledLine, TextStyle, dim, fit
-from overlaptop.tui.timeline.parts import FUSED, HIDDEN_WAITING, LEGEND, WAITING
-from overlaptop.tui.view import JobView
+from overlaptop.tui.model.parts import FUSED, HIDDEN_WAITING, LEGEND, WAITING
+from overlaptop.tui.widgets.view import JobView
 
 
 class Legend(JobView):

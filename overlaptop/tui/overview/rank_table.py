@@ -10,13 +10,13 @@ from textual import events
 from overlaptop.fleet.snapshot import RankView
 from overlaptop.report.hosts import Group, groups
 from overlaptop.report.order import SORT_KEYS
-from overlaptop.tui.dashboard import Dashboard
 from overlaptop.tui.draw.segments import Segment, StyledLine, TextStyle, bold, dim, faded, on
 from overlaptop.tui.draw.table import GAP, aligned, scrolled
+from overlaptop.tui.model import history
+from overlaptop.tui.model.dashboard import Dashboard
 from overlaptop.tui.overview.columns import Column, Scales, columns_for, layout
-from overlaptop.tui.timeline import history
-from overlaptop.tui.view import JobView
 from overlaptop.tui.widgets.host_lines import heading
+from overlaptop.tui.widgets.view import JobView
 
 _MARGIN = 2
 

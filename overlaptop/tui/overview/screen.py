@@ -6,15 +6,14 @@ from functools import partial
 from typing import ClassVar
 
 from overlaptop.report.order import Filter, FilterError
-from overlaptop.tui.dashboard import Dashboard
 from overlaptop.tui.draw.segments import joined, line_width
 from overlaptop.tui.help.glossary import OVERVIEW
-from overlaptop.tui.keys import OVERVIEW_KEYS, TIMELINE_KEYS, bindings
+from overlaptop.tui.model.dashboard import Dashboard
+from overlaptop.tui.model.keys import OVERVIEW_KEYS, TIMELINE_KEYS, bindings
 from overlaptop.tui.overview.first_line import FirstLineView
 from overlaptop.tui.overview.legend import Legend
 from overlaptop.tui.overview.rank_table import RankTable
 from overlaptop.tui.overview.totals_line import TotalsLine, total_items
-from overlaptop.tui.screen import Heights
 from overlaptop.tui.timeline.collectives import Collectives
 from overlaptop.tui.timeline.history_chart import HistoryChart
 from overlaptop.tui.timeline.screen import TimelineScreen
@@ -33,6 +32,7 @@ from overlaptop.tui.widgets.key_bar import (
     TIMELINES_HINT,
     KeyBar,
 )
+from overlaptop.tui.widgets.screen import Heights
 
 HINTS = (
     ("f", "why", "app.findings", "why"),

@@ -26,9 +26,9 @@ from overlaptop.tui.draw.segments import (
     line_width,
     wrap,
 )
-from overlaptop.tui.state import ViewState
-from overlaptop.tui.timeline.parts import overlap_style
-from overlaptop.tui.view import JobView
+from overlaptop.tui.model.parts import overlap_style
+from overlaptop.tui.model.state import ViewState
+from overlaptop.tui.widgets.view import JobView
 
 _REASON_CHARS = 36
 _WIDE, _WIDER = 80, 120

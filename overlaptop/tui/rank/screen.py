@@ -24,7 +24,6 @@ from overlaptop.text import (
     whole_percent,
 )
 from overlaptop.timeline.overlap import launch_bound
-from overlaptop.tui.dashboard import Dashboard
 from overlaptop.tui.draw.bars import stacked_bar
 from overlaptop.tui.draw.segments import (
     BOLD,
@@ -39,13 +38,9 @@ from overlaptop.tui.draw.segments import (
     wrap,
 )
 from overlaptop.tui.help.glossary import RANK
-from overlaptop.tui.keys import RANK_KEYS, TIMELINE_KEYS, bindings
-from overlaptop.tui.overview.columns import numa_cell
-from overlaptop.tui.screen import Heights
-from overlaptop.tui.state import ViewState, step_name
-from overlaptop.tui.timeline.collectives import Collectives
-from overlaptop.tui.timeline.history_chart import HistoryChart
-from overlaptop.tui.timeline.parts import (
+from overlaptop.tui.model.dashboard import Dashboard
+from overlaptop.tui.model.keys import RANK_KEYS, TIMELINE_KEYS, bindings
+from overlaptop.tui.model.parts import (
     COMPUTE,
     COPY,
     EXPOSED,
@@ -56,10 +51,13 @@ from overlaptop.tui.timeline.parts import (
     overlap_style,
     parts_of,
 )
+from overlaptop.tui.model.state import ViewState, step_name
+from overlaptop.tui.model.viewport import Viewport
+from overlaptop.tui.overview.columns import numa_cell
+from overlaptop.tui.timeline.collectives import Collectives
+from overlaptop.tui.timeline.history_chart import HistoryChart
 from overlaptop.tui.timeline.screen import TimelineScreen
 from overlaptop.tui.timeline.timeline import Timeline
-from overlaptop.tui.timeline.viewport import Viewport
-from overlaptop.tui.view import JobView
 from overlaptop.tui.widgets.job_header import JobHeader
 from overlaptop.tui.widgets.key_bar import (
     BACK_HINT,
@@ -71,6 +69,8 @@ from overlaptop.tui.widgets.key_bar import (
     STEP_HINT,
     KeyBar,
 )
+from overlaptop.tui.widgets.screen import Heights
+from overlaptop.tui.widgets.view import JobView
 from overlaptop.wire.messages import StepTotals
 
 MOSTLY = 0.99

@@ -5,13 +5,13 @@ from __future__ import annotations
 from textual import events
 
 from overlaptop.text import UNKNOWN, Unit, byte_count, percent
-from overlaptop.tui.dashboard import Dashboard
 from overlaptop.tui.draw.segments import BOLD, DIM, TEXT, Segment, StyledLine, bold, dim
 from overlaptop.tui.draw.table import Column, Table
-from overlaptop.tui.timeline.lanes import Lanes, hidden_share
-from overlaptop.tui.timeline.parts import overlap_style
+from overlaptop.tui.model.dashboard import Dashboard
+from overlaptop.tui.model.lanes import Lanes, hidden_share
+from overlaptop.tui.model.parts import overlap_style
 from overlaptop.tui.timeline.timeline import op_name
-from overlaptop.tui.view import JobView
+from overlaptop.tui.widgets.view import JobView
 
 _COLUMNS = (
     Column("#", 4),

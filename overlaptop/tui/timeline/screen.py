@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from overlaptop.tui.screen import DashboardScreen
+from overlaptop.tui.model.viewport import WHOLE_STEP
 from overlaptop.tui.timeline.timeline import ZOOM_FACTOR
-from overlaptop.tui.timeline.viewport import WHOLE_STEP
+from overlaptop.tui.widgets.screen import DashboardScreen
 
 PAN_SHARE = 0.2
 

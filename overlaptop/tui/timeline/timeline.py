@@ -8,10 +8,10 @@ from overlaptop.text import Unit, byte_count, clock, count, duration, plural
 from overlaptop.timeline.collectives import sum_where_known
 from overlaptop.tui.draw.bars import Cell, Piece, lane, ruler, to_segments
 from overlaptop.tui.draw.segments import DIM, FAINT, Item, Segment, StyledLine, TextStyle, bold, dim, fit
-from overlaptop.tui.state import step_name
-from overlaptop.tui.timeline.lanes import CollectiveKey, Lanes
-from overlaptop.tui.timeline.viewport import Viewport
-from overlaptop.tui.view import JobView
+from overlaptop.tui.model.lanes import CollectiveKey, Lanes
+from overlaptop.tui.model.state import step_name
+from overlaptop.tui.model.viewport import Viewport
+from overlaptop.tui.widgets.view import JobView
 from overlaptop.wire.messages import PHASES, CollectiveSpan
 
 LABEL = 10

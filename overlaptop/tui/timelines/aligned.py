@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from overlaptop.tui.draw.bars import Piece
-from overlaptop.tui.timeline.lanes import Lanes, lanes_of, pieces, sets_of
-from overlaptop.tui.timeline.parts import COMM_LANE, COMPUTE, COPY, IDLE
+from overlaptop.tui.model.lanes import Lanes, lanes_of, pieces, sets_of
+from overlaptop.tui.model.parts import COMM_LANE, COMPUTE, COPY, IDLE
 from overlaptop.wire.messages import StepDetail
 
 if TYPE_CHECKING:

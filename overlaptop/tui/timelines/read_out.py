@@ -8,7 +8,7 @@ from dataclasses import replace
 from overlaptop.fleet.records import BOUNDS
 from overlaptop.text import Unit, bounded, byte_count, duration, percent, rate
 from overlaptop.tui.draw.segments import Item, Segment, StyledLine, bold, dim, fit
-from overlaptop.tui.timeline.lanes import Lanes, hidden_share
+from overlaptop.tui.model.lanes import Lanes, hidden_share
 from overlaptop.tui.timeline.timeline import lane_label, op_name
 from overlaptop.tui.timelines.aligned import AlignedStep, Cursor, under
 

@@ -9,7 +9,6 @@ from textual import events
 from overlaptop.report.order import sees_gaps
 from overlaptop.report.who_is_late import why_not_split
 from overlaptop.text import Unit, clock, duration
-from overlaptop.tui.dashboard import Dashboard
 from overlaptop.tui.draw.bars import crossed, lane, ruler
 from overlaptop.tui.draw.segments import (
     TEXT,
@@ -25,10 +24,11 @@ from overlaptop.tui.draw.segments import (
 )
 from overlaptop.tui.draw.table import scrolled
 from overlaptop.tui.help.glossary import TIMELINES
-from overlaptop.tui.keys import TIMELINES_KEYS, bindings
+from overlaptop.tui.model.dashboard import Dashboard
+from overlaptop.tui.model.keys import TIMELINES_KEYS, bindings
+from overlaptop.tui.model.state import step_name
+from overlaptop.tui.model.viewport import WHOLE_STEP, Viewport
 from overlaptop.tui.overview.legend import Legend
-from overlaptop.tui.screen import DashboardScreen, Heights
-from overlaptop.tui.state import step_name
 from overlaptop.tui.timeline.timeline import (
     LABEL,
     ZOOM_FACTOR,
@@ -38,10 +38,8 @@ from overlaptop.tui.timeline.timeline import (
     zoom_items,
     zoomed_at,
 )
-from overlaptop.tui.timeline.viewport import WHOLE_STEP, Viewport
 from overlaptop.tui.timelines.aligned import AlignedStep, Cursor, aligned, neighbour, span_of, under
 from overlaptop.tui.timelines.read_out import read_out
-from overlaptop.tui.view import JobView
 from overlaptop.tui.widgets.job_header import JobHeader
 from overlaptop.tui.widgets.key_bar import (
     BACK_HINT,
@@ -53,6 +51,8 @@ from overlaptop.tui.widgets.key_bar import (
     STEP_HINT,
     KeyBar,
 )
+from overlaptop.tui.widgets.screen import DashboardScreen, Heights
+from overlaptop.tui.widgets.view import JobView
 
 _READ_OUT, _TALL_READ_OUT, _TALL = 6, 10, 36
 """Lines that what is under the cursor has at least, and more on a tall screen: nothing moves with it."""

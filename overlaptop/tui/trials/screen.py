@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, ClassVar
 
 from overlaptop.report.knobs import present_words
 from overlaptop.text import count, duration, plural
-from overlaptop.tui.dashboard import Dashboard
-from overlaptop.tui.draw.prompt import Confirm
 from overlaptop.tui.draw.segments import (
     BOLD,
     DIM,
@@ -25,11 +23,13 @@ from overlaptop.tui.draw.segments import (
 )
 from overlaptop.tui.draw.table import Column, Table
 from overlaptop.tui.help.glossary import TRIALS
-from overlaptop.tui.keys import TRIALS_KEYS, bindings
-from overlaptop.tui.page import Page, PageScreen
-from overlaptop.tui.tune.knob_values import ValueRefusedError
-from overlaptop.tui.tune.running_trials import RunningTrials, usual_values
+from overlaptop.tui.model.dashboard import Dashboard
+from overlaptop.tui.model.keys import TRIALS_KEYS, bindings
+from overlaptop.tui.model.knob_values import ValueRefusedError
+from overlaptop.tui.model.running_trials import RunningTrials, usual_values
 from overlaptop.tui.widgets.key_bar import BACK_HINT, HELP_HINT, QUIT_HINT
+from overlaptop.tui.widgets.page import Page, PageScreen
+from overlaptop.tui.widgets.prompt import Confirm
 
 if TYPE_CHECKING:
     from overlaptop.trials.runner import TrialsState, Tried
@@ -211,7 +211,7 @@ class TrialsScreen(PageScreen):
             dashboard.on_change()
             return
         # Textual's Input takes 20 ms to import: not before it is needed.
-        from overlaptop.tui.draw.line_prompt import LinePrompt
+        from overlaptop.tui.widgets.line_prompt import LinePrompt
 
         usual = usual_values(selected.knob, dashboard.latest)
         hint = "enter: start   esc: not now" if usual else "no other value is known to do anything else"

@@ -22,9 +22,9 @@ from overlaptop.tui.draw.segments import (
     pad,
     paragraph,
 )
-from overlaptop.tui.tune.knob_editor import change_words, who_asked
-from overlaptop.tui.tune.knob_values import SCRIPT
-from overlaptop.tui.view import ScrollView
+from overlaptop.tui.model.knob_editor import change_words, who_asked
+from overlaptop.tui.model.knob_values import SCRIPT
+from overlaptop.tui.widgets.view import ScrollView
 from overlaptop.wire.commands import CHANGED
 
 _WHO_CELLS, _NARROW = 34, 90

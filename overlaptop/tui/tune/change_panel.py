@@ -17,10 +17,10 @@ from overlaptop.tui.draw.segments import (
     paragraph,
 )
 from overlaptop.tui.draw.table import Column, Table
-from overlaptop.tui.state import ViewState
-from overlaptop.tui.tune.compared import BeforeAfter
-from overlaptop.tui.tune.knob_editor import KnobChange
-from overlaptop.tui.view import JobView
+from overlaptop.tui.model.compared import BeforeAfter
+from overlaptop.tui.model.knob_editor import KnobChange
+from overlaptop.tui.model.state import ViewState
+from overlaptop.tui.widgets.view import JobView
 
 MOST_LINES = 4
 _GLYPHS = {"pending": ("◌", "warning"), "changed": ("●", "good"), "failed": ("✗", "error")}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from overlaptop.fleet.knobs import JobKnob
 from overlaptop.report.knobs import allowed_words, code_line, present_words, value_words
 from overlaptop.text import shortened
-from overlaptop.tui.dashboard import Dashboard
 from overlaptop.tui.draw.segments import (
     BOLD_WARNING,
     KEY,
@@ -19,10 +18,11 @@ from overlaptop.tui.draw.segments import (
     paragraph,
 )
 from overlaptop.tui.draw.table import Column, Table
-from overlaptop.tui.state import ViewState
-from overlaptop.tui.tune.knob_editor import NOTHING
-from overlaptop.tui.tune.knob_values import SCRIPT
-from overlaptop.tui.view import JobView, RowList
+from overlaptop.tui.model.dashboard import Dashboard
+from overlaptop.tui.model.knob_editor import NOTHING
+from overlaptop.tui.model.knob_values import SCRIPT
+from overlaptop.tui.model.state import ViewState
+from overlaptop.tui.widgets.view import JobView, RowList
 
 _COLUMNS = (
     Column("knob", 6, right=False),

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from overlaptop.tui.dashboard import Dashboard
 from overlaptop.tui.help.glossary import TUNE
-from overlaptop.tui.keys import TUNE_KEYS, bindings
-from overlaptop.tui.screen import DashboardScreen, Heights
+from overlaptop.tui.model.dashboard import Dashboard
+from overlaptop.tui.model.keys import TUNE_KEYS, bindings
 from overlaptop.tui.tune.change_log import ChangeLog
 from overlaptop.tui.tune.change_panel import ChangeLine
 from overlaptop.tui.tune.knob_table import KnobDetail, KnobTable
 from overlaptop.tui.widgets.job_header import JobHeader
 from overlaptop.tui.widgets.key_bar import BACK_HINT, HELP_HINT, KNOB_HINT, QUIT_HINT, KeyBar
+from overlaptop.tui.widgets.screen import DashboardScreen, Heights
 
 HINTS = (
     BACK_HINT,

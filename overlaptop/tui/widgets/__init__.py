@@ -1,1 +1,1 @@
-"""The dashboard's widgets: each draws styled lines and repaints those that changed."""
+"""What screens are made of: lines about the job, tables, prompts, the header and the foot."""

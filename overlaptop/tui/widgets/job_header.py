@@ -25,8 +25,8 @@ from overlaptop.tui.draw.segments import (
     joined,
     line_width,
 )
-from overlaptop.tui.state import ViewState, step_name
-from overlaptop.tui.view import JobView
+from overlaptop.tui.model.state import ViewState, step_name
+from overlaptop.tui.widgets.view import JobView
 from overlaptop.wire.commands import CHANGES
 from overlaptop.wire.messages import RankInfo
 

@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 from textual import events
 
-from overlaptop.tui.dashboard import Dashboard
 from overlaptop.tui.draw.segments import (
     KEY,
     Item,
@@ -19,8 +18,9 @@ from overlaptop.tui.draw.segments import (
     fit,
     line_width,
 )
-from overlaptop.tui.keys import needs_knob
-from overlaptop.tui.view import JobView
+from overlaptop.tui.model.dashboard import Dashboard
+from overlaptop.tui.model.keys import needs_knob
+from overlaptop.tui.widgets.view import JobView
 from overlaptop.wire.knobs import BUCKET_CAP_MB
 
 _CHANGE_SHARE = 60

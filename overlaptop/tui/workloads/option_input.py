@@ -9,8 +9,8 @@ from textual import events
 from textual.app import ComposeResult
 from textual.widgets import Static
 
-from overlaptop.tui.draw.line_prompt import LineInput
-from overlaptop.tui.draw.prompt import Prompt
+from overlaptop.tui.widgets.line_prompt import LineInput
+from overlaptop.tui.widgets.prompt import Prompt
 from overlaptop.tui.workloads.form import FormState
 
 _TWO_FIELDS = 40

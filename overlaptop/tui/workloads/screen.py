@@ -16,14 +16,14 @@ from overlaptop.launch.request import (
     LaunchPlan,
     LaunchRequest,
 )
-from overlaptop.tui.dashboard import Dashboard
-from overlaptop.tui.draw.prompt import Confirm
 from overlaptop.tui.draw.segments import Item, Segment, StyledLine, TextStyle, dim, fit
 from overlaptop.tui.help.glossary import WORKLOADS
-from overlaptop.tui.keys import WORKLOADS_KEYS, bindings
-from overlaptop.tui.screen import DashboardScreen, Heights
-from overlaptop.tui.view import JobView
+from overlaptop.tui.model.dashboard import Dashboard
+from overlaptop.tui.model.keys import WORKLOADS_KEYS, bindings
 from overlaptop.tui.widgets.key_bar import BACK_HINT, HELP_HINT, KeyBar
+from overlaptop.tui.widgets.prompt import Confirm
+from overlaptop.tui.widgets.screen import DashboardScreen, Heights
+from overlaptop.tui.widgets.view import JobView
 from overlaptop.tui.workloads.form import FormState
 from overlaptop.tui.workloads.tried_table import TriedTable
 from overlaptop.tui.workloads.views import JobOutput, OptionList, PlanView, WorkloadList

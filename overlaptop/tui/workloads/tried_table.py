@@ -20,8 +20,8 @@ from overlaptop.tui.draw.segments import (
     line_width,
     pad,
 )
-from overlaptop.tui.view import JobView
-from overlaptop.tui.workloads.earlier import RUNS, EarlierJob
+from overlaptop.tui.model.earlier import RUNS, EarlierJob
+from overlaptop.tui.widgets.view import JobView
 
 _LABEL_LEAST = 30
 _MARGIN = 1

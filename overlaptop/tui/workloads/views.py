@@ -8,7 +8,6 @@ from textual import events
 
 from overlaptop.launch.request import LaunchPhase, LaunchStatus
 from overlaptop.text import UNKNOWN, printable
-from overlaptop.tui.dashboard import Dashboard
 from overlaptop.tui.draw.segments import (
     BOLD,
     KEY,
@@ -27,7 +26,8 @@ from overlaptop.tui.draw.segments import (
     wrap,
 )
 from overlaptop.tui.draw.table import scrolled
-from overlaptop.tui.view import JobView, ScrollView
+from overlaptop.tui.model.dashboard import Dashboard
+from overlaptop.tui.widgets.view import JobView, ScrollView
 from overlaptop.tui.workloads.form import FormState, OptionRow
 
 _GIVEN = TextStyle("accent", bold=True)

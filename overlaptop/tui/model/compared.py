@@ -13,7 +13,7 @@ from overlaptop.report.knobs import short_name
 from overlaptop.text import shortened
 
 if TYPE_CHECKING:
-    from overlaptop.tui.workloads.earlier import EarlierJob, JobFigures, JobsSeen, Setting
+    from overlaptop.tui.model.earlier import EarlierJob, JobFigures, JobsSeen, Setting
 
 EVERY_S = 1.0
 """All figures are worked out anew, no more often."""

@@ -7,10 +7,10 @@ from typing import ClassVar, Generic, TypeVar
 
 from textual import events
 
-from overlaptop.tui.dashboard import Dashboard
-from overlaptop.tui.draw.line_view import LineView
 from overlaptop.tui.draw.segments import StyledLine, dim
 from overlaptop.tui.draw.table import scrolled
+from overlaptop.tui.model.dashboard import Dashboard
+from overlaptop.tui.widgets.line_view import LineView
 
 WHEEL_LINES = 3
 

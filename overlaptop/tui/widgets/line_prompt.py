@@ -12,7 +12,7 @@ from textual.containers import Horizontal
 from textual.widgets import Input, Static
 
 from overlaptop.text import printable
-from overlaptop.tui.draw.prompt import Prompt
+from overlaptop.tui.widgets.prompt import Prompt
 
 
 class LineInput(Input):

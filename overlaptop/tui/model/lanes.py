@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from overlaptop.tui.draw.bars import Piece
-from overlaptop.tui.timeline import parts
+from overlaptop.tui.model import parts
 from overlaptop.wire.messages import CollectiveSpan, StepDetail
 
 if TYPE_CHECKING:

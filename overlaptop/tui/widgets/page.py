@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from overlaptop.tui.dashboard import Dashboard
 from overlaptop.tui.draw.segments import StyledLine
-from overlaptop.tui.keys import SCROLL_KEYS, bindings
-from overlaptop.tui.screen import DashboardScreen, Heights
-from overlaptop.tui.view import JobView, ScrollView
+from overlaptop.tui.model.dashboard import Dashboard
+from overlaptop.tui.model.keys import SCROLL_KEYS, bindings
 from overlaptop.tui.widgets.job_header import JobHeader
 from overlaptop.tui.widgets.key_bar import BACK_HINT, HELP_HINT, QUIT_HINT, Hints, KeyBar
+from overlaptop.tui.widgets.screen import DashboardScreen, Heights
+from overlaptop.tui.widgets.view import JobView, ScrollView
 
 
 class Page(ScrollView):

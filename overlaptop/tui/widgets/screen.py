@@ -12,9 +12,9 @@ from textual.screen import Screen
 from textual.widget import Widget
 
 from overlaptop.launch.request import LaunchRequest
-from overlaptop.tui.dashboard import Dashboard
-from overlaptop.tui.draw.line_view import LineView
-from overlaptop.tui.draw.prompt import Confirm, Prompt
+from overlaptop.tui.model.dashboard import Dashboard
+from overlaptop.tui.widgets.line_view import LineView
+from overlaptop.tui.widgets.prompt import Confirm, Prompt
 
 Heights = tuple[tuple[Widget, int, int], ...]
 """Widgets from top to bottom, with the height of each (0: not shown) and the blank lines above it."""

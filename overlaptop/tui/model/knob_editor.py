@@ -10,7 +10,7 @@ from overlaptop.fleet.knobs import JobKnob
 from overlaptop.fleet.snapshot import HubState, Snapshot
 from overlaptop.report.knobs import short_name
 from overlaptop.text import count, with_unit
-from overlaptop.tui.tune.knob_values import (
+from overlaptop.tui.model.knob_values import (
     SCRIPT,
     number,
     parsed,

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from overlaptop.fleet.commands import CommandView
 from overlaptop.fleet.merging import out_of_reach
 from overlaptop.fleet.snapshot import HubState, Snapshot
-from overlaptop.tui.capture.profiler_reference import READING, ProfilerReference
+from overlaptop.tui.model.profiler_reference import READING, ProfilerReference
 from overlaptop.wire.commands import HOW_TO_ALLOW, WRITTEN
 from overlaptop.wire.messages import AGENT_DISABLED
 

@@ -15,16 +15,16 @@ from overlaptop.fleet.snapshot import HubState, Snapshot
 from overlaptop.fleet.trouble import trouble_of
 from overlaptop.fleet.watching import compared
 from overlaptop.launch.request import LaunchRequest
-from overlaptop.tui.capture.captures import Captures
 from overlaptop.tui.draw.themes import Look
-from overlaptop.tui.findings.latest import LatestFindings
-from overlaptop.tui.options import TuiOptions
-from overlaptop.tui.state import ViewState
-from overlaptop.tui.tune.compared import Comparing
-from overlaptop.tui.tune.control import KnobControl
-from overlaptop.tui.tune.knob_values import ValueRefusedError
-from overlaptop.tui.workloads.earlier import JobsSeen
-from overlaptop.tui.workloads.launch import LaunchFollower
+from overlaptop.tui.model.captures import Captures
+from overlaptop.tui.model.compared import Comparing
+from overlaptop.tui.model.control import KnobControl
+from overlaptop.tui.model.earlier import JobsSeen
+from overlaptop.tui.model.knob_values import ValueRefusedError
+from overlaptop.tui.model.latest_findings import LatestFindings
+from overlaptop.tui.model.launch import LaunchFollower
+from overlaptop.tui.model.options import TuiOptions
+from overlaptop.tui.model.state import ViewState
 from overlaptop.wire.commands import Command
 
 

@@ -9,11 +9,11 @@ from overlaptop.fleet.session import Session
 from overlaptop.fleet.snapshot import Snapshot
 from overlaptop.jobs import change_log
 from overlaptop.jobs.folder import JobFolderError
-from overlaptop.tui.tune import running_trials
-from overlaptop.tui.tune.earlier_changes import EarlierChanges
-from overlaptop.tui.tune.knob_editor import KnobChange, KnobEditor
-from overlaptop.tui.tune.knob_values import ValueRefusedError
-from overlaptop.tui.tune.running_trials import RunningTrials
+from overlaptop.tui.model import running_trials
+from overlaptop.tui.model.earlier_changes import EarlierChanges
+from overlaptop.tui.model.knob_editor import KnobChange, KnobEditor
+from overlaptop.tui.model.knob_values import ValueRefusedError
+from overlaptop.tui.model.running_trials import RunningTrials
 
 if TYPE_CHECKING:
     from overlaptop.trials.effect import Effect

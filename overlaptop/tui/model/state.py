@@ -20,15 +20,15 @@ from overlaptop.report.order import Filter, all_see_gaps, ordered, sort_keys
 from overlaptop.report.who_is_late import FirstLine
 from overlaptop.text import count
 from overlaptop.timeline.arrivals import WaitTimes
-from overlaptop.tui.keys import changes_job, fits
-from overlaptop.tui.timeline.lanes import CollectiveKey, Lanes, lanes_of
-from overlaptop.tui.timeline.viewport import WHOLE_STEP, Viewport
-from overlaptop.tui.tune.knob_editor import KnobChange
+from overlaptop.tui.model.keys import changes_job, fits
+from overlaptop.tui.model.knob_editor import KnobChange
+from overlaptop.tui.model.lanes import CollectiveKey, Lanes, lanes_of
+from overlaptop.tui.model.viewport import WHOLE_STEP, Viewport
 from overlaptop.wire.messages import StepDetail, StepTotals
 
 if TYPE_CHECKING:
     from overlaptop.trials.effect import Effect
-    from overlaptop.tui.tune.compared import BeforeAfter
+    from overlaptop.tui.model.compared import BeforeAfter
 
 HOLD_S = 1.0
 """A timeline that changes four times a second cannot be read."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from overlaptop.fleet.session import Session
 from overlaptop.launch.request import JobLauncher, LaunchPhase, LaunchPlan, LaunchStatus
-from overlaptop.tui.workloads.earlier import JobsSeen
+from overlaptop.tui.model.earlier import JobsSeen
 
 
 class LaunchFollower:
