@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable
 from functools import partial
 from math import ceil
+from pathlib import Path
 from typing import Any, ClassVar
 
 from textual import events
@@ -31,7 +32,7 @@ from overlaptop.tui.jobs.screen import JobsScreen
 from overlaptop.tui.machine.screen import MachineScreen
 from overlaptop.tui.model.captures import refusal
 from overlaptop.tui.model.dashboard import Dashboard
-from overlaptop.tui.model.keys import APP_KEYS, TRACE_KEYS, changes_job
+from overlaptop.tui.model.keys import APP_KEYS, TRACE_KEYS, changes_job, needs_knob
 from overlaptop.tui.model.knob_values import SCRIPT
 from overlaptop.tui.model.options import MAX_REFRESH_HZ, TuiOptions
 from overlaptop.tui.model.profiler_reference import read_reference
@@ -40,6 +41,7 @@ from overlaptop.tui.rank.screen import RankScreen
 from overlaptop.tui.timelines.screen import TimelinesScreen
 from overlaptop.tui.trials.screen import TrialsScreen
 from overlaptop.tui.tune.screen import TuneScreen
+from overlaptop.tui.widgets.line_view import plain
 from overlaptop.tui.widgets.prompt import Confirm
 from overlaptop.tui.widgets.screen import DashboardScreen
 from overlaptop.tui.workloads.screen import WorkloadsScreen
@@ -56,14 +58,9 @@ class OverlaptopApp(App[int]):
     ALLOW_SELECT: ClassVar[bool] = False
     ENABLE_COMMAND_PALETTE = True
     COMMAND_PALETTE_BINDING = "ctrl+p"
-    CSS = """
-    Screen { background: $background; color: $foreground; overflow: hidden; }
-    LineView { width: 100%; height: 1; }
-    """
+    CSS_PATH = Path(__file__).with_name("dashboard.tcss")
     BINDINGS: ClassVar = [
-        Binding(key.keys, key.action, key.words, priority="ctrl+c" in key.keys)
-        for key in (*APP_KEYS, *TRACE_KEYS)
-        if key.action != "command_palette"
+        key.binding() for key in (*TRACE_KEYS, *APP_KEYS) if key.action != "command_palette"
     ]
 
     def __init__(
@@ -84,6 +81,7 @@ class OverlaptopApp(App[int]):
         self.dashboard = Dashboard(session, options, look, clock_s)
         self.dashboard.on_change = self.show
         self._reads = 0
+        self._offered: tuple[object, ...] = ()
         self._offer_themes(name)
 
     def get_default_screen(self) -> Screen[object]:
@@ -127,6 +125,10 @@ class OverlaptopApp(App[int]):
         self._follow_jobs()
         self._follow_captures()
         self.dashboard.watch()
+        offered = self.dashboard.offered()
+        if offered != self._offered:
+            self._offered = offered
+            self.refresh_bindings()
         if isinstance(self.screen, DashboardScreen):
             self.screen.redraw()
 
@@ -200,25 +202,34 @@ class OverlaptopApp(App[int]):
         if event.key == "escape" and prompt is None and self.dashboard.control.editor.cancel():
             self.show()
             return
-        if not await self._check_bindings(event.key) and self.dashboard.state.readonly:
-            self._say_readonly(event.key)
+        if not await self._check_bindings(event.key):
+            self._say_why_not(event.key)
 
-    def _say_readonly(self, key: str) -> None:
-        """Where the key would change the job. Once, however often it is pressed meanwhile."""
+    def _say_why_not(self, key: str) -> None:
+        """Where the key would do something elsewhere. Once, however often it is pressed meanwhile."""
         chain = self.screen._modal_binding_chain  # noqa: SLF001 - active_bindings leaves out what is refused
-        bound = (binding for _, bindings in chain for binding in bindings.key_to_bindings.get(key, ()))
-        changing = any(changes_job(binding.action) for binding in bound)
-        if changing and all(told.message != READONLY for told in self._notifications):
-            self.notify(READONLY, timeout=3)
+        actions = {each.action for _, bound in chain for each in bound.key_to_bindings.get(key, ())}
+        if any(map(changes_job, actions)) and self.dashboard.state.readonly:
+            if all(told.message != READONLY for told in self._notifications):
+                self.notify(READONLY, timeout=3)
+        elif any(map(needs_knob, actions)) and self.dashboard.state.moving:
+            self._select_knob()
+            self.dashboard.control.editor.editable(self.dashboard.latest)  # the change says why not
+            self.show()
+        elif "hosts" in actions and self.dashboard.state.moving:
+            self.notify("only this machine is watched; overlaptop HOST ... watches others", timeout=3)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002
         """Under --readonly no key changes anything, and in a trace none turns to a job."""
-        return self.dashboard.state.offers(action)
+        return self.dashboard.state.does(action)
+
+    def get_key_display(self, binding: Binding) -> str:
+        return plain(super().get_key_display(binding), self.dashboard.look.ascii)
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         del screen
         for key in APP_KEYS:
-            if key.action != "command_palette" and self.check_action(key.action, ()):
+            if key.action != "command_palette" and self.dashboard.state.offers(key.action):
                 yield SystemCommand(
                     key.action.replace("_", " "), key.words, getattr(self, f"action_{key.action}")
                 )
@@ -348,12 +359,7 @@ class OverlaptopApp(App[int]):
         await self._open(NoticesScreen, over=True)
 
     async def action_hosts(self) -> None:
-        if self.dashboard.state.snapshot.nodes:
-            await self._open(HostsScreen, over=True)
-        else:
-            self.notify(
-                "only this machine is watched; start overlaptop HOST ... to watch others", timeout=3
-            )
+        await self._open(HostsScreen, over=True)
 
     async def action_jobs(self) -> None:
         if not isinstance(self.screen, JobsScreen):

@@ -9,8 +9,8 @@ import sys
 import pytest
 from msgspec.structs import replace
 
-from overlaptop.tui.model import profiler_reference as truth
 from overlaptop.tui.capture.screen import CaptureScreen
+from overlaptop.tui.model import profiler_reference as truth
 from overlaptop.tui.model.profiler_reference import RankReference, parse, run
 from overlaptop.tui.overview.screen import OverviewScreen
 from overlaptop.wire import commands

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 
-from overlaptop.tui.model.compared import EVERY_S, BeforeAfter, Comparing, what_differs
-from overlaptop.tui.model.earlier import EarlierJob, JobFigures, JobsSeen, Setting
+from overlaptop.tui.model.compared import EVERY_S, BeforeAfter, Comparing
+from overlaptop.tui.model.earlier import EarlierJob, JobFigures, JobsSeen
 from overlaptop.tui.model.state import ViewState
 from overlaptop.tui.tune.change_panel import panel_lines
 from tests.fleet.builders import MS, info, status, step, welcome
@@ -54,8 +54,9 @@ def test_a_job_is_compared_with_the_one_before():
     seen, snapshot = seen_one_after_the_other("job-0", "job-1")
     found = Comparing(lambda: 0.0).take(snapshot, seen)
     assert found.title == "beside the job before: train.py"
-    assert (found.was, found.becomes, found.steps, found.of_change) == ("before", "now", (100, 100), False)
-    assert found.before.step_ns > found.after.step_ns
+    assert (found.was, found.becomes, found.of_change) == ("before", "now", False)
+    assert (found.before.steps_done, found.after.steps_done) == (100, 100)
+    assert found.before.figures.step_ns > found.after.figures.step_ns
 
 
 def test_steps_before_a_change_are_compared_with_those_after():
@@ -70,45 +71,21 @@ def test_steps_before_a_change_are_compared_with_those_after():
     assert (found.was, found.becomes, found.of_change) == ("25 MiB", "50 MiB", True)
 
 
-def job_asked(label, **knobs):
-    settings = tuple(Setting(name, f"{value} MiB", False) for name, value in knobs.items())
-    return EarlierJob("job", label, settings=settings)
+def test_jobs_that_were_asked_for_are_headed_by_what_was_asked():
+    seen, snapshot = seen_one_after_the_other("job-0", "job-1")
+    for job, label in (("job-0", "ddp"), ("job-1", "ddp --layers 2 --hidden-size 1024")):
+        seen.describe(job, label)
+    found = Comparing(lambda: 0.0).take(snapshot, seen)
+    assert (found.was, found.becomes) == ("ddp", "ddp --layers 2 --hidden-siz…")
 
 
-@pytest.mark.parametrize(
-    ("one", "other", "told"),
-    [
-        (job_asked("train.py"), job_asked("train.py"), None),
-        (job_asked("train.py"), job_asked("other.py"), ("train.py", "other.py")),
-        (
-            job_asked("ddp --layers 2 --no-overlap"),
-            job_asked("ddp --layers 2"),
-            ("--no-overlap", "the defaults"),
-        ),
-        (
-            job_asked("ddp --bucket-cap-mb 50", bucket_cap_mb=50),
-            job_asked("ddp", bucket_cap_mb=25),
-            ("bucket 50 MiB", "bucket 25 MiB"),
-        ),
-        (
-            job_asked("ddp --hidden-size 1024 --sequence-length 4096"),
-            job_asked("ddp"),
-            ("--hidden-size 1024 --sequen…", "the defaults"),
-        ),
-    ],
-)
-def test_two_jobs_are_headed_by_what_differs(one, other, told):
-    assert what_differs(one, other) == told
-
-
-BEFORE, AFTER = JobFigures(47.6 * MS, 0.5, 10.0 * MS), JobFigures(46.12 * MS, 0.562, None)
+BEFORE = EarlierJob("job", "", figures=JobFigures(47.6 * MS, 0.5, 10.0 * MS), steps_done=40)
+AFTER = replace(BEFORE, figures=JobFigures(46.12 * MS, 0.562, None), since=40, steps_done=1_200)
 
 
 def panel(width, height=9, **changes):
-    told = BeforeAfter(
-        ("job", 0, "job 40"), "bucket 25 MiB → 50 MiB at step 40", "25 MiB", "50 MiB", BEFORE, AFTER,
-        (40, 1_200), of_change=True, same_work=True,
-    )  # fmt: skip
+    title = "bucket 25 MiB → 50 MiB at step 40"
+    told = BeforeAfter(title, "25 MiB", "50 MiB", BEFORE, AFTER, same_work=True)
     state = ViewState(running_job(exact=True).tick(), compared=replace(told, **changes))
     return ["".join(run.text for run in line).rstrip() for line in panel_lines(state, width, height)]
 

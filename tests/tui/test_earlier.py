@@ -1,12 +1,9 @@
 """What is kept of the jobs that were watched before the present one."""
 
-import statistics
-
 import pytest
 from msgspec.structs import replace
 
-from overlaptop.tui.model.earlier import KEPT_STEPS, MAX_JOBS, WITH_STEPS, JobsSeen, job_of
-from overlaptop.tui.workloads.tried_table import shortened
+from overlaptop.tui.model.earlier import MAX_ROWS, JobsSeen
 from overlaptop.wire.commands import make_setting
 from overlaptop.wire.knobs import Knob
 from overlaptop.wire.messages import RankEnd
@@ -57,9 +54,6 @@ def test_a_job_that_is_left_keeps_its_figures_and_steps():
     assert (earlier.job, earlier.label, earlier.steps_done) == ("first", "first.py", 20)
     assert earlier.figures.overlap == pytest.approx(0.5)
     assert (earlier.figures.step_ns, earlier.figures.exposed_ns) == pytest.approx((85 * MS, 15 * MS))
-    assert {rank: [each.step for each in steps] for rank, steps in earlier.steps.items()} == {
-        0: list(range(20)), 1: list(range(20)),
-    }  # fmt: skip
     assert [job.job for job in watched.seen.all] == ["first", "second"]
     assert watched.seen.present.figures.overlap == 1.0
 
@@ -111,21 +105,21 @@ def test_a_job_that_ended_without_a_step_is_listed_and_one_with_steps_keeps_them
     watched.seen.describe_end("first", "ddp", "killed by SIGKILL")
     watched.seen.describe_end("second", "ddp --layers 9", "exit status 1")
     assert [(job.label, job.how, job.figures.step_ns is None) for job in watched.seen.all] == [
-        ("ddp", "killed by SIGKILL", False),
         ("ddp --layers 9", "exit status 1", True),
+        ("ddp", "killed by SIGKILL", False),
     ]
     assert watched.seen.earlier is None
 
 
-def test_steps_that_a_command_disturbed_and_those_of_settings_before_are_not_kept():
+def test_steps_that_a_command_disturbed_and_those_of_settings_before_count_in_no_figure():
     watched = Watched()
-    watched.job("first", steps=10)
+    watched.job("first", steps=10, comm=30, hidden=0)
     for rank in (0, 1):
         watched.say(replace(step(rank, 10), transitional=True))
-        watched.say(*(replace(step(rank, number), captured=number == 15) for number in range(11, 20)))
+        later = (step(rank, number, comm=30, hidden=0 if number == 15 else 30) for number in range(11, 20))
+        watched.say(*(replace(each, captured=each.step == 15) for each in later))
     watched.look()
-    steps = watched.seen.present.steps
-    assert [each.step for each in steps[0]] == [11, 12, 13, 14, 16, 17, 18, 19]
+    assert watched.seen.present.figures.overlap == 1.0
 
 
 DEPTH = Knob("depth", 1, "1", "1", 0, 8)
@@ -168,8 +162,7 @@ def test_a_change_of_a_knob_begins_a_new_row_with_figures_of_its_own():
     assert rows(watched) == two
     before, now = watched.seen.all
     assert (before.figures.overlap, now.figures.overlap) == pytest.approx((0.5, 1.0))
-    assert [each.step for each in now.steps[0]] == list(range(21, 40))
-    assert now is watched.seen.present
+    assert now == watched.seen.present
     for job, changed in ((before, False), (now, True)):
         assert [setting.changed for setting in job.settings] == [changed, False]
     late = JobsSeen()  # who comes late finds a row for each setting that the history reaches
@@ -204,7 +197,6 @@ def test_a_job_that_was_changed_is_compared_by_its_last_settings():
     change(watched, BUCKET, "50", 20, until=40)
     watched.job("second")
     assert watched.seen.earlier.named == "first.py, bucket 50 MiB, depth 1"
-    assert [each.step for each in watched.seen.earlier.steps[0]] == list(range(21, 40))
     assert [job.job for job in watched.seen.all] == ["first", "first", "second"]
     watched.seen.describe("first", "ddp", "ended here")
     assert [job.how for job in watched.seen.all] == ["changed", "ended here", "runs"]
@@ -221,16 +213,13 @@ def test_a_job_that_has_ended_keeps_the_values_that_it_had():
     assert rows(watched) == [("first.py, bucket 25 MiB, depth 1", 20, "ended")]
 
 
-def test_figures_are_means_of_the_steps_in_which_the_job_went_on():
+def test_figures_leave_out_steps_in_which_the_job_stood_still():
     watched = Watched()
     watched.job("first", steps=5)
-    for number in range(5, 60):
-        watched.steps(number, number + 1, compute=60 + 60_000 * (number == 30))
-    watched.job("second", steps=40)
-    together = [each for steps in watched.seen.earlier.steps.values() for each in steps]
-    lengths = [each.step_ns for each in together]
-    assert watched.seen.earlier.figures.step_ns == pytest.approx(statistics.median(lengths), rel=0.01)
-    assert statistics.fmean(lengths) > 2 * statistics.median(lengths)
+    usual_ns = watched.seen.present.figures.step_ns
+    watched.steps(5, 6, compute=60_000)
+    watched.steps(6, 60)
+    assert watched.seen.present.figures.step_ns == usual_ns
 
 
 def test_whether_figures_are_bounds_is_kept():
@@ -242,40 +231,14 @@ def test_whether_figures_are_bounds_is_kept():
     assert [job.exact for job in watched.seen.all] == [False, True]
 
 
-@pytest.mark.parametrize(
-    ("width", "words"),
-    [
-        (40, "ddp --layers 2 --bucket-cap-mb 50"),
-        (33, "ddp --layers 2 --bucket-cap-mb 50"),
-        (24, "ddp … --bucket-cap-mb 50"),
-        (23, "ddp … 50"),
-        (12, "ddp … 50"),
-        (7, "ddp --…"),
-        (5, "ddp…"),
-        (0, ""),
-    ],
-)
-def test_a_long_label_keeps_its_name_and_its_end(width, words):
-    assert shortened("ddp --layers 2 --bucket-cap-mb 50", width) == words
-
-
 def test_unknown_figures_are_unknown():
     watched = Watched()
     watched.job("first", comm=0, hidden=0)
     assert watched.seen.present.figures.overlap is None
-    watched.say(welcome(job="second"))
-    made = job_of(watched.tick())
-    assert (*made.figures, made.steps_done) == (None, None, None, 0)
 
 
 def test_what_is_kept_is_bounded():
     watched = Watched()
-    for number in range(MAX_JOBS + 5):
+    for number in range(MAX_ROWS + 5):
         watched.job(f"job{number}", steps=3, ranks=1)
-        watched.seen.describe_end("", "broken", "exit status 1")
-    assert len(watched.seen.all) <= MAX_JOBS + 1
-    left = [job for job in watched.seen.all if job.job != watched.seen.present.job]
-    assert sum(bool(job.steps) for job in left) == WITH_STEPS
-    assert all(job.figures.step_ns is not None for job in left if job.job)
-    watched.job("long", steps=KEPT_STEPS + 50, ranks=1)
-    assert len(watched.seen.present.steps[0]) == KEPT_STEPS
+    assert len(watched.seen.all) == MAX_ROWS + 1

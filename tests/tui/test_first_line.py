@@ -4,6 +4,7 @@ import pytest
 
 from overlaptop.findings.finding import Certainty, Finding, why_late
 from overlaptop.report.who_is_late import FirstLine, Kind
+from overlaptop.tui.overview.first_line import FirstLineView
 
 from .fakes import opened, shown, text_of
 from .waits import waiting_job
@@ -14,7 +15,7 @@ WIDTH = 100
 async def test_a_shorter_form_stays_while_the_longer_one_hardly_fits():
     async with opened(waiting_job(), size=(WIDTH, 40)) as (app, pilot):
         await shown(app, pilot)
-        view, state = app.screen._first_line, app.dashboard.state
+        view, state = app.screen.query_one(FirstLineView), app.dashboard.state
         state.findings = ()
         forms = []
         for length in (WIDTH - 5, WIDTH - 3, WIDTH - 5, WIDTH - 3, WIDTH - 20):
@@ -64,7 +65,7 @@ SHORT_CPUS = FirstLine(
 async def test_first_line_drops_figures_before_the_cause(width, said, shown_words):
     async with opened(waiting_job(), size=(width, 20)) as (app, pilot):
         await shown(app, pilot)
-        view, state = app.screen._first_line, app.dashboard.state
+        view, state = app.screen.query_one(FirstLineView), app.dashboard.state
         state.findings, state.first_line = (), said
         (line,) = view.draw(width, 1)
         assert text_of(line).strip() == f"! {shown_words}"

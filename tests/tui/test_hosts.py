@@ -185,7 +185,7 @@ async def test_hosts_that_are_down_can_be_tried_at_once():
 async def test_without_other_hosts_there_is_no_such_page_and_no_key_for_it_in_sight():
     async with opened(running_job(), size=(200, 45)) as (app, pilot):
         text = await shown(app, pilot)
-        assert " H " not in screen_lines(app)[-1]
+        assert "H hosts" not in screen_lines(app)[-1]
         await pilot.press("H")
         assert not isinstance(app.screen, HostsScreen)
     assert "hosts" in text  # of the local job, in the header

@@ -68,7 +68,7 @@ async def test_every_bound_key_has_an_action():
         for opens in ("1", "2", "3", "4", "5", "u", "m", "w"):
             await pilot.press("1", opens)
             for binding in type(app.screen).BINDINGS:
-                name = binding[1].partition("(")[0]
+                name = binding.action.partition("(")[0]
                 target = app if name.startswith("app.") else app.screen
                 assert hasattr(target, f"action_{name.removeprefix('app.')}"), binding
 

@@ -115,7 +115,7 @@ async def test_where_collectives_have_no_name_it_is_said_how_many_and_the_bytes_
 async def test_nothing_is_offered_that_a_trace_cannot_do(tmp_path: Path, size: tuple[int, int]) -> None:
     async with opened(trace_of(small_job(tmp_path)), size=size) as (app, pilot):
         before = (await shown(app, pilot)).splitlines()
-        assert "[ ]" in before[-1]
+        assert "[] step" in before[-1]
         for word in ("bucket", "search", "tune", "run", "host", "machine", "pause", "capture", "jobs"):
             assert word not in before[-1]
         for key in (*"c5au7bo4wm6H8pd", "space"):

@@ -9,6 +9,7 @@ from overlaptop.report.who_is_late import who_is_late
 from overlaptop.text import Unit
 from overlaptop.timeline.arrivals import WaitTimes
 from overlaptop.tui.overview.columns import COLUMNS, Scales
+from overlaptop.tui.overview.first_line import FirstLineView
 from tests.fleet.builders import MS, detail, info, stacks, status, step, welcome
 from tests.fleet.fakes import FakeSession
 
@@ -55,7 +56,7 @@ def first_line(text):
 async def test_the_first_line_names_the_late_rank_why_it_is_late_and_what_that_costs(size, ranks, words):
     async with opened(waiting_job(ranks=ranks), size=size) as (app, pilot):
         assert " ".join(first_line(await shown(app, pilot)).split()) == words
-        [run] = [run for run in app.screen._first_line._lines[0] if "rank 2" in run.text]
+        [run] = [run for run in app.screen.query_one(FirstLineView)._lines[0] if "rank 2" in run.text]
         assert run.style.fg == "warning"
 
 

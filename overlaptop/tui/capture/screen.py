@@ -26,7 +26,7 @@ from overlaptop.tui.model.dashboard import Dashboard
 from overlaptop.tui.model.parts import overlap_style
 from overlaptop.tui.model.profiler_reference import ProfilerReference
 from overlaptop.tui.model.state import ViewState
-from overlaptop.tui.widgets.key_bar import BACK_HINT, HELP_HINT, QUIT_HINT
+from overlaptop.tui.widgets.job_header import JobHeader
 from overlaptop.tui.widgets.page import PageScreen
 from overlaptop.tui.widgets.view import ScrollView
 from overlaptop.wire import commands
@@ -171,21 +171,14 @@ class CaptureScreen(PageScreen):
     """The newest capture, whichever dashboard asked for it."""
 
     title_in_help = glossary.CAPTURE
-    hints = (
-        BACK_HINT,
-        ("c", "capture", "app.capture", "capture"),
-        ("↑ ↓", "scroll", "screen.move(1)"),
-        HELP_HINT,
-        QUIT_HINT,
-    )
-    airy_from = 12
 
     def __init__(self, dashboard: Dashboard, *, asks: bool) -> None:
         """``asks``: begin with the prompt for a new one."""
-        super().__init__(dashboard, CaptureView(dashboard))
+        super().__init__(dashboard, CaptureView(dashboard), JobHeader(dashboard))
         self._asks = asks
 
-    async def on_mount(self) -> None:
+    async def on_mount(self) -> None:  # type: ignore[override]
+        super().on_mount()
         if self._asks:
             await self.ask_for_steps()
 

@@ -39,7 +39,7 @@ from overlaptop.tui.model.keys import COLLECTIVES_KEYS, bindings
 from overlaptop.tui.model.state import step_name
 from overlaptop.tui.timeline.timeline import op_name
 from overlaptop.tui.timelines.screen import TimelinesScreen
-from overlaptop.tui.widgets.key_bar import BACK_HINT, HELP_HINT, PAST_HINT, PAUSE_HINT, QUIT_HINT, STEP_HINT
+from overlaptop.tui.widgets.job_header import JobHeader
 from overlaptop.tui.widgets.page import PageScreen
 from overlaptop.tui.widgets.view import RowList
 
@@ -224,24 +224,10 @@ class CollectivesScreen(PageScreen):
 
     title_in_help = COLLECTIVES
     BINDINGS: ClassVar = bindings(COLLECTIVES_KEYS)
-    hints = (
-        BACK_HINT,
-        HELP_HINT,
-        STEP_HINT,
-        ("enter", "timeline", "screen.open", "timeline"),
-        ("s", "sort", "screen.sort", "sort"),
-        ("tab", "group by op, by bucket", "screen.group(1)", "group"),
-        ("↑ ↓", "select", "screen.move(1)"),
-        ("S", "reverse", "screen.reverse"),
-        PAUSE_HINT,
-        PAST_HINT,
-        QUIT_HINT,
-    )
-    airy_from = 28
 
     def __init__(self, dashboard: Dashboard) -> None:
         self._table = CollectiveTable(dashboard)
-        super().__init__(dashboard, self._table)
+        super().__init__(dashboard, self._table, JobHeader(dashboard))
 
     def action_sort(self) -> None:
         orders = list(ORDERS)

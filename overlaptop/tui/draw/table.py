@@ -28,13 +28,15 @@ class Table:
     def __init__(
         self, columns: Sequence[Column], width: int, words: Mapping[str, Iterable[str]] | None = None
     ) -> None:
-        """``words``: all that columns of these titles hold; what room is left is theirs, in order."""
+        """``words``: all that columns of these titles hold; what room is left is theirs, in this order."""
         self._columns, self._width = columns, width
         self._cells = {each: each.cells for each in columns if width >= each.shown_from}
         left = width - GAP - sum(cells + GAP for cells in self._cells.values())
-        for column in self._cells:
-            longest = max(map(cell_len, (words or {}).get(column.title, ())), default=0)
-            more = max(0, min(left, longest - column.cells))
+        named = {column.title: column for column in self._cells}
+        for title, held in (words or {}).items():
+            if (column := named.get(title)) is None:
+                continue
+            more = max(0, min(left, max(map(cell_len, held), default=0) - column.cells))
             self._cells[column] += more
             left -= more
 

@@ -26,14 +26,7 @@ from overlaptop.tui.draw.table import Column, Table
 from overlaptop.tui.help.glossary import FINDINGS
 from overlaptop.tui.model.dashboard import Dashboard
 from overlaptop.tui.model.keys import FINDINGS_KEYS, bindings
-from overlaptop.tui.widgets.key_bar import (
-    BACK_HINT,
-    COLLECTIVES_HINT,
-    HELP_HINT,
-    PAUSE_HINT,
-    QUIT_HINT,
-    TIMELINES_HINT,
-)
+from overlaptop.tui.widgets.job_header import JobHeader
 from overlaptop.tui.widgets.page import PageScreen
 from overlaptop.tui.widgets.view import RowList
 
@@ -128,21 +121,10 @@ class FindingsScreen(PageScreen):
 
     title_in_help = FINDINGS
     BINDINGS: ClassVar = bindings(FINDINGS_KEYS)
-    hints = (
-        BACK_HINT,
-        HELP_HINT,
-        ("↑ ↓", "select", "screen.move(1)", "select"),
-        ("enter", "open its rank", "screen.open", "rank"),
-        COLLECTIVES_HINT,
-        TIMELINES_HINT,
-        PAUSE_HINT,
-        QUIT_HINT,
-    )
-    airy_from = 28
 
     def __init__(self, dashboard: Dashboard) -> None:
         self._list = FindingsView(dashboard)
-        super().__init__(dashboard, self._list)
+        super().__init__(dashboard, self._list, JobHeader(dashboard))
 
     async def action_open(self) -> None:
         """The first rank that the selected one is about, where it is about some."""

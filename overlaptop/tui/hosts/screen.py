@@ -22,7 +22,6 @@ from overlaptop.tui.help.glossary import HOSTS
 from overlaptop.tui.model.dashboard import Dashboard
 from overlaptop.tui.model.keys import HOSTS_KEYS, bindings
 from overlaptop.tui.widgets.host_lines import state_words
-from overlaptop.tui.widgets.key_bar import BACK_HINT, HELP_HINT, QUIT_HINT
 from overlaptop.tui.widgets.page import Page, PageScreen
 
 _INDENT = 4
@@ -44,13 +43,6 @@ class HostsScreen(PageScreen):
 
     title_in_help = HOSTS
     BINDINGS: ClassVar = bindings(HOSTS_KEYS)
-    hints = (
-        BACK_HINT,
-        ("r", "try again now", "screen.retry", "retry"),
-        ("↑ ↓", "scroll", "screen.move(1)", "scroll"),
-        QUIT_HINT,
-        HELP_HINT,
-    )
 
     def __init__(self, dashboard: Dashboard) -> None:
         super().__init__(dashboard, HostsPage(dashboard))

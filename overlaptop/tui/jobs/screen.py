@@ -29,7 +29,6 @@ from overlaptop.tui.help.glossary import JOBS
 from overlaptop.tui.model.dashboard import Dashboard
 from overlaptop.tui.model.keys import LIST_KEYS, bindings
 from overlaptop.tui.widgets.host_lines import host_status
-from overlaptop.tui.widgets.key_bar import HELP_HINT, QUIT_HINT
 from overlaptop.tui.widgets.page import PageScreen
 from overlaptop.tui.widgets.view import JobView
 from overlaptop.workloads.catalog import Workload
@@ -138,14 +137,6 @@ class JobsScreen(PageScreen):
 
     title_in_help = JOBS
     BINDINGS: ClassVar = bindings(LIST_KEYS)
-    hints = (
-        ("enter", "open", "screen.open", "open"),
-        ("↑ ↓", "choose", "screen.move(1)", "choose"),
-        ("w", "workloads with options", "app.workloads", "options"),
-        HELP_HINT,
-        QUIT_HINT,
-        ("t", "theme", "app.next_theme"),
-    )
 
     def __init__(self, dashboard: Dashboard, opened_at: str | None) -> None:
         self._list = JobList(dashboard)

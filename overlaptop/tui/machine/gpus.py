@@ -77,9 +77,8 @@ class GpuTable(JobView):
         facts = tuple(_FACTS(each) for each in views if host_of(each) == host)
         return (host, selected.rank if selected is not None else None, len(hosts(views)), facts)
 
-    def full_height(self, width: int, screen_height: int) -> int:
-        """Lines beyond which nothing more is drawn, on a screen of that size."""
-        self._screen_height = screen_height
+    def full_height(self, width: int) -> int:
+        self._screen_height = self.app.size.height
         return 1 + len(self._all(width)[0])
 
     def draw(self, width: int, height: int) -> list[StyledLine]:

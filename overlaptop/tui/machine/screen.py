@@ -11,21 +11,7 @@ from overlaptop.tui.machine.host import host_of, hosts
 from overlaptop.tui.model.dashboard import Dashboard
 from overlaptop.tui.model.keys import MACHINE_KEYS, bindings
 from overlaptop.tui.widgets.job_header import JobHeader
-from overlaptop.tui.widgets.key_bar import BACK_HINT, HELP_HINT, KNOB_HINT, PAUSE_HINT, QUIT_HINT, KeyBar
-from overlaptop.tui.widgets.screen import DashboardScreen, Heights
-
-HINTS = (
-    BACK_HINT,
-    HELP_HINT,
-    ("↑ ↓", "rank", "screen.move(1)", "rank"),
-    ("tab", "next", "screen.next(1)"),
-    ("page down", "scroll", "screen.scroll(8)"),
-    ("enter", "open rank", "app.rank"),
-    KNOB_HINT,
-    PAUSE_HINT,
-    QUIT_HINT,
-)
-_DETAIL_LEAST = 10
+from overlaptop.tui.widgets.screen import DashboardScreen
 
 
 class MachineScreen(DashboardScreen):
@@ -35,27 +21,8 @@ class MachineScreen(DashboardScreen):
     BINDINGS: ClassVar = bindings(MACHINE_KEYS)
 
     def __init__(self, dashboard: Dashboard) -> None:
-        super().__init__(dashboard)
-        self._header = JobHeader(dashboard)
-        self._gpus = GpuTable(dashboard)
-        self._detail = MachineDetail(dashboard)
-        self._keys = KeyBar(dashboard, HINTS)
-
-    def heights(self, width: int, height: int) -> Heights:
-        """The table first; where there is little height, half of it for the details, which scroll."""
-        airy = 1 if height >= 28 else 0
-        foot = 1 if height >= 8 else 0
-        head = 2 if height >= 24 else 1
-        rest = height - head - foot - 2 * airy
-        wanted = self._gpus.full_height(width, height)
-        least = min(_DETAIL_LEAST, rest // 2)
-        shown = max(0, min(wanted, rest - least))
-        return (
-            (self._header, head, 0),
-            (self._gpus, shown, airy),
-            (self._detail, max(0, rest - shown), airy),
-            (self._keys, foot, 0),
-        )
+        self._gpus, self._detail = GpuTable(dashboard), MachineDetail(dashboard)
+        super().__init__(dashboard, JobHeader(dashboard), self._gpus, self._detail)
 
     def action_move(self, rows: int) -> None:
         self.state.move(rows)

@@ -184,6 +184,12 @@ class Dashboard:
             self.on_change()
         return plan.fault
 
+    def offered(self) -> tuple[object, ...]:
+        """All by which it changes what keys do."""
+        state, control = self.state, self.control
+        job, watched = state.snapshot.job is not None, bool(state.snapshot.nodes)
+        return (job, watched, state.moving, state.any_change, self.running, control.trying, control.best)
+
     def ends_on_leaving(self) -> str:
         """What becomes of a job when the dashboard goes, in words; empty: nothing."""
         return f"{self.running}, started here, ends" if self.running else ""

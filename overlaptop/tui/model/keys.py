@@ -1,13 +1,12 @@
 """Every key of the app and its screens: what is bound, and its words in the help. The few of a prompt stand
-with the prompt (draw/prompt.py, draw/line_prompt.py, workloads/option_input.py).
+with the prompt (widgets/prompt.py, widgets/line_prompt.py, workloads/option_input.py).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from textual.binding import Binding
+from textual.binding import Binding, BindingType
 
 
 class Key(NamedTuple):
@@ -17,64 +16,67 @@ class Key(NamedTuple):
     shown: str
     action: str
     words: str
+    hint: str = ""
+    """At the foot of the screen: keys, a blank, a word; empty: only help names it."""
+
+    def binding(self) -> Binding:
+        shown, _, word = self.hint.partition(" ")
+        priority = "ctrl+c" in self.keys
+        return Binding(
+            self.keys, self.action, word, show=bool(word), key_display=shown or None, priority=priority
+        )
 
 
+# fmt: off
 APP_KEYS = (
-    Key("q", "q", "quit", "quit"),
+    Key("question_mark,f1", "?  F1", "help", "this help", "?/F1 help"),
+    Key("q", "q", "quit", "quit", "q quit"),
     Key("ctrl+c", "ctrl+c", "leave", "quit without a question"),
-    Key("question_mark,f1", "?  F1", "help", "this help"),
-    Key("space,p", "space  p", "pause", "hold the screen still, and let it go on; data is kept meanwhile"),
-    Key(
-        "left_curly_bracket",
-        "{",
-        "earlier_step",
-        "back to the kept step before, on all ranks; space: live again",
-    ),
-    Key("right_curly_bracket", "}", "later_step", "the kept step after it"),
-    Key("L", "L", "slowest", "the slowest step whose timeline is kept"),
-    Key(
-        "right_square_bracket",
-        "]",
-        "larger",
-        "a larger bucket size, or value of the knob selected under Tune; quick presses are one change",
-    ),
+    Key("f", "f", "findings",
+        "findings: why steps are slow, what mending it can win, and what to do", "f why"),
+    Key("T", "T", "timelines", "the timelines of all ranks on one axis", "T timelines"),
+    Key("C,9", "C  9", "collectives",
+        "the collectives of the step on all ranks: what each of them costs", "C collectives"),
+    Key("W", "W", "window",
+        "totals and rows over the last 20 s, the last 60 s, the last 10 steps, one step", "W window"),
+    Key("right_square_bracket", "]", "larger",
+        "a larger bucket size, or value of the knob selected under Tune; quick presses are one "
+        "change", "[] knob"),
     Key("left_square_bracket", "[", "smaller", "a smaller one; esc takes a change back until it is sent"),
     Key("b", "b", "exact", "type an exact value of it; or: script, for the one that the script gave"),
-    Key("u,7", "u  7", "tune", "Tune: all that can be changed, and the log of changes"),
-    Key("a", "a", "trials", "try values of it against the present one: which is best, by how much"),
-    Key(
-        "W",
-        "W",
-        "window",
-        "totals and rows over the last 20 s, the last 60 s, the last 10 steps, one step",
-    ),
-    Key("D", "D", "measure", "measure a burst of steps now; two may follow at once, then one each 30 s"),
+    Key("a", "a", "trials",
+        "try values of it against the present one: which is best, by how much", "a try values"),
+    Key("u,7", "u  7", "tune", "Tune: all that can be changed, and the log of changes", "u tune"),
     Key("A", "A", "try_before", "try the value before the last change against the present one"),
     Key("x", "x", "slack", "delay each rank in turn: which ones the step's length depends on; asks first"),
-    Key("t", "t", "next_theme", "next theme"),
-    Key("g", "g", "textures", "tell parts apart by glyphs as well as colours"),
-    Key("n,3", "n  3", "notices", "notices from agents"),
-    Key("o,4", "o  4", "jobs", "other jobs, and workloads to start"),
-    Key("w", "w", "workloads", "run a workload, or the same with other options; what was tried so far"),
-    Key("c", "c", "capture", "have all ranks run torch.profiler for some steps: the reference"),
+    Key("w", "w", "workloads",
+        "run a workload, or the same with other options; what was tried so far", "w workloads"),
+    Key("m,6", "m  6", "machine",
+        "the machine: NUMA nodes, GPUs and links of the selected rank's host", "m machine"),
+    Key("space,p", "space  p", "pause",
+        "hold the screen still, and let it go on; data is kept meanwhile", "space pause"),
+    Key("left_curly_bracket", "{", "earlier_step",
+        "back to the kept step before, on all ranks; space: live again", "{} past steps"),
+    Key("right_curly_bracket", "}", "later_step", "the kept step after it"),
+    Key("L", "L", "slowest", "the slowest step whose timeline is kept", "L slowest step"),
+    Key("D", "D", "measure", "measure a burst of steps now; two may follow at once, then one each 30 s"),
+    Key("H,8", "H  8", "hosts",
+        "the hosts that are watched: the connections, and why one is down", "H hosts"),
+    Key("c", "c", "capture",
+        "have all ranks run torch.profiler for some steps: the reference", "c capture"),
+    Key("5", "5", "captures", "the newest capture: progress, folder, overlap beside the live one"),
+    Key("n,3", "n  3", "notices", "notices from agents", "n notices"),
+    Key("o,4", "o  4", "jobs", "other jobs, and workloads to start", "o jobs"),
     Key("1", "1", "overview", "overview"),
     Key("2", "2", "rank", "the selected rank"),
-    Key("5", "5", "captures", "the newest capture: progress, folder, overlap beside the live one"),
-    Key("m,6", "m  6", "machine", "the machine: NUMA nodes, GPUs and links of the selected rank's host"),
-    Key("C,9", "C  9", "collectives", "the collectives of the step on all ranks: what each of them costs"),
-    Key("f", "f", "findings", "findings: why steps are slow, what mending it can win, and what to do"),
-    Key("T", "T", "timelines", "the timelines of all ranks on one axis"),
-    Key("H,8", "H  8", "hosts", "the hosts that are watched: the connections, and why one is down"),
+    Key("t", "t", "next_theme", "next theme", "t theme"),
+    Key("g", "g", "textures", "tell parts apart by glyphs as well as colours"),
     Key("ctrl+p", "ctrl+p", "command_palette", "command palette"),
 )
 TRACE_KEYS = (
-    Key("right_square_bracket", "]", "trace_step(1)", "the next step of the trace"),
-    Key(
-        "left_square_bracket",
-        "[",
-        "trace_step(-1)",
-        "the step before; before the first one is the whole trace",
-    ),
+    Key("right_square_bracket", "]", "trace_step(1)", "the next step of the trace", "[] step"),
+    Key("left_square_bracket", "[", "trace_step(-1)",
+        "the step before; before the first one is the whole trace"),
 )
 """Everywhere, where a trace is open; the same keys change a job."""
 TIMELINE_KEYS = (
@@ -91,14 +93,10 @@ OVERVIEW_KEYS = (
     Key("pagedown", "page down", "page(1)", "a page down"),
     Key("home", "home", "move(-100000)", "first rank"),
     Key("end", "end", "move(100000)", "last rank"),
-    Key("enter", "enter", "app.rank", "open the selected rank (or click it twice)"),
-    Key(
-        "slash",
-        "/",
-        "filter",
-        "filter ranks: 3 or 0-3,6, overlap<80, waiting>5ms, nvlink>100, a host, stale, lost, ended, "
-        "unbound, misplaced",
-    ),
+    Key("enter", "enter", "app.rank", "open the selected rank (or click it twice)", "enter rank"),
+    Key("slash", "/", "filter",
+        "filter ranks: 3 or 0-3,6, overlap<80, waiting>5ms, nvlink>100, a host, stale, lost, "
+        "ended, unbound, misplaced", "/ filter"),
     Key("escape", "esc", "back", "from a past step to live; else drop the filter"),
     Key("s", "s", "sort", "sort by the next column (or click a header)"),
     Key("S,r", "S  r", "reverse", "the other way round"),
@@ -108,52 +106,58 @@ OVERVIEW_KEYS = (
     Key("d", "d", "comparison", "hide what the last change brought, and show it again"),
 )
 RANK_KEYS = (
-    Key("escape,backspace", "esc", "back", "back"),
-    Key("down,j,full_stop", "↓  j  .", "collective(1)", "next collective"),
+    Key("escape,backspace", "esc", "back", "back", "esc back"),
+    Key("down,j,full_stop", "↓  j  .", "collective(1)", "next collective", "↑↓ collective"),
     Key("up,k,comma", "↑  k  ,", "collective(-1)", "previous collective"),
     Key("pagedown", "page down", "collective(10)", "ten collectives on"),
     Key("pageup", "page up", "collective(-10)", "ten collectives back"),
-    Key("enter", "enter", "fit_collective", "zoom the timeline to this collective"),
-    Key("tab,greater_than_sign", "tab  >", "next_rank(1)", "next rank"),
+    Key("enter", "enter", "fit_collective", "zoom the timeline to this collective", "enter zoom to it"),
+    Key("tab,greater_than_sign", "tab  >", "next_rank(1)", "next rank", "tab next rank"),
     Key("shift+tab,less_than_sign", "shift+tab  <", "next_rank(-1)", "previous rank"),
 )
 TIMELINES_KEYS = (
+    Key("escape,backspace", "esc", "back", "back", "esc back"),
     Key("up,k", "↑  k", "move(-1)", "previous rank"),
-    Key("down,j", "↓  j", "move(1)", "next rank"),
+    Key("down,j", "↓  j", "move(1)", "next rank", "↑↓ rank"),
     Key("left,h", "←  h", "cursor(-1)", "the cursor a cell earlier"),
-    Key("right,l", "→  l", "cursor(1)", "the cursor a cell later"),
+    Key("right,l", "→  l", "cursor(1)", "the cursor a cell later", "←→ cursor"),
     Key("shift+left", "shift ←", "cursor(-10)", "ten cells earlier"),
     Key("shift+right", "shift →", "cursor(10)", "ten cells later"),
-    Key("full_stop", ".", "collective(1)", "the cursor to the next collective of the rank"),
+    Key("full_stop", ".", "collective(1)",
+        "the cursor to the next collective of the rank", ",. collective"),
     Key("comma", ",", "collective(-1)", "to the previous one"),
-    Key("plus,equals_sign,z", "+  z", "zoom(1)", "zoom in at the cursor (wheel: where the pointer is)"),
+    Key("plus,equals_sign,z", "+  z", "zoom(1)",
+        "zoom in at the cursor (wheel: where the pointer is)"),
     Key("minus,underscore,Z", "-  Z", "zoom(-1)", "zoom out"),
     Key("0", "0", "whole_step", "the whole step"),
-    Key("enter", "enter", "fit_collective", "zoom to the collective under the cursor, and follow it"),
-    Key("escape,backspace", "esc", "back", "back"),
+    Key("enter", "enter", "fit_collective",
+        "zoom to the collective under the cursor, and follow it", "enter zoom to it"),
 )
 MACHINE_KEYS = (
-    Key("escape,backspace", "esc", "back", "back"),
+    Key("escape,backspace", "esc", "back", "back", "esc back"),
     Key("up,k", "↑  k", "move(-1)", "previous rank"),
-    Key("down,j", "↓  j", "move(1)", "next rank"),
+    Key("down,j", "↓  j", "move(1)", "next rank", "↑↓ rank"),
     Key("home", "home", "move(-100000)", "first rank"),
     Key("end", "end", "move(100000)", "last rank"),
-    Key("tab,greater_than_sign", "tab  >", "next(1)", "next host; next rank where there is but one host"),
+    Key("tab,greater_than_sign", "tab  >", "next(1)",
+        "next host; next rank where there is but one host", "tab next"),
     Key("shift+tab,less_than_sign", "shift+tab  <", "next(-1)", "previous host, or rank"),
-    Key("pagedown", "page down", "scroll(8)", "scroll what is below the table (or the wheel)"),
+    Key("pagedown", "page down", "scroll(8)",
+        "scroll what is below the table (or the wheel)", "pgdn scroll"),
     Key("pageup", "page up", "scroll(-8)", "scroll back"),
-    Key("enter", "enter", "app.rank", "open the selected rank"),
+    Key("enter", "enter", "app.rank", "open the selected rank", "enter rank"),
 )
 LIST_KEYS = (
+    Key("escape,backspace", "esc", "back", "back", "esc back"),
     Key("up,k", "↑  k", "move(-1)", "up"),
-    Key("down,j", "↓  j", "move(1)", "down"),
+    Key("down,j", "↓  j", "move(1)", "down", "↑↓ select"),
     Key("pageup", "page up", "move(-10)", "ten up"),
     Key("pagedown", "page down", "move(10)", "ten down"),
     Key("home", "home", "move(-100000)", "to the first"),
     Key("end", "end", "move(100000)", "to the last"),
-    Key("enter", "enter", "open", "open"),
-    Key("escape,backspace", "esc", "back", "back"),
+    Key("enter", "enter", "open", "open", "enter open"),
 )
+# fmt: on
 
 
 def _opening(words: str) -> tuple[Key, ...]:
@@ -161,45 +165,52 @@ def _opening(words: str) -> tuple[Key, ...]:
     return tuple(key._replace(words=words) if key.action == "open" else key for key in LIST_KEYS)
 
 
+# fmt: off
 SCROLL_KEYS = tuple(key for key in LIST_KEYS if key.action != "open")
 COLLECTIVES_KEYS = (
     *_opening("show it on the timelines; of several that with most exposed time"),
-    Key("s", "s", "sort", "sort by exposed, waiting, transfer, start, bytes, bus bandwidth"),
+    Key("s", "s", "sort", "sort by exposed, waiting, transfer, start, bytes, bus bandwidth", "s sort"),
     Key("S,r", "S  r", "reverse", "the other way round"),
-    Key("tab", "tab", "group(1)", "one row for each operation, for each bucket, for each collective"),
+    Key("tab", "tab", "group(1)",
+        "one row for each operation, for each bucket, for each collective", "tab group"),
     Key("shift+tab", "shift+tab", "group(-1)", "the grouping before"),
 )
 FINDINGS_KEYS = _opening("open the first rank that it is about")
 HOSTS_KEYS = (
     *SCROLL_KEYS,
-    Key("r", "r", "retry", "try hosts that are not reached at once; it is done by itself now and then"),
+    Key("r", "r", "retry",
+        "try hosts that are not reached at once; it is done by itself now and then", "r try again now"),
 )
 TUNE_KEYS = (
+    Key("escape,backspace", "esc", "back", "back", "esc back"),
     Key("up,k", "↑  k", "move(-1)", "previous knob"),
-    Key("down,j", "↓  j", "move(1)", "next knob"),
-    Key("enter", "enter", "select", "select the knob: [ ] and b change it, on every screen"),
-    Key("r", "r", "restore", "back to the value that the script gave"),
-    Key("pagedown", "page down", "scroll(8)", "scroll the log of changes"),
+    Key("down,j", "↓  j", "move(1)", "next knob", "↑↓ knob"),
+    Key("enter", "enter", "select",
+        "select the knob: [ ] and b change it, on every screen", "enter select"),
+    Key("r", "r", "restore", "back to the value that the script gave", "r script's"),
+    Key("pagedown", "page down", "scroll(8)", "scroll the log of changes", "pgdn scroll"),
     Key("pageup", "page up", "scroll(-8)", "scroll back"),
-    Key("escape,backspace", "esc", "back", "back"),
 )
 WORKLOADS_KEYS = (
+    Key("escape", "esc", "back", "back", "esc back"),
     Key("up", "↑", "move(-1)", "previous workload"),
-    Key("down", "↓", "move(1)", "next workload"),
-    Key("tab,shift+tab", "tab", "other_field", "from the options to the number of processes, and back"),
-    Key("enter", "enter", "run", "run it; asks first where that ends what was started here before"),
-    Key("f9", "F9", "end", "end what was started here; asks first"),
+    Key("down", "↓", "move(1)", "next workload", "↑↓ workload"),
+    Key("tab,shift+tab", "tab", "other_field",
+        "from the options to the number of processes, and back", "tab processes"),
+    Key("enter", "enter", "run",
+        "run it; asks first where that ends what was started here before", "enter run"),
+    Key("f9", "F9", "end", "end what was started here; asks first", "F9 end the job"),
     Key("pagedown", "page down", "scroll(1)", "scroll the options and the job's last lines"),
     Key("pageup", "page up", "scroll(-1)", "scroll back"),
-    Key("escape", "esc", "back", "back"),
 )
 TRIALS_KEYS = (
-    Key("s", "s", "stop", "stop the trials: nothing has to be undone"),
-    Key("k", "k", "keep", "set the best value that they found"),
-    Key("pagedown,down,j", "page down  ↓", "move(4)", "scroll"),
+    Key("escape,backspace", "esc", "back", "leave; the trials go on", "esc back"),
+    Key("s", "s", "stop", "stop the trials: nothing has to be undone", "s stop"),
+    Key("k", "k", "keep", "set the best value that they found", "k keep the best"),
+    Key("pagedown,down,j", "page down  ↓", "move(4)", "scroll", "↑↓ scroll"),
     Key("pageup,up", "page up  ↑", "move(-4)", "scroll back"),
-    Key("escape,backspace", "esc", "back", "leave; the trials go on"),
 )
+# fmt: on
 _OF_KNOB = {"larger", "smaller", "exact", "trials", "select", "restore"}
 _CHANGING = {*_OF_KNOB, "capture", "try_before", "slack", "keep", "workloads", "stop", "run", "end"}
 _OF_STEPS = {"earlier_step", "later_step", "slowest", "show_step"}
@@ -231,10 +242,10 @@ def changes_job(action: str) -> bool:
 
 
 def needs_knob(action: str) -> bool:
-    """Whether an action says only why it does nothing where the selected knob cannot be changed."""
-    return _name(action) in _OF_KNOB
+    """Whether an action says only why it does nothing where no knob can be changed."""
+    return _name(action) in _OF_KNOB - {"trials"}
 
 
-def bindings(keys: tuple[Key, ...]) -> list[Binding | tuple[str, str] | tuple[str, str, str]]:
+def bindings(keys: tuple[Key, ...]) -> list[BindingType]:
     """For Textual's BINDINGS."""
-    return [(key.keys, key.action, key.words) for key in keys]
+    return [key.binding() for key in keys]

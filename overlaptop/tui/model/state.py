@@ -20,7 +20,7 @@ from overlaptop.report.order import Filter, all_see_gaps, ordered, sort_keys
 from overlaptop.report.who_is_late import FirstLine
 from overlaptop.text import count
 from overlaptop.timeline.arrivals import WaitTimes
-from overlaptop.tui.model.keys import changes_job, fits
+from overlaptop.tui.model.keys import changes_job, fits, needs_knob
 from overlaptop.tui.model.knob_editor import KnobChange
 from overlaptop.tui.model.lanes import CollectiveKey, Lanes, lanes_of
 from overlaptop.tui.model.viewport import WHOLE_STEP, Viewport
@@ -61,8 +61,6 @@ class ViewState:
     """The clock while paused: the screen stands still, the time since does not."""
     trouble_since: Trouble | None = None
     """What is wrong with the job now, while the screen stands still."""
-    show_collectives: bool | None = None
-    """None: where there is room."""
     collective_key: CollectiveKey | None = None
     """Which collective is selected, in this step and in those that follow."""
     follows: bool = False
@@ -305,6 +303,12 @@ class ViewState:
             return False
         return fits(action, trace=not self.moving, job=self.snapshot.job is not None)
 
+    def does(self, action: str) -> bool:
+        """Whether it would do more than say why it cannot."""
+        if (needs_knob(action) and not self.any_change) or (action == "hosts" and not self.snapshot.nodes):
+            return False
+        return self.offers(action)
+
     @property
     def panel_hidden(self) -> bool:
         """Whether what the newest change brought is not to be shown: until the next one."""
@@ -328,11 +332,16 @@ class ViewState:
         return self.selected_knob.knob.name if self.selected_knob is not None else ""
 
     @property
+    def any_change(self) -> bool:
+        """Whether keys change some knob."""
+        here = self.moving and self.snapshot.hub_state is not HubState.ENDED
+        return here and not self.readonly and any(not each.refusal for each in self.snapshot.knobs)
+
+    @property
     def can_change(self) -> bool:
         """Whether keys change the selected knob."""
-        here = self.moving and self.snapshot.hub_state is not HubState.ENDED
         knob = self.selected_knob
-        return here and not self.readonly and knob is not None and not knob.refusal
+        return self.any_change and knob is not None and not knob.refusal
 
     @property
     def exact(self) -> bool:

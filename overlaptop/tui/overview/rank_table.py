@@ -34,8 +34,7 @@ class RankTable(JobView):
     def page_rows(self) -> int:
         return max(1, self.size.height - 1)
 
-    @property
-    def full_height(self) -> int:
+    def full_height(self, width: int) -> int:  # noqa: ARG002
         return 1 + max(1, len(self._entries()))
 
     def draw(self, width: int, height: int) -> list[StyledLine]:

@@ -31,6 +31,7 @@ from overlaptop.tui.model.state import ViewState
 from overlaptop.tui.widgets.view import JobView
 
 _REASON_CHARS = 36
+_HIGH = 16
 _WIDE, _WIDER = 80, 120
 """Narrower screens have no room for what a figure is made of; for all words about the window."""
 _PARTS_CELLS = len("= waiting 12.3 + transfer 12.3")
@@ -40,6 +41,10 @@ _MOST_NAMED = 4
 
 class TotalsLine(JobView):
     """One line; two where it is narrow and there is height."""
+
+    def full_height(self, width: int) -> int:
+        line = joined([item.line for item in total_items(self.state, width)], "  ")
+        return 1 if line_width(line) < width or self.app.size.height < _HIGH else 2
 
     def draw(self, width: int, height: int) -> list[StyledLine]:
         items = total_items(self.state, width)

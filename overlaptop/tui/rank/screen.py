@@ -59,21 +59,12 @@ from overlaptop.tui.timeline.history_chart import HistoryChart
 from overlaptop.tui.timeline.screen import TimelineScreen
 from overlaptop.tui.timeline.timeline import Timeline
 from overlaptop.tui.widgets.job_header import JobHeader
-from overlaptop.tui.widgets.key_bar import (
-    BACK_HINT,
-    HELP_HINT,
-    KNOB_HINT,
-    PAST_HINT,
-    PAUSE_HINT,
-    QUIT_HINT,
-    STEP_HINT,
-    KeyBar,
-)
-from overlaptop.tui.widgets.screen import Heights
 from overlaptop.tui.widgets.view import JobView
 from overlaptop.wire.messages import StepTotals
 
 MOSTLY = 0.99
+_MOST_LINES = ((24, 8), (12, 4), (0, 1))
+"""By the height of the screen."""
 _IN_WORDS = tuple(part.key for part in (EXPOSED, HIDDEN, COMPUTE, FUSED, COPY, IDLE))
 """What matters most comes first: a small screen has no room for all."""
 
@@ -85,7 +76,8 @@ class RankFacts(JobView):
         selected, step = self.state.selected, self.state.step
         if selected is None or step is None:
             return 2
-        return 2 + len(wrap(self._parts(selected, step), width - 1, len(PARTS)))
+        most = next(most for height, most in _MOST_LINES if self.app.size.height >= height)
+        return min(most, 2 + len(wrap(self._parts(selected, step), width - 1, len(PARTS))))
 
     def draw(self, width: int, height: int) -> list[StyledLine]:
         selected, step = self.state.selected, self.state.step
@@ -193,24 +185,6 @@ def _news(selected: RankView, state: ViewState) -> StyledLine:
     return (Segment(f"○ stale: {news}", TextStyle("warning")) if selected.stale else dim(news),)
 
 
-HINTS = (
-    BACK_HINT,
-    HELP_HINT,
-    KNOB_HINT,
-    STEP_HINT,
-    ("tab", "next rank", "screen.next_rank(1)", "next"),
-    ("↑ ↓", "collective", "screen.collective(1)", "call"),
-    ("+ -", "zoom", "screen.zoom(1)"),
-    ("← →", "pan", "screen.pan(1)"),
-    ("enter", "zoom to it", "screen.fit_collective"),
-    ("0", "whole step", "screen.whole_step"),
-    PAUSE_HINT,
-    PAST_HINT,
-    ("m", "machine", "app.machine"),
-    QUIT_HINT,
-)
-
-
 class RankScreen(TimelineScreen):
     """The selected rank: facts, timeline, collectives, history."""
 
@@ -218,35 +192,8 @@ class RankScreen(TimelineScreen):
     BINDINGS: ClassVar = bindings((*RANK_KEYS, *TIMELINE_KEYS))
 
     def __init__(self, dashboard: Dashboard) -> None:
-        super().__init__(dashboard)
-        self._header = JobHeader(dashboard)
-        self._facts = RankFacts(dashboard)
-        self._timeline = Timeline(dashboard)
-        self._collectives = Collectives(dashboard)
-        self._history = HistoryChart(dashboard)
-        self._keys = KeyBar(dashboard, HINTS)
-
-    def heights(self, width: int, height: int) -> Heights:
-        airy = 1 if height >= 28 else 0
-        foot = 1 if height >= 8 else 0
-        facts = 1 if height < 12 else min(self._facts.full_height(width), 4 if height < 24 else 8)
-        rest = height - 1 - foot - facts - airy
-        timeline = max(0, min(self._timeline.full_height, rest if rest < 12 else rest // 2))
-        rest -= timeline
-        history = min(12, rest // 2) if rest >= 12 else 0
-        collectives = rest - history - (airy if history else 0) - airy
-        if history:
-            spare = max(0, collectives - max(4, self.state.most_collectives + 1))
-            collectives -= spare
-            history += min(spare, 24 - history)
-        return (
-            (self._header, 1, 0),
-            (self._facts, facts, 0),
-            (self._timeline, timeline, airy),
-            (self._collectives, max(0, collectives), airy),
-            (self._history, history, airy),
-            (self._keys, foot, 0),
-        )
+        views = (JobHeader, RankFacts, Timeline, Collectives, HistoryChart)
+        super().__init__(dashboard, *(view(dashboard) for view in views))
 
     def action_next_rank(self, rows: int) -> None:
         """The next one that passes the filter, in the table's order."""

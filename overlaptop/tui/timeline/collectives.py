@@ -47,6 +47,9 @@ class Collectives(JobView):
         super().__init__(dashboard)
         self._first = 0
 
+    def full_height(self, width: int) -> int:  # noqa: ARG002
+        return 1 + max(1, self.state.most_collectives)
+
     def made_of(self) -> tuple[object, ...] | None:
         return (self.state.lanes, self.state.collective)
 

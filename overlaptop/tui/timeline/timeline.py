@@ -23,8 +23,7 @@ _SHORT = {"forward": "fwd", "backward": "bwd", "optimizer": "opt"}
 class Timeline(JobView):
     """Title, phases, the lanes, the collectives' names, and an axis; as many of them as there is room."""
 
-    @property
-    def full_height(self) -> int:
+    def full_height(self, width: int) -> int:  # noqa: ARG002
         return 10 if self.state.copies_seen else 8
 
     def made_of(self) -> tuple[object, ...] | None:

@@ -41,17 +41,7 @@ from overlaptop.tui.timeline.timeline import (
 from overlaptop.tui.timelines.aligned import AlignedStep, Cursor, aligned, neighbour, span_of, under
 from overlaptop.tui.timelines.read_out import read_out
 from overlaptop.tui.widgets.job_header import JobHeader
-from overlaptop.tui.widgets.key_bar import (
-    BACK_HINT,
-    COLLECTIVES_HINT,
-    HELP_HINT,
-    PAST_HINT,
-    PAUSE_HINT,
-    QUIT_HINT,
-    STEP_HINT,
-    KeyBar,
-)
-from overlaptop.tui.widgets.screen import DashboardScreen, Heights
+from overlaptop.tui.widgets.screen import DashboardScreen
 from overlaptop.tui.widgets.view import JobView
 
 _READ_OUT, _TALL_READ_OUT, _TALL = 6, 10, 36
@@ -254,23 +244,6 @@ class Timelines(JobView):
         return [*drawn, rows.names(self.state.collective), *below]
 
 
-HINTS = (
-    BACK_HINT,
-    HELP_HINT,
-    STEP_HINT,
-    ("← →", "cursor", "screen.cursor(1)", "cursor"),
-    ("↑ ↓", "rank", "screen.move(1)", "rank"),
-    (", .", "collective", "screen.collective(1)", "call"),
-    ("+ -", "zoom", "screen.zoom(1)"),
-    ("enter", "zoom to it", "screen.fit_collective"),
-    ("0", "whole step", "screen.whole_step"),
-    PAUSE_HINT,
-    PAST_HINT,
-    COLLECTIVES_HINT,
-    QUIT_HINT,
-)
-
-
 class TimelinesScreen(DashboardScreen):
     """The ranks' rows, what their colours mean, and keys."""
 
@@ -279,26 +252,14 @@ class TimelinesScreen(DashboardScreen):
 
     def __init__(self, dashboard: Dashboard, *, fits: bool = False) -> None:
         """``fits``: zoom to the selected collective."""
-        super().__init__(dashboard)
-        self._header, self._timelines = JobHeader(dashboard), Timelines(dashboard)
-        self._legend, self._keys = Legend(dashboard), KeyBar(dashboard, HINTS)
+        self._timelines = Timelines(dashboard)
+        super().__init__(dashboard, JobHeader(dashboard), self._timelines, Legend(dashboard))
         self._fits = fits
 
     def on_mount(self) -> None:
+        super().on_mount()
         if self._fits and (index := self.state.collective) is not None:
             self._timelines.show_collective(index, fits=True)
-
-    def heights(self, width: int, height: int) -> Heights:  # noqa: ARG002
-        airy = 1 if height >= 28 else 0
-        foot = 1 if height >= 8 else 0
-        legend = 1 if height >= 16 else 0
-        rest = max(1, height - 1 - foot - airy - legend)
-        return (
-            (self._header, 1, 0),
-            (self._timelines, rest, airy),
-            (self._legend, legend, 0),
-            (self._keys, foot, 0),
-        )
 
     def action_move(self, rows: int) -> None:
         self.state.move(rows)

@@ -27,7 +27,7 @@ from overlaptop.tui.model.dashboard import Dashboard
 from overlaptop.tui.model.keys import TRIALS_KEYS, bindings
 from overlaptop.tui.model.knob_values import ValueRefusedError
 from overlaptop.tui.model.running_trials import RunningTrials, usual_values
-from overlaptop.tui.widgets.key_bar import BACK_HINT, HELP_HINT, QUIT_HINT
+from overlaptop.tui.widgets.job_header import JobHeader
 from overlaptop.tui.widgets.page import Page, PageScreen
 from overlaptop.tui.widgets.prompt import Confirm
 
@@ -162,38 +162,25 @@ class TrialsScreen(PageScreen):
 
     title_in_help = TRIALS
     BINDINGS: ClassVar = bindings(TRIALS_KEYS)
-    hints = (
-        BACK_HINT,
-        HELP_HINT,
-        ("s", "stop", "screen.stop", "stop"),
-        ("k", "keep the best", "screen.keep", "keep"),
-        ("a", "try values", "app.trials", "try"),
-        ("x", "slack", "app.slack", "slack"),
-        ("u", "tune", "app.tune", "tune"),
-        ("↑ ↓", "scroll", "screen.move(4)"),
-        QUIT_HINT,
-    )
-    airy_from = 20
 
     def __init__(self, dashboard: Dashboard, asks: str = "") -> None:
         """``asks``: as it opens, for what is to be tried: ``values`` or ``delays``."""
-        super().__init__(dashboard, TrialsView(dashboard))
+        super().__init__(dashboard, TrialsView(dashboard), JobHeader(dashboard))
         self._asks = asks
 
-    async def on_mount(self) -> None:
+    async def on_mount(self) -> None:  # type: ignore[override]
+        super().on_mount()
         if self._asks == "values":
             await self.ask_for_values()
         elif self._asks == "delays":
             await self.ask_for_delays()
 
-    def offered(self, action: str) -> bool:
-        """Trials can be stopped while they go on, and others begun while they do not."""
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Trials can be stopped while they go on; the best value is known once they are over."""
         control = self.dashboard.control
-        if action == "screen.keep":
-            return control.best is not None
-        if action == "screen.stop":
-            return control.trying
-        return not control.trying or action not in ("app.trials", "app.slack")
+        if (action == "keep" and control.best is None) or (action == "stop" and not control.trying):
+            return False
+        return super().check_action(action, parameters)
 
     async def action_stop(self) -> None:
         self.dashboard.control.stop_trials()

@@ -9,57 +9,17 @@ from overlaptop.tui.draw.segments import (
     Item,
     Segment,
     StyledLine,
-    TextStyle,
     bold,
     dim,
     elided,
     fit,
-    paragraph,
 )
 from overlaptop.tui.draw.table import Column, Table
 from overlaptop.tui.model.compared import BeforeAfter
 from overlaptop.tui.model.knob_editor import KnobChange
 from overlaptop.tui.model.state import ViewState
+from overlaptop.tui.widgets.change_line import change_lines
 from overlaptop.tui.widgets.view import JobView
-
-MOST_LINES = 4
-_GLYPHS = {"pending": ("◌", "warning"), "changed": ("●", "good"), "failed": ("✗", "error")}
-
-
-class ChangeLine(JobView):
-    """Of the newest one, whoever asked for it. Empty where nothing was changed."""
-
-    fades = False
-
-    def draw(self, width: int, height: int) -> list[StyledLine]:
-        change = self.state.change
-        return [] if change is None else change_lines(change, width)[:height]
-
-    def full_height(self, width: int) -> int:
-        change = self.state.change
-        return 0 if change is None else len(change_lines(change, width))
-
-
-def change_lines(change: KnobChange, width: int, right: Item | None = None) -> list[StyledLine]:
-    """From what to what, how far it is, and who asked, where that was not here; at most MOST_LINES.
-
-    ``right``: for the right edge of the first line, where there is room.
-    """
-    glyph, color = _GLYPHS[change.state]
-    style = TextStyle(color, bold=True)
-    mark, values = Segment(f" {glyph} ", style), change.values_in_words
-    by = [Item((dim("by "), Segment(change.by)), 2)] if change.by else []
-    rights = [right] if right is not None else []
-    if values and len(values) + len(change.words) + len(change.by) + 15 > width:
-        head = fit([Item((mark, bold(values))), *by], rights, width)
-        return [head, *paragraph(change.words, width, style, indent=3, rows=MOST_LINES - 1)]
-    if not values and len(change.words) + 4 > width:
-        first, *more = paragraph(change.words, width, style, indent=3, rows=MOST_LINES)
-        return [(mark, *first[1:]), *more]
-    status = Segment(change.words, TextStyle(color, bold=change.state != "changed"))
-    line = (mark, bold(values), Segment("  "), status) if values else (mark, status)
-    return [fit([Item(line), *by], rights, width)]
-
 
 TABLE_LINES = 4
 """A header and three figures."""
@@ -67,21 +27,24 @@ LEAST_LINES = 4
 """Of the table and what stands above it: with fewer it is one line."""
 _WIDE = 70
 """Narrower than this it is one line as well."""
+_HIGH = 24
 
 
 class ChangePanel(JobView):
     """How the newest change goes, and the steps before and after the newest one that was made."""
 
+    def full_height(self, width: int) -> int:
+        """All of it; on a small screen the figures are one line."""
+        state = self.state
+        change, compared = state.change, state.compared
+        if state.panel_hidden or (change is None and compared is None):
+            return 0
+        head = len(change_lines(change, width)) if change is not None else 1
+        table = compared is not None and width >= _WIDE and self.app.size.height >= _HIGH
+        return head + TABLE_LINES if table else head
+
     def draw(self, width: int, height: int) -> list[StyledLine]:
         return panel_lines(self.state, width, height)
-
-
-def wanted_lines(state: ViewState, width: int) -> int:
-    """How many lines there are to show; 0: nothing, or it was hidden."""
-    if state.panel_hidden or (state.change is None and state.compared is None):
-        return 0
-    head = len(change_lines(state.change, width)) if state.change is not None else 1
-    return head + TABLE_LINES if state.compared is not None and width >= _WIDE else head
 
 
 def panel_lines(state: ViewState, width: int, height: int) -> list[StyledLine]:
@@ -98,7 +61,10 @@ def panel_lines(state: ViewState, width: int, height: int) -> list[StyledLine]:
     rows = _rows(compared, exact=state.exact)
     sides = [
         f"{words}, {plural(steps, 'step')}"
-        for words, steps in zip((compared.was, compared.becomes), compared.steps, strict=True)
+        for words, steps in (
+            (compared.was, compared.before.steps_done),
+            (compared.becomes, compared.after.steps_done),
+        )
     ]
     columns = [Column(title, 9, right=at > 0) for at, title in enumerate(("", *sides, "change"))]
     words = {column.title: [column.title, *(row[at] for row in rows)] for at, column in enumerate(columns)}
@@ -124,7 +90,7 @@ def _brief(
 
 def _rows(compared: BeforeAfter, *, exact: bool) -> list[tuple[str, str, str, str]]:
     """Name, before, after and the change of each figure."""
-    before, after = compared.before, compared.after
+    before, after = compared.before.figures, compared.after.figures
     overlaps = [
         bounded(percent(each), BOUNDS["overlap"], exact=exact) for each in (before.overlap, after.overlap)
     ]

@@ -45,6 +45,9 @@ class KnobTable(RowList[JobKnob]):
     above = 1
     opens = "screen.select"
 
+    def full_height(self, width: int) -> int:
+        return 1 + len(self.rows) if self.rows else 2 + len(paragraph(_WHAT_THEY_ARE, width))
+
     @property
     def rows(self) -> tuple[JobKnob, ...]:
         return self.state.snapshot.knobs
@@ -74,6 +77,9 @@ class KnobDetail(JobView):
     def __init__(self, dashboard: Dashboard, table: KnobTable) -> None:
         super().__init__(dashboard)
         self._table = table
+
+    def full_height(self, width: int) -> int:
+        return len(self.lines(width))
 
     def draw(self, width: int, height: int) -> list[StyledLine]:  # noqa: ARG002
         return self.lines(width)

@@ -8,6 +8,7 @@ from typing import ClassVar
 from rich.cells import cell_len
 from textual import events
 from textual.app import ComposeResult
+from textual.binding import Binding
 from textual.containers import Horizontal
 from textual.widgets import Input, Static
 
@@ -15,8 +16,10 @@ from overlaptop.text import printable
 from overlaptop.tui.widgets.prompt import Prompt
 
 
-class LineInput(Input):
+class LineInput(Input, inherit_bindings=False):
     """Calls where Textual's own sends messages: these would come behind keys that are there already."""
+
+    BINDINGS: ClassVar = [Binding("enter", "submit", "run", key_display="enter"), *Input.BINDINGS]
 
     def __init__(
         self,

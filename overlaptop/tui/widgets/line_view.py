@@ -37,6 +37,21 @@ class LineView(Widget):
         self._lines: list[StyledLine] = []
         self._strips: list[Strip | None] = []
         self._made_of: tuple[object, ...] | None = None
+        self._full_height: int | None = None
+
+    def full_height(self, width: int) -> int | None:  # noqa: ARG002
+        """Lines beyond which nothing more is drawn, of which the stylesheet may give it fewer; 0: it is not
+        shown; None: it takes what it is given.
+        """
+        return None
+
+    def fit(self, width: int) -> None:
+        """Take no more lines than there are to show."""
+        lines = self.full_height(width)
+        if lines != self._full_height:
+            self._full_height = lines
+            self.styles.max_height = lines
+            self.set_class(lines == 0, "-empty")
 
     def draw(self, width: int, height: int) -> list[StyledLine]:
         """The lines to show in this many cells; missing ones stay blank."""
@@ -87,15 +102,14 @@ class LineView(Widget):
         return container.width
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:  # noqa: ARG002
-        """Heights are given by the screens' layouts."""
-        return container.height
+        return container.height if self._full_height is None else self._full_height
 
     def on_resize(self, _event: Resize) -> None:
         self.redraw(everything=True)
 
     def _strip(self, line: StyledLine, width: int) -> Strip:
         styles, only_ascii = self.look.styles, self.look.ascii
-        segments = [Segment(_plain(text, only_ascii), styles.rich(style)) for text, style in line]
+        segments = [Segment(plain(text, only_ascii), styles.rich(style)) for text, style in line]
         # What is left of the line takes its last segment's background, as a selected row does.
         rest = TextStyle(bg=line[-1].style.bg if line and line[-1].style.bg == "cursor" else "")
         return Strip(segments).adjust_cell_length(width, styles.rich(rest))
@@ -117,7 +131,8 @@ def _difference(old: StyledLine, new: StyledLine, width: int) -> tuple[int, int]
     return min(first, width - 1), min(max(last, first + 1), width)
 
 
-def _plain(text: str, only_ascii: bool) -> str:
+def plain(text: str, only_ascii: bool) -> str:
+    """The text without what steers a terminal, and in ASCII where nothing else can be shown."""
     if only_ascii and not text.isascii():
         for glyph, two_cells in _BESIDE_SPACE:
             text = glyph.sub(two_cells, text)

@@ -13,7 +13,7 @@ from textual.widget import Widget
 from overlaptop.text import printable
 
 
-class Prompt(Widget):
+class Prompt(Widget, inherit_bindings=False):
     """A question, or fields to type in, at the foot of a screen."""
 
     DEFAULT_CSS = "Prompt { width: 100%; background: $background; }"

@@ -6,30 +6,42 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import ClassVar
 
-from textual import events
 from textual.app import ComposeResult
+from textual.containers import Vertical
 from textual.screen import Screen
 from textual.widget import Widget
+from textual.widgets import Footer
 
 from overlaptop.launch.request import LaunchRequest
 from overlaptop.tui.model.dashboard import Dashboard
+from overlaptop.tui.widgets.change_line import ChangeLine
 from overlaptop.tui.widgets.line_view import LineView
 from overlaptop.tui.widgets.prompt import Confirm, Prompt
 
-Heights = tuple[tuple[Widget, int, int], ...]
-"""Widgets from top to bottom, with the height of each (0: not shown) and the blank lines above it."""
+
+class Views(Vertical, inherit_bindings=False):
+    """They scroll by the screen's keys, if at all."""
 
 
 class DashboardScreen(Screen[None]):
-    """A column of LineViews whose heights follow from the screen's size and from what there is to show."""
+    """Views from top to bottom, how the newest change goes, and the keys; `dashboard.tcss` has heights."""
 
     title_in_help: ClassVar[str]
     """Whose keys and words the help opens on: one of glossary.SECTIONS; the help's own is empty."""
+    VERTICAL_BREAKPOINTS: ClassVar = [
+        (0, "-tiny"), (8, "-low"), (12, "-short"), (18, "-middle"), (24, "-tall"), (28, "-airy"),
+        (36, "-high"),
+    ]  # fmt: skip
 
-    def __init__(self, dashboard: Dashboard) -> None:
+    def __init__(self, dashboard: Dashboard, *views: Widget) -> None:
         super().__init__()
         self.dashboard, self.state = dashboard, dashboard.state
-        self._arranged: list[tuple[int, int]] = []
+        self._views = views
+
+    def compose(self) -> ComposeResult:
+        yield Views(*self._views)
+        yield ChangeLine(self.dashboard)
+        yield Footer(show_command_palette=False, compact=True)
 
     @property
     def knob(self) -> str:
@@ -60,49 +72,29 @@ class DashboardScreen(Screen[None]):
         else:
             await go()
 
-    def heights(self, width: int, height: int) -> Heights:
-        raise NotImplementedError
-
-    def compose(self) -> ComposeResult:
-        for widget, _, _ in self.heights(self.app.size.width, self.app.size.height):
-            yield widget
-
     def redraw(self, *, everything: bool = False) -> None:
-        """Show the state as it is now; lays out again only if the shares have changed."""
-        self._arrange()
+        """Show the state as it is now."""
         for view in self.query(LineView):
-            if view.display:
-                view.redraw(everything=everything)
+            view.fit(self.app.size.width)
+            view.redraw(everything=everything)
 
     def show_selected(self) -> None:
         """After another rank was selected: ask for its timeline and draw."""
         self.dashboard.watch()
         self.redraw()
 
-    def on_resize(self, event: events.Resize) -> None:
-        self._arrange(event.size.width, event.size.height)
+    def on_mount(self) -> None:
+        self.redraw()
+
+    def on_resize(self) -> None:
+        self.redraw()
 
     def on_screen_resume(self) -> None:
         """Catch up with what happened while another screen was on top."""
         self.redraw(everything=True)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002
-        return self.state.offers(action)
+        return self.state.does(action)
 
     def action_back(self) -> None:
         self.app.pop_screen()
-
-    def _arrange(self, width: int = 0, height: int = 0) -> None:
-        width, height = width or self.size.width, height or self.size.height
-        if not width or not height or not self.is_mounted:
-            return
-        shares = self.heights(width, height)
-        arranged = [(lines, above) for _, lines, above in shares]
-        if arranged == self._arranged:
-            return
-        self._arranged = arranged
-        for widget, lines, above in shares:
-            widget.display = lines > 0
-            if lines > 0:
-                widget.styles.height = lines
-                widget.styles.margin = (above, 0, 0, 0)

@@ -1,4 +1,4 @@
-"""The form of a launch request: the workload under the cursor and what was typed for it. Pure."""
+"""The form of a launch request: what was typed for which workload. Pure."""
 
 from __future__ import annotations
 
@@ -27,8 +27,7 @@ class OptionRow:
 class FormState:
     """Written by the screen's actions, read by its widgets."""
 
-    workloads: Sequence[Workload]
-    at: int = 0
+    workload: Workload
     typed: dict[str, str] = field(default_factory=dict)
     """Options as they were typed, by workload: going to another one and back loses nothing."""
     nproc: str = ""
@@ -38,17 +37,11 @@ class FormState:
     @classmethod
     def beginning_with(cls, workloads: Sequence[Workload], request: LaunchRequest | None) -> FormState:
         """With that request typed already, so that one figure of it can be changed."""
-        form = cls(workloads)
-        names = [workload.name for workload in workloads]
-        if request is not None and request.workload in names:
-            form.at = names.index(request.workload)
-            form.typed[request.workload] = shlex.join(request.options)
-            form.nproc = "" if request.nproc is None else str(request.nproc)
-        return form
-
-    @property
-    def workload(self) -> Workload:
-        return self.workloads[self.at]
+        named = {workload.name: workload for workload in workloads}
+        if request is None or request.workload not in named:
+            return cls(workloads[0])
+        nproc = "" if request.nproc is None else str(request.nproc)
+        return cls(named[request.workload], {request.workload: shlex.join(request.options)}, nproc)
 
     @property
     def options(self) -> str:
@@ -59,11 +52,6 @@ class FormState:
         """All that was chosen and typed, whether it can be read or not."""
         return self.workload.name, self.options, self.nproc
 
-    def move(self, rows: int) -> None:
-        """Another workload; stops at either end."""
-        self.at = min(max(self.at + rows, 0), len(self.workloads) - 1)
-        self.plan = None
-
     def request(self) -> LaunchRequest:
         """What is typed. Raises LaunchError where that cannot be read."""
         return LaunchRequest.parse(self.workload.name, self.options, self.nproc)
@@ -71,12 +59,11 @@ class FormState:
     def rows(self) -> list[OptionRow]:
         """Its options as they would be; without a plan, the defaults on a CPU."""
         plan = self.plan if self.plan is not None and not self.plan.fault else None
-        where = plan.defaults if plan is not None else "cpu"
-        given = plan.given if plan is not None else {}
+        where, given = (plan.defaults, plan.given) if plan is not None else ("cpu", {})
         found = []
         for option in self.workload.options:
             default = option.default_on(where)
-            default_text = "" if default is None else value_text(default)
-            value = value_text(given[option.name]) if option.name in given else default_text
-            found.append(OptionRow(option, value, option.name in given, default_text))
+            value = given.get(option.name, default)
+            texts = ["" if each is None else value_text(each) for each in (value, default)]
+            found.append(OptionRow(option, texts[0], option.name in given, texts[1]))
         return found

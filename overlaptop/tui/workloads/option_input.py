@@ -27,7 +27,7 @@ class OptionInput(Prompt):
     OptionInput > #nproc { width: 5; }
     OptionInput.-narrow > .prompt, OptionInput.-narrow > #nproc { display: none; }
     """
-    BINDINGS: ClassVar = [("tab,shift+tab", "other_field", "the other field")]
+    BINDINGS: ClassVar = [("tab,shift+tab", "other_field", "processes")]
 
     def __init__(
         self, form: FormState, typed: Callable[[], None], entered: Callable[[], Awaitable[None]]

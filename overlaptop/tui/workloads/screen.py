@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar
-
-from textual.app import ComposeResult
+from typing import ClassVar
 
 from overlaptop.launch.request import (
     JobLauncher,
@@ -16,43 +14,16 @@ from overlaptop.launch.request import (
     LaunchPlan,
     LaunchRequest,
 )
-from overlaptop.tui.draw.segments import Item, Segment, StyledLine, TextStyle, dim, fit
 from overlaptop.tui.help.glossary import WORKLOADS
 from overlaptop.tui.model.dashboard import Dashboard
 from overlaptop.tui.model.keys import WORKLOADS_KEYS, bindings
-from overlaptop.tui.widgets.key_bar import BACK_HINT, HELP_HINT, KeyBar
 from overlaptop.tui.widgets.prompt import Confirm
-from overlaptop.tui.widgets.screen import DashboardScreen, Heights
-from overlaptop.tui.widgets.view import JobView
+from overlaptop.tui.widgets.screen import DashboardScreen
 from overlaptop.tui.workloads.form import FormState
 from overlaptop.tui.workloads.tried_table import TriedTable
-from overlaptop.tui.workloads.views import JobOutput, OptionList, PlanView, WorkloadList
+from overlaptop.tui.workloads.views import JobOutput, OptionList, PlanView, Title, WorkloadList
 
-if TYPE_CHECKING:
-    from overlaptop.tui.workloads.option_input import OptionInput
-
-HINTS = (
-    ("enter", "run", "screen.run", "run"),
-    BACK_HINT,
-    ("↑ ↓", "workload", "screen.move(1)", "choose"),
-    ("tab", "processes", "screen.other_field", "procs"),
-    ("F9", "end the job", "screen.end", "end"),
-    HELP_HINT._replace(key="F1"),
-    ("page down", "scroll", "screen.scroll(1)"),
-)
 _SCROLL_LINES = 4
-_WORDS_RUNNING, _WORDS_FAILED = 6, 12
-"""Lines for what a job wrote, of one that failed before all others have what they need."""
-
-
-class _Title(JobView):
-    fades = False
-
-    def draw(self, width: int, height: int) -> list[StyledLine]:  # noqa: ARG002
-        running = self.dashboard.running
-        runs = Item((Segment(f"{running} runs, started here ", TextStyle("live")),), 1)
-        name = Item((Segment(" overlaptop", TextStyle("accent", bold=True)), dim("   run a workload")))
-        return [fit([name], [runs] if running else [], width)]
 
 
 class WorkloadsScreen(DashboardScreen):
@@ -62,91 +33,55 @@ class WorkloadsScreen(DashboardScreen):
     BINDINGS: ClassVar = bindings(WORKLOADS_KEYS)
 
     def __init__(self, dashboard: Dashboard, launcher: JobLauncher) -> None:
-        super().__init__(dashboard)
         self._launcher = launcher
         self._form = FormState.beginning_with(launcher.workloads, launcher.status().request)
         self._words_started = self._form.words
-        self._head = _Title(dashboard)
-        self._workloads = WorkloadList(dashboard, self._form)
-        self._options = OptionList(dashboard, self._form)
-        self._tried = TriedTable(dashboard)
-        self._output = JobOutput(dashboard)
-        self._plan = PlanView(dashboard, self._form)
-        self._keys = KeyBar(dashboard, HINTS, shows_change=False, offered=self._offered)
-        self._input: OptionInput | None = None
+        self._options, self._output = OptionList(dashboard, self._form), JobOutput(dashboard)
+        self._workloads = WorkloadList(dashboard, launcher.workloads, self._form)
+        # Textual's Input takes 20 ms to import: not before it is needed.
+        from overlaptop.tui.workloads.option_input import OptionInput
+
+        self._input = OptionInput(self._form, self._replan, self.action_run)
+        super().__init__(
+            dashboard,
+            Title(dashboard),
+            self._workloads,
+            self._options,
+            TriedTable(dashboard),
+            self._output,
+            PlanView(dashboard, self._form),
+            self._input,
+        )
 
     @property
     def edited(self) -> bool:
         """Whether another request is being written than the one that was started last."""
         return self._form.words != self._words_started
 
-    def compose(self) -> ComposeResult:
-        # Textual's Input takes 20 ms to import: not before it is needed.
-        from overlaptop.tui.workloads.option_input import OptionInput
-
-        yield self._head
-        yield self._workloads
-        yield self._options
-        yield self._tried
-        yield self._output
-        yield self._plan
-        self._input = OptionInput(self._form, self._replan, self.action_run)
-        yield self._input
-        yield self._keys
-
     def on_mount(self) -> None:
+        super().on_mount()
         self._replan()
 
-    def heights(self, width: int, height: int) -> Heights:
-        """The line to type in first, then what it would do; the lists share what is left."""
-        airy = 1 if height >= 28 else 0
-        foot = 1 if height >= 6 else 0
-        title = 1 if height >= 10 else 0
-        rest = max(0, height - 1 - foot - title)
-        plan = min(self._plan.full_height(width), rest, max(1, height // 4))
-        rest -= plan
-        listed = min(len(self._form.workloads), max(min(rest, 3), rest * 2 // 5))
-        rest = max(0, rest - listed - 5 * airy)
-
-        failed = self.dashboard.launch.status.failed
-        words_wanted = min(self._output.full_height(width), height if failed else _WORDS_RUNNING)
-        tried_wanted, options_wanted = self._tried.full_height, self._options.full_height
-        words = min(words_wanted, min(_WORDS_FAILED, rest // 2) if failed else rest // 5)
-        words = words if words >= min(2, words_wanted) else 0
-        tried = min(tried_wanted, (rest - words) // 3)
-        tried = tried if tried >= 2 else 0
-        options = min(options_wanted, rest - words - tried)
-        left = rest - words - tried - options
-        more = min(left, tried_wanted - tried) if tried else 0
-        tried, left = tried + more, left - more
-        more = min(left, words_wanted - words) if words else 0
-        words, left = words + more, left - more
-        return (
-            (self._head, title, 0),
-            (self._workloads, listed, airy),
-            (self._options, options, airy),
-            (self._tried, tried, airy if tried else 0),
-            (self._output, words, airy if words else 0),
-            (self._plan, plan, airy + left + airy * ((tried == 0) + (words == 0))),
-            *(((self._input, 1, 0),) if self._input is not None else ()),
-            (self._keys, foot, 0),
-        )
-
-    def _offered(self, action: str) -> bool:
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """A job can be ended where one runs that was started here."""
-        return action != "screen.end" or bool(self._launcher.running)
+        if action == "end" and not self._launcher.running:
+            return False
+        return super().check_action(action, parameters)
 
     def action_move(self, rows: int) -> None:
-        self._form.move(rows)
-        self._turned()
+        self._workloads.move(rows)
+        if (workload := self._workloads.selected) is not None:
+            self._form.workload, self._form.plan = workload, None
+        self._options.first = 0
+        self._input.show_form()
+        self._replan()
 
     def action_other_field(self) -> None:
-        if self._input is not None:
-            self._input.action_other_field()
+        self._input.action_other_field()
 
     def action_scroll(self, pages: int) -> None:
         """What a failed job wrote, else the options."""
-        if self.dashboard.launch.status.failed and self._output.display:
+        if self.dashboard.launch.status.failed:
             self._output.move(pages * _SCROLL_LINES)
         else:
             self._options.move(pages * _SCROLL_LINES)
@@ -174,12 +109,6 @@ class WorkloadsScreen(DashboardScreen):
         if status.phase is not LaunchPhase.ENDING or status.request != request:
             await self.ask_to_start(request, self._run)
 
-    def _turned(self) -> None:
-        self._options.first = 0
-        if self._input is not None:
-            self._input.show_form()
-        self._replan()
-
     def _replan(self) -> None:
         try:
             request = self._form.request()
@@ -202,6 +131,6 @@ class WorkloadsScreen(DashboardScreen):
 
     def _take(self, plan: LaunchPlan) -> None:
         self._form.plan = plan
-        if self._input is not None and self._input.is_mounted:
+        if self._input.is_mounted:
             self._input.show_place()
         self.redraw()

@@ -1,0 +1,51 @@
+"""How the newest change of a knob goes."""
+
+from __future__ import annotations
+
+from overlaptop.tui.draw.segments import Item, Segment, StyledLine, TextStyle, bold, dim, fit, paragraph
+from overlaptop.tui.model.knob_editor import KnobChange
+from overlaptop.tui.widgets.view import JobView
+
+MOST_LINES = 4
+_GLYPHS = {"pending": ("◌", "warning"), "changed": ("●", "good"), "failed": ("✗", "error")}
+
+
+class ChangeLine(JobView):
+    """Of the newest change, whoever asked for it, until it has been made; a failure stays."""
+
+    fades = False
+
+    def full_height(self, width: int) -> int:
+        return len(self._lines_of(width))
+
+    def draw(self, width: int, height: int) -> list[StyledLine]:  # noqa: ARG002
+        return self._lines_of(width)
+
+    def _lines_of(self, width: int) -> list[StyledLine]:
+        state, change = self.state, self.state.change
+        if change is None or state.panel_hidden:
+            return []
+        if change.state == "changed" and not state.change_is_news:
+            return []
+        return change_lines(change, width)
+
+
+def change_lines(change: KnobChange, width: int, right: Item | None = None) -> list[StyledLine]:
+    """From what to what, how far it is, and who asked, where that was not here; at most MOST_LINES.
+
+    ``right``: for the right edge of the first line, where there is room.
+    """
+    glyph, color = _GLYPHS[change.state]
+    style = TextStyle(color, bold=True)
+    mark, values = Segment(f" {glyph} ", style), change.values_in_words
+    by = [Item((dim("by "), Segment(change.by)), 2)] if change.by else []
+    rights = [right] if right is not None else []
+    if values and len(values) + len(change.words) + len(change.by) + 15 > width:
+        head = fit([Item((mark, bold(values))), *by], rights, width)
+        return [head, *paragraph(change.words, width, style, indent=3, rows=MOST_LINES - 1)]
+    if not values and len(change.words) + 4 > width:
+        first, *more = paragraph(change.words, width, style, indent=3, rows=MOST_LINES)
+        return [(mark, *first[1:]), *more]
+    status = Segment(change.words, TextStyle(color, bold=change.state != "changed"))
+    line = (mark, bold(values), Segment("  "), status) if values else (mark, status)
+    return [fit([Item(line), *by], rights, width)]
