@@ -64,24 +64,6 @@ def test_a_rows_parts_are_its_duration_in_the_mean_over_ranks_and_a_groups_count
         assert sorted(map(id, ordered(rows, by))) == sorted(map(id, rows))
 
 
-async def test_each_collective_has_its_figures_and_the_one_with_most_exposed_time_is_first():
-    async with opened(waiting_job()) as (app, pilot):
-        text = await shown(app, pilot, "C")
-        header, first, second = text.split("mean over ranks", 1)[1].splitlines()[1:4]
-        titles = "op group bytes start waiting transfer hidden exposed▼ GB/s late rank"
-        assert header.split() == titles.split()
-        # Three ranks wait 16 of 20 ms, and one moves bytes for 4: 2 MiB by 2 (n-1)/n in 4 ms.
-        moved = ["30.00", "12.00", "4.00", "0.00", "16.00", "0.79", "2"]
-        assert first.replace("▸", " ").split()[-7:] == moved
-        assert second.split()[-7:] == ["10.00", "12.00", "4.00", "16.00", "0.00", "0.39", "2"]
-        text = await shown(app, pilot, "s", "s", "s", "down")
-        assert "start▲" in text
-        assert "rank 2 began last and caused 48.0 ms of waiting, all ranks together" in text
-        assert "start▼" in await shown(app, pilot, "S")
-        assert "allreduce ×2" in await shown(app, pilot, "tab")
-        assert line_of(await shown(app, pilot, "tab"), "2.00 MiB").split()[1:3] == ["allreduce", "×1"]
-
-
 async def test_a_collective_that_is_not_split_says_why_and_has_no_zeros():
     job = waiting_job(ends=lambda rank: 45 if rank == 3 else 50)
     async with opened(job) as (app, pilot):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
 from msgspec import structs
 
 from overlaptop.tui.model.compared import EVERY_S, BeforeAfter, Comparing
@@ -88,20 +87,6 @@ def panel(width, height=9, **changes):
     told = BeforeAfter(title, "25 MiB", "50 MiB", BEFORE, AFTER, same_work=True)
     state = ViewState(running_job(exact=True).tick(), compared=replace(told, **changes))
     return ["".join(run.text for run in line).rstrip() for line in panel_lines(state, width, height)]
-
-
-@pytest.mark.parametrize("width", [78, 100, 160])
-def test_the_panel_has_means_before_and_after_and_what_changed(width):
-    head, columns, *rows = panel(width)
-    assert head.startswith(" bucket 25 MiB → 50 MiB at step 40")
-    assert head.endswith("A: try both in turn   d: hide")
-    assert "25 MiB, 40 steps" in columns
-    assert "50 MiB, 1,200 steps" in columns
-    assert [row.split() for row in rows] == [
-        ["step", "time", "47.6", "ms", "46.1", "ms", "-3.1", "%"],
-        ["overlap", "50.0", "%", "56.2", "%", "+6.2", "points"],
-        ["exposed", "10.0", "ms", "–", "–"],
-    ]
 
 
 def test_a_narrow_panel_is_one_line():

@@ -29,20 +29,6 @@ from .fakes import (
 )
 
 
-@pytest.mark.parametrize("size", SIZES)
-async def test_ranks_stand_below_the_line_of_their_host(size):
-    async with opened(Cluster("gpu-a", "gpu-b").live(), size=size) as (app, pilot):
-        text = await shown(app, pilot)
-        rows = table_rows(app)
-    assert rows[:2] == ["gpu-a", 0]
-    assert "gpu-a  ● live" in text
-    assert "● live · 2 hosts" in text
-    if size[0] >= 100:
-        assert rows == ["gpu-a", 0, 1, "gpu-b", 2, 3]
-        assert "clock ±0.1 ms" in line_of(text, "gpu-b  ●")
-        assert "1.95 KiB/s" in line_of(text, "gpu-b  ●")
-
-
 async def test_the_cursor_follows_the_table_and_sorted_by_a_figure_the_hosts_are_a_column():
     cluster = Cluster("gpu-a", "gpu-b")
     async with opened(cluster.live()) as (app, pilot):
@@ -54,13 +40,6 @@ async def test_the_cursor_follows_the_table_and_sorted_by_a_figure_the_hosts_are
         assert "── gpu-a" not in text
         assert table_ranks(app) == [3, 2, 1, 0]
         assert "gpu-b" in line_of(text, "     3  ")
-
-
-async def test_one_host_is_named_in_the_header_and_takes_no_line_of_the_table():
-    text = await screen_of(Cluster("gpu-a").live(), size=(100, 30))
-    assert "2 ranks · gpu-a" in text
-    for absent in ("── gpu-a", "live ·"):
-        assert absent not in text
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -100,16 +79,6 @@ async def test_a_host_without_ranks_of_the_job_says_why_below_the_others():
     assert "○ live" not in text
 
 
-async def test_many_hosts_without_ranks_are_one_line():
-    names = [f"gpu-{number}" for number in range(12)]
-    cluster = Cluster(*names)
-    for name in names[1:]:
-        cluster.without_the_job(name)
-    cluster.host("gpu-11").cut("gone")
-    text = await screen_of(cluster.live(*names[1:]), size=(100, 30))
-    assert "11 hosts without ranks of this job, 1 of them not reached (H)" in text
-
-
 async def test_a_host_s_name_and_lost_are_filters():
     cluster = Cluster("gpu-a", "gpu-b")
     async with opened(cluster.live()) as (app, pilot):
@@ -137,12 +106,6 @@ async def test_in_a_small_table_the_selected_rank_is_in_sight_with_its_host():
         await shown(app, pilot, *["down"] * 4)
         await shown(app, pilot)
         assert {"gpu-2", 4} <= set(table_rows(app))
-
-
-async def test_the_machine_screen_and_the_log_of_changes_are_of_the_host_as_it_was_named():
-    async with opened(Cluster("gpu-a", "gpu-b").live()) as (app, pilot):
-        assert " gpu-b   gpu-b.example" in await shown(app, pilot, "end", "m")
-        assert "each host keeps all of its own: changes.jsonl" in await shown(app, pilot, "u")
 
 
 # The hosts' own page

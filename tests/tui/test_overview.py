@@ -1,6 +1,5 @@
 """The overview over snapshots of a scripted job: what it says, of which step, and in how much room."""
 
-import dataclasses
 import re
 
 import pytest
@@ -10,10 +9,9 @@ from msgspec.structs import replace
 from textual.widgets import Input
 
 from overlaptop.fleet.snapshot import HubState
-from overlaptop.report.order import Filter, FilterError
 from overlaptop.text import clock
 from overlaptop.tui.draw.table import GAP
-from overlaptop.tui.overview.columns import COLUMNS, columns_for, layout, numa_cell
+from overlaptop.tui.overview.columns import COLUMNS, columns_for, layout
 from overlaptop.tui.overview.rank_table import RankTable
 from overlaptop.tui.rank.screen import RankScreen
 from overlaptop.tui.widgets.job_header import JobHeader
@@ -41,26 +39,10 @@ from .fakes import (
     screen_text,
     shown,
     table_ranks,
-    text_of,
 )
 from .knobs import BUCKET, controlled_job, send_knobs, with_value
-from .machines import cpu_only, device, h200_node, misplaced, numa, sample, unbound, workstation
+from .machines import cpu_only, h200_node, workstation
 from .waits import STEPS, say_step, waiting_job
-
-
-async def test_it_says_what_the_job_is_how_it_overlaps_and_the_figures_of_each_rank():
-    async with opened(running_job()) as (app, pilot):
-        text = await shown(app, pilot)
-        assert table_ranks(app) == [0, 1, 2, 3]
-    for words in (
-        "/home/me/train.py", "4 ranks", "2 hosts", "NVIDIA H200", "nccl 2.28.9", "kernels", "step 39",
-        "● live", "mean of 4 ranks × 40 steps, last 20 s",
-        "overlap 73.3 %", "exposed 8.00 ms", "stall 1.50 ms", "idle 10.0 ms",
-        "collectives in every step",
-    ):  # fmt: skip
-        assert words in text
-    row = row_of(text, 3)
-    assert row[row.index("53.3 %") :].split()[:6] == ["53.3", "%", "14.00", "3.00", "10.00", "84.00"]
 
 
 async def test_bounds_are_marked_once_and_how_the_source_sees_it_is_said():
@@ -145,18 +127,6 @@ async def test_what_the_agents_cost_stands_above_the_notices_only():
         assert "-2.7 % ± 4.3: no more than the error. For" in " ".join((await shown(app, pilot)).split())
 
 
-async def test_what_says_nothing_in_this_job_makes_room():
-    session = cpu_only()
-    async with opened(session, size=(100, 30)) as (app, pilot):
-        text = await shown(app, pilot)
-        for absent in ("dropped", "NVLink", "NUMA"):
-            assert absent not in text
-        assert "stall " not in text.replace("██ stall", "")
-        assert text.index("speed-up ") < text.index("idle not seen")
-        session.say(status(dropped=3))
-        assert "dropped 3" in await shown(app, pilot)
-
-
 # Of which steps and moment
 
 
@@ -178,20 +148,6 @@ async def test_a_key_chooses_the_window_of_all_figures_but_those_of_the_first_li
             await pilot.press("W")
         assert "exposed 18.0 ms = waiting 6.0 + transfer 12.0 " in text
         assert "last 20 s" in await shown(app, pilot)
-
-
-@pytest.mark.parametrize("size", [*SIZES, (80, 24)])
-async def test_the_window_is_named_at_every_size_before_what_matters_less(size):
-    session = waiting_job()
-    send_knobs(session, BUCKET, ranks=4)
-    session.say(*(info(rank, detail_every=3, control_allowed=True) for rank in range(4)))
-    async with opened(session, size) as (app, pilot):
-        for window in ("last 20 s", "last 60 s", f"{STEPS} steps", f"step {STEPS - 1}"):
-            text = await shown(app, pilot)
-            assert f"{window} W" in text or f"step {STEPS - 1}, mean of 4 ranks W" in text
-            for words in ("overlap 50.0 %", "exposed 16.0 ms", "bucket 25 MiB", "idle ", "speed-up 1.20×"):
-                assert words in text
-            await pilot.press("W")
 
 
 async def test_rows_totals_and_the_timeline_are_of_one_step_until_it_is_of_long_ago():
@@ -259,18 +215,6 @@ async def test_a_pause_holds_one_moment_keeps_the_data_and_ends_where_a_change_i
         text = await shown(app, pilot, "space", "right_square_bracket")
         assert "paused" not in text
         assert "bucket 50 →" in text
-
-
-async def test_what_stands_beside_a_figure_does_not_move_when_the_figure_changes():
-    session = FakeSession(welcome(), status(), info(0, exact=False), step(0, 0, hidden=30))
-    names = ("exposed", "stall", "idle", "speed-up", "collectives")
-    async with opened(session) as (app, pilot):
-        places = set()
-        for number, hidden in enumerate((30, 1, 29.9, 0.02)):
-            session.say(step(0, number, hidden=hidden, stall=0 if hidden == 30 else hidden))
-            line = line_of(await shown(app, pilot), " overlap ")
-            places.add(tuple(line.index(name) for name in names))
-    assert len(places) == 1
 
 
 async def test_the_bars_scale_follows_neither_each_step_nor_one_in_which_the_job_stood_still():
@@ -369,15 +313,6 @@ async def test_where_steps_are_left_out_for_good_every_view_says_why_and_promise
             assert "are left out" not in (await shown(app, pilot, key)).split("\n", 2)[2]
 
 
-async def test_the_header_says_how_the_connection_is_since_when_and_why():
-    session = running_job()
-    session.fleet.set_hub_state(HubState.LOST, "why it is so")
-    session.clock.pass_s(14)
-    text = await screen_of(session)
-    for words in ("○ lost since", "(14 s)", "why it is so"):
-        assert words in text
-
-
 async def test_a_job_whose_hub_still_tells_its_history_is_not_called_live():
     session = FakeSession(welcome(), info(0), info(1), step(0), step(1))
     async with opened(session) as (app, pilot):
@@ -451,13 +386,6 @@ async def test_while_the_screen_stands_still_every_view_says_that_the_job_has_fa
         assert "ago · rank 1 failed" in await shown(app, pilot)
 
 
-async def test_a_job_that_ended_well_says_so():
-    session = running_job()
-    session.say(*(RankEnd(rank, T0 + S, clean=True) for rank in range(4)))
-    session.fleet.set_hub_state(HubState.ENDED, "")
-    assert "every rank ended well" in await screen_of(session)
-
-
 async def test_the_row_and_the_header_say_which_rank_failed_and_why():
     session = running_job()
     async with opened(session) as (app, pilot):
@@ -503,18 +431,6 @@ async def test_sorting_goes_through_the_columns_and_back():
         assert app.dashboard.state.sort_key == "rank"
 
 
-async def test_the_column_that_is_sorted_by_keeps_its_name_and_unit():
-    async with opened(running_job()) as (app, pilot):
-        for size, least in zip(SIZES, (6, 6, 4), strict=True):
-            await pilot.resize_terminal(*size)
-            seen = 0
-            for key in ("rank", "overlap", "exposed ms", "stall ms", "idle ms", "step ms"):
-                header = line_of(await shown(app, pilot), "╷0 ms ─")
-                seen += f"{key}▲" in header or f"{key}▼" in header
-                await pilot.press("s")
-            assert seen == least
-
-
 async def test_a_filter_works_while_it_is_typed_and_escape_drops_it():
     async with opened(running_job()) as (app, pilot):
         await shown(app, pilot, "slash", *"overlap<70")
@@ -543,22 +459,6 @@ async def test_while_words_are_wrong_or_keep_no_rank_the_filter_before_stays_and
         assert "/step>80 ms  1 of 4 ranks" in text
         assert app.screen.prompt is None
         assert table_ranks(app) == [3]
-
-
-async def test_what_is_wrong_with_a_filter_is_said_in_full():
-    wrong = ("overlapp<80", "exposed>3parsecs", "nvlink>3ms", "[red]<1")
-    async with opened(running_job()) as (app, pilot):
-        for size, words in zip((*SIZES, SIZES[2]), wrong, strict=True):
-            await pilot.resize_terminal(*size)
-            with pytest.raises(FilterError) as refused:
-                Filter.parse(words)
-            await pilot.press("slash")
-            app.screen.query_one(Input).value = words
-            await pilot.pause()
-            text = await shown(app, pilot)
-            assert str(refused.value) in " ".join(text.split())
-            assert f"filter /{words}" in text
-            assert str(refused.value)[:12] not in await shown(app, pilot, "escape")
 
 
 async def test_a_click_chooses_a_rank_or_sorts_and_a_double_click_opens():
@@ -597,13 +497,6 @@ def test_narrow_terminals_lose_the_least_important_first(width, keys):
     assert [column.key for column, _ in layout(COLUMNS, width)] == keys.split()
 
 
-def test_the_room_that_is_left_goes_to_the_bar_and_the_history():
-    wide, narrow = ({column.key: size for column, size in layout(COLUMNS, width)} for width in (260, 100))
-    assert wide["bar"] > narrow["bar"]
-    assert wide["history"] == 40
-    assert wide["overlap"] == narrow["overlap"]
-
-
 @pytest.mark.parametrize(
     ("make", "keys"),
     [
@@ -618,36 +511,6 @@ def test_the_room_that_is_left_goes_to_the_bar_and_the_history():
 def test_a_column_with_nothing_to_say_of_any_rank_is_left_out(make, keys):
     found = [column.key for column in columns_for(make().tick().ranks)]
     assert found == f"rank bar overlap exposed {keys}".split()
-
-
-@pytest.mark.parametrize(
-    ("facts", "words"),
-    [
-        (numa(0), "0 ✓"), (unbound(0, 1), "1 ~"), (misplaced(0, 1), "1 ✗"),
-        (replace(numa(0), state="unknown"), "0 ?"),
-        (replace(numa(0), state="unknown", gpu_node=None), "?"),
-        (replace(numa(0), state="one node", gpu_node=None), "0 ✓"),
-        (replace(numa(0), state="no gpu", gpu_node=None), "no GPU"),
-        (None, "–"),
-    ],
-)  # fmt: skip
-def test_the_numa_mark_says_the_node_and_how_the_rank_lies_to_it(facts, words):
-    view = dataclasses.replace(h200_node(1).tick().ranks[0], numa=facts)
-    assert text_of(numa_cell(view)) == words
-
-
-async def test_links_and_numa_have_columns():
-    session = h200_node(4, numas={1: misplaced(1), 2: unbound(2)})
-    session.say(sample(0, 0.5, nvlink=None, pcie=None), device(3, 3, nvlink_count=0))
-    async with opened(session) as (app, pilot):
-        text = await shown(app, pilot)
-        for row in (
-            r"\n▸ +0 .* –  +– +0 ✓ ",
-            r"\n +1 .*277 GB/s  58 %  1.30 GB/s   2 %     0 ✗ ",
-            r"\n +2 .*273 GB/s  57 %  1.40 GB/s   2 %     0 ~ ",
-            r"\n +3 .* none  1.50 GB/s",
-        ):
-            assert re.search(row, text), row
 
 
 async def test_ranks_come_first_where_there_is_little_room_and_the_selected_one_is_in_sight():

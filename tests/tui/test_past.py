@@ -6,7 +6,7 @@ from overlaptop.fleet.timelines import MAX_BYTES, Timelines
 from tests.fleet.builders import MS, T0, S, detail, info, status, step, welcome
 from tests.fleet.fakes import FakeSession
 
-from .fakes import SIZES, opened, row_of, screen_lines, shown
+from .fakes import opened, row_of, screen_lines, shown
 from .waits import say_step, split_step, waiting_job
 
 
@@ -154,13 +154,6 @@ async def test_a_past_step_is_shown_as_it_was_whatever_became_of_the_ranks_since
         text = await shown(app, pilot, "{")
         assert "past step 7" in text
         assert "no step since" not in text
-
-
-async def test_every_size_says_that_a_past_step_is_shown_and_which():
-    for size in SIZES:
-        async with opened(late_by_turns(), size=size) as (app, pilot):
-            await shown(app, pilot)
-            assert "past step 10" in (await shown(app, pilot, "{")).splitlines()[0]
 
 
 def test_kept_timelines_are_bounded_in_bytes_and_come_back_as_they_were():

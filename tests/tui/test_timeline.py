@@ -8,19 +8,16 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from textual.events import MouseScrollUp
 
-from overlaptop.tui.draw.segments import fit
 from overlaptop.tui.model.state import HOLD_S
 from overlaptop.tui.model.viewport import MAX_ZOOM, WHOLE_STEP, Viewport
 from overlaptop.tui.overview.screen import OverviewScreen
 from overlaptop.tui.rank.screen import RankScreen
 from overlaptop.tui.timeline.collectives import Collectives
-from overlaptop.tui.timeline.history_chart import HistoryChart
-from overlaptop.tui.timeline.timeline import Timeline, zoom_items
+from overlaptop.tui.timeline.timeline import Timeline
 from overlaptop.wire.messages import CollectiveSpan
 from tests.fleet.builders import MS, detail, step
 
-from .fakes import SIZES, line_of, opened, running_job, screen_lines, screen_of, screen_text, shown, text_of
-from .machines import h200_node, misplaced
+from .fakes import SIZES, opened, running_job, screen_lines, screen_of, screen_text, shown
 
 
 def step_with(number, *starts_ms, op="allreduce_", size=25 << 20, length_ms=10):
@@ -29,16 +26,6 @@ def step_with(number, *starts_ms, op="allreduce_", size=25 << 20, length_ms=10):
         CollectiveSpan(op, size, "0 default_pg", True, at * MS, (at + length_ms) * MS) for at in starts_ms
     ]
     return replace(detail(0, number), collectives=tuple(spans))
-
-
-async def test_phases_lanes_stall_and_collectives_are_drawn_to_scale():
-    text = await screen_of(running_job(), ascii=True, size=(91, 45))
-    for words in ("forward", "backward", "optimizer", "|allreduce", "0 ms"):
-        assert words in text
-    # 80 ms over 80 cells, from the eleventh on: compute to 40, a stall to 50, compute to 80.
-    assert line_of(text, " compute  ")[10:90] == "#" * 40 + "x" * 10 + "#" * 30
-    comm = " " * 20 + "=" * 10 + " " * 5 + "=" * 5 + "!" * 5 + " " * 35
-    assert line_of(text, " comm  ")[10:90] == comm
 
 
 async def test_the_selected_ranks_timeline_is_asked_for_and_its_screen_opens_and_closes():
@@ -97,12 +84,6 @@ async def test_of_a_rank_what_was_exposed_comes_first_and_bounds_are_marked():
         assert all(words in text for words in order[:3])
 
 
-async def test_a_ranks_screen_has_its_links_and_its_node():
-    text = await screen_of(h200_node(2, numas={0: misplaced(0)}), "2", size=(100, 30))
-    for words in ("NVLink 281 GB/s  59 %", "PCIe 1.20 GB/s 2 %", "NUMA 0 ✗ wrong node"):
-        assert words in text
-
-
 async def test_a_timeline_stands_still_for_a_second_but_an_old_one_gives_way_to_the_first_news():
     session = running_job()
     async with opened(session) as (app, pilot):
@@ -146,18 +127,6 @@ def test_what_is_under_the_pointer_stays_there():
 )
 def test_a_place_is_put_in_the_middle_where_it_is_not_in_sight(at, left):
     assert Viewport(0.25, 4).showing(at) == Viewport(left, 4)
-
-
-@pytest.mark.parametrize(
-    ("viewport", "width", "words"),
-    [
-        (Viewport(0.25, 4), 30, "zoom 4× 20.0 ms – 40.0 ms"),
-        (Viewport(0.25, 4), 20, "zoom 4×"),
-        (WHOLE_STEP, 30, ""),
-    ],
-)
-def test_a_title_says_how_far_it_is_zoomed_in_and_where_there_is_room_to_which_part(viewport, width, words):
-    assert " ".join(text_of(fit([], zoom_items(viewport, 80 * MS), width)).split()) == words
 
 
 async def test_keys_and_the_wheel_zoom_pan_and_reset():
@@ -211,15 +180,6 @@ async def test_the_zoom_to_a_collective_follows_it_from_step_to_step():
 # The list of collectives, and the history below it
 
 
-async def test_the_name_of_a_collective_takes_the_room_that_there_is():
-    session = running_job()
-    session.say(step_with(40, 0, 20, op="_reduce_scatter_base_coalesced"))
-    async with opened(session) as (app, pilot):
-        for size in ((160, 45), (100, 30)):
-            await pilot.resize_terminal(*size)
-            assert "1  reduce_scatter_base_coalesced  " in await shown(app, pilot)
-
-
 async def test_a_list_of_collectives_that_does_not_fit_says_how_many_more_there_are():
     session = running_job()
     session.say(step_with(40, *range(40), length_ms=1))
@@ -254,26 +214,6 @@ async def test_the_list_of_collectives_can_be_hidden_and_shown_and_clicked():
             assert app.dashboard.state.collective == collective
         await pilot.click(Collectives, offset=(10, 2))
         assert app.dashboard.state.collective == 1
-
-
-@pytest.mark.parametrize("key", ["1", "2"])
-async def test_on_a_tall_screen_the_history_takes_what_the_collectives_leave(key):
-    async with opened(running_job()) as (app, pilot):
-        await shown(app, pilot, key)
-        await shown(app, pilot)
-        listed, chart = app.screen.query_one(Collectives), app.screen.query_one(HistoryChart)
-        assert listed.size.height >= 1 + 2
-        assert chart.region.y == listed.region.bottom + 1
-        assert chart.size.height >= 12
-
-
-async def test_history_has_a_time_axis():
-    session = running_job()
-    session.say(*(step(0, number, idle=430) for number in range(100, 201)))
-    async with opened(session, size=(100, 45)) as (app, pilot):
-        text = await shown(app, pilot, "enter")
-        axis = next(line for line in text.splitlines() if "╷-" in line)
-        assert re.findall(r"-\d+ s", axis) == ["-40 s", "-20 s"]
 
 
 @pytest.mark.parametrize("width", range(60, 161, 20))

@@ -11,7 +11,7 @@ from overlaptop.tui.timelines.aligned import Cursor, aligned, neighbour, under
 from overlaptop.tui.timelines.read_out import read_out
 from tests.fleet.builders import MS, detail, info
 
-from .fakes import SIZES, line_of, opened, shown, text_of
+from .fakes import line_of, opened, shown, text_of
 from .waits import waiting_job
 
 
@@ -81,21 +81,6 @@ async def test_the_cursor_goes_to_collectives_and_ranks_and_reads_out_what_they_
         assert "zoom 6" not in await shown(app, pilot, "0")
 
 
-async def test_what_is_under_the_cursor_takes_the_rows_that_nothing_else_has():
-    session = waiting_job(ranks=2)
-    for rank in (0, 1):
-        made = detail(rank, 8)
-        calls = [replace(made.collectives[0], group=str(number)) for number in range(12)]
-        session.say(replace(made, collectives=tuple(calls)))
-    session.clock.pass_s(2)
-    async with opened(session) as (app, pilot):
-        text = await shown(app, pilot, "T", "full_stop")
-        assert sum("allreduce 25.0 MiB" in line for line in text.splitlines()) == 12
-        assert "more under the cursor" not in text
-        await pilot.resize_terminal(*SIZES[1])
-        assert "… and more under the cursor" in await shown(app, pilot)
-
-
 async def test_where_compute_is_an_upper_bound_what_is_hidden_of_a_collective_is_one_too():
     session = waiting_job(ranks=2)
     session.say(*(info(rank, exact=False) for rank in (0, 1)))
@@ -113,12 +98,3 @@ async def test_the_cursor_follows_a_collective_to_the_next_step_until_it_is_move
         session.clock.pass_s(2)
         assert "step 9" in line_of(await shown(app, pilot), " Timelines")
         assert "at 10.00 ms" not in await shown(app, pilot, "right")
-
-
-async def test_a_narrow_legend_leaves_out_no_part_and_a_click_puts_the_cursor():
-    async with opened(waiting_job(), size=SIZES[2]) as (app, pilot):
-        assert "██waiting █copy █idle █stall" in await shown(app, pilot, "T")
-        view = app.screen._timelines
-        y = next(at for at, rank in view._ranks_at.items() if rank == 1)
-        await pilot.click(view, offset=(40, y))
-        assert "rank 1  at 49.80 ms" in await shown(app, pilot)

@@ -1,7 +1,6 @@
 """Trials from the dashboard: the keys around them and what is drawn, on a simulated job."""
 
 import pytest
-from msgspec import structs
 from textual.widgets import Input
 
 from overlaptop.tui.model.knob_editor import SETTLE_S
@@ -13,7 +12,7 @@ from tests.fleet.builders import MS, info
 from tests.trials.live_job import LiveJob
 
 from .fakes import SIZES, fills, opened, screen_text, shown
-from .knobs import ACCUMULATION, BUCKET, controlled_job, obey
+from .knobs import BUCKET, controlled_job, obey
 
 SIZE = (100, 30)
 
@@ -92,23 +91,6 @@ async def test_what_cannot_be_tried_is_said_at_the_prompt(typed, words):
         assert session.sent == []
 
 
-async def test_a_refused_knob_is_not_asked_for():
-    session = controlled_job(structs.replace(BUCKET, refusal="compiled"))
-    async with opened(session, size=SIZE) as (app, pilot):
-        text = await shown(app, pilot, "a")
-        assert not app.screen.query(Input)
-        assert "bucket_cap_mb cannot be changed: rank 0: compiled" in text
-
-
-async def test_a_knob_that_changes_the_work_is_refused_at_the_prompt():
-    session = controlled_job(structs.replace(ACCUMULATION, changes_work=True))
-    async with opened(session, size=SIZE) as (app, pilot):
-        await begin(pilot)
-        assert "a step does another amount of work with another accumulation" in " ".join(
-            screen_text(app).split()
-        )
-
-
 async def test_esc_leaves_trials_to_go_on_and_a_returns_to_them():
     async with opened(job(), size=SIZE) as (app, pilot):
         await begin(pilot)
@@ -132,14 +114,6 @@ async def test_s_stops_them_at_once():
         text = await shown(app, pilot)
         assert "stopped" in text
         assert "s stop" not in text.splitlines()[-1]
-
-
-async def test_q_leaves_without_a_question():
-    async with opened(job(), size=SIZE) as (app, pilot):
-        await begin(pilot)
-        await pilot.press("q")
-        await pilot.pause()
-    assert not app.is_running
 
 
 async def test_k_sets_the_best_value():

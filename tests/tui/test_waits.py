@@ -10,10 +10,10 @@ from overlaptop.text import Unit
 from overlaptop.timeline.arrivals import WaitTimes
 from overlaptop.tui.overview.columns import COLUMNS, Scales
 from overlaptop.tui.overview.first_line import FirstLineView
-from tests.fleet.builders import MS, detail, info, stacks, status, step, welcome
+from tests.fleet.builders import MS, detail, info, status, step, welcome
 from tests.fleet.fakes import FakeSession
 
-from .fakes import SIZES, line_of, opened, row_of, running_job, screen_of, shown, table_ranks, text_of
+from .fakes import SIZES, line_of, opened, row_of, running_job, screen_of, shown, text_of
 from .waits import say_step, split_step, waiting_job
 
 
@@ -58,18 +58,6 @@ async def test_the_first_line_names_the_late_rank_why_it_is_late_and_what_that_c
         assert " ".join(first_line(await shown(app, pilot)).split()) == words
         [run] = [run for run in app.screen.query_one(FirstLineView)._lines[0] if "rank 2" in run.text]
         assert run.style.fg == "warning"
-
-
-async def test_first_line_names_the_line_of_the_script_once():
-    session = waiting_job()
-    session.say(*(info(rank, exact=False) for rank in range(4)))
-    session.say(*(stacks(rank, 9, collate=7 if rank == 2 else 1) for rank in range(4)))
-    words = first_line(await screen_of(session, size=(200, 40)))
-    assert words.startswith(
-        "! rank 2 is late in 12 of 12 collectives: it is at train.py:1 in collate for 70 % of its step, "
-        "the others for 10 %; the others wait "
-    )
-    assert words.count("train.py:1") == 1
 
 
 async def test_the_cost_is_not_marked_as_a_bound_in_line_and_rows():
@@ -152,39 +140,6 @@ def rarely(lateness):
     """The same where each rank was late in no collective but a few."""
     ranks = tuple(replace(each, late=each.late // 4) for each in lateness.ranks)
     return replace(lateness, ranks=ranks)
-
-
-async def test_each_rank_has_its_waiting_and_the_exposed_time_is_the_sum_of_its_parts():
-    async with opened(waiting_job()) as (app, pilot):
-        text = await shown(app, pilot)
-        assert "exposed 16.0 ms = waiting 12.0 + transfer 4.0 " in text
-        for rank, figures in ((0, ["20.00", "16.00"]), (2, ["4.00", "0.00"])):
-            row = row_of(text, rank)
-            assert row[row.index("%") :].split()[1:3] == figures
-        for _ in range(3):
-            text = await shown(app, pilot, "s")
-        assert "waiting ms▼" in text
-        assert table_ranks(app)[-1] == 2
-        await shown(app, pilot, "slash", *"waiting<1ms", "enter")
-        assert table_ranks(app) == [2]
-        text = await shown(app, pilot, "escape", "down", "enter")
-    assert "exposed 20.0 ms" in text
-    assert "= waiting 16.0 + transfer 4.0" in text
-
-
-async def test_the_timeline_and_the_list_have_the_waiting_part_of_each_collective_and_who_was_late():
-    async with opened(waiting_job(), size=(91, 45), ascii=True) as (app, pilot):
-        text = await shown(app, pilot)
-        # 80 ms over 80 cells, from the eleventh on.
-        comm = " " * 10 + ":" * 16 + "=" * 4 + "~" * 16 + "!" * 4 + " " * 30
-        assert line_of(text, " comm  ")[10:90] == comm
-        assert ":~ waiting" in text
-        await pilot.resize_terminal(160, 45)
-        text = await shown(app, pilot)
-        header, first, second = text[text.index(" #  op") :].splitlines()[:3]
-        assert "waiting ms  transfer ms  late rank   hidden" in header
-        assert first.split()[5:12] == ["20.00", "16.00", "4.00", "2", "100.0", "%", "async"]
-        assert second.split()[5:11] == ["20.00", "16.00", "4.00", "2", "0.0", "%"]
 
 
 async def test_what_is_shown_is_the_step_that_is_split_unless_the_ranks_newest_is_far_ahead():

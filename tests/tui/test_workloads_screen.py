@@ -59,22 +59,6 @@ def comes_up(session, job, script="ddp.py", *, steps=30, comm=10):
             session.say(step(rank, number, comm=comm, hidden=comm))
 
 
-async def test_w_shows_every_option_of_a_workload_with_its_default_and_the_command_line():
-    async with opened(running_job(), launcher=FakeLauncher()) as (app, pilot):
-        await pilot.press("w")
-        text = await settled(app, pilot)
-        assert isinstance(app.screen, WorkloadsScreen)
-        for workload in WORKLOADS:
-            assert workload.summary in text
-        lines = text.splitlines()
-        for option in WORKLOADS[0].options:
-            (line,) = (line for line in lines if line.startswith(f"   {option.shown} "))
-            assert option.what in line
-        assert next(line for line in lines if "--layers N" in line).split()[2] == "4"
-        assert "torchrun --nproc-per-node=2 ddp.py" in text
-        assert "on the CPU, 2 processes, gloo" in text
-
-
 async def test_what_is_typed_is_what_would_be_run():
     async with opened(running_job(), launcher=FakeLauncher()) as (app, pilot):
         await pilot.press("w", *"--layers 8")
@@ -230,13 +214,6 @@ async def test_a_change_of_a_knob_begins_another_row_at_every_width(size):
         assert before.endswith("changed")
 
 
-async def test_figures_of_a_row_are_bounds_where_compute_is_one():
-    async with opened(running_job(exact=False), launcher=FakeLauncher()) as (app, pilot):
-        await pilot.press("w")
-        (row,) = watched_so_far((await settled(app, pilot)).splitlines())
-        assert (row.count("≤"), row.count("≥")) == (1, 0)
-
-
 async def test_a_job_that_cannot_even_be_started_says_why_in_full():
     launcher = FakeLauncher()
     async with opened(running_job(), launcher=launcher, size=SIZES[2]) as (app, pilot):
@@ -250,18 +227,6 @@ async def test_a_job_that_cannot_even_be_started_says_why_in_full():
         await pilot.press("escape", "o")
         # The list of jobs says it too.
         assert why in " ".join((await settled(app, pilot)).split())
-
-
-async def test_what_an_option_does_is_not_cut_without_a_mark():
-    async with opened(running_job(), launcher=FakeLauncher()) as (app, pilot):
-        await pilot.press("w", "down")
-        for size in SIZES[1:]:
-            await pilot.resize_terminal(*size)
-            lines = (await settled(app, pilot)).splitlines()
-            for option in WORKLOADS[1].options:
-                for line in lines:
-                    if line.startswith(f"   {option.flag} "):
-                        assert option.what in line or line.rstrip().endswith("…")
 
 
 async def test_who_turned_to_another_job_meanwhile_stays_there():

@@ -28,8 +28,8 @@ class HelpPage(Page):
         first = [self._about, TIMELINE] if self._about in (OVERVIEW, RANK) else [self._about]
         titles = SECTIONS if self.state.moving else OF_TRACES
         sections = {"Everywhere": (*APP_KEYS, *TRACE_KEYS), **{each: SECTIONS[each] for each in titles}}
-        here = [(each.word, each.meaning) for each in WORDS if self._about in each.screens]
-        others = [(each.word, each.meaning) for each in WORDS if self._about not in each.screens]
+        here = [word for screens, words in WORDS if self._about in screens for word in words.items()]
+        others = [word for screens, words in WORDS if self._about not in screens for word in words.items()]
         lines: list[StyledLine] = []
         for title in first:
             lines += self._keys(title, sections.pop(title), width)

@@ -18,7 +18,7 @@ from overlaptop.tui.draw.segments import (
     paragraph,
     titled,
 )
-from overlaptop.wire.devices import NodeShare, NumaFacts
+from overlaptop.wire.devices import NodeShare
 
 _STATES = {"bound": "bound to its GPU's node", "wrong node": "on the wrong node", "no gpu": "no GPU"}
 
@@ -65,15 +65,6 @@ def process_lines(view: RankView, width: int) -> list[StyledLine]:
     for label, text in facts:
         lines += hanging(_label(label), text or "unknown", width, TEXT if text else DIM)
     return lines
-
-
-def on_node(numa: NumaFacts, node: int | None) -> list[str]:
-    """How much of a process is on a node: CPUs it may use, threads. Less what is nothing."""
-    cpus, threads = (
-        sum(share.amount for share in shares if share.node == node)
-        for shares in (numa.cpu_nodes, numa.threads_by_node)
-    )
-    return [plural(amount, noun) for amount, noun in ((cpus, "CPU"), (threads, "thread")) if amount]
 
 
 def nodes_in_words(shares: Iterable[NodeShare], noun: str) -> str:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from overlaptop.fleet.snapshot import RankView
 from overlaptop.fleet.traffic import Traffic
 from overlaptop.text import rate, whole_percent
-from overlaptop.tui.draw.bars import Cell, to_segments
 from overlaptop.tui.draw.segments import (
     BOLD,
     BOLD_WARNING,
@@ -25,12 +24,12 @@ from overlaptop.tui.draw.segments import (
 NOTABLE_SHARE = 0.1
 """Counters and collectives are not read at the same moments: what differs by less says nothing."""
 _NAMES = {"nvlink": "NVLink", "pcie": "PCIe"}
-_LABEL, _FIGURE, _BAR_MOST = 23, 12, 60
+_LABEL, _FIGURE = 23, 12
 _WARNING = TextStyle("warning")
 
 
-def traffic_lines(view: RankView, width: int, *, textured: bool) -> list[StyledLine]:
-    """A verdict; measured, explained, the rest; a bar of it; what it means.
+def traffic_lines(view: RankView, width: int) -> list[StyledLine]:
+    """A verdict; measured, explained, the rest; what it means.
 
     The verdict stands in the heading: where there is little room the rest is scrolled to.
     """
@@ -43,7 +42,7 @@ def traffic_lines(view: RankView, width: int, *, textured: bool) -> list[StyledL
     own = (traffic.collectives_rx_bytes_per_s, traffic.collectives_tx_bytes_per_s)
     pairs = list(zip(measured, own, strict=True))
     rest = [None if m is None or o is None else m - o for m, o in pairs]
-    verdict, meaning = _verdict(traffic, pairs, width, textured=textured)
+    verdict, meaning = _verdict(traffic, pairs, width)
     over = f"{_NAMES.get(traffic.over, traffic.over)}, over {traffic.window_s:.0f} s  "
     return [
         titled("account", dim(over), verdict),
@@ -66,7 +65,7 @@ def _row(name: str, label: int, figures: Sequence[int | None], style: TextStyle)
 
 
 def _verdict(
-    traffic: Traffic, pairs: list[tuple[int | None, int | None]], width: int, *, textured: bool
+    traffic: Traffic, pairs: list[tuple[int | None, int | None]], width: int
 ) -> tuple[Segment, list[StyledLine]]:
     """In a word or two, and what shows it. ``pairs``: rx and tx, measured and explained."""
     known = [
@@ -85,20 +84,10 @@ def _verdict(
         shown = paragraph(text, width, _WARNING, indent=3)
         return Segment("! does not add up", BOLD_WARNING), shown
     share = max(0.0, share)
-    is_pcie = traffic.over == "pcie"
-    bar = _bar(share, width, TextStyle("copy" if is_pcie else "exposed"), textured=textured)
-    line = (Segment("   "), *bar, bold(f" {whole_percent(share):>5}"), dim(f" of {direction}"))
     if share <= NOTABLE_SHARE:
-        return Segment("✓ explained", TextStyle("good", bold=True)), [line]
-    text = f"{whole_percent(share)} unexplained"
+        return Segment("✓ explained", TextStyle("good", bold=True)), []
+    is_pcie, text = traffic.over == "pcie", f"{whole_percent(share)} of {direction} unexplained"
     # Over PCIe a job's batches come in: nothing to be warned of.
     verdict = bold(text) if is_pcie else Segment(f"! {text}", BOLD_WARNING)
     meaning = "somebody else's traffic, or copies of the job's own"
-    return verdict, [line, *paragraph(meaning, width, TEXT if is_pcie else _WARNING, indent=3)]
-
-
-def _bar(share: float, width: int, style: TextStyle, *, textured: bool) -> StyledLine:
-    size = max(1, min(_BAR_MOST, width - 18))
-    rest = round(size * share)
-    filled, empty = ("▓", "░") if textured else ("█", "█")
-    return to_segments([*[Cell(filled, TextStyle("hidden"))] * (size - rest), *[Cell(empty, style)] * rest])
+    return verdict, paragraph(meaning, width, TEXT if is_pcie else _WARNING, indent=3)

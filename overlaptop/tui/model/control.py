@@ -10,7 +10,6 @@ from overlaptop.fleet.snapshot import Snapshot
 from overlaptop.jobs import change_log
 from overlaptop.jobs.folder import JobFolderError
 from overlaptop.tui.model import running_trials
-from overlaptop.tui.model.earlier_changes import EarlierChanges
 from overlaptop.tui.model.knob_editor import KnobChange, KnobEditor
 from overlaptop.tui.model.knob_values import ValueRefusedError
 from overlaptop.tui.model.running_trials import RunningTrials
@@ -35,7 +34,6 @@ class KnobControl:
         """The newest ones of this dashboard, also when they are over."""
         self._slack: RunningTrials | None = None
         """The newest of delays."""
-        self.earlier_changes = EarlierChanges()
         self.change: KnobChange | None = None
         """The newest change of a knob that a person asked for."""
         self._change_s = -NEWS_S
@@ -57,7 +55,6 @@ class KnobControl:
             self._job = self._session.job_key
             self.editor.forget()
             self.stop_trials("another job is shown")
-        self.earlier_changes.see(snapshot)
         now_s = self._clock_s()
         self.editor.tick(snapshot, now_s, self._session.send)
         if self.trials is not None:

@@ -2,90 +2,67 @@
 
 from __future__ import annotations
 
-from pathlib import PurePath
-
-from overlaptop.fleet.commands import FAILED, CommandView
+from overlaptop.fleet.commands import FAILED
 from overlaptop.report.hosts import is_there
 from overlaptop.report.knobs import short_name
-from overlaptop.text import clock, shortened, with_unit
+from overlaptop.text import clock, with_unit
 from overlaptop.tui.draw.segments import (
-    TEXT,
     Item,
     Segment,
     StyledLine,
     TextStyle,
     bold,
     dim,
-    elided,
     fit,
-    line_width,
-    pad,
     paragraph,
 )
+from overlaptop.tui.draw.table import Column, Table
 from overlaptop.tui.model.knob_editor import change_words, who_asked
 from overlaptop.tui.model.knob_values import SCRIPT
-from overlaptop.tui.widgets.view import ScrollView
+from overlaptop.tui.widgets.page import Page
 from overlaptop.wire.commands import CHANGED
 
-_WHO_CELLS, _NARROW = 34, 90
+_COLUMNS = (
+    Column("at", 8, right=False),
+    Column("knob", 8, right=False),
+    Column("change", 10, right=False),
+    Column("by", 8, right=False, shown_from=64),
+    Column("", 20, right=False),
+)
 
 
-class ChangeLog(ScrollView):
+class ChangeLog(Page):
     """Newest first."""
 
+    fades = True
+
     def draw(self, width: int, height: int) -> list[StyledLine]:
-        rows = self._every_line(width)
         title = [Item((bold(" Changes"),)), Item((dim("newest first"),), 3)]
         if any(is_there(node.name) for node in self.state.snapshot.nodes):
             title.append(Item((dim("each host keeps all of its own: changes.jsonl"),), 2))
         elif path := self.dashboard.control.log_path:
             title += [Item((dim("all are kept in"),), 2), Item((Segment(path, TextStyle("accent")),), 1)]
-        room = max(0, height - 1)
-        self.first = max(0, min(self.first, len(rows) - room))
-        return [fit(title, [], width, "  "), *rows[self.first : self.first + room]]
+        return [fit(title, [], width, "  "), *super().draw(width, height - 1)]
 
-    def _every_line(self, width: int) -> list[StyledLine]:
-        """A row for each change, newest first; a reason that does not fit goes on below. Then those of
-        earlier jobs, each below a line that says so.
-        """
-        earlier = self.dashboard.control.earlier_changes.newest_first
+    def lines(self, width: int) -> list[StyledLine]:
         changes = self.state.snapshot.changes[::-1]
-        every = [*changes, *(each for job in earlier for each in job.changes)]
-        if not every:
-            return [(dim("  none yet"),)]
-        names = max(len(short_name(each.knob)) for each in every)
-        values = max(line_width(self._values(each)) for each in every)
-        asked = max(len(self._who_asked(each)) for each in every)
-        cells = (names + 2, values + 2, min(_WHO_CELLS if width >= _NARROW else 14, asked))
-        lines = [line for each in changes for line in self._rows(each, cells, width)]
         if not changes:
-            lines.append((dim("  none yet of this job"),))
-        for job in earlier:
-            lines.append((bold(f" of a job watched before: {PurePath(job.script).name}"),))
-            for each in reversed(job.changes):
-                lines += self._rows(each, cells, width)
+            return [(dim("  none yet"),)]
+        units = {each.knob.name: each.knob.unit for each in self.state.snapshot.knobs}
+        own, rows = self.dashboard.control.editor.own, []
+        for each in changes:
+            becomes = each.becomes or (SCRIPT if each.value is None else str(each.value))
+            values = f"{each.was} → {with_unit(becomes, units.get(each.knob, ''))}".lstrip()
+            rows.append((short_name(each.knob), values, who_asked(each, own), change_words(each)))
+        knobs, values_of, asked, said_of = zip(*rows, strict=True)
+        table = Table(_COLUMNS, width, {"knob": knobs, "change": values_of, "": said_of, "by": asked})
+        lines: list[StyledLine] = []
+        for each, (knob, values, who, said) in zip(changes, rows, strict=True):
+            style = TextStyle({FAILED: "error", CHANGED: "good"}.get(each.state, "warning"))
+            head = ((dim(clock(each.at_ns)),), (Segment(knob),), (Segment(values),), (dim(who),))
+            line = table.row((*head, (Segment(said, style),)))
+            if any("…" in segment.text for segment in line[-2:]):  # a reason goes on below
+                lines += [table.row((*head, ())), *paragraph(said, width, style, indent=11, rows=3)]
+            else:
+                lines.append(line)
         return lines
-
-    def _who_asked(self, view: CommandView) -> str:
-        return who_asked(view, self.dashboard.control.editor.own)
-
-    def _values(self, view: CommandView) -> StyledLine:
-        unit = self.dashboard.control.earlier_changes.units.get(view.knob, "")
-        becomes = view.becomes or (SCRIPT if view.value is None else str(view.value))
-        return (Segment(f"{view.was} → {with_unit(becomes, unit)}".lstrip(), TEXT),)
-
-    def _rows(self, view: CommandView, cells: tuple[int, int, int], width: int) -> list[StyledLine]:
-        """``cells``: of the name, the values and of who asked."""
-        names, values, asked = cells
-        head: StyledLine = (
-            dim(f" {clock(view.at_ns)}  "),
-            *pad((Segment(short_name(view.knob)),), names),
-            *pad(self._values(view), values),
-            *pad((dim(shortened(self._who_asked(view), asked)),), asked),
-            Segment("  "),
-        )
-        style = TextStyle({FAILED: "error", CHANGED: "good"}.get(view.state, "warning"))
-        words = change_words(view)
-        if line_width(head) + len(words) <= width - 1:
-            return [(*head, Segment(words, style))]
-        return [elided(head, width), *paragraph(words, width, style, indent=11, rows=3)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from overlaptop.tui.draw.segments import StyledLine
+from overlaptop.tui.draw.segments import StyledLine, dim
 from overlaptop.tui.model.dashboard import Dashboard
 from overlaptop.tui.model.keys import SCROLL_KEYS, bindings
 from overlaptop.tui.widgets.screen import DashboardScreen
@@ -15,6 +15,8 @@ class Page(ScrollView):
     """Lines that do not depend on the height."""
 
     fades = False
+    counts_rest: ClassVar = True
+    """Whether the last line says how many come below."""
 
     def lines(self, width: int) -> list[StyledLine]:
         """All of them."""
@@ -23,7 +25,10 @@ class Page(ScrollView):
     def draw(self, width: int, height: int) -> list[StyledLine]:
         lines = self.lines(width)
         self.first = max(0, min(self.first, len(lines) - height))
-        return lines[self.first : self.first + height]
+        shown, below = lines[self.first : self.first + height], len(lines) - self.first - height
+        if below > 0 and shown and self.counts_rest:
+            shown[-1] = (dim(f"   ▼ {below + 1} more lines: page down"),)
+        return shown
 
 
 class PageScreen(DashboardScreen):

@@ -85,6 +85,8 @@ class WorkloadList(RowList[Workload]):
 class OptionList(Page):
     """A title, then a line each; those that were typed stand out."""
 
+    counts_rest = False
+
     def __init__(self, dashboard: Dashboard, form: FormState) -> None:
         super().__init__(dashboard)
         self._form = form
@@ -163,6 +165,7 @@ class PlanView(JobView):
 class JobOutput(Page):
     """How it ended, and its last lines, the newest at the foot unless one has scrolled back."""
 
+    counts_rest = False
     _back = 0
     """Lines below the foot."""
 
