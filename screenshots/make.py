@@ -67,7 +67,8 @@ class Scene:
 def compared(app: OverlaptopApp) -> bool:
     """Whether a change has been made, and enough steps came after it."""
     found = app.dashboard.state.compared
-    return found is not None and found.of_change and min(found.steps) >= STEADY_STEPS
+    steps = min(each.steps_done for each in (found.before, found.after)) if found is not None else 0
+    return found is not None and found.of_change and steps >= STEADY_STEPS
 
 
 def tried(app: OverlaptopApp) -> bool:

@@ -58,6 +58,10 @@ class OverlaptopApp(App[int]):
     ALLOW_SELECT: ClassVar[bool] = False
     ENABLE_COMMAND_PALETTE = True
     COMMAND_PALETTE_BINDING = "ctrl+p"
+    VERTICAL_BREAKPOINTS: ClassVar = [
+        (0, "-tiny"), (8, "-low"), (12, "-short"), (18, "-middle"), (24, "-tall"), (28, "-airy"),
+        (36, "-high"),
+    ]  # fmt: skip
     CSS_PATH = Path(__file__).with_name("dashboard.tcss")
     BINDINGS: ClassVar = [
         key.binding() for key in (*TRACE_KEYS, *APP_KEYS) if key.action != "command_palette"

@@ -28,10 +28,6 @@ class DashboardScreen(Screen[None]):
 
     title_in_help: ClassVar[str]
     """Whose keys and words the help opens on: one of glossary.SECTIONS; the help's own is empty."""
-    VERTICAL_BREAKPOINTS: ClassVar = [
-        (0, "-tiny"), (8, "-low"), (12, "-short"), (18, "-middle"), (24, "-tall"), (28, "-airy"),
-        (36, "-high"),
-    ]  # fmt: skip
 
     def __init__(self, dashboard: Dashboard, *views: Widget) -> None:
         super().__init__()
