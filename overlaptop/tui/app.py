@@ -273,7 +273,7 @@ class OverlaptopApp(App[int]):
         original = f"{SCRIPT} ({knob.original_text})" if knob.original_text else SCRIPT
         answer = str(knob.value) if knob.value is not None else ""
         hint = f"{allowed_words(knob)}, or: {original}   esc: not now"
-        await self.screen.ask(LinePrompt(f"{short_name(knob.name)}:", answer, hint, take))
+        await self.screen.ask(LinePrompt(f"{short_name(knob.name)}: ", answer, hint, take))
 
     async def action_try_before(self) -> None:
         if why := self.dashboard.control.try_value_before(self.dashboard.latest):

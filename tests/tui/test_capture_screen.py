@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 
 import pytest
@@ -15,7 +14,7 @@ from overlaptop.tui.model.profiler_reference import RankReference, parse, run
 from overlaptop.tui.overview.screen import OverviewScreen
 from overlaptop.wire import commands
 from overlaptop.wire.messages import RankEnd
-from tests.fleet.builders import T0, detail, info, status, step, welcome
+from tests.fleet.builders import T0, info
 from tests.fleet.fakes import FakeSession
 
 from .clusters import Cluster
@@ -134,27 +133,6 @@ async def test_a_capture_is_followed_from_sent_to_the_profilers_own_overlap(size
     ]
 
 
-async def test_where_there_is_no_gpu_both_figures_are_said_to_be_bounds(tmp_path, monkeypatch):
-    record = {"type": "step", "comm_ns": 8_000_000, "hidden_ns": 5_000_000, "exposed_ns": 3_000_000}
-    analysis_says(monkeypatch, *({**record, "rank": rank, "compute_exact": False} for rank in (0, 1)))
-    session = controlled_job()
-    for rank in (0, 1):
-        session.say(replace(info(rank), control_allowed=True, source="host", compute_exact=False))
-    async with opened(session) as (app, pilot):
-        await ask(pilot)
-        written(session, session.sent[0], tmp_path)
-        text, rows = await rows_of(app, pilot)
-    assert [row[:6] for row in rows] == [
-        ["0", "written", "93.3", "%", "62.5", "%"],
-        ["1", "written", "80.0", "%", "62.5", "%"],
-    ]
-    assert [row[row.index("8.00") :][:6] for row in rows] == [
-        ["8.00", "ms", "5.00", "ms", "3.00", "ms"]
-    ] * 2
-    assert re.search("≤live +≤profiler", text)
-    assert "compute is an upper bound" in text
-
-
 async def test_a_refusal_and_a_rank_that_ends_in_the_middle_are_said():
     session = controlled_job()
     async with opened(session, size=(100, 30)) as (app, pilot):
@@ -165,16 +143,6 @@ async def test_a_refusal_and_a_rank_that_ends_in_the_middle_are_said():
         report(session, session.sent[1], "recording", 40)
         session.say(RankEnd(1, T0, clean=False))
         assert "not made: rank 1 ended before it was done" in await shown(app, pilot)
-
-
-async def test_a_job_that_obeys_nothing_is_said_to_before_it_is_asked():
-    session = FakeSession(welcome(), status())
-    for rank in (0, 1):
-        session.say(info(rank), step(rank, 1), detail(rank, 1))
-    async with opened(session, size=(100, 30)) as (app, pilot):
-        assert "start it with --control" in await shown(app, pilot, "5")
-        session.say(replace(info(0), control_allowed=True))
-        assert "--control" not in await shown(app, pilot)
 
 
 async def test_another_dashboards_capture_is_seen_and_read_here_as_well(folder):

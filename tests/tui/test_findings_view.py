@@ -7,7 +7,7 @@ from overlaptop.trials.effect import Effect
 from overlaptop.tui.model.latest_findings import LOOK_EVERY_NS
 from overlaptop.tui.rank.screen import RankScreen
 
-from .fakes import line_of, opened, running_job, screen_of, shown, text_of
+from .fakes import line_of, opened, running_job, shown, text_of
 from .waits import say_step, waiting_job
 
 
@@ -82,15 +82,6 @@ async def test_a_finding_tells_what_a_delay_of_its_rank_has_shown(slope, words):
         assert words in " ".join(" ".join(text_of(line) for line in view.draw(100, 18)).split())
         view.move(1)
         assert "±" not in "".join(text_of(line) for line in view.draw(100, 18))
-
-
-async def test_where_nothing_is_found_and_where_it_is_too_early_the_view_says_so():
-    text = await screen_of(waiting_job(late_ms=0), "{", "f")
-    assert "Nothing is found" in text
-    assert "as they were at the pause" in text
-    early = waiting_job()
-    early.fleet = type(early.fleet)(early.clock)
-    assert "Nothing is known yet" in await screen_of(early, "f")
 
 
 async def test_findings_are_looked_for_again_after_a_while_and_stand_still_while_paused():

@@ -7,11 +7,9 @@ import pytest
 
 from overlaptop.tui.capture.screen import CaptureScreen
 from overlaptop.tui.hosts.screen import HostsScreen
-from overlaptop.tui.jobs.screen import JobsScreen
 from overlaptop.wire import commands
 from overlaptop.wire.commands import CommandReport
 from tests.fleet.builders import S, step
-from tests.fleet.fakes import record
 
 from .clusters import Cluster
 from .fakes import (
@@ -155,19 +153,6 @@ async def test_without_other_hosts_there_is_no_such_page_and_no_key_for_it_in_si
 
 
 # Jobs, workloads, captures
-
-
-@pytest.mark.parametrize("size", SIZES)
-async def test_the_list_of_jobs_names_their_hosts_and_what_is_wrong_with_the_others(size):
-    cluster = Cluster("gpu-a", "gpu-b", "gpu-c", jobs=(record("job-1"), record("job-2", script="other.py")))
-    cluster.host("gpu-b").jobs = cluster.host("gpu-b").jobs[:1]
-    cluster.host("gpu-c").cut("the host does not answer (No route to host): is it on?")
-    cluster.without_the_job("gpu-c")
-    async with opened(cluster.session, size=size) as (app, pilot):
-        text = await shown(app, pilot)
-        assert isinstance(app.screen, JobsScreen)
-    for words in ("2 jobs on ", "2 ranks · gpu-a, gpu-b", "gpu-c  ○ not reached since"):
-        assert words in text
 
 
 @pytest.mark.parametrize(

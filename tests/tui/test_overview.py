@@ -21,11 +21,10 @@ from overlaptop.wire.messages import (
     GroupCalls,
     IssuedCall,
     Notice,
-    OwnCost,
     RankEnd,
     Standstill,
 )
-from tests.fleet.builders import MS, T0, S, detail, info, status, step, unmeasured, welcome
+from tests.fleet.builders import T0, S, detail, info, status, step, unmeasured, welcome
 from tests.fleet.fakes import FakeSession
 
 from .fakes import (
@@ -87,17 +86,6 @@ async def test_how_often_collectives_are_measured_is_said(every, words):
     assert f"{words} " in await screen_of(session)
 
 
-async def test_the_cpus_lead_is_shown_where_it_is_seen_and_who_is_launch_bound():
-    session = running_job(2)
-    async with opened(session) as (app, pilot):
-        assert "lead" not in await shown(app, pilot)
-        session.say(step(0, 40, launch_lead_ns=40 * MS), step(1, 40, launch_lead_ns=0, idle=20))
-        session.say(detail(0, 40))
-        text = await shown(app, pilot)
-    assert "least lead 0" in text
-    assert "launch-bound on rank 1" in text
-
-
 async def test_restart_of_a_job_leaves_a_trace_at_every_size():
     session = running_job()
     session.say(Notice(0, T0, "warning", f"{RESTARTED} once"))
@@ -105,26 +93,6 @@ async def test_restart_of_a_job_leaves_a_trace_at_every_size():
         for size in SIZES:
             await pilot.resize_terminal(*size)
             assert f"restarted at {clock(T0)}" in (await shown(app, pilot)).splitlines()[1]
-
-
-async def test_what_the_agents_cost_stands_above_the_notices_only():
-    session = running_job()
-    async with opened(session) as (app, pilot):
-        session.say(OwnCost(0, 0.001, 0.0006, None, None, watched=False))
-        assert "±" not in await shown(app, pilot)
-        assert "+0.1 % ± 0.1 while nobody watches. For less" in await shown(app, pilot, "n")
-        unwatched = [OwnCost(rank, 0.02, 0.0006, None, None, watched=False) for rank in (0, 1, 3)]
-        session.say(*unwatched, OwnCost(2, 0.004, 0.0006, None, None, watched=True))
-        assert "+0.4 % ± 0.1" in await shown(app, pilot)
-        assert "±" not in await shown(app, pilot, "escape")
-        costs = ((0, 0.02), (1, 0.001), (2, -0.004), (3, 0.0012))
-        session.say(*(OwnCost(rank, change, 0.0006, 0.003, 0.002, watched=True) for rank, change in costs))
-        text = " ".join((await shown(app, pilot, "n")).split())
-        said = "the length of steps by +0.1 % ± 0.1; of those that it measures in detail by +0.3 % ± 0.2"
-        assert said in text
-        assert "--every N" in text
-        session.say(*(OwnCost(rank, -0.027, 0.043, None, None, watched=True) for rank, _ in costs))
-        assert "-2.7 % ± 4.3: no more than the error. For" in " ".join((await shown(app, pilot)).split())
 
 
 # Of which steps and moment
@@ -311,14 +279,6 @@ async def test_where_steps_are_left_out_for_good_every_view_says_why_and_promise
         session.say(step(0, 9), step(1, 9), detail(0, 9))
         for key in "12CTf":
             assert "are left out" not in (await shown(app, pilot, key)).split("\n", 2)[2]
-
-
-async def test_a_job_whose_hub_still_tells_its_history_is_not_called_live():
-    session = FakeSession(welcome(), info(0), info(1), step(0), step(1))
-    async with opened(session) as (app, pilot):
-        assert "◌ reading history" in (await shown(app, pilot)).splitlines()[0]
-        session.say(status())
-        assert "● live" in (await shown(app, pilot)).splitlines()[0]
 
 
 async def test_the_header_and_the_notices_name_a_silent_rank_in_red_and_take_it_back():

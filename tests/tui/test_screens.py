@@ -224,7 +224,7 @@ async def test_ascii_means_ascii():
     async with opened(session, ascii=True) as (app, pilot):
         for size in SIZES:
             await pilot.resize_terminal(*size)
-            for key in ("1", "2", "3", "4", "question_mark", "m", "pagedown", "C", "T"):
+            for key in ("1", "2", "3", "4", "question_mark", "m", "pagedown", "C", "T", "u"):
                 assert (await shown(app, pilot, key)).isascii(), key
 
 
@@ -232,7 +232,7 @@ async def test_ascii_means_ascii():
 
 
 MACHINE = ("1 m end", "pagedown")
-EACH = ("1 plus", "enter", "question_mark", "n", "1 o", *MACHINE)
+EACH = ("1 plus", "enter", "question_mark", "n", "1 o", "u", "a", *MACHINE)
 
 
 @pytest.mark.parametrize(

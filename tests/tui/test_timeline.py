@@ -1,7 +1,5 @@
 """The timeline, its collectives and the history, on the overview and on a rank's screen."""
 
-import re
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,7 +15,7 @@ from overlaptop.tui.timeline.timeline import Timeline
 from overlaptop.wire.messages import CollectiveSpan
 from tests.fleet.builders import MS, detail, step
 
-from .fakes import SIZES, opened, running_job, screen_lines, screen_of, screen_text, shown
+from .fakes import opened, running_job, screen_of, screen_text, shown
 
 
 def step_with(number, *starts_ms, op="allreduce_", size=25 << 20, length_ms=10):
@@ -70,18 +68,6 @@ async def test_how_much_is_named_is_of_the_step_that_is_shown_and_unknown_where_
     async with opened(session) as (app, pilot):
         for keys, words in (("2", "named –"), ("{", "named 100.0 %"), ("{", "named 50.0 %")):
             assert words in await shown(app, pilot, keys)
-
-
-async def test_of_a_rank_what_was_exposed_comes_first_and_bounds_are_marked():
-    session = running_job(1, exact=False)
-    session.say(step(0, 40, comm=30, hidden=30), detail(0, 40))
-    order = ("overlap ≤100.0 %", "exposed 0", "hidden 30.0 ms", "compute only 30.0 ms", "copy only")
-    async with opened(session) as (app, pilot):
-        text = await shown(app, pilot, "2")
-        assert (found := [text.index(words) for words in order]) == sorted(found)
-        await pilot.resize_terminal(*SIZES[2])
-        text = await shown(app, pilot)
-        assert all(words in text for words in order[:3])
 
 
 async def test_a_timeline_stands_still_for_a_second_but_an_old_one_gives_way_to_the_first_news():
@@ -214,18 +200,3 @@ async def test_the_list_of_collectives_can_be_hidden_and_shown_and_clicked():
             assert app.dashboard.state.collective == collective
         await pilot.click(Collectives, offset=(10, 2))
         assert app.dashboard.state.collective == 1
-
-
-@pytest.mark.parametrize("width", range(60, 161, 20))
-async def test_no_figure_is_cut(width):
-    session = running_job()
-    session.say(step_with(39, *range(0, 76, 5), length_ms=3))
-    async with opened(session, size=(width, 45)) as (app, pilot):
-        text = await shown(app, pilot)
-        names = next(line for line in screen_lines(app) if line.lstrip().startswith("│"))
-        assert set(names.replace("│", " ").split()) <= {"allreduce", "25.0", "MiB"}
-        assert names.count("25.0") == names.count("MiB")
-        text += await shown(app, pilot, "enter")
-    for line in text.splitlines():
-        if line.startswith(" step time"):
-            assert re.search(r"(step time|\d steps|\d ms)$", line.rstrip())

@@ -214,13 +214,3 @@ async def test_what_was_found_outlives_the_job_and_says_so():
         assert "of an earlier run of train.py" in text
         assert "3." in text
         assert "keep the best" not in text.splitlines()[-1]
-
-
-async def test_every_size_is_filled_in_ascii_too():
-    async with opened(job(), ascii=True, size=SIZES[0]) as (app, pilot):
-        await begin(pilot, *"60,400")
-        until_over(app)
-        for size in (*SIZES, (40, 12), (20, 5), (2, 1)):
-            await pilot.resize_terminal(*size)
-            assert (await shown(app, pilot)).isascii()
-            assert fills(app, size)

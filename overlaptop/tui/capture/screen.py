@@ -27,8 +27,7 @@ from overlaptop.tui.model.parts import overlap_style
 from overlaptop.tui.model.profiler_reference import ProfilerReference
 from overlaptop.tui.model.state import ViewState
 from overlaptop.tui.widgets.job_header import JobHeader
-from overlaptop.tui.widgets.page import PageScreen
-from overlaptop.tui.widgets.view import ScrollView
+from overlaptop.tui.widgets.page import Page, PageScreen
 from overlaptop.wire import commands
 from overlaptop.wire.codec import WireError
 from overlaptop.wire.commands import CAPTURE, ENDED_BADLY, WRITTEN
@@ -67,28 +66,21 @@ def newest_capture(state: ViewState) -> CommandView | None:
     return captures[-1] if captures else None
 
 
-class CaptureView(ScrollView):
-    """The newest capture; its ranks are scrolled where they are more than lines."""
+class CaptureView(Page):
+    """The newest capture."""
 
-    fades = False
-
-    def draw(self, width: int, height: int) -> list[StyledLine]:
+    def lines(self, width: int) -> list[StyledLine]:
         capture = newest_capture(self.state)
         if capture is None:
             return _what_it_is(self.state, width)
         reference = self.dashboard.captures.references.get(capture.id)
-        where = places(capture, self.state.snapshot.ranks)
-        head = [_asked(capture, width), *_stages(capture, width), *_outcome(where, reference, width), ()]
-        room = max(1, height - len(head) - 1)
-        self.first = max(0, min(self.first, len(capture.ranks) - room))
-        table = Table(_COLUMNS, width)
-        shown = capture.ranks[self.first : self.first + room]
+        where, table = places(capture, self.state.snapshot.ranks), Table(_COLUMNS, width)
         bounds = reference is not None and not all(found.exact for found in reference.ranks.values())
         names = {} if self.state.exact else {"live": f"{BOUNDS['overlap']}live"}
         names |= {"profiler": f"{BOUNDS['overlap']}profiler"} if bounds else {}
-        lines = [*head, table.header(names), *(table.row(_cells(each, reference)) for each in shown)]
-        explained = [line for text in _EXPLAINED + _BOUNDS * bounds for line in paragraph(text, width)]
-        return [*lines, (), *explained] if height >= len(lines) + 1 + len(explained) else lines
+        lines = [_asked(capture, width), *_stages(capture, width), *_outcome(where, reference, width), ()]
+        lines += [table.header(names), *(table.row(_cells(each, reference)) for each in capture.ranks), ()]
+        return lines + [line for text in _EXPLAINED + _BOUNDS * bounds for line in paragraph(text, width)]
 
 
 def _what_it_is(state: ViewState, width: int) -> list[StyledLine]:
@@ -187,7 +179,7 @@ class CaptureScreen(PageScreen):
         from overlaptop.tui.widgets.line_prompt import LinePrompt
 
         hint = "enter: start   esc: not now"
-        await self.ask(LinePrompt("steps to capture", str(DEFAULT_STEPS), hint, self._capture))
+        await self.ask(LinePrompt("steps to capture ", str(DEFAULT_STEPS), hint, self._capture))
 
     def _capture(self, words: str) -> str:
         if not words.strip().isdecimal():

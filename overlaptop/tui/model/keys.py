@@ -29,7 +29,7 @@ class Key(NamedTuple):
 
 # fmt: off
 APP_KEYS = (
-    Key("question_mark,f1", "?  F1", "help", "this help", "?/F1 help"),
+    Key("question_mark,f1", "?  F1", "help", "this help", "F1 help"),
     Key("q", "q", "quit", "quit", "q quit"),
     Key("ctrl+c", "ctrl+c", "leave", "quit without a question"),
     Key("f", "f", "findings",
@@ -145,7 +145,7 @@ MACHINE_KEYS = (
     Key("pagedown", "page down", "scroll(8)",
         "scroll what is below the table (or the wheel)", "pgdn scroll"),
     Key("pageup", "page up", "scroll(-8)", "scroll back"),
-    Key("enter", "enter", "app.rank", "open the selected rank", "enter rank"),
+    Key("enter", "enter", "app.rank", "open the selected rank"),
 )
 LIST_KEYS = (
     Key("escape,backspace", "esc", "back", "back", "esc back"),

@@ -78,10 +78,12 @@ class OverviewScreen(TimelineScreen):
     async def action_filter(self) -> None:
         """Ask for a filter at the foot of the screen; it works while it is typed."""
         # Textual's Input takes 20 ms to import: not before it is needed.
-        from overlaptop.tui.overview.filter_input import FilterInput
+        from overlaptop.tui.widgets.line_prompt import LinePrompt
 
         take = partial(self._filter, self.state.filter)
-        await self.ask(FilterInput(self.state.filter.words, take, partial(take, typing=True)))
+        example = "3   0-3   overlap<80   step>50ms   host"
+        words = self.state.filter.words
+        await self.ask(LinePrompt("filter /", words, example, take, partial(take, typing=True)))
 
     def _filter(self, before: Filter, words: str, *, typing: bool = False) -> str:
         """Filter by words; returns why they are not taken, or not while they are typed: they keep no rank.

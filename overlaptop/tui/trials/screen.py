@@ -203,7 +203,7 @@ class TrialsScreen(PageScreen):
         usual = usual_values(selected.knob, dashboard.latest)
         hint = "enter: start   esc: not now" if usual else "no other value is known to do anything else"
         take = partial(dashboard.answer, control.try_values)
-        await self.ask(LinePrompt(f"try {selected.knob.name}", usual, hint, take))
+        await self.ask(LinePrompt(f"try {selected.knob.name} ", usual, hint, take))
 
     async def ask_for_delays(self) -> None:
         """Whether each rank is to be delayed, with what that costs."""

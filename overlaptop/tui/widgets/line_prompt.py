@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import ClassVar
 
-from rich.cells import cell_len
 from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding
@@ -55,37 +54,28 @@ class LineInput(Input, inherit_bindings=False):
         await self._entered()
 
 
-_ANSWER_CELLS = 22
-
-
 class LinePrompt(Prompt):
-    """What is asked, the answer, and what may be answered or is wrong with it: beside them where that fits,
-    else below.
-    """
+    """What is asked, the answer, and below them what may be answered or is wrong with it."""
 
     BINDINGS: ClassVar = [("escape", "leave", "not now")]
-    DEFAULT_CSS = f"""
-    LinePrompt {{ dock: bottom; height: auto; }}
-    LinePrompt > Horizontal {{ height: 1; }}
-    LinePrompt .prompt {{ width: auto; max-width: 75%; height: 1; color: $accent; }}
-    LinePrompt .prompt {{ text-wrap: nowrap; text-overflow: ellipsis; }}
-    LinePrompt Input {{ width: {_ANSWER_CELLS}; border: none; height: 1; padding: 0; }}
-    LinePrompt .beside {{ width: 1fr; height: 1; }}
-    LinePrompt .below {{ width: 100%; height: auto; max-height: 4; padding: 0 1; }}
-    LinePrompt .fault {{ color: $error; text-style: bold; }}
-    """
 
-    def __init__(self, asked: str, answer: str, hint: str, take: Callable[[str], str]) -> None:
+    def __init__(
+        self,
+        asked: str,
+        answer: str,
+        hint: str,
+        take: Callable[[str], str],
+        typed: Callable[[str], str] | None = None,
+    ) -> None:
         """``take``: does what was answered; returns what is wrong with it, empty: nothing, and the prompt
-        goes.
+        goes. ``typed``: likewise at each key, while there may come more; the prompt stays, and escape takes
+        an empty answer.
         """
         super().__init__()
-        self._asked = f"{printable(asked)} "
-        self._words = printable(hint)
-        self._take = take
-        self._input = LineInput(answer, self._answer, max_length=80)
-        self._beside = Static(classes="beside", markup=False)
-        self._below = Static(classes="below", markup=False)
+        self._asked, self._take, self._typed = f" {printable(asked)}", take, typed
+        example = hint if typed is not None else ""
+        self._input = LineInput(answer, self._answer, self._type, placeholder=example, max_length=80)
+        self._hint = Static("" if typed is not None else printable(hint), classes="hint", markup=False)
 
     @property
     def words(self) -> str:
@@ -93,17 +83,12 @@ class LinePrompt(Prompt):
 
     def compose(self) -> ComposeResult:
         with Horizontal():
-            yield Static(f" {self._asked}", classes="prompt", markup=False)
+            yield Static(self._asked, classes="prompt", markup=False)
             yield self._input
-            yield self._beside
-        yield self._below
+        yield self._hint
 
     def on_mount(self) -> None:
-        self._show(self.app.size.width)
         self._input.select_all()
-
-    def on_resize(self, event: events.Resize) -> None:
-        self._show(event.size.width)
 
     async def press(self, key: events.Key) -> bool:
         return await self._input.press(key)
@@ -112,6 +97,8 @@ class LinePrompt(Prompt):
         self._input.take_focus()
 
     async def action_leave(self) -> None:
+        if self._typed is not None:
+            self._typed("")
         await self.remove()
 
     async def _answer(self) -> None:
@@ -120,14 +107,10 @@ class LinePrompt(Prompt):
         else:
             await self.remove()
 
-    def _say(self, fault: str) -> None:
-        self._words = printable(fault)
-        for hint in (self._beside, self._below):
-            hint.add_class("fault")
-        self._show(self.size.width)
+    def _type(self) -> None:
+        if self._typed is not None:
+            self._say(self._typed(self._input.value))
 
-    def _show(self, width: int) -> None:
-        fits = cell_len(self._asked) + 1 + _ANSWER_CELLS + cell_len(self._words) <= width
-        self._beside.update(self._words if fits else "")
-        self._below.update("" if fits else self._words)
-        self._below.display = not fits
+    def _say(self, fault: str) -> None:
+        self._hint.add_class("fault")
+        self._hint.update(printable(fault))

@@ -8,15 +8,28 @@ from overlaptop.tui.draw.segments import StyledLine, dim
 from overlaptop.tui.model.dashboard import Dashboard
 from overlaptop.tui.model.keys import SCROLL_KEYS, bindings
 from overlaptop.tui.widgets.screen import DashboardScreen
-from overlaptop.tui.widgets.view import JobView, ScrollView
+from overlaptop.tui.widgets.view import JobView
+
+WHEEL_LINES = 3
 
 
-class Page(ScrollView):
-    """Lines that do not depend on the height."""
+class Page(JobView):
+    """Lines that do not depend on the height, moved by keys and by the wheel."""
 
     fades = False
     counts_rest: ClassVar = True
     """Whether the last line says how many come below."""
+
+    def __init__(self, dashboard: Dashboard) -> None:
+        super().__init__(dashboard)
+        self.first = 0
+
+    def move(self, lines: int) -> None:
+        self.first = max(0, self.first + lines)
+        self.redraw()
+
+    async def wheel(self, direction: int, x: int) -> None:  # noqa: ARG002
+        self.move(WHEEL_LINES * direction)
 
     def lines(self, width: int) -> list[StyledLine]:
         """All of them."""

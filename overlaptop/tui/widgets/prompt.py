@@ -33,10 +33,6 @@ class Confirm(Prompt, can_focus=True):
     """
 
     BINDINGS: ClassVar = [("y,Y", "accept", "do it"), ("n,N,escape", "leave", "not now")]
-    DEFAULT_CSS = """
-    Confirm { dock: bottom; height: auto; max-height: 4; padding: 0 1; }
-    Confirm { color: $warning; text-style: bold; }
-    """
 
     def __init__(self, asked: str, do: Callable[[], Awaitable[None]]) -> None:
         """``asked``: what is done with y, as a question."""

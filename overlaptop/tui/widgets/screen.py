@@ -23,7 +23,7 @@ class Views(Vertical, inherit_bindings=False):
     """They scroll by the screen's keys, if at all."""
 
 
-class DashboardScreen(Screen[None]):
+class DashboardScreen(Screen[None], inherit_bindings=False):
     """Views from top to bottom, how the newest change goes, and the keys; `dashboard.tcss` has heights."""
 
     title_in_help: ClassVar[str]

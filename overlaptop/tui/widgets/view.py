@@ -1,4 +1,4 @@
-"""JobView, ScrollView and RowList: widgets that draw lines about the job."""
+"""JobView and RowList: widgets that draw lines about the job."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from overlaptop.tui.draw.segments import StyledLine, dim
 from overlaptop.tui.draw.table import scrolled
 from overlaptop.tui.model.dashboard import Dashboard
 from overlaptop.tui.widgets.line_view import LineView
-
-WHEEL_LINES = 3
 
 Row = TypeVar("Row")
 
@@ -38,23 +36,6 @@ class JobView(LineView):
     async def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
         event.stop()
         await self.wheel(-1, event.x)
-
-
-class ScrollView(JobView):
-    """More lines than fit, moved by keys and by the wheel: draws from the line `first` on; `draw` keeps
-    that within what there is.
-    """
-
-    def __init__(self, dashboard: Dashboard) -> None:
-        super().__init__(dashboard)
-        self.first = 0
-
-    def move(self, lines: int) -> None:
-        self.first = max(0, self.first + lines)
-        self.redraw()
-
-    async def wheel(self, direction: int, x: int) -> None:  # noqa: ARG002
-        self.move(WHEEL_LINES * direction)
 
 
 class RowList(JobView, Generic[Row]):

@@ -19,14 +19,6 @@ _TWO_FIELDS = 40
 class OptionInput(Prompt):
     """One line with two fields."""
 
-    DEFAULT_CSS = """
-    OptionInput { layout: horizontal; height: 1; }
-    OptionInput > .prompt { width: auto; color: $accent; }
-    OptionInput > Input { border: none; height: 1; padding: 0; }
-    OptionInput > #options { width: 1fr; }
-    OptionInput > #nproc { width: 5; }
-    OptionInput.-narrow > .prompt, OptionInput.-narrow > #nproc { display: none; }
-    """
     BINDINGS: ClassVar = [("tab,shift+tab", "other_field", "processes")]
 
     def __init__(
