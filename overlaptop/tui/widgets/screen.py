@@ -32,11 +32,11 @@ class DashboardScreen(Screen[None], inherit_bindings=False):
     def __init__(self, dashboard: Dashboard, *views: Widget) -> None:
         super().__init__()
         self.dashboard, self.state = dashboard, dashboard.state
-        self._views = views
+        self._views, self._change = views, ChangeLine(dashboard)
 
     def compose(self) -> ComposeResult:
         yield Views(*self._views)
-        yield ChangeLine(self.dashboard)
+        yield self._change
         yield Footer(show_command_palette=False, compact=True)
 
     @property
@@ -70,9 +70,10 @@ class DashboardScreen(Screen[None], inherit_bindings=False):
 
     def redraw(self, *, everything: bool = False) -> None:
         """Show the state as it is now."""
-        for view in self.query(LineView):
-            view.fit(self.app.size.width)
-            view.redraw(everything=everything)
+        for view in (*self._views, self._change):
+            if isinstance(view, LineView):
+                view.fit(self.app.size.width)
+                view.redraw(everything=everything)
 
     def show_selected(self) -> None:
         """After another rank was selected: ask for its timeline and draw."""
