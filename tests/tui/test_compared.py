@@ -41,14 +41,6 @@ def seen_one_after_the_other(first, second, seconds=60.0):
     return seen, snapshot
 
 
-def test_without_a_change_or_a_job_before_nothing_is_compared():
-    session, seen = controlled_job(), JobsSeen()
-    comparing = Comparing(session.clock.monotonic_s)
-    assert comparing.take(session.tick(), seen) is None
-    seen.see(session.tick())
-    assert comparing.take(session.tick(), seen) is None
-
-
 def test_a_job_is_compared_with_the_one_before():
     seen, snapshot = seen_one_after_the_other("job-0", "job-1")
     found = Comparing(lambda: 0.0).take(snapshot, seen)

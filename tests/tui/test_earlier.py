@@ -231,12 +231,6 @@ def test_whether_figures_are_bounds_is_kept():
     assert [job.exact for job in watched.seen.all] == [False, True]
 
 
-def test_unknown_figures_are_unknown():
-    watched = Watched()
-    watched.job("first", comm=0, hidden=0)
-    assert watched.seen.present.figures.overlap is None
-
-
 def test_what_is_kept_is_bounded():
     watched = Watched()
     for number in range(MAX_ROWS + 5):

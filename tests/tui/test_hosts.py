@@ -20,7 +20,6 @@ from .fakes import (
     opened,
     running_job,
     screen_lines,
-    screen_of,
     shown,
     table_ranks,
     table_rows,
@@ -61,20 +60,6 @@ async def test_a_connection_that_is_lost_marks_its_last_figures_and_is_live_agai
         assert "gpu-b lost since" in await shown(app, pilot, "enter")
         cluster.host("gpu-b").connect()
         assert "● live · 2 hosts" in await shown(app, pilot, "1")
-
-
-async def test_a_host_without_ranks_of_the_job_says_why_below_the_others():
-    cluster = Cluster("gpu-a", "gpu-b", "gpu-c")
-    cluster.without_the_job("gpu-b")
-    cluster.host("gpu-c").cut("permission denied (publickey): ssh-add the key")
-    text = await screen_of(cluster.live("gpu-b", "gpu-c"))
-    words = (
-        "1 of 3 hosts", "gpu-a  ●", "gpu-b  ◌ the job is not there", "gpu-c  ○ not reached since",
-        "permission denied (publickey): ssh-add the key", "not seen yet: their host may not be watched",
-    )  # fmt: skip
-    places = [text.index(each) for each in words]
-    assert places == sorted(places)
-    assert "○ live" not in text
 
 
 async def test_a_host_s_name_and_lost_are_filters():

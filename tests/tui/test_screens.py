@@ -1,7 +1,5 @@
 """What all screens have in common: keys, help, notices, colours, sizes, and which screen is on top."""
 
-import re
-
 import pytest
 from msgspec.structs import replace
 from rich.color import Color
@@ -107,12 +105,6 @@ async def test_help_lists_every_key_and_word_scrolls_and_closes():
         assert isinstance(app.screen, OverviewScreen)
 
 
-async def test_the_key_of_help_closes_it_too():
-    async with opened(running_job()) as (app, pilot):
-        await pilot.press("question_mark", "question_mark")
-        assert isinstance(app.screen, OverviewScreen)
-
-
 @pytest.mark.parametrize("running", ["", "ddp"])
 async def test_help_says_whether_a_job_ends_with_the_dashboard(running):
     launcher = FakeLauncher()
@@ -145,22 +137,6 @@ async def test_help_opens_on_the_keys_and_words_of_the_screen_that_it_was_asked_
         assert sum(key in line for line in here) == 1
         if word is not None:
             assert any(line.startswith(f"  {word} ") for line in here[here.index(" Words here") :])
-
-
-async def test_notices_are_counted_and_listed_newest_first():
-    session = running_job()
-    session.say(
-        Notice(2, T0, "info", "joined the group"),
-        Notice(3, T0, "info", "joined the group"),
-        Notice(3, T0 + 1, "error", "CUPTI is held by nsys"),
-    )
-    async with opened(session) as (app, pilot):
-        assert "2 notices (n)" in await shown(app, pilot)
-        text = await shown(app, pilot, "n")
-        assert re.search(r"ranks 2-3 +info +joined the group", text)
-        assert text.index("CUPTI is held by nsys") < text.index("joined the group")
-        await pilot.press("n")
-        assert isinstance(app.screen, OverviewScreen)
 
 
 # Colours and glyphs

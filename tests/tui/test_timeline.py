@@ -57,19 +57,6 @@ async def test_a_ranks_screen_speaks_of_one_step_with_its_lead_and_its_named_col
         assert words in text
 
 
-async def test_how_much_is_named_is_of_the_step_that_is_shown_and_unknown_where_that_was_not_looked_up():
-    session = running_job(1)
-    named = {40: 15, 41: 30}
-    session.say(
-        *(step(0, at, comm_kernels_ns=30 * MS, matched_ns=ms * MS) for at, ms in named.items()),
-        step(0, 42),
-        detail(0, 42),
-    )
-    async with opened(session) as (app, pilot):
-        for keys, words in (("2", "named –"), ("{", "named 100.0 %"), ("{", "named 50.0 %")):
-            assert words in await shown(app, pilot, keys)
-
-
 async def test_a_timeline_stands_still_for_a_second_but_an_old_one_gives_way_to_the_first_news():
     session = running_job()
     async with opened(session) as (app, pilot):

@@ -9,7 +9,7 @@ from overlaptop.tui.model.lanes import lanes_of
 from overlaptop.tui.timeline.timeline import LaneRows
 from overlaptop.tui.timelines.aligned import Cursor, aligned, neighbour, under
 from overlaptop.tui.timelines.read_out import read_out
-from tests.fleet.builders import MS, detail, info
+from tests.fleet.builders import MS, detail
 
 from .fakes import line_of, opened, shown, text_of
 from .waits import waiting_job
@@ -79,13 +79,6 @@ async def test_the_cursor_goes_to_collectives_and_ranks_and_reads_out_what_they_
         text = await shown(app, pilot, "enter")
         assert "zoom 6.67x" in text
         assert "zoom 6" not in await shown(app, pilot, "0")
-
-
-async def test_where_compute_is_an_upper_bound_what_is_hidden_of_a_collective_is_one_too():
-    session = waiting_job(ranks=2)
-    session.say(*(info(rank, exact=False) for rank in (0, 1)))
-    async with opened(session) as (app, pilot):
-        assert "hidden ≤100.0 %" in await shown(app, pilot, "T", "full_stop")
 
 
 async def test_the_cursor_follows_a_collective_to_the_next_step_until_it_is_moved():

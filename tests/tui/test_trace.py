@@ -157,12 +157,6 @@ def test_a_session_of_a_trace_hands_its_steps_to_nobody_twice(tmp_path: Path) ->
     assert [notice.text for notice in picture.notices] == []
 
 
-async def test_of_one_ranks_trace_the_header_says_of_how_many_ranks_it_is() -> None:
-    async with opened(trace_of(DATA / "tp" / "rank0.json.gz")) as (app, pilot):
-        for key in "12T":
-            assert "   1 of 4 ranks   " in (await shown(app, pilot, key)).splitlines()[0]
-
-
 def test_missing_ranks_are_a_notice_and_no_rows(tmp_path: Path) -> None:
     write(tmp_path / "a.json", kernel(0, 10), rank=1, world_size=20)
     picture = trace_of(tmp_path).tick()

@@ -60,16 +60,6 @@ async def test_the_first_line_names_the_late_rank_why_it_is_late_and_what_that_c
         assert run.style.fg == "warning"
 
 
-async def test_the_cost_is_not_marked_as_a_bound_in_line_and_rows():
-    session = waiting_job()
-    session.say(*(info(rank, exact=False) for rank in range(4)))
-    text = await screen_of(session)
-    assert "; the others wait 16.0 ms a step (20.0 %)" in first_line(text)
-    assert row_of(text, 0).split("%")[1].split()[:2] == ["20.00", "16.00"]
-    said = who_is_late(waiting_job(ends=lambda rank: 45 if rank == 3 else 50).tick())
-    assert said.words.startswith("52 % of communication is hidden; 14.8 of 80.0 ms (18 %) is not. ")
-
-
 async def test_of_what_is_not_split_waiting_and_transfer_are_unknown_and_not_zero():
     job = waiting_job(ends=lambda rank: 45 if rank == 3 else 50)
     text = await screen_of(job)
