@@ -176,7 +176,7 @@ async def test_themes_go_round_and_come_back_and_an_unknown_one_is_refused():
 
 async def test_no_color_means_no_color_and_parts_differ_by_glyph(monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
-    async with opened(h200_node(own_gb=140.5)) as (app, pilot):
+    async with opened(h200_node()) as (app, pilot):
         text = await shown(app, pilot)
         for glyphs in ("██ compute only", "▓▓ hidden", "░░ exposed", "▞▞ copy only", "·· idle", "xx stall"):
             assert glyphs in text
@@ -185,7 +185,6 @@ async def test_no_color_means_no_color_and_parts_differ_by_glyph(monkeypatch):
             await pilot.press(key)
             await pilot.pause()
             assert all(color.is_default for color in colors(app)), key
-        assert "▓" * 30 + "░" * 30 in screen_text(app)  # what the links carried
         await pilot.press("ctrl+p")
 
 
