@@ -58,7 +58,7 @@ class OverlaptopApp(App[int]):
     ALLOW_SELECT: ClassVar[bool] = False
     ENABLE_COMMAND_PALETTE = True
     COMMAND_PALETTE_BINDING = "ctrl+p"
-    VERTICAL_BREAKPOINTS: ClassVar = [
+    VERTICAL_BREAKPOINTS: list[tuple[int, str]] | None = [  # noqa: RUF012 - as Textual declares it
         (0, "-tiny"), (8, "-low"), (12, "-short"), (18, "-middle"), (24, "-tall"), (28, "-airy"),
         (36, "-high"),
     ]  # fmt: skip
