@@ -1,1 +1,1 @@
-"""What is shown and what keys do to the job. No drawing and no widget in it."""
+"""What is shown and what keys do to the job. No widget in it."""
