@@ -224,7 +224,9 @@ class CommandOutcome(Message, frozen=True, tag=20):
         """What the slowest rank has reached; of a command that has failed, or may have, the state."""
         if self.state not in (OBEYING, OBEYED):
             return self.state
-        return min((each.state for each in self.ranks), key=PROGRESS.index)
+        # A hub of another version may name no rank, or stages that go another way.
+        reached = [PROGRESS.index(each.state) for each in self.ranks if each.state in PROGRESS]
+        return PROGRESS[min(reached, default=0)]
 
 
 def make(name: str, arguments: Mapping[str, int], *, knob: str = "") -> Command:
