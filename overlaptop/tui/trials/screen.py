@@ -32,7 +32,7 @@ from overlaptop.tui.widgets.page import Page, PageScreen
 from overlaptop.tui.widgets.prompt import Confirm
 
 if TYPE_CHECKING:
-    from overlaptop.trials.runner import TrialsState, Tried
+    from overlaptop.trials.runner import TrialsState
     from overlaptop.trials.settings import Best
 
 _WHAT_THEY_ARE = (
@@ -78,7 +78,7 @@ def trials_lines(running: RunningTrials, width: int, *, elsewhere: bool = False)
     if elsewhere:
         warning = TextStyle("warning", bold=True)
         lines += paragraph(f"of an earlier run of {running.script}", width, warning, indent=3)
-    lines += [(), *(_value_rows(running, state, best, width) if knob is not None else _ranks(state, width))]
+    lines += [(), *_rows(running, best, width)]
     refused = [f"{each.candidate.name}: {each.refused}" for each in state.tried if each.refused]
     for line in refused:
         lines += paragraph(line, width, TextStyle("error"), rows=3)
@@ -101,56 +101,33 @@ def _status(running: RunningTrials, state: TrialsState, width: int) -> list[Styl
     return lines + (paragraph(doing, width, style, indent=3, rows=3) if doing else [])
 
 
-def _value_rows(
-    running: RunningTrials, state: TrialsState, best: Best | None, width: int
-) -> list[StyledLine]:
-    from overlaptop.trials.settings import difference_words, verdict
+def _rows(running: RunningTrials, best: Best | None, width: int) -> list[StyledLine]:
+    """A row for each value, below the present one; or for each rank that is delayed."""
+    from overlaptop.trials import settings, slack
 
-    assert running.knob is not None
-    table = Table(_COLUMNS, width)
-    present = (
-        (bold(present_words(running.knob)),),
-        (Segment(duration(state.present_ns)),),
-        (),
-        (),
-        (dim("present"),),
-    )
-    lines = [table.header(), table.row(present)]
+    state, knob = running.state, running.knob
+    table = Table(_COLUMNS if knob is not None else _SLACK_COLUMNS, width)
+    lines, tells, effect_words = [table.header()], slack.verdict, slack.slope_words
+    if knob is not None:
+        tells, effect_words = settings.verdict, settings.difference_words
+        step = (Segment(duration(state.present_ns)),)
+        lines.append(table.row(((bold(present_words(knob)),), step, (), (), (dim("present"),))))
     for tried in state.tried:
         is_best = best is not None and best.value == tried.candidate.key
-        step_ns = None
-        if tried.effect is not None and state.present_ns is not None:
-            step_ns = state.present_ns * (1 + tried.effect.centre)
-        word = "best" if is_best else verdict(tried)
-        cells = (
+        word = "best" if is_best else tells(tried)
+        cells: list[StyledLine] = [
             (bold(tried.candidate.name),),
-            (Segment(duration(step_ns)),),
-            (Segment(difference_words(tried.effect)),),
+            (Segment(effect_words(tried.effect)),),
             (dim(str(len(tried.pairs))),),
             (Segment(word, _style(word)),),
-        )
+        ]
+        if knob is not None:
+            step_ns = None
+            if tried.effect is not None and state.present_ns is not None:
+                step_ns = state.present_ns * (1 + tried.effect.centre)
+            cells.insert(1, (Segment(duration(step_ns)),))
         lines.append(table.row(cells))
     return lines
-
-
-def _ranks(state: TrialsState, width: int) -> list[StyledLine]:
-    from overlaptop.trials.slack import slope_words, verdict
-
-    table = Table(_SLACK_COLUMNS, width)
-    lines = [table.header()]
-    for tried in state.tried:
-        word = verdict(tried)
-        lines.append(table.row(_rank_cells(tried, slope_words(tried.effect), word)))
-    return lines
-
-
-def _rank_cells(tried: Tried, slope: str, word: str) -> tuple[StyledLine, ...]:
-    return (
-        (bold(tried.candidate.name),),
-        (Segment(slope),),
-        (dim(str(len(tried.pairs))),),
-        (Segment(word, _style(word)),),
-    )
 
 
 def _style(word: str) -> TextStyle:
