@@ -128,6 +128,17 @@ def test_ranks_that_are_asked_at_once_measure_six_steps_in_common(step_ms, lag_s
         assert sum(step < within for step in set.intersection(*found)) >= 6
 
 
+@pytest.mark.parametrize("factor", [0.7, 1.3, 2])
+@pytest.mark.parametrize("step_ms", [10, 112, 400])
+def test_a_burst_comes_when_a_job_that_nobody_watches_changes(step_ms, factor):
+    job = Job(step_ms)
+    job.settle()
+    job.run(60)
+    job.step_ms *= factor
+    measured = job.run(max(5, 20 * job.step_ms / 1e3))
+    assert [size for each, size in blocks(measured) if each and size > 1]
+
+
 def test_rank_leaves_it_to_the_watcher_to_see_a_change():
     job = Job(60)
     job.schedule.follow(WATCHED)
