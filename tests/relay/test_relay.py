@@ -126,7 +126,7 @@ def test_a_command_reaches_the_ranks_and_their_words_come_back(make_ranks, make_
         assert received.id == command.id
         rank.answer(received, was="25", becomes="50")
     outcome = client.until(lambda: [each for each in client.of(CommandOutcome) if each.done])[0]
-    assert (outcome.state, outcome.becomes) == ("changed", "50")
+    assert (outcome.stage, outcome.becomes) == ("changed", "50")
     assert [each.rank for each in outcome.ranks] == [0, 1]
     assert client.receive(Command).id == command.id
 
