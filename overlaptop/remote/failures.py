@@ -85,34 +85,6 @@ _RULES: tuple[tuple[tuple[str, ...], str, dict[str, str]], ...] = (
         r"(?m:^)sudo: .*(?:password is required|terminal is required|no tty present)":
             "sudo asks for a password: allow the command without one (NOPASSWD)",
     }),
-    (("docker",), RETRY, {
-        r"No such container: (?P<name>\S+)":
-            "there is no container {name}: look at docker ps",
-        r"container \S+ is (?:not running|paused)":
-            "the container does not run",
-        r"Cannot connect to the Docker daemon":
-            "the docker daemon does not run here",
-    }),
-    (("docker",), PERSON, {
-        r"permission denied while trying to connect":
-            "this user may not use docker: add them to its group, or use --via 'sudo docker exec -i NAME'",
-    }),
-    (("kubectl",), RETRY, {
-        r"pods? \"(?P<name>[^\"]+)\" not found":
-            "there is no pod {name} in that namespace: look at kubectl get pods -A",
-        r"namespaces? \"(?P<name>[^\"]+)\" not found":
-            "there is no namespace {name}",
-        r"connection to the server (?P<host>\S+) was refused":
-            "the cluster does not answer at {host}",
-    }),
-    (("kubectl",), PERSON, {
-        r"(?P<what>Forbidden|Unauthorized)":
-            "kubectl may not do that ({what}): exec into the pod has to be allowed",
-    }),
-    (("srun",), RETRY, {
-        r"Invalid job id|Job/step already completing or completed|Unable to confirm allocation":
-            "Slurm has no such job of yours running",
-    }),
     (KINDS, RETRY, {
         r"(?<!\S)(?P<python>\S+): No module named overlaptop(?:\.__main__)?\b":
             "{python} there has no overlaptop: pip install it there, or name another one with --python",
