@@ -11,8 +11,8 @@ from overlaptop.fleet.cluster_session import HostsSession
 from overlaptop.fleet.job_session import JobSelector
 from overlaptop.fleet.session import Session
 from overlaptop.fleet.snapshot import Snapshot
+from overlaptop.jobs.credit import DEFAULT_BYTES_PER_S
 from overlaptop.remote.connection import ConnectionState
-from overlaptop.remote.host import RemoteHost
 from overlaptop.remote.pool import ConnectionPool
 from overlaptop.remote.targets import Target
 
@@ -73,14 +73,12 @@ def connect(hosts: Hosts, selector: JobSelector | None = None, *, readonly: bool
     except ValueError as fault:
         raise CommandError(str(fault), 2) from fault
     pool.connect(interactive=sys.stdin.isatty())
-    if not any(connection.state is ConnectionState.UP for connection in pool.connections):
+    if not any(host.state is ConnectionState.UP for host in pool.hosts):
         pool.close()
         count = len(hosts.targets)
         raise CommandError(
             "the host cannot be reached" if count == 1 else f"none of {count} hosts can be reached"
         )
-    found = [RemoteHost(connection) for connection in pool.connections]
-    if hosts.bytes_per_s:
-        for host in found:
-            host.limit(hosts.bytes_per_s)
-    return HostsSession(pool, found, selector, readonly=readonly)
+    for host in pool.hosts:
+        host.limit_bytes_per_s = hosts.bytes_per_s or DEFAULT_BYTES_PER_S
+    return HostsSession(pool, selector, readonly=readonly)

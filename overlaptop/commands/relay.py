@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
 
 from overlaptop import __version__
 from overlaptop.commands.output import CommandError
 from overlaptop.relay.relay import Relay
 
 DESCRIPTION = """\
-What `overlaptop HOST` starts on that host: it joins this user's jobs there, and sends
-what they measure over its standard output. It opens no port, and ends when its standard input does, or
-when nothing has come from there for 15 seconds. Where a key should only show the jobs of its user, its line
-in ~/.ssh/authorized_keys may begin with
+What `overlaptop HOST` starts on that host: it lists this user's jobs there, and carries a
+connection to one of their hubs over its standard input and output. It opens no port, and ends when its
+standard input does, or when nothing has come from there for 15 seconds. Where a key should only show
+the jobs of its user, its line in ~/.ssh/authorized_keys may begin with
 
   restrict,command="/path/to/python -m overlaptop relay --stdio --readonly"
 """
 EPILOG = """\
-stdout carries at most 512 KiB a second, and less where the connection is narrow or its user wants it so.
 exit status: 0, or 2 for a usage error. environment: OVERLAPTOP_DIR.
 """
 
@@ -30,7 +28,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--stdio", action="store_true", required=True, help="relay over standard input and output"
     )
-    parser.add_argument("--readonly", action="store_true", help="pass no command on to a job")
+    parser.add_argument(
+        "--readonly", action="store_true", help="reach hubs by the socket that takes no commands"
+    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -45,10 +45,5 @@ def run(options: argparse.Namespace) -> int:
     os.dup2(null, 0)
     os.close(null)
     os.dup2(2, 1)
-    relay = Relay(reads, writes, version=__version__, readonly=options.readonly)
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda _number, _frame: relay.stop())
-    relay.run()
-    os.close(writes)
-    os.close(reads)
+    Relay(reads, writes, version=__version__, readonly=options.readonly).run()
     return 0

@@ -82,7 +82,7 @@ class FollowedHost:
         """What is known here of the job with this key."""
         snapshot, host = self.session.tick(), self.host
         hub_state, since_ns, note = snapshot.hub_state, snapshot.hub_since_ns, snapshot.hub_note
-        if not host.up and hub_state is not HubState.ENDED:
+        if not host.ready and hub_state is not HubState.ENDED:
             hub_state = HubState.WAITING if host.connecting else HubState.LOST
             since_ns = snapshot.at_ns - round((self._monotonic_s() - host.since_s) * 1e9)
             note = host.note
@@ -92,7 +92,7 @@ class FollowedHost:
             note = host.note or ("the job is not there" if key else listed)
         node = NodeView(
             host.name, hub_state, since_ns, note,
-            offset_ns=host.offset_ns, residual_ns=host.residual_ns,
+            offset_ns=host.clock.offset_ns, residual_ns=host.clock.residual_ns,
             bytes_per_s=host.bytes_per_s, detail=host.detail, readonly=host.readonly,
         )  # fmt: skip
         return NodeSnapshot(node, snapshot)
@@ -111,20 +111,16 @@ class ClusterSession:
         selector: JobSelector | None = None,
         *,
         readonly: bool = False,
-        poll: Callable[[], None] | None = None,
         clock_ns: Callable[[], int] = time.time_ns,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``hosts``: one at least. ``readonly``: as JobSession has it. ``poll``: called before the hosts'
-        own at each tick, for all connections together.
-        """
+        """``hosts``: one at least. ``readonly``: as JobSession has it."""
         selector = selector or JobSelector()
         self._matches = selector.matches
         self._key = selector.key
         self._chosen = selector.key is not None
         """By a person: no other job is taken in its place, but for what restarts it."""
         self._readonly = readonly
-        self._poll = poll
         self._clock_ns = clock_ns
         self._monotonic_s = monotonic_s
         self._nodes = tuple(
@@ -154,10 +150,8 @@ class ClusterSession:
 
     def tick(self) -> Snapshot:
         """Read what has arrived from all hosts; returns what is known."""
-        if self._poll is not None:
-            self._poll()
         for node in self._nodes:
-            node.host.poll()
+            node.host.maintain()
         now_s = self._monotonic_s()
         if now_s >= self._look_at_s:
             self._look_at_s = now_s + LOOK_EVERY_S
@@ -256,7 +250,7 @@ class ClusterSession:
 
     def _goes_on(self) -> bool:
         """Whether the job is there, or may be where a host cannot be reached now."""
-        reached = [node for node in self._nodes if node.host.up]
+        reached = [node for node in self._nodes if node.host.ready]
         if any(node.has(self._key) for node in reached):
             return True
         if any(
@@ -287,7 +281,7 @@ class ClusterSession:
                 and part.node.note
             ):
                 return part.node.note  # it is being joined, or does not let us in
-        if not any(node.host.up for node in self._nodes):
+        if not any(node.host.ready for node in self._nodes):
             notes = [node.host.note for node in self._nodes if node.host.note]
             return notes[0] if len(self._nodes) == 1 and notes else f"connecting to {self._names()}"
         if self._key is not None:
@@ -306,15 +300,14 @@ class HostsSession(ClusterSession):
     def __init__(
         self,
         pool: ConnectionPool,
-        hosts: Sequence[RemoteHost],
         selector: JobSelector | None = None,
         *,
         readonly: bool = False,
     ) -> None:
-        """``hosts``: those of the pool. ``selector``, ``readonly``: as ClusterSession has them."""
-        super().__init__(hosts, selector, readonly=readonly, poll=pool.poll)
+        """``selector``, ``readonly``: as ClusterSession has them."""
+        super().__init__(pool.hosts, selector, readonly=readonly)
         self._pool = pool
-        self.hosts = tuple(hosts)
+        self.hosts = pool.hosts
 
     def fileno(self) -> int:
         """Readable whenever `receive` has something to do."""
@@ -326,8 +319,8 @@ class HostsSession(ClusterSession):
 
     def retry(self) -> None:
         """Reconnect those that are down at once."""
-        for connection in self._pool.connections:
-            connection.retry()
+        for host in self.hosts:
+            host.retry()
 
     def pause(self, seconds: float) -> None:
         """Wait, and read at once what arrives meanwhile, for the sake of the hosts' clocks."""
@@ -341,7 +334,7 @@ class HostsSession(ClusterSession):
         deadline_s = time.monotonic() + JOBS_S
         while True:
             self.tick()
-            if all(host.known or not host.up for host in self.hosts) or time.monotonic() > deadline_s:
+            if all(host.known or not host.ready for host in self.hosts) or time.monotonic() > deadline_s:
                 break
             self.pause(0.02)
         self._look_at_s = 0.0

@@ -8,6 +8,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from operator import itemgetter
 
+from overlaptop.hub.reader_queue import KEPT, Frame, make_frame
 from overlaptop.wire.commands import CommandReport
 from overlaptop.wire.devices import DeviceSample
 from overlaptop.wire.messages import Facts, Notice, RankEnd, RankInfo, StepDetail, StepTotals
@@ -29,7 +30,7 @@ _MAX_SAMPLES = 1 << 16
 _MIN_SAMPLES_OF_RANK = 16
 _MAX_SAMPLE_BYTES_OF_RANK = 1 << 18
 
-_Kept = tuple[int, float, bytes]
+_Kept = tuple[int, float, Frame]
 """Number of arrival, time of arrival in seconds, frame."""
 
 
@@ -45,11 +46,11 @@ class _Recent:
         # Age counts from this rank's newest: of a rank that hangs, the last minutes stay.
         frames, oldest_s = self.frames, kept[1] - HISTORY_S
         frames.append(kept)
-        self.size_bytes += len(kept[2])
+        self.size_bytes += len(kept[2].payload)
         while frames and (
             len(frames) > most or frames[0][1] < oldest_s or self.size_bytes > self.most_bytes
         ):
-            self.size_bytes -= len(frames.popleft()[2])
+            self.size_bytes -= len(frames.popleft()[2].payload)
 
 
 @dataclass(slots=True)
@@ -58,7 +59,7 @@ class _RankHistory:
     pid: int | None = None
     notices: deque[_Kept] = field(default_factory=lambda: deque(maxlen=_MAX_NOTICES_OF_RANK))
     steps: _Recent = field(default_factory=lambda: _Recent(_MAX_STEP_BYTES_OF_RANK))
-    detail: bytes | None = None
+    detail: Frame | None = None
     facts: dict[type, bytes] = field(default_factory=dict)
     samples: _Recent = field(default_factory=lambda: _Recent(_MAX_SAMPLE_BYTES_OF_RANK))
     end: bytes | None = None
@@ -71,9 +72,10 @@ class JobHistory:
         self._ranks: dict[int, _RankHistory] = {}
         self._arrivals = itertools.count()
 
-    def keep(self, message: FromRank, payload: bytes, now_s: float) -> None:
-        """Remembers a frame of a rank."""
-        kept = (next(self._arrivals), now_s, payload)
+    def keep(self, message: FromRank, payload: bytes, now_s: float) -> Frame:
+        """Remembers a frame of a rank, and returns it."""
+        number = next(self._arrivals)
+        kept = (number, now_s, make_frame(message, payload, number))
         of_rank = self._ranks.setdefault(message.rank, _RankHistory())
         match message:
             case RankInfo():
@@ -86,7 +88,7 @@ class JobHistory:
                 share = _MAX_STEPS // len(self._ranks)
                 of_rank.steps.keep(kept, max(_MIN_STEPS_OF_RANK, min(share, _MAX_STEPS_OF_RANK)))
             case StepDetail():
-                of_rank.detail = payload
+                of_rank.detail = kept[2]
             case Notice():
                 of_rank.notices.append(kept)
             case RankEnd():
@@ -96,8 +98,9 @@ class JobHistory:
                 of_rank.samples.keep(kept, max(_MIN_SAMPLES_OF_RANK, min(share, _MAX_SAMPLES_OF_RANK)))
             case _ if isinstance(message, Facts):
                 of_rank.facts[type(message)] = payload
+        return kept[2]
 
-    def replay(self) -> list[bytes]:
+    def replay(self) -> list[Frame]:
         """The frames that bring a new dashboard up to date: who the ranks are and what they run on, what
         they did in the order of arrival, and which have ended.
         """
@@ -108,19 +111,22 @@ class JobHistory:
             *(of_rank.samples.frames for of_rank in ranks),
             key=itemgetter(0),
         )
-        return [
+        before = [
             *(of_rank.info for of_rank in ranks if of_rank.info is not None),
             *(payload for of_rank in ranks for payload in of_rank.facts.values()),
-            *(payload for _, _, payload in recent),
-            *(of_rank.end for of_rank in ranks if of_rank.end is not None),
+        ]
+        return [
+            *(Frame(payload, KEPT) for payload in before),
+            *(frame for _, _, frame in recent),
+            *(Frame(end, KEPT) for end in self.ends),
         ]
 
     @property
     def ends(self) -> list[bytes]:
         """How each rank ended that has."""
-        return [of_rank.end for of_rank in self._ranks.values() if of_rank.end is not None]
+        return [of_rank.end for _, of_rank in sorted(self._ranks.items()) if of_rank.end is not None]
 
-    def detail(self, rank: int) -> bytes | None:
+    def detail(self, rank: int) -> Frame | None:
         """The newest StepDetail of this rank."""
         of_rank = self._ranks.get(rank)
         return of_rank.detail if of_rank else None

@@ -20,18 +20,18 @@ from overlaptop.hub.dashboards import MAX_DASHBOARDS, DashboardServer
 from overlaptop.hub.history import FromRank, JobHistory
 from overlaptop.hub.log import log_line
 from overlaptop.hub.ranks import RankServer
+from overlaptop.hub.reader_queue import KEPT, Frame
 from overlaptop.jobs import last_end
 from overlaptop.jobs.folder import LOCK_NAME, forget_under_way, job_dir, remove_job_files
 from overlaptop.jobs.hub_command import import_path
 from overlaptop.jobs.last_end import LastEnd
 from overlaptop.jobs.processes import parent_of, process_start_time, unix_ns
 from overlaptop.jobs.record import JobRecord, read_job, write_job
-from overlaptop.jobs.sockets import dashboards_socket, ranks_socket
+from overlaptop.jobs.sockets import dashboards_socket, ranks_socket, view_socket
 from overlaptop.wire import commands
 from overlaptop.wire.bounds import MAX_RANKS
 from overlaptop.wire.codec import decode, encode
 from overlaptop.wire.commands import Command, CommandReport
-from overlaptop.wire.devices import DeviceSample
 from overlaptop.wire.messages import (
     RESTARTED,
     HubStatus,
@@ -39,7 +39,6 @@ from overlaptop.wire.messages import (
     RankEnd,
     RankInfo,
     StepDetail,
-    StepTotals,
     Welcome,
 )
 from overlaptop.wire.protocol import PROTOCOL_VERSION
@@ -96,7 +95,11 @@ class Hub:
         if earlier is None:
             forget_under_way(self._folder)
         self._record = self._first_record(earlier)
-        self._sockets = (ranks_socket(options.job), self._record.dashboard_path)
+        self._sockets = (
+            ranks_socket(options.job),
+            self._record.dashboard_path,
+            view_socket(options.job, os.getpid()),
+        )
         if restarts := _elastic("RESTART_COUNT"):
             times = "once" if restarts == 1 else f"{restarts} times"
             notice = Notice(0, self._record.started_ns, "warning", f"{RESTARTED} {times}")
@@ -105,6 +108,7 @@ class Hub:
         self._freshened_s = self._now_s
         self._dashboards = DashboardServer(
             self._sockets[1],
+            self._sockets[2],
             Welcome(
                 protocol=PROTOCOL_VERSION,
                 job=options.job,
@@ -113,7 +117,10 @@ class Hub:
                 world_size=options.world_size,
                 started_ns=self._record.started_ns,
             ),
-            replay=lambda: [*self._history.replay(), *self._broker.replay()],
+            replay=lambda: [
+                *self._history.replay(),
+                *(Frame(payload, KEPT) for payload in self._broker.replay()),
+            ],
             detail=self._history.detail,
             status=self._status,
             take=self._take,
@@ -130,11 +137,12 @@ class Hub:
             self._record,
             connected_ranks=lambda: self._ranks.numbers,
             send_to_ranks=self._ranks.command,
-            publish=lambda payload: self._dashboards.publish(payload, droppable=False),
+            publish=lambda payload: self._dashboards.publish(Frame(payload, KEPT)),
             clock_s=lambda: self._now_s,
         )
         # They are asked in every round, whatever woke it.
-        self._selector.register(self._dashboards.descriptor, EVENT_READ, lambda _events: None)
+        for descriptor in self._dashboards.descriptors:
+            self._selector.register(descriptor, EVENT_READ, lambda _events: None)
         self._listen_to_signals()
 
     def run(self) -> None:
@@ -176,11 +184,11 @@ class Hub:
         self._broker.receive(message)
         if isinstance(message, CommandReport):
             return  # dashboards are sent what the reports of all ranks amount to
-        self._history.keep(message, payload, self._now_s)
+        frame = self._history.keep(message, payload, self._now_s)
         if isinstance(message, StepDetail):
-            self._dashboards.publish_detail(message.rank, payload)
+            self._dashboards.publish_detail(message.rank, frame)
             return
-        self._dashboards.publish(payload, droppable=isinstance(message, StepTotals | DeviceSample))
+        self._dashboards.publish(frame)
         # job.json names the ranks that are connected.
         if isinstance(message, RankInfo | RankEnd) and self._record_due_s is None:
             self._record_due_s = self._now_s + _RECORD_PAUSE_S
@@ -299,8 +307,7 @@ class Hub:
 
     def _end(self) -> None:
         self._broker.close()
-        self._dashboards.publish_status()
-        self._dashboards.flush()
+        self._dashboards.finish()
         try:
             if self._job_ended:
                 ends = tuple(end for end in map(decode, self._history.ends) if isinstance(end, RankEnd))

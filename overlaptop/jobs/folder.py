@@ -5,6 +5,7 @@
         hub.lock          held with flock by the hub for as long as it lives
         ranks.sock        unix stream, on which the hub takes ranks
         dash-<pid>.sock   ZeroMQ ipc, on which it takes dashboards
+        view-<pid>.sock   the same for those who may change nothing
         job.json          JobRecord
         hub.log           the hub's stderr
         commands.msgpack  the commands that are under way, for a hub that takes this one's place
@@ -37,7 +38,7 @@ COMMANDS_NAME = "commands.msgpack"
 RECORD_NAME = "job.json"
 RANKS_NAME = "ranks.sock"
 OUR_FILES = (
-    r"\A(hub\.lock|hub\.log|ranks\.sock|dash-\d+\.sock"
+    r"\A(hub\.lock|hub\.log|ranks\.sock|(dash|view)-\d+\.sock"
     r"|(job\.json|commands\.msgpack)(\.\d+)?)\Z"
 )
 

@@ -24,6 +24,11 @@ def dashboards_socket(key: str, hub_pid: int) -> Path:
     return _socket(key, f"dash-{hub_pid}.sock")
 
 
+def view_socket(key: str, hub_pid: int) -> Path:
+    """The one beside it for readers who may change nothing: it takes no commands."""
+    return _socket(key, f"view-{hub_pid}.sock")
+
+
 def _socket(key: str, name: str) -> Path:
     path = job_dir(key) / name
     length = len(os.fsencode(path))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import signal
 import subprocess
@@ -13,8 +12,7 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 
 MAX_UNSENT_BYTES = 1 << 16
-_PIPE_BYTES = 1 << 20
-"""What the kernel holds between two looks; where it gives less, the relay sends less."""
+_DISCARD_BYTES = 1 << 16
 _KEPT_ERROR_BYTES = 1 << 13
 _ERROR_READ_BYTES = 1 << 14
 _LOOK_S = 0.02
@@ -70,8 +68,6 @@ class ChildProcess:
             os.set_blocking(pipe.fileno(), False)
         self.out_fd = self._out.fileno()
         """Where `read` reads."""
-        with suppress(OSError):  # over the user's share
-            fcntl.fcntl(self.out_fd, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
         self._unsent = bytearray()
         self._errors = bytearray()
         self._input_closed = self._warned = self._closed = False
@@ -168,7 +164,7 @@ def end_all(processes: Iterable[ChildProcess], patience_s: float) -> None:
         deadline_s = time.monotonic() + patience_s
         while left and time.monotonic() < deadline_s:
             for process in left:
-                process.read(_PIPE_BYTES)
+                process.read(_DISCARD_BYTES)
                 process.read_errors()
             time.sleep(_LOOK_S)
             left = [process for process in left if process.reap() is None]

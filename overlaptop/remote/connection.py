@@ -9,12 +9,12 @@ from enum import Enum
 from selectors import EVENT_READ, BaseSelector
 
 from overlaptop.remote import failures
-from overlaptop.remote.attempt import SILENT_S, ConnectionAttempt
+from overlaptop.remote.attempt import ConnectionAttempt
 from overlaptop.remote.child import ChildProcess, end_all, uninterrupted
-from overlaptop.remote.clock import ClockOffset
 from overlaptop.remote.failures import Failure
 from overlaptop.remote.targets import Target
-from overlaptop.wire.relaying import RelayHello
+from overlaptop.remote.tunnel import Tunnel
+from overlaptop.wire.relaying import RelayJobs
 from overlaptop.wire.schema import Message
 
 BACK_OFF_S = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
@@ -24,10 +24,8 @@ JITTER = 0.25
 """Of a pause, at most: hosts that were lost together do not come back together."""
 BACK_OFF_RESET_S = 60.0
 """A connection that was up for so long begins with the shortest pause again."""
-_GAP_S = 2.0
-"""Between two looks. After a longer one (a laptop that slept) silence is measured anew."""
-_POLLED_S = 0.01
-"""With a selector, a second poll so soon has nothing to do: a dashboard's tick polls three times."""
+_OPEN_S = 1.0
+"""So often the relay is told that somebody is there, and what is wanted."""
 _CLOSE_PATIENCE_S = 0.5
 
 
@@ -47,8 +45,8 @@ class ConnectionState(Enum):
 class Connection:
     """See the module. Nothing in it waits but `close`; to be used from one thread.
 
-    ``poll`` has to be called some times a second, by whoever wants what comes. An event loop may attempt
-    ``receive`` besides, whenever something can be read: round trips are then measured to the millisecond.
+    ``maintain`` has to be called some times a second. An event loop calls ``receive`` besides, whenever the
+    selector finds something to read: round trips are then measured to the millisecond.
     """
 
     def __init__(
@@ -59,19 +57,15 @@ class Connection:
         may_start: Callable[[], bool] = lambda: True,
         selector: BaseSelector | None = None,
         monotonic_s: Callable[[], float] = time.monotonic,
-        clock_ns: Callable[[], int] = time.time_ns,
     ) -> None:
         """``command``: to be run there (bootstrap.remote_command). ``may_start``: asked before an attempt.
 
         ``selector`` gets what can be read from, with this as data.
         """
         self.target = target
-        self.clock = ClockOffset()
         self.monotonic_s = monotonic_s
-        self.hello: RelayHello | None = None
-        """Of the newest relay; None before there was one."""
-        self.relay_count = 0
-        """How many have sent a hello: each knows nothing of what the one before was sent."""
+        self.jobs: RelayJobs | None = None
+        """What the relay listed last, also while there is none; None before there was one."""
         self.state = ConnectionState.CONNECTING
         self.since_s = monotonic_s()
         """Monotonic time since which it is up, or is not, however often it has been tried meanwhile."""
@@ -83,18 +77,15 @@ class Connection:
         """It failed since ssh could not ask the user something."""
         self.bytes_per_s: float | None = None
         """Received during the last second or so; None where there is no relay."""
+        self.selector = selector
+        self.tunnel = Tunnel(self.send, selector, self)
+        """To one hub there."""
         self._command = command
         self._may_start = may_start
-        self._selector = selector
-        self._clock_ns = clock_ns
-        self._polled_s = self.since_s
         self._attempt: ConnectionAttempt | None = None
         self._ending: list[ChildProcess] = []
-        self._untaken: list[Message] = []
-        """What has come before the connection was lost, and was not taken yet."""
         self._tries = 0
-        self._due_s = float("-inf")
-        self._dropped_before = 0
+        self._due_s = self._open_due_s = float("-inf")
         self._meter = (0.0, 0)
         """When `bytes_per_s` was reckoned last, and what had come by then."""
         self._watched: int | None = None
@@ -105,27 +96,17 @@ class Connection:
     @property
     def ready(self) -> bool:
         """Whether there is a relay to send to."""
-        return self._attempt is not None and self._attempt.hello is not None
+        return self._attempt is not None and self._attempt.jobs is not None
 
     @property
     def settled(self) -> bool:
-        """Whether an attempt has come to something: it failed, or is up and the host's clock is known, or
-        it has been up for so long that the clock may never be.
-        """
-        known = self._attempt is None or self._attempt.hello is None or self._attempt.clock_known
-        patient = self.monotonic_s() - self.since_s < SILENT_S
-        return self.state is not ConnectionState.CONNECTING and (known or not patient)
+        """Whether an attempt has come to something: it failed, or is up."""
+        return self.state is not ConnectionState.CONNECTING
 
     @property
     def logging_in(self) -> bool:
         """Whether an attempt is under way that the host has not answered yet."""
         return self._attempt is not None and not self._attempt.reached
-
-    @property
-    def dropped(self) -> int:
-        """Frames that were no messages, and those that the relays did not pass on."""
-        attempt = self._attempt
-        return self._dropped_before + (0 if attempt is None else attempt.bad_frames + attempt.dropped_there)
 
     @property
     def processes(self) -> tuple[ChildProcess, ...]:
@@ -134,21 +115,9 @@ class Connection:
 
     # What it does
 
-    def poll(self) -> list[Message]:
-        """What has come since the last call, oldest first. Never waits or raises."""
-        # A clock that stands still does not tell whether it has been looked at.
-        if self._selector is None or not 0.0 < self.monotonic_s() - self._polled_s < _POLLED_S:
-            self.maintain()
-        messages, self._untaken = self._untaken, []
-        if self._attempt is not None:
-            messages += self._attempt.take()
-        self._watch()
-        return messages
-
     def maintain(self) -> None:
-        """As `poll`, but what has come stays for that."""
+        """Keeps it going: takes in what has come, retries what was lost. Never waits or raises."""
         now_s = self.monotonic_s()
-        slept, self._polled_s = now_s - self._polled_s > _GAP_S, now_s
         self._ending = [process for process in self._ending if process.reap() is None]
         for process in self._ending:
             process.kill()
@@ -157,19 +126,22 @@ class Connection:
                 self.start()
             return
         self.receive()
-        if slept:
-            self._attempt.reset_silence(now_s)
         failure = self._attempt.failure(now_s)
         self._update(self._attempt, now_s)  # a relay may have come and gone since the last time
         if failure is not None:
             self._lose(failure, now_s)
-        else:
-            self._attempt.send_due(now_s, self._clock_ns())
+            return
+        if now_s >= self._open_due_s and self.send(self.tunnel.wanted):
+            self._open_due_s = now_s + _OPEN_S
+        self._attempt.send_due(now_s)
 
     def receive(self) -> None:
-        """Takes in what can be read now. Never waits or raises."""
+        """Takes in what can be read now, and passes on what is to be. Never waits or raises."""
         if self._attempt is not None:
-            self._attempt.receive(self.monotonic_s(), self._clock_ns)
+            if not self.tunnel.is_full:
+                self._attempt.receive(self.monotonic_s())
+            if self.ready:
+                self.tunnel.pump()
             self._watch()
 
     def send(self, message: Message) -> bool:
@@ -189,11 +161,14 @@ class Connection:
         try:
             with uninterrupted():  # whoever is interrupted ends `processes`
                 process = ChildProcess(argv, interactive=interactive)
-                self._attempt = ConnectionAttempt(self.target, process, self.clock, now_s, echo=echo)
+                self._attempt = ConnectionAttempt(
+                    self.target, process, now_s, deliver=self.tunnel.receive, echo=echo
+                )
         except OSError as error:
             self._lose(failures.of_start(argv[0], error), now_s)
             return
         self.state, self.needs_terminal = ConnectionState.CONNECTING, False
+        self._meter, self._open_due_s = (now_s, 0), now_s
         self._watch()
 
     def retry(self) -> None:
@@ -214,6 +189,7 @@ class Connection:
         self.abandon()
         end_all(self._ending, _CLOSE_PATIENCE_S)
         self._ending.clear()
+        self.tunnel.leave()
 
     # Changes of state
 
@@ -224,12 +200,9 @@ class Connection:
         if self.state is not ConnectionState.UP:
             self.state, self.since_s = ConnectionState.UP, now_s
         self.reason, self.detail = attempt.waiting, ""
-        if attempt.hello is None:
+        if attempt.jobs is None:
             return
-        if attempt.hello is not self.hello:
-            self.hello = attempt.hello
-            self.relay_count += 1
-            self._meter = (now_s, attempt.frame_bytes)
+        self.jobs = attempt.jobs
         if now_s - self.since_s >= BACK_OFF_RESET_S:
             self._tries = 0
         began_s, began_bytes = self._meter
@@ -248,7 +221,7 @@ class Connection:
                 self._ending.append(process)
         reason, pause_s = failure.reason, BACK_OFF_S[min(self._tries, len(BACK_OFF_S) - 1)]
         # What has worked may work again: a host that boots refuses keys until its homes are mounted.
-        worked = self.relay_count > 0
+        worked = self.jobs is not None
         if failure.lasting and worked:
             pause_s = REFUSED_PAUSE_S
             reason += "; where ssh has to ask, start overlaptop again" * failure.needs_terminal
@@ -259,22 +232,27 @@ class Connection:
         self._due_s = now_s + pause_s * (1 + JITTER * random.random())  # noqa: S311 # no secret
 
     def _drop(self, attempt: ConnectionAttempt) -> ChildProcess:
-        """Drops an attempt; what it had received stays. Its process is the caller's to end."""
-        self._untaken += attempt.take()
-        self._dropped_before += attempt.bad_frames + attempt.dropped_there
+        """Drops an attempt. Its process is the caller's to end."""
         self._attempt = None
         self._watch()
+        self.relay_lost()
         return attempt.process
+
+    def relay_lost(self) -> None:
+        """What the relay has reported, and its connection to a hub, are of the past."""
+        self.tunnel.leave()
+        self.tunnel.closed = None
 
     def _watch(self) -> None:
         """Has the selector look at exactly what is to be read."""
-        if self._selector is None:
+        if self.selector is None:
             return
         attempt = self._attempt
-        wanted = attempt.process.out_fd if attempt is not None and attempt.readable else None
+        reads = attempt is not None and attempt.readable and not self.tunnel.is_full
+        wanted = attempt.process.out_fd if attempt is not None and reads else None
         if wanted != self._watched:
             if self._watched is not None:
-                self._selector.unregister(self._watched)
+                self.selector.unregister(self._watched)
             if wanted is not None:
-                self._selector.register(wanted, EVENT_READ, self)
+                self.selector.register(wanted, EVENT_READ, self)
             self._watched = wanted

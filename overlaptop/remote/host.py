@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from selectors import EVENT_READ
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from overlaptop.jobs.credit import DEFAULT_BYTES_PER_S, Credit
 from overlaptop.jobs.record import JobRecord
+from overlaptop.remote.clock import ClockOffset
 from overlaptop.remote.connection import Connection, ConnectionState
+from overlaptop.remote.targets import Target
 from overlaptop.wire.codec import encode
 from overlaptop.wire.commands import Command
 from overlaptop.wire.devices import DeviceSample
 from overlaptop.wire.messages import (
     GroupCalls,
     HubStatus,
-    Join,
     Notice,
+    Pong,
     RankEnd,
     StackSamples,
     Standstill,
@@ -25,52 +31,45 @@ from overlaptop.wire.messages import (
     StepTotals,
     Welcome,
 )
-from overlaptop.wire.protocol import JOIN_S, PROTOCOL_VERSION
-from overlaptop.wire.relaying import (
-    RelayHello,
-    RelayJobs,
-    RelayLimit,
-    RelaySelect,
-    RelayStatus,
-)
 from overlaptop.wire.schema import Message
 
 if TYPE_CHECKING:
     from overlaptop.jobs.hub_connection import HubConnection
+    from overlaptop.jobs.hub_socket import HubSocket
 
 _MAX_WAITING = 1 << 14
 """Messages of a hub that nobody has taken, the newest."""
+_REJOIN_S = 0.5
+"""At least, between two connections to a hub that closes them, or is not there."""
 MAX_SAMPLE_CHARS = 1 << 12
 """Of the texts in one sample of a GPU: each has its own, and a hundred samples of each rank are kept."""
 
 
 class RemoteHubConnection:
-    """A HubConnection to a hub of another host. It outlives its connection.
+    """A HubConnection to a hub of another host. It outlives the connection to that host.
 
     Without a connection nothing is known of the hub: it counts as alive, and what is sent goes nowhere.
-    Each new relay is sent which job is meant (see RemoteHost), and the hub's history comes again.
+    Over each new one the hub is joined anew, and its history comes again.
     """
 
-    def __init__(self, host: RemoteHost, record: JobRecord) -> None:
+    def __init__(self, host: RemoteHost, job: str) -> None:
         self._host = host
-        self.job = record.job
-        self._ranks: tuple[int, ...] = ()
+        self.job = job
+        self._socket: HubSocket | None = None
+        """While there is a relay."""
+        self._descriptor = -1
+        self._joined_s = float("-inf")
+        self._ranks: frozenset[int] = frozenset()
         self._bursts = 0
         self._untaken: deque[Message] = deque(maxlen=_MAX_WAITING)
-        self._joined = False
-        """The relay has answered its selection: what comes from now on is this job's hub's."""
-        self._join_due_s = 0.0
         self._received_at_s: float | None = None
-        self._hub_answers = False
-        """The hub has sent something over the connection as it is now."""
-        self._dropped_before = host.connection.dropped
-        self.state: RelayStatus | None = None
-        """The newest report on the hub's process."""
+        self._dropped = 0
 
     @property
     def alive(self) -> bool:
         """As HubConnection says, as far as the relay has reported."""
-        return self.state is None or self.state.alive
+        closed = self._host.tunnel.closed
+        return closed is None or closed.alive
 
     @property
     def last_received_s(self) -> float | None:
@@ -79,54 +78,67 @@ class RemoteHubConnection:
 
     @property
     def dropped(self) -> int:
-        """As HubConnection says, and what the relay did not pass on, since this was opened."""
-        return self._host.connection.dropped - self._dropped_before
+        """As HubConnection says."""
+        return self._dropped + (0 if self._socket is None else self._socket.dropped)
 
     def poll(self) -> list[Message]:
         """As HubConnection says. Times are Unix times of this machine's clock."""
-        self._host.poll()
+        self.receive()
         messages, self._untaken = list(self._untaken), deque(maxlen=_MAX_WAITING)
         return messages
 
     def watch(self, ranks: Collection[int], bursts: int = 0) -> None:
         """As HubConnection says."""
-        wanted = tuple(sorted(set(ranks)))
-        if (wanted, bursts) != (self._ranks, self._bursts):
-            self._ranks, self._bursts = wanted, bursts
-            self._join_due_s = 0.0
+        self._ranks, self._bursts = frozenset(ranks), bursts
+        if self._socket is not None:
+            self._socket.watch(ranks, bursts)
 
     def send(self, command: Command) -> bool:
         """As HubConnection says."""
         encode(command)  # what is not allowed is an error whether or not there is a connection
-        self._host.update_relay()
-        return self._host.selected and self._hub_answers and self._host.connection.send(command)
+        return self._socket is not None and self.alive and self._socket.send(command)
 
     def close(self) -> None:
-        """As HubConnection says. The connection stays."""
+        """As HubConnection says. The connection to the host stays."""
         self._untaken.clear()
+        self.disconnect()
         self._host.release(self)
 
-    def receive(self, message: Message) -> None:
-        """Takes what the relay passes on, in its order."""
-        if isinstance(message, RelayStatus):
-            if message.job == self.job:
-                self._joined, self.state = True, message
-        elif self._joined:
-            self._received_at_s, self._hub_answers = self._host.monotonic_s(), True
-            if self._is_wanted(message):
-                self._untaken.append(_shifted(message, self._host.connection.clock.to_local_ns))
+    def receive(self) -> None:
+        """Takes what has come, at the time at which it does."""
+        if self._socket is not None:
+            for message in self._socket.poll():
+                self._received_at_s = self._host.monotonic_s()
+                if self._is_wanted(message):
+                    self._untaken.append(_shifted(message, self._host.clock.to_local_ns))
+        over = self._socket is None or not self._host.tunnel.wanted.job
+        if over and self._host.ready and self._host.monotonic_s() - self._joined_s > _REJOIN_S:
+            with suppress(OSError):  # no folder or descriptor for a socket: tried again
+                self._connect()
 
-    def reset(self) -> None:
-        """The job is selected anew: nothing that is on its way belongs to it."""
-        self._joined = self._hub_answers = False
-        self._join_due_s = 0.0
+    def disconnect(self) -> None:
+        """There is no relay any more."""
+        if self._socket is not None:
+            if self._host.selector is not None:
+                self._host.selector.unregister(self._descriptor)
+            self._dropped += self._socket.dropped
+            self._socket.close()
+            self._socket = None
+            self._host.tunnel.leave()
 
-    def join_due(self) -> None:
-        """Sends the hub once a second, and when the ranks change, which timelines are wanted."""
-        now_s = self._host.monotonic_s()
-        join = Join(PROTOCOL_VERSION, self._ranks, self._bursts)
-        if now_s >= self._join_due_s and self._host.connection.send(join):
-            self._join_due_s = now_s + JOIN_S
+    def _connect(self) -> None:
+        # zmq takes 40 ms to import: not before there is somebody to talk to.
+        from overlaptop.jobs.hub_socket import HubSocket
+
+        self.disconnect()
+        self._joined_s = self._host.monotonic_s()
+        credit = Credit(time.monotonic, self._host.limit_bytes_per_s)
+        path = self._host.tunnel.open(self.job)
+        self._socket = HubSocket(path, credit=credit, on_pong=self._host.compare_clocks)
+        self._socket.watch(self._ranks, self._bursts)
+        if self._host.selector is not None:
+            self._descriptor = self._socket.descriptor
+            self._host.selector.register(self._descriptor, EVENT_READ, self._host)
 
     def _is_wanted(self, message: Message) -> bool:
         """Not what no hub would send, of which so much is kept that it could fill the memory here."""
@@ -141,162 +153,86 @@ class RemoteHubConnection:
                 return True
 
 
-class RemoteHost:
-    """One host behind its connection, as JobSession sees it: its jobs, and the hub of one at a time.
+class RemoteHost(Connection):
+    """One host as JobSession sees it: its jobs, and the hub of one at a time, over one connection."""
 
-    A relay knows nothing of what the one before was sent. What is to hold for each (the limit, the selected
-    job) is sent to it once, in `update_relay`.
-    """
+    limit_bytes_per_s = DEFAULT_BYTES_PER_S
+    """How much a hub there may send."""
 
-    def __init__(self, connection: Connection) -> None:
-        self.connection = connection
-        self.monotonic_s = connection.monotonic_s
-        self.known = False
-        """The host has listed its jobs."""
-        self._jobs = RelayJobs((), "")
+    def __init__(self, target: Target, command: tuple[str, ...], **options: Any) -> None:
+        """All as Connection has it."""
+        super().__init__(target, command, **options)
+        self.clock = ClockOffset()
+        """Measured over the connection to a hub there."""
         self._hub: RemoteHubConnection | None = None
-        self._limit: RelayLimit | None = None
-        self._relay = 0
-        """That `_pending` is for (Connection.relay_count)."""
-        self._pending: dict[type, RelayLimit | RelaySelect] = {}
-        """What is still to be sent to it, in this order."""
 
     @property
     def name(self) -> str:
         """As the user named it."""
-        return self.connection.target.name
+        return self.target.name
 
     @property
-    def hello(self) -> RelayHello | None:
-        """Of the newest relay; None before there was one."""
-        return self.connection.hello
-
-    @property
-    def up(self) -> bool:
-        """Whether there is a relay to send to."""
-        return self.connection.ready
+    def known(self) -> bool:
+        """The host has listed its jobs."""
+        return self.jobs is not None
 
     @property
     def connecting(self) -> bool:
         """Whether it has not been reached yet, and is being tried."""
-        return self.hello is None and self.connection.state is not ConnectionState.FAILED
+        return not self.known and self.state is not ConnectionState.FAILED
 
     @property
     def readonly(self) -> bool:
-        """Whether the relay there changes nothing, whatever it is sent."""
-        return self.hello is not None and self.hello.readonly
-
-    @property
-    def since_s(self) -> float:
-        """Monotonic time since which the connection is up, or is not."""
-        return self.connection.since_s
+        """Whether hubs there take no command over this connection."""
+        return self.jobs is not None and self.jobs.readonly
 
     @property
     def note(self) -> str:
         """Why there is no relay, or why its list of jobs may be wrong, in one line; mostly empty."""
-        return self._jobs.note if self.up else self.connection.reason
+        return self.jobs.note if self.ready and self.jobs is not None else self.reason
 
-    @property
-    def detail(self) -> str:
-        """More of why there is none, in many lines of foreign text; mostly empty."""
-        return "" if self.up else self.connection.detail
-
-    @property
-    def offset_ns(self) -> int | None:
-        """The host's clock less this one; None where it is not known yet."""
-        return self.connection.clock.offset_ns
-
-    @property
-    def residual_ns(self) -> int | None:
-        """By how much `offset_ns` may be wrong, either way."""
-        return self.connection.clock.residual_ns
-
-    @property
-    def bytes_per_s(self) -> float | None:
-        """Received during the last second or so."""
-        return self.connection.bytes_per_s
-
-    def poll(self) -> None:
-        """Takes in what has come. Never waits, never raises."""
-        for message in self.connection.poll():
-            match message:
-                case RelayJobs():
-                    self._jobs, self.known = message, True
-                case _:
-                    if self._hub is not None:
-                        self._hub.receive(message)
-        self.update_relay()
-
-    def update_relay(self) -> None:
-        """Sends what the relay has not been sent yet: to a new one, all that holds for each."""
-        connection, hub = self.connection, self._hub
-        if not connection.ready:
-            return
-        if self._relay != connection.relay_count:
-            self._relay = connection.relay_count
-            self._pending.clear()
-            if self._limit is not None:
-                self._pending[RelayLimit] = self._limit
-            if hub is not None:
-                self._pending[RelaySelect] = RelaySelect(hub.job)
-        for kind, message in tuple(self._pending.items()):
-            # The offset first: the history that follows a selection is to be shifted right.
-            selects = isinstance(message, RelaySelect) and message.job
-            if selects and connection.clock.offset_ns is None:
-                continue
-            if connection.send(message):
-                del self._pending[kind]
-                if selects and hub is not None:
-                    hub.reset()
-        if hub is not None and self.selected:
-            hub.join_due()
-
-    @property
-    def selected(self) -> bool:
-        """Whether the relay has been sent which job is meant."""
-        return self._relay == self.connection.relay_count and RelaySelect not in self._pending
+    def receive(self) -> None:
+        """As Connection has it, and what has come from the hub."""
+        super().receive()
+        if self._hub is not None:
+            self._hub.receive()
 
     def list_jobs(self) -> Sequence[JobRecord]:
         """The jobs that the host listed last, newest first, also while there is no connection."""
-        self.poll()
-        to_local_ns = self.connection.clock.to_local_ns
         return [
-            replace(JobRecord.of_remote(job), started_ns=to_local_ns(job.started_ns))
-            for job in self._jobs.jobs
+            replace(JobRecord.of_remote(job), started_ns=self.clock.to_local_ns(job.started_ns))
+            for job in (() if self.jobs is None else self.jobs.jobs)
         ]
 
     def open_hub(self, record: JobRecord) -> HubConnection:
         """The connection to the hub of this job, in place of the one before."""
-        self._hub = RemoteHubConnection(self, record)
-        self._select(record.job)
+        if self._hub is not None:
+            self._hub.close()
+        self._hub = RemoteHubConnection(self, record.job)
+        self._hub.receive()
         return self._hub
 
     def is_gone(self, record: JobRecord) -> bool:
         """Whether none of the job's processes is left; False while there is no connection."""
-        hub = self._hub
-        state = hub.state if self.up and hub is not None and hub.job == record.job else None
-        return state is not None and state.gone
+        closed = self.tunnel.closed
+        wanted = self._hub is not None and self._hub.job == record.job
+        return wanted and closed is not None and closed.gone
 
     def release(self, hub: RemoteHubConnection) -> None:
         """The connection to a hub is not wanted any more."""
         if self._hub is hub:
             self._hub = None
-            self._select("")
+            self.tunnel.closed = None
 
-    def limit(self, bytes_per_s: int) -> None:
-        """How much the connection may carry, for each relay. WireError where RelayLimit is not so."""
-        limit = RelayLimit(bytes_per_s)
-        encode(limit)
-        self._limit = self._pending[RelayLimit] = limit
-        self.update_relay()
+    def compare_clocks(self, pong: Pong, back_ns: int) -> None:
+        """Takes one round trip into account."""
+        self.clock.add(pong.sent_ns, pong.received_ns, pong.answered_ns, back_ns)
 
-    def close(self) -> None:
-        """Gives the connection up."""
-        self.connection.close()
-
-    def _select(self, job: str) -> None:
-        self._pending[RelaySelect] = RelaySelect(job)
-        self.update_relay()
+    def relay_lost(self) -> None:
+        """As Connection has it."""
+        super().relay_lost()
+        if self._hub is not None:
+            self._hub.disconnect()
 
 
 def _shifted(message: Message, to_local_ns: Callable[[int], int]) -> Message:

@@ -11,7 +11,8 @@ from selectors import DefaultSelector
 from overlaptop.remote import failures
 from overlaptop.remote.bootstrap import remote_command
 from overlaptop.remote.child import end_all
-from overlaptop.remote.connection import Connection, ConnectionState
+from overlaptop.remote.connection import ConnectionState
+from overlaptop.remote.host import RemoteHost
 from overlaptop.remote.targets import Target
 
 AT_ONCE = 4
@@ -39,8 +40,8 @@ class ConnectionPool:
         words = remote_command(python, remote_dir, readonly=readonly)
         self._selector = DefaultSelector()
         self._report = report
-        self.connections = tuple(
-            Connection(target, words, may_start=self._may_start, selector=self._selector)
+        self.hosts = tuple(
+            RemoteHost(target, words, may_start=self._may_start, selector=self._selector)
             for target in targets
         )
 
@@ -53,26 +54,26 @@ class ConnectionPool:
         """
         deadline_s = float("inf") if patience_s is None else time.monotonic() + patience_s
         try:
-            self._settle(self.connections, deadline_s)
+            self._settle(self.hosts, deadline_s)
             if interactive and _has_terminal():
-                for connection in [each for each in self.connections if each.needs_terminal]:
-                    self._report(f"{connection.target.name}: once more, with your help")
-                    connection.start(interactive=True, echo=_echo)
-                    self._settle((connection,), float("inf"))
+                for host in [each for each in self.hosts if each.needs_terminal]:
+                    self._report(f"{host.name}: once more, with your help")
+                    host.start(interactive=True, echo=_echo)
+                    self._settle((host,), float("inf"))
         except BaseException:
             self.close()
             raise
 
     def poll(self) -> None:
-        """Keeps all connections going that nobody else polls. What has come stays for whoever takes it."""
-        for connection in self.connections:
-            connection.maintain()
+        """Keeps all connections going."""
+        for host in self.hosts:
+            host.maintain()
 
     def receive(self) -> None:
         """Takes in what can be read now: for an event loop that looks at `fileno`."""
         for key, _ in self._selector.select(0):
-            connection: Connection = key.data
-            connection.receive()
+            host: RemoteHost = key.data
+            host.receive()
 
     def fileno(self) -> int:
         """A descriptor that can be read from whenever `receive` has something to do; the same for good."""
@@ -80,25 +81,25 @@ class ConnectionPool:
 
     def close(self) -> None:
         """Gives all connections up, and comes back when nothing of them is left: after 1.5 s at most."""
-        for connection in self.connections:
-            connection.abandon()
-        end_all([process for each in self.connections for process in each.processes], _CLOSE_PATIENCE_S)
-        for connection in self.connections:
-            connection.close()
+        for host in self.hosts:
+            host.abandon()
+        end_all([process for each in self.hosts for process in each.processes], _CLOSE_PATIENCE_S)
+        for host in self.hosts:
+            host.close()
         self._selector.close()
 
     def _may_start(self) -> bool:
-        return sum(connection.logging_in for connection in self.connections) < AT_ONCE
+        return sum(host.logging_in for host in self.hosts) < AT_ONCE
 
-    def _settle(self, connections: Sequence[Connection], deadline_s: float) -> None:
+    def _settle(self, hosts: Sequence[RemoteHost], deadline_s: float) -> None:
         """Waits until each of them is up or has failed once, and reports it."""
-        waiting = list(connections)
+        waiting = list(hosts)
         while waiting and time.monotonic() < deadline_s:
             self.poll()  # all: a relay that gets no message for long ends
-            for connection in tuple(waiting):
-                if connection.settled:
-                    waiting.remove(connection)
-                    self._report(_in_words(connection))
+            for host in tuple(waiting):
+                if host.settled:
+                    waiting.remove(host)
+                    self._report(_in_words(host))
             self._selector.select(_POLL_S)
 
 
@@ -111,13 +112,13 @@ def _has_terminal() -> bool:
     return True
 
 
-def _in_words(connection: Connection) -> str:
-    name, hello = connection.target.name, connection.hello
-    if connection.state is not ConnectionState.UP:
-        return f"{name}: {connection.reason}"
-    if hello is None:
-        return f"{name}: reached; {connection.reason}"
-    return failures.one_line(f"{name}: connected (overlaptop {hello.version} on {hello.host})")
+def _in_words(host: RemoteHost) -> str:
+    name, jobs = host.name, host.jobs
+    if host.state is not ConnectionState.UP:
+        return f"{name}: {host.reason}"
+    if jobs is None:
+        return f"{name}: reached; {host.reason}"
+    return failures.one_line(f"{name}: connected (overlaptop {jobs.version} on {jobs.host})")
 
 
 def _echo(data: bytes) -> None:

@@ -7,7 +7,6 @@ import operator
 import re
 from typing import Any
 
-import msgpack
 import msgspec
 
 # Those with messages: what is imported here can be decoded.
@@ -95,21 +94,6 @@ def kind(payload: bytes) -> type[Message] | None:
     """The class of the message in these bytes by their tag alone; None where there is no such tag."""
     at = 3 if payload[:1] == b"\xdc" else 1
     return MESSAGES.get(payload[at]) if len(payload) > at else None
-
-
-def peek(payload: bytes, count: int) -> list[Any]:
-    """The first fields of a message that begins with numbers, unchecked; fewer where it ends early."""
-    unpacker = msgpack.Unpacker(use_list=False)
-    unpacker.feed(payload[: 16 + 9 * count])
-    values: list[Any] = []
-    try:
-        length = unpacker.read_array_header()
-        unpacker.skip()
-        while len(values) < min(count, length - 1):
-            values.append(unpacker.unpack())
-    except (ValueError, msgpack.UnpackException):
-        pass  # it ends early, or is no message: decode will refuse it
-    return values
 
 
 def frame(payload: bytes) -> bytes:

@@ -470,6 +470,29 @@ class Join(Message, frozen=True, tag=7):
     """Bursts that this dashboard has asked those ranks for so far."""
 
 
+class Grant(Message, frozen=True, tag=47):
+    """Dashboard -> hub, as bytes arrive: how many more the hub may send."""
+
+    received_bytes: Count
+    """Of frames, since the last Welcome and with it."""
+    window_bytes: Count
+    """Those that may be on the way besides. The last frame may exceed it."""
+
+
+class Ping(Message, frozen=True, tag=45):
+    """Dashboard -> hub, before the first Join and once a second, to compare their clocks."""
+
+    sent_ns: UnixNs
+
+
+class Pong(Message, frozen=True, tag=46):
+    """Hub -> dashboard, at once: the Ping's time, and two Unix times of the hub's clock."""
+
+    sent_ns: UnixNs
+    received_ns: UnixNs
+    answered_ns: UnixNs
+
+
 class Welcome(Message, frozen=True, tag=8):
     """Hub -> dashboard, before anything else: the job, then its history follows as ordinary messages."""
 

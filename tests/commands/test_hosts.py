@@ -18,11 +18,14 @@ from overlaptop.commands.output import CommandError
 from overlaptop.remote.targets import Target
 from tests.fleet.builders import status, step, welcome
 from tests.fleet.fakes import record
+from tests.hubs import Hubs, Rank, hubs, make_rank
 from tests.processes import Traces, eventually
 from tests.remote import connections
 from tests.tui.clusters import Cluster
 
 from .running import OVERLAPTOP, records, run_here
+
+__all__ = ["hubs", "make_rank"]  # fixtures
 
 
 def fake_relay(behaviour: str) -> str:
@@ -108,27 +111,34 @@ def test_a_host_that_fails_is_reported_and_the_others_go_on() -> None:
     assert "connected (overlaptop 1.2.3 on far-host)" in done.stderr
 
 
-def test_the_table_is_of_the_job_there_and_one_that_none_has_is_one_line_and_status_1() -> None:
-    done = run_here("--once", "--via", fake_relay("plain"))
-    assert (done.returncode, "train.py · 2 ranks · far" in done.stdout) == (0, True)
+def test_the_table_is_of_the_job_there_and_one_that_none_has_is_one_line_and_status_1(
+    hubs: Hubs, make_rank: Callable[..., Rank], socket_dir: Path, tmp_path: Path
+) -> None:
+    hubs.start()
+    for number in range(2):
+        rank = make_rank(number).greet()
+        rank.send(rank.step(0))
+    here = ("local://", "--python", sys.executable)
+    done = run_here("--once", *here)
+    assert (done.returncode, "train.py · 2 ranks" in done.stdout) == (0, True)
     assert "job job-1" in done.stdout
     for words, complaint in (
         (["--job", "job-2", "--via", fake_relay("plain")], "no job job-2 runs there; there is: job-1 (tr"),
-        (["local://", "--python", sys.executable], "no job with an agent runs there; "),
+        ([*here, "--remote-dir", str(tmp_path / "none")], "no job with an agent runs there; "),
     ):
         done = run_here("--once", *words)
         assert (done.returncode, done.stdout) == (1, "")
         assert done.stderr.splitlines()[-1].startswith(f"overlaptop: {complaint}")
 
 
-def test_the_limit_of_the_rate_reaches_the_host_and_nothing_outlives_the_session() -> None:
+def test_the_limit_of_the_rate_is_the_hosts_and_nothing_outlives_the_session() -> None:
     session = connect(Hosts((Target.via(fake_relay("plain")),), bytes_per_s=20_000))
     try:
         (host,) = session.hosts
         (job,) = session.find_jobs()
         assert (job.job, job.host) == ("job-1", host.name)
-        eventually(lambda: session.tick() and host.note == "limit 20000")
-        pids = [process.pid for process in host.connection.processes]
+        assert host.limit_bytes_per_s == 20_000
+        pids = [process.pid for process in host.processes]
     finally:
         session.close()
     assert session.tick() is not None
@@ -187,13 +197,13 @@ def test_steps_that_are_long_over_are_not_taken_for_the_newest_ones_of_another_h
     host.hub.say(welcome(world_size=2))  # connected again, and its history comes anew
     ticks = 0
 
-    def poll() -> None:
+    def maintain() -> None:
         nonlocal ticks
         ticks += 1
         if ticks == 3:
             host.hub.say(*(step(rank, 1290) for rank in (0, 1)), status())
 
-    monkeypatch.setattr(host, "poll", poll)
+    monkeypatch.setattr(host, "maintain", maintain)
     assert settle(session).ranks[0].last.step == 1290
 
 

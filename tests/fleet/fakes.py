@@ -1,6 +1,7 @@
 """What stands in for a session, a hub and another host: tests speak through them, and cut lines."""
 
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 from msgspec.structs import replace
 
@@ -62,16 +63,17 @@ class FakeHost:
         self.jobs = list(jobs)
         self.hubs = []
         self.gone = set()
-        self.up = self.known = up
+        self.ready = self.known = up
         self.connecting = not up
         self.since_s = 0.0
         self.note = "" if up else "connecting"
         self.detail = ""
         self.readonly = False
-        self.offset_ns, self.residual_ns, self.bytes_per_s = 5_000_000, 100_000, 2_000.0
+        self.bytes_per_s = 2_000.0
+        self.clock = SimpleNamespace(offset_ns=5_000_000, residual_ns=100_000)
         self.polls = 0
         self.closed = False
-        self.clock = clock
+        self.here = clock
 
     @property
     def hub(self):
@@ -91,7 +93,7 @@ class FakeHost:
         for hub in self.hubs:
             hub.last_received_s = None
 
-    def poll(self):
+    def maintain(self):
         self.polls += 1
 
     def list_jobs(self):
@@ -102,14 +104,14 @@ class FakeHost:
         return self.hub
 
     def is_gone(self, job):
-        return self.up and job.job in self.gone
+        return self.ready and job.job in self.gone
 
     def close(self):
         self.closed = True
 
     def _turn(self, *, up, note):
-        self.up, self.note = up, note
-        self.since_s = self.clock.monotonic_s()
+        self.ready, self.note = up, note
+        self.since_s = self.here.monotonic_s()
 
 
 class FakeSession:

@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import tempfile
+from types import SimpleNamespace
 
 import pytest
 
@@ -19,9 +20,10 @@ from tests.processes import eventually
 class Machine:
     """A socket directory with a hub and one rank, as the Host that it would be from elsewhere."""
 
-    up, connecting, known, readonly = True, False, True, False
+    ready, connecting, known, readonly = True, False, True, False
     since_s, note, detail = 0.0, "", ""
-    offset_ns = residual_ns = bytes_per_s = None
+    clock = SimpleNamespace(offset_ns=None, residual_ns=None)
+    bytes_per_s = None
 
     def __init__(self, name, rank, monkeypatch):
         self.name = name
@@ -44,7 +46,7 @@ class Machine:
         yield
         self._monkeypatch.delenv("OVERLAPTOP_DIR")
 
-    def poll(self):
+    def maintain(self):
         pass
 
     def list_jobs(self):

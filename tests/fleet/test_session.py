@@ -24,11 +24,11 @@ class World(FakeHost):
     def session(self, selector=None, *, readonly=False):
         return JobSession(
             selector, readonly=readonly, list_jobs=lambda: self.list_jobs(), open_hub=self.open_hub,
-            clock_ns=self.clock, monotonic_s=self.clock.monotonic_s, is_gone=self.is_gone,
+            clock_ns=self.here, monotonic_s=self.here.monotonic_s, is_gone=self.is_gone,
         )  # fmt: skip
 
     def look_again(self, session):
-        self.clock.pass_s(1)
+        self.here.pass_s(1)
         return session.tick()
 
 
@@ -180,7 +180,7 @@ def test_a_silent_hub_makes_the_connection_stale_and_one_that_never_answers(join
     mute = World(record())
     session = mute.session()
     session.tick()
-    mute.clock.pass_s(4)
+    mute.here.pass_s(4)
     assert session.tick().hub_state is HubState.STALE
 
 
@@ -224,7 +224,7 @@ def test_a_readonly_session_sends_nothing_whoever_asks():
         session.send(commands.make_trial(BUCKET_CAP_MB, 50, 20)),
     ):
         assert refused == "this dashboard is read-only"
-    world.clock.pass_s(5)
+    world.here.pass_s(5)
     assert session.tick().commands == ()
     assert world.hubs[0].sent == []
     session.watch([0])

@@ -42,7 +42,11 @@ def test_once_shows_the_step_that_was_the_newest_when_it_was_called(hubs, make_r
     assert settle(session).ranks[0].last.step == newest
 
 
-def test_steps_lost_while_nobody_reads_and_with_a_hub_are_counted_in_the_records(hubs, make_rank, session):
+def test_steps_lost_while_nobody_reads_and_with_a_hub_are_counted_in_the_records(
+    hubs, make_rank, monkeypatch
+):
+    monkeypatch.setattr("overlaptop.jobs.credit.LOCAL_WINDOW_BYTES", 1 << 16)
+    session = JobSession()
     first = hubs.start()
     rank = make_rank().greet()
     out = io.StringIO()
@@ -56,7 +60,7 @@ def test_steps_lost_while_nobody_reads_and_with_a_hub_are_counted_in_the_records
 
     rank.send(*(rank.step(number) for number in range(5)))
     write_until(4)
-    for beginning in range(5, 24_005, 1_000):  # more than the hub holds for one that does not read
+    for beginning in range(5, 24_005, 1_000):  # far more than it grants
         rank.send(*(rank.step(number) for number in range(beginning, beginning + 1_000)))
     rank.send(rank.info)
     write_until(24_004)
@@ -73,6 +77,7 @@ def test_steps_lost_while_nobody_reads_and_with_a_hub_are_counted_in_the_records
     lost_there = 24_005 - (len(records) - 1)
     assert lost_there > 1_000
     assert [record["dropped"] for record in records[-2:]] == [lost_there, lost_there + 100]
+    session.close()
 
 
 def test_reading_never_waits_for_a_stopped_hub(hubs, make_rank, session):

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from overlaptop.wire import commands
 from overlaptop.wire.codec import WireError, decode, encode
 from overlaptop.wire.commands import Command, CommandOutcome
-from overlaptop.wire.messages import HubStatus, Join
+from overlaptop.wire.messages import Grant, HubStatus, Join
 from overlaptop.wire.protocol import PROTOCOL_VERSION
 from tests.wire.examples import row_of
 
@@ -81,6 +81,7 @@ def test_the_hub_passes_nothing_on_that_is_malformed_or_of_a_stranger_and_counts
             dealer.connect(f"ipc://{record.dashboard_path}")
             dealer.send(encode(capture()))  # it has not joined
             dealer.send(encode(Join(PROTOCOL_VERSION, ())))
+            dealer.send(encode(Grant(0, 1 << 20)))
             dealer.send_multipart([b"a", b"b", b"c"])
             for payload in (*bad, encode(good)):
                 dealer.send(payload)

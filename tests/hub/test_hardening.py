@@ -19,6 +19,7 @@ from overlaptop.wire import commands
 from overlaptop.wire.codec import MAX_FRAME_BYTES, decode, encode, frame
 from overlaptop.wire.commands import Command
 from overlaptop.wire.messages import (
+    Grant,
     HubStatus,
     Join,
     RankEnd,
@@ -88,29 +89,37 @@ def test_a_rank_survives_a_few_bad_frames_but_not_many(hubs, make_rank, make_vie
     assert viewer.receive(RankEnd).clean is False
 
 
-def test_what_a_slow_dashboard_cannot_take_is_dropped_and_counted_for_it_alone(
-    hubs, make_rank, make_viewer
-):
+def test_what_a_dashboard_does_not_grant_is_thinned_and_counted_for_it_alone(hubs, make_rank, make_viewer):
     record = hubs.start()
     rank, healthy = make_rank().greet(), make_viewer()
     healthy.receive(RankInfo)
     in_all, at_once = 20_000, 500
-    join = encode(Join(PROTOCOL_VERSION, ()))
-    slow_heard = []
+    join, window_bytes = encode(Join(PROTOCOL_VERSION, ())), 1 << 14
     with zmq.Context() as context, context.socket(zmq.DEALER) as slow:
-        slow.linger, slow.rcvhwm = 0, 1
+        slow.linger, slow.rcvtimeo = 0, 20_000
         slow.connect(f"ipc://{record.dashboard_path}")
         slow.send(join)
-        slow_heard += map(decode, slow.recv_multipart())
+        slow.send(encode(Grant(0, window_bytes)))
+        parts = slow.recv_multipart()  # it has joined, and no step is history to it
         for first in range(0, in_all, at_once):
             slow.send(join)
             rank.send(*map(rank.step, range(first, first + at_once)))
             healthy.until(lambda: len(healthy.of(StepTotals)) == first + at_once)  # noqa: B023
 
+        while slow.poll(100):
+            parts += slow.recv_multipart()
+        # The last frame may exceed it, and a status comes each second whatever is granted.
+        assert window_bytes <= sum(map(len, parts)) < 2 * window_bytes
+        slow_heard, heard_bytes = [*map(decode, parts)], sum(map(len, parts))
+
         def all_accounted_for():
+            nonlocal heard_bytes
             slow.send(join)
             while slow.poll(10):
-                slow_heard.extend(map(decode, slow.recv_multipart()))
+                parts = slow.recv_multipart()
+                heard_bytes += sum(map(len, parts))
+                slow_heard.extend(map(decode, parts))
+                slow.send(encode(Grant(heard_bytes, window_bytes)))
             steps = [m.step for m in slow_heard if isinstance(m, StepTotals)]
             dropped = max((m.dropped for m in slow_heard if isinstance(m, HubStatus)), default=0)
             assert steps == sorted(set(steps))
@@ -231,6 +240,7 @@ def test_a_dashboard_too_many_is_turned_away_and_let_in_when_another_has_gone(hu
             dealer.linger, dealer.rcvtimeo = 0, 20_000
             dealer.connect(f"ipc://{record.dashboard_path}")
             dealer.send(encode(Join(PROTOCOL_VERSION, ())))
+            dealer.send(encode(Grant(0, 1 << 20)))
         for dealer in others:
             assert isinstance(decode(dealer.recv_multipart()[0]), Welcome)
         late = make_viewer()

@@ -27,7 +27,7 @@ def history():
 def keep(history, *messages, now_s=0.0):
     for message in messages:
         history.keep(message, encode(message), now_s)
-    return [decode(payload) for payload in history.replay()]
+    return [decode(frame.payload) for frame in history.replay()]
 
 
 def samples(received, rank=0):
@@ -54,10 +54,10 @@ def test_steps_older_than_three_minutes_go_but_not_the_last_ones_of_a_rank_that_
 def test_steps_stay_within_their_number_and_bytes(history):
     for step in range(10_000):
         history.keep(totals(0, step), encode(totals(0, step)), 0.0)
-    assert steps(map(decode, history.replay())) == list(range(10_000 - 4096, 10_000))
+    assert steps(decode(frame.payload) for frame in history.replay()) == list(range(10_000 - 4096, 10_000))
     for step in range(100):
         history.keep(totals(1, step), bytes(100_000), 0.0)
-    assert sum(map(len, history.replay())) < 2 << 20
+    assert sum(len(frame.payload) for frame in history.replay()) < 2 << 20
 
 
 def test_facts_the_newest_of_each_kind_come_after_who_the_ranks_are_and_the_rest_in_order(history):

@@ -237,7 +237,11 @@ def test_a_hub_that_was_killed_is_replaced_and_its_leftovers_go(hubs, make_rank,
     assert second.started_ns == first.started_ns
     make_rank().greet()
     make_viewer().receive(RankInfo)
-    assert sorted(path.name for path in folder.glob("*.sock")) == [second.dashboard_socket, "ranks.sock"]
+    assert sorted(path.name for path in folder.glob("*.sock")) == [
+        second.dashboard_socket,
+        "ranks.sock",
+        f"view-{second.hub_pid}.sock",
+    ]
 
 
 def test_the_hub_lingers_reports_the_jobs_end_unless_a_rank_comes_back_and_removes_its_folder(

@@ -1,4 +1,4 @@
-"""A relay's client as a test plays it, and a relay on a thread with pipes of its own."""
+"""A relay's client as a test plays it, and a relay in a process of its own."""
 
 from __future__ import annotations
 
@@ -12,14 +12,10 @@ import time
 from overlaptop.relay.relay import Relay
 from overlaptop.remote.frames import RelayStream
 from overlaptop.wire.codec import decode, encode, frame
-from overlaptop.wire.messages import Join
-from overlaptop.wire.protocol import PROTOCOL_VERSION
-from overlaptop.wire.relaying import RelayJobs, RelayPing, RelayPong, RelaySelect, RelayStatus
+from overlaptop.wire.relaying import RelayBytes, RelayJobs, RelayOpen
 from overlaptop.wire.schema import Message
 from tests.hubs import Receiver
 from tests.processes import PATIENCE_S
-
-_PING_S = 0.2
 
 
 class RelayClient(Receiver):
@@ -29,60 +25,43 @@ class RelayClient(Receiver):
         super().__init__()
         self.reads, self.writes = reads, writes
         os.set_blocking(reads, False)
-        os.set_blocking(writes, False)
         self.over = False
         """The relay has closed its end."""
-        self.pings = True
+        self.wanted: RelayOpen | None = RelayOpen(0, "")
+        """What it says every fifth of a second; None: it is silent."""
+        self._said_s = 0.0
         self._stream = RelayStream()
-        self._ping_due_s = 0.0
-        self._number = 0
-
-    @property
-    def received_bytes(self) -> int:
-        """Behind MAGIC."""
-        return self._stream.frame_bytes
 
     def send(self, *messages: Message) -> None:
         self.write(b"".join(frame(encode(message)) for message in messages))
 
     def write(self, data: bytes) -> None:
         while data:
-            try:
-                data = data[os.write(self.writes, data) :]
-            except BlockingIOError:
-                time.sleep(0.005)
+            data = data[os.write(self.writes, data) :]
 
-    def poll(self, *, most_bytes: int = 1 << 20) -> None:
-        """Take what has come, and ping now and then."""
-        if self.pings and time.monotonic() > self._ping_due_s:
-            self._ping_due_s = time.monotonic() + _PING_S
-            self._number += 1
+    def poll(self) -> None:
+        if self.wanted is not None and time.monotonic() - self._said_s > 0.2:
+            self._said_s = time.monotonic()
             with contextlib.suppress(BrokenPipeError):
-                self.send(RelayPing(self._number, self.received_bytes))
+                self.send(self.wanted)
         try:
-            data = os.read(self.reads, most_bytes)
+            data = os.read(self.reads, 1 << 20)
         except BlockingIOError:
             return
         self.over = not data
         self.messages += map(decode, self._stream.feed(data))
 
-    def select(self, job: str, *detail_ranks: int) -> None:
-        """Select a job that the host has, and forget what came before the answer."""
-        self.receive(RelayJobs, lambda jobs: any(each.job == job for each in jobs.jobs))
-        self.messages.clear()
-        self.send(RelaySelect(job), Join(PROTOCOL_VERSION, detail_ranks))
-        answer = self.receive(RelayStatus, lambda status: status.job == job)
-        del self.messages[: self.messages.index(answer)]
+    def open(self, connection: int, job: str) -> None:
+        """Ask for a connection to the hub of this job."""
+        self.receive(RelayJobs)
+        self.wanted, self._said_s = RelayOpen(connection, job), 0.0
 
-    def settle(self) -> None:
-        """Waits until the relay has taken all that was sent."""
-        self._ping_due_s = 0.0
-        self.poll()
-        number = self._number
-        self.receive(RelayPong, lambda pong: pong.number >= number)
+    def bytes_of(self, connection: int) -> bytes:
+        """All that has come over it."""
+        return b"".join(each.data for each in self.of(RelayBytes) if each.connection == connection)
 
     def until_over(self) -> None:
-        self.pings = False
+        self.wanted = None
         self.until(lambda: self.over)
 
     def close(self) -> None:
@@ -93,7 +72,8 @@ class RelayClient(Receiver):
     def close_input(self) -> None:
         """Close the relay's standard input."""
         os.close(self.writes)
-        self.writes = self.reads
+        self.writes = -1
+        self.wanted = None
 
 
 class RelayThread:
@@ -116,10 +96,9 @@ class RelayThread:
             os.close(descriptor)
 
     def close(self) -> None:
-        self.relay.stop()
+        self.client.close()
         self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive()
-        self.client.close()
 
 
 class RelayProcess:

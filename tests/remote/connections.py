@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from overlaptop.remote.bootstrap import remote_command
-from overlaptop.remote.connection import Connection, ConnectionState
+from overlaptop.remote.connection import ConnectionState
+from overlaptop.remote.host import RemoteHost
 from overlaptop.remote.targets import Target
 from tests.processes import PATIENCE_S as PATIENCE_S
 from tests.processes import eventually as eventually
@@ -37,66 +38,58 @@ class Connections:
 
     def __init__(self) -> None:
         self.now_s = 1000.0
-        self._made: list[Connection] = []
+        self._made: list[RemoteHost] = []
 
-    def __call__(self, target: Target | str, **options: Any) -> Connection:
+    def __call__(self, target: Target | str, **options: Any) -> RemoteHost:
         target = fake_relay(target) if isinstance(target, str) else target
-        connection = Connection(target, remote_command(), monotonic_s=lambda: self.now_s, **options)
+        connection = RemoteHost(target, remote_command(), monotonic_s=lambda: self.now_s, **options)
         self._made.append(connection)
         return connection
 
-    def up(self, behaviour: str, **options: Any) -> Connection:
+    def up(self, behaviour: str, **options: Any) -> RemoteHost:
         """A connection with a relay."""
         connection = self(behaviour, **options)
         self.until(connection, lambda: connection.ready)
         return connection
 
-    def lost(self, behaviour: str | Target) -> Connection:
+    def lost(self, behaviour: str | Target) -> RemoteHost:
         """A connection whose first try has come to nothing, or to little."""
         return self.until_down(self(behaviour))
 
-    def lose(self, connection: Connection) -> None:
+    def lose(self, connection: RemoteHost) -> None:
         """Kills its process."""
         os.kill(connection.processes[0].pid, signal.SIGKILL)
         self.until_down(connection)
 
-    def until_down(self, connection: Connection) -> Connection:
+    def until_down(self, connection: RemoteHost) -> RemoteHost:
         self.until(connection, lambda: connection.state in (ConnectionState.DOWN, ConnectionState.FAILED))
         return connection
 
-    def until(self, connection: Connection, probe: Callable[[], T]) -> T:
+    def until(self, connection: RemoteHost, probe: Callable[[], T]) -> T:
         """Polls the connection until this is so."""
 
         def look() -> T:
-            connection.poll()
+            connection.maintain()
             return probe()
 
         return eventually(look)
 
-    def received(self, connection: Connection, kind: type[T]) -> T:
-        """The next message of this kind."""
-
-        def look() -> T | None:
-            return next((message for message in connection.poll() if isinstance(message, kind)), None)
-
-        return eventually(look)
-
-    def wait(self, connection: Connection, seconds: float) -> None:
+    def wait(self, connection: RemoteHost, seconds: float) -> None:
         """Moves the clock on by steps of half a second, whether the relay answers or not."""
         for _ in range(round(seconds * 2)):
             self.now_s += 0.5
-            connection.poll()
+            connection.maintain()
             time.sleep(0.002)
 
-    def wait_for_answers(self, connection: Connection, seconds: int) -> None:
+    def wait_for_answers(self, connection: RemoteHost, seconds: int) -> None:
         """Moves the clock on by steps of a second, each of which the other side is asked and answers in."""
         for _ in range(seconds):
             self.now_s += 1.0
-            connection.poll()
+            connection.maintain()
             select.select([connection.processes[0].out_fd], [], [], PATIENCE_S)
-            connection.poll()
+            connection.maintain()
 
-    def wait_for_retry(self, connection: Connection, at_most_s: float) -> None:
+    def wait_for_retry(self, connection: RemoteHost, at_most_s: float) -> None:
         """Moves the clock on until the connection is tried again, and no further: a try takes time."""
         until_s = self.now_s + at_most_s
         while connection.state is ConnectionState.DOWN and self.now_s < until_s:

@@ -10,32 +10,30 @@ from selectors import DefaultSelector
 
 import pytest
 
-from overlaptop.remote.attempt import FIRST_BYTES_S, MAX_INBOX_BYTES, SILENT_S
+from overlaptop.remote.attempt import FIRST_BYTES_S, SILENT_S
 from overlaptop.remote.connection import BACK_OFF_S, JITTER, REFUSED_PAUSE_S, ConnectionState
 from overlaptop.remote.targets import Target
-from overlaptop.wire.codec import WireError, encode
-from overlaptop.wire.messages import RankInfo
+from overlaptop.wire.codec import WireError
 from overlaptop.wire.protocol import PROTOCOL_VERSION as VERSION
-from overlaptop.wire.relaying import RelayJobs, RelayLimit, RelaySelect, RelayStatus
+from overlaptop.wire.relaying import RelayOpen
 from tests.remote.connections import Connections, eventually, fake_relay, open_descriptors, runs
-from tests.remote.fake_relays import HELLO, JOB
+from tests.remote.fake_relays import JOBS
 
 
-def test_a_relay_behind_a_login_banner_says_hello_lists_its_jobs_and_is_sent_messages(
+def test_a_relay_behind_a_login_banner_lists_its_jobs_and_is_sent_messages(
     connections: Connections,
 ) -> None:
     connection = connections("banner")
     assert connection.state is ConnectionState.CONNECTING
-    assert not connection.send(RelaySelect("job-1")), "there is no process yet"
-    connection.poll()
-    assert not connection.send(RelaySelect("job-1")), "there is no relay yet"
-    assert connections.received(connection, RelayJobs).jobs == (JOB,)
-    assert (connection.state, connection.hello) == (ConnectionState.UP, HELLO)
+    assert not connection.send(RelayOpen(1, "job-1")), "there is no process yet"
+    connection.maintain()
+    assert not connection.send(RelayOpen(1, "job-1")), "there is no relay yet"
+    connections.until(connection, lambda: connection.jobs)
+    assert (connection.state, connection.jobs) == (ConnectionState.UP, JOBS)
     assert (connection.reason, connection.detail) == ("", "")
     with pytest.raises(WireError):
-        connection.send(RelayLimit(-1))
-    assert connection.send(RelaySelect("job-1"))
-    assert connections.received(connection, RelayStatus) == RelayStatus("job-1", True)
+        connection.send(RelayOpen(-1, "job-1"))
+    assert connection.send(RelayOpen(1, "job-1"))
 
 
 def test_an_interrupt_while_a_process_is_started_leaves_it_to_be_ended(
@@ -64,25 +62,19 @@ def test_a_host_without_a_job_is_up_and_asked_again_each_second(connections: Con
     since_s = connection.since_s
     connections.wait_for_answers(connection, 2)
     connections.until(connection, lambda: connection.ready)
-    assert connection.hello == HELLO
+    assert connection.jobs == JOBS
     assert (connection.state, connection.reason, connection.since_s) == (ConnectionState.UP, "", since_s)
 
 
 def test_a_relay_that_dies_is_reported_with_its_last_output_and_replaced(connections: Connections) -> None:
-    before, connection, received = open_descriptors(), connections("dies"), []
-    eventually(lambda: received.extend(connection.poll()) or connection.state is ConnectionState.DOWN)
-    assert RelayJobs((JOB,), "") in received + connection.poll()
+    before, connection = open_descriptors(), connections.lost("dies")
+    assert connection.jobs == JOBS
     assert connection.reason == "it ended with status 3: OSError: the disk ?[2J is full"
     assert "Traceback" in connection.detail
     connections.until(connection, lambda: not connection.processes)
     assert open_descriptors() == before
-    assert connection.relay_count == 1
     connections.now_s += BACK_OFF_S[0] * (1 + JITTER)
-    connection.start()
-    # It has come and gone before anybody looked.
-    os.waitid(os.P_PID, connection.processes[0].pid, os.WEXITED | os.WNOWAIT)
-    connections.until_down(connection)
-    assert connection.relay_count == 2
+    connections.until(connection, lambda: connection.processes)
 
 
 def test_since_when_it_is_lost_stays_the_same_while_it_is_tried_again(connections: Connections) -> None:
@@ -103,14 +95,14 @@ def test_the_pauses_grow_and_begin_anew_after_a_minute_of_being_up(connections: 
     def check_pause(pause_s: float) -> None:
         connections.until_down(connection)
         connections.now_s += 0.999 * pause_s
-        connection.poll()
+        connection.maintain()
         assert connection.state is ConnectionState.DOWN
         connections.now_s += pause_s * (0.001 + JITTER)
 
     connection = connections(Target.via("false"))
     for pause_s in (*BACK_OFF_S, BACK_OFF_S[-1]):
         check_pause(pause_s)
-        connection.poll()
+        connection.maintain()
         assert connection.processes
     connections.until_down(connection)
     connection.target = fake_relay("plain")
@@ -133,15 +125,12 @@ def test_a_frozen_relay_or_process_is_noticed_and_ended(connections: Connections
     connections.wait(connection, 1)
     assert connection.state is ConnectionState.DOWN
     assert connection.reason == "the connection was silent for 8 s"
-    eventually(lambda: connection.poll() is not None and not runs(pid))
+    eventually(lambda: connection.maintain() or not runs(pid))
 
 
-def test_a_host_that_never_answers_is_given_up_after_half_a_minute_and_no_sleep_counts(
-    connections: Connections,
-) -> None:
+def test_a_host_that_never_answers_is_given_up_after_half_a_minute(connections: Connections) -> None:
     connection = connections("mute")
     connections.until(connection, lambda: connection.logging_in)
-    connections.now_s += 3600  # a laptop that was closed
     connections.wait(connection, FIRST_BYTES_S)
     assert connection.state is ConnectionState.CONNECTING
     connections.wait(connection, 1)
@@ -156,7 +145,8 @@ def test_a_host_that_never_answers_is_given_up_after_half_a_minute_and_no_sleep_
         ("older", f"protocol {VERSION - 1}, this one {VERSION}: that one is older, update it"),
         ("newer", f"protocol {VERSION + 1}, this one {VERSION}: this one is older, update it"),
         ("unknown", "not to be understood"),
-        ("rude", "it sends no hello"),
+        ("rubbish", "not to be understood"),
+        ("rude", "it does not list its jobs first"),
         ("chatty", "is no relay: 65536 bytes came"),
         ("huge", "is no relay: a frame of 4294967295 bytes"),
     ],
@@ -165,69 +155,30 @@ def test_what_cannot_be_spoken_to_is_told_in_one_line_and_ended(
     connections: Connections, behaviour: str, reason: str
 ) -> None:
     connection = connections(behaviour)
-    connection.poll()
+    connection.maintain()
     pid = connection.processes[0].pid
     connections.until(connection, lambda: connection.state is ConnectionState.DOWN)
     assert re.search(reason, connection.reason)
     assert connection.reason.isprintable()
-    eventually(lambda: connection.poll() is not None and not runs(pid))
+    eventually(lambda: connection.maintain() or not runs(pid))
 
 
-def test_frames_that_are_no_messages_are_counted_over_all_losses(connections: Connections) -> None:
-    connection = connections.up("rubbish")
-    # Three frames here, and three that the relay dropped.
-    connections.until(connection, lambda: connection.dropped == 3 + 3)
+def test_a_relay_that_reads_nothing_is_sent_no_more(connections: Connections) -> None:
+    connection = connections.up("deaf")
+    for _ in range(1_000_000):
+        if not connection.send(RelayOpen(1, "job-1")):
+            break
+    assert not connection.send(RelayOpen(1, "job-1"))
     assert connection.state is ConnectionState.UP
-    connections.lose(connection)
-    assert connection.dropped == 6
-    connections.now_s += 2
-    connections.until(connection, lambda: connection.ready and connection.dropped == 12)
 
 
-def test_a_flood_is_taken_in_bounded_pieces_and_a_selector_woken_for_each(connections: Connections) -> None:
-    with DefaultSelector() as selector:
-        connection = connections.up("flood", selector=selector)
-        while selector.get_map():
-            assert [key.data for key, _ in selector.select(20)] == [connection]
-            connection.receive()
-        received = [message for message in connection.poll() if isinstance(message, RankInfo)]
-        frame_bytes = len(encode(received[0]))
-        assert MAX_INBOX_BYTES // 2 < len(received) * frame_bytes < 2 * MAX_INBOX_BYTES
-        assert selector.get_map()
-        connections.wait(connection, 3)
-        assert connection.state is ConnectionState.UP
-        assert connection.bytes_per_s
-        connection.close()
-        assert not selector.get_map()
-
-
-def test_with_a_selector_polls_that_follow_close_on_each_other_look_once(connections: Connections) -> None:
+def test_a_selector_looks_at_what_can_be_read_and_at_nothing_afterwards(connections: Connections) -> None:
     with DefaultSelector() as selector:
         connection = connections.up("plain", selector=selector)
-        connections.until(connection, lambda: connection.settled)
-        connection.send(RelaySelect("job-1"))
-        assert selector.select(20)
-        connections.now_s += 0.004
-        connection.poll()
-        assert selector.select(0)
-        connections.now_s += 0.007
-        assert connections.received(connection, RelayStatus) == RelayStatus("job-1", True)
+        connection.send(RelayOpen(1, "job-1"))
+        assert [key.data for key, _ in selector.select(20)] == [connection]
         connection.close()
-
-
-def test_a_relay_that_reads_nothing_is_sent_no_more_and_not_waited_for_without_end(
-    connections: Connections,
-) -> None:
-    connection = connections.up("deaf")
-    assert not connection.settled
-    connections.wait(connection, SILENT_S)
-    assert connection.settled
-    assert (connection.state, connection.clock.offset_ns) == (ConnectionState.UP, None)
-    for _ in range(1_000_000):
-        if not connection.send(RelaySelect("job-1")):
-            break
-    assert not connection.send(RelaySelect("job-1"))
-    assert connections.received(connection, RelayJobs) == RelayJobs((), "")
+        assert not selector.get_map()
 
 
 def test_what_a_process_leaves_behind_is_ended_with_it(connections: Connections) -> None:
@@ -245,7 +196,7 @@ def test_closing_leaves_no_process_however_stubborn_and_no_descriptor(connection
     eventually(lambda: not runs(pid))
     assert open_descriptors() == before
     connections.now_s += 100
-    assert connection.poll() == []
+    connection.maintain()
     assert connection.processes == ()
 
 

@@ -60,7 +60,7 @@ def test_any_bytes_give_notes_and_payloads_or_a_wire_error_and_nothing_else(begu
 
 
 @pytest.mark.parametrize(
-    "block", [b"y\n" * 500, b"x" * 1000, b"\n\x00OVERLAPTOP RELAY 2\n" * 50, b"\n" * 1000]
+    "block", [b"y\n" * 500, b"x" * 1000, b"\n\x00OVERLAPTOP RELAY 1\n" * 50, b"\n" * 1000]
 )
 def test_a_preamble_without_end_is_given_up_but_notes_may_go_on_for_ever(block: bytes) -> None:
     stream, fed = RelayStream(), 0

@@ -1,218 +1,288 @@
-"""A job of another host as JobSession sees it: over a connection that may be lost and had again."""
+"""A job of another host as JobSession sees it: over a real relay and hub, and a connection that is lost."""
 
 from __future__ import annotations
 
 import os
+import shlex
 import signal
+import subprocess
 import sys
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TypeVar
+from statistics import median
 
 import pytest
 from msgspec.structs import replace
 
-from overlaptop.fleet.job_session import JobSession
-from overlaptop.fleet.snapshot import HubState
-from overlaptop.jobs.record import JobRecord
-from overlaptop.remote.connection import ConnectionState
-from overlaptop.remote.host import RemoteHost
+from overlaptop.fleet.cluster_session import HostsSession
+from overlaptop.fleet.snapshot import HubState, Snapshot
 from overlaptop.remote.pool import ConnectionPool
 from overlaptop.remote.targets import Target
 from overlaptop.wire import commands
 from overlaptop.wire.codec import WireError
-from overlaptop.wire.commands import Command, CommandOutcome
-from overlaptop.wire.messages import HubStatus, Notice, StackSamples, Standstill, Welcome
-from tests.hubs import Hubs, Rank, Receiver, hubs, make_rank, private_sockets
-from tests.remote.connections import Connections, eventually
-from tests.remote.fake_relays import AHEAD_NS, DEADLY, JOB, STARTED_NS
+from overlaptop.wire.commands import CHANGED, Command
+from overlaptop.wire.knobs import KnobFacts
+from overlaptop.wire.messages import (
+    GroupCalls,
+    HubStatus,
+    IssuedCall,
+    Notice,
+    StackSamples,
+    Standstill,
+    StepTotals,
+    Welcome,
+)
+from overlaptop.wire.protocol import PROTOCOL_VERSION
+from tests.fleet.builders import BUCKET_CAP_MB as KNOB
+from tests.fleet.builders import info
+from tests.hubs import KEY, Hubs, Rank, Receiver, hubs, made_and_closed, make_rank, private_sockets
+from tests.processes import eventually
+from tests.remote.connections import Connections
+from tests.remote.fake_relays import STARTED_NS
+from tests.remote.whole_client import JOB, WholeClient, whole_clients
 
 __all__ = ["hubs", "make_rank", "private_sockets"]
 """Fixtures that come with their import."""
 
-T = TypeVar("T")
+SLOW_LINE = Path(__file__).with_name("slow_line.py")
+HOST_RANKS = 4
+SLOW_BYTES_PER_S = 30_000
+ROUND_TRIP_S = 0.2
+STEPS_PER_S = 20
 
 
-class Watched(Receiver):
-    """A host, a hub connection to its only job, and what has come over that."""
+class Watched:
+    """A session on this machine's jobs, by a relay at the end of a child process's pipes."""
 
-    def __init__(self, connections: Connections, behaviour: str) -> None:
-        super().__init__()
-        self.connections = connections
-        self.connection = connections(behaviour)
-        self.host = RemoteHost(self.connection)
-        self.record = eventually(lambda: next(iter(self.host.list_jobs()), None))
-        self.hub = self.host.open_hub(self.record)
+    def __init__(self, socket_dir: Path, *prefix: str, **options: bool) -> None:
+        target = Target.via(shlex.join(prefix)) if prefix else Target.parse("local://")
+        self.pool = ConnectionPool(
+            [target], lambda _: None, python=sys.executable, remote_dir=str(socket_dir), **options
+        )
+        self.pool.connect(interactive=False)
+        (self.host,) = self.pool.hosts
+        self.session = HostsSession(self.pool)
+        self.seen: list[StepTotals] = []
 
-    def poll(self) -> None:
-        self.messages += self.hub.poll()
+    def tick(self) -> Snapshot:
+        snapshot = self.session.tick()
+        self.seen += snapshot.fresh
+        self.session.pause(0.01)
+        return snapshot
 
-    def receive(self, kind: type[T]) -> T:
-        """The next message of this kind that comes from now on."""
-        self.messages.clear()
-        return super().receive(kind)
+    def until(self, probe: Callable[[Snapshot], object]) -> Snapshot:
+        return eventually(lambda: (snapshot := self.tick()) and probe(snapshot) and snapshot)
 
-    def is_told(self, text: str) -> None:
-        self.until(lambda: any(notice.text == text for notice in self.of(Notice)))
+    def until_step(self, step: int) -> Snapshot:
+        """Until this step has come over a connection that is there."""
+        return self.until(
+            lambda snapshot: (
+                snapshot.hub_state is HubState.LIVE
+                and any(view.last is not None and view.last.step == step for view in snapshot.ranks)
+            )
+        )
 
-    def lose(self) -> None:
-        os.kill(self.connection.processes[0].pid, signal.SIGKILL)
-        self.until(lambda: self.connection.state is ConnectionState.DOWN)
+    def kill_child(self) -> None:
+        os.kill(self.host.processes[0].pid, signal.SIGKILL)
+        self.until(lambda _: not self.host.ready)
 
-    def lose_and_reconnect(self) -> None:
-        self.lose()
-        self.connections.now_s += 10
-        self.until(lambda: self.host.up)
+    def close(self) -> None:
+        self.session.close()
 
 
 @pytest.fixture
-def watched(connections: Connections) -> Watched:
-    return Watched(connections, "plain")
+def watch(hubs: Hubs, socket_dir: Path) -> Iterator[Callable[..., Watched]]:
+    yield from made_and_closed(lambda *words, **options: Watched(socket_dir, *words, **options))
 
 
-def command() -> Command:
+def capture() -> Command:
     return commands.make(commands.CAPTURE, {"steps": 3})
 
 
 def test_a_host_that_was_not_reached_yet_has_no_jobs_and_a_note(connections: Connections) -> None:
-    host = RemoteHost(connections("mute"))
-    assert (host.list_jobs(), host.known, host.up, host.connecting) == ([], False, False, True)
-    failed = RemoteHost(connections("failing"))
-    eventually(lambda: failed.poll() or failed.note)
+    host = connections("mute")
+    assert (list(host.list_jobs()), host.known, host.ready, host.connecting) == ([], False, False, True)
+    failed = connections("failing")
+    eventually(lambda: failed.maintain() or failed.note)
     assert failed.note == "/tmp/x belongs to uid 7, not to you"
-    assert (failed.up, failed.connecting) == (False, True)
+    assert (failed.ready, failed.connecting) == (False, True)
 
 
-def test_a_hosts_jobs_are_listed_and_joining_one_brings_its_hubs_messages(watched: Watched) -> None:
-    assert watched.host.known
-    offset_ns = watched.host.offset_ns or 0
-    assert watched.record == replace(JobRecord.of_remote(JOB), started_ns=STARTED_NS - offset_ns)
-    assert watched.receive(Welcome).job == "job-1"
-    # It was still on its way when this job was selected.
-    assert "of another job" not in {notice.text for notice in watched.of(Notice)}
-    assert watched.hub.alive
-    assert watched.hub.last_received_s == 0.0
-    watched.connections.now_s += 1.5
-    assert watched.hub.last_received_s == 1.5
-    watched.receive(HubStatus)
-    assert watched.hub.last_received_s == 0.0
-    watched.hub.watch([3, 1, 3])
-    watched.is_told("joined 1,3")
-
-
-def test_times_of_the_other_clock_become_times_of_this_one(connections: Connections) -> None:
-    watched = Watched(connections, "ahead")
-    welcome = watched.receive(Welcome)
-    residual_ns = watched.host.residual_ns
-    assert residual_ns is not None
-    assert residual_ns < AHEAD_NS // 2, "else this proves nothing"
-    assert watched.host.offset_ns is not None
-    assert abs(watched.host.offset_ns - AHEAD_NS) <= residual_ns + 1
-    assert abs(welcome.started_ns - STARTED_NS) <= AHEAD_NS // 2
-    (group,) = watched.until(lambda: watched.of(Standstill))[0].groups
-    assert [abs(call.at_ns - STARTED_NS) <= AHEAD_NS // 2 for call in group.calls] == [True]
-    (stacks,) = watched.until(lambda: watched.of(StackSamples))
-    assert abs(stacks.from_ns - STARTED_NS) <= AHEAD_NS // 2
-    assert stacks.from_ns <= stacks.to_ns
-    assert abs(watched.host.list_jobs()[0].started_ns - (STARTED_NS - AHEAD_NS)) <= AHEAD_NS // 2
-
-
-def test_commands_reach_the_hub_once_it_has_answered(watched: Watched) -> None:
-    assert not watched.hub.send(command()), "it has said nothing yet"
-    for joined in (False, True):
-        if joined:
-            watched.receive(Welcome)
-        with pytest.raises(WireError):
-            watched.hub.send(replace(command(), name="reboot"))
-    asked = command()
-    assert watched.hub.send(asked)
-    assert watched.receive(CommandOutcome).command == asked.id
-
-
-def test_a_hub_connection_lives_through_a_drop_of_its_connection(watched: Watched) -> None:
-    watched.receive(Welcome)
-    watched.hub.watch([1])
-    watched.lose()
-    assert watched.hub.alive, "nobody knows of a death"
-    assert not watched.hub.send(command())
-    assert (watched.host.up, bool(watched.host.note)) == (False, True)
-    assert not watched.host.is_gone(watched.record)
-    assert [record.job for record in watched.host.list_jobs()] == ["job-1"]
-    watched.connections.now_s += 2
-    watched.receive(Welcome)
-    assert watched.host.up
-    watched.is_told("joined 1")
-    assert watched.hub.send(command())
-    watched.receive(CommandOutcome)
-
-
-def test_a_hub_that_has_ended_and_a_job_that_is_gone_are_told_apart(watched: Watched) -> None:
-    watched.receive(Welcome)
-    assert not watched.host.is_gone(watched.record)
-    watched.host.limit(DEADLY)
-    watched.until(lambda: not watched.hub.alive)
-    assert watched.host.is_gone(watched.record)
-    assert not watched.host.is_gone(replace(watched.record, job="job-2"))
-
-
-def test_another_hub_connection_takes_the_place_of_the_one_before_and_counts_anew(watched: Watched) -> None:
-    watched.receive(Welcome)
-    watched.until(lambda: watched.connection.dropped == 3)
-    first = watched.hub
-    first.close()
-    assert first.poll() == []
-    watched.hub = watched.host.open_hub(watched.record)
-    assert watched.hub.dropped == 0
-    watched.receive(Welcome)
-    first.close()
-    assert watched.hub.send(command())
-    watched.receive(CommandOutcome)
-
-
-def test_a_limit_is_sent_now_and_to_each_relay_that_follows(watched: Watched) -> None:
-    watched.host.limit(1000)
-    watched.until(lambda: watched.host.note == "limit 1000")
-    watched.lose_and_reconnect()
-    watched.until(lambda: watched.host.note == "limit 1000")
-    with pytest.raises(WireError):
-        watched.host.limit(-1)
-
-
-def test_a_real_hub_is_joined_through_a_real_relay(
-    hubs: Hubs, make_rank: Callable[..., Rank], socket_dir: Path
+def test_steps_come_commands_go_and_all_that_came_stays_while_the_connection_is_lost(
+    hubs: Hubs, make_rank: Callable[..., Rank], watch: Callable[..., Watched]
 ) -> None:
-    """From a rank to the session, from the session to the rank, and again after the connection was lost."""
+    hubs.start()
+    ranks = [make_rank(number).greet() for number in range(2)]
+    for rank in ranks:
+        rank.send(rank.step(0), rank.step(1), KnobFacts(rank.rank, (KNOB,)))
+    watched = watch()
+    watched.until_step(1)
+    assert watched.host.clock.offset_ns is not None
+    assert watched.host.clock.residual_ns is not None
+    assert abs(watched.host.clock.offset_ns) <= watched.host.clock.residual_ns + 1, "it is the same clock"
+    watched.session.watch([0])
+    for rank in ranks:
+        rank.send(rank.step(2), rank.detail(2))
+    watched.until(lambda snapshot: snapshot.ranks[0].details)
+    asked = commands.make_setting(KNOB, 50)
+    assert watched.session.send(asked) == ""
+    for rank in ranks:
+        eventually(lambda rank=rank: watched.tick() and (rank.listen() or rank.commands))
+        received = rank.next_command()
+        assert received.id == asked.id
+        rank.answer(received)
+    watched.until(lambda snapshot: [view.state for view in snapshot.commands] == [CHANGED])
+
+    for number in range(3, 13):
+        watched.kill_child()
+        snapshot = watched.tick()
+        assert (snapshot.hub_state, snapshot.ranks[0].node_lost) == (HubState.LOST, True)
+        assert snapshot.ranks[0].last is not None
+        assert snapshot.ranks[0].last.step == number - 1
+        assert watched.session.send(capture()) != ""
+        for rank in ranks:
+            rank.send(rank.step(number))
+        watched.session.retry()
+        watched.until_step(number)
+    assert sorted({step.step for step in watched.seen}) == list(range(13))
+    assert watched.session.send(capture()) == ""
+    eventually(lambda: watched.tick() and (rank.listen() or rank.commands))
+
+
+def test_a_hub_that_is_replaced_is_joined_again_and_a_job_that_is_gone_is_over(
+    hubs: Hubs, watch: Callable[..., Watched]
+) -> None:
+    starter = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    first = hubs.start(starter_pid=starter.pid)
+    watched = watch()
+    watched.until(lambda snapshot: snapshot.hub_state is HubState.LIVE)
+    os.kill(first.hub_pid, signal.SIGKILL)
+    watched.until(lambda snapshot: snapshot.hub_state is HubState.LOST)
+    assert not watched.host.is_gone(first)
+    second = hubs.start(starter_pid=starter.pid)
+    watched.until(lambda snapshot: snapshot.hub_state is HubState.LIVE)
+    starter.communicate(b"\n")
+    os.kill(second.hub_pid, signal.SIGKILL)
+    watched.until(lambda snapshot: snapshot.hub_state is HubState.ENDED)
+    assert watched.host.is_gone(second)
+
+
+def test_a_key_for_looking_only_reaches_a_socket_that_takes_no_commands(
+    hubs: Hubs, make_rank: Callable[..., Rank], watch: Callable[..., Watched]
+) -> None:
     hubs.start()
     rank = make_rank().greet()
     rank.send(rank.step(1))
-    pool = ConnectionPool(
-        [Target.parse("local://")], print, python=sys.executable, remote_dir=str(socket_dir)
+    watched = watch(readonly=True)
+    watched.until_step(1)
+    assert watched.host.readonly
+    assert "is read-only" in watched.session.send(capture())
+    # Whatever the client is made to believe, the hub takes none.
+    assert watched.host.jobs is not None
+    hub = watched.host.open_hub(watched.host.list_jobs()[0])
+    received = Receiver()
+    received.poll = lambda: received.messages.extend(  # type: ignore[method-assign]
+        watched.pool.poll() or watched.pool.receive() or hub.poll()
     )
-    pool.connect(interactive=False)
-    connection = pool.connections[0]
-    host = RemoteHost(connection)
-    session = JobSession(list_jobs=host.list_jobs, open_hub=host.open_hub, is_gone=host.is_gone)
-    seen: set[int] = set()
+    received.receive(Welcome)
+    before = received.receive(HubStatus).dropped
+    assert hub.send(capture())
+    received.receive(HubStatus, lambda status: status.dropped > before)
+    rank.listen()
+    assert rank.commands == []
+    with pytest.raises(WireError):
+        hub.send(replace(capture(), name="reboot"))
 
-    def sees(step: int) -> bool:
-        snapshot = session.tick()
-        seen.update(totals.step for totals in snapshot.fresh)
-        return step in seen and snapshot.hub_state is HubState.LIVE
 
-    eventually(lambda: sees(1))
-    rank.send(rank.step(2))
-    eventually(lambda: sees(2))
-    session.watch([0])
-    asked = command()
-    assert session.send(asked) == ""
-    eventually(lambda: session.tick() and (rank.listen() or rank.commands))
-    assert [received.id for received in rank.commands] == [asked.id]
-    assert host.offset_ns is not None
-    assert host.residual_ns is not None
-    assert abs(host.offset_ns) <= host.residual_ns + 1, "it is the same clock"
-    os.kill(connection.processes[0].pid, signal.SIGKILL)
-    eventually(lambda: session.tick() and not host.up)
-    rank.send(rank.step(3))
-    eventually(lambda: sees(3))
-    session.close()
-    pool.close()
+def test_two_jobs_can_be_shown_one_after_the_other_over_one_connection(
+    hubs: Hubs, make_rank: Callable[..., Rank], watch: Callable[..., Watched]
+) -> None:
+    for key in (KEY, "job-2"):
+        hubs.start(key=key)
+        rank = make_rank(key=key).greet()
+        rank.send(rank.step(1), Notice(0, 1, "info", f"this is {key}"))
+    watched = watch()
+    pids = [process.pid for process in watched.host.processes]
+    for key in ("job-2", KEY, "job-2"):
+        watched.session.select(key)
+        snapshot = watched.until(lambda snapshot: snapshot.notices)
+        assert {notice.text for notice in snapshot.notices} == {f"this is {key}"}
+    assert [process.pid for process in watched.host.processes] == pids
+
+
+def test_over_a_slow_line_the_screen_is_at_most_two_seconds_behind(
+    hubs: Hubs, make_rank: Callable[..., Rank], watch: Callable[..., Watched]
+) -> None:
+    """Ranks send five times as much as it carries. It holds all that it is given, as ssh and TCP do."""
+    hubs.start()
+    ranks = [make_rank(number) for number in range(HOST_RANKS)]
+    made_s: dict[int, float] = {}
+    over = threading.Event()
+
+    def produce() -> None:
+        edges = tuple(range(0, 2000, 2))
+        for rank in ranks:
+            rank.info = replace(rank.info, world_size=HOST_RANKS)
+            rank.greet()
+        for step in range(100_000):
+            made_s[step] = time.monotonic()
+            for rank in ranks:
+                detail = replace(rank.detail(step), compute_spans_ns=edges, step_ns=50_000_000)
+                rank.send(rank.step(step), *([detail] if step % 4 == 0 else ()))
+                rank.listen()
+            if over.wait(1 / STEPS_PER_S):
+                return
+
+    producer = threading.Thread(target=produce)
+    producer.start()
+    try:
+        slow = (sys.executable, str(SLOW_LINE), str(SLOW_BYTES_PER_S), str(ROUND_TRIP_S / 2))
+        watched = watch(*slow)
+        watched.session.watch(range(HOST_RANKS))
+        began_s, behind_s = time.monotonic(), []
+        while (passed_s := time.monotonic() - began_s) < 20.0:
+            snapshot = watched.tick()
+            steps = [view.last.step for view in snapshot.ranks if view.last is not None]
+            if passed_s > 10.0:
+                assert len(steps) == HOST_RANKS
+                behind_s.append(time.monotonic() - made_s[min(steps)])
+    finally:
+        over.set()
+        producer.join()
+    assert median(behind_s) < 2.0
+    assert watched.host.bytes_per_s is not None
+    assert watched.host.bytes_per_s > SLOW_BYTES_PER_S / 2, "the line is not the bottleneck"
+
+
+# Without a process
+
+
+@pytest.fixture
+def client() -> Iterator[WholeClient]:
+    with whole_clients() as make:
+        made = make()
+        made.begin()
+        yield made
+
+
+def test_times_of_the_other_clock_become_times_of_this_one(client: WholeClient) -> None:
+    ahead_ns = 5_000_000_000
+    client.host.clock.add(STARTED_NS, STARTED_NS + ahead_ns, STARTED_NS + ahead_ns, STARTED_NS)
+    at_ns = STARTED_NS + ahead_ns
+    issued = IssuedCall("allreduce_", 8, 1, at_ns)
+    snapshot = client.hear(
+        Welcome(PROTOCOL_VERSION, JOB, "far", "train.py", 2, at_ns),
+        info(0, exact=False, job=JOB),
+        Notice(0, at_ns, "warning", "a word"),
+        Standstill(0, True, (GroupCalls("0", (0, 1), (issued,)),)),
+        StackSamples(0, at_ns, at_ns, 0, ()),
+    )
+    assert snapshot.job is not None
+    assert (snapshot.job.started_ns, snapshot.notices[-1].at_ns) == (STARTED_NS, STARTED_NS)
+    view = snapshot.ranks[0]
+    assert view.standstill is not None
+    assert view.standstill.groups[0].calls[0].at_ns == STARTED_NS
+    assert [(stacks.from_ns, stacks.to_ns) for stacks in view.stacks] == [(STARTED_NS, STARTED_NS)]
+    assert client.host.list_jobs()[0].started_ns == STARTED_NS - ahead_ns

@@ -34,7 +34,7 @@ from overlaptop.wire.commands import make_setting
 from overlaptop.wire.knobs import KnobFacts
 from overlaptop.wire.messages import RankInfo, StepTotals, TurnedAway, Welcome
 from overlaptop.wire.protocol import PROTOCOL_VERSION
-from overlaptop.wire.relaying import RelayJobs, RelaySelect, RelayStatus
+from overlaptop.wire.relaying import RelayClosed, RelayJobs
 from tests.fleet.builders import BUCKET_CAP_MB as KNOB
 from tests.fleet.builders import info
 from tests.fleet.fakes import record
@@ -230,7 +230,7 @@ def test_its_sockets_cannot_be_spoken_to_even_where_the_directory_was_opened(
     job: JobRecord, socket_dir: Path
 ) -> None:
     sockets = [path for path in files_of_the_job() if path.is_socket()]
-    assert len(sockets) == 2
+    assert len(sockets) == 3
 
     def connect(path: Path) -> None:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as peer:
@@ -241,7 +241,7 @@ def test_its_sockets_cannot_be_spoken_to_even_where_the_directory_was_opened(
             for folder in (socket_dir, socket_dir / KEY):
                 folder.chmod(0o755)
         tries = [partial(connect, path) for path in sockets]
-        assert as_stranger(lambda tries=tries: [error_of(act) for act in tries]) == ["PermissionError"] * 2
+        assert as_stranger(lambda tries=tries: [error_of(act) for act in tries]) == ["PermissionError"] * 3
     files = [path for path in files_of_the_job() if not path.is_dir()]
     assert not any(stat.S_IMODE(path.stat().st_mode) & 0o077 for path in files)
     opens = [partial(os.open, path, os.O_RDONLY) for path in files]
@@ -376,8 +376,8 @@ def test_no_list_and_no_relay_has_to_do_with_what_was_planted(shared_tmp, mark) 
     jobs = relay.client.receive(RelayJobs)
     assert jobs.jobs == ()
     assert "has mode 0777, not 0700" in jobs.note
-    relay.client.send(RelaySelect(KEY))
-    assert relay.client.receive(RelayStatus) == RelayStatus(KEY, False, True)
+    relay.client.open(1, KEY)
+    assert relay.client.receive(RelayClosed) == RelayClosed(1, alive=False, gone=True)
     relay.close()
     assert mark.read_text() == ""
 

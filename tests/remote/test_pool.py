@@ -19,7 +19,7 @@ from overlaptop.remote.pool import AT_ONCE, ConnectionPool
 from overlaptop.remote.targets import Target
 from overlaptop.wire.protocol import PROTOCOL_VERSION
 from tests.remote.connections import FAKE_RELAYS, PATIENCE_S, eventually, runs
-from tests.remote.fake_relays import HELLO, JOB
+from tests.remote.fake_relays import JOBS
 
 # As ssh it ends with "-- HOST COMMAND". What a host does is in its name, before the first dash.
 SSH = f"""#!/bin/sh
@@ -59,9 +59,9 @@ from overlaptop.remote.targets import Target
 pool = ConnectionPool([Target.parse(word) for word in sys.argv[1:]], lambda line: print(line, flush=True))
 try:
     pool.connect(interactive=True)
-    print([connection.state.value for connection in pool.connections], flush=True)
+    print([connection.state.value for connection in pool.hosts], flush=True)
 except KeyboardInterrupt:
-    print("interrupted", [connection.processes for connection in pool.connections], flush=True)
+    print("interrupted", [connection.processes for connection in pool.hosts], flush=True)
 pool.close()
 """
 
@@ -123,23 +123,20 @@ def test_each_host_is_tried_once_and_what_became_of_it_is_said(pool_of) -> None:
         "failing-d: /tmp/x belongs to uid 7, not to you",
         f"older-e: overlaptop 1.2.3 there speaks protocol {PROTOCOL_VERSION - 1}, this one "
         f"{PROTOCOL_VERSION}: that one is older, update it",
-        f"plain-a: connected (overlaptop {HELLO.version} on {HELLO.host})",
+        f"plain-a: connected (overlaptop {JOBS.version} on {JOBS.host})",
         "refused-b: the host refuses port 22: no sshd runs there, or it listens on another port",
         "waiting-c: reached; no job in /tmp/x",
     ]
-    states = [connection.state.value for connection in pool.connections]
+    states = [connection.state.value for connection in pool.hosts]
     assert states == ["up", "down", "up", "down", "down"]
-    for _ in range(5):
-        pool.poll()
-    # What came stays for whoever takes it.
-    assert [message.jobs for message in pool.connections[0].poll()] == [(JOB,)]
+    assert pool.hosts[0].jobs == JOBS
 
 
 def test_at_most_four_are_logging_in_at_once_and_all_get_in(pool_of, tmp_path: Path) -> None:
     pool, reported = pool_of(*(f"slow-{number}" for number in range(10)))
     pool.connect(interactive=False)
     assert len(reported) == 10
-    assert all(connection.state is ConnectionState.UP for connection in pool.connections)
+    assert all(connection.state is ConnectionState.UP for connection in pool.hosts)
     counted = list(map(int, (tmp_path / "ssh-dir" / "counted").read_text().split()))
     assert len(counted) == 10
     assert max(counted) <= AT_ONCE
@@ -151,8 +148,8 @@ def test_who_does_not_answer_is_waited_for_no_longer_than_wanted_and_closing_lea
     pool, reported = pool_of("plain-a", "stubborn-b", "mute-c")
     pool.connect(interactive=False, patience_s=1.0)
     assert len(reported) <= 2
-    assert pool.connections[2].state is ConnectionState.CONNECTING
-    pids = [process.pid for connection in pool.connections for process in connection.processes]
+    assert pool.hosts[2].state is ConnectionState.CONNECTING
+    pids = [process.pid for connection in pool.hosts for process in connection.processes]
     assert len(pids) == 3
     pool.close()
     eventually(lambda: not any(map(runs, pids)))
@@ -165,16 +162,9 @@ def test_one_descriptor_tells_an_event_loop_of_all_connections(pool_of) -> None:
     looked = pool.fileno()
     pool.connect(interactive=False)
     assert pool.fileno() == looked
-    for connection in pool.connections:
-        connection.poll()
-
-    def woken() -> bool:
-        if not select.select([looked], [], [], 0.05)[0]:
-            pool.poll()
-        pool.receive()
-        return all(connection.clock.residual_ns is not None for connection in pool.connections[:2])
-
-    eventually(woken)
+    for connection in pool.hosts[:2]:
+        connection.send(connection.tunnel.wanted)  # is answered
+    assert select.select([looked], [], [], PATIENCE_S)[0]
     # Nothing is left to be read: an event loop would not turn in vain.
     eventually(lambda: pool.receive() or not select.select([looked], [], [], 0)[0])
 
@@ -213,10 +203,10 @@ def test_without_a_terminal_nobody_is_asked(pool_of, monkeypatch: pytest.MonkeyP
         patch.setattr("overlaptop.remote.pool.os.open", none)
         pool.connect(interactive=True)
     assert len(reported) == 1
-    assert pool.connections[0].needs_terminal
+    assert pool.hosts[0].needs_terminal
 
 
-def test_the_client_needs_neither_zmq_nor_torch_nor_a_screen() -> None:
+def test_until_a_job_is_shown_the_client_needs_neither_zmq_nor_torch_nor_a_screen() -> None:
     code = (
         "import sys, overlaptop.remote.pool, overlaptop.remote.host;"
         "print([name for name in ('zmq', 'torch', 'textual', 'numpy') if name in sys.modules])"

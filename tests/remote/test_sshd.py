@@ -106,7 +106,7 @@ def test_a_host_without_a_job_is_watched_and_a_job_that_starts_there_is_picked_u
 ) -> None:
     later = lab.add_server("later", "host-b")
     with ExitStack() as jobs, Watching("later").connect() as watching:
-        watching.until(lambda _: watching.hosts["later"].connection.reason.startswith("no job in "))
+        watching.until(lambda _: watching.hosts["later"].reason.startswith("no job in "))
         jobs.enter_context(alone(later, tmp_path / "first", warm))
         watching.until_all_step(1)
         first_key = watching.session.job_key

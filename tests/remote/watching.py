@@ -12,7 +12,6 @@ from overlaptop.fleet.cluster_session import HostsSession
 from overlaptop.fleet.job_session import JobSelector
 from overlaptop.fleet.snapshot import NodeView, RankView, Snapshot
 from overlaptop.remote import targets
-from overlaptop.remote.host import RemoteHost
 from overlaptop.remote.pool import ConnectionPool
 from overlaptop.wire.messages import StepTotals
 
@@ -28,8 +27,8 @@ class Watching:
         self.reported: list[str] = []
         """What is reported of each host before the screen opens."""
         self.pool = ConnectionPool(hosts.targets, self.reported.append)
-        self.hosts = {each.target.name: RemoteHost(each) for each in self.pool.connections}
-        self.session = HostsSession(self.pool, list(self.hosts.values()), JobSelector(key=key))
+        self.hosts = {each.name: each for each in self.pool.hosts}
+        self.session = HostsSession(self.pool, JobSelector(key=key))
         self.seen: defaultdict[int, list[StepTotals]] = defaultdict(list)
         """Of each rank all steps, in order of arrival, each as often as it came."""
         self.snapshot = self.session.tick()

@@ -1,10 +1,14 @@
-"""The whole client, from a relay's bytes to the text on a terminal, without a process or a clock."""
+"""The whole client, from a relay's and a hub's bytes to text on a terminal, without process or clock.
+
+ZeroMQ between the two is left out: what it delivers of a hub are its frames.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from typing import ClassVar
 from unittest import mock
 
 from msgspec import to_builtins
@@ -14,20 +18,21 @@ from overlaptop.commands import once
 from overlaptop.fleet.cluster_session import ClusterSession
 from overlaptop.fleet.records import device_record, step_record
 from overlaptop.fleet.snapshot import Snapshot
+from overlaptop.jobs import hub_socket
 from overlaptop.remote import connection as connection_module
-from overlaptop.remote.connection import Connection
 from overlaptop.remote.host import RemoteHost
 from overlaptop.remote.targets import Target
 from overlaptop.report import hosts as nodes
 from overlaptop.tui.draw.segments import line_width
 from overlaptop.tui.widgets import host_lines
-from overlaptop.wire.codec import FrameReader, decode, encode, frame
-from overlaptop.wire.messages import Welcome
+from overlaptop.wire.codec import FrameReader, WireError, decode, encode, frame
+from overlaptop.wire.commands import Command
+from overlaptop.wire.messages import Pong, Welcome
 from overlaptop.wire.protocol import PROTOCOL_VERSION
-from overlaptop.wire.relaying import MAGIC, RelayJobs, RelayPong, RelayStatus
+from overlaptop.wire.relaying import MAGIC
 from overlaptop.wire.schema import Message
 from tests.remote import fake_relays
-from tests.remote.fake_relays import HELLO
+from tests.remote.fake_relays import JOBS
 from tests.remote.fake_relays import STARTED_NS as START_NS
 
 RECORD = replace(fake_relays.JOB, world_size=4)
@@ -35,18 +40,13 @@ JOB = RECORD.job
 
 
 def framed(*messages: Message) -> bytes:
-    """The messages as they travel."""
+    """The messages as they travel to and from a relay."""
     return b"".join(frame(encode(message)) for message in messages)
 
 
-OPENING = MAGIC + framed(
-    HELLO,
-    RelayJobs((RECORD, replace(RECORD, job="job-2")), ""),
-    RelayPong(1, START_NS + 1, START_NS + 2),
-)
+OPENING = MAGIC + framed(replace(JOBS, jobs=(RECORD, replace(RECORD, job="job-2"))))
 """What an honest relay sends first."""
-ANSWER = framed(RelayStatus(JOB, True), Welcome(PROTOCOL_VERSION, JOB, "far", "train.py", 4, START_NS))
-"""What it sends when the job is selected."""
+WELCOME = Welcome(PROTOCOL_VERSION, JOB, "far", "train.py", 4, START_NS)
 
 
 class FakeProcess:
@@ -84,7 +84,8 @@ class FakeProcess:
 
     def flush(self) -> None: ...
 
-    def close_input(self) -> None: ...
+    def close_input(self) -> None:
+        self.ended = True
 
     def kill(self) -> None:
         self.ended = True
@@ -93,40 +94,76 @@ class FakeProcess:
         return 1 if self.ended else None
 
 
+class FakeHubSocket:
+    """A hub's frames, as a test puts them there."""
+
+    made: ClassVar[list[FakeHubSocket]] = []
+
+    def __init__(self, *_: object, on_pong: Callable[[Pong, int], None], **__: object) -> None:
+        self.dropped = 0
+        self.coming: list[bytes] = []
+        self.made.append(self)
+        on_pong(Pong(START_NS, START_NS, START_NS), START_NS)
+
+    def poll(self) -> list[Message]:
+        messages = []
+        for payload in self.coming:
+            try:
+                messages.append(decode(payload))
+            except WireError:
+                self.dropped += 1
+        self.coming = []
+        return [each for each in messages if not isinstance(each, Pong)]
+
+    def watch(self, ranks: Collection[int], bursts: int = 0) -> None: ...
+
+    def send(self, command: Command) -> bool:
+        encode(command)
+        return True
+
+    def close(self) -> None: ...
+
+
 class WholeClient:
     """A session of one host, whose relay sends what it is made to."""
 
     def __init__(self) -> None:
         self.now_s = 1000.0
-        self.connection = Connection(
-            Target.via("true"), (), monotonic_s=lambda: self.now_s, clock_ns=self._clock_ns
-        )
-        self.host = RemoteHost(self.connection)
+        FakeHubSocket.made.clear()
+        self.host = RemoteHost(Target.via("true"), (), monotonic_s=lambda: self.now_s)
         self.session = ClusterSession([self.host], clock_ns=self._clock_ns, monotonic_s=lambda: self.now_s)
         self.session.select(JOB)
         self.session.watch({0, 1})
         self.snapshot: Snapshot = self.session.tick()
 
     def receive(self, data: bytes, *, passed_s: float = 0.02) -> Snapshot:
-        """Let these bytes come, and so much time pass; they are looked at as far as they are read."""
+        """Let these bytes come from the relay, and so much time pass; they are looked at once read."""
         self.now_s += passed_s
-        for process in self.connection.processes:
+        for process in self.host.processes:
             process.coming += data  # type: ignore[attr-defined] # a FakeProcess
         self.snapshot = self.session.tick()
-        for process in self.connection.processes:
+        for process in self.host.processes:
             process.check_sent()  # type: ignore[attr-defined]
         return self.snapshot
 
+    def hear(self, *said: Message | bytes, passed_s: float = 0.02) -> Snapshot:
+        """Let these frames come from the hub, if it is joined, and so much time pass."""
+        self.now_s += passed_s
+        for socket in FakeHubSocket.made[-1:]:
+            socket.coming += [each if isinstance(each, bytes) else encode(each) for each in said]
+        self.snapshot = self.session.tick()
+        return self.snapshot
+
     def begin(self) -> None:
-        """Let the relay begin as an honest one: what comes from now on is the job's hub's."""
+        """Let relay and hub begin as honest ones."""
         self.receive(OPENING)
         self.receive(b"", passed_s=0.6)  # the next look at its jobs
-        self.receive(ANSWER)
+        self.hear(WELCOME)
 
     def words(self) -> str:
         """All that the commands without a screen would print now, and the lines about the host."""
         snapshot = self.snapshot
-        told = [json.dumps([snapshot.hub_note, self.connection.reason])]
+        told = [json.dumps([snapshot.hub_note, self.host.reason])]
         if snapshot.job is not None:
             job, views = snapshot.job.job, {view.rank: view for view in snapshot.ranks}
             told += [once.render(snapshot), once.render(snapshot, ascii_only=True)]
@@ -140,12 +177,28 @@ class WholeClient:
         told.append(nodes.live_words(snapshot))
         return "\n".join(told)
 
+    def close(self) -> None:
+        self.session.close()
+
     def _clock_ns(self) -> int:
         return START_NS + round((self.now_s - 1000.0) * 1e9)
 
 
 @contextmanager
 def whole_clients() -> Iterator[Callable[[], WholeClient]]:
-    """Makes clients that start no process."""
-    with mock.patch.object(connection_module, "ChildProcess", FakeProcess):
-        yield WholeClient
+    """Makes clients that start no process, each in place of the one before."""
+    made: list[WholeClient] = []
+
+    def make() -> WholeClient:
+        while made:
+            made.pop().close()
+        made.append(WholeClient())
+        return made[0]
+
+    with (
+        mock.patch.object(connection_module, "ChildProcess", FakeProcess),
+        mock.patch.object(hub_socket, "HubSocket", FakeHubSocket),
+    ):
+        yield make
+        while made:
+            made.pop().close()

@@ -49,6 +49,8 @@ def values_of(declared):
             return st.integers(declared.ge, declared.le)
         case inspect.FloatType():
             return st.floats(declared.ge, declared.le)
+        case inspect.BytesType():
+            return st.binary(max_size=40)
         case inspect.StrType(pattern=None):
             return st.text(max_size=40)
         case inspect.StrType():

@@ -70,7 +70,7 @@ def test_every_field_of_a_message_is_bounded(cls):
                 assert declared.le is not None
             case inspect.StrType():
                 assert declared.max_length is not None or declared.pattern is not None
-            case inspect.VarTupleType():
+            case inspect.VarTupleType() | inspect.BytesType():
                 assert declared.max_length is not None
             case _:
                 allowed = (inspect.StructType, inspect.UnionType, inspect.BoolType, inspect.NoneType)

@@ -1,0 +1,214 @@
+"""A reader's end of the hub protocol: a ZeroMQ DEALER on a unix socket, whatever is behind that."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+
+import zmq
+from zmq.utils.monitor import parse_monitor_message
+
+from overlaptop.jobs.credit import Credit
+from overlaptop.jobs.folder import JobFolderError
+from overlaptop.jobs.sockets import check_listener
+from overlaptop.wire.codec import MAX_FRAME_BYTES, WireError, decode, encode, kind
+from overlaptop.wire.commands import Command
+from overlaptop.wire.messages import Join, Ping, Pong, TurnedAway, Welcome
+from overlaptop.wire.protocol import JOIN_S, PROTOCOL_VERSION
+from overlaptop.wire.schema import Message
+
+FIRST_PINGS = 3
+"""Each follows the answer to the one before, and Join the last: what comes then fills the connection. The
+first shows nothing: it waits until ZeroMQ has connected.
+"""
+_PINGS_S = 3.0
+"""A hub that answers no ping is joined after so long."""
+_POLL_BUDGET_S = 0.05
+"""A long history is taken in several polls, so that the screen draws in between."""
+_MAX_UNSENT = 8
+_SEND_HIGH_WATER = 16
+_HIGH_WATER = 16
+"""Batches of the hub."""
+
+
+class HubSocket:
+    """Joins the hub that listens on a path, grants it credit, and takes its messages. Never waits."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        credit: Credit | None = None,
+        on_pong: Callable[[Pong, int], None] | None = None,
+    ) -> None:
+        """``on_pong`` gets each answer to a ping, and the Unix time at which it was here; None: the hub is
+        sent no pings.
+        """
+        self.dropped = 0
+        """Frames from the hub that were not messages."""
+        self.received_at_s: float | None = None
+        """Monotonic time at which the hub last sent something; None before that."""
+        self._credit = credit or Credit(time.monotonic)
+        self._on_pong = on_pong
+        self._began_s = time.monotonic()
+        self._pongs = 0
+        self._ping_due_s = 0.0
+        self._ranks: tuple[int, ...] = ()
+        self._bursts = 0
+        self._unsent: deque[bytes] = deque(maxlen=_MAX_UNSENT)
+        self._join_due_s = 0.0
+        self._context = zmq.Context()
+        self._dealer = self._context.socket(zmq.DEALER)
+        for option, value in (
+            (zmq.LINGER, 0),
+            # Not IMMEDIATE: it loses a hub's last messages when its end arrives together with them.
+            (zmq.SNDHWM, _SEND_HIGH_WATER),
+            (zmq.RCVHWM, _HIGH_WATER),
+            (zmq.MAXMSGSIZE, MAX_FRAME_BYTES),
+            (zmq.HEARTBEAT_IVL, 2000),
+            (zmq.HEARTBEAT_TIMEOUT, 6000),
+            (zmq.RECONNECT_IVL, 100),
+            (zmq.RECONNECT_IVL_MAX, 2000),
+        ):
+            self._dealer.setsockopt(option, value)
+        self._checked = True
+        """The newest connection, if any, is to a hub of this user."""
+        self._refusal = b""
+        """Another user listens there: a TurnedAway with that reason."""
+        self._connections = self._dealer.get_monitor_socket(zmq.EVENT_CONNECTED)
+        self._dealer.connect(f"ipc://{path}")
+
+    @property
+    def descriptor(self) -> int:
+        """Readable when there may be something to poll. ZeroMQ only signals changes: poll now and then,
+        too.
+        """
+        return int(self._dealer.getsockopt(zmq.FD))
+
+    def poll(self) -> list[Message]:
+        """What has come since the last call, oldest first.
+
+        Takes at most about 50 ms of work, the rest waits for the next call.
+        """
+        messages: list[Message] = []
+        for part in self._receive():
+            try:
+                message = decode(part)
+            except WireError:
+                self.dropped += 1
+                continue
+            if not isinstance(message, Pong):
+                messages.append(message)
+        return messages
+
+    def watch(self, ranks: Collection[int], bursts: int = 0) -> None:
+        """Asks for StepDetail of these ranks and of no others from now on, and for a burst whenever
+        ``bursts`` grows.
+        """
+        wanted = tuple(sorted(set(ranks)))
+        if (wanted, bursts) != (self._ranks, self._bursts):
+            self._ranks, self._bursts = wanted, bursts
+            self._join_due_s = 0.0
+
+    def send(self, command: Command) -> bool:
+        """Gives the hub a command for all ranks; False: no hub has answered. WireError as encode has it."""
+        payload = encode(command)
+        if self.received_at_s is None or not self._is_trusted():
+            return False
+        self._unsent.append(payload)
+        self._send_due(time.monotonic())
+        return True
+
+    def close(self) -> None:
+        """Closes the connection. Nothing may be called after it but close."""
+        if not self._dealer.closed:
+            self._dealer.disable_monitor()
+        self._connections.close(linger=0)  # else the context would wait for it
+        self._dealer.close(linger=0)
+        self._context.term()
+
+    def _receive(self) -> Iterator[bytes]:
+        """The frames that have come; their decoding counts as work of the poll."""
+        now_s = time.monotonic()
+        if self._is_trusted():
+            self._send_due(now_s)
+        while time.monotonic() - now_s < _POLL_BUDGET_S:
+            try:
+                parts = self._dealer.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                break
+            back_ns = time.time_ns()
+            if not self._is_trusted():
+                break
+            for part in parts:
+                self._count(part, back_ns)
+            yield from parts
+        if self._is_trusted():
+            self._send_due(time.monotonic())
+        if self._refusal and now_s >= self._join_due_s:
+            self._join_due_s = now_s + JOIN_S
+            yield self._refusal
+
+    def _count(self, part: bytes, back_ns: int) -> None:
+        of = kind(part)
+        if of is Pong:
+            self._take_pong(part, back_ns)
+            return
+        if of is Welcome:
+            self._credit.restart()
+        self._credit.receive(len(part))
+        self.received_at_s = time.monotonic()
+
+    def _take_pong(self, part: bytes, back_ns: int) -> None:
+        try:
+            pong = decode(part)
+        except WireError:
+            return  # it is counted elsewhere
+        if isinstance(pong, Pong) and self._on_pong is not None:
+            self._pongs += 1
+            if self._pongs < FIRST_PINGS:
+                self._ping_due_s = 0.0
+            if self._pongs > 1:
+                self._on_pong(pong, back_ns)
+
+    def _is_trusted(self) -> bool:
+        """Whether it is a hub of this user that we are connected to.
+
+        ZeroMQ reports a connection before it takes anything from it: asked after that was received, this
+        holds for what was received. It connects again by itself, and the socket may be another one then.
+        """
+        while not self._refusal:
+            try:
+                event = parse_monitor_message(self._connections.recv_multipart(zmq.NOBLOCK))
+                check_listener(event["value"])
+                self._checked = True
+            except zmq.Again:
+                break
+            except OSError:
+                self._checked = False  # closed since: nothing is believed until there is another
+            except JobFolderError as error:
+                self._refusal = encode(TurnedAway(str(error)))
+        return self._checked and not self._refusal
+
+    def _send_due(self, now_s: float) -> None:
+        try:
+            if self._on_pong is not None and now_s >= self._ping_due_s:
+                self._dealer.send(encode(Ping(time.time_ns())), zmq.NOBLOCK)
+                self._ping_due_s = now_s + JOIN_S
+            if self._on_pong is not None and self._pongs < FIRST_PINGS and now_s - self._began_s < _PINGS_S:
+                return
+            grant = self._credit.due()
+            # Also before a command: a hub that has forgotten this dashboard takes none from it.
+            if self._unsent or now_s >= self._join_due_s:
+                self._dealer.send(encode(Join(PROTOCOL_VERSION, self._ranks, self._bursts)), zmq.NOBLOCK)
+                self._join_due_s = now_s + JOIN_S
+                grant = self._credit.grant()
+            if grant is not None:
+                self._dealer.send(encode(grant), zmq.NOBLOCK)
+            while self._unsent:
+                self._dealer.send(self._unsent[0], zmq.NOBLOCK)
+                self._unsent.popleft()
+        except zmq.Again:
+            return  # not connected yet, or the hub has stopped reading: asked again at the next poll

@@ -1,0 +1,122 @@
+"""A unix socket on this machine, whose connection travels through a relay to a hub on another host."""
+
+from __future__ import annotations
+
+import socket
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from selectors import EVENT_READ, BaseSelector
+
+from overlaptop.wire.relaying import RelayBytes, RelayClosed, RelayOpen
+from overlaptop.wire.schema import Message
+
+MAX_WAITING_BYTES = 1 << 20
+"""Of what has come and was not taken here yet. No more is read from the host then."""
+_CHUNK_BYTES = 1 << 13
+
+
+class Tunnel:
+    """One connection at a time. Nothing in it waits."""
+
+    def __init__(
+        self, send: Callable[[Message], bool], selector: BaseSelector | None, data: object
+    ) -> None:
+        """``send`` gives the relay a message, and returns False when it takes none now. ``selector`` looks
+        at what can be read, with ``data``.
+        """
+        self.closed: RelayClosed | None = None
+        """Why there is no connection any more, until the next one carries something."""
+        self._send = send
+        self._selector, self._data = selector, data
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._listener: socket.socket | None = None
+        self._socket: socket.socket | None = None
+        self.wanted = RelayOpen(0, "")
+        """The connection that there should be; without a job: none, or it is over."""
+        self._incoming = bytearray()
+        self._outgoing = b""
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so much has come that was not taken here yet that no more should be read."""
+        return len(self._incoming) >= MAX_WAITING_BYTES
+
+    def open(self, job: str) -> Path:
+        """Listens for one connection to the hub of this job, in place of another; where. Raises OSError."""
+        self.leave()
+        self._folder = tempfile.TemporaryDirectory(prefix="overlaptop-")
+        path = Path(self._folder.name) / "hub.sock"
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listener.bind(str(path))
+        self._listener.listen(1)
+        self._listener.setblocking(False)
+        self.wanted = RelayOpen(self.wanted.connection + 1, job)
+        self._send(self.wanted)
+        return path
+
+    def pump(self) -> None:
+        """Passes on what can be passed on now."""
+        if self._listener is not None:
+            with suppress(BlockingIOError):
+                self._socket, _ = self._listener.accept()
+                self._socket.setblocking(False)
+                if self._selector is not None:
+                    self._selector.register(self._socket, EVENT_READ, self._data)
+                self._stop_listening()  # whoever is killed from now on leaves no folder behind
+        self._pass_in()
+        while self._socket is not None:
+            if not self._outgoing:
+                try:
+                    self._outgoing = self._socket.recv(_CHUNK_BYTES)
+                except BlockingIOError:
+                    return
+                except OSError:
+                    self._outgoing = b""
+                if not self._outgoing:  # ZeroMQ has given it up: nothing came through it for long
+                    self._end(RelayClosed(self.wanted.connection, alive=True, gone=False))
+                    return
+            if not self._send(RelayBytes(self.wanted.connection, self._outgoing)):
+                return
+            self._outgoing = b""
+
+    def receive(self, message: RelayBytes | RelayClosed) -> None:
+        """Takes what the relay sends."""
+        if message.connection != self.wanted.connection or not self.wanted.job:
+            return
+        if isinstance(message, RelayBytes):
+            self.closed = None
+            self._incoming += message.data
+            self._pass_in()
+        else:
+            self._pass_in()
+            self._end(message)
+
+    def leave(self) -> None:
+        """Closes the connection; none is wanted any more."""
+        self._stop_listening()
+        if self._socket is not None:
+            if self._selector is not None:
+                self._selector.unregister(self._socket)
+            self._socket.close()
+            self._socket = None
+        self.wanted = RelayOpen(self.wanted.connection, "")
+        self._incoming.clear()
+        self._outgoing = b""
+
+    def _stop_listening(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
+        if self._folder is not None:
+            self._folder.cleanup()
+        self._listener = self._folder = None
+
+    def _pass_in(self) -> None:
+        with suppress(OSError):  # it has no room, or is closed: seen when it is read
+            while self._incoming and self._socket is not None:
+                del self._incoming[: self._socket.send(self._incoming)]
+
+    def _end(self, closed: RelayClosed) -> None:
+        self.leave()
+        self.closed = closed

@@ -1,0 +1,202 @@
+"""What a reader is sent: what it grants, in order, and what is left out where there is more."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from overlaptop.hub.reader_queue import ReaderQueue, make_frame
+from overlaptop.wire.codec import decode, encode
+from overlaptop.wire.devices import DeviceSample
+from overlaptop.wire.messages import Notice, StepDetail, StepTotals
+from tests.wire.examples import DETAIL, SAMPLE, STEP
+
+FAR = 1 << 30
+"""A window that nothing fills."""
+SIZE_BYTES = len(encode(STEP)) + 8
+"""Of a step, and a little more."""
+
+
+class Reader:
+    """A queue, a clock, and what has come out of it."""
+
+    def __init__(self, window_bytes: int = 0) -> None:
+        self.now_s = 0.0
+        self.queue = ReaderQueue(lambda: self.now_s)
+        self.messages = []
+        self.received_bytes = 0
+        self.window_bytes = window_bytes
+        self.grant(window_bytes)
+
+    def grant(self, window_bytes: int) -> None:
+        self.window_bytes = window_bytes
+        self.queue.grant(self.received_bytes, window_bytes)
+
+    def put(self, *messages, number=0) -> None:
+        for message in messages:
+            self.queue.put(make_frame(message, encode(message), number))
+
+    def read(self) -> list:
+        """Take all that comes, granting as it does."""
+        came = []
+        while batch := self.queue.take():
+            assert sum(map(len, batch[:-1])) < self.window_bytes
+            self.received_bytes += sum(map(len, batch))
+            self.grant(self.window_bytes)
+            came += map(decode, batch)
+        self.messages += came
+        return came
+
+    def seconds(self, count: int) -> None:
+        for _ in range(count):
+            self.now_s += 1.0
+            self.queue.tick()
+
+    def steps(self, rank: int = 0) -> list[int]:
+        return [each.step for each in self.messages if isinstance(each, StepTotals) and each.rank == rank]
+
+
+def totals(step: int, rank: int = 0, *, measured: bool = False) -> StepTotals:
+    made = replace(STEP, rank=rank, step=step)
+    lanes = (
+        "compute_ns", "comm_ns", "hidden_ns", "exposed_ns", "compute_only_ns", "copy_only_ns", "idle_ns",
+    )  # fmt: skip
+    return made if measured else replace(made, **dict.fromkeys(lanes))
+
+
+def notice(number: int) -> Notice:
+    return Notice(0, number, "info", "a word")
+
+
+@given(st.lists(st.sampled_from((totals(1), notice(1), DETAIL, SAMPLE)), max_size=60))
+def test_a_reader_that_grants_enough_gets_all_in_order(messages):
+    reader = Reader(FAR)
+    reader.put(*messages)
+    came = reader.read()
+    for kind in (StepDetail, (StepTotals, Notice, DeviceSample)):
+        assert [each for each in came if isinstance(each, kind)] == [
+            each for each in messages if isinstance(each, kind)
+        ]
+    assert reader.queue.dropped == 0
+
+
+def test_no_more_is_sent_than_is_granted_but_for_the_last_frame():
+    reader = Reader(FAR)
+    reader.put(*map(notice, range(100)))
+    reader.grant(0)
+    assert reader.queue.take() == []
+    size = len(encode(notice(1)))
+    reader.grant(10 * size + 1)
+    assert len(reader.queue.take()) == 11
+    assert reader.queue.take() == []
+    # More than was sent cannot have been received: it is of an earlier connection.
+    reader.queue.grant(1 << 40, 10 * size + 1)
+    assert len(reader.queue.take()) == 11
+
+
+def test_the_same_steps_are_left_of_every_rank_more_of_those_measured_and_the_newest():
+    reader = Reader(40 * SIZE_BYTES)
+    for step in range(1000):
+        reader.put(*(totals(step, rank, measured=step % 4 == 0) for rank in range(4)))
+    every = reader.queue.every
+    assert every > 8
+    reader.read()
+    kept = [reader.steps(rank) for rank in range(4)]
+    assert kept[0] == sorted(set(kept[0]))
+    assert all(each == kept[0] for each in kept)
+    assert all(step % (every // 4) == 0 for step in kept[0])
+    reader.seconds(1)
+    reader.read()
+    assert [reader.steps(rank)[-1] for rank in range(4)] == [999] * 4
+    assert sum(len(reader.steps(rank)) for rank in range(4)) + reader.queue.dropped == 4000
+
+
+def test_after_five_quiet_seconds_twice_as_many_steps_are_sent():
+    reader = Reader(40 * SIZE_BYTES)
+    reader.put(*map(totals, range(200)))
+    before = reader.queue.every
+    assert before > 1
+    reader.read()
+    reader.seconds(5)
+    assert reader.queue.every == before
+    reader.seconds(100)
+    assert reader.queue.every == 1
+
+
+def test_what_is_no_step_timeline_or_sample_is_never_left_out():
+    reader = Reader(10 * SIZE_BYTES)
+    for number in range(300):
+        reader.put(notice(number), totals(number), SAMPLE, number=number)
+    reader.read()
+    assert [each.at_ns for each in reader.messages if isinstance(each, Notice)] == list(range(300))
+
+
+def test_of_timelines_that_do_not_fit_a_step_of_all_ranks_and_the_newest_are_left():
+    """In each of them ranks can be compared; a rank that is shown last is not always left out."""
+    reader = Reader(4 * len(encode(DETAIL)))
+    for step in range(50):
+        reader.put(*(replace(DETAIL, rank=rank, step=step) for rank in range(4)))
+    came = [(each.step, each.rank) for each in reader.read()]
+    assert came == [(step, rank) for step in (0, 49) for rank in range(4)]
+    assert reader.queue.dropped == 4 * 48
+
+
+def test_timelines_get_half_of_what_is_sent_while_there_is_too_much_of_both():
+    reader = Reader(FAR)
+    reader.put(*(replace(DETAIL, step=step) for step in range(50)))
+    reader.put(*map(totals, range(1000)))
+    sizes = {StepTotals: 0, StepDetail: 0}
+    for message in reader.read()[:300]:
+        sizes[type(message)] += len(encode(message))
+    assert sizes[StepDetail] == pytest.approx(sizes[StepTotals], rel=0.2)
+
+
+def test_a_long_history_is_thinned_once_the_window_is_known_and_comes_before_the_rest():
+    reader = Reader(50 * SIZE_BYTES)
+    past = [totals(step) for step in range(5000)]
+    reader.queue.begin([make_frame(each, encode(each)) for each in past])
+    reader.put(notice(1))
+    reader.seconds(2)
+    assert len(reader.queue.history) == 5000
+    reader.seconds(1)
+    came = reader.read()
+    assert came[-1] == notice(1)
+    steps = reader.steps()
+    assert 30 < len(steps) <= 100
+    assert steps == sorted(steps)
+    assert steps[-1] == 4999
+    assert steps[0] < 500
+    assert reader.queue.dropped == 0, "it was before the reader came"
+
+
+def test_to_another_host_the_present_comes_within_a_megabyte_of_history_and_here_after_all_of_it():
+    past = [totals(step) for step in range(50_000)]
+    for window_bytes, whole in ((1 << 16, False), (4 << 20, True)):
+        reader = Reader()
+        reader.queue.begin([make_frame(each, encode(each)) for each in past])
+        reader.grant(window_bytes)
+        reader.read()
+        assert (len(reader.steps()) == len(past)) is whole
+        assert reader.steps()[-1] == past[-1].step
+        assert whole or reader.received_bytes < 1 << 20
+
+
+def test_in_the_end_all_that_is_left_comes_and_the_last_step_whatever_is_granted():
+    reader = Reader(10 * SIZE_BYTES)
+    reader.put(*map(totals, range(100)), notice(1))
+    assert reader.queue.every > 1
+    reader.grant(1)
+    reader.queue.finish()
+    came = [decode(each) for each in reader.queue.take()]
+    assert came[-2:] == [notice(1), totals(99)]
+    assert len(came) + reader.queue.dropped == 101
+
+
+def test_what_comes_before_the_first_grant_is_not_thinned():
+    reader = Reader(0)
+    reader.put(*map(totals, range(100)))
+    reader.grant(FAR)
+    reader.read()
+    assert reader.steps() == list(range(100))
