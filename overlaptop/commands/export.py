@@ -1,0 +1,140 @@
+"""``overlaptop export``: a job in files for other tools and for colleagues."""
+
+from __future__ import annotations
+
+import argparse
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from overlaptop.commands.arguments import add_hosts, hosts_of, job_key
+from overlaptop.commands.output import CommandError, print_message
+from overlaptop.timeline.lanes import LaneRules, parse_rule
+
+if TYPE_CHECKING:
+    from overlaptop.export.page import Summary
+    from overlaptop.export.timeline import JobTimeline
+    from overlaptop.fleet.snapshot import Snapshot
+
+DESCRIPTION = """\
+Write the steps of torch.profiler traces, or of a running job, into files for other tools. PATH is what
+`overlaptop analyze` takes; without one, the job that runs here, or there, is asked for some steps.
+"""
+EPILOG = """\
+Of a running job, timelines are of the steps that were measured while somebody watched: eight at least.
+--csv has all kept steps.
+exit status: 0, or 1 when there is no job, 2 for a usage error and for a file that cannot be read or written
+"""
+_FORMATS = ("perfetto", "chrome", "html", "csv")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Its options."""
+    parser.description, parser.epilog = DESCRIPTION, EPILOG
+    parser.add_argument("paths", type=Path, metavar="PATH", nargs="*", help="a trace, or a folder of them")
+    parser.add_argument(
+        "--perfetto", type=Path, metavar="FILE", help="all ranks aligned, for ui.perfetto.dev"
+    )
+    parser.add_argument(
+        "--chrome",
+        type=Path,
+        metavar="DIR",
+        help="a trace for each rank, for HolisticTraceAnalysis and chrome://tracing",
+    )
+    parser.add_argument("--html", type=Path, metavar="FILE", help="one page, readable without a network")
+    parser.add_argument("--csv", type=Path, metavar="FILE", help="a row for each rank and step")
+    parser.add_argument("--job", type=job_key, metavar="KEY", help="the running job, as --list names it")
+    parser.add_argument(
+        "--cycle", type=int, metavar="N", help="of several traces of each rank the N-th, not the last"
+    )
+    parser.add_argument(
+        "--lane", action="append", default=[], metavar="LANE=REGEX", help="as `overlaptop analyze` takes it"
+    )
+    add_hosts(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Write the files that are asked for."""
+    wanted = {name: path for name in _FORMATS if (path := vars(options)[name]) is not None}
+    if not wanted:
+        raise CommandError(f"name a file: {', '.join(f'--{name}' for name in _FORMATS)}", 2)
+    hosts = hosts_of(options)
+    if options.paths and (hosts is not None or options.job is not None):
+        raise CommandError("--job and --host name a running job: leave out PATH", 2)
+    if "perfetto" in wanted:
+        import overlaptop.export.perfetto  # noqa: F401 - before a job is asked: it may not be installed
+    snapshot, timeline = _traced(options) if options.paths else _running(options)
+    for name, path in wanted.items():
+        try:
+            _write(name, path, timeline, snapshot)
+        except OSError as fault:
+            raise CommandError(f"--{name} {path}: {(fault.strerror or str(fault)).lower()}", 2) from fault
+        print_message(f"{path}: written")
+    return 0
+
+
+def _traced(options: argparse.Namespace) -> tuple[Snapshot, JobTimeline]:
+    from overlaptop.commands.analyze import session_of
+    from overlaptop.export.timeline import from_traces
+    from overlaptop.formats.files import TraceError
+    from overlaptop.formats.job import analyze
+
+    try:
+        rules = LaneRules(map(parse_rule, options.lane))
+        job = analyze(options.paths, rules, cycle=options.cycle)
+    except (TraceError, ValueError) as fault:
+        raise CommandError(str(fault), 2) from fault
+    return session_of(job).tick(), from_traces(job)
+
+
+def _running(options: argparse.Namespace) -> tuple[Snapshot, JobTimeline]:
+    from overlaptop.commands.following import settle, settle_waits
+    from overlaptop.commands.jobs import join
+    from overlaptop.export.timeline import from_snapshot
+
+    with closing(join(options.job, hosts_of(options))) as session:
+        snapshot = settle_waits(session, settle(session))
+    return snapshot, from_snapshot(snapshot)
+
+
+def _write(name: str, path: Path, job: JobTimeline, snapshot: Snapshot) -> None:
+    if name == "perfetto":
+        from overlaptop.export import perfetto
+
+        with path.open("wb") as packets:
+            perfetto.write(job, packets)
+    elif name == "chrome":
+        from overlaptop.export import chrome
+
+        chrome.write(job, path)
+    elif name == "csv":
+        from overlaptop.export import step_table
+
+        with path.open("w", encoding="utf-8", newline="") as rows:
+            step_table.write(job.step_records(), rows)
+    else:
+        from overlaptop.export import page
+
+        path.write_text(page.render(job, _summary(job, snapshot)), encoding="utf-8")
+
+
+def _summary(job: JobTimeline, snapshot: Snapshot) -> Summary:
+    from overlaptop.commands import once
+    from overlaptop.commands.findings import found_in
+    from overlaptop.export.page import Summary
+    from overlaptop.findings.first_line import first_line
+    from overlaptop.report.figures import exposed_in_words, totals_in_words, window_in_words
+    from overlaptop.report.order import all_see_gaps
+
+    found, totals = found_in(snapshot), snapshot.totals
+    said = first_line(snapshot, found)
+    figures = totals_in_words(totals, exact=all_see_gaps(snapshot.ranks))
+    if totals.waits is not None:
+        figures["exposed"] += f" {exposed_in_words(totals.waits, totals.exposed_ns)}"
+    return Summary(
+        once.title(snapshot),
+        said.words if said is not None else "",
+        window_in_words(totals),
+        figures,
+        [each.record(job.job) for each in found],
+    )

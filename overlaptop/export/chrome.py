@@ -1,0 +1,141 @@
+"""Traces as torch.profiler writes them, one file a rank: HolisticTraceAnalysis and ``analyze`` read them.
+
+Both find what ran by its category and name, and steps by ProfilerStep annotations. HolisticTraceAnalysis
+counts an activity only if its launch is in the trace and began before the last annotation did. Launches are
+not known here. So each activity has one at its own start, of a category that `analyze` takes for no launch,
+and an annotation that it takes for no step follows the last one.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator, Mapping
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from overlaptop.export.timeline import JobTimeline, RankTimeline, rows
+from overlaptop.timeline.arrivals import Collective
+from overlaptop.timeline.spans import difference, from_bounds
+
+_COMPUTE_STREAM, _COPY_STREAM, _FUSED_STREAM, _FIRST_COMM_STREAM = 7, 8, 9, 20
+_COMM_KERNEL = "ncclDevKernel"
+"""HolisticTraceAnalysis knows communication by this name only."""
+_FUSED_KERNEL = "kernel_gemm_rs_producer"
+"""A name that `timeline.lanes` knows; HolisticTraceAnalysis takes it for compute."""
+
+_LAUNCH = "overlaptop"
+
+_Event = dict[str, Any]
+
+
+def write(job: JobTimeline, folder: Path) -> list[Path]:
+    """Write ``rankN.json.gz`` for each rank into `folder`, which is made; return the files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    base_ns = job.start_ns
+    written = []
+    for each in job.ranks:
+        path = folder / f"rank{each.rank}.json.gz"
+        with gzip.open(path, "wt", encoding="utf-8", compresslevel=6) as out:
+            json.dump(_trace(job, each, base_ns), out)
+        written.append(path)
+    return written
+
+
+def _trace(job: JobTimeline, each: RankTimeline, base_ns: int) -> _Event:
+    info = each.info
+    backend, _, version = info.backend.partition(" ")
+    return {
+        "schemaVersion": 1,
+        "deviceProperties": [{"id": 0, "name": info.device}],
+        "distributedInfo": {
+            "backend": backend,
+            "rank": each.rank,
+            "world_size": info.world_size,
+            **({"nccl_version": version} if version else {}),
+        },
+        "baseTimeNanoseconds": base_ns,
+        "traceEvents": [*_marks(each, base_ns), *_activities(job, each, base_ns)],
+    }
+
+
+def _marks(each: RankTimeline, base_ns: int) -> Iterator[_Event]:
+    for step in each.drawn:
+        yield _event(
+            "user_annotation", f"ProfilerStep#{step.step}", step.start_ns - base_ns, step.step_ns, tid=1
+        )
+    if each.drawn:
+        last = each.drawn[-1]
+        end_ns = last.start_ns + last.step_ns - base_ns
+        yield _event("user_annotation", f"ProfilerStep# {last.step + 1}", end_ns, 0, tid=1)
+
+
+def _activities(job: JobTimeline, each: RankTimeline, base_ns: int) -> Iterator[_Event]:
+    """Each activity with its launch."""
+    correlations = count(1)
+
+    def activity(
+        cat: str, name: str, start_ns: int, end_ns: int, stream: int, more: Mapping[str, object] = {}
+    ) -> list[_Event]:
+        correlation = next(correlations)
+        at_ns = start_ns - base_ns
+        linked = {"device": 0, "stream": stream, "correlation": correlation, **more}
+        return [
+            _event(_LAUNCH, "launch", at_ns, 0, tid=1, args={"correlation": correlation}),
+            _event(cat, name, at_ns, end_ns - start_ns, tid=stream, args=linked),
+        ]
+
+    for cat, name, lane, stream in (
+        ("kernel", "compute", each.lanes.compute, _COMPUTE_STREAM),
+        ("gpu_memcpy", "Memcpy DtoD", each.lanes.copy, _COPY_STREAM),
+        ("kernel", _FUSED_KERNEL, each.lanes.fused, _FUSED_STREAM),
+    ):
+        for start_ns, end_ns in lane.tolist():
+            yield from activity(cat, name, start_ns, end_ns, stream)
+    own = [(part, found) for found in job.collectives if (part := found.part(each.rank)) is not None]
+    named = from_bounds([part.start_ns for part, _ in own], [part.end_ns for part, _ in own])
+    for stream, row in enumerate(rows(own), _FIRST_COMM_STREAM + 1):
+        for part, found in row:
+            yield from activity(
+                "kernel",
+                f"{_COMM_KERNEL}_{found.op}",
+                part.start_ns,
+                part.end_ns,
+                stream,
+                _arguments(found, each.rank),
+            )
+    for start_ns, end_ns in difference(each.lanes.comm, named).tolist():
+        yield from activity("kernel", _COMM_KERNEL, start_ns, end_ns, _FIRST_COMM_STREAM)
+
+
+def _arguments(found: Collective, rank: int) -> dict[str, object]:
+    """What both readers match collectives by.
+
+    One that was not attributed gets a group of its rank alone, so that no reader attributes it.
+    """
+    args: dict[str, object] = {"Collective name": found.op}
+    if found.unsplit:
+        args["Process Group Name"] = f"not attributed on rank {rank}"
+    else:
+        args |= {
+            "Process Group Name": found.group,
+            "Process Group Ranks": str(list(found.ranks)),
+            "Group size": len(found.ranks),
+        }
+    if found.bytes is not None:
+        args |= {"In msg nelems": found.bytes, "Out msg nelems": found.bytes, "dtype": "Byte"}
+    if found.sender is not None:
+        receiver = next((rank for rank in found.ranks if rank != found.sender), found.sender)
+        args |= {"Src Rank": found.sender, "Dst Rank": receiver}
+    return args
+
+
+def _event(
+    cat: str, name: str, at_ns: int, duration_ns: int, *, tid: int, args: _Event | None = None
+) -> _Event:
+    """A complete event, `at_ns` from the trace's base. The format counts in microseconds."""
+    return {
+        "ph": "X", "cat": cat, "name": name, "pid": 0, "tid": tid,
+        "ts": at_ns / 1000, "dur": duration_ns / 1000, "args": args or {},
+    }  # fmt: skip

@@ -1,0 +1,228 @@
+"""One HTML page: what a job did, its timeline to zoom, tables and findings. It loads nothing."""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from html import escape
+from importlib.resources import files
+from statistics import fmean
+
+import numpy as np
+
+from overlaptop import text
+from overlaptop.export.timeline import JobTimeline, RankTimeline
+from overlaptop.fleet.records import BOUNDS
+from overlaptop.records import FindingRecord, StepRecord
+from overlaptop.timeline import ratios
+from overlaptop.timeline.arrivals import lateness
+from overlaptop.timeline.spans import Spans, clip, flatten
+
+MAX_SPANS = 200_000
+"""Of all ranks together: a phone still moves them smoothly, and the page stays below some 4 MB."""
+MAX_ROWS = 64
+_FIGURES = {
+    "step": "step_ns",
+    "overlap": "overlap",
+    "exposed": "exposed_ns",
+    "waiting": "exposed_wait_ns",
+    "transfer": "exposed_transfer_ns",
+    "idle": "idle_ns",
+}
+"""Columns of the tables of ranks and steps, each with its field of the step record."""
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What the page says in words, as other commands say it."""
+
+    title: str
+    sentence: str
+    """What costs most; empty: nothing is known of it."""
+    window: str
+    """Which steps the figures are of."""
+    figures: dict[str, str]
+    findings: Sequence[FindingRecord]
+
+
+def render(job: JobTimeline, summary: Summary) -> str:
+    """Return the page. Names from the job are text, whatever markup they hold."""
+    records = job.step_records()
+    drawn, timeline = _timeline(job)
+    parts = {
+        "title": _text(summary.title),
+        "sentence": _text(summary.sentence),
+        "window": _text(summary.window),
+        "figures": "".join(
+            f"<div><dt>{_text(name)}</dt><dd>{_text(figure)}</dd></div>"
+            for name, figure in summary.figures.items()
+        ),
+        "findings": _findings(summary.findings),
+        "drawn": _text(drawn),
+        "ranks": _ranks(job, records),
+        "steps": _steps(records),
+        "collectives": _collectives(job),
+        "data": json.dumps(timeline, separators=(",", ":")).replace("<", "\\u003c"),
+    }
+    page = files("overlaptop.export").joinpath("page.html").read_text("utf-8")
+    for name, part in parts.items():  # no part holds a mark of another: it begins with <
+        page = page.replace(f"<!--{name}-->", part)
+    return page
+
+
+def _text(words: str) -> str:
+    return escape(text.printable(words))
+
+
+def _findings(findings: Sequence[FindingRecord]) -> str:
+    if not findings:
+        return "<p>None.</p>"
+    return "".join(
+        f"<article><p><b>{_text(each.title)}</b> <span class=soft>{_text(_worth(each))}</span></p>"
+        f"<p>{_text(each.measured)}</p><p>{_text(each.advice)}</p></article>"
+        for each in findings
+    )
+
+
+def _worth(each: FindingRecord) -> str:
+    gain = f"at most {text.duration(each.gain_ns)} a step to win, " if each.gain_ns is not None else ""
+    return f"{gain}{each.certainty}, {each.rule}"
+
+
+def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, words: Sequence[str] = ()) -> str:
+    """`words`: columns of text, which begin at the left."""
+
+    def cells(tag: str, row: Sequence[str]) -> str:
+        return "".join(
+            f"<{tag}{' class=text' if head in words else ''}>{_text(cell)}</{tag}>"
+            for head, cell in zip(heads, row, strict=True)
+        )
+
+    body = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
+    return f"<div class=wide><table><tr>{cells('th', heads)}</tr>{body}</table></div>"
+
+
+def _mean(values: Iterable[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return round(fmean(known)) if known else None
+
+
+def _ranks(job: JobTimeline, records: Sequence[StepRecord]) -> str:
+    late = lateness(job.collectives)
+    rows = []
+    for rank in (each.rank for each in job.ranks):
+        own = [record for record in records if record.rank == rank]
+        found = late.of(rank) if late is not None else None
+        late_in = text.UNKNOWN if found is None else f"{found.late:,} of {found.collectives:,}"
+        rows.append([str(rank), text.count(len(own)), *_means(own), late_in])
+    return _table(["rank", "steps", *_FIGURES, "late in"], rows)
+
+
+def _steps(records: Sequence[StepRecord]) -> str:
+    """The slowest steps, in their order."""
+    of_step: dict[int, list[StepRecord]] = {}
+    for record in records:
+        of_step.setdefault(record.step, []).append(record)
+
+    def length_ns(number: int) -> float:
+        return fmean(each.step_ns for each in of_step[number])
+
+    slowest = sorted(sorted(of_step, key=length_ns, reverse=True)[:MAX_ROWS])
+    table = _table(["step", *_FIGURES], [[str(number), *_means(of_step[number])] for number in slowest])
+    return table + _more(len(of_step), len(slowest), "slowest steps")
+
+
+def _means(records: Sequence[StepRecord]) -> list[str]:
+    """The mean of each of `_FIGURES`; the overlap is that of the sums."""
+    measured = [(each.hidden_ns or 0, each.comm_ns) for each in records if each.comm_ns is not None]
+    hidden_ns, comm_ns = map(sum, zip(*measured, strict=True)) if measured else (0, 0)
+    overlap = text.percent(ratios.overlap(hidden_ns, comm_ns))
+    exact = all(each.compute_exact is not False for each in records)
+    means = []
+    for name in _FIGURES.values():
+        known = [value for each in records if (value := getattr(each, name)) is not None]
+        sign = BOUNDS.get(name)
+        if name == "overlap":
+            means.append(text.bounded(overlap, sign, exact=exact))
+        else:
+            mean = text.duration(round(fmean(known)) if known else None)
+            means.append(mean if sign is None else text.bounded(mean, sign, exact=exact))
+    return means
+
+
+def _collectives(job: JobTimeline) -> str:
+    """Those that most was waited in, in their order."""
+    costly = sorted(job.collectives, key=lambda each: each.caused_wait_ns, reverse=True)[:MAX_ROWS]
+    rows = [
+        [
+            each.op,
+            each.group,
+            text.byte_count(each.bytes),
+            text.duration(each.first_start_ns - job.start_ns),
+            text.duration(None if each.unsplit else each.longest_wait_ns),
+            text.duration(None if each.unsplit else each.least_transfer_ns),
+            text.UNKNOWN if each.late_rank is None else str(each.late_rank),
+            each.unsplit,
+        ]
+        for each in sorted(costly, key=lambda each: each.first_start_ns)
+    ]
+    heads = ["operation", "group", "bytes", "at", "longest wait", "transfer", "late rank", "not attributed"]
+    table = _table(heads, rows, words=("operation", "group", "not attributed"))
+    return table + _more(len(job.collectives), len(rows), "collectives with the longest waits")
+
+
+def _more(there: int, shown: int, which: str) -> str:
+    return f"<p class=soft>The {shown} {which} of {there:,}.</p>" if shown < there else ""
+
+
+def _timeline(job: JobTimeline) -> tuple[str, dict[str, object]]:
+    """Which steps are drawn, in words, and what is drawn: times in ns from the first drawn step."""
+    starts_ns = sorted({step.start_ns for each in job.ranks for step in each.drawn})
+    ends_ns = [step.start_ns + step.step_ns for each in job.ranks for step in each.drawn]
+    end_ns = max(ends_ns, default=0)
+
+    def spans_from(start_ns: int) -> int:
+        return sum(
+            len(lane) - int(np.searchsorted(lane[:, 1], start_ns, side="right"))
+            for each in job.ranks
+            for lane in _lanes(each).values()
+        )
+
+    # Later starts have fewer spans.
+    first = bisect_left(starts_ns, -MAX_SPANS, key=lambda start_ns: -spans_from(start_ns))
+    if not starts_ns or first == len(starts_ns):
+        return "No step is short enough to be drawn.", {"length_ns": 1, "ranks": []}
+    start_ns = starts_ns[first]
+    ranks = [
+        {
+            "rank": each.rank,
+            "steps": [
+                [step.step, step.start_ns - start_ns, step.start_ns + step.step_ns - start_ns]
+                for step in each.drawn
+                if step.start_ns >= start_ns
+            ],
+            "lanes": {
+                name: flatten(clip(lane, start_ns, end_ns) - start_ns)
+                for name, lane in _lanes(each).items()
+                if len(lane)
+            },
+        }
+        for each in job.ranks
+    ]
+    numbers = sorted({step.step for each in job.ranks for step in each.drawn if step.start_ns >= start_ns})
+    said = f"Steps {numbers[0]:,} to {numbers[-1]:,}." if len(numbers) > 1 else f"Step {numbers[0]:,}."
+    return said, {"length_ns": end_ns - start_ns, "ranks": ranks}
+
+
+def _lanes(each: RankTimeline) -> dict[str, Spans]:
+    """By the names that the page has for them."""
+    return {
+        "compute": each.lanes.compute,
+        "waiting": each.attribution.waiting,
+        "transfer": each.attribution.transfer,
+        "not attributed": each.attribution.not_attributed,
+        "copy": each.lanes.copy,
+        "fused": each.lanes.fused,
+    }

@@ -1,0 +1,201 @@
+"""A Perfetto trace of all ranks: a process for each, its tracks and counters, flows along collectives.
+
+Steps carry their record as arguments. On the track "communication" the slices "waiting", "transfer" and
+"not attributed" are disjoint and together cover all communication: every figure can be computed from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import count
+from typing import IO
+
+from msgspec.structs import asdict
+from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as protos
+from perfetto.trace_builder.proto_builder import StreamingTraceProtoBuilder
+
+from overlaptop.export.timeline import JobTimeline, RankTimeline, rows
+from overlaptop.fleet.records import collective_record, step_record
+from overlaptop.text import printable
+from overlaptop.timeline.arrivals import Collective
+from overlaptop.timeline.spans import Spans
+
+_SEQUENCE = 1
+"""All packets are of one writer."""
+_FIRST_PID = 1
+"""The UI takes process 0 for the kernel's idle task."""
+_LINK_RATES = (
+    ("NVLink rx", "nvlink_rx_bytes_per_s"),
+    ("NVLink tx", "nvlink_tx_bytes_per_s"),
+    ("PCIe rx", "pcie_rx_bytes_per_s"),
+    ("PCIe tx", "pcie_tx_bytes_per_s"),
+)
+
+
+def write(job: JobTimeline, out: IO[bytes]) -> None:
+    """Write the trace, packet by packet. Timestamps are Unix time in ns, as of the trace's boot clock."""
+    writer = _Writer(out)
+    writer.begin(job.start_ns)
+    flows = {id(each): flow for flow, each in enumerate(job.collectives, 1) if len(each.parts) > 1}
+    for each in job.ranks:
+        _write_rank(writer, job, each, flows)
+
+
+def _write_rank(writer: _Writer, job: JobTimeline, each: RankTimeline, flows: Mapping[int, int]) -> None:
+    info, steps = each.info, each.steps
+    where = ", ".join(filter(None, (info.host, info.device)))
+    process = writer.process(_FIRST_PID + each.rank, f"rank {each.rank}" + (f" ({where})" if where else ""))
+    track = writer.track(process, "steps")
+    for step in steps:
+        arguments = asdict(step_record(job.job, info, step, job.waits.get(step.step)))
+        writer.slice(
+            track, f"step {step.step}", step.start_ns, step.start_ns + step.step_ns, arguments=arguments
+        )
+    writer.spans(process, "compute", {"compute": each.lanes.compute})
+    writer.spans(
+        process,
+        "communication",
+        {
+            "waiting": each.attribution.waiting,
+            "transfer": each.attribution.transfer,
+            "not attributed": each.attribution.not_attributed,
+        },
+    )
+    own = [(part, found) for found in job.collectives if (part := found.part(each.rank)) is not None]
+    for row in rows(own):
+        track = writer.track(process, "collectives")
+        for part, found in row:
+            writer.slice(
+                track, found.op, part.start_ns, part.end_ns,
+                flow=flows.get(id(found)), arguments=_arguments(found, each.rank),
+            )  # fmt: skip
+    writer.spans(process, "copies", {"copy": each.lanes.copy})
+    writer.spans(process, "compute and communicate", {"fused": each.lanes.fused})
+    leads = [
+        (step.start_ns + step.step_ns, lead) for step in steps if (lead := step.launch_lead_ns) is not None
+    ]
+    writer.counter(process, "launch lead", leads, protos.CounterDescriptor.UNIT_TIME_NS)
+    for name, field in _LINK_RATES:
+        rates = [
+            (sample.at_ns, rate) for sample in each.samples if (rate := getattr(sample, field)) is not None
+        ]
+        writer.counter(process, f"{name}, a second", rates, protos.CounterDescriptor.UNIT_SIZE_BYTES)
+
+
+def _arguments(found: Collective, rank: int) -> dict[str, object]:
+    record = collective_record("", 0, found)
+    return {
+        "group": record.group,
+        "bytes": record.bytes,
+        "wait_ns": found.wait_ns(rank),
+        "transfer_ns": found.transfer_ns(rank),
+        "late_rank": record.late_rank,
+        "bus_bandwidth_bytes_per_s": record.bus_bandwidth_bytes_per_s,
+        "not_attributed": record.not_attributed,
+    }
+
+
+class _Writer:
+    """Tracks and events as packets."""
+
+    def __init__(self, out: IO[bytes]) -> None:
+        self._builder = StreamingTraceProtoBuilder(out)
+        self._uuids = count(1)
+
+    def begin(self, at_ns: int) -> None:
+        """Say that the trace's clock shows Unix time."""
+        packet = self._builder.create_packet()
+        packet.trusted_packet_sequence_id = _SEQUENCE
+        packet.timestamp = at_ns
+        for clock in (protos.BUILTIN_CLOCK_BOOTTIME, protos.BUILTIN_CLOCK_REALTIME):
+            packet.clock_snapshot.clocks.add(clock_id=clock, timestamp=at_ns)
+        self._builder.write_packet(packet)
+
+    def process(self, pid: int, name: str) -> int:
+        """Return a new process's track."""
+        descriptor = protos.TrackDescriptor(uuid=next(self._uuids))
+        descriptor.process.pid = pid
+        descriptor.process.process_name = printable(name)
+        descriptor.child_ordering = protos.TrackDescriptor.EXPLICIT
+        return self._describe(descriptor)
+
+    def track(self, process: int, name: str) -> int:
+        """Return a new track; the UI lays those of one name out below each other."""
+        uuid = next(self._uuids)
+        return self._describe(
+            protos.TrackDescriptor(uuid=uuid, parent_uuid=process, name=name, sibling_order_rank=uuid)
+        )
+
+    def spans(self, process: int, track: str, lanes: Mapping[str, Spans]) -> None:
+        """Write disjoint spans on a track of their own, in order; nothing where there are none."""
+        found = sorted((*span, name) for name, spans in lanes.items() for span in spans.tolist())
+        if found:
+            uuid = self.track(process, track)
+            for start_ns, end_ns, name in found:
+                self.slice(uuid, name, start_ns, end_ns)
+
+    def slice(
+        self,
+        track: int,
+        name: str,
+        start_ns: int,
+        end_ns: int,
+        *,
+        flow: int | None = None,
+        arguments: Mapping[str, object] = {},
+    ) -> None:
+        """Write a slice. Those of one track must come in order."""
+        begin = protos.TrackEvent(type=protos.TrackEvent.TYPE_SLICE_BEGIN, track_uuid=track, name=name)
+        if flow is not None:
+            begin.flow_ids.append(flow)
+        for key, value in arguments.items():
+            _annotate(begin, key, value)
+        self._put(start_ns, begin)
+        self._put(end_ns, protos.TrackEvent(type=protos.TrackEvent.TYPE_SLICE_END, track_uuid=track))
+
+    def counter(self, process: int, name: str, values: Sequence[tuple[int, int]], unit: int) -> None:
+        """Write a counter's values at their times, Unix ns; nothing where there are none."""
+        if not values:
+            return
+        uuid = next(self._uuids)
+        descriptor = protos.TrackDescriptor(
+            uuid=uuid, parent_uuid=process, name=name, sibling_order_rank=uuid
+        )
+        descriptor.counter.unit = unit
+        self._describe(descriptor)
+        for at_ns, value in values:
+            self._put(
+                at_ns,
+                protos.TrackEvent(
+                    type=protos.TrackEvent.TYPE_COUNTER, track_uuid=uuid, counter_value=value
+                ),
+            )
+
+    def _describe(self, descriptor: protos.TrackDescriptor) -> int:
+        packet = self._builder.create_packet()
+        packet.trusted_packet_sequence_id = _SEQUENCE
+        packet.track_descriptor.CopyFrom(descriptor)
+        self._builder.write_packet(packet)
+        uuid: int = descriptor.uuid
+        return uuid
+
+    def _put(self, at_ns: int, event: protos.TrackEvent) -> None:
+        packet = self._builder.create_packet()
+        packet.trusted_packet_sequence_id = _SEQUENCE
+        packet.timestamp = at_ns
+        packet.track_event.CopyFrom(event)
+        self._builder.write_packet(packet)
+
+
+def _annotate(event: protos.TrackEvent, name: str, value: object) -> None:
+    if value is None or value == "":
+        return
+    annotation = event.debug_annotations.add(name=name)
+    if isinstance(value, bool):
+        annotation.bool_value = value
+    elif isinstance(value, int):
+        annotation.int_value = value
+    elif isinstance(value, float):
+        annotation.double_value = value
+    else:
+        annotation.string_value = str(value)

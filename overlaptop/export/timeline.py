@@ -1,0 +1,166 @@
+"""JobTimeline: the steps, lanes and collectives of all ranks on one clock, as every export takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
+
+from overlaptop.fleet.past import in_step
+from overlaptop.fleet.records import step_record
+from overlaptop.fleet.snapshot import WHOLE_TRACE, RankView, Snapshot
+from overlaptop.fleet.waits import StepWaits
+from overlaptop.formats.job import TracedJob
+from overlaptop.formats.summary import Lanes
+from overlaptop.records import StepRecord
+from overlaptop.timeline.arrivals import Collective, Part, waiting
+from overlaptop.timeline.spans import Spans, difference, empty, unflatten, union
+from overlaptop.wire.devices import DeviceSample
+from overlaptop.wire.messages import RankInfo, StepDetail, StepTotals
+
+_T = TypeVar("_T")
+
+
+class Attribution(NamedTuple):
+    """A rank's communication, split into disjoint spans, Unix ns."""
+
+    waiting: Spans
+    transfer: Spans
+    not_attributed: Spans
+
+
+@dataclass(frozen=True, slots=True)
+class RankTimeline:
+    """One rank."""
+
+    rank: int
+    info: RankInfo
+    steps: tuple[StepTotals, ...]
+    """Oldest first. A running job's steps may lack lane totals."""
+    drawn: tuple[StepTotals, ...]
+    """The steps whose lanes are known: all of a trace's, few of a running job's."""
+    lanes: Lanes
+    """Unix ns; beside a fused kernel nothing else counts."""
+    attribution: Attribution
+    samples: tuple[DeviceSample, ...] = ()
+    """Of the rank's GPU, oldest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobTimeline:
+    """All ranks."""
+
+    job: str
+    ranks: tuple[RankTimeline, ...]
+    """By rank."""
+    waits: Mapping[int, StepWaits]
+    """By step, of the steps whose waiting is known."""
+    collectives: tuple[Collective, ...]
+    """Each once, by first start."""
+
+    @property
+    def start_ns(self) -> int:
+        """Unix time of the first step or activity; 0 for an empty job."""
+        starts = [step.start_ns for each in self.ranks for step in each.steps[:1]]
+        starts += [int(lane[0, 0]) for each in self.ranks for lane in _all(each.lanes) if len(lane)]
+        return min(starts, default=0)
+
+    def step_records(self) -> list[StepRecord]:
+        """The records that ``--json`` prints for these steps, rank by rank."""
+        return [
+            step_record(self.job, each.info, step, self.waits.get(step.step))
+            for each in self.ranks
+            for step in each.steps
+        ]
+
+
+def from_traces(job: TracedJob) -> JobTimeline:
+    """The timeline of traces, every activity with its exact times."""
+    found = job.waits[WHOLE_TRACE].collectives if job.waits else ()
+    ranks = tuple(
+        _rank_timeline(
+            summary.info, summary.steps, summary.steps, summary.lanes.beside_fused(), found, samples=()
+        )
+        for summary in job.ranks
+    )
+    waits = {step: each for step, each in job.waits.items() if step != WHOLE_TRACE}
+    return JobTimeline(job.name, ranks, waits, _in_order(found))
+
+
+def from_snapshot(snapshot: Snapshot) -> JobTimeline:
+    """The timeline of the steps that a running job's Snapshot keeps.
+
+    Lanes and collectives are of the steps that were measured while somebody watched.
+    """
+    drawn = sorted({kept.step for view in snapshot.ranks for kept in view.timelines})
+    waits = {each.step: each for each in snapshot.kept_split_steps}
+    details: dict[int, dict[int, StepDetail]] = {view.rank: {} for view in snapshot.ranks}
+    for number in drawn:
+        past = in_step(snapshot, number)
+        if past.waits is not None:
+            waits[number] = past.waits
+        for view in past.ranks:
+            if view.detail is not None:
+                details[view.rank][number] = view.detail
+    found = _in_order(each for of in waits.values() for each in of.collectives)
+    ranks = tuple(
+        _rank_timeline(
+            view.info,
+            steps := _steps_of(view),
+            tuple(step for step in steps if step.measured and step.step in details[view.rank]),
+            _lanes_of(details[view.rank].values()),
+            found,
+            samples=view.samples,
+        )
+        for view in snapshot.ranks
+        if view.info is not None
+    )
+    return JobTimeline(snapshot.job.job if snapshot.job is not None else "", ranks, waits, found)
+
+
+def rows(parts: Iterable[tuple[Part, _T]]) -> list[list[tuple[Part, _T]]]:
+    """Lay spans out in as few rows as possible, so that none overlaps another of its row."""
+    laid: list[list[tuple[Part, _T]]] = []
+    for part, what in sorted(parts, key=lambda each: (each[0].start_ns, each[0].end_ns)):
+        row = next((row for row in laid if row[-1][0].end_ns <= part.start_ns), None)
+        if row is None:
+            laid.append(row := [])
+        row.append((part, what))
+    return laid
+
+
+def _rank_timeline(
+    info: RankInfo,
+    steps: tuple[StepTotals, ...],
+    drawn: tuple[StepTotals, ...],
+    lanes: Lanes,
+    found: Sequence[Collective],
+    samples: tuple[DeviceSample, ...],
+) -> RankTimeline:
+    none = empty()
+    attribution = Attribution(none, none, none)
+    if len(lanes.comm):
+        own = waiting(info.rank, lanes.comm, found, int(lanes.comm[0, 0]), int(lanes.comm[-1, 1]))
+        rest = difference(own.comm, union(own.wait, own.transfer))
+        attribution = Attribution(own.wait, own.transfer, rest)
+    return RankTimeline(info.rank, info, steps, drawn, lanes, attribution, samples)
+
+
+def _steps_of(view: RankView) -> tuple[StepTotals, ...]:
+    kept = {step.step: step for step in (*view.older, *view.history)}
+    return tuple(kept[number] for number in sorted(kept))
+
+
+def _lanes_of(details: Collection[StepDetail]) -> Lanes:
+    def lane(name: str) -> Spans:
+        return union(*(unflatten(getattr(each, f"{name}_spans_ns")) + each.start_ns for each in details))
+
+    return Lanes(lane("compute"), lane("comm"), lane("copy"), lane("fused"))
+
+
+def _in_order(found: Iterable[Collective]) -> tuple[Collective, ...]:
+    return tuple(sorted(found, key=lambda each: each.first_start_ns))
+
+
+def _all(lanes: Lanes) -> tuple[Spans, ...]:
+    return lanes.compute, lanes.comm, lanes.copy, lanes.fused
