@@ -13,7 +13,8 @@ from overlaptop.commands.parser import parse
 from overlaptop.jobs.descriptors import fill_standard
 
 _PACKAGES = {"msgpack": "msgpack", "msgspec": "msgspec", "numpy": "numpy", "shtab": "shtab",
-             "textual": "textual", "zmq": "pyzmq", "perfetto": "'overlaptop[export]'"}  # fmt: skip
+             "textual": "textual", "zmq": "pyzmq", "perfetto": "'overlaptop[export]'",
+             "prometheus_client": "'overlaptop[metrics]'"}  # fmt: skip
 """Modules that we need, and what pip calls them, or the extra that brings them."""
 _UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 

@@ -15,6 +15,7 @@ COMMANDS = {
     "changes": "what was changed of your jobs, and by whom",
     "analyze": "the same for torch.profiler traces",
     "export": "a job or traces as files for Perfetto, Chrome, a browser or a spreadsheet",
+    "exporter": "metrics of running jobs for Prometheus",
     "doctor": "what will work here, or on a HOST, and why not",
     "estimate": "pen and paper: overlap, bucket size, prefetch",
     "completion": "print a script that completes command lines",

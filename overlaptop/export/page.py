@@ -143,12 +143,8 @@ def _means(records: Sequence[StepRecord]) -> list[str]:
     means = []
     for name in _FIGURES.values():
         known = [value for each in records if (value := getattr(each, name)) is not None]
-        sign = BOUNDS.get(name)
-        if name == "overlap":
-            means.append(text.bounded(overlap, sign, exact=exact))
-        else:
-            mean = text.duration(round(fmean(known)) if known else None)
-            means.append(mean if sign is None else text.bounded(mean, sign, exact=exact))
+        mean = overlap if name == "overlap" else text.duration(round(fmean(known)) if known else None)
+        means.append(text.bounded(mean, BOUNDS[name], exact=exact) if name in BOUNDS else mean)
     return means
 
 
@@ -212,7 +208,7 @@ def _timeline(job: JobTimeline) -> tuple[str, dict[str, object]]:
         for each in job.ranks
     ]
     numbers = sorted({step.step for each in job.ranks for step in each.drawn if step.start_ns >= start_ns})
-    said = f"Steps {numbers[0]:,} to {numbers[-1]:,}." if len(numbers) > 1 else f"Step {numbers[0]:,}."
+    said = f"{text.plural(len(numbers), 'measured step')}, {numbers[0]:,} to {numbers[-1]:,}."
     return said, {"length_ns": end_ns - start_ns, "ranks": ranks}
 
 

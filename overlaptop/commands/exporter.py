@@ -1,0 +1,216 @@
+"""``overlaptop exporter``: metrics of running jobs for Prometheus."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from overlaptop.commands.arguments import add_hosts, hosts_of, job_key
+from overlaptop.commands.hosts import connect
+from overlaptop.commands.jobs import find_jobs
+from overlaptop.commands.output import CommandError, print_message
+from overlaptop.fleet.cluster_session import HostsSession
+from overlaptop.fleet.job_session import JobSelector, JobSession
+from overlaptop.fleet.session import Session
+from overlaptop.fleet.snapshot import HubState, Snapshot
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+DESCRIPTION = """\
+Serve metrics of all jobs of this machine, or of a job on other hosts, to Prometheus, until Ctrl-C. Jobs may
+come and go. Needs: pip install 'overlaptop[metrics]'
+"""
+EPILOG = """\
+Only this machine can read the port unless --listen names another address. Then give --tls-cert and
+--tls-key: without them, anyone on the network can read the names of scripts and hosts.
+exit status: 1 when the port or folder cannot be used, 2 for a usage error; 0 after SIGTERM, 130 after
+Ctrl-C.
+"""
+LOOK_EVERY_S = 2.0
+TICK_S = 0.2
+KEPT_S = 60.0
+"""A job that has ended keeps its series for so long, so that a scrape sees how it ended."""
+_LOOPBACK = ("127.0.0.1", "::1", "localhost")
+FILE_NAME = "overlaptop.prom"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Its options."""
+    parser.description, parser.epilog = DESCRIPTION, EPILOG
+    parser.add_argument("--port", type=_port, metavar="N", help="serve /metrics on this TCP port")
+    parser.add_argument(
+        "--listen", default="127.0.0.1", metavar="ADDRESS", help="of this address (default 127.0.0.1)"
+    )
+    parser.add_argument("--tls-cert", type=Path, metavar="FILE", help="serve https with this certificate")
+    parser.add_argument("--tls-key", type=Path, metavar="FILE", help="its private key")
+    parser.add_argument(
+        "--textfile",
+        type=Path,
+        metavar="DIR",
+        help=f"write DIR/{FILE_NAME} for node_exporter's textfile collector instead",
+    )
+    parser.add_argument(
+        "--every", type=float, default=15.0, metavar="SECONDS", help="how often (default 15)"
+    )
+    parser.add_argument("--job", type=job_key, metavar="KEY", help="only this job")
+    parser.add_argument(
+        "--detail",
+        action="store_true",
+        help="have the ranks measure as many steps as for a dashboard: waiting, late ranks, collectives",
+    )
+    add_hosts(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Serve until interrupted."""
+    if options.port is None and options.textfile is None:
+        raise CommandError("name where metrics go: --port N or --textfile DIR", 2)
+    if (options.tls_cert is None) != (options.tls_key is None):
+        raise CommandError("--tls-cert and --tls-key go together", 2)
+    from prometheus_client import CollectorRegistry
+
+    from overlaptop.export.metrics import JobsCollector
+
+    collector, registry = JobsCollector(), CollectorRegistry(auto_describe=False)
+    registry.register(collector)
+    with ExitStack() as stack:
+        before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # so does a service manager end it
+        stack.callback(signal.signal, signal.SIGTERM, before)
+        if options.port is not None:
+            stack.enter_context(_served(options, registry))
+        if options.textfile is not None:
+            stack.callback((options.textfile / FILE_NAME).unlink, missing_ok=True)
+        jobs = stack.enter_context(closing(_jobs(options)))
+        write_at_s = 0.0
+        while True:
+            snapshots = jobs.tick()
+            for snapshot in snapshots:
+                collector.add(snapshot)
+            collector.keep(snapshot.job.job for snapshot in snapshots if snapshot.job is not None)
+            if options.textfile is not None and time.monotonic() >= write_at_s:
+                write_at_s = time.monotonic() + options.every
+                _write(options.textfile, registry)
+            jobs.pause()
+
+
+def _jobs(options: argparse.Namespace) -> LocalJobs | RemoteJob:
+    hosts = hosts_of(options)
+    if hosts is None:
+        return LocalJobs(options.job, detail=options.detail)
+    session = connect(hosts, JobSelector(key=options.job), readonly=True)
+    return RemoteJob(session, detail=options.detail)
+
+
+class LocalJobs:
+    """All jobs of this machine, or the one of a key, each with a session."""
+
+    def __init__(self, key: str | None, *, detail: bool) -> None:
+        self._key, self._detail = key, detail
+        self._sessions: dict[str, JobSession] = {}
+        self._look_at_s = 0.0
+
+    def tick(self) -> list[Snapshot]:
+        """The jobs that run, and those that ended less than KEPT_S ago."""
+        if time.monotonic() >= self._look_at_s:
+            self._look_at_s = time.monotonic() + LOOK_EVERY_S
+            for record in find_jobs():
+                if record.job not in self._sessions and self._key in (None, record.job):
+                    self._sessions[record.job] = _session_of(record.job)
+        snapshots = []
+        for key, session in list(self._sessions.items()):
+            snapshot = _watched(session, detail=self._detail)
+            gone_s = (snapshot.at_ns - snapshot.hub_since_ns) / 1e9
+            if snapshot.hub_state is not HubState.LIVE and not session.jobs and gone_s > KEPT_S:
+                self._sessions.pop(key).close()
+            else:
+                snapshots.append(snapshot)
+        return snapshots
+
+    def pause(self) -> None:
+        """Wait for more."""
+        time.sleep(TICK_S)
+
+    def close(self) -> None:
+        """Close all connections."""
+        for session in self._sessions.values():
+            session.close()
+
+
+class RemoteJob:
+    """A job on other hosts: the one of a key, or the only one."""
+
+    def __init__(self, session: HostsSession, *, detail: bool) -> None:
+        self._session, self._detail = session, detail
+
+    def tick(self) -> list[Snapshot]:
+        """The job, if it is known."""
+        return [_watched(self._session, detail=self._detail)]
+
+    def pause(self) -> None:
+        """Wait for more."""
+        self._session.pause(TICK_S)
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._session.close()
+
+
+def _session_of(key: str) -> JobSession:
+    """Of this job alone: one that restarts it is another job here."""
+    return JobSession(JobSelector(key=key, matches=lambda record: record.job == key), readonly=True)
+
+
+def _watched(session: Session, *, detail: bool) -> Snapshot:
+    snapshot = session.tick()
+    if detail:
+        session.watch({view.rank for view in snapshot.ranks})
+    return snapshot
+
+
+@contextmanager
+def _served(options: argparse.Namespace, registry: CollectorRegistry) -> Iterator[None]:
+    from prometheus_client import start_http_server
+
+    where = f"{options.listen} port {options.port}"
+    try:
+        server, thread = start_http_server(
+            options.port,
+            options.listen,
+            registry,
+            *(str(each) for each in (options.tls_cert, options.tls_key) if each is not None),
+        )
+    except OSError as fault:
+        raise CommandError(f"{where}: {fault.strerror or fault}") from fault
+    if options.listen not in _LOOPBACK and options.tls_cert is None:
+        print_message(f"{where}: served without TLS, to anyone who can reach it")
+    scheme = "http" if options.tls_cert is None else "https"
+    print_message(f"{scheme}://{options.listen}:{server.server_port}/metrics")
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def _write(folder: Path, registry: CollectorRegistry) -> None:
+    from prometheus_client import write_to_textfile
+
+    try:
+        write_to_textfile(str(folder / FILE_NAME), registry)
+    except OSError as fault:
+        raise CommandError(f"--textfile {folder}: {fault.strerror or fault}") from fault
+
+
+def _port(text: str) -> int:
+    """0: any that is free."""
+    if not (text.isascii() and text.isdecimal() and int(text) < 1 << 16):
+        raise argparse.ArgumentTypeError(f"must be a port, 0 to 65535, not {text!r}")
+    return int(text)

@@ -1,0 +1,248 @@
+"""Prometheus metrics of running jobs, from their Snapshots.
+
+Times are counters of seconds, so `rate()` gives shares over any window: overlap is the rate of "hidden"
+over that of "hidden" and "exposed" together. A rank has at most `SERIES_PER_RANK` series.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from threading import Lock
+
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    InfoMetricFamily,
+    Metric,
+    SummaryMetricFamily,
+)
+from prometheus_client.registry import Collector
+
+from overlaptop.findings.evidence import evidence_of
+from overlaptop.findings.find import find
+from overlaptop.findings.finding import Finding
+from overlaptop.findings.steady import SteadyFindings
+from overlaptop.fleet.snapshot import HubState, RankView, Snapshot
+from overlaptop.fleet.trouble import trouble_of
+from overlaptop.fleet.waits import StepWaits
+from overlaptop.wire.messages import RankInfo, StepTotals
+
+MAX_RANKS = 1024
+"""Ranks of a job with series of their own; of more, those with the lowest numbers."""
+SERIES_PER_RANK = 26
+MAX_OPERATIONS = 64
+"""Operations and groups of a job with series of their own; others are group "other"."""
+_FIND_EVERY_NS = 1_000_000_000
+_PARTS = ("hidden", "exposed", "compute_only", "copy_only", "idle", "fused")
+_PARTS_WITHOUT_IDLE = tuple(part for part in _PARTS if part != "idle")
+"""Where gaps between kernels are not seen, idle time hides in compute."""
+_JOB, _RANK, _OPERATION = ("job",), ("job", "node", "rank"), ("job", "group", "op")
+_FAMILIES = {
+    "job_info": (InfoMetricFamily, "A running job.", _JOB),
+    "job_up": (GaugeMetricFamily, "1 while the job's hub sends, else 0.", _JOB),
+    "job_ranks": (GaugeMetricFamily, "Ranks of the job.", _JOB),
+    "job_trouble": (GaugeMetricFamily, "1 while the job is in this trouble.", (*_JOB, "kind")),
+    "overlap_ratio": (GaugeMetricFamily, "Hidden share of communication, last 20 s.", _JOB),
+    "lost_messages_total": (CounterMetricFamily, "Messages and spans that were dropped.", _JOB),
+    "finding_info": (GaugeMetricFamily, "1 while this holds.", (*_JOB, "rule", "certainty")),
+    "finding_gain_seconds": (GaugeMetricFamily, "Most that mending it saves a step.", (*_JOB, "rule")),
+    "rank_info": (InfoMetricFamily, "A rank and how it is measured.", _RANK),
+    "steps_total": (CounterMetricFamily, "Steps the rank has finished.", _RANK),
+    "step_duration_seconds": (SummaryMetricFamily, "Length of undisturbed steps.", _RANK),
+    "last_step_timestamp_seconds": (GaugeMetricFamily, "Unix time at which the last step ended.", _RANK),
+    "step_part_seconds_total": (
+        CounterMetricFamily, "Time of measured steps; parts add up to the step.", (*_RANK, "part")
+    ),
+    "communication_seconds_total": (
+        CounterMetricFamily, "Communication of compared steps, by what it was.", (*_RANK, "kind", "exposed")
+    ),
+    "rank_late": (GaugeMetricFamily, "1 while the rank is clearly late, 0 while it is not.", _RANK),
+    "late_collectives_total": (CounterMetricFamily, "Collectives in which the rank came last.", _RANK),
+    "caused_wait_seconds_total": (CounterMetricFamily, "What all others waited for the rank.", _RANK),
+    "launch_lead_seconds": (GaugeMetricFamily, "By how much the CPU is ahead of its GPU.", _RANK),
+    "link_bytes_per_second": (
+        GaugeMetricFamily, "What a GPU's links carry.", (*_RANK, "link", "direction")
+    ),
+    "agent_cost_ratio": (GaugeMetricFamily, "Share by which measuring lengthens a step.", _RANK),
+    "collectives_total": (CounterMetricFamily, "Collectives of compared steps.", _OPERATION),
+    "collective_bytes_total": (CounterMetricFamily, "Bytes of these, where known.", _OPERATION),
+    "collective_wait_seconds_total": (CounterMetricFamily, "Waiting, summed over ranks.", _OPERATION),
+    "collective_transfer_seconds_total": (CounterMetricFamily, "Transfer, summed over ranks.", _OPERATION),
+}  # fmt: skip
+"""By name without its prefix: kind, help, labels."""
+
+
+class JobMetrics:
+    """What one job's Snapshots add up to since they were first read."""
+
+    def __init__(self) -> None:
+        self._snapshot: Snapshot | None = None
+        self._lengths: Counter[int] = Counter()
+        """Undisturbed steps by rank."""
+        self._length_ns: Counter[int] = Counter()
+        self._parts_ns: Counter[tuple[int, str]] = Counter()
+        self._communication_ns: Counter[tuple[int, str, str]] = Counter()
+        self._late: Counter[int] = Counter()
+        self._caused_ns: Counter[int] = Counter()
+        self._operations: dict[tuple[str, str], Counter[str]] = {}
+        self._compared = False
+        self._steady = SteadyFindings()
+        self._found: tuple[Finding, ...] = ()
+        self._find_at_ns = 0
+
+    def add(self, snapshot: Snapshot) -> None:
+        """Count what arrived with this Snapshot."""
+        self._snapshot = snapshot
+        for step in snapshot.fresh:
+            self._add_step(step)
+        for waits in snapshot.fresh_waits:
+            self._add_waits(waits)
+        if snapshot.job is not None and not snapshot.replaying and snapshot.at_ns >= self._find_at_ns:
+            self._find_at_ns = snapshot.at_ns + _FIND_EVERY_NS
+            self._found = self._steady.take(snapshot, find(evidence_of(snapshot)))
+
+    def _add_step(self, step: StepTotals) -> None:
+        if step.disturbed:
+            return
+        self._lengths[step.rank] += 1
+        self._length_ns[step.rank] += step.step_ns
+        for part in _PARTS if step.measured else ():
+            self._parts_ns[step.rank, part] += getattr(step, f"{part}_ns") or 0
+
+    def _add_waits(self, waits: StepWaits) -> None:
+        self._compared = True
+        for rank, times in waits.times.items():
+            for kind, all_ns, exposed_ns in (
+                ("waiting", times.wait_ns, times.exposed_wait_ns),
+                ("transfer", times.transfer_ns, times.exposed_transfer_ns),
+                ("not attributed", times.unsplit_ns, times.exposed_unsplit_ns),
+            ):
+                self._communication_ns[rank, kind, "true"] += exposed_ns
+                self._communication_ns[rank, kind, "false"] += all_ns - exposed_ns
+        for each in waits.collectives:
+            key = each.group, each.op
+            if key not in self._operations and len(self._operations) >= MAX_OPERATIONS - 1:
+                key = "other", "other"
+            counts = self._operations.setdefault(key, Counter())
+            counts["collectives"] += 1
+            counts["bytes"] += each.bytes or 0
+            counts["wait_ns"] += each.caused_wait_ns
+            counts["transfer_ns"] += sum(each.transfer_ns(rank) or 0 for rank in each.ranks)
+            if each.late_rank is not None:
+                self._late[each.late_rank] += 1
+                self._caused_ns[each.late_rank] += each.caused_wait_ns
+
+    def samples(self) -> Iterator[tuple[str, tuple[str, ...], object]]:
+        """Each sample: a family's name, its labels, its value in base units."""
+        snapshot = self._snapshot
+        if snapshot is None or snapshot.job is None:
+            return
+        job, totals = snapshot.job, snapshot.totals
+        yield "job_info", (job.job,), {"script": job.script, "world_size": str(job.world_size)}
+        yield "job_up", (job.job,), float(snapshot.hub_state is HubState.LIVE)
+        yield "job_ranks", (job.job,), len(snapshot.ranks)
+        if (trouble := trouble_of(snapshot)) is not None:
+            yield "job_trouble", (job.job, trouble.kind.value), 1
+        if totals.overlap is not None:
+            yield "overlap_ratio", (job.job,), totals.overlap
+        yield "lost_messages_total", (job.job,), totals.dropped
+        for rule in sorted({each.rule for each in self._found}):
+            of_rule = [each for each in self._found if each.rule == rule]
+            yield "finding_info", (job.job, rule, of_rule[0].certainty.value), 1
+            if gains_ns := [each.gain_ns for each in of_rule if each.gain_ns is not None]:
+                yield "finding_gain_seconds", (job.job, rule), max(gains_ns) / 1e9
+        for (group, op), counts in self._operations.items():
+            labels = job.job, group, op
+            yield "collectives_total", labels, counts["collectives"]
+            yield "collective_bytes_total", labels, counts["bytes"]
+            yield "collective_wait_seconds_total", labels, counts["wait_ns"] / 1e9
+            yield "collective_transfer_seconds_total", labels, counts["transfer_ns"] / 1e9
+        window = snapshot.wait_window
+        late = {each.rank for each in window.late} if window is not None else None
+        for view in snapshot.ranks[:MAX_RANKS]:
+            if (info := view.info) is not None:
+                for name, labels, value in self._of_rank(view, info, late):
+                    yield name, (job.job, view.node or info.host, str(view.rank), *labels), value
+
+    def _of_rank(
+        self, view: RankView, info: RankInfo, late: set[int] | None
+    ) -> Iterator[tuple[str, tuple[str, ...], object]]:
+        rank, last, measured = view.rank, view.last, view.measured
+        yield (
+            "rank_info",
+            (),
+            {
+                "device": info.device,
+                "backend": info.backend,
+                "source": info.source,
+                "compute_exact": str(info.compute_exact).lower(),
+            },
+        )
+        if last is not None:
+            yield "steps_total", (), last.step + 1
+            yield "step_duration_seconds", (), (self._lengths[rank], self._length_ns[rank] / 1e9)
+            yield "last_step_timestamp_seconds", (), (last.start_ns + last.step_ns) / 1e9
+        if measured is not None:
+            for part in _PARTS if info.compute_exact else _PARTS_WITHOUT_IDLE:
+                yield "step_part_seconds_total", (part,), self._parts_ns[rank, part] / 1e9
+            if measured.launch_lead_ns is not None:
+                yield "launch_lead_seconds", (), measured.launch_lead_ns / 1e9
+        if late is not None:
+            yield "rank_late", (), float(rank in late)
+        if self._compared:
+            yield "late_collectives_total", (), self._late[rank]
+            yield "caused_wait_seconds_total", (), self._caused_ns[rank] / 1e9
+            for kind in ("waiting", "transfer", "not attributed"):
+                for exposed in ("true", "false"):
+                    spent_ns = self._communication_ns[rank, kind, exposed]
+                    yield "communication_seconds_total", (kind, exposed), spent_ns / 1e9
+        if view.sample is not None:
+            for link in ("nvlink", "pcie"):
+                for direction in ("rx", "tx"):
+                    rate = getattr(view.sample, f"{link}_{direction}_bytes_per_s")
+                    if rate is not None:
+                        yield "link_bytes_per_second", (link, direction), rate
+        if view.own_cost is not None:
+            yield "agent_cost_ratio", (), view.own_cost.change
+
+
+class JobsCollector(Collector):
+    """The metrics of all jobs, for a registry. One thread adds Snapshots, others may collect."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[str, JobMetrics] = {}
+        self._lock = Lock()
+
+    def add(self, snapshot: Snapshot) -> None:
+        """Count what arrived with this Snapshot."""
+        if snapshot.job is not None:
+            with self._lock:
+                self._jobs.setdefault(snapshot.job.job, JobMetrics()).add(snapshot)
+
+    def keep(self, jobs: Iterable[str]) -> None:
+        """Forget all jobs but these keys: their series end."""
+        kept = set(jobs)
+        with self._lock:
+            self._jobs = {key: each for key, each in self._jobs.items() if key in kept}
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing: a registry would collect once to learn the names."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        """All families that have samples."""
+        with self._lock:
+            samples = [sample for job in self._jobs.values() for sample in job.samples()]
+        families = {}
+        for name, (kind, about, labels) in _FAMILIES.items():
+            # The library appends _info and _total by itself.
+            stem = f"overlaptop_{name}"
+            bare = stem.removesuffix("_info") if kind is InfoMetricFamily else stem.removesuffix("_total")
+            families[name] = kind(bare, about, labels=labels)
+        for name, labels, value in samples:
+            if isinstance(value, tuple):
+                families[name].add_metric(labels, *value)
+            else:
+                families[name].add_metric(labels, value)
+        return (family for family in families.values() if family.samples)
