@@ -16,6 +16,7 @@ COMMANDS = {
     "analyze": "the same for torch.profiler traces",
     "export": "a job or traces as files for Perfetto, Chrome, a browser or a spreadsheet",
     "exporter": "metrics of running jobs for Prometheus",
+    "mcp": "running jobs for AI agents, read-only",
     "doctor": "what will work here, or on a HOST, and why not",
     "estimate": "pen and paper: overlap, bucket size, prefetch",
     "completion": "print a script that completes command lines",

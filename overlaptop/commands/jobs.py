@@ -27,11 +27,7 @@ _HERE, _THERE = "here", "there"
 
 def run(hosts: Hosts | None = None, *, as_json: bool) -> int:
     """Print a row, or a line of JSON, for each job, newest first."""
-    if hosts is None:
-        jobs = find_jobs()
-    else:
-        with closing(connect(hosts)) as session:
-            jobs = session.find_jobs()
+    jobs = _jobs_of(hosts)
     if as_json:
         for job in jobs:
             print_data(_record(job))
@@ -40,6 +36,18 @@ def run(hosts: Hosts | None = None, *, as_json: bool) -> int:
     else:
         print_message(_no_job(_HERE if hosts is None else _THERE))
     return 0
+
+
+def list_records(hosts: Hosts | None = None) -> list[records.JobRecord]:
+    """The records of all jobs here, or on those hosts."""
+    return [_record(job) for job in _jobs_of(hosts)]
+
+
+def _jobs_of(hosts: Hosts | None) -> Sequence[JobRecord]:
+    if hosts is None:
+        return find_jobs()
+    with closing(connect(hosts)) as session:
+        return session.find_jobs()
 
 
 def _record(job: JobRecord) -> records.JobRecord:

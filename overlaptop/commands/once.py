@@ -17,6 +17,7 @@ from overlaptop.findings.first_line import first_line
 from overlaptop.fleet.records import device_record, end_records, step_record
 from overlaptop.fleet.snapshot import HubState, RankView, Snapshot
 from overlaptop.fleet.trouble import Trouble, first_failure, trouble_of
+from overlaptop.records import Record
 from overlaptop.report import hosts as nodes
 from overlaptop.report import troubles
 from overlaptop.report.figures import exposed_in_words, ranks_in_words, totals_in_words, window_in_words
@@ -31,20 +32,24 @@ def run(key: str | None, hosts: Hosts | None = None, *, as_json: bool, ascii_onl
     if not as_json:
         print_data(render(snapshot, ascii_only=ascii_only))
         return 0
-    assert snapshot.job is not None
-    for record in TroubleLog().due(snapshot):
+    for record in records_of(snapshot):
         print_data(record)
-    for finding in found_in(snapshot):
-        print_data(finding.record(snapshot.job.job))
+    return 0
+
+
+def records_of(snapshot: Snapshot) -> list[Record]:
+    """The records of the present state."""
+    assert snapshot.job is not None
+    job = snapshot.job.job
+    records: list[Record] = [*TroubleLog().due(snapshot)]
+    records += [finding.record(job) for finding in found_in(snapshot)]
     for view in snapshot.ranks:
         if (totals := view.measured or view.last) is not None:
             waits = snapshot.waits if snapshot.waits and snapshot.waits.step == totals.step else None
-            print_data(step_record(snapshot.job.job, view.info, totals, waits))
+            records.append(step_record(job, view.info, totals, waits))
         if view.sample is not None or view.numa is not None:
-            print_data(device_record(snapshot.job.job, view, view.sample))
-    for record in end_records(snapshot):
-        print_data(record)
-    return 0
+            records.append(device_record(job, view, view.sample))
+    return [*records, *end_records(snapshot)]
 
 
 def render(snapshot: Snapshot, *, ascii_only: bool = False) -> str:

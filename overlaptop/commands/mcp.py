@@ -1,0 +1,107 @@
+"""``overlaptop mcp``: running jobs for AI agents, by the Model Context Protocol over stdin and stdout."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING, Any
+
+from msgspec import to_builtins
+
+from overlaptop import __version__
+from overlaptop.commands.arguments import add_hosts, hosts_of
+from overlaptop.commands.findings import found_in
+from overlaptop.commands.following import settle, settle_waits
+from overlaptop.commands.hosts import Hosts
+from overlaptop.commands.jobs import join, list_records
+from overlaptop.commands.once import records_of, title
+from overlaptop.commands.output import CommandError
+from overlaptop.findings.first_line import first_line
+from overlaptop.fleet.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from mcp.server import MCPServer
+
+DESCRIPTION = """\
+Let an AI agent read running jobs: which there are, their state, and findings with their causes. It speaks
+the Model Context Protocol on stdin and stdout, and changes nothing. Needs: pip install 'overlaptop[mcp]'
+"""
+EPILOG = """\
+For example: claude mcp add overlaptop -- overlaptop mcp
+"""
+INSTRUCTIONS = """\
+Reads training jobs that run with overlaptop's agent. Times are in ns, null is "not known". Start with
+`findings`: it says what costs most, why, and what to do. A call waits some seconds for measured steps.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Its options."""
+    parser.description, parser.epilog = DESCRIPTION, EPILOG
+    add_hosts(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Serve until stdin ends."""
+    make_server(hosts_of(options)).run("stdio")
+    return 0
+
+
+def make_server(hosts: Hosts | None = None) -> MCPServer:
+    """A server with a tool for each question; `hosts`: where the jobs are, None: here."""
+    from mcp.server import MCPServer
+    from mcp.types import ToolAnnotations
+
+    def jobs() -> dict[str, Any]:
+        """List the running jobs: key, script, host, ranks."""
+        with _refusals():
+            return {"jobs": to_builtins(list_records(hosts))}
+
+    def state(job: str | None = None) -> dict[str, Any]:
+        """Return the newest step, devices, troubles and ends of each rank, as `overlaptop --once --json`
+        prints them. `job`: a key as `jobs` lists it; not needed where there is one job.
+        """
+        snapshot = _look(job, hosts)
+        return {**_summary(snapshot), "records": to_builtins(records_of(snapshot))}
+
+    def findings(job: str | None = None) -> dict[str, Any]:
+        """Return what costs the job most, which rank is late and why, what mending it saves, what to do.
+        `job`: a key as `jobs` lists it; not needed where there is one job.
+        """
+        snapshot = _look(job, hosts)
+        assert snapshot.job is not None
+        records = [each.record(snapshot.job.job) for each in found_in(snapshot)]
+        return {**_summary(snapshot), "findings": to_builtins(records)}
+
+    server = MCPServer("overlaptop", version=__version__, instructions=INSTRUCTIONS, log_level="ERROR")
+    tools: tuple[Callable[..., dict[str, Any]], ...] = (jobs, state, findings)
+    for tool in tools:
+        server.tool(annotations=ToolAnnotations(read_only_hint=True, open_world_hint=False))(tool)
+    return server
+
+
+def _look(job: str | None, hosts: Hosts | None) -> Snapshot:
+    with _refusals(), closing(join(job, hosts)) as session:
+        return settle_waits(session, settle(session))
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
+    """Answer with what the command line would say. Other exceptions are faults, of which no agent reads."""
+    from mcp.server.mcpserver.exceptions import ToolError
+
+    try:
+        yield
+    except CommandError as fault:
+        raise ToolError(str(fault)) from fault
+
+
+def _summary(snapshot: Snapshot) -> dict[str, Any]:
+    said = first_line(snapshot, found_in(snapshot))
+    return {
+        "job": title(snapshot),
+        "summary": said.words if said is not None else None,
+        "late_rank": said.late_rank if said is not None else None,
+        "cause": (said.cause or None) if said is not None else None,
+    }

@@ -1,0 +1,62 @@
+"""``overlaptop mcp``, spoken to by a client of the official package."""
+
+import os
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from mcp import Client, StdioServerParameters
+
+from overlaptop.jobs.record import list_jobs
+from tests.processes import eventually
+
+from .conftest import StartRanks
+from .running import SMALL_DDP, START_LIMIT_S, run_here
+
+
+@asynccontextmanager
+async def connected() -> AsyncIterator[Client]:
+
+    server = StdioServerParameters(
+        command=sys.executable, args=["-m", "overlaptop", "mcp"], env=dict(os.environ)
+    )
+    async with Client(server) as client:
+        yield client
+
+
+async def test_an_agent_reads_the_cause_of_a_late_rank(start_ranks: StartRanks) -> None:
+    workload = f"ddp {' '.join(SMALL_DDP)}"
+    start_ranks("faults", "--by", "sleep", "--share", "0.5", "--workload", workload)
+    (record,) = eventually(list_jobs, START_LIMIT_S)
+    async with connected() as client:
+        (job,) = (await client.call_tool("jobs")).structured_content["jobs"]
+        assert (job["job"], job["world_size"], job["type"]) == (record.job, 2, "job")
+        for _ in range(20):  # on a busy machine the first steps do not tell yet
+            found = (await client.call_tool("findings", {"job": job["job"]})).structured_content
+            causes = [each for each in found["findings"] if each["rule"] == "late_launch" and each["line"]]
+            if causes and found["cause"]:
+                break
+        assert found["late_rank"] == 1
+        assert found["summary"].startswith("rank 1 is late in ")
+        assert "stands still" in found["cause"]
+        assert (causes[0]["ranks"], "faults.py" in causes[0]["line"]) == ([1], True)
+        state = (await client.call_tool("state")).structured_content
+        assert {each["rank"] for each in state["records"] if each["type"] == "step"} == {0, 1}
+
+
+async def test_tools_are_read_only_and_say_what_is_wrong() -> None:
+    async with connected() as client:
+        tools = (await client.list_tools()).tools
+        assert [tool.name for tool in tools] == ["jobs", "state", "findings"]
+        assert all(tool.annotations.read_only_hint and tool.description for tool in tools)
+        answer = await client.call_tool("state")
+        assert answer.is_error
+        assert "no job with an agent runs here" in answer.content[0].text
+        assert (await client.call_tool("jobs")).structured_content == {"jobs": []}
+
+
+@pytest.mark.parametrize("words", [["--host", ""], ["--python", "python"]])
+def test_bad_hosts_are_refused(words: list[str]) -> None:
+
+    assert run_here("mcp", *words).returncode == 2
