@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -63,7 +64,7 @@ def run(options: argparse.Namespace) -> int:
         raise CommandError("--job and --host name a running job: leave out PATH", 2)
     if "perfetto" in wanted:
         import overlaptop.export.perfetto  # noqa: F401 - before a job is asked: it may not be installed
-    snapshot, timeline = _traced(options) if options.paths else _running(options)
+    timeline, snapshot = _traced(options) if options.paths else _running(options)
     for name, path in wanted.items():
         try:
             _write(name, path, timeline, snapshot)
@@ -73,7 +74,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _traced(options: argparse.Namespace) -> tuple[Snapshot, JobTimeline]:
+def _traced(options: argparse.Namespace) -> tuple[JobTimeline, Callable[[], Snapshot]]:
     from overlaptop.commands.analyze import session_of
     from overlaptop.export.timeline import from_traces
     from overlaptop.formats.files import TraceError
@@ -84,20 +85,20 @@ def _traced(options: argparse.Namespace) -> tuple[Snapshot, JobTimeline]:
         job = analyze(options.paths, rules, cycle=options.cycle)
     except (TraceError, ValueError) as fault:
         raise CommandError(str(fault), 2) from fault
-    return session_of(job).tick(), from_traces(job)
+    return from_traces(job), lambda: session_of(job).tick()
 
 
-def _running(options: argparse.Namespace) -> tuple[Snapshot, JobTimeline]:
+def _running(options: argparse.Namespace) -> tuple[JobTimeline, Callable[[], Snapshot]]:
     from overlaptop.commands.following import settle, settle_waits
     from overlaptop.commands.jobs import join
     from overlaptop.export.timeline import from_snapshot
 
     with closing(join(options.job, hosts_of(options))) as session:
         snapshot = settle_waits(session, settle(session))
-    return snapshot, from_snapshot(snapshot)
+    return from_snapshot(snapshot), lambda: snapshot
 
 
-def _write(name: str, path: Path, job: JobTimeline, snapshot: Snapshot) -> None:
+def _write(name: str, path: Path, job: JobTimeline, snapshot: Callable[[], Snapshot]) -> None:
     if name == "perfetto":
         from overlaptop.export import perfetto
 
@@ -115,7 +116,7 @@ def _write(name: str, path: Path, job: JobTimeline, snapshot: Snapshot) -> None:
     else:
         from overlaptop.export import page
 
-        path.write_text(page.render(job, _summary(job, snapshot)), encoding="utf-8")
+        path.write_text(page.render(job, _summary(job, snapshot())), encoding="utf-8")
 
 
 def _summary(job: JobTimeline, snapshot: Snapshot) -> Summary:

@@ -184,7 +184,8 @@ def _served(options: argparse.Namespace, registry: CollectorRegistry) -> Iterato
             options.port,
             options.listen,
             registry,
-            *(str(each) for each in (options.tls_cert, options.tls_key) if each is not None),
+            certfile=None if options.tls_cert is None else str(options.tls_cert),
+            keyfile=None if options.tls_key is None else str(options.tls_key),
         )
     except OSError as fault:
         raise CommandError(f"{where}: {fault.strerror or fault}") from fault

@@ -34,6 +34,8 @@ INSTRUCTIONS = """\
 Reads training jobs that run with overlaptop's agent. Times are in ns, null is "not known". Start with
 `findings`: it says what costs most, why, and what to do. A call waits some seconds for measured steps.
 """
+MAX_RANKS = 64
+"""Whose records an agent gets unasked: more would fill its context."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,12 +60,17 @@ def make_server(hosts: Hosts | None = None) -> MCPServer:
         with _refusals():
             return {"jobs": to_builtins(list_records(hosts))}
 
-    def state(job: str | None = None) -> dict[str, Any]:
+    def state(job: str | None = None, ranks: list[int] | None = None) -> dict[str, Any]:
         """Return the newest step, devices, troubles and ends of each rank, as `overlaptop --once --json`
-        prints them. `job`: a key as `jobs` lists it; not needed where there is one job.
+        prints them. `job`: a key as `jobs` lists it; not needed where there is one. `ranks`: only these.
         """
         snapshot = _look(job, hosts)
-        return {**_summary(snapshot), "records": to_builtins(records_of(snapshot))}
+        with _refusals():
+            if ranks is None and len(snapshot.ranks) > MAX_RANKS:
+                raise CommandError(f"the job has {len(snapshot.ranks):,} ranks: name some in `ranks`")
+        records = to_builtins(records_of(snapshot))
+        wanted = [each for each in records if ranks is None or each.get("rank") in (None, *ranks)]
+        return {**_summary(snapshot), "records": wanted}
 
     def findings(job: str | None = None) -> dict[str, Any]:
         """Return what costs the job most, which rank is late and why, what mending it saves, what to do.

@@ -153,11 +153,11 @@ class JobMetrics:
             if gains_ns := [each.gain_ns for each in of_rule if each.gain_ns is not None]:
                 yield "finding_gain_seconds", (job.job, rule), max(gains_ns) / 1e9
         for (group, op), counts in self._operations.items():
-            labels = job.job, group, op
-            yield "collectives_total", labels, counts["collectives"]
-            yield "collective_bytes_total", labels, counts["bytes"]
-            yield "collective_wait_seconds_total", labels, counts["wait_ns"] / 1e9
-            yield "collective_transfer_seconds_total", labels, counts["transfer_ns"] / 1e9
+            operation = job.job, group, op
+            yield "collectives_total", operation, counts["collectives"]
+            yield "collective_bytes_total", operation, counts["bytes"]
+            yield "collective_wait_seconds_total", operation, counts["wait_ns"] / 1e9
+            yield "collective_transfer_seconds_total", operation, counts["transfer_ns"] / 1e9
         window = snapshot.wait_window
         late = {each.rank for each in window.late} if window is not None else None
         for view in snapshot.ranks[:MAX_RANKS]:

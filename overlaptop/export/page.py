@@ -22,6 +22,8 @@ from overlaptop.timeline.spans import Spans, clip, flatten
 
 MAX_SPANS = 200_000
 """Of all ranks together: a phone still moves them smoothly, and the page stays below some 4 MB."""
+MAX_DRAWN_RANKS = 64
+"""A canvas of more would be higher than a phone's browser allows."""
 MAX_ROWS = 64
 _FIGURES = {
     "step": "step_ns",
@@ -175,14 +177,15 @@ def _more(there: int, shown: int, which: str) -> str:
 
 def _timeline(job: JobTimeline) -> tuple[str, dict[str, object]]:
     """Which steps are drawn, in words, and what is drawn: times in ns from the first drawn step."""
-    starts_ns = sorted({step.start_ns for each in job.ranks for step in each.drawn})
-    ends_ns = [step.start_ns + step.step_ns for each in job.ranks for step in each.drawn]
+    shown = _most_awaited(job)
+    starts_ns = sorted({step.start_ns for each in shown for step in each.drawn})
+    ends_ns = [step.start_ns + step.step_ns for each in shown for step in each.drawn]
     end_ns = max(ends_ns, default=0)
 
     def spans_from(start_ns: int) -> int:
         return sum(
             len(lane) - int(np.searchsorted(lane[:, 1], start_ns, side="right"))
-            for each in job.ranks
+            for each in shown
             for lane in _lanes(each).values()
         )
 
@@ -205,11 +208,21 @@ def _timeline(job: JobTimeline) -> tuple[str, dict[str, object]]:
                 if len(lane)
             },
         }
-        for each in job.ranks
+        for each in shown
     ]
-    numbers = sorted({step.step for each in job.ranks for step in each.drawn if step.start_ns >= start_ns})
+    numbers = sorted({step.step for each in shown for step in each.drawn if step.start_ns >= start_ns})
     said = f"{text.plural(len(numbers), 'measured step')}, {numbers[0]:,} to {numbers[-1]:,}."
+    if len(shown) < len(job.ranks):
+        said += f" The {len(shown)} of {len(job.ranks):,} ranks that others waited for most."
     return said, {"length_ns": end_ns - start_ns, "ranks": ranks}
+
+
+def _most_awaited(job: JobTimeline) -> list[RankTimeline]:
+    """The ranks to draw, by number."""
+    late = lateness(job.collectives)
+    caused_ns = {each.rank: each.caused_wait_ns for each in late.ranks} if late is not None else {}
+    order = sorted(job.ranks, key=lambda each: (-caused_ns.get(each.rank, 0), each.rank))
+    return sorted(order[:MAX_DRAWN_RANKS], key=lambda each: each.rank)
 
 
 def _lanes(each: RankTimeline) -> dict[str, Spans]:

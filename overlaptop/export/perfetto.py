@@ -74,12 +74,12 @@ def _write_rank(writer: _Writer, job: JobTimeline, each: RankTimeline, flows: Ma
     leads = [
         (step.start_ns + step.step_ns, lead) for step in steps if (lead := step.launch_lead_ns) is not None
     ]
-    writer.counter(process, "launch lead", leads, protos.CounterDescriptor.UNIT_TIME_NS)
+    writer.counter(process, "launch lead", "ns", leads)
     for name, field in _LINK_RATES:
         rates = [
             (sample.at_ns, rate) for sample in each.samples if (rate := getattr(sample, field)) is not None
         ]
-        writer.counter(process, f"{name}, a second", rates, protos.CounterDescriptor.UNIT_SIZE_BYTES)
+        writer.counter(process, name, "bytes/s", rates)
 
 
 def _arguments(found: Collective, rank: int) -> dict[str, object]:
@@ -153,7 +153,7 @@ class _Writer:
         self._put(start_ns, begin)
         self._put(end_ns, protos.TrackEvent(type=protos.TrackEvent.TYPE_SLICE_END, track_uuid=track))
 
-    def counter(self, process: int, name: str, values: Sequence[tuple[int, int]], unit: int) -> None:
+    def counter(self, process: int, name: str, unit: str, values: Sequence[tuple[int, int]]) -> None:
         """Write a counter's values at their times, Unix ns; nothing where there are none."""
         if not values:
             return
@@ -161,7 +161,7 @@ class _Writer:
         descriptor = protos.TrackDescriptor(
             uuid=uuid, parent_uuid=process, name=name, sibling_order_rank=uuid
         )
-        descriptor.counter.unit = unit
+        descriptor.counter.unit_name = unit
         self._describe(descriptor)
         for at_ns, value in values:
             self._put(

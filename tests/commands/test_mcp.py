@@ -8,8 +8,10 @@ from contextlib import asynccontextmanager
 import pytest
 from mcp import Client, StdioServerParameters
 
+from overlaptop.commands import mcp
 from overlaptop.jobs.record import list_jobs
 from tests.processes import eventually
+from tests.tui.waits import waiting_job
 
 from .conftest import StartRanks
 from .running import SMALL_DDP, START_LIMIT_S, run_here
@@ -60,3 +62,15 @@ async def test_tools_are_read_only_and_say_what_is_wrong() -> None:
 def test_bad_hosts_are_refused(words: list[str]) -> None:
 
     assert run_here("mcp", *words).returncode == 2
+
+
+async def test_of_many_ranks_some_must_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    snapshot = waiting_job(late=lambda _: 2).tick()
+    monkeypatch.setattr(mcp, "_look", lambda *_: snapshot)
+    monkeypatch.setattr(mcp, "MAX_RANKS", 3)
+    async with Client(mcp.make_server()) as client:
+        answer = await client.call_tool("state")
+        assert answer.is_error
+        assert "the job has 4 ranks: name some" in answer.content[0].text
+        found = (await client.call_tool("state", {"ranks": [1, 3]})).structured_content
+        assert [each["rank"] for each in found["records"] if each["type"] == "step"] == [1, 3]

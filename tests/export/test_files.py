@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -136,3 +137,12 @@ def test_a_long_job_is_drawn_from_the_first_step_that_fits(monkeypatch: pytest.M
     assert len(part) < len(whole)
     monkeypatch.setattr(page, "MAX_SPANS", 1)
     assert "No step is short enough to be drawn." in page.render(job, summary(""))
+
+
+def test_of_many_ranks_those_are_drawn_that_others_wait_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page, "MAX_DRAWN_RANKS", 2)
+    html = page.render(recorded("ddp_25mb"), summary(""))
+    assert "The 2 of 4 ranks that others waited for most." in html
+    data = json.loads(html.partition('id="data">')[2].partition("</script>")[0])
+    assert [rank["rank"] for rank in data["ranks"]] == [0, 2]
+    assert html.count("of 75</td>") == 4

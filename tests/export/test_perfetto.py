@@ -128,5 +128,5 @@ def test_a_running_jobs_drawn_steps_have_the_same_figures() -> None:
 def test_links_are_counters_of_their_samples() -> None:
     session = FakeSession(welcome(), info(0), sample(0, 1, nvlink=(0, GB)), status())
     found = Decoded(from_snapshot(session.tick()))
-    assert [value for _, value in found.counters[0, "NVLink tx, a second"]] == [GB]
+    assert [value for _, value in found.counters[0, "NVLink tx"]] == [GB]
     assert (0, "launch lead") not in found.counters
