@@ -11,7 +11,7 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from overlaptop.commands.arguments import add_hosts, hosts_of, job_key
+from overlaptop.commands.arguments import add_hosts, hosts_of, job_key, positive
 from overlaptop.commands.hosts import connect
 from overlaptop.commands.jobs import find_jobs
 from overlaptop.commands.output import CommandError, print_message
@@ -54,10 +54,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--textfile",
         type=Path,
         metavar="DIR",
-        help=f"write DIR/{FILE_NAME} for node_exporter's textfile collector instead",
+        help=f"write DIR/{FILE_NAME} for node_exporter's textfile collector",
     )
     parser.add_argument(
-        "--every", type=float, default=15.0, metavar="SECONDS", help="how often (default 15)"
+        "--every", type=positive, default=15, metavar="SECONDS", help="how often (default 15)"
     )
     parser.add_argument("--job", type=job_key, metavar="KEY", help="only this job")
     parser.add_argument(

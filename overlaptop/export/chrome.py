@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 from collections.abc import Iterator, Mapping
+from errno import ENOTEMPTY
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -24,15 +26,21 @@ _COMM_KERNEL = "ncclDevKernel"
 """HolisticTraceAnalysis knows communication by this name only."""
 _FUSED_KERNEL = "kernel_gemm_rs_producer"
 """A name that `timeline.lanes` knows; HolisticTraceAnalysis takes it for compute."""
-
 _LAUNCH = "overlaptop"
+"""A category of no launch that torch.profiler writes."""
 
 _Event = dict[str, Any]
 
 
 def write(job: JobTimeline, folder: Path) -> list[Path]:
-    """Write ``rankN.json.gz`` for each rank into `folder`, which is made; return the files."""
+    """Write ``rankN.json.gz`` for each rank into `folder`, which is made; return the files.
+
+    Raises:
+        OSError: also where something is in the folder, such as the traces of another job, or of this one.
+    """
     folder.mkdir(parents=True, exist_ok=True)
+    if any(folder.iterdir()):
+        raise OSError(ENOTEMPTY, os.strerror(ENOTEMPTY))
     base_ns = job.start_ns
     written = []
     for each in job.ranks:
@@ -68,6 +76,7 @@ def _marks(each: RankTimeline, base_ns: int) -> Iterator[_Event]:
     if each.drawn:
         last = each.drawn[-1]
         end_ns = last.start_ns + last.step_ns - base_ns
+        # The blank makes it no step for `analyze`.
         yield _event("user_annotation", f"ProfilerStep# {last.step + 1}", end_ns, 0, tid=1)
 
 

@@ -33,7 +33,7 @@ MAX_RANKS = 1024
 SERIES_PER_RANK = 26
 MAX_OPERATIONS = 64
 """Operations and groups of a job with series of their own; others are group "other"."""
-_FIND_EVERY_NS = 1_000_000_000
+_FIND_EVERY_NS = 5_000_000_000
 _PARTS = ("hidden", "exposed", "compute_only", "copy_only", "idle", "fused")
 _PARTS_WITHOUT_IDLE = tuple(part for part in _PARTS if part != "idle")
 """Where gaps between kernels are not seen, idle time hides in compute."""

@@ -191,8 +191,9 @@ def _timeline(job: JobTimeline) -> tuple[str, dict[str, object]]:
 
     # Later starts have fewer spans.
     first = bisect_left(starts_ns, -MAX_SPANS, key=lambda start_ns: -spans_from(start_ns))
-    if not starts_ns or first == len(starts_ns):
-        return "No step is short enough to be drawn.", {"length_ns": 1, "ranks": []}
+    if first == len(starts_ns):
+        said = "No step is short enough to be drawn." if starts_ns else "No step was measured in detail."
+        return said, {"length_ns": 1, "ranks": []}
     start_ns = starts_ns[first]
     ranks = [
         {

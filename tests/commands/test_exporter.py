@@ -41,7 +41,7 @@ def page(url: str, context: ssl.SSLContext | None = None) -> str:
 def test_jobs_come_and_go_while_it_serves(start_ranks: StartRanks, tmp_path: Path) -> None:
     folder = tmp_path / "textfile"
     folder.mkdir()
-    with exporter("--port", 0, "--textfile", folder, "--every", 0.1, "--detail") as process:
+    with exporter("--port", 0, "--textfile", folder, "--every", 1, "--detail") as process:
         url = address(process)
         assert url.startswith("http://127.0.0.1:")
         assert "overlaptop_job_info" not in page(url)
