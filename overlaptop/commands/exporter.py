@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from overlaptop.commands.arguments import add_hosts, hosts_of, job_key, positive
-from overlaptop.commands.hosts import connect
+from overlaptop.commands.hosts import Hosts, connect
 from overlaptop.commands.jobs import find_jobs
 from overlaptop.commands.output import CommandError, print_message
-from overlaptop.fleet.cluster_session import HostsSession
 from overlaptop.fleet.job_session import JobSelector, JobSession
 from overlaptop.fleet.session import Session
 from overlaptop.fleet.snapshot import HubState, Snapshot
@@ -87,7 +86,8 @@ def run(options: argparse.Namespace) -> int:
             stack.enter_context(_served(options, registry))
         if options.textfile is not None:
             stack.callback((options.textfile / FILE_NAME).unlink, missing_ok=True)
-        jobs = stack.enter_context(closing(_jobs(options)))
+        followed = FollowedJobs(options.job, hosts_of(options), detail=options.detail)
+        jobs = stack.enter_context(closing(followed))
         write_at_s = 0.0
         while True:
             snapshots = jobs.tick()
@@ -100,78 +100,58 @@ def run(options: argparse.Namespace) -> int:
             jobs.pause()
 
 
-def _jobs(options: argparse.Namespace) -> LocalJobs | RemoteJob:
-    hosts = hosts_of(options)
-    if hosts is None:
-        return LocalJobs(options.job, detail=options.detail)
-    session = connect(hosts, JobSelector(key=options.job), readonly=True)
-    return RemoteJob(session, detail=options.detail)
+class FollowedJobs:
+    """All jobs of this machine, or the one of a key, each with a session; with hosts, a job of theirs."""
 
-
-class LocalJobs:
-    """All jobs of this machine, or the one of a key, each with a session."""
-
-    def __init__(self, key: str | None, *, detail: bool) -> None:
+    def __init__(self, key: str | None, hosts: Hosts | None, *, detail: bool) -> None:
         self._key, self._detail = key, detail
-        self._sessions: dict[str, JobSession] = {}
+        self._remote = None if hosts is None else connect(hosts, JobSelector(key=key), readonly=True)
+        self._local: dict[str, JobSession] = {}
         self._look_at_s = 0.0
 
     def tick(self) -> list[Snapshot]:
         """The jobs that run, and those that ended less than KEPT_S ago."""
+        if self._remote is not None:
+            return [self._look(self._remote)]
         if time.monotonic() >= self._look_at_s:
             self._look_at_s = time.monotonic() + LOOK_EVERY_S
             for record in find_jobs():
-                if record.job not in self._sessions and self._key in (None, record.job):
-                    self._sessions[record.job] = _session_of(record.job)
+                if record.job not in self._local and self._key in (None, record.job):
+                    self._local[record.job] = _session_of(record.job)
         snapshots = []
-        for key, session in list(self._sessions.items()):
-            snapshot = _watched(session, detail=self._detail)
+        for key, session in list(self._local.items()):
+            snapshot = self._look(session)
             gone_s = (snapshot.at_ns - snapshot.hub_since_ns) / 1e9
             if snapshot.hub_state is not HubState.LIVE and not session.jobs and gone_s > KEPT_S:
-                self._sessions.pop(key).close()
+                self._local.pop(key).close()
             else:
                 snapshots.append(snapshot)
         return snapshots
 
     def pause(self) -> None:
         """Wait for more."""
-        time.sleep(TICK_S)
+        if self._remote is not None:
+            self._remote.pause(TICK_S)
+        else:
+            time.sleep(TICK_S)
 
     def close(self) -> None:
         """Close all connections."""
-        for session in self._sessions.values():
+        for session in self._local.values():
             session.close()
+        if self._remote is not None:
+            self._remote.close()
 
-
-class RemoteJob:
-    """A job on other hosts: the one of a key, or the only one."""
-
-    def __init__(self, session: HostsSession, *, detail: bool) -> None:
-        self._session, self._detail = session, detail
-
-    def tick(self) -> list[Snapshot]:
-        """The job, if it is known."""
-        return [_watched(self._session, detail=self._detail)]
-
-    def pause(self) -> None:
-        """Wait for more."""
-        self._session.pause(TICK_S)
-
-    def close(self) -> None:
-        """Close all connections."""
-        self._session.close()
+    def _look(self, session: Session) -> Snapshot:
+        snapshot = session.tick()
+        if self._detail:
+            session.watch({view.rank for view in snapshot.ranks})
+        return snapshot
 
 
 def _session_of(key: str) -> JobSession:
     """Of this job alone: one that restarts it is another job here."""
     return JobSession(JobSelector(key=key, matches=lambda record: record.job == key), readonly=True)
-
-
-def _watched(session: Session, *, detail: bool) -> Snapshot:
-    snapshot = session.tick()
-    if detail:
-        session.watch({view.rank for view in snapshot.ranks})
-    return snapshot
 
 
 @contextmanager
