@@ -14,7 +14,8 @@ from overlaptop.jobs.descriptors import fill_standard
 
 _PACKAGES = {"msgpack": "msgpack", "msgspec": "msgspec", "numpy": "numpy", "shtab": "shtab",
              "textual": "textual", "zmq": "pyzmq", "perfetto": "'overlaptop[export]'",
-             "prometheus_client": "'overlaptop[metrics]'", "mcp": "'overlaptop[mcp]'"}  # fmt: skip
+             "prometheus_client": "'overlaptop[metrics]'", "mcp": "'overlaptop[mcp]'",
+             "mcap": "'overlaptop[record]'", "zstandard": "'overlaptop[record]'"}  # fmt: skip
 """Modules that we need, and what pip calls them, or the extra that brings them."""
 _UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 

@@ -13,6 +13,8 @@ COMMANDS = {
     "tune": "find the best bucket size by trials",
     "slack": "which ranks the step depends on",
     "changes": "what was changed of your jobs, and by whom",
+    "record": "write what a job's dashboard would show into a file",
+    "replay": "a recording in the dashboard, or as --once and --json",
     "analyze": "the same for torch.profiler traces",
     "export": "a job or traces as files for Perfetto, Chrome, a browser or a spreadsheet",
     "exporter": "metrics of running jobs for Prometheus",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from overlaptop.commands.output import CommandError, print_message
 from overlaptop.fleet.cluster_session import HostsSession
-from overlaptop.fleet.job_session import JobSelector
+from overlaptop.fleet.job_session import JobSelector, Tap
 from overlaptop.fleet.session import Session
 from overlaptop.fleet.snapshot import Snapshot
 from overlaptop.jobs.credit import DEFAULT_BYTES_PER_S
@@ -57,7 +57,13 @@ def host_of(session: Session, rank: int) -> str:
     return next((view.node for view in session.tick().ranks if view.rank == rank), "")
 
 
-def connect(hosts: Hosts, selector: JobSelector | None = None, *, readonly: bool = False) -> HostsSession:
+def connect(
+    hosts: Hosts,
+    selector: JobSelector | None = None,
+    *,
+    readonly: bool = False,
+    tap: Tap | None = None,
+) -> HostsSession:
     """Reach the hosts. What becomes of each is printed, and ssh asks its questions on the terminal.
 
     Those that cannot be reached are tried again. CommandError where none can.
@@ -81,4 +87,4 @@ def connect(hosts: Hosts, selector: JobSelector | None = None, *, readonly: bool
         )
     for host in pool.hosts:
         host.limit_bytes_per_s = hosts.bytes_per_s or DEFAULT_BYTES_PER_S
-    return HostsSession(pool, selector, readonly=readonly)
+    return HostsSession(pool, selector, readonly=readonly, tap=tap)

@@ -10,7 +10,7 @@ from overlaptop import records, text
 from overlaptop.commands.hosts import Hosts, connect
 from overlaptop.commands.output import CommandError, print_data, print_message
 from overlaptop.commands.table import Table
-from overlaptop.fleet.job_session import JobSelector, JobSession
+from overlaptop.fleet.job_session import JobSelector, JobSession, Tap
 from overlaptop.fleet.session import Session
 from overlaptop.jobs import last_end, writable
 from overlaptop.jobs.folder import JobFolderError
@@ -79,14 +79,17 @@ def _table(jobs: Sequence[JobRecord]) -> str:
     return table.render()
 
 
-def join(key: str | None, hosts: Hosts | None = None, *, wait: bool = False) -> Session:
-    """A session of the job called `key`, or of the only one, here or on those hosts; close it.
+def join(
+    key: str | None, hosts: Hosts | None = None, *, wait: bool = False, tap: Tap | None = None
+) -> Session:
+    """A session of the job called `key`, or of the only one, here or on those hosts; close it. ``tap``: as
+    JobSession has it.
 
     Raises CommandError where there is no such job, or several, and where no host can be reached.
     """
     if hosts is None:
-        return JobSession(JobSelector(key=_choose(key, wait=wait).job))
-    session = connect(hosts)
+        return JobSession(JobSelector(key=_choose(key, wait=wait).job), tap=tap)
+    session = connect(hosts, tap=tap)
     try:
         found = _choose(key, wait=wait, find=session.find_jobs, pause=session.pause, where=_THERE)
         session.select(found.job)

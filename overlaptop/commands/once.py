@@ -29,12 +29,17 @@ def run(key: str | None, hosts: Hosts | None = None, *, as_json: bool, ascii_onl
     """Print the newest step of each rank and end."""
     with closing(join(key, hosts, wait=wait)) as session:
         snapshot = settle_waits(session, settle(session))
+    show(snapshot, as_json=as_json, ascii_only=ascii_only)
+    return 0
+
+
+def show(snapshot: Snapshot, *, as_json: bool, ascii_only: bool) -> None:
+    """Print a snapshot, as a table or as records."""
     if not as_json:
         print_data(render(snapshot, ascii_only=ascii_only))
-        return 0
+        return
     for record in records_of(snapshot):
         print_data(record)
-    return 0
 
 
 def records_of(snapshot: Snapshot) -> list[Record]:
@@ -155,7 +160,7 @@ def title(snapshot: Snapshot) -> str:
     facts += sorted({info.device for info in infos if info.device})
     facts += sorted({info.backend for info in infos if info.backend})
     trouble = trouble_of(snapshot)
-    state = snapshot.hub_state.value
+    state = f"recorded at {text.clock(snapshot.at_ns)}" if snapshot.recorded else snapshot.hub_state.value
     if trouble is not None and snapshot.hub_state is HubState.LIVE:
         state = troubles.in_brief(trouble, snapshot.at_ns)
     facts += [f"job {job.job}", state]

@@ -24,6 +24,7 @@ from overlaptop.fleet.job_session import (
     READONLY,
     JobSelector,
     JobSession,
+    Tap,
 )
 from overlaptop.fleet.merging import Merger, NodeSnapshot, out_of_reach
 from overlaptop.fleet.snapshot import HubState, NodeView, Snapshot
@@ -51,6 +52,7 @@ class FollowedHost:
         readonly: bool,
         clock_ns: Callable[[], int],
         monotonic_s: Callable[[], float],
+        tap: Tap | None = None,
     ) -> None:
         self.host = host
         self.session = JobSession(
@@ -62,6 +64,7 @@ class FollowedHost:
             clock_ns=clock_ns,
             monotonic_s=monotonic_s,
             node=host.name,
+            tap=tap,
         )
         self.records: tuple[JobRecord, ...] = ()
         self.view = NodeView(host.name, HubState.WAITING, clock_ns(), "")
@@ -113,8 +116,9 @@ class ClusterSession:
         readonly: bool = False,
         clock_ns: Callable[[], int] = time.time_ns,
         monotonic_s: Callable[[], float] = time.monotonic,
+        tap: Tap | None = None,
     ) -> None:
-        """``hosts``: one at least. ``readonly``: as JobSession has it."""
+        """``hosts``: one at least. ``readonly``, ``tap``: as JobSession has them."""
         selector = selector or JobSelector()
         self._matches = selector.matches
         self._key = selector.key
@@ -125,7 +129,12 @@ class ClusterSession:
         self._monotonic_s = monotonic_s
         self._nodes = tuple(
             FollowedHost(
-                host, self._is_wanted, readonly=readonly, clock_ns=clock_ns, monotonic_s=monotonic_s
+                host,
+                self._is_wanted,
+                readonly=readonly,
+                clock_ns=clock_ns,
+                monotonic_s=monotonic_s,
+                tap=tap,
             )
             for host in hosts
         )
@@ -303,9 +312,10 @@ class HostsSession(ClusterSession):
         selector: JobSelector | None = None,
         *,
         readonly: bool = False,
+        tap: Tap | None = None,
     ) -> None:
-        """``selector``, ``readonly``: as ClusterSession has them."""
-        super().__init__(pool.hosts, selector, readonly=readonly)
+        """``selector``, ``readonly``, ``tap``: as ClusterSession has them."""
+        super().__init__(pool.hosts, selector, readonly=readonly, tap=tap)
         self._pool = pool
         self.hosts = pool.hosts
 

@@ -16,10 +16,13 @@ from overlaptop.jobs.record import JobRecord, list_jobs
 from overlaptop.wire.commands import Command
 from overlaptop.wire.messages import TurnedAway, Welcome
 from overlaptop.wire.protocol import PROTOCOL_VERSION
+from overlaptop.wire.schema import Message
 
 if TYPE_CHECKING:
     from overlaptop.jobs.hub_connection import HubConnection
 
+Tap = Callable[[str, Sequence[Message]], None]
+"""Called with a node's name and the messages that were read from its hub together."""
 LOOK_EVERY_S = 0.5
 READONLY = "this dashboard is read-only"
 NOT_CONNECTED = "there is no connection to the job"
@@ -63,9 +66,10 @@ class JobSession:
         clock_ns: Callable[[], int] = time.time_ns,
         monotonic_s: Callable[[], float] = time.monotonic,
         node: str = "",
+        tap: Tap | None = None,
     ) -> None:
         """``readonly``: nothing of the job can be changed through this session, whoever asks. ``node``: as
-        Fleet has it.
+        Fleet has it. ``tap``: is given what each tick reads.
         """
         self._selector = selector or JobSelector()
         self._readonly = readonly
@@ -76,6 +80,7 @@ class JobSession:
         self._monotonic_s = monotonic_s
         self._clock_ns = clock_ns
         self._node = node
+        self._tap = tap
         self._fleet = Fleet(clock_ns, node)
         self._record: JobRecord | None = None
         self._hub: HubConnection | None = None
@@ -216,7 +221,10 @@ class JobSession:
     def _read(self) -> None:
         if self._hub is None:
             return
-        for message in self._hub.poll():
+        messages = self._hub.poll()
+        if self._tap is not None and messages:
+            self._tap(self._node, messages)
+        for message in messages:
             if isinstance(message, TurnedAway):
                 self._turned_away = message.reason
                 continue

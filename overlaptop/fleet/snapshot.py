@@ -258,6 +258,8 @@ class Snapshot:
     """What the transfers of such steps took in the last minutes, oldest first."""
     first_step: int = 0
     """The first since the job changed, by itself or by a setting; 0: it has not."""
+    recorded: bool = False
+    """It is from a recording, and `at_ns` a moment of that."""
 
     def knob(self, name: str) -> JobKnob | None:
         """The knob of that name; None: the job has none."""

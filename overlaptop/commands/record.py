@@ -1,0 +1,163 @@
+"""``overlaptop record``: what a job's hubs send, into a file."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from overlaptop import text
+from overlaptop.commands.arguments import add_hosts, hosts_of, job_key
+from overlaptop.commands.output import CommandError, print_message
+
+if TYPE_CHECKING:
+    from overlaptop.fleet.session import Session
+    from overlaptop.fleet.snapshot import Snapshot
+    from overlaptop.recording.writer import Keep, RecordingWriter
+    from overlaptop.wire.schema import Message
+
+DESCRIPTION = """\
+Record a running job until it ends or Ctrl-C: all that a dashboard would be sent, the timelines of its ranks
+included. `overlaptop replay FILE` shows it again; report and compare read it. A job of 8 ranks takes 20 to
+70 MB an hour. The job does no more for it than for a dashboard.
+"""
+EPILOG = """\
+The file is an MCAP file (mcap.dev). One that a killed recorder leaves can be read up to the last few
+seconds. It holds the script's path, lines of its stack and the hosts' names.
+exit status: 0; 1 where there is no job, the connection broke, or the file could not be written (a full
+disk); 2 for a usage error.
+"""
+TICK_S = 0.05
+EXIT_S = 5.0
+"""From the job's end to the exit status of its last process."""
+_KEEP = re.compile(r"([0-9]{1,6})(s|m|h|MB|GB)")
+_NS = {"s": 1_000_000_000, "m": 60_000_000_000, "h": 3_600_000_000_000}
+_BYTES = {"MB": 1_000_000, "GB": 1_000_000_000}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Its options."""
+    parser.usage = "overlaptop record [HOST ...] [options]"
+    parser.description, parser.epilog = DESCRIPTION, EPILOG
+    parser.add_argument("--job", type=job_key, metavar="KEY", help="the job to record, as --list names it")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="default: JOB-DATE-TIME.mcap")
+    parser.add_argument(
+        "--keep",
+        type=_keep,
+        metavar="AMOUNT",
+        help="at least the last 2h (s, m, h), or at most 1GB (MB, GB); what is older is in FILE with .1 "
+        "before its suffix, and what is older than that is deleted",
+    )
+    parser.add_argument("--wait", action="store_true", help="wait for a job where there is none")
+    add_hosts(parser, as_words=True)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Record until the job ends."""
+    from overlaptop.commands.jobs import join
+    from overlaptop.recording.writer import Keep
+
+    amount = options.keep or (None, None)
+    hosts, tap = hosts_of(options), Tap()
+    signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
+    with closing(join(options.job, hosts, wait=options.wait, tap=tap)) as session:
+        session.tick()
+        stamp = time.strftime("%Y%m%d-%H%M%S")
+        path = options.output or Path(f"{session.job_key or 'job'}-{stamp}.mcap")
+        with suppress(KeyboardInterrupt):
+            return record(session, tap, path, Keep(*amount))
+    return 0
+
+
+class Tap:
+    """Messages that a session has read and that are to be written."""
+
+    def __init__(self) -> None:
+        self._read: list[tuple[str, Sequence[Message]]] = []
+
+    def __call__(self, node: str, messages: Sequence[Message]) -> None:
+        """Keep what was read from this node's hub."""
+        self._read.append((node, messages))
+
+    def drain(self) -> list[tuple[str, Sequence[Message]]]:
+        """What was kept since the last call."""
+        read, self._read = self._read, []
+        return read
+
+
+def record(session: Session, tap: Tap, path: Path, keep: Keep) -> int:
+    """Record a session that `tap` listens to until its job ends; 0.
+
+    Raises CommandError where the file cannot be made or written, and where the connection is lost.
+    """
+    from overlaptop.commands.hosts import pause
+    from overlaptop.recording.writer import RecordingWriter
+
+    try:
+        writer = RecordingWriter(path, keep)
+    except OSError as fault:
+        raise CommandError(f"{path}: {(fault.strerror or str(fault)).lower()}") from fault
+    print_message(f"recording to {path}; Ctrl-C ends it")
+    try:
+        for snapshot in _until_end(session, lambda: pause(session, TICK_S)):
+            _write(writer, tap, snapshot)
+    except OSError as fault:
+        raise CommandError(
+            f"the recording ended: {path}: {(fault.strerror or str(fault)).lower()}"
+        ) from fault
+    finally:
+        size_bytes = 0
+        with suppress(OSError, ValueError):
+            writer.close()
+            size_bytes = path.stat().st_size
+        print_message(f"{path}: {text.byte_count(size_bytes)}")
+    return 0
+
+
+def _write(writer: RecordingWriter, tap: Tap, snapshot: Snapshot) -> None:
+    """All that one tick has read, as of the snapshot's time: a replay's tick has the same clock then."""
+    from overlaptop.recording.batch import NodeClock
+
+    for node in snapshot.nodes:
+        writer.add_clock(snapshot.at_ns, node.name, NodeClock(node.offset_ns, node.residual_ns))
+    for name, messages in tap.drain():
+        writer.add(snapshot.at_ns, name, messages)
+
+
+def _until_end(session: Session, pause: Callable[[], None]) -> Iterator[Snapshot]:
+    """The session's snapshots until its job has ended, and its processes are known to have."""
+    from overlaptop.commands.following import require_connection
+    from overlaptop.fleet.snapshot import HubState
+    from overlaptop.fleet.watching import compared
+
+    ended_s: float | None = None
+    watched: frozenset[int] = frozenset()
+    while True:
+        snapshot = session.tick()
+        yield snapshot
+        if (wanted := compared(snapshot.ranks)) != watched:
+            watched = wanted
+            session.watch(watched)
+        if snapshot.hub_state is HubState.ENDED:
+            ended_s = ended_s or time.monotonic()
+            ends = [view.end for view in snapshot.ranks if view.end is not None]
+            if all(end.exit_code is not None for end in ends) or time.monotonic() - ended_s > EXIT_S:
+                return
+        require_connection(snapshot)
+        pause()
+
+
+def _keep(words: str) -> tuple[int | None, int | None]:
+    found = _KEEP.fullmatch(words)
+    if found is None or int(found[1]) == 0:
+        raise argparse.ArgumentTypeError(
+            f"must be a length (30m, 2h) or a size (500MB, 1GB), not {words!r}"
+        )
+    number, unit = int(found[1]), found[2]
+    return (number * _NS[unit], None) if unit in _NS else (None, number * _BYTES[unit])

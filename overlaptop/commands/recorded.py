@@ -1,0 +1,68 @@
+"""Recordings on the command line: opening one, and moments in it."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from overlaptop.commands.output import CommandError, print_message
+
+if TYPE_CHECKING:
+    from overlaptop.recording.reader import Recording
+
+_UNITS_NS = {"s": 1_000_000_000, "m": 60_000_000_000, "h": 3_600_000_000_000}
+_AFTER = re.compile(r"\+([0-9]{1,9})([smh])")
+_OF_DAY = re.compile(r"([0-9]{1,2}):([0-9]{2})(?::([0-9]{2}))?")
+
+
+def opened(path: Path) -> Recording:
+    """Open a recording; what is damaged in it is printed. CommandError with status 2 where it is none."""
+    from overlaptop.recording.reader import RecordingError, open_recording
+
+    try:
+        recording = open_recording(path)
+    except RecordingError as fault:
+        raise CommandError(str(fault), 2) from fault
+    for line in recording.damage:
+        print_message(f"{path}: {line}")
+    return recording
+
+
+def moment(words: str) -> str:
+    """A moment as `moment_ns` takes it, for argparse."""
+    if not (_AFTER.fullmatch(words) or _OF_DAY.fullmatch(words)):
+        raise argparse.ArgumentTypeError(f"must be a time of day (10:05, 10:05:30) or +90s, not {words!r}")
+    return words
+
+
+def moment_ns(words: str, recording: Recording) -> int:
+    """Unix time of ``10:05``, ``10:05:30`` (the first one in the recording, by the local clock) or ``+90s``
+    from its start. CommandError with status 2 for others, and for one that is not in the recording.
+    """
+    if after := _AFTER.fullmatch(words):
+        found_ns = recording.first_ns + int(after[1]) * _UNITS_NS[after[2]]
+    elif of_day := _OF_DAY.fullmatch(words):
+        hour, minute, second = (int(part or 0) for part in of_day.groups())
+        begun = datetime.fromtimestamp(recording.first_ns / 1e9).astimezone()
+        try:
+            at = begun.replace(hour=hour, minute=minute, second=second, microsecond=0)
+        except ValueError as fault:
+            raise CommandError(f"{words}: no time of day", 2) from fault
+        if at < begun.replace(microsecond=0):
+            at += timedelta(days=1)
+        found_ns = max(recording.first_ns, round(at.timestamp() * 1e9))
+    else:
+        raise CommandError(f"{words!r} is neither a time of day (10:05) nor +90s", 2)
+    if found_ns > recording.last_ns:
+        raise CommandError(f"{words} is not in {recording.path}, which is of {span_in_words(recording)}", 2)
+    return found_ns
+
+
+def span_in_words(recording: Recording) -> str:
+    """``10:00:12 to 10:31:40``."""
+    from overlaptop import text
+
+    return f"{text.clock(recording.first_ns)} to {text.clock(recording.last_ns)}"

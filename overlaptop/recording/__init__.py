@@ -1,0 +1,1 @@
+"""Recordings of jobs: what a hub sent, as it came, in files that outlive the job."""

@@ -1,0 +1,59 @@
+"""Black boxes: recordings of a job's last minutes, which its hub leaves in ``black_boxes`` of the socket
+directory. They are named by job, start and occasion; those of the newest jobs are kept. Imports no mcap.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from overlaptop.jobs.folder import JobFolderError, base_dir
+
+ENDED, FAILED, HUNG = "ended", "failed", "hung"
+KEPT_JOBS = 20
+_FOLDER = "black_boxes"
+"""No job's key, so nobody takes it for a job's folder."""
+_NAME = re.compile(r"\A([a-z0-9-]{1,40})\.([0-9]{1,19})\.(ended|failed|hung)\.mcap\Z")
+
+
+class BlackBox(NamedTuple):
+    """One file."""
+
+    started_ns: int
+    """When the job's hub saw it first, Unix time."""
+    job: str
+    occasion: str
+    path: Path
+
+
+def path_of(job: str, started_ns: int, occasion: str) -> Path:
+    """Where such a file is to be written; makes the folder. Raises OSError or JobFolderError."""
+    folder = base_dir(create=False) / _FOLDER
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return folder / f"{job}.{started_ns}.{occasion}.mcap"
+
+
+def found(job: str | None = None) -> list[BlackBox]:
+    """Those of this job, or all, newest job first and that of its end before others. JobFolderError where
+    the socket directory is not to be trusted.
+    """
+    try:
+        names = [(path, _NAME.match(path.name)) for path in (base_dir(create=False) / _FOLDER).iterdir()]
+    except OSError:
+        return []
+    boxes = [BlackBox(int(name[2]), name[1], name[3], path) for path, name in names if name is not None]
+    wanted = [each for each in boxes if job is None or each.job == job]
+    return sorted(wanted, key=lambda each: (-each.started_ns, each.job, each.occasion != ENDED))
+
+
+def forget_old() -> None:
+    """Remove those of all but the newest KEPT_JOBS jobs."""
+    with suppress(OSError, JobFolderError):
+        boxes = found()
+        jobs = dict.fromkeys((each.started_ns, each.job) for each in boxes)
+        kept = set(list(jobs)[:KEPT_JOBS])
+        for each in boxes:
+            if (each.started_ns, each.job) not in kept:
+                each.path.unlink(missing_ok=True)

@@ -1,0 +1,120 @@
+"""RecordingWriter: batches into MCAP files, bounded where that is asked for."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+from mcap.writer import CompressionType, Writer
+
+from overlaptop.recording.batch import ENCODING, LIVE, NODE, PROFILE, STATE, Keyframe, NodeClock, packed
+from overlaptop.wire.protocol import PROTOCOL_VERSION
+from overlaptop.wire.schema import Message
+
+CHUNK_NS = 5_000_000_000
+"""A killed writer loses at most the batches of so long."""
+_CHUNK_BYTES = 1 << 20
+KEYFRAME_NS = 30_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """How much of a long recording is kept, in two files: all of the time, or half the bytes, in each."""
+
+    ns: int | None = None
+    bytes: int | None = None
+
+    def is_full(self, lasted_ns: int, size_bytes: int) -> bool:
+        """Whether a file of this length and size makes room for the next."""
+        too_long = self.ns is not None and lasted_ns >= self.ns
+        return too_long or (self.bytes is not None and 2 * size_bytes >= self.bytes)
+
+
+def earlier_part(path: Path) -> Path:
+    """Where the part before is kept: ``run.mcap`` -> ``run.1.mcap``."""
+    return path.with_name(f"{path.stem}.1{path.suffix}")
+
+
+class RecordingWriter:
+    """One recording. Each method raises OSError where the file cannot be written; then only close it."""
+
+    def __init__(self, path: Path, keep: Keep | None = None) -> None:
+        """Make the file, with mode 0600. Raises FileExistsError where there is one."""
+        self._path, self._keep = path, keep or Keep()
+        self._keyframes: dict[str, Keyframe] = {}
+        self._clocks: dict[str, NodeClock] = {}
+        self._begun_ns: int | None = None
+        self._chunk_ns = self._keyframe_ns = 0
+        self._begin()
+
+    def add(self, at_ns: int, node: str, messages: Sequence[Message]) -> None:
+        """Append one batch. ``at_ns``: when it was read, Unix time; ``node`` as Batch has it."""
+        if self._begun_ns is None:
+            self._begun_ns = self._chunk_ns = self._keyframe_ns = at_ns
+        elif at_ns - self._keyframe_ns >= KEYFRAME_NS:
+            self._keyframe_ns = at_ns
+            self._add_keyframes(at_ns)
+        self._keyframes.setdefault(node, Keyframe()).take(messages)
+        self.add_frames(at_ns, node, packed(messages))
+
+    def add_frames(self, at_ns: int, node: str, data: bytes) -> None:
+        """As `add`, of frames that nobody looks at: without keyframes, so for minutes only."""
+        if self._begun_ns is None:
+            self._begun_ns = self._chunk_ns = self._keyframe_ns = at_ns
+        self._write(at_ns, f"{LIVE}/{node}", data)
+        if at_ns - self._chunk_ns >= CHUNK_NS:
+            self._chunk_ns = at_ns
+            self._writer.flush()  # type: ignore[no-untyped-call]
+            if self._keep.is_full(at_ns - self._begun_ns, self._file.tell()):
+                self._rotate(at_ns)
+
+    def add_clock(self, at_ns: int, node: str, clock: NodeClock) -> None:
+        """Append what is known of a host's clock, where that has changed."""
+        if self._clocks.get(node) != clock:
+            self._clocks[node] = clock
+            self._write(at_ns, f"{NODE}/{node}", msgspec.json.encode(clock))
+
+    def close(self) -> None:
+        """Write what is left and the index. Raises OSError where that fails; the file is closed anyway."""
+        if self._file.closed:
+            return
+        try:
+            self._writer.finish()  # type: ignore[no-untyped-call]
+            self._file.flush()
+        finally:
+            with suppress(OSError):
+                self._file.close()
+
+    def _begin(self) -> None:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        self._file = io.BufferedWriter(io.FileIO(os.open(self._path, flags, 0o600), "wb"))
+        self._writer = Writer(self._file, chunk_size=_CHUNK_BYTES, compression=CompressionType.ZSTD)
+        self._writer.start(profile=PROFILE)
+        self._schema = self._writer.register_schema(f"{PROFILE}/{PROTOCOL_VERSION}", "", b"")
+        self._channels: dict[str, int] = {}
+
+    def _rotate(self, at_ns: int) -> None:
+        """Put this file aside, in place of the one before it, and begin another."""
+        self.close()
+        self._path.replace(earlier_part(self._path))
+        self._begin()
+        self._begun_ns = self._chunk_ns = self._keyframe_ns = at_ns
+        self._add_keyframes(at_ns)
+
+    def _add_keyframes(self, at_ns: int) -> None:
+        for node, keyframe in self._keyframes.items():
+            if messages := keyframe.messages():
+                self._write(at_ns, f"{STATE}/{node}", packed(messages))
+        for node, clock in self._clocks.items():
+            self._write(at_ns, f"{NODE}/{node}", msgspec.json.encode(clock))
+
+    def _write(self, at_ns: int, topic: str, data: bytes) -> None:
+        if topic not in self._channels:
+            encoding = "json" if topic.startswith(NODE) else ENCODING
+            self._channels[topic] = self._writer.register_channel(topic, encoding, self._schema)
+        self._writer.add_message(self._channels[topic], at_ns, data, at_ns)

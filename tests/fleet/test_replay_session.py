@@ -1,0 +1,141 @@
+"""A recording as a Session: what was known at each moment, once more."""
+
+import io
+
+import pytest
+
+from overlaptop.commands.record import Tap
+from overlaptop.commands.replay import print_records
+from overlaptop.commands.stream import RecordWriter
+from overlaptop.fleet.replay_session import ReplaySession
+from overlaptop.fleet.snapshot import HubState
+from overlaptop.recording.reader import open_recording
+from overlaptop.recording.writer import RecordingWriter
+from overlaptop.wire.messages import RankEnd
+from tests.recording.played import PlayedJob, played, write
+
+from .builders import Clock, S, status
+from .test_cluster import Cluster
+
+
+def replay(path, **options):
+    return ReplaySession(open_recording(path), **options)
+
+
+def written(snapshots):
+    out = io.StringIO()
+    writer = RecordWriter(out, detail=True)
+    for snapshot in snapshots:
+        writer.write(snapshot)
+    writer.end(snapshot)
+    return out.getvalue().splitlines()
+
+
+def known(snapshot):
+    """What a screen shows, without what only the newest reader is handed."""
+    return (
+        snapshot.at_ns,
+        snapshot.hub_state,
+        snapshot.ranks,
+        snapshot.totals,
+        snapshot.waits,
+        snapshot.job,
+    )
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+def test_replay_gives_the_records_that_json_gave_live(clock, tmp_path, capsys):
+    path = tmp_path / "run.mcap"
+    job = played(clock, path, 60)
+    live = written(job.snapshots)
+    assert print_records(replay(path), detail=True) == 0
+    assert capsys.readouterr().out.splitlines() == live
+    assert sum('"type": "step"' in line for line in live) == 120
+    assert any('"type": "finding"' in line for line in live)
+    assert any('"late_rank": 1' in line for line in live)
+
+
+def test_seeking_shows_what_was_known_at_that_moment_however_it_was_reached(clock, tmp_path):
+    path = tmp_path / "run.mcap"
+    job = played(clock, path, 700, after_s=1.0)
+    session = replay(path)
+    for at in (10, 600, 300, 10, 301):
+        live = job.snapshots[at]
+        shown = session.seek(live.at_ns)
+        assert [view.last for view in shown.ranks] == [view.last for view in live.ranks]
+        assert shown.totals.exposed_ns == live.totals.exposed_ns
+        assert shown.waits.step == live.waits.step
+    assert session.seek(0).at_ns == open_recording(path).first_ns
+    assert session.seek(clock() + S).at_ns == clock()
+    assert session.seek_step(123)
+    assert session.tick().totals.step == 123
+    assert not session.seek_step(9999)
+
+
+def test_time_passes_with_the_speed_and_stands_while_paused(clock, tmp_path):
+    path = tmp_path / "run.mcap"
+    job = played(clock, path, 40)
+    ours = Clock()
+    session = replay(path, speed=4.0, monotonic_s=ours.monotonic_s)
+    ours.pass_s(1)
+    fresh = session.tick()
+    assert fresh.totals.step == 7  # 4 s of one step each half second
+    assert [step.step for step in fresh.fresh if step.rank == 0] == list(range(8))
+    assert session.tick().fresh == ()
+    session.pause(True)
+    ours.pass_s(60)
+    assert known(session.tick()) == known(fresh)
+    session.pause(False)
+    ours.pass_s(60)
+    last = session.tick()
+    assert session.over
+    assert last.recorded
+    assert last.hub_state is HubState.LIVE  # the recording was stopped while its job went on
+    assert known(last) == known(job.snapshots[-1])
+
+
+def test_recorded_end_of_a_job_is_an_end(clock, tmp_path):
+    path = tmp_path / "run.mcap"
+    job = PlayedJob(clock, path)
+    job.step(0)
+    job.say(*(RankEnd(rank, clock(), clean=True, exit_code=0) for rank in (0, 1)), status(ended=True))
+    job.writer.close()
+    session = replay(path)
+    snapshot = session.seek(clock())
+    assert snapshot.hub_state is HubState.ENDED
+    assert session.send(None) == "this is a recording: it takes no commands"
+
+
+def test_reader_goes_on_from_a_keyframe_where_the_first_chunk_is_lost(clock, tmp_path):
+    path = tmp_path / "run.mcap"
+    job = played(clock, path, 100)
+    data, first = bytearray(path.read_bytes()), open_recording(path).places[0]
+    data[first.offset + first.length // 2] ^= 1
+    path.write_bytes(data)
+    shown = replay(path).seek(clock())
+    live = job.snapshots[-1]
+    assert shown.job == live.job
+    assert [view.info for view in shown.ranks] == [view.info for view in live.ranks]
+    assert shown.totals.step == 99
+
+
+def test_job_of_several_hosts_is_replayed_with_its_hosts_and_their_clocks(tmp_path):
+    cluster, tap, path = Cluster(), Tap(), tmp_path / "run.mcap"
+    session, writer = cluster.session(tap=tap), RecordingWriter(path)
+    snapshots = [cluster.live(session)]
+    write(writer, tap, snapshots[0])
+    for number in range(1, 30):
+        cluster.go_on(number)
+        snapshots.append(cluster.look_again(session, 0.5))
+        write(writer, tap, snapshots[-1])
+    writer.close()
+    replayed = replay(path)
+    assert written(replayed.play()) == written(snapshots)
+    live, shown = snapshots[-1], replayed.tick()
+    assert [(node.name, node.ranks, node.offset_ns, node.residual_ns) for node in shown.nodes] == [
+        (node.name, node.ranks, node.offset_ns, node.residual_ns) for node in live.nodes
+    ]

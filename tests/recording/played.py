@@ -1,0 +1,72 @@
+"""Recordings of jobs without processes: what a session reads is written as `record` does."""
+
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from overlaptop.commands.record import Tap
+from overlaptop.fleet.job_session import JobSession
+from overlaptop.recording.batch import NodeClock
+from overlaptop.recording.writer import Keep, RecordingWriter
+from tests.fleet.builders import S, info, status, welcome
+from tests.fleet.fakes import FakeHost, record
+from tests.tui.waits import split_step
+
+
+class PlayedJob:
+    """A job of several ranks, its session, and the recorder of what that reads."""
+
+    def __init__(self, clock, path: Path, ranks: int = 2, keep: Keep | None = None) -> None:
+        self.clock, self.ranks = clock, ranks
+        self.host = FakeHost("here", clock, record())
+        self.tap = Tap()
+        self.session = JobSession(
+            list_jobs=self.host.list_jobs, open_hub=self.host.open_hub, is_gone=self.host.is_gone,
+            clock_ns=clock, monotonic_s=clock.monotonic_s, tap=self.tap,
+        )  # fmt: skip
+        self.writer = RecordingWriter(path, keep)
+        self.snapshots = []
+        self.session.tick()
+        self.say(
+            welcome(world_size=ranks), *(info(rank, world_size=ranks) for rank in range(ranks)), status()
+        )
+
+    def say(self, *messages, after_s: float = 0.1):
+        """These are read, so many seconds after the last, and written."""
+        self.clock.pass_s(after_s)
+        self.host.hub.say(*messages)
+        snapshot = self.session.tick()
+        write(self.writer, self.tap, snapshot)
+        self.snapshots.append(snapshot)
+        return snapshot
+
+    def step(self, number: int, *, late: int | None = None, late_ms: int = 16, after_s: float = 0.5):
+        """All ranks make this step, with its timelines, now."""
+        made = [
+            [replace(each, start_ns=self.clock()) for each in split_step(rank, number, late_ms=late_by)]
+            for rank in range(self.ranks)
+            for late_by in [late_ms if rank == late else 0]
+        ]
+        return self.say(*(message for of_rank in made for message in of_rank), status(), after_s=after_s)
+
+
+def write(writer, tap, snapshot):
+    """As the command does after each tick."""
+    for node in snapshot.nodes:
+        writer.add_clock(snapshot.at_ns, node.name, NodeClock(node.offset_ns, node.residual_ns))
+    for node, messages in tap.drain():
+        writer.add(snapshot.at_ns, node, messages)
+
+
+def played(clock, path: Path, steps: int = 40, *, after_s: float = 0.5, **options) -> PlayedJob:
+    """A recording of so many steps in which rank 1 is late, one each `after_s`."""
+    job = PlayedJob(clock, path, **options)
+    for number in range(steps):
+        job.step(number, late=1, after_s=after_s)
+    job.writer.close()
+    return job
+
+
+def lasting_s(seconds: float) -> int:
+    """In ns."""
+    return round(seconds * S)

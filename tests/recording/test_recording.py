@@ -1,0 +1,184 @@
+"""What is written is read again, and what is damaged is left out and named."""
+
+import os
+import random
+import resource
+import signal
+
+import pytest
+from mcap.reader import make_reader
+
+from overlaptop.commands import record as command
+from overlaptop.commands.output import CommandError
+from overlaptop.commands.record import Tap, record
+from overlaptop.recording.reader import RecordingError, open_recording
+from overlaptop.recording.writer import Keep, earlier_part
+from tests.commands.running import run_here
+from tests.fleet.builders import Clock, status
+from tests.recording.played import PlayedJob, lasting_s, played
+from tests.tui.waits import split_step
+
+HEADER = (
+    b"\x89MCAP0\r\n\x01\x1c\x00\x00\x00\x00\x00\x00\x00\x0a\x00\x00\x00overlaptop\x0a\x00\x00\x00python-lib"
+)
+PROFILE_AT = HEADER.index(b"overlaptop")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A recording of 35 s in chunks of 5 s."""
+    path = tmp_path_factory.mktemp("whole") / "run.mcap"
+    played(Clock(), path, 35, after_s=1.0)
+    return path
+
+
+def data_of(path):
+    return [(batch.at_ns, batch.data) for batch in open_recording(path).batches() if batch.kind == "live"]
+
+
+def test_batches_are_read_as_they_were_written(whole):
+    recording = open_recording(whole)
+    batches = list(recording.batches())
+    assert (recording.damage, recording.nodes) == ((), ("",))
+    assert [batch.at_ns for batch in batches] == sorted(batch.at_ns for batch in batches)
+    live = [batch for batch in batches if batch.kind == "live"]
+    assert len(live) == 36
+    assert [type(message).__name__ for message in live[0].messages()][:3] == [
+        "Welcome",
+        "RankInfo",
+        "RankInfo",
+    ]
+    assert (whole.stat().st_mode & 0o777) == 0o600
+
+
+def test_other_programs_read_the_file_by_its_index(whole):
+    with whole.open("rb") as file:
+        reader = make_reader(file)
+        assert reader.get_header().profile == "overlaptop"
+        assert {channel.topic for channel in reader.get_summary().channels.values()} == {"live/", "state/"}
+
+
+def test_file_cut_at_any_byte_is_read_up_to_its_last_whole_chunk(whole, tmp_path):
+    data, every = whole.read_bytes(), data_of(whole)
+    cut, dice = tmp_path / "cut.mcap", random.Random(1)
+    ends = [place.offset + place.length for place in open_recording(whole).places]
+    for at in [*dice.sample(range(len(data)), 300), *ends]:
+        cut.write_bytes(data[:at])
+        whole_chunks = sum(end <= at for end in ends)
+        if not whole_chunks:
+            with pytest.raises(RecordingError, match=r"no whole chunk|not a recording"):
+                open_recording(cut)
+            continue
+        recording = open_recording(cut)
+        assert len(recording.places) == whole_chunks
+        found = data_of(cut)
+        assert found == every[: len(found)]
+        assert recording.damage or at >= len(data) - 37  # what closes the file
+
+
+def test_flipped_byte_costs_one_chunk_and_is_named(whole, tmp_path):
+    data, places = whole.read_bytes(), open_recording(whole).places
+    flipped, dice = tmp_path / "flipped.mcap", random.Random(2)
+    for at in dice.sample(range(len(data)), 300):
+        damaged = bytearray(data)
+        damaged[at] ^= 1 << dice.randrange(8)
+        flipped.write_bytes(damaged)
+        if at < 8:
+            with pytest.raises(RecordingError, match="not a recording"):
+                open_recording(flipped)
+            continue
+        if PROFILE_AT <= at < PROFILE_AT + len("overlaptop"):
+            with pytest.raises(RecordingError, match="an MCAP file of"):
+                open_recording(flipped)
+            continue
+        recording = open_recording(flipped)
+        kept = len(recording.places)
+        assert kept >= len(places) - 1
+        assert kept == len(places) or len(recording.damage) == 1
+        assert sum(each.after_gap for each in recording.places) <= 1
+
+
+def test_what_is_no_recording_is_refused_in_one_line(tmp_path, whole):
+    made = {
+        name: tmp_path / f"{name}.mcap" for name in ("zeros", "behind", "fifo", "link", "empty", "short")
+    }
+    for name, head in (("zeros", b""), ("behind", HEADER)):
+        with made[name].open("wb") as file:
+            file.write(head)
+            file.truncate(1 << 30)
+    os.mkfifo(made["fifo"])
+    made["link"].symlink_to(whole)
+    made["empty"].touch()
+    made["short"].write_bytes(whole.read_bytes()[:100])
+    for path in (*made.values(), "/dev/zero", tmp_path, tmp_path / "none"):
+        done = run_here("replay", path, "--once")
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
+
+
+def test_long_recording_keeps_its_last_part_and_the_one_before(tmp_path):
+    path, clock = tmp_path / "run.mcap", Clock()
+    played(clock, path, 200, keep=Keep(ns=lasting_s(20)))
+    parts = [open_recording(each) for each in (earlier_part(path), path)]
+    assert len(list(tmp_path.iterdir())) == 2
+    lengths_s = [(each.last_ns - each.first_ns) / 1e9 for each in parts]
+    assert 20 <= lengths_s[0] <= 30
+    assert lengths_s[1] <= 25
+    assert parts[1].last_ns == clock()
+    first = next(parts[1].batches())
+    assert first.kind == "state"  # each part can be read by itself
+    assert [type(each).__name__ for each in first.messages()] == [
+        "Welcome",
+        "RankInfo",
+        "RankInfo",
+        "HubStatus",
+    ]
+
+
+def test_full_disk_ends_the_recording_with_one_line(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(command, "TICK_S", 0.0)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    previous = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    job = PlayedJob(Clock(), tmp_path / "other.mcap")
+
+    class Endless:
+        """Steps for ever; a disk that is full after the first chunks."""
+
+        def __init__(self):
+            self.number = 0
+            self.watched = frozenset()
+
+        def tick(self):
+            self.number += 1
+            job.clock.pass_s(2.5)
+            job.host.hub.say(
+                *(each for rank in range(2) for each in split_step(rank, self.number)), status()
+            )
+            return job.session.tick()
+
+        def watch(self, ranks, bursts=0):
+            self.watched = frozenset(ranks)
+
+    path = tmp_path / "run.mcap"
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
+    try:
+        with pytest.raises(CommandError) as ended:
+            record(Endless(), job.tap, path, Keep())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, previous)
+    assert str(ended.value) == f"the recording ended: {path}: file too large"
+    assert open_recording(path).places
+    assert "run.mcap" in capsys.readouterr().err
+
+
+def test_file_that_is_there_is_not_overwritten(tmp_path):
+    path = tmp_path / "run.mcap"
+    path.write_text("mine")
+    with pytest.raises(CommandError, match="file exists"):
+        record(None, Tap(), path, Keep())
+    assert path.read_text() == "mine"
+
+
+@pytest.mark.parametrize("amount", ["0h", "2", "1TB", "-1h", "h"])
+def test_keep_takes_a_length_or_a_size(amount):
+    assert run_here("record", f"--keep={amount}").returncode == 2
