@@ -479,6 +479,83 @@ class CheckRecord(Record, tag="check"):
     remedy: Annotated[str, says("what to do; empty: nothing, or `finding` says it")]
 
 
+class LateRank(msgspec.Struct):
+    """A rank that others waited for."""
+
+    rank: Rank
+    late: Annotated[int, says("collectives in which it was late, when that was looked at last")]
+    collectives: Annotated[int, says("collectives compared then")]
+    wait_ns: Annotated[int, says("ns that the others waited for it in a step, nothing beside")]
+    for_ns: Annotated[int, says("ns for which it was late")]
+    cause: Annotated[str | None, says("why, in words; null: not known")]
+    line: Annotated[str | None, says('the line of the script: `"train.py:57 in collate"`')]
+
+
+class Figure(msgspec.Struct):
+    """A figure of a run, with what `compare` needs of it."""
+
+    name: Annotated[str, says('`"step"`, `"overlap"`, `"op allreduce_"`, `"rank 2 compute"`, ...')]
+    unit: Annotated[Literal["ns", "share"], says("of all that follows; ns are of one step")]
+    median: Annotated[float, says("over steps")]
+    spread: Annotated[float | None, says("half of the range of the middle two thirds of `blocks`")]
+    steps: Annotated[int, says("steps that it is of")]
+    blocks: Annotated[list[float], says("medians of 7, 14 or 28 runs of as many steps; empty: too few")]
+
+
+class Work(msgspec.Struct):
+    """What a step of a run does. Runs of unlike work are not compared."""
+
+    world_size: Annotated[int, says("ranks of the job")]
+    comm_bytes: Annotated[int | None, says("bytes that a rank hands to collectives in a step")]
+    operations: Annotated[
+        list[str] | None, says("collectives of a step, in each group's order; null: not known, or varying")
+    ]
+
+
+class RunRecord(Record, tag="report"):
+    """`report --json`: how a job went. Figures are of the steps between `from_ns` and `to_ns`."""
+
+    job: Job
+    script: Annotated[str, says("the job's script")]
+    hosts: Annotated[list[str], says("the hosts of its ranks")]
+    work: Annotated[Work, says("what a step does")]
+    started_ns: UnixNs
+    from_ns: UnixNs
+    to_ns: UnixNs
+    ended: Annotated[bool, says("the job is over")]
+    steps: Annotated[int, says("steps made since the start; of traces, steps in them")]
+    step_ns: Annotated[int | None, says("ns, the median step")]
+    p99_step_ns: Annotated[int | None, says("ns: 99 of 100 steps were shorter")]
+    overlap: Annotated[float | None, says("hidden of all communication, 0 to 1")]
+    exposed_ns: Annotated[int | None, says("ns of communication with no compute beside it, mean of a step")]
+    exposed_wait_ns: Annotated[int | None, says("ns of it that waited, in the steps that were compared")]
+    exposed_transfer_ns: Annotated[int | None, says("ns of it that transferred, likewise")]
+    exposed_not_attributed_ns: Annotated[int | None, says("ns of it that is neither, likewise")]
+    bound: Annotated[str | None, says("what set the step's length most of the time; null: not known")]
+    late_ranks: Annotated[list[LateRank], says("ranks that others waited for, the longest first")]
+    findings: Annotated[list[FindingRecord], says("as in a stream, the last of each")]
+    troubles: Annotated[list[TroubleRecord], says("hangs and failures, in their order")]
+    changes: Annotated[list[ChangeRecord], says("what was changed")]
+    cost_change: Annotated[float | None, says("as `change` in `cost`, of the job")]
+    cost_error: Annotated[float | None, says("half of its 95 % interval")]
+    figures: Annotated[list[Figure], says("what `compare` compares")]
+
+
+class DifferenceRecord(Record, tag="difference"):
+    """`compare --json`: one figure of two runs."""
+
+    name: Annotated[str, says("as in `report`")]
+    unit: Annotated[Literal["ns", "share"], says("of `a` and `b`")]
+    a: Annotated[float, says("median of the first run")]
+    a_spread: Annotated[float | None, says("as in `report`")]
+    b: Annotated[float, says("median of the second")]
+    b_spread: Annotated[float | None, says("as in `report`")]
+    difference: Annotated[float | None, says("of b from a, as a share of a; null: a is 0, or no blocks")]
+    difference_low: Annotated[float | None, says("the interval's low end; null: too few steps")]
+    difference_high: Annotated[float | None, says("the interval's high end")]
+    differs: Annotated[bool, says("by more than noise, and by 1 % or more")]
+
+
 class DoctorRecord(Record, tag="doctor"):
     """`doctor --json`: what the checks of one host come to, after them."""
 

@@ -15,6 +15,8 @@ COMMANDS = {
     "changes": "what was changed of your jobs, and by whom",
     "record": "write what a job's dashboard would show into a file",
     "replay": "a recording in the dashboard, or as --once and --json",
+    "report": "how a job went: figures, late ranks, findings, changes",
+    "compare": "what differs between two runs, beyond noise",
     "analyze": "the same for torch.profiler traces",
     "export": "a job or traces as files for Perfetto, Chrome, a browser or a spreadsheet",
     "exporter": "metrics of running jobs for Prometheus",

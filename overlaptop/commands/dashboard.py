@@ -4,28 +4,21 @@ from __future__ import annotations
 
 import signal
 import sys
-import time
 from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from overlaptop import text, tui
+from overlaptop import tui
 from overlaptop.commands.output import CommandError, plain, print_data
 from overlaptop.fleet.job_session import JobSelector, JobSession
 from overlaptop.fleet.session import Session
 from overlaptop.fleet.snapshot import HubState, Snapshot
-from overlaptop.fleet.trouble import trouble_of
 from overlaptop.launch.local import LocalLauncher
-from overlaptop.report import troubles
-from overlaptop.report.figures import totals_in_words
-from overlaptop.report.order import all_see_gaps
 
 if TYPE_CHECKING:
     from overlaptop.commands.hosts import Hosts
 
 ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
-MOST_FINDINGS = 3
-"""Printed when the dashboard is left."""
 
 
 def run(key: str | None, screen: tui.TuiOptions, hosts: Hosts | None = None) -> int:
@@ -49,44 +42,32 @@ def run(key: str | None, screen: tui.TuiOptions, hosts: Hosts | None = None) -> 
 
 
 def show(session: Session, screen: tui.TuiOptions) -> int:
-    """Run the dashboard, then print a summary; give the terminal back also when a signal ends us.
+    """Run the dashboard, then print the job's report; give the terminal back also when a signal ends us.
 
     After SIGHUP there may be no terminal, and after SIGTERM the shell still needs its own.
     """
     _leave_at_signals()
-    began_s = time.monotonic()
     try:
         status = tui.run(session, screen, ENDING_SIGNALS)
     finally:
         _leave_at_signals()  # what was started is still to be ended
-    if status == 0 and (words := summary(session.tick(), time.monotonic() - began_s)):
+    if status == 0 and (words := last_words(session.tick())):
         print_data(plain(words) if screen.ascii else words)
     return status
 
 
-def summary(snapshot: Snapshot, watched_s: float) -> str:
-    """Return a few lines: the job and its figures, what is wrong, and its findings; empty without steps."""
+def last_words(snapshot: Snapshot) -> str:
+    """Return the job's report as far as the dashboard knows it; empty without steps, and of a trace."""
     # The rules take 50 ms to import.
-    from overlaptop.commands.findings import found_in
-    from overlaptop.findings.first_line import first_line
+    from overlaptop.runs.run_log import RunLog
+    from overlaptop.runs.words import in_words
 
-    job, totals = snapshot.job, snapshot.totals
-    if job is None or totals.step is None or snapshot.hub_state is HubState.TRACE:
+    if snapshot.totals.step is None or snapshot.hub_state is HubState.TRACE:
         return ""
-    overlap = totals_in_words(totals, exact=all_see_gaps(snapshot.ranks))["overlap"]
-    ranks, watched = text.plural(job.world_size, "rank"), text.age(watched_s)
-    lines = [
-        f"{job.script}, {ranks}, watched for {watched}: step {text.count(totals.step)}, "
-        f"{text.duration(totals.step_ns)} a step, overlap {overlap}"
-    ]
-    found = found_in(snapshot)
-    said, trouble = first_line(snapshot, found), trouble_of(snapshot)
-    lines += [troubles.in_full(trouble)] if trouble is not None else []
-    lines += [said.because.words] if said is not None else []
-    told = (said.rule, said.cause_rule) if said is not None else ()
-    others = [each for each in found if each.rule not in told]
-    lines += [f"{each.headline}, {each.certainty.value}" for each in others[:MOST_FINDINGS]]
-    return "\n".join(map(text.printable, lines))
+    log = RunLog()
+    log.take(snapshot)
+    run = log.report()
+    return "" if run is None else in_words(run)
 
 
 def _leave_at_signals() -> None:

@@ -93,6 +93,13 @@ def relative(pairs: Sequence[Pair]) -> Effect | None:
     return Effect(centre, low, high, effect.pairs)
 
 
+def difference(pairs: Sequence[Pair], tests: int = 1) -> Effect | None:
+    """The difference in ns, or whatever the pairs are in; None without a pair. The intervals of so many
+    `tests` together miss a true difference as rarely as one with CONFIDENCE does.
+    """
+    return _effect([pair.tried_ns - pair.present_ns for pair in pairs], tests)
+
+
 def slope(pairs: Sequence[Pair]) -> Effect | None:
     """The step's growth for each ns of the delay that was tried: 1 on the critical path, 0 in slack.
 
@@ -113,22 +120,22 @@ def is_known(effect: Effect) -> bool:
     return effect.pairs in LOOKS and (effect.differs or effect.lies_within(SAME))
 
 
-def _effect(differences: Sequence[float]) -> Effect | None:
-    """Of the differences of pairs, in their unit; None: there are none."""
+def _effect(differences: Sequence[float], tests: int = _LOOKS_THAT_COUNT) -> Effect | None:
+    """Of the differences of pairs, in their unit; None: there are none. `tests` share the error."""
     pairs = len(differences)
     if not pairs:
         return None
     first, second = np.triu_indices(pairs)
     values = np.asarray(differences, dtype=np.float64)
     averages = np.sort((values[first] + values[second]) / 2)
-    centre, rejected = float(np.median(averages)), _rejected(pairs)
+    centre, rejected = float(np.median(averages)), _rejected(pairs, tests)
     if not rejected:
         return Effect(centre, -math.inf, math.inf, pairs)
     return Effect(centre, float(averages[rejected - 1]), float(averages[-rejected]), pairs)
 
 
 @lru_cache(maxsize=256)
-def _rejected(pairs: int) -> int:
+def _rejected(pairs: int, tests: int) -> int:
     """How many of the smallest averages the test rejects, and of the largest; 0: too few pairs.
 
     From the exact distribution of the sum of ranks with a positive sign.
@@ -139,5 +146,5 @@ def _rejected(pairs: int) -> int:
         longer[: len(ways)] += ways
         longer[rank:] += ways
         ways = longer
-    error = (1 - CONFIDENCE) / _LOOKS_THAT_COUNT / 2
+    error = (1 - CONFIDENCE) / tests / 2
     return int(np.searchsorted(np.cumsum(ways / ways.sum()), error, side="right"))

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from overlaptop.commands.dashboard import summary
+from overlaptop.commands.dashboard import last_words
 from tests.fleet.builders import status, welcome
 from tests.fleet.fakes import FakeSession
 from tests.tui.waits import waiting_job
 
 
-def test_summary_tells_how_long_steps_overlap_and_who_is_late():
-    job, first, *_ = summary(waiting_job().tick(), 134.0).splitlines()
-    assert job.startswith("train.py, 4 ranks, watched for 2 m 14 s: step 7, 80.0 ms a step, overlap ")
-    assert first.startswith("rank 2 is late")
+def test_last_words_are_the_report_of_what_the_dashboard_saw():
+    job, step, *_ = last_words(waiting_job().tick()).splitlines()
+    assert job.startswith("train.py, 4 ranks on gpu-a: 8 steps, runs for ")
+    assert step.startswith("  step        median 80.0 ms, p99 80.0 ms")
+    assert "rank 2 late in" in last_words(waiting_job().tick())
 
 
-def test_summary_of_a_job_without_steps_is_empty():
-    assert not summary(FakeSession(welcome(), status()).tick(), 5.0)
+def test_nothing_is_said_of_a_job_without_steps():
+    assert not last_words(FakeSession(welcome(), status()).tick())

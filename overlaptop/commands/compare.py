@@ -1,0 +1,128 @@
+"""``overlaptop compare A B``: what differs between two runs, beyond noise."""
+
+from __future__ import annotations
+
+import argparse
+import re
+
+from overlaptop import text
+from overlaptop.commands.output import CommandError, needs_ascii, plain, print_data, print_message
+from overlaptop.commands.table import Table
+from overlaptop.records import DifferenceRecord
+
+DESCRIPTION = """\
+Compare two runs: each figure with its spread, and by how much B differs from A where that is more than
+noise (~ where it is not): of the job, then by operation, process group, bucket and rank.
+"""
+EPILOG = """\
+A and B are what `overlaptop report` takes: recordings, FILE@10:05-10:10 for a part of one, traces, reports,
+jobs. Runs of unlike work are refused: another number of ranks, other bytes or operations in a step.
+
+A run is cut into 7, 14 or 28 blocks of consecutive steps. A difference is more than noise where a
+signed-rank test of the blocks' medians says so, with the errors of all figures together below 5 %, and
+where it is 1 % or more. What differs by chance between two starts of one job is in no block:
+compare windows of one run, or several runs, where that matters.
+exit status: 0; 1 where --fail-if holds; 2 for a usage error, unlike work, and a file that cannot be read.
+"""
+_CONDITION = re.compile(r"(.+?)\s*([<>])\s*(-?[0-9]{1,6}(?:\.[0-9]{1,6})?)\s*%")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Its options."""
+    parser.description, parser.epilog = DESCRIPTION, EPILOG
+    parser.add_argument("a", metavar="A", help="the run before")
+    parser.add_argument("b", metavar="B", help="the run after")
+    parser.add_argument("--json", action="store_true", help="print records, not a table")
+    parser.add_argument("--all", action="store_true", help="list also what does not differ, of each rank")
+    parser.add_argument(
+        "--fail-if",
+        action="append",
+        default=[],
+        type=_condition,
+        metavar="CONDITION",
+        help="end with status 1 where a figure differs by more: 'step>3%%', 'overlap<-5%%' (repeat it)",
+    )
+    parser.add_argument(
+        "--ascii", action="store_true", default=needs_ascii(), help="print ASCII characters only"
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print what differs; 1 where that is more than is allowed."""
+    from overlaptop.commands.report import report_of
+    from overlaptop.runs.compare import differences, unlike
+
+    a, b = report_of(options.a), report_of(options.b)
+    if why := unlike(a.work, b.work):
+        raise CommandError(f"unlike work: {why}", 2)
+    found = differences(a.figures, b.figures)
+    if not found:
+        raise CommandError("the runs have no figure in common", 2)
+    names = {each.name for each in found}
+    for name, _, _ in options.fail_if:
+        if name not in names:
+            raise CommandError(f"--fail-if: no figure {name!r}; there are: {', '.join(sorted(names))}", 2)
+    if options.json:
+        for each in found:
+            print_data(each)
+    else:
+        page = _table(found, every=options.all)
+        print_data(plain(page) if options.ascii else page)
+    failed = [each for each in found for condition in options.fail_if if _holds(each, *condition)]
+    for each in failed:
+        print_message(f"{each.name} differs by {_percent(each.difference)}")
+    return 1 if failed else 0
+
+
+def _table(found: list[DifferenceRecord], *, every: bool) -> str:
+    """A row a figure: those of the job, and of others the ones that differ."""
+    table = Table(["figure", "A", "±", "B", "±", "difference", "interval"], left={"figure"})
+    shown = [each for each in found if every or each.differs or " " not in each.name]
+    for each in shown:
+        interval = text.UNKNOWN
+        if each.difference_low is not None and each.difference_high is not None:
+            interval = f"{_percent(each.difference_low)} to {_percent(each.difference_high)}"
+        table.add(
+            each.name,
+            _value(each.a, each.unit),
+            _value(each.a_spread, each.unit),
+            _value(each.b, each.unit),
+            _value(each.b_spread, each.unit),
+            _verdict(each),
+            interval,
+        )
+    lines = [table.render()]
+    if more := len(found) - len(shown):
+        lines.append(
+            f"{text.plural(more, 'other figure')} of operations, groups, buckets and ranks: no difference"
+        )
+    return "\n".join(lines)
+
+
+def _verdict(each: DifferenceRecord) -> str:
+    if each.differs:
+        return _percent(each.difference)
+    return "~" if each.difference_low is not None or not each.a else "too few steps"
+
+
+def _value(value: float | None, unit: str) -> str:
+    if value is None:
+        return text.UNKNOWN
+    return text.percent(value) if unit == "share" else text.duration(value)
+
+
+def _percent(share: float | None) -> str:
+    return text.UNKNOWN if share is None else f"{share * 100:+.1f} %"
+
+
+def _holds(each: DifferenceRecord, name: str, sign: str, limit: float) -> bool:
+    if each.name != name or not each.differs or each.difference is None:
+        return False
+    return each.difference > limit if sign == ">" else each.difference < limit
+
+
+def _condition(words: str) -> tuple[str, str, float]:
+    found = _CONDITION.fullmatch(words)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"must be as 'step>3%' or 'overlap<-5%', not {words!r}")
+    return found[1], found[2], float(found[3]) / 100

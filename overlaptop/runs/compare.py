@@ -1,0 +1,73 @@
+"""Two runs' figures against each other. Pure.
+
+The blocks of the two runs are paired in their order, each a trial of B against A as trials/effect.py has
+it: of two runs that are alike a pair's difference is as likely negative as positive. The figures share one
+error of 5 %, since with dozens of them some would always seem to differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+
+from overlaptop import text
+from overlaptop.records import DifferenceRecord, Figure, Work
+from overlaptop.trials.effect import SAME, Pair, difference
+
+
+def unlike(a: Work, b: Work) -> str:
+    """In what two runs' work differs; empty: in nothing that is known of both."""
+    if a.world_size != b.world_size:
+        return f"{a.world_size} and {text.plural(b.world_size, 'rank')}"
+    if None not in (a.comm_bytes, b.comm_bytes) and a.comm_bytes != b.comm_bytes:
+        return f"{text.byte_count(a.comm_bytes)} and {text.byte_count(b.comm_bytes)} a step"
+    if a.operations is None or b.operations is None or a.operations == b.operations:
+        return ""
+    pairs = zip(a.operations, b.operations, strict=False)
+    first = next((at for at, (of_a, of_b) in enumerate(pairs) if of_a != of_b), None)
+    if first is None:
+        return f"{len(a.operations)} and {text.plural(len(b.operations), 'collective')} a step"
+    return f"collective {first + 1} of a step is {a.operations[first]} and {b.operations[first]}"
+
+
+def differences(a: Sequence[Figure], b: Sequence[Figure]) -> list[DifferenceRecord]:
+    """The figures that both runs have, in A's order."""
+    others = {figure.name: figure for figure in b}
+    both = [(figure, others[figure.name]) for figure in a if figure.name in others]
+    return [_difference(before, after, len(both)) for before, after in both]
+
+
+def _difference(a: Figure, b: Figure, tests: int) -> DifferenceRecord:
+    number = min(len(a.blocks), len(b.blocks))
+    pairs = [
+        Pair(tried, present)
+        for present, tried in zip(_merged(a.blocks, number), _merged(b.blocks, number), strict=True)
+    ]
+    effect = difference(pairs, tests)
+    centre = low = high = None
+    differs = False
+    if effect is not None and a.median:
+        centre = effect.centre / a.median
+        if effect.bounded:
+            low, high = effect.low / a.median, effect.high / a.median
+            differs = effect.differs and abs(centre) >= SAME
+    return DifferenceRecord(
+        name=a.name,
+        unit=a.unit,
+        a=a.median,
+        a_spread=a.spread,
+        b=b.median,
+        b_spread=b.spread,
+        difference=centre,
+        difference_low=low,
+        difference_high=high,
+        differs=differs,
+    )
+
+
+def _merged(blocks: Sequence[float], number: int) -> list[float]:
+    """As many blocks as the other run has: 28 become 14 or 7."""
+    if not number:
+        return []
+    size = len(blocks) // number
+    return [median(blocks[at * size : (at + 1) * size]) for at in range(number)]

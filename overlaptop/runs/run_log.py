@@ -1,0 +1,156 @@
+"""RunLog: a run's Snapshots, folded into its report. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from statistics import median, quantiles
+
+from overlaptop.findings.bound import bound_by
+from overlaptop.findings.evidence import evidence_of
+from overlaptop.findings.find import find
+from overlaptop.findings.finding import Finding, Key, by_key, late_finding, why_late
+from overlaptop.findings.first_line import first_line
+from overlaptop.findings.steady import SteadyFindings
+from overlaptop.fleet.commands import CommandView
+from overlaptop.fleet.snapshot import HubState, Snapshot
+from overlaptop.fleet.trouble import trouble_of
+from overlaptop.fleet.waits import WaitWindow
+from overlaptop.records import ChangeRecord, FindingRecord, LateRank, RunRecord, TroubleRecord
+from overlaptop.report import troubles
+from overlaptop.runs.samples import Samples
+from overlaptop.wire.messages import Welcome
+
+LOOK_EVERY_NS = 1_000_000_000
+"""Of the run's time, between two looks for findings."""
+
+
+class RunLog:
+    """Take each Snapshot of a run, or only the last; then ask for the report."""
+
+    def __init__(self, samples: Samples | None = None) -> None:
+        """``samples``: what to collect steps in; those of the whole run by default."""
+        self.samples = samples or Samples()
+        """Steps may be added that are in no Snapshot."""
+        self._steady = SteadyFindings()
+        self._findings: dict[Key, FindingRecord] = {}
+        self._troubles: dict[object, TroubleRecord] = {}
+        self._late: dict[int, LateRank] = {}
+        self._bounds: Counter[str] = Counter()
+        self._due_ns = 0
+        self._looked_ns: int | None = None
+        self._latest: Snapshot | None = None
+
+    def take(self, snapshot: Snapshot) -> None:
+        """Fold in what came since the last one."""
+        self._latest = snapshot
+        self.samples.add_steps(snapshot.fresh)
+        for waits in snapshot.fresh_waits:
+            self.samples.add_waits(waits)
+        if snapshot.job is not None and not snapshot.replaying and snapshot.at_ns >= self._due_ns:
+            self._due_ns = snapshot.at_ns + LOOK_EVERY_NS
+            self._look(snapshot, snapshot.job)
+
+    def report(self) -> RunRecord | None:
+        """How the run went so far; None: no job was seen."""
+        snapshot = self._latest
+        if snapshot is None or snapshot.job is None:
+            return None
+        self._look(snapshot, snapshot.job)
+        for view in snapshot.ranks:
+            self.samples.add_steps((*view.older, *view.history))
+        for waits in (*snapshot.split_steps, *snapshot.kept_split_steps):
+            self.samples.add_waits(waits)
+        lengths_ns, going = self.samples.lengths_ns(), self.samples.going
+        every = [step for of_ranks in going.values() for step in of_ranks.values()]
+        newest = max((view.last.step for view in snapshot.ranks if view.last is not None), default=-1)
+        is_trace = snapshot.hub_state is HubState.TRACE
+        times, cost = self.samples.exposed_times(), snapshot.totals.own_cost
+        known = times is not None and times.exposed_known
+        exposed_ns = self.samples.exposed_ns()
+        usual = self._bounds.most_common(1)
+        return RunRecord(
+            job=snapshot.job.job,
+            script=snapshot.job.script,
+            hosts=sorted({view.info.host for view in snapshot.ranks if view.info is not None}),
+            work=self.samples.work(snapshot.job.world_size),
+            started_ns=snapshot.job.started_ns,
+            from_ns=min((step.start_ns for step in every), default=snapshot.job.started_ns),
+            to_ns=max((step.start_ns + step.step_ns for step in every), default=snapshot.at_ns),
+            ended=snapshot.hub_state in (HubState.ENDED, HubState.TRACE),
+            steps=len(going) if is_trace else newest + 1,
+            step_ns=round(median(lengths_ns)) if lengths_ns else None,
+            p99_step_ns=round(_p99(lengths_ns)) if lengths_ns else None,
+            overlap=self.samples.overlap(),
+            exposed_ns=None if exposed_ns is None else round(exposed_ns),
+            exposed_wait_ns=times.exposed_wait_ns if times and known else None,
+            exposed_transfer_ns=times.exposed_transfer_ns if times and known else None,
+            exposed_not_attributed_ns=times.exposed_unsplit_ns if times else None,
+            bound=usual[0][0] if usual else None,
+            late_ranks=sorted(self._late.values(), key=lambda each: -each.for_ns),
+            findings=sorted(self._findings.values(), key=lambda each: -(each.gain_ns or 0)),
+            troubles=list(self._troubles.values()),
+            changes=[_change(snapshot.job, view) for view in snapshot.changes],
+            cost_change=cost.change if cost is not None else None,
+            cost_error=cost.error if cost is not None else None,
+            figures=self.samples.figures(),
+        )
+
+    def _look(self, snapshot: Snapshot, job: Welcome) -> None:
+        evidence = evidence_of(snapshot)
+        found = find(evidence)
+        held = self._steady.take(snapshot, found)
+        self._findings |= {key: each.record(job.job) for key, each in by_key(held).items()}
+        # Of a trace, the Snapshot's own window is the whole of it.
+        is_trace = snapshot.hub_state is HubState.TRACE
+        self._note_late(snapshot, evidence.window if is_trace else snapshot.wait_window, held)
+        if bound := bound_by(snapshot, found, first_line(snapshot, found)):
+            self._bounds[bound] += 1
+        trouble = trouble_of(snapshot)
+        if trouble is not None:
+            self._troubles[trouble.kind, trouble.ranks] = TroubleRecord(
+                job=job.job,
+                kind=trouble.kind.value,
+                ranks=trouble.ranks,
+                since_ns=trouble.since_ns,
+                text=troubles.in_full(trouble),
+            )
+        self._looked_ns = snapshot.at_ns
+
+    def _note_late(self, snapshot: Snapshot, window: WaitWindow | None, found: tuple[Finding, ...]) -> None:
+        if window is None:
+            return
+        since_ns = snapshot.at_ns if self._looked_ns is None else self._looked_ns
+        for each in window.late:
+            known, finding = self._late.get(each.rank), late_finding(found, each.rank)
+            cause = why_late(found, each.rank) or (known.cause if known is not None else None)
+            line = finding.line if finding is not None else ""
+            self._late[each.rank] = LateRank(
+                rank=each.rank,
+                late=each.late,
+                collectives=each.collectives,
+                wait_ns=window.exposed_wait_ns,
+                for_ns=snapshot.at_ns - since_ns + (known.for_ns if known is not None else 0),
+                cause=cause or None,
+                line=line or (known.line if known is not None else None),
+            )
+
+
+def _p99(lengths_ns: list[float]) -> float:
+    return quantiles(lengths_ns, n=100, method="inclusive")[-1] if len(lengths_ns) > 1 else lengths_ns[0]
+
+
+def _change(job: Welcome, view: CommandView) -> ChangeRecord:
+    return ChangeRecord(
+        at_ns=view.at_ns,
+        job=job.job,
+        script=job.script,
+        host=job.host,
+        by=view.by,
+        knob=view.knob,
+        old=view.was or None,
+        new=view.becomes or None,
+        step=view.step,
+        outcome=view.state,
+        reason=view.reason,
+        command=view.id,
+    )

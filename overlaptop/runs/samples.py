@@ -1,0 +1,205 @@
+"""Samples: a run's steps, one value of each figure a step. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from statistics import fmean, median, quantiles
+
+from overlaptop import text
+from overlaptop.fleet.waits import StepWaits
+from overlaptop.fleet.window import FIRST_STEPS, longest_going_ns
+from overlaptop.records import Figure, Work
+from overlaptop.timeline import ratios
+from overlaptop.timeline.arrivals import WaitTimes
+from overlaptop.trials.effect import LOOKS
+from overlaptop.wire.bounds import MAX_INT64
+from overlaptop.wire.messages import StepTotals
+
+_MOST_TOTALS = 1 << 18
+"""The newest steps of a run, of all ranks together; some 80 MB."""
+_LEAST_OF_BLOCK = 2
+"""Steps of a block where there is a choice of how many blocks."""
+_BLOCKS = tuple(number for number in LOOKS if number <= 28)
+
+
+class Samples:
+    """Add steps and their collectives in any order, each as often as it comes."""
+
+    def __init__(self, from_ns: int = 0, to_ns: int = MAX_INT64, *, first_step: int = FIRST_STEPS) -> None:
+        """Of steps that begin between these Unix times, and from `first_step` on where there are any."""
+        self._first_step = first_step
+        self._from_ns, self._to_ns = from_ns, to_ns
+        self._steps: dict[int, dict[int, StepTotals]] = {}
+        self._totals = 0
+        self._times: dict[int, list[WaitTimes]] = {}
+        self._transfers: dict[int, Mapping[str, float]] = {}
+        self._operations: dict[int, tuple[str, ...]] = {}
+        self._going: dict[int, dict[int, StepTotals]] | None = None
+
+    def add_steps(self, steps: Iterable[StepTotals]) -> None:
+        """Take these of any ranks."""
+        self._going = None
+        for step in steps:
+            if self._from_ns <= step.start_ns < self._to_ns:
+                of_ranks = self._steps.setdefault(step.step, {})
+                self._totals += step.rank not in of_ranks
+                of_ranks[step.rank] = step
+        while self._totals > _MOST_TOTALS and len(self._steps) > 1:
+            oldest = next(iter(self._steps))
+            self._totals -= len(self._steps.pop(oldest))
+            for kept in (self._times, self._transfers, self._operations):
+                kept.pop(oldest, None)
+
+    def add_waits(self, waits: StepWaits) -> None:
+        """Take who waited in a step, and its collectives where they are there."""
+        self._times[waits.step] = list(waits.times.values())
+        if waits.collectives and waits.step not in self._operations:
+            self._operations[waits.step] = _operations(waits)
+            self._transfers[waits.step] = _transfers(waits)
+
+    @property
+    def going(self) -> dict[int, dict[int, StepTotals]]:
+        """The steps that say something of the job, by number and rank: not the first ones, none that a
+        command disturbed, and none in which the job stood still.
+        """
+        if self._going is None:
+            found = {
+                number: of_ranks
+                for number, of_ranks in sorted(self._steps.items())
+                if not any(step.disturbed for step in of_ranks.values())
+            }
+            settled = {number: each for number, each in found.items() if number >= self._first_step}
+            found = settled or found
+            limit_ns = longest_going_ns([round(_length_ns(of_ranks)) for of_ranks in found.values()])
+            self._going = {number: each for number, each in found.items() if _length_ns(each) <= limit_ns}
+        return self._going
+
+    def lengths_ns(self) -> list[float]:
+        """Of each step, the mean over ranks."""
+        return [_length_ns(of_ranks) for of_ranks in self.going.values()]
+
+    def overlap(self) -> float | None:
+        """Hidden of all communication in all measured steps."""
+        measured = [step for of_ranks in self.going.values() for step in of_ranks.values() if step.measured]
+        return ratios.overlap(
+            sum(step.hidden_ns or 0 for step in measured), sum(step.comm_ns or 0 for step in measured)
+        )
+
+    def exposed_ns(self) -> float | None:
+        """The mean of all measured steps of all ranks."""
+        known = [
+            step.exposed_ns
+            for of_ranks in self.going.values()
+            for step in of_ranks.values()
+            if step.exposed_ns is not None
+        ]
+        return fmean(known) if known else None
+
+    def exposed_times(self) -> WaitTimes | None:
+        """The mean over the steps that were compared, and their ranks; None: none was."""
+        every = [times for step in self.going for times in self._times.get(step, ())]
+        if not every:
+            return None
+        fields = WaitTimes.__dataclass_fields__
+        return WaitTimes(**{name: round(fmean(getattr(each, name) for each in every)) for name in fields})
+
+    def work(self, world_size: int) -> Work:
+        """What most of the steps do."""
+        known = [
+            step.comm_bytes
+            for of_ranks in self.going.values()
+            for step in of_ranks.values()
+            if step.comm_bytes is not None
+        ]
+        seen = Counter(self._operations[step] for step in self.going if step in self._operations)
+        most = seen.most_common(1)
+        usual = most[0][0] if most and 2 * most[0][1] > seen.total() else None
+        return Work(
+            world_size=world_size,
+            comm_bytes=round(median(known)) if known else None,
+            operations=list(usual) if usual is not None else None,
+        )
+
+    def figures(self) -> list[Figure]:
+        """Every figure of which a step is known: of the job, then by operation, group, bucket and rank."""
+        values: defaultdict[str, list[float]] = defaultdict(list)
+        for step, of_ranks in self.going.items():
+            values["step"].append(_length_ns(of_ranks))
+            measured = [each for _, each in sorted(of_ranks.items()) if each.measured]
+            if measured and len(measured) == len(of_ranks):
+                for name, value in _of_step(measured).items():
+                    values[name].append(value)
+            if times := self._times.get(step):
+                values["waiting"].append(fmean(each.exposed_wait_ns for each in times))
+                values["transfer"].append(fmean(each.exposed_transfer_ns for each in times))
+            for name, value in self._transfers.get(step, {}).items():
+                values[name].append(value)
+        ranked = {name: at for at, name in enumerate(("step", "overlap", "exposed", "waiting", "transfer"))}
+        names = sorted(values, key=lambda name: (ranked.get(name, len(ranked)), name.startswith("rank ")))
+        return [_figure(name, values[name]) for name in names]
+
+
+def _length_ns(of_ranks: Mapping[int, StepTotals]) -> float:
+    return fmean(step.step_ns for step in of_ranks.values())
+
+
+def _of_step(measured: Sequence[StepTotals]) -> dict[str, float]:
+    """Of a step that all ranks have measured."""
+    found = {}
+    comm_ns = sum(step.comm_ns or 0 for step in measured)
+    overlap = ratios.overlap(sum(step.hidden_ns or 0 for step in measured), comm_ns)
+    if overlap is not None:
+        found["overlap"] = overlap
+    for name in ("exposed", "compute"):
+        own_ns = {step.rank: getattr(step, f"{name}_ns") for step in measured}
+        if None not in own_ns.values():
+            found[name] = fmean(own_ns.values())
+            found |= {f"rank {rank} {name}": float(ns) for rank, ns in own_ns.items()}
+    return found
+
+
+def _operations(waits: StepWaits) -> tuple[str, ...]:
+    """The collectives in each group's own order: that of several groups may change from step to step."""
+    in_order = sorted(waits.collectives, key=lambda each: each.group)
+    return tuple(f"{each.group}: {each.op} {each.bytes}" for each in in_order)
+
+
+def _transfers(waits: StepWaits) -> dict[str, float]:
+    """What transfers took in a step, in ns: by operation, group, and bucket (what is alike in operation,
+    group and bytes).
+    """
+    found: Counter[str] = Counter()
+    for each in waits.collectives:
+        known = [ns for rank in each.ranks if (ns := each.transfer_ns(rank)) is not None]
+        if known:
+            bucket = f"bucket {each.op} {text.byte_count(each.bytes)} {each.group}"
+            for name in (f"op {each.op}", f"group {each.group}", bucket):
+                found[name] += round(fmean(known))
+    return dict(found)
+
+
+def _figure(name: str, values: Sequence[float]) -> Figure:
+    blocks = _blocks(values)
+    spread = None
+    if blocks:
+        low, *_, high = quantiles(blocks, n=6)
+        spread = (high - low) / 2
+    return Figure(
+        name=name,
+        unit="share" if name == "overlap" else "ns",
+        median=median(values),
+        spread=spread,
+        steps=len(values),
+        blocks=blocks,
+    )
+
+
+def _blocks(values: Sequence[float]) -> list[float]:
+    """Medians of as many runs of consecutive steps as there are steps for; none with fewer than seven."""
+    number = max((each for each in _BLOCKS if len(values) >= _LEAST_OF_BLOCK * each), default=_BLOCKS[0])
+    if len(values) < number:
+        return []
+    bounds = [len(values) * at // number for at in range(number + 1)]
+    return [median(values[begin:end]) for begin, end in pairwise(bounds)]

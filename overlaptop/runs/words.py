@@ -1,0 +1,93 @@
+"""A run's report as one screen of text. Pure."""
+
+from __future__ import annotations
+
+from overlaptop import text
+from overlaptop.records import LateRank, RunRecord
+from overlaptop.report.figures import exposed_in_words
+from overlaptop.timeline.arrivals import WaitTimes
+
+_MOST_OF_EACH = 5
+_NAME_CHARS = 12
+
+
+def in_words(run: RunRecord) -> str:
+    """Lay a report out: the job, its figures, then late ranks, findings, troubles and changes, if any."""
+    hosts = text.shortened(", ".join(run.hosts), 40)
+    ranks = text.plural(run.work.world_size, "rank")
+    made = text.plural(run.steps, "step")
+    lines = [
+        f"{run.script}, {ranks}{f' on {hosts}' if hosts else ''}: {made}, "
+        f"{'ran' if run.ended else 'runs'} for {_lasting(run.to_ns - run.started_ns)} (job {run.job})"
+    ]
+    if run.step_ns is not None:
+        of = f"the last {_lasting(run.to_ns - run.from_ns)}"
+        figures = {
+            "step": f"median {text.duration(run.step_ns)}, p99 {text.duration(run.p99_step_ns)}, of {of}",
+            "overlap": text.percent(run.overlap),
+            "exposed": f"{text.duration(run.exposed_ns)} a step {_parts(run)}".rstrip(),
+            "bound": run.bound or "",
+            "own cost": _cost(run),
+        }
+        lines += [_row(name, words) for name, words in figures.items() if words]
+    lines += _section("late ranks", [_late(each) for each in run.late_ranks])
+    lines += _section(
+        "findings",
+        [
+            f"{each.title}{f' ({each.line})' if each.line and each.line not in each.title else ''}"
+            f"{f': at most {text.duration(each.gain_ns)} a step to win' if each.gain_ns else ''}, "
+            f"{each.certainty}"
+            for each in run.findings
+        ],
+    )
+    lines += _section("troubles", [each.text for each in run.troubles])
+    lines += _section(
+        "changes",
+        [
+            f"{text.clock(each.at_ns)} {each.knob}: {each.old or text.UNKNOWN} → "
+            f"{each.new or text.UNKNOWN}, {each.outcome} {each.reason}".rstrip()
+            for each in run.changes
+        ],
+    )
+    return "\n".join(map(text.printable, lines))
+
+
+def _lasting(ns: int) -> str:
+    return text.duration(ns) if ns < 10**10 else text.age(ns / 1e9)
+
+
+def _row(name: str, words: str) -> str:
+    return f"  {name:{_NAME_CHARS}}{words}"
+
+
+def _section(title: str, entries: list[str]) -> list[str]:
+    if not entries:
+        return []
+    more = len(entries) - _MOST_OF_EACH
+    shown = [f"  {each}" for each in entries[:_MOST_OF_EACH]]
+    return [title, *shown, *([f"  and {more} more: --json"] if more > 0 else [])]
+
+
+def _parts(run: RunRecord) -> str:
+    """``≈ waiting 3.20 + transfer 0.50``; empty where nothing was compared."""
+    if run.exposed_not_attributed_ns is None:
+        return ""
+    wait_ns, transfer_ns = run.exposed_wait_ns or 0, run.exposed_transfer_ns or 0
+    unsplit_ns = run.exposed_not_attributed_ns
+    times = WaitTimes(wait_ns, transfer_ns, unsplit_ns, wait_ns, transfer_ns, unsplit_ns)
+    return exposed_in_words(times, run.exposed_ns)
+
+
+def _late(each: LateRank) -> str:
+    why = f": {each.cause}" if each.cause else ""
+    return (
+        f"rank {each.rank} late in {each.late} of {each.collectives} collectives, the others wait "
+        f"{text.duration(each.wait_ns)} a step{why}"
+    )
+
+
+def _cost(run: RunRecord) -> str:
+    if run.cost_change is None:
+        return ""
+    error = f" ± {run.cost_error * 100:.1f}" if run.cost_error is not None else ""
+    return f"{run.cost_change * 100:+.1f} %{error}"

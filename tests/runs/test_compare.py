@@ -1,0 +1,99 @@
+"""What differs between two runs, and what is noise."""
+
+import random
+from statistics import fmean
+
+import pytest
+
+from overlaptop.fleet.waits import StepWaits
+from overlaptop.records import Work
+from overlaptop.runs.compare import differences, unlike
+from overlaptop.runs.samples import Samples
+from overlaptop.timeline.arrivals import Collective, Part
+from tests.fleet.builders import MS, step
+
+WORK = Work(2, 1 << 20, ["pg: allreduce_ 1048576", "pg: broadcast_ 4"])
+
+
+def figures(seed, *, steps=400, longer=1.0, slower=1.0, ranks=2):
+    """Of a job whose machine is slow for seconds at a time; ``longer``: all of the step, ``slower``: its
+    broadcast.
+    """
+    dice, samples, drift, at_ns = random.Random(seed), Samples(), 0.0, 10**18
+    for number in range(steps):
+        drift = 0.9 * drift + dice.gauss(0, 0.01)
+        noise = (1 + drift + dice.gauss(0, 0.02)) * (2 if dice.random() < 0.02 else 1)
+        length = 80 * noise * longer
+        made = [
+            step(rank, number, compute=length - 12, comm=30, hidden=18, idle=0, start_ns=at_ns)
+            for rank in range(ranks)
+        ]
+        samples.add_steps(made)
+        reduce_ns, cast_ns = (round(each * MS * (1 + dice.gauss(0, 0.05))) for each in (10, 5 * slower))
+        calls = _call("allreduce_", at_ns, reduce_ns), _call("broadcast_", at_ns, cast_ns)
+        samples.add_waits(StepWaits.of(number, at_ns, made[0].step_ns, calls, {}))
+        at_ns += made[0].step_ns
+    return samples.figures()
+
+
+def _call(op, start_ns, length_ns):
+    parts = tuple(Part(rank, start_ns, start_ns + length_ns) for rank in (0, 1))
+    return Collective(op, "pg", 1 << 20, parts)
+
+
+def named(found):
+    return {each.name: each for each in found}
+
+
+def differing(a, b):
+    return {each.name for each in differences(a, b) if each.differs}
+
+
+def test_runs_of_one_job_do_not_differ():
+    alike = [differing(figures(2 * seed), figures(2 * seed + 1)) for seed in range(40)]
+    assert fmean(bool(found) for found in alike) <= 0.05
+
+
+def test_step_that_is_three_percent_longer_is_found_with_its_interval():
+    found = [
+        named(differences(figures(2 * seed), figures(2 * seed + 1, longer=1.03)))["step"]
+        for seed in range(20)
+    ]
+    assert fmean(each.differs for each in found) >= 0.9
+    assert fmean(each.difference_low <= 0.03 <= each.difference_high for each in found) >= 0.9
+
+
+def test_operation_that_is_ten_percent_slower_is_found_and_no_other():
+    a, b = figures(1), figures(2, slower=1.1)
+    assert differing(a, b) == {"op broadcast_", "bucket broadcast_ 1.00 MiB pg", "group pg"}
+    assert named(differences(a, b))["op broadcast_"].difference == pytest.approx(0.1, abs=0.03)
+
+
+def test_few_steps_say_nothing():
+    found = named(differences(figures(1, steps=6), figures(2, steps=6, longer=2.0)))["step"]
+    assert (found.differs, found.difference_low) == (False, None)
+
+
+def test_runs_of_unequal_length_are_compared():
+    a, b = figures(1, steps=20), figures(2, steps=400, longer=1.5)
+    assert len(named(a)["step"].blocks) == 7
+    assert len(named(b)["step"].blocks) == 28
+    assert named(differences(a, b))["step"].difference == pytest.approx(0.5, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    ("other", "why"),
+    [
+        (Work(2, 1 << 20, ["pg: allreduce_ 1048576", "pg: broadcast_ 4"]), ""),
+        (Work(2, None, None), ""),
+        (Work(4, 1 << 20, None), "2 and 4 ranks"),
+        (Work(2, 1 << 21, None), "1.00 MiB and 2.00 MiB a step"),
+        (Work(2, 1 << 20, ["pg: allreduce_ 1048576"]), "2 and 1 collective a step"),
+        (
+            Work(2, 1 << 20, ["pg: broadcast_ 4", "pg: allreduce_ 1048576"]),
+            "collective 1 of a step is pg: allreduce_ 1048576 and pg: broadcast_ 4",
+        ),
+    ],
+)
+def test_unlike_work_is_named(other, why):
+    assert unlike(WORK, other) == why

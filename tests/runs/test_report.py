@@ -1,0 +1,134 @@
+"""A run's report, from whatever it is read from."""
+
+import json
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from overlaptop.runs.run_log import RunLog
+from overlaptop.runs.words import in_words
+from tests.commands.running import records, run_here
+from tests.fleet.builders import MS, Clock, info, status, unmeasured, welcome
+from tests.fleet.fakes import FakeSession
+from tests.recording.played import played
+from tests.tui.waits import waiting_job
+
+DATA = Path(__file__).parents[1] / "formats" / "data"
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    """Two recordings of 60 steps in which rank 1 is late, one with longer steps."""
+    folder = tmp_path_factory.mktemp("runs")
+    paths = [folder / "a.mcap", folder / "b.mcap"]
+    for path in paths:
+        played(Clock(), path, 60)
+    return paths
+
+
+def report_of(session):
+    log = RunLog()
+    log.take(session.tick())
+    return log.report()
+
+
+def report_json(*words):
+    (record,) = records(run_here("report", *words, "--json").stdout)
+    return record
+
+
+def test_report_says_who_was_late_and_what_that_cost():
+    run = report_of(waiting_job())
+    assert (run.steps, run.step_ns, run.bound) == (8, 80 * MS, "waiting for rank 2")
+    assert run.exposed_ns == pytest.approx(run.exposed_wait_ns + run.exposed_transfer_ns, rel=0.01)
+    late = run.late_ranks[0]
+    assert (late.rank, late.late, late.collectives) == (2, late.collectives, late.collectives)
+    lines = in_words(run).splitlines()
+    assert lines[0].startswith("train.py, 4 ranks on gpu-a: 8 steps, runs for ")
+    assert len(lines) < 24
+    assert any(
+        line.startswith(f"  rank 2 late in {late.late} of {late.late} collectives") for line in lines
+    )
+
+
+def test_first_steps_and_disturbed_ones_are_left_out():
+    session = FakeSession(welcome(), info(0), info(1), status())
+    for number in range(103):
+        ms = 9000 if number < 2 else 100 if number == 50 else 80
+        made = [unmeasured(rank, number, ms) for rank in (0, 1)]
+        session.say(*(replace(each, captured=number == 50) for each in made))
+    run = report_of(session)
+    assert (run.step_ns, run.p99_step_ns, run.overlap) == (80 * MS, 80 * MS, None)
+
+
+def test_report_of_a_recording_is_that_of_its_job(recorded):
+    run = report_json(recorded[0])
+    assert (run["steps"], run["late_ranks"][0]["rank"]) == (60, 1)
+    assert run["work"] == {
+        "world_size": 2, "comm_bytes": 3 << 20,
+        "operations": ["0 default_pg: allreduce_ 1048576", "0 default_pg: allreduce_ 2097152"],
+    }  # fmt: skip
+    assert {"step", "overlap", "waiting", "op allreduce_", "rank 1 exposed"} <= {
+        each["name"] for each in run["figures"]
+    }
+    assert "rank 1 late in" in run_here("report", recorded[0]).stdout
+
+
+def test_window_of_a_recording_has_its_steps_alone(recorded):
+    run = report_json(f"{recorded[0]}@+10s-+20s")
+    assert 10e9 <= run["from_ns"] - Clock()() <= 10.7e9
+    assert 19e9 <= run["to_ns"] - Clock()() <= 20.2e9
+    assert {each["name"]: each["steps"] for each in run["figures"]}["step"] == 20
+    for window in ("+20s-+10s", "+10s", "25:00-26:00", "+10h-+11h"):
+        done = run_here("report", f"{recorded[0]}@{window}")
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1), window
+
+
+def test_report_of_a_report_is_the_same(recorded, tmp_path):
+    saved = tmp_path / "a.json"
+    saved.write_text(run_here("report", recorded[0], "--json").stdout)
+    assert run_here("report", saved).stdout == run_here("report", recorded[0]).stdout
+    saved.write_text(saved.read_text()[:300])
+    done = run_here("report", saved)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+
+
+def test_compare_of_runs_that_are_alike_says_nothing_and_fails_no_condition(recorded):
+    done = run_here("compare", *recorded, "--fail-if", "step>3%")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "~" in done.stdout
+    assert all(not record["differs"] for record in records(run_here("compare", *recorded, "--json").stdout))
+
+
+def test_compare_ends_with_status_1_where_a_figure_is_worse_than_allowed(recorded, tmp_path):
+    slower = tmp_path / "slower.json"
+    run = report_json(recorded[1])
+    for figure in run["figures"]:
+        if figure["name"] == "step":
+            figure["median"] *= 1.05
+            figure["blocks"] = [each * 1.05 for each in figure["blocks"]]
+    slower.write_text(json.dumps(run))
+    assert run_here("compare", recorded[0], slower, "--fail-if", "step>10%").returncode == 0
+    done = run_here("compare", recorded[0], slower, "--fail-if", "step>3%")
+    assert (done.returncode, done.stderr) == (1, "overlaptop: step differs by +5.0 %\n")
+    assert run_here("compare", slower, recorded[0], "--fail-if", "step<-3%").returncode == 1
+    assert run_here("compare", recorded[0], slower, "--fail-if", "nothing>3%").returncode == 2
+    assert run_here("compare", recorded[0], slower, "--fail-if", "step=3%").returncode == 2
+
+
+def test_compare_refuses_unlike_work(recorded, tmp_path):
+    path = tmp_path / "wide.mcap"
+    played(Clock(), path, 20, ranks=4)
+    done = run_here("compare", recorded[0], path)
+    assert (done.returncode, done.stderr) == (2, "overlaptop: unlike work: 2 and 4 ranks\n")
+
+
+def test_traces_are_reported_and_compared_like_jobs():
+    straggler = DATA / "ddp_straggler"
+    run = report_json(straggler)
+    assert run["ended"]
+    assert run["work"]["operations"]
+    assert run["steps"] == 3
+    assert 5 * MS < run["late_ranks"][0]["wait_ns"] < run["step_ns"]
+    assert run_here("compare", straggler, straggler).returncode == 0
