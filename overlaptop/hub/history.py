@@ -11,7 +11,16 @@ from operator import itemgetter
 from overlaptop.hub.reader_queue import KEPT, Frame, make_frame
 from overlaptop.wire.commands import CommandReport
 from overlaptop.wire.devices import DeviceSample
-from overlaptop.wire.messages import Facts, Notice, RankEnd, RankInfo, StepDetail, StepTotals
+from overlaptop.wire.messages import (
+    Facts,
+    Notice,
+    RankEnd,
+    RankInfo,
+    StackSamples,
+    Standstill,
+    StepDetail,
+    StepTotals,
+)
 
 FromRank = RankInfo | StepTotals | StepDetail | Notice | RankEnd | CommandReport | Facts | DeviceSample
 """The messages that a rank may send."""
@@ -29,7 +38,12 @@ _MAX_SAMPLES = 1 << 16
 """Of all ranks together."""
 _MIN_SAMPLES_OF_RANK = 16
 _MAX_SAMPLE_BYTES_OF_RANK = 1 << 18
+_MAX_DETAIL_BYTES = 64 << 20
+"""Timelines of all ranks together, and of one rank at most `_MAX_STEP_BYTES_OF_RANK`."""
 
+_MAX_STACK_BYTES_OF_RANK = 1 << 16
+_TIMED = (Standstill, StackSamples)
+"""Facts that hold for their moment only."""
 _Kept = tuple[int, float, Frame]
 """Number of arrival, time of arrival in seconds, frame."""
 
@@ -60,6 +74,8 @@ class _RankHistory:
     notices: deque[_Kept] = field(default_factory=lambda: deque(maxlen=_MAX_NOTICES_OF_RANK))
     steps: _Recent = field(default_factory=lambda: _Recent(_MAX_STEP_BYTES_OF_RANK))
     detail: Frame | None = None
+    details: _Recent = field(default_factory=lambda: _Recent(_MAX_STEP_BYTES_OF_RANK))
+    stacks: _Recent = field(default_factory=lambda: _Recent(_MAX_STACK_BYTES_OF_RANK))
     facts: dict[type, bytes] = field(default_factory=dict)
     samples: _Recent = field(default_factory=lambda: _Recent(_MAX_SAMPLE_BYTES_OF_RANK))
     end: bytes | None = None
@@ -89,6 +105,9 @@ class JobHistory:
                 of_rank.steps.keep(kept, max(_MIN_STEPS_OF_RANK, min(share, _MAX_STEPS_OF_RANK)))
             case StepDetail():
                 of_rank.detail = kept[2]
+                share = _MAX_DETAIL_BYTES // len(self._ranks)
+                of_rank.details.most_bytes = min(_MAX_STEP_BYTES_OF_RANK, share)
+                of_rank.details.keep(kept, _MAX_STEPS_OF_RANK)
             case Notice():
                 of_rank.notices.append(kept)
             case RankEnd():
@@ -98,6 +117,8 @@ class JobHistory:
                 of_rank.samples.keep(kept, max(_MIN_SAMPLES_OF_RANK, min(share, _MAX_SAMPLES_OF_RANK)))
             case _ if isinstance(message, Facts):
                 of_rank.facts[type(message)] = payload
+                if isinstance(message, StackSamples):
+                    of_rank.stacks.keep(kept, _MAX_SAMPLES_OF_RANK)
         return kept[2]
 
     def replay(self) -> list[Frame]:
@@ -120,6 +141,27 @@ class JobHistory:
             *(frame for _, _, frame in recent),
             *(Frame(end, KEPT) for end in self.ends),
         ]
+
+    def timed(self, now_s: float) -> tuple[list[bytes], list[tuple[float, bytes]], list[bytes]]:
+        """The same with timelines and stacks, for a recording: who the ranks are and what they run on; what
+        they did, each frame with its age in seconds, oldest first; and how they stand or ended.
+        """
+        ranks = [of_rank for _, of_rank in sorted(self._ranks.items())]
+        recent = heapq.merge(
+            *(of_rank.steps.frames for of_rank in ranks),
+            *(of_rank.details.frames for of_rank in ranks),
+            *(of_rank.stacks.frames for of_rank in ranks),
+            *(of_rank.notices for of_rank in ranks),
+            *(of_rank.samples.frames for of_rank in ranks),
+            key=itemgetter(0),
+        )
+        facts = [item for of_rank in ranks for item in of_rank.facts.items()]
+        first = [
+            *(of_rank.info for of_rank in ranks if of_rank.info is not None),
+            *(payload for kind, payload in facts if kind not in _TIMED),
+        ]
+        last = [*(payload for kind, payload in facts if kind is Standstill), *self.ends]
+        return first, [(max(0.0, now_s - at_s), frame.payload) for _, at_s, frame in recent], last
 
     @property
     def ends(self) -> list[bytes]:

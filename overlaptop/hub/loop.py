@@ -15,6 +15,7 @@ from selectors import EVENT_READ, DefaultSelector
 
 from msgspec.structs import replace
 
+from overlaptop.hub.black_box import HubBlackBox
 from overlaptop.hub.commands import CommandBroker
 from overlaptop.hub.dashboards import MAX_DASHBOARDS, DashboardServer
 from overlaptop.hub.history import FromRank, JobHistory
@@ -106,17 +107,18 @@ class Hub:
             self._history.keep(notice, encode(notice), self._now_s)
         self._record_due_s: float | None = self._now_s
         self._freshened_s = self._now_s
+        welcome = Welcome(
+            protocol=PROTOCOL_VERSION,
+            job=options.job,
+            host=self._record.host,
+            script=options.script,
+            world_size=options.world_size,
+            started_ns=self._record.started_ns,
+        )
         self._dashboards = DashboardServer(
             self._sockets[1],
             self._sockets[2],
-            Welcome(
-                protocol=PROTOCOL_VERSION,
-                job=options.job,
-                host=self._record.host,
-                script=options.script,
-                world_size=options.world_size,
-                started_ns=self._record.started_ns,
-            ),
+            welcome,
             replay=lambda: [
                 *self._history.replay(),
                 *(Frame(payload, KEPT) for payload in self._broker.replay()),
@@ -139,6 +141,9 @@ class Hub:
             send_to_ranks=self._ranks.command,
             publish=lambda payload: self._dashboards.publish(Frame(payload, KEPT)),
             clock_s=lambda: self._now_s,
+        )
+        self._black_box = HubBlackBox(
+            welcome, self._history, commands=lambda: self._broker.replay(), status=self._status
         )
         # They are asked in every round, whatever woke it.
         for descriptor in self._dashboards.descriptors:
@@ -185,6 +190,7 @@ class Hub:
         if isinstance(message, CommandReport):
             return  # dashboards are sent what the reports of all ranks amount to
         frame = self._history.keep(message, payload, self._now_s)
+        self._black_box.see(message, self._now_s)
         if isinstance(message, StepDetail):
             self._dashboards.publish_detail(message.rank, frame)
             return
@@ -207,6 +213,7 @@ class Hub:
     def _tick(self, now_s: float) -> None:
         self._ranks.tick()
         self._broker.tick()
+        self._black_box.tick(now_s)
         self._dashboards.expire(now_s)
         self._dashboards.publish_status()
         if now_s - self._freshened_s > _FRESHEN_S:
@@ -313,6 +320,7 @@ class Hub:
                 ends = tuple(end for end in map(decode, self._history.ends) if isinstance(end, RankEnd))
                 ended = LastEnd(self._options.script, time.time_ns(), len(ends), ends, self._record.job)
                 last_end.write(ended, self._began_ns)
+                self._black_box.end(self._now_s)
         except Exception as error:  # noqa: BLE001 - the folder must be removed whatever this is
             log_line(f"cannot write how the job ended: {error!r}")
         with suppress(OSError):

@@ -11,6 +11,7 @@
         commands.msgpack  the commands that are under way, for a hub that takes this one's place
       changes.jsonl       what was changed of any job, see change_log.py
       last_end.json       how the last job ended, see last_end.py
+      black_boxes/        the last minutes of the last jobs, see recording/black_boxes.py
 
 This module is imported in the training process.
 """

@@ -1,0 +1,103 @@
+"""The hub's black box: its history as a recording, at a hang, a failure and the job's end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from itertools import groupby
+
+from overlaptop.hub.history import FromRank, JobHistory
+from overlaptop.hub.log import log_line
+from overlaptop.recording import black_boxes
+from overlaptop.recording.black_boxes import ENDED, FAILED, HUNG
+from overlaptop.wire.codec import encode, frame
+from overlaptop.wire.messages import HubStatus, RankEnd, Standstill, Welcome
+
+SETTLE_S = 5.0
+"""From the first rank that hangs or fails until the others have said how they stand."""
+AGAIN_S = 180.0
+"""Between two of one occasion: what the history holds. The later one replaces the earlier."""
+_MOST_STATUSES = 1000
+"""Of a job that has stood for longer, not each second has one."""
+_S = 1_000_000_000
+
+
+class HubBlackBox:
+    """Writes the history when there is an occasion. Where that fails, the log says so, once a hub."""
+
+    def __init__(
+        self,
+        welcome: Welcome,
+        history: JobHistory,
+        *,
+        commands: Callable[[], Sequence[bytes]],
+        status: Callable[[], HubStatus],
+    ) -> None:
+        self._welcome, self._history = welcome, history
+        self._commands, self._status = commands, status
+        self._due_s: dict[str, float] = {}
+        self._written_s: dict[str, float] = {}
+        self._refused = False
+
+    def see(self, message: FromRank, now_s: float) -> None:
+        """Note whether this message is an occasion."""
+        if isinstance(message, Standstill) and message.hung:
+            self._due_s.setdefault(HUNG, now_s + SETTLE_S)
+        elif isinstance(message, RankEnd) and message.failed:
+            self._due_s.setdefault(FAILED, now_s + SETTLE_S)
+
+    def tick(self, now_s: float) -> None:
+        """Write what is due."""
+        for occasion in [each for each, due_s in self._due_s.items() if now_s >= due_s]:
+            del self._due_s[occasion]
+            if now_s - self._written_s.get(occasion, float("-inf")) >= AGAIN_S:
+                self._written_s[occasion] = now_s
+                self._write(occasion, now_s)
+
+    def end(self, now_s: float) -> None:
+        """The job has ended."""
+        self._write(ENDED, now_s)
+        black_boxes.forget_old()
+
+    def _write(self, occasion: str, now_s: float) -> None:
+        if self._refused:
+            return
+        try:
+            from overlaptop.recording.writer import RecordingWriter
+        except ImportError as error:
+            self._refused = True
+            log_line(f"no black box: {error} (pip install 'overlaptop[record]')")
+            return
+        try:
+            path = black_boxes.path_of(self._welcome.job, self._welcome.started_ns, occasion)
+            new = path.with_name(f"{path.name}.new")
+            new.unlink(missing_ok=True)
+            writer = RecordingWriter(new)
+            try:
+                for at_ns, payloads in self._batches(now_s):
+                    writer.add_frames(at_ns, "", b"".join(map(frame, payloads)))
+            finally:
+                writer.close()
+            new.replace(path)
+        except Exception as error:  # noqa: BLE001 - the hub goes on whatever this is
+            self._refused = True
+            log_line(f"no black box: {error}")
+
+    def _batches(self, now_s: float) -> list[tuple[int, list[bytes]]]:
+        """The history as a reader would have got it, second by second, with the Unix time of each."""
+        now_ns, status = time.time_ns(), self._status()
+        running = encode(HubStatus(now_ns, status.ranks_connected, 0, job_ended=False))
+        first, timed, last = self._history.timed(now_s)
+        seconds = {
+            age: [payload for _, payload in of_second]
+            for age, of_second in groupby(timed, key=lambda each: int(each[0]))
+        }
+        oldest = max(seconds, default=0)
+        # A hub sends its status each second: a second without anything is one in which the job stood.
+        idle = range(0, oldest + 1, max(1, oldest // _MOST_STATUSES))
+        batches = [
+            (now_ns - age * _S, [*seconds.get(age, ()), running])
+            for age in sorted({*seconds, *idle}, reverse=True)
+        ]
+        batches[-1][1][-1:] = [*last, *self._commands(), encode(status)]
+        return [(now_ns - (oldest + 1) * _S, [encode(self._welcome), *first, running]), *batches]

@@ -1,0 +1,144 @@
+"""What a hub leaves of its job's last minutes."""
+
+import sys
+
+import pytest
+from msgspec.structs import replace
+
+from overlaptop.fleet.replay_session import ReplaySession
+from overlaptop.fleet.snapshot import HubState
+from overlaptop.hub import black_box
+from overlaptop.hub.black_box import AGAIN_S, SETTLE_S, HubBlackBox
+from overlaptop.hub.history import JobHistory
+from overlaptop.recording import black_boxes
+from overlaptop.recording.reader import open_recording
+from overlaptop.wire.codec import encode
+from overlaptop.wire.messages import RankEnd, Standstill
+from tests.commands.running import run_here
+from tests.fleet.builders import MS, detail, info, status, step, welcome
+from tests.processes import eventually
+
+
+class Job:
+    """A history of two ranks and its black box, one second a step."""
+
+    def __init__(self):
+        self.now_s = 0.0
+        self.status = status()
+        self.history = JobHistory()
+        self.box = HubBlackBox(welcome(), self.history, commands=list, status=lambda: self.status)
+        self.say(info(0), info(1))
+
+    def say(self, *messages):
+        for message in messages:
+            self.history.keep(message, encode(message), self.now_s)
+            self.box.see(message, self.now_s)
+
+    def steps(self, count):
+        for number in range(count):
+            self.now_s += 1
+            for rank in (0, 1):
+                self.say(step(rank, number), replace(detail(rank, number), step=number))
+            self.box.tick(self.now_s)
+
+    def pass_s(self, seconds):
+        self.now_s += seconds
+        self.box.tick(self.now_s)
+
+
+@pytest.fixture
+def job(socket_dir):
+    socket_dir.mkdir(mode=0o700, exist_ok=True)
+    return Job()
+
+
+def shown(box):
+    recording = open_recording(box.path)
+    with_end = ReplaySession(recording)
+    return with_end.seek(recording.last_ns)
+
+
+def test_end_leaves_steps_and_timelines_of_the_last_three_minutes(job):
+    job.steps(200)
+    job.say(*(RankEnd(rank, 1, clean=True, exit_code=0) for rank in (0, 1)))
+    job.status = status(ended=True)
+    job.box.end(job.now_s)
+    (box,) = black_boxes.found("job-1")
+    snapshot = shown(box)
+    assert (box.occasion, snapshot.hub_state) == ("ended", HubState.ENDED)
+    assert [view.last.step for view in snapshot.ranks] == [199, 199]
+    assert [view.history[0].step for view in snapshot.ranks] == [19, 19]
+    assert snapshot.waits.step == 199
+    assert [view.end.exit_code for view in snapshot.ranks] == [0, 0]
+
+
+def test_hang_is_written_once_the_others_have_said_how_they_stand_and_not_again_at_once(job):
+    job.steps(20)
+    job.pass_s(10)
+    job.say(Standstill(0, hung=True, stack=("train.py:8 backward",)))
+    job.pass_s(SETTLE_S / 2)
+    job.say(Standstill(1, hung=True, stack=("train.py:57 collate",)))
+    assert black_boxes.found() == []
+    job.pass_s(SETTLE_S / 2)
+    (box,) = black_boxes.found()
+    assert box.occasion == "hung"
+    view = shown(box).ranks[1]
+    assert (view.last.step, view.standstill.stack) == (19, ("train.py:57 collate",))
+    box.path.unlink()
+    job.say(Standstill(0, hung=True))
+    job.pass_s(SETTLE_S)
+    assert black_boxes.found() == []
+    job.say(Standstill(0, hung=True))
+    job.pass_s(AGAIN_S)
+    assert len(black_boxes.found()) == 1
+
+
+def test_failure_is_written_with_its_reason(job):
+    job.steps(3)
+    job.say(RankEnd(1, 1, clean=True, failure="ValueError: no", exit_code=1))
+    job.pass_s(SETTLE_S)
+    (box,) = black_boxes.found()
+    assert (box.occasion, shown(box).ranks[1].end.failure) == ("failed", "ValueError: no")
+
+
+def test_newest_jobs_are_kept(job, socket_dir):
+    for number in range(25):
+        for occasion in ("ended", "hung"):
+            black_boxes.path_of(f"job-{number}", number, occasion).touch()
+    stranger = socket_dir / "black_boxes" / "mine.mcap"
+    stranger.touch()
+    black_boxes.forget_old()
+    left = black_boxes.found()
+    assert [(each.job, each.occasion) for each in left[:3]] == [
+        ("job-24", "ended"), ("job-24", "hung"), ("job-23", "ended"),
+    ]  # fmt: skip
+    assert len(left) == 2 * black_boxes.KEPT_JOBS
+    assert stranger.exists()
+
+
+def test_without_mcap_the_log_says_so_once(job, monkeypatch):
+    said = []
+    monkeypatch.setattr(black_box, "log_line", said.append)
+    monkeypatch.setitem(sys.modules, "overlaptop.recording.writer", None)
+    job.steps(3)
+    job.box.end(job.now_s)
+    job.box.end(job.now_s)
+    assert len(said) == 1
+    assert "pip install 'overlaptop[record]'" in said[0]
+    assert black_boxes.found() == []
+
+
+def test_hub_leaves_what_report_prints(hubs, make_rank):
+    hubs.start()
+    for number in (0, 1):
+        rank = make_rank(number).greet()
+        rank.send(*(step(number, each, start_ns=10**18 + each * 80 * MS) for each in range(30)))
+        rank.close()
+    eventually(black_boxes.found)
+    done = run_here("report")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("train.py, 2 ranks on here: 30 steps, ran for ")
+    assert "median 80.0 ms, p99 80.0 ms" in done.stdout
+    assert run_here("report", "job-1").stdout == done.stdout
+    missing = run_here("report", "job-2")
+    assert (missing.returncode, missing.stderr.count("\n")) == (1, 1)
