@@ -32,7 +32,7 @@ from overlaptop.tui.jobs.screen import JobsScreen
 from overlaptop.tui.machine.screen import MachineScreen
 from overlaptop.tui.model.captures import refusal
 from overlaptop.tui.model.dashboard import Dashboard
-from overlaptop.tui.model.keys import APP_KEYS, TRACE_KEYS, changes_job, needs_knob
+from overlaptop.tui.model.keys import APP_KEYS, REPLAY_KEYS, TRACE_KEYS, changes_job, needs_knob
 from overlaptop.tui.model.knob_values import SCRIPT
 from overlaptop.tui.model.options import MAX_REFRESH_HZ, TuiOptions
 from overlaptop.tui.model.profiler_reference import read_reference
@@ -64,7 +64,7 @@ class OverlaptopApp(App[int]):
     ]  # fmt: skip
     CSS_PATH = Path(__file__).with_name("dashboard.tcss")
     BINDINGS: ClassVar = [
-        key.binding() for key in (*TRACE_KEYS, *APP_KEYS) if key.action != "command_palette"
+        key.binding() for key in (*TRACE_KEYS, *REPLAY_KEYS, *APP_KEYS) if key.action != "command_palette"
     ]
 
     def __init__(
@@ -421,6 +421,15 @@ class OverlaptopApp(App[int]):
             self.notify("a past step has no window of steps; space: live again", timeout=3)
             return
         self.dashboard.state.next_window()
+        self.show()
+
+    def action_replay_seek(self, seconds: int) -> None:
+        self.dashboard.seek(seconds)
+        self.show()
+
+    def action_next_event(self) -> None:
+        if not self.dashboard.seek_event():
+            self.notify("no other finding or trouble in the next 10 minutes", timeout=3)
         self.show()
 
     def action_measure(self) -> None:

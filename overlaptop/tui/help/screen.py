@@ -12,7 +12,7 @@ from overlaptop.text import clock, named_ranks
 from overlaptop.tui.draw.segments import Segment, StyledLine, TextStyle, bold, dim, hanging, paragraph
 from overlaptop.tui.help.glossary import NOTICES, OF_TRACES, OVERVIEW, RANK, SECTIONS, TIMELINE, WORDS
 from overlaptop.tui.model.dashboard import Dashboard
-from overlaptop.tui.model.keys import APP_KEYS, TRACE_KEYS, Key
+from overlaptop.tui.model.keys import APP_KEYS, REPLAY_KEYS, TRACE_KEYS, Key
 from overlaptop.tui.widgets.page import Page, PageScreen
 
 
@@ -27,7 +27,8 @@ class HelpPage(Page):
     def lines(self, width: int) -> list[StyledLine]:
         first = [self._about, TIMELINE] if self._about in (OVERVIEW, RANK) else [self._about]
         titles = SECTIONS if self.state.moving else OF_TRACES
-        sections = {"Everywhere": (*APP_KEYS, *TRACE_KEYS), **{each: SECTIONS[each] for each in titles}}
+        everywhere = (*APP_KEYS, *TRACE_KEYS, *REPLAY_KEYS)
+        sections = {"Everywhere": everywhere, **{each: SECTIONS[each] for each in titles}}
         here = [word for screens, words in WORDS if self._about in screens for word in words.items()]
         others = [word for screens, words in WORDS if self._about not in screens for word in words.items()]
         lines: list[StyledLine] = []

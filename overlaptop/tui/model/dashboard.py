@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from overlaptop.fleet.finished_session import FinishedSession
 from overlaptop.fleet.past import beside, slowest_step
+from overlaptop.fleet.replay_session import ReplaySession
 from overlaptop.fleet.session import Session
 from overlaptop.fleet.snapshot import HubState, Snapshot
 from overlaptop.fleet.trouble import trouble_of
@@ -27,6 +28,9 @@ from overlaptop.tui.model.options import TuiOptions
 from overlaptop.tui.model.state import ViewState
 from overlaptop.wire.commands import Command
 
+MOST_SOUGHT_NS, SOUGHT_EVERY_NS = 600_000_000_000, 1_000_000_000
+"""Of a recording: how far the next event is looked for, and how often on the way."""
+
 
 class Dashboard:
     """One job at a time. Nothing here blocks but `start`, which waits in a thread."""
@@ -39,6 +43,7 @@ class Dashboard:
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self.session, self.options, self.look = session, options, look
+        self.replay = session if isinstance(session, ReplaySession) else None
         self.latest: Snapshot = session.tick()
         """The newest, also while the screen is paused."""
         self.state = ViewState(self.latest, readonly=options.readonly)
@@ -103,10 +108,45 @@ class Dashboard:
     def pause(self) -> None:
         if self.state.paused_at_ns is None:
             self.state.pause(self.latest.at_ns)
+            if self.replay is not None:
+                self.replay.pause(True)
 
     def resume(self) -> None:
         """Go on after a pause, and from a past step."""
         self.state.resume()
+        if self.replay is not None:
+            self.replay.pause(False)
+
+    def seek(self, seconds: float) -> None:
+        """Go on or back in a recording."""
+        if self.replay is not None:
+            self.state.resume()
+            self.latest = self.replay.seek(self.replay.at_ns + round(seconds * 1e9))
+
+    def seek_event(self) -> bool:
+        """Go on in a recording to the next finding or trouble; False: none came within MOST_SOUGHT_NS."""
+        from overlaptop.findings.evidence import evidence_of
+        from overlaptop.findings.find import find
+        from overlaptop.findings.finding import by_key
+        from overlaptop.findings.steady import SteadyFindings
+
+        if self.replay is None:
+            return False
+        self.state.resume()
+        steady, trouble = SteadyFindings(), trouble_of(self.latest)
+        known = set(by_key(self.state.findings or ()))
+        upto_ns = min(self.replay.at_ns + MOST_SOUGHT_NS, self.replay.recording.last_ns)
+        for snapshot in self.replay.play(upto_ns, SOUGHT_EVERY_NS):
+            self.latest, before = snapshot, trouble
+            trouble = trouble_of(snapshot)
+            found = by_key(steady.take(snapshot, find(evidence_of(snapshot))))
+            is_other = trouble is not None and (before is None or before.kind is not trouble.kind)
+            if is_other or found.keys() - known:
+                break
+        else:
+            return False
+        self.replay.pause(self.replay.paused)
+        return True
 
     def turn(self, steps: int) -> None:
         """Show the kept step that came so many later than the shown one, or earlier; in a trace any."""

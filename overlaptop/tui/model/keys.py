@@ -79,6 +79,12 @@ TRACE_KEYS = (
         "the step before; before the first one is the whole trace"),
 )
 """Everywhere, where a trace is open; the same keys change a job."""
+REPLAY_KEYS = (
+    Key("left_parenthesis", "(", "replay_seek(-10)", "10 s back in the recording"),
+    Key("right_parenthesis", ")", "replay_seek(10)", "10 s on"),
+    Key("N", "N", "next_event", "on to the next finding or trouble, 10 minutes at most"),
+)
+"""Everywhere in a recording."""
 TIMELINE_KEYS = (
     Key("plus,equals_sign,z", "+  z", "zoom(1)", "zoom in (wheel: where the pointer is)"),
     Key("minus,underscore,Z", "-  Z", "zoom(-1)", "zoom out"),
@@ -213,6 +219,7 @@ TRIALS_KEYS = (
 # fmt: on
 _OF_KNOB = {"larger", "smaller", "exact", "trials", "select", "restore"}
 _CHANGING = {*_OF_KNOB, "capture", "try_before", "slack", "keep", "workloads", "stop", "run", "end"}
+_OF_REPLAYS = {"replay_seek", "next_event"}
 _OF_STEPS = {"earlier_step", "later_step", "slowest", "show_step"}
 _NEED_A_JOB = {
     *("try_before", "slack", "capture", "captures", "machine", "measure", "trials", "tune"),
@@ -227,8 +234,10 @@ def _name(action: str) -> str:
     return action.partition("(")[0].rpartition(".")[2]
 
 
-def fits(action: str, *, trace: bool, job: bool) -> bool:
-    """Whether an action has anything to do with a trace, else with a job or with none."""
+def fits(action: str, *, trace: bool, job: bool, replay: bool = False) -> bool:
+    """Whether an action has anything to do with a trace, else with a job, recorded or not, or with none."""
+    if _name(action) in _OF_REPLAYS:
+        return replay
     if trace:
         return _name(action) not in _NOT_OF_TRACES
     return _name(action) != "trace_step" and (job or _name(action) not in _NEED_A_JOB)

@@ -301,7 +301,8 @@ class ViewState:
         """Whether an action, of the app's or of a screen's, may be asked for here at all."""
         if self.readonly and changes_job(action):
             return False
-        return fits(action, trace=not self.moving, job=self.snapshot.job is not None)
+        job, replay = self.snapshot.job is not None, self.snapshot.recorded
+        return fits(action, trace=not self.moving, job=job, replay=replay)
 
     def does(self, action: str) -> bool:
         """Whether it would do more than say why it cannot."""

@@ -104,6 +104,8 @@ def _hub_state(state: ViewState, *, brief: bool) -> StyledLine:
         (glyph, color), words = HUB_GLYPHS[HubState.WAITING], "reading history"
     elif trouble is not None and snapshot.hub_state is HubState.LIVE:
         color, words = troubles.color(trouble), troubles.in_brief(trouble, snapshot.at_ns)
+    elif snapshot.recorded and snapshot.hub_state is HubState.LIVE:
+        words = f"recorded {clock(snapshot.at_ns)}"
     elif trouble is not None and snapshot.hub_state is HubState.ENDED:
         color = troubles.color(trouble)
         words = words if brief else f"{troubles.in_brief(trouble, snapshot.at_ns)}, {words}"

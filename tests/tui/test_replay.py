@@ -1,0 +1,73 @@
+"""A recording on the screen."""
+
+import pytest
+
+from overlaptop.fleet.replay_session import ReplaySession
+from overlaptop.recording.reader import open_recording
+from tests.fleet.builders import Clock
+from tests.recording.played import PlayedJob, played
+
+from .fakes import opened, shown
+
+
+@pytest.fixture
+def session(tmp_path):
+    """60 s of a job, and a clock of ours that stands still."""
+    path = tmp_path / "run.mcap"
+    played(Clock(), path, 60, after_s=1.0)
+    return ReplaySession(open_recording(path), monotonic_s=Clock().monotonic_s)
+
+
+def at_s(session):
+    return round((session.at_ns - session.recording.first_ns) / 1e9)
+
+
+async def test_header_says_that_it_is_a_recording_and_of_when(session):
+    async with opened(session, readonly=True) as (app, pilot):
+        text = await shown(app, pilot)
+        assert "recorded " in text
+        assert "● live" not in text
+
+
+async def test_keys_go_back_and_on_in_the_recording(session):
+    async with opened(session, readonly=True) as (app, pilot):
+        await shown(app, pilot, ")", ")")
+        assert at_s(session) == 20
+        assert "rank 1 is late" in await shown(app, pilot, ")")
+        await shown(app, pilot, "(", "(")
+        assert at_s(session) == 10
+
+
+async def test_pausing_the_screen_stops_the_recording(session):
+    async with opened(session, readonly=True) as (app, pilot):
+        await shown(app, pilot, "space")
+        assert session.paused
+        await shown(app, pilot, "space")
+        assert not session.paused
+
+
+async def test_next_event_is_the_next_finding(tmp_path):
+    path = tmp_path / "run.mcap"
+    job = PlayedJob(Clock(), path, 4)
+    for number in range(60):
+        job.step(number, late=2)
+    job.writer.close()
+    session = ReplaySession(open_recording(path), monotonic_s=Clock().monotonic_s)
+    async with opened(session, readonly=True) as (app, pilot):
+        await shown(app, pilot, "N")
+        assert 0 < at_s(session) < 20
+        assert "rank 2" in await shown(app, pilot, "f")
+
+
+async def test_slowest_step_is_shown_as_live(session):
+    async with opened(session, readonly=True) as (app, pilot):
+        await shown(app, pilot, ")", ")")
+        assert "past step" in await shown(app, pilot, "L")
+        assert session.paused
+
+
+async def test_keys_that_change_a_job_are_not_offered(session):
+    async with opened(session, (160, 200), readonly=True) as (app, pilot):
+        text = await shown(app, pilot, "?")
+        assert "10 s back in the recording" in text
+        assert "a larger bucket size" not in text
