@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from overlaptop.commands.arguments import add_hosts, hosts_of, job_key
 from overlaptop.commands.output import CommandError, print_message
+from overlaptop.commands.recorded import is_recording
 from overlaptop.timeline.lanes import LaneRules, parse_rule
 
 if TYPE_CHECKING:
@@ -18,8 +19,9 @@ if TYPE_CHECKING:
     from overlaptop.fleet.snapshot import Snapshot
 
 DESCRIPTION = """\
-Write the steps of torch.profiler traces, or of a running job, into files for other tools. PATH is what
-`overlaptop analyze` takes; without one, the job that runs here, or there, is asked for some steps.
+Write the steps of torch.profiler traces, of a recording, or of a running job, into files for other tools.
+PATH is what `overlaptop analyze` takes, or one recording, of which the last minutes are written; without
+one, the job that runs here, or there, is asked for some steps.
 """
 EPILOG = """\
 Of a running job, timelines are of the steps that were measured while somebody watched: eight at least.
@@ -64,7 +66,10 @@ def run(options: argparse.Namespace) -> int:
         raise CommandError("--job and --host name a running job: leave out PATH", 2)
     if "perfetto" in wanted:
         import overlaptop.export.perfetto  # noqa: F401 - before a job is asked: it may not be installed
-    timeline, snapshot = _traced(options) if options.paths else _running(options)
+    if len(options.paths) == 1 and is_recording(options.paths[0]):
+        timeline, snapshot = _recorded(options.paths[0])
+    else:
+        timeline, snapshot = _traced(options) if options.paths else _running(options)
     for name, path in wanted.items():
         try:
             _write(name, path, timeline, snapshot)
@@ -86,6 +91,19 @@ def _traced(options: argparse.Namespace) -> tuple[JobTimeline, Callable[[], Snap
     except (TraceError, ValueError) as fault:
         raise CommandError(str(fault), 2) from fault
     return from_traces(job), lambda: session_of(job).tick()
+
+
+def _recorded(path: Path) -> tuple[JobTimeline, Callable[[], Snapshot]]:
+    from overlaptop.commands.recorded import opened
+    from overlaptop.export.timeline import from_snapshot
+    from overlaptop.fleet.replay_session import ReplaySession
+
+    recording = opened(path)
+    with closing(ReplaySession(recording)) as session:
+        snapshot = session.seek(recording.last_ns)
+    if snapshot.job is None:
+        raise CommandError(f"{path}: nothing is known of a job", 2)
+    return from_snapshot(snapshot), lambda: snapshot
 
 
 def _running(options: argparse.Namespace) -> tuple[JobTimeline, Callable[[], Snapshot]]:

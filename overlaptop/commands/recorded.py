@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +17,15 @@ if TYPE_CHECKING:
 _UNITS_NS = {"s": 1_000_000_000, "m": 60_000_000_000, "h": 3_600_000_000_000}
 _AFTER = re.compile(r"\+([0-9]{1,9})([smh])")
 _OF_DAY = re.compile(r"([0-9]{1,2}):([0-9]{2})(?::([0-9]{2}))?")
+
+
+def is_recording(path: Path) -> bool:
+    """Whether this is one, by its name or its first bytes."""
+    if path.suffix == ".mcap" or not path.is_file():
+        return path.suffix == ".mcap"
+    with suppress(OSError), path.open("rb") as file:
+        return file.read(5) == b"\x89MCAP"
+    return False
 
 
 def opened(path: Path) -> Recording:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from overlaptop.commands.output import CommandError
-from overlaptop.commands.recorded import moment_ns, opened
+from overlaptop.commands.recorded import is_recording, moment_ns, opened
 from overlaptop.records import RunRecord
 from overlaptop.runs.run_log import RunLog
 from overlaptop.runs.samples import Samples
@@ -44,17 +44,9 @@ def of_file(source: str) -> RunRecord:
     if not path.exists() and "@" in source:
         name, _, window = source.rpartition("@")
         path = Path(name)
-    if window or _is_recording(path):
+    if window or is_recording(path):
         return _of_recording(path, window)
     return _of_report(path) or _of_traces(path)
-
-
-def _is_recording(path: Path) -> bool:
-    if path.suffix == ".mcap" or not path.is_file():
-        return path.suffix == ".mcap"
-    with suppress(OSError), path.open("rb") as file:
-        return file.read(5) == b"\x89MCAP"
-    return False
 
 
 def _of_log(log: RunLog, what: str) -> RunRecord:

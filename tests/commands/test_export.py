@@ -8,8 +8,10 @@ from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace
 
 from overlaptop.commands import following
 from overlaptop.jobs.record import list_jobs
+from tests.fleet.builders import Clock
 from tests.formats.traces import DATA
 from tests.processes import eventually
+from tests.recording.played import played
 
 from .conftest import StartRanks
 from .running import SMALL_DDP, START_LIMIT_S, records, run_here
@@ -37,6 +39,15 @@ def test_traces_become_all_files_at_once(tmp_path: Path) -> None:
     with table.open(newline="") as rows:
         assert [row["wait_ns"] for row in csv.DictReader(rows)] == [str(each["wait_ns"]) for each in steps]
     assert run_here("analyze", folder, "--json").stderr == ""
+
+
+def test_last_minutes_of_a_recording_become_files(tmp_path: Path) -> None:
+    recording, rows, page = (tmp_path / name for name in ("run.mcap", "steps.csv", "job.html"))
+    played(Clock(), recording, 20)
+    done = run_here("export", recording, "--csv", rows, "--html", page)
+    assert done.returncode == 0, done.stderr
+    assert len(rows.read_text().splitlines()) == 1 + 2 * 20
+    assert "train.py" in page.read_text()
 
 
 def test_a_running_job_is_asked_for_steps(
