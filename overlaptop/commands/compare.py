@@ -49,15 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print what differs; 1 where that is more than is allowed."""
-    from overlaptop.commands.report import report_of
-    from overlaptop.runs.compare import differences, unlike
-
-    a, b = report_of(options.a), report_of(options.b)
-    if why := unlike(a.work, b.work):
-        raise CommandError(f"unlike work: {why}", 2)
-    found = differences(a.figures, b.figures)
-    if not found:
-        raise CommandError("the runs have no figure in common", 2)
+    found = compared(options.a, options.b)
     names = {each.name for each in found}
     for name, _, _ in options.fail_if:
         if name not in names:
@@ -72,6 +64,20 @@ def run(options: argparse.Namespace) -> int:
     for each in failed:
         print_message(f"{each.name} differs by {_percent(each.difference)}")
     return 1 if failed else 0
+
+
+def compared(a: str, b: str) -> list[DifferenceRecord]:
+    """The figures of two runs, each what `report` takes. CommandError with status 2 for unlike ones."""
+    from overlaptop.commands.report import report_of
+    from overlaptop.runs.compare import differences, unlike
+
+    before, after = report_of(a), report_of(b)
+    if why := unlike(before.work, after.work):
+        raise CommandError(f"unlike work: {why}", 2)
+    found = differences(before.figures, after.figures)
+    if not found:
+        raise CommandError("the runs have no figure in common", 2)
+    return found
 
 
 def _table(found: list[DifferenceRecord], *, every: bool) -> str:

@@ -11,12 +11,14 @@ from msgspec import to_builtins
 
 from overlaptop import __version__
 from overlaptop.commands.arguments import add_hosts, hosts_of
+from overlaptop.commands.compare import compared
 from overlaptop.commands.findings import found_in
 from overlaptop.commands.following import settle, settle_waits
 from overlaptop.commands.hosts import Hosts
 from overlaptop.commands.jobs import join, list_records
 from overlaptop.commands.once import records_of, title
 from overlaptop.commands.output import CommandError
+from overlaptop.commands.report import report_of
 from overlaptop.findings.first_line import first_line
 from overlaptop.fleet.snapshot import Snapshot
 
@@ -24,8 +26,9 @@ if TYPE_CHECKING:
     from mcp.server import MCPServer
 
 DESCRIPTION = """\
-Let an AI agent read running jobs: which there are, their state, and findings with their causes. It speaks
-the Model Context Protocol on stdin and stdout, and changes nothing. Needs: pip install 'overlaptop[mcp]'
+Let an AI agent read jobs: which run, their state, findings with their causes, how past runs went and what
+differs between two. It speaks the Model Context Protocol on stdin and stdout, and changes nothing. Needs:
+pip install 'overlaptop[mcp]'
 """
 EPILOG = """\
 For example: claude mcp add overlaptop -- overlaptop mcp
@@ -81,8 +84,26 @@ def make_server(hosts: Hosts | None = None) -> MCPServer:
         records = [each.record(snapshot.job.job) for each in found_in(snapshot)]
         return {**_summary(snapshot), "findings": to_builtins(records)}
 
+    def report(source: str | None = None) -> dict[str, Any]:
+        """Return how a run went: its figures, what bounded it, late ranks with causes, findings, hangs.
+        `source`: the key of a job that runs or ended on this machine, or the path of a recording, of one's
+        part (run.mcap@10:05-10:10), or of torch.profiler traces; not needed for the newest job.
+        """
+        with _refusals():
+            record = to_builtins(report_of(source))
+        for figure in record["figures"]:
+            del figure["blocks"]
+        return {"report": record}
+
+    def compare(a: str, b: str) -> dict[str, Any]:
+        """Return what differs in run `b` from run `a`, each a source as `report` takes it. Where `differs`
+        is false, the difference may be noise.
+        """
+        with _refusals():
+            return {"differences": to_builtins(compared(a, b))}
+
     server = MCPServer("overlaptop", version=__version__, instructions=INSTRUCTIONS, log_level="ERROR")
-    tools: tuple[Callable[..., dict[str, Any]], ...] = (jobs, state, findings)
+    tools: tuple[Callable[..., dict[str, Any]], ...] = (jobs, state, findings, report, compare)
     for tool in tools:
         server.tool(annotations=ToolAnnotations(read_only_hint=True, open_world_hint=False))(tool)
     return server

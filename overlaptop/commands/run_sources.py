@@ -81,6 +81,8 @@ def _of_recording(path: Path, window: str) -> RunRecord:
 
 def _of_report(path: Path) -> RunRecord | None:
     """None: it is no report."""
+    if not path.is_file():  # opening a FIFO would wait for its other end
+        return None
     try:
         with path.open("rb") as file:
             if not file.read(64).lstrip().startswith(b'{"type": "report"'):

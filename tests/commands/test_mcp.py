@@ -4,13 +4,16 @@ import os
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 from mcp import Client, StdioServerParameters
 
 from overlaptop.commands import mcp
 from overlaptop.jobs.record import list_jobs
+from tests.fleet.builders import Clock
 from tests.processes import eventually
+from tests.recording.played import played
 from tests.tui.waits import waiting_job
 
 from .conftest import StartRanks
@@ -47,10 +50,23 @@ async def test_an_agent_reads_the_cause_of_a_late_rank(start_ranks: StartRanks) 
         assert {each["rank"] for each in state["records"] if each["type"] == "step"} == {0, 1}
 
 
+async def test_an_agent_reads_how_a_recorded_run_went_and_what_differs(tmp_path: Path) -> None:
+    path = str(tmp_path / "run.mcap")
+    played(Clock(), Path(path), 40)
+    async with connected() as client:
+        run = (await client.call_tool("report", {"source": path})).structured_content["report"]
+        assert (run["steps"], run["late_ranks"][0]["rank"]) == (40, 1)
+        halves = {"a": f"{path}@+0s-+10s", "b": f"{path}@+10s-+20s"}
+        found = (await client.call_tool("compare", halves)).structured_content["differences"]
+        assert not any(each["differs"] for each in found)
+        answer = await client.call_tool("report", {"source": "/dev/zero"})
+        assert answer.is_error
+
+
 async def test_tools_are_read_only_and_say_what_is_wrong() -> None:
     async with connected() as client:
         tools = (await client.list_tools()).tools
-        assert [tool.name for tool in tools] == ["jobs", "state", "findings"]
+        assert [tool.name for tool in tools] == ["jobs", "state", "findings", "report", "compare"]
         assert all(tool.annotations.read_only_hint and tool.description for tool in tools)
         answer = await client.call_tool("state")
         assert answer.is_error
