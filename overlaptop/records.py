@@ -499,7 +499,11 @@ class Figure(msgspec.Struct):
     median: Annotated[float, says("over steps")]
     spread: Annotated[float | None, says("half of the range of the middle two thirds of `blocks`")]
     steps: Annotated[int, says("steps that it is of")]
-    blocks: Annotated[list[float], says("medians of 7, 14 or 28 runs of as many steps; empty: too few")]
+    blocks: Annotated[
+        list[float],
+        Meta(max_length=28),
+        says("medians of 7, 14 or 28 runs of as many steps; empty: too few"),
+    ]
 
 
 class Work(msgspec.Struct):
