@@ -19,6 +19,8 @@ from overlaptop.wire.messages import StepTotals
 
 _MOST_TOTALS = 1 << 18
 """The newest steps of a run, of all ranks together; some 80 MB."""
+RESTARTED_NS = 1_000_000_000
+"""A step of a known number that began so much later is another one."""
 _LEAST_OF_BLOCK = 2
 """Steps of a block where there is a choice of how many blocks."""
 _BLOCKS = tuple(number for number in LOOKS if number <= 28)
@@ -43,14 +45,22 @@ class Samples:
         self._going = None
         for step in steps:
             if self._from_ns <= step.start_ns < self._to_ns:
-                of_ranks = self._steps.setdefault(step.step, {})
-                self._totals += step.rank not in of_ranks
-                of_ranks[step.rank] = step
+                known = self._steps.get(step.step, {}).get(step.rank)
+                if known is not None and step.start_ns - known.start_ns > RESTARTED_NS:
+                    self._forget()  # the job was started again: it counts from 0 again
+                    known = None
+                self._totals += known is None
+                self._steps.setdefault(step.step, {})[step.rank] = step
         while self._totals > _MOST_TOTALS and len(self._steps) > 1:
             oldest = next(iter(self._steps))
             self._totals -= len(self._steps.pop(oldest))
             for kept in (self._times, self._transfers, self._operations):
                 kept.pop(oldest, None)
+
+    def _forget(self) -> None:
+        self._totals = 0
+        for kept in (self._steps, self._times, self._transfers, self._operations):
+            kept.clear()
 
     def add_waits(self, waits: StepWaits) -> None:
         """Take who waited in a step, and its collectives where they are there."""
