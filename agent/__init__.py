@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # the rest is imported inside the barrier: a broken installat
 __all__ = ["AgentOptions", "ScriptKnob", "attach", "knob", "step"]
 
 START_BARRIER = FaultBarrier(lambda _level, _text: None)
-"""Around all that the agent does before it has a barrier of its own, and a dashboard to report to."""
+"""Guards the agent's start, before the agent has a barrier and a dashboard of its own."""
 
 _agent: Agent | None = None
 
@@ -40,13 +40,13 @@ def attach(
     stacks: bool = True,
     script: str | None = None,
 ) -> None:
-    """Put the agent beside this process's training, for launchers where ``-m`` does not fit.
+    """Start the agent in this process, for launchers where ``-m`` does not fit.
 
     Call it before the first step; a second call does nothing. The options are those of AgentOptions;
     ``lanes`` are rules as on the command line, such as ``comm=my_allreduce``.
 
     Raises:
-        ValueError: an option that cannot be meant.
+        ValueError: an option is out of range, or two options exclude each other.
     """
     rules = tuple(map(parse_rule, lanes))
     options = AgentOptions(
@@ -69,12 +69,12 @@ def attach(
 
 
 def make(options: AgentOptions, script: str) -> Agent:
-    """Make this process's agent, or return the one that it has. To be called inside START_BARRIER."""
+    """Make this process's agent, or return the existing one. Call it inside START_BARRIER."""
     from overlaptop.agent.agent import Agent
     from overlaptop.jobs.trusted_folders import temporary_folder
 
     global _agent  # a process has one agent, as it has one torch
-    temporary_folder()  # before the script may set TMPDIR: dashboards look where it was started
+    temporary_folder()  # before the script can set TMPDIR: dashboards look in the folder of the start
     if _agent is None:
         _agent = Agent(options, script)
     elif _agent.is_forked_copy:
@@ -83,9 +83,9 @@ def make(options: AgentOptions, script: str) -> Agent:
 
 
 def step() -> None:
-    """End a step here: for loops that no optimizer marks, and for optimizers inside backward.
+    """End a step here: for loops without an optimizer, and for optimizers inside backward.
 
-    Once called, optimizers no longer mark steps. Does nothing in a process without an agent.
+    After the first call, optimizers no longer end steps. Without an agent this does nothing.
     """
     if _agent is not None:
         _agent.step()
@@ -104,5 +104,5 @@ def attached() -> bool:
     return _agent is not None
 
 
-if not sys.platform.startswith("linux"):  # its sockets and /proc
+if not sys.platform.startswith("linux"):  # the agent needs unix sockets and /proc
     raise ImportError("overlaptop.agent needs Linux")

@@ -58,25 +58,25 @@ if TYPE_CHECKING:  # torch and numpy come with the job, not before it
 
 PERIOD_S = 0.1
 EXIT_FLUSH_S = 2.0
-"""The longest that the job's end waits for the last messages to leave, where the hub does not read them."""
+"""Longest wait at the job's end for the last messages, if the hub does not read them."""
 OUTSTANDING_S = 60.0
-"""The longest that it waits for collectives still under way, for which torch waits at its end too."""
+"""Longest wait at the job's end for collectives in flight. Torch waits for them at exit, too."""
 LEAVE_PYTHON_S = 0.1
-"""Then for torch's thread, on which the last one ended: C++ ends a process a thread of which is stopped by
-Python's end while it returns from a callback."""
+"""Wait for the torch thread of the last callback: if Python ends while a thread returns from a callback,
+C++ aborts the process."""
 LAST_OF_ALL = -1000
-"""The priority of an exit function of multiprocessing's: the job's own come before."""
+"""Priority of a multiprocessing exit function: the job's own exit functions run first."""
 MAX_NOTICES = 64
 RECENT_STEPS = 8
-"""The shortest of so many is the length of a step."""
+"""Steps kept; the shortest one counts as the length of a step."""
 MAX_DETAILS = 4
-"""Of measured steps that come together, the details that are sent."""
+"""Details sent at once when several measured steps arrive together."""
 MAX_MEMBERS = 64
-"""Of a group, with which it is sent: far more ranks than a dashboard compares."""
+"""Larger groups are sent without their members: a dashboard never compares more ranks."""
 
 
 class Agent:
-    """One per process."""
+    """The agent of this process; there is one."""
 
     def __init__(self, options: AgentOptions, script: str) -> None:
         """``script``: the job's script as it was named on the command line."""
@@ -95,27 +95,27 @@ class Agent:
         atexit.register(self._at_exit)
 
     def _begin(self, options: AgentOptions, script: str) -> None:
-        """All that belongs to one process; the hooks belong to whatever process has forked off it."""
+        """Set all state of one process. The hooks are shared with forked children."""
         self._options = options
         self._script = script
         self._place = placement.from_environment()
         self._place_confirmed = False
-        """A process group has said so, not the environment alone."""
+        """True if a process group confirmed it; False: it is from the environment alone."""
         self._sender: Sender | None = None
         self._notices: deque[tuple[int, str, str]] = deque(maxlen=MAX_NOTICES)
         self._step = -1
-        """The step that is under way, counted as StepTotals does; -1 before the first boundary."""
+        """The step in progress, numbered as in StepTotals; -1 before the first boundary."""
         self._fragment: int | None = None
-        """What an optimizer began as a step and the job's first mark by hand ended."""
+        """A step that an optimizer began and the job's first call of `step` ended."""
         self._begun_by_optimizer = False
         self._recent_ns: deque[int] = deque(maxlen=RECENT_STEPS)
         self._details_due = 0
-        """Steps whose detail may be sent: one a round, and what rounds without any have left."""
+        """Steps whose detail may be sent now. It grows by one each round."""
         self._comparisons = 0
-        """Of the cost meter, when the cost was sent last."""
+        """Comparisons of the cost meter when the cost was sent last."""
         self._training_thread = 0
         self._executor: CommandExecutor | None = None
-        # After a fault, nothing but this ends a command that is under way on the job's own thread.
+        # After a fault, only this ends a command that runs on the job's thread.
         self.barrier.on_disabled = lambda: self._executor is None or self._executor.disable(AGENT_DISABLED)
         self._environment: EnvironmentFacts | None = None
         self._cwd = placement.working_directory()
@@ -127,15 +127,15 @@ class Agent:
             self._thread_times.begin()
         self._pid = os.getpid()
         self.failure = ""
-        """What ended the script, as RankEnd has it."""
+        """Why the script ended, for RankEnd."""
         self._ending = threading.Event()
         self._thread: Thread | None = None
 
     def start(self) -> None:
         """Start the agent's thread and put the hooks into torch, which must have been imported.
 
-        A job whose launcher numbers its ranks is seen from here on. No thread is there before: with one a
-        process cannot enter a user namespace, and Python warns when it forks.
+        From here on the dashboard shows a job whose launcher numbers its ranks. The thread does not start
+        earlier: a process with threads cannot enter a user namespace, and Python warns when it forks.
         """
         if self._thread is None:
             self._thread = self.barrier.guarded("starting its thread", lambda: Thread(self._run))()
@@ -144,11 +144,11 @@ class Agent:
 
     @property
     def is_forked_copy(self) -> bool:
-        """Whether this is the copy that a fork left in a child, inactive until `restart`."""
+        """True in a forked child: the agent's copy is inactive until `restart`."""
         return self._pid != os.getpid()
 
     def restart(self, options: AgentOptions, script: str) -> None:
-        """Let `start` measure this forked child as a rank of its own, by the hooks that it inherited."""
+        """Let `start` measure this forked child as its own rank, with the inherited hooks."""
         self._begin(options, script)
         self.barrier.active = True
 
@@ -160,9 +160,9 @@ class Agent:
     def _hook_torch(self) -> None:
         if self._steps is not None:
             return
-        uncompiled(self.barrier.guarded("", now_ns))  # and all that is guarded: they share one code object
-        # All that the agent's threads need is imported here, on the job's: a child that is forked in the
-        # middle of another thread's import is left with half a module. Also numpy, which starts threads.
+        uncompiled(self.barrier.guarded("", now_ns))  # all guarded functions share one code object
+        # Import on the job's thread all that the agent's threads need: a child that forks during another
+        # thread's import inherits half a module. This includes numpy, which starts threads.
         signals_blocked(partial(importlib.import_module, "overlaptop.agent.reporting.reporter"))
         from overlaptop.agent.hooks.steps import StepHooks
         from overlaptop.agent.hooks.training_thread import TrainingThread
@@ -181,18 +181,18 @@ class Agent:
     def _on_boundary(self, optimizer: Any) -> None:
         """A step ends and the next one begins.
 
-        Called on a disabled agent too, while other ranks wait for what it has agreed to do.
+        Also called on a disabled agent while other ranks wait for an agreed action.
         """
         from overlaptop.agent.sources.graph_captures import captures_a_graph
 
         if captures_a_graph():
-            return  # such a step runs later and without its hooks: nobody counts it
+            return  # a captured graph replays later without hooks: no step is counted
         if optimizer is None and self._begun_by_optimizer:
             self._fragment = self._step
         self._begun_by_optimizer = optimizer is not None
         try:
             if self._options.control:  # only commands compare the ranks' positions
-                self._knobs.note_step(self._step + 1)  # before anybody can know that it has begun
+                self._knobs.note_step(self._step + 1)  # before another thread can see the new step
             if self.barrier.active:
                 self._measuring.boundary(self._step + 1, optimizer)
                 if self._thread_times is not None:
@@ -202,7 +202,7 @@ class Agent:
             self._training_thread = threading.get_ident()
             if self._executor is not None and (armed := self._executor.armed) is not None:
                 if armed.changes_settings(self._step):
-                    # Before anybody can measure it. A trial's steps are measured as those around it.
+                    # Before the step is measured. A trial's steps are measured like those around it.
                     burst = armed.command.name != commands.TRIAL
                     self._measuring.settings_changed(self._step, burst=burst)
                 armed.on_boundary(self._step)
@@ -219,7 +219,7 @@ class Agent:
             work()
         self._telemetry.stop()
         if not self.barrier.active and self._measuring.source is not None:
-            with contextlib.suppress(Exception):  # it may be what broke
+            with contextlib.suppress(Exception):  # the source itself may have failed
                 self._measuring.source.stop()
         while not self.barrier.active:
             self._report_fault()
@@ -228,7 +228,7 @@ class Agent:
         self._close()
 
     def _work(self) -> None:
-        """One round: take finished steps and commands, send what there is to send."""
+        """One round: take finished steps and commands, and send messages."""
         self._look_for_place()
         sender, executor = self._sender, self._executor
         if sender is None or executor is None:
@@ -239,8 +239,8 @@ class Agent:
         executor.serve(sender.commands)
         self._send_reports(sender)
         self._send_standstill(sender)
-        if self._step >= 0:  # until then the script is still making what it will train
-            if not executor.trying:  # a knob is told with the value that lasts
+        if self._step >= 0:  # before that, the script is still building its model
+            if not executor.trying:  # report a knob only with its lasting value
                 self._knobs.serve(sender, sender.place.rank)
             self._send_environment(sender)
         self._telemetry.serve(sender, sender.place)
@@ -248,7 +248,7 @@ class Agent:
         sender.pump()
 
     def _look_for_place(self) -> None:
-        """Which rank this is, as is known now; a process group may come late, and another after it."""
+        """Update this process's rank. A process group may come late, and another one later."""
         found = self._present_place()
         if found is None or (found == self._place and self._sender is not None):
             return
@@ -259,9 +259,9 @@ class Agent:
                 sender.place = found
                 return
             if self._executor is not None and self._executor.pending:
-                self._place = before  # until what ranks change together is changed, and changed back
+                self._place = before  # keep it until a joint change is applied and restored
                 return
-            self._say_end(sender)  # of the rank that it was taken for
+            self._say_end(sender)  # end the rank that it was wrongly taken for
         self._executor = CommandExecutor(
             found.rank,
             allowed=self._options.control,
@@ -274,9 +274,9 @@ class Agent:
         self._sender = Sender(found, self._script)
 
     def _present_place(self) -> RankPlacement | None:
-        """From the process group; else from the launcher, or this process is alone once it makes steps."""
+        """From the process group, else from the launcher; a process with steps and neither is alone."""
         if self._steps is None:
-            return self._place  # torch may be in the middle of its import, on another thread
+            return self._place  # another thread may be importing torch
         found = placement.in_process_group(self._place, confirmed=self._place_confirmed)
         if found is not None:
             self._place_confirmed = True
@@ -342,7 +342,7 @@ class Agent:
             sender.put_state(taken)
 
     def _send_standstill(self, sender: Sender) -> None:
-        """Where nothing moves any more: what this rank stands in."""
+        """Report where a hung rank is stuck."""
         now_s, rank, thread = monotonic(), sender.place.rank, self._training_thread
         if self._recent_ns:
             moving = self._step, self._measuring.issued
@@ -355,13 +355,13 @@ class Agent:
             sender.put_state(said)
 
     def _collectives_begun(self) -> tuple[int, ...] | None:
-        """In the group of all ranks: before the first step no hook counts them."""
+        """In the group of all ranks: no hook counts collectives before the first step."""
         dist = sys.modules["torch.distributed"] if self._steps is not None else None
         group = dist.group.WORLD if dist is not None and dist.is_available() else None
         return collectives_begun(group) if group is not None else None
 
     def _send_environment(self, sender: Sender) -> None:
-        """As it is once the first step has begun: the script may have set variables before."""
+        """Send variables as they are after the first step began: the script may set some before."""
         if self._environment is None:
             known = ((name, os.environ.get(name)) for name in ENVIRONMENT)
             variables = [EnvironmentVariable(name, value) for name, value in known if value is not None]
@@ -371,7 +371,7 @@ class Agent:
 
     def _send_reports(self, sender: Sender) -> None:
         while self._executor is not None and self._executor.reports:
-            # The newest goes again to the next hub: this one may be ending.
+            # The newest report is sent again to the next hub, as this hub may be ending.
             sender.put_state(self._executor.reports.popleft())
 
     def _send_notices(self, sender: Sender) -> None:
@@ -415,19 +415,19 @@ class Agent:
         return "no step seen yet: an optimizer's step, or overlaptop.agent.step(), ends one"
 
     def _report_fault(self) -> None:
-        """After a fault: report it to the dashboard, for as long as the job runs.
+        """After a fault: report it to the dashboard for the rest of the job.
 
-        The fault may lie in any of these, so each is tried, whatever became of the others.
+        Each sender is tried on its own, because any of them may be the one that failed.
         """
         for send in (self._introduce, self._send_reports, self._send_notices, Sender.pump):
-            with contextlib.suppress(Exception):  # the log has it
+            with contextlib.suppress(Exception):  # it is in the log
                 if self._sender is None:
                     self._look_for_place()
                 if self._sender is not None:
                     send(self._sender)
 
     def _close(self) -> None:
-        """Send what is left, and that this rank ends; the job waits for this a moment at most."""
+        """Send the remaining messages and this rank's end. The job waits for this at most a moment."""
         try:
             if self._measuring.source is not None:
                 self._measuring.source.stop()
@@ -448,7 +448,7 @@ class Agent:
     # At the end of the process, and in a forked child.
 
     def _end_with_multiprocessing(self) -> None:
-        """A child that multiprocessing has forked ends by os._exit, which calls no atexit function."""
+        """Register an exit function: multiprocessing's forked children skip atexit (os._exit)."""
         process, util = map(sys.modules.get, ("multiprocessing.process", "multiprocessing.util"))
         if process is not None and util is not None and process.parent_process() is not None:
             util.Finalize(None, run_to_completion, (self._at_childs_exit,), exitpriority=LAST_OF_ALL)
@@ -459,10 +459,10 @@ class Agent:
         self._at_exit()
 
     def _at_exit(self) -> None:
-        """Let the last messages leave, and the last callbacks come.
+        """Wait for the last messages and the last callbacks.
 
-        A thread of gloo's that wants to call Python after Python has ended aborts the process. Torch
-        itself waits at exit for what gloo still has under way, so this takes no longer.
+        If a gloo thread calls Python after Python has ended, the process aborts. Torch waits at exit for
+        gloo's pending work anyway, so this adds no time.
         """
         if os.getpid() != self._pid:
             return
@@ -489,7 +489,7 @@ class Agent:
             sleep(LEAVE_PYTHON_S)
 
     def _after_fork(self) -> None:
-        """In a DataLoader worker or another child: measure nothing, close the copied connection."""
+        """In a DataLoader worker or another child: stop measuring, close the copied connection."""
         self.barrier.active = False
         discard_deferred()
         self._executor = None

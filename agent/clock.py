@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 
-# Ranks of one node read the same monotonic clock, so the offset is all that Unix time adds; taken once,
-# so that an adjustment of the wall clock cannot tear a step apart.
+# Ranks of one node share the monotonic clock, so one offset gives Unix time. It is read once: an adjusted
+# wall clock cannot change a step's length.
 _UNIX_OFFSET_NS = time.time_ns() - time.monotonic_ns()
 
 

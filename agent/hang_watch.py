@@ -1,4 +1,4 @@
-"""Whether this rank comes no further, and in what it stands: read from within, on the agent's thread."""
+"""Detects that this rank is stuck, and where. Runs in the training process, on the agent's thread."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from overlaptop.wire.messages import MAX_LAST_GROUPS, MAX_STACK, GroupCalls, Iss
 
 HUNG_AFTER_S = 10.0
 HUNG_AFTER_STEPS = 5
-"""Nothing has moved for longer than both: five times the median of the last steps."""
+"""A rank is stuck after both limits: 10 s, and five times the median of the last steps."""
 LATE_S = 2.0
-"""The agent looks ten times a second. If it has not for so long, the whole process was stopped: whether the
-job stands is then not known yet."""
+"""The agent looks ten times a second. After a longer pause the whole process was stopped, so the pause does
+not count as a hang."""
 LOOK_S = 1.0
-"""From one look at what a rank stands in to the next."""
+"""Seconds between two reports of a stuck rank."""
 MAX_FILE_CHARS = 120
 MAX_FRAMES = 1000
 
 
 class Progress:
-    """Since when a rank has come no further."""
+    """Tracks when a rank made progress last."""
 
     def __init__(self) -> None:
         self._seen: object = None
         self._moved_s = self._looked_s = 0.0
 
     def stands(self, seen: object, recent_ns: Sequence[int], now_s: float) -> bool:
-        """Whether ``seen``, what grows while the job moves, has been the same for too long.
+        """Return True if ``seen``, which changes while the job moves, has not changed for too long.
 
-        ``recent_ns``: how long the last steps took; before the first nobody can tell.
+        ``recent_ns``: lengths of the last steps. Before the first step the answer is False.
         """
         if seen != self._seen or not recent_ns or now_s - self._looked_s > LATE_S:
             self._seen, self._moved_s = seen, now_s
@@ -48,12 +48,12 @@ class Progress:
         return now_s - self._moved_s > limit_s
 
     def moved(self, now_s: float) -> None:
-        """It has, as is known from elsewhere."""
+        """Note progress that was seen elsewhere."""
         self._moved_s = now_s
 
 
 class BeforeFirstStep:
-    """Where a rank is that has made no step yet: it prepares its data, or waits for another rank."""
+    """Watches a rank that has made no step yet: it prepares data, or waits for another rank."""
 
     def __init__(self, now_s: float, now_ns: int) -> None:
         self.began_ns = now_ns
@@ -61,12 +61,12 @@ class BeforeFirstStep:
         self._position: object = None
 
     def is_long(self, now_s: float) -> bool:
-        """Whether that is worth telling."""
+        """Whether the wait is long enough to report."""
         return now_s - self._began_s > HUNG_AFTER_S
 
     def stands(self, thread: int, seen: object, now_s: float) -> bool:
-        """Whether this thread has been at the same instruction for long, whenever it was looked at, and
-        ``seen``, what grows while the job moves, is the same.
+        """Return True if the thread has stayed at one instruction for long, and ``seen``, which changes
+        while the job moves, has not changed.
         """
         position: list[object] = [seen]
         frame: FrameType | None = sys._current_frames().get(thread)  # noqa: SLF001 - it is documented
@@ -79,10 +79,10 @@ class BeforeFirstStep:
 
 
 class HangWatch:
-    """What this rank tells of itself while it comes no further. On the agent's thread."""
+    """Reports where this rank is stuck. On the agent's thread."""
 
     def __init__(self, folder: Path, notice: Callable[[str, str], None]) -> None:
-        """``folder``: where the job was started. ``notice(level, text)`` is sent to the dashboard."""
+        """``folder``: the job's working folder. ``notice(level, text)`` is sent to the dashboard."""
         self._folder = folder
         self._notice = notice
         self._before = BeforeFirstStep(monotonic(), now_ns())
@@ -92,8 +92,8 @@ class HangWatch:
         self._calls: Mapping[str, tuple[IssuedCall, ...]] = {}
 
     def before_first_step(self, rank: int, thread: int, seen: object, now_s: float) -> Standstill | None:
-        """Where the script is that has made no step for a while, and whether it moves; None: nothing new.
-        ``seen`` as `Progress` has it.
+        """Report where the script is if its first step is overdue, and whether it moves; None: nothing new.
+        ``seen``: as in `Progress`.
         """
         stands = self._before.stands(thread, seen, now_s)
         if not self._before.is_long(now_s) or now_s < self._due_s:
@@ -110,7 +110,7 @@ class HangWatch:
         last_calls: Callable[[], Mapping[str, tuple[IssuedCall, ...]]],
         now_s: float,
     ) -> Standstill | None:
-        """What a rank stands in that has made steps; None: nothing new. ``last_calls()``: by group."""
+        """Report where a rank with steps is stuck; None: nothing new. ``last_calls()``: by group."""
         if not self._progress.stands(seen, recent_ns, now_s):
             stood, self._stands = self._stands, False
             return Standstill(rank, hung=False) if stood else None
@@ -120,7 +120,7 @@ class HangWatch:
             self._calls = last_calls()
             issued_ns = max((call.at_ns for last in self._calls.values() for call in last), default=0)
             if time_ns() - issued_ns < HUNG_AFTER_S * 1e9:
-                self._progress.moved(now_s)  # collectives that no hook has seen
+                self._progress.moved(now_s)  # a collective that no hook has counted
                 return None
         stack = stack_of(thread, self._folder)
         if not self._stands:
@@ -131,9 +131,10 @@ class HangWatch:
 
 
 def stack_of(thread: int, folder: Path) -> tuple[str, ...]:
-    """``file:line function`` of the innermost `script_frames` of a thread. Never a variable. Files in
-    ``folder`` are named without it. The innermost line has the name of the function of torch.distributed
-    that it calls, if it does: that says what it waits for.
+    """Return ``file:line function`` for the innermost `script_frames` of a thread, never a variable.
+
+    Files in ``folder`` are named relative to it. If the innermost line calls torch.distributed, its entry
+    names the called function, which tells what the line waits for.
     """
     lines: list[str] = []
     for frame, called, _ in islice(script_frames(thread), MAX_STACK):
@@ -144,8 +145,8 @@ def stack_of(thread: int, folder: Path) -> tuple[str, ...]:
 
 
 def groups_of(calls: Mapping[str, tuple[IssuedCall, ...]]) -> tuple[GroupCalls, ...]:
-    """These calls by group, with the members of each as torch knows them; of the groups used last, as many
-    as a message has room for.
+    """Return these calls by group with torch's members of each group, most recent groups first, at most
+    MAX_LAST_GROUPS.
     """
     members = members_of(calls)
     known = [GroupCalls(name, members[name], last) for name, last in calls.items() if name in members]

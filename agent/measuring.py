@@ -1,4 +1,4 @@
-"""Chooses the source that measures steps, puts in the hooks that it needs, and passes it their calls."""
+"""Chooses the source that measures steps, installs the hooks it needs, and passes on their calls."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # torch and numpy come with the job, not before it
 
 
 class Measuring:
-    """All here but `begin` is called on the job's threads."""
+    """Owns the source. All methods except `begin` run on the job's threads."""
 
     def __init__(self, barrier: FaultBarrier, notice: Callable[[str, str], None]) -> None:
         """``notice(level, text)`` is sent to the dashboard."""
@@ -29,10 +29,10 @@ class Measuring:
         self._hooks: CollectiveHooks | None = None
 
     def begin(self, options: AgentOptions, follow: Callable[[Callable[[], Any]], None]) -> None:
-        """Start anew, also in a forked child, which has the hooks already. ``follow``: Telemetry's."""
+        """Reset, also in a forked child, which inherits the hooks. ``follow``: `Telemetry.follow`."""
         self.source: Source | None = None
         self._hooked: HookedSource[Any] | None = None
-        """The source, where the hooks call it."""
+        """The source if it needs hooks, else None."""
         self.device = ""
         self.backend = ""
         self._options = options
@@ -40,19 +40,19 @@ class Measuring:
         self._choosing = threading.RLock()
 
     def install(self) -> None:
-        """Watch torch.profiler, which needs what one of the sources needs. Stays for good."""
+        """Watch torch.profiler, which shares CUPTI with the kernels source. Lasts for good."""
         from overlaptop.agent.sources.profilers import KinetoWatch
 
         self._kineto = KinetoWatch(self._barrier.guarded("the profiler hook", self._on_kineto))
         self._kineto.install()
 
     def boundary(self, step: int, optimizer: Any) -> None:
-        """`step` begins here, and the one before it ends."""
+        """End the step before ``step`` and begin ``step``."""
         from overlaptop.agent.sources import choice
 
         if self.source is None or self.source.gave_up:
             if not self._choosing.acquire(blocking=False):
-                return  # another thread, whose step ends as well, is choosing
+                return  # another thread that ended a step is choosing the source
             try:
                 if self.source is None or self.source.gave_up:
                     self.source = self._choose_source(optimizer, instead_of=self.source)
@@ -63,7 +63,7 @@ class Measuring:
         self.source.boundary(step)
 
     def edge(self, edge: Edge) -> None:
-        """A phase begins or ends here."""
+        """A phase begins or ends now."""
         if self.source is not None and self._barrier.active:
             self.source.edge(edge)
 
@@ -97,7 +97,7 @@ class Measuring:
     def _hook_collectives(self) -> None:
         """Hook the dispatcher's collectives and the waits for them, once a source needs them.
 
-        Between two steps, when no other thread of the job issues any.
+        Called between two steps, when no other thread of the job issues any.
         """
         import torch.distributed as dist
 
@@ -115,19 +115,20 @@ class Measuring:
 
     @property
     def issued(self) -> int:
-        """How many collectives the hooks have seen; it stays 0 where there are none, as with `kernels`."""
+        """Collectives seen by the hooks; always 0 without hooks, as with `kernels`."""
         return self._hooks.issued.count if self._hooks is not None else 0
 
     def settings_changed(self, step: int, *, burst: bool = True) -> None:
-        """What steps issue may differ from this one on, which begins. ``burst``: measure more of them."""
+        """From ``step`` on, steps may issue other collectives. ``burst``: measure more of them."""
         if self.source is not None:
             self.source.settings_changed(step)
             if burst:
                 self.source.schedule.ask()
 
     def last_calls(self) -> Mapping[str, tuple[IssuedCall, ...]]:
-        """The last collectives that were issued in each group, oldest first. On the agent's thread, and not
-        often: where no hooks see them it reads torch's flight recorder.
+        """Return the last collectives issued in each group, oldest first. On the agent's thread.
+
+        Call it rarely: without hooks it reads torch's flight recorder.
         """
         from overlaptop.agent.sources.kernels import KernelsSource
 

@@ -1,4 +1,4 @@
-"""The agent's options, on its command line and by `attach`."""
+"""The agent's options, from its command line or `attach`."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ class AgentOptions:
     source: str = "auto"
     """One of SOURCE_CHOICES."""
     phases_only: bool = False
-    """Steps and phases, no collectives: the cheapest way to run."""
+    """Measure steps and phases but no collectives: the cheapest mode."""
     every: int | None = None
-    """Measure every n-th step; None: bursts, and between them as the budget allows."""
+    """Measure every n-th step; None: measure bursts, and between them as the budget allows."""
     budget: float | None = None
-    """Share of the job's time that measuring may cost while somebody watches, a tenth otherwise."""
+    """Share of the job's time that measuring may cost while a dashboard watches; otherwise a tenth."""
     control: bool = False
-    """Obey commands from this user's dashboards (a capture, say); bundled workloads always do."""
+    """Obey commands from this user's dashboards, such as a capture; bundled workloads always do."""
 
     lane_rules: tuple[LaneRule, ...] = ()
-    """The user's own rules for what communicates, computes or copies, above the built-in ones."""
+    """The user's rules for lanes; they precede the built-in rules."""
     telemetry: bool = True
-    """Read the links, the clocks and where the process runs, twice a second on a thread of its own."""
+    """Read links, clocks and CPU placement twice a second on a separate thread."""
     stacks: bool = True
-    """Note ten times a second at which line of the script the training thread is."""
+    """Sample the training thread's line of the script ten times a second."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be meant; raises ValueError with one clear line."""
+        """Check the values; raises ValueError with one line."""
         if self.source not in SOURCE_CHOICES:
             raise ValueError(f"source must be one of {', '.join(SOURCE_CHOICES)}, not {self.source!r}")
         if self.phases_only and self.source == "kernels":
@@ -46,7 +46,7 @@ class AgentOptions:
 
 @dataclass(frozen=True, slots=True)
 class CommandLine:
-    """A parsed command line: the agent's options and the job's own words."""
+    """A parsed command line: the agent's options and the job's arguments."""
 
     options: AgentOptions
     module: bool
@@ -64,7 +64,7 @@ def _share(words: str) -> float:
 
 
 def parse(words: list[str]) -> CommandLine:
-    """Split ``[options] script.py [args]``; exits with status 2 and one line on a usage error."""
+    """Split ``[options] script.py [args]``. A usage error exits with status 2 and one line."""
     parser = argparse.ArgumentParser(
         prog="python -m overlaptop.agent",
         usage="python -m overlaptop.agent [options] (script.py | -m module) [args ...]",

@@ -1,8 +1,8 @@
-"""Which rank this process is, of which job.
+"""Finds the job and the rank of this process.
 
-The launcher's environment is a first guess, from which a rank is shown early. It may be another's: a batch
-system's variables hold for all that is started in its shell. Once there is a process group, its rank and
-world size are the truth.
+The launcher's environment is a first guess, so that a rank is shown early. It can be wrong: a batch
+system's variables apply to every process in its shell. Once a process group exists, its rank and world size
+count.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from overlaptop.agent.isolation.job_exceptions import raised_by_job
 from overlaptop.wire.bounds import MAX_RANK
 
 MAX_DIGITS = 20
-"""Of a number in a launcher's variables, leading zeros included."""
+"""Digits allowed in a launcher's number, leading zeros included."""
 
 SLURM_OWN_STEPS = 0xFFFFFFF0
-"""From this number on steps are SLURM's own: the batch script, the shell of salloc."""
+"""SLURM numbers its own steps from here: the batch script, the shell of salloc."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,21 +31,21 @@ class RankPlacement:
     """One process's place in its job."""
 
     job: str
-    """The same for all ranks of a job on this node, and for no other job that runs beside it."""
+    """Key shared by all ranks of a job on this node; concurrent jobs have other keys."""
     rank: int
     local_rank: int
     world_size: int
     host: str
     starts_hub: bool
-    """Whether this rank starts its node's hub: the node's first, or any where that one is not known."""
+    """Whether this rank starts its node's hub: the node's first rank, or any rank if that is unknown."""
     local_world_size: int | None = None
-    """How many of the job's ranks run on this node; None where nobody says."""
+    """Ranks of the job on this node; None if unknown."""
 
 
 def from_environment(environ: Mapping[str, str] = os.environ) -> RankPlacement | None:
     """Read torchrun's variables (accelerate, DeepSpeed and Lightning set the same), else SLURM's.
 
-    Returns None where neither is complete: a single process, or a launcher that assigns ranks later.
+    Returns None if neither set is complete: a single process, or a launcher that assigns ranks later.
     """
     for rank, world, local in (
         ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
@@ -60,16 +60,16 @@ def from_environment(environ: Mapping[str, str] = os.environ) -> RankPlacement |
 
 
 def _number(environ: Mapping[str, str], name: str) -> int | None:
-    """A rank or a number of ranks that a launcher has set; None: it has set none that can be."""
+    """Read a rank or a rank count; None if it is unset or not a valid number."""
     value = environ.get(name, "")
-    # The length first: Python refuses to read numbers of more than 4,300 digits.
+    # Check the length first: Python refuses to parse numbers of more than 4,300 digits.
     known = value.isdecimal() and len(value) <= MAX_DIGITS and int(value) <= MAX_RANK
     return int(value) if known else None
 
 
 def _is_task_of_many(environ: Mapping[str, str]) -> bool:
-    """Whether SLURM started this process as one of several, as srun does. All that is started in the shell
-    of salloc or sbatch has that shell's variables, of no step of srun's or of a task that is alone.
+    """Whether srun started this process as one of several tasks. Processes in the shell of salloc or sbatch
+    inherit its variables, which name one of SLURM's own steps or a single task.
     """
     step = _step_number(environ)
     return step is not None and step < SLURM_OWN_STEPS and _number(environ, "SLURM_NTASKS") != 1
@@ -110,10 +110,10 @@ def _local_world_size(world_size: int, environ: Mapping[str, str]) -> int | None
 
 
 def in_process_group(known: RankPlacement | None, *, confirmed: bool) -> RankPlacement | None:
-    """What torch's process group says, where that is not ``known``; None where there is no group.
+    """Return the placement by torch's process group; ``known`` if it agrees, None without a group.
 
-    A job keeps its key where ``known`` was ``confirmed`` by an earlier group; else it is named by where its
-    ranks have met, as two jobs of one shell may have one environment. torch.distributed must be imported.
+    The job keeps its key if an earlier group ``confirmed`` ``known``. Otherwise the ranks' meeting place
+    names it, as two jobs of one shell may share an environment. torch.distributed must be imported.
     """
     dist = sys.modules["torch.distributed"]
     group = dist.group.WORLD if dist.is_available() else None
@@ -121,7 +121,7 @@ def in_process_group(known: RankPlacement | None, *, confirmed: bool) -> RankPla
         return None
     try:
         rank, world_size = group.rank(), group.size()
-    except (AttributeError, RuntimeError) as fault:  # it is the job's own class
+    except (AttributeError, RuntimeError) as fault:  # the job replaced it with its own class
         if raised_by_job(fault):
             raise
         return None
@@ -131,12 +131,12 @@ def in_process_group(known: RankPlacement | None, *, confirmed: bool) -> RankPla
         return replace(known, rank=rank, world_size=world_size)
     if world_size == 1:
         return alone()
-    local = "LOCAL_RANK" if known is None else ""  # what is wrong about the rank is not right about this
+    local = "LOCAL_RANK" if known is None else ""  # if the rank is wrong, so is the local rank
     return of_process_group(rank, world_size, {**os.environ, **_meeting_place(dist)}, local)
 
 
 def _meeting_place(dist: Any) -> dict[str, str]:
-    """Where the process group's ranks have met, in torchrun's variables; empty: the environment's."""
+    """Return the process group's rendezvous in torchrun's variables; empty: use the environment's."""
     try:
         store = dist.distributed_c10d._get_default_store()  # noqa: SLF001 - there is no public way
         while isinstance(store, dist.PrefixStore):
@@ -145,24 +145,24 @@ def _meeting_place(dist: Any) -> dict[str, str]:
             return {"MASTER_ADDR": store.host, "MASTER_PORT": str(store.port)}
         if isinstance(store, dist.FileStore):
             return {"MASTER_ADDR": "file", "MASTER_PORT": store.path}
-    except (AttributeError, ValueError, RuntimeError) as fault:  # destroyed meanwhile
+    except (AttributeError, ValueError, RuntimeError) as fault:  # the group was destroyed meanwhile
         if raised_by_job(fault):
             raise
     return {}
 
 
 def alone() -> RankPlacement:
-    """The placement of a process that belongs to no group."""
+    """Return the placement of a process without a group."""
     host = socket.gethostname()
     return RankPlacement(process_key(os.getpid()), 0, 0, 1, host, starts_hub=True, local_world_size=1)
 
 
 def job_key(environ: Mapping[str, str] = os.environ) -> str:
-    """Name the job by what its ranks share and two jobs cannot: where they meet. A loopback address is
-    another place on each host.
+    """Name the job by its rendezvous: its ranks share it, and no other job has it. For a loopback address
+    the host is part of the name.
 
-    The parent process would do as well, but for wrappers (`torchrun --no-python ./wrap.sh`) that give
-    each rank a parent of its own.
+    The parent process would not do: wrappers (`torchrun --no-python ./wrap.sh`) give each rank its own
+    parent.
     """
     names = ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "SLURM_STEP_ID")
     shared = "\0".join(environ.get(name, "") for name in names)
@@ -174,19 +174,19 @@ def job_key(environ: Mapping[str, str] = os.environ) -> str:
 
 
 def process_key(pid: int) -> str:
-    """Name the job of a single process. In containers pids are small, and the same in each."""
+    """Name the job of a single process. The machine is part of it, as containers reuse small pids."""
     return f"pid-{pid}-{_digest(_machine(), 6)}"
 
 
 def _digest(text: str, length: int) -> str:
-    """The text's SHA-256, or rather that of its bytes as the system has them: they need not be UTF-8."""
+    """Hash the text's bytes as the system stores them: they need not be UTF-8."""
     return hashlib.sha256(os.fsencode(text)).hexdigest()[:length]
 
 
 def _machine() -> str:
-    """What identifies this machine: two may have one name, two containers one kernel."""
+    """Identify this machine by host name and boot: host names repeat, and containers share a kernel."""
     try:
-        # Not as text: that would import a codec, here on the agent's thread, while the job may fork.
+        # Bytes, not text: text would import a codec on the agent's thread, while the job may fork.
         booted = Path("/proc/sys/kernel/random/boot_id").read_bytes().decode("ascii").strip()
     except (OSError, ValueError) as fault:
         if raised_by_job(fault):
@@ -200,10 +200,10 @@ def _is_loopback(address: str) -> bool:
 
 
 def on_this_node(ranks: Iterable[int], environ: Mapping[str, str] = os.environ) -> bool | None:
-    """Whether all these ranks of the job run on this node; None where the launcher does not say.
+    """Whether all these ranks of the job run on this node; None if unknown or without ranks.
 
-    The ranks of a node are consecutive, as torchrun numbers them, unless SLURM numbered them and dealt
-    them out. A job that meets at a loopback address has no other node. No rank is on no node.
+    torchrun numbers the ranks of a node consecutively; SLURM may distribute them over nodes. A job with a
+    loopback rendezvous has one node.
     """
     members = tuple(ranks)
     if not members:
@@ -223,18 +223,18 @@ def on_this_node(ranks: Iterable[int], environ: Mapping[str, str] = os.environ) 
 
 
 def _dealt_out(environ: Mapping[str, str]) -> bool:
-    """Whether SLURM numbered the ranks, and neighbours may be on different nodes."""
+    """Whether SLURM numbered the ranks and may have put neighbours on different nodes."""
     by_slurm = "TORCHELASTIC_RUN_ID" not in environ and environ.get("SLURM_PROCID") == environ["RANK"]
     return by_slurm and not environ.get("SLURM_DISTRIBUTION", "block").startswith("block")
 
 
 def script_name() -> str:
-    """The job's script as it was named on the command line."""
+    """Return the job's script as named on the command line."""
     return sys.argv[0] if sys.argv and sys.argv[0] else "python"
 
 
 def working_directory() -> Path:
-    """Where the job was started; a job may change it later, each rank in its own way."""
+    """Return the folder of the start: a job may change its folder later, each rank on its own."""
     try:
         return Path.cwd()
     except OSError as fault:  # it was deleted

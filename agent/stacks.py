@@ -1,6 +1,6 @@
-"""Which line of the script the training thread is at: looked at from within, on the agent's thread.
+"""Samples the line of the script that the training thread executes, on the agent's thread.
 
-Of a frame only its file, its line and its function's name are read, never a variable.
+It reads a frame's file, line and function name, never a variable.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ SEND_NS = 1_000_000_000
 MAX_NAME_CHARS = 120
 _GOLDEN = 0.618034
 _GENERATED = ("<frozen", "<eval_with_key>")
-"""What Python's own modules and torch.fx call their code."""
+"""Prefixes of file names for code of Python's frozen modules and of torch.fx."""
 _COMPILED = "/torchinductor_"
 
 
 def rounds_s(period_s: float) -> Iterator[float]:
-    """Yield how long to wait until each next round: ``period_s`` in the mean, unevenly spaced.
+    """Yield the wait before each next round: ``period_s`` on average, unevenly spaced.
 
-    Rounds that are evenly spaced meet a step as long as the period always in the same place.
+    Even rounds would always hit the same place of a step that is as long as the period.
     """
     phase = 0.0
     while True:
@@ -41,14 +41,14 @@ class ScriptFrame(NamedTuple):
 
     frame: FrameType
     called: str
-    """The function of torch.distributed that it calls; empty: none."""
+    """The torch.distributed function that it calls; empty: none."""
     calls_torch: bool
-    """Whether it calls anything of torch, or of the agent's hooks in torch."""
+    """Whether it calls torch, or the agent's hooks in torch."""
 
 
 def script_frames(thread: int) -> Iterator[ScriptFrame]:
-    """Yield a thread's frames, innermost first, without those of Python's library, of torch, of code that
-    torch generates, and of the agent.
+    """Yield a thread's frames, innermost first, without frames of Python's library, torch, generated code
+    and the agent.
     """
     agent, torch, library = _folders(getattr(sys.modules.get("torch"), "__file__", "") or __file__)
     hidden = (agent, torch, *_GENERATED)
@@ -60,7 +60,7 @@ def script_frames(thread: int) -> Iterator[ScriptFrame]:
         if not of_library and not file.startswith(hidden) and _COMPILED not in file:
             yield ScriptFrame(frame, called, calls_torch)
             calls_torch = False
-        elif not file.endswith("/c10d_logger.py"):  # around each of them
+        elif not file.endswith("/c10d_logger.py"):  # it wraps each function of torch.distributed
             called = frame.f_code.co_name if file.startswith(f"{torch}distributed/") else ""
             calls_torch |= not of_library
         frame = frame.f_back
@@ -68,18 +68,18 @@ def script_frames(thread: int) -> Iterator[ScriptFrame]:
 
 @lru_cache(maxsize=2)
 def _folders(torch_file: str) -> tuple[str, str, str]:
-    """Those of the agent, of torch and of Python's library."""
-    # sysconfig would import, on this thread.
+    """Folders of the agent, of torch and of Python's library."""
+    # sysconfig would import modules on this thread.
     parents = Path(__file__).parent, Path(torch_file).parent, Path(os.__file__).parent
     agent, torch, library = (f"{each}/" for each in parents)
     return agent, torch, library
 
 
 class StackSampler:
-    """Counts at which line of the script a thread is, and makes a message of that once a second."""
+    """Counts samples by line of the script and makes a message of them once a second."""
 
     def __init__(self, folder: Path) -> None:
-        """``folder``: the job's working folder. Its files are named without it."""
+        """``folder``: the job's working folder. Its files are named relative to it."""
         self._folder = f"{folder}/"
         self._from_ns: int | None = None
         self._samples = 0
@@ -87,7 +87,7 @@ class StackSampler:
         self._standing: Counter[tuple[str, int | None, str]] = Counter()
 
     def sample(self, thread: int, at_ns: int, *, asleep: bool = False) -> None:
-        """Look at the thread once. ``asleep``: the kernel has just said that it sleeps."""
+        """Sample the thread once. ``asleep``: the kernel reports that it sleeps."""
         if self._from_ns is None:
             self._from_ns = at_ns
         if (innermost := next(script_frames(thread), None)) is not None:
@@ -95,11 +95,11 @@ class StackSampler:
             line = code.co_filename, innermost.frame.f_lineno, code.co_name
             self._counts[line] += 1
             self._standing[line] += asleep and not innermost.calls_torch
-        del innermost  # a frame keeps the job's variables alive
+        del innermost  # a frame would keep the job's variables alive
         self._samples += 1
 
     def take(self, rank: int, at_ns: int) -> StackSamples | None:
-        """The samples of the last second, and begin anew; None before it is over."""
+        """Return the samples of the last second and start over; None before a second has passed."""
         if self._from_ns is None or 0 <= at_ns - self._from_ns < SEND_NS:
             return None
         most = self._counts.most_common(MAX_STACK_LINES)

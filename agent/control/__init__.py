@@ -1,1 +1,1 @@
-"""Commands: all ranks act at one step, or none does."""
+"""Commands: all ranks act at the same step, or none does."""

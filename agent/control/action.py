@@ -1,4 +1,4 @@
-"""Actions: what a command does on this rank at the step on which all have agreed."""
+"""Actions: a command's work on this rank at the agreed step."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import ClassVar
 from overlaptop.agent.control.two_phase_commit import ANY_POSITION, Position
 
 CAPTURED, TRANSITIONAL, TRIAL = "captured", "transitional", "trial"
-"""As the fields of StepTotals."""
+"""Marks, named like the fields of StepTotals."""
 TRIAL_SWITCH = "trial, transitional"
-"""Both: a trial's value comes into force, or the one before."""
+"""A trial's value, or the previous one, takes effect in this step."""
 MAX_STRETCHES = 24
-"""A trial has three."""
+"""Stretches kept; a trial has three."""
 
 
 @dataclass(slots=True)
@@ -22,27 +22,27 @@ class _Stretch:
     mark: str
     first: int
     last: int | None = None
-    """None: it still goes on."""
+    """None: it has not ended."""
 
 
 class StepMarks:
-    """Stretches of marked steps. Written on the thread of a command, read on any."""
+    """Stretches of marked steps. Written on a command's thread, read on any."""
 
     def __init__(self) -> None:
         self._stretches: deque[_Stretch] = deque(maxlen=MAX_STRETCHES)
 
     def begin(self, mark: str, step: int) -> None:
-        """Mark steps from ``step`` on, and no longer in the way before."""
+        """Mark steps from ``step`` on, which ends the previous mark."""
         self.end(step - 1)
         self._stretches.append(_Stretch(mark, step))
 
     def end(self, last: int) -> None:
-        """``last`` is the last marked step; a stretch that has begun has at least one."""
+        """End the mark after step ``last``; a stretch has at least one step."""
         if self._stretches and (newest := self._stretches[-1]).last is None:
             newest.last = max(newest.first, last)
 
     def of(self, step: int) -> str:
-        """How to mark this step; empty: it ran at the job's own pace."""
+        """Return the step's mark; empty: it ran undisturbed."""
         for each in tuple(self._stretches):
             if each.first <= step and (each.last is None or step <= each.last):
                 return each.mark
@@ -51,64 +51,64 @@ class StepMarks:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What an action came to."""
+    """The result of an action."""
 
     text: str
-    """For the screen."""
+    """Text for the screen."""
     was: str = ""
-    """As CommandReport has it."""
+    """Old value, as in CommandReport."""
     becomes: str = ""
 
 
 def brief(fault: BaseException) -> str:
-    """A fault in one line for the screen."""
+    """Return a fault in one line for the screen."""
     return f"{type(fault).__name__}: {fault}".splitlines()[0][:300]
 
 
 class Action(ABC):
-    """What a command does on one rank, once all ranks have agreed on a step."""
+    """A command's work on one rank, once all ranks have agreed on a step."""
 
     acts: ClassVar[str]
-    """The state that it reports from the agreed step on."""
+    """State to report from the agreed step on."""
     done: ClassVar[str]
     finishes: ClassVar[str] = ""
-    """While `finish` runs; empty: that takes no time, and the last boundary ends the disturbance."""
+    """State to report while `finish` runs; empty: it is quick, and the last boundary ends the mark."""
     together: ClassVar[bool] = False
-    """If some ranks acted and others did not, they would wait for each other for ever."""
+    """If only some ranks acted, ranks would wait for each other forever."""
     mark: str = TRANSITIONAL
-    """How StepTotals marks the step that has begun; read after each `boundary`."""
+    """The current step's mark in StepTotals; read after each `boundary`."""
 
     @abstractmethod
     def refusal(self) -> str:
-        """Why this rank cannot do it now; empty: it can. On the agent's thread."""
+        """Why this rank cannot act now; empty: it can. On the agent's thread."""
 
-    def position(self, step: int) -> Position:  # noqa: ARG002 - for those that need one
-        """Where this rank was when ``step`` began, if all have to act in the same place.
+    def position(self, step: int) -> Position:  # noqa: ARG002 - for actions that need one
+        """Return this rank's position when ``step`` began, if all ranks must act at the same one.
 
-        On the command's thread. Raises LookupError with the reason where that is not known.
+        On the command's thread. Raises LookupError with the reason if it is unknown.
         """
         return ANY_POSITION
 
-    def changes_settings(self, step: int) -> bool:  # noqa: ARG002 - most act in each of their steps
-        """Whether what the job issues may differ from ``step`` on, at or behind the agreed one."""
+    def changes_settings(self, step: int) -> bool:  # noqa: ARG002 - most actions act in all their steps
+        """Whether the job may issue other work from ``step`` on, which is not before the agreed step."""
         return True
 
     @abstractmethod
     def boundary(self, step: int) -> bool:
-        """The agreed step, or a later one, begins; returns whether to be called at the next one too.
+        """The agreed step or a later one begins. Returns whether to call again at the next boundary.
 
-        On the training thread. What it raises ends the action, not the job.
+        On the training thread. An exception ends the action, not the job.
         """
 
     @abstractmethod
     def finish(self) -> Outcome:
-        """What remains after the last boundary, on the command's own thread. Returns what to report.
+        """Do the work left after the last boundary, on the command's thread. Returns the report.
 
-        Raises OSError or RuntimeError with the reason where it failed.
+        Raises OSError or RuntimeError with the reason if the action failed.
         """
 
-    def abandon(self) -> None:  # noqa: B027 - most hold nothing
-        """The job ends, or the action failed: release everything. On the training thread."""
+    def abandon(self) -> None:  # noqa: B027 - most actions hold nothing
+        """Release everything: the job ends, or the action failed. On the training thread."""
 
 
 class SettingAction(Action):
@@ -121,14 +121,14 @@ class SettingAction(Action):
 
     @abstractmethod
     def undoing(self) -> SettingAction:
-        """The action that gives back exactly what was in force before, once this one has acted."""
+        """Return the action that restores the previous setting exactly, once this one has acted."""
 
     def finish(self) -> Outcome:
-        """From what to what, and when."""
+        """Return the change and its step."""
         return self.outcome
 
     def changes(self, name: str, was: str, becomes: str, step: int) -> None:
-        """Note the change at ``step`` as the outcome."""
+        """Set the outcome: the change at ``step``."""
         same = was == becomes
         text = f"{name} is {becomes} already" if same else f"{name} {was} → {becomes} at step {step:,}"
         self.outcome = Outcome(text, was, becomes)

@@ -1,8 +1,8 @@
-"""Captures: torch.profiler on all ranks over the same steps, a Chrome trace each.
+"""Captures: torch.profiler on all ranks over the same steps, one Chrome trace for each rank.
 
-The agreed step warms the profiler up, so that what starting costs (a second, where CUPTI has to be
-loaded) falls into no recorded step. Ranks begin to record after unequal times, and wait for each other
-then: two steps more are in the trace, without a name. Behind them come as many as were asked for.
+The agreed step warms the profiler up, so that its start (a second, if CUPTI has to be loaded) falls into no
+recorded step. Ranks begin to record at different times and then wait for each other, so the trace contains
+two unnamed steps first. The requested steps follow.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ from overlaptop.jobs.trusted_folders import make, open_private, open_trusted, te
 
 FOLDER = "overlaptop-captures"
 SETTLING_STEPS = 3
-"""Before the first that was asked for: the agreed one, and two without a name."""
+"""Steps before the first requested one: the agreed step and two unnamed ones."""
 COMPRESSION = 6
-"""Of gzip: a twentieth of the size. A quicker level saves little, as saving the JSON takes longer."""
+"""gzip level: files shrink to a twentieth. A faster level saves little: saving JSON takes longer."""
 CHUNK_BYTES = 1 << 20
 JOB_PROFILES = "the job's own torch.profiler is running"
 
 
 class ProfilerWatch:
-    """Knows when the job itself uses torch.profiler, of which there can be only one at a time."""
+    """Detects that the job itself uses torch.profiler: only one can run at a time."""
 
     def __init__(self) -> None:
         self.yield_to_job: Callable[[], None] | None = None
-        """Called before the job's own profiler begins, for ours to end first."""
+        """Called before the job's own profiler begins, so that ours ends first."""
         self._job: WeakSet[Any] = WeakSet()
         self._ours = threading.local()
 
     @property
     def job_profiles(self) -> bool:
-        """Whether the job's own profiler runs, or warms up."""
+        """Whether the job's own profiler runs or warms up."""
         return len(self._job) > 0
 
     @contextlib.contextmanager
     def ours(self) -> Iterator[None]:
-        """What is done in here is not the job's doing."""
+        """Ignore profiler calls in here: they are ours, not the job's."""
         self._ours.now = True
         try:
             yield
@@ -56,7 +56,7 @@ class ProfilerWatch:
             self._ours.now = False
 
     def install(self) -> None:
-        """Watch torch.autograd.profiler.profile, below every way to torch.profiler. Stays for good."""
+        """Watch torch.autograd.profiler.profile, which every profiler of torch uses. Lasts for good."""
         from torch.autograd.profiler import profile
 
         note_calls(profile, "_prepare_trace", self._begins)
@@ -66,13 +66,13 @@ class ProfilerWatch:
     def _begins(self, profiler: Any) -> None:
         if not getattr(self._ours, "now", False):
             self._job.add(profiler)
-            yield_to_job = self.yield_to_job  # another thread may take it away
+            yield_to_job = self.yield_to_job  # another thread may clear it
             if yield_to_job is not None:
                 yield_to_job()
 
 
 class Capture(Action):
-    """One rank's trace of ``steps`` steps, each rank's by itself, wherever the others are."""
+    """One rank's trace of ``steps`` steps, whatever position the other ranks are at."""
 
     acts = "recording"
     finishes = "writing"
@@ -82,7 +82,7 @@ class Capture(Action):
     def __init__(
         self, steps: int, watch: ProfilerWatch, write: Callable[[Callable[[str], None]], Path]
     ) -> None:
-        """``write``: `write_trace`, all but what to save."""
+        """``write(save)``: `write_trace` with its other arguments set."""
         self._steps = steps
         self._watch = watch
         self._write = write
@@ -92,17 +92,16 @@ class Capture(Action):
         self._warm_up_step: int | None = None
         self._results: Any = None
         self._why_none = "nothing was recorded"
-        """Why there is no trace."""
 
     def refusal(self) -> str:
-        """Why there can be no capture just now."""
+        """Why no capture can start now."""
         return JOB_PROFILES if self._watch.job_profiles else ""
 
     def boundary(self, step: int) -> bool:
-        """Warm up at the first call, record from the second one on, name steps behind `SETTLING_STEPS`, and
-        stop after as many as asked for.
+        """Warm up at the first call, record from the second on, name steps after `SETTLING_STEPS`, and stop
+        after the requested ones.
 
-        Raises RuntimeError where it cannot be done, or had to give way to the job's own profiler.
+        Raises RuntimeError if it fails, or has to yield to the job's own profiler.
         """
         import torch
 
@@ -118,7 +117,7 @@ class Capture(Action):
         if settled < 0:
             return True
         if settled < self._steps:
-            # The name by which all tools know a step, with the number that the dashboard shows.
+            # All tools recognize a step by this name; its number is the dashboard's.
             self._annotation = torch.profiler.record_function(f"ProfilerStep#{step}")
             self._annotation.__enter__()
             return True
@@ -126,14 +125,14 @@ class Capture(Action):
         return False
 
     def finish(self) -> Outcome:
-        """Write the trace; its text is the file. Raises OSError or RuntimeError with the reason."""
+        """Write the trace and return its path. Raises OSError or RuntimeError with the reason."""
         results, self._results = self._results, None
         if results is None:
             raise RuntimeError(self._why_none)
         return Outcome(str(self._write(results.save)))
 
     def abandon(self) -> None:
-        """Stop without a trace: a process that ends while the profiler runs would crash."""
+        """Stop without a trace: if the process ended while the profiler runs, it would crash."""
         self._stop()
         self._results = None
 
@@ -142,7 +141,7 @@ class Capture(Action):
         from torch.profiler import ProfilerActivity, profile
 
         if threading.current_thread() is not threading.main_thread():
-            # At the job's end nobody could stop it there.
+            # No thread could stop it at the job's end.
             raise RuntimeError("its steps run beside the main thread, where no profiler can be stopped")
         if self._watch.job_profiles:
             raise RuntimeError(JOB_PROFILES)
@@ -150,20 +149,20 @@ class Capture(Action):
         activities = [ProfilerActivity.CPU]
         if torch.cuda.is_available() and torch.cuda.is_initialized():
             activities.append(ProfilerActivity.CUDA)
-        # Shapes, since from them collectives have their sizes; no stacks, which cost the most.
+        # Shapes give collectives their sizes. Stacks cost the most, so none are recorded.
         self._profiler = profile(activities=activities, record_shapes=True)
         self._watch.yield_to_job = self._give_way
         with self._watch.ours():
             signals_blocked(self._profiler.prepare_trace)  # Kineto and CUPTI start threads
 
     def _give_way(self) -> None:
-        """The job's own profiler is about to begin."""
+        """End our profiler: the job's own one is about to begin."""
         if threading.current_thread() is not threading.main_thread():
             return  # ours cannot be stopped from here
         self._why_none = "the job's own torch.profiler began"
         try:
             self.abandon()
-        except Exception as fault:  # the job's call goes on, whatever becomes of ours
+        except Exception as fault:  # the job's call must go on even if ours fails
             if raised_by_job(fault):
                 raise
 
@@ -178,12 +177,11 @@ class Capture(Action):
             annotation.__exit__(None, None, None)
 
     def _stop(self) -> None:
-        """End the profiler, whichever way it has come to."""
         self._watch.yield_to_job = None
         if self._profiler is None:
             return
         if not self._started:
-            self._start()  # as torch does it too: what only warms up cannot be stopped
+            self._start()  # as torch does: a profiler that only warms up cannot be stopped
         self._end_annotation()
         profiler, self._profiler = self._profiler, None
         with self._watch.ours():
@@ -194,14 +192,13 @@ class Capture(Action):
 def write_trace(
     save: Callable[[str], None], cwd: Path, key: str, rank: int, notice: Callable[[str, str], None]
 ) -> Path:
-    """Save a trace and compress it; the name ``rank<r>.json.gz`` is given to a whole file only.
+    """Save a trace and compress it. Only a complete file gets the name ``rank<r>.json.gz``.
 
-    It lies in a private folder, ``key``, that the job's ranks make together, below ``cwd`` or, where that
-    cannot be written or others could swap what is in it, below the temporary directory; ``notice(level,
-    text)`` says so.
+    The job's ranks share a private folder, ``key``, below ``cwd``. If it cannot be written, or others could
+    replace its files, it lies below the temporary directory, and ``notice(level, text)`` says so.
 
-    ``save(path)`` writes JSON. torch's does so with the GIL held (some 130 MB/s), to ``path.tmp`` at first,
-    and reports nothing when it fails: then there is no file of that name. Raises OSError.
+    ``save(path)`` writes JSON. torch's version holds the GIL (about 130 MB/s) and writes to ``path.tmp``
+    first. It reports no failure: then ``path`` does not exist. Raises OSError.
     """
     folder = cwd / FOLDER / key
     try:
@@ -235,11 +232,11 @@ def _make_below_the_job(folder: Path) -> None:
         make(folder.parent, here)
     _make_private(folder)
     with contextlib.suppress(FileExistsError), (folder.parent / ".gitignore").open("xb") as ignore:
-        ignore.write(b"*\n")  # as other tools' caches do, so that nobody commits a trace
+        ignore.write(b"*\n")  # keep traces out of commits, as other tools' caches do
 
 
 def _make_private(folder: Path) -> None:
-    """Make a folder that is closed to others, in one in which nobody else can put another in its place."""
+    """Make a folder closed to others, in a folder where nobody else can replace it."""
     with _closing(open_trusted(folder.parent)) as above, _closing(open_private(folder, above, create=True)):
         pass
 
@@ -253,7 +250,7 @@ def _closing(descriptor: int) -> Iterator[int]:
 
 
 def _remove(part: Path) -> None:
-    """Torch keeps open what it could not write: the space would be taken until the job ends."""
+    """Truncate and delete: torch keeps a failed file open, which holds its space until the job ends."""
     with contextlib.suppress(FileNotFoundError):
         os.truncate(part, 0)
         part.unlink()

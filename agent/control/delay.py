@@ -1,6 +1,6 @@
-"""Delays one rank in each of a trial's steps, to see how much longer the job's steps become.
+"""Delays one rank in each of a trial's steps, to measure how much longer the job's steps become.
 
-The other ranks only agree on the steps, for them to be marked on all ranks. Nothing but time changes.
+The other ranks only agree on the steps, so that all ranks mark them. The job's work does not change.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from overlaptop.wire import commands
 from overlaptop.wire.commands import HOST, PLACES, Command
 
 SPIN_NS = 150_000
-"""A sleep ends some 50 µs late: so long before its end the host spins instead."""
+"""A sleep ends about 50 µs late, so the host spins for the last part."""
 CYCLES_PER_NS = 1.7
-"""Of a GPU's clock, until a first delay was timed on it."""
+"""Of a GPU's clock, until a first delay has been timed."""
 
 
 class Delay(ABC):
-    """Delays this rank where it is called, on the training thread, and times that."""
+    """Delays this rank when called, on the training thread, and times the delay."""
 
     def __init__(self, delay_ns: int) -> None:
         self._delay_ns = delay_ns
@@ -32,19 +32,19 @@ class Delay(ABC):
 
     @property
     def mean_ns(self) -> float | None:
-        """The mean of the delays that were timed so far."""
+        """Mean of the delays timed so far."""
         return sum(self._timed_ns) / len(self._timed_ns) if self._timed_ns else None
 
     def refusal(self) -> str:
-        """Why this rank cannot be delayed so; empty: it can."""
+        """Why this rank cannot be delayed in this way; empty: it can."""
         return ""
 
     @abstractmethod
     def __call__(self) -> None:
-        """Delay it once."""
+        """Delay the rank once."""
 
-    def settle(self) -> None:  # noqa: B027 - the host's is timed at once
-        """Time the delays that are over by now."""
+    def settle(self) -> None:  # noqa: B027 - a host delay is timed at once
+        """Time the delays that have ended."""
 
 
 class HostDelay(Delay):
@@ -61,18 +61,18 @@ class HostDelay(Delay):
 
 
 class GpuDelay(Delay):
-    """A kernel spins on the current stream. It counts cycles: how many make a nanosecond is learned from
-    each delay, once the GPU has passed it.
+    """A kernel spins on the current stream for a number of cycles. Each finished delay is timed to learn
+    the cycles of a nanosecond.
     """
 
     cycles_per_ns: ClassVar[float] = CYCLES_PER_NS
-    """As timed in this process: a median, for a host that comes late makes one spin look longer."""
+    """Median of this process's delays: a late host makes a spin look longer."""
 
     def __init__(self, delay_ns: int) -> None:
         super().__init__(delay_ns)
         self._rates: list[float] = []
         self._spins: deque[tuple[int, Any, Any]] = deque()
-        """Not timed yet: cycles, and the events before and behind."""
+        """Delays not timed yet: cycles, and the events before and after."""
 
     def refusal(self) -> str:
         """See `Delay`."""
@@ -110,17 +110,17 @@ class DelayTrial(Action):
     mark = TRIAL
 
     def __init__(self, delay: Delay | None, whose: str, delay_ns: int, steps: int) -> None:
-        """``delay``: None on the ranks that are not delayed. ``whose``: what is delayed."""
+        """``delay``: None on ranks that are not delayed. ``whose``: the delayed part, for the report."""
         self._delay = delay
         self._whose = whose
         self._delay_ns = delay_ns
         self._steps = steps
         self._end: int | None = None
-        """The first step behind the trial, once that has begun."""
+        """The first step after the trial, once it has begun."""
         self._delayed_step = -1
 
     def refusal(self) -> str:
-        """Why there can be no such delay: above all where it might look like a hang."""
+        """Why this delay is refused, above all if it might look like a hang."""
         if (timeout_s := _shortest_timeout_s()) is not None:
             most_s = timeout_s * SHARE_OF_TIMEOUT
             if self._delay_ns > most_s * 1e9:
@@ -129,8 +129,8 @@ class DelayTrial(Action):
                 )
         return self._delay.refusal() if self._delay is not None else ""
 
-    def changes_settings(self, step: int) -> bool:  # noqa: ARG002 - nothing does
-        """False: the job issues what it did."""
+    def changes_settings(self, step: int) -> bool:  # noqa: ARG002 - a delay changes none
+        """Return False: the job issues the same work."""
         return False
 
     def boundary(self, step: int) -> bool:
@@ -142,12 +142,12 @@ class DelayTrial(Action):
                 self._delay.settle()
             return False
         if self._delay is not None and step != self._delayed_step:
-            self._delayed_step = step  # first: a delay that the job breaks off is not begun again
+            self._delayed_step = step  # set first: a delay that the job interrupts is not repeated
             self._delay()
         return True
 
     def finish(self) -> Outcome:
-        """By how much the rank was delayed, as it was timed; the other ranks have nothing to say."""
+        """Return the measured delay; other ranks report nothing."""
         if self._delay is None:
             return Outcome("")
         mean_ns = self._delay.mean_ns
@@ -158,7 +158,7 @@ class DelayTrial(Action):
 
 
 def make_delay(command: Command, rank: int, world_size: int) -> DelayTrial:
-    """Make this rank's part in a delay's trial. Raises ValueError with one line where no rank is meant."""
+    """Make this rank's part in a delay trial. Raises ValueError with one line if there is no such rank."""
     delayed, delay_ns, place, steps = (
         commands.argument(command, name) for name in ("rank", "delay_ns", "place", "steps")
     )

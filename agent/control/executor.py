@@ -1,9 +1,9 @@
-"""Executes commands: checks them once more, agrees with the other ranks on a step, acts there, and reports.
+"""Executes commands: checks them, agrees with the other ranks on a step, acts there, and reports.
 
-Three threads meet here. The agent's own thread takes commands (`CommandExecutor.serve`). Each command has a
-thread that talks to the job's key-value store and writes files (`LocalExecution.run`). The training
-thread acts (`LocalExecution.on_boundary`), and does nothing else: while no command is armed it reads one
-attribute at each boundary.
+Three threads take part. The agent's thread takes commands (`CommandExecutor.serve`). Each command has a
+thread that talks to the job's key-value store and writes files (`LocalExecution.run`). The training thread
+acts (`LocalExecution.on_boundary`) and does nothing else: without an armed command it reads one attribute
+at each boundary.
 """
 
 from __future__ import annotations
@@ -41,45 +41,44 @@ from overlaptop.wire.commands import (
 
 NOT_ALLOWED = f"{commands.HOW_TO_ALLOW} commands"
 LATE_S = 10.0
-"""A command that took longer from the hub to here has been given up by its sender."""
+"""If a command took longer from the hub to this rank, its sender has given it up."""
 STORE_SILENT_S = 45.0
-"""A two-phase commit takes no longer than its timeouts, unless the store itself does not answer."""
+"""A two-phase commit takes longer than its timeouts only if the store does not answer."""
 STORE_SILENT = "the job's store does not answer"
 MAX_THREADS = 4
-"""Of commands whose store does not answer; beyond that a refusal is not sent to the other ranks."""
+"""Threads of commands whose store does not answer. Beyond that, other ranks are not told of a refusal."""
 FINISH_S = 20.0
-"""The longest that the job's end waits for a trace that is being written."""
+"""Longest wait at the job's end for a trace that is being written."""
 GIVE_UP_S = 1.0
-"""The longest that it waits for this rank's withdrawal to reach the others."""
+"""Longest wait at the job's end for this rank's withdrawal to reach the others."""
 MAX_KNOWN = 64
 
 
 class LocalExecution:
-    """One command on this rank, from its arrival to its last report."""
+    """One command on this rank, from arrival to its last report."""
 
     def __init__(self, executor: CommandExecutor, command: Command, action: Action) -> None:
         self.command = command
         self.writes = False
-        """All that is left is what its own thread does."""
+        """True once only its own thread has work left."""
         self._executor = executor
         self._action = action
         self._commit: TwoPhaseCommit | None = None
         self._after_optimizer = AfterOptimizer()
         self.armed_step = -1
-        """Where it acts, as soon as it is armed."""
+        """The step at which it acts, once armed."""
         self._acted = threading.Event()
         self._acted_at = -1
         self._marked = ""
-        """How the steps in which this rank acts are marked; empty: it has not acted yet."""
+        """The mark of this rank's steps while it acts; empty: it has not acted yet."""
         self._failure = ""
-        """Why acting failed."""
         self._withdrawn = ""
         """Why this rank withdraws from the commit."""
         self._job_ends = False
 
     @property
     def pending(self) -> bool:
-        """Whether others act, or may be about to, and would wait for this rank for ever."""
+        """Whether other ranks act, or are about to, and would wait for this rank forever."""
         return self._action.together and not self._acted.is_set()
 
     @property
@@ -89,20 +88,20 @@ class LocalExecution:
 
     @property
     def indeterminate(self) -> bool:
-        """Whether others may act, or have acted, although this rank withdrew."""
+        """Whether other ranks may have acted although this rank withdrew."""
         return self._action.together and self._commit is not None and self._commit.voted
 
     def changes_settings(self, step: int) -> bool:
-        """Whether what the job issues may differ from this step on, which begins."""
+        """Whether the job may issue other work from ``step`` on, which begins."""
         return step >= self.armed_step and self._action.changes_settings(step)
 
     def on_boundary(self, step: int) -> None:
-        """A step begins. On the training thread; raises nothing of ours."""
+        """A step begins. On the training thread; raises none of our faults."""
         if step >= self.armed_step:
             self._after_optimizer.call(lambda: run_to_completion(lambda: self._on_step(step)))
 
     def run(self) -> None:
-        """Everything that does not happen on the training thread."""
+        """Do everything that does not need the training thread."""
         self._report(ACCEPTED)
         decision = None
         try:
@@ -132,17 +131,17 @@ class LocalExecution:
         self._after_optimizer.stop()
         self._executor.done(self)
         if self._commit is not None and not self._job_ends:
-            with contextlib.suppress(Exception):  # the store has gone, and the keys with it
+            with contextlib.suppress(Exception):  # if the store is gone, so are the keys
                 self._commit.clean_up()
 
     def withdraw(self, reason: str) -> None:
-        """Take no part, unless all have agreed already. Any thread."""
+        """Take no part, unless all ranks have agreed already. Any thread."""
         self._withdrawn = reason
         if self._commit is not None:
             self._commit.abandon(f"gave up: {reason}", job_ends=self._job_ends)
 
     def end(self, reason: str) -> None:
-        """The job or the agent ends: release what is not done. On the training thread."""
+        """The job or the agent ends: release unfinished work. On the training thread."""
         self._job_ends = True
         if self._acted.is_set():
             return  # only the writing is left
@@ -215,7 +214,7 @@ class LocalExecution:
 
 
 class CommandExecutor:
-    """One per rank. The module's docstring says which thread calls what."""
+    """Executes the commands of one rank. The module's docstring says which thread calls what."""
 
     def __init__(
         self,
@@ -228,15 +227,15 @@ class CommandExecutor:
         on_end: Callable[[], None],
         speaks_for_node: bool,
     ) -> None:
-        """``pace()``: this rank's; None before it has measured a step. ``make_action``: raises ValueError
-        with one line where there is nothing to act on. ``notice(level, text)`` is for a person to read;
-        ``on_end()``: a command has ended here; both on any thread. ``speaks_for_node``: this rank sends the
-        notices that are the same on all ranks of the node.
+        """``pace()``: this rank's progress; None before it has measured a step. ``make_action``: raises
+        ValueError with one line if the command does not apply. ``notice(level, text)``: shows a text on
+        the dashboard. ``on_end()``: called when a command has ended. Both are called on any thread.
+        ``speaks_for_node``: this rank sends the notices that are alike on all ranks of the node.
         """
         self.armed: LocalExecution | None = None
-        """What the training thread calls at its boundaries; None nearly always."""
+        """The command that the training thread calls at boundaries; None nearly always."""
         self.reports: deque[CommandReport] = deque()
-        """To be sent, oldest first."""
+        """Reports to send, oldest first."""
         self.marks = StepMarks()
         self._rank = rank
         self._allowed = allowed
@@ -252,7 +251,7 @@ class CommandExecutor:
         self._ending = False
 
     def serve(self, waiting: deque[Command]) -> None:
-        """Take what the hub passed on, and time out a store that does not answer. On the agent's thread."""
+        """Take the hub's commands, and time out a store that does not answer. On the agent's thread."""
         self._threads = [thread for thread in self._threads if thread.is_alive]
         while waiting and not self._ending:
             command = waiting.popleft()
@@ -268,31 +267,31 @@ class CommandExecutor:
                 self.report(current.command, state, None, Outcome(STORE_SILENT))
 
     def close(self) -> None:
-        """The job ends: stop what goes on, let a trace be written. On the thread that ends it."""
+        """The job ends: stop commands, but let a trace be written. On the thread that ends the job."""
         current = self._current
         self._stop("the job ended first")
         writes = current is not None and current.writes
         give_up_s = monotonic() + (FINISH_S if writes else GIVE_UP_S)
         for thread in self._threads:
-            # One that is inside the store's C++ when Python ends would end the process with an abort.
+            # If Python ends while a thread is inside the store's C++, the process aborts.
             thread.join(max(0.0, give_up_s - monotonic()))
 
     @property
     def trying(self) -> bool:
-        """Whether a trial is under way: knobs may have values that do not last."""
+        """Whether a trial is in progress: knobs may have temporary values."""
         current = self._current
         return current is not None and current.command.name == commands.TRIAL
 
     @property
     def pending(self) -> bool:
-        """Whether a command needs the step boundaries, even after the agent has disabled itself."""
+        """Whether a command needs step boundaries, even after the agent has disabled itself."""
         current = self._current
         return current is not None and current.pending
 
     def disable(self, reason: str) -> bool:
-        """The agent has disabled itself: take no more commands, stop all that other ranks do not wait for.
+        """The agent has disabled itself: take no more commands, and stop those no other rank waits for.
 
-        On any of the job's threads, again and again until it returns True: nothing is left.
+        Called on the job's threads until it returns True: nothing is left.
         """
         self._ending = True
         current = self._current
@@ -300,12 +299,12 @@ class CommandExecutor:
             current.withdraw(reason)
             return False
         if threading.current_thread() is not threading.main_thread():
-            return False  # what holds torch.profiler can be stopped there only
+            return False  # torch.profiler can be stopped on the main thread only
         self._stop(reason)
         return True
 
     def report(self, command: Command, state: str, step: int | None, outcome: Outcome) -> None:
-        """Report how far it is, to the hub and in a notice. Any thread."""
+        """Report a command's state to the hub and in a notice. Any thread."""
         self.reports.append(
             CommandReport(
                 self._rank, command.id, command.name, now_ns(), state, step,
@@ -314,7 +313,7 @@ class CommandExecutor:
         )  # fmt: skip
         if state in (*ENDED_WELL, *ENDED_BADLY):
             self._on_end()
-        # What is about one rank is the same on all of them.
+        # A text that names a rank is alike on all ranks, so one rank sends it.
         alone = self._speaks_for_node or not commands.names_a_rank(outcome.text)
         if state in ENDED_BADLY and alone:
             self._notice("warning", f"no {command.name}: {outcome.text}")
@@ -326,27 +325,27 @@ class CommandExecutor:
             self._notice("info", f"{outcome.text}, asked by {command.by}")
 
     def present_pace(self) -> StepProgress:
-        """Where this rank is; it has measured a step, or no command is accepted."""
+        """Return this rank's progress; a command is accepted only after a measured step."""
         pace = self._pace()
         assert pace is not None, "asked before the command was accepted"
         return pace
 
     def done(self, execution: LocalExecution) -> None:
-        """Its last report is out: the next command may come."""
+        """The command has sent its last report: the next one may come."""
         pace = self._pace()
         self.marks.end(pace.step if pace is not None else 0)
         if self._current is execution:
             self._current = None
 
     def _stop(self, reason: str) -> None:
-        """Stop what goes on, and take no more. On the training thread."""
+        """Stop the current command and accept no more. On the training thread."""
         self._ending = True
         self.armed = None
         if self._current is not None:
             self._current.end(reason)
 
     def _take(self, command: Command) -> None:
-        """Accept a command, or refuse it and let the other ranks know."""
+        """Accept a command, or refuse it and tell the other ranks."""
         action, (state, why) = None, self._objection(command)
         if not why:
             try:
@@ -364,7 +363,7 @@ class CommandExecutor:
         self._start(self._current.run)
 
     def _objection(self, command: Command) -> tuple[str, str]:
-        """As what it is refused before anything is asked of its action, and why; no why: it is not."""
+        """Return state and reason of a refusal that does not depend on the action; no reason: none."""
         why = ""
         if not self._allowed:
             why = NOT_ALLOWED
@@ -379,7 +378,7 @@ class CommandExecutor:
         return "refused", why
 
     def _decline(self, command: Command, why: str) -> None:
-        with contextlib.suppress(Exception):  # then the others wait for this rank, and time out
+        with contextlib.suppress(Exception):  # if it fails, the others time out waiting for this rank
             commit = join_commit(
                 command.id, self.present_pace, lambda _step: None, lambda _step: ANY_POSITION, RESOLVE_S
             )

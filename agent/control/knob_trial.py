@@ -1,7 +1,7 @@
-"""Tries a knob's value: sets it at the agreed step and takes it back n steps later, unasked.
+"""Tries a knob's value: sets it at the agreed step and restores the old one n steps later.
 
-Every rank knows both steps from the agreement on. So the value before comes back on all of them at the same
-step, whether or not a dashboard or a hub is still there or the agent still measures.
+All ranks know both steps from the agreement on. So all restore the value at the same step, even if the
+dashboard or the hub is gone or the agent no longer measures.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ class KnobTrial(Action):
         self._is_set = False
         self._undoing: SettingAction | None = None
         self._end: int | None = None
-        """The step at which the value is taken back, once the trial has begun."""
+        """The step at which the value is restored, once the trial has begun."""
 
     def refusal(self) -> str:
-        """Why the value cannot be set."""
+        """Why the value cannot be set; empty: it can."""
         return self._setting.refusal()
 
     def position(self, step: int) -> Position:
-        """All have to set the value in the same place."""
+        """All ranks must set the value at the same position."""
         return self._setting.position(step)
 
     def changes_settings(self, step: int) -> bool:
-        """True except where the value stays in force."""
+        """Return True except while the tried value is in force."""
         return not self._is_set or self._end is None or step >= self._end
 
     def boundary(self, step: int) -> bool:
-        """Set the value, keep it, and take it back at the trial's end: later if setting it took longer.
+        """Set the value, keep it, and restore the old one at the trial's end; later if setting took longer.
 
-        Raises RuntimeError where the value cannot be set, or stays.
+        Raises RuntimeError if the value cannot be set or restored.
         """
         if self._end is None:
             self._end = step + self._steps
@@ -63,7 +63,7 @@ class KnobTrial(Action):
             raise RuntimeError(self._why_it_stays(fault)) from fault
 
     def finish(self) -> Outcome:
-        """What was tried, and when it was taken back. Raises RuntimeError where either failed."""
+        """Return the change and when it was undone. Raises RuntimeError if either failed."""
         assert self._undoing is not None, "asked once the trial is over"
         try:
             self._undoing.finish()

@@ -1,20 +1,19 @@
-"""One step boundary for all ranks or for none, agreed through the job's own store.
+"""Agrees on one step boundary for all ranks or for none, through the job's own store.
 
-    every rank   posts that it is ready, and its step
-    rank 0       publishes a plan: the newest of those steps and some more
-    every rank   arms itself for the planned step, posts so, but only if that step still lies ahead, and
-                 with it its position: how many collectives it had begun at the beginning of the oldest of
-                 those steps
-    rank 0       compares the positions, so that none acts where ranks do not count the same steps
-    decision     one key, written once by compare_set: rank 0 tries `commit` when all are armed; anybody
-                 tries `abort` (a refusal, no answer in time, the job's end); the first one counts, and
-                 all obey what the key holds
+    every rank   posts that it is ready, with its current step
+    rank 0       publishes a plan: the newest of those steps plus a margin
+    every rank   arms itself for the planned step if that step still lies ahead, and posts its position: the
+                 number of collectives it had begun at the beginning of the oldest of those steps
+    rank 0       compares the positions, so that none acts if ranks count steps differently
+    decision     one key, written once by compare_set: rank 0 tries `commit` when all are armed; any rank
+                 tries `abort` (a refusal, a timeout, the job's end); the first one counts, and all ranks
+                 obey the key
 
-So no rank acts alone, whichever of them stops or dies on the way. A rank that comes to the planned step
-before it knows the decision tries to abort, and learns by that what was decided.
+So no rank acts alone, even if one stops or dies on the way. A rank that reaches the planned step without
+knowing the decision tries to abort, and thereby learns the decision.
 
-A store's calls may block for as long as its server does not answer: they belong on a thread of their own,
-on a connection of their own (`store.clone()`), where they delay nothing.
+A store's calls may block while its server does not answer. So they run on a separate thread and a separate
+connection (`store.clone()`), where they delay nothing.
 """
 
 from __future__ import annotations
@@ -36,17 +35,17 @@ if TYPE_CHECKING:
 ANSWER_TIMEOUT_S = 10.0
 """For all ranks to answer."""
 PERIOD_S = 0.1
-"""Between two looks at the store."""
+"""Between two reads of the store."""
 RANKS_A_PERIOD = 256
-"""Beyond so many ranks each looks more rarely, so that the store serves no more in a second."""
+"""With more ranks each reads less often, so that the store's load stays the same."""
 NOTICE_S = 1.0
-"""At least so long before the planned step the plan is made, by the ranks' shortest recent step."""
+"""Least time from plan to planned step, by the ranks' shortest recent step."""
 LEAST_NOTICE_STEPS = 2
 RESOLVE_S = 5.0
-"""The longest that a training thread waits at the planned step for the decision."""
+"""Longest wait of a training thread at the planned step for the decision."""
 RESOLVE_TOGETHER_S = 240.0
-"""The same where a rank that does not act while others do would hang the job: better to stand still for a
-while, though never until the others' collectives time out (see `join_commit`)."""
+"""The same, for actions that hang the job if one rank does not act. A long wait is better, though always
+shorter than the timeout of the others' collectives (see `join_commit`)."""
 SETTLE_S = 30.0
 """For all ranks to read the decision, before rank 0 deletes the keys."""
 
@@ -56,7 +55,7 @@ _ABORT = "abort"
 
 @dataclass(frozen=True, slots=True)
 class StepProgress:
-    """Where a rank is: the step that is under way, and a recent step's length."""
+    """A rank's current step, and the length of a recent one."""
 
     step: int
     step_ns: int
@@ -64,30 +63,30 @@ class StepProgress:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """How far a rank was in what it does together with others, when some step began."""
+    """A rank's progress in its joint work with other ranks, when some step began."""
 
     group: str
-    """The others; ranks of another group are not compared with it."""
+    """The group of these ranks; positions are compared within a group."""
     text: str
-    """Must be the same on all of them: ``after 1,050 collectives``."""
+    """Must be equal on all of them: ``after 1,050 collectives``."""
 
 
 ANY_POSITION = Position("", "")
-"""Of a rank that may act anywhere."""
+"""For actions that need no common position."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What all ranks do."""
+    """The decision that all ranks obey."""
 
     step: int | None
-    """They act at this step's beginning; None: no rank acts."""
+    """The step at whose beginning all ranks act; None: no rank acts."""
     reason: str = ""
-    """Why no rank acts, with the number of the rank that it is about."""
+    """Why no rank acts, with the number of the rank concerned."""
 
 
 class TwoPhaseCommit:
-    """One rank's part in one commit. `run` runs on a thread of its own."""
+    """One rank's part in one commit. `run` runs on a separate thread."""
 
     def __init__(
         self,
@@ -104,13 +103,13 @@ class TwoPhaseCommit:
         reconnect: Callable[[], Store] | None = None,
         resolve_limit_s: float = 0.0,
     ) -> None:
-        """``store``: of this commit alone; None where there is nobody to agree with. Nothing here waits for
-        a key to appear. ``reconnect()``: makes another one, on a new connection; ``resolve_limit_s``: how
-        long to look for a decision through it.
+        """``store``: used by this commit alone; None if there are no other ranks. No call waits for a key
+        to appear. ``reconnect()``: makes another store on a new connection. ``resolve_limit_s``: how long
+        to look for a decision through it.
 
-        ``arm(step)`` makes the training thread call `resolve` at this step's beginning; what it has
-        armed stays so until the caller learns the decision. ``position(step)``: of a step that has begun;
-        raises LookupError where it is not known.
+        ``arm(step)`` makes the training thread call `resolve` at the beginning of ``step``; it stays armed
+        until the caller learns the decision. ``position(step)``: for a step that has begun; raises
+        LookupError if it is unknown.
         """
         self._shared_store = store
         self._rank = rank
@@ -123,26 +122,26 @@ class TwoPhaseCommit:
         self._notice_s = max(notice_s, 5 * self._period_s)
         self._reconnect = reconnect
         self.resolve_limit_s = resolve_limit_s
-        """See `__init__`; the training thread, too, waits no longer for a decision."""
+        """See `__init__`; the training thread also waits no longer for a decision."""
         self.voted = False
-        """The others may commit from here on."""
+        """True once the others may commit."""
         self._wake = threading.Event()
         self._job_ends = threading.Event()
         self._abandoned = ""
         self._waits_at_step = False
-        """The training thread waits for the decision at the planned step."""
+        """Whether the training thread waits for the decision at the planned step."""
         self._decided = threading.Event()
         self._decision = Decision(None, "nothing was decided")
         self._plan: int | None = None
 
     def run(self) -> Decision:
-        """Agree with all ranks on a step, or learn that there is none. Raises what the store raises."""
+        """Agree with all ranks on a step, or learn that there is none. Raises the store's exceptions."""
         try:
             try:
                 decision = self._alone() if self._shared_store is None else self._together()
             except Exception as fault:
                 if not self.voted:
-                    raise  # without this one no rank acts
+                    raise  # no rank acts without this one
                 decision = self._look_again(fault)
         except BaseException as fault:
             self._decide(Decision(None, f"rank {self._rank}: the job's store failed: {fault}"[:300]))
@@ -151,18 +150,18 @@ class TwoPhaseCommit:
 
     @property
     def decided(self) -> bool:
-        """Whether this rank knows by now what all do."""
+        """Whether this rank knows the decision."""
         return self._decided.is_set()
 
     def refuse(self, reason: str) -> Decision:
-        """Let all ranks know that this one takes no part."""
+        """Tell all ranks that this one takes no part."""
         alone = self._shared_store is None
         return self._decide(Decision(None, reason) if alone else self._abort(self._rank, reason))
 
     def resolve(self) -> Decision | None:
-        """The decision, now: the training thread waits at the planned step. Any thread.
+        """Return the decision now: the training thread waits at the planned step. Any thread.
 
-        Where it is not known yet this tries to abort. None: the store did not answer within
+        If it is not known yet, this tries to abort. None: the store did not answer within
         `resolve_limit_s`, and this rank must not act.
         """
         if not self._decided.is_set():
@@ -175,7 +174,7 @@ class TwoPhaseCommit:
     def abandon(self, reason: str, *, job_ends: bool = False) -> None:
         """Withdraw as soon as possible, unless all have agreed already. Any thread; does not wait.
 
-        Where this rank has not `voted` by then, it never will, and no rank acts.
+        A rank that has not `voted` by then never will, and no rank acts.
         """
         self._abandoned = self._abandoned or reason
         if job_ends:
@@ -183,10 +182,10 @@ class TwoPhaseCommit:
         self._wake.set()
 
     def clean_up(self, settle_s: float = SETTLE_S) -> None:
-        """Delete the keys, once every rank has read the decision.
+        """Delete the keys once every rank has read the decision.
 
-        Before that a rank that finds no decision would believe there is none. Where some rank never
-        reads it, the decision stays behind: a few bytes.
+        Deleted earlier, a rank that finds no decision would believe there is none. If some rank never reads
+        it, the decision stays in the store: a few bytes.
         """
         if self._shared_store is None:
             return
@@ -229,7 +228,7 @@ class TwoPhaseCommit:
             paces = [self._read_pace(rank) for rank in range(self._world_size)]
             since = min(pace.step for pace in paces)
             self._store.set("plan", f"{self._plan_after(paces)} {since}")
-        # Longer than rank 0's own patience: it knows better who is missing.
+        # Wait longer than rank 0: it knows better which rank is missing.
         elif decision := self._await(["plan"], began_s + 2 * self._timeout_s, "makes no plan"):
             return decision
         plan, since = map(int, self._store.get("plan").split())
@@ -238,10 +237,10 @@ class TwoPhaseCommit:
         except LookupError as fault:
             return self._abort(self._rank, str(fault))
         self._arm_for(plan)
-        # Armed first, looked after it: a step that begins in between finds itself armed.
+        # Arm first, check the step afterwards: a step that begins in between finds itself armed.
         if self._pace().step >= plan:
             return self._abort(self._rank, f"was past step {plan} already: steps are too quick to agree")
-        self.voted = True  # before the look at what `abandon` has set, whose caller looks at it after that
+        self.voted = True  # set before reading what `abandon` wrote; its caller reads `voted` afterwards
         if self._abandoned:
             self.voted = False
             return self._abort(self._rank, self._abandoned)
@@ -255,16 +254,16 @@ class TwoPhaseCommit:
         return decision
 
     def _look_again(self, fault: Exception) -> Decision:
-        """The store failed when all may have agreed already: learn by another connection what was decided.
+        """The store failed when all may have agreed: learn the decision through another connection.
 
-        Raises the fault where that cannot be learned in time.
+        Raises the fault if that fails within `resolve_limit_s`.
         """
         give_up_s = monotonic() + self.resolve_limit_s
         while self._reconnect is not None and not self._job_ends.is_set() and monotonic() < give_up_s:
             try:
                 self._shared_store = self._reconnect()
                 return self._abort(self._rank, f"lost the job's store for a moment: {fault}"[:300])
-            except Exception:  # noqa: BLE001 - it may come back
+            except Exception:  # noqa: BLE001 - the store may come back
                 self._job_ends.wait(10 * self._period_s)
         raise fault
 
@@ -282,7 +281,7 @@ class TwoPhaseCommit:
         return StepProgress(int(step), int(step_ns))
 
     def _compare_positions(self, since: int) -> Decision | None:
-        """Abort where ranks had different positions when step ``since`` began."""
+        """Abort if ranks had different positions when step ``since`` began."""
         first: dict[str, tuple[int, str]] = {}
         for rank in range(self._world_size):
             among, _, words = self._store.get(f"armed/{rank}").decode(errors="replace").partition("\n")
@@ -295,9 +294,9 @@ class TwoPhaseCommit:
         return [f"{kind}/{rank}" for rank in range(self._world_size)]
 
     def _await(self, keys: list[str], deadline_s: float, complaint: str) -> Decision | None:
-        """Look until these keys are there (returns None) or a decision is; without keys, until that is.
+        """Wait for all these keys (returns None) or for a decision; without keys, for the decision.
 
-        At the deadline this rank tries to abort: the ``complaint`` is about the first rank that is missing.
+        At the deadline this rank tries to abort; the ``complaint`` names the first missing rank.
         """
         while True:
             if self._store.check(["decision"]):
@@ -314,7 +313,7 @@ class TwoPhaseCommit:
             self._wake.wait(self._period_s)
 
     def _missing(self, keys: list[str], complaint: str) -> tuple[int, str]:
-        """The first rank whose key is not there, and what to say of it and of how many more."""
+        """Return the first rank whose key is missing, and the complaint with the number of other ranks."""
         missing = [key for key in keys if "/" in key and not self._store.check([key])]
         if not missing:
             return 0, complaint
@@ -327,7 +326,7 @@ class TwoPhaseCommit:
     def _read(self, value: bytes) -> Decision:
         text = value.decode(errors="replace")
         if text == COMMIT:
-            # Only what all have armed for is ever committed, so the plan is known here.
+            # Only a step that all have armed for is committed, so the plan is known here.
             return Decision(self._plan)
         _, rank, reason = text.split(" ", 2)
         return Decision(None, f"rank {rank} {reason}")
@@ -335,7 +334,7 @@ class TwoPhaseCommit:
 
 STORE_TIMEOUT = timedelta(seconds=5)
 SHARE_OF_TIMEOUT = 0.25
-"""Others may have waited for this rank before, and will again: well below their timeout."""
+"""Part of the collectives' timeout that a rank may wait: others may have waited before, and will again."""
 
 
 def join_commit(
@@ -347,9 +346,9 @@ def join_commit(
 ) -> TwoPhaseCommit:
     """Join the commit named ``key``; see TwoPhaseCommit. On the command's thread: it may block.
 
-    ``resolve_limit_s``: how long to look for the decision should the store fail, if no collective of the
-    other ranks times out in so long: NCCL's do after 10 minutes, unless the job says otherwise, and end the
-    job. Raises RuntimeError where there are other ranks and no store that can be shared with the job.
+    ``resolve_limit_s``: how long to look for the decision if the store fails. It is shortened if the other
+    ranks' collectives could time out meanwhile and end the job (NCCL: after 10 minutes by default). Raises
+    RuntimeError if there are other ranks and the job's store cannot be shared.
     """
     import torch.distributed as dist
 
@@ -357,7 +356,7 @@ def join_commit(
         limit_s = min(resolve_limit_s, RESOLVE_S)
         return TwoPhaseCommit(None, 0, 1, pace, arm, position, resolve_limit_s=limit_s)
     store, timeout_s = job_store(key), shortest_timeout_s()
-    # Where no timeout is known, the longest: to withdraw where others act ends the job for certain.
+    # Without a known timeout take the longest wait: to withdraw while others act surely ends the job.
     max_stall_s = RESOLVE_TOGETHER_S if timeout_s is None else timeout_s * SHARE_OF_TIMEOUT
     return TwoPhaseCommit(
         store, dist.get_rank(), dist.get_world_size(), pace, arm, position,
@@ -366,14 +365,14 @@ def join_commit(
 
 
 def job_store(key: str) -> Store:
-    """The job's store, for this commit alone, on a connection of its own. Raises RuntimeError."""
+    """Return the job's store for this commit, on a new connection. Raises RuntimeError."""
     import torch.distributed as dist
 
     try:
         store = dist.distributed_c10d._get_default_store()  # noqa: SLF001 - there is no public way
-        # A connection of its own: what blocks here holds no lock that the job's own calls need.
+        # A new connection: a blocked call holds no lock that the job's own calls need.
         own = store.clone()  # type: ignore[attr-defined]  # since torch 2.8; its stubs do not know
-        # The clone of a HashStore (ranks that are threads of one process) is the very store itself.
+        # Cloning a HashStore (ranks that are threads of one process) returns the same store.
         base = getattr(own, "_underlying_non_prefix_store", own)
         if not isinstance(base, dist.HashStore):  # type: ignore[attr-defined]  # public, torch forgot to say
             own.set_timeout(STORE_TIMEOUT)

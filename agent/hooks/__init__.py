@@ -1,1 +1,1 @@
-"""The hooks by which the agent sees the job: steps, collectives, waits."""
+"""Hooks into the job: steps, collectives, waits."""

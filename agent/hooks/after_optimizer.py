@@ -1,8 +1,8 @@
-"""Runs what a command does at a step boundary behind the optimizer's step, not inside it.
+"""Runs a command's work at a step boundary after the optimizer's step, not inside it.
 
 torch annotates an optimizer's step for its profiler and calls the hooks inside that annotation. An
-annotation that began there would overlap torch's, which neither trace viewers nor the profiler's stack of
-annotations support. So what is to be done at a boundary waits for the annotation's end.
+annotation that began there would overlap torch's. Trace viewers and the profiler's stack do not support
+that, so the work waits for the annotation's end.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ ANNOTATION = "Optimizer.step#"
 
 
 class AfterOptimizer:
-    """Calls back once the optimizer step that is under way has returned, on the thread that asked."""
+    """Calls back after the current optimizer step has returned, on the calling thread."""
 
     def __init__(self) -> None:
         self._open: Counter[int] = Counter()
-        """By thread: annotations of optimizer steps that have begun and not ended since `start`."""
+        """By thread: open annotations of optimizer steps, counted since `start`."""
         self._then: Callable[[], None] | None = None
         self._thread = 0
         self._restore: Callable[[], None] | None = None
 
     def start(self) -> None:
-        """Look at annotations from now on. An optimizer step that is under way already is not seen: a
-        `with` knows its end from its beginning on.
+        """Start watching annotations. An optimizer step in progress is not seen: its `with` has already
+        looked up the end.
         """
         from torch.autograd.profiler import record_function
 
@@ -62,8 +62,8 @@ class AfterOptimizer:
         self._restore = restore
 
     def call(self, then: Callable[[], None]) -> None:
-        """Call ``then`` at the end of the optimizer step that this is called from; at once outside of one,
-        or of one that began before `start`.
+        """Call ``then`` at the end of the current optimizer step; at once outside of a step, or in one that
+        began before `start`.
         """
         self._thread = threading.get_ident()
         if self._open[self._thread] > 0:
@@ -72,7 +72,7 @@ class AfterOptimizer:
             then()
 
     def stop(self) -> None:
-        """Look no longer, and forget what was to be called."""
+        """Stop watching, and drop the pending call."""
         self._then = None
         restore, self._restore = self._restore, None
         if restore is not None:
@@ -82,5 +82,5 @@ class AfterOptimizer:
         self._open[thread] -= 1
         if thread == self._thread and self._open[thread] <= 0:
             then, self._then = self._then, None
-            if then is not None:  # `stop` may come at any moment, on another thread
+            if then is not None:  # another thread may call `stop` at any moment
                 then()

@@ -1,8 +1,8 @@
-"""Sees every collective, whoever issues it: hooks in the dispatcher, below Python and C++ callers alike.
+"""Sees every collective by hooks in the dispatcher, below both Python and C++ callers.
 
-c10d's operations are dispatcher ops. A Python kernel at the key BackendSelect is passed by DDP's reducer,
-FSDP, DTensor, functional collectives in compiled code, pipelines and ZeRO; patching torch.distributed's
-functions would miss most of them. The Autograd key would miss inference mode.
+c10d's operations are dispatcher ops. DDP's reducer, FSDP, DTensor, functional collectives in compiled code,
+pipelines and ZeRO all pass a Python kernel at the key BackendSelect. Patching torch.distributed's functions
+would miss most of them. The Autograd key would miss inference mode.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from overlaptop.wire.messages import IssuedCall
 KEY = "BackendSelect"
 MAX_COALESCED = 4096
 MAX_GROUPS = 1024
-"""Of which it is remembered where their ranks are."""
+"""Groups whose location (on this node or not) is remembered."""
 POINT_TO_POINT = ("send", "recv_", "recv_any_source_")
 LISTS_COALESCED_WHEN_UNEVEN = ("allgather_", "reduce_scatter_")
-"""Ops on lists of tensors that NCCL turns into one broadcast or reduce each where sizes differ."""
+"""Ops on lists of tensors. If sizes differ, NCCL runs one broadcast or reduce per tensor."""
 
 
 class CollectiveHooks:
-    """Calls the source at each collective as it is issued, and at each wait for one."""
+    """Calls the source at each collective that is issued and each wait for one."""
 
     def __init__(self, barrier: FaultBarrier, source: Callable[[], HookedSource[Any] | None]) -> None:
-        """``source()`` is called each time: None before the first step boundary."""
+        """``source()`` is called each time; it returns None before the first step boundary."""
         self.issued = IssuedCalls()
         self._source = source
         self._waits = WaitHooks(barrier, source)
@@ -74,10 +74,9 @@ class CollectiveHooks:
         self._numbers.begin(list(dist.distributed_c10d._world.pg_map))  # noqa: SLF001 - there is no public way
 
     def last_calls(self) -> dict[str, tuple[IssuedCall, ...]]:
-        """The last collectives of each group by its title, oldest first. On the agent's thread.
+        """Return the last collectives of each group by its title, oldest first. On the agent's thread.
 
-        Torch has counted them: the newest has the number that the group has come to, those before it one
-        less each.
+        Torch numbers them: the newest has the group's current number, each earlier one a number less.
         """
         found: dict[str, tuple[IssuedCall, ...]] = {}
         for group in list(dist.distributed_c10d._world.pg_map):  # noqa: SLF001 - there is no public way
@@ -141,13 +140,13 @@ class CollectiveHooks:
         return source, token
 
     def _held_back(self, call: CollectiveCall | None) -> bool:
-        """Whether this call waits for its group's coalescing to end, which launches it."""
+        """Whether the call is launched later, at the end of its group's coalescing."""
         calls = self._coalescing.get(call.group) if call is not None else None
         if call is None or calls is None:
             return False
         calls.append(call)
         if len(calls) > MAX_COALESCED:
-            del self._coalescing[call.group]  # it raised and will never end
+            del self._coalescing[call.group]  # it raised, so it will never end
         return True
 
     def _after(self, token: tuple[HookedSource[Any], Any], out: Any) -> None:
@@ -159,10 +158,10 @@ class CollectiveHooks:
         source.failed(collective)
 
     def _bracket_end_of_backward(self) -> None:
-        """Bracket DDP's wait for its all-reduces, which C++ does in a callback at the end of backward.
+        """Bracket DDP's wait for its all-reduces, a C++ callback at the end of backward.
 
-        Callbacks run in the order of their queueing: one from here, queued at the backward's first
-        collective, runs before DDP's own; the one that it queues in turn runs after it.
+        Callbacks run in the order of queueing. Ours is queued at the first collective of the backward, so
+        it runs before DDP's. It then queues a second one, which runs after DDP's.
         """
         task = torch._C._current_graph_task_id()  # noqa: SLF001
         if task in (-1, self._bracketed_task):
@@ -176,7 +175,7 @@ class CollectiveHooks:
             _queue_callback(uncompiled(lambda: self._waits.end(token, Wait.MIXED)))
 
     def _patch_coalescing(self) -> None:
-        """Coalesced operations are launched together when the group's coalescing ends, in no op."""
+        """Coalesced operations launch together when the group's coalescing ends; no op marks that."""
 
         def started(start: Callable[..., Any]) -> Callable[..., Any]:
             def start_coalescing(group: Any, *args: Any, **kwargs: Any) -> Any:
@@ -219,13 +218,13 @@ class CollectiveHooks:
 
 
 class _LocalGroups:
-    """Which groups have all their ranks on this node; each is looked up once."""
+    """Finds groups whose ranks are all on this node, one lookup for each group."""
 
     def __init__(self) -> None:
         self._is_local: dict[tuple[str, int], bool] = {}
 
     def ranks(self, title: str, group: Any) -> int | None:
-        """How many ranks this group has; None unless all are known to be here."""
+        """Return the group's size; None unless all its ranks are known to be on this node."""
         size = int(group.size())
         is_local = self._is_local.get((title, size))
         if is_local is None:
@@ -236,30 +235,30 @@ class _LocalGroups:
 
 
 class _CollectiveNumbers:
-    """The number of each collective in the order of its group, the same on all of the group's ranks.
+    """Numbers the collectives of each group, alike on all ranks of the group.
 
-    Torch counts them itself, so none is missed in steps that are not measured. But gloo counts sends and
-    receives among them, which not all ranks of the group make: those are counted here, and taken off, as is
-    all that a group did before the hooks came.
+    Torch counts them itself, so none is missed in unmeasured steps. But gloo also counts sends and
+    receives, which only some ranks make. These are counted here and subtracted, as are all calls from
+    before the hooks.
     """
 
     def __init__(self) -> None:
         self._taken_off: Counter[str] = Counter()
-        """By the name of a group on gloo."""
+        """By the name of a gloo group."""
 
     def begin(self, groups: Iterable[Any]) -> None:
-        """The hooks come in now: at the same point of the script on all ranks, between two steps."""
+        """Called as the hooks go in: at the same point of the script on all ranks, between two steps."""
         for group in groups:
             backend = _backend_of(group, torch.device("cpu"))
             if backend is not None and backend.name() == "gloo":
                 self._taken_off[group.group_name] = _begun(backend) or 0
 
     def count_point_to_point(self, group: Any) -> None:
-        """A send or receive is about to be issued in this group."""
+        """Count a send or receive that is about to be issued."""
         self._taken_off[group.group_name] += 1
 
     def next(self, group: Any, backend: Any) -> int | None:
-        """The number of the collective that is about to be issued; None where torch does not count."""
+        """Return the number of the next collective; None if torch does not count."""
         begun = None if backend is None else _begun(backend)
         if begun is None:
             return None
@@ -277,7 +276,7 @@ def _begun(backend: Any) -> int | None:
 
 
 class _Describe:
-    """Reads one op's arguments: which hold tensors in and out, the group, async, the peer."""
+    """Reads an op's arguments: tensors in and out, group, async flag, peer."""
 
     def __init__(self, op: Any, local_groups: _LocalGroups, numbers: _CollectiveNumbers) -> None:
         arguments = op._schema.arguments  # noqa: SLF001
@@ -294,12 +293,12 @@ class _Describe:
         self.point_to_point = self._name in POINT_TO_POINT
 
     def count(self, args: tuple[Any, ...]) -> None:
-        """A send or receive, as it is issued."""
+        """Count a send or receive as it is issued."""
         if not any(is_traced(each) for i in (*self._in_at, *self._out_at) for each in _tensors(args[i])):
             self._numbers.count_point_to_point(dist.ProcessGroup.unbox(args[self._group_at]))
 
     def __call__(self, args: tuple[Any, ...]) -> CollectiveCall | None:
-        """Describe one call; None for fake and meta tensors: a compiler tracing, not a job running."""
+        """Describe one call; None for fake and meta tensors, which a compiler traces with."""
         first = next((t for i in (*self._in_at, *self._out_at) for t in _tensors(args[i])), None)
         if first is not None and is_traced(first):
             return None
@@ -329,8 +328,9 @@ class _Describe:
         )
 
     def in_brief(self, args: tuple[Any, ...]) -> tuple[str, str, str, int]:
-        """The group's name, the kind of device, the operation and its bytes: what a hang is told by, in a
-        tenth of the time that a whole description takes. No operation where it is not to be counted.
+        """Return group name, device type, operation and bytes, in a tenth of a full description's time.
+
+        Hang reports use it. The operation is empty if the call does not count.
         """
         most, first = 0, None
         for positions in (self._in_at, self._out_at):
@@ -352,7 +352,7 @@ class _Describe:
         )
 
     def _even(self, args: tuple[Any, ...]) -> bool:
-        """Whether all tensors that go in, and all that come out, are of one size."""
+        """Whether all input tensors have one size, and all output tensors."""
         sides = ([t.numel() for i in at for t in _tensors(args[i])] for at in (self._in_at, self._out_at))
         return all(len(set(sizes)) <= 1 for sizes in sides)
 
@@ -378,7 +378,7 @@ def _bytes(args: tuple[Any, ...], positions: list[int]) -> int:
 def _backend_of(group: Any, device: torch.device) -> Any:
     try:
         return group._get_backend(device)  # noqa: SLF001
-    except RuntimeError as fault:  # no backend for this device: the call itself is about to say so
+    except RuntimeError as fault:  # no backend for this device: the call itself will raise the same
         if raised_by_job(fault):
             raise
         return None
@@ -391,29 +391,29 @@ def _group_name(group: Any) -> str:
 def _on_this_node(group: Any) -> bool:
     try:
         return bool(placement.on_this_node(dist.get_process_group_ranks(group)))
-    except (KeyError, ValueError) as fault:  # torch.distributed does not know it
+    except (KeyError, ValueError) as fault:  # torch.distributed does not know the group
         if raised_by_job(fault):
             raise
         return False
 
 
 def _rank_of_job(group: Any, rank: int | None) -> int | None:
-    """What the job calls the rank that this group calls so; None: not known."""
+    """Return the global rank of a group's rank; None if unknown."""
     try:
         return None if rank is None else dist.get_global_rank(group, rank)
-    except (KeyError, ValueError) as fault:  # torch.distributed does not know it
+    except (KeyError, ValueError) as fault:  # torch.distributed does not know the group or rank
         if raised_by_job(fault):
             raise
         return None
 
 
 def _queue_callback(callback: Callable[[], None]) -> None:
-    """Have autograd call this at the end of the backward that is running."""
+    """Have autograd call this at the end of the running backward."""
     torch.autograd.Variable._execution_engine.queue_callback(callback)  # noqa: SLF001
 
 
 def _together(calls: list[CollectiveCall]) -> CollectiveCall:
-    """Coalesced calls as the one launch that they become."""
+    """Merge coalesced calls into one: they launch together."""
     first = calls[0]
     return CollectiveCall(
         f"coalesced {'+'.join(sorted({call.op for call in calls}))}",

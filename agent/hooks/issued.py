@@ -1,4 +1,4 @@
-"""The last collectives that this rank has issued in each group: what it may stand in, should it hang."""
+"""The last collectives that this rank issued in each group: one of them may hang."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from overlaptop.wire.messages import MAX_LAST_CALLS, MAX_LAST_GROUPS
 
 
 class IssuedCalls:
-    """`note` is called on the job's threads, the rest on the agent's."""
+    """`note` runs on the job's threads, everything else on the agent's."""
 
     def __init__(self) -> None:
         self.count = 0
-        """Collectives and point-to-point operations that were issued so far."""
+        """Collectives and point-to-point operations issued so far."""
         self._last: dict[tuple[str, str], deque[tuple[str, int | None, int]]] = {}
 
     def note(self, group: str, device_type: str, op: str, size_bytes: int | None) -> None:
-        """One is about to be issued; ``op`` is empty where it has no number in its group."""
+        """Note a call that is about to be issued; ``op`` is empty if the group does not number it."""
         self.count += 1
         if not op:
             return
@@ -29,5 +29,5 @@ class IssuedCalls:
         calls.append((op, size_bytes, time_ns()))
 
     def last(self, group: str, device_type: str) -> tuple[tuple[str, int | None, int], ...]:
-        """Operation, bytes and Unix time in ns of the last ones, oldest first."""
+        """Return operation, bytes and Unix time in ns of the last calls, oldest first."""
         return tuple(self._last.get((group, device_type), ()))

@@ -1,4 +1,4 @@
-"""What torch knows of process groups: ranks, how many collectives were begun, how long others wait."""
+"""Reads torch's process groups: ranks, collectives begun, timeouts."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from overlaptop.wire.bounds import MAX_RANKS
 
 
 def collectives_begun(group: Any) -> tuple[int, ...] | None:
-    """How many collectives this rank has begun in a group, by backend; None where one does not count them.
+    """Count the collectives that this rank has begun in a group, by backend; None if one does not count.
 
-    A group may have a backend for each kind of device (``cpu:gloo,cuda:nccl``), and torch itself gives the
-    count of one of them only, which may be the unused one.
+    A group may have a backend for each device type (``cpu:gloo,cuda:nccl``). Torch itself returns the count
+    of only one of them, possibly the unused one.
     """
     try:
         begun = [backend._get_sequence_number_for_group() for backend in _backends(group)]  # noqa: SLF001 - there is no public way
@@ -26,8 +26,9 @@ def collectives_begun(group: Any) -> tuple[int, ...] | None:
 
 
 def shortest_timeout_s() -> float | None:
-    """The shortest timeout of this process's groups: torch ends a job whose ranks do not all join a
-    collective in time. None where no group has a known one.
+    """Return the shortest timeout of this process's groups; None if none is known.
+
+    Torch ends a job if not all ranks join a collective within the timeout.
     """
     import torch.distributed as dist
 
@@ -39,14 +40,14 @@ def shortest_timeout_s() -> float | None:
     for group in groups:
         with suppress(AttributeError, RuntimeError):
             for backend in _backends(group):
-                # With TORCH_DISTRIBUTED_DEBUG=DETAIL there is a wrapper that has no options.
+                # With TORCH_DISTRIBUTED_DEBUG=DETAIL a wrapper without options hides the group.
                 options = getattr(backend, "wrapped_pg", backend).options
                 timeouts_s.append(options._timeout.total_seconds())  # noqa: SLF001 - there is no public way
     return min(timeouts_s, default=None)
 
 
 def _backends(group: Any) -> list[Any]:
-    """A group's backends, each once. Raises AttributeError or RuntimeError where torch hides them."""
+    """Return a group's backends, each once. Raises AttributeError or RuntimeError if torch hides them."""
     found: list[Any] = []
     for device in group._device_types:  # noqa: SLF001 - there is no public way
         backend = group._get_backend(device)  # noqa: SLF001
@@ -56,7 +57,7 @@ def _backends(group: Any) -> list[Any]:
 
 
 REMEMBERED_STEPS = 4096
-"""Several seconds of the shortest ones."""
+"""Several seconds of very short steps."""
 
 
 class SequenceNumbers:
@@ -64,17 +65,17 @@ class SequenceNumbers:
 
     def __init__(self) -> None:
         self._noted: list[tuple[int, tuple[int, ...]] | None] = [None] * REMEMBERED_STEPS
-        """By step, modulo their number: the step and the counts."""
+        """Step and counts, at index step modulo REMEMBERED_STEPS."""
 
     def note(self, step: int, group: Any) -> None:
-        """``step`` begins."""
+        """Note the counts as ``step`` begins."""
         begun = collectives_begun(group)
         self._noted[step % REMEMBERED_STEPS] = None if begun is None else (step, begun)
 
     def at(self, step: int) -> str:
-        """``after 1050 collectives``: the count when ``step`` began; with several backends that of each.
+        """Return ``after 1050 collectives``: the count when ``step`` began, one count for each backend.
 
-        Raises LookupError where it is not known.
+        Raises LookupError if it is unknown.
         """
         noted = self._noted[step % REMEMBERED_STEPS]
         if noted is None or noted[0] != step:
@@ -83,14 +84,14 @@ class SequenceNumbers:
 
 
 def why_uncounted(group: Any) -> str:
-    """Why ranks cannot compare their positions by this group's counts; empty: they can."""
+    """Why ranks cannot compare positions by this group's counts; empty: they can."""
     if collectives_begun(group) is not None:
         return ""
     return "its backend does not count collectives, so that ranks could not tell where each stands"
 
 
 def members_of(titles: Collection[str], most: int = MAX_RANKS) -> dict[str, tuple[int, ...]]:
-    """The ranks of the groups of these titles, as torch knows them; without larger groups."""
+    """Return the ranks of the groups with these titles, without groups of more than ``most`` ranks."""
     import torch.distributed as dist
 
     from overlaptop.timeline.collectives import group_title
@@ -101,6 +102,6 @@ def members_of(titles: Collection[str], most: int = MAX_RANKS) -> dict[str, tupl
     return {
         title: tuple(sorted(ranks))
         for group, ranks in tuple(world.pg_group_ranks.items())
-        if hasattr(group, "group_name") and len(ranks) <= most  # a number: of other ranks only
+        if hasattr(group, "group_name") and len(ranks) <= most  # a plain number: a group of other ranks
         if (title := group_title(group.group_name, group.group_desc)) in titles
     }

@@ -1,11 +1,11 @@
 """Finds steps and phases without a change to the script: optimizers, backward, GradScaler.
 
-A step runs from the end of one optimizer step to the end of the next. Where an iteration has several
-optimizers, one of them is the anchor that marks the boundary: the last one of the first iteration.
+A step runs from the end of one optimizer step to the end of the next. If an iteration has several
+optimizers, one is the anchor that marks the boundary: the last one of the first iteration.
 
-A job without any torch.optim.Optimizer has a step for each `torch.profiler.profile.step`, or else for each
-backward pass: of both all ranks have as many. Batches of a DataLoader are no such sign: an evaluation may
-have other numbers of them on each rank, and steps are compared by number.
+In a job without any torch.optim.Optimizer, each `torch.profiler.profile.step` ends a step, or else each
+backward pass: all ranks make equally many. A DataLoader's batches are no such sign: an evaluation may
+have a different number on each rank, and steps are compared by number.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ BACKWARD_SIGN = (
     "no torch.optim.Optimizer: a step is a backward pass; overlaptop.agent.step() marks your own"
 )
 LEAST_PASSES = 8
-"""So many backward passes without an optimizer are a loop, and no trial before it is made."""
+"""Backward passes without an optimizer that make a training loop, not a single test run."""
 OPTIMIZER_FILE = register_optimizer_step_pre_hook.__code__.co_filename
 
 
 class StepHooks:
-    """Calls ``boundary()`` once an iteration and ``edge(...)`` where its phases begin and end."""
+    """Calls ``boundary()`` once per iteration and ``edge(...)`` where its phases begin and end."""
 
     def __init__(
         self, barrier: FaultBarrier, boundary: Callable[[Any], None], edge: Callable[[Edge], None]
     ) -> None:
-        """``boundary(optimizer)`` gets the optimizer that marks the step, None for a mark by hand."""
+        """``boundary(optimizer)`` gets the optimizer that ends the step; None if the script ends it."""
         self._boundary = boundary
         self._edge = edge
         self._by_hand = False
         self._anchor: weakref.ref[Any] | None = None
         self._anchor_settled = False
-        # By id: an optimizer may be unhashable, or equal to another one.
+        # By id: an optimizer may be unhashable, or equal to another.
         self._seen: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._since_anchor: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._depth = 0
@@ -56,7 +56,7 @@ class StepHooks:
         self._optimizer_exists = False
         self._backward_passes = 0
         self.sign = ""
-        """What ends a step where no optimizer and no mark of the script's does, in words."""
+        """What ends a step, in words, if neither an optimizer nor the script does."""
         guarded, at_boundaries = barrier.guarded, partial(barrier.guarded, at_boundaries=True)
         self._before_optimizer = at_boundaries("the optimizer hook, before", self._on_optimizer_begin)
         self._after_optimizer = at_boundaries("the optimizer hook, after", self._on_optimizer_end)
@@ -66,14 +66,14 @@ class StepHooks:
         self._profiler_stepped = at_boundaries("the profiler's step hook", self._on_profiler_step)
         self._optimizer_made = guarded("the hook of new optimizers", self._on_optimizer_made)
         self.end_step = at_boundaries("overlaptop.agent.step", self._on_mark)
-        """End a step here, by hand; from then on optimizers no longer do."""
-        # Where a compiled function calls it, its graph ends.
+        """End a step here; from then on optimizers no longer end steps."""
+        # A compiled function breaks its graph at this call.
         vars(self.end_step)["_torchdynamo_disable"] = True
 
     def install(self) -> None:
         """Put the hooks in. They stay until the process ends."""
 
-        # While a compiler traces a step the hooks fold to nothing, so that they break no graph.
+        # While a compiler traces a step the hooks fold to nothing, so they break no graph.
         def before_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:
             if not torch.compiler.is_compiling():
                 self._before_optimizer(optimizer)
@@ -82,7 +82,7 @@ class StepHooks:
             if not torch.compiler.is_compiling():
                 self._after_optimizer(optimizer)
 
-        # What calls them runs as it is too: traced, it would leave them out. The step itself is compiled.
+        # Run their caller uncompiled, too: traced, it would omit them. The step itself is compiled.
         transparent(torch.optim.Optimizer.profile_hook_step(before_step))
         with own_handle_numbers():
             register_optimizer_step_pre_hook(uncompiled(before_step))
@@ -92,7 +92,7 @@ class StepHooks:
         self._patch_signs()
 
     def _patch_backward(self) -> None:
-        """`Tensor.backward` calls `torch.autograd.backward`, so one patch sees both."""
+        """`Tensor.backward` calls `torch.autograd.backward`, so one patch covers both."""
 
         def marked(backward: Callable[..., Any]) -> Callable[..., Any]:
             def marked_backward(*args: Any, **kwargs: Any) -> Any:
@@ -109,7 +109,7 @@ class StepHooks:
         replace(torch.autograd, "backward", marked)
 
     def _patch_grad_scaler(self) -> None:
-        """A GradScaler that finds an inf skips the optimizer's step, and with it the hooks."""
+        """If a GradScaler finds an inf, it skips the optimizer's step and so the hooks."""
 
         def marked(step: Callable[..., Any]) -> Callable[..., Any]:
             def marked_step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
@@ -124,7 +124,7 @@ class StepHooks:
         replace(torch.amp.GradScaler, "step", marked)
 
     def _patch_signs(self) -> None:
-        """What tells that there is an optimizer, and torch.profiler's own mark of a step."""
+        """Watch for new optimizers, and for torch.profiler's own steps."""
 
         def noted(patch_step: Callable[[Any], Any]) -> Callable[[Any], Any]:
             def noted_patch_step(optimizer: Any) -> Any:
@@ -141,7 +141,7 @@ class StepHooks:
 
             return marked_step
 
-        # Each optimizer calls it once, as it is made or unpickled.
+        # Each optimizer calls it once, when it is created or unpickled.
         replace(torch.optim.Optimizer, "_patch_step_function", noted)
         replace(torch.profiler.profile, "step", marked)
 
@@ -154,7 +154,7 @@ class StepHooks:
             self._boundary(None)
 
     def _is_without_optimizer(self) -> bool:
-        """Whether other signs end steps. An optimizer made before the hooks were put in counts, too."""
+        """Whether other signs end steps. Optimizers from before the hooks count, too."""
         if self._by_hand or self._optimizer_exists or self._seen:
             return False
         if not self.sign and any(
@@ -164,7 +164,7 @@ class StepHooks:
         return not self._optimizer_exists
 
     def _on_optimizer_begin(self, optimizer: Any) -> None:
-        if self._depth:  # nested in another step, or left over from one that raised
+        if self._depth:  # nested in another step, or left over from a step that raised
             self._depth = _enclosing_steps()
         self._depth += 1
         if self._depth > 1:
@@ -195,7 +195,7 @@ class StepHooks:
         if optimizer is not anchor:
             gone = anchor is None
             first_iteration = not self._anchor_settled and id(optimizer) not in self._seen
-            # The anchor no longer steps: this one came by twice without it.
+            # The anchor no longer steps: this optimizer stepped twice without it.
             overtaken = self._anchor_settled and id(optimizer) in self._since_anchor
             if gone or first_iteration or overtaken:
                 self._anchor = weakref.ref(optimizer)
@@ -208,7 +208,7 @@ class StepHooks:
 
     def _on_backward_begin(self) -> None:
         if self._backward_depth and torch._C._current_graph_task_id() == -1:  # noqa: SLF001
-            self._backward_depth = 0  # left over from one that a signal handler broke off
+            self._backward_depth = 0  # left over from a backward that a signal handler interrupted
         self._backward_depth += 1
         if self._backward_depth == 1:
             self._edge(Edge.BACKWARD_BEGIN)
@@ -233,9 +233,9 @@ class StepHooks:
 
 
 def _enclosing_steps() -> int:
-    """How many optimizer steps the one that begins now is called from, by the frames on the stack."""
+    """Count the optimizer steps that enclose the current one, by the frames on the stack."""
     steps = 0
-    frame: FrameType | None = sys._getframe()  # noqa: SLF001 - what inspect itself uses
+    frame: FrameType | None = sys._getframe()  # noqa: SLF001 - inspect itself uses it
     while frame is not None:
         code = frame.f_code
         steps += code.co_name == "wrapper" and code.co_filename == OPTIMIZER_FILE

@@ -1,4 +1,4 @@
-"""What the training thread spent a step on, by counters that the interpreter and the kernel keep anyway."""
+"""Measures how the training thread spent a step, from counters of the interpreter and the kernel."""
 
 from __future__ import annotations
 
@@ -20,34 +20,34 @@ from overlaptop.agent.telemetry.files import UnavailableError, entries, read_tex
 
 TASKS = Path("/proc/self/task")
 MAX_STEPS = 4096
-"""Steps not yet taken; past that the oldest are forgotten."""
+"""Steps kept until they are taken; beyond that the oldest are dropped."""
 MAX_SAMPLES = 1024
-"""Of how long the thread has waited for a CPU; some ten a second."""
+"""Samples of the thread's wait for a CPU; about ten a second."""
 BACKWARD_THREADS = "pt_autograd_"
-"""What torch calls the threads that run the backward pass of a GPU each, while the training thread waits
+"""Name prefix of torch's threads that run the backward pass, one for each GPU. The training thread waits
 for them."""
 ASLEEP = ("S", "D")
-"""Interruptible, and in I/O that is not."""
+"""Kernel states: interruptible sleep, and uninterruptible I/O."""
 SEARCH_SAMPLES = 50
-"""From one look for them to the next, until they are there."""
+"""Samples between two searches for backward threads, until they exist."""
 
 
 class ThreadTimes(NamedTuple):
-    """Of one step."""
+    """Times of one step."""
 
     cpu_ns: int
     """CPU time of the training thread."""
     loading_ns: int
-    """What it spent in a DataLoader's ``next``."""
+    """Time in a DataLoader's ``next``."""
     full_collections: int
     """Garbage collections of the oldest generation."""
 
 
 class TrainingThread:
-    """Compares counters at the boundaries of steps.
+    """Compares counters at step boundaries.
 
-    Collections are counted, not timed: the interpreter swallows what a signal handler raises in gc's
-    callbacks, and a signal that comes during a collection is handled in the callback at its end.
+    Garbage collections are counted, not timed: the interpreter swallows exceptions in gc's callbacks, and a
+    signal during a collection is handled in the callback at its end.
     """
 
     def __init__(self, barrier: FaultBarrier) -> None:
@@ -55,7 +55,7 @@ class TrainingThread:
         self.begin()
 
     def begin(self) -> None:
-        """Start anew, also in a forked child."""
+        """Reset, also in a forked child."""
         self._thread = 0
         self._at_boundary = ThreadTimes(0, 0, 0)
         self._loading_ns = 0
@@ -64,10 +64,10 @@ class TrainingThread:
         self._backward_threads: tuple[str, ...] = ()
         self._until_search = 0
         self._delays: deque[tuple[int, int]] = deque(maxlen=MAX_SAMPLES)
-        """When, and how long the thread had waited for a CPU by then."""
+        """Unix time in ns, and the thread's total wait for a CPU by then in ns."""
 
     def install(self) -> None:
-        """Time the loops' DataLoaders. The hook stays until the process ends."""
+        """Time DataLoaders. The hook stays until the process ends."""
         base, clock = dataloader._BaseDataLoaderIter, perf_counter_ns  # noqa: SLF001 - there is no other hook
         loaded = self._barrier.guarded("the DataLoader hook", self._on_loaded)
 
@@ -84,7 +84,7 @@ class TrainingThread:
         replace(base, "__next__", timed)
 
     def boundary(self, step: int) -> None:
-        """`step` begins here, and the one before it ends."""
+        """End the step before ``step`` and begin ``step``."""
         now = ThreadTimes(thread_time_ns(), self._loading_ns, gc.get_stats()[-1]["collections"])
         if self._thread == threading.get_ident():
             spent = (max(0, new - old) for new, old in zip(now, self._at_boundary, strict=True))
@@ -100,7 +100,7 @@ class TrainingThread:
     # On the agent's thread.
 
     def take(self, step: int) -> ThreadTimes | None:
-        """What the thread spent this step on; None where that is not known. Steps are taken in order."""
+        """Return how the thread spent this step; None if unknown. Steps are taken in order."""
         while self._steps and self._steps[0][0] <= step:
             number, spent = self._steps.popleft()
             if number == step:
@@ -108,9 +108,7 @@ class TrainingThread:
         return None
 
     def sample(self) -> None:
-        """Note how long the thread, and those of its backward pass, have waited for a CPU so far, by
-        proc(5)'s schedstat.
-        """
+        """Sample the total CPU wait of the thread and its backward threads (proc(5)'s schedstat)."""
         if not (thread := self._native_thread):
             return
         if self._sampled_thread != thread:
@@ -123,12 +121,12 @@ class TrainingThread:
             waits = [int(read_text(TASKS / each / "schedstat").split()[1]) for each in threads]
             self._delays.append((now_ns(), sum(waits)))
         except (UnavailableError, ValueError, IndexError):
-            self._delays.clear()  # a thread ended, or this kernel does not count
+            self._delays.clear()  # a thread ended, or this kernel does not count waits
             self._backward_threads = ()
 
     def is_asleep(self) -> bool:
-        """Whether the thread sleeps, by proc(5)'s stat: in a call for time, data or a lock. One that waits
-        for Python's interpreter is awake by then: reading releases it.
+        """Whether the thread sleeps (proc(5)'s stat): in a call for time, data or a lock. A thread that
+        waits for the GIL is awake by then, as reading the file releases the GIL.
         """
         try:
             stat = read_text(TASKS / str(self._native_thread) / "stat")
@@ -144,29 +142,31 @@ class TrainingThread:
         self._backward_threads = tuple(
             each for each in entries(TASKS) if _name(each).startswith(BACKWARD_THREADS)
         )
-        if self._backward_threads:  # what they waited before is not of the next step
+        if self._backward_threads:  # their waits so far belong to no step
             self._delays.clear()
 
     def delayed_ns(self, start_ns: int, end_ns: int) -> int | None:
-        """How long the thread, or a backward pass for which it waits, waited for a CPU between two moments
-        in Unix time; between two samples in proportion. None where that is not known.
+        """Return how long the thread or its backward threads waited for a CPU between two Unix times.
+
+        Interpolates between samples. None if unknown.
         """
         if len(self._delays) < 2 or start_ns < self._delays[0][0]:
             return None
         waited = waited_ns(self._delays, end_ns) - waited_ns(self._delays, start_ns)
-        return min(max(0, waited), end_ns - start_ns)  # the kernel counts a wait when it is over
+        return min(max(0, waited), end_ns - start_ns)  # the kernel counts a wait after it is over
 
 
 def _name(thread: str) -> str:
     try:
         return read_text(TASKS / thread / "comm")
-    except UnavailableError:  # it ended since
+    except UnavailableError:  # it has ended
         return ""
 
 
 def waited_ns(samples: Sequence[tuple[int, int]], at_ns: int) -> int:
-    """What had been waited at a moment, from samples of moment and wait, two or more, in ns, in order: in
-    proportion between two, and as in the first or last one beyond them.
+    """Return the total wait in ns at a moment, interpolated between samples of (moment, total wait) in ns.
+
+    Needs two or more samples in order. Outside of them the first or last one counts.
     """
     after = min(max(bisect_left(samples, (at_ns, 0)), 1), len(samples) - 1)
     (from_ns, before), (to_ns, then) = samples[after - 1], samples[after]

@@ -1,4 +1,4 @@
-"""Brackets the waits for communication that Python code calls: on works, futures, events, DDP buffers."""
+"""Brackets waits for communication in Python code: on works, futures, events, DDP buffers."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from overlaptop.agent.sources.hooked_source import HookedSource
 
 
 class WaitHooks:
-    """Patches what Python code calls to wait. Waits deep in C++ are bracketed in collectives.py."""
+    """Patches the functions that Python code waits with. collectives.py brackets waits inside C++."""
 
     def __init__(self, barrier: FaultBarrier, source: Callable[[], HookedSource[Any] | None]) -> None:
-        """``source()`` is called each time: None before the first step boundary."""
+        """``source()`` is called each time; it returns None before the first step boundary."""
         self._source = source
         self.begin = barrier.guarded("the wait hook, before", self._before)
-        """``begin(stream)``: a token for `end`; None: the wait is not measured."""
+        """``begin(stream)``: a token for `end`; None if the wait is not measured."""
         self.end = barrier.guarded("the wait hook, after", self._after)
 
     def install(self) -> None:
         """Put the hooks in. They stay until the process ends."""
-        # Nothing but this method is called when Python waits for a Work.
+        # Python's wait for a Work calls only this method.
         replace(dist.Work, "wait", self._bracketed_method)
-        # The class of a Work's future, and the base of torch.futures.Future, whose wait() calls this one.
+        # The class of a Work's future, and the base of torch.futures.Future, whose wait() calls it.
         replace(torch._C.Future, "wait", self._bracketed_method)  # noqa: SLF001
-        replace(torch.cuda.Event, "wait", self._bracketed_on_stream)  # what Stream.wait_event calls too
-        # DDP's broadcast of buffers waits in C++, and copies.
+        replace(torch.cuda.Event, "wait", self._bracketed_on_stream)  # Stream.wait_event calls it, too
+        # DDP's broadcast of buffers waits in C++ and copies.
         replace(dist, "_broadcast_coalesced", partial(self._bracketed, Wait.MIXED))
 
     def _bracketed(self, wait: Wait, call: Callable[..., Any]) -> Callable[..., Any]:
@@ -50,9 +50,11 @@ class WaitHooks:
         return bracketed
 
     def _bracketed_method(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """Replace a Work's wait. Of a Work whose class is written in Python, pybind11 calls the ``wait``
-        that Python finds, unless that is the caller: a function of this name, with the Work as its first
-        argument. By another name the original would call its replacement, without end.
+        """Replace a Work's wait.
+
+        If a Work's class is written in Python, pybind11 calls the ``wait`` that Python finds, unless it is
+        the caller: a function named ``wait`` whose first argument is the Work. With another name, the
+        original would call its replacement in an endless loop.
         """
         begin, end = self.begin, self.end
 
@@ -64,7 +66,7 @@ class WaitHooks:
                 if token is not None:
                     end(token, Wait.PURE)
 
-        vars(wait)["_torchdynamo_disable"] = True  # where a compiled function waits its graph ends anyhow
+        vars(wait)["_torchdynamo_disable"] = True  # a wait ends a compiled graph anyway
         return wait
 
     def _bracketed_on_stream(self, wait: Callable[..., Any]) -> Callable[..., Any]:
@@ -91,5 +93,5 @@ class WaitHooks:
 
 
 def is_traced(tensor: torch.Tensor) -> bool:
-    """Whether a compiler traces with it, and no job runs."""
+    """Whether a compiler traces with this tensor, so that nothing really runs."""
     return tensor.is_meta or isinstance(tensor, FakeTensor)

@@ -1,1 +1,1 @@
-"""What keeps the agent out of the job's way: faults, signals, threads, children, patches, the compiler."""
+"""Keeps the agent out of the job's way: faults, signals, threads, children, patches, the compiler."""

@@ -1,8 +1,8 @@
 """Keeps torch.compile from compiling the agent's hooks.
 
-While compiled code runs, Dynamo traces every Python function that is called outside of a graph, hooks and
-kernels that C++ calls among them. A strategy set on a function's code object makes it run that one as is.
-Setting it imports nothing, and costs nothing where nothing is compiled.
+While compiled code runs, Dynamo traces each Python function called outside of a graph, including hooks and
+kernels that C++ calls. A strategy set on a function's code object makes Dynamo run it as it is. Setting it
+imports nothing and costs nothing in a job that compiles nothing.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def uncompiled(function: F) -> F:
-    """Have Dynamo run ``function`` as it is, and all that it calls: for the agent's own code."""
+    """Have Dynamo run ``function`` and all its callees uncompiled: for the agent's own code."""
     return _run_as_is(function, callees=True)
 
 
 def transparent(function: F) -> F:
-    """The same for what calls the job's code in its turn, which is compiled as it would be without us."""
+    """Have Dynamo run ``function`` uncompiled but compile its callees: for wrappers of the job's code."""
     return _run_as_is(function, callees=False)
 
 
 def _run_as_is(function: F, *, callees: bool) -> F:
-    # Public is torch.compiler.disable only, which imports Dynamo: a second for each job.
+    # The public torch.compiler.disable imports Dynamo, which costs each job a second.
     try:
         from torch._C._dynamo import eval_frame
 
@@ -33,6 +33,6 @@ def _run_as_is(function: F, *, callees: bool) -> F:
             action.SKIP, action.SKIP if callees else action.DEFAULT
         )
         eval_frame.set_code_exec_strategy(function.__code__, strategy)
-    except (ImportError, AttributeError):  # in this torch it has another name: most jobs compile nothing
+    except (ImportError, AttributeError):  # this torch has another name for it; most jobs compile nothing
         pass
     return function

@@ -1,16 +1,16 @@
 """Starts a program that is no child of this process: no ``wait()`` and no SIGCHLD of the job sees it.
 
-A child's end is announced by the signal that its ``clone()`` names. One that names none is left out by
-every ``wait()`` that does not ask for such. But executing a program brings SIGCHLD back, so that child
-starts the program in turn, by ``posix_spawn``, and ends; the program then belongs to init.
+A child's end is announced by the signal named in its ``clone()``. A child without one is skipped by every
+``wait()`` that does not ask for such children. But executing a program brings SIGCHLD back. So the child
+starts the program by ``posix_spawn`` and ends, and the program then belongs to init.
 
-As in vfork(), the child has its parent's memory, and the calling thread waits until it has ended: nothing
-is copied (a copy of a process whose memory a network card writes to is a danger to it), and nothing of
-Python's runs in it, for that could wait for a lock that only another thread would give back. It goes
-through two contexts that were made beforehand: ``posix_spawn(...)``, and behind it ``_exit(0)``.
+As in vfork(), the child shares its parent's memory, and the calling thread waits until it has ended.
+Nothing is copied, as a copy of a process whose memory a network card writes to would be dangerous. No
+Python runs in the child, as it could wait for a lock that only another thread releases. The child runs two
+contexts made in advance: ``posix_spawn(...)``, then ``_exit(0)``.
 
-Where the job is the first process of its container, or a subreaper, what belongs to init belongs to the
-job: the hub is then its child, as every orphan is.
+If the job is the first process of its container, or a subreaper, it adopts init's children: the hub is then
+its child, like every orphan.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _WCLONE = -(1 << 31)  # 0x80000000 as a C int
 _SETSIGDEF, _SETSIGMASK, _SETSID = 0x04, 0x08, 0x80
 _STACK_BYTES = 1 << 16
 _ROOM_BYTES = 1 << 10
-"""For the C library's attributes, file actions and sets of signals, the largest of which has 336 bytes."""
+"""For the C library's attributes, file actions and signal sets; the largest takes 336 bytes."""
 _ALIGNMENT = 64
 
 
 class _Context(ctypes.Structure):
-    """A ucontext_t, as glibc begins it on every architecture, with room for the rest of any."""
+    """The head of glibc's ucontext_t, alike on every architecture, with space for the rest."""
 
     _fields_ = (
         ("flags", ctypes.c_ulong),
@@ -47,22 +47,22 @@ class _Context(ctypes.Structure):
 
 
 def start_detached(argv: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Start a program in a session of its own, with no signal blocked or ignored and its standard input and
-    outputs on /dev/null; in ``/`` and without other descriptors, where glibc can do so. Returns its pid.
+    """Start a program in its own session, with no signal blocked or ignored and its standard streams on
+    /dev/null; in ``/`` and without other descriptors, if glibc can do so. Returns its pid.
 
-    Raises OSError where it cannot be started, or not in this way.
+    Raises OSError if it cannot be started in this way.
     """
     try:
         start = _Start(ctypes.CDLL(None, use_errno=True))
-        # All of it: the contexts remember which signals are blocked. A handler of Python's that ran in the
-        # child would note the signal in the memory that both have, as one of this process's.
+        # Block all signals: the contexts store the mask. A Python signal handler that ran in the child
+        # would note the signal in the shared memory, as one of this process's.
         return signals_blocked(lambda: start.run(argv, environment))
     except AttributeError as missing:
         raise OSError(errno.ENOSYS, f"this C library is not glibc: {missing}") from None
 
 
 class _Start:
-    """What one start needs; all of it has to stay where it is until the child has ended."""
+    """The memory for one start. It must not move until the child has ended."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._library = library
@@ -78,7 +78,7 @@ class _Start:
             pid = self._room(ctypes.sizeof(ctypes.c_int))
             end = self._context(library["_exit"], (ctypes.c_void_p(0),), None)
             words = self._texts(argv)
-            program = ctypes.c_void_p.from_address(words.value or 0)  # the first of them
+            program = ctypes.c_void_p.from_address(words.value or 0)  # the first word
             variables = self._texts([f"{name}={value}" for name, value in environment.items()])
             arguments = (pid, program, actions, attributes, words, variables)
             self._clone(self._context(library.posix_spawn, arguments, end))
@@ -97,7 +97,7 @@ class _Start:
                 library.posix_spawn_file_actions_addopen,
                 actions, descriptor, os.fsencode(os.devnull), os.O_RDWR, 0,
             )  # fmt: skip
-        # Since glibc 2.29 and 2.34. A hub does the same itself, as its first acts.
+        # From glibc 2.29 and 2.34. With older ones the hub does it itself at its start.
         if hasattr(library, "posix_spawn_file_actions_addchdir_np"):
             self._check(library.posix_spawn_file_actions_addchdir_np, actions, b"/")
         if hasattr(library, "posix_spawn_file_actions_addclosefrom_np"):
@@ -116,13 +116,13 @@ class _Start:
         child = self._library.clone(run, top, _CLONE_VM | _CLONE_VFORK, context)
         if child < 0:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-        with contextlib.suppress(ChildProcessError):  # the job waits for such children as well
+        with contextlib.suppress(ChildProcessError):  # the job also waits for such children
             os.waitpid(child, _WCLONE)
 
     def _context(
         self, function: Any, arguments: tuple[ctypes.c_void_p, ...], then: ctypes.c_void_p | None
     ) -> ctypes.c_void_p:
-        """A context that calls a C function with these arguments, and then runs another context."""
+        """Make a context that calls a C function with these arguments and then runs another context."""
         address = self._room(ctypes.sizeof(_Context))
         if self._library.getcontext(address) != 0:
             raise OSError(ctypes.get_errno(), "getcontext")
@@ -135,19 +135,19 @@ class _Start:
         return address
 
     def _room(self, size: int) -> ctypes.c_void_p:
-        """The address of so many bytes of zeros, aligned for anything."""
+        """Return the address of ``size`` zero bytes, aligned for any type."""
         memory = ctypes.create_string_buffer(size + _ALIGNMENT)
         self._kept.append(memory)
         return ctypes.c_void_p((ctypes.addressof(memory) + _ALIGNMENT - 1) & -_ALIGNMENT)
 
     def _texts(self, texts: Sequence[str]) -> ctypes.c_void_p:
-        """A list of texts that a null pointer ends."""
+        """Return a null-terminated array of C strings."""
         listed = (ctypes.c_char_p * (len(texts) + 1))(*map(os.fsencode, texts), None)
         self._kept.append(listed)
         return ctypes.c_void_p(ctypes.addressof(listed))
 
     def _check(self, function: Callable[..., int], *arguments: Any) -> None:
-        """Call one of the functions that return an error's number."""
+        """Call a function that returns an error number; raises OSError."""
         number = function(*arguments)
         if number != 0:
             raise OSError(number, os.strerror(number))

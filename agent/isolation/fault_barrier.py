@@ -1,4 +1,4 @@
-"""Keeps the agent's faults from the job: the first one is logged, and the agent disables itself."""
+"""Keeps the agent's faults from the job: the first one is logged, then the agent disables itself."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ logger = logging.getLogger("overlaptop")
 _unlogged: deque[str] = deque(maxlen=MAX_UNLOGGED)
 _logging = threading.RLock()
 _deferred: dict[int, list[BaseException]] = {}
-"""By thread: what the job threw into a callback whose exceptions C code swallows."""
+"""By thread: the job's exceptions, raised inside callbacks whose exceptions C code swallows."""
 
 
 def warn(text: str) -> None:
-    """Write a line to the job's log: at once on a thread of the job's, else at its next step or its end."""
+    """Write a line to the job's log: at once on a job thread, else at the job's next step or end."""
     _unlogged.append(text)
     flush_log()
 
 
 def flush_log() -> None:
-    """Write the lines that other threads have left, unless this is one of the agent's.
+    """Write the lines that other threads have left, unless this is an agent thread.
 
-    Logging asks for the current thread, and one that `threading` does not know (ours, or one of C++) would
-    be listed from then on, for good.
+    Logging asks for the current thread. A thread unknown to `threading` (the agent's, or one of C++) would
+    be listed from then on.
     """
     if not _unlogged or not any(each.ident == threading.get_ident() for each in threading.enumerate()):
         return
-    if _logging.acquire(blocking=False):  # else another thread does
+    if _logging.acquire(blocking=False):  # otherwise another thread is writing
         try:
             while _unlogged:
                 logger.warning("overlaptop: %s", _unlogged.popleft())
-        except Exception as fault:  # a handler of the job's raises, which has logged nothing here itself
+        except Exception as fault:  # the job's log handler raised
             if raised_by_job(fault):
                 raise
         finally:
@@ -49,8 +49,8 @@ def flush_log() -> None:
 
 
 def defer_exceptions(callback: Callable[P, None]) -> Callable[P, None]:
-    """Wrap a callback that C code calls and whose exceptions it swallows: what the job throws into it is
-    raised at that thread's next step, and the callback runs to its end.
+    """Wrap a callback whose exceptions its C caller swallows. The job's exceptions are raised at the
+    thread's next step instead, and the callback runs to its end.
     """
 
     @functools.wraps(callback)
@@ -67,12 +67,12 @@ def defer_exceptions(callback: Callable[P, None]) -> Callable[P, None]:
 
 
 def raise_later(fault: BaseException) -> None:
-    """Raise this at the next step of this thread."""
+    """Raise this at this thread's next step."""
     _deferred.setdefault(threading.get_ident(), []).append(fault)
 
 
 def _raise_deferred() -> None:
-    thread = threading.get_ident()  # nobody else touches what is this one's
+    thread = threading.get_ident()  # no other thread touches this thread's entry
     if (faults := _deferred.pop(thread, None)) is not None:
         if later := faults[1:]:
             _deferred[thread] = later
@@ -80,7 +80,7 @@ def _raise_deferred() -> None:
 
 
 def discard_deferred() -> None:
-    """In a forked child: what is left to log and to raise is its parent's."""
+    """In a forked child: drop lines and exceptions that belong to the parent."""
     _unlogged.clear()
     _deferred.clear()
 
@@ -88,8 +88,8 @@ def discard_deferred() -> None:
 class FaultBarrier:
     """Keeps the agent's faults away from the job.
 
-    Every hook and every thread of the agent runs its own code through `guarded`. What the job itself
-    calls inside a hook is never guarded: its exceptions belong to the job.
+    Every agent hook and thread runs its own code through `guarded`. The job's code that runs inside a hook
+    is never guarded: its exceptions belong to the job.
     """
 
     def __init__(self, report: Callable[[str, str], None]) -> None:
@@ -97,20 +97,19 @@ class FaultBarrier:
         self.active = True
         """False once the agent has disabled itself: hooks then only call the job's own code."""
         self.on_disabled: Callable[[], bool] | None = None
-        """Called by the job's threads once the agent has disabled itself, until it returns True: releases
-        what only they can release."""
+        """Called on the job's threads once the agent is disabled, until it returns True. It releases
+        resources that only those threads can release."""
         self.pending: Callable[[], bool] = lambda: False
-        """Whether other ranks still wait for something that this one has to do at a step's boundary. Must
-        not raise."""
+        """Whether other ranks still wait for this one to act at a step boundary. Must not raise."""
         self._report = report
 
     def guarded(
         self, where: str, call: Callable[P, R], *, at_boundaries: bool = False
     ) -> Callable[P, R | None]:
-        """Wrap `call` so that it does nothing when inactive, and disables the agent when it raises.
+        """Wrap `call`: it does nothing if the agent is inactive, and disables the agent if it raises.
 
-        What the job throws into it (a signal handler's exception) goes on to the script.
-        ``at_boundaries``: it finds the boundaries of steps, and works for as long as something is pending.
+        Exceptions of the job's signal handlers pass through to the script. ``at_boundaries``: `call` finds
+        step boundaries, and keeps working while `pending`.
         """
 
         @functools.wraps(call)
@@ -124,7 +123,7 @@ class FaultBarrier:
                     return None
             try:
                 return call(*args, **kwargs)
-            except Exception as fault:  # whatever it is, it must not reach the job
+            except Exception as fault:  # no fault of ours may reach the job
                 if raised_by_job(fault):
                     raise
                 self.disable(where, fault)
@@ -136,12 +135,12 @@ class FaultBarrier:
         try:
             if self.on_disabled is not None and self.on_disabled():
                 self.on_disabled = None
-        except Exception as fault:  # the first one has been logged
+        except Exception as fault:  # the first fault is logged already
             if raised_by_job(fault):
                 raise
 
     def disable(self, where: str, fault: BaseException) -> None:
-        """Stop measuring for good; reported once, to the log and to the dashboard."""
+        """Stop measuring for good; reported once, to the log and the dashboard."""
         if not self.active:
             return
         self.active = False

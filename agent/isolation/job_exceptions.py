@@ -1,8 +1,8 @@
-"""Tells exceptions that the job's signal handlers raise in the agent's code from the agent's own faults.
+"""Tells exceptions of the job's signal handlers, raised in the agent's code, from the agent's own faults.
 
-Python runs a handler in the middle of whatever its main thread does, so also of a hook of ours. What it
-raises is no fault of ours and belongs to the script. It may be of any class (TimeoutError, which is an
-OSError, is usual), so each ``except`` on the job's threads that could swallow one calls `raised_by_job`.
+Python runs a signal handler in the middle of whatever its main thread does, including our hooks. A
+handler's exception belongs to the script. It may be of any class (often TimeoutError, which is an OSError).
+So each ``except`` on the job's threads that could swallow one calls `raised_by_job`.
 """
 
 from __future__ import annotations
@@ -18,11 +18,13 @@ TRIES = 8
 
 
 def raised_by_job(fault: BaseException) -> bool:
-    """Whether ``fault``, caught in our code, comes from a signal handler, by its traceback: Python gives a
-    handler the frame that it interrupts. One that has dropped its arguments is found among those installed.
+    """Whether ``fault``, caught in our code, comes from a signal handler.
+
+    Its traceback shows this: Python passes a handler the interrupted frame. A handler that has dropped its
+    arguments is found among the installed handlers.
     """
     if not isinstance(fault, Exception):
-        return True  # KeyboardInterrupt, by Python's own handler, which has no frame; none of these is ours
+        return True  # KeyboardInterrupt by Python's own handler, which has no frame; we raise none of these
     at, codes = fault.__traceback__, set[CodeType]()
     while at is not None and (into := at.tb_next) is not None:
         interrupted, called = at.tb_frame, into.tb_frame
@@ -32,14 +34,14 @@ def raised_by_job(fault: BaseException) -> bool:
         codes.add(called.f_code)
         at = into
     if not codes:
-        return False  # nearly all that are expected: to ask for all handlers takes 0.1 ms
+        return False  # the usual case; asking for all handlers takes 0.1 ms
     handlers = map(signal.getsignal, signal.valid_signals())
     return any(getattr(each, "__code__", None) in codes for each in handlers)
 
 
 def run_to_completion(call: Callable[[], R]) -> R:
-    """Call what must not be left half done: again where the job throws something into it, which is raised
-    once the call has returned.
+    """Run ``call`` to its end. If the job's exception interrupts it, call it again and raise the exception
+    afterwards.
     """
     thrown: BaseException | None = None
     for left in reversed(range(TRIES)):

@@ -1,4 +1,4 @@
-"""Replaces a function of torch's by one that calls it: the only way to some of what the agent must see."""
+"""Replaces a torch function by a wrapper: the agent can see some calls in no other way."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from overlaptop.agent.isolation.fault_barrier import warn
 
 
 def replace(owner: Any, name: str, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-    """Put ``wrap(original)`` in the place of ``owner.name``, with the original's name and words."""
+    """Replace ``owner.name`` by ``wrap(original)``, with the original's name and docstring."""
     original = getattr(owner, name)
     setattr(owner, name, functools.wraps(original)(transparent(wrap(original))))
 
 
 def note_calls(owner: Any, name: str, note: Callable[..., Any], *, after: bool = False) -> None:
-    """Call ``note`` with the positional arguments of each call of ``owner.name``, before it or after it,
-    however it ended. Where there is no such function, as may be in a later torch, the job's log says so.
+    """Call ``note`` with the positional arguments of each call of ``owner.name``: before it, or after it
+    even if it raises. If this torch has no such function, the job's log says so.
     """
 
     def noting(call: Callable[..., Any]) -> Callable[..., Any]:
@@ -42,8 +42,8 @@ def note_calls(owner: Any, name: str, note: Callable[..., Any], *, after: bool =
 
 @contextmanager
 def own_handle_numbers() -> Iterator[None]:
-    """Number the hooks that are registered here below 0. Torch numbers all hooks of a process in order, and
-    a model that is saved whole has the numbers of its own in it.
+    """Give the hooks registered here numbers below 0. Torch numbers all hooks of a process in order, and a
+    model that is saved whole contains the numbers of its hooks.
     """
     from torch.utils.hooks import RemovableHandle
 
@@ -56,4 +56,4 @@ def own_handle_numbers() -> Iterator[None]:
 
 
 _handle_number = -(1 << 30)
-"""Of the agent's next one."""
+"""The agent's next hook number."""

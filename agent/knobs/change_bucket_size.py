@@ -1,11 +1,10 @@
 """Changes the bucket size of the job's DistributedDataParallel model while it trains.
 
-DDP cuts its gradients into buckets when its reducer is made. So this makes a new reducer, as DDP itself did
-at first: at the agreed step, just before the first forward pass whose gradients are reduced. There the old
-reducer has done its work and the new one's has not begun, also where gradients accumulate over several
-backward passes, and where a script looks one batch ahead. The new reducer learns in one step in which order
-gradients come, and makes the buckets of the size that was asked for in the next one, as in a job's first
-two steps; rank 0 sends the others how it made them.
+DDP splits its gradients into buckets when it makes its reducer. So this makes a new reducer as DDP does: at
+the agreed step, just before the first forward pass whose gradients are reduced. There the old reducer has
+finished and the new one has not begun, even if gradients accumulate over several backward passes or the
+script looks one batch ahead. As in a job's first two steps, the new reducer learns the order of gradients
+in one step and makes the buckets of the requested size in the next. Rank 0 sends the others its assignment.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from overlaptop.timeline.collectives import group_title
 from overlaptop.wire.knobs import BUCKET_CAP_MB, MAX_GRADIENTS, GradientFacts, Knob
 
 NO_FORWARD_STEPS = 16
-"""Steps without a forward pass that reduces, after which the change is given up; the same on all ranks."""
+"""After this many steps without a forward pass that reduces, the change is given up, on all ranks alike."""
 
 _MODEL_NEEDS = (
     "_build_params_for_reducer", "_build_debug_param_to_name_mapping", "_ddp_init_helper", "_comm_hooks",
@@ -37,43 +36,42 @@ _CONFIG_NEEDS = ("bucket_bytes_cap", "first_bucket_bytes_cap", "per_bucket_bytes
 
 
 class RebucketAction(SettingAction):
-    """One rank's part in giving the job's DDP model another bucket size.
+    """One rank's part in changing the bucket size of the job's DDP model.
 
-    `abandon` undoes nothing: what all have agreed on is done on all, or ranks would wait for each other for
-    ever. In a job that ends, no forward pass comes.
+    `abandon` undoes nothing: an agreed change must happen on all ranks, or they would wait for each other
+    forever. In a job that ends, no forward pass comes.
     """
 
     def __init__(self, wanted: int | BucketCaps | None, models: DdpModels) -> None:
-        """``wanted``: DDP's bucket_cap_mb in bytes; None: the one that the model was made with. BucketCaps:
-        those of before, which a trial goes back to.
+        """``wanted``: DDP's bucket_cap_mb in bytes; None: the size the model was made with; BucketCaps: the
+        earlier sizes, to undo a trial.
         """
         self._wanted = wanted
         self._models = models
         self._known: KnownModel | None = None
         self._before: BucketCaps | None = None
-        """What was in force before this action."""
         self._remakes = False
-        """Whether all ranks make a new reducer, also one whose buckets are of the size already: it may have
-        failed to change them before."""
+        """Whether all ranks make a new reducer even if the size is right already: the change may have
+        failed on some."""
         self._since: int | None = None
         """The agreed step."""
         self._watch: Any = None
-        """What takes our hook on the forward pass away; None: there is none."""
+        """Handle of our hook on the forward pass; None without a hook."""
         self._swapped = False
         self._fault = ""
 
     def refusal(self) -> str:
-        """Why the size of this job's buckets cannot be changed, or would make no difference."""
+        """Why the bucket size cannot be changed, or why that would make no difference."""
         if why := self._why_not():
             return why
-        # Not asked at the agreed step: ranks may have counted the model's steps from different ones on.
+        # Not checked at the agreed step: ranks may have begun to count steps at different ones.
         model = self._known.model() if self._known is not None else None
         if model is not None and self._models.is_idle(model):
             return "its DistributedDataParallel model reduces no gradients: all its passes are in no_sync()"
         return ""
 
     def _why_not(self) -> str:
-        # A trial goes back on the model that it was made on, whichever have come since.
+        # An undo acts on the model of the trial, even if other models have been made since.
         known = self._models.only() if not isinstance(self._wanted, BucketCaps) else self._known
         if isinstance(known, str):
             return known
@@ -84,19 +82,19 @@ class RebucketAction(SettingAction):
             return "the DistributedDataParallel model is gone"
         try:
             return self._objection(known, model)
-        except Exception as fault:  # another torch, or a model that is being changed
+        except Exception as fault:  # a different torch, or a model that is being changed
             if raised_by_job(fault):
                 raise
             return f"its DistributedDataParallel model is not as expected: {type(fault).__name__}: {fault}"
 
     def position(self, step: int) -> Position:
-        """All have to act between the same two reductions, with the same buckets before."""
+        """All ranks must act between the same two reductions, with the same buckets before."""
         return self._models.position(step)
 
     def boundary(self, step: int) -> bool:
-        """From the agreed step on look for the forward pass; after it, wait for the buckets.
+        """From the agreed step on wait for the forward pass, and after it for the new buckets.
 
-        Raises RuntimeError where the model has changed meanwhile, alike on all ranks.
+        Raises RuntimeError if the model has changed meanwhile, on all ranks alike.
         """
         model = self._known.model() if self._known is not None else None
         if model is None:
@@ -108,7 +106,7 @@ class RebucketAction(SettingAction):
             return more
         if not self._swapped:
             if isinstance(self._wanted, BucketCaps):
-                self._since = step  # what was tried is not left in force, however long it takes
+                self._since = step  # an undo never gives up
             if step < self._since + NO_FORWARD_STEPS:
                 return True
             self._forget()
@@ -130,7 +128,7 @@ class RebucketAction(SettingAction):
         return back
 
     def finish(self) -> Outcome:
-        """From what to what, and when. Raises RuntimeError where it came to nothing."""
+        """Return the change and its step. Raises RuntimeError if it failed."""
         if self._fault:
             raise RuntimeError(self._fault)
         return super().finish()
@@ -167,7 +165,7 @@ class RebucketAction(SettingAction):
         return why_uncounted(model.process_group)
 
     def _begin(self, model: Any, step: int) -> bool:
-        # What may have come since: each of these comes on all ranks in the same step.
+        # Conditions that may have arisen since; each arises on all ranks in the same step.
         if why := self._why_not():
             raise RuntimeError(why)
         self._before = old = BucketCaps.of(model)
@@ -181,7 +179,7 @@ class RebucketAction(SettingAction):
         return True
 
     def _caps_for(self, model: Any) -> BucketCaps:
-        """The size that was asked for; the one that the model was made with is given back as it was."""
+        """Return the requested sizes. The size the model was made with is restored exactly."""
         assert self._known is not None, "refusal comes first"
         wanted = self._wanted
         if isinstance(wanted, BucketCaps):
@@ -201,7 +199,7 @@ class RebucketAction(SettingAction):
     def _before_forward(self, model: Any, _inputs: Any) -> None:
         """Before each forward pass from the agreed step on, until the first whose gradients are reduced.
 
-        Raises only where the model is left without a reducer, so that it could not train on.
+        Raises only if the model is left without a reducer, so that it could not train on.
         """
         import torch
 
@@ -217,14 +215,14 @@ class RebucketAction(SettingAction):
         except RuntimeError as fault:
             if raised_by_job(fault):
                 raise
-            return  # an earlier backward pass broke off, as DDP is about to say itself
+            return  # an earlier backward pass was interrupted, which DDP is about to report itself
         run_to_completion(partial(self._swap, model, BucketCaps.of(model), self._caps_for(model)))
 
     def _swap(self, model: Any, old: BucketCaps, new: BucketCaps) -> None:
         self._forget()
         self._swapped = True
         if model.reducer is not None:
-            model.reducer._remove_autograd_hooks()  # it would reduce beside the new one
+            model.reducer._remove_autograd_hooks()  # otherwise it would reduce along with the new one
         try:
             _make_reducer(model, new)
         except Exception as fault:  # the job must not see it
@@ -241,10 +239,10 @@ class RebucketAction(SettingAction):
 
 
 def _make_reducer(model: Any, caps: BucketCaps) -> None:
-    """Give a model a reducer for buckets of this size, in the way of its constructor."""
+    """Give a model a reducer for buckets of this size, as its constructor does."""
     import torch.distributed as dist
 
-    # The old one's buckets go first: both at once may be more than the device's memory.
+    # Free the old buckets first: both together may exceed the device's memory.
     model.reducer = model.logger = None
     model.bucket_bytes_cap, model.bucket_bytes_cap_default = caps.bytes_cap, caps.by_default
     if caps.config is not None:
@@ -263,7 +261,7 @@ def _make_reducer(model: Any, caps: BucketCaps) -> None:
 
 
 def _missing(model: Any) -> str:
-    """The first thing that is needed of torch's DDP and is not there; empty: all is."""
+    """Name the first attribute of torch's DDP that is needed and missing; empty: none is missing."""
     needs = [
         ("DistributedDataParallel", model, _MODEL_NEEDS),
         ("Reducer", model.reducer, _REDUCER_NEEDS),
@@ -280,22 +278,22 @@ def _missing(model: Any) -> str:
 LEAST_MB = 1
 MOST_MB = 10_000
 FIRST_CAP_BYTES = MIB
-"""Of the first bucket where the script names no size: torch's own, the same since it has had one."""
+"""Size of the first bucket if the script names none: torch's own, unchanged since torch has one."""
 
 FLAGS = ("gradient_as_bucket_view", "find_unused_parameters", "static_graph")
-"""What a model remembers of how it was made, as the last fields of GradientFacts."""
+"""Constructor arguments that a model remembers; the last fields of GradientFacts."""
 
 
 class BucketKnob:
-    """Tells of the bucket size and of the gradients that fill the buckets. See registry.KnobProvider."""
+    """Reports the bucket size and the gradients in the buckets. See registry.KnobProvider."""
 
     def __init__(self, models: DdpModels) -> None:
         self._models = models
         self._gradients: tuple[KnownModel, GradientFacts] | None = None
-        """The newest answer, and the model that it is about."""
+        """The model and its facts, as answered last."""
 
     def knobs(self) -> tuple[Knob, ...]:
-        """One where the job has such a model; one that refuses where it has several."""
+        """Return one knob if the job has DDP models; it refuses changes if there are several."""
         if not self._models.alive():
             return ()
         known = self._models.only()
@@ -324,7 +322,7 @@ class BucketKnob:
         )
 
     def action(self, knob: str, value: int | None) -> RebucketAction:
-        """What makes buckets of this size; None: as the model was made with."""
+        """Return the action that sets this bucket size; None: the size the model was made with."""
         del knob
         return RebucketAction(None if value is None else value * MIB, self._models)
 
@@ -333,7 +331,10 @@ class BucketKnob:
         self._models.note_step(step)
 
     def gradients(self, rank: int) -> GradientFacts | None:
-        """Those of the one model that there is, the same object while it is the same model; else None."""
+        """Return the gradients of the only model; None without exactly one.
+
+        The same object is returned for the same model.
+        """
         known = self._models.only()
         if isinstance(known, str):
             return None

@@ -1,7 +1,7 @@
-"""Knows the job's DistributedDataParallel models without keeping them alive, and each rank's position.
+"""Tracks the job's DistributedDataParallel models by weak references, and each rank's position.
 
-Models are noted when the script makes them, so that nothing has to search for them. What torch keeps no
-record of is noted as well: which of them were compiled, and which reduce by a hook in C++.
+Models are noted when the script makes them, so nothing has to search for them. Two facts that torch does
+not record are noted, too: which models were compiled, and which reduce by a hook in C++.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from overlaptop.agent.isolation.patching import note_calls
 
 MIB = 1 << 20
 IDLE_STEPS = 4
-"""More than DDP needs to make its buckets."""
+"""Steps; more than DDP needs to make its buckets."""
 
 
 @dataclass(frozen=True, slots=True)
 class BucketCaps:
-    """What decides how large a model's buckets are."""
+    """A model's bucket size, as torch stores it."""
 
     bytes_cap: int
     by_default: bool
-    """The script named no size: torch then makes the first bucket a smaller one."""
+    """True if the script named no size: torch then makes the first bucket smaller."""
     config: Any
-    """torch's own record of it since 2.13; None before."""
+    """torch's own record of the sizes since 2.13; None before."""
 
     @classmethod
     def of(cls, model: Any) -> BucketCaps:
-        """A model's present ones; no more than what this torch has of them."""
+        """Read a model's present sizes; attributes that this torch lacks get defaults."""
         return cls(
             getattr(model, "bucket_bytes_cap", 0),
             getattr(model, "bucket_bytes_cap_default", False),
@@ -42,7 +42,7 @@ class BucketCaps:
 
     @property
     def mb(self) -> str:
-        """``25``, in MiB, as DistributedDataParallel's bucket_cap_mb has it."""
+        """The size in MiB, as in DistributedDataParallel's bucket_cap_mb: ``25``."""
         return f"{self.bytes_cap / MIB:g}"
 
 
@@ -52,7 +52,7 @@ class KnownModel:
 
     model: weakref.ref[Any]
     trained: tuple[weakref.ref[Any], ...]
-    """The parameters that its reducer was made for."""
+    """The parameters at the time the reducer was made."""
     made_with: BucketCaps
 
 
@@ -63,18 +63,18 @@ class DdpModels:
         self._barrier = barrier
         self._known: tuple[KnownModel, ...] = ()
         self.compiled: weakref.WeakSet[Any] = weakref.WeakSet()
-        """Those that torch.compile had to do with: compiled code keeps the buckets that it was made for."""
+        """Models that torch.compile has seen: compiled code keeps the buckets it was made for."""
         self.hooked_in_cpp: weakref.WeakSet[Any] = weakref.WeakSet()
-        """Those that reduce by one of torch's hooks in C++, which nothing can read back."""
+        """Models that reduce by one of torch's C++ hooks, which cannot be read back."""
         self.joining: weakref.WeakSet[Any] = weakref.WeakSet()
-        """Those that train inside of a join(), where ranks may stop at different steps."""
+        """Models that train inside join(), where ranks may stop at different steps."""
         self._watches_compiler = False
         self._sequence_numbers = SequenceNumbers()
         self._steps = 0
-        """That have begun since a reducer was made last."""
+        """Steps begun since a reducer was made last."""
 
     def install(self) -> None:
-        """Note each model from now on. Stays for good."""
+        """Note each model from now on. Lasts until the process ends."""
         import torch.distributed as dist
 
         if not dist.is_available():
@@ -85,23 +85,23 @@ class DdpModels:
         guarded = self._barrier.guarded
         note = guarded("noting a DDP model", self._note)
         note_hook = guarded("noting a DDP hook", lambda model, *_: self.hooked_in_cpp.add(model))
-        # Around the maker of reducers, not around __init__: torch's warnings name the caller of that.
+        # Wrap the function that makes reducers, not __init__: torch's warnings name __init__'s caller.
         note_calls(DistributedDataParallel, "_ddp_init_helper", note, after=True)
         note_calls(DistributedDataParallel, "_register_builtin_comm_hook", note_hook)
         self._watch_ddp_optimizer(DistributedDataParallel)
-        # torch leaves no trace of having left a join. At its end those that were early wait for the others.
+        # torch records no end of a join. At its end the early ranks wait for the others.
         note_calls(Join, "__enter__", guarded("noting a join", self._note_join))
         note_calls(Join, "__exit__", guarded("noting a join", self._note_joined), after=True)
 
     def note_step(self, step: int) -> None:
-        """A step begins; on the training thread. Remembers this rank's position."""
+        """Remember this rank's position as a step begins. On the training thread."""
         model = self._only()
         if model is not None:
             self._steps += 1
             self._sequence_numbers.note(step, model.process_group)
 
     def position(self, step: int) -> Position:
-        """The rank's position when ``step`` began. Raises LookupError where it is not known."""
+        """Return the rank's position when ``step`` began. Raises LookupError if it is unknown."""
         model, begun = self._only(), self._sequence_numbers.at(step)
         if model is None:
             raise LookupError("has not one DistributedDataParallel model")
@@ -111,11 +111,11 @@ class DdpModels:
         )
 
     def alive(self) -> list[KnownModel]:
-        """Those that the script holds."""
+        """Return the models that still exist."""
         return [known for known in self._known if known.model() is not None]
 
     def only(self) -> KnownModel | str:
-        """The one model of this job, or why there is not one."""
+        """Return the job's only model, or why there is not exactly one."""
         alive = self.alive()
         if len(alive) == 1:
             return alive[0]
@@ -124,10 +124,10 @@ class DdpModels:
         return "the job has made no DistributedDataParallel model since the agent was there"
 
     def is_idle(self, model: Any) -> bool:
-        """Whether it has reduced no gradients since its reducer was made, though there was time to.
+        """Whether it has reduced no gradients since its reducer was made, though it had time to.
 
-        DDP makes its buckets anew in the second forward pass that reduces; where it never does so, nobody
-        can tell.
+        DDP rebuilds its buckets in the second forward pass that reduces. If it never rebuilds them, idling
+        cannot be detected, and the answer is False.
         """
         rebuilds = model.static_graph or not model.find_unused_parameters
         return rebuilds and not model._has_rebuilt_buckets and self._steps > IDLE_STEPS  # noqa: SLF001
@@ -140,7 +140,7 @@ class DdpModels:
         alive = self.alive()
         self._steps = 0
         if any(known.model() is model for known in alive):
-            return  # its reducer was made anew
+            return  # the reducer of a known model was made again
         parameters = getattr(model, "_module_parameters", ())
         known = KnownModel(
             weakref.ref(model),
@@ -157,7 +157,7 @@ class DdpModels:
         self.joining.difference_update(_joined_models(join))
 
     def _watch_ddp_optimizer(self, ddp: Any) -> None:
-        """Compilers ask for the model whose forward they compile a part of."""
+        """Compilers ask for the model whose forward they compile a part of; note it."""
         if not hasattr(ddp, "_get_active_ddp_module"):
             return
         ask = ddp._get_active_ddp_module  # noqa: SLF001 - there is no public way
@@ -172,9 +172,9 @@ class DdpModels:
         ddp._get_active_ddp_module = classmethod(noted_ask)  # noqa: SLF001
 
     def _watch_compile(self) -> None:
-        """torch.compile(model) as a whole: a wrapper around it, of which the model itself knows nothing.
+        """Note models that torch.compile(model) wraps: the model itself does not know its wrapper.
 
-        torch has loaded its compiler by the time that it has made a DDP model.
+        torch has loaded its compiler by the time it has made a DDP model.
         """
         compiler = sys.modules.get("torch._dynamo.eval_frame")
         wrapper = getattr(compiler, "OptimizedModule", None)

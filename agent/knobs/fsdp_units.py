@@ -1,7 +1,7 @@
-"""Knows the job's FSDP2 units without keeping them alive, and learns in which order they run.
+"""Tracks the job's FSDP2 units by weak references, and learns their order of execution.
 
-A unit is what one call of fully_shard() shards and gathers as a whole. torch keeps one state for each, and
-in it, for either pass, the list of the units whose weights it prefetches.
+A unit is the set of parameters that one call of fully_shard() shards and gathers as a whole. torch keeps a
+state for each unit. It holds, for each pass, the list of the units whose weights it prefetches.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from overlaptop.agent.script.importing import when_imported
 
 STATE_MODULE = "torch.distributed.fsdp._fully_shard._fsdp_state"
 WATCHED = {"forward": "_root_pre_forward", "backward": "_register_pre_backward_hook"}
-"""What torch calls on each unit's state when its forward pass begins and ends, by the pass whose order it
-tells: backward's is the other way round. torch looks them up with every call: they can be watched for a
-while. Hooks on modules would disturb compiled code."""
+"""Methods that torch calls on a unit's state at the beginning and end of its forward pass. They show the
+order of forward, and of backward, which runs in reverse. torch looks them up at each call, so they can be
+patched for a while. Hooks on modules would disturb compiled code."""
 
 TRAINED_STEPS = 16
-"""A model no parameter of which was updated in so many steps is one that the script has dropped, or that
-is not trained."""
+"""If no parameter of a model was updated in this many steps, the script has dropped the model or does not
+train it."""
 
 Unit = weakref.ref[Any]
-"""Of a unit's FSDPState."""
+"""Weak reference to a unit's FSDPState."""
 
 
 class FsdpUnits:
@@ -41,20 +41,20 @@ class FsdpUnits:
         self._sequence_numbers = SequenceNumbers()
         self._step = 0
         self._optimizers: dict[int, tuple[weakref.ref[Any], int]] = {}
-        """By identity: those that have stepped, and in which step last."""
+        """By id: optimizers, and the step each was used in last."""
         self._stop_learning: Callable[[], None] | None = None
         self._seen: dict[Any, None] = {}
-        """While it learns: the states that came by, in order."""
+        """While learning: the states seen, in order."""
 
     def install(self) -> None:
-        """Note each unit from now on, once the script has imported FSDP2. Stays for good."""
+        """Note each unit from now on, once the script has imported FSDP2. Lasts until the process ends."""
         when_imported(STATE_MODULE, self._barrier.guarded("hooking FSDP2", self._install))
 
     def alive(self) -> list[Any]:
-        """The states of the units that there are, without those of models that are no longer trained while
-        another one is. Not to be kept.
+        """Return the states of existing units. If one model trains, models that do not are left out.
 
-        A model that the script has dropped is there until Python collects it, on each rank at another time.
+        Do not keep the states: they keep the model alive. A dropped model exists until Python collects it,
+        at a different time on each rank.
         """
         there = [state for unit in tuple(self._noted) if (state := unit()) is not None and is_unit(state)]
         models = {id(_model_of(state)) for state in there}
@@ -65,15 +65,15 @@ class FsdpUnits:
         return [state for state in there if id(_model_of(state)) in trained] or there
 
     def note_step(self, step: int) -> None:
-        """A step begins; on the training thread. Remembers this rank's position."""
+        """Remember this rank's position as a step begins. On the training thread."""
         self._step = step
         if self._noted and (group := self._group()) is not None:
             self._sequence_numbers.note(step, group)
 
     def position(self, step: int, words: str) -> Position:
-        """The rank's position when ``step`` began; ``words``: more that must be alike on all ranks.
+        """Return the rank's position when ``step`` began; ``words``: more that ranks must agree on.
 
-        Raises LookupError where it is not known.
+        Raises LookupError if it is unknown.
         """
         name = str(getattr(self._group(), "group_name", ""))
         return Position(name, f"{self._sequence_numbers.at(step)} with {words}")
@@ -95,7 +95,7 @@ class FsdpUnits:
         return why_uncounted(group)
 
     def learn(self, which: str) -> None:
-        """Watch from now on in which order units run in a pass. On the training thread, until `learned`."""
+        """Record the order of units in a pass, until `learned`. On the training thread."""
         self.forget()
         owner, name, seen = sys.modules[STATE_MODULE].FSDPState, WATCHED[which], self._seen
         original = getattr(owner, name)
@@ -109,9 +109,9 @@ class FsdpUnits:
         self._stop_learning = lambda: setattr(owner, name, original)
 
     def learned(self) -> list[tuple[Unit, ...]]:
-        """The units that ran since `learn`, by model: no unit asks for another model's. Watches no longer.
+        """Return the units that ran since `learn`, by model, and stop recording.
 
-        In the order of their first calls of WATCHED.
+        They are in the order of their first calls of WATCHED. No unit prefetches another model's units.
         """
         seen = self._seen
         self.forget()
@@ -121,7 +121,7 @@ class FsdpUnits:
         return list(map(tuple, models.values()))
 
     def forget(self) -> None:
-        """Watch no longer."""
+        """Stop recording."""
         stop = self._stop_learning
         self._stop_learning, self._seen = None, {}
         if stop is not None:
@@ -143,7 +143,7 @@ class FsdpUnits:
             register_optimizer_step_post_hook(uncompiled(after_step))
 
     def _updated(self) -> set[int]:
-        """Identities of the parameters that optimizers have updated lately."""
+        """Return ids of the parameters that optimizers updated recently."""
         recent = [
             optimizer
             for noted, step in list(self._optimizers.values())
@@ -162,7 +162,7 @@ class FsdpUnits:
         self._optimizers[id(optimizer)] = weakref.ref(optimizer), self._step
 
     def _group(self) -> Any:
-        """The process group of the first unit that gathers anything; None: there is none."""
+        """Return the process group of the first unit that gathers anything, else None."""
         for unit in tuple(self._noted):
             for group in param_groups(unit()):
                 shards = getattr(getattr(group, "mesh_info", None), "shard_process_group", None)
@@ -172,13 +172,13 @@ class FsdpUnits:
 
 
 def is_unit(state: Any) -> bool:
-    """Whether modules with this state let their prefetch be chosen; those of `replicate` do not."""
+    """Whether the prefetch of modules with this state can be chosen; not so for `replicate`."""
     modules: Any = getattr(state, "_modules", None)
     return bool(modules) and hasattr(modules[0], "set_modules_to_forward_prefetch")
 
 
 def param_groups(state: Any) -> Any:
-    """The groups of parameters that a unit gathers, none where it is gone; older torch had one at most."""
+    """Return a unit's parameter groups, none if the unit is gone; older torch had at most one."""
     groups = getattr(state, "_fsdp_param_groups", None)
     if groups is not None:
         return groups
@@ -187,18 +187,18 @@ def param_groups(state: Any) -> Any:
 
 
 def _model_of(state: Any) -> Any:
-    """What torch lets all units of one model share, from its first forward pass on."""
+    """Return the object that all units of one model share after its first forward pass."""
     return getattr(state, "_state_ctx", state)
 
 
 def _weights(state: Any) -> set[int]:
-    """Identities of the parameters that a unit shards."""
+    """Return ids of the parameters that a unit shards."""
     groups = param_groups(state)
     return {id(parameter.sharded_param) for group in groups for parameter in group.fsdp_params}
 
 
 def weight_bytes(state: Any) -> int:
-    """What a unit's weights take while they are gathered."""
+    """Return the bytes of a unit's gathered weights."""
     total = 0
     for group in param_groups(state):
         for parameter in group.fsdp_params:
@@ -208,7 +208,7 @@ def weight_bytes(state: Any) -> int:
 
 
 def _missing(state: Any) -> str:
-    """The first thing that is needed of torch's FSDP2 and is not there; empty: all is."""
+    """Name the first attribute of torch's FSDP2 that is needed and missing; empty: none is missing."""
     lists = [f"_states_to_{which}_prefetch" for which in WATCHED]
     for name in (*lists, "_state_ctx", *WATCHED.values()):
         if not hasattr(state, name):

@@ -1,9 +1,9 @@
 """Changes how far ahead FSDP2 gathers weights while the job trains.
 
-Each unit has, for either pass, a list of the units that it prefetches when it is reached. A depth of 2
-means: the next two in the order in which they run. That order is learned in the agreed step; the lists are
-set at the boundary behind it, on all ranks alike, so that all go on to gather in the same order. Depth 0 is
-empty lists: FSDP2's own way. The script's own lists are recognized, and can be restored.
+Each unit has, for each pass, a list of the units that it prefetches. Depth 2 means the next two units in
+execution order. The order is learned in the agreed step. The lists are set at the following boundary, alike
+on all ranks, so that all keep the same order of gathers. Depth 0 means empty lists: FSDP2's default. The
+script's own lists are recognized and can be restored.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from overlaptop.agent.knobs.fsdp_units import FsdpUnits, Unit, param_groups, wei
 from overlaptop.wire.knobs import PREFETCH, Knob
 
 MOST_DEPTH = 16
-"""Further ahead there is nothing more to hide, only memory to take."""
+"""A greater depth hides nothing more and takes more memory."""
 OWN_WAY = {"forward": "none ahead", "backward": "one ahead"}
-"""What FSDP2 does by itself."""
+"""FSDP2's default."""
 OWN_LISTS = "own lists"
-"""For a person: the script's lists are not those of any depth."""
+"""Shown if the script's lists match no depth."""
 
 Lists = Mapping[Unit, tuple[Unit, ...]]
-"""Of each unit: those that it asks for."""
+"""For each unit, the units that it prefetches."""
 
 
 class _Applied(NamedTuple):
@@ -34,18 +34,18 @@ class _Applied(NamedTuple):
     depth: int
     lists: Lists
     original: Lists
-    """What the script had."""
+    """The script's lists."""
 
 
 Snapshot = tuple[Lists, _Applied | None]
-"""Of a pass."""
+"""The lists of one pass."""
 
 
 class _WithGradients(list[Any]):
-    """A list of units to ask for in forward, empty in a pass without gradients.
+    """A forward prefetch list that is empty in passes without gradients.
 
-    Such a pass may run some of the units only, and no backward pass behind it takes back what was asked for
-    in vain. After an optimizer's step the next pass would find it there, and train with weights of before.
+    Such a pass may run only some units, and no backward pass follows that discards unused prefetched
+    weights. After an optimizer step the next pass would find them and train with outdated weights.
     """
 
     __slots__ = ()
@@ -68,7 +68,7 @@ class PrefetchPass:
 
     @property
     def depth(self) -> int | None:
-        """The present one; None where the lists are not those of any depth."""
+        """The present depth; None if the lists match none."""
         return self._depth_of(self._present())
 
     @property
@@ -77,10 +77,10 @@ class PrefetchPass:
         return self._depth_of(self._original())
 
     def apply(self, depth: int, order: Sequence[Sequence[Unit]]) -> None:
-        """Set the lists of a depth; ``order``: as `FsdpUnits.learned` gives it for this pass."""
+        """Set the lists of a depth. ``order``: from `FsdpUnits.learned` for this pass."""
         ahead: dict[Unit, tuple[Unit, ...]] = {}
         for units in order:
-            behind: list[Unit] = []  # those that gather anything, the next one first
+            behind: list[Unit] = []  # units that gather anything, the next one first
             for unit in reversed(units) if self.name == "forward" else units:
                 ahead[unit] = tuple(behind[:depth])
                 if param_groups(unit()):
@@ -92,12 +92,12 @@ class PrefetchPass:
         self._applied = _Applied(depth, lists, original)
 
     def restore(self) -> None:
-        """Set the lists that the script itself had set."""
+        """Set the script's own lists."""
         self._set(self._original())
         self._applied = None
 
     def snapshot(self) -> Snapshot:
-        """All that `put_back` needs to make it what it is now."""
+        """Return the state that `put_back` restores."""
         return self._present(), self._applied
 
     def put_back(self, snapshot: Snapshot) -> None:
@@ -108,7 +108,7 @@ class PrefetchPass:
             self._for_gradients_only()
 
     def facts(self, most: int) -> Knob:
-        """What is sent to a dashboard."""
+        """Return the knob for the dashboard."""
         depth = self.depth
         return Knob(
             self.knob,
@@ -128,23 +128,23 @@ class PrefetchPass:
     def _present(self) -> Lists:
         name = f"_states_to_{self.name}_prefetch"
         return {
-            # A slice has all of them, also of those that are for passes with gradients only.
+            # A slice contains all units, even if the list is a `_WithGradients`.
             weakref.ref(state): tuple(map(weakref.ref, getattr(state, name)[:]))
             for state in self.units.alive()
         }
 
     def _original(self) -> Lists:
-        """The script's own lists: the present ones, but for those that the agent has set."""
+        """Return the script's own lists: the present ones, except those the agent set."""
         present = self._present()
         applied = self._still_applied(present)
         return present if applied is None else {**present, **applied.original}
 
     def _still_applied(self, lists: Lists) -> _Applied | None:
-        """What the agent has set, unless the script has set others since."""
+        """Return the agent's lists unless the script has changed them since."""
         applied = self._applied
         if applied is None:
             return None
-        # Units of a model that is not trained just now are not among these: they say nothing.
+        # Units of a model that does not train now are missing here: ignore them.
         present = (unit for unit in applied.lists if unit in lists)
         return applied if all(lists[unit] == applied.lists[unit] for unit in present) else None
 
@@ -154,13 +154,13 @@ class PrefetchPass:
         return chain_depth([(unit(), [each() for each in asks]) for unit, asks in lists.items()])
 
     def _for_gradients_only(self) -> None:
-        """See `_WithGradients`: the agent's own lists are all such."""
+        """Make the agent's forward lists `_WithGradients`."""
         if self.name == "forward":
             for state in self.units.alive():
                 state._states_to_forward_prefetch = _WithGradients(state._states_to_forward_prefetch)  # noqa: SLF001
 
     def _set(self, lists: Lists) -> None:
-        """All lists are made before the first is set, so that a fault leaves them as they were."""
+        """Make all lists before setting the first: a fault then changes none."""
         made = []
         for unit, asks in lists.items():
             state = unit()
@@ -172,33 +172,32 @@ class PrefetchPass:
 
 
 class PrefetchAction(SettingAction):
-    """One rank's part in giving one pass another depth."""
+    """One rank's part in changing one pass's depth."""
 
     def __init__(self, changed: PrefetchPass, depth: int | None, back_to: Snapshot | None = None) -> None:
-        """``depth``: None for what the script itself had set. ``back_to``: go back to this instead."""
+        """``depth``: None for the script's own lists. ``back_to``: restore this snapshot instead."""
         self._pass = changed
         self._depth = depth
         self._back_to = back_to
         self._before: Snapshot | None = None
-        """What was in force before this action."""
         self._learns = False
         self._was = ""
 
     def refusal(self) -> str:
-        """Why the depth cannot be changed, or not so far."""
+        """Why the depth cannot be changed, or not to this value."""
         return self._pass.units.objection() or self._lacks_memory()
 
     def position(self, step: int) -> Position:
-        """All have to act between the same two gathers, with the same lists before."""
+        """All ranks must act between the same two gathers, with the same lists before."""
         before = in_words(self._pass.depth)
         return self._pass.units.position(
             step, f"{self._pass.knob} {before} over {len(self._pass.units.alive())} units"
         )
 
     def boundary(self, step: int) -> bool:
-        """Learn the order of units in the agreed step, set the lists behind it, leave out one step more.
+        """Learn the order of units in the agreed step, set the lists after it, and skip one more step.
 
-        Raises RuntimeError where no unit has run, alike on all ranks.
+        Raises RuntimeError if no unit has run, on all ranks alike.
         """
         if self.outcome.text:
             return False
@@ -231,14 +230,14 @@ class PrefetchAction(SettingAction):
         return PrefetchAction(self._pass, None, back_to=self._before)
 
     def abandon(self) -> None:
-        """Watch no longer. Lists that are set stay, as on the other ranks."""
+        """Stop learning. Lists that are set stay, as on the other ranks."""
         self._pass.units.forget()
 
     def _done(self, step: int) -> None:
         self.changes(self._pass.knob, self._was, in_words(self._pass.depth), step)
 
     def _lacks_memory(self) -> str:
-        """Why this rank's GPU lacks the memory for it, by the peak so far; empty: it does not."""
+        """Why this rank's GPU lacks the memory, by its peak so far; empty: it has enough."""
         import torch
 
         present = self._pass.depth or 0
@@ -248,7 +247,7 @@ class PrefetchAction(SettingAction):
         device = getattr(states[0], "_device", None)
         if device is None or device.type != "cuda":
             return ""
-        # The largest ones are those that count: which ones meet depends on the model.
+        # Count the largest units: the model decides which are gathered together.
         needed = sum(sorted(map(weight_bytes, states), reverse=True)[: self._depth - present])
         free, _ = torch.cuda.mem_get_info(device)
         free += torch.cuda.memory_reserved(device) - torch.cuda.max_memory_allocated(device)
@@ -261,14 +260,14 @@ class PrefetchAction(SettingAction):
 
 
 class PrefetchKnobs:
-    """Both passes' knobs. See registry.KnobProvider."""
+    """The knobs of both passes. See registry.KnobProvider."""
 
     def __init__(self, units: FsdpUnits) -> None:
         self._units = units
         self._passes = {PREFETCH[name]: PrefetchPass(units, name) for name in PREFETCH}
 
     def knobs(self) -> Sequence[Knob]:
-        """Both, where the job has any units."""
+        """Return both knobs if the job has units."""
         states = self._units.alive()
         if not states:
             return ()
@@ -278,7 +277,7 @@ class PrefetchKnobs:
         return tuple(each.facts(most) for each in self._passes.values())
 
     def action(self, knob: str, value: int | None) -> PrefetchAction:
-        """What gives a pass this depth; None: the script's own."""
+        """Return the action that sets this depth; None: the script's own lists."""
         return PrefetchAction(self._passes[knob], value)
 
     def note_step(self, step: int) -> None:
@@ -287,15 +286,16 @@ class PrefetchKnobs:
 
 
 def in_words(depth: int | None) -> str:
-    """``2``; of lists that are those of no depth, that they are the script's own."""
+    """Return the depth as text: ``2``; for None, that the lists are the script's own."""
     return OWN_LISTS if depth is None else str(depth)
 
 
 def chain_depth(lists: Sequence[tuple[Any, Sequence[Any]]]) -> int | None:
-    """The depth that lists are those of, whatever the order in which units run; None: of no depth.
+    """Return the depth of these lists, for any execution order of units; None if they match no depth.
 
-    ``lists``: of each unit, the units that it asks for. A list's first is the next unit, so the lists
-    themselves tell the order: it is a depth if each has the next so many, fewer at a chain's end only.
+    ``lists``: each unit and the units it prefetches. The first of a list is the next unit, so the lists
+    define the order. They match a depth if each unit lists that many next units, fewer only at a chain's
+    end.
     """
     asks = {id(unit): [id(each) for each in targets] for unit, targets in lists}
     depth = max(map(len, asks.values()), default=0)

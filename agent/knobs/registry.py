@@ -1,7 +1,7 @@
-"""The knobs of this process: what of its job can be changed while it runs.
+"""The knobs of this process: settings of its job that can be changed while it runs.
 
-Each kind of knob has a provider: DDP's buckets, FSDP2's prefetch, what the script declares. A provider
-says what there is, and makes the action that changes it; nothing else here knows one kind from another.
+Each kind of knob has a provider: DDP's buckets, FSDP2's prefetch, the script's own. A provider lists its
+knobs and makes the actions that change them. Nothing else here depends on the kind.
 """
 
 from __future__ import annotations
@@ -22,41 +22,41 @@ if TYPE_CHECKING:
     from overlaptop.agent.reporting.sender import Sender
 
 LOOK_S = 2.0
-"""From one look at what may have changed by itself to the next."""
+"""Seconds between two checks for values that changed without a command."""
 
 
 class KnobProvider(Protocol):
     """One kind of knob."""
 
     def knobs(self) -> Sequence[Knob]:
-        """What there is now, with present values. On the agent's thread."""
+        """Return the present knobs with their values. On the agent's thread."""
 
     def action(self, knob: str, value: int | None) -> SettingAction:
-        """What gives one of them a value on this rank; None: the one that the script gave."""
+        """Return the action that sets a value on this rank; None: the script's value."""
 
     def note_step(self, step: int) -> None:
-        """A step begins: remember this rank's position, if it matters. On the training thread."""
+        """Remember this rank's position, if needed, as a step begins. On the training thread."""
 
 
 class Knobs:
     """All knobs of this process."""
 
     def __init__(self, gradients: Callable[[int], GradientFacts | None], *providers: KnobProvider) -> None:
-        """``gradients(rank)``: those of the job's DDP model; None where there is not one model."""
+        """``gradients(rank)``: those of the job's DDP model; None without exactly one model."""
         self._gradients = gradients
         self._providers = providers
         self._had_any = False
         self._look_at_s = 0.0
 
     def note_step(self, step: int) -> None:
-        """A step begins. On the training thread."""
+        """Tell all providers that a step begins. On the training thread."""
         for provider in self._providers:
             provider.note_step(step)
 
     def change(self, command: Command) -> Action:
-        """The action for a command that sets, restores or tries a knob.
+        """Return the action for a command that sets, restores or tries a knob.
 
-        Raises ValueError with one line where this rank has no such knob, or not for this value.
+        Raises ValueError with one line if this rank has no such knob, or refuses the value.
         """
         for provider in self._providers:
             for knob in provider.knobs():
@@ -64,7 +64,7 @@ class Knobs:
                     if command.name == commands.RESTORE:
                         return provider.action(knob.name, None)
                     value = commands.argument(command, "value")
-                    # Of one that refuses, the bounds may say nothing.
+                    # The bounds of a knob that refuses may be meaningless.
                     if why := knob.refusal or knob.fault(value):
                         raise ValueError(why)
                     setting = provider.action(knob.name, value)
@@ -75,11 +75,11 @@ class Knobs:
         raise ValueError(f"there is no knob {command.knob}; there is: {there_is}")
 
     def refresh(self) -> None:
-        """Something has been changed: look again at once. On any thread."""
+        """Check the values at the next round, as a command changed one. On any thread."""
         self._look_at_s = 0.0
 
     def serve(self, sender: Sender, rank: int) -> None:
-        """Send the hub what is new; called in each round of the agent's thread."""
+        """Send changed knobs to the hub. Called in each round of the agent's thread."""
         now_s = monotonic()
         if sender.connections == 0 or now_s < self._look_at_s:
             return

@@ -1,10 +1,10 @@
-"""Knobs that a script declares, and reads wherever it needs their values.
+"""Knobs that a script declares and reads wherever it needs their values.
 
     accumulation = overlaptop.agent.knob("accumulation", 4, choices=(1, 2, 4, 8))
     ...
     for micro_step in range(accumulation.value):
 
-In a script that runs without the agent, and until another value is set, a knob is its default.
+Without the agent, and until another value is set, a knob has its default.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ MAX_TEXT_CHARS = 200
 
 
 class ScriptKnob:
-    """A setting that can be changed while the job runs: its value changes between two steps only, in the
+    """A setting that can be changed while the job runs. Its value changes only between two steps, in the
     same step on all ranks.
     """
 
     __slots__ = ("_declared", "_default", "_value")
 
     def __init__(self, declared: Knob, default: int) -> None:
-        """``declared``: what is sent to a dashboard, with the default as its value."""
+        """``declared``: the knob as sent to a dashboard, with the default as its value."""
         self._declared = declared
         self._default = default
         self._value = default
 
     @property
     def name(self) -> str:
-        """As it was declared."""
+        """The declared name."""
         return self._declared.name
 
     @property
@@ -53,7 +53,7 @@ class ScriptKnob:
         return self._value
 
     def __index__(self) -> int:
-        """The present value where Python wants a whole number: ``int(knob)``, ``range(knob)``."""
+        """Return the present value where Python needs an integer: ``int(knob)``, ``range(knob)``."""
         return self._value
 
     def __repr__(self) -> str:
@@ -61,14 +61,14 @@ class ScriptKnob:
 
 
 class ScriptKnobs:
-    """All that this process's script has declared. Declared and read on its threads, described on any."""
+    """All knobs of this process's script. Declared and read on its threads, described on any."""
 
     def __init__(self) -> None:
         self._declared: dict[str, ScriptKnob] = {}
         self._lock = threading.Lock()
         self._sequence_numbers = SequenceNumbers()
         self._counts = False
-        """Whether the last step noted has a count."""
+        """Whether the last step's position was noted."""
 
     def declare(
         self,
@@ -85,24 +85,24 @@ class ScriptKnobs:
         """Declare a setting that can be changed from a dashboard while the job runs.
 
         Scripts call it `overlaptop.agent.knob`. Read the knob's ``value`` (or ``int(knob)``) wherever it is
-        needed: a new value comes into force between two steps, in the same step on all ranks. Without an
-        agent, and until it is changed, the value is the default. Declare it alike on all ranks; declared
-        again in the same way it is the same knob.
+        needed: it changes only between two steps, in the same step on all ranks. Without an agent, and
+        until it is changed, the value is the default. Declare it alike on all ranks. Declaring it again in
+        the same way returns the same knob.
 
         Args:
-            name: letters, digits and ``_``; how commands call it.
-            default: the script's own value, a whole number.
-            choices: the values that are allowed, in the order in which a dashboard steps through them.
-            least: the smallest value that is allowed, where there are no choices.
-            most: the largest one.
-            unit: of its values, if they have one: ``tokens``.
+            name: letters, digits and ``_``; commands use it.
+            default: the script's own value, an integer.
+            choices: the allowed values, in the order a dashboard steps through them.
+            least: the smallest allowed value, without choices.
+            most: the largest allowed value, without choices.
+            unit: unit of the values, if any: ``tokens``.
             about: what it does, in one line.
-            changes_work: a step does another amount of work with another value (more batches, a longer
-                sequence): dashboards then do not call one of them faster.
+            changes_work: the value changes the work of a step (more batches, a longer sequence). Dashboards
+                then call no value faster than another.
 
         Raises:
-            TypeError: a value that is no whole number, or a word that is no text.
-            ValueError: a value out of bounds, or a name that cannot be, or stands for another knob already.
+            TypeError: a value is no integer, or a text is no str.
+            ValueError: a value is out of bounds, or a name is invalid or taken.
         """
         for what, text in (("its name", name), ("unit", unit), ("about", about)):
             if not isinstance(text, str):
@@ -140,13 +140,13 @@ class ScriptKnobs:
                 if len(self._declared) == MAX_DECLARED:
                     raise ValueError(f"a script can declare no more than {MAX_DECLARED} knobs")
                 knob = ScriptKnob(declared, default)
-                self._declared = {**self._declared, name: knob}  # never changed under a reader
+                self._declared = {**self._declared, name: knob}  # readers keep the old dict
             elif knob._declared != declared:  # noqa: SLF001 - only here
                 raise ValueError(f"knob {name} was declared before in another way")
             return knob
 
     def knobs(self) -> tuple[Knob, ...]:
-        """All of them, in the order of their declarations."""
+        """Return all knobs in the order of declaration."""
         declared = self._declared
         refusal = self.refusal() if declared else ""
         return tuple(
@@ -155,7 +155,7 @@ class ScriptKnobs:
         )
 
     def refusal(self) -> str:
-        """Why none of them can be changed; empty: they can."""
+        """Why no knob can be changed; empty: they can."""
         distributed = sys.modules.get("torch.distributed")
         if distributed is None or not distributed.is_available() or not distributed.is_initialized():
             return ""
@@ -163,12 +163,12 @@ class ScriptKnobs:
         return why_uncounted(world) if world.size() > 1 else ""
 
     def action(self, knob: str, value: int | None) -> ScriptKnobAction:
-        """What gives one of them a value; None: its default."""
+        """Return the action that sets a knob's value; None: its default."""
         turned = self._declared[knob]
         return ScriptKnobAction(self, turned, turned.default if value is None else value)
 
     def note_step(self, step: int) -> None:
-        """A step begins; on the training thread. Remembers this rank's position."""
+        """Remember this rank's position as a step begins. On the training thread."""
         if not self._declared:
             return
         distributed = sys.modules["torch.distributed"]
@@ -177,31 +177,30 @@ class ScriptKnobs:
             self._sequence_numbers.note(step, distributed.group.WORLD)
 
     def position(self, step: int, knob: ScriptKnob) -> Position:
-        """The rank's position among all when ``step`` began. Raises LookupError where it is not known."""
+        """Return the rank's position when ``step`` began. Raises LookupError if it is unknown."""
         where = f"{self._sequence_numbers.at(step)} " if self._counts else ""
         return Position("all", f"{where}with {knob.name} {knob.value}")
 
 
 class ScriptKnobAction(SettingAction):
-    """One rank's part in giving a script's knob another value."""
+    """One rank's part in changing a script's knob."""
 
     def __init__(self, knobs: ScriptKnobs, knob: ScriptKnob, value: int) -> None:
         self._knobs = knobs
         self._knob = knob
         self._value = value
         self._before: int | None = None
-        """The value before this action."""
 
     def refusal(self) -> str:
-        """Why it cannot be changed, if it cannot."""
+        """Why it cannot be changed; empty: it can."""
         return self._knobs.refusal()
 
     def position(self, step: int) -> Position:
-        """All have to act at the same position: the number of collectives may depend on the value."""
+        """All ranks must act at the same position: the number of collectives may depend on the value."""
         return self._knobs.position(step, self._knob)
 
     def boundary(self, step: int) -> bool:
-        """The script finds the new value from here on; its first step with it is left out."""
+        """Set the value. The first step with it is not measured."""
         if self._before is None:
             self._before = self._knob.value
         self.changes(self._knob.name, str(self._before), str(self._value), step)
@@ -215,13 +214,13 @@ class ScriptKnobAction(SettingAction):
 
 
 DECLARED = ScriptKnobs()
-"""Those of this process: a script declares them whether an agent is there or not."""
+"""The knobs of this process: a script declares them with or without an agent."""
 
 
 def _allowed(
     name: str, choices: Sequence[int] | None, least: int | None, most: int | None
 ) -> tuple[int, int, tuple[int, ...]]:
-    """The least and the most value, and all values where they are choices."""
+    """Return the smallest and the largest value, and the choices, if any."""
     if choices is not None:
         if least is not None or most is not None:
             raise ValueError(f"knob {name}: give choices, or least and most, not both")

@@ -1,1 +1,1 @@
-"""Measured steps become messages and go to the hub."""
+"""Turns measured steps into messages and sends them to the hub."""

@@ -1,4 +1,4 @@
-"""From a measured step to its messages."""
+"""Turns a measured step into messages."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ Timed = TypeVar("Timed", CollectiveSpan, PhaseSpan)
 
 UNMEASURED: dict[str, Any] = dict.fromkeys(field.name for field in fields(Breakdown))
 MAX_SEGMENTS = 512
-"""Segments of one lane that are sent; a terminal has fewer cells."""
+"""Segments sent for one lane; a terminal has fewer cells."""
 MAX_COLLECTIVES = 1024
 GOLDEN, MODULUS = 0x9E3779B97F4A7C15, 1 << 64
-"""Multiples of the golden ratio, less their whole parts, lie more evenly than those of any other number."""
+"""Fractional parts of multiples of the golden ratio spread more evenly than those of any other number."""
 
 
 def totals(
@@ -44,10 +44,10 @@ def totals(
     mark: str = "",
     thread: TrainingThread | None = None,
 ) -> StepTotals:
-    """The step in numbers; the lanes are None where only its phases were measured.
+    """Return the step in numbers; lanes are None if only its phases were measured.
 
-    ``mark``: as StepMarks has it, where a command kept it from the job's own pace: the step took place, but
-    its parts say nothing. ``thread``: what tells what the training thread spent it on.
+    ``mark``: from StepMarks; if set, a command disturbed the step, so its parts are left out. ``thread``:
+    supplies the training thread's times.
     """
     spent = thread.take(measured.step) if thread is not None else None
     phase_ns: Counter[str] = Counter()
@@ -85,7 +85,7 @@ def totals(
 
 
 def own_cost(schedule: Schedule, rank: int) -> OwnCost | None:
-    """What the agent costs this rank; None until that is known."""
+    """Return the agent's cost on this rank; None until it is known."""
     cost = schedule.cost.estimate()
     if cost is None:
         return None
@@ -95,11 +95,11 @@ def own_cost(schedule: Schedule, rank: int) -> OwnCost | None:
 
 
 def best_detailed(steps: Iterable[StepSpans], most: int) -> list[StepSpans]:
-    """Of steps that are ready together, those whose detail is sent: `most` at most, in their order.
+    """Choose up to `most` of these steps to send in detail, in their order.
 
-    A comparison of ranks needs the same steps of all, and each rank sends at times of its own: so there is
-    an order of all steps' numbers. They stand for the others, too: so it is none in which each n-th step
-    would come first, in which the script may do what it does in no other.
+    To compare ranks, all must choose the same steps, though each sends at its own times. So steps are
+    ranked by number alone. The ranking must not favour every n-th step, as a script may do special work
+    there.
     """
     fit = [step for step in steps if step.detailed and step.named]
     fit.sort(key=lambda each: each.step * GOLDEN % MODULUS)
@@ -109,8 +109,8 @@ def best_detailed(steps: Iterable[StepSpans], most: int) -> list[StepSpans]:
 def detail(
     measured: StepSpans, rank: int, members: Mapping[str, tuple[int, ...]] | None = None
 ) -> StepDetail:
-    """What the step's timeline is drawn from, in ns from the step's start. ``members``: of its groups, as
-    far as they are known.
+    """Return the step's timeline to draw, in ns from its start. ``members``: ranks of its groups, if
+    known.
     """
     start_ns, step_ns = measured.start_ns, measured.end_ns - measured.start_ns
 

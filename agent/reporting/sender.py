@@ -1,7 +1,8 @@
 """The rank's connection to its node's hub: a unix socket of the standard library, never blocking.
 
-libzmq stays out of the training process: its I/O thread calls abort() in faults as ordinary as running
-out of descriptors. All here happens on the agent's own thread; what does not fit is dropped and counted.
+libzmq stays out of the training process: its I/O thread calls abort() on ordinary faults such as running
+out of descriptors. Everything here runs on the agent's thread. Messages that do not fit are dropped and
+counted.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ MAX_QUEUED_BYTES = 1 << 20
 FLUSH_POLL_S = 0.005
 RECEIVE_BYTES = 1 << 16
 HEARTBEAT_S = 1.0
-"""After so long without a message the rank sends its RankInfo again: the hub takes a silent rank for a
+"""After this time without a message the rank sends its RankInfo again: the hub takes a silent rank for a
 stopped one."""
 FIRST_RETRY_S = 0.2
 FIRST_HUB_RETRY_S = 1.0
@@ -39,20 +40,19 @@ MAX_COMMANDS = 8
 
 
 class Sender:
-    """Queues messages for the hub, keeps the connection, and starts a hub where there is none."""
+    """Queues messages for the hub, keeps the connection, and starts a hub if there is none."""
 
     def __init__(self, place: RankPlacement, script: str) -> None:
         self.place = place
         self.dropped = 0
-        """Messages that did not fit, or could not be encoded, since the start."""
+        """Messages dropped since the start: they did not fit, or could not be encoded."""
         self.wanted = Watch(detail=False)
-        """What the dashboards want: this rank's timeline, a burst."""
+        """Requests of the dashboards: this rank's timeline, a burst."""
         self.commands: deque[Command] = deque(maxlen=MAX_COMMANDS)
-        """What the hub passed on, oldest first."""
+        """Commands from the hub, oldest first."""
         self.connections = 0
-        """Connections made so far."""
         self._states: dict[type, tuple[Message, bytes]] = {}
-        """By kind of message: the newest state, and its frame; empty where it cannot be encoded."""
+        """By message type: the newest state and its frame; the frame is empty if encoding failed."""
         self._script = script
         self._queue: deque[bytes] = deque()
         self._queued_bytes = 0
@@ -62,7 +62,7 @@ class Sender:
         self._info_due = False
         self._socket: socket.socket | None = None
         self._identity = (0, 0)
-        """The socket's, to tell it from what the job opens in its place."""
+        """Device and inode of the socket, to detect that the job has reused its descriptor."""
         self._reader = codec.FrameReader()
         self._retry_s = FIRST_RETRY_S
         self._retry_at = 0.0
@@ -70,20 +70,20 @@ class Sender:
         self._hub_retry_at = 0.0
         self._warned = False
         self._starter: tuple[int, int | None] = (0, None)
-        """The hub's first process, which forks and ends at once: its pid and when it started."""
+        """Pid and start time of the hub's first process, which forks and exits at once."""
 
     def introduce(self, info: RankInfo) -> None:
-        """Set the RankInfo, which is sent first on each connection, and again when it changes."""
+        """Set the RankInfo. It is sent first on each connection, and again when it changes."""
         if info != self._info:
             self._info, self._info_due = info, True
 
     def put(self, message: Message) -> None:
-        """Queue a message; where the queue is full the oldest goes. Raises WireError."""
+        """Queue a message; a full queue drops its oldest. Raises WireError."""
         self._enqueue(codec.frame(codec.encode(message)))
 
     def put_state(self, message: Message) -> None:
-        """Queue a message where it differs from the last of its kind, and again on each new connection: the
-        hub may be another, which has nothing yet. Raises WireError, once for the same message.
+        """Queue a message if it differs from the last of its type, and again on each new connection, which
+        may lead to a new hub. Raises WireError, once for the same message.
         """
         kind = type(message)
         last, _ = self._states.get(kind, (None, b""))
@@ -102,14 +102,14 @@ class Sender:
             self.dropped += 1
 
     def put_step(self, message: StepTotals | StepDetail) -> None:
-        """The same; what cannot be encoded, as a step of no length or of months, is dropped and counted."""
+        """Queue a step. One that cannot be encoded (no length, or months) is dropped and counted."""
         try:
             self.put(message)
         except codec.WireError:
             self.dropped += 1
 
     def pump(self) -> None:
-        """Connect, write and read as far as that does not block. Call it some times a second."""
+        """Connect, write and read without blocking. Call it several times a second."""
         if self._info is None:
             return
         if self._socket is None and monotonic() >= self._retry_at:
@@ -124,11 +124,11 @@ class Sender:
                 self.disconnect()
 
     def flush(self, longest_s: float) -> None:
-        """Pump until all is written, the connection is lost, or so much time has passed."""
+        """Pump until everything is written, the connection is lost, or ``longest_s`` has passed."""
         until_s = monotonic() + longest_s
         self.pump()
         while self._socket is not None and not self.drained and monotonic() < until_s:
-            sleep(FLUSH_POLL_S)  # the hub has to make room
+            sleep(FLUSH_POLL_S)  # wait for the hub to read
             self.pump()
 
     @property
@@ -137,13 +137,13 @@ class Sender:
         return not self._queue and not self._partial and not self._info_due
 
     def disconnect(self) -> None:
-        """Close the connection; a frame half written is lost with it."""
+        """Close the connection; a half-written frame is lost."""
         if self._socket is not None:
             try:
                 self._check_still_ours(self._socket)
                 self._socket.close()
             except ConnectionResetError:
-                self._socket.detach()  # the job closed our descriptor; the number may be its own now
+                self._socket.detach()  # the job closed our descriptor and may have reused its number
         self._socket = None
         self._partial = b""
         self.wanted = Watch(detail=False, bursts=self.wanted.bursts)
@@ -155,7 +155,7 @@ class Sender:
             connection = self._open_connection()
             if connection is None:
                 return
-        except JobFolderError as fault:  # until somebody repairs the socket directory
+        except JobFolderError as fault:  # lasts until somebody repairs the socket directory
             self._retry_at = monotonic() + LAST_RETRY_S
             self._warn_once(str(fault))
             return
@@ -175,7 +175,7 @@ class Sender:
         self._hub_retry_s = FIRST_HUB_RETRY_S
 
     def _open_connection(self) -> socket.socket | None:
-        """A connection to the hub; where there is no hub, None, and one is started."""
+        """Connect to the hub. If there is none, start one and return None."""
         path = ranks_socket(self.place.job)
         connection = stream_socket()
         try:
@@ -197,12 +197,12 @@ class Sender:
             warn(f"no dashboard can see this rank: {why}")
 
     def _start_hub(self) -> None:
-        """Start a hub, ever more rarely where they do not stay. Of two at once its lock keeps one."""
+        """Start a hub, less often if hubs keep ending. If two start, the lock keeps one."""
         if not self.place.starts_hub or monotonic() < self._hub_retry_at or is_alive(*self._starter):
             return
         self._hub_retry_at = monotonic() + self._hub_retry_s
         self._hub_retry_s = min(LAST_RETRY_S, self._hub_retry_s * 2)
-        writable.check(self.place.job)  # the error of a hub that ends at once is seen by nobody
+        writable.check(self.place.job)  # nobody would see the error of a hub that ends at once
         argv, environment = hub_command(
             self.place.job, self._script, self.place.world_size, os.getpid(), str(working_directory())
         )
@@ -212,11 +212,11 @@ class Sender:
             raise JobFolderError(f"no hub can be started: {fault.strerror}") from None
         with contextlib.suppress(OSError):  # no descriptor to look with
             self._starter = pid, process_start_time(pid)
-        # A new hub is there within a second: look often until then.
+        # A new hub is ready within a second: retry often until then.
         self._retry_s = FIRST_RETRY_S
 
     def _check_still_ours(self, connection: socket.socket) -> None:
-        """Raises ConnectionResetError where the descriptor is not our socket any more: a job may close all
+        """Raise ConnectionResetError if the descriptor is no longer our socket: a job may close all
         descriptors from 3 up.
         """
         with contextlib.suppress(OSError):
@@ -252,7 +252,7 @@ class Sender:
                     raise ConnectionResetError
                 for payload in self._reader.feed(data):
                     message = codec.decode(payload)
-                    if isinstance(message, Watch):  # the first of them says that we were let in
+                    if isinstance(message, Watch):  # the first one shows that the hub accepted us
                         self.wanted = message
                         self._retry_s = FIRST_RETRY_S
                     elif isinstance(message, TurnedAway):

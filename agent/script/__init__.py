@@ -1,1 +1,1 @@
-"""Running the job's script as Python itself would."""
+"""Runs the job's script as Python itself would."""

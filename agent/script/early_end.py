@@ -1,4 +1,4 @@
-"""Records how a script ended that had not imported torch: until then no hub knows its job."""
+"""Records the end of a script that never imported torch: no hub knows its job."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from overlaptop.wire.messages import RankEnd
 
 
 def record(script: str, failure: str) -> None:
-    """Record it for whoever looks for the job. Raises OSError or JobFolderError."""
+    """Record the exit so that `overlaptop` can report it. Raises OSError or JobFolderError."""
     place, at_ns = placement.from_environment() or placement.alone(), now_ns()
     end = RankEnd(place.rank, at_ns, clean=True, failure=failure)
-    base_dir()  # the first job makes it
+    base_dir()  # created by the first job
     began_ns = unix_ns(process_start_time(os.getpid()) or 0)
     last_end.write(LastEnd(script, at_ns, 1, (end,), place.job), began_ns)

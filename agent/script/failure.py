@@ -1,4 +1,4 @@
-"""What ended the script, where it did not end well."""
+"""Describes why the script failed."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ _USER_INFO = re.compile(
     # user:password, where the password may have an @ in it, or a slash unless it looks like a port
     r"(?<=://)(?:([^\s/@:]*:)(?!\d{1,5}/)(?:[^\s/]*|[^\s@]*)|[^\s/@:]+)@"
 )
-"""Before the host of a URL: a user with a password, or a token alone."""
+"""Credentials before the host of a URL: user and password, or a token."""
 
 
 def failure_of(end: BaseException) -> str:
-    """The exception, or the exit status that it asks for, in one line; empty: the script ended well."""
+    """Return the exception, or its exit status, in one line; empty if the script succeeded."""
     if isinstance(end, SystemExit):
         if isinstance(end.code, int):
             return f"exit status {int(end.code)}" if end.code else ""
@@ -25,16 +25,16 @@ def failure_of(end: BaseException) -> str:
 
 
 def failure_at_exit() -> str:
-    """What Python has shown as the reason for this end, of a script that was not started by the agent."""
+    """Return the exception that Python has shown, for scripts that the agent did not start."""
     shown = getattr(sys, "last_value", None)
-    # At a prompt it is of an earlier input.
+    # At an interactive prompt, it is from an earlier input.
     return "" if shown is None or hasattr(sys, "ps1") else failure_of(shown)
 
 
 def failure_under_way() -> str:
-    """What ends this process just now; empty: nothing, or Ctrl-C.
+    """Return the exception that ends this process now; empty: none, or Ctrl-C.
 
-    torch.multiprocessing turns what a rank has raised into an exit status.
+    torch.multiprocessing turns a rank's exception into an exit status.
     """
     end = sys.exception()
     if isinstance(end, SystemExit) and end.code and isinstance(end.__context__, Exception):
@@ -45,6 +45,6 @@ def failure_under_way() -> str:
 def _line(fault: BaseException) -> str:
     try:
         lines = str(fault).strip().splitlines()
-    except Exception:  # noqa: BLE001 - it is the script's own code
+    except Exception:  # noqa: BLE001 - __str__ is the script's own code
         return ""
     return _USER_INFO.sub(r"\1***@", lines[0][:MOST_READ_CHARS])[:MOST_CHARS] if lines else ""

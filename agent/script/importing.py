@@ -1,4 +1,4 @@
-"""Calls back when a module has been imported, without importing it."""
+"""Calls back when a module has been imported, without importing it itself."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from overlaptop.agent.isolation.fault_barrier import warn
 
 
 def when_imported(name: str, then: Callable[[], None]) -> None:
-    """Call ``then`` once: as soon as the module is there, on the thread that imports it; now, if it is."""
+    """Call ``then`` once: when the module is imported, on the importing thread; now if it already is."""
     if name in sys.modules:
         then()
     else:
@@ -23,11 +23,11 @@ def when_imported(name: str, then: Callable[[], None]) -> None:
 class _ImportWatch(MetaPathFinder):
     """Calls back once when a module has been imported.
 
-    It stays among the finders and finds nothing then: Python walks along their list in place (up to 3.13),
-    and another thread that imports just then would pass over a finder, were this one taken out.
+    Afterwards it stays among the finders and finds nothing. Python (up to 3.13) iterates over their list in
+    place, so removing a finder could make another thread's import skip the next one.
 
-    Libraries look whether a module is there (``importlib.util.find_spec("torch")``) long before anybody
-    imports it: to be found is not to be imported, so this waits until the module is executed.
+    Libraries call ``importlib.util.find_spec("torch")`` long before anybody imports torch. So being found
+    does not count: the callback waits until the module is executed.
     """
 
     def __init__(self, name: str, then: Callable[[], None]) -> None:
@@ -42,7 +42,7 @@ class _ImportWatch(MetaPathFinder):
             return None
         self._asking.others = True
         try:
-            # As importlib does, which passes over finders without this method.
+            # As in importlib, which skips finders without this method.
             finds = [getattr(finder, "find_spec", None) for finder in tuple(sys.meta_path)]
             found = (find(fullname, path, target) for find in finds if find is not None)
             spec = next((each for each in found if each is not None), None)
@@ -54,8 +54,8 @@ class _ImportWatch(MetaPathFinder):
 
     def _watch(self, loader: Loader) -> None:
         def execute_and_tell(module: ModuleType) -> None:
-            vars(loader).pop("exec_module", None)  # two may watch the same loader
-            execute(module)  # where it fails, the script may try again
+            vars(loader).pop("exec_module", None)  # two watches may share a loader
+            execute(module)  # if it fails, the script may try again
             then, self._then = self._then, None
             if then is not None:
                 then()
@@ -63,5 +63,5 @@ class _ImportWatch(MetaPathFinder):
         try:
             execute = loader.exec_module
             vars(loader)["exec_module"] = execute_and_tell
-        except (AttributeError, TypeError):  # a loader of the job's own: an old one, a class, with slots
+        except (AttributeError, TypeError):  # the job's own loader: an old one, a class, or with slots
             warn(f"{self._name} comes by a loader of its own; call overlaptop.agent.attach() behind it")

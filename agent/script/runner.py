@@ -1,7 +1,7 @@
 """Runs the job's script as Python itself would, with the agent beside it.
 
-The agent waits for the script's own ``import torch``: a script may set environment variables that torch
-and numpy read on import, and they must still count.
+The agent waits for the script's own ``import torch``: a script may first set environment variables that
+torch and numpy read on import.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from overlaptop.agent.script import path as script_path
 from overlaptop.agent.script.failure import failure_of
 from overlaptop.agent.script.importing import when_imported
 
-if TYPE_CHECKING:  # imported inside the barrier, as all that only the agent needs
+if TYPE_CHECKING:  # imported inside the barrier, like everything that only the agent needs
     from overlaptop.agent.agent import Agent
 
 HERE = str(Path(overlaptop.agent.__file__).parent)
 RUNPY = runpy.run_module.__code__.co_filename
-"""As tracebacks have it: of a frozen module, or with ``-X frozen_modules=off`` of a file."""
+"""As in tracebacks: a frozen module's name, or a file's with ``-X frozen_modules=off``."""
 PYC_HEADER_BYTES = 16
 
 
 def main() -> None:
-    """Parse the command line, start the agent, become the script."""
+    """Parse the command line, start the agent, run the script."""
     command, pid = options.parse(sys.argv[1:]), os.getpid()
     try:
         _run(command)
     except BaseException as end:
-        with suppress(Exception):  # nothing may come before the script's own words
+        with suppress(Exception):  # the script's own error must be shown whatever happens here
             failure = "" if isinstance(end, KeyboardInterrupt) else failure_of(end)
             if failure and "torch" not in sys.modules and os.getpid() == pid:
                 _record_end(command.target, failure)
@@ -52,7 +52,7 @@ def main() -> None:
 def _run(command: options.CommandLine) -> None:
     target = command.target
     path = None if command.module else _absolute(target)
-    # A folder or an archive with a module __main__ in it; a script is read before anything else is begun.
+    # A folder or an archive contains a module __main__. A script is read before anything else happens.
     package = path is not None and pkgutil.get_importer(path) is not None
     code = None if path is None or package else _script_code(path, command)
     agent = overlaptop.agent.START_BARRIER.guarded("its start", _make_agent)(command)
@@ -62,21 +62,21 @@ def _run(command: options.CommandLine) -> None:
     main_module = _new_main()
     try:
         if path is None or code is None:
-            # What Python itself calls, for -m, folders and archives.
+            # The function that Python itself calls for -m, folders and archives.
             runpy._run_module_as_main(target if path is None else "__main__", alter_argv=path is None)  # type: ignore[attr-defined]  # noqa: SLF001
         else:
             _execute(code, path, main_module)
     except BaseException as end:
-        with suppress(Exception):  # the script may have set a hook of its own, or taken it away
+        with suppress(Exception):  # the script may have replaced the hook
             _hide_our_frames()
         if agent is not None:
-            with suppress(Exception):  # a SystemExit of the script's own may refuse to be looked at
+            with suppress(Exception):  # the script's own SystemExit class may raise when inspected
                 agent.failure = failure_of(end)
         raise
 
 
 def _make_agent(command: options.CommandLine) -> Agent:
-    from overlaptop.agent.script import early_end  # noqa: F401 - later it could be given the script's modules
+    from overlaptop.agent.script import early_end  # noqa: F401 - a later import could get the script's modules
 
     allowed = command.options.control or is_bundled(command.target, module=command.module)
     agent = overlaptop.agent.make(replace(command.options, control=allowed), command.target)
@@ -92,7 +92,7 @@ def _record_end(script: str, failure: str) -> None:
 
 
 def _absolute(path: str) -> str:
-    """As Python: not normalised, and in a directory that is gone as it is."""
+    """Return an absolute path as Python does: not normalised, and unchanged if the directory is gone."""
     try:
         folder = os.getcwd()  # noqa: PTH109
         return folder if path == "." else os.path.join(folder, path)  # noqa: PTH118
@@ -101,21 +101,19 @@ def _absolute(path: str) -> str:
 
 
 def _searched_first(path: str | None) -> str | None:
-    """What Python searches first: a script's folder, links resolved; with no path where it was started."""
+    """Return the first entry of sys.path: the script's folder with links resolved, else the current one."""
     if sys.flags.safe_path:
         return None
     if path is not None:
         return str(Path(path).resolve().parent)
     try:
-        return os.getcwd()  # noqa: PTH109 - a deleted one
+        return os.getcwd()  # noqa: PTH109 - it may be deleted
     except OSError:
         return None
 
 
 def _script_code(path: str, command: options.CommandLine) -> types.CodeType:
-    """Compile a script, or load a compiled one; ends the process with Python's own words where it cannot
-    be read.
-    """
+    """Compile a script, or load a compiled one. If it cannot be read, exit with Python's own message."""
     try:
         source = Path(path).read_bytes()
     except OSError as fault:
@@ -123,7 +121,7 @@ def _script_code(path: str, command: options.CommandLine) -> types.CodeType:
             f"{sys.executable}: can't open file {path!r}: [Errno {fault.errno}] {fault.strerror}\n"
         )
         raise SystemExit(2) from None
-    _hide_our_frames()  # a syntax error is shown as Python shows it
+    _hide_our_frames()  # show a syntax error as Python does
     if not _is_compiled(path, source):
         if not _is_text(source):
             _record_end(command.target, "SyntaxError: the script is not text in its encoding")
@@ -145,8 +143,8 @@ def _is_text(source: bytes) -> bool:
 
 
 def _become_python(command: options.CommandLine) -> None:
-    """Leave a script that is no text to plain Python: it refuses a file in other words than `compile`
-    refuses bytes, and more often. Returns where that cannot be.
+    """Run plain Python on a script that is no text: it reports the error in its own words. Returns only if
+    that fails.
     """
     import subprocess
 
@@ -156,12 +154,12 @@ def _become_python(command: options.CommandLine) -> None:
 
 
 def _is_compiled(path: str, source: bytes) -> bool:
-    """Python goes by the name, or by the first half of the magic number."""
+    """Decide like Python: by the name, or by the first half of the magic number."""
     return path.endswith(".pyc") or source[:2] == importlib.util.MAGIC_NUMBER[:2]
 
 
 def _new_main() -> ModuleType:
-    """A ``__main__`` as new as Python's own, so that pickling and multiprocessing find the script there."""
+    """Make a ``__main__`` like Python's own, so that pickling and multiprocessing find the script there."""
     module = ModuleType("__main__")
     module.__dict__["__builtins__"] = builtins
     if "__annotations__" in vars(sys.modules["__main__"]):  # up to Python 3.13
@@ -180,17 +178,17 @@ def _execute(code: types.CodeType, path: str, module: ModuleType) -> None:
 
 
 def _hide_our_frames() -> None:
-    """Show a traceback as it would be without us: no frame of runpy's start or of the agent's hooks."""
+    """Show tracebacks as without us: no frames of runpy's start or of the agent's hooks."""
     shown = sys.excepthook
 
     def show(kind: type[BaseException], value: BaseException, traceback: TracebackType | None) -> None:
-        # What is shown is the exceptions' own tracebacks, whatever is passed beside them.
+        # Python shows the exceptions' own tracebacks, not the one passed.
         _clean(value)
         try:
             shown(kind, value, value.__traceback__ if traceback is not None else None)
         except SystemExit:
             raise
-        except BaseException as fault:  # noqa: BLE001 - as Python shows it, less this frame
+        except BaseException as fault:  # noqa: BLE001 - report it as Python does, without this frame
             _clean(fault)
             sys.stderr.write("Error in sys.excepthook:\n")
             sys.__excepthook__(type(fault), fault, fault.__traceback__)
@@ -203,17 +201,17 @@ def _hide_our_frames() -> None:
 
 def _clean(value: BaseException) -> None:
     for each in _chain(value):
-        # By what no exception can refuse: one may be a frozen dataclass.
+        # The base class's method works even if the exception is a frozen dataclass.
         BaseException.with_traceback(each, _without_our_frames(each.__traceback__))
 
 
 def _chain(value: BaseException) -> list[BaseException]:
-    """An exception, those that it came from, and those that a group has."""
+    """Return an exception, its causes and contexts, and the members of groups."""
     chain: list[BaseException] = []
     waiting: list[BaseException | None] = [value]
     while waiting:
         each = waiting.pop()
-        if each is not None and all(each is not known for known in chain):  # == is the script's own code
+        if each is not None and all(each is not known for known in chain):  # == may run the script's code
             chain.append(each)
             waiting += (each.__cause__, each.__context__)
             if isinstance(each, BaseExceptionGroup):
@@ -222,7 +220,7 @@ def _chain(value: BaseException) -> list[BaseException]:
 
 
 def _without_our_frames(traceback: TracebackType | None) -> TracebackType | None:
-    """The same traceback less the frames of this package and of the runpy that started it."""
+    """Return the traceback without the frames of this package and of the runpy that started it."""
     kept: list[TracebackType] = []
     started = False
     while traceback is not None:
@@ -231,7 +229,7 @@ def _without_our_frames(traceback: TracebackType | None) -> TracebackType | None
             kept.append(traceback)
             started = started or filename != RUNPY
         elif not started:
-            kept.clear()  # what has started us; what we have started in the same way is the script's
+            kept.clear()  # frames of our own start; a later runpy is the script's
         traceback = traceback.tb_next
     clean = None
     for each in reversed(kept):
@@ -240,7 +238,7 @@ def _without_our_frames(traceback: TracebackType | None) -> TracebackType | None
 
 
 def is_bundled(target: str, *, module: bool) -> bool:
-    """Whether this job is one of the bundled workloads, by where its code lies."""
+    """Whether this job is a bundled workload, by the location of its code."""
     if module:
         return target == "overlaptop.workloads" or target.startswith("overlaptop.workloads.")
     spec = importlib.util.find_spec("overlaptop.workloads")

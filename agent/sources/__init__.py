@@ -1,1 +1,1 @@
-"""Where a rank's spans come from: kernels (CUPTI), events (CUDA), host (a CPU), by one protocol."""
+"""Sources of a rank's spans: kernels (CUPTI), events (CUDA), host (CPU), with one protocol."""

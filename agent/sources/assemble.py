@@ -1,7 +1,7 @@
-"""A step as it is recorded, in whatever a source uses as a timestamp, and from it to spans.
+"""Recorded steps, with any source's timestamps, and their conversion to spans.
 
-Neither CUDA events nor the host's clock see when the device stands still between two kernels. So compute
-is the step less what is known to be waiting, an upper bound, and the dashboard says so.
+Neither CUDA events nor the host's clock see idle time between two kernels. So compute is the step minus its
+known waits, an upper bound, and the dashboard says so.
 """
 
 from __future__ import annotations
@@ -16,54 +16,54 @@ from overlaptop.timeline.collectives import sum_links_where_known
 from overlaptop.wire.messages import CollectiveSpan, PhaseSpan
 
 Timestamp = TypeVar("Timestamp")
-"""ns by the host's clock, or a CUDA event."""
+"""ns on the host's clock, or a CUDA event."""
 Other = TypeVar("Other")
 
 MAX_MARKS = 4096
-"""Collectives, and waits, that one step may hold; a step with more has no lanes."""
+"""Most collectives, and most waits, of a step; a step with more has no lanes."""
 
 
 @dataclass(slots=True)
 class RecordedCollective(Generic[Timestamp]):
-    """A collective. `end` arrives later, perhaps from another thread."""
+    """A collective. `end` is set later, perhaps on another thread."""
 
     call: CollectiveCall
     begin: Timestamp
     end: Timestamp | None = None
     stream_key: object = None
-    """Calls of one key run one after the other in the order of their issue; None: no such promise."""
+    """Calls with one key run one after another in the order of issue; None: no known order."""
     on_compute: bool = False
-    """It ran on the compute stream itself, which did nothing else meanwhile."""
+    """True if it ran on the compute stream itself, which did nothing else meanwhile."""
     lost: bool = False
-    """Its end could not be seen, so `end` means nothing."""
+    """True if its end could not be seen; `end` is then meaningless."""
 
 
 @dataclass(slots=True)
 class RecordedStep(Generic[Timestamp]):
-    """One step. Lists are only appended to, so hooks on several threads need no lock."""
+    """One step. Its lists only grow, so hooks on several threads need no lock."""
 
     step: int
     detailed: bool
-    """Its collectives and waits are recorded."""
+    """True if its collectives and waits are recorded."""
     begin: Timestamp
     begin_host_ns: int = 0
-    """Unix time at which the host set `begin`."""
+    """Unix time in ns at which the host set `begin`."""
     end: Timestamp | None = None
     edges: list[tuple[Edge, Timestamp]] = field(default_factory=list)
     collectives: list[RecordedCollective[Timestamp]] = field(default_factory=list)
     waits: list[tuple[Timestamp, Timestamp, Wait]] = field(default_factory=list)
     collective_count: int | None = 0
-    """None where collectives are not looked at."""
+    """None if collectives are not counted."""
     invalid: bool = False
-    """Something in it could not be measured: its lane totals would be wrong, so there are none."""
+    """True if a part could not be measured. The lane totals would be wrong, so they are left out."""
 
     @property
     def complete(self) -> bool:
-        """Whether the step and everything issued in it has its end."""
+        """Whether the step and all its collectives have ended."""
         return self.end is not None and all(each.end is not None for each in self.collectives)
 
     def converted(self, to: Callable[[Timestamp], Other]) -> RecordedStep[Other]:
-        """The same, complete step with other timestamps."""
+        """Return this complete step with converted timestamps."""
         assert self.end is not None
         return RecordedStep(
             self.step,
@@ -91,23 +91,23 @@ class RecordedStep(Generic[Timestamp]):
 
 
 class Assembler:
-    """Turns recorded steps, in order, into StepSpans; carries what outlives a step into the next."""
+    """Turns recorded steps, in order, into StepSpans; carries running collectives into the next step."""
 
     def __init__(self) -> None:
         self._carried: list[CollectiveSpan] = []
         self._last_end_ns: dict[object, int] = {}
 
     def assemble(self, recorded: RecordedStep[int]) -> StepSpans:
-        """The spans of one complete step, clipped to it."""
+        """Return the spans of one complete step, clipped to it."""
         begin_ns, end_ns = recorded.begin, recorded.end
         assert end_ns is not None
         phases = phases_of(begin_ns, end_ns, recorded.edges)
         if not recorded.detailed or recorded.invalid or any(each.lost for each in recorded.collectives):
-            # What ran over from an earlier step cannot be followed through an unmeasured one.
+            # Collectives of an earlier step cannot be followed through an unmeasured one.
             self._carried.clear()
             self._last_end_ns.clear()
             return StepSpans(recorded.step, begin_ns, end_ns, phases, recorded.collective_count)
-        # Another thread's hook may still append one that has not ended.
+        # Another thread's hook may still append a collective that has not ended.
         ended = [each for each in recorded.collectives if each.end is not None]
         timed = [self._timed(each) for each in ended]
         running = [*self._carried, *timed]
@@ -143,7 +143,7 @@ class Assembler:
         )
 
     def _timed(self, recorded: RecordedCollective[int]) -> CollectiveSpan:
-        """A collective's own time. One that had to queue starts when the one before it ends."""
+        """Return a collective's own time: a queued one starts when the one before it ends."""
         start_ns, end_ns, key = recorded.begin, recorded.end, recorded.stream_key
         assert end_ns is not None
         if key is not None:
@@ -153,9 +153,9 @@ class Assembler:
 
 
 def phases_of(begin_ns: int, end_ns: int, edges: Iterable[tuple[Edge, int]]) -> tuple[PhaseSpan, ...]:
-    """The phases of a step from its edges.
+    """Return the phases of a step from its edges.
 
-    Forward is what leads up to a backward: from the step's start, or from the phase before it.
+    Forward is the time before a backward, from the step's start or from the previous phase.
     """
     phases = []
     forward_from = latest_ns = begin_ns

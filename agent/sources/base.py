@@ -1,4 +1,4 @@
-"""The protocol of all sources of spans, and what a measured step is made of."""
+"""The protocol of all sources of spans, and the parts of a measured step."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ from overlaptop.timeline.spans import Spans, empty
 from overlaptop.wire.messages import CollectiveSpan, PhaseSpan
 
 MAX_WAITING_STEPS = 4096
-"""Finished steps that the agent's thread has not looked at; past that a step is not kept, and counted where
-it would be sent."""
+"""Finished steps kept for the agent's thread. Beyond that, steps are dropped and counted."""
 
 
 class Edge(StrEnum):
-    """A point of a step on the training thread, between its phases."""
+    """A boundary between phases on the training thread."""
 
     BACKWARD_BEGIN = "backward_begin"
     BACKWARD_END = "backward_end"
@@ -28,51 +27,51 @@ class Edge(StrEnum):
 
 
 class Wait(StrEnum):
-    """What a bracketed wait may hold."""
+    """Contents of a bracketed wait."""
 
     PURE = "pure"
-    """Nothing but waiting."""
+    """Only waiting."""
     MIXED = "mixed"
-    """Waiting and work: DDP's end of backward also copies buckets back to gradients. Only what lies
-    beside communication counts as stall."""
+    """Waiting and work: DDP's end of backward also copies buckets back to gradients. Only the part that
+    overlaps communication counts as stall."""
 
 
 @dataclass(frozen=True, slots=True)
 class CollectiveCall:
-    """A collective as it was issued."""
+    """A collective as issued."""
 
     op: str
     bytes: int | None
-    """None for a kernel of which only its own name is known."""
+    """None if only the kernel's name is known."""
     group: str
     is_async: bool
-    """It ran beside the compute stream, or may have."""
+    """True if it ran, or may have run, beside the compute stream."""
     backend: str
-    """``nccl``, ``gloo``; what runs it on this device."""
+    """``nccl``, ``gloo``: the backend for this device."""
     device_type: str
     device_index: int
     peer: int | None = None
-    """The other rank of a point-to-point operation, as its group numbers it."""
+    """Other rank of a point-to-point operation, as its group numbers it."""
     coalesced: bool = False
-    """Several launched as one. NCCL's Work for such has no future, and asking for it ends the process."""
+    """Several operations in one launch. NCCL's Work then has no future: asking for it ends the process."""
     link: LinkBytes | None = None
-    """What this rank sends and receives in it over the links of its node; None where that is not known."""
+    """Bytes this rank sends and receives over the links of its node; None if unknown."""
     sequence: int | None = None
-    """Its number in the order of its group, the same on all of the group's ranks. None for point-to-point
-    operations and where it is not known."""
+    """Number of the collective in its group, alike on all ranks of the group. None for point-to-point
+    operations and if unknown."""
     sends_to: int | None = None
-    """Of a send its target, as a rank of the job; None: not known, several, or no send."""
+    """A send's target as a global rank; None: unknown, several, or no send."""
     receives_from: int | None = None
-    """Of a receive its source, likewise. Several in one launch may have both."""
+    """A receive's source as a global rank. A launch of several operations may have both."""
     issued_ns: int = 0
-    """When it was issued, on the system's clock. This and the next two are the flight recorder's."""
+    """Time of issue on the system's clock. This and the next two are from the flight recorder."""
     kernels: tuple[str, ...] = ()
-    """What its kernels may be, in NCCL's words."""
+    """Kinds of kernels it may run, in NCCL's names."""
     several: bool = False
-    """Several operations in one launch: any number of kernels from one up."""
+    """Several operations in one launch: one or more kernels."""
 
     def span(self, start_ns: int, end_ns: int) -> CollectiveSpan:
-        """The collective as it ran, Unix ns on the rank's timeline."""
+        """Return the collective's span, in Unix ns on the rank's timeline."""
         return CollectiveSpan(
             self.op, self.bytes, self.group, self.is_async, start_ns, end_ns,
             self.sequence, self.sends_to, self.receives_from,
@@ -80,61 +79,61 @@ class CollectiveCall:
 
 
 def only(ranks: Iterable[int | None]) -> int | None:
-    """The one rank that all of these are, None left out; None: there is none, or there are several."""
+    """Return the only rank among these, ignoring None; None if there is none or several."""
     known = {rank for rank in ranks if rank is not None}
     return known.pop() if len(known) == 1 else None
 
 
 @dataclass(frozen=True, slots=True)
 class StepSpans:
-    """One measured step; all times Unix ns on the rank's timeline, spans clipped to the step."""
+    """One measured step; times are Unix ns on the rank's timeline, spans are clipped to the step."""
 
     step: int
     start_ns: int
     end_ns: int
     phases: tuple[PhaseSpan, ...]
     collective_count: int | None
-    """None where collectives are not looked at."""
+    """None if collectives are not counted."""
     detailed: bool = False
-    """False: only steps and phases were measured; the spans below are then empty and mean nothing."""
+    """False: only steps and phases were measured, and the spans below are empty and meaningless."""
     compute: Spans = field(default_factory=empty)
     comm: Spans = field(default_factory=empty)
     copy: Spans = field(default_factory=empty)
     fused: Spans = field(default_factory=empty)
-    """Kernels that compute and communicate in one; the other lanes hold nothing of what ran beside them."""
+    """Kernels that compute and communicate; the other lanes exclude these times."""
     stall: Spans = field(default_factory=empty)
     collectives: tuple[CollectiveSpan, ...] = ()
     link: LinkBytes | None = None
-    """What this rank sends and receives in them over the links of its node; None: not known."""
+    """Bytes this rank sends and receives over the links of its node; None if unknown."""
     named: bool = True
-    """False where the collectives of this step were not looked up, as they are in others."""
+    """False if this step's collectives were not looked up."""
     launch_lead_ns: int | None = None
-    """When the GPU came to the step's end, less when the host had issued it."""
+    """GPU time of the step's end minus the host time of its launch."""
     comm_kernels_ns: int | None = None
-    """Summed durations of NCCL's kernels, where they were joined to the collectives that launched them."""
+    """Total duration of NCCL's kernels, if they were joined to collectives."""
     matched_ns: int | None = None
-    """Of these, the kernels whose collective is known."""
+    """Part of `comm_kernels_ns` whose collective is known."""
 
 
 class Source(Protocol):
     """Turns the hooks' calls into spans.
 
-    The hooks call everything but `take` and `stop` on the job's threads, so each call must return at once
-    and never wait for the device. `take` and `stop` run on the agent's own thread.
+    `take` and `stop` run on the agent's thread. Hooks call everything else on the job's threads, so these
+    calls must return at once and never wait for the device.
     """
 
     name: str
     """One of wire.messages.SOURCES."""
     reason: str
-    """Why this source, or what it leaves out, in words for the screen."""
+    """Why this source was chosen, or what it leaves out, for the screen."""
     compute_exact: bool
-    """False where compute is an upper bound: the step less what is known to be waiting."""
+    """False if compute is an upper bound: the step minus its known waits."""
     remarks: deque[str]
-    """What a reader of the figures should know, each once; whoever tells it takes it out."""
+    """Warnings about the figures, each once; the reader removes them."""
     schedule: Schedule
-    """Which steps are measured in detail, and what that costs."""
+    """Chooses the steps measured in detail, and knows their cost."""
     gave_up: str
-    """Why this source can measure no more, and another has to take over; empty while it can."""
+    """Why this source cannot measure any longer and another must take over; empty while it can."""
 
     @property
     def detail_every(self) -> int:
@@ -142,29 +141,29 @@ class Source(Protocol):
 
     @property
     def lost(self) -> int:
-        """Steps and collectives that could not be measured, since the start."""
+        """Steps and collectives lost since the start."""
 
     def start(self) -> None:
-        """Begin; raises RuntimeError with the reason when the source cannot work here."""
+        """Begin; raises RuntimeError with the reason if the source cannot work here."""
 
     def stop(self) -> None:
-        """End, because the agent disables itself or the job ends: release what is held.
+        """End and release everything: the agent disables itself, or the job ends.
 
-        What has been measured can still be taken.
+        Measured steps can still be taken.
         """
 
     @property
     def outstanding(self) -> int:
-        """Callbacks into Python that other threads still have to make; Python must not end before."""
+        """Pending callbacks into Python from other threads; Python must not end before them."""
 
     def boundary(self, step: int) -> None:
-        """`step` begins here, and the one before it ends. Never inside the capture of a CUDA graph."""
+        """End the step before ``step`` and begin ``step``. Never during the capture of a CUDA graph."""
 
     def edge(self, edge: Edge) -> None:
-        """A phase begins or ends here."""
+        """A phase begins or ends now."""
 
     def settings_changed(self, step: int) -> None:
-        """What steps issue may differ from `step` on, which begins. On a thread of the job's."""
+        """From `step` on, which begins, steps may issue other work. On a job thread."""
 
     def take(self) -> list[StepSpans]:
-        """Steps finished since the last call, in order."""
+        """Return the steps finished since the last call, in order."""

@@ -1,4 +1,4 @@
-"""Chooses a rank's source: kernels where CUPTI is free, events on other GPUs, else the host's clock."""
+"""Chooses a rank's source: kernels if CUPTI is free, events on other GPUs, else the host's clock."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from overlaptop.timeline.lanes import LaneRules
 
 
 def choose(options: AgentOptions, optimizer: Any, instead_of: Source | None = None) -> Source:
-    """A source that has started, for a job whose step `optimizer` (None: a mark by hand) has just ended.
+    """Start and return a source for a job whose step has just ended. ``optimizer``: None if marked by hand.
 
-    Deciding any sooner could fix CUDA_VISIBLE_DEVICES before the script sets it. ``instead_of`` is one
-    that gave up.
+    An earlier choice could initialize CUDA before the script sets CUDA_VISIBLE_DEVICES. ``instead_of``: a
+    source that gave up.
     """
     on_cuda = computes_on_cuda(optimizer)
     refusal = "" if on_cuda else "no CUDA device in use"
@@ -44,7 +44,7 @@ def choose(options: AgentOptions, optimizer: Any, instead_of: Source | None = No
 
 
 def _candidates(options: AgentOptions, device: int | None, *, on_cuda: bool) -> Iterator[Source]:
-    """The sources to try, the best first; each falls back on those after it."""
+    """Yield the sources to try, best first."""
     asked = options.source
     if on_cuda and (asked == "kernels" or (asked == "auto" and not options.phases_only)):
         yield KernelsSource(options.every, device, LaneRules(options.lane_rules), options.budget)
@@ -56,7 +56,7 @@ def _candidates(options: AgentOptions, device: int | None, *, on_cuda: bool) -> 
 
 
 def computes_on_cuda(optimizer: Any) -> bool:
-    """Whether the job's steps run on a GPU; parameters offloaded to the host do not say otherwise."""
+    """Whether the job's steps run on a GPU, even if its parameters are offloaded to the host."""
     if not torch.cuda.is_initialized():
         return False
     devices = {parameter.device.type for parameter in _parameters(optimizer)}
@@ -64,17 +64,17 @@ def computes_on_cuda(optimizer: Any) -> bool:
 
 
 def cuda_device_of(optimizer: Any) -> int | None:
-    """The GPU that this optimizer's parameters are on; None: not known."""
+    """Return the GPU of this optimizer's parameters; None if unknown."""
     return next((p.device.index for p in _parameters(optimizer) if p.is_cuda), None)
 
 
 def device_name(optimizer: Any) -> str:
-    """``NVIDIA H200``, ``cpu``: what the job computes on."""
+    """Return the job's device: ``NVIDIA H200``, ``cpu``."""
     return torch.cuda.get_device_name(cuda_device_of(optimizer)) if computes_on_cuda(optimizer) else "cpu"
 
 
 def job_gpu(optimizer: Any) -> JobGpu | None:
-    """The GPU that the job computes on, as NVML and sysfs will know it; None: on none."""
+    """Return the job's GPU by the names that NVML and sysfs use; None without a GPU."""
     if not computes_on_cuda(optimizer):
         return None
     properties = torch.cuda.get_device_properties(cuda_device_of(optimizer))
@@ -88,7 +88,7 @@ def job_gpu(optimizer: Any) -> JobGpu | None:
 
 
 def backend_name() -> str:
-    """``nccl 2.28.9``, ``gloo``; empty before the process group exists."""
+    """Return the backend: ``nccl 2.28.9``, ``gloo``; empty before the process group exists."""
     if not dist.is_available() or not dist.is_initialized():
         return ""
     name = dist.get_backend()

@@ -1,10 +1,9 @@
-"""Joins NCCL's kernels to the collectives that launched them: by the order of both, never by guess.
+"""Joins NCCL's kernels to the collectives that launched them: by their common order, never by a guess.
 
-Between two marks the host issued some collectives, in an order that the flight recorder keeps, and CUPTI
-saw some of NCCL's kernels launched, in an order that it keeps too. Where as many kernels as launches were
-issued, and each kernel is of its launch's kind, they belong together one by one. A launch of several
-operations may become any number of kernels: where there is one such, it gets the kernels that the others
-leave over. Anything else stays unmatched.
+Between two marks the flight recorder logs collectives in the order of issue, and CUPTI records NCCL's
+kernels in the order of launch. If both have the same number, and each kernel's kind fits its launch, they
+are joined one by one. A launch of several operations may run any number of kernels: if there is exactly one
+such launch, it gets the surplus kernels. Anything else stays unmatched.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ from overlaptop.wire.messages import CollectiveSpan
 
 
 def join(step: TracedStep, launches: Sequence[CollectiveCall]) -> TracedStep:
-    """The step with its collectives: its kernels joined to `launches`, which are sorted by time and hold at
-    least the step's. A kernel whose launch is not known is a collective of its own.
+    """Return the step with its kernels joined to `launches`, which are sorted by time and include all
+    launches of the step. A kernel without a known launch counts as a collective.
     """
     spans: list[CollectiveSpan] = []
     links = []
@@ -52,7 +51,7 @@ def join(step: TracedStep, launches: Sequence[CollectiveCall]) -> TracedStep:
 
 
 def launches_in(interval: LaunchInterval, launches: Sequence[CollectiveCall]) -> Sequence[CollectiveCall]:
-    """Those of `launches`, which are sorted by time, that were issued in this interval."""
+    """Return the launches of this interval; `launches` are sorted by time."""
     first, stop = (
         launches_before(at_ns, launches) for at_ns in (interval.from_unix_ns, interval.to_unix_ns)
     )
@@ -60,14 +59,14 @@ def launches_in(interval: LaunchInterval, launches: Sequence[CollectiveCall]) ->
 
 
 def launches_before(unix_ns: int, launches: Sequence[CollectiveCall]) -> int:
-    """How many of `launches`, which are sorted by time, were issued before this moment."""
+    """Count the launches before this time; `launches` are sorted by time."""
     return bisect_left(launches, unix_ns, key=lambda launch: launch.issued_ns)
 
 
 def match(
     kernels: Sequence[NcclKernel], launches: Sequence[CollectiveCall]
 ) -> list[tuple[CollectiveCall, list[NcclKernel]]] | None:
-    """Each launch with its kernels, both given in the order of issue; None where the order cannot tell."""
+    """Return each launch with its kernels, given both in order; None if the order is ambiguous."""
     if len(kernels) == len(launches):
         shares = [1] * len(launches)
     elif sum(launch.several for launch in launches) == 1 and len(kernels) > len(launches):
@@ -86,10 +85,10 @@ def match(
 
 
 def _of_kernel(kernel: NcclKernel) -> CollectiveCall:
-    """What is known of a kernel whose launch is not: its own name."""
+    """Return a collective that has only its kernel's name."""
     return CollectiveCall(kernel.name, None, "", kernel.beside_compute, "nccl", "cuda", -1)
 
 
 def _suits(kernel: NcclKernel, launch: CollectiveCall, *, counted: bool) -> bool:
-    """Whether this kernel may be the launch's. NCCL's generic kernel may be any's that has just one."""
+    """Whether the launch may have run this kernel. NCCL's generic kernel fits any launch of one kernel."""
     return kernel.collective in launch.kernels or (kernel.collective == "Generic" and counted)

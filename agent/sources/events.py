@@ -1,13 +1,13 @@
 """The events source: CUDA events on the compute stream and around collectives (CUDA, ROCm).
 
-Events are recorded on the streams that the job itself uses, taken from a pool, and read at a later step
-boundary once the device has passed them: nothing here ever waits for the device.
+Events from a pool are recorded on the job's own streams. They are read at a later step boundary, once the
+device has passed them: nothing here ever waits for the device.
 
-- A collective on the current stream (``async_op=False`` with NCCL) lies between two events on it.
-- An asynchronous one starts when it is issued, or when the one before it on its group's own stream ends;
-  its end is an event on a stream of the agent's own that waits for its future.
-- `elapsed_time` is a float32 of milliseconds, exact to 0.06 us over a second; so each step is read from
-  its own start, and the starts are chained.
+- A collective on the current stream (``async_op=False`` with NCCL) lies between two events on that stream.
+- An asynchronous one starts when it is issued, or when the previous one on its group's stream ends. Its end
+  is an event on a stream of the agent that waits for its future.
+- `elapsed_time` is a float32 of milliseconds, exact to 0.06 us over a second. So each step is read relative
+  to its own start, and the starts are chained.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from overlaptop.agent.sources.hooked_source import HookedSource
 from overlaptop.wire.messages import LEFT_OUT
 
 MAX_PENDING_STEPS = 32
-"""Steps the device has not finished; past that the oldest is given up and counted."""
+"""Steps that the device has not finished; beyond that the oldest is dropped and counted."""
 END_STREAM_PRIORITY = -2
-"""torch deals streams out of a pool of 32 for each priority, in turn. Hardly any library uses this
-one (NCCL's are of 0, FSDP's of -1), so that no stream of the job is one that waits for collectives."""
+"""torch takes streams in turn from a pool of 32 for each priority. Hardly any library uses this priority
+(NCCL uses 0, FSDP -1), so no stream of the job is one that waits for collectives."""
 MAX_END_STREAMS = 16
 NS_PER_MS = 1_000_000
 ONE_CONNECTION = (
@@ -51,7 +51,7 @@ class EventsSource(HookedSource[Event]):
     """Spans by CUDA events. See sources.base.Source for the protocol."""
 
     name = "events"
-    outstanding = 0  # a CUDA future calls back on the thread that asks it
+    outstanding = 0  # a CUDA future calls back on the thread that queries it
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class EventsSource(HookedSource[Event]):
         device_index: int | None = None,
         budget: float | None = None,
     ) -> None:
-        """Measure on `device_index`; None: the current device, until a collective shows another."""
+        """Measure on `device_index`; None: on the current device, until a collective shows another."""
         reason = "" if phases_only else _too_few_connections()
         super().__init__(phases_only or bool(reason), every, reason, budget)
         self._pending: deque[RecordedStep[Event]] = deque()
@@ -72,19 +72,19 @@ class EventsSource(HookedSource[Event]):
         self._chain_ns = 0
 
     def start(self) -> None:
-        """Refuse where there is no device to record on."""
+        """Refuse if there is no device to record on."""
         if not torch.cuda.is_initialized():
             raise RuntimeError("the events source needs a CUDA device in use, and this job uses none")
 
     def stop(self) -> None:
-        """Let go of every event."""
+        """Release all events."""
         self._recording = None
         self._pending.clear()
         self._pool.clear()
         self._end_streams.clear()
 
     def boundary(self, step: int) -> None:
-        """`step` begins here, and the one before it ends; read those that the device has finished."""
+        """End the step before ``step``, begin ``step``, and read the steps that the device has finished."""
         if self._device < 0:
             self._device = torch.cuda.current_device()
         host_ns = now_ns()  # before the mark: the device passes it no earlier
@@ -95,7 +95,7 @@ class EventsSource(HookedSource[Event]):
         self._read_finished()
 
     def edge(self, edge: Edge) -> None:
-        """A phase begins or ends here, on the compute stream."""
+        """A phase begins or ends now, on the compute stream."""
         recording = self._recording
         if recording is not None and len(recording.edges) < MAX_MARKS and not _capturing():
             recording.edges.append((edge, self._record(self._compute)))
@@ -110,9 +110,9 @@ class EventsSource(HookedSource[Event]):
     def _begin(
         self, call: CollectiveCall, recording: RecordedStep[Event]
     ) -> RecordedCollective[Event] | None:
-        """On the stream that it is issued from."""
+        """Record the start on the stream that issues it."""
         if call.device_type != "cuda":
-            return None  # what runs on the host is not on the device's timeline
+            return None  # work on the host is not on the device's timeline
         if not self._timeable(call):
             recording.invalid = True
             return None
@@ -120,7 +120,7 @@ class EventsSource(HookedSource[Event]):
         return RecordedCollective(call, self._record(stream), on_compute=stream is self._compute)
 
     def issued(self, token: RecordedCollective[Event], work: Any) -> None:
-        """Record its end: on the current stream where it ran there, else behind its future."""
+        """Record its end: on the current stream if it ran there, else after its future."""
         stream = self._current_stream()
         if work is None:
             token.stream_key = stream.cuda_stream
@@ -135,11 +135,11 @@ class EventsSource(HookedSource[Event]):
                 token.end = self._record_end_of(work, end_stream, stream)
 
     def _record_end_of(self, work: Any, end_stream: Any, stream: Any) -> Event:
-        """Record on `end_stream`, behind the future of this Work; `stream` stays the current one.
+        """Record on `end_stream` after this Work's future; `stream` stays the current one.
 
-        The future's own events lie on the group's stream, and its wait() makes the current stream wait for
-        them. It also tells the allocator that the results are in use there (record_stream), which delays
-        the reuse of their memory a little; Work.wait() would release the tensors that the Work holds.
+        The future's events lie on the group's stream, and its wait() makes the current stream wait for
+        them. It also tells the allocator that this stream uses the results (record_stream), which delays
+        the reuse of their memory a little. Work.wait() would release the tensors that the Work holds.
         """
         future = work.get_future()
         torch.cuda.set_stream(end_stream)
@@ -150,7 +150,7 @@ class EventsSource(HookedSource[Event]):
             torch.cuda.set_stream(stream)
 
     def _timeable(self, call: CollectiveCall) -> bool:
-        """Whether events on this source's device can time this call; sets the reason where they cannot."""
+        """Whether events on this source's device can time this call; sets the reason if not."""
         if call.backend != "nccl":
             self.reason = f"steps with {call.op} on {call.backend} {LEFT_OUT}: its end is hidden"
             return False
@@ -158,16 +158,16 @@ class EventsSource(HookedSource[Event]):
             return True
         if self._device_known:
             self.reason = f"steps with {call.op} on other devices than cuda:{self._device} {LEFT_OUT}"
-        else:  # the job never made its device the current one: measure there from the next step on
+        else:  # the job never made its device the current one: measure on it from the next step on
             self._device, self._device_known = call.device_index, True
-            # Events belong to the device that first recorded them: none of these may be used again.
+            # Events belong to the device that recorded them first, so none can be reused.
             self.lost += 1 + len(self._pending)
             self._pending.clear()
             self._pool.clear()
         return False
 
     def _end_stream(self, key: object) -> Any:
-        """The stream on which the ends of a group's collectives are recorded; None: too many groups."""
+        """Return the stream that records the ends of a group's collectives; None: too many groups."""
         end_stream = self._end_streams.get(key)
         if end_stream is None and len(self._end_streams) < MAX_END_STREAMS:
             end_stream = self._end_streams[key] = torch.cuda.Stream(
@@ -176,13 +176,13 @@ class EventsSource(HookedSource[Event]):
         return end_stream
 
     def _current_stream(self) -> Any:
-        """The current stream; `is self._compute` where it is that one, which is also the cheap case."""
+        """Return the current stream: `self._compute` itself if it is current, which is the cheap case."""
         if _raw_stream(self._device) == self._compute.cuda_stream:
             return self._compute
         return torch.cuda.current_stream(self._device)
 
     def wait_begin(self, stream: Any = None) -> Event | None:
-        """Mark where the compute stream may come to stand; waits of other streams are no stall."""
+        """Mark a possible stall of the compute stream; waits on other streams are no stalls."""
         recording = self._recording
         if recording is None or not recording.detailed:
             return None
@@ -212,8 +212,8 @@ class EventsSource(HookedSource[Event]):
         return event
 
     def _read_finished(self) -> None:
-        """Read the steps that the device has passed. On the job's thread: a query from another one
-        would kill a CUDA graph that is being captured.
+        """Read the steps that the device has passed. On the job's thread: a query from another thread
+        breaks a CUDA graph capture.
         """
         while self._pending and _passed(self._pending[0]):
             self._read(self._pending.popleft())
@@ -225,7 +225,7 @@ class EventsSource(HookedSource[Event]):
     def _read(self, recording: RecordedStep[Event]) -> None:
         begin = recording.begin
         # The device passed this mark after the host set it, and the end before the host saw it passed.
-        # These two bounds keep the chain of elapsed times from drifting.
+        # These bounds keep the chain of elapsed times from drifting.
         begin_ns = max(self._chain_ns, recording.begin_host_ns)
 
         def to_ns(mark: Event) -> int:
@@ -246,7 +246,7 @@ class EventsSource(HookedSource[Event]):
         self._release(recording)
 
     def _release(self, recording: RecordedStep[Event]) -> None:
-        """Give a read step's events back; its end is the next step's begin and stays in use."""
+        """Return a read step's events to the pool, except its end, which is the next step's begin."""
         self._pool.append(recording.begin)
         self._pool.extend(mark for _, mark in recording.edges)
         for each in recording.collectives:
@@ -260,9 +260,9 @@ class EventsSource(HookedSource[Event]):
 def _too_few_connections() -> str:
     """Why this process has too few hardware connections for events around collectives; empty: enough.
 
-    Streams of one connection are served in the order of their launches. A timing event behind a collective
-    then holds back what the compute stream was given after it: the events destroy the overlap that they
-    measure (pytorch issue 143890, TransformerEngine issue 1353).
+    Streams that share a connection run in launch order. A timing event after a collective then delays later
+    work of the compute stream, so the events destroy the overlap that they measure (pytorch issue 143890,
+    TransformerEngine issue 1353).
     """
     connections = os.environ.get("CUDA_DEVICE_MAX_CONNECTIONS")
     if connections is None:
@@ -271,7 +271,7 @@ def _too_few_connections() -> str:
 
 
 def under_mps() -> bool:
-    """Whether there is the socket of an MPS daemon, to which CUDA connects each process."""
+    """Whether an MPS daemon's socket exists, to which CUDA connects each process."""
     folder = os.environ.get("CUDA_MPS_PIPE_DIRECTORY") or "/tmp/nvidia-mps"  # noqa: S108 - NVIDIA's default
     with suppress(OSError):
         return stat.S_ISSOCK(Path(folder, "control").stat().st_mode)
@@ -279,7 +279,7 @@ def under_mps() -> bool:
 
 
 def _passed(recording: RecordedStep[Event]) -> bool:
-    """Whether the device has passed every mark: on each stream, the last one."""
+    """Whether the device has passed the last mark on each stream."""
     if not recording.complete:
         return False
     last = {each.stream_key: each.end for each in recording.collectives}
@@ -288,7 +288,7 @@ def _passed(recording: RecordedStep[Event]) -> bool:
 
 
 def _raw_stream(device: int) -> int:
-    """The handle of the current stream: 0.1 us, where torch.cuda.current_stream() takes 4."""
+    """Return the current stream's handle in 0.1 us; torch.cuda.current_stream() takes 4 us."""
     return torch._C._cuda_getCurrentRawStream(device)  # noqa: SLF001
 
 

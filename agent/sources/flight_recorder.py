@@ -1,7 +1,7 @@
 """Reads torch's flight recorder: the last collectives that this process issued through NCCL.
 
-ProcessGroupNCCL keeps it in C++ anyway, for its own diagnoses. A dump hands out a pickle of plain values;
-it is read with an unpickler that knows no classes, so nothing in it can run.
+ProcessGroupNCCL keeps it in C++ for its own diagnosis. A dump is a pickle of plain values. An unpickler
+that knows no classes reads it, so it cannot run code.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from overlaptop.timeline.collectives import (
 from overlaptop.wire.messages import MAX_LAST_CALLS, IssuedCall
 
 _KERNELS = (
-    # what a profiling name contains, less underscores -> the kernels that it becomes; the first that fits
+    # part of a profiling name without underscores -> its possible kernels; the first match counts
     ("reducescatter", ("ReduceScatter",)),
     ("allreduce", ("AllReduce",)),
     ("allgather", ("AllGather",)),
@@ -42,20 +42,20 @@ _KERNELS = (
     ("recv", ("SendRecv",)),
 )
 _SEVERAL = ("all_to_all", "gather", "scatter")
-"""Operations that are several sends and receives in one launch."""
+"""Operations that send and receive several times in one launch."""
 _STATES = {"started": "started", "completed": "ended"}
 _COALESCED = "nccl:coalesced"
 
 
 class FlightRecorderError(RuntimeError):
-    """Why nothing can be read from it."""
+    """Why the flight recorder cannot be read."""
 
 
 class FlightRecorder:
-    """Torch's log of collectives, as launches of NCCL."""
+    """Torch's log of collectives, as NCCL launches."""
 
     def __init__(self) -> None:
-        """Raises FlightRecorderError where this torch has none."""
+        """Raises FlightRecorderError if this torch has none."""
         try:
             from torch._C import _distributed_c10d
 
@@ -66,17 +66,17 @@ class FlightRecorder:
             raise FlightRecorderError("this torch has no flight recorder for NCCL") from None
         self._dump: Callable[..., bytes] = dump
         self.was_short = False
-        """It did not go back as far as it was asked to when it was read last, and no longer will."""
+        """True if the last read did not go back far enough, and never will again."""
 
     def read(self, from_unix_ns: int, before_ns: int = 0) -> list[CollectiveCall] | None:
-        """What has been issued since then, the oldest first; None where it no longer goes back so far.
+        """Return the launches since `from_unix_ns`, oldest first; None if the log no longer goes back that
+        far.
 
-        Also what was issued up to `before_ns` before, as far as it goes back.
-
-        It asks CUDA events whether they have passed: never call this while a CUDA graph is captured.
+        Also returns launches from up to `before_ns` earlier, if still logged. It queries CUDA events: never
+        call it while a CUDA graph is captured.
 
         Raises:
-            FlightRecorderError: it is switched off, or its dump is not understood.
+            FlightRecorderError: the recorder is off, or its dump has an unknown format.
         """
         with _understood():
             content = self._content()
@@ -89,8 +89,9 @@ class FlightRecorder:
             return launches_of(recent, content.get("pg_config", {}))
 
     def last_calls(self) -> dict[str, tuple[IssuedCall, ...]]:
-        """The last collectives of each group, oldest first, and how far each is. As for `read`, not while a
-        CUDA graph is captured; raises as `read` does.
+        """Return the last collectives of each group with their states, oldest first.
+
+        Like `read`, never call it while a CUDA graph is captured; it raises the same errors.
         """
         with _understood():
             return last_calls_of(self._content()["entries"])
@@ -125,11 +126,10 @@ def launches_of(
     groups: Mapping[str, Mapping[str, Any]],
     on_this_node: Callable[[Sequence[int]], bool | None] = placement.on_this_node,
 ) -> list[CollectiveCall]:
-    """The entries of a dump as launches, in the order of their issue.
+    """Return the entries of a dump as launches, in order of issue.
 
-    Operations that were coalesced are entries of their own, followed by one for their common launch; they
-    share their numbers. What launches nothing is left out: operations on nothing, and those of a group of
-    one rank.
+    Coalesced operations have entries of their own, followed by one for their common launch with the same
+    numbers. Entries that launch nothing are left out: operations on no data, and groups of one rank.
     """
     members = {name: json.loads(group["ranks"]) for name, group in groups.items()}
     local = {name: len(ranks) for name, ranks in members.items() if on_this_node(ranks)}
@@ -153,8 +153,8 @@ def launches_of(
 
 
 def last_calls_of(entries: Sequence[Mapping[str, Any]]) -> dict[str, tuple[IssuedCall, ...]]:
-    """The last collectives of each group, oldest first. Sends and receives are left out, and groups in
-    which they take numbers of collectives.
+    """Return the last collectives of each group, oldest first, without sends and receives, and without
+    groups where these use up collectives' numbers.
     """
     found: dict[str, deque[IssuedCall]] = {}
     point_to_point = {_numbers(entry) for entry in entries if entry["is_p2p"]}
@@ -178,14 +178,15 @@ _Numbers = tuple[str, int, int]
 
 
 def _numbers(entry: Mapping[str, Any]) -> _Numbers:
-    """What the operations of one launch have in common, and no others."""
+    """Return the key shared by the operations of one launch only."""
     group: str = entry["process_group"][0]
     return group, int(entry["collective_seq_id"]), int(entry["p2p_seq_id"])
 
 
 def _numbered_by_batches(entries: Iterable[Mapping[str, Any]]) -> set[str]:
-    """Groups in which batches of sends and receives take numbers of collectives, as in older torch. Not all
-    ranks have as many batches: the numbers of their collectives differ.
+    """Return groups where batches of sends and receives use up collectives' numbers, as in older torch.
+
+    Ranks may have different numbers of batches, so their collectives' numbers differ.
     """
     found, last = set(), dict[str, int]()
     for entry in entries:
@@ -203,8 +204,8 @@ def _launch(
     local: Mapping[str, int],
     uneven: Container[str],
 ) -> CollectiveCall:
-    """`members`: the ranks of each group. `local`: the sizes of those that have all on this node. `uneven`:
-    those whose numbers differ by rank.
+    """`members`: the ranks of each group. `local`: sizes of groups that are all on this node. `uneven`:
+    groups whose numbers differ by rank.
     """
     names = sorted(set(map(_op, parts)))
     ranks = local.get(entry["process_group"][0])
@@ -233,8 +234,8 @@ def _launch(
 def _only_peer(
     parts: Iterable[Mapping[str, Any]], way: str, members: Mapping[str, Sequence[int]]
 ) -> int | None:
-    """The one rank of the job to which these sends go (``nccl:send 0->1``, as the group numbers ranks), or
-    from which these receives come (``nccl:recv 0<-1``); None: not known, or several.
+    """Return the global rank that these sends go to (``nccl:send 0->1``, in the group's numbers) or these
+    receives come from (``nccl:recv 0<-1``); None: unknown, or several.
     """
     peers = []
     for part in parts:
@@ -254,7 +255,7 @@ def _kernels_of(name: str) -> tuple[str, ...]:
 
 
 def _bytes(entry: Mapping[str, Any]) -> int | None:
-    """Bytes of the tensors: the larger of input and output; None for types of unknown size."""
+    """Return the larger of input and output bytes; None for types of unknown size."""
     sides = []
     for side in ("input", "output"):
         dtypes = entry[f"{side}_dtypes"]
@@ -266,19 +267,19 @@ def _bytes(entry: Mapping[str, Any]) -> int | None:
 
 
 PERIOD_S, SHARE = 20.0, 0.005
-"""It is read no more often, and for no more of the time than so: 2,000 entries take some 20 ms."""
+"""Shortest time between two reads, and the largest share of time for them: 2,000 entries take 20 ms."""
 WATCHED_PERIOD_S, WATCHED_SHARE = 3.0, 0.01
-"""The same when a dashboard shows this rank's timeline."""
+"""The same while a dashboard shows this rank's timeline."""
 
 
 class LaunchLog:
-    """What the host has issued, for some of the steps; the same ones on all ranks."""
+    """The host's launches, for some of the steps; the same steps on all ranks."""
 
     def __init__(self) -> None:
         self._refusal = ""
         self._recorder: FlightRecorder | None = None
         self._read_step, self._took_s = -1, 0.0
-        """The first of the steps for which it was read last, and how long that took."""
+        """First step of the last read, and its duration."""
         try:
             self._recorder = FlightRecorder()
         except FlightRecorderError as refusal:
@@ -286,16 +287,16 @@ class LaunchLog:
 
     @property
     def reason(self) -> str:
-        """Why collectives go by their kernels' names; empty where they do not."""
+        """Why collectives are named by their kernels; empty if they are not."""
         return f"collectives have no names: {self._refusal}" if self._refusal else ""
 
     @property
     def was_short(self) -> bool:
-        """What it was asked for when it was read last was more than the flight recorder keeps."""
+        """Whether the last read asked for more than the flight recorder keeps."""
         return self._recorder is not None and self._recorder.was_short
 
     def due(self, steps: range, step_ns: int, *, watched: bool) -> bool:
-        """Whether to read it for these steps: one of them is on a grid of a period's steps or more."""
+        """Whether to read it for these steps: one lies on a grid of a period's steps, or it is overdue."""
         if self._recorder is None:
             return False
         period_s, share = (WATCHED_PERIOD_S, WATCHED_SHARE) if watched else (PERIOD_S, SHARE)
@@ -306,8 +307,8 @@ class LaunchLog:
         return first_on_grid in steps or self._read_step < 0 or overdue
 
     def read(self, from_step: int, from_unix_ns: int, before_ns: int) -> list[CollectiveCall] | None:
-        """What was issued since then, when `from_step` began, and in the `before_ns` before it; None
-        where it is not known.
+        """Return the launches since `from_unix_ns`, when `from_step` began, and up to `before_ns` earlier;
+        None if unknown.
 
         Never call it while a CUDA graph is captured.
         """
@@ -323,7 +324,7 @@ class LaunchLog:
         return launches
 
     def last_calls(self) -> dict[str, tuple[IssuedCall, ...]]:
-        """The last collectives of each group; empty where it is not known. As `read`, and as rarely."""
+        """Return the last collectives of each group; empty if unknown. Restricted like `read`, and slow."""
         try:
             return self._recorder.last_calls() if self._recorder is not None else {}
         except FlightRecorderError:

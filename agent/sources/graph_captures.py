@@ -1,6 +1,6 @@
-"""Knows when a CUDA graph is being captured, and keeps a capture from beginning for a moment.
+"""Knows whether a CUDA graph is being captured, and can delay the start of a capture.
 
-During a capture, no thread may query a CUDA event: the capture would fail.
+During a capture no thread may query a CUDA event: the capture would fail.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from overlaptop.agent.isolation.patching import note_calls, replace
 
 def captures_a_graph() -> bool:
     """Whether a graph is being captured on the current stream."""
-    # Asking could create a context in a job that uses no GPU.
+    # The query could create a context in a job that uses no GPU.
     return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
 class GraphCaptureWatch:
-    """Patches torch's CUDA graphs to know when one is captured."""
+    """Patches torch's CUDA graphs to see captures."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -41,7 +41,7 @@ class GraphCaptureWatch:
 
     @contextmanager
     def held_off(self) -> Iterator[bool]:
-        """Whether no capture is under way; if so, none begins before this ends, so keep it short."""
+        """Yield whether no capture is in progress. Until this ends, none begins, so keep it short."""
         with self._lock:
             yield not self._under_way
 

@@ -1,4 +1,4 @@
-"""What the sources `events` and `host` share: steps recorded by hooks, at each collective and each wait."""
+"""The common part of the sources `events` and `host`: hooks record each collective and each wait."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from overlaptop.agent.sources.schedule import Schedule
 from overlaptop.wire.messages import LEFT_OUT
 
 COST = Estimate(0.002, 0.01)
-"""What recording a step costs as far as it is known of any job: some 20 us of a thread a collective."""
+"""Cost of recording a step, for any job: about 20 us of a thread for each collective."""
 TIMEOUT_STEPS = 16
-"""A step whose collectives have not ended when so many more have finished is given up, and counted."""
+"""A step whose collectives have not ended when this many later steps have is dropped and counted."""
 
 
 class HookedSource(ABC, Generic[Timestamp]):
-    """A Source that the hooks call at each collective, and at each wait for one, as it is issued."""
+    """A Source that hooks call at each collective, and at each wait for one, as it is issued."""
 
     name: str
     compute_exact = False
@@ -41,7 +41,7 @@ class HookedSource(ABC, Generic[Timestamp]):
         self.lost = 0
         self._phases_only = phases_only
         self._ended: deque[tuple[int, int, bool]] = deque(maxlen=MAX_WAITING_STEPS)
-        """Steps, how long the host took for each, and whether it was recorded in detail."""
+        """Step, ns the host took for it, and whether it was recorded in detail."""
         self._recording: RecordedStep[Timestamp] | None = None
         self._finished: deque[RecordedStep[int]] = deque()
         self._assembler = Assembler()
@@ -52,13 +52,13 @@ class HookedSource(ABC, Generic[Timestamp]):
         return 0 if self._phases_only else self.schedule.every
 
     def settings_changed(self, step: int) -> None:
-        """See `Source`. Steps are described as they run."""
+        """See `Source`. Nothing to do: steps are described as they run."""
 
     def issue(self, describe: Callable[[], CollectiveCall | None]) -> RecordedCollective[Timestamp] | None:
-        """A collective is about to be issued. Returns a token for `issued`, None for nothing to do.
+        """A collective is about to be issued. Returns a token for `issued`; None: nothing to do.
 
-        Describing costs more than counting, so it is done only on demand; it gives None for what is no
-        collective after all, such as a compiler tracing one.
+        Describing costs more than counting, so it is done on demand. It returns None if there is no
+        collective, as when a compiler traces one.
         """
         recording = self._recording
         if recording is None or recording.collective_count is None:
@@ -68,7 +68,7 @@ class HookedSource(ABC, Generic[Timestamp]):
         if not recording.detailed:
             recording.collective_count += 1
             return None
-        if len(recording.collectives) >= MAX_MARKS:  # nothing of such a step is shown: not described
+        if len(recording.collectives) >= MAX_MARKS:  # such a step is not shown, so skip the description
             recording.collective_count += 1
             self._overflow(recording, "collectives")
             return None
@@ -82,42 +82,42 @@ class HookedSource(ABC, Generic[Timestamp]):
         return collective
 
     def _is_captured(self, recording: RecordedStep[Timestamp]) -> bool:  # noqa: ARG002
-        """Whether it is issued into a CUDA graph, which will run it without hooks."""
+        """Whether it is captured into a CUDA graph, which runs it without hooks."""
         return False
 
     @abstractmethod
     def _begin(
         self, call: CollectiveCall, recording: RecordedStep[Timestamp]
     ) -> RecordedCollective[Timestamp] | None:
-        """Record the start of a collective; None where this source cannot follow it."""
+        """Record the start of a collective; None if this source cannot follow it."""
 
     @abstractmethod
     def issued(self, token: Any, work: Any) -> None:
-        """It has been issued. `work` is c10d's Work, or None where the call ran on the current stream."""
+        """It has been issued. `work` is c10d's Work, or None if the call ran on the current stream."""
 
     def failed(self, token: RecordedCollective[Timestamp]) -> None:
-        """Issuing it raised: it has no end."""
+        """Issuing it raised, so it has no end."""
         token.lost, token.end = True, token.begin
         self.lost += 1
 
     def _leave_out(self, token: RecordedCollective[Timestamp], calls: str) -> None:
-        """Its end is hidden, as that of each of these calls. Nothing is lost: the screen says why."""
+        """Leave it out: such calls' ends are hidden. It does not count as lost: the screen says why."""
         token.lost, token.end = True, token.begin
         self.reason = f"steps with {calls} {LEFT_OUT}: its end is hidden"
 
     @abstractmethod
     def wait_begin(self, stream: Any = None) -> Any:
-        """A wait for communication begins here, on `stream` (None: the current one).
+        """A wait for communication begins now, on `stream` (None: the current one).
 
         Returns a token for `wait_end`; None: not measured.
         """
 
     @abstractmethod
     def wait_end(self, token: Any, wait: Wait) -> None:
-        """The wait ends here."""
+        """The wait ends now."""
 
     def take(self) -> list[StepSpans]:
-        """Steps finished since the last call, in order."""
+        """Return the steps finished since the last call, in order."""
         self._note_steps()
         taken = []
         while self._finished:
@@ -131,7 +131,7 @@ class HookedSource(ABC, Generic[Timestamp]):
         return taken
 
     def _begin_step(self, step: int, mark: Timestamp, host_ns: int) -> RecordedStep[Timestamp] | None:
-        """Record `step` from `mark` on; the step that ends there."""
+        """Record `step` from `mark` on; returns the step that ends there."""
         ended = self._recording
         self._recording = RecordedStep(
             step,
@@ -153,14 +153,14 @@ class HookedSource(ABC, Generic[Timestamp]):
             self.lost += 1
 
     def _note_steps(self) -> None:
-        """Tell the schedule of the steps that have ended. On the agent's thread."""
+        """Pass ended steps to the schedule. On the agent's thread."""
         while self._ended:
             step, length_ns, detailed = self._ended.popleft()
             self.schedule.note(step, length_ns, touched=detailed)
 
     def _overflow(self, recording: RecordedStep[Timestamp], calls: str) -> None:
-        """Leave out a step with more than MAX_MARKS calls. Nothing is lost: the screen says why."""
+        """Leave out a step of more than MAX_MARKS calls. It does not count as lost: the screen says why."""
         if recording.invalid:
-            return  # the first reason is the one to know
+            return  # keep the first reason
         recording.invalid = True
         self.reason = f"steps with more than {MAX_MARKS:,} {calls} {LEFT_OUT}: {self.name} follows no more"

@@ -1,8 +1,8 @@
 """The host source: the training thread and the collectives by the host's clock (gloo on a CPU).
 
-A collective lasts from its issue to the moment its future completes: to its callback, which waits for the
-interpreter, or to the first boundary, edge or end of a wait at which the training thread sees it done.
-Compute is the step less the time in which the training thread was blocked in a wait for communication.
+A collective lasts from its issue until its future completes. The end is seen in the future's callback,
+which needs the GIL, or earlier by the training thread, at a boundary, an edge or the end of a wait. Compute
+is the step minus the time the training thread was blocked waiting for communication.
 """
 
 from __future__ import annotations
@@ -30,31 +30,31 @@ class HostSource(HookedSource[int]):
     ) -> None:
         super().__init__(phases_only, every, reason, budget)
         self._blocking: dict[int, RecordedCollective[int]] = {}
-        """By thread: the call without a future for which that thread is about to wait."""
+        """By thread: a call without a future that the thread is about to wait for."""
         self._outstanding: dict[int, tuple[RecordedCollective[int], Any]] = {}
-        """Collectives whose future has not called back, with the future, by identity."""
+        """By id: collectives whose future has not called back, with the future."""
 
     def start(self) -> None:
-        """The host's clock is always there."""
+        """Do nothing: the host's clock always works."""
 
     def stop(self) -> None:
-        """Let go of the unfinished step."""
+        """Drop the unfinished step."""
         self._recording = None
 
     @property
     def outstanding(self) -> int:
-        """Collectives that will still call back, on a thread of gloo's."""
+        """Collectives that will still call back, on a gloo thread."""
         return len(self._outstanding)
 
     def boundary(self, step: int) -> None:
-        """`step` begins here, and the one before it ends."""
+        """End the step before ``step`` and begin ``step``."""
         at_ns = self._now_ns()
         ended = self._begin_step(step, at_ns, at_ns)
         if ended is not None:
             self._finish(ended)
 
     def edge(self, edge: Edge) -> None:
-        """A phase begins or ends here."""
+        """A phase begins or ends now."""
         recording = self._recording
         if recording is not None and len(recording.edges) < MAX_MARKS:
             recording.edges.append((edge, self._now_ns()))
@@ -70,19 +70,19 @@ class HostSource(HookedSource[int]):
         return RecordedCollective(call, now_ns())
 
     def issued(self, token: RecordedCollective[int], work: Any) -> None:
-        """Learn the end from the Work's future; a call that left no Work is over when it returns."""
+        """Learn the end from the Work's future; a call without a Work is over when it returns."""
         if work is None:
             token.end = now_ns()
             return
 
         try:
             future = work.get_future()
-        except (RuntimeError, NotImplementedError) as fault:  # some of gloo's operations have no future
+        except (RuntimeError, NotImplementedError) as fault:  # some gloo operations have no future
             if raised_by_job(fault):
                 raise
             call = token.call
             if not call.is_async:
-                self._blocking[threading.get_ident()] = token  # its caller is about to wait for it
+                self._blocking[threading.get_ident()] = token  # the caller is about to wait for it
                 return
             self._leave_out(token, f"{call.op} on {call.backend}")
             return
@@ -92,14 +92,15 @@ class HostSource(HookedSource[int]):
             self._outstanding[id(token)] = token, future
             future.add_done_callback(ending.send)
         except BaseException:
-            self._outstanding.pop(id(token), None)  # or the job's end would wait for it
+            self._outstanding.pop(id(token), None)  # otherwise the job's end would wait for it
             raise
 
     def _ending(self, token: RecordedCollective[int]) -> Generator[None, object, None]:
-        """Note the end when the future sends itself.
+        """Note the end when the future is sent in.
 
-        Where it is there already it does so from the job's own thread, and torch swallows what a signal
-        handler raises meanwhile. In a function that would be before its first line; here it is caught.
+        If the future is already complete, it calls back at once on the job's thread, and torch swallows
+        what a signal handler raises meanwhile. In a function that could happen before its first line. A
+        generator is already inside its `try`.
         """
         try:
             yield
@@ -117,7 +118,7 @@ class HostSource(HookedSource[int]):
         self._outstanding.pop(id(token), None)
 
     def _now_ns(self) -> int:
-        """The time, at which collectives that are done have ended."""
+        """Return the time, and set it as the end of completed collectives."""
         at_ns = now_ns()
         for token, future in tuple(self._outstanding.values()):
             if token.end is None and future.done():

@@ -1,4 +1,4 @@
-"""What the names of kernels tell: the lane, and of NCCL's which collective. Each is looked at once."""
+"""Derives lane and NCCL collective from a kernel's name. Each name is examined once."""
 
 from __future__ import annotations
 
@@ -16,37 +16,37 @@ LANES = tuple(Lane)
 MAX_NAMES = 65_536
 
 # ncclDevKernel_AllReduce_Sum_bf16_RING_LL, ncclSymkDevKernel_AllGather_LL, and before NCCL 2.18
-# ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t. Generic serves what has no kernel of its own.
+# ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t. Generic runs collectives without a special kernel.
 _NCCL = re.compile(r"nccl(?:Dev|Symk)?(?:Dev)?Kernel_([A-Za-z]+)")
 _MANGLED = re.compile(r"_Z(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
 class KernelName:
-    """A kernel's name and what follows from it."""
+    """A kernel's name, and its lane and collective."""
 
     text: str
     """Without its arguments."""
     lane: Lane
     nccl: str | None
-    """Which collective, in NCCL's words: ``AllReduce``, ``SendRecv``, ``Generic``; None for all others."""
+    """Collective in NCCL's names: ``AllReduce``, ``SendRecv``, ``Generic``; None for other kernels."""
 
 
 class KernelNames:
     """Names by the addresses at which CUPTI keeps them."""
 
     def __init__(self, rules: LaneRules, read: Callable[[int], bytes] = ctypes.string_at) -> None:
-        """``read(address)`` gives the name there, as bytes; by default what lies in memory."""
+        """``read(address)`` returns the name at an address, as bytes; by default from memory."""
         self._rules = rules
         self._read = read
         self._known: dict[int, KernelName] = {}
         self.look_alikes: set[str] = set()
-        """What of the names of kernels that compute looks like communication (lanes.py)."""
+        """Parts of compute kernels' names that look like communication (lanes.py)."""
 
     def look_up(self, addresses: NDArray[np.uint64]) -> tuple[list[KernelName], NDArray[np.intp]]:
-        """The different names at these addresses (shape (n,)), and for each address which one (n,)."""
+        """Return the different names at addresses (n,), and the index of each address's name, (n,)."""
         unique, which = np.unique(addresses, return_inverse=True)
-        if len(self._known) > MAX_NAMES:  # a job that compiles kernels without end
+        if len(self._known) > MAX_NAMES:  # a job may compile new kernels without end
             self._known.clear()
         return [self._known.get(address) or self._learn(address) for address in unique.tolist()], which
 
@@ -61,7 +61,7 @@ class KernelNames:
 
 
 def _plain(raw: str) -> str:
-    """A function's name out of its mangled or demangled signature; as it is where that is not simple."""
+    """Extract the function's name from a mangled or demangled signature; complex ones stay as they are."""
     mangled = _MANGLED.match(raw)
     if mangled:
         return raw[mangled.end() : mangled.end() + int(mangled.group(1))]

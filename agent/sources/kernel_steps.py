@@ -1,9 +1,8 @@
-"""From CUPTI's activities to steps: what ran in each, on the GPU's own timeline.
+"""Turns CUPTI's activities into steps on the GPU's own timeline.
 
-The bounds of steps and phases are marks: memsets of a few bytes on the compute stream, each of a value of
-its own. Whatever ran between two marks ran in that step. And since CUPTI numbers launches in the order in
-which they were made, whatever was *launched* between two marks was issued there: that is how collectives
-are found (collective_join.py).
+Marks bound steps and phases: memsets of a few bytes on the compute stream, each with a unique value. Work
+that ran between two marks ran in that step. CUPTI numbers launches in order, so work *launched* between two
+marks was issued there: collectives are found by this (collective_join.py).
 """
 
 from __future__ import annotations
@@ -34,12 +33,12 @@ from overlaptop.timeline.lanes import Kind, Lane, LaneRules
 from overlaptop.timeline.overlap import MUCH_IDLE, stalls
 
 MARK_WORDS = 3
-"""A mark is a memset of this many words of 4 bytes."""
+"""Words of 4 bytes that a mark's memset writes."""
 
 HIDING_LEAD_NS = 5_000_000
-"""A host that is so far ahead may wait for another thread's turn with Python, which takes as long."""
+"""With such a lead the host may wait for the GIL: another thread may hold it this long."""
 OWN_GAP_NS = 2_000
-"""The GPU's own gaps between kernels that have been launched are shorter."""
+"""The GPU's own gaps between launched kernels are shorter."""
 
 OTHER_GPU = "ran on another GPU than the steps"
 OUT_OF_ORDER = "begins after others that were launched later on its stream"
@@ -49,7 +48,7 @@ _KIND_NAMES: dict[int, tuple[Kind, str]] = {
     MEMSET: ("memset", "Memset"),
     PEER_MEMCPY: ("peer_memcpy", "Memcpy PtoP"),
 }
-"""Kinds without a kernel's name, and torch.profiler's name for them, for the user's rules."""
+"""Kinds without a kernel name, and torch.profiler's name for each, for the user's rules."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,55 +56,56 @@ class StreamMark:
     """A mark as the host set it."""
 
     value: int
-    """What the memset writes: different for each mark."""
+    """The value that the memset writes, unique for each mark."""
     step: int
-    """The step that begins here, or in which this edge lies."""
+    """The step that begins with this mark, or contains this edge."""
     edge: Edge | None
-    """None: the step's beginning, which is the end of the one before."""
+    """None: the beginning of the step, and the end of the one before."""
     host_ns: int
     """Just before the launch, on the agent's clock."""
     unix_ns: int
-    """The same moment on the system's clock, which collectives are logged by."""
+    """The same moment on the system's clock, which the flight recorder uses."""
 
 
 class NcclKernel(NamedTuple):
-    """One of NCCL's kernels; times in ns on the agent's clock."""
+    """An NCCL kernel; times in ns on the agent's clock."""
 
     name: str
     collective: str
-    """In NCCL's words: ``AllReduce``, ``SendRecv``, ``Generic``."""
+    """In NCCL's names: ``AllReduce``, ``SendRecv``, ``Generic``."""
     start_ns: int
     end_ns: int
     beside_compute: bool
-    """It ran on another stream than the marks."""
+    """True if it ran on another stream than the marks."""
     replayed: bool
-    """Launched by a CUDA graph, whose collectives are not logged."""
+    """True if launched by a CUDA graph, whose collectives are not logged."""
     stream: int = 0
-    """CUPTI's number of the stream that it ran on."""
+    """CUPTI's number of its stream."""
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchInterval:
-    """What was issued between two neighbouring marks."""
+    """The launches between two neighbouring marks."""
 
     from_unix_ns: int
     to_unix_ns: int
     kernels: tuple[NcclKernel, ...]
-    """In the order of their launch."""
+    """In launch order."""
 
 
 @dataclass(frozen=True, slots=True)
 class TracedStep(StepSpans):
-    """One step on the GPU's timeline, and what its collectives are found by."""
+    """One step on the GPU's timeline, with the data to find its collectives."""
 
     intervals: tuple[LaunchInterval, ...] = ()
     least_lead_ns: int = 0
-    """By how much the host was ahead of the GPU at each of its marks."""
+    """Smallest lead of the host over the GPU at its marks."""
 
     @property
     def waits_for_launches(self) -> bool:
-        """Whether the GPU is idle again and again until the host launches more: what slows the host slows
-        such a step. In the longest gap the host may have waited for data, or for the GPU itself.
+        """Whether the GPU repeatedly idles until the host launches more: a slower host then slows the step.
+
+        The longest gap is ignored: in it the host may have waited for data, or for the GPU itself.
         """
         busy = spans.union(self.compute, self.comm, self.copy, self.fused)
         gaps = spans.difference(spans.from_pairs([(self.start_ns, self.end_ns)]), busy)
@@ -123,12 +123,12 @@ def read_steps(
     clock_offset_ns: int = 0,
     contradictions: Counter[str] | None = None,
 ) -> list[TracedStep]:
-    """The steps between the boundaries among `marks` (in their order) that CUPTI recorded, without their
+    """Return the steps between the boundaries in `marks` (in order) that CUPTI recorded, without
     collectives.
 
-    A step of which a bound is missing is left out. Activities that do not touch the marks' device do not
-    count. `clock_offset_ns` is added to all times of `activities`. What contradicts other activities is
-    left out or cut, and counted in `contradictions`, as are kernels of other devices.
+    A step with a missing bound is left out. Activities that do not touch the marks' device are ignored.
+    `clock_offset_ns` is added to all times of `activities`. An activity that contradicts others is left out
+    or cut, and counted in `contradictions`, as are kernels on other devices.
     """
     found = Counter[str]() if contradictions is None else contradictions
     is_mark, rows = find_marks(activities, marks)
@@ -162,7 +162,7 @@ def read_steps(
         lane: spans.from_bounds(starts[lane_of == code], ends[lane_of == code])
         for code, lane in enumerate(LANES)
     }
-    # Launch numbers have 32 bits and wrap around: count from the first mark's, with a sign.
+    # Launch numbers have 32 bits and wrap around: use signed differences from the first mark's.
     nccl_rows = nccl_rows[np.argsort(_since(work["correlation"][nccl_rows], first_launch), kind="stable")]
     nccl_launches = _since(work["correlation"][nccl_rows], first_launch)
     kernels = [
@@ -223,7 +223,7 @@ def read_steps(
 def _at_possible_times(
     seen: Sequence[tuple[StreamMark, int]], start_ns: NDArray[np.int64], found: Counter[str]
 ) -> list[tuple[StreamMark, int]]:
-    """The marks that the GPU came to after their launch, and before all that were set later."""
+    """Return the marks that the GPU reached after their launch and before all later marks."""
     at_ns = start_ns[[row for _, row in seen]]
     early = coherence.before_launch(at_ns, np.array([mark.host_ns for mark, _ in seen], dtype=np.int64))
     first_later_ns = np.minimum.accumulate(np.where(early, np.iinfo(np.int64).max, at_ns)[::-1])[::-1]
@@ -237,7 +237,7 @@ def _at_possible_times(
 def find_marks(
     activities: Activities, marks: Sequence[StreamMark]
 ) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
-    """Which activities (n,) are marks, and for each of `marks` its row; -1 where it was not recorded."""
+    """Return which activities (n,) are marks, and the row of each of `marks`; -1 if not recorded."""
     is_mark = (activities["kind"] == MEMSET) & (activities["bytes"] == MARK_WORDS * 4)
     is_mark &= np.isin(activities["value"], [mark.value for mark in marks])
     rows = np.flatnonzero(is_mark)
@@ -248,7 +248,7 @@ def find_marks(
 def _classify(
     work: Activities, names: KernelNames, rules: LaneRules
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], dict[int, KernelName]]:
-    """The lane of each activity as an index into LANES (n,), and the rows and names of NCCL's kernels."""
+    """Return each activity's lane as an index into LANES (n,), and rows and names of NCCL's kernels."""
     lane_of = np.empty(len(work), dtype=np.int64)
     for kind, (kind_name, name) in _KIND_NAMES.items():
         lane_of[work["kind"] == kind] = LANES.index(rules.lane(name, kind_name))
@@ -264,7 +264,7 @@ def _classify(
 
 
 def launched_after(activities: Activities, row: int) -> NDArray[np.bool_]:
-    """Which activities (n,) were launched after that of `row`, or are it."""
+    """Return which activities (n,) were launched after that of `row`, including it."""
     return _since(activities["correlation"], activities["correlation"][row]) >= 0
 
 
@@ -273,14 +273,14 @@ def _since(launches: NDArray[np.uint32], first: np.uint32) -> NDArray[np.int32]:
 
 
 CLOCK_SLACK_NS = 1_000_000
-"""CUPTI places the GPU's clock on the host's to some tens of microseconds."""
+"""CUPTI aligns the GPU's clock with the host's to some tens of microseconds."""
 
 
 def fault_in(before: StreamMark, after: StreamMark, activities: Activities, clock_offset_ns: int) -> str:
-    """What is wrong with the records of a mark, a kernel and a mark, launched in this order on one stream;
-    empty where nothing is.
+    """Return the fault in the records of a mark, a kernel and a mark that were launched in this order on
+    one stream; empty without a fault.
 
-    The job's own work may lie between. `clock_offset_ns` is added to the activities' times.
+    The job's own work may lie between them. `clock_offset_ns` is added to the activities' times.
     """
     values = (before.value, after.value)
     marks = activities[(activities["kind"] == MEMSET) & np.isin(activities["value"], values)]
@@ -290,7 +290,7 @@ def fault_in(before: StreamMark, after: StreamMark, activities: Activities, cloc
     if marks["value"].tolist() != list(values):
         return "the marks came back in the wrong order"
     stream, first = marks["stream"][0], marks["correlation"][0]
-    launches = np.diff(marks["correlation"])[0]  # numbers of 32 bits, which wrap around
+    launches = np.diff(marks["correlation"])[0]  # 32-bit numbers, which wrap around
     kernels = activities[(activities["kind"] == CONCURRENT_KERNEL) & (activities["stream"] == stream)]
     between = kernels[kernels["correlation"] - first < launches]
     if marks["stream"][1] != stream or not len(between) or not between["name"].all():

@@ -1,14 +1,14 @@
-"""The kernels source: every kernel and copy on the GPU, by CUPTI's own records (NVIDIA).
+"""The kernels source: every kernel and copy on the GPU, from CUPTI's records (NVIDIA).
 
-Steps are traced in windows (window.py), as the schedule has it: tracing is switched on, whole steps pass
-between marks on the compute stream, tracing is switched off. Meanwhile CUPTI gives back its buffers as
-they become complete, and a step is read once every buffer is back that was in use before the GPU came to
-its end. So nothing is ever read that is not complete, and between windows the job runs as without an agent.
-The steps there are timed by the host.
+The schedule chooses steps, which are traced in windows (window.py). Tracing is switched on, whole steps
+pass between marks on the compute stream, and tracing is switched off. CUPTI returns its buffers as they
+become complete. A step is read once all buffers are back that were in use before the GPU reached the step's
+end. So only complete data is read, and between windows the job runs as without an agent. The host times the
+steps between windows.
 
-The job's threads set the marks, and switch tracing on and off, at the boundaries where it begins and ends
-and once for a self-check; while tracing is on CUPTI has one of them ask for an empty buffer now and then.
-All else happens on the agent's thread, in `take`.
+The job's threads set the marks and switch tracing on and off at step boundaries, and once for a self-check.
+While tracing is on, CUPTI now and then has a job thread request an empty buffer. Everything else happens on
+the agent's thread, in `take`.
 """
 
 from __future__ import annotations
@@ -45,23 +45,24 @@ from overlaptop.timeline.lanes import LaneRules, describe_look_alikes
 from overlaptop.wire.messages import IssuedCall
 
 DRAIN_TIMEOUT_S, DRAIN_TIMEOUT_STEPS = 15.0, 50
-"""CUPTI may keep for so long, and so many more steps, what the GPU must by then have finished."""
+"""CUPTI may hold records of finished work this long, and for this many further steps."""
 STANDSTILL_S, STANDSTILL_TIMES = 5.0, 4
-"""A step that lasts so long, and so many times as long as the one before, ends the window, unless the GPU
-is still at those before it: the job has turned to something else."""
+"""A step longer than both (seconds, and times the previous step) ends the window: the job is doing
+something else. It does not count while the GPU is still at earlier steps."""
 MAX_OVERFLOWS = 3
-"""Windows in a row that held more than can be kept."""
+"""Consecutive windows with more records than can be kept."""
 COST, LAUNCH_BOUND_COST = Estimate(0.005, 0.01), Estimate(0.1, 0.08)
-"""What tracing a step costs as far as it is known of any job, and of launch-bound ones: there each launch
-is slower, and nothing hides that (benchmarks/README.md)."""
+"""Cost of tracing a step, for any job and for launch-bound jobs. In the latter each launch is slower, and
+nothing hides that (benchmarks/README.md)."""
 MOST_EARLY_READS, EARLY_PERIOD_S = 64, 30.0
-"""Launches are looked up at once where steps repeat none that is known: in the first, second, fourth ...
-such reading, up to so many; all over again where a setting has changed, or so long after the last."""
+"""If steps repeat no known step, launches are looked up at once: in the first, second, fourth ... such
+read, up to this many. Counting restarts when a setting changes, or this long after the last early
+look-up."""
 CHECKS = 3
 """Tries of the self-check."""
 MAX_BOUNDS = 256
 BOUND_PERIOD_NS = 250_000_000
-"""The GPU's time is noted so often at least, so that steps of another length are soon known as such."""
+"""Longest time between two notes of the GPU's time, so that a changed step length is soon seen."""
 NS_PER_MS = 1_000_000
 
 PAUSED = "paused: torch.profiler is running"
@@ -74,7 +75,7 @@ class _State(Enum):
     IDLE = auto()
     TRACING = auto()
     DRAINING = auto()
-    """CUPTI still has buffers: of a window, or of the self-check."""
+    """CUPTI still has buffers of a window or of the self-check."""
 
 
 class KernelsSource:
@@ -90,7 +91,7 @@ class KernelsSource:
         rules: LaneRules,
         budget: float | None = None,
     ) -> None:
-        """Measure on `device_index`; None: on the device that is current when it starts."""
+        """Measure on `device_index`; None: on the current device at the start."""
         self.reason = ""
         self.gave_up = ""
         self.remarks: deque[str] = deque()
@@ -100,44 +101,43 @@ class KernelsSource:
         self.schedule = Schedule(every, COST, LEAD_STEPS, budget)
         self._device = device_index
         self._lock = threading.Lock()
-        """Held while the state changes. Below it lie the locks of GraphCaptureWatch and Tracer."""
+        """Held while the state changes. The locks of GraphCaptureWatch and Tracer are taken inside it."""
         self._state = _State.IDLE
         self._paused = False
         self._step = 0
         self._host_step_ns = 0
-        """How long the host took for the last step."""
         self._boundaries: deque[tuple[int, int, bool | None]] = deque()
-        """Steps that have begun and not been reported, with the host's time of it, and `_worked` then, or
-        None where the source was paused."""
+        """Steps begun and not reported, with the host's time, and `_worked` at that time or None if the
+        source was paused."""
         self._worked = False
-        """Whether it was tracing or reading as the last step began."""
+        """Whether it was tracing or reading when the last step began."""
         self._bounds: deque[tuple[int, torch.cuda.Event]] = deque(maxlen=MAX_BOUNDS)
-        """Steps at which the source begins or ends its work, or BOUND_PERIOD_NS later; when the GPU came to
-        them."""
+        """CUDA events at the beginning of steps at which the source begins or ends its work, or
+        BOUND_PERIOD_NS after the last one."""
         self._bound_ns = 0
-        """When the last of them began, by the host's clock."""
+        """Host time of the last of these."""
         self._unnoted: deque[tuple[int, int, bool]] = deque(maxlen=MAX_WAITING_STEPS)
-        """Finished steps that the schedule does not know yet: number, ns by the host clock, and whether the
-        source worked in it."""
+        """Finished steps to pass to the schedule: number, ns by the host's clock, and whether the source
+        worked in it."""
         self._measured: dict[int, StepSpans] = {}
         self._window: Window | None = None
         self._progress_s, self._progress_step = 0.0, 0
-        """When a step was read, or the window began or ended, and the job's step then."""
+        """When a step was last read, or the window began or ended, and the job's step at that time."""
         self._lost_before = 0
         self._check: tuple[StreamMark, StreamMark] | None = None
-        """The marks around the self-check's kernel, while its records are waited for."""
+        """The marks around the self-check's kernel, while its records are awaited."""
         self._checks = 0
         self._checked = False
         self._captures = GraphCaptureWatch()
         self._lead_ns = 0
         self._overflowed = 0
-        """Steps that nobody took in time."""
+        """Steps that were not taken in time."""
         self._overflows = 0
-        """Windows in a row that held too much."""
+        """Consecutive windows with too many records."""
 
     @property
     def detail_every(self) -> int:
-        """The kernels are seen of one in so many steps."""
+        """Kernels are seen in every n-th step."""
         return self.schedule.every
 
     @property
@@ -147,11 +147,11 @@ class KernelsSource:
 
     @property
     def outstanding(self) -> int:
-        """Callbacks that CUPTI may still make, into Python, on threads of its own and of the job's."""
+        """Callbacks into Python that CUPTI may still make, on its own and the job's threads."""
         return self._tracer.outstanding
 
     def start(self) -> None:
-        """Raises RuntimeError where CUPTI is absent, of an unknown version, or in use by another tool."""
+        """Raises RuntimeError if CUPTI is absent, of an unknown version, or used by another tool."""
         tool = tool_in()
         if tool is not None:
             raise RuntimeError(f"{tool} holds CUPTI")
@@ -168,9 +168,9 @@ class KernelsSource:
         self._log = LaunchLog()
         self._repeated = RepeatedStep()
         self._changed_step = 0
-        """From this step on a setting may be another one. Set on the job's thread."""
+        """Settings may differ from this step on. Set on the job's thread."""
         self._unknown_reads, self._early_s = 0, 0.0
-        """Readings of steps that repeat none; when launches were last looked up early for such steps."""
+        """Reads of steps that repeat no known one, and the time of the last early look-up."""
         self.reason = self._log.reason
         self._captures.install()
 
@@ -181,7 +181,7 @@ class KernelsSource:
             self._release()
 
     def pause(self) -> None:
-        """Release CUPTI for a while: torch.profiler is about to take it. On a thread of the job's."""
+        """Release CUPTI for a while: torch.profiler is about to take it. On a job thread."""
         with self._lock:
             if not self._paused:
                 self._paused = True
@@ -189,13 +189,13 @@ class KernelsSource:
                 self._release()
 
     def resume(self) -> None:
-        """torch.profiler has released it."""
+        """Resume: torch.profiler has released CUPTI."""
         with self._lock:
             self._paused = False
             self.reason = self._log.reason
 
     def boundary(self, step: int) -> None:
-        """`step` begins here, and the one before it ends."""
+        """End the step before ``step`` and begin ``step``."""
         if len(self._boundaries) >= MAX_WAITING_STEPS:
             self._boundaries.popleft()
             self._overflowed += 1
@@ -221,13 +221,13 @@ class KernelsSource:
         self._step = step
 
     def edge(self, edge: Edge) -> None:
-        """A phase begins or ends here."""
+        """A phase begins or ends now."""
         window = self._window
         if window is not None and not torch.cuda.is_current_stream_capturing():
             window.edge(edge)
 
     def take(self) -> list[StepSpans]:
-        """Drive the windows on, and give the steps finished since the last call, in order."""
+        """Advance the windows, and return the steps finished since the last call, in order."""
         with self._lock:
             if not self.gave_up and not self._paused:
                 try:
@@ -241,7 +241,7 @@ class KernelsSource:
     # The states, with the lock held.
 
     def _gather(self) -> None:
-        """Take in what there is, and see whether the window, or the draining, is over."""
+        """Read the records, and check whether the window or the draining has ended."""
         if self._state is _State.IDLE:
             return
         until_ns = self._tracer.gather()
@@ -267,12 +267,12 @@ class KernelsSource:
 
     def _stands_still(self) -> bool:
         standing_s = (now_ns() - self._boundaries[-1][1]) / 1e9 if self._boundaries else 0.0
-        if self._window is not None and self._window.pending:  # it may be the host alone that waits
+        if self._window is not None and self._window.pending:  # the host alone may be waiting
             standing_s = min(standing_s, monotonic() - self._progress_s)
         return standing_s > max(STANDSTILL_S, STANDSTILL_TIMES * self._host_step_ns / 1e9)
 
     def _check_progress(self) -> None:
-        """Give up when records stay away long after the GPU must have finished with them."""
+        """Give up if records do not arrive long after the GPU must have finished."""
         window = self._window
         if self._state is _State.TRACING and not (window and window.pending):
             self._note_progress()
@@ -284,7 +284,7 @@ class KernelsSource:
         self._progress_s, self._progress_step = monotonic(), self._step
 
     def _begin_check(self) -> None:
-        """Trace one small kernel between two marks: on the job's thread, at the first boundary."""
+        """Trace one small kernel between two marks, on the job's thread at the first boundary."""
         with self._lock:
             try:
                 signals_blocked(self._tracer.start)  # CUPTI starts a thread
@@ -304,7 +304,7 @@ class KernelsSource:
             self._note_progress()
 
     def _end_check(self) -> None:
-        """Start measuring, or check once more, or give up."""
+        """Start measuring, check again, or give up."""
         assert self._check is not None
         check, self._check = self._check, None
         self._state = _State.IDLE
@@ -314,8 +314,8 @@ class KernelsSource:
             self._give_up(f"CUPTI's records are not what they should be: {fault}")
 
     def _if_free(self, switch: Callable[[], None]) -> None:
-        """Switch tracing on or off on a thread of the job's, which does not wait for the agent's: where
-        that one is at work, tracing goes on a step later, and off when it is done.
+        """Switch tracing on or off on a job thread without waiting for the agent's thread. If that holds
+        the lock, tracing begins a step later, and ends when it is done.
         """
 
         def switch_locked() -> None:
@@ -354,12 +354,12 @@ class KernelsSource:
             self._give_up(TAKEN_OVER)
 
     def _read_window(self, until_ns: int) -> list[TracedStep]:
-        """The steps whose records are all there."""
+        """Return the steps whose records are complete."""
         window = self._window
         if window is None:
             return []
         if self._tracer.lost > self._lost_before:
-            window.end()  # something is missing, so each total might be wrong
+            window.end()  # records are missing, so any total might be wrong
         if window.broken:
             return []
         offset_ns = self._tracer.clock_offset_ns
@@ -368,7 +368,7 @@ class KernelsSource:
         return steps
 
     def _remark(self, window: Window) -> None:
-        """Say each kind of contradiction once, and which kernels may be communication."""
+        """Report each kind of contradiction once, and kernels that may be communication."""
         for why, count in window.contradictions.items():
             if why not in self._remarked:
                 self._remarked.add(why)
@@ -378,7 +378,7 @@ class KernelsSource:
             self.remarks.append(describe_look_alikes(self._names.look_alikes))
 
     def _take_in(self, steps: list[TracedStep]) -> None:
-        """Name the collectives of these steps, which have been read, and keep them."""
+        """Name the collectives of these steps, and keep the steps."""
         self._note_progress()
         self._overflows = 0
         if self._changed_step != self._repeated.from_step:
@@ -394,33 +394,33 @@ class KernelsSource:
         self._lead_ns = steps[-1].launch_lead_ns or 0
 
     def _named(self, step: TracedStep, looked_up: list[CollectiveCall] | None) -> TracedStep:
-        """The step with its collectives, as far as they are known."""
+        """Return the step with its collectives, if they are known."""
         if looked_up is not None:
             self._repeated.learn(step, looked_up)
             return join(step, looked_up)
-        if self._log.reason:  # never known: collectives go by their kernels
+        if self._log.reason:  # never known: name collectives by their kernels
             return replace(join(step, []), comm_kernels_ns=None, matched_ns=None)
         repeated = self._repeated.launches(step)
         return step if repeated is None else join(step, repeated)
 
     def settings_changed(self, step: int) -> None:
-        """From this step on, which begins, steps may issue other collectives, with the same kernels."""
+        """From this step on, which begins, steps may issue other collectives with the same kernels."""
         self._changed_step = step
 
     def _launches(self, steps: list[TracedStep]) -> list[CollectiveCall] | None:
-        """What the host issued in these steps; None when it is not due to be read, or not known."""
+        """Return the launches in these steps; None if no look-up is due, or they are unknown."""
         if not any(interval.kernels for step in steps for interval in step.intervals):
             return []
         numbers = range(steps[0].step, steps[-1].step + 1)
         early = self._looks_up_early(steps)
-        # What repeats is looked up as rarely as where nobody watches: to see that it still does.
+        # Repeating steps are looked up as rarely as unwatched ones: only to confirm that they repeat.
         watched = self.schedule.watched and not all(map(self._repeated.knows, steps))
         if not (self._log.due(numbers, self._host_step_ns, watched=watched) or early):
             return None
         with self._captures.held_off() as free:
             if not free:
                 return None
-            # By the host's clock, by which steps of one length may differ.
+            # On the host's clock: steps of equal GPU time may differ there.
             longest_ns = max(s.intervals[-1].to_unix_ns - s.intervals[0].from_unix_ns for s in steps)
             from_ns = steps[0].intervals[0].from_unix_ns
             launches = self._log.read(steps[0].step, from_ns, (REPEATS + 2) * longest_ns)
@@ -428,7 +428,7 @@ class KernelsSource:
         return launches
 
     def _looks_up_early(self, steps: list[TracedStep]) -> bool:
-        """Whether launches are looked up before they are due, as these steps repeat none that is known."""
+        """Whether to look up launches early, as these steps repeat no known one."""
         if self._log.reason or any(map(self._repeated.knows, steps)):
             return False
         if monotonic() - self._early_s > EARLY_PERIOD_S:
@@ -440,17 +440,17 @@ class KernelsSource:
         return early
 
     def last_calls(self) -> dict[str, tuple[IssuedCall, ...]]:
-        """The last collectives of each group, by torch's flight recorder; empty where it is not known."""
+        """Return the last collectives of each group by torch's flight recorder; empty if unknown."""
         with self._captures.held_off() as free:
             return self._log.last_calls() if free else {}
 
     def _give_up(self, why: str) -> None:
-        """Have the agent take another source."""
+        """Give up, so that the agent takes another source."""
         self.gave_up = why
         self._release()
 
     def _release(self) -> None:
-        """Drop the window under way, whose steps are then timed by the host, and release CUPTI."""
+        """Drop the present window, whose steps the host then times, and release CUPTI."""
         if self._window is not None:
             self._window.end()
             self._window = None
@@ -460,7 +460,7 @@ class KernelsSource:
         self._tracer.hand_over()
 
     def _finished_steps(self) -> list[StepSpans]:
-        """The steps that have ended, up to the first that is being measured and has not been read yet."""
+        """Return the ended steps, up to the first measured one that has not been read yet."""
         finished: list[StepSpans] = []
         window = self._window
         while len(self._boundaries) > 1:
@@ -469,20 +469,20 @@ class KernelsSource:
                 break
             self._boundaries.popleft()
             measured = self._measured.pop(step, None)
-            if worked is not None and worked_after is not None:  # else it says nothing of the cost
+            if worked is not None and worked_after is not None:  # a paused step says nothing of the cost
                 self._unnoted.append((step, end_ns - begin_ns, worked or worked_after))
-            # Of a step between windows only the length is known, by the host's clock.
+            # A step between windows has only a length, by the host's clock.
             lead_ns = self._lead_ns
             finished.append(measured or StepSpans(step, begin_ns + lead_ns, end_ns + lead_ns, (), None))
         if window is None:
-            self._measured.clear()  # what is left is of steps that were not taken in time
+            self._measured.clear()  # the rest are steps that were not taken in time
         return finished
 
     def _note_steps(self) -> None:
-        """Tell the schedule of finished steps: of each the mean length of those that were treated alike.
+        """Pass finished steps to the schedule, each with the mean length of the steps in its stretch.
 
-        By the GPU's clock: a host that is ahead of it waits now and then until there is room for launches,
-        and its own steps are of any length.
+        Lengths are on the GPU's clock: a host ahead of the GPU sometimes waits for space in the launch
+        queue, so its own step lengths vary.
         """
         while self._unnoted:
             step, host_ns, touched = self._unnoted[0]

@@ -1,4 +1,4 @@
-"""Marks on a CUDA stream: memsets of a few bytes, whose records carry the value that they wrote."""
+"""Marks on a CUDA stream: memsets of a few bytes, recorded with the value that they write."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from overlaptop.agent.sources.base import Edge
 from overlaptop.agent.sources.kernel_steps import MARK_WORDS, StreamMark
 
 _TAG = 0xA7 << 24
-"""In the upper byte of each mark's value; the lower three count."""
+"""Upper byte of each mark's value; the lower three bytes count."""
 _COUNT_MASK = (1 << 24) - 1
 
 
 class Marker:
-    """Sets marks on the current stream of one device: 4 us of the host, 2 of the device."""
+    """Sets marks on the current stream of one device; a mark costs the host 4 us and the device 2 us."""
 
     def __init__(self, device: int) -> None:
-        """Raises OSError where there is no CUDA driver."""
+        """Raises OSError if there is no CUDA driver."""
         self._device = device
         self._memory = torch.zeros(MARK_WORDS, dtype=torch.int32, device=f"cuda:{device}")
         self._address = ctypes.c_uint64(self._memory.data_ptr())
@@ -30,7 +30,7 @@ class Marker:
         self._count = 0
 
     def mark(self, step: int, edge: Edge | None) -> StreamMark | None:
-        """Set a mark; None where CUDA refuses: the job is about to learn why."""
+        """Set a mark; None if CUDA refuses: the job will soon get the same error."""
         if torch._C._cuda_getDevice() != self._device:  # noqa: SLF001 - 0.1 us instead of 4
             with torch.cuda.device(self._device):
                 return self.mark(step, edge)
@@ -42,7 +42,7 @@ class Marker:
         return mark if status == 0 else None
 
     def event(self) -> torch.cuda.Event:
-        """An event that the current stream passes at this point."""
+        """Record and return an event on the current stream."""
         event = torch.cuda.Event(enable_timing=True)
         event.record(torch.cuda.current_stream(self._device))
         return event

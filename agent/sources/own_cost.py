@@ -1,6 +1,6 @@
-"""What measuring costs this very job: measured steps against the unmeasured steps before and after them.
+"""Measures this job's cost of measuring: measured steps against unmeasured ones before and after.
 
-A drift of the job cancels. Noise makes the estimate too low as often as too high, and below zero at times.
+Drift of the job cancels. Noise makes the estimate too low as often as too high, and sometimes negative.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from overlaptop.timeline.averages import median, sigma
 MIN_COMPARISONS, MAX_COMPARISONS = 4, 64
 MAX_NEIGHBOURS = 32  # unmeasured steps on each side
 OUTLIER_SIGMAS, LEAST_SLACK = 5.0, 0.1
-"""Values are clipped if they are farther from the median than both."""
+"""Values farther from the median than both limits are clipped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Estimate:
 
 
 class CostMeter:
-    """Compares each stretch of steps in which the source works with its neighbours."""
+    """Compares each stretch of steps that the source works in with its neighbours."""
 
     def __init__(self) -> None:
         self.comparisons = 0
@@ -36,7 +36,7 @@ class CostMeter:
         self.skip()
 
     def note(self, step_ns: int, *, touched: bool) -> None:
-        """Take in the next step. ``touched``: the source worked in it."""
+        """Add the next step. ``touched``: the source worked in it."""
         if not touched:
             (self._after_ns if self._touched_ns else self._before_ns).append(step_ns)
             if len(self._after_ns) == MAX_NEIGHBOURS:
@@ -47,13 +47,13 @@ class CostMeter:
         self._touched_ns.append(step_ns)
 
     def skip(self) -> None:
-        """The next step does not follow on the last one, or the job has changed."""
+        """Start over: the next step does not follow the last one, or the job has changed."""
         self._before_ns: deque[int] = deque(maxlen=MAX_NEIGHBOURS)
         self._touched_ns: deque[int] = deque(maxlen=MAX_NEIGHBOURS)
         self._after_ns: deque[int] = deque(maxlen=MAX_NEIGHBOURS)
 
     def estimate(self) -> Estimate | None:
-        """How much longer steps are in which the source works; None until that is known."""
+        """Return the relative slowdown of steps that the source works in; None until known."""
         if len(self._costs) < MIN_COMPARISONS:
             return None
         shares = _clipped([share for share, _ in self._costs], least_slack=0.0)
@@ -73,10 +73,10 @@ class CostMeter:
 
 
 def weighted_mean(values: Sequence[float], weights: Sequence[float]) -> Estimate:
-    """The mean of values whose variances are as the inverse of their weights, with its 95 % interval.
+    """Return the mean of values with variances proportional to 1/weight, and its 95 % interval.
 
     Neighbours share unmeasured steps: the variance is Newey and West's (Econometrica 55, 1987) with the
-    first lag in full, where larger. Student's quantile is 1.96 + 3.2 / (n - 1), within 5 %.
+    first lag in full, if that is larger. Student's quantile is 1.96 + 3.2 / (n - 1), within 5 %.
     """
     total = sum(weights)
     mean = sum(weight * value for weight, value in zip(weights, values, strict=True)) / total
@@ -87,7 +87,7 @@ def weighted_mean(values: Sequence[float], weights: Sequence[float]) -> Estimate
 
 
 def _clipped(values: Sequence[float], least_slack: float = LEAST_SLACK) -> list[float]:
-    """A checkpoint or a garbage collection says nothing of the cost: outliers, moved to the bounds."""
+    """Clip outliers: a checkpoint or a garbage collection is no cost of measuring."""
     middle = median(values)
     slack = max(OUTLIER_SIGMAS * sigma(values), least_slack * abs(middle))
     return [min(max(each, middle - slack), middle + slack) for each in values]

@@ -1,4 +1,4 @@
-"""torch.profiler, another user of CUPTI, which comes and goes. Those that stay: cupti/holders.py."""
+"""Watches torch.profiler, a temporary user of CUPTI. For permanent ones see cupti/holders.py."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from overlaptop.agent.isolation.patching import note_calls, replace
 
 
 class KinetoWatch:
-    """Calls `on_change`: with True just before torch.profiler takes CUPTI, with False once it is free."""
+    """Calls `on_change`: True just before torch.profiler takes CUPTI, False once CUPTI is free."""
 
     def __init__(self, on_change: Callable[[bool], Any]) -> None:
         self._on_change = on_change
         self.running = False
-        """Whether torch.profiler is at work, or warms up."""
+        """Whether torch.profiler runs or warms up."""
 
     def install(self) -> None:
         """Patch the functions by which torch.autograd.profiler drives Kineto, for good."""

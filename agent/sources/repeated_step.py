@@ -1,11 +1,11 @@
-"""Names the collectives of steps that repeat those that were looked up.
+"""Names the collectives of steps that repeat a step that was looked up.
 
 The flight recorder is read every few seconds at most, but a training loop issues the same collectives in
-each step. A step in which the same kernels of NCCL were launched on the same streams between the same
-marks, in the same order, as in one that was looked up has issued what that one had, if steps do not take
-turns: so nothing is repeated where the steps before that one issued anything else, by the same reading, nor
-after the same kernels were once seen to be other collectives. What cannot be seen: a step with the same
-kernels but other sizes that comes more rarely than that, until one is looked up.
+each step. If a step launches the same NCCL kernels on the same streams between the same marks, in the same
+order, as a looked-up step, it issued the same collectives, unless steps alternate. So a looked-up step is
+used only if the steps before it issued the same, and never again after the same kernels turned out to be
+other collectives. One case goes unseen: a rarer step with the same kernels but other sizes, until it is
+looked up.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from overlaptop.agent.sources.collective_join import launches_before, launches_i
 from overlaptop.agent.sources.kernel_steps import TracedStep
 
 REPEATS = 4
-"""Steps before one that was looked up that must have issued what it has."""
+"""Steps before a looked-up one that must have issued the same collectives."""
 
 _Kernels = tuple[tuple[tuple[str, int, bool], ...], ...]
 _Launches = tuple[tuple[CollectiveCall, ...], ...]
 
 
 class RepeatedStep:
-    """What each step issues."""
+    """The collectives that each step issues, if steps repeat."""
 
     def __init__(self) -> None:
         self.forget(0)
 
     def forget(self, from_step: int) -> None:
-        """From this step on others may be issued: a setting has been changed."""
+        """From this step on steps may issue others: a setting has changed."""
         self.from_step = from_step
         self._kernels: _Kernels = ()
         self._launches: _Launches = ()
         self._ambiguous = False
-        """The same kernels have been other collectives."""
+        """True if the same kernels have been other collectives."""
 
     def learn(self, step: TracedStep, launches: Sequence[CollectiveCall]) -> None:
-        """Take in a step that was looked up; `launches` as `join` has them, also of the steps before it."""
+        """Learn from a looked-up step; `launches` as for `join`, including those of the steps before it."""
         kernels = _kernels_of(step)
         if step.step < self.from_step or not any(kernels):
             return
@@ -48,19 +48,19 @@ class RepeatedStep:
             self._ambiguous = self._ambiguous or own != self._launches
             return
         once = [launch for of_interval in own for launch in of_interval]
-        # Of the first one some operations may have been cut off.
+        # The first operations of the log may be cut off.
         before = launches[1 : launches_before(step.intervals[0].from_unix_ns, launches)]
         if once and [*map(_timeless, before[-REPEATS * len(once) :])] == once * REPEATS:
             self._kernels, self._launches = kernels, own
 
     def knows(self, step: TracedStep) -> bool:
-        """Whether it can be told what this step must have issued."""
+        """Whether the collectives of this step are known."""
         return not self._ambiguous and step.step >= self.from_step and _kernels_of(step) == self._kernels
 
     def launches(self, step: TracedStep) -> list[CollectiveCall] | None:
-        """What this step must have issued, as `join` takes it; None where that cannot be told.
+        """Return the step's collectives, as `join` takes them; None if unknown.
 
-        Without sequence numbers: steps that nobody saw may have issued more.
+        They have no sequence numbers: steps that were not seen may have issued more.
         """
         if not self.knows(step):
             return None

@@ -1,9 +1,9 @@
-"""Which steps are measured: a burst of them when something asks for one, a trickle otherwise.
+"""Chooses the steps to measure: bursts on request, a trickle otherwise.
 
-A burst alternates blocks of measured and unmeasured steps, so it also tells what measuring costs this job.
-Steps are chosen by their numbers: ranks that choose for themselves still measure the same steps. A block
-begins at a multiple of its length. The trickle measures the first step of each cycle, and each cycle is
-twice as long as the next shorter one.
+A burst alternates blocks of measured and unmeasured steps, so it also shows the cost of measuring. Steps
+are chosen by number, so ranks that choose independently measure the same steps. A block begins at a
+multiple of its length. The trickle measures the first step of each cycle. Each cycle length is twice the
+next shorter one.
 """
 
 from __future__ import annotations
@@ -16,51 +16,51 @@ from overlaptop.timeline.averages import median, sigma
 from overlaptop.wire.messages import Watch
 
 BUDGET = 0.01
-"""Share of the job's time that measuring may cost while somebody watches the rank."""
+"""Share of the job's time that measuring may cost while a dashboard watches the rank."""
 IDLE_PART = 0.1
-"""Part of the budget while nobody does."""
+"""Part of the budget while no dashboard watches."""
 ALLOWANCE_S, MOST_DEBT_S = 60.0, 70.0
-"""The trickle stops while more than a minute's budget is spent and not earned again, and of a watched rank
-for a few seconds at most."""
+"""The trickle stops while debt exceeds a minute's budget. On a watched rank the debt is limited, so that it
+stops for a few seconds at most."""
 BURST_PERIOD_S, TRICKLE_PERIOD_S, CHOICE_PERIOD_S = 30.0, 1.0, 1.0
 MOST_CREDIT = 2
-"""Bursts that may follow one another at once: a watcher's, and one as the job changes soon after."""
+"""Bursts that may follow directly on one another: a viewer's, and one for a change soon after."""
 BLOCK_S, LEAST_BLOCK_STEPS = 0.25, 4
-"""The shortest block of a burst. Records are read in unmeasured ones."""
+"""Shortest block of a burst. Records are read in unmeasured blocks."""
 MOST_LOST_S, MOST_LOST_STEPS = 0.5, 3
-"""A burst ends early when it has cost both."""
+"""A burst ends early when it has cost more than both."""
 ALL = 0.9
-"""Steps of one length are compared: untouched ones, unless more than this share is touched."""
+"""Changes are detected by untouched steps, unless more than this share is touched."""
 WARM_UP_STEPS, SETTLE_STEPS = 4, 20
-"""Steps before the first burst, and before the cost is estimated: the first ones take longer anyway."""
+"""Steps before the first burst, and before the cost is estimated: the first steps take longer anyway."""
 CYCLES_STEPS = (1.0, *(1.744 * 2**doublings for doublings in range(14)))
-"""No whole numbers: what a script does in each tenth step comes to measured and unmeasured steps alike."""
+"""No integers: work that a script does in each tenth step meets measured and unmeasured steps alike."""
 WANTED_S = 10.0
-"""A burst is wanted for so long: after that the trickle has seen what it would."""
+"""Time a requested burst stays due: after that the trickle has shown the same."""
 CHANGED_SHARE, CHANGED_SIGMAS, CHANGED_STEPS = 0.15, 2.5, 5
-"""The job has changed when so many steps in a row differ from the median by both."""
+"""The job has changed when this many steps in a row differ from the median by more than both."""
 REFERENCE_STEPS, REFERENCE_PERIOD_STEPS = 64, 8
-"""Steps of that median, and steps after which it is taken again."""
+"""Steps of that median, and steps between two updates of it."""
 
 
 class Schedule:
     """Chooses the steps to measure within a budget of the job's time.
 
-    `measures` and `ask` may be called on any thread, all else on the agent's. Time is the job's: the sum of
-    its steps.
+    `measures` and `ask` may be called on any thread, everything else on the agent's. Time is the sum of the
+    job's steps.
     """
 
     def __init__(
         self, every: int | None, prior: Estimate, lead_steps: int = 0, budget: float | None = None
     ) -> None:
         """``every``: measure each n-th step. ``prior``: cost of a measured step until this job's is known.
-        ``lead_steps``: steps before a measured one in which the source works. ``budget``: share of the
-        job's time to spend while watched; None: BUDGET, and a step a second.
+        ``lead_steps``: preparation steps before a measured one. ``budget``: share of the job's time to
+        spend while watched; None: BUDGET, and at most a step a second.
         """
         self.cost = CostMeter()
         self.prior = prior
         self.touched_share = 0.0
-        """Share of the last minute's steps in which the source worked."""
+        """Share of the last minute's steps that the source worked in."""
         self._followed = Watch(detail=False)
         self._every, self._lead_steps = every, lead_steps
         self._budget, self._is_paced = budget or BUDGET, budget is None
@@ -68,13 +68,13 @@ class Schedule:
         self._cycle: float | None = None
         """Steps from one measured step of the trickle to the next; None: still warming up."""
         self._asked, self._wanted_s = False, -math.inf
-        """Somebody has asked for a burst since the last step; when one was wanted last."""
+        """Whether a burst was requested since the last step, and when one was wanted last."""
         self._credit = float(MOST_CREDIT)
-        """Bursts that may begin; one more every BURST_PERIOD_S."""
+        """Bursts that may begin; it grows by one every BURST_PERIOD_S."""
         self._stretch_steps, self._sample_steps = 0, float(1 + lead_steps)
-        """Steps in a row in which the source works: at present, and for one measured step in the mean."""
+        """Steps in a row that the source works in: now, and on average for one measured step."""
         self._noted_steps = self._decided = 0
-        """Steps noted; the newest of which it was asked whether it is measured."""
+        """Steps noted, and the newest step passed to `measures`."""
         self._now_s = self._debt_s = self._lost_s = 0.0
         self._chosen_s, self._cost_share = 0.0, prior.share
         self._is_stopped = False
@@ -88,23 +88,23 @@ class Schedule:
 
     @property
     def watched(self) -> bool:
-        """Whether somebody watches this rank."""
+        """Whether a dashboard watches this rank."""
         return self._followed.detail
 
     def follow(self, wanted: Watch) -> None:
-        """Do what dashboards want: more steps while one watches, a burst when it begins or asks for one,
-        unless it has one already.
+        """Follow the dashboards: measure more steps while one watches, and a burst when it begins or asks,
+        unless one is running.
         """
         if wanted.detail and wanted != self._followed and not (self.watched and self._burst):
             self.ask()
         self._followed = wanted
 
     def ask(self) -> None:
-        """Ask for a burst: somebody wants fresh figures, or has changed a setting. On any thread."""
+        """Request a burst: a dashboard wants fresh figures, or a setting has changed. On any thread."""
         self._asked = True
 
     def measures(self, step: int) -> bool:
-        """Whether `step` is measured; while warming up all are, if the source needs no preparation."""
+        """Whether to measure `step`. While warming up all are, if the source needs no preparation."""
         if self._every is not None:
             return step % self._every == 0
         self._decided = max(self._decided, step)
@@ -116,7 +116,7 @@ class Schedule:
         return not self._is_stopped and math.ceil(step // cycle * cycle) == step
 
     def note(self, step: int, step_ns: int, *, touched: bool) -> None:
-        """Take in the next finished step. ``touched``: the source worked in it."""
+        """Add the next finished step. ``touched``: the source worked in it."""
         if self._every is not None:
             return
         step_s = step_ns / 1e9
@@ -137,7 +137,7 @@ class Schedule:
         else:
             if (not touched or self.touched_share > ALL) and self._changes.note(step_ns):
                 self.cost.skip()
-                if not self.watched:  # who watches sees all ranks change, and asks all at once
+                if not self.watched:  # a watching dashboard sees the change and asks all ranks at once
                     self._wanted_s = self._now_s
             if self._is_burst_due():
                 self._credit -= 1
@@ -154,9 +154,9 @@ class Schedule:
         return self._debt_s > ALLOWANCE_S * self._present_budget
 
     def _likely_cost(self) -> float:
-        """Cost of a touched step as a share of the step, half a standard error above the estimate.
+        """Return the cost of a touched step as a share of it, half a standard error above the estimate.
 
-        The estimate is the mean of this job's and the prior, weighted by the inverse of their variances.
+        The estimate combines this job's cost and the prior, weighted by 1/variance.
         """
         known = [each for each in (self.cost.estimate(), self.prior) if each is not None]
         weights = [(2 / max(each.error, 1e-4)) ** 2 for each in known]
@@ -164,7 +164,7 @@ class Schedule:
         return max(0.0, mean + 0.5 / math.sqrt(sum(weights)))
 
     def _account(self, step_s: float, *, touched: bool) -> None:
-        """Pay for the step, except in a watched burst, and earn the budget's share of it."""
+        """Charge the step, except in a watched burst, and earn the budget's share of it."""
         lost_s = step_s * self._cost_share if touched else 0.0
         self._lost_s += lost_s
         if self.watched:
@@ -190,10 +190,10 @@ class Schedule:
         self._asked, self._wanted_s = False, -math.inf
         step_s = max(1, median(self._recent_ns)) / 1e9
         self._block_steps = block = max(LEAST_BLOCK_STEPS, 2 ** math.ceil(math.log2(BLOCK_S / step_s)))
-        # The job is ahead of the steps that were noted, by a second if the GPU's clock tells their length.
+        # The job is ahead of the noted steps, by a second if the GPU's clock gives their length.
         begin = max(step, self._decided) + 2
-        # Two whole measured blocks: ranks do not begin at quite the same step, and only what all of them
-        # have measured tells who waits for whom.
+        # Two whole measured blocks: ranks do not begin at exactly the same step, and only steps that all
+        # of them measured show who waits for whom.
         self._burst = range(begin, (math.ceil(begin / block / 2) * 2 + 3) * block)
         self._lost_s = 0.0
 
@@ -203,7 +203,7 @@ class Schedule:
             self._choose_cycle()
 
     def _choose_cycle(self) -> None:
-        """One measured step a second, or fewer by the budget."""
+        """Measure one step a second, or fewer if the budget demands it."""
         self._chosen_s, self._cost_share = self._now_s, self._likely_cost()
         self._is_stopped = self._is_in_debt
         step_s = max(1, median(self._recent_ns)) / 1e9
@@ -211,7 +211,7 @@ class Schedule:
         affordable = self._cost_share / self._present_budget
         if affordable > 1:
             affordable *= self._sample_steps
-        if self.cost.estimate() is None:  # some steps must be left to compare with
+        if self.cost.estimate() is None:  # leave some steps to compare with
             affordable = max(affordable, self._sample_steps + 2)
         by_pace = max(each for each in CYCLES_STEPS if each <= paced)
         by_budget = min((each for each in CYCLES_STEPS if each >= affordable), default=CYCLES_STEPS[-1])
@@ -219,16 +219,16 @@ class Schedule:
 
 
 class ChangeWatch:
-    """Notices that steps have become longer or shorter for good."""
+    """Detects a lasting change of the step length."""
 
     def __init__(self) -> None:
         self._reference_ns: deque[int] = deque(maxlen=REFERENCE_STEPS)
         self._bounds_ns = 0.0, math.inf
         self._noted = self._beyond = 0
-        """Steps noted; steps in a row above the bounds, or below them (negative)."""
+        """Steps noted, and steps in a row above the bounds or (negative) below them."""
 
     def note(self, step_ns: int) -> bool:
-        """Take in the next step; return whether the job has changed."""
+        """Add the next step; returns whether the job has changed."""
         low_ns, high_ns = self._bounds_ns
         side = (step_ns > high_ns) - (step_ns < low_ns)
         self._beyond = self._beyond + side if side * self._beyond > 0 else side

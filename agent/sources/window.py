@@ -1,4 +1,4 @@
-"""A window: whole steps that are traced one after the other, each read as soon as all of it is known."""
+"""A window: consecutive steps that are traced, each read once its records are complete."""
 
 from __future__ import annotations
 
@@ -23,25 +23,24 @@ from overlaptop.agent.sources.marker import Marker
 from overlaptop.timeline.lanes import LaneRules
 
 LEAD_STEPS = 1
-"""Whole steps that are traced before the first that is measured. What ran when tracing began was launched
-before and is not seen. A whole step later it is over, except for collectives that nobody waits for before
-the next step."""
+"""Steps traced before the first measured one. Work launched before tracing began is not seen. A step later
+it is over, except for collectives that nobody waits for before the next step."""
 MAX_PENDING = 1_000_000
 """Records of steps that have not ended, 56 bytes each."""
 
 
 class Window:
-    """Marks the bounds of steps and the edges in them, as the training thread passes there."""
+    """Marks the bounds and edges of steps as the training thread passes them."""
 
     def __init__(self, marker: Marker, measures: Callable[[int], bool]) -> None:
         """Begin at the boundary before the first step that may be measured, as tracing is switched on.
 
-        `measures` says which of the next steps are to be measured.
+        `measures(step)`: whether to measure a step.
         """
         self.pending: deque[int] = deque()
-        """Measured steps, begun and not read."""
+        """Measured steps begun and not read."""
         self.finished = threading.Event()
-        """No step is being measured, and none of the next ones is to be; or it is broken."""
+        """Set when no current or near step is to be measured, or the window is broken."""
         self.broken = False
         self._marker = marker
         self._measures = measures
@@ -49,12 +48,12 @@ class Window:
         self._open = False
         self._activities: Activities | None = None
         self.contradictions: Counter[str] = Counter()
-        """Activities that contradict others, by how. Those at a step's bounds may be counted twice."""
+        """Activities that contradict others, by kind. Those at a step's bounds may count twice."""
 
     # On the job's threads.
 
     def boundary(self, step: int) -> None:
-        """`step` begins here."""
+        """``step`` begins."""
         if self.finished.is_set():
             return
         wanted = self._measures(step)
@@ -67,7 +66,7 @@ class Window:
             self.finished.set()
 
     def edge(self, edge: Edge) -> None:
-        """A phase begins or ends here."""
+        """A phase begins or ends now."""
         if self._open and not self.finished.is_set():
             self._set(self._marks[-1].step, edge)
 
@@ -81,21 +80,22 @@ class Window:
     # On the agent's thread.
 
     def end(self) -> None:
-        """Break it off: what has not been read is not to be read."""
+        """Break the window off: unread steps are never read."""
         self.broken = True
         self.finished.set()
 
     def read(
         self, activities: Activities, until_ns: int, names: KernelNames, rules: LaneRules, offset_ns: int
     ) -> list[TracedStep]:
-        """Take in more records, and read the steps that ended before `until_ns`.
+        """Add records, and read the steps that ended before `until_ns`.
 
         Args:
-            activities: what CUPTI has given back since the last call.
-            until_ns: what began on the GPU before this has been given back; ns on the agent's clock.
-            names: of kernels.
-            rules: which kernels are what.
-            offset_ns: the agent's clock less CUPTI's.
+            activities: records that CUPTI has returned since the last call.
+            until_ns: all records of activities that began on the GPU before this time are included; ns on
+                the agent's clock.
+            names: kernels' names.
+            rules: the lane of each kernel.
+            offset_ns: the agent's clock minus CUPTI's.
         """
         if self._activities is not None:
             activities = np.concatenate([self._activities, activities])
@@ -129,5 +129,5 @@ class Window:
 
     @property
     def overflows(self) -> bool:
-        """Whether it holds more than can be kept."""
+        """Whether it holds too many records."""
         return self._activities is not None and len(self._activities) > MAX_PENDING

@@ -1,1 +1,1 @@
-"""What the machine under a rank does: its GPU's links and clocks by NVML, and where its process may run."""
+"""Telemetry of a rank's machine: GPU links and clocks by NVML, and CPU placement of the process."""

@@ -1,4 +1,4 @@
-"""Small files of /sys and /proc, read in full or refused, and the lists of numbers in them."""
+"""Reads small files of /sys and /proc, and the lists of numbers in them."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from pathlib import Path
 MAX_FILE_BYTES = 64 << 10
 MAX_ENTRIES = 4096
 MAX_NUMBER = 1 << 16
-"""Of a list: far above the kernel's own limits of 8,192 CPUs and 1,024 nodes."""
+"""Above the kernel's own limits of 8,192 CPUs and 1,024 nodes."""
 
 _RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 
 
 class UnavailableError(Exception):
-    """The machine does not show it; the message is the reason, in words for the screen."""
+    """The machine does not show a value; the message is the reason, for the screen."""
 
 
 @contextmanager
 def opened(path: Path) -> Iterator[int]:
-    """Open a file for `os.read`. Raises UnavailableError, also where reading fails."""
+    """Open a file for `os.read`. Raises UnavailableError, also if reading fails."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
@@ -35,10 +35,10 @@ def opened(path: Path) -> Iterator[int]:
 
 
 def read_text(path: Path) -> str:
-    """Return the text of a file, without the line's end.
+    """Return the text of a file, without the trailing newline.
 
-    Raises UnavailableError where it is absent, closed to us, too long (MAX_FILE_BYTES), or unreadable
-    (the speed of a network adapter that is down).
+    Raises UnavailableError if it is absent, not permitted, longer than MAX_FILE_BYTES, or unreadable (as
+    the speed of a network adapter that is down).
     """
     data = b""
     with opened(path) as descriptor:
@@ -50,7 +50,7 @@ def read_text(path: Path) -> str:
 
 
 def read_int(path: Path) -> int | None:
-    """Return the number that a file consists of, None where it does not."""
+    """Return the number in a file; None if the file holds anything else."""
     try:
         return int(read_text(path))
     except (UnavailableError, ValueError):
@@ -58,7 +58,7 @@ def read_int(path: Path) -> int | None:
 
 
 def find(path: Path, pattern: re.Pattern[str]) -> str | None:
-    """Return the first group of the first match in a file, None where there is none."""
+    """Return the first group of the first match in a file; None without a match."""
     try:
         match = pattern.search(read_text(path))
     except UnavailableError:
@@ -67,7 +67,7 @@ def find(path: Path, pattern: re.Pattern[str]) -> str | None:
 
 
 def entries(folder: Path) -> list[str]:
-    """Return the names in a folder, sorted, MAX_ENTRIES at most. Raises UnavailableError."""
+    """Return the names in a folder, sorted, at most MAX_ENTRIES. Raises UnavailableError."""
     try:
         with os.scandir(folder) as found:
             return sorted(entry.name for entry in islice(found, MAX_ENTRIES))
@@ -76,7 +76,7 @@ def entries(folder: Path) -> list[str]:
 
 
 def parse_list(text: str) -> frozenset[int]:
-    """Read CPUs or NUMA nodes as the kernel lists them, ``0-31,64``; the empty text is the empty set.
+    """Read CPUs or NUMA nodes as the kernel lists them, ``0-31,64``; an empty text is an empty set.
 
     Raises UnavailableError on anything else.
     """

@@ -1,4 +1,4 @@
-"""GPM, the GPU's own performance monitor (Hopper and newer): what it did between two samples."""
+"""GPM, the GPU's performance monitor (Hopper and newer): its activity between two samples."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ METRICS = {
     "tensor_activity": "NVML_GPM_METRIC_ANY_TENSOR_UTIL",
     "dram_activity": "NVML_GPM_METRIC_DRAM_BW_UTIL",
 }
-"""By field of DeviceSample."""
+"""Metric by field of DeviceSample."""
 
 Figure = int | float | NvmlError
-"""Bytes per second, or a share in [0, 1], or why it is not known."""
+"""Bytes per second, a share in [0, 1], or why it is unknown."""
 
 
 class Gpm:
-    """Two sample buffers in turn, and one request for all metrics, built once: it has 477 places."""
+    """Alternates two sample buffers. The request for all metrics is built once: it has 477 entries."""
 
     def __init__(self, nvml: Nvml, handle: Any) -> None:
-        """Raises NvmlError where GPU or driver have no GPM."""
+        """Raises NvmlError if the GPU or the driver has no GPM."""
         self._nvml = nvml
         self._handle = handle
         self._buffers: list[Any] = []
@@ -53,9 +53,9 @@ class Gpm:
             raise
 
     def read(self) -> dict[str, Figure]:
-        """What was done since the last read, by field of DeviceSample.
+        """Return the activity since the last read, by field of DeviceSample.
 
-        Raises NvmlError where the GPU gives no sample, which the next read then has to begin with.
+        Raises NvmlError if the GPU gives no sample. The next read then starts over.
         """
         has_earlier, self._filled = self._filled, False
         self._nvml.call("nvmlGpmSampleGet", self._handle, self._buffers[1])
@@ -68,7 +68,7 @@ class Gpm:
         return {name: self._figure(name, place) for name, place in self._places.items()}
 
     def close(self) -> None:
-        """Give the buffers back."""
+        """Free the buffers."""
         for buffer in self._buffers:
             with contextlib.suppress(NvmlError):
                 self._nvml.call("nvmlGpmSampleFree", buffer)

@@ -1,6 +1,6 @@
 """The facts of one GPU by NVML: its links, their peaks, and its place in the machine.
 
-A quantity that NVML refuses is None, with the reason in `DeviceFacts.unknown`; the others are as they are.
+A quantity that NVML refuses is None, with the reason in `DeviceFacts.unknown`. The others are unaffected.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _CHANGING = {
     "pcie_width": "nvmlDeviceGetCurrPcieLinkWidth",
     "power_limit_mw": "nvmlDeviceGetEnforcedPowerLimit",
 }
-"""The functions for the fields of DeviceFacts that may change."""
+"""NVML functions for the fields of DeviceFacts that may change."""
 
 _PCIE_PATHS = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
-"""By nvmlGpuTopologyLevel_t, in the words of nvidia-smi's matrix."""
+"""By nvmlGpuTopologyLevel_t: the path as nvidia-smi's matrix names it."""
 
 _NODE_SET_WORDS = 16
-"""Of 64 nodes each: the kernel knows 1,024 at most."""
+"""Words of 64 nodes: the kernel supports 1,024 nodes at most."""
 
 _NVLINKS = {
     (6, 0): ("1.0", 20_000_000_000),
@@ -42,13 +42,13 @@ _NVLINKS = {
     (10, 0): ("5.0", 53_125_000_000),
     (10, 3): ("5.0", 53_125_000_000),
 }
-"""By compute capability: the version, and bytes per second of one link in one direction, as nvidia-smi
-shows it, for drivers that do not report that. nvmlDeviceGetNvLinkVersion is not to be relied on: an H200
-answers 6, which is nvml.h's 4.0, but an A100 answers 5, which would be 3.1."""
+"""By compute capability: version, and bytes per second of one link in one direction as in nvidia-smi. Used
+for drivers that do not report the speed. nvmlDeviceGetNvLinkVersion is unreliable: an H200 answers 6, which
+is nvml.h's 4.0, but an A100 answers 5, which would be 3.1."""
 
 
 def without_nvml(rank: int, name: str, bus_id: str, reason: str) -> DeviceFacts:
-    """The facts of a rank whose GPU NVML does not show, or that computes on none."""
+    """Return the facts of a rank without a GPU, or whose GPU NVML does not show."""
     known = {"rank": rank, "gpu_name": name, "pci_bus_id": bus_id, "unknown": ()}
     unknown = tuple(Unknown(each, reason) for each in DeviceFacts.__struct_fields__ if each not in known)
     fields: dict[str, Any] = dict.fromkeys(DeviceFacts.__struct_fields__)
@@ -57,7 +57,7 @@ def without_nvml(rank: int, name: str, bus_id: str, reason: str) -> DeviceFacts:
 
 
 def place(nvml: Nvml, site: GpuSite) -> GpuPlace:
-    """The place of this GPU among the NUMA nodes, by NVML."""
+    """Return this GPU's place among the NUMA nodes, by NVML."""
     return GpuPlace(site.pci_bus_id, _memory_affinity(nvml, site), _memory_node(nvml, site))
 
 
@@ -79,7 +79,7 @@ def _memory_node(nvml: Nvml, site: GpuSite) -> int | None:
 
 
 class GpuFacts:
-    """Reads the facts of one GPU: all of them once, then again what changes."""
+    """Reads one GPU's facts: all of them once, later only those that may change."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class GpuFacts:
         site: GpuSite,
         gpus: Sequence[GpuSite],
     ) -> None:
-        """``gpus``: all that NVML shows here. Raises NvmlError where the GPU cannot be reached."""
+        """``gpus``: all GPUs that NVML shows. Raises NvmlError if this GPU cannot be reached."""
         self._rank = rank
         self._site = site
         self._gpus = gpus
@@ -98,7 +98,7 @@ class GpuFacts:
         self._unknown: dict[str, str] = {}
 
     def read(self) -> DeviceFacts:
-        """Everything."""
+        """Read all facts."""
         self._unknown.clear()
         ask, call, library = self._ask, self._call, self._library
         active = ask("nvlink_count", self._active_links)
@@ -129,7 +129,7 @@ class GpuFacts:
         )
 
     def read_again(self, facts: DeviceFacts) -> DeviceFacts:
-        """The same, with what may have changed read anew."""
+        """Return the facts with those that may change read again."""
         return replace(facts, **self._changing(), unknown=self._reasons())
 
     def _changing(self) -> dict[str, Any]:
@@ -161,9 +161,9 @@ class GpuFacts:
         return peak
 
     def _active_links(self) -> tuple[int, ...]:
-        """The numbers of the NVLinks that are up; raises NvmlError where none of them answers.
+        """Return the numbers of the active NVLinks; raises NvmlError if none of them answers.
 
-        A link that the GPU has not is refused in one of two ways, and may lie between others that it has.
+        NVML refuses a link that the GPU lacks in one of two ways. Such links may lie between existing ones.
         """
         states: dict[int, int] = {}
         puzzling = None
@@ -204,13 +204,13 @@ class GpuFacts:
         return active
 
     def _nvlinks(self, active: Sequence[int] | None) -> list[GpuLink]:
-        """How many NVLinks lead to each GPU, and how many to switches."""
-        # All or none: a part of the links would pass for all of them.
+        """Return the number of NVLinks to each GPU, and to switches."""
+        # All or none: some of the links would look like all of them.
         ends = self._ask("links", lambda: Counter(map(self._end_of, self._known(active))))
         return [GpuLink(kind, uuid, count, "") for (kind, uuid), count in (ends or {}).items()]
 
     def _end_of(self, link: int) -> tuple[str, str]:
-        """A link's kind, and the UUID of the GPU at its other end."""
+        """Return a link's kind, and the UUID of the GPU at its other end."""
         kind = self._call("nvmlDeviceGetNvLinkRemoteDeviceType", link)
         if kind == self._library.NVML_NVLINK_DEVICE_TYPE_SWITCH:
             return "nvswitch", ""

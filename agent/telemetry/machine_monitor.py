@@ -1,4 +1,4 @@
-"""Everything that one rank's telemetry reads: NVML for its GPU, the kernel for the rest."""
+"""Reads one rank's telemetry: NVML for its GPU, the kernel for everything else."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ Facts = MachineFacts | DeviceFacts | NumaFacts
 
 @dataclass(frozen=True, slots=True)
 class JobGpu:
-    """The GPU that the job computes on, as torch names it."""
+    """The job's GPU, as torch names it."""
 
     uuid: str
-    """``GPU-...`` as in NVML; a slice of a GPU (MIG) has one that NVML does not list. Empty: not known."""
+    """``GPU-...`` as in NVML. A MIG slice has a UUID that NVML does not list. Empty: unknown."""
     pci_bus_id: str
-    """``0000:1b:00.0``; empty: not known."""
+    """``0000:1b:00.0``; empty: unknown."""
     name: str
 
 
 class MachineMonitor:
-    """What is known of the machine under one rank. One thread uses it; none of it is fatal but a bug."""
+    """Monitors the machine under one rank. One thread uses it. A missing value is never an error."""
 
     def __init__(self, rank: int, host: str, gpu: JobGpu | None) -> None:
-        """``gpu`` None: the job computes on none."""
+        """``gpu`` None: the job uses no GPU."""
         self._rank = rank
         self._host = host
         self._topology = Topology.read()
         self._nvml: Nvml | None = None
         self._gpus: tuple[GpuSite, ...] = ()
-        """Those that NVML shows."""
+        """The GPUs that NVML shows."""
         self._gpu_facts: GpuFacts | None = None
         self._rates: Rates | None = None
         self._why_no_gpus = NO_GPU
         at: GpuPlace | None = None
-        if gpu is None:  # NVML would wake idle GPUs for nothing
+        if gpu is None:  # NVML would wake idle GPUs
             self._device = without_nvml(rank, "", "", NO_GPU)
         else:
             at = GpuPlace(gpu.pci_bus_id) if gpu.pci_bus_id else None
@@ -57,7 +57,7 @@ class MachineMonitor:
         self._numa = NumaMonitor(rank, self._topology, at)
 
     def first_facts(self) -> Iterator[Facts]:
-        """Everything, one after the other as it is read."""
+        """Yield all facts as they are read."""
         unknown = self._topology.unknown
         if not self._gpus:
             unknown = (*unknown, Unknown("gpus", self._why_no_gpus))
@@ -67,25 +67,25 @@ class MachineMonitor:
         yield self.numa()
 
     def device(self) -> DeviceFacts:
-        """The GPU's facts, with what may have changed read anew."""
+        """Return the GPU's facts, with those that may change read again."""
         if self._gpu_facts is not None:
             self._device = self._gpu_facts.read_again(self._device)
         return self._device
 
     def numa(self) -> NumaFacts:
-        """Where the process may run, and where it runs."""
+        """Return the CPUs the process may use, and those its threads run on."""
         return self._numa.facts()
 
     def is_moved(self) -> bool:
-        """Whether the process may use other CPUs than when `numa` looked last."""
+        """Whether the allowed CPUs have changed since the last call of `numa`."""
         return self._numa.is_moved()
 
     def sample(self) -> DeviceSample | None:
-        """What the GPU did; None: NVML knows of none."""
+        """Return the GPU's activity; None if NVML shows no GPU."""
         return self._rates.sample() if self._rates is not None else None
 
     def close(self) -> None:
-        """Let NVML go."""
+        """Release NVML."""
         if self._rates is not None:
             self._rates.close()
         if self._nvml is not None:
@@ -114,7 +114,7 @@ class MachineMonitor:
 
 
 def _site_of(gpu: JobGpu, sites: tuple[GpuSite, ...]) -> GpuSite:
-    """The GPU by its UUID, else by its address; raises NvmlError where NVML shows it by neither."""
+    """Find the GPU by its UUID, else by its address; raises NvmlError if NVML shows neither."""
     for name in ("uuid", "pci_bus_id"):
         for site in sites:
             if getattr(site, name) == getattr(gpu, name) != "":

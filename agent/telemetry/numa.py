@@ -1,6 +1,4 @@
-"""Watches where one rank may run and where it runs, and whether that is near its GPU; says what to type if
-not.
-"""
+"""Watches the CPUs that a rank may use and uses, whether they are near its GPU, and how to change them."""
 
 from __future__ import annotations
 
@@ -20,14 +18,14 @@ from overlaptop.wire.devices import NodeShare, NumaFacts, Unknown
 
 TORCHRUN = "torchrun --numa-binding=node"
 NEEDS = "torch 2.9 and numactl"
-"""Without numactl the option refuses to work."""
+"""torchrun's option fails without numactl."""
 MAX_TORCHRUN_BYTES = 1 << 20
 
 
 @functools.cache
 def _torchrun_has_numa_binding() -> bool:
-    """Whether this torch's launcher knows the option; it came with torch 2.9."""
-    # The job's own: to look for another would ask the job's finders, while its threads may import.
+    """Whether this torch's launcher has the option, which came with torch 2.9."""
+    # Read the job's own torch: find_spec would call the job's finders while its threads may import.
     torch = getattr(sys.modules.get("torch"), "__file__", None)
     if torch is None:
         return False
@@ -45,22 +43,22 @@ class GpuPlace:
     pci_bus_id: str
     """``0000:1b:00.0``."""
     memory_affinity: tuple[int, ...] = ()
-    """The nodes whose memory is next to it; empty: NVML does not say."""
+    """Nodes whose memory is next to the GPU; empty: NVML does not say."""
     memory_node: int | None = None
-    """The node that the GPU's own memory makes (Grace-Hopper), not that of the CPUs next to it."""
+    """Node of the GPU's own memory (Grace-Hopper), not of the CPUs next to it."""
 
 
 def gpu_node(topology: Topology, gpu: GpuPlace) -> int | None:
-    """Return the node whose CPUs are next to a GPU: by sysfs, else the one that NVML's answer leaves."""
+    """Return the node whose CPUs are next to a GPU: by sysfs, else by NVML if that leaves one node."""
     node = topology.node_of_pci(gpu.pci_bus_id)
     if node is not None:
         return node
-    near = [each for each in gpu.memory_affinity if each in topology.cpus_by_node]  # not its own memory
+    near = [each for each in gpu.memory_affinity if each in topology.cpus_by_node]  # skips its own memory
     return near[0] if len(near) == 1 else None
 
 
 class NumaMonitor:
-    """Makes a rank's NumaFacts. For one thread; each call of `facts` costs about a millisecond at most."""
+    """Makes a rank's NumaFacts. For one thread; each call of `facts` takes about a millisecond at most."""
 
     def __init__(
         self,
@@ -71,7 +69,7 @@ class NumaMonitor:
         *,
         environ: Mapping[str, str] = os.environ,
     ) -> None:
-        """``gpu`` None: the rank computes on none."""
+        """``gpu`` None: the rank uses no GPU."""
         self._rank = rank
         self._root = root
         self._threads = process.ThreadPlaces(root)
@@ -92,15 +90,15 @@ class NumaMonitor:
                 self._unknown_for_good["gpu_node"] = why
             if self._nic is None and topology.nics:
                 self._unknown_for_good["nic"] = f"nothing tells which adapter is near {gpu.pci_bus_id}"
-        # A GPU's memory is no place for a process to be far from.
+        # A process cannot be far from a GPU's memory node, which has no CPUs.
         self._topology = topology.with_gpu_memory((self._gpu_memory_node,))
 
     def is_moved(self) -> bool:
-        """Whether the process may use other CPUs than at the last look: one system call."""
+        """Whether the allowed CPUs have changed since `facts`: one system call."""
         return process.affinity() != self._affinity
 
     def facts(self) -> NumaFacts:
-        """Read what may have changed, and judge it. Never raises for what is not known."""
+        """Read the present placement and judge it. Unknown values raise nothing."""
         self._affinity = process.affinity()
         unknown = dict(self._unknown_for_good)
         cpus, policy = None, None
@@ -134,7 +132,7 @@ class NumaMonitor:
         )
 
     def _by_node(self, by_cpu: Mapping[int, int]) -> tuple[NodeShare, ...]:
-        """Add up what is known per CPU; CPUs of no known node are left out."""
+        """Add up values by node; CPUs of unknown nodes are left out."""
         return _shares(
             {
                 node: sum(map(by_cpu.__getitem__, cpus & by_cpu.keys()))
@@ -143,7 +141,7 @@ class NumaMonitor:
         )
 
     def _judge(self, allowed: frozenset[int] | None, policy: MemoryPolicy | None) -> tuple[str, str, str]:
-        """Say how the rank is bound: state, reason and advice.
+        """Return state, reason and advice for the rank's binding.
 
         Its CPUs count, and a memory policy that names nodes.
         """
@@ -171,25 +169,25 @@ class NumaMonitor:
         return self._judge_memory(node, policy)
 
     def _judge_memory(self, node: int, policy: MemoryPolicy | None) -> tuple[str, str, str]:
-        """The CPUs are right; is the memory?"""
+        """Judge the memory policy, as the CPUs are right."""
         where = f"runs on node {node} with its GPU"
         wanted = policy.nodes - {self._gpu_memory_node} if policy is not None else frozenset()
         if policy is not None and wanted - {node}:
             state = "unbound" if node in wanted else "wrong node"
-            advice = self._numactl(node)  # no binding of CPUs undoes a policy
+            advice = self._numactl(node)  # binding CPUs does not change a policy
             if self._by_torchrun:
                 advice = f"start torchrun without the memory policy {policy.text}"
             return state, f"{where}, but takes memory from {_nodes(wanted)} ({policy.text})", advice
         return "bound", where, ""
 
     def _bind(self, node: int) -> str:
-        """What to type so that the rank gets the CPUs and the memory of `node`, where it may have them."""
+        """Return the command that binds the rank to the CPUs and memory of `node`."""
         if self._by_torchrun:
             return TORCHRUN if self._torchrun_binds else f"{TORCHRUN} (needs {NEEDS})"
         return self._numactl(node)
 
     def _move(self, node: int, now: Collection[int]) -> str:
-        """What to type where the process may use no CPU of `node`: what narrows it lies outside of it."""
+        """Return the advice for a process that may use no CPU of `node`: something outside restricts it."""
         cpus = self._topology.cpus_by_node.get(node)
         if cpus is None:
             return ""
@@ -200,7 +198,7 @@ class NumaMonitor:
 
     def _numactl(self, node: int, more: str = "") -> str:
         if any(each.node == node and each.memory_bytes == 0 for each in self._topology.nodes):
-            # numactl knows no node without memory by its number
+            # numactl does not accept the number of a node without memory.
             cpus = self._topology.cpus_by_node.get(node, ())
             return f"numactl {more}--physcpubind={format_list(cpus)}"
         return f"numactl {more}--cpunodebind={node} --preferred={node}"

@@ -1,4 +1,4 @@
-"""NVML, opened when it is first needed: the GPUs that it shows, and calls that say why they are refused."""
+"""NVML, opened on first use: the GPUs that it shows, and calls that say why they fail."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ _LASTING = (
 )
 _BUS_ID = re.compile(r"([0-9a-f]{4,8}):([0-9a-f]{2}:[0-9a-f]{2}\.[0-7])")
 FORK_WAITS_S = 0.1
-"""The longest that a fork waits for a call under way to return; most take a millisecond, none 30 ms."""
+"""Longest wait of a fork for a running NVML call; most take a millisecond, none 30 ms."""
 
 
 class _Gate:
-    """Lets one call through at a time, and no child be forked in the middle of one.
+    """Lets one call through at a time, and lets no child be forked during a call.
 
-    The child would have the locks of NVML and of pynvml held for ever, and wait for them in the first call
-    of its own: torch counts the GPUs by NVML. Programs that are executed are not concerned.
+    Such a child would inherit locked locks of NVML and pynvml and hang in its first call: torch counts GPUs
+    by NVML. Children that execute a program are not affected.
     """
 
     def __init__(self) -> None:
@@ -76,44 +76,43 @@ _gate = _Gate()
 
 
 def import_library() -> None:
-    """Import pynvml, without which `Nvml.open` refuses.
+    """Import pynvml, which `Nvml.open` needs.
 
-    To be called on the job's own thread: a child that is forked in the middle of another thread's import is
-    left with half a module.
+    Call it on the job's thread: a child that forks during another thread's import inherits half a module.
     """
     try:
         importlib.import_module("pynvml")  # 30 ms, unless torch has imported it already
-    except Exception as fault:  # another package may go by this name
+    except Exception as fault:  # another package may have this name
         if raised_by_job(fault):
             raise
 
 
 class NvmlError(Exception):
-    """NVML is not there, or refused; the text is one line for the screen."""
+    """NVML is missing, or refused; the text is one line for the screen."""
 
     def __init__(self, reason: str, name: str = "") -> None:
-        """``name``: NVML's own, as ``NVML_ERROR_TIMEOUT``; empty where the call did not get so far."""
+        """``name``: NVML's error, as ``NVML_ERROR_TIMEOUT``; empty if no NVML function was called."""
         super().__init__(reason)
         self._name = name
         self.lasting = not name or name in _LASTING
-        """Whether to ask again is of no use."""
+        """Whether retrying is useless."""
         self.means_none = name in ("NVML_ERROR_INVALID_ARGUMENT", "NVML_ERROR_NOT_SUPPORTED")
-        """Whether the GPU has no such part (a link, a counter)."""
+        """Whether the GPU lacks the part (a link, a counter)."""
 
     def again(self) -> NvmlError:
-        """The same, to raise one that was kept: raised twice, it would keep the frames of both."""
+        """Return a copy: an exception that is raised twice keeps the frames of both."""
         return NvmlError(str(self), self._name)
 
 
 NOT_YET = NvmlError("the first of two readings", "NVML_ERROR_NOT_READY")
-"""Why there is no rate at first."""
+"""Why the first rate is missing."""
 
 
 class Nvml:
-    """An open NVML. One thread uses it, and closes it."""
+    """An open NVML. The thread that opened it uses and closes it."""
 
     def __init__(self, library: Any) -> None:
-        """``library``: the module pynvml, already initialised."""
+        """``library``: the module pynvml, initialised."""
         self.library = library
         self._names = {code: name for name, code in vars(library).items() if name.startswith("NVML_ERROR_")}
         self._members = {
@@ -126,7 +125,7 @@ class Nvml:
 
     @classmethod
     def open(cls) -> Nvml:
-        """Load the driver's library and initialise it; raises NvmlError with the reason where it cannot."""
+        """Load and initialise the driver's library; raises NvmlError with the reason if that fails."""
         library = sys.modules.get("pynvml")
         if library is None:
             raise NvmlError("the package nvidia-ml-py is missing, or cannot be imported")
@@ -135,12 +134,12 @@ class Nvml:
         return nvml
 
     def close(self) -> None:
-        """Let NVML go; the job's own use of it goes on, for NVML counts who opened it."""
+        """Release NVML. The job's own use goes on, as NVML counts its users."""
         with contextlib.suppress(NvmlError):
             self.call("nvmlShutdown")
 
     def call(self, name: str, *arguments: Any) -> Any:
-        """Call a function of pynvml's; raises NvmlError where it is refused or not there."""
+        """Call a pynvml function; raises NvmlError if it is refused or missing."""
         library = self.library
         try:
             with _gate:
@@ -153,16 +152,16 @@ class Nvml:
             raise NvmlError(f"NVML: {name} gave no text") from None
 
     def error(self, code: int) -> NvmlError:
-        """The error that one of NVML's return codes means."""
+        """Return the error for one of NVML's return codes."""
         name = self._names.get(code, "")
         words = _IN_WORDS.get(name)
         if words is None:
-            with _gate:  # pynvml asks the driver's library
+            with _gate:  # pynvml calls the driver's library
                 words = f"NVML: {str(self.library.NVMLError(code)).rstrip('.').lower()}"
         return NvmlError(words, name or "unknown")
 
     def number(self, value: Any) -> int:
-        """What a field's value (``c_nvmlFieldValue_t``) holds; raises NvmlError where it was refused."""
+        """Return a field's value (``c_nvmlFieldValue_t``); raises NvmlError if it was refused."""
         if value.nvmlReturn != 0:
             raise self.error(value.nvmlReturn)
         member = self._members.get(value.valueType)
@@ -171,9 +170,9 @@ class Nvml:
         return int(getattr(value.value, member))
 
     def gpus(self) -> tuple[GpuSite, ...]:
-        """The GPUs that NVML shows here, by its index; one that does not answer is left out.
+        """Return the GPUs that NVML shows, by index; GPUs that do not answer are left out.
 
-        `GpuSite.numa_node` is left None. Raises NvmlError where NVML does not even count them.
+        `GpuSite.numa_node` is None. Raises NvmlError if NVML cannot even count them.
         """
         sites = []
         for index in range(self.call("nvmlDeviceGetCount")):
@@ -187,19 +186,19 @@ class Nvml:
         return tuple(sites)
 
     def handle(self, uuid: str) -> Any:
-        """NVML's handle of the GPU with this UUID; raises NvmlError where there is none here."""
+        """Return NVML's handle of the GPU with this UUID; raises NvmlError if there is none."""
         if uuid not in self._handles:
             self._handles[uuid] = self.call("nvmlDeviceGetHandleByUUID", uuid)
         return self._handles[uuid]
 
 
 def text(raw: str | bytes) -> str:
-    """NVML's text; whether pynvml decodes it depends on its version."""
+    """Decode NVML's text; older pynvml versions return bytes."""
     return raw.decode("utf-8", "replace") if isinstance(raw, bytes) else str(raw)
 
 
 def pci_bus_id(nvml_id: str) -> str:
-    """``00000000:1B:00.0`` as sysfs has it: ``0000:1b:00.0``; raises NvmlError for another shape."""
+    """Convert ``00000000:1B:00.0`` to sysfs's ``0000:1b:00.0``; raises NvmlError for other formats."""
     parts = _BUS_ID.fullmatch(nvml_id.strip().lower())
     if parts is None:
         raise NvmlError(f"NVML: {nvml_id[:40]!r} is no address on PCI")

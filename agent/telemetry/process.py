@@ -1,7 +1,7 @@
-"""Where this process may run, where it runs, and where its memory comes from.
+"""The CPUs that this process may use and uses, and the nodes of its memory.
 
 Affinity and memory policy belong to threads. The process's are those of its main thread, which /proc/self
-shows to whichever thread reads it: the job's other threads begin with a copy of them.
+shows to any reading thread. The job's other threads begin with a copy of them.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from overlaptop.agent.telemetry.files import UnavailableError, entries, opened, 
 
 MAX_THREADS = 256
 THREADS_AT_A_TIME = 32
-"""Each costs some 10 us of CPU time, and three waits for the GIL, of 5 ms each in the worst case."""
+"""Each costs about 10 us of CPU time, and three waits for the GIL of at most 5 ms."""
 MAX_STAT_BYTES = 4096
 HEAD_BYTES = 256
-"""The program's own mappings. After them comes the heap, for which the kernel takes 10 ms a GiB."""
+"""Covers the program's own mappings. The heap follows, for which the kernel takes 10 ms per GiB."""
 
 _CPUS_ALLOWED = re.compile(r"^Cpus_allowed_list:\s*(\S*)$", re.MULTILINE)
 _POLICY = re.compile(
@@ -32,16 +32,16 @@ _POLICY = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class MemoryPolicy:
-    """From which nodes the kernel takes memory for the process."""
+    """The nodes from which the kernel allocates the process's memory."""
 
     nodes: frozenset[int]
-    """Empty: the node of the CPU that first touches it."""
+    """Empty: the node of the CPU that touches a page first."""
     text: str
-    """In the kernel's words: ``default``, ``bind:0``, ``prefer:1``, ``interleave:0-1``."""
+    """In the kernel's format: ``default``, ``bind:0``, ``prefer:1``, ``interleave:0-1``."""
 
 
 def affinity() -> Collection[int]:
-    """The CPUs of the main thread, online or not; empty where the kernel does not say."""
+    """Return the CPUs of the main thread, online or not; empty if unknown."""
     try:
         return os.sched_getaffinity(os.getpid())
     except OSError:
@@ -49,7 +49,7 @@ def affinity() -> Collection[int]:
 
 
 def cpu_set(root: Path) -> frozenset[int]:
-    """Return the CPUs that the process may use and that are online. Raises UnavailableError."""
+    """Return the online CPUs that the process may use. Raises UnavailableError."""
     status = root / "proc/self/status"
     allowed = _CPUS_ALLOWED.search(read_text(status))
     if allowed is None:
@@ -62,10 +62,10 @@ def cpu_set(root: Path) -> frozenset[int]:
 
 
 def memory_policy(root: Path) -> MemoryPolicy:
-    """Return the policy that most of the process's first mappings go by. Raises UnavailableError.
+    """Return the most frequent policy of the process's first mappings. Raises UnavailableError.
 
-    A mapping without a policy of its own shows the main thread's. The kernel looks at as many mappings as
-    it is asked to tell of, so the first ones cost microseconds, however large the process.
+    A mapping without its own policy shows the main thread's. The kernel inspects only the mappings that are
+    read, so the first ones cost microseconds in a process of any size.
     """
     path = root / "proc/self/numa_maps"
     with opened(path) as descriptor:
@@ -79,9 +79,9 @@ def memory_policy(root: Path) -> MemoryPolicy:
 
 
 def cgroup_cpus(root: Path) -> frozenset[int] | None:
-    """Return the CPUs that the process's cgroup leaves it, None where it is not known.
+    """Return the CPUs that the process's cgroup allows; None if unknown.
 
-    What lies outside of them no call of the process's own can give it.
+    The process cannot leave this set by itself.
     """
     for folder, version in _cgroups(root, "cpuset"):
         name = "cpuset.cpus.effective" if version == 2 else "cpuset.effective_cpus"
@@ -95,15 +95,15 @@ def cgroup_cpus(root: Path) -> frozenset[int] | None:
 
 
 def cpu_limit(root: Path) -> float | None:
-    """Return how many CPUs' time the process's cgroups allow all of their processes together, as docker's
-    ``--cpus`` and Kubernetes' ``limits.cpu`` set it; None: no limit, or not known.
+    """Return the CPU limit of the process's cgroups, in CPUs for all their processes, as set by docker's
+    ``--cpus`` and Kubernetes' ``limits.cpu``; None: no limit, or unknown.
     """
     limits = []
     for folder, version in _cgroups(root, "cpu"):
         names = ("cpu.max",) if version == 2 else ("cpu.cfs_quota_us", "cpu.cfs_period_us")
         try:
             words = " ".join(read_text(folder / name) for name in names).split()
-            quota_us, period_us = map(int, words)  # "max" is no number, -1 no limit
+            quota_us, period_us = map(int, words)  # "max" is no number; -1 means no limit
         except (UnavailableError, ValueError):
             continue
         if quota_us > 0 and period_us > 0:
@@ -112,8 +112,8 @@ def cpu_limit(root: Path) -> float | None:
 
 
 def _cgroups(root: Path, controller: str) -> Iterator[tuple[Path, int]]:
-    """Yield the folders of the process's cgroup and of those around it, innermost first, for each version
-    of cgroups that may have the controller.
+    """Yield the folders of the process's cgroup and its ancestors, innermost first, for each cgroup version
+    that may have the controller.
     """
     try:
         lines = read_text(root / "proc/self/cgroup").splitlines()
@@ -128,27 +128,27 @@ def _cgroups(root: Path, controller: str) -> Iterator[tuple[Path, int]]:
             base, version = root / "sys/fs/cgroup" / controller, 1
         else:
             continue
-        # In a container the path may be the host's, or lead out of what is mounted here.
+        # In a container the path may be the host's, or leave the mounted part.
         parts = [part for part in path.split("/") if part and part != ".."]
         for depth in range(len(parts), -1, -1):
             yield base.joinpath(*parts[:depth]), version
 
 
 class ThreadPlaces:
-    """On which CPUs the process's threads last ran, read a few threads at a time."""
+    """Counts the CPUs that the process's threads last ran on, a few threads at a time."""
 
     def __init__(self, root: Path) -> None:
         self.cpus: Counter[int] | None = None
-        """How many threads last ran on each CPU; None before the first round is complete."""
+        """Threads by CPU they last ran on; None before the first round is complete."""
         self.reason = "still being read"
-        """Why `cpus` is None, or does not count all threads; empty: it does."""
+        """Why `cpus` is None or incomplete; empty: it is complete."""
         self._folder = root / "proc/self/task"
         self._waiting: list[str] = []
         self._round: Counter[int] = Counter()
         self._cut = ""
 
     def read(self) -> None:
-        """Read some more threads; never raises."""
+        """Read the next threads; never raises."""
         if not self._waiting:
             try:
                 names = [name for name in entries(self._folder) if name.isdecimal()]
@@ -168,8 +168,8 @@ class ThreadPlaces:
     def _last_cpu(self, name: str) -> int | None:
         try:
             with opened(self._folder / name / "stat") as descriptor:
-                line = os.read(descriptor, MAX_STAT_BYTES)  # all of it at once, as the kernel gives it
-            # The second field is the thread's name in parentheses, which may hold anything.
-            return int(line.rpartition(b")")[2].split()[36])  # the 39th of all
+                line = os.read(descriptor, MAX_STAT_BYTES)  # the kernel returns all of it at once
+            # The second field, the thread's name in parentheses, may contain any character.
+            return int(line.rpartition(b")")[2].split()[36])  # field 39 in total
         except (UnavailableError, ValueError, IndexError):
             return None  # the thread has ended

@@ -1,4 +1,4 @@
-"""What a GPU and its links do, twice a second, by the best that the GPU and its driver have for it."""
+"""Samples a GPU and its links twice a second, by the best method the GPU and driver offer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _COUNTERS = {
     "pcie_rx_bytes_per_s": ("NVML_FI_DEV_PCIE_COUNT_RX_BYTES", 0, 1),
     "pcie_tx_bytes_per_s": ("NVML_FI_DEV_PCIE_COUNT_TX_BYTES", 0, 1),
 }
-"""By field of DeviceSample: the driver's counter, its scope, and the bytes that one of it is worth."""
+"""By field of DeviceSample: the driver's counter, its scope, and bytes of one count."""
 _PCIE_THROUGHPUTS = {
     "pcie_rx_bytes_per_s": "NVML_PCIE_UTIL_RX_BYTES",
     "pcie_tx_bytes_per_s": "NVML_PCIE_UTIL_TX_BYTES",
@@ -38,30 +38,30 @@ _CAUSES = {
 }
 
 Way = Callable[[], Any]
-"""How to get one figure; raises NvmlError."""
+"""Reads one value; raises NvmlError."""
 
 
 def throttle_words(reasons: int) -> tuple[str, ...]:
-    """The bits of nvmlDeviceGetCurrentClocksEventReasons in words.
+    """Return the bits of nvmlDeviceGetCurrentClocksEventReasons as text.
 
-    An idle GPU, or one whose clocks somebody has set, is not throttled.
+    Idle GPUs, and GPUs with clocks set by a user, are not throttled.
     """
     words = tuple(word for bit, word in _CAUSES.items() if reasons & bit)
-    if reasons & _HARDWARE and not reasons & 0xC0:  # else the two causes that it may have say it better
+    if reasons & _HARDWARE and not reasons & 0xC0:  # otherwise one of its two possible causes is listed
         words = ("hardware slowdown", *words)
     return words
 
 
 class Rates:
-    """The samples of one GPU. What has been refused for good is not asked again."""
+    """Samples one GPU. A value that was refused for good is not read again."""
 
     def __init__(self, nvml: Nvml, rank: int, handle: Any, nvlinks: int | None) -> None:
-        """``nvlinks``: how many are up; None: not known."""
+        """``nvlinks``: number of active NVLinks; None: unknown."""
         self._nvml = nvml
         self._rank = rank
         self._handle = handle
         self._last: dict[str, tuple[int, int]] = {}
-        """Of each counter: its count, and when it was taken (Unix time in µs)."""
+        """By counter: its count, and its time in Unix µs."""
         self._gpm: Gpm | None = None
         self._by_gpm: dict[str, Figure] | NvmlError
         try:
@@ -76,12 +76,12 @@ class Rates:
             "memory_clock_hz": [partial(self._clock, nvml.library.NVML_CLOCK_MEM)],
             "throttle_reasons": [
                 partial(self._throttle, f"nvmlDeviceGetCurrentClocks{kind}Reasons")
-                for kind in ("Event", "Throttle")  # the newer name, and the older one
+                for kind in ("Event", "Throttle")  # the newer and the older name
             ],
         }
-        """By field of DeviceSample, the best first; those that were refused for good are gone."""
+        """By field of DeviceSample, best method first; methods refused for good are removed."""
         self._refused: dict[str, str] = {}
-        """Why what has no ways left is never known here."""
+        """Why fields without any method left are unknown."""
         for name in _COUNTERS:
             self._ways[name].append(partial(self._counted, name))
             if name in _PCIE_THROUGHPUTS:
@@ -92,7 +92,7 @@ class Rates:
                 self._refused[name] = "no NVLink is up"
 
     def sample(self) -> DeviceSample:
-        """The half second before, or what of it is known."""
+        """Return the activity of the last half second; fields that cannot be read are None."""
         if self._gpm is not None:
             self._read_gpm(self._gpm)
         at_ns = now_ns()
@@ -102,7 +102,7 @@ class Rates:
         return DeviceSample(self._rank, at_ns, **figures, unknown=unknown)
 
     def close(self) -> None:
-        """Give back what the samples needed."""
+        """Free the resources."""
         if self._gpm is not None:
             self._gpm.close()
             self._gpm = None
@@ -129,7 +129,7 @@ class Rates:
             self._by_gpm = gpm.read()
         except NvmlError as refusal:
             self._by_gpm = refusal
-            if refusal.lasting:  # a GPU that is cut up by MIG, say
+            if refusal.lasting:  # for example, a GPU divided by MIG
                 self.close()
 
     def _from_gpm(self, name: str) -> int | float:
@@ -139,7 +139,7 @@ class Rates:
         return figure
 
     def _counted(self, name: str) -> int:
-        """Bytes per second since the last call, by one of the driver's counters."""
+        """Return bytes per second since the last call, by one of the driver's counters."""
         field, scope, bytes_of_one = _COUNTERS[name]
         last = self._last.pop(name, None)
         number = getattr(self._nvml.library, field, None)
@@ -148,7 +148,7 @@ class Rates:
         value = self._call("nvmlDeviceGetFieldValues", [(number, scope)])[0]
         count = self._nvml.number(value)
         if value.valueType == self._nvml.library.NVML_VALUE_TYPE_UNSIGNED_INT:
-            # PCIe can go round 32 bits more than once between two reads, and nothing would show it.
+            # A 32-bit PCIe counter can wrap more than once between two reads, which nothing would show.
             raise NvmlError("the counter has 32 bits only")
         self._last[name] = count, value.timestamp
         if last is None:
@@ -159,7 +159,7 @@ class Rates:
         return round(counted * bytes_of_one * 1_000_000 / passed_us)
 
     def _pcie_throughput(self, name: str) -> int:
-        """In 20 ms, for which the call blocks; the interpreter goes on meanwhile."""
+        """Measure over 20 ms. The call blocks, but releases the GIL."""
         direction = getattr(self._nvml.library, _PCIE_THROUGHPUTS[name])
         return 1000 * int(self._call("nvmlDeviceGetPcieThroughput", direction))
 
@@ -167,7 +167,7 @@ class Rates:
         return payload_of(name, way())
 
     def _memory_without_reserve(self) -> int:
-        """As nvidia-smi counts: without what the driver keeps for itself."""
+        """Return used memory as nvidia-smi counts it: without the driver's own reserve."""
         version = getattr(self._nvml.library, "nvmlMemory_v2", None)
         if version is None:
             raise NvmlError("this nvidia-ml-py is too old for it")

@@ -1,7 +1,7 @@
-"""The thread that watches the machine under the rank, beside the agent's own thread, which sends.
+"""The thread that watches the machine under the rank. The agent's own thread sends its messages.
 
-Some of NVML's calls block for milliseconds, and on the agent's thread would hold up what measures the job.
-A fault in here ends telemetry, and nothing else.
+Some NVML calls block for milliseconds. On the agent's thread they would delay measuring. A fault here ends
+telemetry and nothing else.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ if TYPE_CHECKING:
 
 PERIOD_S = 0.5
 NUMA_EVERY = 30
-"""Periods from one look at where the process runs to the next, which comes at once where it may use other
-CPUs: each look asks for the GIL a hundred times."""
+"""Periods between two reads of the CPU placement, as a read needs the GIL a hundred times. A change of the
+allowed CPUs triggers a read at once."""
 DEVICE_EVERY = 20
-"""Periods from one look at what changes in a GPU's facts (an idle link slows down) to the next."""
+"""Periods between two reads of a GPU's changing facts (an idle link slows down)."""
 MAX_UNSENT = 64
 STOP_S = 0.1
-"""The longest that the agent's end waits for a call under way to return."""
+"""Longest wait at the agent's end for a running NVML call."""
 
 
 def until_next_s(now_s: float) -> float:
-    """From this Unix time to the next moment of sampling, the same on all ranks.
+    """Return the time from this Unix time to the next sampling time, which all ranks share.
 
-    The clock that ends a wait is another and may be a little early: the moment just missed counts as past.
+    The clock that ends a wait may be slightly early, so a sampling time just ahead counts as past.
     """
     left_s = PERIOD_S - now_s % PERIOD_S
     return left_s if left_s > PERIOD_S / 4 else left_s + PERIOD_S
 
 
 class MessageQueue(Protocol):
-    """What telemetry needs of reporting.sender.Sender: reporting imports what imports this room."""
+    """The interface to reporting.sender.Sender, which this package must not import."""
 
     connections: int
 
@@ -55,27 +55,27 @@ class MessageQueue(Protocol):
         """Queue a message. Raises WireError."""
 
     def put_state(self, message: Message) -> None:
-        """Queue a message that differs from the last of its kind. Raises WireError."""
+        """Queue a message if it differs from the last of its type. Raises WireError."""
 
 
 class Telemetry:
-    """Facts and samples, gathered on a thread of its own and handed to the sender on the agent's."""
+    """Gathers facts and samples on a separate thread; the agent's thread passes them to the sender."""
 
     def __init__(self, notice: Callable[[str, str], None], *, enabled: bool) -> None:
         """``notice(level, text)`` is sent to the dashboard."""
         self._notice = notice
         self._over = not enabled
         self._followed: tuple[JobGpu | None] | None = None
-        """What to watch, once it is known; another tuple each time that it may have changed."""
+        """The GPU to watch, once known. It is a new tuple each time the GPU may have changed."""
         self._ending = threading.Event()
         self._thread: Thread | None = None
         self._samples: deque[DeviceSample] = deque(maxlen=MAX_UNSENT)
         self._facts: dict[type, Facts] = {}
         self._refused: set[type] = set()
-        """What no message holds."""
+        """Types of facts that do not fit in a message."""
 
     def follow(self, find: Callable[[], JobGpu | None]) -> None:
-        """Watch the GPU that `find` names, None for a job on none; called on the job's thread."""
+        """Watch the GPU that `find` returns, None for a job without one. On the job's thread."""
         if self._over:
             return
         try:
@@ -84,31 +84,31 @@ class Telemetry:
                 import_library()
             if found != self._followed:
                 self._followed = found
-        except Exception as fault:  # whatever torch answered
+        except Exception as fault:  # torch may return anything
             if raised_by_job(fault):
                 raise
             self._end(fault)
 
     def serve(self, queue: MessageQueue, place: RankPlacement) -> None:
-        """Send what there is, and first of all start; called in each round of the agent's thread."""
+        """Start the thread if needed, and send its messages. In each round of the agent's thread."""
         if self._over or self._followed is None:
             return
         try:
             if self._thread is None and not self._ending.is_set():
                 self._thread = Thread(partial(self._run, place))
             self._send(queue)
-        except Exception as fault:  # noqa: BLE001 - what the agent measures goes on
+        except Exception as fault:  # noqa: BLE001 - the agent must go on measuring
             self._end(fault)
 
     def stop(self) -> None:
-        """End the thread; what it has gathered can still be sent."""
+        """End the thread; gathered data can still be sent."""
         self._ending.set()
         if self._thread is not None:
             self._thread.join(STOP_S)
 
     def _send(self, queue: MessageQueue) -> None:
         if queue.connections == 0:
-            return  # this keeps the newest samples; the sender's queue would keep older ones, too
+            return  # keep the newest samples here: the sender's queue would keep older ones, too
         for facts in self._facts.copy().values():
             self._put(queue.put_state, facts)
         while self._samples:
@@ -117,7 +117,7 @@ class Telemetry:
     def _put(self, put: Callable[[Message], None], message: Facts | DeviceSample) -> None:
         try:
             put(message)
-        except WireError as fault:  # a machine may have more of something than a message holds
+        except WireError as fault:  # a machine may exceed a message's limits
             kind = type(message)
             if kind not in self._refused:
                 self._refused.add(kind)
@@ -135,7 +135,6 @@ class Telemetry:
         self._notice("warning", text[:400])
 
     def _run(self, place: RankPlacement) -> None:
-        """The thread."""
         try:
             while not self._ending.is_set():
                 followed = self._followed
@@ -149,7 +148,7 @@ class Telemetry:
             self._end(fault)
 
     def _watch(self, watch: MachineMonitor, followed: tuple[JobGpu | None]) -> None:
-        """Until the end, or until there is something else to follow."""
+        """Watch until the end, or until the GPU to watch changes."""
         for facts in watch.first_facts():
             self._keep(facts)
         for period in count(1):

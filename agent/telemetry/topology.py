@@ -1,6 +1,6 @@
-"""The machine's NUMA nodes and network adapters, and which of them a PCI device is near to.
+"""The machine's NUMA nodes and network adapters, and their nearness to PCI devices.
 
-Read from /sys, which containers mostly show whole; what is not there is unknown, with the reason.
+Read from /sys, which most containers show in full. A missing value is unknown, with the reason.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from overlaptop.agent.telemetry.files import (
 from overlaptop.wire.devices import Nic, NumaNode, Unknown
 
 MAX_NODES = 256
-"""As many as a message holds."""
+"""Limit of a message."""
 MAX_NICS = 64
 MAX_PORTS = 8
 MAX_MEGABITS = 10_000_000
@@ -38,12 +38,12 @@ _GPU_MEMORY_NODE = re.compile(r"^Node:\s+(\d{1,5})$", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """What `read` found. Nodes ascend by number; a node without CPUs is memory only."""
+    """The machine's topology. Nodes ascend by number; a node without CPUs is memory only."""
 
     nodes: tuple[NumaNode, ...]
     unknown: tuple[Unknown, ...]
     cpus_by_node: Mapping[int, frozenset[int]]
-    """Of the nodes that have CPUs; those that are switched off are left out."""
+    """Online CPUs of nodes that have any."""
     socket_by_node: Mapping[int, int]
     """The physical package of a node's CPUs."""
     _root: Path = field(repr=False)
@@ -52,7 +52,7 @@ class Topology:
 
     @classmethod
     def read(cls, root: Path = Path("/")) -> Topology:
-        """Read the machine below `root`. Never raises: what cannot be read is in `unknown`."""
+        """Read the machine below `root`. Never raises: missing values are in `unknown`."""
         unknown: list[Unknown] = []
         nodes: list[NumaNode] = []
         cpus_by_node: dict[int, frozenset[int]] = {}
@@ -65,7 +65,7 @@ class Topology:
                 kib = find(folder / "meminfo", _MEMORY_KIB)
                 memory_bytes = int(kib) << 10 if kib is not None else None
                 if not cpus and memory_bytes == 0:
-                    continue  # a place for memory to come: Grace-Hopper keeps some for parts of its GPU
+                    continue  # reserved for future memory: Grace-Hopper keeps some for parts of its GPU
                 nodes.append(NumaNode(number, text, memory_bytes, not cpus and number in gpu_memory))
                 if any(cpus & others for others in cpus_by_node.values()):
                     raise UnavailableError(f"node {number} has CPUs that another node has, too")
@@ -105,11 +105,11 @@ class Topology:
 
     @property
     def only_node(self) -> int | None:
-        """The node with CPUs, where there is just one."""
+        """The node with CPUs, if there is exactly one."""
         return _only(self.cpus_by_node)
 
     def with_gpu_memory(self, marked: Collection[int | None]) -> Topology:
-        """Return the same machine with these nodes marked as a GPU's memory, besides those known to be."""
+        """Return the topology with these nodes also marked as GPU memory."""
         return replace(
             self,
             nodes=tuple(
@@ -119,21 +119,21 @@ class Topology:
         )
 
     def node_of_pci(self, bus_id: str) -> int | None:
-        """The node whose CPUs are next to a device (``0000:1b:00.0``), None where the kernel does not say.
+        """Return the node whose CPUs are next to a device (``0000:1b:00.0``); None if unknown.
 
-        Where one node has all CPUs, that is the one, though firmware there often says nothing.
+        If one node has all CPUs, it is that node, though firmware then often names none.
         """
         return _node_of(self._device(bus_id), self.only_node)
 
     def gpu_memory_node(self, bus_id: str) -> int | None:
-        """The node that the memory of this GPU makes, as NVIDIA's driver says in /proc."""
+        """Return the node of this GPU's memory, from NVIDIA's driver in /proc."""
         return _gpu_memory_nodes(self._root).get(bus_id)
 
     def nic_near(self, bus_id: str) -> Nic | None:
-        """The adapter nearest to a device: by the way that their PCI paths share, then by node.
+        """Return the adapter nearest to a device: by the common part of their PCI paths, then by node.
 
-        Several as near: InfiniBand before Ethernet, then the first by name. None where there is no
-        adapter, or nothing tells how far the nearest is.
+        Among equals InfiniBand precedes Ethernet, then the name decides. None if there is no adapter, or
+        distances are unknown.
         """
         path, node = _pci_path(self._device(bus_id), self._root), self.node_of_pci(bus_id)
         nearness: dict[tuple[str, ...], int] = {}
@@ -163,17 +163,17 @@ def _node_numbers(root: Path) -> list[int]:
 
 
 def _gpu_memory_nodes(root: Path) -> dict[str, int]:
-    """From PCI address to node, where a GPU's memory makes one."""
+    """Return the node of each GPU whose memory is a node, by PCI address."""
     folder = root / "proc/driver/nvidia/gpus"
     try:
         nodes = {name: find(folder / name / "numa_status", _GPU_MEMORY_NODE) for name in entries(folder)}
-    except UnavailableError:  # no driver of NVIDIA's
+    except UnavailableError:  # no NVIDIA driver
         return {}
     return {name: int(node) for name, node in nodes.items() if node is not None}
 
 
 def _nics(root: Path, only_node: int | None) -> dict[tuple[str, ...], Nic]:
-    """All physical adapters by path. Raises UnavailableError where /sys shows neither class of them."""
+    """Return all physical adapters by path. Raises UnavailableError if /sys shows neither kind."""
     found: dict[tuple[str, ...], Nic] = {}
     reasons = []
     for kind, speed in (("infiniband", _infiniband_speed), ("net", _ethernet_speed)):
@@ -185,7 +185,7 @@ def _nics(root: Path, only_node: int | None) -> dict[tuple[str, ...], Nic]:
             continue
         for name in names:
             path = _pci_path(folder / name / "device", root)
-            # An adapter of the one class mostly has a face in the other, too: one is enough.
+            # Most InfiniBand adapters also appear as network adapters: list each once.
             if not path or path in found or _is_a_part_of_another(folder / name / "device", root):
                 continue
             node = _node_of(root.joinpath("sys/devices", *path), only_node)
@@ -197,7 +197,7 @@ def _nics(root: Path, only_node: int | None) -> dict[tuple[str, ...], Nic]:
 
 
 def _is_a_part_of_another(device: Path, root: Path) -> bool:
-    """Whether it is a virtual function whose physical one is at hand here as well."""
+    """Whether it is a virtual function whose physical function is also present."""
     whole = device / "physfn"
     return bool(_pci_path(whole, root)) and any(map(_names, (whole / "infiniband", whole / "net")))
 
@@ -217,7 +217,7 @@ def _names(folder: Path) -> list[str]:
 
 def _ethernet_speed(device: Path) -> int | None:
     megabits = read_int(device / "speed")
-    # Not known is -1, which older kernels write as 4294967295.
+    # Unknown is -1, which older kernels write as 4294967295.
     return megabits * 1_000_000 if megabits is not None and 0 < megabits <= MAX_MEGABITS else None
 
 
@@ -227,9 +227,9 @@ def _node_of(device: Path, otherwise: int | None) -> int | None:
 
 
 def _pci_path(device: Path, root: Path) -> tuple[str, ...]:
-    """The way to a device from its host bridge; empty: not on PCI.
+    """Return the path to a device from its host bridge; empty if it is not on PCI.
 
-    A virtual machine's adapter hangs one step below its PCI device (``virtio0``): the way to that counts.
+    A virtual machine's adapter (``virtio0``) is a child of its PCI device, whose path counts.
     """
     real = Path(os.path.realpath(device))
     try:
@@ -244,9 +244,9 @@ def _pci_path(device: Path, root: Path) -> tuple[str, ...]:
 
 
 def _shared(one: tuple[str, ...], other: tuple[str, ...]) -> int:
-    """How many steps two paths have in common; 0 where they begin at different host bridges.
+    """Count the common steps of two paths; 0 if they begin at different host bridges.
 
-    On some machines the bridges lie in folders of the platform's, which are no step.
+    On some machines the bridges lie in platform folders, which do not count.
     """
     common = 0
     for ours, theirs in zip(one, other, strict=False):
@@ -258,5 +258,5 @@ def _shared(one: tuple[str, ...], other: tuple[str, ...]) -> int:
 
 
 def _natural(name: str) -> tuple[tuple[str, int], ...]:
-    """Sort ``mlx5_10`` after ``mlx5_2``."""
+    """Return a key that sorts ``mlx5_10`` after ``mlx5_2``."""
     return tuple((text, int(number or 0)) for text, number in re.findall(r"(\D+)(\d*)", name))

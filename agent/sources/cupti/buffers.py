@@ -1,7 +1,7 @@
-"""The buffers that CUPTI fills, handed out and taken back in two callbacks.
+"""The buffers that CUPTI fills, supplied and returned in two callbacks.
 
-CUPTI asks for a buffer on whichever thread launches the next kernel, once in a thousand launches or so,
-and gives it back on a thread of its own. Both callbacks are as short as Python can be.
+CUPTI requests a buffer on the thread that launches the next kernel, about once in a thousand launches. It
+returns the buffer on its own thread. Both callbacks are as short as possible in Python.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from overlaptop.agent.isolation.job_exceptions import raised_by_job
 from overlaptop.agent.sources.cupti.library import COMPLETE, REQUEST
 
 BUFFER_BYTES = 256 << 10
-"""Room for about 1,200 kernels. CUPTI zeroes a buffer before it uses it, on the launching thread: 15 us."""
+"""Holds about 1,200 kernels. CUPTI zeroes a buffer before use, on the launching thread: 15 us."""
 MAX_BUFFERS = 256
-"""More than so many mean that tracing has to end."""
+"""With more buffers in use, tracing has to end."""
 READY = 4
-"""Buffers kept ready, so that the launching thread need not allocate one."""
+"""Buffers kept ready, so that the launching thread rarely allocates one."""
 _ALIGNMENT = 8
 
 
@@ -33,44 +33,44 @@ class Buffers:
         self._free: deque[int] = deque()
         self._filled: deque[tuple[int, int]] = deque()
         self._requested_ns: dict[int, int] = {}
-        """Buffers that CUPTI has, and when it asked for each."""
+        """Buffers that CUPTI holds, and when it requested each."""
         self.request = REQUEST(defer_exceptions(self._on_request))
         self.complete = COMPLETE(defer_exceptions(self._on_complete))
-        # CUPTI may call these as long as the process lives, so also when Python has ended.
+        # CUPTI may call these for the whole life of the process, even after Python has ended.
         _keep_for_good(self.request)
         _keep_for_good(self.complete)
         self.prepare()
 
     @property
     def outstanding(self) -> int:
-        """Buffers that CUPTI still has."""
+        """Buffers that CUPTI holds."""
         return len(self._requested_ns)
 
     @property
     def oldest_ns(self) -> int | None:
-        """When the buffer was requested that CUPTI has had for longest."""
+        """Request time of the buffer that CUPTI has held longest."""
         return min(list(self._requested_ns.values()), default=None)
 
     @property
     def exhausted(self) -> bool:
-        """Whether more buffers are in use than should be."""
+        """Whether too many buffers are in use."""
         return len(self._memory) - len(self._free) > MAX_BUFFERS
 
     def prepare(self) -> None:
-        """Have some ready. Called on the agent's thread."""
+        """Allocate the ready buffers. On the agent's thread."""
         while len(self._free) < READY:
             self._free.append(self._allocate())
 
     def drain(self) -> Iterator[bytes]:
-        """What is in the buffers that CUPTI has given back, in order; each is then free again."""
+        """Yield the contents of returned buffers in order; each is then free again."""
         while self._filled:
             address, valid_bytes = self._filled.popleft()
             yield ctypes.string_at(address, valid_bytes)
             self._free.append(address)
 
     def discard(self) -> None:
-        """Leave what CUPTI has given back unread, and expect no more: what is out is in other hands. Its
-        memory is kept.
+        """Drop the contents of returned buffers, and expect no more: another user has taken CUPTI. Buffers
+        that it still holds stay allocated.
         """
         while self._filled:
             self._free.append(self._filled.popleft()[0])
@@ -84,19 +84,19 @@ class Buffers:
         return address
 
     def _on_request(self, buffer: Any, size: Any, max_records: Any) -> None:
-        # Never refused: CUPTI before CUDA 12.9 may crash on that.
+        # Never refuse a request: CUPTI before CUDA 12.9 may crash.
         try:
             address = self._free.popleft()
         except IndexError as fault:
             if raised_by_job(fault):
                 raise
             address = self._allocate()
-        buffer[0], size[0], max_records[0] = address, BUFFER_BYTES, 0  # as many records as fit
+        buffer[0], size[0], max_records[0] = address, BUFFER_BYTES, 0  # 0: no limit on records
         self._requested_ns[address] = now_ns()
 
     def _on_complete(self, _context: Any, _stream: int, buffer: int, _size: int, valid_bytes: int) -> None:
         if buffer not in self._memory:
-            return  # another tool's, given out before we were registered
+            return  # another tool's buffer, supplied before our registration
         self._filled.append((buffer, valid_bytes))
         self._requested_ns.pop(buffer, None)
 

@@ -1,4 +1,4 @@
-"""Tools that hold CUPTI for as long as a process lives, seen by its environment."""
+"""Tools that hold CUPTI for the life of a process, recognized by its environment."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ TOOLS = {
     "CUDA_INJECTION64_PATH": "a CUDA profiler",
     "KINETO_USE_DAEMON": "Kineto's daemon",
 }
-"""Environment variables by which a tool attaches itself to CUDA -> its name."""
+"""By environment variable with which a tool attaches itself to CUDA: the tool's name."""
 
 
 def tool_in(environ: Mapping[str, str] = os.environ) -> str | None:
-    """The profiler that this process was started under."""
+    """Return the profiler that this process was started under."""
     return next((tool for variable, tool in TOOLS.items() if environ.get(variable)), None)

@@ -1,8 +1,8 @@
-"""Where CUPTI puts what in its records, by version, and buffers of records into one numpy table.
+"""Layouts of CUPTI's records by version, and their conversion to a numpy table.
 
-Sizes and offsets are those of NVIDIA's headers cupti_activity.h (structs CUpti_ActivityKernel9 to 13,
-Memcpy5 to 7, Memset4 and 5, MemcpyPtoP4), compiled and printed with sizeof and offsetof for CUDA 12.1
-to 13.5. The fields that are read lie at the same offsets in all of them; new versions grew at the end.
+Sizes and offsets are from NVIDIA's header cupti_activity.h (structs CUpti_ActivityKernel9 to 13, Memcpy5 to
+7, Memset4 and 5, MemcpyPtoP4), printed with sizeof and offsetof for CUDA 12.1 to 13.5. The fields read here
+have the same offsets in all versions; new versions grew at the end.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MEMCPY, MEMSET, CONCURRENT_KERNEL, PEER_MEMCPY = 1, 2, 10, 22
 KINDS = (CONCURRENT_KERNEL, MEMCPY, MEMSET, PEER_MEMCPY)
 
 _COPY_KIND_PEER = 10
-"""CUPTI_ACTIVITY_MEMCPY_KIND_PTOP, in the records of an ordinary memcpy."""
+"""CUPTI_ACTIVITY_MEMCPY_KIND_PTOP, in an ordinary memcpy's record."""
 
 Sizes: TypeAlias = Mapping[int, int]
 """Bytes of a record, by kind."""
@@ -53,15 +53,15 @@ ACTIVITY = np.dtype(
     ],
     align=True,
 )
-"""One activity of the GPU; times on CUPTI's clock. `name` is the address of a kernel's name, `bytes` are
-those of a copy or memset, `value` is a memset's; 0 where the kind has none. The last two are a peer
-copy's, and `device` that of its stream; elsewhere all three are the same."""
+"""One activity of the GPU; times on CUPTI's clock. `name`: address of a kernel's name. `bytes`: of a copy
+or memset. `value`: a memset's. A field is 0 if the kind lacks it. In a peer copy `device` is its stream's,
+and the last two are its ends; in other kinds all three are equal."""
 
 Activities: TypeAlias = NDArray[np.void]
-"""Shape (n,), of dtype ACTIVITY."""
+"""Shape (n,), dtype ACTIVITY."""
 
 _OF_COPY = {"bytes": 8, "start_ns": 16, "end_ns": 24, "device": 32, "stream": 40}
-# Field of ACTIVITY -> its offset in the record, where it has as many bytes.
+# Field of ACTIVITY -> its offset in the record, with the same width.
 _OFFSETS: dict[int, dict[str, int]] = {
     CONCURRENT_KERNEL: {
         "start_ns": 16,
@@ -78,18 +78,18 @@ _OFFSETS: dict[int, dict[str, int]] = {
 }
 _COPY_KIND_AT = 4
 _WHOLE = np.dtype((np.void, ACTIVITY.itemsize))
-"""An activity as plain bytes, which numpy copies ten times as fast as structures."""
+"""An activity as plain bytes: numpy copies these ten times as fast as structs."""
 
 
 class UnknownRecordError(RuntimeError):
-    """A record of a kind that was not asked for: another tool uses CUPTI in this process."""
+    """A record of a kind that was not requested: another tool uses CUPTI in this process."""
 
 
 def sizes_for(version: int) -> Sizes:
-    """The sizes of the records that a CUPTI of this CUPTI_API_VERSION writes.
+    """Return the record sizes of this CUPTI_API_VERSION.
 
     Raises:
-        RuntimeError: a version whose records are not known.
+        RuntimeError: the version is unknown.
     """
     if not _FIRST_VERSION <= version <= _LAST_VERSION:
         raise RuntimeError(f"the records of CUPTI {version} are not known")
@@ -97,15 +97,15 @@ def sizes_for(version: int) -> Sizes:
 
 
 def chosen(activities: Activities, mask: NDArray[np.bool_]) -> Activities:
-    """Those for which the mask, shape (n,), is set; a copy."""
+    """Return a copy of the activities whose mask, shape (n,), is set."""
     return activities.view(_WHOLE)[mask].view(ACTIVITY)
 
 
 def read(buffer: bytes, sizes: Sizes) -> Activities:
-    """The records in one or more buffers of CUPTI's, put one after the other.
+    """Return the records in one or more of CUPTI's buffers, concatenated.
 
     Raises:
-        UnknownRecordError: a record of another kind, whose size is therefore not known.
+        UnknownRecordError: a record of another kind, whose size is unknown.
     """
     starts = np.array(_starts(buffer, sizes), dtype=np.int64)
     words = np.frombuffer(buffer, dtype="<u4")
@@ -135,7 +135,7 @@ def read(buffer: bytes, sizes: Sizes) -> Activities:
 
 
 def _starts(buffer: bytes, sizes: Sizes) -> list[int]:
-    """Where the records start, in words of 4 bytes. Their sizes differ, so one by one: 0.05 us each."""
+    """Return the starts of records in words of 4 bytes. Their sizes differ, so one by one: 0.05 us each."""
     words = memoryview(buffer).cast("B").cast("I")
     size_words = {kind: size // 4 for kind, size in sizes.items()}
     starts: list[int] = []

@@ -1,6 +1,6 @@
-"""The few functions of libcupti that are needed, of the very library that torch itself has loaded.
+"""The needed functions of libcupti, in the library that torch itself has loaded.
 
-Another copy would not see the job's kernels beside torch.profiler: CUPTI has one client a process.
+A second copy would not see the job's kernels while torch.profiler runs: CUPTI has one client per process.
 """
 
 from __future__ import annotations
@@ -24,34 +24,34 @@ COMPLETE = ctypes.CFUNCTYPE(
 
 
 class CuptiError(RuntimeError):
-    """What CUPTI refused to do, and why."""
+    """The refusal of CUPTI, and its reason."""
 
 
 class Cupti:
-    """CUPTI's activity API. Each call releases the GIL and raises CuptiError when CUPTI refuses."""
+    """CUPTI's activity API. Each call releases the GIL and raises CuptiError if CUPTI refuses."""
 
     def __init__(self, path: str) -> None:
-        """Open the library at `path`; raises OSError where it cannot be opened."""
+        """Open the library at `path`; raises OSError if that fails."""
         self._library = ctypes.CDLL(path)
         self._library.cuptiGetResultString.argtypes = [ctypes.c_int, ctypes.POINTER(ctypes.c_char_p)]
         self._clock = _unix_clock()
 
     def version(self) -> int:
-        """CUPTI_API_VERSION of this library: 26 for CUDA 12.8, 130001 for 13.0."""
+        """Return this library's CUPTI_API_VERSION: 26 for CUDA 12.8, 130001 for 13.0."""
         number = ctypes.c_uint32()
         self._call("cuptiGetVersion", ctypes.byref(number))
         return number.value
 
     def timestamp_ns(self) -> int:
-        """Now, on the clock of the records."""
+        """Return the time on the clock of the records."""
         now_ns = ctypes.c_uint64()
         self._call("cuptiGetTimestamp", ctypes.byref(now_ns))
         return now_ns.value
 
     def register(self, request: Any, complete: Any) -> None:
-        """Register the callbacks that give buffers out and take them back. They must stay alive for good.
+        """Register the callbacks that supply and take back buffers. They must never be freed.
 
-        Times are then in Unix ns: torch.profiler has CUPTI count the processor's ticks and never undoes it.
+        Times are then in Unix ns: torch.profiler makes CUPTI count processor ticks and never undoes it.
         """
         self._call("cuptiActivityRegisterTimestampCallback", self._clock)
         self._call("cuptiActivityRegisterCallbacks", request, complete)
@@ -61,18 +61,18 @@ class Cupti:
         self._call("cuptiActivityEnable", ctypes.c_int(kind))
 
     def disable(self, kind: int) -> None:
-        """Record it no more; what has been launched still completes."""
+        """Stop recording this kind; activities already launched still complete."""
         self._call("cuptiActivityDisable", ctypes.c_int(kind))
 
     def flush(self, *, forced: bool = False) -> None:
-        """Have buffers given back whose records are all complete; forced: all buffers as they are.
+        """Have CUPTI return the buffers whose records are all complete; forced: all buffers as they are.
 
-        Synchronises no device, but waits until the callbacks have run, which need the GIL.
+        It synchronises no device, but waits for the callbacks, which need the GIL.
         """
         self._call("cuptiActivityFlushAll", ctypes.c_uint32(forced))
 
     def dropped(self) -> int:
-        """Records that CUPTI had no room for since this was last asked."""
+        """Return the number of records dropped since the last call."""
         count = ctypes.c_size_t()
         no_context, no_stream = ctypes.c_void_p(None), ctypes.c_uint32(0)
         self._call("cuptiActivityGetNumDroppedRecords", no_context, no_stream, ctypes.byref(count))
@@ -87,10 +87,10 @@ class Cupti:
 
 
 def load() -> Cupti:
-    """The libcupti that this process has loaded.
+    """Open the libcupti that this process has loaded.
 
     Raises:
-        CuptiError: there is none: a torch for ROCm or for the CPU, or one that has CUPTI linked in.
+        CuptiError: there is none: torch is for ROCm or the CPU, or links CUPTI statically.
     """
     maps = MAPS.read_text() if MAPS.exists() else ""
     files = (line[line.index("/") :] for line in maps.splitlines() if "/" in line)
@@ -106,9 +106,9 @@ def load() -> Cupti:
 
 
 def _unix_clock() -> ctypes.c_void_p:
-    """A C function without arguments that returns Unix time in ns, for CUPTI to call on any thread.
+    """Return a C function without arguments that returns Unix time in ns, for CUPTI to call on any thread.
 
-    std::chrono::system_clock::now() is one: a time_point is returned as the 64-bit integer that it holds.
+    std::chrono::system_clock::now() is one: it returns a time_point as the 64-bit integer inside.
     """
     try:
         runtime = ctypes.CDLL("libstdc++.so.6")

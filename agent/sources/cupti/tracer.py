@@ -1,4 +1,4 @@
-"""Switches CUPTI's tracing on and off and gathers what it recorded."""
+"""Switches CUPTI's tracing on and off and gathers its records."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ NO_END_NS = 2**63 - 1
 
 
 class Tracer:
-    """One trace after the other: `start`, `stop`, then `gather` until nothing is `outstanding`.
+    """Runs one trace after another: `start`, `stop`, then `gather` until nothing is `outstanding`.
 
-    Any thread may call any of it; each call holds a lock.
+    Any thread may call it; each call holds a lock.
     """
 
     def __init__(self) -> None:
-        """Raises RuntimeError with the reason where CUPTI is not there or not known."""
+        """Raises RuntimeError with the reason if CUPTI is missing or unknown."""
         self._cupti = load()
         self._sizes = layouts.sizes_for(self._cupti.version())
         self._buffers = Buffers()
@@ -31,15 +31,15 @@ class Tracer:
         self._lock = threading.Lock()
         self._gathered: list[bytes] = []
         self.lost = 0
-        """Records that CUPTI dropped, or that came without times, since the start."""
+        """Records since the start that CUPTI dropped, or that had no times."""
         self.clock_offset_ns = 0
-        """What to add to CUPTI's times for ours; measured at each `start`."""
+        """The agent's clock minus CUPTI's; measured at each `start`."""
 
     @property
     def outstanding(self) -> int:
-        """Callbacks into Python still to come: for buffers that CUPTI has, and while it traces.
+        """Callbacks into Python still to come: for buffers that CUPTI holds, and while it traces.
 
-        0 after `stop`: all that was launched until then has been gathered.
+        0 after `stop` means that all work launched before has been gathered.
         """
         return self._buffers.outstanding + self._tracing
 
@@ -49,7 +49,7 @@ class Tracer:
         return self._buffers.exhausted
 
     def start(self) -> None:
-        """Trace from now on; raises CuptiError where another tool holds CUPTI."""
+        """Trace from now on; raises CuptiError if another tool holds CUPTI."""
         with self._lock:
             self._gathered.clear()
             self._buffers.prepare()
@@ -62,30 +62,29 @@ class Tracer:
                 self._cupti.enable(kind)
 
     def stop(self) -> None:
-        """Trace no more. What has been launched completes in its time."""
+        """Stop tracing. Launched work still completes."""
         with self._lock:
             self._disable()
 
     def hand_over(self) -> None:
         """Release CUPTI to another user in this process, at once.
 
-        Our buffers must not go to that one, so all come back, complete or not.
+        That user must not get our buffers, so all come back, complete or not.
         """
         with self._lock:
             if self._tracing or self._buffers.outstanding:
                 self._disable()
-                with contextlib.suppress(CuptiError):  # another tool has finalised it
+                with contextlib.suppress(CuptiError):  # another tool may have finalised it
                     self._cupti.flush(forced=True)
             self._gathered.clear()
             self._buffers.discard()
             self._registered = False
 
     def gather(self) -> int:
-        """Take in what CUPTI gives back: while it traces, the buffers whose records are all complete.
+        """Gather returned buffers: while tracing, those whose records are all complete.
 
-        Returns a time in ns on the agent's clock: whatever was launched since `start` and began on the GPU
-        before that has been gathered. It had been launched earlier still, into a buffer that was requested
-        even before.
+        Returns a time in ns on the agent's clock. All work launched since `start` that began on the GPU
+        before that time has been gathered: it was launched even earlier, into a buffer requested before.
         """
         with self._lock:
             began_ns = now_ns()
@@ -99,7 +98,7 @@ class Tracer:
             return until_ns if self.outstanding else NO_END_NS
 
     def taken(self) -> Activities:
-        """What has been gathered since `start` and not been taken.
+        """Return the activities gathered since `start` and not taken yet.
 
         Raises:
             UnknownRecordError: another tool uses CUPTI in this process.
@@ -112,7 +111,7 @@ class Tracer:
         return layouts.chosen(activities, has_times)
 
     def _measure_clock_offset(self) -> int:
-        """Our clock less CUPTI's, by the quickest of some comparisons: none was interrupted then."""
+        """Return our clock minus CUPTI's, by the quickest of several tries: it was not interrupted."""
         samples = []
         for _ in range(CLOCK_SAMPLES):
             before_ns = now_ns()
@@ -126,5 +125,5 @@ class Tracer:
             return
         self._tracing = False
         for kind in layouts.KINDS:
-            with contextlib.suppress(CuptiError):  # another tool has finalised CUPTI
+            with contextlib.suppress(CuptiError):  # another tool may have finalised CUPTI
                 self._cupti.disable(kind)
