@@ -32,7 +32,7 @@ def main() -> None:
 
 
 def main_for_a_pipe() -> None:
-    """As `main`; a reader that leaves (`| head`) is no fault."""
+    """Run `main`; a reader that leaves early (`| head`) is no error."""
     try:
         main()
         sys.stdout.flush()

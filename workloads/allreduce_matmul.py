@@ -2,12 +2,12 @@
 
     torchrun --nproc-per-node=2 -m overlaptop.agent workloads/allreduce_matmul.py
 
-``--mode async`` lets all three run at once, ``--mode sequential`` one after the other. ``--mode
-host-staged`` exchanges the gradient through system memory beside the products, as where GPUs have only
-PCIe: what others add up goes there, each rank adds up its part, and the sums come back. The numbers are
-the same in all three.
+``--mode async`` runs all three at once, ``--mode sequential`` one after another. ``--mode host-staged``
+exchanges the gradient through system memory beside the products, as on GPUs with only PCIe: each rank
+writes the parts that others add up, adds up its own part, and reads the sums. The numbers are the same in
+all modes.
 
-There is no optimizer from which the monitor could tell where a step ends, so the job says so itself.
+There is no optimizer that shows where a step ends, so the job marks its steps itself.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TRACED_STEPS = 4
 
 
 class Work:
-    """One step after the other: reduce a gradient, fetch the next batch, multiply the present one."""
+    """In each step: reduce a gradient, fetch the next batch, multiply the present one."""
 
     def __init__(self, options: argparse.Namespace, place: job.Place) -> None:
         random = torch.Generator().manual_seed(options.seed * place.world_size + place.rank)
@@ -47,14 +47,14 @@ class Work:
         self._batch, self._next_batch = (batch.to(device, copy=True) for batch in self._host)
         self._step = 0
         self._overlaps = options.mode != "sequential"
-        # Copies overlap with kernels only on a stream of their own.
+        # Copies overlap with kernels only on a separate stream.
         self._copy_stream = torch.cuda.Stream() if self._on_gpu and self._overlaps else None
         self._staging: HostStaging | None = None
         if options.mode == "host-staged":
             self._staging = HostStaging(self._gradient, place, self._copy_stream)
 
     def step(self) -> Tensor:
-        """Do one step; returns a figure, shape (), which every product, copy and sum went into."""
+        """Do one step; returns a figure, shape (), that depends on every product, copy and sum."""
         torch.add(self._news, self._gradient, alpha=self._halved_mean, out=self._gradient)
         reducing: dist.Work | None = None
         if self._staging is None:
@@ -80,26 +80,25 @@ class Work:
         return product
 
     def _fetch_next_batch(self) -> None:
-        """On the copy stream, as soon as what was launched up to here is done."""
+        """Copy on the copy stream, once all work launched so far is done."""
         if self._copy_stream:
             self._copy_stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._copy_stream):
             self._next_batch.copy_(self._host[self._step % 2], non_blocking=True)
 
     def close(self) -> None:
-        """Let go of what outlives this process's memory."""
+        """Release the memory shared between processes."""
         if self._staging is not None:
             self._staging.close()
 
 
 @contextmanager
 def trace(folder: Path | None, rank: int) -> Iterator[Callable[[], None]]:
-    """Have torch.profiler write a Chrome trace of a few steps; gives what to call behind each step.
+    """Have torch.profiler write a Chrome trace of a few steps; yields a function to call after each step.
 
     Args:
-        folder: where ``rank-0.json`` and so on are written, for Perfetto or ``overlaptop analyze``; None:
-            nothing is traced.
-        rank: this process's.
+        folder: for ``rank-0.json`` and so on, for Perfetto or ``overlaptop analyze``; None: no trace.
+        rank: this process's rank.
     """
     if folder is None:
         yield lambda: None

@@ -1,4 +1,4 @@
-"""The bundled workloads, for those who list or start them. Imports none of them, and no torch."""
+"""The bundled workloads, to list or start them. Imports none of them, and no torch."""
 
 from __future__ import annotations
 
@@ -31,5 +31,5 @@ WORKLOADS: tuple[Workload, ...] = (*CAN_BE_LATE, FAULTS)
 
 
 def find(name_or_path: str) -> Workload | None:
-    """The workload of that name (``ddp``, ``ddp.py``) or at that path; None where it is not bundled."""
+    """Return the workload with this name (``ddp``, ``ddp.py``) or path; None if it is not bundled."""
     return next((workload for workload in WORKLOADS if workload.is_called(name_or_path)), None)

@@ -1,14 +1,15 @@
-"""A matrix product with its rows gathered before it, or its sums scattered behind it: four ways.
+"""A matrix product that gathers its rows first, or scatters its sums afterwards: four implementations.
 
-Both products are what tensor parallelism consists of. The rows of the input lie on the ranks of a group, in
-their order; each rank has a part of the weight:
+Tensor parallelism consists of these two products. The input's rows are split over the ranks of a group, in
+order, and each rank has a part of the weight:
 
 - gather and multiply: all ranks' rows times this rank's weight
-- multiply and scatter: the sum over ranks of such products, of which each rank keeps its own rows
+- multiply and scatter: the sum of these products over the ranks, whose rows are split over the ranks
 
-`Collectives` does one after the other, or leaves it to its caller to do something else meanwhile. `Ring`
-and `SymmetricMemory` cut the product into chunks, one a rank, and move one while they multiply another
-(Wang and others, "Overlap Communication with Dependent Computation via Decomposition", ASPLOS 2023).
+`Collectives` runs collective and product one after another, or lets its caller do other work meanwhile.
+`Ring` and `SymmetricMemory` cut the product into chunks, one for each rank, and move one chunk while they
+multiply another (Wang and others, "Overlap Communication with Dependent Computation via Decomposition",
+ASPLOS 2023).
 """
 # ruff: noqa: D102 - the methods are those of Way
 
@@ -26,28 +27,28 @@ Group = dist.ProcessGroup
 
 
 class Way(Protocol):
-    """How a group does both. Tensors are contiguous, (rows, columns)."""
+    """An implementation of both products. Tensors are contiguous, (rows, columns)."""
 
     def start_gather(self, rows: Tensor) -> tuple[Tensor, dist.Work | None]:
-        """Ahead of `gather_multiply`, which takes the result: whatever can already run."""
+        """Start work that can run ahead of `gather_multiply`, which takes the result."""
 
     def gather_multiply(
         self, started: tuple[Tensor, dist.Work | None], weight: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """All ranks' rows, and their product with `weight`."""
+        """Return all ranks' rows, and their product with `weight`."""
 
     def multiply_scatter(self, rows: Tensor, weight: Tensor) -> tuple[Tensor, dist.Work | None]:
-        """The rank's own rows of the sum over ranks of ``rows @ weight``, and what to wait for."""
+        """Return this rank's rows of the sum over ranks of ``rows @ weight``, and the Work to wait for."""
 
 
 class Collectives:
-    """One collective before the product, one behind it.
+    """One collective before the product, one after it.
 
     Args:
         group: the ranks.
-        asynchronous: the caller waits, and can do something else before.
-        scattered: rows lie on the ranks. Else each rank has all of them: nothing is gathered, and the sum
-            is an all-reduce.
+        asynchronous: the caller waits, and can do other work first.
+        scattered: rows are split over the ranks. Otherwise each rank has all rows: nothing is gathered, and
+            the sum is an all-reduce.
     """
 
     def __init__(self, group: Group, *, asynchronous: bool, scattered: bool = True) -> None:
@@ -70,7 +71,8 @@ class Collectives:
     def multiply_scatter(self, rows: Tensor, weight: Tensor) -> tuple[Tensor, dist.Work | None]:
         product = rows @ weight
         if not self._scattered or product.device.type == "cpu":
-            # Gloo hides when an asynchronous reduce-scatter ends: each rank keeps its rows of a whole sum.
+            # Gloo hides when an asynchronous reduce-scatter ends, so each rank keeps its rows of a whole
+            # sum.
             work = dist.all_reduce(product, group=self._group, async_op=self._asynchronous)
             own = product.chunk(self._group.size())[self._group.rank()] if self._scattered else product
             return own, work
@@ -79,7 +81,7 @@ class Collectives:
 
 
 class Ring:
-    """Chunks go from each rank to the next by send and receive, while the one before is multiplied."""
+    """Ranks pass chunks on by send and receive, and multiply the previous chunk meanwhile."""
 
     def __init__(self, group: Group) -> None:
         self._group, self._rank, self._ranks = group, group.rank(), group.size()
@@ -107,7 +109,7 @@ class Ring:
         arriving: Tensor | None = None
         moving: list[dist.Work] = []
         for turn in range(self._ranks):
-            # The rank's own chunk comes last: by then it has the others' sum of it.
+            # The rank's own chunk comes last: by then it has received the others' sum.
             total = chunks[(self._rank - 1 - turn) % self._ranks] @ weight
             _wait(moving)
             if arriving is not None:
@@ -128,9 +130,9 @@ class Ring:
 
 
 class SymmetricMemory:
-    """torch's own: peers read one another's memory with the copy engine, beside the product's chunks.
+    """torch's operators: ranks read each other's memory with the copy engine, beside the product's chunks.
 
-    It needs a GPU for each rank, joined by NVLink.
+    They need a GPU for each rank, connected by NVLink.
     """
 
     def __init__(self, group: Group) -> None:

@@ -1,12 +1,12 @@
-"""A small GPT whose gradients are averaged over the ranks while backward runs, or behind it.
+"""A small GPT whose gradients are averaged over the ranks during backward, or after it.
 
     torchrun --nproc-per-node=2 -m overlaptop.agent workloads/ddp.py
 
-With ``--mode bucketed`` DistributedDataParallel does it. The other modes are written out here: they give
-the same numbers to the last bit, and differ in when what is reduced.
+With ``--mode bucketed`` DistributedDataParallel averages them. The other modes are implemented here. They
+give the same numbers to the last bit, and reduce other parts at other times.
 
-Its knob ``accumulation`` says over how many batches gradients are summed before they are reduced: the more,
-the smaller is the share of communication.
+The knob ``accumulation`` sets the number of batches whose gradients are summed before they are reduced. A
+larger number means a smaller share of communication.
 """
 
 from __future__ import annotations
@@ -25,11 +25,10 @@ from overlaptop.agent import knob
 from overlaptop.workloads import catalog, gpt, job
 
 ACCUMULATION = (1, 2, 4, 8)
-"""What there is to choose from."""
 
 
 class Bucket:
-    """Some parameters, whose gradients lie one after the other in one tensor."""
+    """Some parameters, whose gradients are consecutive in one tensor."""
 
     def __init__(self, parameters: list[nn.Parameter], world_size: int) -> None:
         self._parameters, self._world_size = parameters, world_size
@@ -39,20 +38,20 @@ class Bucket:
         self.attach()
 
     def attach(self) -> None:
-        """Have backward add to, and the optimizer read, these."""
+        """Make these the gradients that backward adds to and the optimizer reads."""
         for parameter, piece in zip(self._parameters, self._pieces, strict=True):
             parameter.grad = piece.view_as(parameter)
 
     def reduce(self, *, async_op: bool) -> dist.Work | None:
         """Average over the ranks."""
-        # Before the sum, as DDP does, so that two ranks agree with it to the last bit.
+        # Divide before the sum, as DDP does, so that two ranks match it to the last bit.
         self.flat /= self._world_size
         work: dist.Work | None = dist.all_reduce(self.flat, async_op=async_op)
         return work
 
 
 def whenever_complete(parameters: list[nn.Parameter], call: Callable[[], None]) -> None:
-    """Call it in each backward pass, as soon as all of these have their gradients."""
+    """In each backward pass, call ``call`` as soon as all these parameters have their gradients."""
     missing = len(parameters)
 
     def gradient_is_there(_parameter: Tensor) -> None:
@@ -67,13 +66,13 @@ def whenever_complete(parameters: list[nn.Parameter], call: Callable[[], None]) 
 
 
 class Reducer:
-    """Averages a model's gradients: what DDP does, written out.
+    """Averages a model's gradients: DDP's work, implemented here.
 
     Args:
         model: its gradients become views into buckets; zero them with ``set_to_none=False``.
-        cap_mb: MiB that a bucket just reaches; 0: each parameter has one of its own.
-        world_size: how many ranks there are.
-        overlaps: a bucket is reduced as soon as backward has filled it; else all are when it has ended.
+        cap_mb: MiB; a bucket ends at the parameter that reaches it. 0: one bucket for each parameter.
+        world_size: number of ranks.
+        overlaps: reduce a bucket as soon as backward has filled it; otherwise reduce all after backward.
     """
 
     def __init__(self, model: nn.Module, cap_mb: float, world_size: int, *, overlaps: bool) -> None:
@@ -81,7 +80,7 @@ class Reducer:
         self._pending: list[dist.Work | None] = []
         self._overlaps = overlaps
         self.is_last_batch = True
-        """The next backward pass completes the gradients."""
+        """Whether the next backward pass completes the gradients."""
         for parameters in in_buckets(model, cap_mb):
             bucket = Bucket(parameters, world_size)
             self._buckets.append(bucket)
@@ -93,7 +92,7 @@ class Reducer:
             self._pending.append(bucket.reduce(async_op=True))
 
     def finish(self) -> None:
-        """Have all gradients averaged before the optimizer uses them."""
+        """Finish averaging all gradients, before the optimizer uses them."""
         if not self._overlaps:
             for bucket in self._buckets:
                 bucket.reduce(async_op=False)
@@ -104,7 +103,7 @@ class Reducer:
 
 
 def in_buckets(model: nn.Module, cap_mb: float) -> list[list[nn.Parameter]]:
-    """The parameters from last to first, in groups that just reach `cap_mb` MiB, as DDP forms them."""
+    """Return the parameters from last to first, in groups that just reach `cap_mb` MiB, as in DDP."""
     buckets: list[list[nn.Parameter]] = [[]]
     filled_bytes = 0
     for parameter in reversed(list(model.parameters())):
@@ -117,13 +116,13 @@ def in_buckets(model: nn.Module, cap_mb: float) -> list[list[nn.Parameter]]:
 
 
 def train_on(model: nn.Module, reducer: Reducer | None, batches: gpt.Batches, count: int) -> Tensor:
-    """Gather the gradients of so many batches, each counting for its share, and average them at the last.
+    """Sum the gradients of `count` batches, each weighted by 1/count, and average them over the ranks.
 
     Args:
-        model: what is trained; without a reducer a DistributedDataParallel.
-        reducer: averages its gradients.
-        batches: where they come from.
-        count: how many.
+        model: the model to train; without a reducer a DistributedDataParallel.
+        reducer: averages the gradients.
+        batches: source of the batches.
+        count: number of batches.
 
     Returns:
         The mean loss, shape ().
@@ -152,7 +151,7 @@ def run(options: argparse.Namespace, place: job.Place) -> None:
 
 
 def train(options: argparse.Namespace, place: job.Place) -> None:
-    """Train with the numbers as the process has them."""
+    """Train with the arithmetic that is set already."""
     model: nn.Module = gpt.build(options, place)
     optimizer = torch.optim.AdamW(model.parameters(), lr=gpt.LEARNING_RATE, fused=True)
     reducer = None

@@ -1,13 +1,13 @@
-"""Two of each: batches, so that one is loaded and copied while the other is used; gradients, so that one
-set is reduced while the next is computed.
+"""Double buffering: one batch is loaded and copied while the other is used, and one set of gradients is
+reduced while the next is computed.
 
     torchrun --nproc-per-node=2 -m overlaptop.agent workloads/double_buffer.py
 
-``--mode double-buffered`` loads the next batch on a thread and copies it on a stream of its own, and
-waits for an all-reduce a step after it began: it has the next step's forward and backward to hide
-behind. ``--mode slow-loader`` does the same with gradients, but loads and copies each batch when it is
-needed. ``--mode sequential`` does one after the other. Gradients are applied one step late in all
-three, so the numbers are the same.
+``--mode double-buffered`` loads the next batch on a thread and copies it on a separate stream. It waits for
+an all-reduce one step after its start, so the next step's forward and backward can hide it. ``--mode
+slow-loader`` does the same with gradients, but loads and copies each batch when it is needed. ``--mode
+sequential`` does one after another. Gradients are applied one step late in all three modes, so the numbers
+are the same.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ HOST_BATCHES = 3
 
 
 class Loader:
-    """Batches in host memory, each of which takes a while to load, then on the device.
+    """Provides batches on the device. They come from host memory and take a while to load.
 
     Args:
-        options: how large they are, and how long one takes.
+        options: size of the batches, and their load time.
         place: each rank has its own batches.
-        ahead: the next batch is loaded and copied while the one before is used.
+        ahead: load and copy the next batch while the present one is used.
     """
 
     def __init__(self, options: argparse.Namespace, place: job.Place, *, ahead: bool) -> None:
@@ -48,12 +48,12 @@ class Loader:
         self._loaded = 0
         self._stream = torch.cuda.Stream() if on_gpu and ahead else None
         if self._stream:
-            self._stream.wait_stream(torch.cuda.current_stream())  # it may still use what the buffers got
+            self._stream.wait_stream(torch.cuda.current_stream())  # it may still use the buffers' memory
         self._thread = ThreadPoolExecutor(1) if ahead else None
         self._coming = self._thread.submit(self._load) if self._thread else None
 
     def next(self) -> Tensor:
-        """A batch of shape (batch, width). It is overwritten during the step after this one."""
+        """Return a batch of shape (batch, width). It is overwritten during the step after this one."""
         if self._thread is None or self._coming is None:
             return self._load()
         batch = self._coming.result()
@@ -65,7 +65,7 @@ class Loader:
         return batch
 
     def _load(self) -> Tensor:
-        time.sleep(self._load_s)  # a disk, a decoder
+        time.sleep(self._load_s)  # stands for a disk or a decoder
         batch = self._buffers[self._loaded % 2]
         with torch.cuda.stream(self._stream):
             batch.copy_(self._host[self._loaded % HOST_BATCHES], non_blocking=True)
@@ -73,7 +73,7 @@ class Loader:
         return batch
 
     def close(self) -> None:
-        """End its thread."""
+        """End the thread."""
         if self._thread is not None:
             self._thread.shutdown()
 
@@ -99,7 +99,7 @@ def run(options: argparse.Namespace, place: job.Place) -> None:
         if reducing is not None:
             reducing.wait()
         reduced.attach()
-        optimizer.step()  # with the gradients of the step before; in the first they are 0
+        optimizer.step()  # with the previous step's gradients; in the first step they are 0
         report.add(loss)
         mark_step()  # here, so that an all-reduce begins and ends in the same step
         reducing = filling.reduce(async_op=options.mode != "sequential")

@@ -3,12 +3,12 @@
     torchrun --nproc-per-node=2 -m overlaptop.agent workloads/expert_parallel.py --mode overlapped
 
 In each layer a router gives every token an expert. The token goes to that expert's rank, through the
-expert's two products, and back; besides, all tokens go through an expert that every rank has (the shared
-one, as in DeepSeek-V3). With ``--mode sync`` each all-to-all is waited for at once; with ``overlapped`` the
-shared expert's first product runs beside the way there, its second one beside the way back, and backward
-does the same. The router draws at random: with ``--skew 0`` each expert alike often, with more the first
-ones more often (in proportion to ``1 / number**skew``), so that some ranks get more rows, and the others
-wait for them.
+expert's two products, and back. In addition, all tokens go through a shared expert that every rank has (as
+in DeepSeek-V3). With ``--mode sync`` each all-to-all is waited for at once. With ``overlapped`` the shared
+expert's first product runs beside the way to the expert and its second one beside the way back, and
+backward does the same. The router draws at random. With ``--skew 0`` all experts are equally likely; with a
+larger skew the first ones are more likely (in proportion to ``1 / number**skew``), so some ranks get more
+rows, and the others wait for them.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class Transfer:
     """Rows on their way to other ranks, and their gradients on the way back.
 
     Args:
-        sent: how many rows go to each rank.
-        received: how many come from each.
-        overlaps: waits for them where they are used, not where they are sent.
+        sent: number of rows for each rank.
+        received: number of rows from each rank.
+        overlaps: wait where the rows are used, not where they are sent.
     """
 
     def __init__(self, sent: list[int], received: list[int], *, overlaps: bool) -> None:
@@ -42,7 +42,7 @@ class Transfer:
         self._rows = torch.empty(0)
 
     def start(self, rows: Tensor, *, back: bool = False) -> Tensor:
-        """Send them; what is returned is filled when `finish` has returned."""
+        """Send rows; the returned tensor is filled once `finish` has returned."""
         there, here = (self._received, self._sent) if back else (self._sent, self._received)
         self._rows = rows.new_empty(sum(here), rows.shape[1])
         work = dist.all_to_all_single(self._rows, rows.contiguous(), here, there, async_op=self._overlaps)
@@ -50,7 +50,7 @@ class Transfer:
         return self._rows
 
     def finish(self) -> Tensor:
-        """The rows that have come."""
+        """Return the received rows."""
         if self._work is not None:
             self._work.wait()
         rows, self._work, self._rows = self._rows, None, torch.empty(0)
@@ -71,7 +71,7 @@ class Start(torch.autograd.Function):
 
 
 class Finish(torch.autograd.Function):
-    """Wait for rows. Backward sends their gradients, beside whatever was computed beside the rows."""
+    """Wait for rows. Backward sends their gradients, so it overlaps the same work as the rows did."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, transfer: Transfer) -> Tensor:  # noqa: D102
@@ -86,7 +86,7 @@ class Finish(torch.autograd.Function):
 
 
 class Expert(nn.Module):
-    """Two products."""
+    """A feed-forward network of two products."""
 
     def __init__(self, width: int, random: torch.Generator) -> None:
         super().__init__()
@@ -111,7 +111,7 @@ class Layer(nn.Module):
         self._overlaps = options.mode == "overlapped"
 
     def forward(self, rows: Tensor, experts: Tensor) -> Tensor:
-        """Rows (tokens, width) through the expert of each, (tokens,), and the shared one."""
+        """Send rows (tokens, width) through the expert of each, (tokens,), and the shared one."""
         order = experts.argsort(stable=True)
         sent = experts.bincount(minlength=dist.get_world_size())
         received = torch.empty_like(sent)
@@ -132,7 +132,7 @@ class Layer(nn.Module):
 
 
 def chances(ranks: int, skew: float) -> Tensor:
-    """How often the router draws each expert, (ranks,); their sum is 1."""
+    """Return the probability of each expert, (ranks,)."""
     weights = torch.arange(1, ranks + 1, dtype=torch.float64) ** -skew
     return weights / weights.sum()
 

@@ -1,9 +1,9 @@
-"""Runs a bundled workload, or any script, with one thing wrong on purpose: one rank comes late.
+"""Runs a bundled workload, or any script, with one fault on purpose: one rank is late.
 
     torchrun --nproc-per-node=2 -m overlaptop.agent workloads/faults.py --by gc --workload "ddp --layers 2"
 
-The first steps are left as they are and say how long a step takes; from then on the late rank loses a share
-of that in each step. What is run does not know of it: hooks of torch say where its steps end.
+The first steps are unchanged and give the length of a step. From then on the late rank loses a share of
+that length in each step. The workload does not know: hooks of torch show where its steps end.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ from overlaptop.workloads.entries.faults import what_runs
 from overlaptop.workloads.options import OptionsError, complete
 
 PRODUCT = 4096
-"""Rows and columns of the matrices of ``compute`` on a GPU; on a CPU a sixteenth."""
+"""Rows and columns of the matrices of ``compute`` on a GPU; a sixteenth on a CPU."""
 COLLECTION_NS = 50_000_000
-"""At most, of one garbage collection; several make up more."""
+"""Longest single garbage collection; several make up a longer loss."""
 NICE_STEP = 1.25
-"""The share of a CPU that one step of niceness is worth: sched_prio_to_weight in kernel/sched/core.c."""
+"""CPU share ratio of one step of niceness: sched_prio_to_weight in kernel/sched/core.c."""
 MAX_NICE = 19
 COLLECTIVES = (
     "allreduce_", "allreduce_coalesced_", "alltoall_base_", "broadcast_", "_allgather_base_",
     "_reduce_scatter_base_",
 )  # fmt: skip
-"""Operations of c10d, those that the bundled workloads begin a step's communication with."""
+"""c10d operations that begin a step's communication in the bundled workloads."""
 SPIN = """
 import ctypes, os, sys
 ctypes.CDLL(None).prctl(1, 9, 0, 0, 0)  # it ends with the rank
@@ -63,12 +63,12 @@ class Cause(ABC):
     """Why a rank is late."""
 
     in_forward = True
-    """Whether time is lost in the middle of forward; else before it."""
+    """Whether time is lost in the middle of forward; otherwise before it."""
     on_cpu = True
-    """Whether the training thread itself loses it."""
+    """Whether the training thread itself loses the time."""
 
     def prepare(self, lose_ns: int) -> None:
-        """Get ready to lose about so much at a time; called once."""
+        """Prepare to lose about this much at a time; called once."""
         del lose_ns
 
     @abstractmethod
@@ -85,7 +85,7 @@ class Sleep(Cause):
 
 
 class Compute(Cause):
-    """Matrix products besides those of the workload."""
+    """Matrix products in addition to the workload's."""
 
     on_cpu = False
 
@@ -95,7 +95,7 @@ class Compute(Cause):
         self._product_ns = 0.0
 
     def prepare(self, lose_ns: int) -> None:
-        """Find out how long a product takes while the other ranks do what they do."""
+        """Time a product while the other ranks run as usual."""
         del lose_ns
         n = PRODUCT if self._on_gpu else PRODUCT // 16
         self._matrix = torch.ones(
@@ -110,7 +110,7 @@ class Compute(Cause):
             self._product_ns = (time.perf_counter_ns() - began_ns) / 10
 
     def lose(self, lose_ns: int) -> None:
-        """Multiply: on a CPU for so long, on a GPU as many as take so long."""
+        """Multiply for `lose_ns`: by the clock on a CPU, by the number of products on a GPU."""
         if self._on_gpu:
             for _ in range(max(1, round(lose_ns / self._product_ns))):
                 self._matrix @ self._matrix
@@ -124,9 +124,9 @@ class Collect(Cause):
     """Python's garbage collector, in an interpreter that holds many objects."""
 
     def prepare(self, lose_ns: int) -> None:
-        """Make as many objects as it takes."""
+        """Make as many objects as the loss needs."""
         self._times = math.ceil(lose_ns / COLLECTION_NS)
-        gc.freeze()  # what there is already is not looked at: it would take its own time
+        gc.freeze()  # exclude existing objects, which would add their own time
         count = 10_000
         for _ in range(3):
             self._objects: list[list[object]] = [[] for _ in range(count)]
@@ -157,7 +157,7 @@ class Load(Cause):
     in_forward = False
 
     def prepare(self, lose_ns: int) -> None:
-        """Open it."""
+        """Open the DataLoader."""
         del lose_ns
         self._data = _Slow()
         self._batches = iter(DataLoader(self._data, batch_size=None))
@@ -169,20 +169,20 @@ class Load(Cause):
 
 
 class Cpus(Cause):
-    """All threads of the rank on one CPU, on which another process computes."""
+    """All threads of the rank on one CPU, which another process also uses."""
 
     in_forward = on_cpu = False
 
     def __init__(self, share: float) -> None:
-        # A competitor of weight w takes w / (1 + w) of the CPU: all that we compute takes 1 + w as long.
+        # A competitor of weight w takes w / (1 + w) of the CPU, so our work takes 1 + w times as long.
         self._nice = min(MAX_NICE, max(0, round(-math.log(share, NICE_STEP))))
 
     def prepare(self, lose_ns: int) -> None:
-        """Bind the rank, and have something compete with it."""
+        """Bind the rank to a CPU, and start the competitor."""
         del lose_ns
         cpu = max(os.sched_getaffinity(0))
         for thread in Path("/proc/self/task").iterdir():
-            with contextlib.suppress(OSError):  # it ended since
+            with contextlib.suppress(OSError):  # it has ended
                 os.sched_setaffinity(int(thread.name), {cpu})
         # Not in another session: the kernel shares CPUs between sessions first.
         self._competitor = subprocess.Popen(
@@ -190,68 +190,69 @@ class Cpus(Cause):
         )
 
     def lose(self, lose_ns: int) -> None:
-        """It is lost all the time."""
+        """Do nothing: time is lost continuously."""
         del lose_ns
 
 
 Moment = int | torch.cuda.Event
-"""Unix time, ns, or a moment on the GPU's timeline."""
+"""Unix time in ns, or a moment on the GPU's timeline."""
 
 
 @dataclass(slots=True)
 class Record:
-    """Of one step of this rank."""
+    """One step of this rank."""
 
     step: int
     at_ns: int
-    """Unix time at which it began, or the loss did."""
+    """Unix time in ns at which the step, or its loss, began."""
     began: Moment | None = None
-    """The loss; None: nothing was lost, or it is lost all the time."""
+    """Start of the loss; None: nothing was lost, or time is lost continuously."""
     ended: Moment | None = None
     arrived: Moment | None = None
-    """See `Injector.install`."""
+    """When the rank came to communicate; see `Injector.install`."""
 
 
 class Injector:
-    """Finds the steps of whatever runs in this process, and has it lose time from some step on."""
+    """Finds the steps of the workload, and makes it lose time from some step on."""
 
     def __init__(
         self, cause: Cause | None, share: float, untouched: int, *, uneven: bool, device: torch.device
     ) -> None:
-        """``cause``: None: nothing is wrong with this rank. ``uneven``: another share in each step."""
+        """``cause`` None: this rank has no fault. ``uneven``: the share differs in each step."""
         self._cause = cause
         self._share = share
         self._untouched = untouched
         self._uneven = uneven
         self._rank = int(os.environ.get("RANK", "0"))
         self._on_gpu = device.type == "cuda"
-        # A CPU that runs ahead of its GPU loses time for nothing; one that reads its loss in each step does
-        # not run ahead.
+        # A CPU that runs ahead of its GPU would lose time without effect. A CPU that reads its loss in each
+        # step does not run ahead.
         self._drains = self._on_gpu and cause is not None and cause.on_cpu
         self._step = -1
         """As the agent counts: from 0 at the first boundary."""
         self._ended_ns: list[int] = []
-        """When the untouched steps did."""
+        """Ends of the untouched steps."""
         self._lose_ns = 0
-        """A step; 0: still untouched."""
+        """Loss in each step; 0: steps are still untouched."""
         self._owed = False
-        """This step's loss is still to come."""
+        """Whether this step's loss is still to come."""
         self._has_modules = self._marks_steps = False
         self._depth = 0
-        """In how many modules' forward passes the training thread is."""
+        """Nesting depth of modules' forward passes on the training thread."""
         self._optimizer: object = None
         self._file: Any = None
         self._record: Record | None = None
-        """The step's, until its first forward pass is over."""
+        """This step's record, until its first forward pass is over."""
         self._unwritten: deque[Record] = deque()
         self._anchor: tuple[torch.cuda.Event, int] | None = None
         """A moment on the GPU's timeline, and its Unix time in ns."""
 
     def install(self, folder: Path | None) -> None:
-        """Hook torch. ``folder``: where ``rank-1.jsonl`` is written, of each step of the rank what was lost
-        (null: it is lost all the time), and when the rank came to communicate. On a GPU that is the first
-        collective; on a CPU, where the agent hooks these, the end of the first forward pass, or where there
-        is none the step's beginning or the loss's end.
+        """Hook torch. ``folder``: for ``rank-1.jsonl``, with each step's loss (null: time is lost
+        continuously) and the time when the rank came to communicate.
+
+        On a GPU that time is the first collective. On a CPU, where the agent hooks collectives, it is the
+        end of the first forward pass, or without one the step's beginning or the loss's end.
         """
         register_optimizer_step_post_hook(self._stepped)
         register_module_forward_pre_hook(self._forward_begins)
@@ -263,7 +264,7 @@ class Injector:
         def marked() -> None:
             mark()
             if not self._marks_steps:
-                self._ended_ns.clear()  # what an optimizer began is not a whole step
+                self._ended_ns.clear()  # a step that an optimizer began is not complete
             self._marks_steps = True
             self._boundary()
 
@@ -289,7 +290,7 @@ class Injector:
             self._arrive()
 
     def _hook_collectives(self) -> None:
-        # There is no public way that sees what DDP's reducer issues.
+        # No public function sees the collectives of DDP's reducer.
         key = torch._C.DispatchKey.BackendSelect  # noqa: SLF001
         after = torch._C._dispatch_keyset_full_after(key)  # noqa: SLF001
         self._library = torch.library.Library("c10d", "IMPL")
@@ -321,7 +322,7 @@ class Injector:
 
     def _calibrate(self) -> None:
         assert self._cause is not None
-        ends = self._ended_ns[len(self._ended_ns) // 3 :]  # the first ones are longer
+        ends = self._ended_ns[len(self._ended_ns) // 3 :]  # the first steps are longer
         step_ns = median(after - before for before, after in pairwise(ends))
         self._lose_ns = max(1, round(self._share * step_ns))
         self._cause.prepare(self._lose_ns)

@@ -1,17 +1,17 @@
-"""A small GPT under FSDP2: each block's weights are gathered before its use and freed behind it.
+"""A small GPT under FSDP2: each block's weights are gathered before use and freed afterwards.
 
     torchrun --nproc-per-node=2 -m overlaptop.agent workloads/fsdp.py
 
 It is the model of ddp.py, with the same weights and batches. ``--prefetch-forward`` and
-``--prefetch-backward`` say how many blocks ahead the weights are gathered. The numbers are the same for
-every depth; what changes is how much of the gathering hides behind compute, and how much memory it takes.
+``--prefetch-backward`` set how many blocks ahead weights are gathered. The numbers are the same for every
+depth. A greater depth hides more of the gathering behind compute, and takes more memory.
 
-With 0 a pass is left to FSDP2's own ways. Forward, a block's weights are asked for when the block is
-reached: on a GPU that overlaps as far as the CPU runs ahead of it, with gloo it does not overlap at all.
-Backward, they are asked for one block ahead.
+With 0 a pass uses FSDP2's default. In forward, a block's weights are requested when the block is reached:
+on a GPU this overlaps if the CPU runs ahead, with gloo it does not overlap at all. In backward, weights are
+requested one block ahead.
 
-``--limit-gathers`` bounds how many blocks' weights are there at a time, and so the memory: the CPU waits
-until the GPU has finished with an earlier block before it asks for the next one's. With 1 nothing overlaps.
+``--limit-gathers`` limits how many blocks' weights exist at a time, and so the memory: the CPU waits until
+the GPU has finished an earlier block before it requests the next weights. With 1 nothing overlaps.
 """
 
 from __future__ import annotations
@@ -29,40 +29,40 @@ from overlaptop.workloads import catalog, gpt, job
 
 
 def shard(model: gpt.Gpt, place: job.Place, *, reshard_after_forward: bool) -> None:
-    """Shard each block by itself over all ranks, and what is left of the model as one more unit.
+    """Shard each block by itself over all ranks, and the rest of the model as one more unit.
 
     Args:
-        model: becomes, like each of its blocks, an FSDPModule.
+        model: becomes an FSDPModule, as does each of its blocks.
         place: this process's place in the job.
-        reshard_after_forward: free a block's weights behind its forward pass and gather them again for
-            its backward pass. The model's own are kept in either case: backward begins with them.
+        reshard_after_forward: free a block's weights after its forward pass and gather them again for its
+            backward pass. The model's own weights are kept in either case: backward begins with them.
     """
     mesh = init_device_mesh(place.device.type, (place.world_size,))
     for block in model.blocks:
         fully_shard(block, mesh=mesh, reshard_after_forward=reshard_after_forward)
     root = fully_shard(model, mesh=mesh)
     if place.device.type == "cpu":
-        # On a GPU a gather runs beside compute because it has a stream of its own. gloo has none: there
-        # only a gather that does not block its caller can.
-        root._set_unshard_async_op(True)  # noqa: SLF001 - for all units at once torch has no public way
+        # On a GPU a gather overlaps compute because it has its own stream. gloo has none, so only a gather
+        # that does not block its caller can overlap.
+        root._set_unshard_async_op(True)  # noqa: SLF001 - torch has no public way for all units at once
 
 
 def set_prefetch(model: gpt.Gpt, forward: int, backward: int, limit: int | None = None) -> None:
-    """Have each unit of a sharded model ask for the weights of so many units after it.
+    """Have each unit of a sharded model prefetch the weights of the units after it.
 
-    Can be called between any two steps, and must then be called on all ranks: gathers are collectives.
+    It can be called between any two steps, on all ranks alike: gathers are collectives.
 
     Args:
         model: sharded by `shard`.
-        forward: units ahead in the forward pass; 0: FSDP2's own, which asks for none.
-        backward: units ahead in the backward pass; 0: FSDP2's own, which asks for one.
-        limit: units whose weights may be there at a time; None: any number.
+        forward: units ahead in the forward pass; 0: FSDP2's default, none.
+        backward: units ahead in the backward pass; 0: FSDP2's default, one.
+        limit: most units whose weights may exist at a time; None: no limit.
     """
     if limit is not None:
         forward, backward = min(forward, limit - 1), min(backward, limit - 1)
     units = [module for module in (model, *model.blocks) if isinstance(module, FSDPModule)]
     root, blocks = units[0], units[1:]
-    # Either pass meets the root first: forward the embedding is its own, backward the head.
+    # Both passes begin with the root: in forward it has the embedding, in backward the head.
     for order, depth, choose in (
         ([root, *blocks], forward, FSDPModule.set_modules_to_forward_prefetch),
         ([root, *reversed(blocks)], backward, FSDPModule.set_modules_to_backward_prefetch),
@@ -70,30 +70,30 @@ def set_prefetch(model: gpt.Gpt, forward: int, backward: int, limit: int | None 
         for at, unit in enumerate(order, 1):
             choose(unit, order[at : at + depth])
             if limit == 1:
-                choose(unit, [unit])  # which it has already: FSDP2's own would be one ahead
+                choose(unit, [unit])  # its weights exist already; FSDP2's default would be one ahead
 
 
 class GatherLimit:
-    """Keeps the CPU from asking for a block's weights while so many blocks' may still be in use.
+    """Makes the CPU wait while `limit` blocks' weights may still be in use, before it requests more.
 
-    On a CPU there is nothing to do: it asks for no weights while it computes, but for those prefetched.
+    On a CPU nothing is to be done: it requests no weights while it computes, except prefetched ones.
 
     Args:
         model: sharded by `shard`; its blocks' passes are hooked.
-        limit: blocks whose weights may be there at a time.
+        limit: most blocks whose weights may exist at a time.
     """
 
     def __init__(self, model: gpt.Gpt, limit: int) -> None:
         self._computed: deque[torch.cuda.Event] = deque(maxlen=limit)
-        """Up to the beginnings of as many blocks, the oldest first."""
+        """Events at the beginnings of the last `limit` blocks, oldest first."""
         for block in model.blocks:
-            # In front of FSDP2's own hooks, which ask for the weights.
+            # Before FSDP2's own hooks, which request the weights.
             block.register_forward_pre_hook(self._before_block, prepend=True)
             block.register_full_backward_pre_hook(self._before_block, prepend=True)
 
     def _before_block(self, *_: object) -> None:
         if self._computed.maxlen == 1:
-            torch.cuda.synchronize()  # what is being reduced, too
+            torch.cuda.synchronize()  # reductions, too
             return
         event = torch.cuda.Event()
         event.record()
@@ -110,7 +110,7 @@ def run(options: argparse.Namespace, place: job.Place) -> None:
 
 
 def train(options: argparse.Namespace, place: job.Place) -> None:
-    """Train with the numbers as the process has them."""
+    """Train with the arithmetic that is set already."""
     model = gpt.build(options, place)
     shard(model, place, reshard_after_forward=options.reshard_after_forward)
     set_prefetch(model, options.prefetch_forward, options.prefetch_backward, options.limit_gathers)
@@ -130,13 +130,13 @@ def train(options: argparse.Namespace, place: job.Place) -> None:
 
 
 def forget_group() -> None:
-    """Let go of what still holds the process group when the model is no longer used.
+    """Release all that still holds the process group after the model's last use.
 
-    That is the model itself, being full of reference cycles, and the mesh, which DTensor keeps with its
-    cached sharding rules. gloo's threads would live as long, and could abort the process at its exit.
+    These are the model itself, which is full of reference cycles, and the mesh, which DTensor keeps with
+    its cached sharding rules. gloo's threads would live as long, and could abort the process at exit.
     """
     gc.collect()
-    # Its name has changed with torch, and without it only this exit is less tidy.
+    # Its name has changed between torch versions. Without it, only this exit is less clean.
     clear_rules = getattr(torch.distributed.tensor.debug, "_clear_sharding_prop_cache", None)
     if clear_rules is not None:
         clear_rules()

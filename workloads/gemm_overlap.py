@@ -1,14 +1,15 @@
-"""Two products with their collectives, by all ways of overlapping them that there are: a table.
+"""Two products with their collectives, by all available overlap methods: prints a table.
 
     torchrun --nproc-per-node=2 -m overlaptop.agent workloads/gemm_overlap.py 8192 32768 8192
 
-They are those of a tensor-parallel MLP: tokens (M, K) are gathered and multiplied by a rank's columns of a
-weight (K, N), and what comes out by its rows of another one (N, K), summed over the ranks and scattered.
-``torch`` does one after the other; the other ways are in collective_matmul.py and user_buffers.py.
+The products are those of a tensor-parallel MLP. Tokens (M, K) are gathered and multiplied by a rank's
+columns of a weight (K, N). The result is multiplied by its rows of another weight (N, K), summed over the
+ranks and scattered. ``torch`` does one after another; the other methods are in collective_matmul.py and
+user_buffers.py.
 
-With ``--method all`` each way has ``--iters`` steps by turns. Behind each round the job prints for each:
-rank 0's median time, its TFLOP/s, how much of the collective's own time was hidden, and the speed-up
-against ``torch``. A way that cannot run here is a row that says why.
+With ``--method all`` each method in turn runs ``--iters`` steps. After each round the job prints for each:
+rank 0's median time, TFLOP/s, the hidden part of the collective's own time, and the speed-up over
+``torch``. A method that cannot run here has a row with the reason.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from overlaptop.workloads.entries.overlapped_products import why_no_method
 from overlaptop.workloads.entries.requirements import is_installed
 
 WARM_UP = 2
-"""Steps of a turn that do not count."""
+"""Uncounted steps at the beginning of each method's turn."""
 PRODUCTS = ("all-gather + product", "product + reduce-scatter")
 
 
@@ -57,7 +58,7 @@ class Work:
 
     @property
     def tflop(self) -> float:
-        """Of either product, on one rank."""
+        """TFLOP of either product, on one rank."""
         return 2e-12 * len(self.hidden) * self.up.numel()
 
 
@@ -69,7 +70,7 @@ class Clock:
         self._moments: list[Any] = []
 
     def mark(self) -> None:
-        """Now."""
+        """Record the present moment."""
         if self._on_gpu:
             moment = torch.cuda.Event(enable_timing=True)
             moment.record()
@@ -78,7 +79,7 @@ class Clock:
             self._moments.append(time.perf_counter())
 
     def lengths_s(self) -> list[float]:
-        """From each moment to the next; waits for the last one."""
+        """Return the seconds between successive moments; waits for the last one."""
         if not self._on_gpu:
             return [later - earlier for earlier, later in pairwise(self._moments)]
         self._moments[-1].synchronize()
@@ -86,11 +87,12 @@ class Clock:
 
 
 Method: TypeAlias = Callable[[Clock], tuple[Tensor, Tensor]]
-"""Does both; marks the moment between the two, and ``torch`` also those between product and collective."""
+"""Runs both products. It marks the moment between them, and ``torch`` also those between product and
+collective."""
 
 
 def separately(work: Work, group: Group) -> Method:
-    """``torch``: collective, product; product, collective."""
+    """Make ``torch``: collective, product; product, collective."""
     way = Collectives(group, asynchronous=False)
 
     def both(clock: Clock) -> tuple[Tensor, Tensor]:
@@ -108,7 +110,7 @@ def separately(work: Work, group: Group) -> Method:
 
 
 def by(way: Way, work: Work) -> Method:
-    """A way that has no moment between product and collective."""
+    """Make a method that marks no moment between product and collective."""
 
     def both(clock: Clock) -> tuple[Tensor, Tensor]:
         _, product = way.gather_multiply(way.start_gather(work.rows), work.up)
@@ -120,7 +122,7 @@ def by(way: Way, work: Work) -> Method:
 
 
 def by_transformer_engine(work: Work, group: Group) -> Method:
-    """Two of its linear layers, with user buffers."""
+    """Make a method of two of its linear layers, with user buffers."""
     te: Any = user_buffers.torch_layers()
     user_buffers.allocate(te, work.rows, len(work.hidden), group)
 
@@ -149,7 +151,7 @@ Methods: TypeAlias = dict[str, Method | str]
 
 
 def methods(work: Work, group: Group, options: argparse.Namespace, place: job.Place) -> Methods:
-    """Those that were asked for, by name; a text, where one cannot run here, says why."""
+    """Return the requested methods by name; a text says why a method cannot run here."""
     every: dict[str, Callable[[], Method]] = {
         "torch": lambda: separately(work, group),
         "ring": lambda: by(Ring(group), work),
@@ -162,14 +164,14 @@ def methods(work: Work, group: Group, options: argparse.Namespace, place: job.Pl
 
 @dataclass
 class Times:
-    """Seconds of each step of one way, for both products."""
+    """Step times of one method, for both products."""
 
     whole_s: tuple[list[float], list[float]] = field(default_factory=lambda: ([], []))
     collective_s: tuple[list[float], list[float]] = field(default_factory=lambda: ([], []))
-    """Of these, the collective's own; of ``torch`` only."""
+    """Time of the collective itself; for ``torch`` only."""
 
     def add(self, lengths_s: list[float]) -> None:
-        """The lengths between one step's moments."""
+        """Add one step, by the seconds between its moments."""
         if len(lengths_s) > len(PRODUCTS):
             gather_s, product_s, other_product_s, scatter_s = lengths_s
             lengths_s = [gather_s + product_s, other_product_s + scatter_s]
@@ -180,7 +182,7 @@ class Times:
 
 
 def table(times: Mapping[str, Times | str], tflop: float) -> str:
-    """A line for each way and product; `tflop` of either on one rank."""
+    """Return the table, with a line for each method and product; `tflop`: of either product on one rank."""
     lines = [f"{'':20}{'':26}{'ms':>9}{'TFLOP/s':>10}{'hidden':>9}{'speed-up':>10}"]
     plain = times.get("torch")
     for name, found in times.items():
@@ -201,7 +203,7 @@ def table(times: Mapping[str, Times | str], tflop: float) -> str:
 
 
 def operands(options: argparse.Namespace, place: job.Place) -> Work:
-    """Random ones: each rank takes its part of what is the same on all of them."""
+    """Make random operands: each rank takes its part of tensors that are the same on all ranks."""
     random = torch.Generator(place.device).manual_seed(options.seed)
     dtype, (m, n, k) = job.DTYPES[options.dtype], (options.m, options.n, options.k)
 

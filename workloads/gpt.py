@@ -1,7 +1,7 @@
-"""The small GPT that the bundled training jobs share: model, made-up text and determinism.
+"""The small GPT that the bundled training jobs share: model, synthetic text and determinism.
 
-The same seed and sizes give the same weights and the same batches in each of them, so that a job that
-spreads the model in another way must come to the same losses.
+The same seed and sizes give the same weights and batches in all jobs. So a job that splits the model in
+another way must reach the same losses.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LEARNING_RATE = 3e-4
 
 
 class Block(nn.Module):
-    """Causal self-attention and an MLP, each behind a norm and beside a shortcut."""
+    """Causal self-attention and an MLP, each after a norm and with a residual connection."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class Block(nn.Module):
         self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(batch, seq, width) to the same shape."""
+        """Map (batch, seq, width) to the same shape."""
         heads = self.qkv(self.attention_norm(x)).unflatten(-1, (3, -1, HEAD_WIDTH))
         query, key, value = heads.permute(2, 0, 3, 1, 4)  # each (batch, head, seq, HEAD_WIDTH)
         attended = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
@@ -44,7 +44,7 @@ class Block(nn.Module):
 
 
 class Gpt(nn.Module):
-    """Tokens in, the loss of predicting each next token out."""
+    """Maps tokens to the loss of predicting each next token."""
 
     def __init__(self, vocabulary: int, seq: int, width: int, layers: int) -> None:
         super().__init__()
@@ -55,14 +55,14 @@ class Gpt(nn.Module):
         self.head = nn.Linear(width, vocabulary, bias=False)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Tokens of shape (batch, seq + 1) to the mean loss, shape ()."""
+        """Map tokens of shape (batch, seq + 1) to the mean loss, shape ()."""
         x = self.token(tokens[:, :-1]) + self.position
         logits = self.head(self.norm(self.blocks(x)))
         return functional.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten())
 
 
 class Batches:
-    """Made-up text that can be learned: each sequence counts upwards from a random token."""
+    """Synthetic text that can be learned: each sequence counts upwards from a random token."""
 
     def __init__(self, options: argparse.Namespace, place: job.Place) -> None:
         self._random = torch.Generator().manual_seed(options.seed * place.world_size + place.rank)
@@ -72,7 +72,7 @@ class Batches:
         self._device = place.device
 
     def next(self) -> Tensor:
-        """Tokens of shape (batch, seq + 1) on the device."""
+        """Return tokens of shape (batch, seq + 1) on the device."""
         first = torch.randint(self._vocabulary, (self._batch, 1), generator=self._random)
         tokens: Tensor = (first + self._ahead) % self._vocabulary
         if self._device.type == "cuda":
@@ -81,7 +81,7 @@ class Batches:
 
 
 def build(options: argparse.Namespace, place: job.Place) -> Gpt:
-    """The model on its device, with the weights that the seed gives: the same on all ranks."""
+    """Return the model on its device, with weights from the seed: the same on all ranks."""
     torch.manual_seed(options.seed)
     with place.device:
         model = Gpt(options.vocabulary, options.seq, options.width, options.layers)
@@ -90,7 +90,7 @@ def build(options: argparse.Namespace, place: job.Place) -> Gpt:
 
 @contextmanager
 def arithmetic(options: argparse.Namespace) -> Iterator[None]:
-    """Where ``--deterministic`` was given, have every run give the same bits.
+    """With ``--deterministic``, make every run give the same bits.
 
     Enter it before anything runs on the GPU: cuBLAS reads its setting once.
     """

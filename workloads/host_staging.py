@@ -1,7 +1,7 @@
-"""Sums over the ranks of one host through its memory, as where no link joins the GPUs.
+"""Sums over the ranks of one host through system memory, as on GPUs without links between them.
 
-NCCL's shared-memory transport moves the same bytes: a GPU writes what others are to add up into memory that
-all ranks have mapped, adds up its own part of all ranks' tensors, and writes that sum there for the others.
+NCCL's shared-memory transport moves the same bytes. A GPU writes the parts that other ranks add up into
+memory mapped by all ranks. It adds up its own part of all ranks' tensors and writes the sum for the others.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from overlaptop.workloads.job import Place
 
 
 def is_one_host(world_size: int) -> bool:
-    """Whether all ranks run on this host, by torchrun's environment; a job without it is alone."""
+    """Whether all ranks run on this host, by torchrun's environment; true without it."""
     return int(os.environ.get("LOCAL_WORLD_SIZE", world_size)) == world_size
 
 
 class HostStaging:
-    """Sums tensors of one shape; on a GPU the copies run on a stream of their own.
+    """Sums tensors of one shape; on a GPU the copies run on a separate stream.
 
     Args:
-        tensor: shape (n,), what each sum is like.
-        place: this process's place in the job, all of which runs on one host.
+        tensor: shape (n,), an example of the tensors to sum.
+        place: this process's place in the job; all ranks run on one host.
         stream: for the copies; None on a CPU.
     """
 
@@ -34,24 +34,24 @@ class HostStaging:
         self._group = dist.new_group(backend="gloo")
         self._bounds = [tensor.numel() * rank // place.world_size for rank in range(place.world_size + 1)]
         self._shared = self._map(tensor, place)
-        """Shape (ranks, n): what each rank has for the others to add up, and the sum of its own part."""
+        """Shape (ranks, n): parts that each rank offers the others, and the sum of its own part."""
         if stream is not None:
             address, size_bytes = self._shared.data_ptr(), self._shared.nbytes
             torch.cuda.check_error(int(torch.cuda.cudart().cudaHostRegister(address, size_bytes, 0)))
         self._written: torch.cuda.Event | None = None
-        """When this rank has written what the others wait for."""
+        """Recorded after this rank's last write that the others wait for."""
         self._own = self._part(self._rank)
         self._addend = torch.empty_like(tensor[self._own])
 
     def close(self) -> None:
-        """Let go of the memory, once all ranks are done with it."""
+        """Release the memory, once all ranks have finished with it."""
         dist.barrier(self._group)
         if self._stream is not None:
             torch.cuda.check_error(int(torch.cuda.cudart().cudaHostUnregister(self._shared.data_ptr())))
         dist.destroy_process_group(self._group)
 
     def begin(self, tensor: Tensor) -> None:
-        """Copy to the host what other ranks add up, as soon as `tensor` is computed."""
+        """Copy the parts that other ranks add up to the host, as soon as `tensor` is computed."""
         if self._stream is not None:
             self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
@@ -82,25 +82,25 @@ class HostStaging:
         return [rank for rank in range(len(self._bounds) - 1) if rank != self._rank]
 
     def _part(self, rank: int) -> slice:
-        """What `rank` adds up."""
+        """Return the part that `rank` adds up."""
         return slice(self._bounds[rank], self._bounds[rank + 1])
 
     def _note_written(self) -> None:
         self._written = self._stream.record_event() if self._stream is not None else None
 
     def _meet(self) -> None:
-        """Wait until all ranks have written what they were to write.
+        """Wait until all ranks have written their parts.
 
-        They have then also read all that was written before the last meeting: reads and writes of a rank
-        are on one stream.
+        They have then also read everything written before the last meeting: a rank's reads and writes are
+        on one stream.
         """
         if self._written is not None:
             self._written.synchronize()
         dist.barrier(self._group)
 
     def _map(self, tensor: Tensor, place: Place) -> Tensor:
-        """Memory of rank 0's that all ranks have mapped. It has no name, so nothing is left behind."""
-        # Not a file in /dev/shm, which is small in containers.
+        """Map memory of rank 0 into all ranks. It has no name, so nothing is left behind."""
+        # A file in /dev/shm would not do: it is small in containers.
         memory = os.memfd_create("overlaptop-host-staged") if place.rank == 0 else -1
         path = [f"/proc/{os.getpid()}/fd/{memory}"]
         dist.broadcast_object_list(path, src=0, group=self._group)

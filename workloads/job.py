@@ -1,4 +1,4 @@
-"""What the bundled jobs share: options, devices, the process group, when to stop and what to print."""
+"""The common part of the bundled jobs: options, devices, the process group, step counts and output."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-# DDP imports this module, and default arguments in it then hold the default process group for good:
-# gloo's threads outlive destroy_process_group(), and one that still needs the GIL while the interpreter
-# shuts down aborts the process. Imported before there is a group, it holds none.
+# DDP imports this module. Its default arguments then hold the default process group for good, so gloo's
+# threads outlive destroy_process_group(), and a thread that needs the GIL during the interpreter's shutdown
+# aborts the process. Imported before a group exists, the module holds none.
 import torch.distributed.nn
 
 from overlaptop.workloads import shared_gpu
@@ -29,10 +29,10 @@ MIB = 1 << 20
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 MOST_STEPS_AHEAD = 4
-"""So far the CPU may be ahead of the GPU: else it would be by a thousand launches."""
+"""Steps that the CPU may be ahead of the GPU; otherwise it would be ahead by a thousand launches."""
 REPORT_EVERY_S = 2.0
 
-# As torch calls them from 2.13 on, and before.
+# torch's names since 2.13, and before.
 all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
@@ -45,24 +45,24 @@ class Place:
     world_size: int
     device: torch.device
     shares_gpu: bool = False
-    """Whether there are more ranks here than GPUs."""
+    """Whether this host has more ranks than GPUs."""
 
     @property
     def defaults(self) -> Defaults:
-        """Which defaults of the options it takes."""
+        """The kind of device, which selects the options' defaults."""
         if self.device.type == "cpu":
             return "cpu"
         return "shared" if self.shares_gpu else "cuda"
 
 
 def find_place(parser: argparse.ArgumentParser, device: str) -> Place:
-    """The place by torchrun's environment, or alone without one; exits where it cannot be.
+    """Return the place by torchrun's environment, or a single rank without one; exits if it is impossible.
 
-    With fewer GPUs than ranks they take them in turn.
+    With fewer GPUs than ranks, ranks share the GPUs round-robin.
 
     Args:
-        parser: says what is wrong.
-        device: ``auto`` (a GPU where there are any), ``cuda`` or ``cpu``.
+        parser: reports errors.
+        device: ``auto`` (a GPU if there is one), ``cuda`` or ``cpu``.
     """
     rank = int(os.environ.get("RANK", "0"))
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
@@ -84,10 +84,10 @@ def find_place(parser: argparse.ArgumentParser, device: str) -> Place:
 
 
 def parse(workload: Workload, argv: Sequence[str] | None = None) -> tuple[argparse.Namespace, Place]:
-    """The options and this process's place in the job; exits where they cannot be used.
+    """Return the options and this process's place in the job; exits on a usage error.
 
     Args:
-        workload: which options there are, and what to take for those that were not given.
+        workload: declares the options and their defaults.
         argv: the command line; None for the process's own.
     """
     parser = workload.parser()
@@ -99,7 +99,7 @@ def parse(workload: Workload, argv: Sequence[str] | None = None) -> tuple[argpar
 
 @contextmanager
 def process_group(place: Place) -> Iterator[None]:
-    """The default process group: NCCL on GPUs, gloo on CPUs."""
+    """Provide the default process group: NCCL on GPUs, gloo on CPUs."""
     on_gpu = place.device.type == "cuda"
     if on_gpu:
         torch.cuda.set_device(place.device)
@@ -114,8 +114,8 @@ def process_group(place: Place) -> Iterator[None]:
         alone = dist.HashStore()  # type: ignore[attr-defined]  # public, but torch forgot to say so
         dist.init_process_group(backend, store=alone, rank=0, world_size=1, device_id=device_id)
     yield
-    # Not in a `finally`: after an error the other ranks may be in the middle of a collective, and
-    # taking the group down would wait for them instead of ending with the traceback.
+    # Not in a `finally`: after an error other ranks may be inside a collective, and destroying the group
+    # would wait for them instead of ending with the traceback.
     if on_gpu:
         torch.cuda.synchronize()
     dist.destroy_process_group()
@@ -125,9 +125,9 @@ def main(workload: Workload, run: Callable[[argparse.Namespace, Place], None]) -
     """Run the job of this process's command line.
 
     Args:
-        workload: which options there are.
-        run: does the work, inside the process group, until its steps or its time are over. Raises
-            OptionsError, on all ranks alike, where it cannot do what the options ask for.
+        workload: declares the options.
+        run: works inside the process group until its steps or its time are over. Raises OptionsError, on
+            all ranks alike, if it cannot do what the options ask for.
     """
     options, place = parse(workload)
     try:
@@ -139,7 +139,7 @@ def main(workload: Workload, run: Callable[[argparse.Namespace, Place], None]) -
 
 
 def apply(function: type[torch.autograd.Function], *arguments: object) -> torch.Tensor:
-    """What ``function.apply`` gives, with the type that torch forgot to declare."""
+    """Return ``function.apply(*arguments)`` with its type, which torch does not declare."""
     result: torch.Tensor = function.apply(*arguments)
     return result
 
@@ -147,17 +147,18 @@ def apply(function: type[torch.autograd.Function], *arguments: object) -> torch.
 def step_numbers(
     options: argparse.Namespace, place: Place, batches: Callable[[], int] = lambda: 1
 ) -> Iterator[int]:
-    """0, 1, 2, ...: as many as `options` say, each after the wait for its data.
+    """Yield 0, 1, 2, ... up to the options' limits, each after the wait for its data.
 
-    All ranks get the same number of steps. Their clocks are not compared in each step, which costs a
-    collective: rank 0 plans half of the batches that seem to be left, then looks again. The CPU waits
-    where it is more than a few steps ahead of the GPU, as in loops that look at their loss.
+    All ranks get the same number of steps. Comparing clocks costs a collective, so it happens rarely: rank
+    0 plans half of the batches that seem to be left, then looks again. The CPU waits if it is more than a
+    few steps ahead of the GPU, as in loops that read their loss.
 
     Args:
-        options: of them ``steps``, the most (0: there is no such bound), ``seconds``, when to end, give or
-            take a step (None: never), and ``data_ms``, how long to wait in each step.
+        options: ``steps``: most steps (0: no limit); ``seconds``: approximate end (None: never);
+            ``data_ms``: wait in each step.
         place: this process's place in the job.
-        batches: how many the step that begins takes, the same on all ranks; asked before each of them.
+        batches: returns the number of batches of the next step, the same on all ranks; called before each
+            step.
     """
     began_s = time.monotonic()
     done, look_again_at = 0, 1
@@ -184,13 +185,13 @@ def step_numbers(
 
 
 class Report:
-    """Rank 0's line every few seconds, and on request each step's figure in a file.
+    """Prints rank 0's line every few seconds, and on request writes each step's figure to a file.
 
     Figures stay on the device until a line is due, so that printing does not synchronise each step.
 
     Args:
-        figure: what the job computes, for the line: ``loss``.
-        path: file for each step's figure, one a line, with all digits; none if None.
+        figure: name of the job's figure, for the line: ``loss``.
+        path: file for each step's figure, one per line, with all digits; None: no file.
     """
 
     def __init__(self, place: Place, figure: str, path: Path | None) -> None:
@@ -202,7 +203,7 @@ class Report:
         self._since_s = time.monotonic()
 
     def add(self, figure: torch.Tensor) -> None:
-        """Take the figure of one step, a tensor of shape ()."""
+        """Add the figure of one step, a tensor of shape ()."""
         if not self._prints:
             return
         self._waiting.append(figure.detach())
@@ -210,7 +211,7 @@ class Report:
             self._print()
 
     def close(self) -> None:
-        """Report what was not reported yet."""
+        """Report the remaining figures."""
         if self._waiting:
             self._print()
         if self._file:

@@ -1,6 +1,6 @@
-"""Options of the bundled workloads: declared without torch, parsed by the scripts and by who starts them.
+"""Options of the bundled workloads, declared without torch: scripts and their launchers parse them.
 
-The same parser says what is wrong with a command line before a job is started and in each of its ranks.
+The same parser checks a command line before a job starts and in each of its ranks.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Literal, NoReturn
 
 Value = bool | int | float | str | None
 Defaults = Literal["cuda", "shared", "cpu"]
-"""For what a default is: a GPU a rank, a GPU that several ranks share, or a CPU."""
+"""Devices with different defaults: a GPU for each rank, a GPU shared by several ranks, or a CPU."""
 
 
 class OptionsError(ValueError):
@@ -23,7 +23,7 @@ class OptionsError(ValueError):
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser that says what is wrong in one line: each rank of a job prints it."""
+    """An argument parser with one-line errors, as each rank of a job prints them."""
 
     def error(self, message: str) -> NoReturn:
         """Exit with status 2."""
@@ -31,20 +31,20 @@ class Parser(argparse.ArgumentParser):
 
 
 class Checker(Parser):
-    """Raises OptionsError where the script would end."""
+    """Raises OptionsError where the script's parser would exit."""
 
     def error(self, message: str) -> NoReturn:
-        """What would end it."""
+        """Raise OptionsError."""
         raise OptionsError(message)
 
 
 def positive_int(text: str) -> int:
-    """An option's value: 1, 2, 3, ..."""
+    """Parse an option's value: 1, 2, 3, ..."""
     return _whole_number(text, 1, "a positive whole number")
 
 
 def count(text: str) -> int:
-    """An option's value: 0, 1, 2, ..."""
+    """Parse an option's value: 0, 1, 2, ..."""
     return _whole_number(text, 0, "a whole number, 0 or more")
 
 
@@ -55,7 +55,7 @@ def _whole_number(text: str, least: int, what: str) -> int:
 
 
 def positive_float(text: str) -> float:
-    """An option's value: a finite number above 0."""
+    """Parse an option's value: a finite number above 0."""
     value = non_negative_float(text, "a positive number")
     if not value:
         raise argparse.ArgumentTypeError(f"must be a positive number, not {text!r}")
@@ -63,7 +63,7 @@ def positive_float(text: str) -> float:
 
 
 def non_negative_float(text: str, what: str = "a number, 0 or more") -> float:
-    """An option's value: a finite number, 0 or above."""
+    """Parse an option's value: a finite number, 0 or above."""
     try:
         value = float(text)
     except ValueError:
@@ -74,7 +74,7 @@ def non_negative_float(text: str, what: str = "a number, 0 or more") -> float:
 
 
 def multiple_of(unit: int) -> Callable[[str], int]:
-    """What takes a positive multiple of `unit` as an option's value."""
+    """Return a parser for positive multiples of `unit`."""
 
     def multiple(text: str) -> int:
         value = positive_int(text)
@@ -86,7 +86,7 @@ def multiple_of(unit: int) -> Callable[[str], int]:
 
 
 def new_file(text: str) -> Path:
-    """An option's value: where a file can be written."""
+    """Parse an option's value: a path for a new file."""
     path = Path(text)
     if path.is_dir() or not path.absolute().parent.is_dir():
         raise argparse.ArgumentTypeError(f"no file can be written at {text!r}")
@@ -94,7 +94,7 @@ def new_file(text: str) -> Path:
 
 
 def new_folder(text: str) -> Path:
-    """An option's value: where a folder is, or can be made."""
+    """Parse an option's value: a folder that exists or can be made."""
     path = Path(text)
     if not path.is_dir() and (path.exists() or not path.absolute().parent.is_dir()):
         raise argparse.ArgumentTypeError(f"no folder can be made at {text!r}")
@@ -102,7 +102,7 @@ def new_folder(text: str) -> Path:
 
 
 def command(text: str) -> str:
-    """An option's value: words as for a shell, one at least."""
+    """Parse an option's value: words as for a shell, at least one."""
     try:
         words = shlex.split(text)
     except ValueError as fault:
@@ -117,28 +117,28 @@ class Option:
     """One option of a workload. Without `kind` and `choices` it is a switch."""
 
     flag: str
-    """Without dashes it is a word by its place, which may be left out."""
+    """Without dashes it is an optional positional argument."""
     what: str
-    """What it does, for a list."""
+    """Its effect, for a list."""
     kind: Callable[[str], Path | int | float | str] | None = None
-    """Makes the value of what was typed, or raises argparse.ArgumentTypeError."""
+    """Parses the value, or raises argparse.ArgumentTypeError."""
     metavar: str = ""
     choices: tuple[str, ...] = ()
     default: Value = None
-    """What is taken where it is not given; None: nothing. Of a switch: False, or True for one that
+    """Value if the option is not given; None: no value. For a switch: False, or True for one that
     ``--no-...`` turns off."""
     on_gpu: Value = None
-    """In place of `default` on GPUs."""
+    """Replaces `default` on GPUs."""
     on_shared: Value = None
-    """In place of `on_gpu` where several ranks share a GPU."""
+    """Replaces `on_gpu` if several ranks share a GPU."""
     on_cpu: Value = None
-    """In place of `default` on CPUs."""
+    """Replaces `default` on CPUs."""
     dest: str = ""
-    """Its name among the parsed options; empty: as the flag has it."""
+    """Name among the parsed options; empty: from the flag."""
 
     @property
     def name(self) -> str:
-        """Its name among the parsed options."""
+        """Name among the parsed options."""
         return self.dest or self.flag.removeprefix("--").replace("-", "_")
 
     @property
@@ -148,13 +148,13 @@ class Option:
 
     @property
     def shown(self) -> str:
-        """As a list names it: ``--layers N``."""
+        """Its form in a list: ``--layers N``."""
         if not self.flag.startswith("-"):
             return self.metavar
         return self.flag if self.is_switch else f"{self.flag} {self.metavar or '|'.join(self.choices)}"
 
     def default_on(self, where: Defaults) -> Value:
-        """What is taken there where the option is not given."""
+        """Return the value on this device if the option is not given."""
         own = self.on_cpu if where == "cpu" else self.on_gpu
         if where == "shared" and self.on_shared is not None:
             own = self.on_shared
@@ -162,7 +162,7 @@ class Option:
 
     @property
     def help(self) -> str:
-        """What it does, and its default."""
+        """Its effect and its default."""
         if self.on_gpu is not None:
             on_gpu, on_cpu = value_text(self.on_gpu), value_text(self.on_cpu)
             shared = "" if self.on_shared is None else f"{value_text(self.on_shared)} on a shared one, "
@@ -172,7 +172,7 @@ class Option:
         return f"{self.what}; default {value_text(self.default)}"
 
     def add_to(self, parser: argparse.ArgumentParser) -> None:
-        """Have `parser` understand it. What is not given stays None: defaults depend on the device."""
+        """Add the option to `parser`. Without a value it is None, as defaults depend on the device."""
         kind: dict[str, Any] = {"action": "store_true"}
         if self.choices:
             kind = {"choices": self.choices}
@@ -188,14 +188,14 @@ class Option:
 
 
 def value_text(value: object) -> str:
-    """An option's value as a list shows it."""
+    """Return an option's value as a list shows it."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def complete(options: Iterable[Option], parsed: argparse.Namespace, where: Defaults) -> None:
-    """Give each option that was not given its default there."""
+    """Set options that were not given to their defaults on this device."""
     for option in options:
         if getattr(parsed, option.name) is None:
             setattr(parsed, option.name, option.default_on(where))

@@ -1,19 +1,20 @@
-"""Layers split over the ranks one behind the other: a pipeline of micro-batches, and its bubble.
+"""Layers split over the ranks in order: a pipeline of micro-batches, and its bubble.
 
     torchrun --nproc-per-node=2 -m overlaptop.agent workloads/pipeline.py --mode 1f1b
 
-The first rank has the first layers, the last rank the last ones. A batch goes through in micro-batches, so
-that ranks work at the same time; while the pipeline fills and drains, ranks wait: that is the bubble.
+The first rank has the first layers, the last rank the last ones. A batch passes through in micro-batches,
+so that ranks work at the same time. While the pipeline fills and drains, ranks wait: that is the bubble.
 
 ``--mode gpipe``, ``1f1b``, ``interleaved`` and ``zero-bubble`` are schedules of
 torch.distributed.pipelining; the last two give each rank two shorter stages. ``hand-written`` is a stage
-written out: it runs all forwards, then all backwards, asks for the next micro-batch before it computes this
-one, and waits for no send. ``blocking`` is the same without overlap: it waits for each send and receive.
+implemented here: it runs all forwards, then all backwards. It requests the next micro-batch before it
+computes the present one, and waits for no send. ``blocking`` is the same without overlap: it waits for each
+send and receive.
 
-Every few seconds the job prints the bubble by formula (p ranks, m micro-batches, v stages a rank; `bubble`)
-and as measured: the share of a step that is not the time of its micro-batches alone. So transfers that
-nothing hides count in it, too, as do the optimizer, the loss's broadcast and, with ``zero-bubble``, what
-two halves of a backward pass take longer than a whole one.
+Every few seconds the job prints the bubble by formula (p ranks, m micro-batches, v stages per rank;
+`bubble`) and as measured: the share of a step beyond the time of its micro-batches alone. So the measured
+bubble also contains exposed transfers, the optimizer, the loss's broadcast and, with ``zero-bubble``, the
+extra time of two half backward passes over a whole one.
 """
 
 from __future__ import annotations
@@ -35,23 +36,23 @@ from overlaptop.workloads.entries.model_parallel import STAGES_A_RANK
 LEARNING_RATE = 0.05
 
 Step = Callable[[Tensor, Tensor], list[Tensor]]
-"""Runs a batch forward and backward: its losses, one a micro-batch, on the last rank; elsewhere none."""
+"""Runs a batch forward and backward; returns the micro-batches' losses on the last rank, none elsewhere."""
 
 
 class Layer(nn.Module):
-    """A product with a residual around it."""
+    """A product with a residual connection."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.product = nn.Linear(width, width)
 
     def forward(self, rows: Tensor) -> Tensor:
-        """Shape stays (rows, width)."""
+        """Keep the shape (rows, width)."""
         return rows + functional.gelu(self.product(rows))
 
 
 def build(options: argparse.Namespace, place: job.Place) -> list[nn.Sequential]:
-    """All stages of the model, the same on all ranks, of which each uses its own."""
+    """Return all stages of the model, the same on all ranks; each rank uses its own."""
     torch.manual_seed(options.seed)
     with place.device:
         layers = [Layer(options.width) for _ in range(options.layers)]
@@ -61,13 +62,13 @@ def build(options: argparse.Namespace, place: job.Place) -> list[nn.Sequential]:
 
 
 def mean_square(output: Tensor, target: Tensor) -> Tensor:
-    """The loss of a micro-batch."""
+    """Return the loss of a micro-batch."""
     return functional.mse_loss(output.float(), target.float())
 
 
 def bubble(mode: str, ranks: int, microbatches: int) -> float:
-    """The share of a step in which a rank waits, if transfers took no time and a micro-batch's forward, its
-    input's gradient and its weights' gradient take the same time each.
+    """Return the share of a step that a rank waits, if transfers took no time and a micro-batch's forward,
+    its input's gradient and its weights' gradient took the same time each.
 
     ``(p-1)/(m+p-1)`` for GPipe (Huang and others, 2019) and 1F1B, ``(p-1)/(v*m+p-1)`` interleaved
     (Narayanan and others, 2021). Zero bubble's ZB1P fills two thirds of it with gradients of weights:
@@ -78,12 +79,12 @@ def bubble(mode: str, ranks: int, microbatches: int) -> float:
 
 
 class Neighbour:
-    """The rank before this one, or behind it: what goes to it and comes from it.
+    """Transfers to and from the rank before this one, or after it.
 
     Args:
-        rank: which; None where there is none.
-        like: of the shape and kind of what is sent.
-        overlaps: receives are asked for ahead, and sends are not waited for until the step's end.
+        rank: the neighbour; None if there is none.
+        like: an example of the sent tensors.
+        overlaps: request receives ahead, and wait for sends only at the step's end.
     """
 
     def __init__(self, rank: int | None, like: Tensor, *, overlaps: bool) -> None:
@@ -93,12 +94,12 @@ class Neighbour:
         self._sending: list[dist.Work | None] = []
 
     def begin(self, count: int) -> None:
-        """As many micro-batches will come from it."""
+        """Expect `count` micro-batches from the neighbour."""
         self._left = count
         self._ask()
 
     def receive(self) -> Tensor:
-        """The next of them."""
+        """Return the next micro-batch."""
         if self._arriving is None:
             rows = torch.empty_like(self._like)
             dist.recv(rows, self.rank)
@@ -117,14 +118,14 @@ class Neighbour:
             self._arriving = rows, dist.irecv(rows, self.rank)
 
     def send(self, rows: Tensor) -> None:
-        """Give it these rows."""
+        """Send these rows to the neighbour."""
         if self.rank is not None and self._overlaps:
             self._sending.append(dist.isend(rows, self.rank))
         elif self.rank is not None:
             dist.send(rows, self.rank)
 
     def settle(self) -> None:
-        """Wait until all has been sent."""
+        """Wait until everything has been sent."""
         for work in self._sending:
             if work is not None:
                 work.wait()
@@ -132,13 +133,13 @@ class Neighbour:
 
 
 class Stage:
-    """One rank's layers, written out: all micro-batches forward, then all backward.
+    """One rank's layers, implemented here: all micro-batches forward, then all backward.
 
     Args:
-        layers: what it computes.
-        options: the job's.
+        layers: the stage's layers.
+        options: the job's options.
         place: which stage it is.
-        overlaps: as of a Neighbour.
+        overlaps: as for a Neighbour.
     """
 
     def __init__(
@@ -154,7 +155,7 @@ class Stage:
         self._behind = Neighbour(place.rank + 1 if place.rank < last else None, rows, overlaps=overlaps)
 
     def step(self, batch: Tensor, target: Tensor) -> list[Tensor]:
-        """Run a batch, of which only the first stage uses the rows and only the last the target."""
+        """Run a batch. Only the first stage uses the rows, and only the last the target."""
         before, behind = self._before, self._behind
         inputs, outputs, losses = [], [], []
         before.begin(self._count)
@@ -182,7 +183,7 @@ class Stage:
 def torchs(
     options: argparse.Namespace, place: job.Place, stages: list[nn.Sequential], own: list[int]
 ) -> Step:
-    """The step of one of torch's schedules over this rank's own stages."""
+    """Return the step of one of torch's schedules over this rank's stages."""
     made = [pipelining.PipelineStage(stages[at], at, len(stages), place.device) for at in own]
     kinds = {
         "gpipe": pipelining.ScheduleGPipe,
@@ -206,16 +207,16 @@ def torchs(
 
 
 class BubbleMeter:
-    """Every few seconds rank 0's bubble, by formula and as measured.
+    """Prints the bubble on rank 0 every few seconds, by formula and as measured.
 
     Args:
-        formula: the first one.
-        busy_s: how long a step's micro-batches take by themselves.
+        formula: the bubble by formula.
+        busy_s: time of a step's micro-batches alone.
     """
 
     def __init__(self, place: job.Place, formula: float, busy_s: float) -> None:
         self._prints, self._formula, self._busy_s = place.rank == 0, formula, busy_s
-        self._steps = -1  # the first step of a schedule tells ranks what to expect, and is slower
+        self._steps = -1  # a schedule's first step exchanges shapes between ranks, and is slower
         self._since_s = time.monotonic()
 
     def step(self, *, last: bool = False) -> None:
@@ -232,8 +233,8 @@ class BubbleMeter:
 
 
 def time_alone(stages: list[nn.Sequential], options: argparse.Namespace, place: job.Place) -> float:
-    """How long a step's micro-batches take in these stages, forward and backward, with nobody to wait for;
-    in seconds.
+    """Return the seconds that a step's micro-batches take in these stages, forward and backward, without
+    waiting for other ranks.
     """
     rows = torch.randn(options.batch // options.microbatches, options.width, device=place.device)
     took_s: list[float] = []

@@ -1,9 +1,9 @@
-"""Several NCCL ranks on one GPU: a real job also where there are fewer GPUs than ranks.
+"""Several NCCL ranks on one GPU, for real jobs with fewer GPUs than ranks.
 
-NCCL refuses two ranks on one GPU of one host. It tells hosts apart by an id that may be set: with one for
-each rank, all of them on the loopback interface, it runs its kernels and moves the bytes through sockets.
-Rates are those of sockets, and the ranks' kernels take turns on the GPU. Under NVIDIA's MPS they run at the
-same time; whether that runs is for the machine's owner to say, so nothing here starts it.
+NCCL refuses two ranks on one GPU of a host. It identifies hosts by an id that can be set. With a different
+id for each rank, and all on the loopback interface, NCCL runs its kernels and moves the bytes through
+sockets. Transfers run at the speed of sockets, and the ranks' kernels take turns on the GPU. Under NVIDIA's
+MPS they run at the same time. The machine's owner decides whether MPS runs, so nothing here starts it.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ def prepare_nccl(rank: int) -> None:
 
 
 def own_gpu(gpus: int) -> int:
-    """Which of so many GPUs of this host is this rank's, by torchrun's environment; it is prepared to share
-    one where the ranks are more. Call it before the process group is made.
+    """Return this rank's GPU among the host's `gpus`, by torchrun's environment. If there are more ranks,
+    it prepares the rank to share one. Call it before the process group is made.
     """
     if gpus < int(os.environ["LOCAL_WORLD_SIZE"]):
         prepare_nccl(int(os.environ["RANK"]))
@@ -30,7 +30,7 @@ def own_gpu(gpus: int) -> int:
 
 
 def in_words(ranks: int, gpus: int) -> str:
-    """One line for the job's output."""
+    """Return one line for the job's output."""
     where = "1 GPU" if gpus == 1 else f"{gpus} GPUs"
     kernels = "take turns; under MPS (nvidia-cuda-mps-control -d) they would run at the same time"
     if under_mps():

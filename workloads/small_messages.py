@@ -1,12 +1,12 @@
-"""Many small all-reduces, whose fixed cost counts more than their bytes; and four ways to wait for them.
+"""Many small all-reduces, whose fixed cost exceeds that of their bytes, and four ways to wait for them.
 
     torchrun --nproc-per-node=2 -m overlaptop.agent workloads/small_messages.py
 
-``--send separate`` reduces each message by itself, ``coalesced`` hands all to the backend as one
-operation, ``flat`` copies them into one tensor and back. Then the step multiplies matrices, one for
-each message. ``--wait at-once`` waits for each message behind its start, so nothing overlaps; ``late``
-waits for one behind each product; ``together`` for all behind the last product; ``polling`` asks behind
-each product which have arrived. The numbers are the same in all of them.
+``--send separate`` reduces each message by itself, ``coalesced`` passes all to the backend as one
+operation, ``flat`` copies them into one tensor and back. Then the step multiplies matrices, one for each
+message. ``--wait at-once`` waits for each message directly after its start, so nothing overlaps. ``late``
+waits for one after each product, ``together`` for all after the last product. ``polling`` checks after each
+product which have arrived. The numbers are the same in all of them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from overlaptop.workloads import catalog, job
 
 
 class Messages:
-    """The tensors to be reduced, and how they are sent."""
+    """The tensors to reduce, and how they are sent."""
 
     def __init__(self, options: argparse.Namespace, place: job.Place) -> None:
         dtype = job.DTYPES[options.dtype]
@@ -36,7 +36,7 @@ class Messages:
         self._flat = torch.cat(self._messages) if options.send == "flat" else None
 
     def start(self) -> Iterator[dist.Work]:
-        """Make something new of each mean, and start to reduce it; gives what to wait for, one by one."""
+        """Change each message and start to reduce it; yields the Works to wait for."""
         for number, message in enumerate(self._messages):
             message.mul_(0.5 / self._ranks).add_(self._rank + number)
         if self._send == "coalesced":
@@ -53,7 +53,7 @@ class Messages:
             yield work
 
     def finish(self) -> Tensor:
-        """Use what has arrived; a figure, shape (), of all of it."""
+        """Use the results; returns a figure, shape (), that depends on all of them."""
         if self._flat is not None:
             pieces = self._flat.chunk(len(self._messages))
             for message, piece in zip(self._messages, pieces, strict=True):
@@ -62,7 +62,7 @@ class Messages:
 
 
 def step(messages: Messages, matrix: Tensor, products: int, wait: str) -> Tensor:
-    """Do one step; returns a figure, shape (), which every product and message went into."""
+    """Do one step; returns a figure, shape (), that depends on every product and message."""
     pending = []
     for work in messages.start():
         if wait == "at-once":

@@ -1,14 +1,14 @@
-"""TransformerEngine's LayerNormMLP, split over the ranks, whose products overlap with their transfers.
+"""TransformerEngine's LayerNormMLP, split over the ranks; its products overlap with their transfers.
 
     torchrun --nproc-per-node=2 -m overlaptop.agent workloads/te_layernorm_mlp.py
 
-A layer norm and two products, as in tensor_parallel.py, but each in one module of NVIDIA's, with transfers
+A layer norm and two products, as in tensor_parallel.py, but in one module of NVIDIA's, with transfers
 through user buffers beside the products. ``--no-overlap`` leaves the collectives to NCCL. ``--fp8``
 multiplies in eight bits. With ``--replicas`` the ranks form that many groups, and DDP averages their
 gradients.
 
-The job sets two environment variables by itself (user_buffers.py says why): CUDA_DEVICE_MAX_CONNECTIONS=1
-and UB_SKIPMC=1, which leaves NVLink multicast off.
+The job itself sets two environment variables (user_buffers.py says why): CUDA_DEVICE_MAX_CONNECTIONS=1 and
+UB_SKIPMC=1, which leaves NVLink multicast off.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LEARNING_RATE = 1e-4
 def build(
     te: Any, group: Group, layers: int, width: int, dtype: torch.dtype, *, overlap: bool
 ) -> nn.Sequential:
-    """So many layers, split over a group; with overlap they need its user buffers."""
+    """Return `layers` layers split over a group; with overlap they need its user buffers."""
     return nn.Sequential(*(
         te.LayerNormMLP(
             width, 4 * width, bias=False, set_parallel_mode=True, sequence_parallel=True,
@@ -51,7 +51,7 @@ def run(options: argparse.Namespace, place: job.Place) -> None:
     dtype = job.DTYPES[options.dtype]
     tokens = torch.randn(
         (options.tokens // group.size(), 1, options.width), dtype=dtype, device=place.device,
-        requires_grad=True,  # else the first layer would overlap in another way
+        requires_grad=True,  # otherwise the first layer would overlap differently
     )  # fmt: skip
     if options.overlap:
         user_buffers.allocate(te, tokens, options.tokens, group, fp8=options.fp8)

@@ -3,18 +3,18 @@
     torchrun --nproc-per-node=2 -m overlaptop.agent workloads/tensor_parallel.py --mode async
 
 A layer normalizes its input, multiplies it by a weight whose columns are split over the ranks, and the
-result by one whose rows are. Between layers tokens are split over the ranks (sequence parallelism): they
-are gathered before the first product, and summed and scattered behind the second. With
-``--no-sequence-parallel`` each rank has all tokens, and the sum is an all-reduce. Backward does the same
-the other way round.
+result by a weight whose rows are. Between layers tokens are split over the ranks (sequence parallelism):
+they are gathered before the first product, and summed and scattered after the second. With
+``--no-sequence-parallel`` each rank has all tokens, and the sum is an all-reduce. Backward does the same in
+reverse.
 
-``--mode sync`` waits for each collective at once. ``async`` works on two halves of the tokens by turns, so
-that one half's collectives run beside the other half's products, in backward also beside the weights'
+``--mode sync`` waits for each collective at once. ``async`` alternates between two halves of the tokens:
+one half's collectives run beside the other half's products, and in backward also beside the weights'
 gradients. ``ring`` and ``symmetric-memory`` overlap within each product (collective_matmul.py).
 
-``--decode`` runs forward only, with a token of each request a step, as a server of language models does:
-collectives are small, and there is little to hide them behind. With ``--replicas`` the ranks form that many
-groups, and gradients are averaged over these.
+``--decode`` runs forward only, with one token of each request per step, as an LLM server does: collectives
+are small, and little work can hide them. With ``--replicas`` the ranks form that many groups, and gradients
+are averaged over the groups.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ TOKENS_A_REQUEST = 32
 
 
 class Layer(nn.Module):
-    """The part of two weights that this rank has."""
+    """The part of two weights on this rank."""
 
     def __init__(self, width: int, group: Group, random: torch.Generator) -> None:
         super().__init__()
@@ -77,9 +77,9 @@ class Up(torch.autograd.Function):
 
 
 class Down(torch.autograd.Function):
-    """All tokens times this rank's rows, summed over the ranks. What to wait for is left in `half`.
+    """All tokens times this rank's rows, summed over the ranks. The Work to wait for is stored in `half`.
 
-    Backward takes what `Add` has started to gather.
+    Backward uses the gather that `Add` has started.
     """
 
     @staticmethod
@@ -97,8 +97,8 @@ class Down(torch.autograd.Function):
 
 
 class Add(torch.autograd.Function):
-    """Tokens and what a layer has made of them. Backward starts to gather the gradient, long before `Down`
-    needs it: of two halves, the other one's products come between.
+    """Tokens plus a layer's output for them. Backward starts to gather the gradient long before `Down`
+    needs it: with two halves, the other half's products run in between.
     """
 
     @staticmethod
@@ -119,7 +119,7 @@ class Half:
         self.tokens, self.way = tokens, way
         self.summing: dist.Work | None = None
         self.gathering_gradient: list[tuple[Tensor, dist.Work | None]] = []
-        """One at a time, in backward."""
+        """The gather in progress in backward, one at most."""
         self._sum: Tensor | None = None
 
     def begin(self) -> None:
@@ -129,24 +129,24 @@ class Half:
         self._gathering = self.way.start_gather(self._input.detach())
 
     def up(self, layer: Layer) -> None:
-        """The first product."""
+        """Run the first product."""
         self._hidden = functional.gelu(job.apply(Up, self._input, layer.up, self.way, self._gathering))
 
     def down(self, layer: Layer) -> None:
-        """The second one."""
+        """Run the second product."""
         self._sum = job.apply(Down, self._hidden, layer.down, self.way, self)
 
     def collect(self) -> None:
-        """Add what the layer made of the tokens."""
+        """Add the layer's output to the tokens."""
         if self.summing is not None:
-            with torch.no_grad():  # gloo writes the result in it: autograd would take that for a new value
+            with torch.no_grad():  # gloo writes into the result, which autograd would take for a new value
                 self.summing.wait()
         if self._sum is not None:
             self.tokens = job.apply(Add, self.tokens, self._sum, self)
 
 
 def forward(layers: Sequence[Layer], tokens: Tensor, way: Way, halves: int) -> Tensor:
-    """The tokens behind all layers. Of two halves, one begins a layer between the other's two products."""
+    """Return tokens after all layers. Of two halves, one begins a layer between the other's products."""
     first, *second = every = [Half(each, way) for each in tokens.chunk(halves)]
     first.begin()
     for layer in layers:
@@ -166,7 +166,7 @@ def forward(layers: Sequence[Layer], tokens: Tensor, way: Way, halves: int) -> T
 
 
 class Replicas:
-    """The ranks that hold the same part of the weights, and the mean of their gradients."""
+    """The ranks with the same part of the weights; averages their gradients."""
 
     def __init__(self, layers: nn.Module, group: Group, *, asynchronous: bool) -> None:
         self._parameters, self._group, self._asynchronous = list(layers.parameters()), group, asynchronous
@@ -182,7 +182,7 @@ class Replicas:
             self._reducing.append(work)
 
     def average(self) -> None:
-        """Behind backward."""
+        """Average the gradients, after backward."""
         if not self._asynchronous:
             for parameter in self._parameters:
                 self._reduce(parameter)
@@ -191,14 +191,14 @@ class Replicas:
         self._reducing.clear()
 
     def close(self) -> None:
-        """Take the hooks out: with them the parameters would hold the group for good."""
+        """Remove the hooks: through them the parameters would hold the group for good."""
         for hook in self._hooks:
             hook.remove()
 
 
 def groups(place: job.Place, replicas: int) -> tuple[Group, Group | None]:
-    """Of this rank: the group that splits the weights, and the one that holds the same part of them, where
-    there are several replicas.
+    """Return this rank's group that splits the weights, and its group with the same part of them, None with
+    one replica.
     """
     if replicas == 1:
         assert dist.group.WORLD is not None
@@ -210,7 +210,7 @@ def groups(place: job.Place, replicas: int) -> tuple[Group, Group | None]:
 
 
 def way_of(options: argparse.Namespace, group: Group) -> Way:
-    """How the chosen mode multiplies."""
+    """Return the chosen mode's implementation of the products."""
     if options.mode == "ring":
         return Ring(group)
     if options.mode == "symmetric-memory":
@@ -219,8 +219,8 @@ def way_of(options: argparse.Namespace, group: Group) -> Way:
 
 
 def first_tokens(options: argparse.Namespace, place: job.Place, group: Group) -> Iterator[Tensor]:
-    """Again and again those of this rank with which a step begins, (tokens, width): in training the same
-    batch for ever, in decoding those of new requests.
+    """Yield this rank's tokens at the start of a step, (tokens, width): in training the same batch forever,
+    in decoding those of new requests.
     """
     replica = place.rank // group.size()
     random = torch.Generator(place.device).manual_seed(options.seed * options.replicas + replica + 1)
@@ -254,7 +254,7 @@ def run(options: argparse.Namespace, place: job.Place) -> None:
             made = forward(layers, tokens, way, halves)
             loss = made.float().square().mean()
         if options.decode:
-            # The token that was made is the next one's input.
+            # The generated token is the next input.
             ends = (step + 1) % TOKENS_A_REQUEST == 0
             tokens = next(batches) if ends else functional.layer_norm(made, made.shape[-1:])
         else:

@@ -1,6 +1,6 @@
-"""TransformerEngine's user buffers: memory that peers write into while a product runs, chunk by chunk.
+"""TransformerEngine's user buffers: peers write into this memory while a product runs, chunk by chunk.
 
-Set up as TransformerEngine's own example does (examples/pytorch/comm_gemm_overlap of its sources).
+The setup follows TransformerEngine's own example (examples/pytorch/comm_gemm_overlap in its sources).
 """
 
 from __future__ import annotations
@@ -18,27 +18,26 @@ if TYPE_CHECKING:
     from overlaptop.workloads.collective_matmul import Group
 
 ENVIRONMENT = {
-    # One hardware queue: kernels start in the order of their launch, so a transfer that was launched first
-    # gets its few SMs before the product takes all.
+    # One hardware queue: kernels start in launch order, so a transfer that was launched first gets its few
+    # SMs before the product takes all.
     "CUDA_DEVICE_MAX_CONNECTIONS": "1",
-    # Peers' memory by CUDA IPC, not by NVLink multicast: that has to be set up on the whole machine.
+    # Share memory by CUDA IPC, not by NVLink multicast, which must be set up for the whole machine.
     "UB_SKIPMC": "1",
 }
-"""What it needs."""
 SMS = 4
-"""For each transfer that is a kernel. TransformerEngine's 16 are taken from the product beside it, which
-then takes longer by what is hidden (README.md; two GPUs)."""
+"""SMs for each transfer that is a kernel. TransformerEngine's default of 16 is taken from the concurrent
+product, which then slows down by as much as is hidden (README.md; two GPUs)."""
 
 
 def prepare_environment() -> None:
-    """Set it, whatever it was, before the process first uses its GPU."""
+    """Set the variables, overriding earlier values, before the process first uses its GPU."""
     os.environ.update(ENVIRONMENT)
 
 
 def torch_layers() -> ModuleType:
-    """TransformerEngine's layers; its import takes seconds.
+    """Import TransformerEngine's layers, which takes seconds.
 
-    Raises OptionsError where it is not made for the libraries that are installed.
+    Raises OptionsError if it does not fit the installed libraries.
     """
     try:
         return importlib.import_module("transformer_engine.pytorch")
@@ -49,8 +48,8 @@ def torch_layers() -> ModuleType:
 def allocate(
     te: Any, tokens: Tensor, rows: int, group: Group, *, fp8: bool = False, sms: int = SMS
 ) -> None:
-    """Make the buffers for a group that has so many rows of such tokens, (..., width), until `free`."""
-    os.environ["UB_SKIPMC"] = ENVIRONMENT["UB_SKIPMC"]  # it is read here
+    """Make the buffers for a group with `rows` rows of tokens like these, (..., width), until `free`."""
+    os.environ["UB_SKIPMC"] = ENVIRONMENT["UB_SKIPMC"]  # read by the next call
     modes = te.module.base.UserBufferQuantizationMode
     te.module.base.initialize_ub(
         [rows, tokens.shape[-1]],
@@ -63,5 +62,5 @@ def allocate(
 
 
 def free(te: Any) -> None:
-    """Free the buffers: there can be one set at a time, and they have to go before the process group."""
+    """Free the buffers, before the process group. Only one set can exist at a time."""
     te.module.base.destroy_ub()

@@ -1,18 +1,18 @@
-"""A small GPT under ZeRO-1 or ZeRO-2, written out: each rank optimizes a share of the weights.
+"""A small GPT under ZeRO-1 or ZeRO-2, implemented here: each rank optimizes a share of the weights.
 
     torchrun --nproc-per-node=2 -m overlaptop.agent workloads/zero.py
 
-It is the model of ddp.py, with the same weights and batches. Weights lie in buckets, and each rank has an
-optimizer for its share of each bucket. A step: gradients are reduce-scattered, so that each rank gets the
-mean of its share; the rank's optimizers step; the new weights are gathered from all ranks.
+It is the model of ddp.py, with the same weights and batches. Weights are in buckets, and each rank has an
+optimizer for its share of each bucket. In a step, gradients are reduce-scattered, so that each rank gets
+the mean of its share. The rank's optimizers step. Then the new weights are gathered from all ranks.
 
 With ``--mode overlapped`` a bucket's gradients are reduce-scattered as soon as backward has filled it, the
-optimizers step in the order in which their shares arrive, and weights are gathered beside the next forward
-pass, each module waiting for its own. With ``--mode sequential`` one follows the other. The numbers are the
-same. ``--stage 1`` keeps a bucket's gradients for good, ``--stage 2`` until they are reduced.
+optimizers step in the order their shares arrive, and weights are gathered beside the next forward pass,
+each module waiting for its own. With ``--mode sequential`` one follows the other. The numbers are the same.
+``--stage 1`` keeps a bucket's gradients for good, ``--stage 2`` until they are reduced.
 
-gloo has no reduce-scatter: torch makes one of an all-reduce, and hides when it ends. Here an all-reduce
-takes its place openly.
+gloo has no reduce-scatter: torch emulates it by an all-reduce, and hides when it ends. So the job uses an
+all-reduce itself.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class Bucket:
 
     Args:
         parameters: become views of the bucket's tensor.
-        place: which share is this rank's.
-        keeps_gradients: they are views of another flat tensor for good; else they are put together when all
-            are there, and freed when they are reduced.
+        place: selects this rank's share.
+        keeps_gradients: gradients are permanent views of another flat tensor; otherwise they are
+            concatenated when complete, and freed when they are reduced.
     """
 
     def __init__(self, parameters: list[nn.Parameter], place: job.Place, *, keeps_gradients: bool) -> None:
@@ -48,7 +48,7 @@ class Bucket:
         self._weights = torch.cat([p.detach().flatten() for p in parameters] + self._zeros(self._padding))
         self._gradients = torch.zeros_like(self._weights) if keeps_gradients else None
         self._reduced: Tensor | None = None
-        """The gradients that are being reduced: they have to stay until that is done."""
+        """Gradients being reduced; kept until the reduction is done."""
         at = 0
         for parameter, size in zip(parameters, sizes, strict=True):
             parameter.data = self._weights[at : at + size].view_as(parameter)
@@ -83,7 +83,7 @@ class Bucket:
             self._reducing = dist.all_reduce(flat, async_op=async_op)
 
     def step(self) -> None:
-        """Optimize this rank's share as soon as its gradients are there."""
+        """Optimize this rank's share as soon as its gradients have arrived."""
         if self._reducing is not None:
             self._reducing.wait()
             self._reducing = None
@@ -99,19 +99,19 @@ class Bucket:
         self._gathering = job.all_gather(self._weights, self._share.detach(), async_op=async_op)
 
     def wait_for_weights(self) -> None:
-        """Before their use."""
+        """Wait for the new weights, before their use."""
         if self._gathering is not None:
             self._gathering.wait()
             self._gathering = None
 
 
 class Zero:
-    """The buckets of a model, and when what is done with them."""
+    """The buckets of a model, and the order of their work."""
 
     def __init__(self, model: nn.Module, options: argparse.Namespace, place: job.Place) -> None:
         self._overlaps = options.mode == "overlapped"
         self._buckets: list[Bucket] = []
-        """In the order in which backward fills them."""
+        """In the order backward fills them."""
         self._arriving: list[Bucket] = []
         bucket_of: dict[nn.Parameter, Bucket] = {}
         for parameters in in_buckets(model, options.bucket_cap_mb):
@@ -130,7 +130,7 @@ class Zero:
         self._arriving.append(bucket)
 
     def step(self) -> None:
-        """Behind backward: optimize this rank's shares."""
+        """Optimize this rank's shares, after backward."""
         for bucket in () if self._overlaps else self._buckets:
             bucket.reduce(async_op=False)
         for bucket in self._arriving or self._buckets:
@@ -138,12 +138,12 @@ class Zero:
         self._arriving.clear()
 
     def gather(self) -> None:
-        """Get the new weights, in the order in which forward needs them."""
+        """Get the new weights, in the order forward needs them."""
         for bucket in reversed(self._buckets):
             bucket.gather(async_op=self._overlaps)
 
     def close(self) -> None:
-        """Wait for what is under way."""
+        """Wait for pending gathers."""
         for bucket in self._buckets:
             bucket.wait_for_weights()
 
@@ -158,7 +158,7 @@ def run(options: argparse.Namespace, place: job.Place) -> None:
 
 
 def train(options: argparse.Namespace, place: job.Place) -> None:
-    """Train with what is written out here."""
+    """Train with the implementation in this file."""
     model = gpt.build(options, place)
     zero = Zero(model, options, place)
     batches = gpt.Batches(options, place)
@@ -166,7 +166,7 @@ def train(options: argparse.Namespace, place: job.Place) -> None:
     if place.device.type == "cpu" and place.rank == 0:
         print("gloo has no reduce-scatter: an all-reduce takes its place", flush=True)
     for number in job.step_numbers(options, place):
-        mark_step()  # there are as many optimizers as buckets; and a gather lies in one step whole
+        mark_step()  # by hand: there are as many optimizers as buckets. A gather then lies within one step
         if number:
             zero.gather()
         loss = model(batches.next())

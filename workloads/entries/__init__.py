@@ -1,1 +1,1 @@
-"""What each bundled workload is called, is for and takes. `catalog` gathers them. Imports no torch."""
+"""Name, purpose and options of each bundled workload. `catalog` collects them. Imports no torch."""

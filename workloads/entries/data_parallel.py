@@ -44,7 +44,7 @@ def _zero_fits(options: argparse.Namespace, ranks: int, where: Defaults) -> None
 ZERO = bundled(
     "zero",
     "a transformer under ZeRO-1/2, written out: sharded gradients and optimizer",
-    "Train a small GPT of which each rank optimizes a share. overlapped: gradients are reduce-scattered in "
+    "Train a small GPT. Each rank optimizes a share of it. overlapped: gradients are reduce-scattered in "
     "buckets while backward runs, each share is optimized as it arrives, and weights are gathered beside "
     "the next forward. sequential: one after the other, no overlap. gloo has no reduce-scatter: an "
     "all-reduce takes its place.",

@@ -1,4 +1,4 @@
-"""Something wrong on purpose, in any other workload."""
+"""The workload that runs any other with a fault on purpose."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ CAN_BE_LATE: tuple[Workload, ...] = (
     DOUBLE_BUFFER,
     SMALL_MESSAGES,
 )
-"""All others."""
+"""All other workloads."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What is run with a fault."""
+    """A workload or script to run with a fault."""
 
     path: str
     words: list[str]
@@ -49,11 +49,11 @@ class Run:
     device: str
     """``auto``, ``cuda`` or ``cpu``."""
     workload: Workload | None
-    """None: it is not bundled."""
+    """None if it is not bundled."""
 
 
 def what_runs(options: argparse.Namespace) -> Run:
-    """By the options of faults. Raises OptionsError."""
+    """Return the run that the options of faults ask for. Raises OptionsError."""
     script, *words = shlex.split(options.workload)
     if FAULTS.is_called(script):
         raise OptionsError("--workload: faults runs any workload but itself")
@@ -84,7 +84,7 @@ def _fits(options: argparse.Namespace, ranks: int, where: Defaults) -> None:
 FAULTS = bundled(
     "faults",
     "any of the others with one thing wrong on purpose: a rank that comes late",
-    "Run a workload in which one rank comes late on purpose.",
+    "Run a workload with one late rank on purpose.",
     "the first line of the overview names that rank and what the others wait for it; theirs is the exposed "
     "communication, its "
     "own is short; their timelines stand side by side. sleep: the rank's lanes are empty in forward; "
@@ -102,9 +102,9 @@ FAULTS = bundled(
         choices=("sleep", "compute", "gc", "loader", "cpus", "batches"), default="sleep",
     ),
     Option("--share", "what it loses, as a share of an untouched step", positive_float, "S", default=0.2),
-    Option("--untouched", "steps in which nothing is wrong yet", positive_int, "N", default=30),
+    Option("--untouched", "steps before the fault begins", positive_int, "N", default=30),
     Option("--record", "a folder for what each step has lost: rank-1.jsonl", new_folder, "FOLDER"),
-    Option("--steps", "stop after so many; 0: as the workload says", count, "N", default=0),
+    Option("--steps", "stop after N steps; 0: as the workload says", count, "N", default=0),
     Option(
         "--device", "of a bundled workload; auto: a GPU where there is one",
         choices=("auto", "cuda", "cpu"), default="auto",

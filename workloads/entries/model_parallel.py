@@ -9,7 +9,7 @@ from overlaptop.workloads.entries.workload import REPLICAS, bundled, common
 from overlaptop.workloads.options import Defaults, Option, OptionsError, non_negative_float, positive_int
 
 STAGES_A_RANK = {"interleaved": 2, "zero-bubble": 2}
-"""Of the pipeline; of all its other modes 1."""
+"""Stages on each rank by mode of the pipeline; 1 in all other modes."""
 
 
 def _tensor_parallel_fits(options: argparse.Namespace, ranks: int, where: Defaults) -> None:

@@ -16,7 +16,7 @@ from overlaptop.workloads.options import Defaults, Option, OptionsError, positiv
 
 
 def why_no_method(method: str, ranks: int, where: Defaults) -> str:
-    """Why a method of gemm_overlap cannot be used here; empty where it can."""
+    """Why a method of gemm_overlap cannot be used here; empty if it can."""
     if method == "symmetric-memory":
         return why_no_gpu_each(ranks, where)
     if method == "transformer-engine":

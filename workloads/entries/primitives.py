@@ -1,4 +1,4 @@
-"""Collectives beside other work, with no model around them."""
+"""Collectives beside other work, without a model."""
 
 from __future__ import annotations
 

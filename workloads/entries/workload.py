@@ -1,4 +1,4 @@
-"""A workload as those see it who list or start it, and the options that several have."""
+"""A workload, as seen by code that lists or starts it, and the options that several workloads share."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from overlaptop.workloads.options import (
 )
 
 HEAD_WIDTH = 64
-"""Of an attention head of the small GPT: its width is a multiple."""
+"""Width of an attention head in the small GPT; the model's width is a multiple of it."""
 
 Fits: TypeAlias = Callable[[argparse.Namespace, int, Defaults], None]
-"""Raises OptionsError where so many ranks cannot use these options, all of which have values, there."""
+"""Raises OptionsError if this number of ranks cannot use these options, all with values, on this device."""
 
 
 def _whatever(options: argparse.Namespace, ranks: int, where: Defaults) -> None:
@@ -42,31 +42,31 @@ class Workload:
     summary: str
     """One line for a list."""
     description: str
-    """What it does and what its modes are, for its ``--help``."""
+    """Its purpose and modes, for its ``--help``."""
     options: tuple[Option, ...]
     look_for: str = ""
     """What to look for on the screen, for its ``--help``."""
     fits: Fits = _whatever
 
     def parser(self) -> Parser:
-        """What its script reads its command line with."""
+        """Return the parser for its script's command line."""
         epilog = f"On the screen: {self.look_for}" if self.look_for else None
         return self._told_to(Parser(prog=self.path.name, description=self.description, epilog=epilog))
 
     def check(self, words: Sequence[str]) -> dict[str, object]:
-        """The options that these words give, by name; OptionsError where the script would refuse them."""
+        """Return the options in `words` by name; OptionsError if the script would refuse them."""
         parsed = self._told_to(Checker(add_help=False)).parse_args(words)
         return {name: value for name, value in vars(parsed).items() if value is not None}
 
     def is_called(self, name_or_path: str) -> bool:
-        """Whether that is its name (``ddp``), leads to it, or is its file's name where no other file is."""
+        """Whether this is its name (``ddp``), its path, or its file's name if no such file exists here."""
         path = Path(name_or_path)
         if name_or_path == self.name or not path.is_file():
             return name_or_path in (self.name, self.path.name)
         return path.samefile(self.path)
 
     def check_on(self, words: Sequence[str], ranks: int, where: Defaults) -> None:
-        """OptionsError where so many ranks of the script would refuse these words there."""
+        """Raise OptionsError if this number of ranks would refuse `words` on this device."""
         parsed = self._told_to(Checker(add_help=False)).parse_args(words)
         complete(self.options, parsed, where)
         self.fits(parsed, ranks, where)
@@ -80,13 +80,13 @@ class Workload:
 def bundled(
     name: str, summary: str, description: str, look_for: str, *options: Option, fits: Fits = _whatever
 ) -> Workload:
-    """The workload whose script is ``workloads/NAME.py``."""
+    """Return the workload whose script is ``workloads/NAME.py``."""
     path = Path(__file__).absolute().parent.with_name(f"{name}.py")
     return Workload(name, path, summary, description, options, look_for, fits)
 
 
 def common(results: str) -> tuple[Option, ...]:
-    """The options that every bundled job has; `results` is the one for a file of each step's result."""
+    """Return the options of every bundled job; `results` names the one for a file of each step's result."""
     return (
         Option("--steps", "stop after so many; 0: go on until stopped", count, "N", default=0),
         Option("--seconds", "stop after about this long", positive_float, "S"),
@@ -107,10 +107,10 @@ REPLICAS = Option("--replicas", "groups of ranks with all the weights each", pos
 
 
 def gpt(*, gpu_layers: int, gpu_width: int) -> tuple[Option, ...]:
-    """The options of the small GPT and its determinism, and the common ones.
+    """Return the options of the small GPT and its determinism, and the common ones.
 
-    On a CPU it has 3.7 million parameters, 15 MB of gradients: a step of 0.1 to 0.3 s on two laptop cores.
-    On a shared GPU 0.12 billion, 0.2 GB, which loopback sockets have to carry.
+    On a CPU the model has 3.7 million parameters, 15 MB of gradients: a step takes 0.1 to 0.3 s on two
+    laptop cores. On a shared GPU it has 0.12 billion, 0.2 GB of gradients, which loopback sockets carry.
     """
     return (
         Option(
