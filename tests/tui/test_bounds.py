@@ -62,6 +62,9 @@ NOT_SHOWN = {
     "Join",
     "CommandReport",
     "TurnedAway",
+    "Grant",
+    "Ping",
+    "Pong",
     *(each.__name__ for each in MESSAGES.values() if each.__name__.startswith("Relay")),
 }
 """They go to hubs, relays and ranks, or are one text."""
