@@ -1,1 +1,1 @@
-"""What is known of a running job: the newest steps of each rank, and one frozen Snapshot of it all."""
+"""The state of a running job: the newest steps of each rank, and a frozen Snapshot of them."""

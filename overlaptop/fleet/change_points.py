@@ -1,4 +1,4 @@
-"""A job's last change, found in the lengths of all steps, and in what their ranks load."""
+"""Detects a job's last change from the step lengths and loading times of its ranks."""
 
 from __future__ import annotations
 
@@ -15,46 +15,47 @@ from overlaptop.timeline.averages import MAD_TO_SIGMA
 from overlaptop.wire.messages import StepTotals
 
 LEAST_BEFORE, LEAST_AFTER = 8, 5
-"""Steps on either side of a change."""
+"""Minimum steps on either side of a change."""
 MOST_BEFORE, MOST_AFTER = 40, 16
-"""Steps compared on either side. A change that is not found within MOST_AFTER steps is drift."""
+"""Maximum steps compared on either side. A change not found within MOST_AFTER steps counts as drift."""
 LEAST_SHARE = 0.15
-"""A change moves steps, or what a rank loads, by this share of the step at least: measuring makes steps of
-a launch-bound job longer by about a tenth, and is no change."""
+"""Minimum change of step or loading time, as a share of the step. Measuring alone makes the steps of a
+launch-bound job about a tenth longer, which is no change."""
 NOISES = 5.0
-"""And by so many standard deviations of single steps; by fewer where more than LEAST_AFTER are known."""
+"""Minimum change in standard deviations of single steps.
+With more than LEAST_AFTER steps, fewer suffice."""
 ALIKE_BEFORE, ALIKE_AFTER = 0.7, 0.8
-"""More than this share of the steps is on its own side of the middle: alternation and outliers are none."""
+"""Minimum share of steps on their own side of the middle. It rules out alternation and outliers."""
 MOST_STEPS = 200
-"""The newest that are looked through at once, as when a history arrives."""
+"""Newest steps searched at once, for example when a history arrives."""
 SOON_STEPS = 60
-"""A change so soon after another one doubles what is needed before the next: such a job varies."""
+"""A change within this many steps of the last one doubles what the next one needs: such a job varies."""
 _STRIDE = 8
 _FIGURES = attrgetter("step_ns", "loading_ns")
-"""Not its CPU time: that grows while it waits for its GPU, or for others, and does not while it sleeps."""
+"""Without CPU time: it grows while a rank spins for its GPU or its peers, and not while the rank sleeps."""
 
 Series = NDArray[np.float64]
 
 
 class ChangePoints:
-    """Follows a job's steps: look at each Snapshot's ranks."""
+    """Finds changes in a job's steps. Call `look` with each Snapshot's ranks."""
 
     def __init__(self) -> None:
         self.first_step = 0
-        """The first since the last change, of the job's own or of a setting; 0: none is known."""
+        """First step since the last change, by the job itself or by a setting. 0 if there was none."""
         self.changed_setting = -1
-        """The last step in which a setting was changed."""
+        """Last step that a setting changed."""
         self._read = -1
         self._least_before = LEAST_BEFORE
         self._ranks: tuple[int, ...] = ()
         self._columns: deque[tuple[int, Series]] = deque(maxlen=MOST_BEFORE + MOST_AFTER)
-        """The newest steps since then that all of these ranks know."""
+        """Newest steps since then that all these ranks know."""
 
     def look(self, views: Sequence[RankView]) -> int:
-        """Return `first_step`, by now."""
+        """Add the ranks' new steps and return the current `first_step`."""
         running = stepping([view for view in views if not view.ended and view.history])
         ends = [view.history[-1].step for view in running]
-        if ends and max(ends) < self._read:  # ranks count from 0 again
+        if ends and max(ends) < self._read:  # the ranks restarted and count from 0 again
             self.first_step, self.changed_setting, self._read, self._ranks = 0, -1, -1, ()
         newest = min(ends, default=-1)
         if newest <= self._read:
@@ -95,16 +96,16 @@ class ChangePoints:
 
 
 def last_change(series: Series, least_before: int = LEAST_BEFORE) -> int | None:
-    """Return the column at which the last change begins, of those with at most MOST_AFTER columns behind.
+    """Return the column where the last change begins, or None. At most MOST_AFTER columns may follow it.
 
-    The first row is the step's length; the others are parts of it.
+    The first row is the step length; the other rows are parts of it.
     """
     steps = series.shape[1]
     if steps < least_before + LEAST_AFTER:
         return None
     length = float(np.median(series[0]))
     first = max(least_before, steps - MOST_AFTER)
-    # Nearly always nothing has changed: one look at all rows says so.
+    # Usually nothing has changed, and one check of all rows shows that.
     moved = np.median(series[:, -LEAST_AFTER:], axis=1) - np.median(series[:, :first], axis=1)
     rows = series[np.abs(moved) >= LEAST_SHARE / 2 * length]
     found = [
@@ -117,7 +118,9 @@ def last_change(series: Series, least_before: int = LEAST_BEFORE) -> int | None:
 
 
 def _cost(row: Series, at: int, length: float) -> float | None:
-    """How badly two levels that meet here fit, as a share of how one does; None: they are no change."""
+    """Return the misfit of two levels meeting at `at`, relative to one level.
+    None if there is no change.
+    """
     before, after = row[max(0, at - MOST_BEFORE) : at], row[at:]
     old, new = float(np.median(before)), float(np.median(after))
     rest = np.concatenate((np.abs(before - old), np.abs(after - new)))

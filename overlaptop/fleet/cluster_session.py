@@ -1,12 +1,12 @@
-"""ClusterSession: one job on several hosts, each with a hub and a connection of its own, as one Session.
+"""ClusterSession: one job on several hosts as one Session. Each host has its own hub and connection.
 
-The connections are independent. One that breaks leaves the last state of its ranks, marked, and touches no
-other; when it is back, its hub's history is folded in once more, and what is known already is skipped.
+The connections are independent. If one breaks, its ranks keep their last state and are marked; the others
+are not affected. After a reconnect the hub sends its history again, and known messages are skipped.
 
-**Commands.** Each hub sends a command to its own ranks, and all ranks of a job agree through the job's own
-store: all act or none does. So a command goes to every hub with the same id, and to none where some rank
-cannot be reached. A connection that breaks at that very moment leaves ranks that do not answer, and nothing
-is changed. Each hub publishes the outcome on its own ranks; wire/outcome.py merges them.
+**Commands.** Each hub sends a command to its own ranks. All ranks of a job agree through the job's own
+store: all act or none does. So a command goes to every hub with the same id, and to none if some rank
+cannot be reached. If a connection breaks just then, its ranks do not answer and nothing changes. Each hub
+publishes the outcome for its own ranks, and wire/outcome.py merges them.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from overlaptop.remote.pool import ConnectionPool
 from overlaptop.wire.commands import CHANGES, Command
 
 JOBS_S = 5.0
-"""For hosts that were reached to send their jobs."""
+"""How long reached hosts have to send their jobs."""
 SETTLE_S = 2.0
-"""For hosts that are being connected to list their jobs, before the only job so far is taken."""
+"""How long connecting hosts have to list their jobs before the only job so far is chosen."""
 _HOSTS_NAMED = 3
 
 
 class FollowedHost:
-    """One host, and the session that follows the job there."""
+    """One host, and the session for the job on it."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class FollowedHost:
         self._monotonic_s = monotonic_s
 
     def look(self) -> None:
-        """Ask again which jobs there are."""
+        """Update the list of jobs."""
         try:
             self.records = tuple(self.host.list_jobs())
         except (JobFolderError, OSError):
@@ -82,7 +82,7 @@ class FollowedHost:
         return any(record.job == key for record in self.records)
 
     def tick(self, key: str | None) -> NodeSnapshot:
-        """What is known here of the job with this key."""
+        """Return what this host knows of the job with this key."""
         snapshot, host = self.session.tick(), self.host
         hub_state, since_ns, note = snapshot.hub_state, snapshot.hub_since_ns, snapshot.hub_note
         if not host.ready and hub_state is not HubState.ENDED:
@@ -102,10 +102,10 @@ class FollowedHost:
 
 
 class ClusterSession:
-    """One job on several hosts. Nothing in it blocks; call ``tick`` as often as you like.
+    """One job on several hosts. No method blocks; call ``tick`` as often as you like.
 
-    Jobs of the same key are one job: their ranks meet at the same address. The only job there is is taken
-    by itself, as JobSession does.
+    Jobs with the same key are one job, because their ranks meet at the same address. If there is only one
+    job, it is chosen automatically, as in JobSession.
     """
 
     def __init__(
@@ -118,12 +118,12 @@ class ClusterSession:
         monotonic_s: Callable[[], float] = time.monotonic,
         tap: Tap | None = None,
     ) -> None:
-        """``hosts``: one at least. ``readonly``, ``tap``: as JobSession has them."""
+        """Follow these hosts, at least one. ``readonly``, ``tap``: as in JobSession."""
         selector = selector or JobSelector()
         self._matches = selector.matches
         self._key = selector.key
         self._chosen = selector.key is not None
-        """By a person: no other job is taken in its place, but for what restarts it."""
+        """The user chose the job. Only its restart may replace it."""
         self._readonly = readonly
         self._clock_ns = clock_ns
         self._monotonic_s = monotonic_s
@@ -141,24 +141,24 @@ class ClusterSession:
         self._merger = Merger()
         self._last: Snapshot | None = None
         self._earlier: Snapshot | None = None
-        """The last Snapshot of the job before the present one, until that is known."""
+        """Last Snapshot of the previous job, until the present one is known."""
         self._homes: frozenset[tuple[str, str]] = frozenset()
-        """Script and directory of the job, as its hosts have them."""
+        """Script and directory of the job, by host."""
         self._watched: frozenset[int] = frozenset()
         self._bursts = 0
         self._look_at_s = 0.0
         self._first_job_s: float | None = None
         self.jobs: tuple[JobRecord, ...] = ()
-        """The live jobs of all hosts, newest first, as of the last look. One that is on several hosts is
-        there once; its ``host`` names them."""
+        """Live jobs of all hosts as of the last look, newest first. A job on several hosts is listed once,
+        and its ``host`` names them."""
 
     @property
     def job_key(self) -> str | None:
-        """Key of the job that is watched or waited for; None while there is none."""
+        """Key of the watched or awaited job. None if there is none."""
         return self._key
 
     def tick(self) -> Snapshot:
-        """Read what has arrived from all hosts; returns what is known."""
+        """Read new messages from all hosts and return the Snapshot."""
         for node in self._nodes:
             node.host.maintain()
         now_s = self._monotonic_s()
@@ -178,33 +178,34 @@ class ClusterSession:
         return merged
 
     def watch(self, ranks: Collection[int], bursts: int = 0) -> None:
-        """Ask for the timelines of these ranks alone, and for a burst whenever ``bursts`` grows."""
+        """Request the timelines of these ranks only, and a burst whenever ``bursts`` grows."""
         self._watched, self._bursts = frozenset(ranks), bursts
         if self._last is not None:
             self._watch_where_they_are(self._last)
 
     def send(self, command: Command) -> str:
-        """Send a command; returns why that is impossible, empty: it is on its way.
+        """Send a command. Return why it cannot be sent, or "" if it was sent.
 
-        What becomes of it shows in the Snapshot's ``commands``. Raises WireError where it is not allowed.
+        The outcome appears in the Snapshot's ``commands``. Raises WireError if the command is not allowed.
         """
         if self._readonly:
             return READONLY
         if why := self._objection("change" if command.name in CHANGES else command.name):
             return why
         sent = [not node.session.send(command) for node in self._with_job()]
-        # If it went to some only, the others do not answer, nothing is done, and the ranks report that.
+        # If it reached only some ranks, the others do not answer: nothing changes, and the ranks report
+        # that.
         return "" if any(sent) else NOT_CONNECTED
 
     def select(self, key: str) -> None:
-        """Turn to the job with this key; what was known of another one is forgotten."""
+        """Switch to the job with this key and forget the previous one."""
         self._chosen = True
         if key != self._key:
             self._earlier = None
             self._turn_to(key)
 
     def close(self) -> None:
-        """Close all connections. Further ticks show the last state."""
+        """Close all connections. Further ticks return the last state."""
         for node in self._nodes:
             node.session.close()
             node.host.close()
@@ -217,7 +218,7 @@ class ClusterSession:
         return [node for node in self._nodes if node.view.ranks or node.has(self._key)]
 
     def _objection(self, what: str) -> str:
-        """Why a ``what`` cannot be now, which all ranks would have to take part in."""
+        """Return why a ``what``, which needs all ranks, is impossible now. "" if it is possible."""
         last = self._last
         if last is None or last.job is None:
             return NOT_CONNECTED
@@ -244,7 +245,7 @@ class ClusterSession:
             self._turn_to(wanted)
 
     def _wanted(self, now_s: float) -> str | None:
-        """Key of the job to be watched now."""
+        """Return the key of the job to watch now."""
         if self._key is not None:
             if self._goes_on():
                 return self._key
@@ -258,7 +259,7 @@ class ClusterSession:
         return self._key
 
     def _goes_on(self) -> bool:
-        """Whether the job is there, or may be where a host cannot be reached now."""
+        """Whether the job still runs, or may run on a host that cannot be reached."""
         reached = [node for node in self._nodes if node.host.ready]
         if any(node.has(self._key) for node in reached):
             return True
@@ -289,7 +290,7 @@ class ClusterSession:
                 and part.node.hub_state is HubState.WAITING
                 and part.node.note
             ):
-                return part.node.note  # it is being joined, or does not let us in
+                return part.node.note  # it is connecting, or its hub refuses us
         if not any(node.host.ready for node in self._nodes):
             notes = [node.host.note for node in self._nodes if node.host.note]
             return notes[0] if len(self._nodes) == 1 and notes else f"connecting to {self._names()}"
@@ -304,7 +305,7 @@ class ClusterSession:
 
 
 class HostsSession(ClusterSession):
-    """The job on these hosts, with the connections to them."""
+    """The job on these hosts. Owns the connections to them."""
 
     def __init__(
         self,
@@ -314,33 +315,35 @@ class HostsSession(ClusterSession):
         readonly: bool = False,
         tap: Tap | None = None,
     ) -> None:
-        """``selector``, ``readonly``, ``tap``: as ClusterSession has them."""
+        """``selector``, ``readonly``, ``tap``: as in ClusterSession."""
         super().__init__(pool.hosts, selector, readonly=readonly, tap=tap)
         self._pool = pool
         self.hosts = pool.hosts
 
     def fileno(self) -> int:
-        """Readable whenever `receive` has something to do."""
+        """Return a descriptor that is readable whenever `receive` has work."""
         return self._pool.fileno()
 
     def receive(self) -> None:
-        """Read what has arrived."""
+        """Read all messages that have arrived."""
         self._pool.receive()
 
     def retry(self) -> None:
-        """Reconnect those that are down at once."""
+        """Reconnect all lost hosts at once."""
         for host in self.hosts:
             host.retry()
 
     def pause(self, seconds: float) -> None:
-        """Wait, and read at once what arrives meanwhile, for the sake of the hosts' clocks."""
+        """Wait, and read messages as they arrive:
+        the clock offsets of the hosts need exact arrival times.
+        """
         deadline_s = time.monotonic() + seconds
         while (left_s := deadline_s - time.monotonic()) > 0:
             if select.select([self.fileno()], [], [], left_s)[0]:
                 self.receive()
 
     def find_jobs(self) -> Sequence[JobRecord]:
-        """The jobs of all hosts, once each of those that were reached has sent its own."""
+        """Return the jobs of all hosts, after each reached host has sent its own."""
         deadline_s = time.monotonic() + JOBS_S
         while True:
             self.tick()
@@ -358,7 +361,7 @@ class HostsSession(ClusterSession):
 
 
 def _named(hosts: Sequence[str]) -> str:
-    """``gpu-a, gpu-b``; of many: ``gpu-a, gpu-b and 14 more``."""
+    """``gpu-a, gpu-b``; for many hosts ``gpu-a, gpu-b and 14 more``."""
     if len(hosts) <= _HOSTS_NAMED:
         return ", ".join(hosts)
     shown = hosts[: _HOSTS_NAMED - 1]

@@ -1,4 +1,4 @@
-"""The commands that this job was given, and the outcomes that its hub publishes. Pure."""
+"""The commands given to this job, and the outcomes that its hub publishes. Pure."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from overlaptop.wire.messages import StepTotals
 from overlaptop.wire.outcome import ANSWER_S, CommandProgress, merged
 
 MAX_COMMANDS = 128
-"""Where there are more, trials go first."""
+"""Commands kept. Trials are dropped first."""
 UNANSWERED_NS = round(ANSWER_S * 1e9)
 LIVE_STEPS = 32
-"""Measured steps before a command acts that what comes of it is compared with."""
+"""Measured steps before a command acts, as the baseline for its effect."""
 STAGES = (SENT, ACCEPTED, "agreed", "recording", "writing", WRITTEN)
-"""The way of a capture that goes well."""
+"""The stages of a successful capture, in order."""
 
 StepsOf = Callable[[int], Sequence[StepTotals]]
-"""The steps that are known of a rank, oldest first."""
+"""Returns the known steps of a rank, oldest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,28 +46,29 @@ class RankProgress:
     rank: int
     state: str
     text: str
-    """``written``: the file. ``changed``: from what to what. Where it ended badly, or nobody knows: why."""
+    """``written``: the file. ``changed``: old and new value.
+    After a failure or an unknown end: the reason."""
     live_overlap: float | None
-    """Sum of hidden over sum of comm of the measured steps just before; None where none was measured."""
+    """Hidden over communication time of the measured steps just before. None if none was measured."""
     live_steps: int
-    """How many steps that is from, at most LIVE_STEPS."""
+    """Steps in ``live_overlap``, at most LIVE_STEPS."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommandView:
-    """One command and how far it is. What Command and CommandOutcome have too is as they have it."""
+    """One command and its progress. Fields shared with Command and CommandOutcome mean the same."""
 
     command: Command
     outcome: CommandOutcome
     ranks: tuple[RankProgress, ...]
-    """Every rank that was expected to report, or did."""
+    """Every rank that should report, or did."""
     id: str
     name: str
     by: str
     at_ns: int
     knob: str
     value: int | None
-    """What a knob was to be set to, or is to be tried; None: the value that the script gave, or no knob."""
+    """New value of a knob, or the value to try. None: the script's own value, or no knob."""
     words: str
     """``capture (steps 5)``."""
     state: str
@@ -78,35 +79,35 @@ class CommandView:
     was: str
     becomes: str
     busy: bool
-    """It came while another command was under way."""
+    """Another command was running when this one came."""
 
 
 @dataclass(slots=True)
 class _Entry:
     command: Command | None = None
     outcome: CommandOutcome | None = None
-    """The newest from the hub; None: none came yet."""
+    """Newest outcome from the hub. None before the first."""
     live: dict[int, tuple[float, int]] = field(default_factory=dict)
     """Overlap and number of the steps just before, by rank."""
     view: CommandView | None = None
-    """Of `outcome`, until a newer one comes."""
+    """View of `outcome`, until a newer one comes."""
 
 
 class CommandBook:
-    """Keeps Commands and CommandOutcomes, in whatever order and however often they come."""
+    """Keeps Commands and CommandOutcomes. They may come in any order, and repeatedly."""
 
     def __init__(self) -> None:
         self._entries: dict[str, _Entry] = {}
         self._forgotten: deque[str] = deque(maxlen=MAX_COMMANDS)
-        """Ids of commands to processes that are gone, which a hub may publish once more."""
+        """Ids of commands to processes that have gone. A hub may publish them again."""
 
     def clear(self) -> None:
-        """Forget all: another job."""
+        """Forget all commands, because another job is shown."""
         self._entries.clear()
         self._forgotten.clear()
 
     def forget(self, rank: int) -> None:
-        """Another process has taken this rank's place: the commands that it reported on hold no more."""
+        """Drop the commands that this rank reported on: another process has taken its place."""
         for key, entry in list(self._entries.items()):
             reported = entry.outcome.ranks if entry.outcome is not None else ()
             if any(each.rank == rank and each.reported != SENT for each in reported):
@@ -114,12 +115,12 @@ class CommandBook:
                 self._forgotten.append(key)
 
     def add(self, command: Command) -> None:
-        """A command was given. It comes a second time from the hub, with the hub's time."""
+        """Add a command. The hub sends it a second time, with the hub's time."""
         if (entry := self._entry(command.id)) is not None:
             entry.command, entry.view = command, None
 
     def take(self, outcome: CommandOutcome, steps_of: StepsOf) -> None:
-        """The hub has published what has become of a command."""
+        """Add an outcome that the hub published."""
         if (entry := self._entry(outcome.command)) is None:
             return
         before = frozenset(entry.outcome.ranks if entry.outcome is not None else ())
@@ -127,19 +128,19 @@ class CommandBook:
         if outcome.step is None:
             return
         for each in outcome.ranks:
-            # Steps come a little late, and old ones are forgotten: the last look that saw the most counts.
+            # Steps arrive a little late, and old ones are dropped: keep the look that saw the most steps.
             if each not in before or each.rank not in entry.live:
                 found = _live(steps_of(each.rank), outcome.step)
                 if found is not None and found[1] >= entry.live.get(each.rank, (0.0, 1))[1]:
                     entry.live[each.rank] = found
 
     def views(self, running: Iterable[int], now_ns: int, *, over: bool) -> tuple[CommandView, ...]:
-        """All commands, oldest first.
+        """Return all commands, oldest first.
 
         Args:
-            running: the ranks that have been seen and have not ended.
+            running: ranks that have been seen and have not ended.
             now_ns: Unix time.
-            over: the job and its hub are gone: nothing more will be published.
+            over: the job and its hub have gone, so nothing more will be published.
         """
         running = tuple(running)
         made = [
@@ -147,7 +148,7 @@ class CommandBook:
             for entry in self._entries.values()
             if entry.command is not None
         ]
-        # What is asked here may be in the book before the hub's history of earlier ones has come.
+        # A command sent from here may be in the book before the hub's history of earlier ones arrives.
         return tuple(sorted(made, key=lambda view: view.at_ns))
 
     def _entry(self, key: str) -> _Entry | None:
@@ -167,7 +168,7 @@ class CommandBook:
 
 
 def together(views: Sequence[CommandView], unreachable: Mapping[int, str]) -> CommandView:
-    """One command as the hubs of several nodes know of it.
+    """Merge the views that several nodes' hubs have of one command.
 
     ``views``: at least one. ``unreachable``: ranks that cannot be asked any more, and why.
     """
@@ -227,7 +228,7 @@ def _made(
 
 
 def _live(steps: Sequence[StepTotals], before: int) -> tuple[float, int] | None:
-    """The overlap of the last measured steps before this one, and of how many; None: of none."""
+    """Return the overlap of the last measured steps before this one, and their number. None without any."""
     measured = (step for step in reversed(steps) if step.step < before and step.comm_ns)
     seen = list(islice(measured, LIVE_STEPS))
     hidden_ns = sum(step.hidden_ns or 0 for step in seen)

@@ -1,4 +1,4 @@
-"""FinishedSession: a job that is over and was read from files, as a Session."""
+"""FinishedSession: a Session for a finished job that was read from files."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ _OVER = "this is the trace of a job that is over: it takes no commands"
 
 @dataclass(frozen=True, slots=True)
 class FinishedRank:
-    """What was read of one rank."""
+    """The files' data of one rank."""
 
     info: RankInfo
     whole: StepTotals
-    """All of it, as step WHOLE_TRACE."""
+    """The whole trace, as step WHOLE_TRACE."""
     steps: tuple[StepTotals, ...]
     details: tuple[StepDetail, ...] = ()
-    """Of any of these."""
+    """Timelines of any of these steps."""
 
     @property
     def newest_details(self) -> tuple[StepDetail, ...]:
-        """As many as a running job's rank has, oldest first."""
+        """As many timelines as a running job's rank has, oldest first."""
         return tuple(each for each in self.details if each.step != WHOLE_TRACE)[-RECENT_DETAILS:]
 
 
 class FinishedSession:
-    """Constant Snapshots: of the whole trace, and of each of its steps. Their clock stands still."""
+    """Constant Snapshots of the whole trace and of each step, all at the same time."""
 
     def __init__(
         self,
@@ -48,11 +48,11 @@ class FinishedSession:
         notices: Sequence[Notice],
         now_ns: int,
     ) -> None:
-        """``now_ns`` is the Unix time of the Snapshots. The first one is of the whole trace. ``waits``: by
-        the step's number.
+        """``now_ns``: Unix time of the Snapshots. ``waits``: by step number.
+        The whole trace is shown first.
 
         Raises:
-            ValueError: a rank's number is higher than a Fleet takes.
+            ValueError: a rank's number is higher than a Fleet accepts.
         """
         highest = max(each.info.rank for each in ranks)
         if highest >= MAX_RANKS:
@@ -82,7 +82,7 @@ class FinishedSession:
         whole = fleet.snapshot()
         shown = show_step(whole, self._waits.get(number))
         known = {each.info.rank: each for each in self._ranks}
-        # A live job's ranks that were announced and never seen may still come. These will not.
+        # In a live job, ranks that were announced and never seen may still come. In a trace they cannot.
         ranks = tuple(
             replace(
                 view,
@@ -100,12 +100,14 @@ class FinishedSession:
         )
 
     def turn(self, steps: int) -> None:
-        """Show the step that comes so many later, or earlier; before the first one is the whole trace."""
+        """Show the step this many steps later, or earlier if negative.
+        The whole trace precedes the first.
+        """
         self.choose(self._numbers[min(max(self._at + steps, 0), len(self._numbers) - 1)])
 
     @property
     def steps(self) -> Sequence[int]:
-        """The numbers that `choose` takes: of the whole trace, then of its steps."""
+        """The numbers that `choose` accepts: the whole trace, then each step."""
         return self._numbers
 
     def choose(self, number: int) -> None:
@@ -116,28 +118,28 @@ class FinishedSession:
 
     @property
     def jobs(self) -> tuple[JobRecord, ...]:
-        """None: there is no other."""
+        """Empty: there is no other job."""
         return ()
 
     @property
     def job_key(self) -> str:
-        """Of the job that was read."""
+        """Key of the job that was read."""
         return self._welcome.job
 
     def tick(self) -> Snapshot:
-        """The Snapshot of the chosen step."""
+        """Return the Snapshot of the chosen step."""
         return self._snapshot
 
     def watch(self, ranks: Collection[int], bursts: int = 0) -> None:
-        """All timelines are there already."""
+        """Do nothing: all timelines are already here."""
 
     def select(self, key: str) -> None:
-        """There is no other job to turn to."""
+        """Do nothing: there is no other job."""
 
     def send(self, command: Command) -> str:
-        """There is no job to send it to."""
+        """Refuse the command: the job has ended."""
         del command
         return _OVER
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: nothing is open."""

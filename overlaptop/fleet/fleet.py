@@ -1,4 +1,4 @@
-"""Fleet: the messages of a running job, folded into what is known of it. Pure: no I/O, no threads."""
+"""Fleet: builds the state of a running job from its messages. Pure: no I/O, no threads."""
 
 from __future__ import annotations
 
@@ -40,17 +40,16 @@ from overlaptop.wire.schema import Message
 RECENT_DETAILS = 8
 MAX_NOTICES = 200
 MAX_FRESH = 16_384
-"""Steps held for a reader that is late with the next snapshot; more are dropped and counted. Samples of
-GPUs likewise."""
+"""Steps, and samples of GPUs, held until the next snapshot. Any beyond are dropped and counted."""
 MAX_NODE_RANKS = 256
-"""Of one of several nodes, which may run other software: those that have ended make room."""
+"""Ranks of one node of several, which may run other software. Ended ranks are dropped first."""
 SHIFTED_NS = 1_000_000_000
-"""By less than this a message's time may be another one when the hub's history comes again: another host's
-clock is known better by then. A process that takes a rank's place needs longer to start."""
+"""Tolerance for a message's time when the hub's history is sent again: the clock of another host is known
+better by then. A process that takes a rank's place needs longer to start."""
 MAX_STACKS = 30
-"""StackSamples of a rank: as many seconds."""
+"""StackSamples kept of a rank, one a second."""
 MAX_SAMPLES = 128
-"""Of a rank's GPU: LONGEST_WINDOW_S of two a second."""
+"""Samples kept of a rank's GPU: LONGEST_WINDOW_S at two a second."""
 
 
 class _Rank:
@@ -61,7 +60,7 @@ class _Rank:
         self.info: RankInfo | None = None
         self.steps: deque[StepTotals] = deque(maxlen=HISTORY_STEPS)
         self.older: deque[StepTotals] = deque(maxlen=EVIDENCE_STEPS)
-        """Measured ones that `steps` has no room for."""
+        """Measured steps that no longer fit into `steps`."""
         self.measured: StepTotals | None = None
         self.details: deque[StepDetail] = deque(maxlen=RECENT_DETAILS)
         self.timelines = Timelines()
@@ -90,11 +89,11 @@ class _Rank:
         return self.end is not None
 
     def add(self, step: StepTotals) -> bool:
-        """Take a step unless it is already known, as after a second look at the hub's history."""
+        """Add a step unless it is already known, as after a second read of the hub's history."""
         if self.steps and step.step <= (last := self.steps[-1]).step:
             if step.start_ns < last.start_ns + SHIFTED_NS:
                 return False
-            # Counted from 0 again: the rank was restarted.
+            # The rank restarted and counts from 0 again.
             self.steps.clear()
             self.older.clear()
             self.window = StepWindow()
@@ -110,14 +109,14 @@ class _Rank:
         self.steps.append(step)
         self.window.add(step)
         if not self.samples:
-            self.traffic_due = True  # else with the next sample, which is soon enough
+            self.traffic_due = True  # otherwise the next sample computes it, soon enough
         if step.measured:
             self.measured = step
         self._step_history = None
         return True
 
     def add_sample(self, sample: DeviceSample, replaying: bool) -> bool:
-        """As `add`, a sample of its GPU."""
+        """Add a sample of the rank's GPU unless it is already known."""
         samples = self.samples
         if samples and sample.at_ns <= samples[-1].at_ns:
             if replaying:
@@ -131,7 +130,7 @@ class _Rank:
         return True
 
     def add_stacks(self, taken: StackSamples, replaying: bool) -> None:
-        """As `add`, a second of samples of its stack."""
+        """Add one second of stack samples unless they are already known."""
         if self.stacks and taken.to_ns <= self.stacks[-1].to_ns:
             if replaying:
                 return
@@ -179,15 +178,15 @@ class _Rank:
 
 
 class Fleet:
-    """What is known of one job. ``apply`` each message in order, then take a ``snapshot``.
+    """The state of one job. ``apply`` each message in order, then take a ``snapshot``.
 
-    ``clock_ns`` gives Unix time. Another job's Welcome empties the fleet; the same job's, from a hub that
-    took the place of one that died, keeps what is known.
+    ``clock_ns`` returns Unix time. A Welcome from another job empties the Fleet. A Welcome from the same
+    job, sent by a hub that replaced a dead one, keeps the state.
     """
 
     def __init__(self, clock_ns: Callable[[], int] = time.time_ns, node: str = "") -> None:
-        """``node``: what is folded in comes from this one of several nodes. Its Snapshots are parts of one:
-        no ranks but its own are in them, and neither totals nor knobs, which are all the nodes' together.
+        """``node``: the one of several nodes that all messages come from. The Snapshots then hold only this
+        node's ranks, and neither totals nor knobs, which need all nodes.
         """
         self._clock_ns = clock_ns
         self._node = node
@@ -199,7 +198,7 @@ class Fleet:
         self._fresh: deque[StepTotals] = deque()
         self._fresh_samples: deque[DeviceSample] = deque()
         self._by_gpu: dict[str, list[_Rank]] | None = None
-        """Ranks that run, by the UUID of the GPU that they compute on; None: to be looked up."""
+        """Running ranks by the UUID of their GPU. None: look them up again."""
         self._unread = 0
         self._hub_dropped = self._earlier_hubs_dropped = 0
         self._hub_state = HubState.WAITING
@@ -209,28 +208,28 @@ class Fleet:
         self._replaying = False
         self._silent: frozenset[int] = frozenset()
         self.job_ended = False
-        """By the hub: every rank is gone."""
+        """The hub says that every rank has gone."""
 
     @property
     def every_rank_ended(self) -> bool:
-        """Every rank that was ever seen has ended."""
+        """Whether every rank seen so far has ended."""
         seen = [rank for rank in self._ranks.values() if rank.info is not None or rank.steps]
         return bool(seen) and all(rank.ended for rank in seen)
 
     @property
     def any_rank_failed(self) -> bool:
-        """Some rank has ended badly."""
+        """Whether any rank has ended badly."""
         return any(rank.end is not None and rank.end.failed for rank in self._ranks.values())
 
     def set_hub_state(self, state: HubState, note: str = "", dropped: int = 0) -> None:
-        """The connection's state, the reason, and how many frames were lost on it since the start."""
+        """Set the connection's state, its reason, and the frames lost on it since the start."""
         if state is not self._hub_state:
             self._hub_state, self._hub_since_ns = state, self._clock_ns()
         self._hub_note = note
         self._frames_dropped = dropped
 
     def apply(self, message: Message) -> None:
-        """Fold one message in. Those that are not for dashboards are ignored."""
+        """Add one message. Messages that are not for dashboards are ignored."""
         match message:
             case StepTotals():
                 self._add_step(message)
@@ -265,9 +264,7 @@ class Fleet:
                 self._welcome(message)
 
     def snapshot(self) -> Snapshot:
-        """Everything that is known now. Steps handed out as ``fresh`` are not handed out again; samples as
-        ``fresh_samples`` neither.
-        """
+        """Return the present state. Each step and sample appears once as ``fresh`` or ``fresh_samples``."""
         now_ns = self._clock_ns()
         alone = not self._node
         job = self._grown_job()
@@ -307,8 +304,8 @@ class Fleet:
         return self._splitter.compare(snapshot) if alone else snapshot
 
     def _grown_job(self) -> Welcome | None:
-        """The job with as many ranks as they say: its hub was started when the launcher's word was all that
-        was known.
+        """Return the job with the number of ranks that they report. The hub may have started with only the
+        launcher's number.
         """
         infos = [rank.info for rank in self._ranks.values() if rank.info is not None and not rank.ended]
         largest = max((info.world_size for info in infos), default=0)
@@ -339,8 +336,8 @@ class Fleet:
         if rank is None or not rank.add(step):
             return
         now_ns = self._clock_ns()
-        # History was sent long before it arrived here; a job that hangs must not look alive for a
-        # moment because somebody has just opened a dashboard.
+        # History is older than its arrival. A hanging job must not look alive for a moment because somebody
+        # has just opened a dashboard.
         rank.arrived_ns = min(now_ns, step.start_ns + step.step_ns) if self._replaying else now_ns
         if len(self._fresh) >= MAX_FRESH:
             self._fresh.popleft()
@@ -380,7 +377,7 @@ class Fleet:
                 rank.add_stacks(facts, self._replaying)
 
     def _refresh_traffic(self) -> None:
-        """Look again at the GPUs of which something new is known."""
+        """Update the traffic of GPUs with new steps or samples."""
         due = [rank for rank in self._ranks.values() if rank.traffic_due]
         if due and self._by_gpu is None:
             self._by_gpu = {}
@@ -428,7 +425,7 @@ class Fleet:
 
 
 def _is_same(notice: Notice, known: Notice) -> bool:
-    """Whether both are one notice that came twice."""
+    """Whether both are the same notice, received twice."""
     if (notice.rank, notice.level, notice.text) != (known.rank, known.level, known.text):
         return False
     return abs(notice.at_ns - known.at_ns) < SHIFTED_NS

@@ -1,8 +1,9 @@
-"""Which collective a job hangs in, and which rank the others wait for: by what each has issued. Pure.
+"""Finds the collective that a job hangs in, and the rank to blame,
+from the calls that each rank issued. Pure.
 
-In the order of its group each collective has a number. The earliest one that not all have issued alike is
-the one that hangs: what comes after it is its echo. So is what hangs in a group because its rank waits in
-another one.
+Collectives of a group are numbered in order. The earliest one that the ranks have not all issued alike is
+the cause, and later ones hang because of it. A group may also hang because one of its ranks waits in
+another group.
 """
 
 from __future__ import annotations
@@ -15,24 +16,25 @@ from overlaptop.timeline.collectives import kind_of
 from overlaptop.wire.messages import GroupCalls, IssuedCall, Standstill
 
 _SAME_BYTES = ("allreduce", "broadcast", "reduce")
-"""Operations of which all ranks must be given as many bytes; of others they may differ."""
+"""Operations that need the same number of bytes on all ranks. Others allow different sizes."""
 _SAME_BYTES_IN_ONE_TENSOR = ("allgather", "reducescatter")
-"""As these, where their tensor is one for all ranks: of a list of tensors each may have its own size."""
+"""Operations that need the same number of bytes if given one tensor.
+A list of tensors may differ in size."""
 
 
 class Blame(Enum):
-    """What keeps a job from going on, the more telling first."""
+    """What stops the job, the most informative first."""
 
     NOT_ENTERED = "not entered"
     ENDED = "ended"
-    """Not entered, and they never will."""
+    """Some ranks ended without entering the collective, and never will."""
     DELAYED = "delayed"
-    """All have issued it; on some ranks the device has not come to it."""
+    """All ranks have issued it. On some, the device has not reached it."""
     DIFFERS = "differs"
-    """Another operation, or another size, than the others'."""
+    """Some ranks issued another operation or size."""
     CANNOT_LEAVE = "cannot leave"
     UNKNOWN = "unknown"
-    """All have issued it of which something is known; some are not."""
+    """All ranks with known calls have issued it. Some ranks are unknown."""
     NO_COLLECTIVE = "no collective"
     """No rank is known to wait for another one."""
 
@@ -43,27 +45,29 @@ class Hang:
 
     blame: Blame
     ranks: tuple[int, ...]
-    """Those to blame, in order; where nobody is, those of which something is known."""
+    """Ranks to blame, in order. If none is, all ranks with known calls."""
     waiting: tuple[int, ...] = ()
     op: str = ""
-    """Of the collective, as it was issued by those that wait."""
+    """Operation of the collective, as issued by the waiting ranks."""
     bytes: int | None = None
     group: str = ""
     other: str = ""
-    """The operation that those to blame issued instead, or ``""``."""
+    """Operation that the blamed ranks issued instead, or ``""``."""
     other_bytes: int | None = None
     at: str = ""
-    """Where the Python of the first of `ranks` of which it is known stands."""
+    """Python line of the first of `ranks` whose line is known."""
     lines: tuple[tuple[tuple[int, ...], str], ...] = ()
-    """Where nobody is to blame: which ranks stand at which line, the fewest first."""
+    """If no rank is to blame: the ranks at each line, rarest line first."""
 
 
 def hang_of(
     standstills: Mapping[int, Standstill], silent: frozenset[int], ended: frozenset[int] = frozenset()
 ) -> Hang:
-    """Judge a hang. ``standstills``: of each rank whose agent speaks; ``silent``: those whose do not, which
-    count as not having entered anything; ``ended``: those that will enter nothing any more. Of other ranks
-    nothing is known.
+    """Find the cause of a hang.
+
+    ``standstills``: by rank whose agent still reports. ``silent``: ranks whose agent does not; they count
+    as not having entered the collective. ``ended``: ranks that will enter nothing more. All others are
+    unknown.
     """
     groups: dict[tuple[str, tuple[int, ...]], dict[int, GroupCalls]] = {}
     for rank, each in standstills.items():
@@ -81,14 +85,14 @@ def hang_of(
 
 
 def _roots(found: list[tuple[int, Hang]]) -> list[tuple[int, Hang]]:
-    """Those that are not the echo of another one; all, where they wait for each other in a circle."""
+    """Return the hangs that no other one causes. Return all if they wait for each other in a circle."""
     stand = {rank for _, hang in found for rank in (*hang.waiting, *_inside(hang))}
     roots = [each for each in found if _inside(each[1]) or not stand.issuperset(each[1].ranks)]
     return roots or found
 
 
 def _inside(hang: Hang) -> tuple[int, ...]:
-    """Those to blame, where they stand in a collective themselves and wait for nobody elsewhere."""
+    """Return the blamed ranks that are in a collective themselves. They wait in no other group."""
     return hang.ranks if hang.blame in (Blame.DIFFERS, Blame.CANNOT_LEAVE) else ()
 
 
@@ -100,13 +104,13 @@ def _in_group(
     ended: frozenset[int],
     standstills: Mapping[int, Standstill],
 ) -> tuple[int, Hang] | None:
-    """What hangs in one group, and since when; None: nothing that is known."""
+    """Return what hangs in one group, and since when. None if nothing is known to."""
     calls = {
         rank: {call.sequence: call for call in group.calls}
         for rank, group in groups.items()
         if rank not in silent and group.calls
     }
-    # One that speaks and has issued nothing here has not entered; one of which nothing is known may have.
+    # A rank that reports and has issued nothing here has not entered. An unknown rank may have.
     calls |= {
         rank: {} for rank in members if rank in standstills and rank not in calls and rank not in silent
     }
@@ -119,7 +123,7 @@ def _in_group(
     last = {rank: max(each, default=0) for rank, each in calls.items()}
     number = min(last.values())
     device_tells = any(call.state != "issued" for each in calls.values() for call in each.values())
-    # Where it does not, those that have ended may have entered all that is here.
+    # If the device state is not known, the ended ranks may have entered everything here.
     gone = {*members} & ended if device_tells else set[int]()
     behind = gone or {*members} & silent
     if behind and device_tells:
@@ -127,7 +131,7 @@ def _in_group(
     elif not behind and number < max(last.values()):
         behind = {rank for rank, newest in last.items() if newest == number}
         number += 1
-    # Of one that is far ahead, the oldest that is still known stands for it.
+    # For a rank that is far ahead, its oldest known call stands for this one.
     here = {
         rank: next(call for own, call in sorted(calls[rank].items()) if own >= number)
         for rank, newest in last.items()
@@ -139,7 +143,7 @@ def _in_group(
         return _verdict(Blame.ENDED if gone else Blame.NOT_ENTERED, behind, here, name, standstills)
     late = {rank for rank, call in here.items() if call.state == "issued"}
     if len(late) == len(here):
-        return None  # on gloo it is not known whether they have left it
+        return None  # gloo does not show whether they have left it
     if unknown := {*members} - calls.keys():
         return _verdict(Blame.UNKNOWN, unknown, here, name, standstills)
     return _verdict(Blame.DELAYED if late else Blame.CANNOT_LEAVE, late or {*here}, here, name, standstills)
@@ -155,13 +159,13 @@ def _first_not_over(calls: Mapping[int, IssuedCall]) -> int:
 
 
 def _differing(here: Mapping[int, IssuedCall]) -> set[int]:
-    """The ranks, the fewer, that issued something else than the others; empty: all are alike."""
+    """Return the minority of ranks that issued a different operation. Empty if all are alike."""
     kinds: dict[tuple[str, int | None], set[int]] = {}
     for rank, call in here.items():
         kinds.setdefault((call.op, call.bytes if _needs_same_bytes(call.op) else None), set()).add(rank)
     if len(kinds) < 2:
         return set()
-    # Of two alike it is not known which is wrong: the higher rank is named against the lower one.
+    # With two ranks nobody knows which is wrong: compare the higher one with the lower one.
     return min(kinds.values(), key=lambda ranks: (len(ranks), -min(ranks)))
 
 

@@ -1,4 +1,4 @@
-"""JobSession: finds a job of this machine, connects to its hub, and turns messages into Snapshots."""
+"""JobSession: finds a job on this machine, connects to its hub, and turns messages into Snapshots."""
 
 from __future__ import annotations
 
@@ -28,31 +28,31 @@ READONLY = "this dashboard is read-only"
 NOT_CONNECTED = "there is no connection to the job"
 RESTARTING = "ranks failed; torchrun may start them again"
 QUIET_AFTER_S = 3.0
-"""A hub sends its status each second; after this long without a message its connection is stale."""
+"""A hub sends its status each second. After this long without a message the connection is stale."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobSelector:
-    """Which job is wanted. The default takes the only one there is."""
+    """Selects a job. The default selects the only one there is."""
 
     key: str | None = None
-    """That job, and what later restarts it (same script, same directory)."""
+    """This job, and any restart of it (same script, same directory)."""
     matches: Callable[[JobRecord], bool] | None = None
-    """Only such jobs exist for this session; a launcher knows its own job by this."""
+    """Hides all other jobs from this session. A launcher recognises its own job this way."""
 
 
 def _open_local_hub(record: JobRecord) -> HubConnection:
-    # zmq takes 40 ms to import: not before there is somebody to talk to.
+    # Importing zmq takes 40 ms, so it waits until there is a hub to connect to.
     from overlaptop.jobs.hub_connection import LocalHubConnection
 
     return LocalHubConnection(record)
 
 
 class JobSession:
-    """One job, followed through its hub. Nothing in it blocks; call ``tick`` as often as you like.
+    """One job, followed through its hub. No method blocks; call ``tick`` as often as you like.
 
-    A hub that is replaced is joined again, and so is a job that restarts: the same script in the same
-    directory, or else the only job there is.
+    The session reconnects to a replaced hub and to a restarted job: the same script in the same directory,
+    or else the only job there is.
     """
 
     def __init__(
@@ -68,8 +68,8 @@ class JobSession:
         node: str = "",
         tap: Tap | None = None,
     ) -> None:
-        """``readonly``: nothing of the job can be changed through this session, whoever asks. ``node``: as
-        Fleet has it. ``tap``: is given what each tick reads.
+        """``readonly``: nothing can be changed through this session. ``node``: as in Fleet.
+        ``tap``: called with the messages of each tick.
         """
         self._selector = selector or JobSelector()
         self._readonly = readonly
@@ -88,30 +88,30 @@ class JobSession:
         self._gone = False
         self._watched: frozenset[int] = frozenset()
         self._bursts = self._changes = 0
-        """Asked for: by whoever watches, and as the job changed."""
+        """Bursts requested by the viewer, and by changes of the job."""
         self._first_step = 0
         self._dropped_earlier = 0
         self._look_at_s = 0.0
         self._look_note = ""
         self._foreign_protocol: int | None = None
         self._turned_away = ""
-        """Why the hub does not let this session in."""
+        """Why the hub refuses this session."""
         self.jobs: tuple[JobRecord, ...] = ()
-        """The live jobs that this session may choose from, newest first, as of the last look."""
+        """Live jobs that this session may choose, newest first, as of the last look."""
 
     @property
     def job_key(self) -> str | None:
-        """Key of the job that is watched or being joined; None while there is none."""
+        """Key of the job that is watched or being joined. None if there is none."""
         return self._record.job if self._record is not None else None
 
     def tick(self) -> Snapshot:
-        """Read what has arrived, look for the job where it is not connected; returns what is known."""
+        """Read new messages, look for the job while disconnected, and return the Snapshot."""
         now_s = self._monotonic_s()
         if now_s >= self._look_at_s:
             self._look_at_s = now_s + LOOK_EVERY_S
             self._look()
-        # First: what was sent until then is still read. Asked no more once it is so: a pid may be given to
-        # another process.
+        # Check this first, so that messages sent until then are still read. Never check again afterwards:
+        # the system may reuse the pid for another process.
         if self._hub is not None and self._record is not None and not self._gone:
             self._gone = not self._hub.alive and self._is_gone(self._record)
         self._read()
@@ -124,17 +124,18 @@ class JobSession:
         return snapshot
 
     def watch(self, ranks: Collection[int], bursts: int = 0) -> None:
-        """Ask for the timelines of these ranks alone, and for a burst whenever ``bursts`` grows. Whenever
-        the job changes it asks for one by itself: ranks that decided alone would measure other steps.
+        """Request the timelines of these ranks only, and a burst whenever ``bursts`` grows. The session
+        also requests a burst when the job changes: if each rank decided alone, they would measure different
+        steps.
         """
         self._watched, self._bursts = frozenset(ranks), bursts
         if self._hub is not None:
             self._hub.watch(self._watched, bursts + self._changes)
 
     def send(self, command: Command) -> str:
-        """Send a command; returns why that is impossible, empty: it is on its way.
+        """Send a command. Return why it cannot be sent, or "" if it was sent.
 
-        What becomes of it shows in the Snapshot's ``commands``. Raises WireError where it is not allowed.
+        The outcome appears in the Snapshot's ``commands``. Raises WireError if the command is not allowed.
         """
         if self._readonly:
             return READONLY
@@ -145,11 +146,11 @@ class JobSession:
 
     @property
     def _usable_hub(self) -> HubConnection | None:
-        """The connection to the hub, unless the hub would ignore what comes over it."""
+        """The connection to the hub. None if the hub would ignore messages from it."""
         return None if self._foreign_protocol is not None or self._turned_away else self._hub
 
     def select(self, key: str) -> None:
-        """Turn to the job with this key; what was known of another one is forgotten."""
+        """Switch to the job with this key and forget the previous one."""
         if self._record is not None and self._record.job == key and self._hub is not None:
             return
         self._chosen = key
@@ -159,7 +160,7 @@ class JobSession:
         self._look_at_s = 0.0
 
     def close(self) -> None:
-        """Close the connection. Further ticks show the last state."""
+        """Close the connection. Further ticks return the last state."""
         self._disconnect()
         self._look_at_s = float("inf")
 
@@ -177,19 +178,19 @@ class JobSession:
         if wanted is None:
             return
         if self._hub and held and (wanted.job, wanted.hub_pid) == (held.job, held.hub_pid):
-            self._record = wanted  # it may know of more ranks by now
+            self._record = wanted  # the new record may name more ranks
         else:
             self._join(wanted)
 
     def _wanted(self) -> JobRecord | None:
-        """The job to be joined now, or the present one where there is nothing better."""
+        """Return the job to join now, or the present one if there is no better."""
         held = self._record
         if held is not None:
             for record in self.jobs:
                 if record.job == held.job:
                     return record
             if self._hub is not None and not self._fleet.job_ended and self._hub.alive:
-                return None  # its hub is alive, whatever the directory holds
+                return None  # its hub is alive, even if the directory lacks it
             for record in self.jobs:
                 if (record.script, record.cwd) == (held.script, held.cwd):
                     return record

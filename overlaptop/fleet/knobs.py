@@ -1,4 +1,4 @@
-"""What can be changed of a job: the knobs of all ranks together. Pure."""
+"""The job's knobs, merged over all ranks. Pure."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ class JobKnob:
     """One knob of the job."""
 
     knob: Knob
-    """As the lowest rank that has it describes it."""
+    """The description of the lowest rank that has it."""
     differs: bool
-    """Ranks have different values, or some have none: that is so for a moment only, while they change."""
+    """Ranks have different values, or some have none. This happens only briefly, during a change."""
     refusal: str
-    """Why it cannot be changed, with the number of the rank that refuses; empty: it can."""
+    """Why it cannot be changed, with the rank that refuses. Empty if it can."""
 
 
 def job_knobs(ranks: Iterable[tuple[RankInfo | None, tuple[Knob, ...]]]) -> tuple[JobKnob, ...]:
-    """All knobs that some rank has, in the order of the lowest rank.
+    """Return all knobs that any rank has, in the order of the lowest rank.
 
-    ``ranks``: those that run, each with its RankInfo and knobs, by number.
+    ``ranks``: the running ranks by number, each with its RankInfo and knobs.
     """
     known = [(info, {knob.name: knob for knob in knobs}) for info, knobs in ranks if info is not None]
     names = dict.fromkeys(name for _, knobs in known for name in knobs)

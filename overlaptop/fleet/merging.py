@@ -1,4 +1,4 @@
-"""One Snapshot of a job whose ranks run on several nodes, from the Snapshot of each node. Pure."""
+"""Merges the Snapshots of several nodes into one Snapshot of the job. Pure."""
 
 from __future__ import annotations
 
@@ -19,36 +19,36 @@ from overlaptop.wire.devices import DeviceSample
 from overlaptop.wire.messages import Notice, StepTotals, Welcome
 
 _BEST_FIRST = (HubState.LIVE, HubState.STALE, HubState.WAITING, HubState.LOST, HubState.ENDED)
-"""The connection to a job is as good as the one to its best node."""
+"""The job's connection is as good as that of its best node."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeSnapshot:
-    """What is known of one node."""
+    """One node and the job's state on it."""
 
     node: NodeView
-    """``ranks`` and all that follows from them is not known yet."""
+    """Its ``ranks``, and all fields derived from them, are not set yet."""
     snapshot: Snapshot
-    """Of a JobSession or Fleet of this node alone."""
+    """From a JobSession or Fleet of this node alone."""
 
 
 class Merger:
-    """Merges the nodes' Snapshots, tick by tick. Remembers which node a rank was on."""
+    """Merges the nodes' Snapshots each tick, and remembers the node of each rank."""
 
     def __init__(self) -> None:
         self._owners: dict[int, str] = {}
         self._job = ""
         self._splitter = Splitter()
         self._views: dict[str, tuple[tuple[object, ...], CommandView]] = {}
-        """By command: what it was made of, and the merged view."""
+        """By command: its parts, and the merged view."""
 
     def merge(self, parts: Sequence[NodeSnapshot], at_ns: int, waiting: str = "") -> Snapshot:
-        """The job on all nodes together.
+        """Return the job on all nodes together.
 
         Args:
-            parts: of one job, or of none; in the order in which the hosts were named.
+            parts: nodes of one job or of none, in the order of the named hosts.
             at_ns: Unix time.
-            waiting: the connection's note while no part knows of a job.
+            waiting: the connection's note while no node knows a job.
         """
         owned = self._own(parts)
         nodes = tuple(
@@ -81,7 +81,7 @@ class Merger:
                 if self._is_owned(sample, part)
             ),
             nodes=nodes,
-            # Where the connection is down nothing more comes for now: the node's state shows that.
+            # Nothing more comes over a lost connection; the node's state shows that.
             replaying=any(
                 part.snapshot.replaying and part.node.hub_state in (HubState.LIVE, HubState.STALE)
                 for part in parts
@@ -93,8 +93,9 @@ class Merger:
         return self._owners.get(message.rank) == part.node.name
 
     def _own(self, parts: Sequence[NodeSnapshot]) -> list[list[RankView]]:
-        """The ranks of each part. A rank that several know of (one host by two names, a job that was
-        started again with its ranks elsewhere) belongs to the one that receives from it, and stays there.
+        """Return the ranks of each part. Two parts may know the same rank: one host by two names, or a job
+        restarted with its ranks elsewhere. It then belongs to the part that receives from it, and stays
+        there.
         """
         best: dict[int, tuple[tuple[bool, bool, bool], int, RankView]] = {}
         for index, part in enumerate(parts):
@@ -127,7 +128,7 @@ class Merger:
     def _notices(self, parts: Sequence[NodeSnapshot]) -> tuple[Notice, ...]:
         found: list[Notice] = []
         for part in parts:
-            # A relay sends its own notices in the name of rank 0, wherever that is.
+            # A relay sends its own notices as rank 0, whichever node has that rank.
             twice = {view.rank for view in part.snapshot.ranks if not self._is_owned(view, part)}
             found += [notice for notice in part.snapshot.notices if notice.rank not in twice]
         return tuple(sorted(found, key=lambda notice: notice.at_ns)[-MAX_NOTICES:])
@@ -144,7 +145,7 @@ class Merger:
         for key, views in known.items():
             inputs = lost, tuple(views)
             earlier = self._views.get(key)
-            # Equal values are nearly always the same objects here, which Python compares at once.
+            # Equal values are usually the same objects here, so the comparison is fast.
             is_same = earlier is not None and earlier[0] == inputs
             made[key] = earlier if earlier and is_same else (inputs, together(views, unreachable))
         self._views = made
@@ -163,7 +164,7 @@ def _knobs(
 
 
 def out_of_reach(what: str, nodes: Iterable[NodeView], ranks: Iterable[RankView]) -> str:
-    """Why a ``what`` cannot be sent to every rank of the job, which it needs; empty: it can."""
+    """Return why a ``what`` cannot reach every rank of the job. Empty if it can."""
     nodes = tuple(nodes)
     if lost := [node.name for node in nodes if node.lost]:
         why = f"{', '.join(lost[:3])}{' and others' if len(lost) > 3 else ''} cannot be reached"
@@ -185,7 +186,7 @@ def _in_words(numbers: Sequence[int]) -> str:
 
 
 def _job(parts: Sequence[NodeSnapshot]) -> Welcome | None:
-    """As the first node's hub describes it, since the earliest start."""
+    """Return the first node's description of the job, with the earliest start."""
     jobs = [part.snapshot.job for part in parts if part.snapshot.job is not None]
     if not jobs:
         return None
@@ -199,7 +200,7 @@ def _job(parts: Sequence[NodeSnapshot]) -> Welcome | None:
 def _hub_state(
     nodes: Sequence[NodeView], parts: Sequence[NodeSnapshot], waiting: str, at_ns: int
 ) -> tuple[HubState, int, str]:
-    """The best connection's state, Unix time since then, and note. Nodes without the job do not count."""
+    """Return the best connection's state, its start (Unix time) and note. Skips nodes without the job."""
     with_job = [
         node for node, part in zip(nodes, parts, strict=True) if node.ranks or part.snapshot.job is not None
     ]
@@ -216,7 +217,7 @@ def _hub_state(
 
 
 def _unreachable(nodes: Iterable[NodeView], at_ns: int) -> dict[int, str]:
-    """Ranks that have been unreachable for longer than a silent one is waited for, and why."""
+    """Return the ranks that were unreachable for longer than the limit for silent ones, and why."""
     return {
         rank: f"rank {rank} is on {node.name}, which cannot be reached"
         for node in nodes

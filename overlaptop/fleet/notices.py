@@ -1,4 +1,4 @@
-"""The same notice of several ranks about one event, grouped. Pure."""
+"""Groups equal notices that several ranks sent about one event. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from overlaptop.wire.messages import RESTARTED, Notice
 
 TOGETHER_NS = 10_000_000_000
-"""Notices of one event come within moments; a later one is about another event."""
+"""Notices of one event arrive within this time. A later one is about another event."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,17 +16,17 @@ class GroupedNotice:
     """A notice, and the ranks that sent it."""
 
     at_ns: int
-    """Unix time of the first."""
+    """Unix time of the first notice."""
     level: str
     text: str
     ranks: tuple[int, ...]
 
 
 def grouped(notices: Iterable[Notice]) -> tuple[GroupedNotice, ...]:
-    """Notices of the same text from several ranks as one each; in their order."""
+    """Return each text once, with the ranks that sent it, in order of arrival."""
     found: list[GroupedNotice] = []
     newest: dict[tuple[str, str], int] = {}
-    """Index in `found` of the last one with this level and text."""
+    """Index in `found` of the last notice with this level and text."""
     for notice in notices:
         key = notice.level, notice.text
         at = newest.get(key)
@@ -45,5 +45,5 @@ def grouped(notices: Iterable[Notice]) -> tuple[GroupedNotice, ...]:
 
 
 def last_restart(notices: Sequence[Notice]) -> Notice | None:
-    """The notice of the newest restart of the job."""
+    """Return the notice of the job's newest restart."""
     return next((each for each in reversed(notices) if each.text.startswith(RESTARTED)), None)

@@ -1,4 +1,4 @@
-"""A job's kept steps: a Snapshot of one of them, or with its figures over another window. Pure."""
+"""Looks back into a job's kept steps: one of them, or the figures over another window. Pure."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _MOST_ASKED = 64
 
 
 def in_step(snapshot: Snapshot, number: int) -> Snapshot:
-    """The ranks, the job's figures and who waited for whom in this step, whichever it is.
+    """Return the ranks, the job's figures and the waiting in this step.
 
-    A rank that does not know it has neither figures nor a timeline.
+    A rank that does not know the step has neither figures nor a timeline.
     """
     ranks = tuple(_in_step(view, number) for view in with_timelines(snapshot.ranks, number))
     alone = split_alone(replace(snapshot, ranks=ranks), with_timelines(snapshot.ranks, number - 1))
@@ -35,7 +35,7 @@ def in_step(snapshot: Snapshot, number: int) -> Snapshot:
 
 
 def over_window(snapshot: Snapshot, window: Window) -> Snapshot:
-    """The job's figures over this window, and who waits for whom in one step; else all as it is."""
+    """Return the Snapshot with the job's figures over this window. One step also gets its own waiting."""
     if window is snapshot.totals.window:
         return snapshot
     kept, wait_window = snapshot.kept_split_steps, snapshot.wait_window
@@ -47,27 +47,27 @@ def over_window(snapshot: Snapshot, window: Window) -> Snapshot:
 
 
 def kept_steps(view: RankView) -> list[StepTotals]:
-    """The steps of a rank that one can go back to, oldest first: those of which more than the length is
-    known, where there are any.
+    """Return the steps of a rank that a user can go back to, oldest first. Steps known only by their length
+    count only if there are no others.
     """
     return [step for step in view.history if step.measured] or list(view.history)
 
 
 def beside(view: RankView, number: int, steps: int) -> int | None:
-    """The kept step that came so many after this one, or before it; None where nothing is kept."""
+    """Return the kept step this many steps after the given one, or before it. None if nothing is kept."""
     numbers = [step.step for step in kept_steps(view)]
     at = bisect_left(numbers, number)
     if steps > 0 and (at == len(numbers) or numbers[at] != number):
-        at -= 1  # the one after it is already there
+        at -= 1  # `at` is already the step after it
     return numbers[min(max(at + steps, 0), len(numbers) - 1)] if numbers else None
 
 
 def slowest_step(snapshot: Snapshot) -> int | None:
-    """The kept step that was the longest in the mean over ranks and that no command disturbed; of many
-    ranks, as the first ones have it. Steps without a timeline count only where there are no others.
+    """Return the kept step with the longest mean over ranks, without those that a command disturbed. With
+    many ranks, only the first ones count. Steps without a timeline count only if there are no others.
     """
     ranks = snapshot.ranks[:_MOST_ASKED]
-    # A trace has the timelines of all its steps, and here only that of the chosen one.
+    # A trace has timelines of all its steps, but the Snapshot has only the chosen one.
     drawn = set[int]() if snapshot.hub_state is HubState.TRACE else _steps_with_timelines(ranks)
     lengths_ns: dict[int, list[int]] = {}
     for view in ranks:
@@ -78,7 +78,7 @@ def slowest_step(snapshot: Snapshot) -> int | None:
 
 
 def with_timelines(views: Sequence[RankView], number: int) -> tuple[RankView, ...]:
-    """The ranks as they are, each with its timeline of this step and no other."""
+    """Return the ranks, each with its timeline of this step only."""
     found = [(view, _timeline(view, number)) for view in views]
     return tuple(
         replace(view, detail=detail, details=(detail,) if detail is not None else ())
@@ -97,7 +97,7 @@ def _in_step(view: RankView, number: int) -> RankView:
         mean=None,
         samples=tuple(each for each in view.samples if each.at_ns <= step.start_ns + step.step_ns),
         traffic=None,
-        # A rank that made this step went on, whatever became of it later.
+        # A rank that made this step was running then, whatever happened later.
         stale=False,
         silent=False,
         node_lost=False,
@@ -108,7 +108,7 @@ def _in_step(view: RankView, number: int) -> RankView:
 
 
 def _steps_with_timelines(ranks: Sequence[RankView]) -> set[int]:
-    """The steps of which all ranks that have timelines keep one; where there are none, some ranks."""
+    """Return the steps with timelines from all ranks that have any, or else from some ranks."""
     kept = [{each.step for each in view.timelines} for view in ranks if view.timelines]
     return (set.intersection(*kept) or set.union(*kept)) if kept else set()
 

@@ -1,4 +1,4 @@
-"""A Snapshot's parts as records of ``--json``. None is "not known", and never zero."""
+"""The parts of a Snapshot as ``--json`` records. None means "not known", never zero."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ BOUNDS = {
     "exposed_ns": AT_LEAST, "exposed_wait_ns": AT_LEAST, "exposed_transfer_ns": AT_LEAST,
     "speedup": AT_MOST, "attainable": ABOUT,
 }  # fmt: skip
-"""What an upper bound of compute makes of the figures, in records and on screens; of all others nothing."""
+"""Figures that become bounds if compute is an upper bound, with the kind of bound. Screens use it, too."""
 
 
 class _Waits(TypedDict):
-    """A rank's waiting and transferring in a step."""
+    """A rank's waiting and transfer in a step."""
 
     wait_ns: int | None
     transfer_ns: int | None
@@ -44,9 +44,9 @@ class _Waits(TypedDict):
 def step_record(
     job: str, info: RankInfo | None, totals: StepTotals, waits: StepWaits | None = None
 ) -> StepRecord:
-    """The record of one step. `waits`: of that step, where known.
+    """Return the record of one step. `waits`: of that step, if known.
 
-    Where compute is an upper bound, gaps between kernels are not seen, so idle is not known.
+    If compute is an upper bound, gaps between kernels are invisible, so idle is not known.
     """
     exact = info.compute_exact if info else None
     waited = _waits(totals.rank, waits)
@@ -91,7 +91,7 @@ def _bounds(totals: StepTotals, waits: StepWaits | None, waited: _Waits, *, exac
     known = {name: getattr(totals, name, None) for name in BOUNDS} | waited
     bounds = {} if exact else dict(BOUNDS)
     times = waits.times.get(totals.rank) if waits is not None else None
-    if times is not None:  # what is not attributed may be either
+    if times is not None:  # communication that is not attributed may be waiting or transfer
         of_all = ("wait_ns", "transfer_ns") if times.unsplit_ns else ()
         of_exposed = ("exposed_wait_ns", "exposed_transfer_ns") if times.exposed_unsplit_ns else ()
         bounds |= dict.fromkeys((*of_all, *of_exposed), AT_LEAST)
@@ -99,8 +99,8 @@ def _bounds(totals: StepTotals, waits: StepWaits | None, waited: _Waits, *, exac
 
 
 def _waits(rank: int, waits: StepWaits | None) -> _Waits:
-    """A rank's part in `waits`; None where nothing of its communication is attributed, and of what was
-    exposed where nothing of that is.
+    """Return a rank's part in `waits`. A total is None if none of its communication is attributed, and an
+    exposed part if none of the exposed communication is.
     """
     times = waits.times.get(rank) if waits is not None else None
     known = times is not None and times.known
@@ -116,7 +116,7 @@ def _waits(rank: int, waits: StepWaits | None) -> _Waits:
 
 
 def collective_record(job: str, step: int, each: Collective) -> CollectiveRecord:
-    """The record of one collective on all its ranks."""
+    """Return the record of one collective on all its ranks."""
     ranks = [part.rank for part in each.parts]
     return CollectiveRecord(
         job=job,
@@ -140,12 +140,12 @@ def collective_record(job: str, step: int, each: Collective) -> CollectiveRecord
 
 
 def device_record(job: str, view: RankView, sample: DeviceSample | None) -> DeviceRecord:
-    """The record of what is under one rank.
+    """Return the record of the devices that one rank uses.
 
-    `sample` is the rank's, or None where nothing samples: a rank without a GPU still has its CPUs.
+    `sample` is the rank's, or None if nothing samples it: a rank without a GPU still has its CPUs.
     """
     device, numa = view.device, view.numa
-    # What the collectives account for is known for now, and not for each sample of a hub's history.
+    # Traffic accounted to collectives is known only for now, not for each sample of a hub's history.
     traffic = view.traffic if sample is view.sample else None
     return DeviceRecord(
         job=job,
@@ -182,7 +182,7 @@ def device_record(job: str, view: RankView, sample: DeviceSample | None) -> Devi
 
 
 def cost_record(job: str, cost: OwnCost) -> CostRecord:
-    """What one rank's agent costs."""
+    """Return the record of one rank's agent overhead."""
     return CostRecord(
         job=job,
         rank=cost.rank,
@@ -195,12 +195,12 @@ def cost_record(job: str, cost: OwnCost) -> CostRecord:
 
 
 def notice_record(job: str, notice: Notice) -> NoticeRecord:
-    """The record of a process that is not shown, or of a restart."""
+    """Return the record of a hidden process or of a restart."""
     return NoticeRecord(job=job, rank=notice.rank, at_ns=notice.at_ns, level=notice.level, text=notice.text)
 
 
 def end_records(snapshot: Snapshot) -> list[EndRecord]:
-    """A record for each rank that has ended."""
+    """Return a record for each rank that has ended."""
     first = first_failure(snapshot.ranks)
     return [
         EndRecord(
@@ -221,7 +221,7 @@ def end_records(snapshot: Snapshot) -> list[EndRecord]:
 def trace_rank_record(
     rank: int, whole: StepTotals, waits: StepWaits | None = None, *, compute_exact: bool
 ) -> TraceRankRecord:
-    """The record of one rank's whole trace. ``compute_exact`` as in a step's."""
+    """Return the record of one rank's whole trace. ``compute_exact``: as in a step's record."""
     return TraceRankRecord(
         rank=rank,
         overlap=whole.overlap,

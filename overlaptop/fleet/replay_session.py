@@ -1,4 +1,4 @@
-"""ReplaySession: a recording as a Session: those of running jobs read it, by the recording's clock."""
+"""ReplaySession: plays a recording through the sessions of running jobs, on the recording's clock."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
     from overlaptop.remote.host import RemoteHost
 
 BEFORE_NS = 180_000_000_000
-"""Read before the moment that is shown: what figures, findings and past steps are of."""
+"""Time read before the shown moment, for figures, findings and past steps."""
 CATCH_UP_NS = 500_000_000
-"""Of recorded time in one tick on the way to a moment."""
+"""Recorded time per tick while catching up with a moment."""
 GAP_NS = 250_000_000
-"""Between two ticks at most, so that what is stale is seen to be."""
+"""Maximum time between two ticks, so that stale ranks are noticed."""
 _OVER = "this is a recording: it takes no commands"
 
 
 class _ReplayedHub:
-    """A HubConnection to what a recording has of one hub."""
+    """A HubConnection to one hub's part of a recording."""
 
     def __init__(self, host: _ReplayedHost) -> None:
         self._host = host
@@ -40,7 +40,7 @@ class _ReplayedHub:
 
     @property
     def alive(self) -> bool:
-        return True  # at its end the recording's time stands still, and the job in it as it was
+        return True  # when the recording ends, the job keeps its last state
 
     @property
     def last_received_s(self) -> float | None:
@@ -51,14 +51,14 @@ class _ReplayedHub:
         return messages
 
     def watch(self, ranks: Collection[int], bursts: int = 0) -> None:
-        """What was not recorded cannot be asked for."""
+        """Do nothing: only recorded timelines are available."""
 
     def send(self, command: Command) -> bool:
         del command
         return False
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: nothing is open."""
 
 
 class _ReplayedHost:
@@ -79,7 +79,7 @@ class _ReplayedHost:
         self._job: JobRecord | None = None
 
     def take(self, batch: Batch) -> None:
-        """Hand over what was read at that moment."""
+        """Add the messages that the recorder read at this moment."""
         if batch.kind == NODE:
             self.clock = batch.node_clock()
             return
@@ -94,30 +94,30 @@ class _ReplayedHost:
         return None if self._received_ns is None else (self._now_ns() - self._received_ns) / 1e9
 
     def maintain(self) -> None:
-        """What is due was handed over already."""
+        """Do nothing: `take` has added all messages."""
 
     def list_jobs(self) -> list[JobRecord]:
-        """The job that was recorded, once it is known."""
+        """Return the recorded job, once it is known."""
         return [self._job] if self._job is not None else []
 
     def open_hub(self, record: JobRecord) -> _ReplayedHub:
-        """The connection to the hub that was recorded."""
+        """Return the connection to the recorded hub."""
         del record
         return _ReplayedHub(self)
 
     def is_gone(self, record: JobRecord) -> bool:
-        """A recorded job is as it was."""
+        """Return False: a recorded job does not end by itself."""
         del record
         return False
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: nothing is open."""
 
 
 class ReplaySession:
     """A recorded job at one moment of its recording.
 
-    Its time passes with ours, times the speed, while it is not paused. Any moment can be turned to.
+    Its time advances with ours, multiplied by the speed, unless it is paused. `seek` moves to any moment.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class ReplaySession:
         speed: float = 1.0,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Begins at the recording's first moment."""
+        """Start at the recording's first moment."""
         self.recording, self.speed = recording, speed
         self._monotonic_s = monotonic_s
         self._paused = False
@@ -136,26 +136,26 @@ class ReplaySession:
 
     @property
     def at_ns(self) -> int:
-        """The moment that is shown: Unix time, by the recorder's clock."""
+        """The shown moment: Unix time on the recorder's clock."""
         return self._now_ns
 
     @property
     def over(self) -> bool:
-        """Whether the recording's end is reached."""
+        """Whether the end of the recording is reached."""
         return self._next is None
 
     @property
     def paused(self) -> bool:
-        """Whether its time stands still."""
+        """Whether its time is paused."""
         return self._paused
 
     def pause(self, paused: bool) -> None:
-        """Stop the recording's time, or let it go on."""
+        """Pause or resume the recording's time."""
         self._paused = paused
         self._from_s, self._from_ns = self._monotonic_s(), self._now_ns
 
     def seek(self, at_ns: int) -> Snapshot:
-        """Turn to that moment, as far as the recording has it; return what was known then."""
+        """Move to that moment, within the recording, and return its Snapshot."""
         at_ns = min(max(at_ns, self.recording.first_ns), self.recording.last_ns)
         if not self._now_ns <= at_ns <= self._now_ns + BEFORE_NS:
             self._seek(at_ns)
@@ -165,7 +165,7 @@ class ReplaySession:
         return self._latest
 
     def seek_step(self, number: int) -> bool:
-        """Turn to the moment at which every rank has sent this step; False: there is none."""
+        """Move to the moment when every rank has sent this step. False if there is none."""
         last_ns: dict[int, int] = {}
         for batch in self.recording.batches():
             for message in batch.messages():
@@ -179,14 +179,14 @@ class ReplaySession:
         return True
 
     def play(self, upto_ns: int | None = None, every_ns: int = 0) -> Iterator[Snapshot]:
-        """All that is left, or what is left until `upto_ns`, as fast as it can be read: what is known now,
-        then a Snapshot for each look of the recorder's, or for those within each `every_ns` ns together.
+        """Yield the present Snapshot, and then one for each of the recorder's reads until `upto_ns`, or
+        until the end, as fast as possible. `every_ns`: combine the reads within this time.
         """
         yield self._latest
         yield from self._ticks(self.recording.last_ns if upto_ns is None else upto_ns, every_ns)
 
     def tick(self) -> Snapshot:
-        """What was known at the moment that it is there by now."""
+        """Return the Snapshot of the moment that is reached by now."""
         due_ns = self._now_ns
         if not self._paused:
             due_ns = self._from_ns + round((self._monotonic_s() - self._from_s) * 1e9 * self.speed)
@@ -207,7 +207,7 @@ class ReplaySession:
 
     @property
     def jobs(self) -> tuple[JobRecord, ...]:
-        """The job that was recorded."""
+        """The recorded job."""
         return self._session.jobs
 
     @property
@@ -216,24 +216,24 @@ class ReplaySession:
         return self._session.job_key
 
     def watch(self, ranks: Collection[int], bursts: int = 0) -> None:
-        """What was not recorded cannot be asked for."""
+        """Do nothing: only recorded timelines are available."""
 
     def select(self, key: str) -> None:
-        """There is no other job to turn to."""
+        """Do nothing: there is no other job."""
 
     def send(self, command: Command) -> str:
-        """There is no job to send it to."""
+        """Refuse the command: a recording takes none."""
         del command
         return _OVER
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Close the session behind it."""
         self._session.close()
 
-    # What is behind it
+    # Internals
 
     def _seek(self, at_ns: int) -> None:
-        """Begin anew, early enough for that moment."""
+        """Restart the reader early enough for that moment."""
         self._batches = _without_repeats(self.recording.batches(at_ns - BEFORE_NS))
         self._next = next(self._batches, None)
         self._now_ns = self._next.at_ns if self._next is not None else at_ns
@@ -264,8 +264,8 @@ class ReplaySession:
         return ClusterSession(hosts, clock_ns=now_ns, monotonic_s=now_s)
 
     def _ticks(self, upto_ns: int, every_ns: int = 0) -> Iterator[Snapshot]:
-        """A Snapshot of each moment up to this one at which the recorder read something, and in between
-        where it read nothing for long. With `every_ns`, of so many ns together.
+        """Yield a Snapshot for each of the recorder's reads up to this moment, and others during long gaps.
+        `every_ns`: combine the reads within this time.
         """
         while self._next is not None and self._next.at_ns <= upto_ns:
             at_ns = min(max(self._next.at_ns, self._now_ns + every_ns), upto_ns)
@@ -287,7 +287,7 @@ class ReplaySession:
 
 
 def _without_repeats(batches: Iterator[Batch]) -> Iterator[Batch]:
-    """Leave out keyframes but where a reader begins with one, and where batches before it were lost."""
+    """Skip keyframes, except at the reader's start and after lost batches."""
     wanted = applied = False
     for at, batch in enumerate(batches):
         wanted = wanted or batch.after_gap or (at == 0 and batch.kind == STATE)
@@ -301,7 +301,7 @@ def _without_repeats(batches: Iterator[Batch]) -> Iterator[Batch]:
 
 
 def _record_of(welcome: Welcome) -> JobRecord:
-    """As much of a job's record as its recording tells."""
+    """Return the part of a job's record that its recording contains."""
     return JobRecord(
         protocol=PROTOCOL_VERSION,
         job=welcome.job,

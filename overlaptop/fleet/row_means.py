@@ -24,13 +24,13 @@ _FIGURES = attrgetter(*_NAMES)
 
 
 def with_means(snapshot: Snapshot) -> Snapshot:
-    """The snapshot, its ranks with their means over the window of its totals; with none where the window is
-    one step.
+    """Return the snapshot with each rank's means over the window of the job's totals, or with none if the
+    window is one step.
     """
     ranks, totals = snapshot.ranks, snapshot.totals
     if totals.window is Window.STEP or totals.step is None:
         return replace(snapshot, ranks=tuple(replace(view, mean=None, mean_waits=None) for view in ranks))
-    # A rank that ended, or that makes no steps, has its own last ones.
+    # A rank that ended, or makes no steps, uses its own last ones.
     together = counted_ranks(ranks)
     counted = {view.rank for view in together}
     apart = [[view] for view in ranks if view.last is not None and view.rank not in counted]
@@ -56,7 +56,7 @@ def _with_mean(steps: WindowSteps, split_steps: Sequence[StepWaits]) -> RankView
 
 
 def _share_of(mean: StepTotals, waits: Sequence[WaitTimes]) -> WaitTimes | None:
-    """What the mean step's communication was, by what it was in the steps that were compared."""
+    """Divide the mean step's communication in the proportion found in the compared steps."""
     sums = WaitTimes(*map(sum, zip(*map(astuple, waits), strict=True))) if waits else None
     if sums is None or not mean.exposed_ns or not sums.exposed_ns:
         return sums and WaitTimes(*(round(each / len(waits)) for each in astuple(sums)))

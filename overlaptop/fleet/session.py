@@ -11,24 +11,24 @@ from overlaptop.wire.commands import Command
 
 
 class Session(Protocol):
-    """A JobSession, a ClusterSession, a FinishedSession, or a test's script."""
+    """A JobSession, a ClusterSession, a FinishedSession, or a test's fake."""
 
     @property
     def jobs(self) -> tuple[JobRecord, ...]:
-        """The jobs that could be shown, newest first."""
+        """Jobs that can be shown, newest first."""
 
     @property
     def job_key(self) -> str | None:
-        """Key of the job that is shown or being joined; None while there is none."""
+        """Key of the job that is shown or being joined. None if there is none."""
 
     def tick(self) -> Snapshot:
-        """What is known now. Never blocks."""
+        """Return the current Snapshot. Never blocks."""
 
     def watch(self, ranks: Collection[int], bursts: int = 0) -> None:
-        """The ranks whose timeline is on the screen, and how many bursts were asked of them so far."""
+        """Set the ranks whose timelines are on the screen, and the number of bursts requested so far."""
 
     def send(self, command: Command) -> str:
-        """Send a command; returns why that is impossible, empty: it is on its way."""
+        """Send a command. Return why it cannot be sent, or "" if it was sent."""
 
     def select(self, key: str) -> None:
         """Show the job with this key from now on."""
@@ -38,13 +38,13 @@ class Session(Protocol):
 
 
 class Connections(Protocol):
-    """The connections to other hosts, for an event loop that waits for their messages."""
+    """The connections to other hosts. An event loop waits for their messages."""
 
     def fileno(self) -> int:
-        """A descriptor that is readable whenever `receive` has something to do; always the same."""
+        """Return a descriptor that is readable whenever `receive` has work. It is always the same."""
 
     def receive(self) -> None:
-        """Read what has arrived. Never blocks."""
+        """Read all messages that have arrived. Never blocks."""
 
     def retry(self) -> None:
-        """Reconnect those that are down at once."""
+        """Reconnect all lost hosts at once."""

@@ -1,4 +1,4 @@
-"""Snapshot: all that any view may show, frozen. Screen, --once, --json and the rest read only this."""
+"""Snapshot: the frozen state that every view reads (screen, --once, --json and others)."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from overlaptop.wire.messages import (
 )
 
 WHOLE_TRACE = -1
-"""The step as which a whole trace is shown."""
+"""Step number that stands for a whole trace."""
 
 
 class Window(Enum):
-    """Of which steps the job's figures are: these, counted back from the newest that all ranks have."""
+    """The steps behind the job's figures, counted back from the newest step of all ranks."""
 
     SECONDS = "last 20 s"
     MINUTE = "last 60 s"
@@ -41,235 +41,234 @@ class Window(Enum):
 
 
 class HubState(Enum):
-    """The hub of the job as seen from here, through the connection to it."""
+    """State of the connection to the job's hub."""
 
     WAITING = "waiting"
     """No hub found yet."""
     LIVE = "live"
     STALE = "stale"
-    """Connected, but nothing has come from the hub for a while."""
+    """Connected, but the hub has sent nothing for a while."""
     LOST = "lost"
-    """The hub is gone and the job may still run: looking for it again."""
+    """The hub has gone and the job may still run. The session looks for it again."""
     ENDED = "ended"
-    """The job ended; what is shown is its last state."""
+    """The job ended. The Snapshot shows its last state."""
     TRACE = "trace"
     """No connection: a finished job, read from files."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankView:
-    """One rank as it is known now."""
+    """The present state of one rank."""
 
     rank: int
     info: RankInfo | None
     last: StepTotals | None
     measured: StepTotals | None
-    """The newest step that carries lane totals; with sampling, older than ``last``. In a Snapshot of the
-    whole job the newest that all ranks have measured, so that they can be compared."""
+    """Newest step with lane totals; with sampling, older than ``last``. In a Snapshot of the whole job, the
+    newest step that all ranks have measured, so that they can be compared."""
     history: tuple[StepTotals, ...]
     """Oldest first, bounded; ends with ``last``."""
     detail: StepDetail | None
     age_s: float | None
-    """Seconds since the newest step arrived here; None before the first."""
+    """Seconds since the newest step arrived here. None before the first step."""
     stale: bool
-    """No step for much longer than its steps take."""
+    """No step has arrived for much longer than this rank's steps take."""
     ended: bool
     dropped: int
     details: tuple[StepDetail, ...] = ()
-    """The last few, oldest first: several may come together."""
+    """The last few timelines, oldest first. Several may arrive together."""
     timelines: tuple[KeptTimeline, ...] = ()
-    """Of the steps that one can go back to, oldest first."""
+    """Timelines of the steps that a user can go back to, oldest first."""
     machine: MachineFacts | None = None
     device: DeviceFacts | None = None
     numa: NumaFacts | None = None
     samples: tuple[DeviceSample, ...] = ()
-    """Of the rank's GPU over the last minute, oldest first."""
+    """Samples of the rank's GPU over the last minute, oldest first."""
     knobs: tuple[Knob, ...] = ()
     gradients: GradientFacts | None = None
-    """Those of its DDP model, as far as they are known."""
+    """Gradient facts of its DDP model, if known."""
     own_cost: OwnCost | None = None
-    """What its agent costs; None as long as that is not known."""
+    """Overhead of its agent. None while unknown."""
     environment: EnvironmentFacts | None = None
-    """Which environment variables it has, of those that matter here; None before that is known."""
+    """The relevant environment variables that it has. None while unknown."""
     traffic: Traffic | None = None
-    """What its links carried, beside what its collectives account for; None before anything is known."""
+    """Bytes over its links, beside the bytes of its collectives. None while unknown."""
     node: str = ""
-    """Name of the NodeView that it belongs to; empty where there are none."""
+    """Name of its NodeView. Empty without nodes."""
     node_lost: bool = False
-    """That node cannot be reached: this is how the rank was when the connection broke."""
+    """The node cannot be reached. This is the rank's state when the connection broke."""
     silent: bool = False
-    """Stale, and its hub receives nothing from it, not even that it waits for others."""
+    """Stale, and the hub receives nothing from it, not even that it waits for others."""
     end: RankEnd | None = None
     standstill: Standstill | None = None
-    """In what it stands, or where it is before its first step, as its agent says; None while it goes on."""
+    """Where its agent says that it is stuck, or is before its first step. None while steps go on."""
     stacks: tuple[StackSamples, ...] = ()
-    """At which lines of the script its training thread was in the last seconds, oldest first."""
+    """Lines of the script that its training thread executed in the last seconds, oldest first."""
     without_agent: bool = False
-    """It trains on the host of another rank, and nothing has ever come from it."""
+    """It trains on another rank's host, and has never sent a message."""
     waits: WaitTimes | None = None
-    """How the communication of ``measured`` splits into waiting and transferring; None where that is not
-    known."""
+    """Wait/transfer breakdown of ``measured``. None if not known."""
     older: tuple[StepTotals, ...] = ()
     """Measured steps from before ``history``, oldest first, bounded."""
     longest_step_ns: int = 0
-    """Of all steps but the first."""
+    """Longest step, without the first."""
     mean: StepTotals | None = None
-    """Means over the window of the job's totals, numbered as the newest step; None where the window is one
-    step. Lane totals are of measured steps, the length is of all."""
+    """Means over the window of the job's totals, numbered as the newest step. None if the window is one
+    step. Lane totals are of measured steps, the length is of all steps."""
     mean_waits: WaitTimes | None = None
-    """Likewise of ``waits``: the exposed parts add up to the mean that is exposed."""
+    """Means of ``waits``. The exposed parts add up to the mean exposed time."""
 
     @property
     def sample(self) -> DeviceSample | None:
-        """The newest of `samples`."""
+        """Newest of `samples`."""
         return self.samples[-1] if self.samples else None
 
     @property
     def row(self) -> StepTotals | None:
-        """The figures of the rank's row: means, else its measured step; where there is none, its newest."""
+        """Figures of the rank's row: means, else the measured step, else the newest step."""
         return self.mean or self.measured or self.last
 
     @property
     def row_waits(self) -> WaitTimes | None:
-        """How the communication of `row` splits; None where that is not known."""
+        """Wait/transfer breakdown of `row`. None if not known."""
         return self.waits if self.mean is None else self.mean_waits
 
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """One of the hosts that are watched, and the connection to it."""
+    """One watched host and its connection."""
 
     name: str
     hub_state: HubState
-    """``waiting``: not connected yet, or without the job; ``lost``: the connection or the hub is gone."""
+    """``waiting``: not connected yet, or without the job. ``lost``: the connection or the hub has gone."""
     since_ns: int
     note: str
-    """As Snapshot.hub_note, of this host."""
+    """Snapshot.hub_note of this host."""
     ranks: tuple[int, ...] = ()
-    """Those of the job that are, or were, there."""
+    """The job's ranks that are, or were, on this host."""
     offset_ns: int | None = None
-    """Its clock less ours, by which its times were shifted; None: not known."""
+    """Host clock minus our clock, already subtracted from its times. None if not known."""
     residual_ns: int | None = None
-    """What that may be wrong by."""
+    """Possible error of ``offset_ns``."""
     bytes_per_s: float | None = None
-    """What the connection carries from there."""
+    """Bytes a second that arrive over the connection."""
     detail: str = ""
-    """The output of the command that makes the connection."""
+    """Output of the command that makes the connection."""
     readonly: bool = False
-    """The relay changes nothing there, whoever asks."""
+    """The relay there refuses all changes."""
 
     @property
     def lost(self) -> bool:
-        """Whether ranks of the job are there and cannot be reached."""
+        """Whether ranks of the job are on this host and cannot be reached."""
         return bool(self.ranks) and self.hub_state in (HubState.WAITING, HubState.STALE, HubState.LOST)
 
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """The job over a window of steps. None where nothing is known.
+    """The job's figures over a window of steps. None means not known.
 
-    One rule for all: times are the mean over ranks and steps, shares are of the sums over ranks and steps,
-    which is the same. ``speedup`` is ``(len C + len M + len F) / step`` and ``attainable``
-    ``(len C + len M + len F) / (max(len C, len M) + len F)``, of the sums. Steps that a command disturbed
-    are left out, what was before a setting was changed, and steps in which the job stood still.
+    All follow one rule: times are means over ranks and steps, and shares are ratios of the sums over ranks
+    and steps. ``speedup`` is ``(len C + len M + len F) / step`` and ``attainable`` is
+    ``(len C + len M + len F) / (max(len C, len M) + len F)``, both of the sums. Left out are steps that a
+    command disturbed, steps before the last change of a setting, and stalls.
     """
 
     step: int | None
-    """The newest step that every rank that still runs, and can be reached, has finished; once all have
-    ended, the newest of any."""
+    """Newest step that every running and reachable rank has finished.
+    Once all have ended, the newest of any rank."""
     step_ns: int | None
     overlap: float | None
     exposed_ns: int | None
     stall_ns: int | None
     idle_ns: int | None
-    """None where no rank's source can see it."""
+    """None if no rank's source can see idle time."""
     speedup: float | None
     attainable: float | None
     launch_lead_ns: int | None
-    """The least of the ranks' means: they wait for the last."""
+    """Smallest of the ranks' means, since all ranks wait for the last."""
     launch_bound: tuple[int, ...]
-    """The ranks on which the CPU cannot launch as fast as the GPU works."""
+    """Ranks on which the CPU launches work more slowly than the GPU executes it."""
     dropped: int
-    """By agents, hub and this dashboard's connection together."""
+    """Messages dropped by agents, hub and this dashboard's connection together."""
     ranks: int
-    """How many the lane figures are of."""
+    """Ranks behind the lane figures."""
     measured_step: int | None
-    """The newest step that they are of, which is that of the ranks' rows; None where it is not the same on
-    all ranks."""
+    """Newest measured step behind the lane figures and the ranks' rows.
+    None if it differs between ranks."""
     fused_ns: int | None = None
-    """In kernels that compute and communicate in one."""
+    """Time in kernels that both compute and communicate."""
     waits: WaitTimes | None = None
-    """How the ranks' communication splits, the mean over ``split_steps``; None where that is not known of
-    each."""
+    """Wait/transfer breakdown, as the mean over ranks and ``split_steps``.
+    None unless it is known of each rank."""
     split_steps: int = 0
-    """How many of the steps were compared over the ranks: of more than ten a second not all are."""
+    """Steps compared over ranks. Above ten steps a second, only some are compared."""
     own_cost: OwnCost | None = None
-    """What the agents cost: the rank's in the middle, since ranks in step with each other pay together."""
+    """Agent overhead of the median rank: synchronised ranks all pay it together."""
     window: Window = Window.STEP
     steps: int = 0
-    """How many measured steps of a rank the lane figures are of."""
+    """Measured steps of a rank behind the lane figures."""
     first_step: int | None = None
-    """The oldest of them."""
+    """Oldest of these steps."""
     cut: bool = False
-    """They are the newest of the window's: it has more than are kept or can be read."""
+    """The window has more steps than can be kept or read, so only the newest are used."""
     stood_still: int = 0
-    """Steps of the window that were left out because the job stood still in them."""
+    """Steps of the window left out because the job stalled in them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A job at one moment."""
+    """The state of a job at one moment."""
 
     at_ns: int
     hub_state: HubState
     hub_since_ns: int
     hub_note: str
-    """Why the connection is in this state, for the screen; empty when live."""
+    """Why the connection is in this state, as text for the screen. Empty when live."""
     job: Welcome | None
     ranks: tuple[RankView, ...]
-    """By rank. Ranks that were announced (world size) but never seen are present with info None."""
+    """By rank number. Ranks within the world size that were never seen have info None."""
     totals: Totals
     notices: tuple[Notice, ...]
     fresh: tuple[StepTotals, ...]
     """Steps that arrived since the previous snapshot, in order of arrival."""
     commands: tuple[CommandView, ...] = ()
-    """The commands that the job was given and their outcomes, newest last, bounded."""
+    """The job's commands and their outcomes, newest last, bounded."""
     knobs: tuple[JobKnob, ...] = ()
     fresh_samples: tuple[DeviceSample, ...] = ()
     """Samples of GPUs that arrived since the previous snapshot, in order of arrival."""
     nodes: tuple[NodeView, ...] = ()
-    """The hosts that are watched, in the order in which they were named; empty: this machine alone."""
+    """Watched hosts in the order of the command line. Empty if only this machine is watched."""
     replaying: bool = False
-    """A hub still sends the history of before this session joined: the newest steps are not known yet."""
+    """The hub is still sending its history, so the newest steps are not known yet."""
     waits: StepWaits | None = None
-    """The newest step of which the timelines of all ranks are here, split; its number is that of the ranks'
-    ``measured`` wherever they know it."""
+    """Wait/transfer breakdown of the newest step with timelines from all ranks. Its number is that of the
+    ranks' ``measured``, for all ranks that know it."""
     wait_window: WaitWindow | None = None
-    """The newest of such steps since the job changed; None where nothing of them is split."""
+    """The newest such steps since the job changed. None if no step has a breakdown."""
     unsplit: str = ""
-    """Why nothing is split, for the screen; empty where something is."""
+    """Why there is no breakdown, as text for the screen. Empty if there is one."""
     fresh_waits: tuple[StepWaits, ...] = ()
-    """Steps that were split since the previous snapshot, in their order."""
+    """Breakdowns computed since the previous snapshot, in step order."""
     split_steps: tuple[StepWaits, ...] = ()
-    """Those of `wait_window`, oldest first; of a trace, all of its steps."""
+    """The steps of `wait_window`, oldest first. For a trace, all of its steps."""
     kept_split_steps: tuple[StepWaits, ...] = ()
-    """Those of the last minute, oldest first."""
+    """Breakdowns of the last minute, oldest first."""
     transfers: tuple[StepTransfer, ...] = ()
-    """What the transfers of such steps took in the last minutes, oldest first."""
+    """Transfer times of such steps in the last minutes, oldest first."""
     first_step: int = 0
-    """The first since the job changed, by itself or by a setting; 0: it has not."""
+    """First step since the job changed, by itself or by a setting. 0 if it has not."""
     recorded: bool = False
-    """It is from a recording, and `at_ns` a moment of that."""
+    """It comes from a recording, and `at_ns` is a time in that."""
 
     def knob(self, name: str) -> JobKnob | None:
-        """The knob of that name; None: the job has none."""
+        """Return the knob of that name. None if the job has none."""
         return next((each for each in self.knobs if each.knob.name == name), None)
 
     @property
     def changes(self) -> tuple[CommandView, ...]:
-        """The commands that were to change a knob for good, oldest first."""
+        """Commands to change a knob for good, oldest first."""
         return tuple(each for each in self.commands if each.name in CHANGES)
 
     def command(self, command_id: str) -> CommandView | None:
-        """What is known of that command; None: it was not given here, or is forgotten."""
+        """Return this command's state. None if it was not given here, or is forgotten."""
         return next((each for each in self.commands if each.id == command_id), None)

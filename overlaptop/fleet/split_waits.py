@@ -1,4 +1,4 @@
-"""Who waited for whom in a step, computed from the timelines of all its ranks. Pure."""
+"""Computes who waited for whom in a step, from the timelines of all its ranks. Pure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from overlaptop.wire.messages import RankInfo, StepDetail, StepTotals
 
 KEPT_STEPS = 600
 RESTARTED_NS = 1_000_000_000
-"""A step of an earlier number that began so much later is of ranks that count from 0 again."""
+"""A lower-numbered step that began this much later comes from restarted ranks, which count from 0 again."""
 FAR_AHEAD_NS = 3_000_000_000
 
 NOT_YET = "the timelines of all ranks in one step are not here yet"
@@ -36,20 +36,20 @@ NO_COLLECTIVES = "ranks have no collective in common"
 
 
 class Splitter:
-    """Splits each step once the timelines of all ranks in it are there, and remembers the last minute."""
+    """Breaks each step down into wait and transfer once all ranks' timelines are here. Keeps one minute."""
 
     def __init__(self) -> None:
         self._kept: deque[StepWaits] = deque(maxlen=KEPT_STEPS)
         self._transfers = TransferHistory()
         self._last: StepWaits | None = None
-        """The one that was split last, also where it is forgotten: its timelines are here for a while."""
+        """Last step broken down. Kept after it is forgotten, because its timelines stay for a while."""
         self._changes = ChangePoints()
         self._window: tuple[tuple[StepWaits, ...], WaitWindow | None] = ((), None)
-        """The last one and its steps."""
+        """Last window and its steps."""
 
     def compare(self, snapshot: Snapshot) -> Snapshot:
-        """Split what is new in a Snapshot of all of a job's ranks. Return it with who waited for whom, all
-        ranks in one step, and the job's totals.
+        """Break down the new steps in a Snapshot of all ranks. Return it with the breakdowns, all ranks at
+        the same step, and the job's totals.
         """
         views, fresh = snapshot.ranks, []
         first_step = self._changes.look(views)
@@ -60,7 +60,7 @@ class Splitter:
             self._transfers.add(each)
             if self._kept and each.step <= self._kept[-1].step:
                 self._kept.clear()
-            if self._kept:  # so many objects would keep the garbage collector busy
+            if self._kept:  # thousands of objects would slow the garbage collector
                 self._kept[-1] = replace(self._kept[-1], collectives=())
             self._kept.append(each)
             self._last = each
@@ -94,7 +94,7 @@ class Splitter:
         )
 
     def _complete(self, views: Sequence[RankView]) -> list[dict[int, StepDetail]]:
-        """The steps that all ranks have in detail and that have not been split, by rank; in their order."""
+        """Return the new steps with timelines from all ranks, by rank, in step order."""
         last = self._last
         of_step: dict[int, dict[int, StepDetail]] = {}
         for view in views:
@@ -111,7 +111,7 @@ class Splitter:
         return sorted(complete, key=_begun_ns)
 
     def _forget(self, views: Sequence[RankView]) -> None:
-        """What was before a setting changed, and what is too old and no evidence."""
+        """Drop steps from before a change of a setting, and old steps that no window needs."""
         self._transfers.forget(self._changes.changed_setting)
         newest_ns = max((view.last.start_ns for view in views if view.last is not None), default=0)
         while self._kept:
@@ -124,14 +124,14 @@ class Splitter:
 
 
 def _took_part(view: RankView, step: int, begun_ns: int, present: Collection[int]) -> bool:
-    """Whether a rank makes, or made, this step: it has not ended, nor stopped making steps before it."""
+    """Whether a rank takes part in this step: it neither ended nor stopped stepping before it."""
     if view.end is not None:
         return view.end.at_ns > begun_ns
     return view.rank in present or (view.last is not None and view.last.step >= step)
 
 
 def _with_waits(views: Sequence[RankView], waits: StepWaits | None) -> tuple[RankView, ...]:
-    """The ranks in one step: in the one that is split, unless a newer one of all is far ahead of it."""
+    """Return all ranks at one step: the broken-down one, unless a common newer one is far ahead of it."""
     newest = of_one_step(views)
     split = of_one_step(views, waits.step) if waits is not None else newest
     if waits is None or _began_ns(newest) - _began_ns(split) > FAR_AHEAD_NS:
@@ -149,8 +149,10 @@ def _began_ns(views: Sequence[RankView]) -> int:
 
 
 def split_alone(snapshot: Snapshot, before: Iterable[RankView] = ()) -> Snapshot:
-    """The Snapshot with what one step says by itself: that of the ranks' ``detail``, whose ``last`` it is.
-    ``before``: the ranks with the ``detail`` of the step before, of which collectives may end in this one.
+    """Return the Snapshot with the breakdown of one step:
+    the ranks' ``detail``, which is also their ``last``.
+
+    ``before``: the ranks with the ``detail`` of the previous step, whose collectives may end in this one.
     """
     views = [view for view in snapshot.ranks if view.last is not None]
     details, earlier = _details(views), _details(before)
@@ -167,7 +169,9 @@ def _details(views: Iterable[RankView]) -> dict[int, StepDetail]:
 
 
 def show_step(snapshot: Snapshot, step: StepWaits | None, unsplit: str = "") -> Snapshot:
-    """The Snapshot with what one step says by itself, or a whole trace. ``unsplit``: why there is none."""
+    """Return the Snapshot with the breakdown of one step or a whole trace.
+    ``unsplit``: why there is none.
+    """
     window = window_of([step], alone=True) if step is not None else None
     times = step.times if step is not None else {}
     steps = (step,) if step is not None else ()
@@ -191,7 +195,7 @@ def _split(
     nodes: Sequence[NodeView],
     earlier: Iterable[Collective] = (),
 ) -> StepWaits:
-    """`earlier`: collectives of the step before, of which some may end in this one."""
+    """`earlier`: collectives of the previous step. Some may end in this one."""
     step, begun_ns = next(iter(details.values())).step, _begun_ns(details)
     collectives = _matched(details, nodes)
     running = [each for each in earlier if max(part.end_ns for part in each.parts) > begun_ns]
@@ -222,8 +226,8 @@ def _matched(details: Mapping[int, StepDetail], nodes: Sequence[NodeView]) -> tu
 def _groups(
     details: Mapping[int, StepDetail],
 ) -> tuple[dict[tuple[int, str], str], dict[str, tuple[int, ...]]]:
-    """Names of process groups by rank and title, where several have one title, and the ranks of groups by
-    name, as far as they are known.
+    """Return the known process groups:
+    names by rank and title if several share a title, and ranks by name.
     """
     known = {
         (rank, each.group): tuple(sorted(set(each.members)))
@@ -243,7 +247,7 @@ def _groups(
 
 
 def _clock_error_ns(ranks: Collection[int], nodes: Iterable[NodeView]) -> int:
-    """By how much the clocks of the hosts of these ranks may differ from one another."""
+    """Return the maximum clock difference between these ranks' hosts."""
     homes = [node for node in nodes if any(rank in node.ranks for rank in ranks)]
     if len(homes) < 2:
         return 0
@@ -277,8 +281,9 @@ def _disturbed(view: RankView, step: int) -> bool:
 def window_of(
     steps: Sequence[StepWaits], worth_share: float = WORTH_SHARE, *, alone: bool = False
 ) -> WaitWindow | None:
-    """What these steps say together; None where nothing of them is split. `worth_share` as WaitWindow has
-    it. `alone`: they are no sample of a job's many steps, but one that was chosen, or a whole trace.
+    """Summarise these steps. None if none has a breakdown. `worth_share`: as in WaitWindow.
+
+    `alone`: the steps are one chosen step or a whole trace, not a sample of a job's many steps.
     """
     late = combined(each.lateness for each in steps if each.lateness is not None)
     if late is None:
@@ -313,15 +318,15 @@ def window_of(
 
 
 def _why(collectives: Sequence[Collective]) -> str:
-    """Why none of them is split: what holds for most."""
+    """Return the most common reason why they are not attributed."""
     reasons = Counter(each.unsplit for each in collectives if each.unsplit).most_common(1)
     return reasons[0][0] if reasons else NO_COLLECTIVES
 
 
 def with_absent(views: Iterable[RankView]) -> tuple[RankView, ...]:
-    """These ranks of a job, with those marked that must run on a known host and were never seen there.
+    """Return these ranks, with those marked that must run on a known host and were never seen there.
 
-    They run, as other ranks of their process group make steps.
+    They do run, because other ranks of their process group make steps.
     """
     ranks = tuple(views)
     infos = [view.info for view in ranks if view.info is not None and view.last is not None]
@@ -333,6 +338,6 @@ def with_absent(views: Iterable[RankView]) -> tuple[RankView, ...]:
 
 
 def _of_its_node(info: RankInfo) -> range:
-    """The ranks of a node are consecutive, as torchrun numbers them."""
+    """Return the ranks of its node: torchrun numbers them consecutively."""
     first = info.rank - info.local_rank
     return range(first, first + (info.local_world_size or 0))

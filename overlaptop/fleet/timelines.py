@@ -1,4 +1,4 @@
-"""The timelines of a rank's last steps, packed: as objects they would keep the garbage collector busy."""
+"""The timelines of a rank's last steps, packed: as objects they would slow the garbage collector."""
 
 from __future__ import annotations
 
@@ -10,42 +10,42 @@ import msgspec
 from overlaptop.wire.messages import StepDetail
 
 MAX_BYTES = 4 << 20
-"""Of a rank: some hundreds of steps."""
+"""Per rank: several hundred steps."""
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(StepDetail).decode
 
 
 class KeptTimeline(NamedTuple):
-    """One step's."""
+    """Packed timeline of one step."""
 
     step: int
     packed: bytes
 
     def unpack(self) -> StepDetail:
-        """As it came."""
+        """Return the timeline as it was received."""
         return _decode(self.packed)
 
 
 class Timelines:
-    """Those of the newest steps, bounded in bytes."""
+    """Timelines of the newest steps, bounded in bytes."""
 
     def __init__(self) -> None:
         self._kept: deque[KeptTimeline] = deque()
         self._bytes = 0
 
     def add(self, detail: StepDetail) -> None:
-        """Keep it, in place of the oldest ones."""
+        """Add a timeline, and drop the oldest ones if necessary."""
         self._kept.append(KeptTimeline(detail.step, packed := _encode(detail)))
         self._bytes += len(packed)
         while self._bytes > MAX_BYTES:
             self._bytes -= len(self._kept.popleft().packed)
 
     def clear(self) -> None:
-        """Forget them all."""
+        """Drop all timelines."""
         self._kept.clear()
         self._bytes = 0
 
     @property
     def kept(self) -> tuple[KeptTimeline, ...]:
-        """Oldest first."""
+        """All kept timelines, oldest first."""
         return tuple(self._kept)

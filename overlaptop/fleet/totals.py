@@ -1,4 +1,4 @@
-"""The job's totals over all ranks, and the step in which the ranks are compared."""
+"""The job's totals over all ranks, and the common step at which ranks are compared."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ _IS_MEASURED = attrgetter("measured")
 _NUMBER = attrgetter("step")
 _WAITS = attrgetter(*(field.name for field in fields(WaitTimes)))
 _MOST_LOOKS, _MOST_READ = 64, 4096
-"""For a step that all ranks know, before each is taken at its own newest; and steps read for it."""
+"""Steps searched for one that all ranks know, before each rank uses its newest.
+Steps read during the search."""
 
 
 def total(
@@ -32,18 +33,19 @@ def total(
     split_steps: Sequence[StepWaits] = (),
     since: int = 0,
 ) -> Totals:
-    """Sum up ``ranks``, as `of_one_step` gives them, over the steps of the window; ``dropped`` is what was
-    lost on the way here, ``split_steps`` those that may be in a window of several, ``since`` the first step
-    after the job's last change: no window of several has steps of before.
+    """Sum up ``ranks``, as returned by `of_one_step`, over the steps of the window.
 
-    Ranks that ended count only when all have, and those of nodes that are lost only while no other rank
-    can be reached: the job goes on there or not at all, and a broken connection must not stop its figures.
-    The window ends with the newest step of all ranks; lane figures are of the steps in it that all of these
-    have measured, up to that of their rows. Where there are none, each rank's are of its own.
+    ``dropped``: messages lost on the way here. ``split_steps``: breakdowns available to windows of several
+    steps. ``since``: first step after the job's last change; such a window contains no earlier step.
+
+    Ended ranks count only once all have ended. Ranks of lost nodes count only while no other rank can be
+    reached: if others can, their figures must go on. The window ends with the newest step of all ranks.
+    Lane figures cover the steps in it that all these ranks have measured, up to the step of their rows. If
+    there are no such steps, each rank uses its own.
     """
     counted = counted_ranks(ranks)
     newest = [view.last.step for view in counted if view.last is not None]
-    # Of a job that is over, what it came to: a rank that failed a step earlier holds nothing up.
+    # In a finished job, a rank that failed one step earlier must not hold the figures back.
     newest_step = (max if all(view.ended for view in counted) else min)(newest, default=None)
     numbers = {view.measured.step for view in counted if view.measured is not None}
     steps = _window(counted, newest_step, window, since)
@@ -91,7 +93,7 @@ def total(
 
 
 class _RankFigures(NamedTuple):
-    """What is known of a rank's measured steps of a window: each figure's values, in ns."""
+    """Figures of a rank's measured steps in a window: the values of each, in ns."""
 
     rank: int
     step: Sequence[int]
@@ -142,7 +144,7 @@ def _window(
 
 
 def of_one_step(ranks: Sequence[RankView], step: int | None = None) -> tuple[RankView, ...]:
-    """The ranks, each ``measured`` in the same step: in this one, else in the newest that all know.
+    """Return the ranks, each ``measured`` at the same step: `step`, or else the newest that all know.
 
     A rank that does not know that step keeps its own newest.
     """
@@ -162,8 +164,8 @@ def _mean_waits(times: Sequence[WaitTimes | None]) -> WaitTimes | None:
 
 
 def middle_cost(ranks: Iterable[RankView]) -> OwnCost | None:
-    """What the agent of the rank in the middle costs, of those that are watched if there are any; None as
-    long as that is known of none.
+    """Return the agent overhead of the median rank. Only watched ranks count, if there are any. None while
+    no overhead is known.
     """
     known = [view.own_cost for view in ranks if view.own_cost is not None]
     costs = [cost for cost in known if cost.watched] or known
@@ -180,22 +182,22 @@ def _in_step(view: RankView, step: int) -> RankView:
 
 
 def counted_ranks(ranks: Sequence[RankView]) -> Sequence[RankView]:
-    """The ranks that the job's totals are of."""
+    """Return the ranks that count in the job's totals."""
     seen = [view for view in ranks if view.last is not None]
     running = [view for view in seen if not view.ended]
     return stepping([view for view in running if not view.node_lost] or running or seen)
 
 
 def stepping(ranks: Sequence[RankView]) -> Sequence[RankView]:
-    """The ranks that still make steps while others have stopped, as in DDP's Join; all where all have, or
-    none: then the job hangs, or goes on.
+    """Return the ranks that still make steps after others have stopped, as in DDP's Join. Return all ranks
+    if all or none have stopped: then the job hangs, or runs normally.
     """
     return [view for view in ranks if not view.stale] or ranks
 
 
 def _alike(views: Sequence[RankView], fits: Callable[[StepTotals], bool]) -> list[StepTotals]:
-    """The newest step that fits on all ranks of which any does, a rank each; where there is none, each
-    rank's newest.
+    """Return the newest step that fits on all ranks with any fitting step, one entry a rank. If there is no
+    common one, return each rank's newest.
     """
     newest = [(view, step) for view in views if (step := _newest(view, fits)) is not None]
     wanted = min((step.step for _, step in newest), default=-1)
@@ -215,6 +217,6 @@ def _newest(view: RankView, fits: Callable[[StepTotals], bool]) -> StepTotals | 
 
 
 def step_of(view: RankView, step: int) -> StepTotals | None:
-    """The rank's step of that number; None where it is not known, or no more."""
+    """Return the rank's step of that number. None if it is not known, or is forgotten."""
     at = bisect_right(view.history, step, key=_NUMBER) - 1
     return view.history[at] if at >= 0 and view.history[at].step == step else None

@@ -1,4 +1,4 @@
-"""What a rank's links carried, beside what its own collectives account for. Pure."""
+"""Compares the bytes over a rank's links with the bytes of its collectives. Pure."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from overlaptop.wire.devices import DeviceFacts, DeviceSample
 from overlaptop.wire.messages import StepTotals
 
 WINDOW_S = 10.0
-"""Rates are means over so long, and over whole steps where those are long."""
+"""Window of the rates. It grows to whole steps if steps are long."""
 LONGEST_WINDOW_S = 60.0
 MAX_STEPS = 600
 NAMED_S = 180.0
-"""Names of collectives are looked up in a few steps only, every twenty seconds or more. Training steps
-repeat, so what those moved counts for all steps of so long."""
+"""Collectives are named in one step every twenty seconds or more. Training steps repeat, so the bytes of a
+named step count for all steps within this time."""
 MAX_NAMED_STEPS = 64
 LATE_AFTER_S = 3.0
 LATE_AFTER_STEPS = 3
-"""When no step has ended for longer than both, the earlier steps are too old to count."""
+"""Earlier steps are too old to count once no step has ended for longer than both limits."""
 
 NO_STEP = "no step has ended yet"
 LATE = "no step has ended lately"
@@ -35,33 +35,33 @@ NO_RATES = "the link's rates are not known"
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Bytes per second over the last seconds; tx is what the GPU sends. None where it is not known."""
+    """Bytes per second over the last seconds. tx: sent by the GPU. None if not known."""
 
     over: str
-    """``nvlink`` or ``pcie``: by which the collectives of a node go from this GPU."""
+    """``nvlink`` or ``pcie``: the link that this GPU's collectives use within the node."""
     rx_bytes_per_s: int | None
-    """By the link's counters."""
+    """From the link's counters."""
     tx_bytes_per_s: int | None
     collectives_rx_bytes_per_s: int | None
-    """By the bytes of the collectives of all the job's ranks on this GPU."""
+    """From the sizes of the collectives of all the job's ranks on this GPU."""
     collectives_tx_bytes_per_s: int | None
     window_s: float
     reason: str
-    """Why something of it is not known; empty where all is."""
+    """Why a figure is not known. Empty if all are."""
 
 
 class StepWindow:
-    """A rank's newest steps, as far as the bytes on its links are known of them."""
+    """A rank's newest steps, and the known bytes of their collectives on the links."""
 
     def __init__(self) -> None:
         self._steps: deque[StepTotals] = deque()
         self._step_ns = 0
         self._named: deque[StepTotals] = deque(maxlen=MAX_NAMED_STEPS)
         self._unknown_bytes = False
-        """The newest step whose collectives are named has some whose bytes on the links are not known."""
+        """The newest step with named collectives has some with an unknown number of bytes on the links."""
 
     def add(self, step: StepTotals) -> None:
-        """Take the next step. One that a command disturbed does not count."""
+        """Add the next step. A step that a command disturbed does not count."""
         if step.disturbed:
             return
         if step.link_tx_bytes is not None and step.link_rx_bytes is not None:
@@ -78,17 +78,17 @@ class StepWindow:
 
     @property
     def window_s(self) -> float:
-        """WINDOW_S, or a little more to be of whole steps; at most LONGEST_WINDOW_S."""
+        """WINDOW_S, or a little more to cover whole steps. At most LONGEST_WINDOW_S."""
         mean_s = self._mean_step_ns / 1e9
         whole_s = mean_s * math.ceil(WINDOW_S / mean_s) if mean_s else WINDOW_S
         return min(whole_s, LONGEST_WINDOW_S)
 
     def accounted(self, now_ns: int | None) -> tuple[float, float] | str:
-        """Bytes per second received and sent; or why they are not known.
+        """Return bytes per second received and sent, or why they are not known.
 
-        Bytes of a step by the steps that name them, over the mean length of all steps.
+        The rate is the bytes of the named steps over the mean length of all steps.
 
-        `now_ns`: Unix time; None: that of the newest step's end.
+        `now_ns`: Unix time. None: the end of the newest step.
         """
         if not self._steps or not self._step_ns:
             return NO_STEP
@@ -116,11 +116,11 @@ def traffic_of(
     *,
     on_cpu: bool = False,
 ) -> Traffic:
-    """What went over the links of one GPU.
+    """Return the traffic on the links of one GPU.
 
-    `samples` are the GPU's, oldest first. `ranks` are all of the job's that compute on it: the link's
-    counters count for all of them. `job_gpus` are the UUIDs of all the job's GPUs. `on_cpu`: collectives of
-    these ranks are the CPU's.
+    `samples`: the GPU's, oldest first. `ranks`: all of the job's ranks on it, since the link's counters
+    include them all. `job_gpus`: UUIDs of all the job's GPUs. `on_cpu`: these ranks run their collectives
+    on the CPU.
     """
     kinds = _kinds(device, job_gpus)
     over = "nvlink" if kinds & {"nvlink", "nvswitch"} else "pcie"
@@ -155,13 +155,13 @@ def traffic_of(
 
 
 def _kinds(device: DeviceFacts, job_gpus: Collection[str]) -> set[str]:
-    """How it reaches the job's other GPUs; where there is none, how it reaches any."""
+    """Return the links to the job's other GPUs, or to any GPU if there are none."""
     reaches = {link.kind for link in device.links if not link.peer_uuid or link.peer_uuid in job_gpus}
     return reaches or {link.kind for link in device.links}
 
 
 def _accounted(ranks: Sequence[StepWindow], now_ns: int | None) -> tuple[float, float] | str:
-    """Of all ranks together; without samples there is no time but the steps' own."""
+    """Add up the rates of all ranks. Without samples, each step's own end is the present time."""
     rx = tx = 0.0
     for rank in ranks:
         each = rank.accounted(now_ns)

@@ -1,4 +1,4 @@
-"""How long a job's transfers took, for minutes: what they took before a link became slow. Pure."""
+"""Transfer times of a job over minutes: the baseline for a link that became slow. Pure."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from overlaptop.fleet.waits import StepTransfer, StepWaits
 from overlaptop.fleet.window import FIRST_STEPS
 
 EACH_NS = 250_000_000
-"""One step of so long is kept, or each where they are longer."""
+"""Minimum time between kept steps. Longer steps are all kept."""
 KEPT_STEPS = 2400
-"""Of short steps, ten minutes."""
+"""Ten minutes of short steps."""
 UNSPLIT_SHARE = 0.1
-"""A step of which more is not split says nothing of its transfers."""
+"""Maximum share of a step that is not attributed. Beyond it, the step says nothing about its transfers."""
 
 
 class TransferHistory:
-    """Remembers them since a setting was changed last."""
+    """Transfer times since the last change of a setting."""
 
     def __init__(self) -> None:
         self._kept: deque[StepTransfer] = deque(maxlen=KEPT_STEPS)
 
     @property
     def kept(self) -> tuple[StepTransfer, ...]:
-        """Oldest first."""
+        """All kept steps, oldest first."""
         return tuple(self._kept)
 
     def add(self, waits: StepWaits) -> None:
-        """One more step, with its collectives."""
+        """Add a step with its collectives."""
         last = self._kept[-1] if self._kept else None
-        if last is not None and waits.step <= last.step:  # its ranks count from 0 again
+        if last is not None and waits.step <= last.step:  # restarted ranks count from 0 again
             self._kept.clear()
         elif last is not None and 0 <= waits.start_ns - last.start_ns < EACH_NS:  # a clock may be set back
             return
@@ -45,6 +45,6 @@ class TransferHistory:
             self._kept.append(StepTransfer(waits.step, waits.start_ns, len(sizes), sum(sizes), took_ns))
 
     def forget(self, step: int) -> None:
-        """What was up to this step."""
+        """Drop all steps up to and including this one."""
         while self._kept and self._kept[0].step <= step:
             self._kept.popleft()

@@ -1,9 +1,10 @@
-"""Whether a job hangs, and which rank is to blame, or how it came to an end: one verdict for every view.
+"""Decides whether a job hangs and which rank is to blame, or how it ended: one verdict for every view.
 
-Three things show a hang. No step ends (`is_stale`, here): Fleet marks such ranks. A rank's agent, which
-sends something each second, is silent: only the hub can see that (hub/ranks.py), and publishes it. And the
-agents that still speak say in what their ranks stand (Standstill), which `hang_cause.py` judges. Before the
-first step nobody can tell a hang from a long preparation: it is said where each rank is. Pure.
+A hang has three signs. No step ends: Fleet marks such ranks with `is_stale`. A rank's agent, which normally
+sends something each second, is silent: only the hub can see that (hub/ranks.py), and publishes it. The
+agents that still report say where their ranks are stuck (Standstill), and `hang_cause.py` judges that.
+Before the first step, a hang looks like a long preparation, so only the position of each rank is reported.
+Pure.
 """
 
 from __future__ import annotations
@@ -19,71 +20,72 @@ from overlaptop.fleet.snapshot import HubState, RankView, Snapshot
 from overlaptop.wire.messages import RankEnd, StepTotals
 
 NOTICED_NS = 100_000_000
-"""A hub may notice a death only so long after it; ranks that fail because of it report that at once. Those
-that a launcher ends because another has failed die later than that."""
+"""Maximum delay with which a hub notices a death. Ranks that fail because of it report that at once. Ranks
+that a launcher ends because of another failure die later than this."""
 STALE_AFTER_S = 5.0
 FIRST_STEP_AFTER_S = 20.0
-"""From its start a job may take so long until its first step ends before anything is said."""
+"""Time from a job's start to its first step before anything is reported."""
 STALE_AFTER_STEPS = 5
-"""No step ends for longer than both: five times the median of the last 32."""
+"""A rank is stale once its newest step is older than STALE_AFTER_S
+and than five medians of its last 32 steps."""
 _RECENT_STEPS = 32
 HUNG_AFTER_S = 120.0
-"""A rank that keeps the others waiting may save a checkpoint. Where the job is known to pause, it is given
-`HUNG_AFTER_PAUSES` times its longest pause instead."""
+"""How long a rank may keep the others waiting, for example for a checkpoint. If the job is known to pause,
+the limit is `HUNG_AFTER_PAUSES` times its longest pause."""
 HUNG_AFTER_PAUSES = 2.0
 _MAY_BE_A_PAUSE = (Blame.NOT_ENTERED, Blame.DELAYED, Blame.UNKNOWN)
-"""Of the others it is certain that they never end."""
+"""All other kinds certainly never end."""
 
 
 class Kind(Enum):
-    """What is wrong."""
+    """Kind of problem."""
 
     FAILED = "failed"
-    """The first rank to fail sent the reason."""
+    """A rank failed first and sent the reason."""
     DIED = "died"
-    """It ended without a reason of its own: by a signal, or os._exit."""
+    """A rank ended without a reason: by a signal, or os._exit."""
     ALL_DIED = "all died"
-    """So did all others, in the same way: whoever did it to the first may have done it to each."""
+    """All ranks died in the same way, so one cause may have killed each of them."""
     SILENT = "silent"
     """The hub receives nothing from some ranks, and no step of theirs ends."""
     WAITING = "waiting"
-    """As HUNG, and the rank that the others wait for may still come, as after it has saved a checkpoint."""
+    """As HUNG, but the blamed rank may still come, for example after it has saved a checkpoint."""
     HUNG = "hung"
-    """No step ends, no collective is issued, and some ranks stand in one that others keep from ending."""
+    """No step ends, no collective is issued, and some ranks are in one that others keep from ending."""
     NO_STEP = "no step"
-    """The hub receives messages of all ranks, and no step ends."""
+    """All ranks still send messages, but no step ends."""
     NO_FIRST_STEP = "no first step"
-    """No rank has made a step yet, and none is known to move: they prepare, or wait for each other."""
+    """No rank has made a step, and none is known to advance: they prepare, or wait for each other."""
     NO_STEP_SEEN = "no step seen"
-    """No rank has made a step that is seen, and the script goes on."""
+    """The script runs, but the agent has seen no step on any rank."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """The worst that is known of a job."""
+    """The worst known problem of a job."""
 
     kind: Kind
     ranks: tuple[int, ...]
-    """Those that it is about, in order; empty where no rank can be blamed. Before the first step those that
-    have not come here."""
+    """Affected ranks, in order. Empty if none can be blamed.
+    Before the first step: the ranks that have not connected yet."""
     since_ns: int
-    """Unix time of the end, of the newest step, or of the job's begin before the first."""
+    """Unix time of the end, or of the newest step. Before the first step, of the job's start."""
     why: str = ""
-    """``ValueError: ...``, as the rank itself sent it. Where no step is seen, its agent's reason."""
+    """``ValueError: ...``, as sent by the rank. If no step is seen, the agent's reason."""
     others: int = 0
-    """Ranks that ended badly after it."""
+    """Ranks that ended badly after this one."""
     hang: Hang | None = None
-    """What hangs, where `kind` is HUNG or WAITING; without a step, at which lines ranks stand, if known."""
+    """The hang, if `kind` is HUNG or WAITING. Without a step, the ranks' lines, if known."""
     lasted_ns: int = 0
-    """Until now, where no rank has made a step."""
+    """Time until now, if no rank has made a step."""
     silent: bool = False
-    """The hub receives nothing from the ranks that it is about."""
+    """The hub receives nothing from the affected ranks."""
     exit_code: int | None = None
-    """Of the first rank that ended badly, as RankEnd has it."""
+    """RankEnd's exit code of the first rank that ended badly."""
 
 
 def is_stale(age_s: float, steps: Sequence[StepTotals]) -> bool:
-    """Whether it is long since a rank's newest step ended, of one that makes ``steps``, oldest first."""
+    """Whether a rank's newest step ended long ago, judged by its ``steps``, oldest first."""
     if age_s <= STALE_AFTER_S:
         return False
     recent_ns = [step.step_ns for step in list(steps)[-_RECENT_STEPS:]]
@@ -91,12 +93,12 @@ def is_stale(age_s: float, steps: Sequence[StepTotals]) -> bool:
 
 
 def trouble_of(snapshot: Snapshot) -> Trouble | None:
-    """What is wrong with the job; None: nothing that is known."""
+    """Return the job's problem. None if none is known."""
     failure = first_failure(snapshot.ranks)
     if failure is not None:
         return failure
     if snapshot.hub_state is not HubState.LIVE:
-        return None  # without a connection nothing is known of the ranks
+        return None  # without a connection, the ranks' state is not known
     if not any(view.last is not None for view in snapshot.ranks):
         return _before_first_step(snapshot)
     running = [
@@ -126,20 +128,20 @@ def trouble_of(snapshot: Snapshot) -> Trouble | None:
     if silent:
         ranks = tuple(view.rank for view in silent)
         return Trouble(Kind.SILENT, ranks, _since_ns(snapshot, silent), silent=True)
-    if all_stale:  # a long evaluation, or they hang where nobody sees it
+    if all_stale:  # a long evaluation, or a hang that no agent can see
         return Trouble(Kind.NO_STEP, (), _since_ns(snapshot, running), hang=hang)
     return None
 
 
 def _hung_after_s(running: Sequence[RankView]) -> float:
-    """How long a rank may keep the others waiting: clearly longer than the job's pauses."""
+    """Return how long a rank may keep the others waiting: clearly longer than the job's pauses."""
     longest_s = max(view.longest_step_ns for view in running) / 1e9
     is_pause = any(view.history and is_stale(longest_s, view.history) for view in running)
     return HUNG_AFTER_PAUSES * longest_s if is_pause else HUNG_AFTER_S
 
 
 def _before_first_step(snapshot: Snapshot) -> Trouble | None:
-    """Where the ranks are of a job that should have made a step by now."""
+    """Return where the ranks are, if the job should have made a step by now."""
     here = [
         view
         for view in snapshot.ranks
@@ -162,24 +164,27 @@ def _before_first_step(snapshot: Snapshot) -> Trouble | None:
 
 
 def first_failure(ranks: Sequence[RankView]) -> Trouble | None:
-    """The rank that ended badly before all others: these lost their peer, or their launcher ended them."""
+    """Return the rank that ended badly before all others,
+    which lost their peer or were ended by a launcher.
+    """
     seen = sum(view.info is not None or view.last is not None for view in ranks)
     return first_of([view.end for view in ranks if view.end is not None], seen)
 
 
 def first_of(ends: Sequence[RankEnd], seen: int) -> Trouble | None:
-    """As `first_failure`, of the ends of those that have ended of so many ranks."""
+    """Apply `first_failure` to the ends of the ended ranks. ``seen``: ranks seen in total."""
     failed = [end for end in ends if end.failed]
-    if any(end.interrupted for end in ends):  # then the launcher ends by SIGTERM those that are left
+    if any(end.interrupted for end in ends):  # the launcher then ends the remaining ranks by SIGTERM
         failed = [end for end in failed if end.exit_code != -signal.SIGTERM]
     if not failed:
         return None
-    # With SIGTERM a launcher ends those that are left.
+    # A launcher ends the remaining ranks with SIGTERM.
     own = [end for end in failed if end.exit_code != -signal.SIGTERM] or failed
     first = min(own, key=lambda end: end.at_ns - (0 if end.clean else NOTICED_NS))
     kind = Kind.FAILED if first.failure else Kind.DIED
     codes = {end.exit_code for end in failed}
-    # How a rank ended is not known where its launcher asked first: that may have ended it, too.
+    # If the launcher collected the exit status first, it is unknown, and the launcher may have ended the
+    # rank.
     alike = len(codes) == 1 or codes == {None, -signal.SIGTERM}
     if len(failed) == seen > 1 and alike and not any(end.clean for end in failed):
         kind = Kind.ALL_DIED
@@ -188,7 +193,9 @@ def first_of(ends: Sequence[RankEnd], seen: int) -> Trouble | None:
 
 
 def _since_ns(snapshot: Snapshot, views: Sequence[RankView]) -> int:
-    """When the newest step ended; not later than it arrived, wherever its rank's clock is."""
+    """Return when the newest step ended, but at most its arrival time,
+    in case its rank's clock is ahead.
+    """
     return max(
         min(snapshot.at_ns - round((view.age_s or 0.0) * 1e9), view.last.start_ns + view.last.step_ns)
         for view in views

@@ -1,4 +1,4 @@
-"""Who waited for whom, as far as is known, in a step and in the last seconds; and who is called late."""
+"""Who waited for whom in a step and in the last seconds, and which ranks are called late."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from overlaptop.timeline.arrivals import Collective, Lateness, RankLateness, Wai
 from overlaptop.timeline.echoes import Echo, echoes
 
 MOST = 0.6
-"""Who caused this share of a step's waiting is its late rank, whoever else was last by a little."""
+"""Minimum share of a step's waiting caused by its late rank. Others may be last by a little."""
 LATE_SHARE = 0.6
-"""A rank is late clearly from this share of the steps or collectives on."""
+"""A rank is late if it is last in at least this share of steps or collectives."""
 SHARED_SHARE = 0.9
-"""A few ranks are late by turns clearly from this share of the collectives on, all together."""
+"""A few alternating ranks are late if together they are last in at least this share of collectives."""
 WORTH_SHARE = 0.04
-"""Nobody is called late where waiting is less of the step: in healthy jobs ranks differ by a few
-hundredths."""
+"""Minimum share of the step spent waiting before a rank is called late.
+Ranks of healthy jobs differ by a few hundredths."""
 HOST_WORTH_SHARE = 0.1
-"""The same of ranks without a GPU: what a busy machine does to one of them is more."""
+"""The same minimum for ranks without a GPU, which a busy machine disturbs more."""
 RECEIVES_SHARE = 0.25
-"""From this share of the waiting on that is in receives, ranks may wait as a pipeline's schedule has it."""
+"""From this share of waiting in receives on, the cause may be a pipeline's schedule."""
 COSTLY_SHARE = 0.02
-"""What costs less of the step is worth no warning, and what is not split leaves no doubt."""
+"""Minimum share of the step for a warning. A smaller share that is not attributed leaves no doubt."""
 CHANCE = 0.05
-"""Nor where ranks that are all alike would look so in more windows than this: which of two comes last is a
-coin's toss, and of 20 tosses 60 % are heads every fourth time."""
+"""Maximum probability that identical ranks look like this by chance. Of two ranks the last one is a coin
+toss, and of 20 tosses, 60 % are heads every fourth time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,19 +37,18 @@ class StepWaits:
 
     step: int
     start_ns: int
-    """When the first rank began it, Unix time."""
+    """Unix time when the first rank began it."""
     step_ns: int
-    """The mean over ranks."""
+    """Mean over ranks."""
     collectives: tuple[Collective, ...]
-    """Those that began in it on any rank, in order of their first start. Of a running job only the newest
-    step has them."""
+    """Collectives that began in it on any rank, in order of their first start. A running job has them only
+    for the newest step."""
     times: Mapping[int, WaitTimes]
-    """Of each rank of which the step is known in detail. What a timeline that was cut down to be sent does
-    not tell is unsplit."""
+    """By rank with a timeline of the step. Parts missing from a shortened timeline are not attributed."""
     lateness: Lateness | None
-    """None where none of its collectives is split. Of an echo the root is to blame."""
+    """None if none of its collectives is attributed. A passed-on wait counts against its root."""
     echo: Echo | None
-    """The one of most waiting; None: there is none."""
+    """The passed-on wait with the most waiting. None if there is none."""
 
     @classmethod
     def of(
@@ -60,7 +59,7 @@ class StepWaits:
         collectives: tuple[Collective, ...],
         times: Mapping[int, WaitTimes],
     ) -> StepWaits:
-        """The step, with who was late in these collectives."""
+        """Build the step from its collectives, with the lateness of each rank."""
         found = echoes(collectives)
         most = max(found, key=lambda at: collectives[at].caused_wait_ns, default=None)
         late = lateness(collectives, {at: echo.root for at, echo in found.items()})
@@ -69,74 +68,78 @@ class StepWaits:
 
     @property
     def main_late_rank(self) -> int | None:
-        """The rank that caused most of the step's waiting by far; None where several did, or nobody."""
+        """The rank that caused by far most of the step's waiting. None if several did, or nobody."""
         if self.lateness is None or self.lateness.awaited.caused_wait_ns < MOST * self.lateness.wait_ns:
             return None
         return self.lateness.late_rank
 
     def late_rank(self, rank: int) -> int | None:
-        """The rank that caused most of the waiting in collectives in which this rank took part; None where
-        nobody is to blame, or none of them is split.
+        """Return the rank that caused most of the waiting in collectives with this rank. None if nobody is
+        to blame, or none of them is attributed.
         """
         found = lateness(each for each in self.collectives if each.part(rank) is not None)
         return found.late_rank if found is not None else None
 
 
 class StepTransfer(NamedTuple):
-    """What the transfers of one step took."""
+    """Transfer time of one step."""
 
     step: int
     start_ns: int
-    """When the first rank began it, Unix time."""
+    """Unix time when the first rank began it."""
     collectives: int
     bytes: int
-    """Of all collectives."""
+    """Bytes of all collectives."""
     transfer_ns: float
-    """The mean over ranks."""
+    """Mean over ranks."""
 
 
 @dataclass(frozen=True, slots=True)
 class WaitWindow:
-    """A running job since it changed: its newest split steps together."""
+    """The newest broken-down steps of a running job since it changed, summarised."""
 
     lateness: Lateness
     steps: int
     exposed_wait_ns: int
-    """What a rank waits in a step with no compute beside it: the mean over steps and over all ranks but the
-    late one; where there is none, but the one that caused most of the waiting."""
+    """Waiting of a rank without compute beside it, as the mean over steps and over all ranks but the late
+    one. If there is no late rank, the rank that caused most of the waiting is left out."""
     share: float
-    """Of those steps' time."""
+    """`exposed_wait_ns` as a share of the steps' time."""
     unsplit_share: float
-    """Of those ranks' steps, what is exposed and not split: it may be waiting, too."""
+    """Exposed time of the same ranks that is not attributed, as a share of the steps.
+    It may be waiting, too."""
     late_rank: int | None = None
-    """The rank that caused most of the waiting in most steps; None where in most several did, or nobody."""
+    """Rank that caused most of the waiting in most steps. None if several did in most steps, or nobody."""
     late_steps: int = 0
-    """In so many of the steps."""
+    """Number of steps that `late_rank` was late in."""
     echo: Echo | None = None
-    """By way of whom ranks of other groups wait, in the newest step; None: by nobody's."""
+    """Passed-on wait of the newest step, through which ranks of other groups wait.
+    None if there is none."""
     waits_ns: Mapping[int, float] = field(default_factory=dict)
-    """What each rank waits in a step with no compute beside it: the mean over steps."""
+    """Waiting of each rank without compute beside it, as the mean over steps."""
     worth_share: float = WORTH_SHARE
-    """Nobody is called late where waiting is less of the step."""
+    """Minimum share of the step spent waiting before a rank is called late."""
     chances: int | None = None
-    """How often another rank could have been late: the steps; of a whole trace, which has few, the
-    collectives. None: it is one chosen step, and what is said is of that one only."""
+    """Independent samples for the test against chance: the steps, or for a whole trace, which has few
+    steps, the collectives. None for one chosen step: statements then hold for that step only."""
 
     @property
     def is_split(self) -> bool:
-        """Whether so little of it is not split that waiting is known, and not a lower bound."""
+        """Whether the part that is not attributed is so small that waiting is known, and no lower bound."""
         return self.unsplit_share < COSTLY_SHARE
 
     @property
     def late(self) -> tuple[RankLateness, ...]:
-        """The rank that is late, or the few that are by turns, by number: for the first line and for the
-        findings alike. Empty where waiting costs little, and where it may be chance.
+        """The late rank, or the few that alternate, by number. First line and findings both use this. Empty
+        if waiting costs little, or may be chance.
 
-        That is who causes most of the waiting in most steps; else who costs most of those that are late in
-        most of their collectives: each group may have one, and some may always be a little late; else half
-        of the ranks or fewer that are late in nearly all collectives. Where ranks wait in receives, only
-        who itself waits half as long as the others or less. The steps of all ranks are equally long, so by
-        that difference it does something else for longer; what all wait alike is a pipeline's schedule.
+        Candidates in order: the rank that causes most of the waiting in most steps; the costliest of the
+        ranks that are late in most of their collectives, since each group may have one, and some ranks may
+        always be a little late; at most half of the ranks that together are late in nearly all collectives.
+
+        If ranks wait in receives, a candidate must itself wait at most half as long as the others. All
+        ranks' steps are equally long, so it spends the difference on other work. Equal waiting on all ranks
+        is a pipeline's schedule.
         """
         if self.share < self.worth_share:
             return ()
@@ -150,11 +153,13 @@ class WaitWindow:
 
     @property
     def in_receives(self) -> bool:
-        """Whether so much of the waiting is in receives that a pipeline's schedule may be all there is."""
+        """Whether so much of the waiting is in receives
+        that a pipeline's schedule may explain all of it.
+        """
         return self.lateness.receive_wait_ns > RECEIVES_SHARE * self.lateness.wait_ns
 
     def _latest(self) -> tuple[RankLateness, ...]:
-        """Who is late, be it by a schedule or not."""
+        """Return the late ranks, without a check for a pipeline's schedule."""
         ranks = self.lateness.ranks
         most = self.lateness.of(self.late_rank) if self.late_rank is not None else None
         if most is not None and self.late_steps >= LATE_SHARE * self.steps:
@@ -180,14 +185,14 @@ class WaitWindow:
 
     @property
     def is_enough(self) -> bool:
-        """Whether a rank that was late always would be named in it."""
+        """Whether there are enough samples to name a rank that was always late."""
         ranks = len(self.lateness.ranks)
         return not self._may_be_chance(1.0, 1 / ranks, ranks)
 
     def _may_be_chance(self, share: float, expected: float, choices: int) -> bool:
-        """Whether one of so many choices of ranks would be late in this share with a probability of CHANCE
-        or more where each is late in the expected share: by Hoeffding's bound (1963, theorem 1), which
-        holds also where the collectives of a step depend on each other.
+        """Whether one of `choices` ranks would be late in this share by chance, with a probability of
+        CHANCE or more, if each were late in the expected share. Uses Hoeffding's bound (1963, theorem 1),
+        which also holds if the collectives of a step depend on each other.
         """
         if self.chances is None:
             return False

@@ -1,4 +1,4 @@
-"""Which steps of a rank are in a window."""
+"""Selects a rank's steps in a window."""
 
 from __future__ import annotations
 
@@ -13,20 +13,21 @@ from overlaptop.fleet.waits import StepWaits
 from overlaptop.wire.messages import StepTotals
 
 HISTORY_STEPS = 600
-"""Steps of a rank that are kept."""
+"""Steps kept of a rank."""
 WINDOW_NS = {Window.SECONDS: 20_000_000_000, Window.MINUTE: 60_000_000_000}
 LEAST_STEPS = 3
-"""So many where they are longer."""
+"""Minimum number of steps in a window of seconds, if steps are long."""
 FIRST_STEPS = 2
-"""Of a running job: they compile, allocate and fill caches, and say nothing of the others."""
+"""First steps of a running job. They compile, allocate and fill caches,
+and say nothing about the others."""
 LAST_STEPS = 10
-"""Of Window.STEPS."""
+"""Steps in Window.STEPS."""
 EVIDENCE_STEPS = 120
-"""The newest measured steps since the job changed that rules look at: more would cost more."""
+"""Newest measured steps since the job changed that rules read. More would cost more time."""
 STANDSTILL_NS, STANDSTILL_STEPS = 10_000_000_000, 5
-"""A step that is longer than both, this and so many usual ones, is none in which the job went on."""
+"""A step longer than both limits, in time and in usual steps, counts as a stall."""
 _MOST_SUMMED = {Window.SECONDS: 2048, Window.STEPS: 2048, Window.MINUTE: 8192}
-"""Steps of all ranks together. The first is summed at each reading."""
+"""Maximum steps of all ranks together. The first window is summed at each read."""
 _NUMBER, _START, _LENGTH = attrgetter("step"), attrgetter("start_ns"), attrgetter("step_ns")
 _DISTURBED, _CHANGES_SETTING = attrgetter("disturbed"), attrgetter("changes_setting")
 
@@ -36,20 +37,20 @@ class WindowSteps(NamedTuple):
 
     view: RankView
     all: Sequence[StepTotals]
-    """Those that no command disturbed and in which the job did not stand still."""
+    """Steps that no command disturbed and without a stall."""
     measured: Sequence[StepTotals]
-    """Of them those that carry lane totals, up to that of the rank's row; where there is none, that one.
-    Where ranks have measured some of the same steps, those alone: all ranks' figures are of one time then.
+    """Those of `all` with lane totals, up to the step of the rank's row; if there are none, that step. If
+    ranks have measured some common steps, only those: all ranks' figures then cover the same time.
     """
     cut: bool = False
-    """There are more than are kept or can be read."""
+    """The window has more steps than can be kept or read."""
     stood_still: int = 0
-    """Steps that were left out because the job stood still in them."""
+    """Steps left out because the job stalled in them."""
 
 
 def steps_of(views: Sequence[RankView], newest: int, window: Window, since: int = 0) -> list[WindowSteps]:
-    """Each rank's steps of a window of several that ends with this step; from `since` on where there are
-    any.
+    """Return each rank's steps of a window that ends with step `newest`,
+    from `since` on if there are any.
     """
     most = max(LEAST_STEPS, _MOST_SUMMED[window] // max(1, len(views)))
     found = _shared([_steps_of(view, newest, window, most, since) for view in views])
@@ -67,7 +68,7 @@ def _shared(found: list[WindowSteps]) -> list[WindowSteps]:
 
 
 def _last_of(steps: WindowSteps) -> WindowSteps:
-    """Window.STEPS is cut where not even so few are known."""
+    """Keep the last steps. Window.STEPS is cut if fewer steps than it needs are known."""
     return steps._replace(
         all=steps.all[-LAST_STEPS:],
         measured=steps.measured[-LAST_STEPS:],
@@ -107,9 +108,7 @@ def _steps_of(view: RankView, newest: int, window: Window, most: int, since: int
 
 
 def _since_change(steps: Sequence[StepTotals]) -> list[StepTotals]:
-    """What was before a change belongs to another value of the setting; but it is all that is known until
-    there is a step with the new one.
-    """
+    """Drop steps from before a change of a setting, unless there is no step with the new value yet."""
     found: list[StepTotals] = []
     for step in reversed(steps):
         if not step.changes_setting:
@@ -120,7 +119,9 @@ def _since_change(steps: Sequence[StepTotals]) -> list[StepTotals]:
 
 
 def in_window(split_steps: Sequence[StepWaits], first_step: int | None) -> Sequence[StepWaits]:
-    """Those from this step on in which the job went on; of FIRST_STEPS only where there are no others."""
+    """Return the steps from `first_step` on without stalls.
+    FIRST_STEPS count only if there are no others.
+    """
     limit_ns = longest_going_ns([each.step_ns for each in split_steps])
     first = -1 if first_step is None else first_step
     found = [each for each in split_steps if each.step >= first and each.step_ns <= limit_ns]
@@ -128,8 +129,8 @@ def in_window(split_steps: Sequence[StepWaits], first_step: int | None) -> Seque
 
 
 def longest_going_ns(lengths_ns: Sequence[int]) -> float:
-    """The length beyond which a step of a window is one in which the job stood still, given them all: one
-    that hung, or a pause of minutes, would be all that a mean tells.
+    """Return the length beyond which a step of a window counts as a stall, from all lengths. One hang or a
+    pause of minutes would dominate a mean.
     """
     if max(lengths_ns, default=0) <= STANDSTILL_NS:
         return STANDSTILL_NS
