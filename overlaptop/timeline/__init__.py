@@ -1,1 +1,1 @@
-"""Spans of time and what follows from them. Pure numpy: no I/O, no torch, no Textual."""
+"""Spans of time and the figures computed from them. Pure numpy: no I/O, no torch, no Textual."""

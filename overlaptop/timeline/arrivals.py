@@ -1,7 +1,7 @@
 """The same collective on all ranks of its group: who waited for whom, and how long bytes moved.
 
-A collective's kernel, or gloo's call, begins on each rank when that rank has arrived, and moves no byte
-before the last one has. So what a profiler counts as communication is two things::
+A collective's kernel, or gloo's call, begins on each rank when that rank arrives, and moves no bytes before
+the last rank has arrived. So a profiler's communication time has two parts::
 
     a          = max over ranks of start             the last arrival
     wait_r     = clamp(min(a, end_r) - start_r, 0, duration_r)
@@ -9,13 +9,13 @@ before the last one has. So what a profiler counts as communication is two thing
     T          = min over ranks of duration          needs no common clock
     residual   = max end - min end                   how far the ends disagree
 
-The late rank is the one that starts last: it caused the waits of all others. Per-rank waits make no
-assumption of one common end: a broadcast's root may leave before others have arrived.
+The late rank starts last and causes the waits of all others. Each rank's wait is computed without assuming
+a common end: a broadcast's root may leave before others have arrived.
 
-A collective may be *not split*, and says why: matching.py decides that. Of a send and its receive only the
-receive is split: a send ends when its bytes are buffered.
+A collective without this breakdown is *not attributed*, with a reason: matching.py decides that. Of a send
+and its receive, only the receive is attributed, because a send ends when its bytes are buffered.
 
-All times are integers, ns, on one clock of all ranks.
+All times are integers in ns, on one clock for all ranks.
 """
 
 from __future__ import annotations
@@ -49,32 +49,32 @@ class Part(msgspec.Struct, frozen=True, gc=False):  # cheaper than a tuple: a st
 
 @dataclass(frozen=True)
 class Collective:
-    """One collective, or one send with its receive, on all ranks of which there is a record."""
+    """One collective, or one send with its receive, on all recorded ranks."""
 
     op: str
     group: str
     bytes: int | None
-    """The larger of input and output; None: not known, or not the same on all ranks."""
+    """The larger of input and output. None if not known, or not equal on all ranks."""
     parts: tuple[Part, ...]
     """By rank."""
     unsplit: str = ""
-    """Why it is not split; empty where it is."""
+    """Why it is not attributed. Empty if it is."""
     sender: int | None = None
-    """Of a send and its receive the rank that sends: its part is not split."""
+    """The sending rank of a send and its receive. Its part is not attributed."""
     clock_error_ns: int = 0
-    """By how much the ranks' clocks may differ: each wait may be wrong by so much, either way."""
+    """Maximum difference of the ranks' clocks, and so the possible error of each wait, either way."""
     phase: str = ""
-    """In which phase of its step it started on its first rank, or behind which, ``after backward``; empty:
-    not known. This and the next two are known once its step has been looked at (findings/exposure.py)."""
+    """Phase of the step in which it started on its first rank. ``after backward`` if it started behind that
+    phase. Empty if not known. findings/exposure.py sets this and the next two fields."""
     nth: int = 0
-    """Which phase of that name in the step it is, from 0 on."""
+    """Index of the phase among those of that name in the step, from 0."""
     exposed_transfer_ns: int = 0
-    """Of its transferring, with no compute beside it: the mean over ranks."""
+    """Transfer time without compute beside it, as the mean over ranks."""
 
     last_start_ns: int = field(init=False, repr=False, compare=False)
     """When the last rank arrived."""
     _shares: Mapping[int, tuple[int, int, int]] = field(init=False, repr=False, compare=False)
-    """By rank: when it started, when it waited no more, when it ended; by the clocks, split or not."""
+    """By rank: start, end of the wait, and end, by the clocks. Also set if it is not attributed."""
 
     def __post_init__(self) -> None:
         last_ns = max([part.start_ns for part in self.parts])
@@ -91,12 +91,12 @@ class Collective:
 
     @property
     def kind(self) -> str:
-        """As `collectives.kind_of` has it; empty for another operation."""
+        """As `collectives.kind_of` returns it. Empty for other operations."""
         return ops.kind_of(self.op) or ""
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """Of which there is a record."""
+        """The recorded ranks."""
         return tuple(self._shares)
 
     @property
@@ -106,18 +106,18 @@ class Collective:
 
     @property
     def residual_ns(self) -> int:
-        """How far the ends disagree: the last one less the first. Of ranks that may leave early, as far as
-        they did not: those that did had nothing left to transfer.
+        """Difference between the last and the first end. If ranks may leave early, those that did are left
+        out: they had nothing more to transfer.
         """
         ends = [part.end_ns for part in self._judged]
         return max(ends) - min(ends)
 
     @property
     def least_transfer_ns(self) -> int:
-        """T: how long bytes moved on the fastest rank, without use of a common clock.
+        """T: transfer time on the fastest rank, which needs no common clock.
 
-        Where ranks may have unequal amounts to move (all-to-all), and of a receive: from the last arrival
-        to the last end, which does need one. Where ranks may leave early: on the fastest that did not.
+        For a receive, and if ranks may move unequal amounts (all-to-all): from the last arrival to the last
+        end, which needs a common clock. If ranks may leave early, only the others count.
         """
         if self.sender is not None:
             end_ns = max(part.end_ns for part in self.parts if part.rank != self.sender)
@@ -128,15 +128,15 @@ class Collective:
 
     @property
     def _judged(self) -> Sequence[Part]:
-        """All parts; where there is a root, those that ended once all had arrived: one at least."""
+        """All parts. If there is a root, only the parts that ended after the last arrival: at least one."""
         if not ops.has_root(self.op):
             return self.parts
         return [part for part in self.parts if part.end_ns >= self.last_start_ns]
 
     @property
     def late_rank(self) -> int | None:
-        """The rank that started last. None where it is not split, where it was alone, and where several
-        started last, as far as the clocks tell.
+        """The rank that started last. None if it is not attributed, has one rank, or has several last ranks
+        that the clocks cannot tell apart.
         """
         if self.unsplit or len(self.parts) < 2:
             return None
@@ -146,34 +146,36 @@ class Collective:
 
     @property
     def bus_bandwidth(self) -> float | None:
-        """Bytes per second on T, as nccl-tests defines it; None where it is not split or not known."""
+        """Bytes per second during T, as nccl-tests defines it. None if not attributed or not known."""
         if self.unsplit:
             return None
         return ops.bus_bandwidth(self.op, self.bytes, len(self.parts), self.least_transfer_ns)
 
     @property
     def longest_wait_ns(self) -> int:
-        """How long the rank waited that waited longest; by the clocks, also where it is not split."""
+        """Longest wait of any rank, by the clocks. Also known if it is not attributed."""
         return max([moved_ns - start_ns for start_ns, moved_ns, _ in self._shares.values()])
 
     def part(self, rank: int) -> Part | None:
-        """The share of a rank; None: it has none, or it is missing."""
+        """Return the part of a rank. None if it has none, or its record is missing."""
         share = self._shares.get(rank)
         return None if share is None else Part(rank, share[0], share[2])
 
     def wait_ns(self, rank: int) -> int | None:
-        """How long the rank waited for the last one; None: it has no part in it, or that is not split."""
+        """Return the rank's wait for the last one.
+        None if it has no part, or its part is not attributed.
+        """
         share = self._shares.get(rank)
         return None if share is None or self.unsplit or rank == self.sender else share[1] - share[0]
 
     def transfer_ns(self, rank: int) -> int | None:
-        """The rank's duration less its wait; None as for `wait_ns`."""
+        """Return the rank's duration minus its wait. None as for `wait_ns`."""
         share = self._shares.get(rank)
         return None if share is None or self.unsplit or rank == self.sender else share[2] - share[1]
 
     @property
     def caused_wait_ns(self) -> int:
-        """What all ranks together waited for the last one; 0 where it is not split."""
+        """Waits of all ranks for the last one, summed. 0 if it is not attributed."""
         if self.unsplit:
             return 0
         shares = self._shares.items()
@@ -182,9 +184,9 @@ class Collective:
 
 @dataclass(frozen=True, slots=True)
 class WaitTimes:
-    """A rank's communication in one step, by what it was and by what ran beside it.
+    """A rank's communication in one step, broken down by kind and by what ran beside it.
 
-    The six parts sum to the communication, and the three exposed ones to what is exposed, exactly.
+    The six parts sum exactly to the communication, and the three exposed parts to the exposed time.
     """
 
     wait_ns: int
@@ -196,40 +198,40 @@ class WaitTimes:
 
     @property
     def exposed_ns(self) -> int:
-        """With no compute beside it, whatever it was."""
+        """Communication of any kind without compute beside it."""
         return self.exposed_wait_ns + self.exposed_transfer_ns + self.exposed_unsplit_ns
 
     @property
     def hidden_ns(self) -> int:
-        """With compute beside it."""
+        """Communication of any kind with compute beside it."""
         return self.wait_ns + self.transfer_ns + self.unsplit_ns - self.exposed_ns
 
     @property
     def known(self) -> bool:
-        """False where there was communication and nothing of it is split."""
+        """False if there was communication and none of it is attributed."""
         return bool(self.wait_ns or self.transfer_ns or not self.unsplit_ns)
 
     @property
     def exposed_known(self) -> bool:
-        """False where communication was exposed and nothing of what was exposed is split."""
+        """False if there was exposed communication and none of it is attributed."""
         return bool(self.exposed_wait_ns or self.exposed_transfer_ns or not self.exposed_unsplit_ns)
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """One rank's communication in one step. What of it is in neither part is unsplit: of collectives that
-    are not split, and of none that was matched.
+    """One rank's communication in one step. Time in neither part is not attributed: it belongs to such a
+    collective, or to none that was matched.
     """
 
     comm: Spans
-    """M: all of it."""
+    """M: all communication."""
     wait: Spans
-    """W: for a late rank, and no byte moved."""
+    """W: waits for a late rank, in which no bytes moved."""
     transfer: Spans
-    """X: the union of the transfer parts of its collectives. W and X are disjoint parts of M."""
+    """X: union of the transfer parts of its collectives. W and X are disjoint parts of M."""
 
     def times(self, compute: Spans) -> WaitTimes:
-        """Their lengths, and what of them has no compute beside it. `compute` is canonical."""
+        """Return the lengths of all parts, with and without compute beside them. `compute` is canonical."""
         sets = (self.comm, self.wait, self.transfer)
         comm_ns, wait_ns, transfer_ns = (length_ns(each) for each in sets)
         hidden_ns = [length_ns(intersection(each, compute)) for each in sets]
@@ -247,15 +249,15 @@ class Waiting:
 def waiting(
     rank: int, comm: Spans, collectives: Iterable[Collective], start_ns: int, end_ns: int
 ) -> Waiting:
-    """Split a rank's communication M in the step ``[start_ns, end_ns)``.
+    """Break down a rank's communication M in the step ``[start_ns, end_ns)``.
 
-    X is the union of the transfer parts, whatever waits beside them. Of the rest of M, W is what the rank
-    waited in, without what belongs to a collective that is not split; all else is unsplit. `comm` is
-    canonical and may reach beyond the step, as collectives may: each step has its part of them.
+    X is the union of the transfer parts, even with a wait beside them. W is the rank's waiting in the rest
+    of M, without the time of collectives that are not attributed. The remainder is not attributed. `comm`
+    is canonical and may reach beyond the step, as collectives may: each step has its part of them.
     """
-    starts, moved, ends, unsplit, sends = [], [], [], [], []  # three lists: faster to make arrays of
+    starts, moved, ends, unsplit, sends = [], [], [], [], []  # three lists: faster to make arrays from
     for each in collectives:
-        share = each._shares.get(rank)  # noqa: SLF001 - of this module, and asked for each rank and collective
+        share = each._shares.get(rank)  # noqa: SLF001 - same module, and called very often
         if share is None or share[2] <= start_ns or share[0] >= end_ns:
             continue
         if each.unsplit:
@@ -268,7 +270,7 @@ def waiting(
             ends.append(share[2])
     in_step = clip(comm, start_ns, end_ns)
     transfer = intersection(in_step, from_bounds(moved, ends))
-    # One launch that sends and receives is in two collectives: it is split as the receive.
+    # One launch that sends and receives is in two collectives. It is attributed as the receive.
     if sends:
         received = set(zip(starts, ends, strict=True))
         unsplit += (span for span in sends if span not in received)
@@ -284,30 +286,31 @@ class RankLateness:
 
     rank: int
     late: int
-    """Split collectives in which it was the late rank."""
+    """Attributed collectives with this rank as the late one."""
     collectives: int
-    """Split collectives in which it took part with others, and those of others that it held up."""
+    """Attributed collectives in which it took part with others,
+    and those of other ranks that it delayed."""
     caused_wait_ns: int
-    """What all others together waited for it."""
+    """Waits of all others for it, summed."""
 
     @property
     def share(self) -> float:
-        """In which part of its collectives it was late, in [0, 1]."""
+        """Share of its collectives in which it was late, in [0, 1]."""
         return self.late / self.collectives
 
 
 @dataclass(frozen=True, slots=True)
 class Lateness:
-    """Who was late, over a window."""
+    """Which ranks were late over a window."""
 
     ranks: tuple[RankLateness, ...]
-    """Who was late most often first; of those alike, who caused more waiting; then by number."""
+    """Sorted by `late`, most first, then by the waiting caused, then by number."""
     collectives: int
-    """Split collectives of two ranks or more."""
+    """Attributed collectives of two ranks or more."""
     wait_ns: int
-    """What all ranks together waited in them."""
+    """Waits of all ranks in them, summed."""
     receive_wait_ns: int = 0
-    """In receives, of `wait_ns`."""
+    """Part of `wait_ns` in receives."""
 
     @property
     def first(self) -> RankLateness:
@@ -316,19 +319,19 @@ class Lateness:
 
     @property
     def awaited(self) -> RankLateness:
-        """The rank that caused most of the waiting. It need not be the first: where collectives only follow
-        the one that all waited in, anybody may be last by a little.
+        """The rank that caused most of the waiting. It may differ from `first`: in collectives that follow
+        the one with the waiting, any rank may be last by a little.
         """
         return max(self.ranks, key=lambda each: each.caused_wait_ns)
 
     @property
     def late_rank(self) -> int | None:
-        """The number of `awaited`; None where nobody is to blame: all came together, or several last."""
+        """Number of `awaited`. None if nobody is to blame: all came together, or several last."""
         return self.awaited.rank if self.awaited.caused_wait_ns else None
 
     def fewest(self, share: float) -> tuple[RankLateness, ...]:
-        """The fewest ranks that together were late in this share of the collectives, the first one first;
-        empty where not even all together were.
+        """Return the smallest set of ranks that together were late in this share of the collectives, most
+        often late first. Empty if even all ranks together were not.
         """
         late = 0
         for at, each in enumerate(self.ranks, 1):
@@ -338,13 +341,14 @@ class Lateness:
         return ()
 
     def of(self, rank: int) -> RankLateness | None:
-        """How late one rank was; None where it took part in no split collective."""
+        """Return the lateness of one rank. None if it took part in no attributed collective."""
         return next((each for each in self.ranks if each.rank == rank), None)
 
 
 def lateness(collectives: Iterable[Collective], roots: Mapping[int, int] = {}) -> Lateness | None:
-    """Count who was late in these collectives; None where none of them is split. ``roots``: by the place of
-    a collective the rank to blame instead, which need not have a part in it (echoes.py).
+    """Count the late ranks of these collectives. None if none is attributed.
+
+    ``roots``: by index of a collective, the rank to blame instead. It need not take part (echoes.py).
     """
     members: Counter[tuple[int, ...]] = Counter()
     late: Counter[int] = Counter()
@@ -373,7 +377,7 @@ def lateness(collectives: Iterable[Collective], roots: Mapping[int, int] = {}) -
 
 
 def combined(windows: Iterable[Lateness]) -> Lateness | None:
-    """What `lateness` says of the collectives of all these windows together; None of no window."""
+    """Return the `lateness` of all these windows together. None without windows."""
     together = tuple(windows)
     of_rank: dict[int, list[RankLateness]] = {}
     for window in together:

@@ -1,8 +1,8 @@
-"""Whether a GPU's records hold together: each one with its neighbours, its stream and its launch.
+"""Checks a GPU's records for contradictions with their neighbours, their stream and their launch.
 
-A profiler now and then writes a record with an impossible time. One such record makes a trace a day long,
-or hides all communication. Each check here compares two things that are both in the records; what it finds
-is left out or cut, and counted, so that a view can say so.
+A profiler occasionally writes a record with an impossible time. One such record makes a trace a day long,
+or hides all communication. Each check compares two values that are both in the records. Wrong records are
+left out or cut, and counted, so that a view can report them.
 """
 
 from __future__ import annotations
@@ -20,43 +20,43 @@ Times = NDArray[np.int64]
 FAR_NS = 3_600_000_000_000
 """No job idles for an hour within one trace; clocks that jump do."""
 FEW = 2
-"""What lies far away is believed where it holds more than half as many records as the rest."""
+"""Records far from the rest are believed if they are more than half as many as the rest."""
 EARLY_NS = 1_000_000
-"""A record that begins so much before its launch is wrong, unless many do. Less is usual."""
+"""A record that begins this long before its launch is wrong, unless many do. Less is usual."""
 MANY = 3
-"""What more than one record in so many shows is no single wrong record: the clocks of CPU and GPU disagree
-where so many begin before their launch, and a stream is several where communication and compute overlap so
-often on it."""
+"""If more than one record in MANY shows a contradiction, the records are not wrong: the clocks of CPU and
+GPU differ (records begin before their launch), or one stream is really several (communication and compute
+often overlap on it)."""
 LEAST_OVERLAPS = 3
-"""With fewer on one stream, each may be a wrong duration."""
+"""With fewer overlaps on one stream, each may be a wrong duration."""
 NOT_LAUNCHED_NS = np.iinfo(np.int64).min
-"""Stands for a launch that is not known."""
+"""Stands for an unknown launch."""
 TOGETHER_NS = 50_000
-"""A stream runs one kernel after the other. Programmatic dependent launch lets the next one begin some µs
-early (3.7 µs at most of 928 kernels on a B200); a longer overlap is a wrong duration."""
+"""A stream runs its kernels one after the other. Programmatic dependent launch starts the next one a few µs
+early (at most 3.7 µs in 928 kernels on a B200). A longer overlap is a wrong duration."""
 
 ENDS_FIRST = "ends before it begins"
 DUPLICATE = "is there twice"
 FAR_AWAY = "lies an hour or more from all others, or takes as long"
 BEFORE_LAUNCH = "begins before its own launch"
 RUNS_OVER = "ran on while the next one of its stream ran"
-"""Cut where the next one begins."""
+"""Cut at the start of the next record."""
 SEVERAL_STREAMS = "overlaps others of its stream, which often has compute beside communication"
-"""Kept: the trace does not tell streams apart."""
+"""Kept, because the trace does not tell streams apart."""
 _DONE = {RUNS_OVER: "cut", SEVERAL_STREAMS: "kept"}
-"""All others are left out."""
+"""Records with any other contradiction are left out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What is left of n records."""
+    """The result of the checks on n records."""
 
     keep: NDArray[np.bool_]
     """Shape (n,)."""
     end_ns: Times
-    """Shape (n,), with the cuts."""
+    """Shape (n,), after the cuts."""
     found: Counter[str]
-    """How many records were left out or cut, by why."""
+    """Records left out or cut, by reason."""
 
 
 def check(
@@ -72,13 +72,13 @@ def check(
     """Leave out or cut the records that contradict others. All arguments have the shape (n,).
 
     Args:
-        start_ns: when each record begins; in any order.
-        end_ns: when it ends.
-        queue: one number for each stream of each device.
-        identity: one number for each name and launch.
-        launched_ns: when the CPU launched it; NOT_LAUNCHED_NS where that is not known.
-        concurrent: records that may run beside others of their stream, as those of a CUDA graph.
-        communicates: records of communication, where the streams of a trace may not be told apart.
+        start_ns: start of each record, in any order.
+        end_ns: its end.
+        queue: a number for each stream of each device.
+        identity: a number for each name and launch.
+        launched_ns: when the CPU launched it, or NOT_LAUNCHED_NS.
+        concurrent: records that may overlap others of their stream, such as those of a CUDA graph.
+        communicates: records of communication, in case the trace does not tell streams apart.
     """
     keep = np.ones(len(start_ns), dtype=np.bool_)
     found: Counter[str] = Counter()
@@ -127,9 +127,9 @@ def check(
 
 
 def clock_skew_ns(start_ns: Times, launched_ns: Times) -> int:
-    """Return by how much the CPU's clock is ahead of the GPU's, where many records show it; else 0.
+    """Return how far the CPU's clock is ahead of the GPU's if many records show it, else 0.
 
-    Records that begin before their launch show it. Those that begin soonest after it tell how much it is.
+    Records that begin before their launch show it. Those that begin soonest after it give the amount.
     """
     known = launched_ns != NOT_LAUNCHED_NS
     lead_ns = start_ns[known] - launched_ns[known]
@@ -139,8 +139,8 @@ def clock_skew_ns(start_ns: Times, launched_ns: Times) -> int:
 
 
 def before_launch(start_ns: Times, launched_ns: Times) -> NDArray[np.bool_]:
-    """Return which records, shape (n,), begin before their launch; where clocks disagree, those that do by
-    far more than the others.
+    """Return a mask, shape (n,), of records that begin before their launch. If the clocks differ, only of
+    those that do by far more than the others.
     """
     known = launched_ns != NOT_LAUNCHED_NS
     lead_ns = start_ns[known] - launched_ns[known]
@@ -156,8 +156,8 @@ def before_launch(start_ns: Times, launched_ns: Times) -> NDArray[np.bool_]:
 def _several_streams(
     queue: NDArray[np.int64], differ: NDArray[np.bool_], over: NDArray[np.bool_]
 ) -> NDArray[np.bool_]:
-    """Which neighbours, shape (n,), are of a queue on which compute and communication overlap often: not
-    one stream. Lengths there are right, so none is cut.
+    """Return a mask, shape (n,), of neighbours on a queue where compute and communication often overlap.
+    Such a queue is several streams, and its durations are right, so none is cut.
     """
     numbers, at = np.unique(queue, return_inverse=True)
     changes = np.bincount(at[differ], minlength=len(numbers))
@@ -167,7 +167,7 @@ def _several_streams(
 
 
 def _far_away(start_ns: Times, keep: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """What lies far from most of the records that are kept, and is few."""
+    """Return the few records that are far from most kept ones."""
     far = np.zeros(len(start_ns), dtype=np.bool_)
     at = np.flatnonzero(keep)
     if len(at) < 2:
@@ -184,7 +184,7 @@ def _far_away(start_ns: Times, keep: NDArray[np.bool_]) -> NDArray[np.bool_]:
 
 
 def describe(found: Counter[str]) -> list[str]:
-    """Return a sentence for each kind of contradiction, with how often it was met."""
+    """Return a sentence for each kind of contradiction, with its number of records."""
     said = []
     for why, count in sorted(found.items()):
         done = _DONE.get(why, "left out")

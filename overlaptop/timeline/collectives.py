@@ -1,4 +1,4 @@
-"""What all readers of collectives share: sizes of elements, names of groups, bytes on the links."""
+"""Shared facts about collectives: element sizes, group names, and bytes on the links."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ ELEMENT_BYTES = {
     "UInt16": 2, "UInt32": 4, "UInt64": 8,
     "Float8_e5m2": 1, "Float8_e4m3fn": 1, "Float8_e5m2fnuz": 1, "Float8_e4m3fnuz": 1, "Float8_e8m0fnu": 1,
 }  # fmt: skip
-"""Bytes of one element, by c10's name of its type: so torch's flight recorder and its profiler call it."""
+"""Bytes of one element, by c10's type name, as in torch's flight recorder and profiler."""
 
 
 class LinkBytes(NamedTuple):
-    """What one rank sends and receives."""
+    """Bytes that one rank sends and receives."""
 
     tx: int
     rx: int
 
 
 _SHARES = {
-    # what an op's name contains, without underscores (the first that fits) -> a rank's share of S bytes
-    # among n ranks: how often (n-1)/n S each way, S sent, S received
+    # text in an op's name, without underscores (the first match counts) -> a rank's share of S bytes among
+    # n ranks: factors of (n-1)/n S each way, S sent, S received
     "barrier": (0, 0, 0),
     "reducescatter": (1, 0, 0),
     "allreduce": (2, 0, 0),
@@ -42,23 +42,23 @@ _UNSHARED = frozenset(("broadcast", "reduce", "send", "recv"))
 
 
 def link_bytes(op: str, size_bytes: int | None, ranks: int | None) -> LinkBytes | None:
-    """What one rank sends and receives in one operation of a group of `ranks`, by a ring's count.
+    """Return the bytes that one rank sends and receives in one operation of `ranks` ranks, for a ring.
 
-    `op` is spelled as c10d's dispatcher, torch's flight recorder or its profiler do: ``allreduce_``,
-    ``_all_gather_base``, ``reduce_scatter_tensor_coalesced``, ``send``. `size_bytes` is the larger of
-    what goes in and what comes out, S below. With n ranks (nccl-tests, doc/PERFORMANCE.md):
+    `op` is spelled as in c10d's dispatcher, torch's flight recorder or its profiler: ``allreduce_``,
+    ``_all_gather_base``, ``reduce_scatter_tensor_coalesced``, ``send``. `size_bytes`, S below, is the
+    larger of input and output. With n ranks (nccl-tests, doc/PERFORMANCE.md):
 
     - all-reduce: ``2 (n-1)/n S`` each way;
     - all-gather, reduce-scatter, all-to-all: ``(n-1)/n S`` each way;
-    - broadcast, reduce: a chain in which all ranks but one end send S, and all but the other receive it.
-      Which rank is an end is not asked: each gets the mean, ``(n-1)/n S`` each way;
+    - broadcast, reduce: a chain. All ranks but one end send S, and all but the other end receive it. The
+      ends are not known, so each rank gets the mean, ``(n-1)/n S`` each way;
     - send, receive: S, one way. A barrier: nothing.
 
-    What NCCL moves is more where it sends flags with the data (small messages), and other where the
-    switch itself adds up (NVLS, on three or more GPUs: ``(n+1)/n S`` each way for an all-reduce).
+    NCCL moves more if it sends flags with the data (small messages), and a different amount if the switch
+    adds up (NVLS, on three or more GPUs: ``(n+1)/n S`` each way for an all-reduce).
 
-    Returns None for what is unknown: another op (gather and scatter too, whose root moves what the
-    others do not), several different ones in one, no size, no group.
+    Returns None if the result is not known: for other ops (also gather and scatter, whose root moves more
+    than the others), for several different ops in one, and without a size or group.
     """
     if ranks is not None and ranks <= 1:
         return LinkBytes(0, 0)
@@ -71,7 +71,7 @@ def link_bytes(op: str, size_bytes: int | None, ranks: int | None) -> LinkBytes 
 
 
 def sum_links_where_known(parts: Iterable[LinkBytes | None]) -> LinkBytes | None:
-    """The sum each way; None where one of them is not known."""
+    """Return the sum each way. None if any part is not known."""
     known = tuple(parts)
     tx, rx = (sum_where_known(part and part[way] for part in known) for way in (0, 1))
     return None if tx is None or rx is None else LinkBytes(tx, rx)
@@ -79,10 +79,10 @@ def sum_links_where_known(parts: Iterable[LinkBytes | None]) -> LinkBytes | None
 
 @lru_cache(maxsize=256)
 def kind_of(op: str) -> str | None:
-    """Which operation `op` is, spelled like ``allreduce``, ``allgather``, ``reducescatter``, ``send``.
+    """Return the operation of `op`, spelled like ``allreduce``, ``allgather``, ``reducescatter``, ``send``.
 
-    `op` as for `link_bytes`, or the name of NCCL's kernel. None for another operation (gather, scatter) and
-    for several different ones in one.
+    `op` is as in `link_bytes`, or the name of NCCL's kernel. None for other operations (gather, scatter)
+    and for several different ones in one.
     """
     name = op.replace("_", "").lower()
     return next((kind for kind in _SHARES if kind in name and "+" not in op), None)
@@ -92,8 +92,8 @@ def kind_of(op: str) -> str | None:
 def has_root(op: str) -> bool:
     """Whether one rank sends to all others (broadcast, scatter) or receives from them (reduce, gather).
 
-    Then a rank may leave before the last one arrives, as from no other operation: there each needs a part
-    of all ranks. False for several different operations in one.
+    Only then may a rank leave before the last one arrives: in other operations each rank needs data from
+    all ranks. False for several different operations in one.
     """
     kind, name = kind_of(op), op.lower()
     other = kind is None and "+" not in op and ("gather" in name or "scatter" in name)
@@ -109,10 +109,10 @@ def is_point_to_point(op: str) -> bool:
 def bus_bandwidth(op: str, size_bytes: int | None, ranks: int, transfer_ns: int | None) -> float | None:
     """Bytes per second by nccl-tests' definition (doc/PERFORMANCE.md): ``factor * bytes / time``.
 
-    The factor makes it comparable with a link's peak, whatever the number of ranks: ``2 (n-1)/n`` for an
+    The factor makes the result comparable with a link's peak for any number of ranks: ``2 (n-1)/n`` for an
     all-reduce; ``(n-1)/n`` for all-gather, reduce-scatter and all-to-all; 1 for broadcast, reduce, send and
-    receive. `size_bytes` is the larger of what goes in and what comes out, `transfer_ns` the time in which
-    bytes moved. None where any of it is not known, for a barrier, and for a group of one rank.
+    receive. `size_bytes` is the larger of input and output, `transfer_ns` the time in which bytes moved.
+    None if any of these is not known, for a barrier, and for a group of one rank.
     """
     kind = kind_of(op)
     if kind is None or kind == "barrier" or not size_bytes or not transfer_ns or ranks < 2:
@@ -123,13 +123,13 @@ def bus_bandwidth(op: str, size_bytes: int | None, ranks: int, transfer_ns: int 
 
 
 def group_title(name: object, description: object) -> str:
-    """A process group's name, with its description where it has one."""
+    """Return a process group's name, with its description if it has one."""
     described = description not in (None, "", "undefined")
     return f"{name} {description}" if described else str(name)
 
 
 def sum_where_known(values: Iterable[int | None]) -> int | None:
-    """The sum; None where one of them is not known."""
+    """Return the sum. None if any value is not known."""
     total = 0
     for value in values:
         if value is None:

@@ -1,9 +1,9 @@
-"""Waits that are only the echo of another group's: who is to blame for them.
+"""Passed-on waits: finds the rank to blame when a wait in one group is caused by a wait in another.
 
-A rank comes late to a collective of one group because it was itself waiting in one of another group. That
-is followed back: where it waited, in a collective of another group, for half of the time or more in which
-the others waited for it, the late rank of that one is to blame, or whom that rank waited for in turn. Of
-sends and receives each two ranks count as a group, as in a pipeline all stages may share one.
+A rank may be late to a collective because it was itself waiting in another group. If it waited there for at
+least half of the time that the others waited for it, the blame moves on to the late rank of that other
+collective, and so on from there. In sends and receives, each pair of ranks counts as a group, because all
+stages of a pipeline may share one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeAlias
 from overlaptop.timeline.arrivals import Collective
 
 ECHO_SHARE = 0.5
-"""Of the time in which others waited for the late rank, so much it was waiting itself."""
+"""Minimum share of the time the others waited for the late rank that it was itself waiting."""
 
 
 _Members: TypeAlias = tuple[str, tuple[int, ...]]
@@ -27,28 +27,28 @@ class Link(NamedTuple):
 
     rank: int
     group: str
-    """In which it was waiting."""
+    """Group of the collective that it was waiting in."""
 
 
 @dataclass(frozen=True, slots=True)
 class Echo:
-    """What is behind the wait for a collective's late rank."""
+    """The cause of a late rank's lateness."""
 
     root: int
-    """Whom all of them waited for in the end."""
+    """Rank that all of them waited for in the end."""
     chain: tuple[Link, ...]
-    """The late rank first; the last one waited for the root."""
+    """The late rank first. The last one waited for the root."""
 
 
 class _Wait(NamedTuple):
     start_ns: int
     end_ns: int
     at: int
-    """Which collective."""
+    """Index of the collective."""
 
 
 def echoes(collectives: Sequence[Collective]) -> dict[int, Echo]:
-    """By their place among these collectives, those whose wait is an echo. All of a step or of a trace."""
+    """Return the passed-on waits, by index of their collective. Takes all of a step or of a trace."""
     members = [_members(each) for each in collectives]
     if len({own for own, each in zip(members, collectives, strict=True) if not each.unsplit}) < 2:
         return {}
@@ -87,7 +87,7 @@ def _longest(
     met: _Members,
     members: Sequence[_Members],
 ) -> _Wait | None:
-    """In which a rank waited longest with others than these, in this time; None: not for long."""
+    """Return the collective with other ranks in which a rank waited longest during this time, or None."""
     best, most_ns = None, ECHO_SHARE * (until_ns - since_ns)
     for at in range(bisect_left(waits, (until_ns,)) - 1, -1, -1):
         wait = waits[at]

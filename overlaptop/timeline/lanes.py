@@ -16,16 +16,16 @@ from typing import Literal, TypeAlias
 
 
 class Lane(StrEnum):
-    """What a span is. Any kernel that is not known by its name computes."""
+    """Kind of a span. A kernel with an unknown name counts as compute."""
 
     COMPUTE = "compute"
     COMM = "comm"
     COPY = "copy"
     """Host-device and device-local copies and memsets."""
     FUSED = "fused"
-    """Kernels that compute and communicate in one: what of it hides what cannot be told from outside."""
+    """Kernels that both compute and communicate. How much they hide is not visible from outside."""
     IDLE = "idle"
-    """Kernels that only let time pass: nothing runs in them."""
+    """Kernels that only let time pass, with no work in them."""
 
 
 Kind: TypeAlias = Literal["kernel", "memcpy", "peer_memcpy", "memset", "cpu_op"]
@@ -36,12 +36,12 @@ _LANE_OF_KIND: dict[Kind, Lane] = {
     # which launch no kernel (cudaMemcpyBatchAsync in its src/ce_coll.cc).
     "peer_memcpy": Lane.COMM,
     "memset": Lane.COPY,
-    # Handing a collective over to gloo is work of the CPU, whatever the operator is called.
+    # Handing a collective over to gloo is CPU work, whatever the operator's name.
     "cpu_op": Lane.COMPUTE,
 }
 
 # `::` stands for itself or, in a mangled name, for the length of the identifier that follows (with an
-# L before it where that is static). Underscores before an identifier do not count: Triton's kernels are
+# L before it if that is static). Underscores before an identifier do not count: Triton's kernels are
 # often private functions.
 _COMM_KERNELS = (
     # NCCL today, its symmetric-memory kernels, NCCL before 2.8; RCCL has these names and its own. Some
@@ -64,9 +64,9 @@ _COMM_KERNELS = (
     r"(?:moe\w*_)?allreduce_fusion_kernel|(?i:(?:one|two)shotAllReduce)\w*Kernel",
     r"kernel_cutlass_(?!\w*(?i:gemm))\w*?AllReduce(?:One|Two)Shot",
     r"moe(?:A2A(?:Dispatch|Combine)|AllToAll)\w*Kernel",
-    # MSCCL++: whatever takes one of its channels as an argument
+    # MSCCL++: every kernel with one of its channels as an argument
     r"mscclpp::",
-    # DeepEP and what copies its names; its layout, copy and reduce kernels stay on their GPU: compute
+    # DeepEP and copies of its names; its layout, copy and reduce kernels stay on their GPU: compute
     r"(?:deep_ep::(?:legacy::)?|uccl::)(?:intranode|internode|internode_ll)::",
     r"deep_ep::elastic::(?:(?:hybrid_)?(?:dispatch|combine)|barrier|engram_fetch|pp_)(?!\w*epilogue)",
     r"hybrid_ep::(?:dispatch|combine)_kernel",
@@ -79,8 +79,8 @@ _COMM_KERNELS = (
     # chunks beside products that are cuBLAS's own kernels, so nothing is fused there
     r"k?userbuffers_",
 )
-# A product and its transfer in one kernel. Reductions with a norm behind them (allreduce_fusion_kernel) are
-# not: what they compute takes no time of its own.
+# A product and its transfer in one kernel. Reductions with a norm behind them (allreduce_fusion_kernel) do
+# not count: their computation takes no time of its own.
 _FUSED_KERNELS = (
     # Flux, class names of its src/ag_gemm, src/gemm_rs, src/moe_ag_scatter and src/moe_gather_rs
     r"Sm90(?:AG|RS)GemmUniversal|Sm80AGGemmWithEpilogueVisitor|Sm89AGGemmWithAbsMax",
@@ -101,12 +101,12 @@ _IDLE_KERNEL = re.compile(r"at(?:::|\d)cuda.*?spin_kernel")
 
 
 def _any_of(patterns: Iterable[str]) -> re.Pattern[str]:
-    """What finds an identifier that begins like one of these, in mangled names too."""
+    """Return a pattern for identifiers that begin like one of these, in mangled names too."""
     return re.compile("(?<![A-Za-z_])_*(?:" + "|".join(patterns).replace("::", r"(?:::|L?\d+)") + ")")
 
 
-# Functions named after a collective communicate, whoever wrote them; with other words they may. Looked at
-# is what stands before template arguments and parameters.
+# Functions named after a collective communicate, whoever wrote them. With other words in the name, they
+# may. Only the text before template arguments and parameters counts.
 _COLLECTIVE = re.compile(
     r"all_?reduce|all_?gather|reduce_?scatter|all_?(?:to|2)_?all(?!ow)|(?<![a-z])a2a(?![a-z])|send_?recv",
     re.IGNORECASE,
@@ -129,11 +129,11 @@ _LANE_OF_KERNEL = (
     (Lane.COMM, _any_of(_COMM_KERNELS)),
     (Lane.IDLE, _IDLE_KERNEL),
 )
-"""The first that matches counts: a fused kernel's arguments may mention what it is made of."""
+"""The first match counts: a fused kernel's arguments may mention its parts."""
 
 _NAMES_CACHED = 4096
 MAX_LOOK_ALIKES = 5
-"""Names that are said at once; others follow once there are rules for these."""
+"""Names reported at once. Others follow once there are rules for these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,10 +145,10 @@ class LaneRule:
 
 
 def parse_rule(text: str) -> LaneRule:
-    """A rule from ``LANE=REGEX``, such as ``comm=my_allreduce.*``.
+    """Return a rule from ``LANE=REGEX``, such as ``comm=my_allreduce.*``.
 
     Raises:
-        ValueError: not a rule, in one line for the user.
+        ValueError: not a rule; the message is one line for the user.
     """
     lane, separator, pattern = text.partition("=")
     if not separator or not pattern:
@@ -162,9 +162,9 @@ def parse_rule(text: str) -> LaneRule:
 
 
 class LaneRules:
-    """The user's rules, first match wins, and below them the built-in ones.
+    """The user's rules, then the built-in ones. The first match wins.
 
-    Answers are kept per name and kind, so a name costs its regular expressions once.
+    Results are cached per name and kind, so each name runs the regular expressions once.
     """
 
     def __init__(self, extra: Iterable[LaneRule] = ()) -> None:
@@ -172,12 +172,12 @@ class LaneRules:
         self._lane = lru_cache(maxsize=_NAMES_CACHED)(self._classify)
 
     def lane(self, name: str, kind: Kind) -> Lane:
-        """The lane of an activity; `name` as CUPTI or torch.profiler gives it, mangled or not."""
+        """Return the lane of an activity. `name`: as in CUPTI or torch.profiler, mangled or not."""
         return self._lane(name, kind)
 
     def look_alike(self, name: str) -> str:
-        """Return the part of a kernel's name that looks like a collective's although the kernel counts as
-        compute, by no rule of the user's; empty where none does.
+        """Return the part of a kernel's name that looks like a collective's, if no rule of the user matches
+        and the kernel counts as compute. Else return "".
         """
         head = _head(name)
         found = _LOOKS_LIKE_COMM.search(head)
@@ -185,7 +185,7 @@ class LaneRules:
             return ""
         if any(rule.pattern.search(name) for rule in self._extra):
             return ""
-        # In a mangled name nothing tells where the identifier ends.
+        # A mangled name does not show where the identifier ends.
         return found[0] if head.startswith("_Z") else re.findall(r"\w+", head)[-1]
 
     def _classify(self, name: str, kind: Kind) -> Lane:
@@ -204,12 +204,12 @@ class LaneRules:
 
 
 def _head(name: str) -> str:
-    """The function's own name with its namespaces; of a mangled name all of it."""
+    """Return the function's own name with its namespaces, or all of a mangled name."""
     return re.split(r"[<(]", name.replace("(anonymous namespace)::", ""), maxsplit=1)[0]
 
 
 def describe_look_alikes(parts: Iterable[str]) -> str:
-    """Say which kernels look like communication, by their `look_alike`, and which option makes them it."""
+    """Name the kernels that look like communication, by `look_alike`, and the option that makes them so."""
     few = sorted(set(parts))[:MAX_LOOK_ALIKES]
     return (
         f"counted as compute, but named like communication: {', '.join(few)}; "

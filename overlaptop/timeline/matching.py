@@ -1,14 +1,14 @@
-"""Finds the same collective on all ranks of its group, and a send with its receive.
+"""Matches the same collective on all ranks of its group, and a send with its receive.
 
-A collective is *not split*, and says why, where a rank is missing, where ops or sizes differ, where the
-residual exceeds T/2 (unless the longest wait is twenty times as long: then that is known well enough), and
-where the clocks are less certain than the longest wait. An all-to-all may move unequal amounts, so its ends
-may lie apart, but none before the last arrival. From a broadcast, reduce, gather or scatter ranks may leave
-before it: of these T and the residual are those of the ranks that did not.
+A collective is *not attributed*, with a reason, in four cases: a rank is missing; ops or sizes differ; the
+residual exceeds T/2, unless the longest wait is twenty times the residual; the clocks are less certain than
+the longest wait. An all-to-all may move unequal amounts, so its ends may differ, but none may come before
+the last arrival. From a broadcast, reduce, gather or scatter, ranks may leave before the last arrival; T
+and the residual then exclude those ranks.
 
-Of a send and its receive only the receive is split (arrivals.py). Several of them in one launch (torch's
-batch_isend_irecv on NCCL) are one unit on each rank: it is the send of the one rank that it sends to, and
-the receive from the one that it receives from. Of several ranks it is not known which one it waited for.
+Of a send and its receive, only the receive is attributed (arrivals.py). Several in one launch (torch's
+batch_isend_irecv on NCCL) are one unit on each rank: the send to its one target, and the receive from its
+one source. With several sources, it is not known which one the rank waited for.
 """
 
 from __future__ import annotations
@@ -24,18 +24,19 @@ from overlaptop.timeline.arrivals import Collective, Part
 from overlaptop.wire.messages import CollectiveSpan
 
 CERTAIN_WAIT = 20
-"""A wait so many times as long as the ends disagree is known to 5 % whatever bytes did."""
+"""A wait this many times as long as the residual is known to 5 %, however the bytes moved."""
 
 
-# What ranks do not have the same: an uneven all-to-all, and a root's gather or scatter.
+# Operations with equal bytes on all ranks. An all-to-all may be uneven, and the root of a gather or scatter
+# moves other amounts.
 _SIZED = frozenset(("allreduce", "allgather", "reducescatter", "broadcast", "reduce", "barrier"))
 _START = attrgetter("start_ns")
 _SOMEBODY = -1
-"""Stands for the other members of a group of which nothing but one rank's calls are known."""
+"""Stands for the other members of a group if only one rank's calls are known."""
 
 
 class _Pair(NamedTuple):
-    """What the sends of one rank to another have in common."""
+    """What all sends from one rank to another have in common."""
 
     group: str
     source: int
@@ -43,11 +44,11 @@ class _Pair(NamedTuple):
 
 
 _Paired: TypeAlias = dict[_Pair, list[CollectiveSpan]]
-"""Of one rank each, in their order."""
+"""Calls of one rank each, in order."""
 _Together: TypeAlias = dict[int, CollectiveSpan]
 """Calls that are one collective, by rank."""
 _Origins: TypeAlias = Mapping[int, int]
-"""By rank, what its calls' times count from."""
+"""Origin of each rank's call times."""
 
 
 def match(
@@ -58,21 +59,20 @@ def match(
     members: Mapping[str, Sequence[int]] = {},
     clock_error_ns: Mapping[str, int] = {},
 ) -> tuple[Collective, ...]:
-    """Find the same collective on all ranks, in order of the first start.
+    """Match the collectives on all ranks, in order of their first start.
 
-    In a group all of whose calls have a sequence number, that decides; what lies before the first or after
-    the last number that every rank has is dropped. Else calls of one op and size are paired in their order,
-    from the end: windows may begin at different collectives, and what only some ranks have at the
-    beginning is dropped. Sends and receives are paired in their order from the end, per group, source and
-    target.
+    If all calls of a group have a sequence number, the numbers decide. Calls before the first or after the
+    last number common to all ranks are dropped. Otherwise calls of one op and size are paired in order,
+    from the end, because ranks' windows may begin at different collectives. Calls that only some ranks have
+    at the beginning are dropped. Sends and receives are paired likewise, per group, source and target.
 
     Args:
-        calls: of each rank, in any order. Order tells calls apart that share a sequence number.
-        origins_ns: of each rank, what its calls' times count from, on one clock of all; 0 of others.
-        names: by rank and group, what else names that group: the same on all its members, and on no other
-            rank. Groups of other ranks may have one title.
-        members: the ranks of groups as far as they are known; of others those that have calls of it.
-        clock_error_ns: by how much the clocks of a group's ranks may differ from each other; 0 of others.
+        calls: calls of each rank, in any order. Order tells calls apart that share a sequence number.
+        origins_ns: origin of each rank's call times, on one common clock. Default 0.
+        names: by rank and group, a unique name of that group: the same on all its members and on no other
+            rank. Groups of different ranks may share a title.
+        members: known ranks of groups. For others, the ranks with calls in the group.
+        clock_error_ns: maximum clock difference between the ranks of a group. Default 0.
     """
     of_group: dict[str, dict[int, list[CollectiveSpan]]] = {}
     sent: _Paired = {}
@@ -108,7 +108,7 @@ def _is_sized(op: str) -> bool:
 
 
 def _together(by_rank: Mapping[int, list[CollectiveSpan]]) -> Iterable[_Together]:
-    """The calls of one group that are one collective each."""
+    """Return the calls of one group that form one collective each."""
     if all(call.sequence is not None for issued in by_rank.values() for call in issued):
         yield from _by_sequence(by_rank)
         return
@@ -149,7 +149,7 @@ def _collective(
     clock_error_ns: int,
     origins_ns: _Origins,
 ) -> Collective:
-    """`own`: the expected ranks of which there are calls; a group may have far more than these."""
+    """`own`: the expected ranks with known calls. The group may have many more."""
     calls = together.values()
     first = next(iter(calls))
     alike_in_op = len({call.op for call in calls}) == 1
@@ -187,7 +187,7 @@ def _ends_disagree(made: Collective) -> bool:
 def _transfers(
     sent: _Paired, received: _Paired, clock_error_ns: Mapping[str, int], origins_ns: _Origins
 ) -> Iterable[Collective]:
-    """Each send with its receive, and what has no partner, which is not split."""
+    """Return each send with its receive. Calls without a partner are not attributed."""
     for pair in dict.fromkeys(chain(sent, received)):
         sends, receives = sent.get(pair, []), received.get(pair, [])
         if sends and receives and pair.source != pair.target:
@@ -215,7 +215,7 @@ def _transfer(
     if plain and send.bytes != receive.bytes:
         why = "the ranks' sizes differ"
     elif of_rank[pair.target].end_ns + clock_error_ns < of_rank[pair.source].start_ns:
-        why = "the ends disagree"  # it was over before its send began: another one's
+        why = "the ends disagree"  # it ended before its send began, so that is another one's send
     else:
         why = _clocks(made)
     return _not_split(made, why) if why else made
@@ -226,7 +226,9 @@ def _alone(rank: int, call: CollectiveSpan, origins_ns: _Origins) -> Collective:
 
 
 def _clocks(made: Collective) -> str:
-    """Whether they are good enough to tell this collective's waits from nothing."""
+    """Return why the clocks are too inexact to attribute this collective's waits.
+    Empty if they are exact.
+    """
     if not made.clock_error_ns or len(made.parts) < 2:
         return ""
     return "the clocks are too uncertain" if made.clock_error_ns > made.longest_wait_ns else ""

@@ -1,4 +1,4 @@
-"""Calls within calls: which of them a thread is in at each time."""
+"""Nested calls: finds the innermost call of a thread at each time."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from numpy.typing import NDArray
 
 
 def innermost(start_ns: NDArray[np.int64], end_ns: NDArray[np.int64]) -> NDArray[np.int64]:
-    """When each of n calls of one thread was the innermost one.
+    """Return when each of n calls of one thread was the innermost one.
 
-    Shape (m, 3): start and end in ns, and the call's index; m is below 2 n. They are in order of time, do
-    not overlap, and together are all the time in which there was a call. A call that outlasts the one it
-    began in is cut off there.
+    Shape (m, 3): start and end in ns, and the call's index; m is below 2 n. The rows are in order of time,
+    do not overlap, and together cover all time with any call. A call that outlasts the call it began in is
+    cut off at that call's end.
     """
     pieces: list[tuple[int, int, int]] = []
-    around: list[tuple[int, int]] = []  # ends and indices of the calls that go on, the innermost last
+    around: list[tuple[int, int]] = []  # ends and indices of the open calls, the innermost last
     reached = 0
 
     def reach(to: int) -> None:
@@ -24,7 +24,7 @@ def innermost(start_ns: NDArray[np.int64], end_ns: NDArray[np.int64]) -> NDArray
             reached = to
 
     starts, ends = start_ns.tolist(), end_ns.tolist()
-    # Of calls that begin together the longest is around the others.
+    # If several calls begin together, the longest is the outermost.
     for call in np.lexsort((-end_ns, start_ns)).tolist():
         start, end = starts[call], ends[call]
         while around and around[-1][0] <= start:

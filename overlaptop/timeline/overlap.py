@@ -1,4 +1,4 @@
-"""One rank's step, taken apart: what ran beside what, to the nanosecond, and what it waited for."""
+"""Breaks one rank's step down by what ran at the same time, to the nanosecond, and finds its stalls."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from overlaptop.timeline import ratios
 from overlaptop.timeline.spans import Spans, clip, difference, empty, from_pairs, length_ns, union
 
 NO_LEAD = 0.02
-"""A launch lead below this share of the step is none: the GPU waits for each launch."""
+"""A launch lead below this share of the step counts as none: the GPU waits for each launch."""
 MUCH_IDLE = 0.05
-"""Idle time above this share of the step is worth speaking of."""
+"""Minimum share of idle time in a step that matters."""
 
 
 @dataclass(frozen=True, slots=True)
 class Breakdown:
     """Where the time of one step went.
 
-    ``hidden + exposed + compute_only + copy_only + idle + fused == step``, exactly. While a kernel ran that
-    computes and communicates in one, what ran beside it counts in no other part.
+    ``hidden + exposed + compute_only + copy_only + idle + fused == step``, exactly. Time beside a fused
+    kernel, which computes and communicates in one, counts as fused only.
     """
 
     step_ns: int
     compute_ns: int
-    """Time in which compute ran, whatever else did but fused kernels."""
+    """Time with compute and without fused kernels."""
     comm_ns: int
-    """Time in which communication ran, whatever else did but fused kernels."""
+    """Time with communication and without fused kernels."""
     hidden_ns: int
     """Communication with compute beside it."""
     exposed_ns: int
@@ -37,7 +37,7 @@ class Breakdown:
     """Copies with neither compute nor communication beside them."""
     idle_ns: int
     fused_ns: int = 0
-    """Kernels that compute and communicate in one: neither hidden nor exposed."""
+    """Kernels that both compute and communicate: neither hidden nor exposed."""
 
     @property
     def overlap(self) -> float | None:
@@ -58,10 +58,10 @@ class Breakdown:
 def break_down(
     start_ns: int, end_ns: int, compute: Spans, comm: Spans, copy: Spans, fused: Spans | None = None
 ) -> Breakdown:
-    """Take the step ``[start_ns, end_ns)`` apart.
+    """Break down the step ``[start_ns, end_ns)``.
 
-    The lanes are (n, 2) arrays of ns on the same clock; they need not be canonical, and what lies
-    outside the step does not count. `fused`: kernels that compute and communicate; None: there were none.
+    The lanes are (n, 2) arrays in ns on the same clock. They need not be canonical, and time outside the
+    step does not count. `fused`: kernels that both compute and communicate, or None.
 
     Raises:
         ValueError: the step ends before it starts.
@@ -98,12 +98,11 @@ def break_down(
 
 
 def stalls(start_ns: int, end_ns: int, compute: Spans, comm: Spans) -> Spans:
-    """The stretches of exposed communication in ``[start_ns, end_ns)`` that compute waited out.
+    """Return the parts of exposed communication in ``[start_ns, end_ns)`` that compute waited for.
 
-    Where communication ran with no compute beside it, one of two things ended that stretch. Either the
-    communication was over: compute stood still for as long as it lasted. Or compute went on while the
-    communication still ran: it had been waiting for something else, such as its next launch. Only stretches
-    of the first kind count.
+    A stretch of exposed communication ends in one of two ways. If the communication ended, compute was
+    stalled by it for the whole stretch. If compute continued while the communication still ran, compute had
+    been waiting for something else, such as its next launch. Only stretches of the first kind count.
 
     `compute` and `comm` are canonical and may reach beyond the step: a collective that outlasts the step
     did not end in it. The result is canonical, and a part of the step's exposed communication.
@@ -117,8 +116,8 @@ def stalls(start_ns: int, end_ns: int, compute: Spans, comm: Spans) -> Spans:
 def launch_bound(step_ns: int, launch_lead_ns: int | None, idle_ns: int | None) -> bool | None:
     """Whether the step was launch-bound: the CPU had no lead at its end, and the GPU stood idle in it.
 
-    The lead alone does not show it: a step that ends by waiting for the GPU (``loss.item()``) has none
-    either, and may yet keep the GPU busy. None where either is not known.
+    The lead alone does not show it: a step that ends with a wait for the GPU (``loss.item()``) has no lead
+    either, and may still keep the GPU busy. None if lead or idle time is not known.
     """
     if launch_lead_ns is None or idle_ns is None:
         return None

@@ -1,4 +1,4 @@
-"""The ratios of a step's parts, or of many steps' sums. Without numpy: every message has them."""
+"""Ratios of a step's parts, or of the sums over many steps. Without numpy: all messages import this."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ def overlap(hidden_ns: int, comm_ns: int) -> float | None:
 
 
 def speedup(compute_ns: int, comm_ns: int, fused_ns: int, step_ns: int) -> float | None:
-    """``(compute + comm + fused) / step``: how much faster than one after the other, without gaps; what
-    fused kernels save in themselves is not known.
+    """``(compute + comm + fused) / step``: the speed-up over running them one after the other without gaps.
+    Savings within fused kernels are not known.
 
-    Below 1 where the step is mostly copies and idle time; None where nothing ran.
+    Below 1 if the step is mostly copies and idle time. None if nothing ran.
     """
     busy_ns = compute_ns + comm_ns + fused_ns
     return busy_ns / step_ns if busy_ns else None
@@ -22,7 +22,7 @@ def attainable(compute_ns: int, comm_ns: int, fused_ns: int) -> float | None:
     """``(compute + comm + fused) / (max(compute, comm) + fused)``: the speed-up of perfect overlap, in
     [1, 2].
 
-    None where nothing ran.
+    None if nothing ran.
     """
     longer_ns = max(compute_ns, comm_ns) + fused_ns
     return (compute_ns + comm_ns + fused_ns) / longer_ns if longer_ns else None

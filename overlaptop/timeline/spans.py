@@ -2,9 +2,9 @@
 
 A set of spans is an int64 array of shape (n, 2) in **canonical form**: sorted, disjoint, not touching
 (touching intervals are one) and without empty intervals, so two equal sets are two equal arrays.
-`from_pairs` and `from_bounds` make that form out of anything; every other function expects it and gives
-it back. Times may lie anywhere within ±2**62 ns (as Unix time, until the year 2116); nothing is rounded
-on the way, and floats are refused because a float64 cannot hold today's Unix time to the nanosecond.
+`from_pairs` and `from_bounds` make that form; every other function expects and returns it. Times may lie
+anywhere within ±2**62 ns (as Unix time, until the year 2116). Nothing is rounded, and floats are refused
+because a float64 cannot hold today's Unix time to the nanosecond.
 
 Every function is O(n log n) or better and vectorised: 10,000 intervals take well under a millisecond.
 """
@@ -25,7 +25,7 @@ _TIME_MAX = np.iinfo(np.int64).max
 
 
 FEW = 64
-"""Intervals, of both sets together, up to which an intersection is taken by walking along them."""
+"""Intervals of both sets together, up to which a loop computes an intersection faster than numpy."""
 
 
 def empty() -> Spans:
@@ -52,7 +52,7 @@ def from_bounds(starts_ns: ArrayLike, ends_ns: ArrayLike) -> Spans:
     """Canonical spans from n starts and n ends in any order; empty and inverted intervals are dropped.
 
     Raises:
-        ValueError: not as many ends as starts.
+        ValueError: the numbers of starts and ends differ.
         TypeError: the times are not integers.
     """
     starts, ends = _whole_ns(starts_ns), _whole_ns(ends_ns)
@@ -74,7 +74,7 @@ def from_bounds(starts_ns: ArrayLike, ends_ns: ArrayLike) -> Spans:
 
 
 def union(*spans: Spans) -> Spans:
-    """What lies in any of the sets."""
+    """Return the times in any of the sets."""
     some = [each for each in spans if len(each)]
     if len(some) < 2:
         return some[0].copy() if some else empty()
@@ -82,14 +82,14 @@ def union(*spans: Spans) -> Spans:
 
 
 def intersection(a: Spans, b: Spans) -> Spans:
-    """What lies in both sets."""
+    """Return the times in both sets."""
     if len(a) == 0 or len(b) == 0:
         return empty()
     if len(a) + len(b) <= FEW:
         return _intersection_of_few(a.tolist(), b.tolist())
-    # Of each interval of a, the intervals of b that meet it are a contiguous range, found by bisection.
-    # There are at most len(a) + len(b) such pairs, and what they share is in canonical form already:
-    # between two neighbours lies a gap of a or one of b.
+    # The intervals of b that meet one interval of a are a contiguous range, found by bisection. There are
+    # at most len(a) + len(b) such pairs. Their common parts are already in canonical form, because a gap of
+    # a or of b lies between two neighbours.
     first = np.searchsorted(b[:, 1], a[:, 0], side="right")
     stop = np.searchsorted(b[:, 0], a[:, 1], side="left")
     met = np.maximum(stop - first, 0)
@@ -103,7 +103,7 @@ def intersection(a: Spans, b: Spans) -> Spans:
 
 
 def _intersection_of_few(a: list[list[int]], b: list[list[int]]) -> Spans:
-    """The same by walking along both: vectorising costs more than it saves on a handful of intervals."""
+    """Compute it in a loop: vectorising costs more than it saves on a handful of intervals."""
     shared = []
     at_a = at_b = 0
     while at_a < len(a) and at_b < len(b):
@@ -119,7 +119,7 @@ def _intersection_of_few(a: list[list[int]], b: list[list[int]]) -> Spans:
 
 
 def difference(a: Spans, b: Spans) -> Spans:
-    """What lies in `a` and not in `b`."""
+    """Return the times in `a` and not in `b`."""
     if len(a) == 0 or len(b) == 0:
         return a.copy()
     around_b = _side_by_side(np.append(_TIME_MIN, b[:, 1]), np.append(b[:, 0], _TIME_MAX))
@@ -127,7 +127,7 @@ def difference(a: Spans, b: Spans) -> Spans:
 
 
 def clip(a: Spans, start_ns: int, end_ns: int) -> Spans:
-    """The part of `a` within ``[start_ns, end_ns)``; a copy, also where nothing is cut off."""
+    """Return a copy of the part of `a` within ``[start_ns, end_ns)``."""
     if end_ns <= start_ns:
         return empty()
     first = np.searchsorted(a[:, 1], start_ns, side="right")
@@ -145,7 +145,7 @@ def length_ns(a: Spans) -> int:
 
 
 def lengths_within(a: Spans, starts_ns: ArrayLike, ends_ns: ArrayLike) -> NDArray[np.int64]:
-    """How much of `a` lies in each of n intervals ``[start, end)``, which may overlap; ns, shape (n,).
+    """Return the length of `a` in each of n intervals ``[start, end)``, which may overlap. ns, shape (n,).
 
     Raises:
         TypeError: the times are not integers.
@@ -166,10 +166,10 @@ def lengths_within(a: Spans, starts_ns: ArrayLike, ends_ns: ArrayLike) -> NDArra
 
 
 def coalesce(a: Spans, max_segments: int) -> Spans:
-    """At most `max_segments` intervals that cover `a`: the smallest gaps are closed first.
+    """Return at most `max_segments` intervals that cover `a`, by closing the smallest gaps first.
 
-    For drawing and for messages of bounded size, not for arithmetic: the result is longer than `a`
-    by the gaps that were closed. Of equal gaps the later ones are closed first.
+    For drawing and for messages of bounded size, not for arithmetic: the result is longer than `a` by the
+    closed gaps. Among equal gaps, the later ones are closed first.
 
     Raises:
         ValueError: `max_segments` is less than 1.
@@ -184,12 +184,12 @@ def coalesce(a: Spans, max_segments: int) -> Spans:
 
 
 def flatten(a: Spans) -> tuple[int, ...]:
-    """``(start, end, start, end, ...)`` as Python ints, as messages carry it."""
+    """Return ``(start, end, start, end, ...)`` as Python ints, the form in messages."""
     return tuple(a.ravel().tolist())
 
 
 def unflatten(flat: Sequence[int]) -> Spans:
-    """Canonical spans from what `flatten` made.
+    """Return canonical spans from the output of `flatten`.
 
     Raises:
         ValueError: a start without its end.
