@@ -1,1 +1,1 @@
-"""Files in, files out: what other tools wrote, as the same records that a live job gives."""
+"""Reads and writes files. Other tools' traces become the same records that a live job sends."""

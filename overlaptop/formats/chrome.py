@@ -1,7 +1,7 @@
-"""The JSON of a Chrome trace as torch.profiler (Kineto) writes it: the few fields that count.
+"""The JSON of a Chrome trace as torch.profiler (Kineto) writes it: only the few fields that matter.
 
-Everything else is skipped unread, and a field of another type is an error, so nothing that a trace holds
-gets further than these classes. msgspec does it in an eighth of the time of the standard library's json.
+All other fields are skipped unread, and a field of another type is an error, so no unchecked data leaves
+these classes. msgspec needs an eighth of the time of the standard library's json.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ import msgspec
 from overlaptop.formats.files import NoTraceOfARankError, TraceError
 
 MAX_OBJECTS = 16_000_000
-"""Objects in one trace: each event of a few bytes of text takes some 100 bytes of memory."""
+"""Maximum objects in one trace: an event of a few bytes of text takes about 100 bytes of memory."""
 MAX_NAME = 16_384
-"""Characters of a name that are looked at; real ones, with all their template arguments, are shorter."""
+"""Characters of a name that are read. Real names, with all template arguments, are shorter."""
 _SMALL_BYTES = 1 << 25
-"""Texts that are too short to hold that many."""
+"""Texts below this size cannot hold that many objects."""
 _CONTROL = dict.fromkeys((*range(32), 127), " ")
 _BACKSLASH = re.compile(r'\\(["\\/bfnrt]|u[0-9a-fA-F]{4})?')
 _NO_NUMBER = re.compile(r"([:\[,]\s*)(?:[-+]?(?:inf|infinity|nan)|N/A)(?=\s*[,}\]])", re.IGNORECASE)
 
 
 class BrokenTextError(TraceError):
-    """Some of a trace's text is no JSON; it may be `mended`."""
+    """Part of a trace's text is not JSON. `mended` may repair it."""
 
 
 Text: TypeAlias = bytes | bytearray
@@ -34,15 +34,15 @@ Scalar: TypeAlias = int | float | str | None
 
 
 class Args(msgspec.Struct, gc=False, frozen=True):
-    """What torch.profiler adds to an event. Any of it may be missing.
+    """torch.profiler's arguments of an event. Any of them may be missing.
 
-    Fields stand in the order in which torch.profiler writes them: msgspec finds them faster.
+    Fields are in torch.profiler's order, because msgspec then finds them faster.
     """
 
     device: Scalar = None
     stream: Scalar = None
     correlation: Scalar = None
-    """The same number in a launch on the CPU and in what it launched on the GPU."""
+    """The same number in a CPU launch and in the GPU activity it launched."""
     collective: Scalar = msgspec.field(default=None, name="Collective name")
     in_elements: Scalar = msgspec.field(default=None, name="In msg nelems")
     out_elements: Scalar = msgspec.field(default=None, name="Out msg nelems")
@@ -51,29 +51,29 @@ class Args(msgspec.Struct, gc=False, frozen=True):
     group: Scalar = msgspec.field(default=None, name="Process Group Name")
     group_description: Scalar = msgspec.field(default=None, name="Process Group Description")
     group_ranks: Scalar | list[Scalar] = msgspec.field(default=None, name="Process Group Ranks")
-    """As text, ``[0, 1, 2, 3]``; of more than 30 ranks the first 29, an ellipsis and the last."""
+    """As text, ``[0, 1, 2, 3]``. With more than 30 ranks: the first 29, an ellipsis and the last."""
     source: Scalar = msgspec.field(default=None, name="Src Rank")
     target: Scalar = msgspec.field(default=None, name="Dst Rank")
     sequence: Scalar = msgspec.field(default=None, name="Seq")
     sycl_queue: Scalar = msgspec.field(default=None, name="sycl queue")
-    """What Intel's XPU has in place of a stream."""
+    """Intel XPU's equivalent of a stream."""
     graph: Scalar = msgspec.field(default=None, name="graph id")
-    """Of a kernel that a CUDA graph launched; 0 of others, if anything."""
+    """CUDA graph that launched the kernel. 0 or missing for other kernels."""
 
 
 NO_ARGS = Args()
 
 
 class Event(msgspec.Struct, gc=False, frozen=True):
-    """One event; times in microseconds since the trace's base time."""
+    """One event. Times are in microseconds since the trace's base time."""
 
     cat: str | None = None
     name: str | None = None
     ts: int | float | None = None
     dur: int | float | None = None
-    """Only events with a duration matter: the others are instants, flows and names of threads."""
+    """Only events with a duration matter. The others are instants, flows and thread names."""
     pid: Scalar = None
-    """Of what ran on a GPU its number, in merged traces with the process's."""
+    """GPU number for GPU activity. In merged traces, the process's number is added."""
     args: Args | None = None
 
 
@@ -115,11 +115,11 @@ _THREADS = msgspec.json.Decoder(_Threads)
 
 
 def decode(path: Path, text: Text) -> Trace:
-    """Return the trace that `text` is; `path` only names it in errors.
+    """Return the trace in `text`. `path` only names it in errors.
 
     Raises:
-        BrokenTextError: some of it is not JSON.
-        TraceError: cut off, nested too deeply, or not what torch.profiler writes.
+        BrokenTextError: part of it is not JSON.
+        TraceError: it is cut off, nested too deeply, or not from torch.profiler.
     """
     if len(text) > _SMALL_BYTES and text.count(b"{") > MAX_OBJECTS:
         raise TraceError(path, f"more than {MAX_OBJECTS:,} objects: trace fewer steps")
@@ -139,9 +139,9 @@ def decode(path: Path, text: Text) -> Trace:
 
 
 def mended(text: Text) -> bytes:
-    """Return a text as Kineto writes it, made JSON: it leaves bytes that are not UTF-8, control characters
-    and backslashes as they are, and has ``inf`` or ``N/A`` as numbers (pytorch/pytorch#121219, #98432,
-    pytorch/kineto#105, #1459). Nobody can tell which quotes belong to a name.
+    """Return the text with Kineto's JSON errors repaired. Kineto does not escape bytes that are not UTF-8,
+    control characters and backslashes, and writes ``inf`` or ``N/A`` as numbers (pytorch/pytorch#121219,
+    #98432, pytorch/kineto#105, #1459). Unescaped quotes in a name cannot be recognised.
     """
     sound = text.decode(errors="replace").translate(_CONTROL)
     sound = _BACKSLASH.sub(lambda found: found[0] if found[1] else r"\\", sound)
@@ -149,7 +149,9 @@ def mended(text: Text) -> bytes:
 
 
 def decode_threads(path: Path, text: Text) -> list[Scalar]:
-    """Return the thread of each event of a text that `decode` has taken. TraceError as from there."""
+    """Return the thread of each event of a text that `decode` accepted.
+    Raises TraceError as `decode` does.
+    """
     try:
         return [event.thread for event in _THREADS.decode(text).events]
     except msgspec.ValidationError as fault:

@@ -1,7 +1,7 @@
-"""How far the clocks of ranks' traces are apart, by the ends of the collectives that they share.
+"""Estimates clock offsets between ranks' traces from the ends of their common collectives.
 
 No rank leaves an all-reduce, an all-gather or a reduce-scatter long before the others, however late one of
-them came. So where ends disagree by about as much in all of them, the clocks do.
+them came. So if the ends differ by about the same amount in all of them, the clocks differ by that amount.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ from overlaptop.timeline import collectives as ops
 from overlaptop.timeline.arrivals import Collective
 
 LEAST_OFFSET_NS = 50_000
-"""Ends on one clock differ by up to 44 µs in the median, but not by as much in each collective."""
+"""On one clock, ends differ by up to 44 µs in the median, but not by that much in every collective."""
 LEAST_COLLECTIVES = 3
-"""With fewer, one that ended oddly would pass for an offset."""
+"""With fewer, one collective with an odd end would look like an offset."""
 CERTAIN = 2
-"""An offset is corrected where it is so many times as large as what it may be wrong by."""
+"""An offset is corrected if it is at least this many times its possible error."""
 LEAST_STEADY_NS, STEADY = 10_000, 5
-"""A smaller one is corrected where it is so many times as large."""
+"""A smaller offset is corrected if it is at least STEADY times its possible error."""
 _TOGETHER = frozenset(("allreduce", "allgather", "reducescatter", "barrier"))
 
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """One rank's clock, against that of the first rank that it shares collectives with."""
+    """One rank's clock relative to the first rank that it shares collectives with."""
 
     offset_ns: float = 0.0
     """How far it is ahead at `at_ns`."""
     drift: float = 0.0
-    """ns a ns."""
+    """Drift in ns per ns."""
     at_ns: int = 0
     error_ns: int = 0
-    """What an offset may be wrong by: twice as much as nine in ten ends differ from it."""
+    """Possible error of an offset: twice the deviation that nine in ten ends stay within."""
 
     def ahead_ns(self, times_ns: NDArray[np.int64]) -> NDArray[np.int64]:
-        """How far it is ahead at these times, shape (n,)."""
+        """Return how far it is ahead at these times, shape (n,)."""
         ahead_ns: NDArray[np.int64] = np.rint(self.offset_ns + self.drift * (times_ns - self.at_ns)).astype(
             np.int64
         )
@@ -48,9 +48,9 @@ class Clock:
 
 
 def estimate(found: Iterable[Collective], ranks: Sequence[int]) -> Mapping[int, Clock]:
-    """Estimate the clocks of ranks that are apart; of others there is none.
+    """Estimate the clocks of ranks with an offset. Other ranks have no entry.
 
-    Ranks that share no collective are not compared. From rank to rank offsets add up, and so do errors.
+    Ranks without a common collective are not compared. Offsets and errors add up along a chain of ranks.
     """
     ends: defaultdict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
     for each in found:
@@ -74,7 +74,7 @@ def _is_apart(clock: Clock) -> bool:
 
 
 def _follow(root: int, pairs: Mapping[tuple[int, int], Clock], clocks: dict[int, Clock]) -> None:
-    """Add the clocks of all ranks that share collectives with `root`, directly or by way of others."""
+    """Add the clocks of all ranks that share collectives with `root`, directly or through others."""
     reached = [root]
     for known in reached:
         for (first, second), pair in pairs.items():
@@ -94,7 +94,7 @@ def _follow(root: int, pairs: Mapping[tuple[int, int], Clock], clocks: dict[int,
 
 
 def _clock(ends: NDArray[np.int64]) -> Clock:
-    """From shape (n, 2): a time, and how far the one clock is ahead of the other there."""
+    """Estimate a clock from shape (n, 2): a time, and how far the one clock is ahead of the other then."""
     times_ns, ahead_ns = ends[:, 0].astype(np.float64), ends[:, 1].astype(np.float64)
     at_ns = int(np.median(ends[:, 0]))
     since_ns = times_ns - at_ns

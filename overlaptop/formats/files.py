@@ -1,6 +1,4 @@
-"""Trace files: which there are, and their text, within bounds. Of what is in them it knows that it is a
-JSON object.
-"""
+"""Finds trace files and reads their text, within bounds. Checks only that the text is a JSON object."""
 
 from __future__ import annotations
 
@@ -16,22 +14,22 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 MAX_TEXT_BYTES = 1 << 30
-"""Of one trace, unpacked: some five million events."""
+"""Unpacked text of one trace: about five million events."""
 MAX_FILES = 4096
 MAX_NAMED = 8
-"""Folders that are named at once."""
+"""Maximum folders named in one error."""
 SUFFIXES = (".json", ".json.gz")
 _CHUNK_BYTES = 1 << 20
 _BLANKS = b" \t\r\n"
 _NO_OBJECT = "not a torch.profiler trace: it does not begin with a JSON object"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _ZEROS = bytes(4096)
-"""What a crash leaves of a file that was being written; a name may hold one or two."""
+"""A crash leaves zeros in a file that was being written. A name may contain one or two."""
 _GZIP_MAGIC = b"\x1f\x8b"
 
 
 class TraceError(Exception):
-    """A trace cannot be used; the message is one line with the file and what is wrong with it."""
+    """A trace cannot be used. The message is one line with the file and the reason."""
 
     def __init__(self, path: Path, fault: str) -> None:
         super().__init__(f"{path}: {fault}")
@@ -39,12 +37,12 @@ class TraceError(Exception):
 
 
 class NoTraceOfARankError(TraceError):
-    """A sound file that holds no rank's GPU activity: another tool's, or of a process without a GPU."""
+    """A valid file without a rank's GPU activity: from another tool, or from a process without a GPU."""
 
 
 def find(path: Path) -> list[Path]:
-    """Return `path` itself, or the traces that lie in the folder `path`, by name; where it holds none,
-    those of the only folder in it that does.
+    """Return `path` itself, or the traces in the folder `path`, sorted by name. If it holds none, return
+    the traces of its only subfolder that does.
 
     Raises:
         TraceError: it cannot be read, or holds no trace or too many of them.
@@ -79,9 +77,9 @@ def _traces_in(folder: Path) -> list[Path]:
 
 
 def read(path: Path) -> bytearray:
-    """Return the text of one trace, unpacked where it is gzipped.
+    """Return the text of one trace, unpacked if it is gzipped.
 
-    It is looked at as it comes, so that what is no JSON object costs neither its size nor its time.
+    The text is checked while it is read, so a file that is no JSON object is refused early.
 
     Raises:
         TraceError: it is no regular file, cannot be read, is no JSON object, is cut off or too large.
@@ -123,7 +121,7 @@ def read(path: Path) -> bytearray:
 
 
 def _chunks(file: BinaryIO) -> Iterator[bytes]:
-    """The text of an open file piece by piece; of all members of a gzip file: some tools write several."""
+    """Yield the text of an open file in pieces. Some tools write several members into a gzip file."""
     packed = file.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
     file.seek(0)
     with gzip.GzipFile(fileobj=file) if packed else nullcontext(file) as text:
@@ -145,23 +143,23 @@ def _reason(fault: Exception) -> str:
 
 _NUMBER = re.compile(r"\d+", re.ASCII)
 _MANY = 4
-"""Numbers are ranks, of which some may be missing, up to so many times the number of files; process ids are
-higher."""
+"""Numbers up to this many times the number of files are ranks, even if some are missing.
+Process ids are higher."""
 
 
 class FileRanks(NamedTuple):
-    """A rank for each of n files."""
+    """The rank of each of n files."""
 
     ranks: tuple[int, ...]
     """Shape (n,)."""
     known: bool
-    """Else each is only the file's place among the names."""
+    """False if each is only the file's position among the names."""
 
 
 def ranks_of(names: Sequence[str]) -> FileRanks:
-    """Take the number that differs from name to name for the rank: ``trace_10.json``, ``a-TP-3.json``.
+    """Read each rank from the number that differs between names: ``trace_10.json``, ``a-TP-3.json``.
 
-    There may be several such numbers, as where the time is a part of the name: the ranks are the lowest.
+    If several numbers differ, for example a time in the name, the lowest ones are the ranks.
     """
     numbers = [tuple(map(int, _NUMBER.findall(name))) for name in names]
     alike = len({_NUMBER.sub("#", name) for name in names}) == 1
@@ -174,6 +172,6 @@ def ranks_of(names: Sequence[str]) -> FileRanks:
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
-    """What orders ``b9`` before ``b10``."""
+    """Return a sort key that puts ``b9`` before ``b10``."""
     words = re.split(r"(\d+)", name)
     return [(int(word), "") if word.isdecimal() and word.isascii() else (-1, word) for word in words]

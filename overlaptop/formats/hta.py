@@ -1,20 +1,20 @@
-"""Overlap by the letter of HolisticTraceAnalysis 0.5.0, to check ours against it.
+"""Overlap exactly as HolisticTraceAnalysis 0.5.0 computes it, to check our figures against it.
 
-Its definition is ours: time in which communication and computation both ran, over the time in which
-communication ran. But it looks at other events, through other eyes, and where that changes a figure it is
-repeated here as it is in ``hta.analyzers.communication_analysis`` and what that calls:
+Its definition is ours: time with both communication and computation, divided by time with communication.
+But it selects other events and rounds differently. Each difference that changes a figure is reproduced
+here, as in ``hta.analyzers.communication_analysis`` and the functions it calls:
 
-* **Window.** Once there are two ProfilerStep annotations or more (in all ranks together), GPU events count
-  only when what launched them is in the trace and began before the last annotation did. The projections of
-  annotations onto the GPU are among those it compares, and they begin later: mostly when the GPU itself
-  reaches the last step. So what was launched before the trace began is left out, and so is what was
-  launched after that moment.
-* **Rounding.** Where times have decimals, starts are rounded up to whole microseconds and ends down. A
-  kernel shorter than that may get a length of -1 µs, and is kept.
-* **Communication** is a kernel whose name matches ``^nccl.*Kernel``. Peer-to-peer copies are memory there,
-  as all that begins with Memcpy, Memset or dma; other libraries' communication kernels are computation.
-* **Computation** is every other event with a stream, of whatever category, unless its name has Memcpy or
-  Sync in it.
+* **Window.** If there are at least two ProfilerStep annotations (in all ranks together), a GPU event counts
+  only if its launch is in the trace and began before the last annotation did. HTA also counts the
+  annotations' projections onto the GPU, which begin later: mostly when the GPU itself reaches the last
+  step. So launches before the trace began and launches after that moment are left out.
+* **Rounding.** If times have decimals, starts are rounded up to whole microseconds and ends down. A kernel
+  shorter than that may get a length of -1 µs, and is kept.
+* **Communication** is a kernel whose name matches ``^nccl.*Kernel``. Peer-to-peer copies count as memory,
+  like all events whose names begin with Memcpy, Memset or dma. Other libraries' communication kernels count
+  as computation.
+* **Computation** is every other event with a stream, of any category,
+  unless its name contains Memcpy or Sync.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ _COMM_KERNEL = re.compile(r"^nccl.*Kernel")
 _MEMORY_NAME = re.compile(r"(^Memcpy)|(^Memset)|(^dma)")
 _NOT_COMPUTE = re.compile(r"(^nccl.*Kernel)|(.*(Memcpy)|(Memset))|(.*Sync)")
 _MOST_TIMES = 8
-"""A launch is one event or two; a made-up trace could make a square of its size out of the join."""
+"""Maximum events of a launch: normally one or two. A malicious trace could make the join quadratic."""
 _MAX_US = float(1 << 52)
-"""As far as our own reader goes, see kineto.MAX_NS."""
+"""Same bound as in our own reader, see kineto.MAX_NS."""
 
 Micros: TypeAlias = NDArray[np.float64]
 """Times in µs."""
 Table: TypeAlias = NDArray[np.void]
-"""One rank's events as HTA's table has them, times rounded its way."""
+"""One rank's events as in HTA's table, with times rounded in the same way."""
 _COLUMNS = np.dtype(
     [("name", object), ("start_us", float), ("end_us", float), ("stream", np.int64),
      ("correlation", np.int64)]
@@ -53,10 +53,10 @@ _COLUMNS = np.dtype(
 
 
 def _table(events: Sequence[Event]) -> Table:
-    """One rank's events as HTA would look at them. OverflowError where a time lies centuries away."""
-    # Whether pandas makes floats of the column is what decides about rounding.
+    """Return one rank's events as HTA sees them. Raises OverflowError if a time is centuries away."""
+    # Rounding depends on whether pandas makes the column floats.
     rounded = any(not isinstance(event.ts, int) for event in events)
-    # HTA keeps more. What is on no stream, is no launch and no step changes nothing here.
+    # HTA keeps more events. Those without a stream that are no launch and no step change nothing here.
     kept = [
         event
         for event in events
@@ -90,18 +90,18 @@ def _micros(values: list[int | float | None]) -> Micros:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """The figures of one rank's trace. Which of the two counts depends on the other ranks' too.
+    """The figures of one rank's trace, with and without the window. `choose` decides which count.
 
-    ``overlap`` is ``get_comm_comp_overlap``. Of ``get_temporal_breakdown``, ``step_ns`` is kernel_time,
-    ``compute_ns`` and ``idle_ns`` are what they are called there, and ``copy_only_ns`` is what exposed
-    communication leaves of non_compute_time (0 where lengths of -1 µs leave less than nothing).
+    ``overlap`` is ``get_comm_comp_overlap``. From ``get_temporal_breakdown``: ``step_ns`` is kernel_time,
+    ``compute_ns`` and ``idle_ns`` have the same names, and ``copy_only_ns`` is non_compute_time minus
+    exposed communication (0 if lengths of -1 µs make it negative).
     """
 
     step_names: tuple[str, ...]
-    """Names of its ProfilerStep annotations; two are enough to know."""
+    """Names of its ProfilerStep annotations, at most two."""
     windowed: Breakdown
     everything: Breakdown
-    """Without the window; not taken where two names show already that it is not asked for."""
+    """Without the window. Not computed if two names already rule it out."""
 
 
 def figures(events: Sequence[Event]) -> Figures:
@@ -113,13 +113,13 @@ def figures(events: Sequence[Event]) -> Figures:
 
 
 def choose(ranks: Sequence[Figures]) -> list[Breakdown]:
-    """One breakdown for each rank of a job, as HTA would have it with all of them before it."""
+    """Return one breakdown for each rank of a job, as HTA computes it from all of them."""
     windowed = len({name for rank in ranks for name in rank.step_names}) > 1
     return [rank.windowed if windowed else rank.everything for rank in ranks]
 
 
 def _whole(values: list[Scalar], otherwise: int) -> NDArray[np.int64]:
-    """Each value as ``int`` would have it; `otherwise` where there is none or it is no number."""
+    """Convert each value like ``int``. `otherwise` replaces missing values and non-numbers."""
     try:
         return np.array([otherwise if value is None else value for value in values], dtype=np.int64)
     except (ValueError, OverflowError):
@@ -140,7 +140,7 @@ def _in_window(table: Table) -> Table:
     is_step = np.array([_STEP in name for name in table["name"]], dtype=np.bool_) & ~on_gpu
     last_step_us = table["start_us"][is_step].max(initial=-np.inf)
     early = np.flatnonzero(~on_gpu & (table["start_us"] < last_step_us))
-    # The join gives a GPU event once for each of the early events that share its correlation.
+    # The join returns a GPU event once for each of the early events that share its correlation.
     on_gpu_at, of_early = np.flatnonzero(on_gpu), np.sort(table["correlation"][early])
     wanted = table["correlation"][on_gpu_at]
     times = np.searchsorted(of_early, wanted, side="right") - np.searchsorted(of_early, wanted)
@@ -176,7 +176,7 @@ def _kind(name: str) -> int:
 
 
 def _merged(table: Table) -> Micros:
-    """Shape (n, 2): ``merge_kernel_intervals``, which keeps intervals of negative length as they are."""
+    """Shape (n, 2): ``merge_kernel_intervals``, which does not change intervals of negative length."""
     if not table.size:
         return np.empty((0, 2))
     table = table[np.argsort(table["start_us"], kind="stable")]
@@ -191,7 +191,7 @@ def _length_us(spans: Micros) -> float:
 
 
 def _together_us(comm: Micros, compute: Micros) -> float:
-    """Time in which a 1 for communication and a 2 for computation add up to 3."""
+    """Return the time in which a 1 for communication and a 2 for computation add up to 3."""
     times_us = np.concatenate((comm.ravel(), compute.ravel()))
     changes = np.concatenate((np.tile((1, -1), len(comm)), np.tile((2, -2), len(compute))))
     order = np.argsort(times_us, kind="stable")

@@ -1,4 +1,4 @@
-"""A job from the traces of its ranks: one file, or a folder with one for each."""
+"""Reads a job from the traces of its ranks: one file, or a folder with a file for each rank."""
 
 from __future__ import annotations
 
@@ -25,53 +25,53 @@ from overlaptop.wire.bounds import MAX_INT64
 from overlaptop.wire.messages import StepTotals
 
 _AT_ONCE_BYTES = 2 << 30
-"""Text that is unpacked at one time, in all processes together."""
+"""Text unpacked at the same time, in all processes together."""
 _GZIP_RATIO = 20
 _NAMED_CHARS = 200
 CLOCKS_NS = 1_000_000_000
-"""By how much clocks of hosts may differ where several traces of each rank are told apart by time."""
+"""Maximum clock difference between hosts when times separate several traces of each rank."""
 _MERGED = re.compile(r"(?<![a-z])merged?(?![a-z])", re.IGNORECASE)
 _TOO_LARGE = "a number in it is larger than any in a trace"
 
 
 @dataclass(frozen=True, slots=True)
 class TracedJob:
-    """What a set of traces contains."""
+    """The job in a set of traces."""
 
     name: str
-    """The file's or folder's own name, without its suffixes."""
+    """Name of the file or folder, without its suffixes."""
     path: Path
     world_size: int
-    """As the traces have it, else how many there are."""
+    """From the traces, else the number of traces."""
     ranks: tuple[RankSummary, ...]
     """By rank."""
     whole: tuple[StepTotals, ...]
     """Each rank's whole trace, by our definitions or by HolisticTraceAnalysis's rules."""
     waits: Mapping[int, StepWaits]
-    """Who waited for whom, by the step's number; WHOLE_TRACE is one of them. Empty by
-    HolisticTraceAnalysis's rules, which do not tell waiting from transferring."""
+    """Who waited for whom, by step number, including WHOLE_TRACE. Empty by HolisticTraceAnalysis's rules,
+    which do not distinguish waiting from transfer."""
     remarks: tuple[str, ...] = ()
-    """What was left out of the folder, and what was chosen of it."""
+    """Files left out of the folder, and the choice made among the others."""
 
     @property
     def step_numbers(self) -> list[int]:
-        """Those that any rank has."""
+        """Steps that any rank has."""
         return sorted({step.step for summary in self.ranks for step in summary.steps})
 
     @property
     def missing(self) -> list[int]:
-        """Ranks of the job of which there is no trace."""
+        """Ranks of the job without a trace."""
         seen = {summary.info.rank for summary in self.ranks}
         return [rank for rank in range(self.world_size) if rank not in seen]
 
 
 class _ReadTrace(NamedTuple):
-    """What is taken from one file."""
+    """The data of one file."""
 
     summaries: tuple[RankSummary, ...]
-    """Of a file that is not alone the GPU that computes most; else each, by its number."""
+    """If there are other files: the GPU that computes most. Else all GPUs, by number."""
     knows_rank: bool
-    """Else it has the number of its file."""
+    """False if the rank is only the file's number."""
     figures: hta.Figures | None
 
     @property
@@ -80,11 +80,11 @@ class _ReadTrace(NamedTuple):
 
 
 class _Unusable(NamedTuple):
-    """Why nothing is taken from a file."""
+    """Why a file cannot be used."""
 
     why: str
     no_trace_of_a_rank: bool = False
-    """It may be left out beside others: it holds no rank's GPU activity, and is not damaged."""
+    """It may be left out if there are others: it is not damaged, but holds no rank's GPU activity."""
 
 
 _Reads: TypeAlias = Sequence[tuple[Path, _ReadTrace]]
@@ -100,12 +100,12 @@ def analyze(
 ) -> TracedJob:
     """Summarize a trace, those in a folder, or several of both, on all cores.
 
-    `by_hta` takes the breakdown of the whole traces by HolisticTraceAnalysis's rules instead of ours;
-    `detailed`: with timelines; `cycle`: which of several traces of each rank, from 1 in their order.
+    `by_hta`: break the whole traces down by HolisticTraceAnalysis's rules instead of ours. `detailed`: with
+    timelines. `cycle`: which of several traces of each rank, counted from 1.
 
     Raises:
-        TraceError: one of them cannot be used, ranks have unequal numbers of traces, or only some have
-            a rank. A job is refused as a whole: the other ranks' figures would hide that one is missing.
+        TraceError: a trace cannot be used, ranks have unequal numbers of traces, or only some have a rank.
+            The whole job is refused: the other ranks' figures would hide that one is missing.
     """
     paths = [path] if isinstance(path, Path) else list(path)
     found = list(dict.fromkeys(file for each in paths for file in files.find(each)))
@@ -145,7 +145,7 @@ def analyze(
     whole = tuple(each.whole for each in ranks)
     if by_hta:
         figures = hta.choose([each.figures for _, each in chosen if each.figures is not None])
-        # HolisticTraceAnalysis knows nothing of stalls.
+        # HolisticTraceAnalysis does not compute stalls.
         whole = tuple(
             replace(own, stall_ns=None, **asdict(by)) for own, by in zip(whole, figures, strict=True)
         )
@@ -154,7 +154,7 @@ def analyze(
 
 
 def _of_one_kind(reads: _Reads) -> _Reads:
-    """All have a rank, or none has."""
+    """Check that all traces have a rank, or none has."""
     _, first = reads[0]
     for file, read in reads:
         if read.knows_rank != first.knows_rank:
@@ -164,9 +164,9 @@ def _of_one_kind(reads: _Reads) -> _Reads:
 
 
 def _one_cycle(reads: _Reads, cycle: int | None) -> tuple[_Reads, list[str]]:
-    """One trace of each rank, by rank, and what is said of the others.
+    """Return one trace of each rank, by rank, and remarks about the others.
 
-    A profiler with a schedule that repeats leaves as many traces of each rank as there were cycles.
+    A profiler with a repeating schedule writes a trace of each rank for every cycle.
     """
     said = []
     by_rank = _by_rank(reads)
@@ -200,7 +200,7 @@ def _one_cycle(reads: _Reads, cycle: int | None) -> tuple[_Reads, list[str]]:
 
 
 def _require_one_time(chosen: _Reads) -> None:
-    """Raise TraceError where a trace has no time in common with the first: they are of two cycles."""
+    """Raise TraceError if a trace does not overlap the first in time: they belong to two cycles."""
     file, read = chosen[0]
     first = read.summaries[0].whole
     for other, each in chosen[1:]:
@@ -212,7 +212,7 @@ def _require_one_time(chosen: _Reads) -> None:
 
 
 def _by_rank(reads: _Reads) -> dict[int, list[tuple[Path, _ReadTrace]]]:
-    """In the order in which they began."""
+    """Return each rank's traces in order of their start."""
     by_rank: dict[int, list[tuple[Path, _ReadTrace]]] = {}
     for file, read in sorted(reads, key=lambda each: each[1].summaries[0].whole.start_ns):
         by_rank.setdefault(read.rank, []).append((file, read))
@@ -257,7 +257,7 @@ def _with_remark(traced: RankTrace, words: str) -> RankTrace:
 
 
 def _by_gpu(traces: Sequence[RankTrace]) -> dict[int, RankTrace]:
-    """The GPUs of one file as if each were a rank, by their numbers where these are all different."""
+    """Return the GPUs of one file as ranks, by their numbers if these are all different."""
     numbers = [traced.gpu for traced in traces]
     distinct = len(set(numbers)) == len(traces) and None not in numbers
     words = f"{len(traces)} GPUs in one trace: each row is a GPU"
@@ -268,7 +268,7 @@ def _by_gpu(traces: Sequence[RankTrace]) -> dict[int, RankTrace]:
 
 
 def _worker_count(found: Sequence[Path]) -> int:
-    """As many processes as there are cores, if their texts together are not too much to hold."""
+    """Return the number of cores, or fewer if the texts together would need too much memory."""
     text_bytes = 1
     for file in found:
         try:

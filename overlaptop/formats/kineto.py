@@ -1,4 +1,4 @@
-"""One rank's torch.profiler trace as arrays: what its GPU did, who launched it, and where steps begin.
+"""Reads one rank's torch.profiler trace into arrays: GPU activities, their launches, and step annotations.
 
 Times become Unix time in whole ns, as everywhere else.
 """
@@ -64,47 +64,46 @@ _BLOCKS = re.compile(r"(?:cuda|cu|hip)(?:\w*Synchronize|Memcpy(?!\w*Async)\w*)")
 """Calls in which the CPU waits for its GPU."""
 _LAUNCHES = re.compile(r"(?:cuda|cu|hip)(?:\w*Launch\w*|Mem\w+Async)")
 LONG_LAUNCH = 10.0
-"""A launch that takes so many times as long as the median one waits for room."""
+"""A launch this many times as long as the median one was waiting for a free queue slot."""
 _OF_A_DEVICE = re.compile(r"(?:mtia|hpu|xpu|npu|privateuse1|glow)_\w+")
-"""Categories of what is no CPU and no GPU that is known here."""
+"""Categories of devices that are neither a CPU nor a known GPU."""
 ANNOTATION_CATEGORIES = frozenset(("user_annotation", "gpu_user_annotation"))
 PEER_COPY = "Memcpy PtoP"
-"""How torch.profiler names copies from one GPU to another."""
+"""torch.profiler's name of copies from one GPU to another."""
 LANES = tuple(Lane)
-"""`Activities.lane` holds indices into it."""
+"""`Activities.lane` holds indices into this."""
 
 _STEP_NAME = re.compile(r"ProfilerStep#(\d{1,15})", re.ASCII)
 MAX_STEP_MARKS = 20_000
 MAX_WORLD = 1_000_000
-"""Ranks that a job may have to be believed."""
+"""Maximum plausible number of ranks."""
 STEPS_TOUCH_NS = 100_000
-"""The annotation of a step may begin so much before the one before it ends, or a quarter of that step."""
+"""A step's annotation may begin this long before the previous one ends, at most a quarter of that step."""
 MAX_NS = 1 << 62
-"""Times lie below it, as overlaptop.timeline.spans wants."""
+"""Upper bound of all times, required by overlaptop.timeline.spans."""
 
 _FAR_AWAY = "a time in it lies centuries away"
 
 
 @dataclass(frozen=True, slots=True)
 class Activities:
-    """What the GPU did, or a job on CPUs, n activities by their start."""
+    """n activities of a GPU, or of a job on CPUs, sorted by start."""
 
     start_ns: Times
     end_ns: Times
     launched_ns: Times
-    """When the CPU launched each, by the GPU's clock; NOT_LAUNCHED_NS where the trace does not hold its
-    launch."""
+    """When the CPU launched each, on the GPU's clock. NOT_LAUNCHED_NS if the launch is not in the trace."""
     lane: NDArray[np.int8]
     is_kernel: NDArray[np.bool_]
     queue: NDArray[np.int64]
-    """One number for each stream of each device, or for each thread."""
+    """A number for each stream of each device, or for each thread."""
     device: NDArray[np.int64]
-    """One number for each GPU; 0 for CPUs."""
+    """A number for each GPU; 0 for CPUs."""
     names: list[str]
     args: list[Args]
 
     def chosen(self, keep: NDArray[np.bool_]) -> Activities:
-        """Those of a mask of shape (n,)."""
+        """Return the activities selected by a mask of shape (n,)."""
         at = np.flatnonzero(keep).tolist()
         return Activities(
             self.start_ns[keep],
@@ -119,14 +118,14 @@ class Activities:
         )
 
     def spans(self, lane: Lane) -> Spans:
-        """All activities of one lane, in canonical form."""
+        """Return all activities of one lane, in canonical form."""
         of_lane = self.lane == LANES.index(lane)
         return from_bounds(self.start_ns[of_lane], self.end_ns[of_lane])
 
 
 @dataclass(frozen=True, slots=True)
 class Annotation:
-    """A ProfilerStep#N as the script's thread (or, without it, the GPU) went through it."""
+    """A ProfilerStep#N interval on the script's thread, or on the GPU if the CPU's is missing."""
 
     number: int
     start_ns: int
@@ -135,31 +134,31 @@ class Annotation:
 
 @dataclass(frozen=True, slots=True)
 class RankTrace:
-    """All that is taken from one file."""
+    """The data of one file."""
 
     path: Path
     rank: int | None
-    """None where the trace does not have it."""
+    """None if the trace does not say."""
     trace: Trace
     activities: Activities
     annotations: tuple[Annotation, ...]
     """By number."""
     remarks: tuple[str, ...] = ()
-    """What of it contradicts itself, and was left out or corrected; in words, each with how often."""
+    """Contradictions that were left out or corrected, as text with their number."""
     on_host: bool = False
-    """There is no GPU activity in it: what it shows is what CPUs did, and compute an upper bound."""
+    """The trace has no GPU activity: it shows only CPUs, and compute is an upper bound."""
     blocked: Spans = field(default_factory=empty)
-    """When the GPU blocked the CPU, by the GPU's clock."""
+    """When the GPU blocked the CPU, on the GPU's clock."""
 
     @property
     def gpu(self) -> int | None:
-        """The GPU's number; None where the trace does not have it, or on CPUs."""
+        """The GPU's number. None if the trace does not say, or on CPUs."""
         numbers = (args.device for args in self.activities.args)
         return next((number for number in numbers if isinstance(number, int)), None)
 
 
 def load(path: Path, text: Text, rules: LaneRules) -> RankTrace:
-    """Take one trace's text apart; of several GPUs in it the one that computes most.
+    """Parse one trace's text. If it holds several GPUs, return the one that computes most.
 
     Raises: as `load_each`.
     """
@@ -167,11 +166,11 @@ def load(path: Path, text: Text, rules: LaneRules) -> RankTrace:
 
 
 def load_each(path: Path, text: Text, rules: LaneRules) -> tuple[RankTrace, ...]:
-    """Take one trace's text apart: each GPU in it by itself, the one that computes most first.
+    """Parse one trace's text and return each of its GPUs, the one that computes most first.
 
     Raises:
-        TraceError: not a torch.profiler trace, without GPU activity where there were GPUs, or with
-            impossible times only.
+        TraceError: not a torch.profiler trace, without GPU activity although there were GPUs, or with only
+            impossible times.
     """
     trace, text = _decoded(path, text)
     gpu, launches, marks = _sort_out(trace.events)
@@ -188,7 +187,7 @@ def load_each(path: Path, text: Text, rules: LaneRules) -> tuple[RankTrace, ...]
         found: Counter[str] = Counter()
         skew_ns = 0
     else:
-        # Where none is possible, the first error that they give names what is wrong.
+        # If none is possible, the first error among them names the reason.
         possible = clock.possible(gpu) or gpu
         activities, processes, found, skew_ns = _gpu_activities(
             possible, clock.possible(launches), clock, rules
@@ -219,7 +218,7 @@ def load_each(path: Path, text: Text, rules: LaneRules) -> tuple[RankTrace, ...]
 
 
 def _decoded(path: Path, text: Text) -> tuple[Trace, Text]:
-    """The trace, and its text as it could be read."""
+    """Return the trace and its text, repaired if necessary."""
     try:
         return decode(path, text), text
     except BrokenTextError as fault:
@@ -231,11 +230,11 @@ def _decoded(path: Path, text: Text) -> tuple[Trace, Text]:
 
 
 Processes: TypeAlias = dict[int, Scalar]
-"""By device the process that launched on it; None: any."""
+"""By device, the process that launched on it. None: any process."""
 
 
 def _busiest_first(activities: Activities) -> list[int]:
-    """The devices, by how long they computed."""
+    """Return the devices, sorted by compute time."""
     computing = activities.lane == LANES.index(Lane.COMPUTE)
     busy_ns = np.where(computing, activities.end_ns - activities.start_ns, 0)
     of_device = np.bincount(activities.device, weights=busy_ns)
@@ -251,8 +250,8 @@ def _of_process(marks: Sequence[Event], process: Scalar) -> Sequence[Event]:
 def _gpu_activities(
     gpu: Sequence[Event], launches: Sequence[Event], clock: _Clock, rules: LaneRules
 ) -> tuple[Activities, Processes, Counter[str], int]:
-    """What holds together of these events, how many others there were of which kind, and by how many ns the
-    CPU's clock is ahead of the GPU's.
+    """Return the consistent activities, the number of others by kind,
+    and the CPU clock's lead over the GPU clock in ns.
     """
     start_ns = clock.times_ns(gpu)
     end_ns = start_ns + clock.durations_ns(gpu)
@@ -293,7 +292,9 @@ def _gpu_activities(
 def _host_activities(
     trace: Trace, threads: Sequence[Scalar], clock: _Clock, rules: LaneRules
 ) -> Activities:
-    """Collectives of gloo, as kernels of a stream of their own, and what each thread did besides."""
+    """Return gloo's collectives, as kernels on their own stream,
+    and the other activities of each thread.
+    """
     collectives = [
         event
         for event in trace.events
@@ -328,7 +329,7 @@ def _host_activities(
 
 
 def _sort_out(events: Sequence[Event]) -> tuple[list[Event], list[Event], list[Event]]:
-    """What ran on the GPU, what launched it, and the marks of steps."""
+    """Return the GPU activities, their launches, and the step annotations."""
     gpu, launches, marks = [], [], []
     for event in events:
         category = event.cat
@@ -344,14 +345,14 @@ def _sort_out(events: Sequence[Event]) -> tuple[list[Event], list[Event], list[E
 
 
 def _unread(trace: Trace) -> list[str]:
-    """Categories of device events that nothing here reads."""
+    """Return the categories of device events that this module does not read."""
     categories = {event.cat for event in trace.events if event.dur is not None and event.cat is not None}
     return sorted(each for each in categories - LAUNCH_CATEGORIES if _OF_A_DEVICE.fullmatch(each))
 
 
 class _Clock:
-    """From a trace's microseconds to Unix time in ns, without losing one: torch 2.4 and later count from a
-    base near the trace. As Unix time a float64 holds them to a quarter of a microsecond.
+    """Converts a trace's microseconds to Unix time in ns without loss. torch 2.4 and later count from a
+    base time near the trace; as Unix time, a float64 would be exact only to a quarter of a microsecond.
     """
 
     def __init__(self, path: Path, trace: Trace) -> None:
@@ -361,8 +362,8 @@ class _Clock:
             raise TraceError(path, _FAR_AWAY)
 
     def possible(self, events: Sequence[Event], near: Activities | None = None) -> Sequence[Event]:
-        """Those that do not end before they begin, lie in this century, and begin within an hour of what
-        the GPU did in all.
+        """Return the events that do not end before they begin, lie in this century, and begin within an
+        hour of any GPU activity.
         """
         limit_us = (MAX_NS - abs(self._base_ns)) / 1e3
         first_us, last_us = -limit_us, limit_us
@@ -380,11 +381,11 @@ class _Clock:
         return [event for event in events if is_possible(event)]
 
     def times_ns(self, events: Sequence[Event]) -> Times:
-        """When events begin."""
+        """Return the start of each event."""
         return self._base_ns + _whole_ns(self._checked([event.ts for event in events], abs(self._base_ns)))
 
     def durations_ns(self, events: Sequence[Event]) -> Times:
-        """How long they take."""
+        """Return the duration of each event."""
         us = self._checked([event.dur for event in events])
         if us.size and us.min() < 0:
             event = events[int(us.argmin())]
@@ -404,7 +405,7 @@ class _Clock:
 
 
 def _whole_ns(us: NDArray[np.float64]) -> Times:
-    # us * 1000 would round twice. The whole part is exact, and so is what remains after it.
+    # us * 1000 would round twice. The whole part is exact, and so is the remainder.
     whole = np.floor(us)
     decimals_ns = np.rint((us - whole) * 1000).astype(np.int64)
     return whole.astype(np.int64) * 1000 + decimals_ns
@@ -430,17 +431,17 @@ def _lanes(gpu: Sequence[Event], rules: LaneRules) -> NDArray[np.int8]:
 
 
 def _stream(args: Args) -> tuple[Scalar, Scalar]:
-    """What tells one stream of a device from another."""
+    """Return a key that identifies a stream of a device."""
     return args.device, args.stream if args.stream is not None else args.sycl_queue
 
 
 def _may_run_beside(args: Args) -> bool:
-    """Whether it may run beside others of its queue: in a CUDA graph, and where no stream is known."""
+    """Whether it may overlap others of its queue: in a CUDA graph, or without a known stream."""
     return bool(args.graph) or _stream(args)[1] is None
 
 
 def _numbered(keys: Iterable[object]) -> NDArray[np.int64]:
-    """For each key a number: 0 for the first, 1 for the next that differs, ..."""
+    """Return a number for each key: 0 for the first, 1 for the next different one, and so on."""
     numbers: dict[object, int] = {}
     return np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)
 
@@ -452,11 +453,11 @@ def _launched_ns(
     launches: Sequence[Event],
     clock: _Clock,
 ) -> tuple[Times, Processes]:
-    """When each was launched, and which process launched on each device.
+    """Return when each activity was launched, and which process launched on each device.
 
-    In a merged trace the numbers of launches are those of several processes: a device belongs to the one
-    whose launches came before most of its records. A number of several launches tells nothing, and neither
-    does 0, which stands for none.
+    In a merged trace, launch numbers of several processes may clash. A device belongs to the process whose
+    launches precede most of its records. Numbers shared by several launches are ignored, and so is 0, which
+    means none.
     """
     launched_ns = np.full(len(gpu), NOT_LAUNCHED_NS)
     processes: Processes = dict.fromkeys(np.unique(device).tolist())
@@ -482,7 +483,7 @@ def _launched_ns(
 
 
 def _blocked(calls: Sequence[Event], clock: _Clock, skew_ns: int) -> Spans:
-    """When a call waited for the GPU, or a launch for room; moved by `skew_ns` to the GPU's clock."""
+    """Return when calls waited for the GPU, or launches for a queue slot, shifted by `skew_ns`."""
     waits = [event for event in calls if _BLOCKS.fullmatch(event.name or "")]
     launches = [event for event in calls if _LAUNCHES.fullmatch(event.name or "")]
     lengths_us = [float(event.dur or 0) for event in launches]
@@ -497,11 +498,11 @@ def _blocked(calls: Sequence[Event], clock: _Clock, skew_ns: int) -> Spans:
 def _annotations(
     marks: Sequence[Event], clock: _Clock, skew_ns: int = 0
 ) -> tuple[tuple[Annotation, ...], tuple[str, ...]]:
-    """Each step once, from the CPU where it is there, else from the GPU, by number; and what was left out.
-    The CPU's are moved by `skew_ns` to the GPU's clock.
+    """Return each step once, by number, from the CPU if possible, else from the GPU. Also return remarks on
+    the annotations left out. CPU times are shifted by `skew_ns` to the GPU's clock.
 
-    Of several annotations of one step the longest counts. A step within another is part of it, but one
-    around several is none. A step that goes on into the next ends where that begins.
+    Of several annotations of one step, the longest counts. A step within another is part of it, but one
+    around several steps is ignored. A step that overlaps the next one ends where that begins.
     """
     by_number: dict[int, list[Event]] = {}
     for event in marks:
@@ -544,7 +545,9 @@ def _annotations(
 
 
 def _is_around(step: Annotation, following: Sequence[Annotation]) -> bool:
-    """Whether the next two that begin are steps of their own, one after the other within this one."""
+    """Whether the next two steps follow one after the other within this one,
+    and so are steps themselves.
+    """
     if len(following) < 2:
         return False
     first, second = following
@@ -552,7 +555,7 @@ def _is_around(step: Annotation, following: Sequence[Annotation]) -> bool:
 
 
 def _touching_ns(step: Annotation) -> int:
-    """By how much the next step may begin before this one ends."""
+    """Return how long before this step's end the next one may begin."""
     return min(STEPS_TOUCH_NS, (step.end_ns - step.start_ns) // 4)
 
 

@@ -1,14 +1,13 @@
-"""Where the steps of a trace begin and end on the GPU's timeline.
+"""Finds the step boundaries of a trace on the GPU's timeline.
 
-A ProfilerStep#N annotation is an interval of the CPU, which runs ahead of the GPU: in the traces this was
-made with, by more than two whole steps. torch.profiler projects annotations onto the GPU, but a projection
-covers only the kernels that the annotated *thread* launched itself: all of forward and nothing of
-backward, which autograd's own thread launches (59 µs of a step of 32 ms).
+A ProfilerStep#N annotation is an interval of the CPU, which runs ahead of the GPU: by more than two whole
+steps in the traces used to develop this. torch.profiler projects annotations onto the GPU, but a projection
+covers only the kernels launched by the annotated *thread* itself: all of forward and nothing of backward,
+which autograd's own thread launches (59 µs of a step of 32 ms).
 
-So a step begins where a marker would have stood that the CPU had put on the compute stream as it entered
-the annotation: when all that it had launched there before is done, or at once when nothing was left to do.
-That is also what the agent in a live job does. Communication that is still running there counts in both
-steps, each with its part.
+So a step begins where a marker would be if the CPU had put one on the compute stream when it entered the
+annotation: after all work launched there before, or at once if no work was left. The agent in a live job
+does the same. Communication that is still running at that time counts in both steps, each with its part.
 """
 
 from __future__ import annotations
@@ -30,17 +29,16 @@ class Step:
     start_ns: int
     end_ns: int
     launch_lead_ns: int | None
-    """From when the CPU was through with the step to its end on the GPU; None where no launches are in
-    the trace."""
+    """From the CPU's end of the step to the GPU's end. None if the trace has no launches."""
     host_start_ns: int | None = None
-    """When the CPU began the step, by the GPU's clock; None where no launches are in the trace."""
+    """When the CPU began the step, on the GPU's clock. None if the trace has no launches."""
 
 
 def find_steps(activities: Activities, annotations: tuple[Annotation, ...]) -> list[Step]:
-    """The steps that the annotations mark, in order; one step over everything where there are none.
+    """Return the annotated steps in order, or one step over the whole trace if there are no annotations.
 
-    A step ends where the next one begins, or where its own annotation ends when the next number is missing.
-    Steps without length are left out: nothing ran in them.
+    A step ends where the next one begins, or where its own annotation ends if the next number is missing.
+    Steps without length are left out, because nothing ran in them.
     """
     if not annotations:
         start_ns, end_ns = int(activities.start_ns[0]), int(activities.end_ns.max())
@@ -60,26 +58,27 @@ def find_steps(activities: Activities, annotations: tuple[Annotation, ...]) -> l
 
 
 class _Markers:
-    """When the compute stream would have reached a marker that was put on it at some time."""
+    """Finds when the compute stream would have reached a marker put on it at a given time."""
 
     def __init__(self, activities: Activities) -> None:
         on_stream = activities.queue == compute_queue(activities)
         launched_ns = activities.launched_ns[on_stream]
         known = launched_ns != NOT_LAUNCHED_NS
         self.exact = bool(known.any())
-        """False where the trace holds no launches: markers are then taken to be reached at once."""
-        # A stream runs what it was given in order: what lacks a launch came no earlier than its neighbour.
+        """False if the trace has no launches: markers then count as reached at once."""
+        # A stream runs in order, so an activity without a launch was launched no earlier than its
+        # predecessor.
         self._launched_ns = np.maximum.accumulate(launched_ns)
         self._end_ns = np.maximum.accumulate(activities.end_ns[on_stream])
 
     def reached_ns(self, put_ns: int) -> int:
-        """When a marker that the CPU put on the stream at `put_ns` would have been reached."""
+        """Return when the stream would have reached a marker that the CPU put on it at `put_ns`."""
         before = int(np.searchsorted(self._launched_ns, put_ns, side="left")) if self.exact else 0
         return max(put_ns, int(self._end_ns[before - 1])) if before else put_ns
 
 
 def compute_queue(activities: Activities) -> int:
-    """The stream that computes most."""
+    """Return the stream that computes most."""
     duration_ns = activities.end_ns - activities.start_ns
     computing = np.where(activities.lane == LANES.index(Lane.COMPUTE), duration_ns, 0)
     return int(np.bincount(activities.queue, weights=computing).argmax())

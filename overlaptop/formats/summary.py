@@ -1,4 +1,4 @@
-"""One rank's trace as the records of a live job, and the same figures over the whole trace."""
+"""Converts one rank's trace to a live job's records, plus the same figures for the whole trace."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from overlaptop.wire.messages import MAX_COLLECTIVES, CollectiveSpan, RankInfo, 
 
 SOURCE_REASON = "torch.profiler trace"
 UNKNOWN_PID = UNKNOWN_LOCAL_RANK = -1
-"""Traces have neither."""
+"""Traces contain neither."""
 MAX_SEGMENTS = 4096
-"""Segments of a lane in a step's detail; a terminal has fewer cells, but one may zoom in."""
+"""Segments of a lane in a step's detail. A terminal has fewer cells, but the user may zoom in."""
 MAX_ELEMENTS = 1 << 48
-"""Of one collective; a larger count is not believed."""
+"""Elements of one collective. A larger count is ignored as wrong."""
 MAX_MEMBERS = 1 << 20
-"""Of a process group."""
+"""Ranks of a process group."""
 LEAST_COLLECTIVES, START_NS = 4, 1_000_000_000
-"""A profiler takes seconds to start; a trace of a few collectives does not tell."""
+"""A profiler takes seconds to start. A trace with fewer collectives does not show it."""
 MAX_WORDS = 256
 """Characters of a name from the trace."""
 _ANY_COLLECTIVE = "ncclKernel_SendRecv_"
@@ -40,24 +40,23 @@ _RANKS = re.compile(r"\[(\d{1,7}(?:, ?\d{1,7})*)(, ?\.{3}, ?\d{1,7})?\]", re.ASC
 
 @dataclass(frozen=True, slots=True)
 class RankSummary:
-    """All that one rank's trace contains."""
+    """All data in one rank's trace."""
 
     info: RankInfo
     steps: tuple[StepTotals, ...]
     details: tuple[StepDetail, ...]
-    """Of each step, and of the whole trace before them; empty where they were not asked for."""
+    """Of the whole trace, then of each step. Empty unless requested."""
     whole: StepTotals
-    """From the first activity to the last, what ran outside the steps too."""
+    """From the first activity to the last, including those outside steps."""
     lanes: Lanes = field(repr=False, compare=False)
     calls: tuple[CollectiveSpan, ...] = ()
-    """Its collectives, Unix ns, as far as the trace says of which group each is, which is named with its
-    ranks."""
+    """Its collectives with a known group, Unix ns. The group's name includes its ranks."""
     members: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    """The ranks of those groups, as far as the trace has them."""
+    """Ranks of those groups, if the trace has them."""
     remarks: tuple[str, ...] = ()
-    """What a reader of the figures should know: what was left out or corrected, each with how often."""
+    """Records left out or corrected, as text with their number."""
     clock_error_ns: int = 0
-    """What the rank's times may be wrong by against other ranks', where they were shifted."""
+    """Possible error of the rank's times against other ranks', if they were shifted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +69,7 @@ class Lanes:
     fused: Spans
 
     def around(self, start_ns: int, end_ns: int) -> Lanes:
-        """What meets ``[start_ns, end_ns)``, uncut: stalls want to know what reaches beyond it."""
+        """Return all spans that overlap ``[start_ns, end_ns)``, uncut: stalls need the parts beyond it."""
 
         def meeting(lane: Spans) -> Spans:
             first = np.searchsorted(lane[:, 1], start_ns, side="right")
@@ -80,19 +79,19 @@ class Lanes:
         return Lanes(*map(meeting, (self.compute, self.comm, self.copy, self.fused)))
 
     def beside_fused(self) -> Lanes:
-        """The other lanes without what ran while a fused kernel did."""
+        """Return the other lanes without the time of fused kernels."""
         compute, comm, copy = (
             difference(lane, self.fused) for lane in (self.compute, self.comm, self.copy)
         )
         return Lanes(compute, comm, copy, self.fused)
 
     def stalls(self, start_ns: int, end_ns: int) -> Spans:
-        """Where compute stood still at communication in ``[start_ns, end_ns)``: fused kernels compute."""
+        """Return when compute stalled on communication in ``[start_ns, end_ns)``. Fused kernels compute."""
         return stalls(start_ns, end_ns, union(self.compute, self.fused), self.comm)
 
 
 def summarize(traced: RankTrace, rank: int, job: str, *, detailed: bool = False) -> RankSummary:
-    """Take one rank's trace apart, step by step and as a whole; `rank` is what it was found to be."""
+    """Summarize one rank's trace, step by step and as a whole. `rank`: as found by the caller."""
     activities = traced.activities
     lanes = Lanes(*map(activities.spans, (Lane.COMPUTE, Lane.COMM, Lane.COPY, Lane.FUSED)))
     found = find_steps(activities, traced.annotations)
@@ -123,8 +122,8 @@ def summarize(traced: RankTrace, rank: int, job: str, *, detailed: bool = False)
 
 
 def _all_profilers_up_ns(activities: Activities) -> int | None:
-    """When the first collective ended, where it took most of all communication: ranks whose profiler is up
-    wait in it for those whose profiler still starts. None where it did not.
+    """Return when the first collective ended, if it took most of all communication: ranks whose profiler
+    already runs wait in it for those whose profiler still starts. Else None.
     """
     comm = np.flatnonzero((activities.lane == LANES.index(Lane.COMM)) & activities.is_kernel)
     lengths_ns = (activities.end_ns - activities.start_ns)[comm]
@@ -188,7 +187,7 @@ def _totals(step: Step, rank: int, lanes: Lanes, comm: _CommKernels, blocked: Sp
 
 
 def _host_ns(step: Step, blocked: Spans) -> int | None:
-    """What the CPU needed for the step without being blocked; None where no launches are in the trace."""
+    """Return the CPU's time for the step without blocked time. None if the trace has no launches."""
     if step.host_start_ns is None or step.launch_lead_ns is None:
         return None
     host_end_ns = step.end_ns - step.launch_lead_ns
@@ -219,10 +218,10 @@ def _detail(step: Step, rank: int, lanes: Lanes, comm: _CommKernels) -> StepDeta
 
 
 class _CommKernels:
-    """The kernels of the comm lane by their start: each one a collective or a point-to-point operation.
+    """The kernels of the comm lane by their start: each is a collective or a point-to-point operation.
 
-    torch 2.4 and later write into the kernel's own args which one it is; nothing is guessed where they do
-    not, as with kernels launched before the trace began.
+    torch 2.4 and later name the operation in the kernel's own args. Without them it is not known, for
+    example for kernels launched before the trace began.
     """
 
     def __init__(self, activities: Activities) -> None:
@@ -232,24 +231,24 @@ class _CommKernels:
         self._starts_ns = activities.start_ns[self._at]
         self._compute_queue = compute_queue(activities)
         self.any_named = any(isinstance(activities.args[at].collective, str) for at in self._at.tolist())
-        """False: this trace names no collective, as one of an older torch."""
+        """False if this trace names no collective, as with an older torch."""
         self._all_alike = not self.any_named and all(
             activities.names[at].startswith(_ANY_COLLECTIVE) for at in self._at.tolist()
         )
-        """NCCL 2.12 and 2.13 call every kernel SendRecv: each may be any collective."""
+        """NCCL 2.12 and 2.13 name every kernel SendRecv, which may then be any collective."""
 
     def begun_in(self, step: Step) -> list[int]:
-        """Those that started in this step, as indices into the activities."""
+        """Return the kernels that started in this step, as indices into the activities."""
         first, stop = np.searchsorted(self._starts_ns, (step.start_ns, step.end_ns))
         begun: list[int] = self._at[first:stop].tolist()
         return begun
 
     def length_ns(self, at: int) -> int:
-        """How long it ran."""
+        """Return the kernel's duration."""
         return int(self._activities.end_ns[at] - self._activities.start_ns[at])
 
     def bytes_of(self, at: int) -> int | None:
-        """The larger of its input and output, as messages count; None where the trace does not have it."""
+        """Return the larger of its input and output, as in messages. None if the trace does not say."""
         args = self._activities.args[at]
         size = ELEMENT_BYTES.get(args.dtype) if isinstance(args.dtype, str) else None
         sizes = (args.in_elements, args.out_elements)
@@ -257,11 +256,11 @@ class _CommKernels:
         return max(counts) * size if counts and size is not None else None
 
     def calls(self, world_size: int) -> tuple[tuple[CollectiveSpan, ...], dict[str, Sequence[int]]]:
-        """What the same collective is found by in the other ranks' traces, and the ranks of each group.
+        """Return the collectives, for matching with the other ranks' traces, and the ranks of each group.
 
-        Where no kernel of the trace names its collective, all are taken to be of one group of all ranks.
-        Else those that do not are left out, and so are several sends and receives in one kernel: nobody
-        knows with whom they belong together.
+        If no kernel of the trace names its collective, all count as collectives of one group of all ranks.
+        Otherwise kernels without a name are left out. So are several sends and receives in one kernel,
+        because their partners are not known.
         """
         calls: list[CollectiveSpan] = []
         members: dict[str, Sequence[int]] = {}
@@ -290,7 +289,7 @@ class _CommKernels:
         return tuple(calls), {group: ranks for group, ranks in members.items() if ranks}
 
     def _op(self, at: int) -> str:
-        """The collective's name; its kernel's where that is not known."""
+        """Return the collective's name, or its kernel's if that is not known."""
         if self._all_alike:
             return "collective"
         named = self._activities.args[at].collective
@@ -299,7 +298,9 @@ class _CommKernels:
         ]
 
     def span(self, at: int, origin_ns: int = 0) -> CollectiveSpan:
-        """The collective as a message. On another stream than compute it is taken to be asynchronous."""
+        """Return the collective as a message.
+        It counts as asynchronous if on another stream than compute.
+        """
         activities = self._activities
         args = activities.args[at]
         return CollectiveSpan(
@@ -313,7 +314,7 @@ class _CommKernels:
 
 
 def _number(value: object) -> int | None:
-    """A rank or a sequence number; newer torch writes some numbers as text."""
+    """Return a rank or a sequence number. Newer torch writes some numbers as text."""
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 16:
         return int(value)
     return value if isinstance(value, int) and 0 <= value <= MAX_INT64 else None
@@ -324,10 +325,10 @@ def _group(args: Args) -> str:
 
 
 def _members_of(args: Args, world_size: int) -> Sequence[int]:
-    """The ranks of a process group, as a kernel's args have them; empty where they are not known.
+    """Return the ranks of a process group from a kernel's args. Empty if they are not known.
 
-    torch cuts a long list to its first ranks, an ellipsis and its last one. It is completed where all ranks
-    are equally far apart, as those of a device mesh are.
+    torch cuts a long list to its first ranks, an ellipsis and its last one. The list is completed if all
+    ranks are equally far apart, as in a device mesh.
     """
     size = args.group_size if isinstance(args.group_size, int) else None
     written = args.group_ranks

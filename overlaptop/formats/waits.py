@@ -1,4 +1,4 @@
-"""Who waited for whom: the traces of all ranks, compared."""
+"""Compares the traces of all ranks and finds who waited for whom."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from overlaptop.wire.messages import CollectiveSpan, StepDetail, StepTotals
 
 
 def align(ranks: Sequence[RankSummary]) -> tuple[RankSummary, ...]:
-    """Shift the ranks whose clocks are ahead of the others' or behind, and say so."""
+    """Shift the ranks whose clocks differ from the others', and add a remark."""
     clocks = estimate(_matched(ranks), [each.info.rank for each in ranks])
     return tuple(
         _shifted(each, clocks[each.info.rank]) if each.info.rank in clocks else each for each in ranks
@@ -29,7 +29,7 @@ def align(ranks: Sequence[RankSummary]) -> tuple[RankSummary, ...]:
 
 
 def _shifted(summary: RankSummary, clock: Clock) -> RankSummary:
-    """By the clock that all ranks are compared on. Lengths stay."""
+    """Shift to the clock that all ranks are compared on. Durations stay the same."""
 
     def start_ns(of: StepTotals | StepDetail) -> int:
         return of.start_ns - int(clock.ahead_ns(np.array([of.start_ns]))[0])
@@ -71,8 +71,8 @@ def _matched(ranks: Sequence[RankSummary]) -> tuple[Collective, ...]:
 
 
 def split(ranks: Sequence[RankSummary]) -> Mapping[int, StepWaits]:
-    """Match the collectives of all ranks, and split each rank's communication: of each step by its number,
-    and of the whole trace as WHOLE_TRACE.
+    """Match the collectives of all ranks, and break down each rank's communication into wait and transfer,
+    by step number. The whole trace is WHOLE_TRACE.
     """
     found = _matched(ranks)
     times: dict[int, dict[int, WaitTimes]] = {WHOLE_TRACE: {}}
@@ -100,7 +100,7 @@ def split(ranks: Sequence[RankSummary]) -> Mapping[int, StepWaits]:
 
 
 class _OfRank:
-    """The collectives in which one rank took part, by their start there."""
+    """The collectives of one rank, by their start on it."""
 
     def __init__(self, rank: int, found: Sequence[Collective]) -> None:
         self._rank = rank
@@ -111,7 +111,7 @@ class _OfRank:
         self._reached_ns = np.maximum.accumulate(np.array([part.end_ns for part, _ in own], dtype=np.int64))
 
     def times(self, summary: RankSummary, step: StepTotals) -> WaitTimes:
-        """What the rank's communication in this step was."""
+        """Return the breakdown of the rank's communication in this step."""
         end_ns = step.start_ns + step.step_ns
         near = summary.lanes.around(step.start_ns, end_ns).beside_fused()
         first = int(np.searchsorted(self._reached_ns, step.start_ns, side="right"))
@@ -120,8 +120,8 @@ class _OfRank:
         return waiting(self._rank, near.comm, met, step.start_ns, end_ns).times(near.compute)
 
     def last_in(self, step: StepTotals) -> dict[int, Collective]:
-        """The collectives that this rank began in this step as the last one, by their place in all: so each
-        is of one step, though others may have begun it in the step before.
+        """Return the collectives whose last arrival is this rank in this step, by their index. So each
+        belongs to one step, even if other ranks began it in the step before.
         """
         first, stop = np.searchsorted(self._starts_ns, (step.start_ns, step.start_ns + step.step_ns))
         return {

@@ -1,6 +1,6 @@
-"""Work spread over processes: parsing holds Python's lock, so that threads would not help.
+"""Spreads work over processes. Threads would not help, because parsing holds Python's lock.
 
-The processes are forked, and answer over a pipe.
+The processes are forked, and answer through a pipe.
 """
 
 from __future__ import annotations
@@ -15,41 +15,41 @@ from typing import BinaryIO, TypeVar
 
 MAX_WORKERS = 16
 CAN_FORK = sys.platform == "linux"
-"""Elsewhere fork is missing or breaks system libraries."""
+"""On other systems, fork is missing or breaks system libraries."""
 
 T = TypeVar("T")
 
 
 class WorkerDiedError(Exception):
-    """A process ended without an answer; killed, most likely, for want of memory."""
+    """A process ended without an answer. Most likely the system killed it because memory ran out."""
 
 
 def cores() -> int:
-    """Cores that this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if CAN_FORK else 1
 
 
 def spread(work: Callable[[int], T], items: int, workers: int) -> Generator[T, None, None]:
-    """Give ``work(0), ..., work(items - 1)``, in order, computed by so many forked processes.
+    """Yield ``work(0), ..., work(items - 1)`` in order, computed by `workers` forked processes.
 
-    `work` must not raise: a fault is part of its answer. With one worker, or where nothing can be forked,
-    it is called here. No process is left when the iterator is closed.
+    `work` must not raise: errors are part of its result. With one worker, or without fork, it runs in this
+    process. Closing the iterator ends all processes.
 
     Raises:
-        WorkerDiedError: the process that had the next item is gone.
+        WorkerDiedError: the process that had the next item died.
     """
     workers = min(workers, items, MAX_WORKERS)
     if workers < 2 or not CAN_FORK:
         yield from map(work, range(items))
         return
     children: list[tuple[int, BinaryIO]] = []
-    """Pid and pipe of each."""
+    """Pid and pipe of each process."""
     try:
         for first in range(workers):
             children.append(_fork(work, range(first, items, workers), children))
         for item in range(items):
             try:
-                # By a fork of this process, so it may be unpickled.
+                # From a fork of this process, so it is safe to unpickle.
                 yield pickle.load(children[item % workers][1])  # noqa: S301
             except (EOFError, pickle.UnpicklingError) as fault:
                 raise WorkerDiedError from fault
@@ -71,7 +71,7 @@ def _fork(
         return pid, os.fdopen(reader, "rb")
     status = 1
     try:
-        # Were a sibling's pipe held open here, the sibling would not notice that its reader has gone.
+        # If this process held a sibling's pipe open, the sibling would not notice that its reader died.
         for fd in (reader, *(pipe.fileno() for _, pipe in before)):
             os.close(fd)
         with os.fdopen(writer, "wb") as pipe:
@@ -80,4 +80,4 @@ def _fork(
                 pipe.flush()
         status = 0
     finally:
-        os._exit(status)  # nothing of the parent's is flushed or cleaned up twice
+        os._exit(status)  # flush and clean up nothing of the parent's twice
