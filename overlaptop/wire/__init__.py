@@ -1,1 +1,1 @@
-"""What agents, hubs and dashboards say to each other."""
+"""The messages between agents, hubs and dashboards."""

@@ -1,4 +1,4 @@
-"""Messages to msgpack and back, and frames for byte streams. Nothing unchecked gets in."""
+"""Converts messages to msgpack and back, and frames them for byte streams. Everything is checked."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-# Those with messages: what is imported here can be decoded.
+# Imported for their messages: only imported messages can be decoded.
 from overlaptop.wire import commands, devices, knobs, messages, relaying  # noqa: F401
 from overlaptop.wire.bounds import MAX_TEXT_CHARS
 from overlaptop.wire.schema import Message, Part
@@ -20,7 +20,7 @@ _HEADER_BYTES = 4
 MESSAGES: dict[int, type[Message]] = {
     int(str(cls.__struct_config__.tag)): cls for cls in Message.__subclasses__()
 }
-"""Tag -> class."""
+"""Message classes by tag."""
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(
     functools.reduce(operator.or_, MESSAGES.values())
@@ -29,14 +29,14 @@ _PLACE = re.compile(r" - at `\$(?:\[(\d+)\])?(.*)`$")
 
 
 class WireError(Exception):
-    """What a peer sent, or what was to be sent, is not a message."""
+    """Received or outgoing data is not a valid message."""
 
 
 def encode(message: Message) -> bytes:
-    """One message as bytes that :func:`decode` accepts.
+    """Return a message as bytes that :func:`decode` accepts.
 
-    Text that is too long is clipped and lone surrogates become ``?``; a field of a wrong type or out of
-    bounds raises WireError, as does a message over MAX_FRAME_BYTES.
+    Text that is too long is cut, and lone surrogates become ``?``. Raises WireError for a field of a wrong
+    type or out of bounds, and for a message over MAX_FRAME_BYTES.
     """
     if not isinstance(message, Message):
         raise WireError(f"{type(message).__name__} is not a message")
@@ -56,7 +56,7 @@ def _packed(message: Message) -> bytes:
 
 
 def _with_clean_text(value: Any) -> Any:
-    """Its texts cut where they are too long, and what is no Unicode replaced."""
+    """Cut texts that are too long, and replace invalid Unicode."""
     if type(value) is str:
         text = value.encode(errors="replace").decode()
         return text if len(text) <= MAX_TEXT_CHARS else text[: MAX_TEXT_CHARS - 1] + "…"
@@ -68,7 +68,7 @@ def _with_clean_text(value: Any) -> Any:
 
 
 def decode(data: bytes) -> Message:
-    """The message in these bytes. Raises WireError, and nothing else, for whatever is not one."""
+    """Return the message in these bytes. Raises only WireError, for anything that is not a message."""
     if len(data) > MAX_FRAME_BYTES:
         raise WireError(f"{len(data)} bytes are over {MAX_FRAME_BYTES}")
     try:
@@ -81,7 +81,7 @@ def decode(data: bytes) -> Message:
 
 
 def _refusal(cls: type[Message] | None, error: str) -> str:
-    """Msgspec's error, with the field's name in place of its index."""
+    """Return msgspec's error with the field's name in place of its index."""
     if cls is None:
         return f"not a message: {error}"
     place = _PLACE.search(error)
@@ -91,29 +91,29 @@ def _refusal(cls: type[Message] | None, error: str) -> str:
 
 
 def kind(payload: bytes) -> type[Message] | None:
-    """The class of the message in these bytes by their tag alone; None where there is no such tag."""
+    """Return the class of the message in these bytes from its tag alone. None if the tag is unknown."""
     at = 3 if payload[:1] == b"\xdc" else 1
     return MESSAGES.get(payload[at]) if len(payload) > at else None
 
 
 def frame(payload: bytes) -> bytes:
-    """A payload with its length before it (4 bytes, big-endian), for a stream. WireError if too long."""
+    """Prefix a payload with its length (4 bytes, big-endian) for a stream. WireError if it is too long."""
     if len(payload) > MAX_FRAME_BYTES:
         raise WireError(f"a frame of {len(payload)} bytes is over {MAX_FRAME_BYTES}")
     return len(payload).to_bytes(_HEADER_BYTES, "big") + payload
 
 
 class FrameReader:
-    """Cuts a stream into the payloads that :func:`frame` made, however the stream was split."""
+    """Splits a stream into the payloads that :func:`frame` made, however the stream was chunked."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The payloads that these bytes complete, oldest first.
+        """Return the payloads that these bytes complete, oldest first.
 
-        Raises WireError on a length over MAX_FRAME_BYTES: where the next frame begins is then unknown,
-        and the stream of no further use. Holds at most one incomplete frame.
+        Raises WireError on a length over MAX_FRAME_BYTES: the next frame cannot be found then, and the
+        stream is unusable. Holds at most one incomplete frame.
         """
         buffer = self._buffer
         buffer += data

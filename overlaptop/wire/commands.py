@@ -1,7 +1,7 @@
-"""The commands that a job obeys: a closed list, each argument an integer within bounds.
+"""The commands that a job accepts: a closed list. Each argument is an integer within bounds.
 
-The one owner of what is allowed. The codec refuses what is not on the way out and on the way in: in the
-dashboard, in the hub and in the agent.
+Only this module defines the allowed commands. The codec in the dashboard, the hub and the agent refuses
+anything else, both when sending and when receiving.
 """
 
 from __future__ import annotations
@@ -38,25 +38,25 @@ CAPTURE = "capture"
 """All ranks run torch.profiler for ``steps`` steps from the same step on, and write a trace each."""
 
 SET = "set"
-"""All ranks give one of the job's knobs this ``value``, in the same step."""
+"""All ranks set one of the job's knobs to this ``value``, in the same step."""
 
 RESTORE = "restore"
-"""All ranks give one of the job's knobs the value back that the script gave it, in the same step."""
+"""All ranks restore one of the job's knobs to the script's value, in the same step."""
 
 TRIAL = "trial"
-"""All ranks try something for ``steps`` steps from the same step on, and take it back by themselves.
+"""All ranks change something for ``steps`` steps from the same step on, and then undo it by themselves.
 
-With a knob: this ``value`` of it. Without one: a delay of ``delay_ns`` in each of these steps on one
-``rank``, at a ``place``. The other ranks do nothing but agree on the steps."""
+With a knob, they try this ``value`` of it. Without one, one ``rank`` delays each of these steps by
+``delay_ns`` at a ``place``. The other ranks only agree on the steps."""
 
 HOST, GPU = 0, 1
-"""Places of a delay: a sleep of the training thread as the step begins, or a kernel that spins on its
-current stream."""
+"""Places of a delay. HOST: the training thread sleeps when the step begins.
+GPU: a kernel spins on its current stream."""
 PLACES: Mapping[int, str] = MappingProxyType({HOST: "host", GPU: "gpu"})
 MAX_TRIAL_STEPS = 1_000
 MAX_DELAY_NS = 10_000_000_000
 MAX_DELAYS_NS = 60_000_000_000
-"""Of all steps of a trial together: nobody can end a trial early."""
+"""All delays of a trial together. The limit is needed because a trial cannot be ended early."""
 
 _SETTING = range(LEAST_VALUE, MOST_VALUE + 1)
 _TRIAL_STEPS = range(1, MAX_TRIAL_STEPS + 1)
@@ -68,7 +68,7 @@ COMMANDS: Mapping[str, Mapping[str, range]] = MappingProxyType(
         TRIAL: MappingProxyType({"value": _SETTING, "steps": _TRIAL_STEPS}),
     }
 )
-"""Name -> its arguments, all of which must be there, and what each may be."""
+"""Arguments of each command, all required, and their bounds."""
 DELAY_ARGUMENTS: Mapping[str, range] = MappingProxyType(
     {
         "rank": range(MAX_RANKS),
@@ -77,42 +77,42 @@ DELAY_ARGUMENTS: Mapping[str, range] = MappingProxyType(
         "steps": _TRIAL_STEPS,
     }
 )
-"""The same of a trial without a knob."""
+"""Arguments of a trial without a knob, and their bounds."""
 
 CHANGES = (SET, RESTORE)
-"""The commands that change a knob for good. Each job has its own knobs: a Knob has the bounds of its
-values, and each rank that has it checks them."""
+"""Commands that change a knob permanently. Each job has its own knobs: a Knob has the bounds of its values,
+and each rank with the knob checks them."""
 ABOUT_KNOBS = (*CHANGES, TRIAL)
-"""The commands that can name a knob; CHANGES must."""
+"""Commands that can name a knob. Those in CHANGES must."""
 
 
 class Argument(Part, frozen=True):
-    """One argument of a command; COMMANDS says what it may be."""
+    """One argument of a command. COMMANDS has its bounds."""
 
     name: Text
     value: Int64
 
 
 class Command(Message, frozen=True, tag=10):
-    """Dashboard -> hub -> every rank of the node and every dashboard: all ranks are to do this from one
-    step on, or none.
+    """Dashboard -> hub -> every rank of the node and every dashboard:
+    all ranks act from one step on, or none does.
     """
 
     id: Id
-    """Made by the dashboard, the same for all ranks of a job wherever they run; never used again."""
+    """Made by the dashboard. The same for all ranks of a job on all hosts, and never reused."""
     name: Text
     """One of COMMANDS."""
     arguments: Annotated[tuple[Argument, ...], Meta(max_length=MAX_ARGUMENTS)]
     by: Author
-    """Who asks, as they say themselves: ``user@host, pid 123``."""
+    """The sender's own description: ``user@host, pid 123``."""
     at_ns: UnixNs
-    """Unix time at which the hub took it (until then: at which it was made)."""
+    """Unix time when the hub received it. Until then, the time when it was made."""
     knob: Text = ""
-    """The name of the Knob that ``set``, ``restore`` or ``trial`` is about; empty: a delay's trial, or no
-    command about a knob."""
+    """Name of the Knob for ``set``, ``restore`` or ``trial``. Empty for a trial of a delay, and for
+    commands without a knob."""
 
     def inconsistency(self) -> str:
-        """As Part says: what COMMANDS does not allow."""
+        """Return why COMMANDS does not allow it, as in Part."""
         allowed = COMMANDS.get(self.name)
         if allowed is None:
             return f"there is no such command; there is: {', '.join(COMMANDS)}"
@@ -135,7 +135,7 @@ class Command(Message, frozen=True, tag=10):
 
 
 HOW_TO_ALLOW = "start the job with --control or attach(control=True) to allow"
-"""Of a job that obeys no commands; what is to be allowed follows."""
+"""For a job that accepts no commands. The text of what to allow follows."""
 SENT = "sent"
 ACCEPTED = "accepted"
 UNKNOWN = "unknown"
@@ -148,26 +148,26 @@ FAILED = "failed"
 ENDED_WELL = (WRITTEN, CHANGED, TRIED)
 ENDED_BADLY = ("refused", "busy", FAILED)
 REPORT_STATES = (*UNDER_WAY, *ENDED_WELL, *ENDED_BADLY)
-"""What a rank reports of a command, in this order. A capture is ``recording``, ``writing`` and ``written``;
-a setting is ``changing`` and ``changed``, a trial ``trying`` and ``tried``. ``unknown``: the rank cannot
-learn whether all have agreed; if it ever does, it reports the result."""
+"""States of a command on a rank, in this order. A capture is ``recording``, ``writing`` and ``written``; a
+setting is ``changing`` and ``changed``; a trial is ``trying`` and ``tried``. ``unknown``: the rank cannot
+learn whether all have agreed. If it learns that later, it reports the result."""
 
 STAGES = (SENT, *REPORT_STATES)
-"""Of one rank. ``sent``: it has reported nothing yet."""
+"""Stages of one rank. ``sent``: it has reported nothing yet."""
 Stage = Annotated[str, one_of(STAGES)]
 PROGRESS = (SENT, *UNDER_WAY, *ENDED_WELL)
-"""The stages of a command that goes well, in order."""
+"""The stages of a successful command, in order."""
 OBEYING, OBEYED = "obeying", "obeyed"
 OUTCOME_STATES = (SENT, OBEYING, OBEYED, FAILED, UNKNOWN)
-"""``sent``: nothing was reported yet. ``obeyed``: by all ranks. ``failed``: as soon as one rank has failed.
-``unknown``: a lost rank may have made a change: it may still turn out to be made, or not."""
+"""``sent``: no report yet. ``obeyed``: by all ranks. ``failed``: at least one rank has failed. ``unknown``:
+a lost rank may have made the change, and a later report may decide it."""
 ENDED, SILENT, UNREACHABLE = "ended", "silent", "unreachable"
 LOST = ("", ENDED, SILENT, UNREACHABLE)
-"""Why a rank's final report is not awaited any more; empty: it is, or it has come."""
+"""Why a rank's final report is no longer expected. Empty if it is, or has arrived."""
 
 
 class CommandReport(Message, frozen=True, tag=11):
-    """Rank -> hub: how far a command is on this rank, or why it does not carry it out."""
+    """Rank -> hub: the progress of a command on this rank, or why it refuses the command."""
 
     rank: Rank
     command: Text
@@ -175,15 +175,15 @@ class CommandReport(Message, frozen=True, tag=11):
     at_ns: UnixNs
     state: Annotated[str, one_of(REPORT_STATES)]
     step: Count | None
-    """The step from which on all ranks act, once that is agreed. A trial of n steps is over n steps later.
-    """
+    """Step from which all ranks act, once agreed. A trial of n steps ends n steps later."""
     text: Text
-    """``written``: the file. ``changed``, ``tried``: what was changed. Where it ended badly, or is unknown:
-    why."""
+    """``written``: the file. ``changed``, ``tried``: the thing changed.
+    After a failure or an unknown end: the reason."""
     was: Text = ""
-    """``changed``: the value before, as Knob.value_text has it. ``tried``: the value before and since."""
+    """``changed``: the old value, as in Knob.value_text.
+    ``tried``: the value before and after the trial."""
     becomes: Text = ""
-    """``changed``: the value since. ``tried``: the value that was tried."""
+    """``changed``: the new value. ``tried``: the value tried."""
 
 
 class RankOutcome(Part, frozen=True):
@@ -191,49 +191,49 @@ class RankOutcome(Part, frozen=True):
 
     rank: Rank
     reported: Stage
-    """The rank's newest CommandReport.state; ``sent``: none came."""
+    """State of the rank's newest CommandReport. ``sent`` without any."""
     state: Stage
-    """The same; of a lost rank ``failed`` or ``unknown``."""
+    """As `reported`, but ``failed`` or ``unknown`` for a lost rank."""
     text: Text
-    """As CommandReport.text; of a lost rank: why."""
+    """As in CommandReport. For a lost rank, why it was lost."""
     lost: Annotated[str, one_of(LOST)] = ""
 
 
 class CommandOutcome(Message, frozen=True, tag=20):
-    """Hub -> every dashboard, whenever it changes: what has become of a command on the hub's ranks.
+    """Hub -> every dashboard, on each change: the outcome of a command on the hub's ranks.
 
-    Made by outcome.py alone.
+    Made only by outcome.py.
     """
 
     command: Text
     state: Annotated[str, one_of(OUTCOME_STATES)]
     reason: Text
-    """Why it failed or is unknown, with the number of the rank; else empty."""
+    """Why it failed or is unknown, with the number of the rank. Empty otherwise."""
     step: Count | None
-    """The step from which on all ranks act."""
+    """Step from which all ranks act."""
     done: bool
-    """No rank's report is awaited any more."""
+    """No more reports are expected."""
     ranks: Annotated[tuple[RankOutcome, ...], Meta(max_length=MAX_RANKS)]
-    """By rank: every one that was expected to report, or did."""
+    """By rank: every rank that should report, or did."""
     was: Text = ""
-    """As CommandReport has it, once a rank has reported it."""
+    """As in CommandReport, once a rank has reported it."""
     becomes: Text = ""
 
     @property
     def stage(self) -> str:
-        """What the slowest rank has reached; of a command that has failed, or may have, the state."""
+        """Stage of the slowest rank. If the command failed or may have, `state`."""
         if self.state not in (OBEYING, OBEYED):
             return self.state
-        # A hub of another version may name no rank, or stages that go another way.
+        # A hub of another version may name no rank, or use stages in another order.
         reached = [PROGRESS.index(each.state) for each in self.ranks if each.state in PROGRESS]
         return PROGRESS[min(reached, default=0)]
 
 
 def make(name: str, arguments: Mapping[str, int], *, knob: str = "") -> Command:
-    """A command of this process's user, made now. Raises ValueError with one line if it is not allowed.
+    """Return a new command from this process's user. Raises ValueError with one line if it is not allowed.
 
-    ``knob`` as in Command. Its id begins with the time in UTC and names the command
-    everywhere: to several nodes' hubs, in the job's store and in what the command leaves on disk.
+    ``knob``: as in Command. The id begins with the UTC time. It names the command in all nodes' hubs, in
+    the job's store and in the files that the command writes.
     """
     now_ns = time.time_ns()
     command = Command(
@@ -250,26 +250,26 @@ def make(name: str, arguments: Mapping[str, int], *, knob: str = "") -> Command:
 
 
 def make_setting(knob: Knob, value: int) -> Command:
-    """The command that sets a knob. Raises ValueError with one line if that value is not allowed."""
+    """Return the command that sets a knob. Raises ValueError with one line if the value is not allowed."""
     if why := knob.fault(value):
         raise ValueError(why)
     return make(SET, {"value": value}, knob=knob.name)
 
 
 def make_restoring(knob: Knob) -> Command:
-    """The command that gives a knob back the value that the script gave it."""
+    """Return the command that restores a knob to the script's value."""
     return make(RESTORE, {}, knob=knob.name)
 
 
 def make_trial(knob: Knob, value: int, steps: int) -> Command:
-    """The command that tries a knob's value for this many steps. Raises ValueError as `make_setting`."""
+    """Return the command that tries a knob's value for this many steps. Raises as `make_setting`."""
     if why := knob.fault(value):
         raise ValueError(why)
     return make(TRIAL, {"value": value, "steps": steps}, knob=knob.name)
 
 
 def make_delay(rank: int, delay_ns: int, place: int, steps: int) -> Command:
-    """The command that delays one rank in each of this many steps. Raises ValueError with one line.
+    """Return the command that delays one rank in each of `steps` steps. Raises ValueError with one line.
 
     ``place``: HOST or GPU.
     """
@@ -277,22 +277,24 @@ def make_delay(rank: int, delay_ns: int, place: int, steps: int) -> Command:
 
 
 def names_a_rank(text: str) -> bool:
-    """Whether a rank's text tells of one by name, ``rank 3 does not answer``: the same on all ranks."""
+    """Whether a report's text names a rank, as in ``rank 3 does not answer``,
+    and so is equal on all ranks.
+    """
     return text.startswith("rank ")
 
 
 def argument(command: Command, name: str) -> int:
-    """The value of an argument of a command without fault."""
+    """Return the value of an argument of a valid command."""
     return next(each.value for each in command.arguments if each.name == name)
 
 
 def is_delay(command: Command) -> bool:
-    """Whether it is the trial of a delay: of no knob's value."""
+    """Whether it is the trial of a delay, not of a knob's value."""
     return command.name == TRIAL and not command.knob
 
 
 def delays_ns(command: Command) -> int:
-    """The delays of all steps of a delay's trial together."""
+    """Return the sum of the delays over all steps of a delay's trial."""
     return argument(command, "delay_ns") * argument(command, "steps")
 
 

@@ -1,7 +1,7 @@
-"""The messages about the machine under a rank: its GPU, the links, and where the process may run.
+"""Messages about a rank's hardware: its GPU, the links, and the CPUs that the process may use.
 
-``None`` and the empty text mean "not known"; why, stands in `unknown`. A GPU goes by its UUID, a NUMA node
-by the kernel's number.
+``None`` and the empty text mean "not known", and `unknown` says why. A GPU is identified by its UUID, a
+NUMA node by the kernel's number.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from overlaptop.wire.bounds import MAX_WORDS, Count, Rank, Share, Text, UnixNs, 
 from overlaptop.wire.schema import Message, Part
 
 MAX_PARTS = 256
-"""Nodes, adapters, GPUs or links of one machine."""
+"""Maximum nodes, adapters, GPUs or links of one machine."""
 
 LINK_KINDS = ("nvlink", "nvswitch", "pcie")
-"""How a GPU reaches another: NVLinks between the two, through switches that all share, or over PCIe."""
+"""How one GPU reaches another: direct NVLinks, shared NVSwitches, or PCIe."""
 
 
 NUMA_STATES = ("bound", "unbound", "wrong node", "one node", "no gpu", "unknown")
-"""Whether a process may run where its GPU is: on that node only, on several, on others only; or there is
-nothing to choose, or nothing to be near to, or it is not known."""
+"""Whether a process may run on its GPU's node: ``bound`` to it only, ``unbound`` on several nodes, ``wrong
+node`` on others only. ``one node``: there is no choice. ``no gpu``: there is no GPU to be near."""
 
 
 class Unknown(Part, frozen=True):
-    """A quantity that cannot be had here."""
+    """A quantity that is not available here."""
 
     name: Text
-    """The field that is None or empty."""
+    """Name of the field that is None or empty."""
     reason: Text
 
 
@@ -41,7 +41,7 @@ class NumaNode(Part, frozen=True):
 
     node: Count
     cpus: Text
-    """As the kernel lists them: ``0-31,64-95``; empty for a node that is memory only."""
+    """In the kernel's notation: ``0-31,64-95``. Empty for a node with memory only."""
     memory_bytes: Count | None
     is_gpu_memory: bool = False
     """Its memory is a GPU's (Grace-Hopper, POWER9)."""
@@ -60,17 +60,17 @@ class GpuSite(Part, frozen=True):
     """A GPU of the machine, whether the job uses it or not."""
 
     index: Count
-    """NVML's, as nvidia-smi shows it."""
+    """NVML's index, as in nvidia-smi."""
     uuid: Text
     name: Text
     pci_bus_id: Text
     """``0000:1b:00.0``."""
     numa_node: Count | None
-    """Of the CPUs next to it."""
+    """Node of the nearest CPUs."""
 
 
 class MachineFacts(Message, frozen=True, tag=12):
-    """The machine as one rank sees it; in a container that may be a part. Sent once."""
+    """The machine as one rank sees it. In a container, possibly only a part of it. Sent once."""
 
     rank: Rank
     host: Text
@@ -81,15 +81,15 @@ class MachineFacts(Message, frozen=True, tag=12):
 
 
 class GpuLink(Part, frozen=True):
-    """How a rank's GPU reaches another, or a switch."""
+    """The link from a rank's GPU to another one, or to a switch."""
 
     kind: Annotated[str, one_of(LINK_KINDS)]
     peer_uuid: Text
-    """The other GPU's; empty: a switch's."""
+    """UUID of the other GPU. Empty for a switch."""
     links: Count | None
-    """NVLinks; None on PCIe."""
+    """Number of NVLinks. None on PCIe."""
     path: Text
-    """On PCIe, as ``nvidia-smi topo`` has it: PIX, PXB, PHB, NODE, SYS; else empty."""
+    """On PCIe, in the notation of ``nvidia-smi topo``: PIX, PXB, PHB, NODE, SYS. Otherwise empty."""
 
 
 class DeviceFacts(Message, frozen=True, tag=13):
@@ -97,23 +97,23 @@ class DeviceFacts(Message, frozen=True, tag=13):
 
     rank: Rank
     gpu_uuid: Text
-    """Empty: the rank computes on no GPU that NVML knows."""
+    """Empty if the rank uses no GPU that NVML knows."""
     gpu_name: Text
     pci_bus_id: Text
     nvlink_version: Text
     """``4.0``."""
     nvlink_count: Count | None
-    """Active links; 0: it has none."""
+    """Active links."""
     nvlink_peak_bytes_per_s: Count | None
-    """Of all active links together, in one direction."""
+    """Sum over all active links, in one direction."""
     pcie_generation: Count | None
-    """As it is now: an idle GPU turns its link down."""
+    """Present generation: an idle GPU slows its link down."""
     pcie_generation_max: Count | None
-    """What GPU and slot can do together."""
+    """Best generation that both GPU and slot support."""
     pcie_width: Count | None
     pcie_width_max: Count | None
     pcie_peak_bytes_per_s: Count | None
-    """Of the link at its best, in one direction, in full packets, less their headers."""
+    """Maximum of the link in one direction, with full packets, without their headers."""
     memory_total_bytes: Count | None
     power_limit_mw: Count | None
     sm_clock_max_hz: Count | None
@@ -123,7 +123,7 @@ class DeviceFacts(Message, frozen=True, tag=13):
 
 
 class NodeShare(Part, frozen=True):
-    """How much of something is on one NUMA node."""
+    """The amount of something on one NUMA node."""
 
     node: Count
     amount: Count
@@ -134,54 +134,54 @@ class NumaFacts(Message, frozen=True, tag=14):
 
     rank: Rank
     gpu_node: Count | None
-    """The node whose CPUs are next to the GPU."""
+    """Node with the CPUs next to the GPU."""
     gpu_memory_node: Count | None
-    """The node that the GPU's own memory makes, where it does."""
+    """Node of the GPU's own memory, if that is a node."""
     nic: Text
-    """The adapter nearest to the GPU; empty: none, or not known."""
+    """Adapter nearest to the GPU. Empty if there is none, or it is not known."""
     nic_node: Count | None
     cpu_set: Text
-    """The CPUs that the process may use, as the kernel lists them; empty: not known."""
+    """CPUs that the process may use, in the kernel's notation. Empty if not known."""
     cpu_nodes: Annotated[tuple[NodeShare, ...], Meta(max_length=MAX_PARTS)]
-    """How many of these CPUs each node has."""
+    """Number of these CPUs on each node."""
     threads_by_node: Annotated[tuple[NodeShare, ...], Meta(max_length=MAX_PARTS)]
-    """On which node the process's threads last ran."""
+    """Number of the process's threads that last ran on each node."""
     memory_policy: Text
-    """``default``, ``bind:0``, ``prefer:1``, ``interleave:0-1``; empty: not known."""
+    """``default``, ``bind:0``, ``prefer:1``, ``interleave:0-1``. Empty if not known."""
     state: Annotated[str, one_of(NUMA_STATES)]
     reason: Text
-    """The state in a sentence, with the nodes' numbers."""
+    """The state as a sentence, with the nodes' numbers."""
     advice: Text
-    """What to type to mend it; empty: there is nothing to mend, or nothing is known."""
+    """Command that fixes it. Empty if nothing needs fixing, or nothing is known."""
     unknown: Unknowns = ()
     cpu_limit_percent: Count | None = None
-    """The CPU time that its cgroups allow all of their processes together: 150 for one and a half CPUs.
-    None: no limit, or not known."""
+    """CPU time that the cgroups allow for all of their processes together: 150 for one and a half CPUs.
+    None if there is no limit, or it is not known."""
 
 
 class DeviceSample(Message, frozen=True, tag=15):
-    """What a rank's GPU and its links did in the half second before."""
+    """Activity of a rank's GPU and its links in the half second before."""
 
     rank: Rank
     at_ns: UnixNs
     """Unix time of the end of that half second."""
     nvlink_rx_bytes_per_s: Count | None
-    """Of all links together, as the GPU receives."""
+    """Bytes received by the GPU, over all links together."""
     nvlink_tx_bytes_per_s: Count | None
     pcie_rx_bytes_per_s: Count | None
     """Payload of full packets."""
     pcie_tx_bytes_per_s: Count | None
     sm_activity: Share | None
-    """Share of the time in which a multiprocessor had work, averaged over them, in [0, 1]."""
+    """Share of the time in which a multiprocessor had work, averaged over all of them, in [0, 1]."""
     tensor_activity: Share | None
-    """Share of the time in which the tensor cores' pipes were in use, in [0, 1]."""
+    """Share of the time in which the tensor cores' pipes were active, in [0, 1]."""
     dram_activity: Share | None
-    """Share of the time in which the memory's bus was in use, in [0, 1]."""
+    """Share of the time in which the memory bus was active, in [0, 1]."""
     memory_used_bytes: Count | None
     power_mw: Count | None
     sm_clock_hz: Count | None
     memory_clock_hz: Count | None
     throttle_reasons: Words | None
-    """Why the clocks are lower than they might be, in words; empty: they are not."""
+    """Reasons for lowered clocks, as words. Empty if the clocks are not lowered."""
     unknown: Unknowns = ()
-    """Why what is None cannot be had."""
+    """Why fields with None are not available."""

@@ -1,4 +1,4 @@
-"""The messages about what can be changed of a running job: its knobs and its gradients."""
+"""Messages about the settings of a running job that can be changed: its knobs, and its gradients."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ MAX_CHOICES = 256
 MAX_GRADIENTS = 8192
 
 LEAST_VALUE, MOST_VALUE = -(1 << 31), 1 << 31
-"""What the value of any knob may be."""
+"""Bounds of any knob's value."""
 KnobValue = Annotated[int, Meta(ge=LEAST_VALUE, le=MOST_VALUE)]
 _NAME = r"\A[A-Za-z_][A-Za-z0-9_]{0,63}\Z"
 KnobName = Annotated[str, Meta(pattern=_NAME)]
 
 BUCKET_CAP_MB = "bucket_cap_mb"
-"""DistributedDataParallel's bucket size, in MiB as torch counts it."""
+"""DistributedDataParallel's bucket size, in MiB like torch."""
 PREFETCH: Mapping[str, str] = MappingProxyType(
     {"forward": "prefetch_forward", "backward": "prefetch_backward"}
 )
-"""FSDP2's depth of prefetch, by pass."""
+"""FSDP2's prefetch depth, by pass."""
 TORCH_KNOBS = frozenset({BUCKET_CAP_MB, *PREFETCH.values()})
-"""Those of torch's own parts: no script can declare one of that name."""
+"""Knobs of torch itself. No script can declare one with the same name."""
 
 
 def is_knob_name(name: str) -> bool:
-    """Whether a knob may be called so."""
+    """Whether a knob may have this name."""
     return re.match(_NAME, name) is not None
 
 
@@ -41,38 +41,38 @@ class Knob(Part, frozen=True):
     """One setting of a running job. Values are whole numbers."""
 
     name: KnobName
-    """As commands name it: letters, digits and ``_``."""
+    """Name in commands: letters, digits and ``_``."""
     value: Int64 | None
-    """The present one; None where it is no whole number, or not known."""
+    """Present value. None if it is no integer, or not known."""
     value_text: Text
-    """The same as a person reads it: ``25``, ``2.5``; empty where it is not known."""
+    """Present value as text: ``25``, ``2.5``. Empty if not known."""
     original_text: Text
-    """What the script itself gave: the command ``restore`` goes back to it."""
+    """The script's own value, which the command ``restore`` sets again."""
     least: KnobValue
     most: KnobValue
-    """Both belong to what is allowed."""
+    """Largest value. Both bounds are allowed values."""
     choices: Annotated[tuple[KnobValue, ...], Meta(max_length=MAX_CHOICES)] = ()
-    """Nothing else is allowed, in this order; empty: all from `least` to `most`."""
+    """The only allowed values, in this order. Empty if all from `least` to `most` are allowed."""
     unit: Text = ""
-    """``MiB``, ``blocks``; empty for a plain number."""
+    """``MiB``, ``blocks``. Empty for a plain number."""
     owner: Text = ""
-    """Whose it is: ``DistributedDataParallel``, ``FSDP2``, ``the script``."""
+    """Part of the job that has it: ``DistributedDataParallel``, ``FSDP2``, ``the script``."""
     about: Text = ""
-    """One line: what it does."""
+    """One line about its effect."""
     code: Text = ""
-    """The line of Python that makes a value permanent, ``{value}`` standing for it; empty: not known."""
+    """Python line that makes a value permanent, with ``{value}`` in place of it. Empty if not known."""
     refusal: Text = ""
-    """Why it cannot be changed just now, in words for the screen; empty: it can."""
+    """Why it cannot be changed now, as text for the screen. Empty if it can."""
     changes_work: bool = False
-    """A step does another amount of work with another value: its duration cannot be compared then."""
+    """Another value changes the amount of work in a step, so durations cannot be compared."""
 
     def inconsistency(self) -> str:
-        """As Part says."""
+        """Return the first contradiction, as in Part."""
         wrong = self.least > self.most
         return f"its values cannot be from {self.least} to {self.most}" if wrong else ""
 
     def fault(self, value: int) -> str:
-        """What is wrong with a value, in a line; empty: nothing."""
+        """Return why a value is not allowed, as one line. Empty if it is."""
         if self.choices and value not in self.choices:
             return f"{self.name} must be one of {', '.join(map(str, self.choices))}, not {value}"
         if not self.least <= value <= self.most:
@@ -81,30 +81,30 @@ class Knob(Part, frozen=True):
 
 
 class KnobFacts(Message, frozen=True, tag=16):
-    """What of this rank's process can be changed. Sent once it is known and again when it changes."""
+    """The knobs of this rank's process. Sent once they are known, and again on each change."""
 
     rank: Rank
     knobs: Annotated[tuple[Knob, ...], Meta(max_length=MAX_KNOBS)]
 
     def inconsistency(self) -> str:
-        """As Part says: of the first knob that is wrong."""
+        """Return the contradiction of the first invalid knob, as in Part."""
         return next(filter(None, (knob.inconsistency() for knob in self.knobs)), "")
 
 
 class GradientFacts(Message, frozen=True, tag=17):
-    """The gradients of the job's DistributedDataParallel model. Sent where there is one such model."""
+    """The gradients of the job's DistributedDataParallel model. Sent only if there is exactly one."""
 
     rank: Rank
     size_bytes: Annotated[tuple[Count, ...], Meta(max_length=MAX_GRADIENTS)]
-    """Of each, in the order in which DDP fills its buckets: from the last parameter to the first. Empty
-    where there are more than a message holds."""
+    """Bytes of each gradient, in the order in which DDP fills its buckets: from the last parameter to the
+    first. Empty if there are too many for a message."""
     world_size: Rank
-    """Ranks among which they are reduced."""
+    """Ranks that reduce the gradients."""
     group: Text
-    """The process group's name, as CollectiveSpan has it."""
+    """Name of the process group, as in CollectiveSpan."""
     first_cap_bytes: Count | None
-    """The first bucket's own cap; None: the same as the others'."""
+    """The first bucket's own limit. None if it equals the others'."""
     gradient_as_bucket_view: bool | None = None
-    """As the model was made with, like the two below. None: not known."""
+    """Constructor argument of the model, like the next two fields. None if not known."""
     find_unused_parameters: bool | None = None
     static_graph: bool | None = None

@@ -1,8 +1,8 @@
-"""The messages that travel rank -> hub -> dashboard, and the few that travel back.
+"""Messages from rank to hub to dashboard, and the few in the other direction.
 
-Those about ranks, steps and hubs are here; the others are in commands.py, knobs.py, devices.py and
-relaying.py. Each is declared once, see schema.py. Each quantity's name carries its unit. ``None`` means
-"not known" (a step measured without its collectives, say), never zero.
+This module has the messages about ranks, steps and hubs. The others are in commands.py, knobs.py,
+devices.py and relaying.py. Each is declared once, see schema.py. Each quantity's name carries its unit.
+``None`` means "not known" (for example, a step measured without its collectives), never zero.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ MAX_STACK_LINES = 8
 CALL_STATES = ("issued", "started", "ended")
 
 SOURCES = ("kernels", "events", "host", "none")
-"""Where a rank's spans come from; ``none`` until torch is loaded, or when the agent disabled itself."""
+"""Sources of a rank's spans. ``none`` until torch is loaded, or if the agent disabled itself."""
 
 AGENT_DISABLED = "the agent disabled itself"
-"""The source_reason of a rank whose agent had a fault of its own and measures no more."""
+"""source_reason of a rank whose agent failed and no longer measures."""
 NOT_SHOWN = "is not shown"
-"""In the notice of a process that the hub refused as a second one of the same rank."""
+"""Text in the notice about a process that the hub refused as a second process of the same rank."""
 RESTARTED = "torchrun restarted the job"
-"""In the hub's notice of it."""
+"""Text in the hub's notice of a restart."""
 LEFT_OUT = "are left out"
-"""In the source_reason of a rank some of whose steps its source cannot measure in detail."""
+"""Text in the source_reason of a rank if its source cannot measure some steps in detail."""
 
 ENVIRONMENT = (
     "CUDA_DEVICE_MAX_CONNECTIONS",
@@ -60,14 +60,14 @@ ENVIRONMENT = (
     "TORCH_NCCL_BLOCKING_WAIT",
     "TORCH_NCCL_ENABLE_TIMING",
 )
-"""The environment variables that findings ask for."""
+"""Environment variables that findings need."""
 
 PHASES = ("forward", "backward", "optimizer")
 NOTICE_LEVELS = ("info", "warning", "error")
 
 
 class RankInfo(Message, frozen=True, tag=1):
-    """Who a rank is and how it is measured. Sent on connecting and again whenever a field changes."""
+    """A rank's identity and measurement method. Sent on connecting, and again on each change."""
 
     job: Text
     """Key of the job: the name of its folder in the socket directory."""
@@ -77,38 +77,38 @@ class RankInfo(Message, frozen=True, tag=1):
     host: Text
     pid: Count
     script: Text
-    """The script as it was named on the command line."""
+    """The script as on the command line."""
     device: Text
-    """``NVIDIA H200``, ``cpu``; empty while unknown."""
+    """``NVIDIA H200``, ``cpu``. Empty while unknown."""
     backend: Text
-    """``nccl 2.28.9``, ``gloo``; empty before the process group exists."""
+    """``nccl 2.28.9``, ``gloo``. Empty before the process group exists."""
     source: Annotated[str, one_of(SOURCES)]
     source_reason: Text
-    """Why this source, in words for the screen; empty when there is nothing to explain."""
+    """Why this source is used, as text for the screen. Empty if there is nothing to explain."""
     compute_exact: bool
-    """False where compute is the step less its stalls, an upper bound (events, host): gaps between
-    kernels are not seen, so idle time hides in compute."""
+    """False if compute is the step minus its stalls, an upper bound (events, host). Gaps between kernels
+    are then invisible, so idle time counts as compute."""
     detail_every: Count
-    """Collectives are measured in every n-th step; 1: in all; 0: never (phases only)."""
+    """Collectives are measured in every n-th step. 1: in all steps. 0: never (phases only)."""
     torch_version: Text
     control_allowed: bool = False
-    """Whether this rank obeys commands; else it refuses each, with the option that allows them."""
+    """Whether this rank accepts commands. If not, it refuses each and names the option that allows them."""
     local_world_size: Rank | None = None
-    """Ranks of the job on this rank's node; None: not known."""
+    """Ranks of the job on this rank's node. None if not known."""
 
     @property
     def agent_disabled(self) -> bool:
-        """Whether its agent has given up: the rank goes on unmeasured."""
+        """Whether its agent failed and disabled itself: the rank runs on unmeasured."""
         return self.source == "none" and self.source_reason == AGENT_DISABLED
 
     @property
     def left_out(self) -> str:
-        """Which of its steps its source cannot measure in detail, and why; empty: none that are known."""
+        """Steps that its source cannot measure in detail, and why. Empty if none are known."""
         return self.source_reason if LEFT_OUT in self.source_reason else ""
 
 
 class StepTotals(Message, frozen=True, tag=2):
-    """One rank's finished step. Times in ns; the lane totals are None in a step measured without them.
+    """One rank's finished step. Times in ns. Lane totals are None if the step was measured without them.
 
     ``hidden + exposed + compute_only + copy_only + idle + fused == step`` to the nanosecond.
     """
@@ -126,77 +126,77 @@ class StepTotals(Message, frozen=True, tag=2):
     copy_only_ns: DurationNs | None
     idle_ns: DurationNs | None
     stall_ns: DurationNs | None
-    """Time in which the compute stream (host source: the training thread) stood at a wait for
-    communication."""
+    """Time in which the compute stream (host source: the training thread) was stalled
+    at a wait for communication."""
     forward_ns: DurationNs | None
     backward_ns: DurationNs | None
     optimizer_ns: DurationNs | None
     collectives: Count | None
-    """Collectives issued in this step; point-to-point operations count."""
+    """Collectives issued in this step, including point-to-point operations."""
     comm_bytes: Count | None
-    """Bytes of the tensors handed to those collectives (the larger of input and output)."""
+    """Tensor bytes of those collectives (the larger of input and output)."""
     dropped: Count
-    """Since the start: messages that did not fit and spans or steps that could not be measured."""
+    """Since the start: messages that did not fit, and spans or steps that could not be measured."""
     launch_lead_ns: OffsetNs | None = None
-    """GPU time of the step's end minus the host time at which the CPU had enqueued it; None where it is
-    not measured."""
+    """GPU time of the step's end minus the host time at which the CPU had enqueued it.
+    None if not measured."""
     comm_kernels_ns: DurationNs | None = None
-    """Summed durations of this step's NCCL kernels (kernels source), in the steps whose kernels have been
-    joined to the collectives that launched them; else None."""
+    """Summed durations of this step's NCCL kernels (kernels source). None unless its kernels have been
+    joined to the collectives that launched them."""
     matched_ns: DurationNs | None = None
-    """Of `comm_kernels_ns`, what belongs to kernels whose collective is known by name and bytes."""
+    """Part of `comm_kernels_ns` in kernels whose collective's name and bytes are known."""
     captured: bool = False
-    """torch.profiler ran in it, or its trace was written meanwhile, as a command asked: its times are not
-    the job's own. Its lane totals are None."""
+    """A command made torch.profiler run in this step, or its trace was being written: the times are not the
+    job's own. Lane totals are None."""
     link_tx_bytes: Count | None = None
-    """Bytes that this step's collectives make this rank send to ranks of its own node, by a ring's count;
-    None where they are not named, where the bytes of one are not known (gather, scatter), and where the
-    group of one reaches other nodes, or may."""
+    """Bytes that this step's collectives make this rank send to ranks of its own node, for a ring. None if
+    the collectives are not named, if the bytes of one are not known (gather, scatter), or if the group of
+    one reaches other nodes, or may."""
     link_rx_bytes: Count | None = None
-    """The same, received."""
+    """Bytes received, likewise."""
     transitional: bool = False
-    """A setting was changed in it, as a command asked, or had not come into force yet: its times belong to
-    neither value. Its lane totals are None."""
+    """A command changed a setting in this step, or the change was not effective yet: the times belong to
+    neither value. Lane totals are None."""
     cpu_ns: DurationNs | None = None
-    """CPU time of the training thread; this and the next two by the host's clock."""
+    """CPU time of the training thread. This and the next two fields use the host's clock."""
     loading_ns: DurationNs | None = None
-    """What that thread spent in a DataLoader's ``next``."""
+    """Time of that thread in a DataLoader's ``next``."""
     full_collections: Count | None = None
     """Python's garbage collections of the oldest generation."""
     delayed_ns: DurationNs | None = None
-    """How long the training thread was ready to run and had no CPU, by the kernel's count."""
+    """How long the training thread was ready to run and had no CPU, as counted by the kernel."""
     fused_ns: DurationNs | None = None
-    """Kernels that compute and communicate in one. None also from agents that know of none: they count as
-    compute there."""
+    """Time in kernels that both compute and communicate. Also None from agents without support for them,
+    where they count as compute."""
     host_ns: DurationNs | None = None
-    """What the CPU needed for the step, less how long its GPU blocked it: in synchronisations, and in
-    launches that waited for room. In traces only."""
+    """CPU time for the step, without the time blocked by the GPU: in synchronisations, and in launches that
+    waited for a queue slot. Only in traces."""
     trial: bool = False
-    """A command's trial was under way: only its length says anything, of the tried value or with the delay;
-    where a value is being switched it is `transitional`, too. Its lane totals are None."""
+    """A command's trial was running: only the length is valid, for the tried value or the delay. While the
+    value is being switched, the step is also `transitional`. Lane totals are None."""
 
     @property
     def changes_setting(self) -> bool:
-        """Whether a setting was changed in it for good."""
+        """Whether a setting was changed permanently in this step."""
         return self.transitional and not self.trial
 
     @property
     def disturbed(self) -> bool:
-        """Whether a command kept the step from the job's own pace: figures leave it out."""
+        """Whether a command changed the step's own pace. Figures leave such steps out."""
         return self.captured or self.transitional or self.trial
 
     @property
     def overlap(self) -> float | None:
-        """``hidden / comm``, in [0, 1]; None without communication or where it was not measured."""
+        """``hidden / comm``, in [0, 1]. None without communication, or if not measured."""
         return self.hidden_ns / self.comm_ns if self.hidden_ns is not None and self.comm_ns else None
 
     @property
     def measured(self) -> bool:
-        """Whether this step carries the lane totals."""
+        """Whether this step has lane totals."""
         return self.comm_ns is not None
 
     def inconsistency(self) -> str:
-        """As Part says: a part that is longer than the whole."""
+        """Report a part that is longer than the whole, as in Part."""
         parts = (
             self.hidden_ns, self.exposed_ns, self.compute_only_ns, self.copy_only_ns, self.idle_ns,
             self.fused_ns,
@@ -211,8 +211,8 @@ class StepTotals(Message, frozen=True, tag=2):
 
 
 class PhaseSpan(Part, frozen=True):
-    """One phase of a step, ns from the step's start. A phase occurs more than once when gradients
-    accumulate.
+    """One phase of a step, in ns from the step's start.
+    With gradient accumulation, a phase occurs several times.
     """
 
     name: Annotated[str, one_of(PHASES)]
@@ -224,34 +224,34 @@ class CollectiveSpan(Part, frozen=True):
     """One collective or point-to-point operation, ns from the step's start."""
 
     op: Text
-    """c10d's name: ``allreduce_``, ``_allgather_base_``, ``send``; the kernel's where its collective is
-    not known."""
+    """c10d's name: ``allreduce_``, ``_allgather_base_``, ``send``.
+    If the collective is not known, the kernel's name."""
     bytes: Count | None
     group: Text
-    """The process group's name, with its description where it has one; empty: not known."""
+    """The process group's name, with its description if it has one. Empty if not known."""
     is_async: bool
     start_ns: OffsetNs
     end_ns: OffsetNs
     sequence: Count | None = None
-    """Its number in the order of its group, the same on all of the group's ranks. None for point-to-point
-    operations and where it is not known."""
+    """Its number in the order of its group, equal on all ranks of the group. None for point-to-point
+    operations, and if not known."""
     sends_to: Rank | None = None
-    """Of a send its target, as a rank of the job, also of several in one launch; None: not known, several
-    targets, or no send."""
+    """Target of a send, as a rank of the job. Also of several sends in one launch. None if not known, for
+    several targets, and if it is no send."""
     receives_from: Rank | None = None
-    """Of a receive its source, likewise. A launch that sends and receives has both."""
+    """Source of a receive, likewise. A launch that sends and receives has both."""
 
 
 class GroupMembers(Part, frozen=True):
     """The ranks of a process group."""
 
     group: Text
-    """As CollectiveSpan has it: groups of other ranks may have the same."""
+    """As in CollectiveSpan. Groups of other ranks may have the same title."""
     members: Ranks
 
 
 class StepDetail(Message, frozen=True, tag=3):
-    """What a step's timeline is drawn from; sent only while a dashboard watches this rank.
+    """The timeline of a step. Sent only while a dashboard watches this rank.
 
     The spans are flat: ``(start, end, start, end, ...)`` in ns from the step's start, sorted, disjoint,
     and coalesced to a bounded number.
@@ -268,12 +268,12 @@ class StepDetail(Message, frozen=True, tag=3):
     stall_spans_ns: Spans
     collectives: Annotated[tuple[CollectiveSpan, ...], Meta(max_length=MAX_COLLECTIVES)]
     fused_spans_ns: Spans = ()
-    """Kernels that compute and communicate; the other lanes hold nothing of what ran beside them."""
+    """Kernels that both compute and communicate. The other lanes have nothing during these spans."""
     groups: Annotated[tuple[GroupMembers, ...], Meta(max_length=MAX_LAST_GROUPS)] = ()
-    """Of its collectives' groups those of which this rank knows the members, if they are not many."""
+    """Groups of its collectives whose members this rank knows, if they are not too many."""
 
     def inconsistency(self) -> str:
-        """As Part says: a span without its end."""
+        """Report a span without its end, as in Part."""
         lanes = (
             self.compute_spans_ns, self.comm_spans_ns, self.copy_spans_ns, self.stall_spans_ns,
             self.fused_spans_ns,
@@ -283,32 +283,32 @@ class StepDetail(Message, frozen=True, tag=3):
 
 
 class OwnCost(Message, frozen=True, tag=41):
-    """How much longer measuring makes a rank's steps, by this job's own measured and unmeasured steps.
+    """How much measuring lengthens a rank's steps, estimated from this job's measured and unmeasured steps.
 
-    By the clock that the step totals are of, the GPU's or the host's; errors are half of a 95 % interval.
-    Sent whenever more is known.
+    On the clock of the step totals, the GPU's or the host's. Errors are half of a 95 % interval. Sent
+    whenever the estimate changes.
     """
 
     rank: Rank
     change: Change
-    """Of the mean step of the last minute."""
+    """Change of the mean step over the last minute."""
     error: Change
     measured_change: Change | None
-    """Of a measured step; None: not known."""
+    """Change of a measured step. None if not known."""
     measured_error: Change | None
     watched: bool
     """True if somebody watches this rank, so that the larger budget applies."""
 
 
 class EnvironmentVariable(Part, frozen=True):
-    """One that a rank was started with, or set itself."""
+    """A variable that a rank was started with, or set itself."""
 
     name: Annotated[str, one_of(ENVIRONMENT)]
     value: Text
 
 
 class EnvironmentFacts(Message, frozen=True, tag=43):
-    """Which of `ENVIRONMENT` are set in a rank's process, no others, and its threads. Sent once."""
+    """The variables of `ENVIRONMENT` that are set in a rank's process, and its threads. Sent once."""
 
     rank: Rank
     variables: Annotated[tuple[EnvironmentVariable, ...], Meta(max_length=len(ENVIRONMENT))]
@@ -316,7 +316,7 @@ class EnvironmentFacts(Message, frozen=True, tag=43):
     """Threads that one of torch's operations uses on the CPU."""
 
     def value(self, name: str) -> str:
-        """Of one of `ENVIRONMENT`; empty where it is not set."""
+        """Return the value of one of `ENVIRONMENT`. Empty if it is not set."""
         return next((each.value for each in self.variables if each.name == name), "")
 
 
@@ -326,11 +326,11 @@ class IssuedCall(Part, frozen=True):
     op: Text
     bytes: Count | None
     sequence: Count
-    """As CollectiveSpan's."""
+    """As in CollectiveSpan."""
     at_ns: UnixNs
-    """When it was issued."""
+    """Unix time when it was issued."""
     state: Annotated[str, one_of(CALL_STATES)] = "issued"
-    """``started``, ``ended``: on the device; ``issued``: no more is known."""
+    """``started``, ``ended``: on the device. ``issued``: nothing more is known."""
 
 
 class GroupCalls(Part, frozen=True):
@@ -342,19 +342,20 @@ class GroupCalls(Part, frozen=True):
 
 
 class Standstill(Message, frozen=True, tag=42):
-    """In what a rank stands, once it has come no further for a while, or has made no step yet; sent again
-    when that changes.
+    """Where a rank is stuck, or is before its first step.
+    Sent after a while without progress, and again on each change.
     """
 
     rank: Rank
     hung: bool
-    """False: it goes on. With a stack it has made no step yet; without, the rest is empty."""
+    """False if steps go on. With a stack, the rank has made no step yet;
+    without, all other fields are empty."""
     groups: Annotated[tuple[GroupCalls, ...], Meta(max_length=MAX_LAST_GROUPS)] = ()
     stack: Annotated[tuple[Text, ...], Meta(max_length=MAX_STACK)] = ()
-    """Where the training thread's Python stands, ``train.py:88 load_batch``, innermost first. Of the
-    innermost line the function of torch.distributed that it calls, if it does."""
+    """Python stack of the training thread, innermost first: ``train.py:88 load_batch``. If the innermost
+    line calls a function of torch.distributed, its name is added."""
     since_ns: UnixNs | None = None
-    """When the script began, of a rank that has made no step yet."""
+    """Unix time when the script began, if the rank has made no step yet."""
 
 
 class StackLine(Part, frozen=True):
@@ -363,31 +364,31 @@ class StackLine(Part, frozen=True):
     line: Text
     """``train.py:57 in collate``."""
     samples: Count
-    """Those that found the training thread at it."""
+    """Samples with the training thread at this line."""
     standing: Count = 0
-    """Of them, those that found it asleep there: in the script's own code, or in Python's library, not in
-    torch's."""
+    """Those of `samples` with the thread asleep:
+    in the script's own code or in Python's library, not in torch's."""
 
     def inconsistency(self) -> str:
-        """As Part says: a part that is larger than the whole."""
+        """Report a part that is larger than the whole, as in Part."""
         if self.standing > self.samples:
             return f"it stands still in more than its {self.samples} samples"
         return ""
 
 
 class StackSamples(Message, frozen=True, tag=44):
-    """At which lines a rank's training thread was, about ten times in a second. Sent each second."""
+    """Lines of a rank's training thread, sampled about ten times a second. Sent each second."""
 
     rank: Rank
     from_ns: UnixNs
     to_ns: UnixNs
     samples: Count
-    """All, also those in none of the lines."""
+    """All samples, including those at none of the lines."""
     lines: Annotated[tuple[StackLine, ...], Meta(max_length=MAX_STACK_LINES)]
     """Innermost frames outside torch and Python's library, most frequent first."""
 
     def inconsistency(self) -> str:
-        """As Part says: an end before its start, a part that is larger than the whole."""
+        """Report an end before its start, or a part that is larger than the whole, as in Part."""
         if self.to_ns < self.from_ns:
             return "it ends before it begins"
         if sum(each.samples for each in self.lines) > self.samples:
@@ -406,11 +407,11 @@ Facts = (
     | EnvironmentFacts
     | StackSamples
 )
-"""What a rank sends of itself whenever it changes: of each kind only the newest counts."""
+"""Messages that a rank sends about itself on each change. Only the newest of each kind counts."""
 
 
 class Notice(Message, frozen=True, tag=4):
-    """Something a person should read once: a fault of the agent, a source that changed, a pause."""
+    """An event to read once: a fault of the agent, a change of source, a pause."""
 
     rank: Rank
     at_ns: UnixNs
@@ -419,23 +420,23 @@ class Notice(Message, frozen=True, tag=4):
 
 
 class RankEnd(Message, frozen=True, tag=5):
-    """A rank has ended: from the agent at exit, else from the hub when the connection broke. It comes again
-    from the hub, with the exit code, once the process is over.
+    """A rank has ended. Sent by the agent at exit, or by the hub when the connection broke. The hub sends
+    it again with the exit code once the process is over.
     """
 
     rank: Rank
     at_ns: UnixNs
     clean: bool
-    """True when the agent itself reported it."""
+    """True if the agent itself reported it."""
     failure: Text = ""
-    """The exception or exit status that ended it, in words: ``ValueError: ...``. Empty: it ended well, or
-    nobody knows."""
+    """The exception or exit status as text: ``ValueError: ...``.
+    Empty if the rank ended well, or if it is not known."""
     exit_code: ExitCode | None = None
-    """None: not known."""
+    """None if not known."""
 
     @property
     def interrupted(self) -> bool:
-        """Whether somebody ended it by Ctrl-C."""
+        """Whether Ctrl-C ended it."""
         by_signal = self.exit_code in (-signal.SIGINT, 128 + signal.SIGINT)
         return by_signal or self.failure.startswith("KeyboardInterrupt")
 
@@ -450,16 +451,16 @@ class RankEnd(Message, frozen=True, tag=5):
 
 
 class Watch(Message, frozen=True, tag=6):
-    """Hub -> rank: which detail is wanted. Sent on connecting and on every change."""
+    """Hub -> rank: the detail requested. Sent on connecting and on each change."""
 
     detail: bool
-    """Somebody looks at this rank's timeline: send StepDetail."""
+    """Somebody looks at this rank's timeline, so StepDetail is needed."""
     bursts: Count = 0
-    """Bursts that dashboards have asked for; measure one whenever it grows."""
+    """Bursts requested by dashboards so far. Measure one whenever it grows."""
 
 
 class Join(Message, frozen=True, tag=7):
-    """Dashboard -> hub, once a second: I am here, and these are the ranks whose timeline I show.
+    """Dashboard -> hub, once a second: the ranks whose timelines this dashboard shows.
 
     The hub forgets a dashboard that has been silent for LEASE_S.
     """
@@ -467,26 +468,26 @@ class Join(Message, frozen=True, tag=7):
     protocol: Count
     detail_ranks: Ranks
     bursts: Count = 0
-    """Bursts that this dashboard has asked those ranks for so far."""
+    """Bursts that this dashboard has requested from those ranks so far."""
 
 
 class Grant(Message, frozen=True, tag=47):
-    """Dashboard -> hub, as bytes arrive: how many more the hub may send."""
+    """Dashboard -> hub, as bytes arrive: how many more bytes the hub may send."""
 
     received_bytes: Count
-    """Of frames, since the last Welcome and with it."""
+    """Bytes of frames since the last Welcome, including it."""
     window_bytes: Count
-    """Those that may be on the way besides. The last frame may exceed it."""
+    """Bytes that may be in flight beyond `received_bytes`. The last frame may exceed this."""
 
 
 class Ping(Message, frozen=True, tag=45):
-    """Dashboard -> hub, before the first Join and once a second, to compare their clocks."""
+    """Dashboard -> hub, before the first Join and once a second: compares their clocks."""
 
     sent_ns: UnixNs
 
 
 class Pong(Message, frozen=True, tag=46):
-    """Hub -> dashboard, at once: the Ping's time, and two Unix times of the hub's clock."""
+    """Hub -> dashboard, at once: the Ping's time, and two Unix times on the hub's clock."""
 
     sent_ns: UnixNs
     received_ns: UnixNs
@@ -494,7 +495,7 @@ class Pong(Message, frozen=True, tag=46):
 
 
 class Welcome(Message, frozen=True, tag=8):
-    """Hub -> dashboard, before anything else: the job, then its history follows as ordinary messages."""
+    """Hub -> dashboard, before anything else: the job. Its history follows as ordinary messages."""
 
     protocol: Count
     job: Text
@@ -502,24 +503,24 @@ class Welcome(Message, frozen=True, tag=8):
     script: Text
     world_size: Rank
     started_ns: UnixNs
-    """Unix time at which the hub saw the job first."""
+    """Unix time when the hub first saw the job."""
 
 
 class TurnedAway(Message, frozen=True, tag=19):
-    """Hub -> dashboard, in answer to each Join, where it cannot be let in."""
+    """Hub -> dashboard, in answer to each Join: the hub refuses the dashboard."""
 
     reason: Text
 
 
 class HubStatus(Message, frozen=True, tag=9):
-    """Hub -> dashboard, once a second: its own health. The first one follows the history."""
+    """Hub -> dashboard, once a second: the hub's own state. The first one follows the history."""
 
     at_ns: UnixNs
     ranks_connected: Count
     dropped: Count
-    """Messages for this dashboard that did not fit, and bad frames, since the dashboard joined."""
+    """Messages for this dashboard that did not fit, and bad frames, since it joined."""
     job_ended: bool
-    """Every rank has gone; the hub is about to end."""
+    """Every rank has gone, and the hub is about to end."""
     silent_ranks: Ranks = ()
-    """Those that are connected and from which nothing has come for a while: an agent sends something each
-    second, whatever its rank does."""
+    """Connected ranks that have sent nothing for a while.
+    An agent sends something each second, whatever its rank does."""

@@ -1,7 +1,7 @@
-"""What becomes of a command, judged from its ranks' reports. Pure, and the only place that judges.
+"""Judges the outcome of a command from its ranks' reports. Pure, and the only module that does so.
 
-All ranks act or none does. So while a lost rank may still have acted, nobody can say that a change was not
-made: its outcome is unknown, not failed. A report that comes later corrects it.
+All ranks act or none does. While a lost rank may still have acted, nobody can say that a change was not
+made, so the outcome is unknown, not failed. A later report corrects it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _LOST = {
 
 @dataclass(slots=True)
 class CommandProgress:
-    """What ranks have reported of one command."""
+    """The ranks' reports on one command."""
 
     command: Command
     ranks: dict[int, RankOutcome]
@@ -58,19 +58,19 @@ class CommandProgress:
 
     @classmethod
     def begin(cls, command: Command, ranks: Iterable[int]) -> CommandProgress:
-        """A command that is passed on to these ranks."""
+        """Start a command that is sent to these ranks."""
         return cls(command, {rank: RankOutcome(rank, SENT, SENT, "") for rank in ranks})
 
     @classmethod
     def resume(cls, command: Command, outcome: CommandOutcome) -> CommandProgress:
-        """The execution that had this outcome."""
+        """Continue the command that had this outcome."""
         known = {each.rank: each for each in outcome.ranks}
         return cls(command, known, outcome.step, outcome.was, outcome.becomes)
 
     def report(self, report: CommandReport) -> None:
-        """Take a rank's report. One that comes late takes nothing back."""
+        """Add a rank's report. A late report never reverts a newer one."""
         rank = self.ranks.get(report.rank)
-        # The rank's thread that acts may report before the one that agrees.
+        # On a rank, the thread that acts may report before the thread that agrees.
         stage = STAGES.index
         if rank is not None and stage(report.state) < stage(rank.reported):
             self.ranks[report.rank] = replace(rank, lost="")
@@ -81,9 +81,9 @@ class CommandProgress:
         self.was, self.becomes = self.was or report.was, self.becomes or report.becomes
 
     def lose(self, rank: int, lost: str) -> bool:
-        """The rank's final report is not awaited any more. ``lost``: one of LOST.
+        """Stop expecting the rank's final report. ``lost``: one of LOST.
 
-        Returns whether that is new: not of a rank that was not asked, or has made its final report.
+        Returns whether that is a change: False if the rank was not asked, or has sent its final report.
         """
         known = self.ranks.get(rank)
         if known is None or known.reported in _FINAL or known.lost == lost:
@@ -92,16 +92,16 @@ class CommandProgress:
         return True
 
     def unanswered(self) -> CommandOutcome:
-        """As long as no hub has said which ranks it asks."""
+        """Return the outcome while no hub has named the ranks it asks."""
         return replace(self.outcome(), state=SENT, reason="", done=False)
 
     def lose_all(self, lost: str) -> None:
-        """As `lose`, for every rank."""
+        """Apply `lose` to every rank."""
         for rank in tuple(self.ranks):
             self.lose(rank, lost)
 
     def outcome(self) -> CommandOutcome:
-        """What has become of it so far."""
+        """Return the present outcome."""
         numbers = sorted(self.ranks)
         return _judged(
             self.command, [self.ranks[rank] for rank in numbers], self.step, self.was, self.becomes
@@ -111,7 +111,7 @@ class CommandProgress:
 def merged(
     command: Command, outcomes: Sequence[CommandOutcome], unreachable: Mapping[int, str]
 ) -> CommandOutcome:
-    """What has become of one command on several hubs' ranks together.
+    """Merge the outcomes of one command on several hubs' ranks.
 
     Args:
         command: the same for all hubs.
@@ -138,7 +138,7 @@ def merged(
 
 
 def logged_state(outcome: CommandOutcome) -> str:
-    """The outcome in one word of the log: what one rank refuses fails on the others."""
+    """Return the outcome as one word for the log. If one rank refuses, the command failed on the others."""
     if outcome.state != FAILED:
         return outcome.stage
     states = {each.state for each in outcome.ranks}
@@ -178,8 +178,9 @@ def _judged(
 
 
 def _may_have_acted(command: Command, ranks: Iterable[RankOutcome]) -> bool:
-    """Whether a lost rank may have made a change. A capture of which a rank reports nothing is none."""
-    # A rank reports that all have agreed a second before they act: a job that ended before made nothing.
+    """Whether a lost rank may have made a change. A capture without a report from the rank is no change."""
+    # Ranks report their agreement a second before they act, so a job that ended before that changed
+    # nothing.
     return command.name in CHANGES and any(
         each.reported not in (SENT, ACCEPTED) or each.lost != ENDED for each in ranks
     )
@@ -195,7 +196,7 @@ def _judged_rank(each: RankOutcome, command: Command, *, indeterminate: bool) ->
 
 
 def _why(ranks: Sequence[RankOutcome]) -> str:
-    # A text about another rank ("rank 3 does not answer") names the cause, the others what follows from it.
+    # A text about another rank ("rank 3 does not answer") names the cause. Other texts name its effects.
     first = min(ranks, key=lambda each: not names_a_rank(each.text))
     if names_a_rank(first.text):
         return first.text

@@ -1,8 +1,8 @@
-"""What travels between this machine and ``overlaptop relay --stdio`` on another host.
+"""Messages between this machine and ``overlaptop relay --stdio`` on another host.
 
-The standard input and output of one command join the two. The relay writes MAGIC, then frames
-(codec.frame) with these messages. Inside RelayBytes travel the bytes of a connection to a hub's socket,
-as ZeroMQ sends them: neither end looks into them.
+The standard input and output of one command connect the two. The relay writes MAGIC, then frames
+(codec.frame) with these messages. RelayBytes carry the bytes of a connection to a hub's socket, as ZeroMQ
+sends them. Neither end interprets them.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from overlaptop.wire.protocol import JOB_KEY
 from overlaptop.wire.schema import Message, Part
 
 MAGIC = b"\n\x00OVERLAPTOP RELAY 2\n"
-"""What the relay writes first: whatever a login shell prints before it is passed over."""
+"""First output of the relay. Everything that a login shell prints before it is skipped."""
 
 MAX_JOBS = 16
-"""With the pids of all their ranks they fit into one frame."""
+"""This many jobs, with the pids of all their ranks, fit into one frame."""
 MAX_CHUNK_BYTES = 1 << 16
 
 JobKey = Annotated[str, Meta(pattern=JOB_KEY)]
@@ -27,7 +27,7 @@ JobKeyOrNone = Annotated[str, Meta(pattern=rf"{JOB_KEY}|\A\Z")]
 
 
 class RemoteJob(Part, frozen=True):
-    """A JobRecord of the relay's host, without what is of use only there."""
+    """A JobRecord of the relay's host, without the fields that only matter there."""
 
     protocol: Count
     job: JobKey
@@ -40,35 +40,33 @@ class RemoteJob(Part, frozen=True):
     hub_pid: Count
     hub_start_ticks: Count
     started_ns: UnixNs
-    """Unix time of the relay's host's clock."""
+    """Unix time on the clock of the relay's host."""
     dashboard_socket: Text
     rank_pids: Annotated[tuple[Int64, ...], Meta(max_length=MAX_RANKS)]
     ended: bool = False
 
 
 class RelayJobs(Message, frozen=True, tag=48):
-    """Relay -> client, first of all, on change and every two seconds: who it is, which jobs there are."""
+    """Relay -> client, first of all, on change and every two seconds: the relay's identity and its jobs."""
 
     protocol: Count
     version: Text
     host: Text
     readonly: bool
-    """Hubs take no command over it."""
+    """Hubs accept no commands through this relay."""
     jobs: Annotated[tuple[RemoteJob, ...], Meta(max_length=MAX_JOBS)]
     """This user's jobs on the host, newest first."""
     note: Text
-    """Why the list may be wrong, in words for the screen; empty: it is not."""
+    """Why the list may be wrong, as text for the screen. Empty if it is right."""
 
 
 class RelayOpen(Message, frozen=True, tag=49):
-    """Client -> relay, once a second and on change: the connection that there should be, in place of any
-    other.
-    """
+    """Client -> relay, once a second and on change: the only connection that should be open."""
 
     connection: Count
-    """Each has a number of its own."""
+    """Number of the connection. Each has its own."""
     job: JobKeyOrNone
-    """To the hub of this job; empty: none is wanted."""
+    """Job whose hub to connect to. Empty to close the connection."""
 
 
 class RelayBytes(Message, frozen=True, tag=50):
@@ -79,10 +77,10 @@ class RelayBytes(Message, frozen=True, tag=50):
 
 
 class RelayClosed(Message, frozen=True, tag=51):
-    """Relay -> client: the hub has closed this connection, or there is none to connect to."""
+    """Relay -> client: the hub has closed this connection, or there is no hub to connect to."""
 
     connection: Count
     alive: bool
     """The hub's process runs."""
     gone: bool
-    """None of the job's processes is left that could start a hub again."""
+    """No process of the job is left that could start a new hub."""

@@ -1,9 +1,9 @@
-"""What messages are made of. Each is declared once; packing, checking and compatibility follow from that.
+"""Base classes of messages. Each message is declared once, which defines packing, checks and compatibility.
 
-A message is a class with a tag and fields; the type of a field says what it may be (bounds.py). On the wire
-it is one msgpack array: the tag, then the fields in their order. A tag keeps its meaning for ever. New
-fields go to the end and have a default, so either side may be the newer one: what an older peer does not
-know it ignores, what it does not send takes its default. Any other change raises PROTOCOL_VERSION.
+A message is a class with a tag and fields. The type of a field has its bounds (bounds.py). On the wire it
+is one msgpack array: the tag, then the fields in order. A tag never changes its meaning. New fields are
+appended and have a default, so either side may be the newer one: an older peer ignores fields that it does
+not know, and missing fields take their default. Any other change raises PROTOCOL_VERSION.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ class Part(msgspec.Struct, frozen=True, array_like=True):
     """An array of fields inside a message."""
 
     def inconsistency(self) -> str:
-        """What is wrong with fields that are each right by themselves, in a line; empty: nothing."""
+        """Return why fields contradict each other although each is valid, as one line.
+        Empty if they do not.
+        """
         return ""
 
 
 class Message(Part, frozen=True):
-    """What travels by itself. Each subclass has a tag."""
+    """Data that is sent by itself. Each subclass has a tag."""
