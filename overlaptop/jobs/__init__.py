@@ -1,3 +1,3 @@
-"""A job on its node: its folder, its record, its hub's start and the connection to that hub; the logs of
+"""A job on its node: its folder and record, how its hub starts, the connection to that hub, and the logs of
 changes and of the last end.
 """

@@ -1,8 +1,8 @@
-"""The permanent log of changes of jobs' settings: who, when, from what to what, and the outcome.
+"""The permanent log of changes to jobs' settings: who, when, old and new value, and the outcome.
 
-One line of JSON for each command about a knob, in ``changes.jsonl`` of the socket directory; one more where
-it became known only later what had come of it, and then that one counts. Hubs of all of a user's jobs write
-there; what does not fit is moved to ``changes.jsonl.1``, and what that held is gone.
+Each command about a knob adds one line of JSON to ``changes.jsonl`` in the socket directory. If its outcome
+becomes known only later, a second line replaces the first. The hubs of all of a user's jobs write there. A
+full file is moved to ``changes.jsonl.1`` and replaces the previous one.
 """
 
 from __future__ import annotations
@@ -25,57 +25,57 @@ from overlaptop.wire.commands import CHANGED, ENDED_BADLY, UNKNOWN
 
 NAME = "changes.jsonl"
 MAX_BYTES = 1 << 20
-"""Of one file; there are two at most."""
+"""Of one file. There are at most two."""
 NEWEST = 200
 OUTCOMES = (CHANGED, *ENDED_BADLY, UNKNOWN)
 _MS = 1_000_000
-"""In ns. The log's times are whole milliseconds."""
+"""A millisecond in ns. The log's times are whole milliseconds."""
 _MAX_TEXT_CHARS = 500
 _MAX_LINE_BYTES = 1 << 15
 
 
 class LoggedChange(msgspec.Struct, frozen=True, rename={"was": "from", "becomes": "to"}):
-    """One command about a knob, and what became of it on one node."""
+    """One command about a knob, and its outcome on one node."""
 
     at_ns: int
-    """Unix time at which the hub took the command. In the file: ``at``."""
+    """Unix time when the hub received the command. In the file: ``at``."""
     job: str
     script: str
     host: str
     by: str
-    """Who asked, as in Command.by."""
+    """The sender's own description, as in Command.by."""
     knob: str
     was: str | None
-    """The value before; None: not known."""
+    """The old value. None if not known."""
     becomes: str | None
-    """The value since, or the one that was asked for where that was not made."""
+    """The new value, or the requested one if the change was not made."""
     step: int | None
-    """From which on the ranks acted; None where it did not come to that."""
+    """Step from which the ranks acted. None if they did not."""
     outcome: Annotated[str, one_of(OUTCOMES)]
     reason: str
-    """Why it was not made, or why that is not known; else empty."""
+    """Why the change was not made, or why that is not known. Empty otherwise."""
     command: str = ""
-    """Id of the command; empty in lines of earlier versions."""
+    """Id of the command. Empty in lines of earlier versions."""
 
 
 def path() -> Path:
-    """Where the log is. JobFolderError where the socket directory is not to be trusted."""
+    """Return the path of the log. Raises JobFolderError if the socket directory cannot be trusted."""
     return base_dir(create=False) / NAME
 
 
 def append(change: LoggedChange) -> None:
-    """Write one line. Never waits. Raises OSError or JobFolderError where it cannot be written."""
+    """Write one line. Never waits. Raises OSError or JobFolderError if it cannot be written."""
     log = _open_for_writing(path())
     try:
-        os.write(log, _to_line(change))  # with O_APPEND, one call is one whole line whoever else writes
+        os.write(log, _to_line(change))  # O_APPEND: one call, one whole line, even with other writers
     finally:
         os.close(log)
 
 
 def read(job: str | None = None, newest: int = NEWEST) -> list[LoggedChange]:
-    """The last changes, oldest first; ``job``: of this one only. What is no change is passed over.
+    """Return the last changes, oldest first. ``job``: of this one only. Invalid lines are skipped.
 
-    A log that is not there has none. Raises JobFolderError where the socket directory is not to be trusted.
+    A missing log is empty. Raises JobFolderError if the socket directory cannot be trusted.
     """
     log = path()
     latest_first = (change for each in (log, log.with_name(f"{NAME}.1")) for change in _changes(each))
@@ -84,7 +84,7 @@ def read(job: str | None = None, newest: int = NEWEST) -> list[LoggedChange]:
 
 
 def _latest_outcomes(latest_first: Iterable[LoggedChange]) -> Iterator[LoggedChange]:
-    """Without what a later line has corrected."""
+    """Skip lines that a later line has corrected."""
     seen: set[tuple[str, str, str]] = set()
     for change in latest_first:
         key = change.job, change.host, change.command
@@ -94,20 +94,20 @@ def _latest_outcomes(latest_first: Iterable[LoggedChange]) -> Iterator[LoggedCha
 
 
 def _open_for_writing(log: Path) -> int:
-    """A descriptor of the log, after what is too long was moved away."""
+    """Return a descriptor of the log, after moving a full one away."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     descriptor = open_regular(log, flags)
     if os.fstat(descriptor).st_size < MAX_BYTES:
         return descriptor
     try:
-        # Of several hubs that find it full one moves it away, and the others write to the new one.
+        # If several hubs find it full, one moves it away, and the others write to the new one.
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if os.fstat(descriptor).st_ino == log.lstat().st_ino:
             log.replace(log.with_name(f"{NAME}.1"))
     except FileNotFoundError:
-        pass  # it was moved away just now
+        pass  # another hub has just moved it away
     except BlockingIOError:
-        return descriptor  # another hub moves it away: what is written to it moves along
+        return descriptor  # another hub moves it away, together with this line
     except OSError:
         os.close(descriptor)
         raise
@@ -116,10 +116,10 @@ def _open_for_writing(log: Path) -> int:
 
 
 def _changes(log: Path) -> Iterator[LoggedChange]:
-    """Those of one file, the latest first; of a file that cannot be read there are none."""
+    """Yield the changes of one file, latest first. An unreadable file has none."""
     try:
         with os.fdopen(open_regular(log, os.O_RDONLY), "rb") as file:
-            # While one hub moves it away others may have made it longer: its end is what counts.
+            # While one hub moved it away, others may have appended: read its end.
             most_bytes = MAX_BYTES + _MAX_LINE_BYTES
             file.seek(max(0, os.fstat(file.fileno()).st_size - most_bytes))
             data = file.read(most_bytes)

@@ -1,7 +1,8 @@
-"""How many bytes a reader lets its hub have on the way: what its connection carries in under a second.
+"""Computes how many bytes of a hub may be in flight to a reader:
+what its connection carries in under a second.
 
-A pipe that takes data says little of the connection behind it: ssh and TCP hold some megabytes, by which a
-slow one would lag for minutes. Pure.
+A pipe accepts data long before the connection behind it delivers them: ssh and TCP buffer several
+megabytes, which would make a slow connection lag for minutes. Pure.
 """
 
 from __future__ import annotations
@@ -11,53 +12,53 @@ from collections.abc import Callable
 from overlaptop.wire.messages import Grant
 
 LOCAL_WINDOW_BYTES = 4 << 20
-"""On one machine nothing has to be found out."""
+"""On the same machine, no measurement is needed."""
 DEFAULT_BYTES_PER_S = 512 << 10
-"""What a connection to another host may carry, unless its user says otherwise."""
+"""Limit of a connection to another host, unless the user sets another."""
 _MIN_WINDOW_BYTES = 8 << 10
 _FIRST_WINDOW_BYTES = 16 << 10
-"""Of a connection of which nothing is known."""
+"""For a connection whose speed is not known yet."""
 _WINDOW_S = 0.75
 _SAMPLE_S = 0.5
 _GRANTS_OF_WINDOW = 4
-"""A grant follows each fourth of a window that has arrived, and"""
+"""A grant is sent for each quarter of a window that has arrived, and"""
 _GRANT_S = 0.25
-"""what has arrived in so long."""
+"""at least this often while bytes arrive."""
 
 
 class Credit:
-    """Counts what arrives; tells what to grant."""
+    """Counts received bytes and computes grants."""
 
     def __init__(self, monotonic_s: Callable[[], float], limit_bytes_per_s: int | None = None) -> None:
-        """``limit_bytes_per_s``: what the connection may carry; None: it is on this machine."""
+        """``limit_bytes_per_s``: what the connection may carry. None: it is on this machine."""
         self._monotonic_s = monotonic_s
         self._limit_bytes_per_s = limit_bytes_per_s
         self._now_s = self._sampled_s = monotonic_s()
         self._sample_bytes = 0
         self._rates_bytes_per_s = (0.0, 0.0)
-        """In the two samples before."""
+        """Rates of the two previous samples."""
         self._received_bytes = 0
         self._paced_bytes = 0.0
-        """As much of that as would have come at the limit."""
+        """Those bytes, paced at the limit."""
         self._granted_bytes = -1
         self._granted_s = self._now_s
         self._window_bytes = LOCAL_WINDOW_BYTES if limit_bytes_per_s is None else _FIRST_WINDOW_BYTES
 
     def restart(self) -> None:
-        """The hub counts from here on."""
+        """Start counting again, as the hub does."""
         self._received_bytes = 0
         self._paced_bytes = 0.0
         self._granted_bytes = -1
 
     def receive(self, size_bytes: int) -> None:
-        """So much has arrived."""
+        """Count received bytes."""
         self._received_bytes += size_bytes
         self._sample_bytes += size_bytes
         if self._limit_bytes_per_s is not None:
             self._measure(self._limit_bytes_per_s)
 
     def due(self) -> Grant | None:
-        """What the hub should know now; None: nothing new."""
+        """Return the grant to send now. None if nothing has changed."""
         now_s = self._monotonic_s()
         passed_s, self._now_s = now_s - self._now_s, now_s
         self._paced_bytes = (
@@ -72,7 +73,7 @@ class Credit:
         return self.grant()
 
     def grant(self) -> Grant:
-        """What the hub is granted now, whether or not it knows."""
+        """Return the current grant, whether or not the hub has it."""
         self._granted_bytes, self._granted_s = int(self._paced_bytes), self._now_s
         return Grant(self._granted_bytes, self._window_bytes)
 
@@ -83,6 +84,6 @@ class Credit:
         rate = self._sample_bytes / (now_s - self._sampled_s)
         self._sampled_s, self._sample_bytes = now_s, 0
         self._rates_bytes_per_s = (self._rates_bytes_per_s[1], rate)
-        # The mean of two samples: after a pause, what was held up arrives in a burst.
+        # The mean of two samples: after a pause, delayed data arrives in a burst.
         carried = min(sum(self._rates_bytes_per_s) / 2, limit_bytes_per_s)
         self._window_bytes = _MIN_WINDOW_BYTES + int(_WINDOW_S * carried)

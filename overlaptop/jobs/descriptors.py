@@ -1,6 +1,6 @@
-"""Keeps the standard descriptors' numbers free: a process may have been started without some of them.
+"""Keeps the numbers of the standard descriptors free, since a process may be started without some of them.
 
-What takes the number of one is given the job's output, and children get it for their own.
+A file that takes such a number receives the job's output, and child processes inherit it.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ _LEAST = 3
 
 
 def copy_above_standard(descriptor: int) -> int:
-    """Return a copy of the descriptor that is none of the standard ones; no child inherits it."""
+    """Return a copy of the descriptor above the standard numbers. Children do not inherit it."""
     return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _LEAST)
 
 
 def fill_standard() -> None:
-    """Open /dev/null in the place of each that is closed: for processes of our own, not for the job's."""
-    with suppress(OSError):  # no descriptor is left: none of ours takes their place
+    """Open /dev/null for each closed standard descriptor. For our own processes, not for the job's."""
+    with suppress(OSError):  # no descriptor is left, so none of ours can take these numbers
         while (descriptor := os.open(os.devnull, os.O_RDWR)) < _LEAST:
             pass
         os.close(descriptor)

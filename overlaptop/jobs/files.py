@@ -9,15 +9,15 @@ from pathlib import Path
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Writes a file so that a reader sees the old one or the new one, whole. Raises OSError."""
+    """Replace a file atomically: a reader sees the old or the new content. Raises OSError."""
     new = path.with_name(f"{path.name}.{os.getpid()}")
     new.write_bytes(data)
     new.replace(path)
 
 
 def keep(path: Path, data: bytes) -> None:
-    """Write it as `write_whole` does; without data, remove the file. Where that fails, whoever reads it
-    later finds what was there before, or nothing.
+    """Write the file as `write_whole` does. Without data, remove it. On failure, a later reader finds the
+    old content, or none.
     """
     with suppress(OSError):
         if data:
@@ -27,8 +27,8 @@ def keep(path: Path, data: bytes) -> None:
 
 
 def open_regular(path: Path, flags: int) -> int:
-    """A descriptor of a file, which is made with mode 0600 where `flags` say so. Raises OSError, also where
-    it is a link or no file at all.
+    """Return a descriptor of a regular file, created with mode 0600 if `flags` say so. Raises OSError, also
+    for links and special files.
     """
     # O_NONBLOCK: opening a FIFO of this name must not wait for its other end.
     descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -39,7 +39,7 @@ def open_regular(path: Path, flags: int) -> int:
 
 
 def read_regular(path: Path, most_bytes: int) -> bytes:
-    """A small file of ours, whole. Raises OSError, also where it is longer, or a link or no file at all."""
+    """Return a small file of ours. Raises OSError, also for longer files, links and special files."""
     with os.fdopen(open_regular(path, os.O_RDONLY), "rb") as file:
         data = file.read(most_bytes + 1)
     if len(data) > most_bytes:

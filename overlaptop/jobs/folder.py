@@ -1,15 +1,15 @@
-"""A job's folder in the socket directory: where it is, what lies there, whose it is.
+"""A job's folder in the socket directory: its path, contents and owner.
 
     $OVERLAPTOP_DIR, else <temporary directory>/overlaptop-<uid>     mode 0700, ours, not a link
       <job key>/
-        hub.lock          held with flock by the hub for as long as it lives
-        ranks.sock        unix stream, on which the hub takes ranks
-        dash-<pid>.sock   ZeroMQ ipc, on which it takes dashboards
-        view-<pid>.sock   the same for those who may change nothing
+        hub.lock          locked with flock by the hub while it lives
+        ranks.sock        unix stream on which the hub accepts ranks
+        dash-<pid>.sock   ZeroMQ ipc on which it accepts dashboards
+        view-<pid>.sock   the same for readers that may not change anything
         job.json          JobRecord
         hub.log           the hub's stderr
-        commands.msgpack  the commands that are under way, for a hub that takes this one's place
-      changes.jsonl       what was changed of any job, see change_log.py
+        commands.msgpack  commands under way, for a hub that replaces this one
+      changes.jsonl       changes to any job's settings, see change_log.py
       last_end.json       how the last job ended, see last_end.py
       black_boxes/        the last minutes of the last jobs, see recording/black_boxes.py
 
@@ -45,22 +45,21 @@ OUR_FILES = (
 
 
 class JobFolderError(Exception):
-    """The socket directory, a job's folder or a socket cannot be used, or no hub started; in one line."""
+    """The socket directory, a job's folder or a socket cannot be used, or no hub started. One line."""
 
 
 def check_key(key: str) -> str:
-    """The key itself, if it may name a folder; JobFolderError otherwise."""
+    """Return the key if it may name a folder. Raises JobFolderError otherwise."""
     if not re.match(JOB_KEY, key):
         raise JobFolderError(f"job key {key[:60]!r} is not 1 to 40 of the characters a-z, 0-9 and -")
     return key
 
 
 def base_dir(create: bool = True) -> Path:
-    """The socket directory, absolute.
+    """Return the absolute path of the socket directory.
 
-    Raises JobFolderError when it is not a directory of ours that is closed to all others, when others could
-    put another one in its place, or when it cannot be made. With ``create=False`` a directory that does
-    not exist is no error.
+    Raises JobFolderError if it is not a private directory of ours, if others could replace it, or if it
+    cannot be made. With ``create=False``, a missing directory is no error.
     """
     named = os.environ.get("OVERLAPTOP_DIR")
     path = Path(named or temporary_folder() / f"overlaptop-{os.geteuid()}").absolute()
@@ -69,17 +68,19 @@ def base_dir(create: bool = True) -> Path:
 
 
 def job_dir(key: str, create: bool = False) -> Path:
-    """The folder of a job, whether or not it exists. JobFolderError as from :func:`base_dir`."""
+    """Return the folder of a job, whether or not it exists.
+    Raises JobFolderError as :func:`base_dir` does.
+    """
     path = base_dir(create) / check_key(key)
     _check_private(path, create=create)
     return path
 
 
 def _check_private(path: Path, *, create: bool) -> None:
-    """JobFolderError unless a folder is ours, closed to all others, and nobody else can replace it.
+    """Raise JobFolderError unless a folder is ours, closed to all others, and not replaceable by others.
 
-    ``create`` makes it where there is none; else one that does not exist is no error. Raises OSError where
-    there is no descriptor to look with, whatever the folder is.
+    ``create`` makes a missing folder; otherwise a missing one is no error. Raises OSError if no descriptor
+    is left for the check.
     """
     try:
         above = open_trusted(path.parent)
@@ -98,7 +99,9 @@ def _check_private(path: Path, *, create: bool) -> None:
 
 
 def job_keys() -> list[str]:
-    """Of all folders that may be jobs'. JobFolderError where the socket directory is not to be trusted."""
+    """Return the keys of all possible job folders.
+    JobFolderError if the socket directory is not trusted.
+    """
     try:
         return [path.name for path in base_dir(create=False).iterdir() if re.match(JOB_KEY, path.name)]
     except OSError:
@@ -106,11 +109,11 @@ def job_keys() -> list[str]:
 
 
 def remove_job_files(folder: Path) -> None:
-    """Empties and removes a job's folder; the caller holds its lock. Files of others stay, and so does
-    then the folder.
+    """Empty and remove a job's folder. The caller holds its lock.
+    If it has files of others, they and the folder stay.
     """
     names = [path.name for path in folder.iterdir() if re.match(OUR_FILES, path.name)]
-    # The lock goes last: a hub that starts meanwhile waits for it, finds it removed, and begins anew.
+    # The lock goes last: a hub that starts meanwhile waits for it, finds it removed, and starts again.
     for name in sorted(names, key=LOCK_NAME.__eq__):
         (folder / name).unlink(missing_ok=True)
     with suppress(OSError):
@@ -118,25 +121,25 @@ def remove_job_files(folder: Path) -> None:
 
 
 def forget_under_way(folder: Path) -> None:
-    """Removes what a hub kept there for the next one of its job: another job has the key now, as the one
-    after it has where both meet at the same port. The caller holds the lock.
+    """Remove a previous hub's commands under way: another job has the key now, for example the next job
+    that uses the same port. The caller holds the lock.
     """
     with suppress(OSError):
         (folder / COMMANDS_NAME).unlink()
 
 
 def try_lock(folder: Path, create: bool) -> int | None:
-    """An open descriptor that holds this folder's hub lock; None when another has it.
+    """Return an open descriptor that holds this folder's hub lock. None if another process holds it.
 
-    The lock is free again as soon as the last copy of the descriptor is closed, however its process
-    ended. Raises OSError when the lock file cannot be opened.
+    The lock is released when the last copy of the descriptor is closed, however its process ended. Raises
+    OSError if the lock file cannot be opened.
     """
     path = folder / LOCK_NAME
     flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_CREAT if create else 0)
     descriptor = os.open(path, flags, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # A file that was removed or replaced before it was locked guards nothing.
+        # A file removed or replaced before it was locked protects nothing.
         if os.fstat(descriptor).st_ino == path.lstat().st_ino:
             return descriptor
     except OSError:

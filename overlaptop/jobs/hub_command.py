@@ -1,4 +1,4 @@
-"""How the hub of a job is started: command line and environment. The agent runs it (reporting/sender.py).
+"""Builds the command line and environment of a job's hub. The agent runs it (reporting/sender.py).
 
 This module is imported in the training process.
 """
@@ -30,15 +30,15 @@ _KEPT_PYTHON_VARIABLES = {
 def hub_command(
     key: str, script: str, world_size: int, starter_pid: int, cwd: str
 ) -> tuple[list[str], dict[str, str]]:
-    """Command line and environment that start the hub of a job, with this process's interpreter.
+    """Return the command line and environment that start the hub of a job, with this process's interpreter.
 
-    The command returns at once, leaving the hub behind as a daemon: status 0 when there is a hub now,
-    2 with one line on stderr when there cannot be one. Raises JobFolderError when the socket directory
-    cannot be used.
+    The command returns at once and leaves the hub behind as a daemon. Status 0: there is a hub now. Status
+    2: there cannot be one, and stderr has one line. Raises JobFolderError if the socket directory cannot be
+    used.
     """
     if not sys.executable:
         raise JobFolderError("no hub: this Python does not know its own executable")
-    dashboards_socket(key, 1 << 22)  # the longest name: refused here, not in a log that nobody reads
+    dashboards_socket(key, 1 << 22)  # the longest name: fail here, not in a log that nobody reads
     argv = [
         sys.executable,
         # The hub runs in the job's folder and must not import the user's queue.py or select.py.
@@ -49,30 +49,29 @@ def hub_command(
         *("--job", check_key(key)),
         *("--world-size", str(world_size)),
         *("--starter-pid", str(starter_pid)),
-        # Joined with "=": a value may begin with a dash.
+        # Joined with "=", because a value may begin with a dash.
         f"--script={script}",
         f"--cwd={cwd}",
     ]
     environment = {
         name: value
         for name, value in os.environ.items()
-        # What preloads into this process (profilers, allocators) or changes how Python behaves has no
-        # business in the hub.
+        # The hub must not inherit libraries preloaded into this process (profilers, allocators), nor
+        # variables that change Python's behaviour.
         if name not in ("LD_PRELOAD", "LD_AUDIT")
         and (not name.startswith("PYTHON") or name in _KEPT_PYTHON_VARIABLES)
     }
     if path := import_path():
         environment["PYTHONPATH"] = os.pathsep.join(path)
-    # Said outright: os.environ may have been changed since the agent looked.
+    # Set explicitly: os.environ may have changed since the agent read it.
     environment["OVERLAPTOP_DIR"] = str(base_dir())
     return argv, environment
 
 
 def import_path() -> list[str]:
-    """The folders from which the hub imports what it needs, less those it searches anyway.
+    """Return the folders that the hub needs for its imports, without those it searches anyway.
 
-    Not all of sys.path: that has the script's folder in it, whose modules would take the place of the
-    standard library's.
+    Not all of sys.path: it contains the script's folder, whose modules could shadow the standard library.
     """
     folders = [str(Path(__file__).absolute().parents[2])]
     for package in ("msgpack", "msgspec", "zmq"):

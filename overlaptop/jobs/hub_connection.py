@@ -1,4 +1,4 @@
-"""A dashboard's connection to a hub: one protocol whatever carries it."""
+"""A dashboard's connection to a hub: one protocol over any transport."""
 
 from __future__ import annotations
 
@@ -15,41 +15,41 @@ _LOOK_FOR_HUB_S = 0.5
 
 
 class HubConnection(Protocol):
-    """Messages from one job's hub. Not for use from several threads at once.
+    """Messages from one job's hub. Not thread-safe.
 
-    Welcome is the first message, or TurnedAway for as long as there is no room. Welcome comes again where
-    the connection was lost, or the hub forgot a dashboard that was suspended. Then the history comes again
-    too: pass over steps and notices that are known already.
+    Welcome is the first message, or TurnedAway while there is no room. Welcome comes again after a lost
+    connection, or if the hub forgot a suspended dashboard. The history then comes again, too: skip known
+    steps and notices.
     """
 
     @property
     def alive(self) -> bool:
-        """False once the hub's process has ended; poll() may still have its last messages."""
+        """False once the hub's process has ended. poll() may still return its last messages."""
 
     @property
     def last_received_s(self) -> float | None:
-        """Seconds since the hub last sent something, as a live hub does each second; None before that."""
+        """Seconds since the hub last sent something. A live hub does so each second.
+        None before the first.
+        """
 
     @property
     def dropped(self) -> int:
         """Frames from the hub that were not messages."""
 
     def poll(self) -> list[Message]:
-        """What has come since the last call, oldest first. Never waits."""
+        """Return the messages since the last call, oldest first. Never waits."""
 
     def watch(self, ranks: Collection[int], bursts: int = 0) -> None:
-        """Asks for StepDetail of these ranks and of no others from now on, and for a burst whenever
-        ``bursts`` grows.
-        """
+        """Request StepDetail of these ranks only, and a burst whenever ``bursts`` grows."""
 
     def send(self, command: Command) -> bool:
-        """Gives the hub a command for all ranks; False: no hub has answered yet.
+        """Send the hub a command for all ranks. False if no hub has answered yet.
 
-        What becomes of it comes back as CommandOutcome. Raises WireError for one that is not allowed.
+        The outcome comes back as CommandOutcome. Raises WireError if the command is not allowed.
         """
 
     def close(self) -> None:
-        """Closes the connection. Nothing may be called after it but close."""
+        """Close the connection. Afterwards, only close may be called."""
 
 
 class LocalHubConnection(HubSocket):
@@ -63,7 +63,7 @@ class LocalHubConnection(HubSocket):
 
     @property
     def alive(self) -> bool:
-        """As HubConnection says. Looks at the process at most twice a second."""
+        """As in HubConnection. Checks the process at most twice a second."""
         now_s = time.monotonic()
         if self._alive and now_s >= self._look_due_s:
             self._look_due_s = now_s + _LOOK_FOR_HUB_S
@@ -72,5 +72,5 @@ class LocalHubConnection(HubSocket):
 
     @property
     def last_received_s(self) -> float | None:
-        """As HubConnection says."""
+        """As in HubConnection."""
         return None if self.received_at_s is None else time.monotonic() - self.received_at_s

@@ -1,4 +1,4 @@
-"""A reader's end of the hub protocol: a ZeroMQ DEALER on a unix socket, whatever is behind that."""
+"""A reader's end of the hub protocol: a ZeroMQ DEALER on a unix socket, whatever process serves it."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from overlaptop.wire.protocol import JOIN_S, PROTOCOL_VERSION
 from overlaptop.wire.schema import Message
 
 FIRST_PINGS = 3
-"""Each follows the answer to the one before, and Join the last: what comes then fills the connection. The
-first shows nothing: it waits until ZeroMQ has connected.
+"""Pings are sent one after the other, before Join, because later replies queue behind the history. The
+first one measures nothing: it waits until ZeroMQ has connected.
 """
 _PINGS_S = 3.0
-"""A hub that answers no ping is joined after so long."""
+"""A hub that answers no ping is joined after this time."""
 _POLL_BUDGET_S = 0.05
-"""A long history is taken in several polls, so that the screen draws in between."""
+"""A long history is read in several polls, so that the screen can draw in between."""
 _MAX_UNSENT = 8
 _SEND_HIGH_WATER = 16
 _HIGH_WATER = 16
-"""Batches of the hub."""
+"""Batches from the hub."""
 
 
 class HubSocket:
-    """Joins the hub that listens on a path, grants it credit, and takes its messages. Never waits."""
+    """Joins the hub that listens on a path, grants it credit, and receives its messages. Never waits."""
 
     def __init__(
         self,
@@ -43,13 +43,13 @@ class HubSocket:
         credit: Credit | None = None,
         on_pong: Callable[[Pong, int], None] | None = None,
     ) -> None:
-        """``on_pong`` gets each answer to a ping, and the Unix time at which it was here; None: the hub is
-        sent no pings.
+        """``on_pong``: called with each answer to a ping
+        and the Unix time of its arrival. None: no pings.
         """
         self.dropped = 0
         """Frames from the hub that were not messages."""
         self.received_at_s: float | None = None
-        """Monotonic time at which the hub last sent something; None before that."""
+        """Monotonic time when the hub last sent something. None before that."""
         self._credit = credit or Credit(time.monotonic)
         self._on_pong = on_pong
         self._began_s = time.monotonic()
@@ -63,7 +63,7 @@ class HubSocket:
         self._dealer = self._context.socket(zmq.DEALER)
         for option, value in (
             (zmq.LINGER, 0),
-            # Not IMMEDIATE: it loses a hub's last messages when its end arrives together with them.
+            # Not IMMEDIATE: it loses a hub's last messages if the disconnect arrives together with them.
             (zmq.SNDHWM, _SEND_HIGH_WATER),
             (zmq.RCVHWM, _HIGH_WATER),
             (zmq.MAXMSGSIZE, MAX_FRAME_BYTES),
@@ -74,23 +74,23 @@ class HubSocket:
         ):
             self._dealer.setsockopt(option, value)
         self._checked = True
-        """The newest connection, if any, is to a hub of this user."""
+        """Whether the newest connection, if any, is to a hub of this user."""
         self._refusal = b""
-        """Another user listens there: a TurnedAway with that reason."""
+        """TurnedAway with the reason, if another user listens there."""
         self._connections = self._dealer.get_monitor_socket(zmq.EVENT_CONNECTED)
         self._dealer.connect(f"ipc://{path}")
 
     @property
     def descriptor(self) -> int:
-        """Readable when there may be something to poll. ZeroMQ only signals changes: poll now and then,
-        too.
+        """Readable when there may be something to poll.
+        ZeroMQ only signals changes, so also poll regularly.
         """
         return int(self._dealer.getsockopt(zmq.FD))
 
     def poll(self) -> list[Message]:
-        """What has come since the last call, oldest first.
+        """Return the messages since the last call, oldest first.
 
-        Takes at most about 50 ms of work, the rest waits for the next call.
+        Works for at most about 50 ms; the rest waits for the next call.
         """
         messages: list[Message] = []
         for part in self._receive():
@@ -104,16 +104,14 @@ class HubSocket:
         return messages
 
     def watch(self, ranks: Collection[int], bursts: int = 0) -> None:
-        """Asks for StepDetail of these ranks and of no others from now on, and for a burst whenever
-        ``bursts`` grows.
-        """
+        """Request StepDetail of these ranks only, and a burst whenever ``bursts`` grows."""
         wanted = tuple(sorted(set(ranks)))
         if (wanted, bursts) != (self._ranks, self._bursts):
             self._ranks, self._bursts = wanted, bursts
             self._join_due_s = 0.0
 
     def send(self, command: Command) -> bool:
-        """Gives the hub a command for all ranks; False: no hub has answered. WireError as encode has it."""
+        """Send the hub a command for all ranks. False if no hub has answered. WireError as in encode."""
         payload = encode(command)
         if self.received_at_s is None or not self._is_trusted():
             return False
@@ -122,15 +120,15 @@ class HubSocket:
         return True
 
     def close(self) -> None:
-        """Closes the connection. Nothing may be called after it but close."""
+        """Close the connection. Afterwards, only close may be called."""
         if not self._dealer.closed:
             self._dealer.disable_monitor()
-        self._connections.close(linger=0)  # else the context would wait for it
+        self._connections.close(linger=0)  # otherwise the context would wait for it
         self._dealer.close(linger=0)
         self._context.term()
 
     def _receive(self) -> Iterator[bytes]:
-        """The frames that have come; their decoding counts as work of the poll."""
+        """Yield the received frames. The caller's decoding counts towards the poll's time."""
         now_s = time.monotonic()
         if self._is_trusted():
             self._send_due(now_s)
@@ -165,7 +163,7 @@ class HubSocket:
         try:
             pong = decode(part)
         except WireError:
-            return  # it is counted elsewhere
+            return  # counted elsewhere
         if isinstance(pong, Pong) and self._on_pong is not None:
             self._pongs += 1
             if self._pongs < FIRST_PINGS:
@@ -174,10 +172,10 @@ class HubSocket:
                 self._on_pong(pong, back_ns)
 
     def _is_trusted(self) -> bool:
-        """Whether it is a hub of this user that we are connected to.
+        """Whether the connected hub belongs to this user.
 
-        ZeroMQ reports a connection before it takes anything from it: asked after that was received, this
-        holds for what was received. It connects again by itself, and the socket may be another one then.
+        ZeroMQ reports a connection before it delivers data from it. So a check after a receive is valid for
+        the received data. ZeroMQ reconnects by itself, possibly to another socket.
         """
         while not self._refusal:
             try:
@@ -187,7 +185,7 @@ class HubSocket:
             except zmq.Again:
                 break
             except OSError:
-                self._checked = False  # closed since: nothing is believed until there is another
+                self._checked = False  # closed since, so nothing is trusted until the next connection
             except JobFolderError as error:
                 self._refusal = encode(TurnedAway(str(error)))
         return self._checked and not self._refusal
@@ -200,7 +198,7 @@ class HubSocket:
             if self._on_pong is not None and self._pongs < FIRST_PINGS and now_s - self._began_s < _PINGS_S:
                 return
             grant = self._credit.due()
-            # Also before a command: a hub that has forgotten this dashboard takes none from it.
+            # Join comes before a command: a hub that has forgotten this dashboard ignores commands from it.
             if self._unsent or now_s >= self._join_due_s:
                 self._dealer.send(encode(Join(PROTOCOL_VERSION, self._ranks, self._bursts)), zmq.NOBLOCK)
                 self._join_due_s = now_s + JOIN_S
@@ -211,4 +209,4 @@ class HubSocket:
                 self._dealer.send(self._unsent[0], zmq.NOBLOCK)
                 self._unsent.popleft()
         except zmq.Again:
-            return  # not connected yet, or the hub has stopped reading: asked again at the next poll
+            return  # not connected yet, or the hub has stopped reading: try again at the next poll

@@ -1,5 +1,5 @@
-"""How this user's last job on this machine ended: ``last_end.json`` in the socket directory, written by its
-hub, or by a rank that failed before there was one, for those who look later.
+"""How this user's last job on this machine ended: ``last_end.json`` in the socket directory. The hub writes
+it, or a rank that failed before there was a hub.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ class LastEnd(msgspec.Struct, frozen=True):
     script: Text
     ended_ns: UnixNs
     ranks: Rank
-    """How many of them the hub has seen."""
+    """Ranks that the hub has seen."""
     ends: Annotated[tuple[RankEnd, ...], Meta(max_length=MAX_RANKS)]
     job: Text = ""
-    """Its key; the next job may have the same."""
+    """The job's key, which the next job may reuse."""
 
 
 def write(end: LastEnd, since_ns: int) -> None:
-    """In place of the one before, but for the ends of other ranks of this job from `since_ns` on, the Unix
-    time at which it began. Of ranks that end at the same moment one may be lost. Raises OSError or
+    """Replace the previous end, but keep the ends of other ranks of the same job from `since_ns` on, the
+    Unix time when the job began. If ranks end at the same moment, one may be lost. Raises OSError or
     JobFolderError.
     """
     known, own = read(), {each.rank for each in end.ends}
@@ -46,7 +46,9 @@ def write(end: LastEnd, since_ns: int) -> None:
 
 
 def read() -> LastEnd | None:
-    """None: there is none that can be understood. Cheap where it is the same as at the last call."""
+    """Return the last end. None without a readable one.
+    Fast if the file has not changed since the last call.
+    """
     try:
         path = base_dir(create=False) / _NAME
         stat = path.lstat()

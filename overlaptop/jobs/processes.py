@@ -1,4 +1,4 @@
-"""Processes of this machine, named for good: a pid together with the time at which it was started."""
+"""Processes of this machine, identified by pid and start time, because the system reuses pids."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-# linux/pidfd.h: struct pidfd_info as it was first, which ends with the exit code.
+# linux/pidfd.h: the first version of struct pidfd_info, which ends with the exit code.
 _PIDFD_INFO_BYTES, _PIDFD_INFO_EXIT = 64, 1 << 3
 _PIDFD_GET_INFO = 3 << 30 | _PIDFD_INFO_BYTES << 16 | 0xFF << 8 | 11
 
 
 def process_start_time(pid: int) -> int | None:
-    """When this process started, in clock ticks since boot; None when there is none (or a zombie).
+    """Return when this process started, in clock ticks since boot.
+    None if it does not exist (or is a zombie).
 
-    With the pid it names a process for good: pids are used again, pairs of both are not. Raises OSError
-    when this process cannot look, for want of descriptors.
+    Together, pid and start time identify a process uniquely, since only pids are reused. Raises OSError if
+    no descriptor is left for the check.
     """
     if pid <= 0:
         return None
@@ -31,7 +32,7 @@ def process_start_time(pid: int) -> int | None:
 
 
 def parent_of(pid: int) -> int | None:
-    """The pid of a process's parent; None when the process has ended."""
+    """Return the pid of a process's parent. None if the process has ended."""
     try:
         return int(_stat_fields(pid)[1])
     except OSError:
@@ -39,26 +40,26 @@ def parent_of(pid: int) -> int | None:
 
 
 def _stat_fields(pid: int) -> list[bytes]:
-    """Of /proc/PID/stat, from the state on: the name before it may have spaces and parentheses in it."""
+    """Return the fields of /proc/PID/stat after the name, which may contain spaces and parentheses."""
     return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
 
 
 def unix_ns(start_ticks: int) -> int:
-    """The Unix time of a `process_start_time`, as far as the clock has not been set since."""
+    """Return the Unix time of a `process_start_time`, correct unless the clock was set since."""
     age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - start_ticks / os.sysconf("SC_CLK_TCK")
     return time.time_ns() - round(age_s * 1e9)
 
 
 def exit_code(pid: int, pidfd: int) -> int | None:
-    """How this process, which has ended and need not be a child, did: its exit status, or less than 0 the
-    signal. None: it cannot be known.
+    """Return the exit status of an ended process, or minus its signal. It need not be a child.
+    None if unknown.
     """
     try:
         fields = _stat_fields(pid)
         if fields[0] == b"Z":
             return os.waitstatus_to_exitcode(int(fields[-1]))  # proc(5): exit_code
     except OSError:
-        pass  # its parent has waited for it
+        pass  # its parent has already collected the status
     info = bytearray(_PIDFD_INFO_BYTES)
     struct.pack_into("Q", info, 0, _PIDFD_INFO_EXIT)
     try:
@@ -70,7 +71,7 @@ def exit_code(pid: int, pidfd: int) -> int | None:
 
 
 def signal_name(exit_code: int | None) -> str:
-    """``SIGKILL``; empty where no signal ended the process, or nothing is known."""
+    """Return a name like ``SIGKILL``. Empty if no signal ended the process, or if it is not known."""
     if exit_code is None or exit_code >= 0:
         return ""
     with suppress(ValueError):
@@ -79,8 +80,8 @@ def signal_name(exit_code: int | None) -> str:
 
 
 def is_alive(pid: int, start_ticks: int | None) -> bool:
-    """Whether exactly this process still runs. A process that was never seen (None) does not; one that
-    cannot be looked at just now is taken to.
+    """Whether exactly this process still runs. False if its start time was never known (None), True if it
+    cannot be checked now.
     """
     if start_ticks is None:
         return False

@@ -1,4 +1,4 @@
-"""The records of jobs: who and where, in a file in each job's folder, kept by its hub.
+"""The record of a job: a file in its folder that describes the job and its hub. The hub writes it.
 
 This module is imported in the training process.
 """
@@ -34,7 +34,7 @@ _MAX_FOLDERS = 16
 _MAX_FOLDER_CHARS = 4096
 FOLDER = r"\A/[^:\x00-\x1f]*\Z"
 Folder = Annotated[str, Meta(pattern=FOLDER, max_length=_MAX_FOLDER_CHARS)]
-"""Absolute, and one entry of PYTHONPATH whatever is in its name."""
+"""Absolute path that is a valid single entry of PYTHONPATH."""
 
 
 class JobRecord(msgspec.Struct, frozen=True):
@@ -47,53 +47,53 @@ class JobRecord(msgspec.Struct, frozen=True):
     host: str
     world_size: Int64
     python: str
-    """Interpreter of the job, in which overlaptop can be imported."""
+    """Interpreter of the job, which can import overlaptop."""
     starter_pid: Int64
     starter_start_ticks: Int64 | None
-    """Of the process that started the hub, a rank; None if it had ended before the hub could look."""
+    """Start time of the rank that started the hub. None if it ended before the hub could check."""
     hub_pid: Int64
     hub_start_ticks: Int64
     started_ns: Int64
-    """Unix time at which a hub saw this job first."""
+    """Unix time when a hub first saw this job."""
     dashboard_socket: Annotated[str, Meta(pattern=OUR_FILES)]
     """Name of the hub's ZeroMQ socket in the job's folder."""
     rank_pids: tuple[Int64, ...]
-    """Of the ranks connected now, by rank."""
+    """Pids of the connected ranks, by rank."""
     import_path: Annotated[tuple[Folder, ...], Meta(max_length=_MAX_FOLDERS)] = ()
-    """Folders that `python` needs on PYTHONPATH to import overlaptop, besides those it searches anyway."""
+    """Folders that `python` needs on PYTHONPATH to import overlaptop, beyond those it searches anyway."""
     ended: bool = False
-    """Ranks were connected, and none is any more."""
+    """Ranks were connected, and none is connected any more."""
     restarter_pid: Int64 = 0
-    """The launcher that may start failed ranks again; 0: none will."""
+    """The launcher that may restart failed ranks. 0 if there is none."""
     restarter_start_ticks: Int64 | None = None
 
     @classmethod
     def of_remote(cls, job: RemoteJob) -> JobRecord:
-        """The record of a job on another host, where its processes and its socket are."""
+        """Return the record of a job on another host, which has its processes and its socket."""
         return cls(**msgspec.structs.asdict(job), python="")
 
     @property
     def remote(self) -> RemoteJob:
-        """What another host is to know of it; the pids of the first MAX_RANKS ranks."""
+        """Return the fields for other hosts, with the pids of the first MAX_RANKS ranks."""
         values = {name: getattr(self, name) for name in RemoteJob.__struct_fields__}
         return RemoteJob(**{**values, "rank_pids": self.rank_pids[:MAX_RANKS]})
 
     @property
     def gone(self) -> bool:
-        """Whether none of the job's processes is left that could start a hub again.
+        """Whether no process of the job is left that could start a new hub.
 
-        To be asked once its hub has ended: a job that was killed together with it reports no end.
+        Check this once the hub has ended: a job that was killed together with it reports no end.
         """
         if self.starter_alive:
             return False
         try:
             return all(process_start_time(pid) is None for pid in self.rank_pids)
         except OSError:
-            return False  # /proc cannot be read just now
+            return False  # /proc cannot be read now
 
     @property
     def may_restart(self) -> bool:
-        """Whether a launcher that starts failed ranks again still runs."""
+        """Whether a launcher that restarts failed ranks still runs."""
         return is_alive(self.restarter_pid, self.restarter_start_ticks)
 
     @property
@@ -113,14 +113,15 @@ class JobRecord(msgspec.Struct, frozen=True):
 
 
 def write_job(record: JobRecord) -> None:
-    """Writes ``job.json``."""
-    # The relay's start script reads it, and knows no \u escapes. json.loads passes surrogates too.
+    """Write ``job.json``."""
+    # The relay's start script reads it, and does not support \u escapes. json.loads accepts surrogates,
+    # too.
     text = json.dumps(msgspec.structs.asdict(record), indent=1, ensure_ascii=False) + "\n"
     write_whole(job_dir(record.job) / RECORD_NAME, text.encode(errors="surrogatepass"))
 
 
 def read_job(key: str) -> JobRecord | None:
-    """The record of this job; None when there is none that can be understood."""
+    """Return the record of this job. None if there is no readable one."""
     try:
         values = json.loads(read_regular(job_dir(key) / RECORD_NAME, _MAX_RECORD_BYTES))
         record = msgspec.convert(values, JobRecord)
@@ -130,17 +131,17 @@ def read_job(key: str) -> JobRecord | None:
 
 
 def list_jobs() -> list[JobRecord]:
-    """The jobs of this user on this machine whose hub is alive, the newest first.
+    """Return this user's jobs on this machine whose hubs are alive, newest first.
 
-    What is not a job is passed over. Raises JobFolderError when the socket directory is not to be
-    trusted; one that does not exist has no jobs.
+    Other files are skipped. Raises JobFolderError if the socket directory cannot be trusted. A missing
+    directory has no jobs.
     """
     records = [record for key in job_keys() if (record := read_job(key)) and record.hub_alive]
     return sorted(records, key=lambda record: record.started_ns, reverse=True)
 
 
 def clean_stale() -> None:
-    """Removes the folders of jobs whose hub and starter are gone and whose lock nobody holds."""
+    """Remove the folders of jobs whose hub and starter have ended and whose lock is free."""
     for key in job_keys():
         with suppress(OSError, JobFolderError):
             _clean(key)

@@ -1,4 +1,4 @@
-"""The sockets in a job's folder, and who listens there. This module is imported in the training process."""
+"""The sockets in a job's folder, and a check of their owner. Imported in the training process."""
 
 from __future__ import annotations
 
@@ -11,21 +11,23 @@ from overlaptop.jobs.descriptors import copy_above_standard
 from overlaptop.jobs.folder import RANKS_NAME, JobFolderError, job_dir
 
 _MAX_SOCKET_PATH_BYTES = 107
-"""sun_path of Linux, less the closing NUL."""
+"""Linux's sun_path without the closing NUL."""
 
 
 def ranks_socket(key: str) -> Path:
-    """The unix socket on which the hub of this job listens for ranks."""
+    """Return the unix socket on which the hub of this job listens for ranks."""
     return _socket(key, RANKS_NAME)
 
 
 def dashboards_socket(key: str, hub_pid: int) -> Path:
-    """The ZeroMQ ipc path of a hub. The pid is in it since ``bind`` would steal a living hub's path."""
+    """Return the ZeroMQ ipc path of a hub.
+    It contains the pid, since ``bind`` would steal a living hub's path.
+    """
     return _socket(key, f"dash-{hub_pid}.sock")
 
 
 def view_socket(key: str, hub_pid: int) -> Path:
-    """The one beside it for readers who may change nothing: it takes no commands."""
+    """Return the path of the socket for readers that may not change anything: it accepts no commands."""
     return _socket(key, f"view-{hub_pid}.sock")
 
 
@@ -41,14 +43,14 @@ def _socket(key: str, name: str) -> Path:
 
 
 def stream_socket() -> socket.socket:
-    """A new unix socket that is no standard descriptor."""
+    """Return a new unix socket above the standard descriptors."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as made:
         return socket.socket(fileno=copy_above_standard(made.fileno()))
 
 
 def check_listener(descriptor: int) -> None:
-    """Raises JobFolderError where the other end of this connected unix socket was made by another user,
-    OSError where it is none.
+    """Check who listens on the other end of this connected unix socket. Raises JobFolderError if it is
+    another user, OSError if nobody does.
     """
     with socket.socket(fileno=copy_above_standard(descriptor)) as connection:
         credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))

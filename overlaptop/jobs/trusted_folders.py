@@ -1,7 +1,7 @@
-"""Folders in which no other user can put something in our place, and descriptors of them.
+"""Descriptors of folders in which no other user can replace our files.
 
-A path that was checked may mean something else a moment later: what is made goes through the descriptors
-that were checked.
+A checked path may refer to something else a moment later,
+so files are created through the checked descriptors.
 
 Only the standard library: this module is imported in the training process.
 """
@@ -18,29 +18,30 @@ from pathlib import Path
 
 @functools.cache
 def temporary_folder() -> Path:
-    """Where temporary files are put, as `tempfile.gettempdir` chooses it. That one would keep its answer
-    for the whole process, in which the job may set TMPDIR yet; this one keeps it for us, who look first.
+    """Return the folder for temporary files, chosen as `tempfile.gettempdir` does. That function would
+    cache its result for the whole process, but the job may still set TMPDIR. This one caches it only for
+    us.
     """
     named = (os.environ.get(name, "") for name in ("TMPDIR", "TEMP", "TMP"))
     for path in (*filter(None, named), "/tmp", "/var/tmp", "/usr/tmp"):  # noqa: S108 - as tempfile
         if os.path.isdir(path) and os.access(path, os.W_OK | os.X_OK):  # noqa: PTH112
             return Path(path).absolute()
-    return Path("/tmp")  # noqa: S108 - who makes something there is told why not
+    return Path("/tmp")  # noqa: S108 - creating a file there fails with a message
 
 
 class UntrustedFolderError(PermissionError):
-    """Somebody else could lay out what is in this folder; the text is one line that names it."""
+    """Another user could replace files in this folder. The text is one line that names it."""
 
 
 def open_trusted(path: Path) -> int:
-    """A descriptor of the folder at `path`, for ``dir_fd`` and ``os.fstat``; close it.
+    """Return a descriptor of the folder at `path`, for ``dir_fd`` and ``os.fstat``. The caller closes it.
 
-    It is this user's or root's, and others cannot write to it, unless its sticky bit keeps them from
-    renaming what is not theirs.
+    The folder belongs to this user or to root. Others cannot write to it, unless its sticky bit keeps them
+    from renaming files of others.
 
     Raises:
-        UntrustedFolderError: it is somebody else's, or open to others.
-        OSError: there is no such folder, or it cannot be reached.
+        UntrustedFolderError: it belongs to somebody else, or is open to others.
+        OSError: it does not exist, or cannot be reached.
     """
     found = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -52,9 +53,9 @@ def open_trusted(path: Path) -> int:
 
 
 def make(path: Path, above: int) -> None:
-    """Make a folder that is closed to others, unless there is something already. Raises OSError.
+    """Make a folder that is closed to others, unless the name already exists. Raises OSError.
 
-    `above`: of the folder that it lies in; `path` names it there, and in errors.
+    `above`: descriptor of the parent folder. `path`: its name there, and in errors.
     """
     try:
         os.mkdir(path.name, 0o700, dir_fd=above)
@@ -66,17 +67,17 @@ def make(path: Path, above: int) -> None:
 
 
 def open_private(path: Path, above: int, *, create: bool = False) -> int:
-    """A descriptor of a folder of ours that is closed to all others; close it.
+    """Return a descriptor of a folder of ours that is closed to all others. The caller closes it.
 
-    `above` and `path` as for :func:`make`, which ``create`` asks for.
+    `above`, `path`: as in :func:`make`, which ``create`` calls.
 
     Raises:
         UntrustedFolderError: it is a link, no folder, somebody else's or open to others.
-        OSError: it is not there, or cannot be made.
+        OSError: it does not exist, or cannot be made.
     """
     if create:
         make(path, above)
-    # O_PATH: a folder may be closed to reading, and a link itself can be opened.
+    # O_PATH also opens folders without read permission, and links themselves.
     try:
         found = os.open(path.name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=above)
     except OSError as error:
@@ -98,7 +99,7 @@ def open_private(path: Path, above: int, *, create: bool = False) -> int:
 
 
 def _check(found: int, path: Path) -> None:
-    """UntrustedFolderError unless this folder can be changed by this user and by root alone."""
+    """Raise UntrustedFolderError if anybody but this user and root can change this folder."""
     status = os.fstat(found)
     if status.st_uid not in (0, os.geteuid()) and not _may_be_root(status.st_uid):
         raise UntrustedFolderError(f"{path} belongs to uid {status.st_uid}, neither to you nor to root")
@@ -112,12 +113,12 @@ def _check(found: int, path: Path) -> None:
 
 
 def _is_own_group(found: int, status: os.stat_result) -> bool:
-    """Whether a folder that its group may write to is open to this user alone all the same: many systems
-    give each user a group of their own, and a umask of 002.
+    """Whether a group-writable folder is still open to this user only: many systems give each user their
+    own group, and a umask of 002.
     """
     try:
         os.getxattr(f"/proc/self/fd/{found}", "system.posix_acl_access")
-        return False  # with an access control list the group's bits stand for others' too
+        return False  # with an access control list, the group's bits include others
     except OSError:
         pass
     try:
@@ -133,11 +134,11 @@ def _is_own_group(found: int, status: os.stat_result) -> bool:
 
 
 def _may_be_root(uid: int) -> bool:
-    """Whether this is how root's files look from inside a container that does not know root: there nobody
-    can tell root from other users of the machine.
+    """Whether root's files look like this from inside a container that does not map root. There, root
+    cannot be told from other users of the machine.
     """
     try:
-        # Not as text: the agent is here, too, on its thread, and must not import a codec there.
+        # Read as bytes: the agent calls this on its thread, and must not import a codec there.
         stands_for_all = int(Path("/proc/sys/kernel/overflowuid").read_bytes())
         mapped = [line.split() for line in Path("/proc/self/uid_map").read_bytes().splitlines()]
         return uid == stands_for_all and not any(int(outside) == 0 for _, outside, _ in mapped)

@@ -1,4 +1,4 @@
-"""Whether a job that starts now can be seen: its hub has to write to the socket directory.
+"""Checks whether a new job will be visible: its hub must be able to write to the socket directory.
 
 Only the standard library: this module is imported in the training process.
 """
@@ -15,7 +15,7 @@ WAY_OUT = "make room, or set OVERLAPTOP_DIR to another directory"
 
 
 def check(key: str) -> None:
-    """Make the job's folder and write a file in it. Raises JobFolderError where that cannot be."""
+    """Make the job's folder and write a file in it. Raises JobFolderError if that fails."""
     folder = job_dir(key, create=True)
     file = folder / f"{COMMANDS_NAME}.{os.getpid()}"
     try:
@@ -30,7 +30,7 @@ def check(key: str) -> None:
 
 
 def why_not() -> str:
-    """Why nothing can be written there, as a whole line; empty: it can, as far as is known without writing.
+    """Return why nothing can be written there, as one line. Empty if no reason is found without writing.
 
     Raises JobFolderError as `base_dir` does.
     """
@@ -46,10 +46,10 @@ def why_not() -> str:
 
 
 def fault(space: os.statvfs_result, least_free_bytes: int = 1) -> str:
-    """Why nothing can be written to a file system, as words behind its name; empty: it can."""
+    """Return why nothing can be written to a file system, as words after its name. Empty if it can."""
     if space.f_flag & os.ST_RDONLY:
         return "can only be read"
-    # Some file systems have no bound on files and say 0 of 0.
+    # Some file systems have no limit on the number of files and report 0 of 0.
     if space.f_bavail * space.f_frsize < least_free_bytes or (space.f_files and not space.f_favail):
         return "is full"
     return ""
