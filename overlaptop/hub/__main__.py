@@ -32,7 +32,7 @@ _LOCK_PAUSE_S = 0.02
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Starts a hub unless there is one. 0: a hub is there; 2: there cannot be one, and stderr says why."""
+    """Start a hub unless there is one. Returns 0 if a hub runs, or 2 with the reason on stderr."""
     options = _parser().parse_args(arguments)
     fill_standard()
     _close_inherited()
@@ -73,7 +73,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _close_inherited() -> None:
-    """A socket of the job's, held open here, would keep its peers waiting after the job has died."""
+    """Close inherited descriptors: an open socket of the job would keep its peers waiting after the job's
+    death.
+    """
     descriptors = [int(path.name) for path in Path("/proc/self/fd").iterdir()]
     for descriptor in descriptors:
         if descriptor > 2:
@@ -82,18 +84,18 @@ def _close_inherited() -> None:
 
 
 def _lock(job: str) -> int | None:
-    """The lock of this job's folder, held; None when another hub has it."""
+    """Return the held lock of this job's folder. None if another hub has it."""
     for _ in range(_LOCK_TRIES):
         folder = job_dir(job, create=True)
         try:
             lock = try_lock(folder, create=True)
         except FileNotFoundError:
-            lock = None  # the folder was stale and has just been cleaned away
+            lock = None  # the folder was stale and has just been removed
         if lock is not None:
             return lock
         if (record := read_job(job)) is not None and record.hub_alive:
             return None
-        # Held by a hub that has just been started, or for a moment by someone who cleans up.
+        # Held by a hub that has just started, or briefly by a process that cleans up.
         time.sleep(_LOCK_PAUSE_S)
     return None
 
@@ -118,22 +120,22 @@ def _become_daemon(log: int) -> None:
     os.close(null)
     os.close(log)
     with suppress(ValueError, OSError):
-        # Where libzmq aborts, nobody wants the core.
+        # If libzmq aborts, nobody needs the core dump.
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    # Until the hub listens to signals itself, the default is the right answer to them.
+    # Until the hub handles signals itself, their default action is right.
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
 def _work(options: argparse.Namespace, listener: socket.socket, lock: int) -> None:
-    """The rest of the daemon's life. Does not return."""
+    """Run the daemon. Does not return."""
     status = 1
     try:
         from overlaptop.hub.loop import Hub, HubOptions
 
-        clean_stale()  # what jobs left that were killed together with their hubs
+        clean_stale()  # folders of jobs that were killed together with their hubs
         Hub(HubOptions(**vars(options)), listener, lock).run()
         status = 0
-    except BaseException:  # noqa: BLE001 - nobody above could say it: the caller has its status already
+    except BaseException:  # noqa: BLE001 - nobody above can report it: the caller already has its status
         traceback.print_exc()
     finally:
         os._exit(status)

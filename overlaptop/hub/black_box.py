@@ -1,4 +1,4 @@
-"""The hub's black box: its history as a recording, at a hang, a failure and the job's end."""
+"""The hub's black box: writes its history as a recording at a hang, a failure and the job's end."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ from overlaptop.wire.codec import encode, frame
 from overlaptop.wire.messages import HubStatus, RankEnd, Standstill, Welcome
 
 SETTLE_S = 5.0
-"""From the first rank that hangs or fails until the others have said how they stand."""
+"""Wait after the first rank hangs or fails, until the others have reported their state."""
 AGAIN_S = 180.0
-"""Between two of one occasion: what the history holds. The later one replaces the earlier."""
+"""Minimum time between two recordings of one kind: the length of the history.
+The later replaces the earlier."""
 _MOST_STATUSES = 1000
-"""Of a job that has stood for longer, not each second has one."""
+"""Maximum status messages. A job that stalled for longer does not get one for each second."""
 _S = 1_000_000_000
 
 
 class HubBlackBox:
-    """Writes the history when there is an occasion. Where that fails, the log says so, once a hub."""
+    """Writes the history after a hang, a failure or the end. Logs a failed write once a hub."""
 
     def __init__(
         self,
@@ -40,14 +41,14 @@ class HubBlackBox:
         self._refused = False
 
     def see(self, message: FromRank, now_s: float) -> None:
-        """Note whether this message is an occasion."""
+        """Check whether this message reports a hang or a failure."""
         if isinstance(message, Standstill) and message.hung:
             self._due_s.setdefault(HUNG, now_s + SETTLE_S)
         elif isinstance(message, RankEnd) and message.failed:
             self._due_s.setdefault(FAILED, now_s + SETTLE_S)
 
     def tick(self, now_s: float) -> None:
-        """Write what is due."""
+        """Write the recording that is due."""
         for occasion in [each for each, due_s in self._due_s.items() if now_s >= due_s]:
             del self._due_s[occasion]
             if now_s - self._written_s.get(occasion, float("-inf")) >= AGAIN_S:
@@ -55,7 +56,7 @@ class HubBlackBox:
                 self._write(occasion, now_s)
 
     def end(self, now_s: float) -> None:
-        """The job has ended."""
+        """Write the recording of the job's end."""
         self._write(ENDED, now_s)
         black_boxes.forget_old()
 
@@ -79,12 +80,12 @@ class HubBlackBox:
             finally:
                 writer.close()
             new.replace(path)
-        except Exception as error:  # noqa: BLE001 - the hub goes on whatever this is
+        except Exception as error:  # noqa: BLE001 - the hub goes on after any error
             self._refused = True
             log_line(f"no black box: {error}")
 
     def _batches(self, now_s: float) -> list[tuple[int, list[bytes]]]:
-        """The history as a reader would have got it, second by second, with the Unix time of each."""
+        """Return the history as a reader would have received it, by second, with the Unix time of each."""
         now_ns, status = time.time_ns(), self._status()
         running = encode(HubStatus(now_ns, status.ranks_connected, 0, job_ended=False))
         first, timed, last = self._history.timed(now_s)
@@ -93,7 +94,7 @@ class HubBlackBox:
             for age, of_second in groupby(timed, key=lambda each: int(each[0]))
         }
         oldest = max(seconds, default=0)
-        # A hub sends its status each second: a second without anything is one in which the job stood.
+        # A hub sends its status each second. A second with nothing else shows a stalled job.
         idle = range(0, oldest + 1, max(1, oldest // _MOST_STATUSES))
         batches = [
             (now_ns - age * _S, [*seconds.get(age, ()), running])

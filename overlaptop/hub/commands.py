@@ -1,4 +1,4 @@
-"""What dashboards ask of a job: passed on to its ranks, and logged with what became of it."""
+"""Passes dashboards' commands on to the ranks, and logs their outcomes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from overlaptop.wire.outcome import logged_state
 
 
 class CommandBroker:
-    """One per hub."""
+    """Handles the commands of one hub."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class CommandBroker:
         publish: Callable[[bytes], None],
         clock_s: Callable[[], float],
     ) -> None:
-        """``publish``: sends a frame to every dashboard. ``clock_s``: the hub's."""
+        """``publish``: sends a frame to every dashboard. ``clock_s``: the hub's clock."""
         self._clock_s = clock_s
         self._job = job
         self._connected_ranks = connected_ranks
@@ -41,16 +41,16 @@ class CommandBroker:
         self._executions = CommandExecutions(self._on_end, job_dir(job.job) / COMMANDS_NAME, clock_s())
 
     def replay(self) -> list[bytes]:
-        """The frames of the commands for a new dashboard."""
+        """Return the frames of the commands for a new dashboard."""
         return self._executions.replay()
 
     def take(self, command: Command) -> None:
-        """A dashboard asks for this: it goes to every rank, and to every dashboard, so that all know who
-        asked for what.
+        """Pass a dashboard's command on to every rank, and to every dashboard,
+        so that all know its author.
         """
         if self._executions.knows(command.id):
             return
-        # The hub's clock is the ranks' own: by it they refuse what has come too late.
+        # The hub and its ranks share a clock. Ranks use this time to refuse commands that arrive too late.
         stamped = replace(command, at_ns=time.time_ns())
         payload = encode(stamped)
         log_line(f"{commands.in_words(stamped)}, asked by {stamped.by!r}")
@@ -59,24 +59,26 @@ class CommandBroker:
         self._send_to_ranks(payload)
 
     def receive(self, message: FromRank) -> None:
-        """A rank's message, which may be about a command."""
+        """Process a rank's message, in case it is about a command."""
         self._executions.receive(message, self._clock_s())
 
     def settle(self) -> None:
-        """Publish what has become of commands since the last call. Once a round of the hub's loop."""
+        """Publish the outcomes that changed since the last call.
+        Called once per round of the hub's loop.
+        """
         for frame in self._executions.settle():
             self._publish(frame)
 
     def tick(self) -> None:
-        """Once a second."""
+        """Check timeouts. Called once a second."""
         self._executions.tick(self._clock_s())
 
     def close(self) -> None:
-        """The hub ends."""
+        """Finish when the hub ends."""
         self._executions.close()
 
     def _on_end(self, ended: HubExecution) -> None:
-        """A command is done on every rank, or it became known later what came of it."""
+        """Log a command that is done on every rank, or whose outcome was corrected later."""
         if ended.execution.command.name in commands.CHANGES:
             self._log(ended)
 

@@ -1,7 +1,9 @@
-"""The dashboards' side of the hub: two ZeroMQ ROUTERs, one of which takes no commands, and a queue each.
+"""The dashboards' side of the hub:
+two ZeroMQ ROUTERs, one of them read-only, and a queue for each dashboard.
 
-History and live stream go over one connection, so nothing is missed or doubled between them. A dashboard
-grants how many bytes may be on their way to it; the rest is thinned for that dashboard alone.
+History and live messages use one connection, so none is lost or duplicated between them. Each dashboard
+grants how many bytes may be in flight to it. If more arrive, its queue is thinned, for that dashboard
+alone.
 """
 
 from __future__ import annotations
@@ -25,17 +27,17 @@ MAX_DASHBOARDS = 64
 _FULL = encode(TurnedAway(f"{MAX_DASHBOARDS} dashboards watch this job: close one of them"))
 _MAX_WINDOW_BYTES = 4 << 20
 _SEND_HIGH_WATER = 16
-"""Batches that ZeroMQ holds for a dashboard besides our queue."""
+"""Batches that ZeroMQ holds for a dashboard, beyond our queue."""
 _MAX_RECEIVED_AT_ONCE = 256
 _MAX_RECEIVED_BYTES = 1 << 16
 _LINGER_MS = 200
 
 _Address = tuple[int, bytes]
-"""Which of the ROUTERs, and the identity there."""
+"""The ROUTER's index, and the identity on it."""
 
 
 class DashboardClient:
-    """One dashboard and what it is still to be sent."""
+    """One dashboard and its queue."""
 
     def __init__(self, bad_frames: int, same_protocol: bool) -> None:
         self.lease_until_s = 0.0
@@ -48,28 +50,28 @@ class DashboardClient:
         self._batch: list[bytes] = []
 
     def batch(self) -> list[bytes]:
-        """The frames to send next, the same until :meth:`sent`; empty when there are none."""
+        """Return the frames to send next. The same until :meth:`sent`. Empty if there are none."""
         if not self._batch:
             self._batch = self.queue.take()
             if not self.queue.history and self.status is not None:
-                # Whatever it grants: a dashboard that is behind should know that, and by how much.
+                # Sent regardless of grants: a dashboard that lags should know that, and by how much.
                 self._batch.append(self.status)
                 self.queue.count_sent(len(self.status))
                 self.status = None
         return self._batch
 
     def sent(self) -> None:
-        """The batch is on its way."""
+        """Mark the batch as sent."""
         self._batch = []
 
 
 class DashboardServer:
     """All dashboards that watch this job.
 
-    ``path`` is the socket for those that may send commands, ``view_path`` for the others. ``replay`` gives
-    the history for a new one, ``detail`` the newest StepDetail of a rank, ``status`` the hub's status,
-    ``dropped`` being the bad frames from ranks alone, and ``take`` gets what a dashboard asks for that has
-    joined.
+    ``path``: socket for dashboards that may send commands. ``view_path``: socket for the others. ``replay``
+    returns the history for a new one, ``detail`` the newest StepDetail of a rank, and ``status`` the hub's
+    status, with ``dropped`` counting only bad frames from ranks. ``take`` receives the commands of joined
+    dashboards.
     """
 
     def __init__(
@@ -83,9 +85,9 @@ class DashboardServer:
         take: Callable[[Command], None],
     ) -> None:
         self.watched: frozenset[int] = frozenset()
-        """Ranks whose detail at least one dashboard wants."""
+        """Ranks whose detail at least one dashboard requests."""
         self.bursts = 0
-        """Bursts that dashboards have asked those ranks for."""
+        """Bursts that dashboards have requested from those ranks."""
         self._welcome = encode(welcome)
         self._replay = replay
         self._detail = detail
@@ -99,7 +101,7 @@ class DashboardServer:
     def _bind(self, path: Path) -> zmq.Socket[bytes]:
         router = self._context.socket(zmq.ROUTER)
         for option, value in (
-            (zmq.ROUTER_MANDATORY, 1),  # a full or departed dashboard is an error, not silence
+            (zmq.ROUTER_MANDATORY, 1),  # report full or departed dashboards as errors, not silently
             (zmq.SNDHWM, _SEND_HIGH_WATER),
             (zmq.RCVHWM, _SEND_HIGH_WATER),
             (zmq.MAXMSGSIZE, _MAX_RECEIVED_BYTES),
@@ -113,20 +115,22 @@ class DashboardServer:
 
     @property
     def descriptors(self) -> list[int]:
-        """Readable when there may be something to receive; ask :attr:`has_input` before waiting on them."""
+        """Readable when there may be something to receive.
+        Check :attr:`has_input` before waiting for them.
+        """
         return [int(router.getsockopt(zmq.FD)) for router in self._routers]
 
     @property
     def has_input(self) -> bool:
-        """Whether a dashboard has sent something. ZeroMQ's descriptors only tell of changes, so this is
-        to be asked each time before waiting.
+        """Whether a dashboard has sent something. ZeroMQ's descriptors only signal changes, so check this
+        before each wait.
         """
-        # Of both: asking is what quiets a descriptor.
+        # Check both: the check itself resets a descriptor.
         events = [int(router.getsockopt(zmq.EVENTS)) for router in self._routers]
         return any(each & zmq.POLLIN for each in events)
 
     def receive(self, now_s: float) -> None:
-        """Takes what the dashboards sent."""
+        """Process the dashboards' messages."""
         for place, router in enumerate(self._routers):
             for _ in range(_MAX_RECEIVED_AT_ONCE):
                 try:
@@ -146,7 +150,7 @@ class DashboardServer:
         self._update_watched()
 
     def _handle(self, address: _Address, message: Message | None, now_s: float) -> bool:
-        """Whether this sender may send this message."""
+        """Process a message. Returns whether this sender may send it."""
         sender = self._dashboards.get(address)
         match message:
             case Join():
@@ -161,25 +165,27 @@ class DashboardServer:
         return True
 
     def publish(self, frame: Frame) -> None:
-        """Queues a frame for every dashboard."""
+        """Queue a frame for every dashboard."""
         for dashboard in self._dashboards.values():
             if dashboard.same_protocol:
                 dashboard.queue.put(frame)
 
     def publish_detail(self, rank: int, frame: Frame) -> None:
-        """Queues a StepDetail for the dashboards that show this rank."""
+        """Queue a StepDetail for the dashboards that show this rank."""
         for dashboard in self._dashboards.values():
             if rank in dashboard.detail_ranks:
                 dashboard.queue.put(frame)
 
     def publish_status(self) -> None:
-        """Queues the hub's status for each dashboard, in place of an unsent one. Once a second."""
+        """Queue the hub's status for each dashboard, replacing an unsent one. Called once a second."""
         for dashboard in self._dashboards.values():
             dashboard.queue.tick()
             self._set_status(dashboard)
 
     def flush(self) -> bool:
-        """Sends what can be sent without waiting; returns whether ZeroMQ holds all it may for some one."""
+        """Send all that can be sent without waiting.
+        Returns whether ZeroMQ's queue is full for any dashboard.
+        """
         full = False
         for (place, identity), dashboard in list(self._dashboards.items()):
             try:
@@ -189,33 +195,33 @@ class DashboardServer:
             except zmq.Again:
                 full = True
             except zmq.ZMQError:
-                # EHOSTUNREACH: it has gone. Should it come back, it is a new one.
+                # EHOSTUNREACH: the dashboard has gone. If it comes back, it counts as a new one.
                 del self._dashboards[place, identity]
                 self._update_watched()
         return full
 
     def expire(self, now_s: float) -> None:
-        """Forgets the dashboards that have been silent for LEASE_S."""
+        """Forget the dashboards that have been silent for LEASE_S."""
         for address, dashboard in list(self._dashboards.items()):
             if now_s > dashboard.lease_until_s:
                 del self._dashboards[address]
         self._update_watched()
 
     def finish(self) -> None:
-        """Sends all dashboards how it has ended, whatever they grant."""
+        """Send all dashboards the end of the job, regardless of grants."""
         for dashboard in self._dashboards.values():
             dashboard.queue.finish()
             self._set_status(dashboard)
         self.flush()
 
     def close(self) -> None:
-        """Gives what was sent a moment to arrive, then ends."""
+        """Give sent data a moment to arrive, then close."""
         for router in self._routers:
             router.close(linger=_LINGER_MS)
         self._context.term()
 
     def _send_now(self, address: _Address, payload: bytes) -> None:
-        with suppress(zmq.ZMQError):  # it will ask again
+        with suppress(zmq.ZMQError):  # the dashboard will ask again
             self._routers[address[0]].send_multipart([address[1], payload], zmq.NOBLOCK)
 
     def _renew(self, address: _Address, join: Join, now_s: float) -> None:
@@ -225,7 +231,7 @@ class DashboardServer:
                 self._send_now(address, _FULL)
                 return
             if join.protocol != PROTOCOL_VERSION:
-                # It may grant nothing, and has to know why it is sent nothing else.
+                # Sent even without a grant, so that it knows why it receives nothing else.
                 self._send_now(address, self._welcome)
             dashboard = self._dashboards[address] = DashboardClient(
                 self._status().dropped + self._bad_frames, join.protocol == PROTOCOL_VERSION

@@ -1,8 +1,8 @@
-"""The commands that the hub has passed on, and what becomes of each on its ranks.
+"""The commands that the hub has passed on, and their outcomes on its ranks.
 
-outcome.py judges the reports. Here is what only the hub knows: which ranks were asked, which have ended,
-and which are silent. A hub that takes the place of another finds in the job's folder which commands were
-under way, and receives the rest from the ranks.
+outcome.py judges the reports. This module adds what only the hub knows: the ranks that were asked, that
+ended, and that are silent. A hub that replaces another one reads the commands under way from the job's
+folder, and receives the rest from the ranks.
 """
 
 from __future__ import annotations
@@ -22,52 +22,52 @@ from overlaptop.wire.messages import RankEnd, RankInfo
 from overlaptop.wire.outcome import ANSWER_S, CommandProgress, logged_state
 
 END_S = 600.0
-"""Since a rank's last report. Past that it is not waited for: it hangs, or its steps take minutes."""
+"""Timeout after a rank's last report. Beyond it, the rank hangs, or its steps take minutes."""
 _PATIENCE_S = {SENT: ANSWER_S, TRYING: 3_600.0}
-"""By what a rank reported last; else END_S. A trial takes as long as its steps do."""
+"""Timeouts by a rank's last report, else END_S. A trial takes as long as its steps."""
 _MAX_UNDER_WAY = _MAX_DONE = 64
-"""Commands. To tune a knob takes dozens of trials."""
+"""Maximum commands. Tuning a knob takes dozens of trials."""
 _MAX_FILE_BYTES = 1 << 18
 _SHORT_CHARS = 40
-"""Of a rank's text, where those of very many ranks do not fit into one frame."""
+"""Maximum length of a rank's text if those of thousands of ranks do not fit into one frame."""
 
 
 @dataclass(slots=True)
 class HubExecution:
-    """One command, and how the hub follows it."""
+    """One command and its progress in the hub."""
 
     execution: CommandProgress
     reported_s: float
-    """When a rank reported last, or the command was passed on."""
+    """When a rank last reported, or the command was passed on."""
     knob: Knob | None
-    """As it was when the command was passed on."""
+    """The knob when the command was passed on."""
     outcome: CommandOutcome
-    """The newest one."""
+    """The newest outcome."""
     ended_as: str = ""
-    """The final state that was passed to ``ended`` last."""
+    """The last final state passed to ``ended``."""
     forgotten: bool = False
-    """Another process has taken the place of one that reported on it: it holds for no rank any more."""
+    """Another process has replaced a rank that reported on it, so it no longer describes any rank."""
 
 
 class CommandExecutions:
-    """The last commands. Times are those of the hub's clock.
+    """The last commands. Times are on the hub's clock.
 
-    Reports are taken in one by one, and judged together by `settle`.
+    Reports are received one by one, and judged together by `settle`.
     """
 
     def __init__(self, ended: Callable[[HubExecution], None], path: Path, now_s: float) -> None:
-        """``ended``: called when a command is done, and once more where it turns out to be otherwise.
+        """``ended``: called when a command is done, and again if its outcome changes later.
 
-        ``path``: where the commands under way are kept for the hub that comes after this one.
+        ``path``: file that keeps the commands under way for the next hub.
         """
         self._ended = ended
         self._path = path
         self._knobs_of: int | None = None
-        """The lowest rank that has described its knobs."""
+        """Lowest rank that has described its knobs."""
         self._knobs: dict[str, Knob] = {}
         self._pids: dict[int, int] = {}
         self._dirty: set[str] = set()
-        """Ids of the commands about which something new is known."""
+        """Ids of the commands with new reports."""
         self._all: dict[str, HubExecution] = {
             execution.command.id: HubExecution(execution, now_s, None, execution.outcome())
             for execution in _kept(path)
@@ -75,7 +75,7 @@ class CommandExecutions:
 
     @property
     def under_way(self) -> tuple[Command, ...]:
-        """Those that are not done, oldest first."""
+        """Commands that are not done, oldest first."""
         return tuple(each.execution.command for each in self._all.values() if not each.outcome.done)
 
     def knows(self, command_id: str) -> bool:
@@ -83,7 +83,7 @@ class CommandExecutions:
         return command_id in self._all
 
     def replay(self) -> list[bytes]:
-        """The frames of all commands for a new dashboard, oldest first."""
+        """Return the frames of all commands for a new dashboard, oldest first."""
         frames = []
         for each in self._all.values():
             if not each.forgotten:
@@ -91,7 +91,7 @@ class CommandExecutions:
         return frames
 
     def begin(self, command: Command, ranks: Collection[int], now_s: float) -> None:
-        """A command is passed on to these ranks."""
+        """Record that a command is passed on to these ranks."""
         execution = CommandProgress.begin(command, ranks)
         self._all[command.id] = HubExecution(
             execution, now_s, self._knobs.get(command.knob), execution.outcome()
@@ -103,7 +103,7 @@ class CommandExecutions:
         self._keep()
 
     def receive(self, message: FromRank, now_s: float) -> None:
-        """Take a rank's message, or the hub's in its name."""
+        """Process a rank's message, or the hub's in its name."""
         match message:
             case KnobFacts() if self._knobs_of is None or message.rank <= self._knobs_of:
                 self._knobs_of = message.rank
@@ -113,7 +113,7 @@ class CommandExecutions:
                 known.execution.report(message)
                 self._dirty.add(message.command)
             case RankInfo():
-                # Another process in the rank's place, while the hub still held the one before's connection.
+                # A new process of the rank, while the hub still had the connection of the previous one.
                 if self._pids.get(message.rank, message.pid) != message.pid:
                     self._lose(message.rank)
                     self._forget(message.rank)
@@ -124,9 +124,9 @@ class CommandExecutions:
                     self._knobs_of = None
 
     def settle(self) -> list[bytes]:
-        """Judge what is new; returns the frames for dashboards."""
+        """Judge new reports. Returns the frames for dashboards."""
         frames = []
-        # One at a time: whoever is called about an end may begin another command.
+        # One at a time: `ended` may begin another command.
         while self._dirty:
             self._dirty.remove(key := min(self._dirty))
             each = self._all[key]
@@ -142,7 +142,7 @@ class CommandExecutions:
         return frames
 
     def tick(self, now_s: float) -> None:
-        """Once a second: wait no longer for ranks that report nothing."""
+        """Give up on ranks that report nothing. Called once a second."""
         for key, each in self._all.items():
             silent_s = now_s - each.reported_s
             if each.outcome.done or silent_s <= ANSWER_S:
@@ -153,7 +153,7 @@ class CommandExecutions:
                     self._dirty.add(key)
 
     def close(self) -> None:
-        """The hub ends first."""
+        """Finish because the hub ends first."""
         self.settle()
         for each in self._all.values():
             if not each.outcome.done:
@@ -172,7 +172,7 @@ class CommandExecutions:
             each.forgotten |= known is not None and known.reported != SENT
 
     def _keep(self) -> None:
-        """Drop the oldest that are done, and write those under way for the next hub."""
+        """Drop the oldest finished commands, and write those under way for the next hub."""
         done = [key for key, each in self._all.items() if each.outcome.done and key not in self._dirty]
         for key in done[: max(0, len(done) - _MAX_DONE)]:
             del self._all[key]
@@ -181,7 +181,7 @@ class CommandExecutions:
             for each in self._all.values()
             if not each.outcome.done
         )
-        # Without the file the next hub knows of nothing that was under way, and logs nothing.
+        # Without the file, the next hub knows of no commands under way, and logs nothing.
         keep(self._path, b"".join(frames))
 
 
@@ -194,7 +194,7 @@ def _encoded(outcome: CommandOutcome) -> bytes:
 
 
 def _kept(path: Path) -> Iterable[CommandProgress]:
-    """The commands that were under way when the hub before this one died."""
+    """Yield the commands that were under way when the previous hub died."""
     command: Command | None = None
     try:
         for payload in FrameReader().feed(read_regular(path, _MAX_FILE_BYTES)):

@@ -1,4 +1,4 @@
-"""What the hub remembers of a job for dashboards that come late: the frames as they came, bounded."""
+"""The hub's memory of a job for dashboards that join later: the original frames, bounded."""
 
 from __future__ import annotations
 
@@ -28,36 +28,36 @@ FromRank = RankInfo | StepTotals | StepDetail | Notice | RankEnd | CommandReport
 HISTORY_S = 180.0
 _MAX_STEPS_OF_RANK = 4096
 _MAX_STEPS = 1 << 17
-"""Of all ranks together, some 20 MB; with more ranks each keeps fewer."""
+"""Of all ranks together, about 20 MB. With more ranks, each keeps fewer."""
 _MIN_STEPS_OF_RANK = 64
 _MAX_STEP_BYTES_OF_RANK = 1 << 20
 _MAX_NOTICES_OF_RANK = 32
 _MAX_SAMPLES_OF_RANK = 128
-"""Of its GPU: a minute of two a second."""
+"""Samples of its GPU: one minute at two a second."""
 _MAX_SAMPLES = 1 << 16
 """Of all ranks together."""
 _MIN_SAMPLES_OF_RANK = 16
 _MAX_SAMPLE_BYTES_OF_RANK = 1 << 18
 _MAX_DETAIL_BYTES = 64 << 20
-"""Timelines of all ranks together, and of one rank at most `_MAX_STEP_BYTES_OF_RANK`."""
+"""Limit for the timelines of all ranks together. One rank has at most `_MAX_STEP_BYTES_OF_RANK`."""
 
 _MAX_STACK_BYTES_OF_RANK = 1 << 16
 _TIMED = (Standstill, StackSamples)
-"""Facts that hold for their moment only."""
+"""Facts that are valid only at their own time."""
 _Kept = tuple[int, float, Frame]
 """Number of arrival, time of arrival in seconds, frame."""
 
 
 @dataclass(slots=True)
 class _Recent:
-    """Frames of one kind of one rank: the last minutes of them, bounded in number and in bytes."""
+    """Frames of one kind of one rank over the last minutes, bounded in number and bytes."""
 
     most_bytes: int
     frames: deque[_Kept] = field(default_factory=deque)
     size_bytes: int = 0
 
     def keep(self, kept: _Kept, most: int) -> None:
-        # Age counts from this rank's newest: of a rank that hangs, the last minutes stay.
+        # Age counts from this rank's newest frame, so a hanging rank keeps its last minutes.
         frames, oldest_s = self.frames, kept[1] - HISTORY_S
         frames.append(kept)
         self.size_bytes += len(kept[2].payload)
@@ -89,14 +89,14 @@ class JobHistory:
         self._arrivals = itertools.count()
 
     def keep(self, message: FromRank, payload: bytes, now_s: float) -> Frame:
-        """Remembers a frame of a rank, and returns it."""
+        """Keep a frame of a rank, and return it."""
         number = next(self._arrivals)
         kept = (number, now_s, make_frame(message, payload, number))
         of_rank = self._ranks.setdefault(message.rank, _RankHistory())
         match message:
             case RankInfo():
                 if of_rank.pid not in (None, message.pid):
-                    # Where the process before it ran, and on what, is not its own.
+                    # The previous process may have run elsewhere, on other devices.
                     of_rank.facts.clear()
                     of_rank.samples = _Recent(_MAX_SAMPLE_BYTES_OF_RANK)
                 of_rank.info, of_rank.pid, of_rank.end = payload, message.pid, None
@@ -122,8 +122,8 @@ class JobHistory:
         return kept[2]
 
     def replay(self) -> list[Frame]:
-        """The frames that bring a new dashboard up to date: who the ranks are and what they run on, what
-        they did in the order of arrival, and which have ended.
+        """Return the frames that bring a new dashboard up to date: the ranks and their devices, their steps
+        and other messages in order of arrival, and the ranks that have ended.
         """
         ranks = [of_rank for _, of_rank in sorted(self._ranks.items())]
         recent = heapq.merge(
@@ -143,8 +143,8 @@ class JobHistory:
         ]
 
     def timed(self, now_s: float) -> tuple[list[bytes], list[tuple[float, bytes]], list[bytes]]:
-        """The same with timelines and stacks, for a recording: who the ranks are and what they run on; what
-        they did, each frame with its age in seconds, oldest first; and how they stand or ended.
+        """Return the history with timelines and stacks, for a recording: first the ranks and their devices,
+        then their messages with ages in seconds, oldest first, and last their present state or end.
         """
         ranks = [of_rank for _, of_rank in sorted(self._ranks.items())]
         recent = heapq.merge(
@@ -165,10 +165,10 @@ class JobHistory:
 
     @property
     def ends(self) -> list[bytes]:
-        """How each rank ended that has."""
+        """Return the RankEnd of each rank that has ended."""
         return [of_rank.end for _, of_rank in sorted(self._ranks.items()) if of_rank.end is not None]
 
     def detail(self, rank: int) -> Frame | None:
-        """The newest StepDetail of this rank."""
+        """Return the newest StepDetail of this rank."""
         of_rank = self._ranks.get(rank)
         return of_rank.detail if of_rank else None

@@ -12,7 +12,7 @@ MAX_BYTES = 1 << 16
 
 
 def open_log(job: str) -> int:
-    """A descriptor for the hub's stderr. An earlier hub's log is kept while it is small."""
+    """Return a descriptor for the hub's stderr. An earlier hub's log is kept while it is small."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
     log = os.open(job_dir(job) / LOG_NAME, flags, 0o600)
     if _is_full(log):
@@ -21,7 +21,7 @@ def open_log(job: str) -> int:
 
 
 def log_line(text: str) -> None:
-    """One line to the hub's log, as long as the log is small."""
+    """Write one line to the hub's log while the log is small."""
     with suppress(OSError):
         if not _is_full(2):
             stamp = time.strftime("%Y-%m-%d %H:%M:%S")

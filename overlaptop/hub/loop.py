@@ -1,4 +1,4 @@
-"""The hub at work: one thread, one selector, a tick a second."""
+"""The hub's main loop: one thread, one selector, a tick a second."""
 
 from __future__ import annotations
 
@@ -46,22 +46,22 @@ from overlaptop.wire.protocol import PROTOCOL_VERSION
 
 _TICK_S = 1.0
 _RETRY_S = 0.1
-"""Between two looks at a dashboard whose queue is full."""
+"""Interval of retries for a dashboard whose queue is full."""
 _RECORD_PAUSE_S = 0.2
-"""At least, between two writings of job.json."""
+"""Minimum time between two writes of job.json."""
 _FRESHEN_S = 3600.0
-"""Between two renewals of the files' times, which tell cleaners of /tmp that they are in use."""
+"""Interval at which file times are renewed, so that cleaners of /tmp see that the files are in use."""
 _EXITING_FACTOR = 5
-"""So many times as long the hub lingers for processes that are about to end, to know how they did."""
+"""Factor on the linger time while processes are about to end, to learn their exit codes."""
 _DESCRIPTORS_OF_RANK = 2
-"""Its connection and its process."""
+"""Connection and process."""
 _SPARE_DESCRIPTORS = 64
-"""Besides ranks and dashboards: libzmq aborts when it has none left to accept with."""
+"""Reserve beyond ranks and dashboards: libzmq aborts if it has no descriptor left for accept."""
 
 
 @dataclass(frozen=True, slots=True)
 class HubOptions:
-    """What the hub is told on its command line."""
+    """The hub's command-line options."""
 
     job: str
     script: str
@@ -69,27 +69,27 @@ class HubOptions:
     starter_pid: int
     cwd: str
     linger_s: float
-    """How long the hub outlives its last rank."""
+    """How long the hub stays after its last rank."""
     wait_s: float
-    """How long it waits for the first one."""
+    """How long it waits for the first rank."""
 
 
 class Hub:
-    """Gathers the ranks' frames and passes them on, until the job is over."""
+    """Collects the ranks' frames and passes them on until the job is over."""
 
     def __init__(self, options: HubOptions, listener: socket.socket, lock: int) -> None:
         self._options = options
         self._folder = job_dir(options.job)
         self._lock = lock
         self._lost_s = 0.0
-        """In all, for which this process was stopped or the machine asleep."""
+        """Total time for which this process was stopped or the machine asleep."""
         self._now_s = time.monotonic()
-        """The hub's clock: monotonic, less `_lost_s`; the same for all that is done in one round."""
+        """The hub's clock: monotonic time minus `_lost_s`. Constant during one round."""
         self._idle_since_s = self._now_s
-        """Since when no rank has been connected."""
+        """When the last rank disconnected."""
         self._terminated = False
         self._suspended_s = float("-inf")
-        """When this process last found that it had been stopped: what it receives then may be old."""
+        """When this process last noticed that it had been stopped. Messages received then may be old."""
         self._history = JobHistory()
         self._selector = DefaultSelector()
         earlier = self._previous_record()
@@ -145,13 +145,13 @@ class Hub:
         self._black_box = HubBlackBox(
             welcome, self._history, commands=lambda: self._broker.replay(), status=self._status
         )
-        # They are asked in every round, whatever woke it.
+        # Checked in every round, whatever woke it.
         for descriptor in self._dashboards.descriptors:
             self._selector.register(descriptor, EVENT_READ, lambda _events: None)
         self._listen_to_signals()
 
     def run(self) -> None:
-        """Works until the job is over; then removes the job's folder, if it is still this hub's."""
+        """Run until the job is over. Then remove the job's folder if it still belongs to this hub."""
         next_tick_s = self._now_s
         is_behind = False
         while not self._is_over():
@@ -178,29 +178,29 @@ class Hub:
     def _advance_clock(self) -> None:
         now_s = time.monotonic() - self._lost_s
         if now_s - self._now_s > 2 * _TICK_S:
-            # This process was suspended: the silence was its own, not the dashboards'.
+            # This process was suspended, so dashboards were not really silent.
             self._lost_s += now_s - self._now_s
             self._suspended_s = self._now_s
         else:
             self._now_s = now_s
 
     def _deliver(self, message: FromRank, payload: bytes) -> None:
-        """A message from a rank, or the hub's own RankEnd where a rank's connection broke."""
+        """Process a message from a rank, or the hub's own RankEnd after a broken connection."""
         self._broker.receive(message)
         if isinstance(message, CommandReport):
-            return  # dashboards are sent what the reports of all ranks amount to
+            return  # dashboards receive the outcome of all ranks' reports instead
         frame = self._history.keep(message, payload, self._now_s)
         self._black_box.see(message, self._now_s)
         if isinstance(message, StepDetail):
             self._dashboards.publish_detail(message.rank, frame)
             return
         self._dashboards.publish(frame)
-        # job.json names the ranks that are connected.
+        # job.json lists the connected ranks.
         if isinstance(message, RankInfo | RankEnd) and self._record_due_s is None:
             self._record_due_s = self._now_s + _RECORD_PAUSE_S
 
     def _take(self, command: Command) -> None:
-        """What a dashboard asks for, unless it may be old."""
+        """Process a dashboard's command, unless it may be old."""
         if self._now_s - self._suspended_s < _TICK_S:
             log_line(f"{commands.in_words(command)} may have waited for long: not passed on")
             return
@@ -231,7 +231,7 @@ class Hub:
 
     @property
     def _deadline_s(self) -> float | None:
-        """When the hub ends if no rank comes; None while there are ranks."""
+        """When the hub ends if no rank comes. None while there are ranks."""
         if self._ranks.numbers:
             return None
         options = self._options
@@ -246,7 +246,7 @@ class Hub:
             return self._terminated
         if now_s >= deadline_s:
             return True
-        # Whoever would have come to an expected job dies with its starter; one that ran lingers.
+        # If no rank has come, none will after the starter's death. After a job, the hub lingers.
         return not self._ranks.ever_connected and not self._record.starter_alive
 
     def _owns_folder(self) -> bool:
@@ -257,7 +257,7 @@ class Hub:
         return there.st_ino == os.fstat(self._lock).st_ino
 
     def _previous_record(self) -> JobRecord | None:
-        """What the hub before this one wrote of the same job, if it was the same."""
+        """Return the previous hub's record if it was for the same job."""
         earlier = read_job(self._options.job)
         return earlier if earlier is not None and earlier.starter_alive else None
 
@@ -286,7 +286,7 @@ class Hub:
 
     @property
     def _began_ns(self) -> int:
-        """Unix time at which the job began: ranks are started together, and one of them started a hub."""
+        """Return the Unix time when the job began. Ranks start together, and one of them starts a hub."""
         ticks = self._record.starter_start_ticks
         return self._record.started_ns if ticks is None else unix_ns(ticks)
 
@@ -303,7 +303,7 @@ class Hub:
         def terminate(_signal: int, _frame: object) -> None:
             self._terminated = True
 
-        # A signal's handler runs, but select() goes on waiting unless a descriptor becomes readable.
+        # A signal handler runs, but select() continues to wait unless a descriptor becomes readable.
         reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
         self._selector.register(reader, EVENT_READ, lambda _events: os.read(reader, 64) and None)
@@ -321,7 +321,7 @@ class Hub:
                 ended = LastEnd(self._options.script, time.time_ns(), len(ends), ends, self._record.job)
                 last_end.write(ended, self._began_ns)
                 self._black_box.end(self._now_s)
-        except Exception as error:  # noqa: BLE001 - the folder must be removed whatever this is
+        except Exception as error:  # noqa: BLE001 - the folder must be removed after any error
             log_line(f"cannot write how the job ended: {error!r}")
         with suppress(OSError):
             if self._owns_folder():
@@ -332,18 +332,18 @@ class Hub:
 
 
 def restarts_left(environ: Mapping[str, str] = os.environ) -> int:
-    """How often torchrun will start failed ranks again, by the environment that it gave this one."""
+    """Return how often torchrun will restart failed ranks, from the environment that it gave this one."""
     return max(0, _elastic("MAX_RESTARTS", environ) - _elastic("RESTART_COUNT", environ))
 
 
 def _elastic(name: str, environ: Mapping[str, str] = os.environ) -> int:
-    """A number that torchrun gives its ranks; 0 where it does not."""
+    """Return a number that torchrun gives its ranks. 0 if it does not."""
     number = environ.get(f"TORCHELASTIC_{name}", "")
     return int(number) if number.isdecimal() else 0
 
 
 def _rank_descriptors() -> int:
-    """How many ranks' connections this process can hold; raises its limit as far as it may."""
+    """Return how many ranks this process can connect, after raising its descriptor limit to the maximum."""
     wanted = _DESCRIPTORS_OF_RANK * MAX_RANKS + MAX_DASHBOARDS + _SPARE_DESCRIPTORS
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     infinite = resource.RLIM_INFINITY

@@ -1,6 +1,6 @@
-"""The hub's side towards the ranks: a listening unix socket and a connection a rank.
+"""The ranks' side of the hub: a listening unix socket and a connection for each rank.
 
-No call here waits: neither a rank that stopped reading nor one that sends half a frame holds up others.
+No call here waits: a rank that stops reading, or sends half a frame, does not delay others.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from overlaptop.wire.messages import NOT_SHOWN, Notice, RankEnd, RankInfo, Turne
 
 _RECEIVE_BYTES = 1 << 16
 _MAX_BAD_FRAMES = 8
-"""Of one connection, before it is closed."""
+"""Bad frames before a connection is closed."""
 _SILENT_AFTER_S = 4.0
-"""An agent sends something each second; a connection that is silent for longer is reported."""
+"""An agent sends something each second. A connection that is silent for longer is reported."""
 _INTRODUCTION_S = 10.0
-"""Within which a connection must send its RankInfo."""
+"""Time within which a connection must send its RankInfo."""
 _ACCEPT_PAUSE_S = 0.5
 _REFUSED_FOR_S = 3.0
-"""Until it is said: a process may take itself for the wrong rank until it has a process group."""
+"""Time before a refusal is reported: a process may have the wrong rank until it has a process group."""
 _CREDENTIALS = (socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
 _MAX_UNSENT_COMMANDS = 8
-"""To a rank that does not read; the oldest go first, as a rank refuses what comes too late."""
+"""To a rank that does not read. The oldest are dropped, since a rank refuses late commands anyway."""
 
 
 class RankConnection:
@@ -51,26 +51,27 @@ class RankConnection:
         self.wanted = Watch(detail=False)
         self.commands: deque[bytes] = deque(maxlen=_MAX_UNSENT_COMMANDS)
         self.pidfd: int | None = None
-        """Of its process, opened while that runs: once its parent has waited for it there is none."""
+        """Of its process. Opened while that runs,
+        because it cannot be opened once the parent has waited."""
         self._peer_pid: int = struct.unpack_from("i", sock.getsockopt(*_CREDENTIALS))[0]
         self._wanted_sent: Watch | None = None
         self._unsent = b""
 
     def open_pidfd(self) -> None:
-        """Open `pidfd`, where this hub can see the process."""
-        if self.info is not None and self._peer_pid:  # else it is in another container
+        """Open `pidfd` if this hub can see the process."""
+        if self.info is not None and self._peer_pid:  # otherwise the process is in another container
             with suppress(OSError, ValueError):
                 self.pidfd = os.pidfd_open(self.info.pid)
 
     def close(self) -> None:
-        """Close all that belongs to it."""
+        """Close its socket and descriptors."""
         self.sock.close()
         if self.pidfd is not None:
             os.close(self.pidfd)
 
     @property
     def is_gone(self) -> bool:
-        """Whether its process has hung up, whatever is still to be read, or has ended."""
+        """Whether its process has ended or disconnected, even if data is left to read."""
         poll = select.poll()
         poll.register(self.sock, select.POLLRDHUP)
         if self.pidfd is not None:
@@ -78,16 +79,16 @@ class RankConnection:
         return bool(poll.poll(0))
 
     def same_process(self, info: RankInfo, other: RankConnection) -> bool:
-        """Whether ``other``, which says ``info`` of itself, comes from the process that this one is of. In
-        containers two may have one pid.
+        """Whether ``other``, which sent ``info``, comes from the same process. In containers, two processes
+        may have the same pid.
         """
         return self.info is not None and self.info.pid == info.pid and self._peer_pid == other._peer_pid
 
     def send_pending(self) -> bool:
-        """Sends whether the rank's detail is wanted, and its commands, as far as the socket takes them.
+        """Send whether the rank's detail is requested, and its commands, until the socket is full.
 
-        Returns whether something is left to send. A rank that does not read gets only the newest state
-        when it reads again. Raises OSError when the connection is broken.
+        Returns whether something is left to send. A rank that does not read receives only the newest state
+        when it reads again. Raises OSError if the connection is broken.
         """
         while self._unsent or self.commands or self._wanted_sent != self.wanted:
             if not self._unsent and self._wanted_sent != self.wanted:
@@ -104,7 +105,7 @@ class RankConnection:
 
 
 class RankServer:
-    """All ranks of this node's job. ``deliver`` gets each checked message with its bytes."""
+    """All ranks of the job on this node. ``deliver`` is called with each checked message and its bytes."""
 
     def __init__(
         self,
@@ -116,7 +117,7 @@ class RankServer:
         clock_s: Callable[[], float],
     ) -> None:
         self.bad_frames = 0
-        """In all, of connections that are gone too."""
+        """Total, including closed connections."""
         self._job = job
         self._listener = listener
         self._selector = selector
@@ -127,9 +128,9 @@ class RankServer:
         self._connections: set[RankConnection] = set()
         self._by_rank: dict[int, RankConnection] = {}
         self._refused: dict[tuple[int, int], float] = {}
-        """Since when, by rank and pid of the process; inf: it has been said."""
+        """Time of the first refusal, by rank and pid of the process. inf once it is reported."""
         self._exiting: dict[int, int] = {}
-        """Of processes whose connection has ended: a pidfd, by pid."""
+        """Pidfds of processes whose connection has ended, by pid."""
         self._watched: frozenset[int] = frozenset()
         self._bursts = 0
         self._accept_again_s: float | None = None
@@ -137,12 +138,12 @@ class RankServer:
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """Of the ranks that are connected and have sent their RankInfo, in order."""
+        """Connected ranks that have sent their RankInfo, in order."""
         return tuple(sorted(self._by_rank))
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """Of the connected ranks, by rank."""
+        """Pids of the connected ranks, by rank."""
         infos = (self._by_rank[rank].info for rank in self.numbers)
         return tuple(info.pid for info in infos if info is not None)
 
@@ -153,32 +154,30 @@ class RankServer:
 
     @property
     def exiting(self) -> bool:
-        """Whether processes of ranks whose connection has ended still run."""
+        """Whether processes with an ended connection still run."""
         return bool(self._exiting)
 
     @property
     def silent(self) -> tuple[int, ...]:
-        """The connected ranks from which nothing has come for a while, in order."""
+        """Connected ranks that have sent nothing for a while, in order."""
         since_s = self._clock_s() - _SILENT_AFTER_S
         return tuple(rank for rank in self.numbers if self._by_rank[rank].received_s < since_s)
 
     def watch(self, ranks: frozenset[int], bursts: int = 0) -> None:
-        """Sends each rank whose state changes whether its detail is wanted, and how many bursts were asked
-        for.
-        """
+        """Send the detail requests and the number of bursts to each rank for which they change."""
         changed = self._watched ^ ranks | (ranks if bursts != self._bursts else frozenset())
         self._watched, self._bursts = ranks, bursts
         for rank in changed & self._by_rank.keys():
             self._send(self._by_rank[rank])
 
     def command(self, payload: bytes) -> None:
-        """Passes a checked command on to every rank."""
+        """Pass a checked command on to every rank."""
         for connection in list(self._by_rank.values()):
             connection.commands.append(payload)
             self._send(connection)
 
     def tick(self) -> None:
-        """Once a second: closes connections without a RankInfo, and accepts again after a pause."""
+        """Close connections without a RankInfo, and accept again after a pause. Called once a second."""
         now_s = self._clock_s()
         for connection in list(self._connections):
             if connection.info is None and now_s - connection.opened_s > _INTRODUCTION_S:
@@ -187,7 +186,7 @@ class RankServer:
             self._accept_again()
 
     def close(self) -> None:
-        """Closes all connections. Dashboards are sent nothing of that."""
+        """Close all connections without a message to dashboards."""
         for connection in self._connections:
             connection.close()
         for descriptor in self._exiting.values():
@@ -203,8 +202,8 @@ class RankServer:
         except (BlockingIOError, ConnectionAbortedError):
             return
         except OSError:
-            # Out of descriptors or memory. The listener stays readable, so asking again at once would
-            # only burn the job's CPU.
+            # No descriptors or memory left. The listener stays readable, so an immediate retry would only
+            # waste the job's CPU time.
             self._pause_accepting()
             return
         sock.setblocking(False)
@@ -222,7 +221,7 @@ class RankServer:
 
     def _listen(self, connection: RankConnection, events: int) -> None:
         def on_event(ready: int) -> None:
-            # Closed by an earlier event of the same round.
+            # An earlier event of the same round may have closed it.
             if connection not in self._connections:
                 return
             if ready & EVENT_WRITE:
@@ -285,8 +284,8 @@ class RankServer:
                 self._await_exit(message, info.pid, pidfd)
 
     def _introduce(self, connection: RankConnection, message: FromRank) -> bool:
-        """Takes the connection as the rank's; returns False where it is refused, since another process is
-        that rank.
+        """Accept the connection as the rank's.
+        Returns False if it is refused because another process is that rank.
         """
         if not isinstance(message, RankInfo):
             raise WireError(f"{type(message).__name__} came before RankInfo")
@@ -307,8 +306,8 @@ class RankServer:
         return True
 
     def _refuse(self, connection: RankConnection, info: RankInfo, older: RankConnection) -> None:
-        """Ends the connection of a second process that says it is this rank: their figures would be mixed.
-        It tries again, and is let in once the first has gone.
+        """Close the connection of a second process with this rank, whose figures would be mixed with the
+        first's. It retries, and is accepted once the first has gone.
         """
         assert older.info is not None
         first = f"rank {info.rank} is already reported by pid {older.info.pid} ({older.info.script})"
@@ -332,13 +331,13 @@ class RankServer:
         if connection.info is None:
             return
         connection.wanted = Watch(connection.info.rank in self._watched, self._bursts)
-        # A broken connection reads as ended, and is closed there.
+        # `_receive` sees a broken connection as ended, and closes it.
         with suppress(OSError):
             left = connection.send_pending()
             self._listen(connection, EVENT_READ | EVENT_WRITE if left else EVENT_READ)
 
     def _close(self, connection: RankConnection) -> None:
-        """Ends a connection that broke or misbehaved, and sends a RankEnd in the rank's name."""
+        """Close a connection that broke or misbehaved, and send a RankEnd in the rank's name."""
         info = connection.info
         pidfd, connection.pidfd = connection.pidfd, None
         self._forget(connection)
@@ -348,8 +347,8 @@ class RankServer:
             self._await_exit(end, info.pid, pidfd)
 
     def _await_exit(self, end: RankEnd, pid: int, descriptor: int | None) -> None:
-        """Sends `end` again with the exit code once the process is over. Its launcher knows the code, and
-        says nothing to us; but a zombie's, and with newer kernels a pidfd's, can be read by anybody.
+        """Send `end` again with the exit code once the process is over. Its launcher knows the code but
+        does not send it. Anybody can read it from a zombie, and with newer kernels from a pidfd.
         """
         if descriptor is None:
             return
@@ -375,4 +374,4 @@ class RankServer:
         if connection.info and self._by_rank.get(connection.info.rank) is connection:
             del self._by_rank[connection.info.rank]
         if self._accept_again_s is not None:
-            self._accept_again()  # there is room for one now
+            self._accept_again()  # a descriptor is free now

@@ -1,7 +1,7 @@
-"""What one reader is still to be sent: as much as it grants, thinned where more comes.
+"""The queue of one reader: it sends only as much as the reader grants, and drops the excess.
 
-Steps are left out by their number, so that the same ones are left of every rank and on every host.
-Timelines are left out but for the newest step's. Facts, notices and outcomes are never left out.
+Steps are dropped by their number, so that the same steps remain of every rank and on every host. Only the
+newest step's timelines are kept. Facts, notices and outcomes are never thinned.
 """
 
 from __future__ import annotations
@@ -16,41 +16,42 @@ from overlaptop.wire.messages import StepDetail, StepTotals
 from overlaptop.wire.schema import Message
 
 KEPT = 1 << 30
-"""The spacing of a frame that is never left out."""
+"""Spacing of a frame that is never thinned."""
 MAX_EVERY = 1024
 _MAX_QUEUED_BYTES = 4 << 20
-"""Beyond, the oldest frames are dropped, whatever they are."""
+"""Beyond this, the oldest frames of any kind are dropped."""
 _MEASURED_WORTH = 4
-"""Steps that carry lane totals are thinned so much less: where few are measured, these are looked at."""
+"""Factor by which steps with lane totals are thinned less.
+If few are measured, these are the ones needed."""
 _SAMPLE_WORTH = 8
-"""So are samples of GPUs: there are two a second, of all steps together many more."""
+"""The same factor for samples of GPUs: two a second, far fewer than steps."""
 _QUIET_S = 5.0
-"""A queue that was less than half full for so long lets twice as many steps through again."""
+"""If a queue is less than half full for this long, twice as many steps are sent again."""
 _FAR_HISTORY_BYTES = 256 << 10
-"""Of history, to a reader on another host: of more the older three quarters are thinned, repeatedly."""
+"""History for a reader on another host. Beyond this, the older three quarters are thinned repeatedly."""
 _NEAR_WINDOW_BYTES = 1 << 20
-"""No reader on another host grants so much."""
+"""No reader on another host grants this much."""
 _HISTORY_WINDOWS = 2
-"""So much of it may be left, in windows, once it is known what the connection carries."""
+"""Maximum history left, in windows, once the speed of the connection is known."""
 _MEASURED_TICKS = 3
-"""By then a reader has measured its connection, and its window says something."""
+"""After this many ticks, a reader has measured its connection, and its window is valid."""
 _MAX_BATCH_BYTES = 1 << 17
 _MAX_BATCH_FRAMES = 256
 
 
 class Frame(NamedTuple):
-    """One message as it travels."""
+    """An encoded message with its priority."""
 
     payload: bytes
     spacing: int
-    """It is sent as long as no more than one of so many steps, or samples, is."""
+    """The frame is sent while `ReaderQueue.every` is at most this."""
     source: int | None = None
-    """Of steps, and of samples, a number for each rank: the newest of each is sent in any case."""
+    """For steps and samples, a number for each rank. The newest of each source is always sent."""
     timeline_step: int | None = None
 
 
 def make_frame(message: Message, payload: bytes, sample_number: int = 0) -> Frame:
-    """The frame of a message of a rank. ``sample_number``: any that counts samples of GPUs."""
+    """Return the frame of a rank's message. ``sample_number``: any counter of GPU samples."""
     match message:
         case StepTotals():
             worth = _MEASURED_WORTH if message.measured else 1
@@ -65,28 +66,28 @@ def make_frame(message: Message, payload: bytes, sample_number: int = 0) -> Fram
 
 
 def _lowest_bit(number: int) -> int:
-    """The largest power of two that divides a number, as far as one matters here."""
+    """Return the largest relevant power of two that divides a number."""
     return number & -number or MAX_EVERY
 
 
 class ReaderQueue:
-    """Frames in order, but for timelines, which may come later. History comes before all others."""
+    """Frames in order, except for timelines, which may come later. History comes before all others."""
 
     def __init__(self, monotonic_s: Callable[[], float] = time.monotonic) -> None:
         self.dropped = 0
-        """Frames left out of what came since the reader joined."""
+        """Frames dropped since the reader joined, without those of the history."""
         self.every = 1
-        """Steps are sent whose number is a multiple of this."""
+        """Only steps whose number is a multiple of this are sent."""
         self.history: deque[Frame] = deque()
         self._monotonic_s = monotonic_s
         self._stream: deque[Frame] = deque()
         self._newest: dict[int, Frame] = {}
-        """Source -> its newest frame, if that was left out."""
+        """Source -> its newest frame, if that was dropped."""
         self._details: deque[Frame] = deque()
         self._stream_bytes = self._loose_bytes = self._detail_bytes = self._history_bytes = 0
-        """Loose: of the stream, what may be left out."""
+        """`_loose_bytes`: stream frames that may be dropped."""
         self._owed_bytes = 0
-        """To timelines: while there is too much of both, they get half."""
+        """Bytes owed to timelines. While there is too much of both, they get half."""
         self._history_every = 1
         self._ticks = 0
         self._sent_bytes = self._received_bytes = self._window_bytes = 0
@@ -94,12 +95,12 @@ class ReaderQueue:
         """When the queue was last more than half full, or `every` changed."""
 
     def begin(self, history: list[Frame]) -> None:
-        """Queue what the reader is sent first."""
+        """Queue the history."""
         self.history.extend(history)
         self._history_bytes = _size(self.history)
 
     def put(self, frame: Frame) -> None:
-        """Queue a frame that has just come."""
+        """Queue a new frame."""
         if frame.timeline_step is not None:
             self._details.append(frame)
             self._detail_bytes += len(frame.payload)
@@ -110,14 +111,14 @@ class ReaderQueue:
         self._thin_stream()
 
     def grant(self, received_bytes: int, window_bytes: int) -> None:
-        """The reader has received so much, and so much more may be on the way."""
+        """Record the bytes that the reader has received, and how many more may be in flight."""
         if not self._window_bytes and window_bytes < _NEAR_WINDOW_BYTES:
             self._thin_history(_FAR_HISTORY_BYTES)
         self._received_bytes = min(received_bytes, self._sent_bytes)
         self._window_bytes = window_bytes
 
     def take(self) -> list[bytes]:
-        """The next frames that may be sent now; they count as sent."""
+        """Return the next frames that may be sent now. They count as sent."""
         batch: list[bytes] = []
         room_bytes = self._received_bytes + self._window_bytes - self._sent_bytes
         left_bytes = min(room_bytes, _MAX_BATCH_BYTES)
@@ -128,16 +129,16 @@ class ReaderQueue:
         return batch
 
     def count_sent(self, size_bytes: int) -> None:
-        """So much was sent that was not queued here."""
+        """Count bytes that were sent without being queued here."""
         self._sent_bytes += size_bytes
 
     def finish(self) -> None:
-        """Nothing more comes: all that is left may be taken, and what was the newest."""
+        """Release all remaining frames and the newest of each source, because nothing more comes."""
         self._stream.extend(self._newest.values())
         self._window_bytes = 1 << 62
 
     def tick(self) -> None:
-        """Fit what is queued to what the reader has granted lately. Once a second."""
+        """Adapt the queue to the reader's recent grants. Called once a second."""
         now_s = self._monotonic_s()
         self._ticks += 1
         if self._ticks >= _MEASURED_TICKS:
@@ -154,13 +155,15 @@ class ReaderQueue:
 
     @property
     def _bound_bytes(self) -> int:
-        """Of steps, and of timelines, that wait: half of what may be on the way, more beside history."""
+        """Limit for queued steps, and for timelines:
+        half of the bytes in flight, or more beside history.
+        """
         if not self._window_bytes:
-            return _MAX_QUEUED_BYTES  # it has joined, and its first grant is on the way
+            return _MAX_QUEUED_BYTES  # it has joined, and its first grant is in flight
         return self._window_bytes * (2 if self.history else 1) // 2
 
     def _next(self) -> bytes:
-        """The frame whose turn it is; empty: there is none."""
+        """Return the next frame. Empty if there is none."""
         if self.history:
             frame = self.history.popleft()
             self._history_bytes -= len(frame.payload)
@@ -179,7 +182,7 @@ class ReaderQueue:
 
     def _thin_details(self) -> None:
         """Keep the timelines of the step that is being sent, so that its last ranks come too, and those of
-        the newest: in both all ranks can be compared.
+        the newest step: in both, all ranks can be compared.
         """
         newest = max(frame.timeline_step or 0 for frame in self._details)
         kept_steps = {self._details[0].timeline_step, newest}
@@ -197,7 +200,7 @@ class ReaderQueue:
         self._count(frame, 1)
 
     def _forget(self, source: int) -> None:
-        """What was its newest and left out is so for good."""
+        """Drop a source's newest frame for good, if it was dropped."""
         if self._newest.pop(source, None) is not None:
             self.dropped += 1
 
