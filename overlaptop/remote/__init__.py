@@ -1,1 +1,1 @@
-"""The client of jobs on other hosts: targets, connections that are retried, clocks."""
+"""The client for jobs on other hosts: targets, connections with retries, clock offsets."""

@@ -1,4 +1,4 @@
-"""One connection attempt: a process, what arrives from the relay there, and when it is given up."""
+"""One connection attempt: its process, the data from the relay, and its timeouts."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from overlaptop.wire.relaying import RelayBytes, RelayClosed, RelayJobs
 from overlaptop.wire.schema import Message
 
 SILENT_S = 8.0
-"""A relay that is silent for so long is frozen: it lists its jobs every two seconds."""
+"""A relay that is silent for this long is frozen: it lists its jobs every two seconds."""
 FIRST_BYTES_S = 30.0
-"""Until the host's first bytes, and until a relay's: an interpreter may lie on a slow file system."""
+"""Timeout for the host's first bytes, and for a relay's: the interpreter may be on a slow file system."""
 ASK_AGAIN_S = 1.0
-"""The pause before the start script is asked to look for a job again."""
+"""Pause before the start script is told to look for a job again."""
 _READ_BYTES = 1 << 17
-"""At a time, so that taking it in is done in some milliseconds."""
+"""Maximum bytes read at once, so that processing takes only a few milliseconds."""
 _END_OF_OUTPUT_S = 2.0
-"""A process that has closed its output is given so long to end by itself, with its status."""
+"""How long a process that has closed its output has to end by itself, with its status."""
 
 
 class ConnectionAttempt:
-    """See the module. Times of the clock ``_s`` are monotonic."""
+    """One attempt. Times of the clock ``_s`` are monotonic."""
 
     def __init__(
         self,
@@ -39,16 +39,16 @@ class ConnectionAttempt:
         deliver: Callable[[RelayBytes | RelayClosed], None],
         echo: Callable[[bytes], None] | None = None,
     ) -> None:
-        """``deliver`` gets what the relay sends of a hub. ``echo`` gets what the process writes to its
+        """``deliver``: called with the relay's data from a hub. ``echo``: called with the process's
         standard error until the host is reached.
         """
         self.process = process
         self.reached = False
-        """The host has answered: whoever had to be convinced there is."""
+        """The host has answered, so authentication is over."""
         self.waiting = ""
-        """Why there is no relay yet, as the start script reports; empty: one is there, or about to be."""
+        """Why there is no relay yet, from the start script. Empty if there is one, or soon will be."""
         self.jobs: RelayJobs | None = None
-        """The relay's newest list; None: there is no relay yet."""
+        """The relay's newest list of jobs. None if there is no relay yet."""
         self._target = target
         self._deliver = deliver
         self._echo = echo
@@ -56,32 +56,32 @@ class ConnectionAttempt:
         self._received_s = now_s
         self._fault: Failure | None = None
         self._reported_failure: Failure | None = None
-        """The start script's, when it cannot go on."""
+        """Error of the start script."""
         self._output_ended = False
         self._ask_due_s: float | None = None
 
     @property
     def up(self) -> bool:
-        """Whether the host answers: with a relay, or since it waits for a job."""
+        """Whether the host has answered: with a relay, or by waiting for a job."""
         return self.jobs is not None or bool(self.waiting)
 
     @property
     def frame_bytes(self) -> int:
-        """Received from the relay."""
+        """Bytes received from the relay."""
         return self._stream.frame_bytes
 
     @property
     def readable(self) -> bool:
-        """Whether its output is to be read, now or once there is some."""
+        """Whether its output should be read, now or once there is some."""
         return not self._output_ended and self._fault is None
 
     @property
     def foreign_text(self) -> str:
-        """The last of what it wrote that was not meant for us: many lines of foreign text, mostly empty."""
+        """End of its output that is not from us: many lines of foreign text, usually empty."""
         return (self.process.errors + self._stream.preamble).strip()
 
     def receive(self, now_s: float) -> bool:
-        """Takes in what can be read now, within bounds; whether there was something."""
+        """Read the available output, within bounds. Returns whether there was any."""
         errors = self.process.read_errors()
         if errors and self._echo is not None and not self.reached:
             self._echo(errors)
@@ -108,24 +108,26 @@ class ConnectionAttempt:
         return True
 
     def send(self, message: Message) -> bool:
-        """Sends the relay a message; False: there is none, or it does not read. WireError as encode has."""
+        """Send the relay a message. False if there is no relay, or it does not read.
+        WireError as in encode.
+        """
         payload = frame(encode(message))
         return self.jobs is not None and self.process.write(payload)
 
     def send_due(self, now_s: float) -> None:
-        """Sends what is due: that the host is to look for a job again."""
+        """Tell the start script to look for a job again, if it is time."""
         if self._ask_due_s is not None and now_s >= self._ask_due_s:
             self._ask_due_s = None
-            self.process.write(b"\n")  # one for each note: nothing of it is left when the relay begins
+            self.process.write(b"\n")  # one for each note, so nothing of it is left when the relay begins
         self.process.flush()
 
     def failure(self, now_s: float) -> Failure | None:
-        """Why it is to be given up; None: it is not."""
+        """Return why to give up the attempt. None if there is no reason."""
         if self._fault is not None:
             return self._fault
         silent_s = now_s - self._received_s
         if self.process.ended:
-            # What it wrote last may still be in the pipe, and some of it may say why.
+            # Its last output may still be in the pipe, and may name the reason.
             return None if self.receive(now_s) else self._fault or self._why_ended()
         if self._output_ended and silent_s > _END_OF_OUTPUT_S:
             return self._reported_failure or Failure("the connection broke")
@@ -133,7 +135,7 @@ class ConnectionAttempt:
             silence = f"the connection was silent for {SILENT_S:.0f} s"
             return Failure(silence) if silent_s > SILENT_S else None
         if self.process.interactive and not self.reached:
-            return None  # a person takes as long over a password as they like
+            return None  # no timeout while a person types a password
         what = "the relay does not begin" if self.reached else "the host does not answer"
         silence = f"{what}: nothing came for {FIRST_BYTES_S:.0f} s"
         return Failure(silence) if silent_s > FIRST_BYTES_S else None

@@ -1,10 +1,10 @@
-"""The script that finds a relay on another host and becomes it: for any POSIX shell, found on any host.
+"""The script that finds a relay on another host and becomes it. It works in any POSIX shell.
 
-It takes the interpreter from a job's record only where nobody but this user can have written that. Before
-there is a relay it prints notes (frames.StartNote), one of these kinds:
+It takes the interpreter from a job's record only if nobody but this user can have written that. Before the
+relay runs, the script prints notes (frames.StartNote) of these kinds:
 
     here           the host was reached
-    wait TEXT      nothing to run was found; it looks again when it reads a line, and ends with its input
+    wait TEXT      nothing to run was found; the script looks again for each line it reads, until EOF
     fail TEXT      it cannot go on, and has ended
     start PYTHON   the relay begins with this interpreter
 """
@@ -18,12 +18,12 @@ WAIT, FAIL = "wait", "fail"
 _PLAIN = re.compile(r"[\w./-]+", re.ASCII)
 _UNQUOTABLE = re.compile(r"['\\!\x00-\x1f\x7f]")
 
-# $1: the socket directory, $2: the interpreter, both empty where none was named; $3: what overlaptop is
-# to do there, in plain words; empty: to relay.
+# $1: the socket directory, $2: the interpreter, both empty if none was named. $3: overlaptop's task there,
+# in plain words; empty: to relay.
 #
-# It travels as one word in single quotes through the login shell of the host, which may be a csh or fish.
-# So no line of it has a single quote, an exclamation mark or two backslashes together, and it is sent as
-# one line. Without -r, read undoes the escapes of a quote and a backslash in a record.
+# The script travels as one word in single quotes through the login shell of the host, which may be a csh or
+# fish. So its lines contain no single quote, no exclamation mark and no two consecutive backslashes, and it
+# is sent as one line. Without -r, read undoes the escapes of a quote and a backslash in a record.
 _SOURCE = r"""
 say() { printf "\nOVERLAPTOP-NOTE %s\n" "$*"; }
 fail() { say fail "$*"; exit 1; }
@@ -85,7 +85,7 @@ _JOINED = re.compile(r"(?:[{]|;;|\bdo|\bthen|\bin)$")
 
 
 def _one_line(source: str) -> str:
-    """The script without its newlines."""
+    """Return the script without its newlines."""
     lines = source.strip().splitlines()
     return "".join(line + (" " if _JOINED.search(line) else "; ") for line in lines[:-1]) + lines[-1]
 
@@ -96,12 +96,12 @@ SCRIPT = _one_line(_SOURCE)
 def remote_command(
     python: str = "", remote_dir: str = "", *, readonly: bool = False, doctor: bool = False
 ) -> tuple[str, ...]:
-    """The command that is to run on the host, in words.
+    """Return the command to run on the host, as words.
 
-    ``python``: the interpreter there, ``remote_dir``: the socket directory there, both as the user named
-    them. ``readonly``: the relay changes nothing there, whatever it is told. ``doctor``: instead of a
-    relay, have the host report what works there, as records. Raises ValueError with one line for a name
-    that not every shell would take as it is.
+    ``python``: the interpreter there. ``remote_dir``: the socket directory there.
+    Both as the user named them.
+    ``readonly``: the relay refuses all changes. ``doctor``: report what works on the host as records,
+    instead of a relay. Raises ValueError with one line for a name that some shell would change.
     """
     for option, value in (("--python", python), ("--remote-dir", remote_dir)):
         if _UNQUOTABLE.search(value):
@@ -115,9 +115,9 @@ def remote_command(
 
 
 def shell_line(words: tuple[str, ...]) -> str:
-    """The command as one line for the login shell of the host, whichever that is (sh, csh, fish).
+    """Return the command as one line for any login shell of the host (sh, csh, fish).
 
-    Raises ValueError for a word that one of them would not take as it is.
+    Raises ValueError for a word that one of them would change.
     """
     return " ".join(map(_quoted, words))
 
@@ -125,7 +125,7 @@ def shell_line(words: tuple[str, ...]) -> str:
 def _quoted(word: str) -> str:
     if _PLAIN.fullmatch(word):
         return word
-    # A backslash between single quotes is nothing but itself, if no other follows (fish).
+    # A backslash between single quotes is literal unless another one follows (fish).
     if _UNQUOTABLE.search(word.replace("\\", "") if "\\\\" not in word else word):
         raise ValueError(f"{word[:40]!r}: not every shell would take this as it is")
     return f"'{word}'"

@@ -1,4 +1,4 @@
-"""A connection's child process: a command whose pipes are read and written without ever waiting."""
+"""A connection's child process: a command whose pipes are read and written without waiting."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _LOOK_S = 0.02
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Ctrl-C waits until this is over: a process must not be started and then forgotten.
+    """Delay Ctrl-C until the block ends, so that no started process is forgotten.
 
-    The signal's handler is replaced, not the signal blocked: the process would inherit that.
+    This replaces the signal's handler. Blocking the signal would not work: the process would inherit that.
     """
     handler = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(handler):
-        yield  # nothing is raised here
+        yield  # no KeyboardInterrupt here
         return
     came: list[tuple[int, FrameType | None]] = []
     signal.signal(signal.SIGINT, lambda number, at: came.append((number, at)))
@@ -39,16 +39,16 @@ def uninterrupted() -> Iterator[None]:
 
 
 class ChildProcess:
-    """A child process, its pipes, and what it wrote to its standard error."""
+    """A child process, its pipes, and its standard error."""
 
     def __init__(
         self, argv: Sequence[str], *, interactive: bool = False, environ: Mapping[str, str] | None = None
     ) -> None:
-        """Starts it; raises OSError where it cannot be started. ``environ``: None: this process's own.
+        """Start the process. Raises OSError if that fails. ``environ``: None for this process's own.
 
-        ``interactive``: it may ask on the terminal, so it stays in the terminal's process group. Else it
-        has a session of its own: no key on the terminal reaches it, what would ask there fails at once
-        instead of being stopped, and it can be ended whole.
+        ``interactive``: it may ask on the terminal, so it stays in the terminal's process group. Otherwise
+        it has its own session: keys on the terminal do not reach it, a question on the terminal fails at
+        once instead of stopping it, and its whole session can be ended.
         """
         self._process = subprocess.Popen(
             argv,
@@ -67,29 +67,29 @@ class ChildProcess:
         for pipe in self._pipes:
             os.set_blocking(pipe.fileno(), False)
         self.out_fd = self._out.fileno()
-        """Where `read` reads."""
+        """Descriptor for `read`."""
         self._unsent = bytearray()
         self._errors = bytearray()
         self._input_closed = self._warned = self._closed = False
 
     @property
     def errors(self) -> str:
-        """The last of what it wrote to its standard error."""
+        """The end of its standard error."""
         return self._errors.decode(errors="replace")
 
     @property
     def ended(self) -> bool:
-        """Whether the process is over; what it wrote may still be in its pipes."""
-        # It is not reaped here: until then its group keeps its number.
+        """Whether the process has ended. Its pipes may still hold output."""
+        # It is not reaped here, because its process group then keeps its number.
         flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
         return self._closed or os.waitid(os.P_PID, self.pid, flags) is not None
 
     def read(self, most_bytes: int) -> bytes | None:
-        """What it wrote to its standard output; empty: nothing now; None: nothing will come any more."""
+        """Return its standard output. Empty: nothing now. None: nothing more will come."""
         return _read(self._out.fileno(), most_bytes)
 
     def read_errors(self) -> bytes | None:
-        """As `read`, of its standard error; kept in `errors` too."""
+        """Return its standard error, like `read`, and keep it in `errors`."""
         data = _read(self._err.fileno(), _ERROR_READ_BYTES)
         if data:
             self._errors += data
@@ -97,7 +97,7 @@ class ChildProcess:
         return data
 
     def write(self, data: bytes) -> bool:
-        """Gives it these bytes, now or later; False: it has not read what it was given before."""
+        """Send it these bytes, now or later. False if it has not read the previous ones yet."""
         if self._input_closed or len(self._unsent) + len(data) > MAX_UNSENT_BYTES:
             return False
         self._unsent += data
@@ -105,37 +105,37 @@ class ChildProcess:
         return True
 
     def flush(self) -> None:
-        """Writes what has not been written, as far as it is read."""
+        """Write pending bytes until the pipe is full."""
         while self._unsent and not self._input_closed:
             try:
                 del self._unsent[: os.write(self._in.fileno(), self._unsent)]
             except BlockingIOError:
                 return
-            except OSError:  # it reads no more: its end is seen elsewhere
+            except OSError:  # it has closed its input; `ended` shows its end
                 self._unsent.clear()
 
     def close_input(self) -> None:
-        """Closes its standard input. What has not been written by now is lost."""
+        """Close its standard input. Pending bytes are lost."""
         self.flush()
         self._input_closed = True
         with suppress(OSError):
             self._in.close()
 
     def kill(self) -> None:
-        """Ends it at once. One that shares the terminal's group is warned by the first call: what it has
-        started is then its own to end.
+        """End it at once. In the terminal's group, the first call only warns it,
+        so that it can end its own children.
         """
         self.signal(signal.SIGTERM if self.interactive and not self._warned else signal.SIGKILL)
         self._warned = True
 
     def signal(self, number: signal.Signals) -> None:
-        """Signals the process and what it has started."""
+        """Signal the process and its children."""
         if not self._closed:
-            with suppress(ProcessLookupError, PermissionError):  # sudo's child is root's
+            with suppress(ProcessLookupError, PermissionError):  # sudo's child belongs to root
                 (os.kill if self.interactive else os.killpg)(self.pid, number)
 
     def reap(self) -> int | None:
-        """Reaps a process that has ended, and ends what it left; its status. None: it goes on."""
+        """Reap an ended process, and end its remaining children. Returns its status, or None if it runs."""
         if self._closed:
             return self._process.returncode
         if not self.ended:
@@ -149,10 +149,10 @@ class ChildProcess:
 
 
 def end_all(processes: Iterable[ChildProcess], patience_s: float) -> None:
-    """Ends these processes, all at the same time, and comes back when none is left.
+    """End these processes together, and return when none is left.
 
-    The input of each is closed; after ``patience_s`` it is terminated, after as long again killed. What a
-    process writes meanwhile is thrown away: it must not stand still for it.
+    The input of each is closed. After ``patience_s`` it is terminated, and after the same time again
+    killed. Output is discarded meanwhile, so that no process blocks on it.
     """
     left = [process for process in processes if process.reap() is None]
     for process in left:
@@ -168,7 +168,8 @@ def end_all(processes: Iterable[ChildProcess], patience_s: float) -> None:
                 process.read_errors()
             time.sleep(_LOOK_S)
             left = [process for process in left if process.reap() is None]
-    # Killed, and still there: another user's (sudo). Its input has ended, more cannot be done.
+    # Killed, and still there: it belongs to another user (sudo). Its input is closed; nothing more can be
+    # done.
 
 
 def _read(descriptor: int, most_bytes: int) -> bytes | None:

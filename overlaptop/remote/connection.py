@@ -1,4 +1,4 @@
-"""The connection to one host: a command's pipes that carry frames. It is retried whenever it was lost."""
+"""The connection to one host: a command's pipes that carry frames. A lost connection is retried."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ from overlaptop.wire.schema import Message
 
 BACK_OFF_S = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
 REFUSED_PAUSE_S = 300.0
-"""Of a connection that has worked and is refused now: some hosts ban who tries too often."""
+"""Pause after a working connection is refused: some hosts ban clients that retry too often."""
 JITTER = 0.25
-"""Of a pause, at most: hosts that were lost together do not come back together."""
+"""Maximum random share of a pause, so that hosts lost together do not all reconnect together."""
 BACK_OFF_RESET_S = 60.0
-"""A connection that was up for so long begins with the shortest pause again."""
+"""After being up for this long, a connection starts with the shortest pause again."""
 _OPEN_S = 1.0
-"""So often the relay is told that somebody is there, and what is wanted."""
+"""Interval at which the relay is told that a client is there, and the connection it wants."""
 _CLOSE_PATIENCE_S = 0.5
 
 
 class ConnectionState(Enum):
-    """How a connection is."""
+    """State of a connection."""
 
     CONNECTING = "connecting"
-    """It is being tried."""
+    """An attempt is under way."""
     UP = "up"
     """The host answers, with a relay or while it waits for a job."""
     DOWN = "down"
-    """It failed or was lost. It will be tried again by itself."""
+    """It failed or was lost, and will be retried automatically."""
     FAILED = "failed"
-    """It failed, and a person has to do something first: `Connection.retry` tries it again."""
+    """It failed, and a person has to act first. `Connection.retry` tries it again."""
 
 
 class Connection:
-    """See the module. Nothing in it waits but `close`; to be used from one thread.
+    """A connection to one host. Only `close` waits. Use it from one thread.
 
-    ``maintain`` has to be called some times a second. An event loop calls ``receive`` besides, whenever the
+    Call ``maintain`` several times a second. An event loop should also call ``receive`` whenever the
     selector finds something to read: round trips are then measured to the millisecond.
     """
 
@@ -58,28 +58,29 @@ class Connection:
         selector: BaseSelector | None = None,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``command``: to be run there (bootstrap.remote_command). ``may_start``: asked before an attempt.
+        """``command``: the command to run there (bootstrap.remote_command).
+        ``may_start``: asked before an attempt.
 
-        ``selector`` gets what can be read from, with this as data.
+        ``selector``: receives the descriptors to read, with this object as data.
         """
         self.target = target
         self.monotonic_s = monotonic_s
         self.jobs: RelayJobs | None = None
-        """What the relay listed last, also while there is none; None before there was one."""
+        """The relay's last list, kept while there is no relay. None before the first."""
         self.state = ConnectionState.CONNECTING
         self.since_s = monotonic_s()
-        """Monotonic time since which it is up, or is not, however often it has been tried meanwhile."""
+        """Monotonic time since which it is up, or is not up. Retries do not change it."""
         self.reason = ""
-        """Why it is so, in one line, with what to do where that is known; empty: all is well."""
+        """Reason for the state as one line, with a remedy if one is known. Empty if all is well."""
         self.detail = ""
-        """What the last attempt's process wrote besides: many lines of foreign text, mostly empty."""
+        """Other output of the last attempt's process: many lines of foreign text, usually empty."""
         self.needs_terminal = False
-        """It failed since ssh could not ask the user something."""
+        """It failed because ssh could not ask the user something."""
         self.bytes_per_s: float | None = None
-        """Received during the last second or so; None where there is no relay."""
+        """Bytes received during the last second. None without a relay."""
         self.selector = selector
         self.tunnel = Tunnel(self.send, selector, self)
-        """To one hub there."""
+        """Connection to one hub there."""
         self._command = command
         self._may_start = may_start
         self._attempt: ConnectionAttempt | None = None
@@ -87,11 +88,11 @@ class Connection:
         self._tries = 0
         self._due_s = self._open_due_s = float("-inf")
         self._meter = (0.0, 0)
-        """When `bytes_per_s` was reckoned last, and what had come by then."""
+        """When `bytes_per_s` was last computed, and the bytes received by then."""
         self._watched: int | None = None
         self._closed = False
 
-    # How it is
+    # State
 
     @property
     def ready(self) -> bool:
@@ -100,7 +101,7 @@ class Connection:
 
     @property
     def settled(self) -> bool:
-        """Whether an attempt has come to something: it failed, or is up."""
+        """Whether an attempt has ended in failure, or is up."""
         return self.state is not ConnectionState.CONNECTING
 
     @property
@@ -110,13 +111,13 @@ class Connection:
 
     @property
     def processes(self) -> tuple[ChildProcess, ...]:
-        """Its processes, for whoever waits for them or ends them."""
+        """Its processes, for callers that wait for them or end them."""
         return (*self._ending, *(() if self._attempt is None else (self._attempt.process,)))
 
-    # What it does
+    # Actions
 
     def maintain(self) -> None:
-        """Keeps it going: takes in what has come, retries what was lost. Never waits or raises."""
+        """Process received data and retry a lost connection. Never waits or raises."""
         now_s = self.monotonic_s()
         self._ending = [process for process in self._ending if process.reap() is None]
         for process in self._ending:
@@ -127,7 +128,7 @@ class Connection:
             return
         self.receive()
         failure = self._attempt.failure(now_s)
-        self._update(self._attempt, now_s)  # a relay may have come and gone since the last time
+        self._update(self._attempt, now_s)  # a relay may have come and gone since the last call
         if failure is not None:
             self._lose(failure, now_s)
             return
@@ -136,7 +137,7 @@ class Connection:
         self._attempt.send_due(now_s)
 
     def receive(self) -> None:
-        """Takes in what can be read now, and passes on what is to be. Never waits or raises."""
+        """Read the available data and pass it on. Never waits or raises."""
         if self._attempt is not None:
             if not self.tunnel.is_full:
                 self._attempt.receive(self.monotonic_s())
@@ -145,21 +146,23 @@ class Connection:
             self._watch()
 
     def send(self, message: Message) -> bool:
-        """Sends the relay a message; False: there is none, or it does not read. WireError as encode has."""
+        """Send the relay a message. False if there is no relay, or it does not read.
+        WireError as in encode.
+        """
         return self._attempt is not None and self._attempt.send(message)
 
     def start(self, *, interactive: bool = False, echo: Callable[[bytes], None] | None = None) -> None:
-        """Tries it now, if no attempt is under way.
+        """Start an attempt now, unless one is under way.
 
-        ``interactive``: it may ask the user on the terminal. ``echo`` gets what it writes to its standard
-        error until the host is reached.
+        ``interactive``: it may ask the user on the terminal. ``echo``: called with its standard error until
+        the host is reached.
         """
         if self._attempt is not None or self._closed:
             return
         argv = self.target.argv(self._command, interactive=interactive)
         now_s = self.monotonic_s()
         try:
-            with uninterrupted():  # whoever is interrupted ends `processes`
+            with uninterrupted():  # so that an interrupted caller can still end `processes`
                 process = ChildProcess(argv, interactive=interactive)
                 self._attempt = ConnectionAttempt(
                     self.target, process, now_s, deliver=self.tunnel.receive, echo=echo
@@ -172,12 +175,12 @@ class Connection:
         self._watch()
 
     def retry(self) -> None:
-        """Tries a connection that is down or has failed at the next poll, without any pause."""
+        """Retry a connection that is down or has failed, at the next poll without a pause."""
         if self.state in (ConnectionState.DOWN, ConnectionState.FAILED) and not self._closed:
             self.state, self._due_s = ConnectionState.DOWN, float("-inf")
 
     def abandon(self) -> None:
-        """Gives it up for good: nothing is started any more. `processes` are the caller's to end."""
+        """Give up for good: nothing is started any more. The caller ends `processes`."""
         self._closed = True
         if self._attempt is not None:
             self._attempt.process.close_input()
@@ -185,16 +188,16 @@ class Connection:
         self.state, self._due_s, self.bytes_per_s = ConnectionState.DOWN, float("inf"), None
 
     def close(self) -> None:
-        """Gives it up, and comes back when nothing of it is left: after 1.5 s at most."""
+        """Give up and wait until all its processes have ended: at most 1.5 s."""
         self.abandon()
         end_all(self._ending, _CLOSE_PATIENCE_S)
         self._ending.clear()
         self.tunnel.leave()
 
-    # Changes of state
+    # State changes
 
     def _update(self, attempt: ConnectionAttempt, now_s: float) -> None:
-        """Takes over what the attempt has found out."""
+        """Copy the results of the attempt."""
         if not attempt.up:
             return
         if self.state is not ConnectionState.UP:
@@ -220,7 +223,7 @@ class Connection:
             if process.reap() is None:
                 self._ending.append(process)
         reason, pause_s = failure.reason, BACK_OFF_S[min(self._tries, len(BACK_OFF_S) - 1)]
-        # What has worked may work again: a host that boots refuses keys until its homes are mounted.
+        # A connection that worked may work again: a booting host refuses keys until its homes are mounted.
         worked = self.jobs is not None
         if failure.lasting and worked:
             pause_s = REFUSED_PAUSE_S
@@ -232,19 +235,19 @@ class Connection:
         self._due_s = now_s + pause_s * (1 + JITTER * random.random())  # noqa: S311 # no secret
 
     def _drop(self, attempt: ConnectionAttempt) -> ChildProcess:
-        """Drops an attempt. Its process is the caller's to end."""
+        """Drop an attempt. The caller ends its process."""
         self._attempt = None
         self._watch()
         self.relay_lost()
         return attempt.process
 
     def relay_lost(self) -> None:
-        """What the relay has reported, and its connection to a hub, are of the past."""
+        """Discard the relay's reports and its connection to a hub."""
         self.tunnel.leave()
         self.tunnel.closed = None
 
     def _watch(self) -> None:
-        """Has the selector look at exactly what is to be read."""
+        """Register exactly the descriptors to read with the selector."""
         if self.selector is None:
             return
         attempt = self._attempt

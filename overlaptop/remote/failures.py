@@ -1,4 +1,4 @@
-"""Why a connection failed or was lost: one line for a person, with what to do where that is known."""
+"""Why a connection failed or was lost: one line for a person, with a remedy if one is known."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MOST_CHARS = 240
 
 
 def one_line(text: str) -> str:
-    """Foreign text as one line that a terminal can show, cut where it is too long."""
+    """Return foreign text as one line that is safe for a terminal, cut if it is too long."""
     return shortened(printable(" ".join(text.split())), _MOST_CHARS)
 
 
@@ -21,26 +21,26 @@ class Failure:
     """Why an attempt failed."""
 
     reason: str
-    """One line, whatever text it was made of."""
+    """One line, from any text."""
     lasting: bool = False
-    """Trying again changes nothing, or does harm (a ban): a person has to do something first."""
+    """A retry changes nothing, or does harm (a ban). A person has to act first."""
     needs_terminal: bool = False
-    """ssh would ask: it may be tried with the terminal."""
+    """ssh has a question, so a retry needs the terminal."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "reason", one_line(self.reason))
 
 
 RETRY, PERSON, TERMINAL = "", "lasting", "lasting, needs a terminal"
-"""What may help: another attempt; a person; ssh asking a person."""
+"""The remedy: another attempt; a person; ssh asking a person."""
 
-# The first that fits is taken: what causes another's text stands before it.
-# What begins with any text is bound to the beginning of a line or a word: else one long line of a host's
-# would be searched from each of its characters, for seconds.
+# The first match counts, so the pattern of a cause precedes those of its effects.
+# Patterns that begin with any text are anchored to the beginning of a line or a word. Otherwise one long
+# line of a host would be searched from each of its characters, for seconds.
 # fmt: off
 _RULES: tuple[tuple[tuple[str, ...], str, dict[str, str]], ...] = (
     (("ssh", "via"), PERSON, {
-        # Debian's ssh says how; the name in known_hosts may be another than the one that was typed.
+        # Debian's ssh prints the command; the name in known_hosts may differ from the one that was typed.
         r"REMOTE HOST IDENTIFICATION HAS CHANGED(?s:.*?)(?P<command>ssh-keygen -f [^\r\n]+)":
             "its host key is another than before: if that is as it should be, {command}",
         r"REMOTE HOST IDENTIFICATION HAS CHANGED":
@@ -99,16 +99,16 @@ _RULES: tuple[tuple[tuple[str, ...], str, dict[str, str]], ...] = (
     }),
 )
 # fmt: on
-"""Kinds of targets, what may help, and patterns, each with its reason.
+"""Kinds of targets, remedy, and patterns, each with its reason.
 
 ``{...}`` in a reason: the pattern's groups, and ``place``, the host as the user named it."""
 
 
 def of_ending(kind: str, place: str, status: int, errors: str, preamble: str) -> Failure:
-    """Why a connection's process ended.
+    """Return why a connection's process ended.
 
-    ``status``: as subprocess has it, negative: a signal's number. ``errors``, ``preamble``: the last of
-    what it wrote to its standard error, and to its standard output before there was a relay.
+    ``status``: as in subprocess; negative for a signal. ``errors``: end of its standard error.
+    ``preamble``: end of its standard output before there was a relay.
     """
     for kinds, remedy, reasons in _RULES:
         for pattern, reason in reasons.items() if kind in kinds else ():
@@ -122,7 +122,7 @@ def of_ending(kind: str, place: str, status: int, errors: str, preamble: str) ->
 
 
 def of_start(program: str, error: OSError) -> Failure:
-    """Why a connection's process could not even be started."""
+    """Return why a connection's process could not even be started."""
     if isinstance(error, FileNotFoundError):
         return Failure(f"there is no {program} on this machine", lasting=True)
     if isinstance(error, PermissionError):
@@ -131,7 +131,7 @@ def of_start(program: str, error: OSError) -> Failure:
 
 
 def of_protocol(theirs: int, ours: int, version: str) -> Failure:
-    """The relay there cannot be understood."""
+    """Return the failure for a relay with an incompatible protocol."""
     older = "this one" if theirs > ours else "that one"
     return Failure(
         f"overlaptop {version} there speaks protocol {theirs}, this one {ours}: {older} is older, update it"

@@ -1,7 +1,7 @@
-"""What comes out of a connection's standard output: a preamble, then frames.
+"""Parses a connection's standard output: a preamble, then frames.
 
-The preamble is whatever a login shell prints, and between it the start script's notes, one a line. It ends
-with MAGIC; from there on there are frames only (wire.codec.frame).
+The preamble is everything that a login shell prints, mixed with the start script's notes, one a line. It
+ends with MAGIC. After that, there are only frames (wire.codec.frame).
 """
 
 from __future__ import annotations
@@ -13,44 +13,44 @@ from overlaptop.wire.codec import FrameReader, WireError
 from overlaptop.wire.relaying import MAGIC
 
 MAX_PREAMBLE_BYTES = 1 << 16
-"""Of what is not ours, before the first note, between two, or before MAGIC."""
+"""Maximum foreign output before the first note, between two notes, or before MAGIC."""
 _KEPT_BYTES = 4096
-"""Of the preamble, for the text of an error."""
+"""Bytes of the preamble kept for the text of an error."""
 _NOTE = re.compile(rb"OVERLAPTOP-NOTE ([a-z]{1,16})(?: ([^\r\n]{0,1000}))?[^\n]*")
 
 
 class StartNote(NamedTuple):
-    """What the start script reports before there is a relay."""
+    """A report of the start script before there is a relay."""
 
     kind: str
-    """One of those in bootstrap.py; another one is to be passed over."""
+    """One of those in bootstrap.py. Skip unknown ones."""
     text: str
 
 
 class RelayStream:
-    """Cuts the bytes that arrive into notes and the payloads of frames, however they were split."""
+    """Splits arriving bytes into notes and payloads of frames, however they were chunked."""
 
     def __init__(self) -> None:
         self.begun = False
-        """MAGIC has come."""
+        """MAGIC has arrived."""
         self.frame_bytes = 0
-        """How many have come behind MAGIC."""
+        """Bytes received after MAGIC."""
         self._frames = FrameReader()
         self._line = bytearray()
-        """Of the preamble, what has not been looked at to its end."""
+        """The incomplete end of the preamble."""
         self._kept = bytearray()
         self._preamble_bytes = 0
 
     @property
     def preamble(self) -> str:
-        """The last of what was printed before MAGIC, the notes left out."""
+        """The end of the output before MAGIC, without notes."""
         return self._kept.decode(errors="replace")
 
     def feed(self, data: bytes) -> list[StartNote | bytes]:
-        """The notes and the payloads that these bytes complete, oldest first.
+        """Return the notes and payloads that these bytes complete, oldest first.
 
-        Raises WireError where the preamble is longer than MAX_PREAMBLE_BYTES, or a frame longer than a
-        frame may be: the stream is of no further use then. Never holds more than either.
+        Raises WireError if the preamble exceeds MAX_PREAMBLE_BYTES, or a frame the maximum frame size. The
+        stream is then unusable. Never holds more than either.
         """
         found: list[StartNote | bytes] = []
         if not self.begun:
@@ -61,14 +61,14 @@ class RelayStream:
         return found
 
     def _read_preamble(self, data: bytes, found: list[StartNote | bytes]) -> bytes:
-        """Appends its notes; what follows MAGIC, if that has come."""
+        """Append its notes to `found`. Returns the bytes after MAGIC, if that has arrived."""
         line = self._line
         line += data
         at = line.find(MAGIC)
         self.begun = at >= 0
-        # MAGIC begins with the newline that ends the line before it, whatever that was.
+        # MAGIC begins with the newline that ends the line before it, whatever that line is.
         end = at + 1 if self.begun else line.rfind(b"\n") + 1
-        # Where MAGIC may have begun, that newline has to stay.
+        # If MAGIC may have begun, that newline must stay.
         if not self.begun and end > 0 and MAGIC.startswith(line[end - 1 :]):
             end -= 1
         if end > 0:

@@ -38,25 +38,25 @@ if TYPE_CHECKING:
     from overlaptop.jobs.hub_socket import HubSocket
 
 _MAX_WAITING = 1 << 14
-"""Messages of a hub that nobody has taken, the newest."""
+"""Messages from a hub kept until `poll`. The oldest are dropped."""
 _REJOIN_S = 0.5
-"""At least, between two connections to a hub that closes them, or is not there."""
+"""Minimum time between two connections to a hub that closes them, or does not exist."""
 MAX_SAMPLE_CHARS = 1 << 12
-"""Of the texts in one sample of a GPU: each has its own, and a hundred samples of each rank are kept."""
+"""Maximum text in one sample of a GPU. A hundred samples of each rank are kept, each with its own texts."""
 
 
 class RemoteHubConnection:
-    """A HubConnection to a hub of another host. It outlives the connection to that host.
+    """A HubConnection to a hub on another host. It outlives the connection to that host.
 
-    Without a connection nothing is known of the hub: it counts as alive, and what is sent goes nowhere.
-    Over each new one the hub is joined anew, and its history comes again.
+    Without a connection, the hub counts as alive, and outgoing messages are lost. Each new connection joins
+    the hub again, and receives its history again.
     """
 
     def __init__(self, host: RemoteHost, job: str) -> None:
         self._host = host
         self.job = job
         self._socket: HubSocket | None = None
-        """While there is a relay."""
+        """Set while there is a relay."""
         self._descriptor = -1
         self._joined_s = float("-inf")
         self._ranks: frozenset[int] = frozenset()
@@ -67,45 +67,45 @@ class RemoteHubConnection:
 
     @property
     def alive(self) -> bool:
-        """As HubConnection says, as far as the relay has reported."""
+        """As in HubConnection, according to the relay's last report."""
         closed = self._host.tunnel.closed
         return closed is None or closed.alive
 
     @property
     def last_received_s(self) -> float | None:
-        """As HubConnection says."""
+        """As in HubConnection."""
         return None if self._received_at_s is None else self._host.monotonic_s() - self._received_at_s
 
     @property
     def dropped(self) -> int:
-        """As HubConnection says."""
+        """As in HubConnection."""
         return self._dropped + (0 if self._socket is None else self._socket.dropped)
 
     def poll(self) -> list[Message]:
-        """As HubConnection says. Times are Unix times of this machine's clock."""
+        """As in HubConnection. Times are Unix times of this machine's clock."""
         self.receive()
         messages, self._untaken = list(self._untaken), deque(maxlen=_MAX_WAITING)
         return messages
 
     def watch(self, ranks: Collection[int], bursts: int = 0) -> None:
-        """As HubConnection says."""
+        """As in HubConnection."""
         self._ranks, self._bursts = frozenset(ranks), bursts
         if self._socket is not None:
             self._socket.watch(ranks, bursts)
 
     def send(self, command: Command) -> bool:
-        """As HubConnection says."""
-        encode(command)  # what is not allowed is an error whether or not there is a connection
+        """As in HubConnection."""
+        encode(command)  # an invalid command is an error, with or without a connection
         return self._socket is not None and self.alive and self._socket.send(command)
 
     def close(self) -> None:
-        """As HubConnection says. The connection to the host stays."""
+        """As in HubConnection. The connection to the host stays."""
         self._untaken.clear()
         self.disconnect()
         self._host.release(self)
 
     def receive(self) -> None:
-        """Takes what has come, at the time at which it does."""
+        """Process messages when they arrive, for exact arrival times."""
         if self._socket is not None:
             for message in self._socket.poll():
                 self._received_at_s = self._host.monotonic_s()
@@ -113,11 +113,11 @@ class RemoteHubConnection:
                     self._untaken.append(_shifted(message, self._host.clock.to_local_ns))
         over = self._socket is None or not self._host.tunnel.wanted.job
         if over and self._host.ready and self._host.monotonic_s() - self._joined_s > _REJOIN_S:
-            with suppress(OSError):  # no folder or descriptor for a socket: tried again
+            with suppress(OSError):  # no folder or descriptor for a socket: retried later
                 self._connect()
 
     def disconnect(self) -> None:
-        """There is no relay any more."""
+        """Reset, because there is no relay any more."""
         if self._socket is not None:
             if self._host.selector is not None:
                 self._host.selector.unregister(self._descriptor)
@@ -127,7 +127,7 @@ class RemoteHubConnection:
             self._host.tunnel.leave()
 
     def _connect(self) -> None:
-        # zmq takes 40 ms to import: not before there is somebody to talk to.
+        # Importing zmq takes 40 ms, so it waits until there is a hub to connect to.
         from overlaptop.jobs.hub_socket import HubSocket
 
         self.disconnect()
@@ -141,7 +141,9 @@ class RemoteHubConnection:
             self._host.selector.register(self._descriptor, EVENT_READ, self._host)
 
     def _is_wanted(self, message: Message) -> bool:
-        """Not what no hub would send, of which so much is kept that it could fill the memory here."""
+        """Whether to keep a message. False for ones that no real hub sends
+        and that could fill the memory.
+        """
         match message:
             case StepDetail():
                 return message.rank in self._ranks
@@ -154,58 +156,58 @@ class RemoteHubConnection:
 
 
 class RemoteHost(Connection):
-    """One host as JobSession sees it: its jobs, and the hub of one at a time, over one connection."""
+    """One host for JobSession: its jobs, and the hub of one job at a time, over one connection."""
 
     limit_bytes_per_s = DEFAULT_BYTES_PER_S
-    """How much a hub there may send."""
+    """Maximum rate at which a hub there may send."""
 
     def __init__(self, target: Target, command: tuple[str, ...], **options: Any) -> None:
-        """All as Connection has it."""
+        """All arguments as in Connection."""
         super().__init__(target, command, **options)
         self.clock = ClockOffset()
-        """Measured over the connection to a hub there."""
+        """Clock offset, measured over the connection to a hub there."""
         self._hub: RemoteHubConnection | None = None
 
     @property
     def name(self) -> str:
-        """As the user named it."""
+        """The host as the user named it."""
         return self.target.name
 
     @property
     def known(self) -> bool:
-        """The host has listed its jobs."""
+        """Whether the host has listed its jobs."""
         return self.jobs is not None
 
     @property
     def connecting(self) -> bool:
-        """Whether it has not been reached yet, and is being tried."""
+        """Whether the first attempt is still under way."""
         return not self.known and self.state is not ConnectionState.FAILED
 
     @property
     def readonly(self) -> bool:
-        """Whether hubs there take no command over this connection."""
+        """Whether hubs there accept no commands over this connection."""
         return self.jobs is not None and self.jobs.readonly
 
     @property
     def note(self) -> str:
-        """Why there is no relay, or why its list of jobs may be wrong, in one line; mostly empty."""
+        """Why there is no relay, or why its list of jobs may be wrong, as one line. Usually empty."""
         return self.jobs.note if self.ready and self.jobs is not None else self.reason
 
     def receive(self) -> None:
-        """As Connection has it, and what has come from the hub."""
+        """As in Connection. Also process the hub's messages."""
         super().receive()
         if self._hub is not None:
             self._hub.receive()
 
     def list_jobs(self) -> Sequence[JobRecord]:
-        """The jobs that the host listed last, newest first, also while there is no connection."""
+        """Return the host's last list of jobs, newest first, even while there is no connection."""
         return [
             replace(JobRecord.of_remote(job), started_ns=self.clock.to_local_ns(job.started_ns))
             for job in (() if self.jobs is None else self.jobs.jobs)
         ]
 
     def open_hub(self, record: JobRecord) -> HubConnection:
-        """The connection to the hub of this job, in place of the one before."""
+        """Return the connection to the hub of this job. It replaces the previous one."""
         if self._hub is not None:
             self._hub.close()
         self._hub = RemoteHubConnection(self, record.job)
@@ -213,30 +215,30 @@ class RemoteHost(Connection):
         return self._hub
 
     def is_gone(self, record: JobRecord) -> bool:
-        """Whether none of the job's processes is left; False while there is no connection."""
+        """Whether no process of the job is left. False while there is no connection."""
         closed = self.tunnel.closed
         wanted = self._hub is not None and self._hub.job == record.job
         return wanted and closed is not None and closed.gone
 
     def release(self, hub: RemoteHubConnection) -> None:
-        """The connection to a hub is not wanted any more."""
+        """Drop the connection to a hub."""
         if self._hub is hub:
             self._hub = None
             self.tunnel.closed = None
 
     def compare_clocks(self, pong: Pong, back_ns: int) -> None:
-        """Takes one round trip into account."""
+        """Add one round trip to the clock offset."""
         self.clock.add(pong.sent_ns, pong.received_ns, pong.answered_ns, back_ns)
 
     def relay_lost(self) -> None:
-        """As Connection has it."""
+        """As in Connection."""
         super().relay_lost()
         if self._hub is not None:
             self._hub.disconnect()
 
 
 def _shifted(message: Message, to_local_ns: Callable[[int], int]) -> Message:
-    """The message with its Unix times in this machine's clock."""
+    """Return the message with its Unix times on this machine's clock."""
     match message:
         case StepTotals() | StepDetail():
             return replace(message, start_ns=to_local_ns(message.start_ns))

@@ -1,4 +1,4 @@
-"""The connections to all hosts: four attempts at a time, at first with the user at the terminal."""
+"""The connections to all hosts: four attempts at a time. At the start, ssh may ask on the terminal."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from overlaptop.remote.host import RemoteHost
 from overlaptop.remote.targets import Target
 
 AT_ONCE = 4
-"""Logins under way: an sshd refuses some of more than ten."""
+"""Logins at the same time. An sshd refuses some if there are more than ten."""
 _POLL_S = 0.02
 _CLOSE_PATIENCE_S = 0.5
 
 
 class ConnectionPool:
-    """The connections to these hosts, in their order."""
+    """The connections to these hosts, in the given order."""
 
     def __init__(
         self,
@@ -33,9 +33,10 @@ class ConnectionPool:
         remote_dir: str = "",
         readonly: bool = False,
     ) -> None:
-        """``python``, ``remote_dir``, ``readonly``: as in bootstrap.remote_command, with its ValueError.
+        """``python``, ``remote_dir``, ``readonly``:
+        as in bootstrap.remote_command, including its ValueError.
 
-        ``report`` gets the progress, line by line.
+        ``report``: called with progress, line by line.
         """
         words = remote_command(python, remote_dir, readonly=readonly)
         self._selector = DefaultSelector()
@@ -46,11 +47,11 @@ class ConnectionPool:
         )
 
     def connect(self, *, interactive: bool, patience_s: float | None = None) -> None:
-        """Tries each connection once and waits for what becomes of it, which is reported.
+        """Try each connection once, wait for the results, and report them.
 
-        First all of them without asking anything, four at a time; then, where ``interactive``, one after
-        the other those to which ssh could ask for a password or to confirm a host's key, on the terminal.
-        Stops waiting after ``patience_s``; the rest is tried on by `poll`. Ctrl-C closes all connections.
+        First all hosts are tried without questions, four at a time. Then, if ``interactive``, the hosts
+        where ssh wants a password or to confirm a host's key are tried one after the other on the terminal.
+        Stops waiting after ``patience_s``; `poll` goes on with the rest. Ctrl-C closes all connections.
         """
         deadline_s = float("inf") if patience_s is None else time.monotonic() + patience_s
         try:
@@ -65,22 +66,22 @@ class ConnectionPool:
             raise
 
     def poll(self) -> None:
-        """Keeps all connections going."""
+        """Process received data and retry lost connections."""
         for host in self.hosts:
             host.maintain()
 
     def receive(self) -> None:
-        """Takes in what can be read now: for an event loop that looks at `fileno`."""
+        """Read the available data. For an event loop that watches `fileno`."""
         for key, _ in self._selector.select(0):
             host: RemoteHost = key.data
             host.receive()
 
     def fileno(self) -> int:
-        """A descriptor that can be read from whenever `receive` has something to do; the same for good."""
+        """Return a descriptor that is readable whenever `receive` has work. It is always the same."""
         return self._selector.fileno()
 
     def close(self) -> None:
-        """Gives all connections up, and comes back when nothing of them is left: after 1.5 s at most."""
+        """Give all connections up and wait until their processes have ended: at most 1.5 s."""
         for host in self.hosts:
             host.abandon()
         end_all([process for each in self.hosts for process in each.processes], _CLOSE_PATIENCE_S)
@@ -92,10 +93,10 @@ class ConnectionPool:
         return sum(host.logging_in for host in self.hosts) < AT_ONCE
 
     def _settle(self, hosts: Sequence[RemoteHost], deadline_s: float) -> None:
-        """Waits until each of them is up or has failed once, and reports it."""
+        """Wait until each host is up or has failed once, and report it."""
         waiting = list(hosts)
         while waiting and time.monotonic() < deadline_s:
-            self.poll()  # all: a relay that gets no message for long ends
+            self.poll()  # all hosts: a relay ends if it receives no message for long
             for host in tuple(waiting):
                 if host.settled:
                     waiting.remove(host)
@@ -122,6 +123,6 @@ def _in_words(host: RemoteHost) -> str:
 
 
 def _echo(data: bytes) -> None:
-    """What ssh tells the user while it asks, as it would have told them itself."""
+    """Show the user ssh's own output while it asks."""
     sys.stderr.buffer.write(data)
     sys.stderr.flush()

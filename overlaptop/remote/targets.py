@@ -1,4 +1,4 @@
-"""What the user names another host by, and the command that reaches it."""
+"""The user's names for other hosts, and the commands that reach them."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from overlaptop.text import printable
 SSH, DOCKER, KUBECTL, SRUN, LOCAL, VIA = KINDS = ("ssh", "docker", "kubectl", "srun", "local", "via")
 SLURM_PREFIX = "slurm:"
 COMMAND_PLACE = "{}"
-"""In a word of --via's prefix: where the command goes, as one line for a shell."""
+"""Placeholder in --via's prefix for the command, as one line for a shell."""
 MAX_TARGETS = 256
 _MAX_WORD_CHARS = 512
 _MAX_HOSTS_FILE_BYTES = 1 << 20
 _SLURM_PATIENCE_S = 30.0
 
-# ssh hands the host's name to the user's own ProxyCommand, a shell's line: nothing that a shell would read.
+# ssh inserts the host's name into the user's ProxyCommand, a shell line, so no shell syntax is allowed.
 _USER = r"(?:(?!-)[\w.+@\\-]+@)?"
 _SSH_WORD = re.compile(
     rf"{_USER}(?:(?!-)[\w.-]+|(?=.*:.*:)[0-9A-Fa-f:.]+(?:%[\w.-]+)?)",
@@ -42,12 +42,12 @@ _SCHEMES = {
     SRUN: (rf"(?P<place>{_JOB_ID})(?:/(?P<within>{_NAME}))?", "srun://JOBID[/NODE]"),
     LOCAL: ("", "local://"),
 }
-"""Scheme -> what follows it, by the fields of Target; how it is to be written."""
+"""Scheme -> pattern of the rest, by the fields of Target, and its notation for messages."""
 
 _SSH_OPTIONS = (
     "-T",
     *("-e", "none"),
-    # Nobody's agent, screen or ports are needed there, whatever the user's config gives to a shell there.
+    # No agent, X11 display or port forwarding, whatever the user's config sets for shells there.
     "-a",
     "-x",
     *("-o", "ClearAllForwardings=yes"),
@@ -65,23 +65,23 @@ class Target:
     """One host, as the user named it."""
 
     name: str
-    """What they typed. The host reports its own name once it is reached."""
+    """As typed. The host reports its own name once it is reached."""
     kind: str
     """One of KINDS."""
     place: str = ""
     """ssh: [USER@]HOST; docker: the container; kubectl: the pod; srun: the job's id; else empty."""
     port: str = ""
-    """ssh: where it is not the one that ssh takes by itself."""
+    """ssh: a port other than ssh's default."""
     within: str = ""
-    """kubectl: the container in the pod; srun: the node; empty: the only one, or the first."""
+    """kubectl: the container in the pod; srun: the node. Empty for the only one, or the first."""
     namespace: str = ""
-    """kubectl: empty: the one that kubectl takes by itself."""
+    """kubectl: empty for its default."""
     prefix: tuple[str, ...] = ()
-    """via: the words of the command prefix."""
+    """via: words of the command prefix."""
 
     @classmethod
     def parse(cls, word: str) -> Target:
-        """The host that a word of a command line names. Raises ValueError, one line, if it names none."""
+        """Return the host that a command-line word names. Raises ValueError, one line, if it names none."""
         if not word or len(word) > _MAX_WORD_CHARS or not word.isprintable():
             raise ValueError(f"{word[:80]!r} names no host: write {_EXAMPLES}")
         if word.startswith("-"):
@@ -109,10 +109,10 @@ class Target:
 
     @classmethod
     def via(cls, prefix: str) -> Target:
-        """The host that a command prefix reaches (``--via``). Raises ValueError with one line.
+        """Return the host that a command prefix reaches (``--via``). Raises ValueError with one line.
 
-        The command comes after the prefix's words as words of its own; where one of them has ``{}`` in it,
-        and after ``ssh``, it comes as one word for a shell.
+        The command follows the prefix as separate words. After ``ssh``, and in place of ``{}`` in a prefix
+        word, it is one word for a shell.
         """
         try:
             words = tuple(shlex.split(prefix))
@@ -123,7 +123,9 @@ class Target:
         return cls(f"via {prefix.strip()}", VIA, prefix=words)
 
     def argv(self, words: tuple[str, ...], *, interactive: bool = False) -> list[str]:
-        """The command line that runs ``words`` there. ``interactive``: it may ask on the terminal."""
+        """Return the command line that runs ``words`` there.
+        ``interactive``: it may ask on the terminal.
+        """
         match self.kind:
             case "ssh":
                 batch = f"BatchMode={'no' if interactive else 'yes'}"
@@ -138,30 +140,30 @@ class Target:
                 return ["kubectl", "exec", "-i", *namespace, self.place, *container, "--", *words]
             case "srun":
                 node = [f"--nodelist={self.within}"] if self.within else []
-                # It passes output on line by line unless told otherwise, and frames have no lines.
+                # By default it passes output on line by line, and frames have no lines.
                 step = ["--quiet", "--unbuffered", "--overlap", "--nodes=1", "--ntasks=1", *node]
                 return ["srun", f"--jobid={self.place}", *step, *words]
         if any(COMMAND_PLACE in word for word in self.prefix):
             return [word.replace(COMMAND_PLACE, shell_line(words)) for word in self.prefix]
         if self.prefix and Path(self.prefix[0]).name == SSH:
-            # It joins its words with blanks for a shell, which would take them apart in other places.
+            # ssh joins its words with blanks for a shell, which would split them at other places.
             return [*self.prefix, shell_line(words)]
         return [*self.prefix, *words]
 
 
 def ssh_program() -> str:
-    """The ssh to run: $OVERLAPTOP_SSH, else the one on the PATH."""
+    """Return the ssh to run: $OVERLAPTOP_SSH, else the one on the PATH."""
     return os.environ.get("OVERLAPTOP_SSH") or "ssh"
 
 
 def named(
     words: Iterable[str], hosts_file: Path | None = None, via: Iterable[str] = ()
 ) -> tuple[Target, ...]:
-    """All hosts that the command line names, in its order, none twice.
+    """Return all hosts on the command line, in order, without duplicates.
 
-    ``words``: those of Target.parse, and ``slurm:JOBID`` for all nodes of a job. ``hosts_file``: more of
-    them, one a line, ``#`` begins a comment. ``via``: command prefixes. Raises ValueError with one line,
-    OSError where the file cannot be read.
+    ``words``: as in Target.parse, plus ``slurm:JOBID`` for all nodes of a job. ``hosts_file``: more of
+    them, one a line; ``#`` begins a comment. ``via``: command prefixes. Raises ValueError with one line,
+    and OSError if the file cannot be read.
     """
     found = dict.fromkeys(each for word in words for each in _of_word(word))
     if hosts_file is not None:
@@ -203,9 +205,9 @@ def _of_file(path: Path) -> list[Target]:
 
 
 def _output(argv: Sequence[str]) -> str:
-    """What a command prints. Raises ValueError with one line where it fails."""
+    """Return a command's output. Raises ValueError with one line if it fails."""
     try:
-        done = subprocess.run(  # the caller wrote its words, but for a job's number
+        done = subprocess.run(  # the words are ours, except for a job's number
             argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=_SLURM_PATIENCE_S, check=False
         )
     except FileNotFoundError:

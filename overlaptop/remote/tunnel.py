@@ -1,4 +1,4 @@
-"""A unix socket on this machine, whose connection travels through a relay to a hub on another host."""
+"""A local unix socket whose connection is carried by a relay to a hub on another host."""
 
 from __future__ import annotations
 
@@ -13,38 +13,40 @@ from overlaptop.wire.relaying import RelayBytes, RelayClosed, RelayOpen
 from overlaptop.wire.schema import Message
 
 MAX_WAITING_BYTES = 1 << 20
-"""Of what has come and was not taken here yet. No more is read from the host then."""
+"""Received bytes that were not consumed here yet. Beyond this, nothing more is read from the host."""
 _CHUNK_BYTES = 1 << 13
 
 
 class Tunnel:
-    """One connection at a time. Nothing in it waits."""
+    """One connection at a time. No method waits."""
 
     def __init__(
         self, send: Callable[[Message], bool], selector: BaseSelector | None, data: object
     ) -> None:
-        """``send`` gives the relay a message, and returns False when it takes none now. ``selector`` looks
-        at what can be read, with ``data``.
+        """``send``: sends the relay a message, and returns False if it accepts none now. ``selector``:
+        watches the descriptors to read, with ``data``.
         """
         self.closed: RelayClosed | None = None
-        """Why there is no connection any more, until the next one carries something."""
+        """Why the connection ended, until the next one carries data."""
         self._send = send
         self._selector, self._data = selector, data
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._listener: socket.socket | None = None
         self._socket: socket.socket | None = None
         self.wanted = RelayOpen(0, "")
-        """The connection that there should be; without a job: none, or it is over."""
+        """The wanted connection. Without a job, there is none, or it has ended."""
         self._incoming = bytearray()
         self._outgoing = b""
 
     @property
     def is_full(self) -> bool:
-        """Whether so much has come that was not taken here yet that no more should be read."""
+        """Whether to stop reading because too many received bytes are unconsumed."""
         return len(self._incoming) >= MAX_WAITING_BYTES
 
     def open(self, job: str) -> Path:
-        """Listens for one connection to the hub of this job, in place of another; where. Raises OSError."""
+        """Listen for one connection to the hub of this job,
+        replacing any other. Returns the path. OSError.
+        """
         self.leave()
         self._folder = tempfile.TemporaryDirectory(prefix="overlaptop-")
         path = Path(self._folder.name) / "hub.sock"
@@ -57,14 +59,14 @@ class Tunnel:
         return path
 
     def pump(self) -> None:
-        """Passes on what can be passed on now."""
+        """Pass on all available data."""
         if self._listener is not None:
             with suppress(BlockingIOError):
                 self._socket, _ = self._listener.accept()
                 self._socket.setblocking(False)
                 if self._selector is not None:
                     self._selector.register(self._socket, EVENT_READ, self._data)
-                self._stop_listening()  # whoever is killed from now on leaves no folder behind
+                self._stop_listening()  # remove the folder now, so that a later kill leaves none behind
         self._pass_in()
         while self._socket is not None:
             if not self._outgoing:
@@ -74,7 +76,7 @@ class Tunnel:
                     return
                 except OSError:
                     self._outgoing = b""
-                if not self._outgoing:  # ZeroMQ has given it up: nothing came through it for long
+                if not self._outgoing:  # ZeroMQ has given the connection up, because it was silent for long
                     self._end(RelayClosed(self.wanted.connection, alive=True, gone=False))
                     return
             if not self._send(RelayBytes(self.wanted.connection, self._outgoing)):
@@ -82,7 +84,7 @@ class Tunnel:
             self._outgoing = b""
 
     def receive(self, message: RelayBytes | RelayClosed) -> None:
-        """Takes what the relay sends."""
+        """Process a message from the relay."""
         if message.connection != self.wanted.connection or not self.wanted.job:
             return
         if isinstance(message, RelayBytes):
@@ -94,7 +96,7 @@ class Tunnel:
             self._end(message)
 
     def leave(self) -> None:
-        """Closes the connection; none is wanted any more."""
+        """Close the connection without a replacement."""
         self._stop_listening()
         if self._socket is not None:
             if self._selector is not None:
@@ -113,7 +115,7 @@ class Tunnel:
         self._listener = self._folder = None
 
     def _pass_in(self) -> None:
-        with suppress(OSError):  # it has no room, or is closed: seen when it is read
+        with suppress(OSError):  # full or closed, which a later read shows
             while self._incoming and self._socket is not None:
                 del self._incoming[: self._socket.send(self._incoming)]
 
