@@ -1,1 +1,1 @@
-"""What runs on another host at the end of ssh, between its hub and a dashboard elsewhere."""
+"""The program that runs on another host at the end of ssh, between its hub and a remote dashboard."""

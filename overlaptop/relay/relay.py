@@ -1,6 +1,6 @@
-"""The relay: lists this host's jobs to a client elsewhere, and carries a connection to one of their hubs.
+"""The relay: lists this host's jobs to a remote client, and carries a connection to one of their hubs.
 
-What travels is the protocol of hubs and dashboards; the hub checks what it gets.
+It carries the protocol of hubs and dashboards. The hub checks the data it receives.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from overlaptop.wire.relaying import (
 from overlaptop.wire.schema import Message
 
 SILENCE_S = 15.0
-"""Without a message from the client for so long, the relay ends: the connection is frozen."""
+"""If the client sends no message for this long, the connection is frozen, and the relay ends."""
 _LIST_S = 0.5
 _REPEAT_JOBS_S = 2.0
 _HUB_PATIENCE_S = 1.0
-"""For a hub that does not take what it is given: its connection is closed."""
+"""How long a hub may refuse data before its connection is closed."""
 _READ_BYTES = 1 << 16
 
 
 class _ClientGoneError(Exception):
-    """The relay has no client any more, and this is why."""
+    """The relay has no client any more. The text is the reason."""
 
 
 class Relay:
-    """Serves one client; ``run`` it once. It reads and writes two descriptors, and closes neither."""
+    """Serves one client. Call ``run`` once. It reads and writes two descriptors, and closes neither."""
 
     def __init__(
         self,
@@ -54,23 +54,23 @@ class Relay:
         silence_s: float = SILENCE_S,
         list_jobs: Callable[[], Sequence[JobRecord]] = list_jobs,
     ) -> None:
-        """``readonly``: hubs are reached by the socket that takes no commands."""
+        """``readonly``: use the hubs' sockets that accept no commands."""
         self._reads, self._writes = reads, writes
         self._version, self._readonly = version, readonly
         self._silence_s = silence_s
         self._list_jobs = list_jobs
         self._reader = FrameReader()
         self._unsent = bytearray(MAGIC)
-        """To the client."""
+        """Pending output to the client."""
         self._hub: socket.socket | None = None
         self._wanted = RelayOpen(0, "")
         self._record: JobRecord | None = None
-        """The newest of the job that is wanted."""
+        """Newest record of the requested job."""
         self._jobs: RelayJobs | None = None
         self._received_s = self._list_due_s = self._repeat_due_s = time.monotonic()
 
     def run(self) -> str:
-        """Relay until the client has gone; returns why it has, in words."""
+        """Relay until the client has gone. Returns the reason as text."""
         for descriptor in (self._reads, self._writes):
             os.set_blocking(descriptor, False)
         try:
@@ -90,7 +90,7 @@ class Relay:
             self._list(now_s)
         readable: list[int | socket.socket] = [self._reads]
         if self._hub is not None and not self._unsent:
-            readable.append(self._hub)  # else the hub is not read either, and thins what it has
+            readable.append(self._hub)  # otherwise the hub is not read either, and thins its queue
         writable = [self._writes] if self._unsent else []
         can_read, can_write, _ = select.select(readable, writable, [], _LIST_S)
         if can_write:
@@ -169,10 +169,10 @@ class Relay:
     # The hub
 
     def _open(self) -> None:
-        """Connects to the hub of the job that is wanted, as of now."""
+        """Connect to the hub of the requested job."""
         if self._record is not None and self._record.job != self._wanted.job:
             self._record = None
-        with suppress(JobFolderError, OSError):  # the hub ends, or its folder has gone
+        with suppress(JobFolderError, OSError):  # the hub is ending, or its folder has gone
             found = next((each for each in self._list_jobs() if each.job == self._wanted.job), None)
             if found is not None:
                 self._record = found
@@ -203,7 +203,7 @@ class Relay:
             self._close()
 
     def _close(self) -> None:
-        """The connection is over: says so, and how its hub is."""
+        """Report the end of the connection, and the state of the hub."""
         self._leave_hub()
         record = self._record
         alive = record is not None and record.hub_alive
