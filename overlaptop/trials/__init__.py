@@ -1,1 +1,1 @@
-"""Trials of settings and delays on a running job, and what they did to its steps."""
+"""Trials of settings and delays on a running job, and their effects on its steps."""

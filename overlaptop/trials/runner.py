@@ -1,13 +1,14 @@
-"""Runs trials on a job: tries candidates in random order, each against the present state, until it is known
-what they do or the steps are spent.
+"""Runs trials on a job: tries candidates in random order, each against the present state, until their
+effects are known or the steps are spent.
 
-The job takes a trial back by itself, so there is nothing to undo: a runner may stop, or die, at any moment.
-It is driven by ``tick`` with each new Snapshot, never blocks, and needs nothing but a session.
+The job undoes a trial by itself, so a runner may stop, or die, at any moment. The caller passes each new
+Snapshot to ``tick``. It never blocks, and needs only a session.
 
-One trial is one pair of `effect.Pair`. Before it the job makes steps with the present value, in which the
-ranks agree on the trial's first step; after it as many again. Left out are steps that a capture or a switch
-disturbed, and the first few after one. Each round tries every candidate once that is not known yet, in an
-order drawn anew, so that nothing periodic meets one candidate only.
+One trial is one pair of `effect.Pair`. Before it, the job makes steps with the present value, during which
+the ranks agree on the trial's first step. After it, the job makes the same number of steps. Steps that a
+capture or a switch disturbed are left out, and so are the first few after one. Each round tries every
+candidate once that is not known yet, in a new random order, so that no periodic disturbance affects only
+one candidate.
 """
 
 from __future__ import annotations
@@ -34,72 +35,72 @@ from overlaptop.wire.commands import (
 )
 
 SETTLE_STEPS = 2
-"""Left out after a switch besides those that it disturbs: a GPU's CPU regains its lead, caches fill."""
+"""Steps left out after the disturbed ones: a GPU's CPU regains its lead, and caches fill."""
 WARM_UP_STEPS = 20
 """A job's first steps take longer."""
 BLOCK_STEPS = 10
-"""Steps that a mean is of, at least."""
+"""Minimum number of steps in a mean."""
 BLOCK_NS = 1_000_000_000
-"""And as long, for ranks need about as long to agree on the next trial."""
+"""Minimum duration of these steps: ranks need about as long to agree on the next trial."""
 SWITCH_STEPS = 2
-"""That a switch disturbs, as DDP builds its buckets anew."""
+"""Steps that a switch disturbs, for example while DDP rebuilds its buckets."""
 BUDGET_STEPS, BUDGET_NS = 1_000, 90_000_000_000
-"""For each candidate, where no budget is given: so many steps, or steps for so long, if that is more."""
+"""Default budget for each candidate: this many steps, or steps for this long, whichever is more."""
 AGAIN_NS = 1_000_000_000
-"""Before a trial that failed is asked for again."""
+"""Pause before a failed trial is requested again."""
 TRIES = 3
 BUSY_NS = 60_000_000_000
-"""Somebody's capture takes no longer."""
+"""Maximum wait for another command, such as a capture."""
 LOST_NS = 120_000_000_000
-"""A connection to another host is tried every 30 s or so."""
+"""Maximum time without a connection. A host is retried every 30 s or so."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """What is tried against the present state of the job."""
+    """A change to try against the present state of the job."""
 
     key: int
-    """A knob's value, or the rank that is delayed."""
+    """A knob's value, or the delayed rank."""
     name: str
-    """For a person: ``50 MiB``, ``rank 1``."""
+    """As text: ``50 MiB``, ``rank 1``."""
     make: Callable[[int], Command]
-    """The command that tries it for so many steps."""
+    """Returns the command that tries it for a number of steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """What is known of a candidate."""
+    """A candidate and its results so far."""
 
     candidate: Candidate
     pairs: tuple[Pair, ...]
     """One for each trial."""
     effect: Effect | None
-    """None before the first."""
+    """None before the first pair."""
     known: bool
     steps: int
-    """In which it was measured."""
+    """Number of steps that it was measured in."""
     refused: str = ""
-    """Why the job does not try it; empty: it does."""
+    """Why the job refuses to try it. Empty if it does not."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrialsState:
-    """All trials at one moment."""
+    """The state of all trials at one moment."""
 
     tried: tuple[Tried, ...]
     """In the candidates' order."""
     present_ns: float | None
-    """The mean step with the present value, of all pairs; None before the first."""
+    """Mean step with the present value, over all pairs. None before the first pair."""
     doing: str
-    """One line."""
+    """Current activity as one line."""
     over: bool
     why: str
-    """Why they ended early; empty: they did not, or go on."""
+    """Why they ended early. Empty if they did not, or still run."""
     failed: bool
-    """They ended neither by themselves nor because a person wished so."""
+    """They were neither completed nor stopped by a person."""
     spent_steps: int
     budget_steps: int | None
-    """None: not known yet."""
+    """None if not known yet."""
 
 
 @dataclass(slots=True)
@@ -118,28 +119,28 @@ class _Progress:
 
 @dataclass(slots=True)
 class _Asked:
-    """A trial that was asked for."""
+    """A requested trial."""
 
     progress: _Progress
     command: Command
     steps: int
     asked_before: int
-    """The first step that had not been seen yet."""
+    """First step that had not been seen at the request."""
     first: int | None = None
-    """Of its steps, once agreed on."""
+    """First step of the trial, once the ranks have agreed."""
     done: bool = False
-    """All ranks have reported that they took it back."""
+    """All ranks have reported that they undid it."""
     delay_ns: int = 0
-    """As the delayed rank timed it."""
+    """As timed by the delayed rank."""
 
 
 def trial_steps(step_ns: float) -> int:
-    """Steps that one trial takes in a job with steps of this length."""
+    """Return the number of steps of one trial, for steps of this length."""
     return _block_steps(step_ns) + SWITCH_STEPS + SETTLE_STEPS
 
 
 class Trials:
-    """Call ``tick`` with each new Snapshot of the job; ``state`` is what to show."""
+    """Runs trials. Call ``tick`` with each new Snapshot of the job, and show ``state``."""
 
     def __init__(
         self,
@@ -151,20 +152,21 @@ class Trials:
         budget_steps: int | None = None,
         seed: int = 0,
     ) -> None:
-        """``measure``: a candidate's effect from its pairs. ``is_known``: whether more pairs are no use.
-        ``budget_steps``: no trial begins after so many; None: as BUDGET_STEPS says.
+        """``measure``: returns a candidate's effect from its pairs. ``is_known``: whether to
+        stop measuring it.
+        ``budget_steps``: no trial begins after this many. None: BUDGET_STEPS and BUDGET_NS apply.
         """
         self._session, self._measure, self._is_known = session, measure, is_known
         self._all = [_Progress(candidate) for candidate in candidates]
         self._budget_steps = budget_steps
         self._chance = random.Random(seed)  # noqa: S311 - an order, not a secret
         self._round: list[_Progress] = []
-        """Still to be tried in this round; the next one is last."""
+        """Candidates left in this round; the next one is last."""
         self._reader = StepReader()
         self._steps: dict[int, JobStep] = {}
-        """Since the last pair was measured."""
+        """Steps since the last pair was measured."""
         self._free_from = WARM_UP_STEPS
-        """The first step that may stand for the present value before the next trial."""
+        """First step that may count as present value before the next trial."""
         self._asked: _Asked | None = None
         self._lags: deque[int] = deque(maxlen=4)
         self._again_ns = self._busy_since_ns = 0
@@ -178,15 +180,15 @@ class Trials:
 
     @property
     def over(self) -> bool:
-        """Nothing more is tried."""
+        """Whether the trials have ended."""
         return self._over
 
     def stop(self, why: str = "stopped") -> None:
-        """Try nothing more. A trial under way ends by itself."""
+        """Start no more trials. A trial under way ends by itself."""
         self._end(why, failed=False)
 
     def tick(self, snapshot: Snapshot) -> None:
-        """Look at the job, and have it try what comes next."""
+        """Read the job's new steps, and start the next trial if possible."""
         if self._over or snapshot.job is None or snapshot.replaying:
             return
         if self._earlier is None:
@@ -211,7 +213,7 @@ class Trials:
 
     @property
     def state(self) -> TrialsState:
-        """The trials as they are now."""
+        """The present state of the trials."""
         pairs = [pair for each in self._all for pair in each.pairs]
         return TrialsState(
             tried=tuple(
@@ -227,10 +229,10 @@ class Trials:
             budget_steps=self._budget_steps,
         )
 
-    # What the job and others do
+    # Events of the job and of other users
 
     def _interruption(self, snapshot: Snapshot) -> str:
-        """Why nothing can be compared any more; empty: it can."""
+        """Return why comparisons are no longer possible. Empty if they are."""
         if snapshot.job is None or snapshot.job.job != self._job:
             return "the job was replaced by another one"
         if snapshot.hub_state in (HubState.ENDED, HubState.TRACE):
@@ -246,7 +248,7 @@ class Trials:
         return ""
 
     def _follow(self, snapshot: Snapshot) -> None:
-        """What has become of the trial that was asked for."""
+        """Process the outcome of the requested trial."""
         asked = self._asked
         if asked is None or asked.done:
             return
@@ -283,7 +285,7 @@ class Trials:
             self._end(view.reason, failed=True)
 
     def _fail(self, why: str, now_ns: int) -> None:
-        """Ask again in a moment, or give up."""
+        """Retry after a pause, or give up."""
         self._asked, self._again_ns = None, now_ns + AGAIN_NS
         self._failures += 1
         if self._failures > TRIES:
@@ -296,7 +298,7 @@ class Trials:
     # Trying and measuring
 
     def _go_on(self, snapshot: Snapshot) -> None:
-        """Ask for the next trial, once enough steps of the present value are there."""
+        """Request the next trial once there are enough steps of the present value."""
         self._round = [each for each in self._round if each.open]
         if not self._round:
             self._round = [each for each in self._all if each.open]
@@ -314,7 +316,7 @@ class Trials:
         if self._spent >= self._budget_steps:
             self._end(f"{self._budget_steps:,} steps were spent", failed=False)
             return
-        # Ranks take a while to agree, in which the job goes on with the present value.
+        # While the ranks agree, the job continues with the present value.
         soon = len(before) + max(0, min(self._lags, default=0) - 1)
         if (
             soon < _block_steps(step_ns) // 2
@@ -337,7 +339,7 @@ class Trials:
         self._doing = f"ranks agree on a step to try {progress.candidate.name}"
 
     def _take_pair(self, asked: _Asked) -> None:
-        """Measure the trial, once as many steps have come after it as count of those before."""
+        """Measure the trial once it is followed by as many steps as count before it."""
         assert asked.first is not None, "all ranks have tried it"
         end = asked.first + asked.steps
         tried = _settled(self._between(asked.first, end), in_trial=True)
@@ -360,7 +362,7 @@ class Trials:
         self._asked = None
 
     def _present(self, first: int, end: int | None, settle: int = 0) -> list[JobStep]:
-        """Steps of the present value."""
+        """Return the steps with the present value."""
         return _settled(self._between(first, end), settle, in_trial=False)
 
     def _between(self, first: int, end: int | None) -> list[JobStep]:
@@ -369,7 +371,9 @@ class Trials:
 
 
 def _settled(steps: Iterable[JobStep], settle: int = SETTLE_STEPS, *, in_trial: bool) -> list[JobStep]:
-    """Those that nothing disturbed, nor one shortly before. ``settle``: left out at the beginning."""
+    """Return the steps without a disturbance in or shortly before them.
+    ``settle``: steps to skip at the start.
+    """
     found = []
     for step in steps:
         if step.disturbed or step.in_trial is not in_trial:
@@ -382,7 +386,7 @@ def _settled(steps: Iterable[JobStep], settle: int = SETTLE_STEPS, *, in_trial: 
 
 
 def _block_steps(step_ns: float) -> int:
-    """Steps that a trial's mean is of: an even number."""
+    """Return the number of steps in a trial's mean: an even number."""
     most = MAX_TRIAL_STEPS - SWITCH_STEPS - SETTLE_STEPS
     return min(max(BLOCK_STEPS, round(BLOCK_NS / step_ns / 2) * 2), most)
 
@@ -392,6 +396,6 @@ def _mean_ns(steps: Sequence[JobStep]) -> float:
 
 
 def _changes(view: CommandView) -> bool:
-    """Whether a command changes the job's pace, for good or for a while."""
+    """Whether a command changes the job's pace, permanently or for a while."""
     begun = view.step is not None or view.state == UNKNOWN
     return view.name in ABOUT_KNOBS and view.state != FAILED and begun

@@ -1,4 +1,4 @@
-"""Trials of a knob's values against the present one, and what they say of each. Pure."""
+"""Trials of a knob's values against the present one, and their verdicts. Pure."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def try_values(
     budget_steps: int | None = None,
     seed: int = 0,
 ) -> Trials:
-    """Trials of these values of a knob, each against the present one, which may be among them.
+    """Return trials of these values of a knob, each against the present one, which may be among them.
 
-    Raises ValueError with one line where the knob cannot be tried, or not with one of the values.
+    Raises ValueError with one line if the knob, or one of the values, cannot be tried.
     """
     knob = held.knob
     if held.refusal:
@@ -52,7 +52,7 @@ def try_values(
 
 
 def verdict(tried: Tried) -> str:
-    """What the trials say of a value, in a word or two."""
+    """Return the trials' verdict on a value, in one or two words."""
     effect = tried.effect
     if tried.refused:
         return REFUSED
@@ -66,7 +66,7 @@ def verdict(tried: Tried) -> str:
 
 
 def difference_words(effect: Effect | None) -> str:
-    """``-3.1 % (-3.8 to -2.4)``; without an interval the difference alone."""
+    """``-3.1 % (-3.8 to -2.4)``. Without an interval, only the difference."""
     if effect is None:
         return ""
     centre, low, high = (100 * each for each in (effect.centre, effect.low, effect.high))
@@ -78,19 +78,19 @@ class Best:
     """The value with the shortest step."""
 
     value: int | None
-    """None: the present one, for no other is shorter."""
+    """None for the present value, if no other is shorter."""
     effect: Effect | None
-    """Of that value; None for the present one."""
+    """Effect of that value. None for the present one."""
     rivals: tuple[int, ...]
     """Values that may be as short or shorter."""
     line: str
-    """All that in one line."""
+    """Summary in one line."""
     code: str
-    """The line of Python that makes it permanent; empty: not known, or nothing is to change."""
+    """Python line that makes it permanent. Empty if not known, or if nothing should change."""
 
 
 def best_of(knob: Knob, state: TrialsState) -> Best | None:
-    """What the trials found; None before anything is known."""
+    """Return the result of the trials. None before anything is known."""
     measured = [each for each in state.tried if each.effect is not None and each.effect.bounded]
     if not measured:
         return None
@@ -122,7 +122,9 @@ def _centre(tried: Tried) -> float:
 
 
 def _is_longer(tried: Tried, limit: float, of_best: bool) -> bool:
-    """Whether a value is no rival: longer than the best one; where the present one is, no shorter."""
+    """Whether a value is no rival: longer than the best.
+    If the present value is best, not shorter suffices.
+    """
     effect = tried.effect
     if effect is None or not effect.bounded:
         return False

@@ -1,7 +1,7 @@
-"""Slack: how much the job's step grows when one rank is late on purpose. Pure.
+"""Slack: how much the job's step grows if one rank is delayed on purpose. Pure.
 
 Each rank in turn is delayed by a known time in each step of a trial. The slope of the step's length over
-the delay is 1 where the rank is on the critical path, and 0 where the job waits for something else anyway.
+the delay is 1 if the rank is on the critical path, and 0 if the job waits for something else anyway.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from overlaptop.wire.commands import HOW_TO_ALLOW, make_delay
 from overlaptop.wire.messages import AGENT_DISABLED
 
 SHARE, JITTERS = 0.02, 3.0
-"""Of the step, or times its jitter if that is more: the delay where none is given."""
+"""Default delay: SHARE of the step, or JITTERS times its jitter if that is more."""
 USUAL_STEPS = 50
-"""The newest ones of a rank say how long a step is, and how much that varies."""
+"""Newest steps of a rank, to estimate the step's length and jitter."""
 NARROW = 0.2
-"""A slope is known once its interval reaches no farther to each side. Not once it leaves something out:
-intervals of what stops so are too far off."""
+"""A slope is known once its interval extends at most this far to each side. Excluding a value is no
+criterion: intervals of trials that stop then are biased."""
 HALF = 0.5
-"""Between slack and critical."""
+"""Threshold between slack and critical."""
 CRITICAL, SLACK, PARTLY, NOT_KNOWN = "critical", "slack", "partly critical", "not known"
 REFUSED = "refused"
 
 
 def refusal(snapshot: Snapshot) -> str:
-    """Why no rank of the job can be delayed, in one line; empty: they can."""
+    """Return why no rank of the job can be delayed, as one line. Empty if they can."""
     for view in snapshot.ranks:
         if view.info is not None and view.info.agent_disabled:
             return f"rank {view.rank}: {AGENT_DISABLED}"
@@ -42,18 +42,18 @@ def refusal(snapshot: Snapshot) -> str:
 
 
 def usual_step_ns(snapshot: Snapshot) -> float:
-    """The median of the newest steps; 0 before the first."""
+    """Return the median of the newest steps. 0 before the first."""
     return median(_lengths_ns(snapshot) or [0])
 
 
 def usual_delay_ns(snapshot: Snapshot, share: float = SHARE) -> int:
-    """A share of the step, or JITTERS times its jitter: a shorter delay would be lost in that."""
+    """Return a share of the step, or JITTERS times its jitter: a shorter delay would be lost in that."""
     step_ns = usual_step_ns(snapshot)
     return max(1, round(share * step_ns), round(JITTERS * sigma(_lengths_ns(snapshot) or [0])))
 
 
 def _lengths_ns(snapshot: Snapshot) -> list[int]:
-    """Of the newest undisturbed steps of the lowest rank that has any."""
+    """Return the lengths of the newest undisturbed steps of the lowest rank that has any."""
     view = next((view for view in snapshot.ranks if view.history), None)
     steps = view.history[-USUAL_STEPS:] if view is not None else ()
     return [step.step_ns for step in steps if not step.disturbed]
@@ -68,9 +68,9 @@ def delay_ranks(
     budget_steps: int | None = None,
     seed: int = 0,
 ) -> Trials:
-    """Trials that delay each of these ranks in turn. ``place``: commands.HOST or GPU.
+    """Return trials that delay each of these ranks in turn. ``place``: commands.HOST or GPU.
 
-    Raises ValueError with one line where the delay is not allowed.
+    Raises ValueError with one line if the delay is not allowed.
     """
     candidates = [
         Candidate(rank, f"rank {rank}", partial(make_delay, rank, delay_ns, place)) for rank in ranks
@@ -95,12 +95,14 @@ def is_narrow(effect: Effect) -> bool:
 
 
 def least_cost_ns(ranks: int, delay_ns: int, step_ns: float) -> int:
-    """By how much the job is later at most, once each rank was delayed in the fewest trials."""
+    """Return the maximum time that the job loses
+    if each rank is delayed in the minimum number of trials.
+    """
     return ranks * LOOKS[0] * trial_steps(step_ns) * delay_ns
 
 
 def verdict(tried: Tried) -> str:
-    """What the trials say of a rank, in a word or two."""
+    """Return the trials' verdict on a rank, in one or two words."""
     effect = tried.effect
     if tried.refused:
         return REFUSED

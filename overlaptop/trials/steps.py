@@ -1,4 +1,4 @@
-"""A job's steps one by one, each once, from snapshots that overlap; median over ranks. Pure."""
+"""Reads a job's steps from overlapping snapshots, each step once, with the median over ranks. Pure."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ class JobStep:
 
     number: int
     step_ns: int
-    """The median over the ranks."""
+    """Median over the ranks."""
     disturbed: bool
-    """By a capture, or by the switch from one value to another, on some rank."""
+    """A capture, or the switch between two values, disturbed it on some rank."""
     in_trial: bool
-    """On some rank."""
+    """A trial was running on some rank."""
 
 
 class StepReader:
-    """Hands out each step once, in order, as soon as every rank that runs has finished it."""
+    """Returns each step once, in order, as soon as every running rank has finished it."""
 
     def __init__(self) -> None:
         self.next: int | None = None
-        """The number of the next step that is handed out; None before the first look."""
+        """Number of the next step to return. None before the first read."""
 
     def read(self, snapshot: Snapshot) -> list[JobStep]:
-        """The steps since the last look; the first look sets where they begin, and returns none."""
+        """Return the steps since the last read. The first read only sets the start, and returns none."""
         views = [view for view in snapshot.ranks if view.last is not None and not view.ended]
         if not views:
             return []
         done = min(view.last.step for view in views if view.last is not None)
-        if self.next is None or done + 1 < self.next:  # counted from 0 again: another process
+        if self.next is None or done + 1 < self.next:  # another process counts from 0 again
             self.next = done + 1
             return []
         of_rank = [_since(view, self.next) for view in views]
         found = []
         for number in range(self.next, done + 1):
             seen = [steps[number] for steps in of_rank if number in steps]
-            if seen:  # a connection that was broken for long has lost some
+            if seen:  # some were lost if the connection was broken for long
                 step_ns = round(median(step.step_ns for step in seen))
                 disturbed = any(step.captured or step.transitional for step in seen)
                 found.append(JobStep(number, step_ns, disturbed, any(step.trial for step in seen)))

@@ -1,4 +1,4 @@
-"""Which values of a knob are tried where nobody names any. Pure."""
+"""Chooses the values of a knob to try if the user names none. Pure."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from overlaptop.models.buckets import MIB, bucket_sizes
 from overlaptop.wire.knobs import BUCKET_CAP_MB, Knob
 
 MOST_VALUES = 7
-"""The present one included."""
+"""Including the present value."""
 Layout = Callable[[int], Hashable]
-"""What the job makes of a value: two values that give the same do the same."""
+"""Returns the effective layout of a value. Two values with equal layouts have the same effect."""
 
 
 def values_to_try(
     knob: Knob, least: int | None = None, most: int | None = None, layout: Layout | None = None
 ) -> list[int]:
-    """Values from ``least`` to ``most`` in even factors, rising, without the present one.
+    """Return values from ``least`` to ``most`` in even factors, ascending, without the present one.
 
-    None: as far as makes sense around the present value. ``layout``: of values that do the same, the
-    smallest is tried; None: not known. Raises ValueError with one line where there is nothing to try.
+    None for both: a sensible range around the present value. ``layout``: among values with the same effect,
+    the smallest is tried. None: not known. Raises ValueError with one line if there is nothing to try.
     """
     if (least is not None and least < knob.least) or (most is not None and most > knob.most):
         raise ValueError(f"{knob.name} must be from {knob.least} to {knob.most}")
@@ -42,13 +42,13 @@ def values_to_try(
 
 
 def layout_of(knob: Knob, snapshot: Snapshot) -> Layout | None:
-    """For the bucket size, the buckets that DDP would make of the job's gradients; None: not known."""
+    """Return a function to the buckets that DDP would make of the job's gradients. None if not known."""
     facts = next((view.gradients for view in snapshot.ranks if view.gradients is not None), None)
     if knob.name != BUCKET_CAP_MB or facts is None or not any(facts.size_bytes):
         return None
 
     def layout(value: int) -> Hashable:
-        # The script's own value is given back as it was, its first bucket included.
+        # The script's own value is restored exactly, including its first bucket.
         own = str(value) == knob.original_text
         return bucket_sizes(facts.size_bytes, value * MIB, facts.first_cap_bytes if own else None)
 
@@ -56,7 +56,9 @@ def layout_of(knob: Knob, snapshot: Snapshot) -> Layout | None:
 
 
 def _ladder(values: Sequence[int], around: int | None) -> Sequence[int]:
-    """At most MOST_VALUES, in even factors: from the first to the last, or ``around`` one of them."""
+    """Return at most MOST_VALUES, in even factors, from the first to the last.
+    ``around`` is one of them.
+    """
     if len(values) <= MOST_VALUES:
         return values
     steps = range(MOST_VALUES)
