@@ -1,1 +1,1 @@
-"""Models of communication: which buckets DDP makes, how long they take, how deep to prefetch."""
+"""Models of communication: DDP's buckets, their duration, and the prefetch depth."""

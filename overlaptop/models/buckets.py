@@ -1,10 +1,10 @@
-"""DDP's gradient buckets: which layout a bucket size gives, and what communication of even ones costs.
+"""DDP's gradient buckets: the layout for a bucket size, and the communication cost of even buckets.
 
-A bucket is closed as soon as it has reached the cap, so it is a cap or more, by less than its last
-gradient. The first one may have a cap of its own: DDP takes 1 MiB for it where the user named no size. That
-is the layout after DDP's reducer has rebuilt its buckets in the first step. Not modelled: gradients of
-several types or devices, which DDP puts into buckets apart; sparse gradients; a DDP with
-`find_unused_parameters` and no static graph, which keeps the order of its parameters.
+A bucket is closed as soon as it has reached the limit, so its size exceeds the limit by less than its last
+gradient. The first one may have its own limit: DDP uses 1 MiB if the user named no size. This is the layout
+after DDP's reducer has rebuilt its buckets in the first step. Not modelled: gradients of several types or
+devices, which DDP puts into separate buckets; sparse gradients; a DDP with `find_unused_parameters` and no
+static graph, which keeps the order of its parameters.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ from typing import NamedTuple
 from overlaptop.timeline.collectives import link_bytes
 
 MIB = 1 << 20
-"""DDP's `bucket_cap_mb` counts these."""
+"""Unit of DDP's `bucket_cap_mb`."""
 LONGEST_NS = 2**53
-"""104 days: up to here a float64 counts each."""
+"""104 days: up to here, a float64 is exact to the nanosecond."""
 
 
 def bucket_sizes(
     gradient_bytes: Sequence[int], cap_bytes: int, first_cap_bytes: int | None = None
 ) -> tuple[int, ...]:
-    """The bytes of each bucket that DDP makes of these gradients, one or more, in the reducer's order.
+    """Return the bytes of each bucket that DDP makes of these gradients, at least one,
+    in the reducer's order.
 
-    `first_cap_bytes` None: the first bucket has the same cap as the others. Caps count from 1 on.
+    `first_cap_bytes` None: the first bucket has the same limit as the others. Limits below 1 count as 1.
     """
     reached = list(accumulate(gradient_bytes))
     sizes: list[int] = []
@@ -44,17 +45,18 @@ class Link(NamedTuple):
     """The time of an all-reduce: ``alpha + bytes / beta``."""
 
     alpha_ns: float
-    """What it takes however small it is: launches, and the way round all ranks."""
+    """Fixed time of any size: launches, and the way around all ranks."""
     beta_bytes_per_s: float
     """Bytes of the tensor a second (nccl-tests: algorithm bandwidth)."""
 
 
 def algorithm_bandwidth(ranks: int, bus_bytes_per_s: float) -> float:
-    """Beta of an all-reduce among two ranks or more by its bus bandwidth, as nccl-tests defines it.
+    """Return beta of an all-reduce among two or more ranks from its bus bandwidth,
+    as nccl-tests defines it.
 
-    That is what a rank sends a second: ``2 (n-1)/n`` of the tensor's bytes among n ranks.
+    The bus bandwidth is what a rank sends a second: ``2 (n-1)/n`` of the tensor's bytes among n ranks.
     """
-    sent = link_bytes("allreduce_", ranks, ranks)  # of one byte a rank: n times the factor, exactly
+    sent = link_bytes("allreduce_", ranks, ranks)  # for one byte a rank: exactly n times the factor
     assert sent is not None
     return bus_bytes_per_s * ranks / sent.tx
 
@@ -66,10 +68,10 @@ class EvenBuckets:
     cap_bytes: int
     count: int
     bucket_ns: int
-    """What each of them takes."""
+    """Duration of each bucket."""
     comm_ns: int
     exposed_ns: int
-    """Communication after backward: by so much it makes the step longer."""
+    """Communication after backward, which makes the step longer by this time."""
 
     @property
     def hidden_ns(self) -> int:
@@ -78,12 +80,12 @@ class EvenBuckets:
 
 
 def even_buckets(total_bytes: int, backward_ns: int, link: Link, cap_bytes: int) -> EvenBuckets:
-    """As many buckets as the cap makes of so many bytes, but all of one size: how little a model leaves for
-    its last bucket is luck, and would else decide which cap is the best.
+    """Return as many buckets as the limit makes of these bytes, but all of one size. In a real model, the
+    size of the last bucket is luck, and would otherwise decide which limit is best.
 
-    Communication ends at the larger of two: ``B/k + k alpha + S/beta`` (the link never idles once the first
-    bucket is there) and ``B + alpha + S/(k beta)`` (it keeps up, and the last bucket alone is exposed).
-    Compute is taken to run without gaps and not to be slowed by communication beside it.
+    Communication ends at the larger of two times: ``B/k + k alpha + S/beta`` (the link is never idle after
+    the first bucket) and ``B + alpha + S/(k beta)`` (the link keeps up, and only the last bucket is
+    exposed). Compute is assumed to run without gaps and not to be slowed by communication beside it.
 
     Raises:
         ValueError: it takes more than 104 days.
@@ -98,7 +100,8 @@ def even_buckets(total_bytes: int, backward_ns: int, link: Link, cap_bytes: int)
 
 
 def sweep(total_bytes: int, backward_ns: int, link: Link, grain_bytes: int) -> Iterator[EvenBuckets]:
-    """Each count of buckets that a cap of whole grains makes, with the least such cap, rising.
+    """Yield each number of buckets that a limit of whole grains makes, with the smallest such limit,
+    ascending.
 
     Raises:
         ValueError: as `even_buckets`.
@@ -113,10 +116,11 @@ def sweep(total_bytes: int, backward_ns: int, link: Link, grain_bytes: int) -> I
 
 
 def fewest(buckets: Iterable[EvenBuckets], backward_ns: int, slack: float) -> EvenBuckets:
-    """The fewest with which backward and what is exposed take at most ``1 + slack`` times the shortest.
+    """Return the fewest buckets for which backward plus exposed time is at most ``1 + slack`` times the
+    shortest.
 
-    Each bucket costs what the model does not know: a launch, and a share of the GPU while compute runs. So
-    a little slack is well spent where the curve is flat.
+    Each bucket has costs that the model does not include: a launch, and a share of the GPU while compute
+    runs. So a little slack is worth it if the curve is flat.
     """
     every = list(buckets)
     longest_ns = (backward_ns + min(each.exposed_ns for each in every)) * (1 + slack)
