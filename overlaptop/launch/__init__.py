@@ -1,1 +1,1 @@
-"""Starting jobs under torchrun and keeping them, here and on other hosts."""
+"""Starts jobs under torchrun on this machine, watches them and ends them."""

@@ -1,6 +1,6 @@
 """Starts a workload under torchrun with an agent in each rank.
 
-Nothing here imports torch: the dashboard offers to start a workload, and is quick to open.
+Nothing here imports torch: the dashboard can start workloads, and must open fast.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from overlaptop.workloads.options import Defaults
 
 @dataclass(frozen=True, slots=True)
 class JobPlacement:
-    """On what a job's ranks run."""
+    """The devices of a job's ranks."""
 
     nproc: int
     backend: str
     """``nccl``, on GPUs, or ``gloo``, all on the CPU."""
     shared_gpus: int = 0
-    """The GPUs, where there are fewer than processes; 0: each process has one of its own, or none."""
+    """Number of GPUs if there are fewer than processes. 0 if each process has its own, or none."""
 
     @property
     def defaults(self) -> Defaults:
-        """Which defaults a workload takes."""
+        """Which of a workload's defaults apply."""
         if self.backend == "gloo":
             return "cpu"
         return "shared" if self.shared_gpus else "cuda"
@@ -51,7 +51,7 @@ class JobPlacement:
 
 
 def place(nproc: int | None = None, device: str = "auto", *, may_share: bool = True) -> JobPlacement:
-    """Choose NCCL on the GPUs of this machine, else gloo; by `placement_on`."""
+    """Choose NCCL on the GPUs of this machine, else gloo, by `placement_on`."""
     return placement_on(usable_gpus(), nproc, device, may_share=may_share)
 
 
@@ -61,11 +61,11 @@ def placement_on(
     """Choose NCCL on a machine's GPUs, else gloo on two processes.
 
     Args:
-        gpus: how many it has.
-        nproc: how many processes; None: one a GPU, but at least two.
-        device: what a workload was told: ``cpu`` runs on gloo in any case.
-        may_share: the script lets several ranks share a GPU, as bundled workloads do. Of others more
-            processes than GPUs run on gloo, and one GPU gets one process.
+        gpus: number of GPUs.
+        nproc: number of processes. None: one a GPU, but at least two.
+        device: a workload's option: ``cpu`` always runs on gloo.
+        may_share: the script lets several ranks share a GPU, as bundled workloads do. Other scripts with
+            more processes than GPUs run on gloo, and on one GPU they get one process.
 
     Raises:
         LaunchError: ``cuda`` on a machine without a GPU.
@@ -81,16 +81,16 @@ def placement_on(
 
 @functools.cache
 def usable_gpus() -> int:
-    """How many GPUs a job started here would see: 0 with a CPU build of torch. Slow the first time."""
+    """Return how many GPUs a job started here would see: 0 with a CPU build of torch. Slow on first use."""
     if not _torch_has_cuda():
         return 0
     return visible_gpus(_installed_gpus(), os.environ.get("CUDA_VISIBLE_DEVICES"))
 
 
 def visible_gpus(installed: int, cuda_visible_devices: str | None) -> int:
-    """How many of the `installed` GPUs CUDA shows under this CUDA_VISIBLE_DEVICES (None: not set).
+    """Return how many of the `installed` GPUs CUDA shows under this CUDA_VISIBLE_DEVICES (None: not set).
 
-    As CUDA reads it: the list ends at the first entry that names no device.
+    As in CUDA, the list ends at the first entry that names no device.
     """
     if cuda_visible_devices is None:
         return installed
@@ -111,12 +111,12 @@ def _installed_gpus() -> int:
             return int(pynvml.nvmlDeviceGetCount())
         finally:
             pynvml.nvmlShutdown()
-    except Exception:  # noqa: BLE001 (no driver, no library, no permission: then the device files tell)
+    except Exception:  # noqa: BLE001 (no driver, no library, no permission: use the device files)
         return _gpu_device_files()
 
 
 def _gpu_device_files() -> int:
-    """How many GPUs the machine shows, without asking a driver; 0 where that cannot be seen."""
+    """Return how many GPUs the machine shows without a driver. 0 if that is not visible."""
     try:
         return sum(re.fullmatch(r"nvidia\d+", entry.name) is not None for entry in Path("/dev").iterdir())
     except OSError:
@@ -142,7 +142,7 @@ def _torch_has_cuda() -> bool:
 
 
 class Launcher(SupervisedJob):
-    """One job: a script with its options, an agent in each of its ranks. ``start`` it once."""
+    """One job: a script with its options, and an agent in each of its ranks. Call ``start`` once."""
 
     def __init__(
         self,
@@ -155,41 +155,41 @@ class Launcher(SupervisedJob):
         super().__init__()
         self.placement = placement or place()
         self._rendezvous = f"demo-{secrets.token_hex(4)}"
-        # --: else torchrun takes options of the script for abbreviations of its own: --n, --numa.
+        # --: otherwise torchrun takes the script's options for abbreviations of its own: --n, --numa.
         self._of_agent = ("-m", "--", "overlaptop.agent", *agent_options, str(script), *options)
 
     @property
     def command(self) -> list[str]:
-        """The torchrun command line that is run."""
+        """The torchrun command line."""
         nproc = f"--nproc-per-node={self.placement.nproc}"
-        # A rendezvous of its own on a free port: any number of jobs side by side.
+        # Its own rendezvous on a free port, so that any number of jobs can run side by side.
         rendezvous = ("--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", f"--rdzv-id={self._rendezvous}")
         torchrun = ("-m", "torch.distributed.run", *rendezvous, "--local-addr=localhost", nproc)
-        # -P: nothing of the folder we are in.
+        # -P: import nothing from the current folder.
         return [sys.executable, "-P", *torchrun, *self._of_agent]
 
     @property
     def command_line(self) -> str:
-        """What a person would type for the same job; a rendezvous of its own is left out."""
+        """The command that a person would type for the same job, without the rendezvous."""
         words = ["torchrun", f"--nproc-per-node={self.placement.nproc}", *self._of_agent]
         hides_gpus = self.placement.backend == "gloo" and usable_gpus() > 0
         return ("CUDA_VISIBLE_DEVICES= " if hides_gpus else "") + shlex.join(words)
 
     def start(self) -> None:
-        """Start the job. LaunchError where it cannot start."""
+        """Start the job. Raises LaunchError if it cannot start."""
         _torch_folder()
         self.supervise(self.command, self._environment())
 
     def _environment(self) -> dict[str, str]:
         environment = dict(os.environ)
         environment["PYTHONUNBUFFERED"] = "1"
-        # One core of each rank's share is left to communication.
+        # Leave one core of each rank's share for communication.
         share = len(os.sched_getaffinity(0)) // self.placement.nproc
         environment.setdefault("OMP_NUM_THREADS", str(max(1, share - 1)))
         if self.placement.backend == "gloo":
             environment["CUDA_VISIBLE_DEVICES"] = ""
         if self.placement.shared_gpus:
-            # The default but under MPS, where it is 2 and makes streams share a queue.
+            # The default except under MPS, where 2 makes streams share a queue.
             environment.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "8")
         return environment
 
@@ -197,9 +197,9 @@ class Launcher(SupervisedJob):
 def of_workload(
     workload: Workload, options: Sequence[str] = (), placement: JobPlacement | None = None
 ) -> Launcher:
-    """Return a launcher for `workload`. Raises OptionsError where it would refuse the options there."""
+    """Return a launcher for `workload`. Raises OptionsError if the workload would refuse the options."""
     placement = placement or place()
     workload.check_on(options, placement.nproc, placement.defaults)
-    # As a person would have typed it: this is the name that the dashboard shows.
+    # As a person would have typed it, since the dashboard shows this name.
     here, path = Path.cwd(), workload.path.resolve()
     return Launcher(path.relative_to(here) if path.is_relative_to(here) else path, options, placement)

@@ -1,4 +1,4 @@
-"""The LocalLauncher: one bundled workload at a time, started from a dashboard, on this machine."""
+"""LocalLauncher: runs one bundled workload at a time on this machine, started from a dashboard."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ OUTPUT_LINES = 200
 
 
 class LocalLauncher:
-    """A JobLauncher for this machine, which ends what it started.
+    """A JobLauncher for this machine that ends the jobs it started.
 
-    Ending a job takes up to some seconds: a thread of its own does it, and starts what comes next. Requests
-    that come meanwhile replace each other; only the newest is run. Any thread may call any method.
+    Ending a job takes up to several seconds, so a thread ends it and starts the next one. Requests during
+    that time replace each other, and only the newest runs. Any thread may call any method.
     """
 
     def __init__(
@@ -35,24 +35,24 @@ class LocalLauncher:
         workloads: Sequence[Workload] = WORKLOADS,
         launch: Callable[[Workload, Sequence[str], JobPlacement], Launcher] = of_workload,
     ) -> None:
-        """``launch`` makes the launcher of a workload with its options."""
+        """``launch``: makes the launcher of a workload with its options."""
         self.workloads = workloads
         self._launch = launch
         self._lock = threading.Lock()
         self._status = LaunchStatus()
         self._job: SupervisedJob | None = None
-        """That runs or ran last; it is replaced when it has ended."""
+        """The job that runs or ran last. Replaced only after it has ended."""
         self._label = ""
-        """Of that job."""
+        """Plan of that job."""
         self._next: Launcher | None = None
-        """To be started as soon as nothing is left of the one before."""
+        """Plan to start as soon as the previous job has ended completely."""
         self._worker: threading.Thread | None = None
         self._closed = False
 
     # A JobLauncher
 
     def plan(self, request: LaunchRequest) -> LaunchPlan:
-        """What would be run for a request, or why it would not."""
+        """Return the command for a request, or why it cannot run."""
         try:
             launcher, given = self._prepare(request)
         except LaunchError as fault:
@@ -61,7 +61,9 @@ class LocalLauncher:
         return LaunchPlan(request, "", launcher.command_line, on.in_words, on.nproc, on.defaults, given)
 
     def start(self, plan: LaunchPlan) -> None:
-        """End the job before and start this one, on a thread. Raises ValueError for a plan with a fault."""
+        """End the previous job and start this one, on a thread.
+        Raises ValueError for a plan with a fault.
+        """
         if plan.fault:
             raise ValueError(plan.fault)
         launcher, _ = self._prepare(plan.request)
@@ -72,14 +74,14 @@ class LocalLauncher:
             self._set_ending(plan)
 
     def stop(self) -> None:
-        """End the job, on a thread; one that waits to be started is not."""
+        """End the job, on a thread, and discard one that waits to be started."""
         with self._lock:
             if self._next is not None or self._runs():
                 self._next = None
                 self._set_ending(None)
 
     def status(self) -> LaunchStatus:
-        """How the newest request goes."""
+        """Return the progress of the newest request."""
         with self._lock:
             status, job = self._status, self._job
             if status.phase is LaunchPhase.RUNNING and job is not None and job.poll() is not None:
@@ -89,7 +91,7 @@ class LocalLauncher:
             return status
 
     def output(self) -> Sequence[str]:
-        """The last lines of the newest job; of a failed one those that tell why."""
+        """Return the last lines of the newest job. If it failed, the lines with the reason."""
         if (job := self.job) is None:
             return ()
         return job.complaint(OUTPUT_LINES) if job.poll() else job.output()[-OUTPUT_LINES:]
@@ -100,18 +102,18 @@ class LocalLauncher:
 
     @property
     def running(self) -> str:
-        """Label of the job that ends when this is closed; empty: none."""
+        """Label of the job that ends when this is closed. Empty if there is none."""
         with self._lock:
             return self._label if self._runs() else ""
 
     @property
     def job(self) -> SupervisedJob | None:
-        """That was started last."""
+        """The job that was started last."""
         with self._lock:
             return self._job
 
     def close(self) -> None:
-        """End what was started, wait for its end, and start nothing more."""
+        """End the started job, wait for its end, and start no other."""
         with self._lock:
             self._closed, self._next = True, None
             worker = self._worker
@@ -134,20 +136,20 @@ class LocalLauncher:
         return self._job is not None and self._job.poll() is None
 
     def _set_ending(self, plan: LaunchPlan | None) -> None:
-        """A new request, or none: have the worker end what runs first."""
+        """Set a new request, or none, and have the worker end the running job first."""
         self._status = LaunchStatus(
             LaunchPhase.ENDING, self._status.number + 1, plan.request if plan else None,
             plan.command_line if plan else "", self._label if self._runs() else "",
         )  # fmt: skip
         if self._worker is None:
-            # A daemon: where this process is killed meanwhile, the supervisors end what is left.
+            # A daemon thread: if this process is killed meanwhile, the supervisors end the jobs.
             self._worker = threading.Thread(target=self._work, name="overlaptop-launch", daemon=True)
             self._worker.start()
 
     # The worker
 
     def _work(self) -> None:
-        """End what runs, then start what was requested last, if there is something by then."""
+        """End the running job, then start the last request, if there is one by then."""
         if (before := self.job) is not None:
             before.stop()
         with self._lock:

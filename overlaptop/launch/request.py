@@ -1,4 +1,4 @@
-"""Starting jobs from the dashboard: what its screens know of whoever does it."""
+"""The dashboard's interface to job launchers."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ MAX_NPROC = 256
 
 
 class LaunchError(Exception):
-    """The job cannot be started, or is not to be had; the message is one clear line."""
+    """The job cannot be started, or is not available. The message is one clear line."""
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchRequest:
-    """A workload as somebody wants it to be run."""
+    """A workload with the requested options."""
 
     workload: str
     """Its name."""
     options: tuple[str, ...] = ()
-    """As on a command line, a word each."""
+    """As on a command line, one word each."""
     nproc: int | None = None
-    """Processes; None: as many as suit the machine."""
+    """Number of processes. None: a suitable number for the machine."""
 
     @classmethod
     def parse(cls, workload: str, options: str, nproc: str = "") -> LaunchRequest:
-        """Of what was typed. Raises LaunchError where it cannot be read."""
+        """Parse the user's input. Raises LaunchError if it is invalid."""
         try:
             words = shlex.split(options)
         except ValueError as fault:
@@ -44,7 +44,7 @@ class LaunchRequest:
 
     @property
     def label(self) -> str:
-        """``ddp --bucket-cap-mb 50``; with the number of processes where one was asked for."""
+        """``ddp --bucket-cap-mb 50``, with the number of processes if one was requested."""
         words = shlex.join((self.workload, *self.options))
         if self.nproc is not None:
             words += f" ({self.nproc} processes)"
@@ -52,8 +52,8 @@ class LaunchRequest:
 
 
 def checked(request: LaunchRequest, workloads: Sequence[Workload]) -> tuple[Workload, Mapping[str, object]]:
-    """The workload of a request and the values of the options that were given, by Option.name. Raises
-    LaunchError.
+    """Return the workload of a request and the values of the given options, by Option.name.
+    Raises LaunchError.
     """
     workload = next((each for each in workloads if each.name == request.workload), None)
     if workload is None:
@@ -67,23 +67,23 @@ def checked(request: LaunchRequest, workloads: Sequence[Workload]) -> tuple[Work
 
 @dataclass(frozen=True, slots=True)
 class LaunchPlan:
-    """What would be run for a request."""
+    """The command and placement for a request."""
 
     request: LaunchRequest
     fault: str = ""
-    """Why it would not, in one line; the rest is then unknown. Empty: it would."""
+    """Why it cannot run, as one line; the other fields are then not valid. Empty if it can."""
     command_line: str = ""
     place: str = ""
-    """On what, in words: ``2 GPUs, NCCL``."""
+    """Devices as text: ``2 GPUs, NCCL``."""
     nproc: int = 0
     defaults: Defaults = "cpu"
-    """Which defaults the workload takes."""
+    """Which of the workload's defaults apply."""
     given: Mapping[str, object] = field(default_factory=dict)
-    """The values of the options that were given, by Option.name."""
+    """Values of the given options, by Option.name."""
 
 
 class LaunchPhase(Enum):
-    """How far the newest request is."""
+    """Progress of the newest request."""
 
     NOTHING = "nothing was started"
     ENDING = "the job before is being ended"
@@ -93,54 +93,54 @@ class LaunchPhase(Enum):
 
 @dataclass(frozen=True, slots=True)
 class LaunchStatus:
-    """The newest request, and what became of it."""
+    """The newest request and its progress."""
 
     phase: LaunchPhase = LaunchPhase.NOTHING
     number: int = 0
-    """Counts the requests: two of the same words are two."""
+    """Counts the requests, so that two equal ones differ."""
     request: LaunchRequest | None = None
     command_line: str = ""
-    """What is run; empty until it is."""
+    """The command that runs. Empty until it does."""
     ending: str = ""
-    """The label of the job that still has to end first."""
+    """Label of the job that still has to end first."""
     failed: bool = False
-    """OVER: not of its own will, and not of ours."""
+    """OVER: the job failed: it neither finished nor was stopped by us."""
     how: str = ""
-    """OVER: how it ended: ``exit status 1``."""
+    """OVER: how it ended, such as ``exit status 1``."""
 
     @property
     def label(self) -> str:
-        """The request's own; empty where there is none."""
+        """The request's label. Empty without a request."""
         return self.request.label if self.request is not None else ""
 
 
 class JobLauncher(Protocol):
-    """Starts a job in place of the one that it started before. It never touches any other job."""
+    """Starts a job in place of its previous one. It never touches any other job."""
 
     @property
     def workloads(self) -> Sequence[Workload]:
-        """What it can start."""
+        """Workloads that it can start."""
 
     def plan(self, request: LaunchRequest) -> LaunchPlan:
-        """What would be run. May look at the machine for a second: call it on a thread."""
+        """Return the command for a request. May inspect the machine for a second: call it on a thread."""
 
     def start(self, plan: LaunchPlan) -> None:
-        """End the job before and start this one; returns at once, ``status`` tells. Raises ValueError for a
-        plan with a fault, and ends nothing then.
+        """End the previous job and start this one. Returns at once; ``status`` has the progress. Raises
+        ValueError for a plan with a fault, and then ends nothing.
         """
 
     def stop(self) -> None:
-        """End the job that was started; returns at once."""
+        """End the started job. Returns at once."""
 
     def status(self) -> LaunchStatus:
-        """How it goes. Never blocks."""
+        """Return the progress. Never blocks."""
 
     def output(self) -> Sequence[str]:
-        """The last lines that the newest job wrote; of a failed one those that say why."""
+        """Return the last output lines of the newest job. If it failed, the lines with the reason."""
 
     def owns(self, record: JobRecord) -> bool:
         """Whether this is the job that was started last."""
 
     @property
     def running(self) -> str:
-        """Label of the job that would end with the dashboard, or for another one; empty: none runs."""
+        """Label of the job that would end with the dashboard, or for another job. Empty if none runs."""

@@ -1,4 +1,4 @@
-"""A job below its supervisor (supervisor.py): started, watched and ended."""
+"""A job below its supervisor (supervisor.py): starts, watches and ends it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from overlaptop.launch import supervisor
 from overlaptop.launch.request import LaunchError
 
 GRACE_S = 4.0
-"""For torchrun to end its ranks, and for the hub to send its last status."""
+"""Time for torchrun to end its ranks, and for the hub to send its last status."""
 STOP_LIMIT_S = 3 * GRACE_S + 2.0
 TAIL_BYTES = 64 << 10
 
@@ -34,18 +34,18 @@ _EXIT = re.compile(supervisor.EXIT.replace(b"%d", rb"(\d+)"))
 
 
 class SupervisedJob:
-    """A job that this process owns.
+    """A job that belongs to this process.
 
-    ``stop`` ends whatever is left of it and may be called at any time, any number of times. Also a context
-    manager that stops at the end of its block. Any thread may call any method.
+    ``stop`` ends all its remaining processes. It may be called at any time and repeatedly. The job is also
+    a context manager that stops it at the end of the block. Any thread may call any method.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._connection: socket.socket | None = None
-        """To the supervisor."""
+        """Connection to the supervisor."""
         self._process: subprocess.Popen[bytes] | None = None
-        """The supervisor; there is one where there is a connection."""
+        """The supervisor. Set while there is a connection."""
         self._log = -1
         self._received = b""
         self._status: int | None = None
@@ -55,7 +55,7 @@ class SupervisedJob:
             os.close(self._log)
 
     def supervise(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
-        """Run a command in a session of its own. Raises LaunchError where that cannot work."""
+        """Run a command in its own session. Raises LaunchError if that fails."""
         with tempfile.TemporaryFile(prefix="overlaptop-") as log:
             self._log = os.dup(log.fileno())
         fcntl.fcntl(self._log, fcntl.F_SETFL, fcntl.fcntl(self._log, fcntl.F_GETFL) | os.O_APPEND)
@@ -84,7 +84,7 @@ class SupervisedJob:
             return self._status
 
     def stop(self) -> None:
-        """End the job and wait until nothing of it is left (mostly well under a second)."""
+        """End the job and wait until all its processes have ended (usually well under a second)."""
         connection, process = self._connection, self._process
         if connection is None or process is None:
             return
@@ -114,7 +114,7 @@ class SupervisedJob:
 
     @property
     def how_it_ended(self) -> str:
-        """The first rank to fail, else torchrun, in words: ``exit status 1``; empty while the job runs."""
+        """How the first failed rank, else torchrun, ended: ``exit status 1``. Empty while the job runs."""
         status = self.poll()
         return "" if status is None else how_it_ended(status, self.output())
 
@@ -124,7 +124,7 @@ class SupervisedJob:
         return any("(exitcode: 2)" in line for line in self.output())
 
     def complaint(self, max_lines: int = 12) -> list[str]:
-        """Return what the job wrote of its failure: the end of one rank's output, without torchrun's."""
+        """Return the job's own error output: the end of one rank's output, without torchrun's."""
         return complaint(self.output(), max_lines)
 
     def __enter__(self) -> Self:
@@ -145,14 +145,14 @@ class SupervisedJob:
         if told is None and data:
             return
         own = process.wait()
-        # Of a supervisor that told nothing: it was killed itself, or could not begin.
+        # The supervisor sent no status: it was killed itself, or could not start.
         self._status = int(told[1]) if told is not None else own if own >= 0 else 128 - own
         connection.close()
 
 
 def how_it_ended(status: int, output: Iterable[str]) -> str:
-    """A job's exit in words: that of the first rank of which torchrun wrote that it failed, else `status`,
-    as a shell has it.
+    """Return a job's exit as text: that of the first rank that torchrun reported as failed,
+    else `status`, as in a shell.
     """
     failed = next((match for line in output if (match := _RANK_FAILED.search(line))), None)
     if failed is not None:
@@ -165,10 +165,10 @@ def how_it_ended(status: int, output: Iterable[str]) -> str:
 
 
 def complaint(output: Iterable[str], max_lines: int) -> list[str]:
-    """Pick from a failed job's output the lines that say why it failed.
+    """Return the lines of a failed job's output that name the reason.
 
-    Each rank that fails writes the same, and torchrun adds a page about itself: one rank's lines are
-    kept, each once.
+    Each failed rank writes the same lines, and torchrun adds a page about itself.
+    Only one rank's lines are kept, each once.
     """
     lines: list[str] = []
     rank: str | None = None
@@ -189,7 +189,7 @@ def complaint(output: Iterable[str], max_lines: int) -> list[str]:
 
 
 def _await_data(connection: socket.socket, wait_s: float) -> None:
-    """Wait until there is something to receive, or the time is over."""
+    """Wait until there is data to receive, or the timeout is over."""
     if (descriptor := connection.fileno()) >= 0:
         poller = select.poll()
         poller.register(descriptor, select.POLLIN)

@@ -1,15 +1,15 @@
-"""Holds a job and everything that it starts, so that none of it outlives its owner.
+"""Holds a job and all its descendants, so that none of them outlives its owner.
 
-``python -I supervisor.py GRACE_S COMMAND [ARG ...]``, started by supervised.py. It needs the standard
-library only. Standard input is the connection to the owner. When its other end closes, for whatever reason
-(a normal end, a crash, SIGKILL), everything is ended.
+``python -I supervisor.py GRACE_S COMMAND [ARG ...]``, started by supervised.py. It needs only the standard
+library. Standard input is the connection to the owner. When its other end closes for any reason (a normal
+end, a crash, SIGKILL), all processes are ended.
 
-The supervisor is the subreaper of its descendants, so a daemon that left its session and lost its parent
-(the job's hub) is still found. Standard output is a file opened for appending that the job writes to
+The supervisor is the subreaper of its descendants, so it still finds a daemon that left its session and
+lost its parent (the job's hub). Standard output is a file opened for appending, and the job writes to it
 directly: nobody has to read for the job to go on, and the supervisor cuts the file when it grows.
 
-It sends its owner EXIT with the job's exit status when nothing is left of the job. Whatever the owner sends
-means: end the job.
+It sends its owner EXIT with the job's exit status when no process of the job is left. Any data from the
+owner means: end the job.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LOG_LIMIT_BYTES = 4 << 20
 LOG_KEPT_BYTES = 64 << 10
 EXIT = b"exit %d\n"
 _OWNER = 0
-"""Descriptor of the connection to it."""
+"""Descriptor of the connection to the owner."""
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -39,7 +39,7 @@ _LIBC = ctypes.CDLL(None)
 
 
 def descendants(root_pid: int) -> list[int]:
-    """Return the processes below `root_pid`, zombies left out, as /proc shows them at this moment."""
+    """Return the processes below `root_pid` without zombies, as /proc shows them now."""
     processes = {
         int(entry.name): _state_and_parent(int(entry.name))
         for entry in Path("/proc").iterdir()
@@ -55,7 +55,7 @@ def descendants(root_pid: int) -> list[int]:
 
 
 def ancestors(pid: int) -> list[int]:
-    """Return the processes above `pid`, nearest first; empty when it is gone."""
+    """Return the processes above `pid`, nearest first. Empty if it has ended."""
     found: list[int] = []
     while (pid := _state_and_parent(pid)[1]) > 0:
         found.append(pid)
@@ -66,17 +66,17 @@ def _state_and_parent(pid: int) -> tuple[str, int]:
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError:
-        return "", 0  # it ended before we looked
-    # The command's name stands in brackets and may hold spaces and brackets itself.
+        return "", 0  # it has already ended
+    # The command's name is in brackets and may contain spaces and brackets itself.
     state, parent = stat.rpartition(")")[2].split()[:2]
     return state, int(parent)
 
 
 class Supervisor:
-    """Runs one command to its end, or until its owner wants no more of it."""
+    """Runs one command until it ends, or until its owner ends it."""
 
     def __init__(self, command: Sequence[str], grace_s: float) -> None:
-        """`grace_s`: what torchrun has to end its ranks, and then the rest to end itself."""
+        """`grace_s`: time for torchrun to end its ranks, and then for the rest to end itself."""
         self._command = command
         self._grace_s = grace_s
         self._pid = 0
@@ -84,15 +84,15 @@ class Supervisor:
         self._asked_to_stop = False
 
     def run(self) -> int:
-        """Run until the command ends or we are asked to stop; return its exit status as a shell would.
+        """Run until the command ends or we are asked to stop. Return its exit status as a shell would.
 
-        Nothing that the command started is alive when this returns. Ending takes at most about three
-        times the grace.
+        No process that the command started is alive when this returns.
+        Ending takes at most about three times the grace.
         """
         for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(signum, self._on_signal)
         _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-        # Reaped by _reap, as the orphans are; kept, because a Popen that is dropped reaps by itself.
+        # Reaped by _reap, like the orphans. Kept, because a dropped Popen reaps by itself.
         job = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, preexec_fn=end_with_parent)
         self._pid = job.pid
         while not self._asked_to_stop and not self._job_ended():
@@ -110,7 +110,7 @@ class Supervisor:
             send(self._pid, signal.SIGTERM)  # torchrun ends its ranks
             self._wait(self._job_ended)
             _signal_all(signal.SIGTERM)
-        # After an end of its own accord the hub lingers for a moment, so that dashboards see it.
+        # After a normal end, the hub lingers for a moment, so that dashboards see it.
         self._wait(self._none_left)
         if not self._none_left():
             _signal_all(signal.SIGTERM)
@@ -120,7 +120,7 @@ class Supervisor:
             time.sleep(TICK_S / 10)
 
     def _heed_owner(self) -> None:
-        """For a moment: stop where it sends something, or has gone."""
+        """Check briefly whether the owner sent something or has gone, and then stop."""
         poller = select.poll()
         poller.register(_OWNER, select.POLLIN)
         if poller.poll(TICK_S * 1000):
@@ -159,7 +159,7 @@ class Supervisor:
 def trim_log(log_fd: int) -> None:
     """Cut a regular file that grew over LOG_LIMIT_BYTES to its last LOG_KEPT_BYTES.
 
-    Its writers append, so they go on at the new end; what one writes during the cut may be lost.
+    Its writers append, so they continue at the new end. Data written during the cut may be lost.
     """
     size_bytes = os.fstat(log_fd).st_size
     if size_bytes <= LOG_LIMIT_BYTES:
@@ -170,14 +170,14 @@ def trim_log(log_fd: int) -> None:
 
 
 def end_with_parent() -> None:
-    """For `preexec_fn`: however the thread ends that starts this process, it gets SIGTERM then. torchrun
-    takes its ranks along.
+    """For `preexec_fn`: send this process SIGTERM when the thread that started it ends.
+    torchrun then ends its ranks.
     """
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
 
 
 def send(pid: int, signum: signal.Signals) -> None:
-    """Signal a process; one that is already gone is fine."""
+    """Signal a process, if it still exists."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signum)
 
