@@ -1,4 +1,4 @@
-"""What sets the step's length, in a word or two. Pure."""
+"""What bounds the step, in a word or two. Pure."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from overlaptop.fleet.snapshot import Snapshot
 from overlaptop.report.who_is_late import FirstLine, Kind
 
 MOSTLY = 0.5
-"""A part of the step bounds it from this share on."""
+"""Smallest share of the step that bounds it."""
 
 
 def bound_by(snapshot: Snapshot, found: Sequence[Finding], said: FirstLine | None) -> str:
     """Return ``GPU-bound``, ``host-bound``, ``communication-bound``, ``data-bound`` or ``waiting for rank
-    2``; empty if nothing takes most of the step, or the parts are not known.
+    2``; empty if nothing takes most of the step or its parts are unknown.
     """
     totals, window = snapshot.totals, snapshot.wait_window
     if said is None or totals.step_ns is None or totals.exposed_ns is None:

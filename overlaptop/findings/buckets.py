@@ -1,4 +1,4 @@
-"""What the size of DDP's buckets costs a running job, by what its own all-reduces took."""
+"""Cost of DDP's bucket size in a running job, from the times of its own all-reduces."""
 
 from __future__ import annotations
 
@@ -22,12 +22,11 @@ from overlaptop.timeline.arrivals import Collective
 from overlaptop.wire.knobs import BUCKET_CAP_MB
 
 UNLIKE = 4.0
-"""A line through times of all-reduces says something where the largest has so many times the bytes of the
-smallest."""
+"""Fit a line only if the largest all-reduce moves at least this many times the bytes of the smallest."""
 FAR_OFF = 0.2
-"""Half of them may lie so far off it, as a share of what they take."""
+"""Largest median distance from the line, as a share of an all-reduce's time."""
 SLACK = 0.02
-"""As `fewest` has it."""
+"""The `slack` of `fewest`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +36,15 @@ class Buckets:
     mean: Exposure
     calls: StepCalls
     reduced: list[Collective]
-    """The model's all-reduces of the last backward pass in their order; one or more."""
+    """The model's all-reduces of the last backward pass, in order; at least one."""
     cap_mib: int
     total_bytes: int
     backward_ns: int
-    """Less what it stands in it."""
+    """Without the stall in it."""
 
     def link(self) -> Link | None:
-        """The line through the times of these all-reduces; None where they are too much alike, or too far
-        from a line, to tell what an all-reduce takes however small it is.
+        """Return latency and bandwidth fitted to these all-reduces. None if their sizes are too similar or
+        their times too far from a line.
         """
         size_bytes = np.array([each.bytes or 0 for each in self.reduced], dtype=np.float64)
         took_ns = np.array([each.least_transfer_ns for each in self.reduced], dtype=np.float64)
@@ -58,19 +57,20 @@ class Buckets:
         return Link(max(0.0, float(alpha_ns)), 1e9 / float(ns_per_byte))
 
     def now(self, link: Link) -> EvenBuckets:
-        """What the model makes of as many buckets as there are."""
+        """Return the model's result for the present number of buckets."""
         cap_bytes = -(-self.total_bytes // len(self.reduced))
         return even_buckets(self.total_bytes, self.backward_ns, link, cap_bytes)
 
     def best(self, link: Link) -> EvenBuckets:
-        """The size that it gives."""
+        """Return the model's best size."""
         every = sweep(self.total_bytes, self.backward_ns, link, MIB)
         return fewest(every, self.backward_ns, SLACK)
 
 
 def buckets_of(evidence: Evidence) -> Buckets | None:
-    """None where any of it is not known, where transferring costs little, and of ranks without a GPU: there
-    compute and communication share CPUs, and what the model promises came true in no trial.
+    """Return the buckets of the job's one DDP model. None if a fact is missing, if transferring costs
+    little, and for ranks without a GPU: there compute and communication share CPUs, and no trial confirmed
+    the model.
     """
     if any(on_host(view.info) for view in evidence.ranks.values()):
         return None
@@ -90,7 +90,7 @@ def buckets_of(evidence: Evidence) -> Buckets | None:
 
 
 def advice(evidence: Evidence, cap_mib: int) -> str:
-    """How to give buckets this size: in the script, and by a command where the job obeys it."""
+    """Say how to set this bucket size: in the script, and by command if the job accepts commands."""
     line = f"DistributedDataParallel(model, {BUCKET_CAP_MB}={cap_mib})"
     if not can_set(evidence, BUCKET_CAP_MB):
         return line

@@ -1,7 +1,7 @@
-"""Which rank loads data, collects garbage, waits for a CPU or stands still for much of its steps.
+"""Find a late rank by its counters: data loading, garbage collection, CPU delay, or sleep.
 
-Counters are known of every step and samples of the stack of all the time, so this says who is late before
-any step is measured. Measured steps then confirm it, or show that it hides behind the GPU's work.
+Every step has counters, and stacks are sampled all the time. So the cause is known before any step is
+measured. Measured steps then confirm it, or show that the GPU's work hides it.
 """
 
 from __future__ import annotations
@@ -34,16 +34,17 @@ from overlaptop.timeline.overlap import NO_LEAD
 
 LEAST_STEPS = 8
 ALONE_SHARE = 0.5
-"""Of the step. A GPU with work queued hides less."""
+"""Smallest share of the step. A GPU with queued work hides less."""
 BARE_SHARE = 0.15
-"""Likewise of ranks without a GPU, or whose GPU waits for each launch: nothing hides what the training
-thread does."""
+"""The same for ranks without a GPU, or whose GPU waits for each launch: nothing hides the training thread's
+work."""
 BARE_STANDING_SHARE = 0.1
-"""Likewise of its samples: fewer stray, as it is asleep in these and nowhere near there on other ranks."""
+"""The same for stack samples of a sleeping thread. The share is lower: other ranks do not sleep near that
+line."""
 LEAD_STEPS = 3, 16
-"""The newest measured steps that tell whether it does: fewest, most."""
+"""Fewest and most of the newest measured steps that decide it."""
 HALF_A_COLLECTION = 0.5
-"""A step has a whole one more, or none: the others' median may lie between two numbers."""
+"""Steps have whole collections, but the others' median may lie between two numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,21 +54,21 @@ class SlowHost:
     rank: int
     cause: Cause
     longer_ns: int
-    """Than the others, in the median step; by samples, in the mean."""
+    """Excess over the others: the median over steps; for samples, the mean."""
     certainty: Certainty
     gain_ns: int | None
     line: str
     others: tuple[int, ...]
     measured: str
-    """By what it is known."""
+    """The evidence, in words."""
 
     @property
     def than(self) -> str:
-        """With whom it is compared: ``the others``, ``rank 0``."""
+        """Return the ranks compared with: ``the others``, ``rank 0``."""
         return text.named_ranks(self.others) if len(self.others) == 1 else "the others"
 
     def finding(self, does: str, advice: str) -> Finding:
-        """Why it is late. ``does``: what follows its name in the title."""
+        """Return the finding that says why it is late. ``does``: the title after the rank's name."""
         return Finding(
             title=f"rank {self.rank}{does}",
             measured=self.measured,
@@ -82,8 +83,8 @@ class SlowHost:
 
 @lru_cache(maxsize=1)
 def slow_host(evidence: Evidence) -> SlowHost | None:
-    """The rank that loses most by one counter; None: no rank does, another one is late, this one is for the
-    same reason, or measured steps show that nobody waits for it.
+    """Return the rank that loses most by one counter. None if there is none, if another rank is late, if
+    this one is late for the same reason, or if measured steps show that no rank waits for it.
     """
     steps = evidence.counted
     if len(steps) < LEAST_STEPS or len(evidence.ranks) < 2:
@@ -121,13 +122,15 @@ def slow_host(evidence: Evidence) -> SlowHost | None:
 
 
 def slow_by(evidence: Evidence, cause: Cause) -> SlowHost | None:
-    """The slow host, if it is of this cause."""
+    """Return the slow host if this is its cause."""
     found = slow_host(evidence)
     return found if found is not None and found.cause is cause else None
 
 
 def _loses(evidence: Evidence, rank: int, step_ns: float) -> Iterator[tuple[float, Cause]]:
-    """By how much more in the median step, by each counter that is steadily higher than the others'."""
+    """Yield the median excess in ns and its cause, for each counter that is steadily higher than the
+    others'.
+    """
     others = evidence.ranks.keys() - {rank}
 
     def more(measure: Measure, least: float) -> float:
@@ -148,7 +151,7 @@ def _loses(evidence: Evidence, rank: int, step_ns: float) -> Iterator[tuple[floa
 
 
 def _is_bare(evidence: Evidence, rank: int) -> bool:
-    """Whether the rank has no GPU, or its GPU has waited for launches in most of its newest steps."""
+    """Return whether the rank has no GPU, or its GPU waited for launches in most of its newest steps."""
     view, (fewest, most) = evidence.ranks[rank], LEAD_STEPS
     measured = (step for step in reversed(view.history) if step.launch_lead_ns is not None)
     late = [(step.launch_lead_ns or 0) < NO_LEAD * step.step_ns for step in islice(measured, most)]

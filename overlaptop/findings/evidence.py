@@ -1,4 +1,4 @@
-"""Evidence: what rules see of a job, live or from its traces. Pure."""
+"""Evidence: the input of rules, from a live job or from its traces. Pure."""
 
 from __future__ import annotations
 
@@ -17,84 +17,82 @@ from overlaptop.timeline.arrivals import Collective
 from overlaptop.wire.messages import StepDetail, StepTotals
 
 MIN_STEPS = 3
-"""Of fewer measured steps nothing is said."""
+"""With fewer measured steps there are no findings."""
 COUNTED_STEPS = 64
-"""Steps of which counters are compared."""
+"""Steps whose counters are compared."""
 VAGUE_STEPS = 12
-"""And of fewer of a running job no finding that names no cause."""
+"""With fewer in a running job there is no finding without a cause."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobStep:
-    """One measured step on all ranks that are known."""
+    """One measured step on all known ranks."""
 
     number: int
     totals: Mapping[int, StepTotals]
-    """By rank; with lane totals, and no command disturbed the step on any rank."""
+    """By rank, with lane totals; steps that a command disturbed on any rank are left out."""
     details: Mapping[int, StepDetail]
-    """By rank, of those whose timeline is here: in the last few steps while somebody looks, else none."""
+    """By rank, where a timeline is here: of the last few steps while a dashboard watches."""
     waits: StepWaits | None
-    """Who waited for whom in it; None where that is not known."""
+    """Who waited for whom in this step; None if not known."""
 
     @property
     def is_drawn(self) -> bool:
-        """Whether the timelines of all ranks are here."""
+        """Return whether the timelines of all ranks are here."""
         return self.details.keys() == self.totals.keys()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Evidence:
-    """What is known of a job since it changed; of a trace, of all of its steps."""
+    """Facts about a job since it last changed; from traces, about all steps."""
 
     ranks: Mapping[int, RankView]
-    """By number, those of which something is known: their facts, samples, knobs and history."""
+    """By number: facts, samples, knobs and history of each known rank."""
     steps: tuple[JobStep, ...]
-    """Oldest first; empty where there are fewer than MIN_STEPS of them."""
+    """Oldest first; empty with fewer than MIN_STEPS."""
     window: WaitWindow | None
-    """Who waited for whom: the one of the first line; of a trace, all of its steps. None where nothing is
-    split."""
+    """Who waited for whom, the window of the first line; from traces, all steps. None without a
+    wait/transfer breakdown."""
     collectives: tuple[Collective, ...]
-    """Of the newest split step, matched across ranks; of a trace, all."""
+    """Collectives of the newest step with a breakdown, matched across ranks; from traces, of all steps."""
     world_size: int
     is_trace: bool
     transfers: tuple[StepTransfer, ...] = ()
-    """What the job's transfers took in its steps, for minutes; of a trace, none."""
+    """Transfer times of recent minutes' steps; empty for traces."""
     counted: tuple[Mapping[int, StepTotals], ...] = ()
-    """The newest steps, measured or not, by rank: their lengths and counters. Of a trace, none."""
+    """The newest steps by rank, measured or not, with lengths and counters; empty for traces."""
 
     @property
     def step_ns(self) -> float:
-        """The median of all ranks and steps, of which there is one."""
+        """Return the median step time of all ranks and steps; at least one step is needed."""
         return median(totals.step_ns for step in self.steps for totals in step.totals.values())
 
     @property
     def exposed_wait_ns(self) -> int:
-        """What a rank waits in a step with nothing beside it, in the mean of the ranks that are not late;
-        0 where it is not known.
-        """
+        """Return the mean exposed wait per step of the ranks that are not late; 0 if not known."""
         return self.window.exposed_wait_ns if self.window is not None else 0
 
     @property
     def most_wait_ns(self) -> int:
-        """At most: what is exposed and not split may be waiting, too."""
+        """Return an upper bound of the wait: exposed time without a breakdown may be waiting, too."""
         unsplit_share = self.window.unsplit_share if self.window is not None else 0.0
         return self.exposed_wait_ns + round(unsplit_share * self.step_ns)
 
     @property
     def wait_in_words(self) -> str:
-        """``15.6 ms``."""
+        """Return the exposed wait, such as ``15.6 ms``."""
         return text.duration(self.exposed_wait_ns)
 
 
 def evidence_of(snapshot: Snapshot) -> Evidence:
-    """All that a Snapshot says."""
+    """Return the evidence in a snapshot."""
     known = {view.rank: view for view in snapshot.ranks if view.info is not None}
     is_trace = snapshot.hub_state is HubState.TRACE
     first = 0 if is_trace else max(FIRST_STEPS, snapshot.first_step)
     steps = _steps(
         known.values(), snapshot.split_steps, first, HISTORY_STEPS if is_trace else EVIDENCE_STEPS
     )
-    if steps:  # a rank that has ended since, or has come, is no part of what is slow now
+    if steps:  # leave out ranks that ended or joined since
         known = {rank: view for rank, view in known.items() if rank in steps[-1].totals}
         steps = [step for step in steps if step.totals.keys() == known.keys()]
     window = window_of(snapshot.split_steps, alone=True) if is_trace else snapshot.wait_window
@@ -112,7 +110,7 @@ def evidence_of(snapshot: Snapshot) -> Evidence:
 
 
 def _counted(views: Collection[RankView], first: int) -> tuple[Mapping[int, StepTotals], ...]:
-    """The newest steps from `first` on that all of these ranks have made, oldest first."""
+    """Return the newest steps from `first` on that all of these ranks completed, oldest first."""
     by_number: dict[int, dict[int, StepTotals]] = {}
     for view in views:
         for step in view.history[-COUNTED_STEPS:]:
@@ -124,8 +122,8 @@ def _counted(views: Collection[RankView], first: int) -> tuple[Mapping[int, Step
 def _steps(
     views: Collection[RankView], split_steps: Iterable[StepWaits], first: int, most: int
 ) -> list[JobStep]:
-    """The steps from `first` on that all ranks have measured that had not ended when they began, oldest
-    first; looked for among the newest `most` of each rank.
+    """Return the steps from `first` on measured by all ranks that were running then, oldest first. Only the
+    newest `most` of each rank are searched.
     """
     totals: dict[int, dict[int, StepTotals]] = {}
     details: dict[int, dict[int, StepDetail]] = {}
@@ -148,7 +146,7 @@ def _steps(
 
 
 def _newest(view: RankView, first: int, most: int) -> Iterable[StepTotals]:
-    """From the newest on, until so many are measured."""
+    """Yield steps from the newest on, until `most` of them are measured."""
     measured = 0
     for step in chain(reversed(view.history), reversed(view.older)):
         if measured >= most or step.step < first:
@@ -158,6 +156,6 @@ def _newest(view: RankView, first: int, most: int) -> Iterable[StepTotals]:
 
 
 def _needed(totals: Mapping[int, StepTotals], ends_ns: Mapping[int, float]) -> set[int]:
-    """The ranks that had not ended when this step began."""
+    """Return the ranks still running when this step began."""
     begun_ns = min(step.start_ns for step in totals.values())
     return {rank for rank, end_ns in ends_ns.items() if end_ns > begun_ns}

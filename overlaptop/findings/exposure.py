@@ -1,4 +1,4 @@
-"""How a job's communication lies beside its compute: in the mean, and collective by collective."""
+"""Exposed and hidden communication: in the mean, and for each collective."""
 
 from __future__ import annotations
 
@@ -19,36 +19,37 @@ from overlaptop.timeline.spans import lengths_within, unflatten
 from overlaptop.wire.messages import StepDetail, StepTotals
 
 EXPOSED_SHARE = 0.05
-"""Transferring that is exposed is worth a finding from this share of the step on."""
+"""Smallest exposed transfer that is worth a finding, as a share of the step."""
 BESIDE_WAITING = 0.5
-"""And from this share of what ranks wait on: in recorded jobs with a late rank it is 0.04 to 0.28."""
+"""The same, as a share of the ranks' wait. In recorded jobs with a late rank it is 0.04 to 0.28."""
 LEAST_BYTES = 1 << 20
-"""Smaller collectives take their latency, and say nothing of a link."""
+"""Smaller collectives measure latency, not the link."""
 MOSTLY_SPLIT, LEAST_SPLIT = 0.5, 8
-"""Of the measured steps with communication, those of which something is split; or LEAST_SPLIT steps."""
+"""Steps that need a wait/transfer breakdown: this share of measured steps with communication, or
+LEAST_SPLIT."""
 AFTER = "after "
 NEVER = 0.1
-"""Compute and communication run never at once where less of the transferring than this is hidden. Without a
-GPU what is hidden is an upper bound."""
+"""Below this hidden share of the transfer, compute and communication never overlap. Without a GPU the
+hidden time is an upper bound."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exposure:
-    """What a rank has of each in a step, in the mean of all ranks and steps that are split. ns."""
+    """Mean times per step in ns, over all ranks and steps with a wait/transfer breakdown."""
 
     exposed_wait_ns: int
-    """Of the ranks that are not late."""
+    """Mean over the ranks that are not late."""
     step_ns: float
     compute_ns: float
-    """An upper bound where the source sees no gaps."""
+    """An upper bound if the source sees no gaps."""
     compute_only_ns: float
     transfer_ns: float
     exposed_transfer_ns: float
 
     @property
     def costly(self) -> bool:
-        """Whether transferring is exposed for long, and hardly since ranks wait for a late one: what that
-        does to the overlap of the others says nothing of how the job is written.
+        """Return whether much transfer is exposed, and not mainly because ranks wait for a late one. A late
+        rank disturbs the others' overlap, which then says nothing about the script.
         """
         return (
             self.exposed_transfer_ns >= EXPOSED_SHARE * self.step_ns
@@ -57,35 +58,35 @@ class Exposure:
 
     @property
     def one_after_the_other(self) -> bool:
-        """Whether compute and communication are both there for long and never at once."""
+        """Return whether compute and communication both take long and never overlap."""
         hidden_ns = self.transfer_ns - self.exposed_transfer_ns
         both = min(self.exposed_transfer_ns, self.compute_ns) >= EXPOSED_SHARE * self.step_ns
         return self.costly and both and hidden_ns < NEVER * self.transfer_ns
 
     @property
     def could_be_hidden_ns(self) -> int:
-        """The most that overlap could hide more than now."""
+        """Return the largest further gain from overlap."""
         return round(min(self.exposed_transfer_ns, self.compute_only_ns))
 
     def gain_ns(self, saved_ns: float) -> int:
-        """What saving so much can win: no more than what is exposed."""
+        """Return the gain from saving this time, at most the exposed time."""
         return round(min(self.exposed_transfer_ns, saved_ns))
 
     def is_little(self, gain_ns: float) -> bool:
-        """Whether so much is not worth a finding."""
+        """Return whether this gain is too small for a finding."""
         return gain_ns < COSTLY_SHARE * self.step_ns
 
     @property
     def in_words(self) -> str:
-        """``4.50 ms of 5.10 ms of transferring has no compute beside it``."""
+        """Return such as ``4.50 ms of 5.10 ms of transferring has no compute beside it``."""
         exposed, all_of_it = map(text.duration, (self.exposed_transfer_ns, self.transfer_ns))
         return f"{exposed} of {all_of_it} of transferring has no compute beside it"
 
 
 @lru_cache(maxsize=1)  # many rules ask for the same
 def exposure(evidence: Evidence) -> Exposure | None:
-    """None where too little is split to stand for the rest: which steps those are is no accident. But the
-    steps before the first one that is split are only too long ago.
+    """Return the mean exposure. None if too few steps have a breakdown, as these are no random sample.
+    Steps before the first with a breakdown are merely too old, and do not count against it.
     """
     split = [step.number for step in evidence.steps if step.waits is not None]
     if not split or len(split) < min(LEAST_SPLIT, MOSTLY_SPLIT * len(evidence.steps)):
@@ -112,20 +113,20 @@ def exposure(evidence: Evidence) -> Exposure | None:
 
 @dataclass(frozen=True, slots=True)
 class StepCalls:
-    """The newest step of which the timelines of all ranks are here, collective by collective."""
+    """The collectives of the newest step whose timelines are all here."""
 
     step: JobStep
     issued: tuple[Collective, ...]
-    """In order of their first start; only those that are split, with their places in the step."""
+    """By first start; only those with a breakdown, with their places in the step."""
 
     def all_split(self, group: str) -> bool:
-        """Whether nothing is missing here of this group's collectives."""
+        """Return whether all collectives of this group have a breakdown."""
         found = self.step.waits.collectives if self.step.waits is not None else ()
         return not any(each.unsplit for each in found if each.group == group)
 
     def bytes_by_backward(self, kind: str, group: str = "") -> list[int]:
-        """What collectives of this kind move in each backward pass of a rank, split or not. There are
-        several where gradients accumulate.
+        """Return the bytes moved by collectives of this kind in each backward pass of a rank, with or
+        without a breakdown. There are several passes if gradients accumulate.
         """
         detail = next(iter(self.step.details.values()))
         moved = [0] * len(phases_of(detail, "backward"))
@@ -137,7 +138,7 @@ class StepCalls:
         return moved
 
     def of(self, *kinds: str, group: str = "", phase: str = "") -> list[Collective]:
-        """Those of these kinds; of one group and phase only, where these are named."""
+        """Return the collectives of these kinds, optionally of one group and phase."""
         return [
             each
             for each in self.issued
@@ -149,7 +150,7 @@ class StepCalls:
 
 @lru_cache(maxsize=1)
 def step_calls(evidence: Evidence) -> StepCalls | None:
-    """None where no such step is here."""
+    """Return the newest such step; None if there is none."""
     for step in reversed(evidence.steps):
         found = step.waits.collectives if step.waits is not None else ()
         if found and step.is_drawn:
@@ -158,18 +159,18 @@ def step_calls(evidence: Evidence) -> StepCalls | None:
 
 
 def exposed_sum_ns(issued: Iterable[Collective]) -> int:
-    """What is exposed of these together."""
+    """Return their total exposed time."""
     return sum(each.exposed_transfer_ns for each in issued)
 
 
 def mean_ns(steps: Iterable[StepTotals], field: str) -> float | None:
-    """The mean of one of their times; None where one of them does not have it."""
+    """Return the mean of a field; None if a step lacks it."""
     values = [getattr(step, field) for step in steps]
     return fmean(values) if values and None not in values else None
 
 
 def all_totals(evidence: Evidence) -> list[StepTotals]:
-    """Of all ranks in all steps."""
+    """Return the totals of all ranks in all steps."""
     return [totals for step in evidence.steps for totals in step.totals.values()]
 
 
@@ -196,7 +197,9 @@ def _issued(found: Sequence[Collective], details: Mapping[int, StepDetail]) -> I
 
 
 def _phase(detail: StepDetail | None, at_ns: int) -> tuple[str, int]:
-    """In which phase this moment lies, or behind which one, and how many of that name came before it."""
+    """Return the phase at this moment, or the one before it, and the number of
+    earlier phases of that name.
+    """
     begun = [each for each in detail.phases if detail.start_ns + each.start_ns <= at_ns] if detail else []
     if detail is None or not begun:
         return "", 0

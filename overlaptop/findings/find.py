@@ -12,17 +12,17 @@ from overlaptop.findings.finding import OPPOSITES, Finding
 from overlaptop.findings.gains import most_by_gpus_ns
 
 RULES = {each.name: import_module(f"{rules.__name__}.{each.name}") for each in iter_modules(rules.__path__)}
-"""By name: each file of the folder is one."""
+"""Modules by name: each file of the folder is a rule."""
 MENDS_HOST = (
     "data_loading", "garbage_collection", "launch_bound", "own_cost", "short_cpus", "stalled_hosts",
     "unused_parameters",
 )  # fmt: skip
-"""Rules whose advice makes hosts quicker."""
+"""Rules whose advice speeds up hosts."""
 
 
 def find(evidence: Evidence) -> tuple[Finding, ...]:
-    """Return what the rules find: what wins most first, what wins nothing not at all. What GPUs do wins no
-    more than hosts leave of the step.
+    """Return the findings, largest gain first, without those that gain nothing. A GPU's gain is limited to
+    the step time that hosts leave.
     """
     most_ns = most_by_gpus_ns(evidence)
     every: list[Finding] = []

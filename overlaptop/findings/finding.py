@@ -1,4 +1,4 @@
-"""What a rule found."""
+"""A finding: the result of a rule."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pathlib import PurePath
 from overlaptop.records import FindingRecord
 
 OPPOSITES = {"bucket_too_large": "bucket_too_small", "bucket_too_small": "bucket_too_large"}
-"""Rules of which one job is never told both. A model says so, and no trial: it is worth a try, and no
+"""Rules that exclude each other within one job. Their evidence is a model, not a trial: worth a try, no
 alarm."""
 
 
 _FIGURES = re.compile(r" [\d.]+ (?:ns|µs|ms|s) a step|: its .*| for \d.*")
-"""In a title that says why a rank is late."""
+"""The figures in a title that says why a rank is late."""
 
 
 class Certainty(Enum):
@@ -25,43 +25,44 @@ class Certainty(Enum):
     MEASURED = "measured"
     """The cause itself was measured."""
     LIKELY = "likely"
-    """What was measured fits this cause, and the others that would look alike are excluded."""
+    """The measurement fits this cause, and similar causes are excluded."""
     POSSIBLE = "possible"
-    """What was measured fits this cause, and others too."""
+    """The measurement fits this cause and others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One cause, what it costs and what to do."""
+    """One cause, its cost and the advice."""
 
     title: str
     """One line, subject first, with the measured figure."""
     measured: str
-    """What was measured, in words with figures."""
+    """The measurement in words, with figures."""
     advice: str
-    """What to type or to change."""
+    """The command to type or the setting to change."""
     certainty: Certainty
     gain_ns: int | None = None
-    """By how much mending it makes the step shorter (`gains`). Never more than the exposed or idle time
-    that it explains. None: not known."""
+    """Shorter step after the fix, in ns (`gains`), at most the exposed or idle time explained. None: not
+    known."""
     ranks: tuple[int, ...] = ()
-    """Those that it is about; empty: the whole job."""
+    """The ranks concerned; empty: the whole job."""
     rule: str = ""
-    """Name of the rule's file; `find` fills it in."""
+    """The rule's file name, set by `find`."""
     why_late: bool = False
-    """It says why its rank is late; the title begins with that: ``rank 2 ...`` or ``rank 2's ...``."""
+    """True if it says why its rank is late. The title then begins with ``rank 2 ...`` or ``rank 2's
+    ...``."""
     line: str = ""
-    """The line of the script that it is about, ``train.py:57 in collate``; empty: not known."""
+    """The script line concerned, ``train.py:57 in collate``; empty: not known."""
 
     @property
     def headline(self) -> str:
-        """The title with the line of the script where that is known: ``... (train.py:57 in collate)``."""
+        """Return the title and the script line, if known: ``... (train.py:57 in collate)``."""
         return f"{self.title} ({self.line})" if self.line and self.line not in self.title else self.title
 
     @property
     def headlines(self) -> tuple[str, ...]:
-        """`headline`, then shorter ones: without the comparison, without figures (``rank 1 computes longer
-        (train.py:57)``), without the line.
+        """Return `headline`, then shorter ones: without the comparison, without figures (``rank 1 computes
+        longer (train.py:57)``), without the line.
         """
         compared = self.title.partition(" than ")[0]
         bare = _FIGURES.sub("", compared)
@@ -70,7 +71,7 @@ class Finding:
         return self.headline, f"{compared}{at}", f"{bare}{at}", bare
 
     def record(self, job: str) -> FindingRecord:
-        """The record of it."""
+        """Return the finding as a record."""
         return FindingRecord(
             job=job,
             rule=self.rule,
@@ -85,11 +86,11 @@ class Finding:
 
 
 Key = tuple[str, tuple[int, ...], int]
-"""Of a finding as it comes up again: rule, ranks, and its number among those alike."""
+"""Identifies a finding over time: rule, ranks, and its number among equal ones."""
 
 
 def by_key(found: Iterable[Finding]) -> dict[Key, Finding]:
-    """Each finding by its key, in their order."""
+    """Return the findings by key, in order."""
     keyed: dict[Key, Finding] = {}
     for each in found:
         nth = sum(key[:2] == (each.rule, each.ranks) for key in keyed)
@@ -98,13 +99,13 @@ def by_key(found: Iterable[Finding]) -> dict[Key, Finding]:
 
 
 def late_finding(found: Iterable[Finding], rank: int) -> Finding | None:
-    """The first that says why this rank is late; None: none does."""
+    """Return the first finding that says why this rank is late; None: none does."""
     return next((each for each in found if each.why_late and each.ranks == (rank,)), None)
 
 
 def why_late(found: Iterable[Finding], rank: int) -> str:
-    """Why a rank is late: ``it computes 12.1 ms a step longer than the others``; empty: no finding says.
-    With the line of the script where that is known.
+    """Return why a rank is late: ``it computes 12.1 ms a step longer than the others``, with the script
+    line if known. Empty: no finding says.
     """
     late = late_finding(found, rank)
     if late is None:

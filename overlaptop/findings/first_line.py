@@ -1,4 +1,4 @@
-"""The first line of a job: who is late, or what else costs more. Pure."""
+"""The first line of a job: the late rank, or a finding that costs more. Pure."""
 
 from __future__ import annotations
 
@@ -12,15 +12,17 @@ from overlaptop.report.who_is_late import NOBODY, NOTHING, FirstLine, Kind, who_
 from overlaptop.text import whole_percent
 
 OF_WAITING = ("jitter", "late_unexplained", "uneven_batches")
-"""Rules that tell of the waiting of which `who_is_late` tells."""
+"""Rules about the same wait as `who_is_late`."""
 
 
 def first_line(
     snapshot: Snapshot, found: Sequence[Finding], listed: Sequence[Finding] = ()
 ) -> FirstLine | None:
-    """Who is late and why, or that it costs nothing; in its place the finding that mending can win most by,
-    where nobody is late or it wins more than all that ranks wait, and is worth a warning. ``found``: of the
-    same moment, what costs most first. ``listed``: earlier ones that are still shown beside the line.
+    """Return who is late and why, or that lateness costs nothing.
+
+    The finding with the largest gain takes its place if no rank is late, or if it gains more than the whole
+    wait and deserves a warning. ``found``: findings of the same moment, costliest first. ``listed``:
+    earlier findings still shown beside the line.
     """
     said, totals = who_is_late(snapshot), snapshot.totals
     if said is None or said.kind in (Kind.MEASURING, Kind.UNKNOWN):
@@ -32,7 +34,7 @@ def first_line(
     if said.late_rank is not None and (late := late_finding(found, said.late_rank)) is not None:
         cause, blames = why_late([late], said.late_rank), () if is_over else late.headlines
         said = said._replace(cause=cause, blames=blames, cause_rule=late.rule)
-    if found or listed:  # it is not said beside them
+    if found or listed:  # "nothing" would contradict them
         said = said._replace(words=said.words.replace(NOTHING, NOBODY))
     first = next((each for each in found if each.rule not in OPPOSITES), None)
     if first is None or not first.gain_ns or not totals.step_ns:
@@ -56,8 +58,8 @@ def first_line(
 
 
 def _late_by(found: Sequence[Finding]) -> FirstLine | None:
-    """Who is late by these findings alone, such as by the counters of all steps, where waits name nobody;
-    None: none says so.
+    """Return who is late by these findings alone, such as by counters, when waits name no rank; None: no
+    finding says.
     """
     first = next((each for each in found if each.why_late), None)
     if first is None:

@@ -1,8 +1,8 @@
-"""What mending wins: by how much the step would be shorter. Pure.
+"""How much shorter a step is after a fix. Pure.
 
 All ranks share one step length. Alone, a rank needs the longer of two times: its GPU's without waiting for
-other ranks, and its host's without being blocked by its GPU or by other ranks. A late rank costs the step
-less the longest such time of the others. What they wait beyond that is slack.
+other ranks, and its host's without being blocked by its GPU or by other ranks. The cost of a late rank is
+the step's length minus the longest such time of the others. The rest of their wait is slack.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from overlaptop.findings.lines import apart
 from overlaptop.wire.messages import StepTotals
 
 EXPLAINS = 0.5
-"""A cause explains a wait if it lasts this share of it. Less than all: some of it hides behind compute, and
-causes add up."""
+"""A cause explains a wait if it lasts at least this share of it. Less than 1: some of it hides behind
+compute, and causes add up."""
 
 LOST_LEAD = 0.1
-"""A host that loses so much of a step of its lead in each step is slowed down: by a profiler as a rule."""
+"""A host that loses this share of the step of its lead in each step is slowed down, usually by a
+profiler."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,18 +34,20 @@ class OwnTime:
     gpu_ns: float
     """GPU time without waiting; without a GPU, the training thread's time without waiting."""
     host_ns: float = 0.0
-    """The training thread's time without being blocked, as far as it is known."""
+    """The training thread's time without being blocked, if known."""
 
     @property
     def longest_ns(self) -> float:
-        """The longer of both."""
+        """Return the longer of both."""
         return max(self.gpu_ns, self.host_ns)
 
 
 def gain_ns(
     step_ns: float, others: Iterable[OwnTime], late: OwnTime | None = None, cause_ns: float | None = None
 ) -> int:
-    """Return how much shorter the step is without a late rank's cause; None: however long that takes."""
+    """Return how much shorter the step is without a late rank's cause; None:
+    without the rank's lateness.
+    """
     own_ns = [each.longest_ns for each in others]
     if late is not None and cause_ns is not None:
         own_ns.append(late.longest_ns - cause_ns)
@@ -54,7 +57,7 @@ def gain_ns(
 def own_times(
     evidence: Evidence, late: Collection[int], others: Collection[int], slows_ns: int = 0
 ) -> Mapping[int, OwnTime]:
-    """Return the own times of these ranks. ``slows_ns``: by how much waiting slows the others' compute."""
+    """Return the own times of these ranks. ``slows_ns``: extra compute of the others caused by waiting."""
     step_ns = evidence.step_ns
     own: dict[int, OwnTime] = {}
     is_split = evidence.window is not None and evidence.window.is_split
@@ -68,8 +71,8 @@ def own_times(
 
 
 def most_by_gpus_ns(evidence: Evidence) -> float:
-    """Return how much shorter the step is if GPUs need no time: what the slowest host leaves of it. It is
-    infinite where hosts' times are not known.
+    """Return the gain if GPUs needed no time: the step less the slowest host's time. Infinite if hosts'
+    times are unknown.
     """
     if any(is_launch_bound(evidence, rank) for rank in evidence.ranks):
         return 0.0
@@ -79,8 +82,8 @@ def most_by_gpus_ns(evidence: Evidence) -> float:
 
 
 def _wait_ns(evidence: Evidence, rank: int, *, exact: bool) -> float | None:
-    """What the rank waits for others in a step, in the mean. Not exact: with what is exposed and not split.
-    None: not known, or in a pipeline, where ranks wait at different places of the step.
+    """Return the rank's mean wait for others per step. Not exact: includes exposed time without a
+    breakdown. None: not known, or in a pipeline, where ranks wait at different places of the step.
     """
     times = [step.waits.times.get(rank) for step in evidence.steps if step.waits is not None]
     known = [each for each in times if each is not None]
@@ -90,7 +93,7 @@ def _wait_ns(evidence: Evidence, rank: int, *, exact: bool) -> float | None:
 
 
 def _host_ns(evidence: Evidence, rank: int, late: Collection[int], wait_ns: float) -> float:
-    """What the rank's host needs for a step without being blocked; 0: not known."""
+    """Return the host's time for a step without being blocked; 0: not known."""
     if (own_ns := _own_host_ns(evidence, rank)) is not None:
         return own_ns
     blocked_ns = (_blocked_ns(evidence, rank, each, wait_ns) for each in late)
@@ -99,8 +102,8 @@ def _host_ns(evidence: Evidence, rank: int, late: Collection[int], wait_ns: floa
 
 
 def _own_host_ns(evidence: Evidence, rank: int) -> float | None:
-    """The same, as it was measured; None: it was not, or the host lost its lead meanwhile. It then needed
-    less before it was traced.
+    """Return the measured host time. None: not measured, or the host lost its lead under tracing, so that
+    it needed less before.
     """
     steps = [step.totals[rank] for step in evidence.steps if rank in step.totals]
     # The last step of a trace ends with the profiler, which waits for the GPU.
@@ -113,11 +116,11 @@ def _own_host_ns(evidence: Evidence, rank: int) -> float | None:
 
 
 def _blocked_ns(evidence: Evidence, rank: int, late: int, wait_ns: float) -> float | None:
-    """How long the rank's host is blocked in a step; None: not known, or as long as its GPU waits.
+    """Return how long the rank's host is blocked in a step. None: not known, or for most of its GPU's wait.
 
-    A host that waits for its GPU in each step has no lead when that is over. One with a lead may wait for
-    room for another launch. The late rank's never does, so they then differ in CPU time, or in the line at
-    which they are.
+    A host that waits for its GPU in each step ends that wait without a lead. One with a lead may wait for
+    space in the launch queue. The late rank's host never waits there, so the two then differ in CPU time or
+    in their lines.
     """
     infos = [evidence.ranks[each].info for each in (rank, late)]
     found = apart(evidence, rank, late)
@@ -151,7 +154,7 @@ def _blocked_ns(evidence: Evidence, rank: int, late: int, wait_ns: float) -> flo
 
 
 def _more(steps: Iterable[Mapping[int, StepTotals]], rank: int, other: int, field: str) -> float | None:
-    """By how much more of it one rank has than the other in a step, in the median; None: not known."""
+    """Return the median excess of one rank over the other per step; None: not known."""
     pairs = [(getattr(step[rank], field), getattr(step[other], field)) for step in steps]
     more = [own - theirs for own, theirs in pairs if own is not None and theirs is not None]
     return median(more) if more else None

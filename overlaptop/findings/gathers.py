@@ -1,4 +1,4 @@
-"""FSDP2's all-gathers in a step, pass by pass, beside the compute that they serve."""
+"""FSDP2's all-gathers in each pass of a step, and the compute beside them."""
 
 from __future__ import annotations
 
@@ -16,30 +16,32 @@ from overlaptop.wire.messages import StepDetail
 
 @dataclass(frozen=True, slots=True)
 class Gathers:
-    """Those of one step."""
+    """All-gathers of one step."""
 
     mean: Exposure
     calls: StepCalls
 
     def of(self, which: str) -> list[Collective]:
-        """Those of the group that has most, in one pass: ``forward`` or ``backward``."""
+        """Return one pass's all-gathers of the largest group: ``forward`` or ``backward``."""
         by_group: dict[str, list[Collective]] = {}
         for each in self.calls.of("allgather", phase=which):
             by_group.setdefault(each.group, []).append(each)
         return max(by_group.values(), key=len, default=[])
 
     def layer_ns(self, which: str) -> int:
-        """Compute for each gather of this pass: the mean over ranks."""
+        """Return the compute per gather of this pass: the mean over ranks."""
         compute_ns = fmean(_compute_ns(detail, which) for detail in self.calls.step.details.values())
         return round(compute_ns / max(1, len(self.of(which))))
 
     def usual_ns(self, which: str) -> int:
-        """What one of them transfers."""
+        """Return the usual transfer time of a gather."""
         return round(median(each.least_transfer_ns for each in self.of(which)))
 
 
 def gathers_of(evidence: Evidence) -> Gathers | None:
-    """None: the job has no FSDP2 modules, or they are not known, or transferring costs little."""
+    """Return the all-gathers of the newest step. None if FSDP2 modules are absent or unknown, or
+    transferring costs little.
+    """
     mean, calls = exposure(evidence), step_calls(evidence)
     if not uses_fsdp2(evidence) or mean is None or calls is None or not mean.costly:
         return None

@@ -1,8 +1,8 @@
-"""Why a rank is late: what it does longer than the others, step by step.
+"""Why a rank is late: what takes longer on it than on the others, in each step.
 
-A rank can start a collective late for three reasons, looked at in this order: it launched late (its CPU
-loaded data, collected garbage, or stood still), it computed longer, or it waited for yet another rank in
-another group; then that one is the late rank (timeline/echoes.py), and the first only passes that on.
+A rank can start a collective late for three reasons, checked in this order. It launched late: its CPU
+loaded data, collected garbage, or slept. It computed longer. Or it waited for another rank in another
+group: then that rank is the late one (timeline/echoes.py).
 """
 
 from __future__ import annotations
@@ -25,95 +25,95 @@ from overlaptop.report.order import sees_gaps
 from overlaptop.wire.messages import RankInfo, StepTotals
 
 STEADY = 0.8
-"""A rank does something longer where it does so in this share of the steps: on a busy machine the medians
-of two ranks that are alike may be apart, too."""
+"""Smallest share of steps in which a cause must last longer. On a busy machine the medians of two equal
+ranks may differ, too."""
 VARIES = 1.2
-"""What a rank computes longer varies where its middle three fifths spread over so many times its median. A
-slow GPU is slower by about the same in each step."""
+"""Extra compute varies if its middle three fifths spread over more than this multiple of the median. A slow
+GPU is slower by a similar time in each step."""
 SLACK_OF_WAIT, SLACK_OF_STEP = 0.25, 0.1
-"""A wait costs nothing if less than both is lost."""
+"""A wait costs nothing if the gain is below both shares."""
 LOW_CLOCK = 0.95
 """A clock is low below this share of the other ranks' median."""
 
 
 Measure = Callable[[RankInfo | None, StepTotals], int | None]
-"""Of one rank in one step; None: not known."""
+"""A quantity of one rank in one step; None: not known."""
 
 
 class Cause(Enum):
-    """Why a rank is late, in the order in which they are looked for."""
+    """Why a rank is late, in the order of the checks."""
 
     LOADING = "loading"
     """Its training thread waits for data."""
     COLLECTING = "collecting"
     """Its interpreter collects garbage."""
     PLACEMENT = "placement"
-    """It may not run where it should."""
+    """Its CPUs are too few or on the wrong NUMA node."""
     DELAYED = "delayed"
     """Its training thread is ready to run and waits for a CPU."""
     STANDING = "standing"
     """It launches late: its GPU is idle, or its training thread sleeps, for another reason."""
     LAUNCHING = "launching"
-    """It launches late, and its GPU is idle in short pauses only: its CPU is too slow."""
+    """It launches late, and its GPU is idle only in short pauses: its CPU is too slow."""
     LOW_CLOCK = "low clock"
     """It computes longer, and its GPU's clock is lower than the others'."""
     UNEVEN = "uneven"
-    """It computes longer, and by another time in each step."""
+    """It computes longer, by a different time in each step."""
     COMPUTING = "computing"
     """It computes longer."""
 
 
 OF_THE_HOST = (Cause.LOADING, Cause.COLLECTING, Cause.STANDING, Cause.LAUNCHING, None)
-"""Causes that a line of the script may explain; without a GPU what it computes, too."""
+"""Causes that a script line may explain; without a GPU its compute, too."""
 
 
 @dataclass(frozen=True, slots=True)
 class LateRank:
-    """A rank for which the others wait, and what it does longer than they do in a step: the median over
-    steps, negative where shorter. None: not seen.
+    """A rank that the others wait for, and its excess over them per step: medians over steps, negative if
+    shorter, None if not measured.
     """
 
     rank: int
     others: tuple[int, ...]
-    """Those with which it is compared."""
+    """The ranks compared with."""
     late: int
     collectives: int
-    """In so many of which it was late."""
+    """Collectives compared."""
     step_ns: float
     own: Mapping[int, OwnTime]
-    """By rank: its own, and the others'."""
+    """By rank: this rank's and the others'."""
     waits: str
-    """What they wait in words, at least."""
+    """The others' wait in words, a lower bound."""
     slows_ns: int
-    """By how much longer the others compute beside waiting for it; 0 where they do not clearly."""
+    """Extra compute of the others while they wait; 0 if not clear."""
     beside_ns: int
-    """And for how much longer they have communication beside compute."""
+    """Extra time in which the others' communication overlaps their compute."""
     computes_ns: int | None
     busy_ns: int | None
-    """As `computes_ns`; without a GPU with what it waits for a CPU."""
+    """As `computes_ns`; without a GPU, including the wait for a CPU."""
     stands_ns: int | None
     loads_ns: int | None
     delays_ns: int | None
     collections: float | None
-    """Full garbage collections in one of its steps."""
+    """Full garbage collections per step."""
     cause: Cause | None
-    """None: nothing that it does longer explains it."""
+    """None: nothing measured explains it."""
     passed_on_by: tuple[int, ...] = ()
-    """Ranks that are late since they wait for it, or for the next one of these; the last one waits for
-    it."""
+    """Ranks that are late because they wait for this one: each waits for the next, the last for this
+    rank."""
     in_turn: tuple[int, ...] = ()
-    """Those that are late in turn, it among them; empty where it alone is late."""
+    """Ranks that are late in turn, this one included; empty if only this one is late."""
     line: SlowLine | None = None
-    """Where its host is late: the line of the script at which it is longer than the others."""
+    """If its host is late: the script line with the largest excess over the others."""
 
     def gain_ns(self, cause_ns: int | None = None) -> int:
-        """How much shorter the step is without its cause; None: if nobody is late any more."""
+        """Return how much shorter the step is without its cause; None: without any late rank."""
         stay = self.others if cause_ns is None else self.own.keys() - {self.rank}
         return gain_ns(self.step_ns, [self.own[rank] for rank in stay], self.own[self.rank], cause_ns)
 
     @property
     def is_slack(self) -> bool:
-        """Whether next to nothing is won if it is late no more."""
+        """Return whether fixing the rank gains almost nothing."""
         wait_ns = self.step_ns - max((self.own[rank].gpu_ns for rank in self.others), default=0.0)
         return bool(self.others) and self.gain_ns() < min(
             SLACK_OF_WAIT * wait_ns, SLACK_OF_STEP * self.step_ns
@@ -121,11 +121,11 @@ class LateRank:
 
     @property
     def in_words(self) -> str:
-        """``rank 2 is late in 71 of 75 collectives; the others wait 12.1 ms a step``."""
+        """Return such as ``rank 2 is late in 71 of 75 collectives; the others wait 12.1 ms a step``."""
         late = f"rank {self.rank} is late in {self.late} of {self.collectives} collectives"
         waits = "waits" if len(self.others) == 1 else "wait"
         others = f"{self.than} {waits} {self.waits} a step"
-        if self.in_turn:  # what is known is what ranks wait for all of these
+        if self.in_turn:  # the wait is only known for all of them together
             others = f"others wait {self.waits} a step for {text.named_ranks(self.in_turn)} together"
         if self.passed_on_by:
             passes = "passes" if len(self.passed_on_by) == 1 else "pass"
@@ -134,30 +134,32 @@ class LateRank:
 
     @property
     def than(self) -> str:
-        """With whom it is compared: ``the others``, ``rank 0``; ``ranks 0, 3`` where more are late."""
+        """Return the ranks compared with: ``the others``, ``rank 0``; ``ranks 0, 3`` if more are late."""
         named = len(self.others) == 1 or (self.others and self.in_turn)
         return text.named_ranks(self.others) if named else "the others"
 
     @property
     def whose(self) -> str:
-        """``the others'``, ``rank 0's``."""
+        """Return such as ``the others'`` or ``rank 0's``."""
         return f"{self.than}'" if self.than.endswith("s") else f"{self.than}'s"
 
     @property
     def takes_ns(self) -> int:
-        """By how much longer it takes between collectives, whatever it does."""
+        """Return its excess time between collectives, for any cause."""
         return max(self.busy_ns or 0, self.stands_ns or 0)
 
     @property
     def takes_in_words(self) -> str:
-        """``between collectives it takes 12.1 ms a step longer than the others``."""
+        """Return such as ``between collectives it takes 12.1 ms a step longer than the others``."""
         return f"between collectives it takes {text.duration(self.takes_ns)} a step longer than {self.than}"
 
     def finding(
         self, does: str, longer_ns: int | None, advice: str, certainty: Certainty, more: str = ""
     ) -> Finding:
-        """Why it is late. ``does``: what follows its name in the title; ``longer_ns``: what is won where it
-        does that no longer than the others; ``more``: what was measured besides.
+        """Return the finding that says why it is late.
+
+        ``does``: the title after the rank's name; ``longer_ns``: the excess to remove; ``more``: further
+        measurements.
         """
         return Finding(
             title=f"rank {self.rank}{does}",
@@ -174,18 +176,18 @@ class LateRank:
 
 
 def late_ranks(evidence: Evidence) -> tuple[LateRank, ...]:
-    """Those of `named_late` that cost time."""
+    """Return the ranks of `named_late` that cost time."""
     return tuple(each for each in named_late(evidence) if not each.is_slack)
 
 
 def trailing(evidence: Evidence) -> tuple[LateRank, ...]:
-    """Those of `named_late` that cost nothing."""
+    """Return the ranks of `named_late` that cost nothing."""
     return tuple(each for each in named_late(evidence) if each.is_slack)
 
 
 @lru_cache(maxsize=1)
 def named_late(evidence: Evidence) -> tuple[LateRank, ...]:
-    """The one that the first line names, or those that are late by turns, whatever that costs."""
+    """Return the late rank of the first line, or the ranks that are late in turn, whatever their cost."""
     window = evidence.window
     if window is None:
         return ()
@@ -202,24 +204,24 @@ def named_late(evidence: Evidence) -> tuple[LateRank, ...]:
 
 
 def late_by(evidence: Evidence, cause: Cause) -> list[LateRank]:
-    """Those of this cause."""
+    """Return the late ranks with this cause."""
     return [each for each in late_ranks(evidence) if each.cause is cause]
 
 
 def caused_wait_ns(step: JobStep, ranks: Collection[int]) -> int:
-    """What the others waited for these ranks in a step; 0 where it is not known."""
+    """Return the others' wait for these ranks in a step; 0 if not known."""
     lateness = step.waits.lateness if step.waits is not None else None
     return sum(each.caused_wait_ns for each in lateness.ranks if each.rank in ranks) if lateness else 0
 
 
 def on_host(info: RankInfo | None) -> bool:
-    """Whether its spans come from the host's clock: it has no GPU."""
+    """Return whether the rank's spans come from the host's clock: it has no GPU."""
     return info is not None and info.source == "host"
 
 
 def computing_ns(info: RankInfo | None, step: StepTotals) -> int | None:
-    """How long the rank computed: by its kernels, without a GPU by its training thread's CPU time. None
-    where its source does not see it.
+    """Return the compute time: of kernels; without a GPU, the training thread's CPU time. None if the
+    source does not see it.
     """
     if info is None or info.compute_exact:
         return step.compute_ns
@@ -227,8 +229,8 @@ def computing_ns(info: RankInfo | None, step: StepTotals) -> int | None:
 
 
 def standing_ns(info: RankInfo | None, step: StepTotals) -> int | None:
-    """How long its GPU was idle; without a GPU, how long its training thread slept and waited for no other
-    rank. None where its source does not see it.
+    """Return the GPU's idle time; without a GPU, the training thread's sleep except waits for other ranks.
+    None if the source does not see it.
     """
     if info is None or info.compute_exact:
         return step.idle_ns
@@ -238,22 +240,22 @@ def standing_ns(info: RankInfo | None, step: StepTotals) -> int | None:
 
 
 def loading_ns(_info: RankInfo | None, step: StepTotals) -> int | None:
-    """What its training thread spent in a DataLoader's ``next``."""
+    """Return the training thread's time in a DataLoader's ``next``."""
     return step.loading_ns
 
 
 def delayed_ns(_info: RankInfo | None, step: StepTotals) -> int | None:
-    """How long its training thread waited for a CPU."""
+    """Return the training thread's wait for a CPU."""
     return step.delayed_ns
 
 
 def full_collections(_info: RankInfo | None, step: StepTotals) -> int | None:
-    """Its interpreter's garbage collections of the oldest generation."""
+    """Return the number of garbage collections of the oldest generation."""
     return step.full_collections
 
 
 def _busy_ns(info: RankInfo | None, step: StepTotals) -> int | None:
-    """How long it computed; without a GPU with what it waited for a CPU, which grows with it."""
+    """Return the compute time; without a GPU, including the wait for a CPU, which grows with it."""
     own_ns = computing_ns(info, step)
     if own_ns is None or not on_host(info):
         return own_ns
@@ -261,24 +263,26 @@ def _busy_ns(info: RankInfo | None, step: StepTotals) -> int | None:
 
 
 def _unexplained_ns(info: RankInfo | None, step: StepTotals) -> int | None:
-    """Of `standing_ns`, what neither data, a CPU nor garbage explain: these may not be steady yet."""
+    """Return the part of `standing_ns` that data, a CPU and garbage do not explain: these may not be steady
+    yet.
+    """
     stands_ns = standing_ns(info, step)
     if stands_ns is None or step.full_collections:
         return stands_ns and 0
-    delayed_ns = 0 if on_host(info) else step.delayed_ns or 0  # on a host that is off already
+    delayed_ns = 0 if on_host(info) else step.delayed_ns or 0  # without a GPU it is subtracted already
     return max(0, stands_ns - (step.loading_ns or 0) - delayed_ns)
 
 
 def cpus_are_short(evidence: Evidence) -> bool:
-    """Whether ranks without a GPU wait for a CPU longer than for one another: what they do differently is
-    then what the machine happens to do.
+    """Return whether ranks without a GPU wait longer for a CPU than for each other: differences between
+    them are then the machine's noise.
     """
     return (cpu_delay_ns(evidence) or 0) > evidence.exposed_wait_ns
 
 
 def cpu_delay_ns(evidence: Evidence) -> float | None:
-    """How long ranks without a GPU wait for a CPU in a step; 0 where ranks have GPUs, and None where it is
-    not known.
+    """Return the wait for a CPU per step of ranks without a GPU; 0 if ranks have
+    GPUs, None if not known.
     """
     on_hosts = [
         [totals.delayed_ns for totals in each.totals.values() if totals.delayed_ns is not None]
@@ -292,7 +296,9 @@ def cpu_delay_ns(evidence: Evidence) -> float | None:
 
 
 def misplacement(evidence: Evidence, rank: int, others: Collection[int]) -> str:
-    """How its CPUs are worse than the others', as `finding` takes it; empty: they are not, or not known."""
+    """Return how its CPUs are worse than the others', as `finding` takes it; empty: not worse, or not
+    known.
+    """
     numa = evidence.ranks[rank].numa
     if numa is None:
         return ""
@@ -306,7 +312,9 @@ def misplacement(evidence: Evidence, rank: int, others: Collection[int]) -> str:
 
 
 def clock_share(evidence: Evidence, rank: int, others: Collection[int]) -> float | None:
-    """The rank's SM clock as a share of the others', by medians of the last minute; None: not known."""
+    """Return the rank's SM clock as a share of the others', by medians of the last
+    minute; None: not known.
+    """
     own = _clock_hz(evidence.ranks[rank])
     theirs = [hz for other in others if (hz := _clock_hz(evidence.ranks[other])) is not None]
     return own / median(theirs) if own is not None and theirs else None
@@ -324,7 +332,7 @@ def _late_rank(
     assert late is not None
     others = evidence.ranks.keys() - involved
     measured = [step.totals for step in evidence.steps]
-    counted = evidence.counted or measured  # counters are known of steps that are not measured, too
+    counted = evidence.counted or measured  # unmeasured steps have counters, too
     longer = {
         name: excess(evidence, rank, others, measure, steps)
         for name, measure, steps in (
@@ -385,7 +393,7 @@ def _cause(
     )
     info = evidence.ranks[rank].info
     if info is not None and info.compute_exact:
-        loads_ns = min(loads_ns, stands_ns)  # what its CPU does while the GPU has work costs nothing
+        loads_ns = min(loads_ns, stands_ns)  # CPU time beside a busy GPU costs nothing
     if loads_ns >= enough_ns:
         return Cause.LOADING
     if max(busy_ns, stands_ns) < enough_ns:
@@ -396,9 +404,9 @@ def _cause(
             return Cause.COLLECTING
         if misplacement(evidence, rank, others):
             return Cause.PLACEMENT
-    # Who computes longer waits longer for a CPU, too.
+    # Longer compute means a longer wait for a CPU, too.
     if stands_ns > busy_ns or median(longer["computes"]) < enough_ns:
-        # What it sleeps is but what is left of a step: noise of all the rest adds up in it.
+        # Sleep is the remainder of a step, so the noise of all other parts adds up in it.
         sleeps_ns = steady_excess(longer["unexplained"], enough_ns / 2 if on_host(info) else 0.0)
         if max(delays_ns, sleeps_ns) < enough_ns:
             return None
@@ -417,9 +425,8 @@ def _cause(
 def _slows_ns(
     evidence: Evidence, rank: int, others: Collection[int], computes_ns: Sequence[float]
 ) -> tuple[int, int]:
-    """By how much longer the others compute than the rank, and have communication beside compute, in the
-    median step; 0 where the former is not steadily explained by the latter. ``computes_ns``: by how much
-    longer the rank computes, in each step.
+    """Return the others' extra compute and extra overlapped communication, in the median step; 0 if the
+    second does not steadily explain the first. ``computes_ns``: the rank's extra compute in each step.
     """
     if not all(sees_gaps(evidence.ranks[each]) for each in (rank, *others)):
         return 0, 0
@@ -432,7 +439,7 @@ def _slows_ns(
 
 
 def steady_excess(more: list[float], least: float = 0.0) -> float:
-    """The median of what `excess` gives; 0 where it is not steadily more than the least, or not known."""
+    """Return the median of `excess`; 0 if it is not steadily above ``least``, or not known."""
     steady = more and sum(each > least for each in more) >= STEADY * len(more)
     return median(more) if steady else 0.0
 
@@ -449,9 +456,7 @@ def excess(
     measure: Measure,
     steps: Iterable[Mapping[int, StepTotals]],
 ) -> list[float]:
-    """By how much more of it the rank has than the others in their median, in each of these steps where it
-    is known.
-    """
+    """Return the rank's excess over the others' median, for each step where it is known."""
 
     def of(each: int, step: StepTotals) -> int | None:
         return measure(evidence.ranks[each].info, step)
@@ -466,7 +471,7 @@ def excess(
 
 
 def _cpus(view: RankView) -> int | None:
-    """On how many CPUs it may run."""
+    """Return the number of CPUs that it may use."""
     return sum(share.amount for share in view.numa.cpu_nodes) or None if view.numa is not None else None
 
 

@@ -13,8 +13,8 @@ from overlaptop.timeline.spans import length_ns
 
 
 def is_launch_bound(evidence: Evidence, rank: int) -> bool:
-    """Whether in most steps the CPU had no lead at the end, and the GPU was idle, mostly in short pauses.
-    Not so where neither leads nor idle time are seen.
+    """Return whether in most steps the CPU had no launch lead at the end, and the GPU was idle mostly in
+    short pauses. False if leads or idle time are not measured.
     """
     steps = [step.totals[rank] for step in evidence.steps if rank in step.totals]
     leads = [
@@ -31,9 +31,7 @@ def is_launch_bound(evidence: Evidence, rank: int) -> bool:
 
 
 def short_pauses_ns(evidence: Evidence, rank: int) -> float:
-    """The GPU's idle time in a step, less long pauses and what its thread spent on loading data: the
-    median.
-    """
+    """Return the GPU's median idle time per step without long pauses and data loading."""
     less_ns = long_pauses_ns(evidence, rank)
     idle_ns = [
         (step.totals[rank].idle_ns or 0) - max(less_ns, step.totals[rank].loading_ns or 0)
@@ -44,14 +42,14 @@ def short_pauses_ns(evidence: Evidence, rank: int) -> float:
 
 
 def long_pauses_ns(evidence: Evidence, rank: int) -> float:
-    """What a step's long pauses of the GPU last together: the median; 0 where no timeline is here."""
+    """Return the total of a step's long GPU pauses: the median over steps; 0 without a timeline."""
     known = [length_ns(pauses(step.details[rank])) for step in evidence.steps if rank in step.details]
     return median(known) if known else 0.0
 
 
 def longest_pause(evidence: Evidence, rank: int) -> str:
-    """Where in the step, in words: ``the longest pause, 20.1 ms, is in forward, 3.20 ms after the step's
-    start``; empty where no timeline of it is here.
+    """Return the place of the longest pause in words: ``the longest pause, 20.1 ms, is in forward, 3.20 ms
+    after the step's start``; empty without a timeline.
     """
     detail = next((step.details[rank] for step in reversed(evidence.steps) if rank in step.details), None)
     found = pauses(detail).tolist() if detail is not None else []

@@ -1,4 +1,4 @@
-"""At which line of the script a rank spends more of its step than the others, by samples of its stack."""
+"""The script line where a rank spends more of its step than the others, from stack samples."""
 
 from __future__ import annotations
 
@@ -14,50 +14,50 @@ from overlaptop.wire.messages import StackSamples
 
 FEWEST_SAMPLES = 8
 LEAST_MORE, ERRORS = 0.08, 3.0
-"""Of the samples, more than in the others' median: so much, and so many standard errors. Of a dozen lines
-one differs by two errors by chance."""
+"""Smallest excess over the others' median: as a share of the samples, and in standard errors. Of a dozen
+lines, one differs by two errors by chance."""
 NEWEST_NS = 8_000_000_000
-"""Samples in which a thread was asleep count for so long: what has just begun would drown in older ones."""
+"""Age limit of samples of a sleeping thread: older ones would hide a stall that has just begun."""
 MOSTLY = 0.5
-"""Two ranks' lines are compared if more of each one's samples are at known lines."""
+"""Compare two ranks' lines if more than this share of each rank's samples is at known lines."""
 NEAR = 0.4
-"""A line explains a part of the step if its share of the samples is so near to the part."""
+"""A line explains a part of the step if its share of the samples is within this relative distance."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScriptLine:
-    """A line of the script, and how much of the step goes by there."""
+    """A script line and the share of the step spent there."""
 
     line: str
     """``train.py:57 in collate``."""
     share: float
-    """Of the rank's step; of several ranks the least."""
+    """Share of the rank's step; the smallest if there are several ranks."""
 
     @property
     def place(self) -> str:
-        """``train.py:57``."""
+        """Return such as ``train.py:57``."""
         return self.line.rpartition(" in ")[0] or self.line
 
 
 @dataclass(frozen=True, slots=True)
 class SlowLine(ScriptLine):
-    """The line at which a rank is for a larger share of its step than the others."""
+    """The line where a rank spends a larger share of its step than the others."""
 
     rank: int
     others_share: float
-    """Of the others' steps, in their median."""
+    """Median share of the others' steps."""
 
     @property
     def in_words(self) -> str:
-        """``train.py:57 in collate: 71 % of rank 1's step``."""
+        """Return such as ``train.py:57 in collate: 71 % of rank 1's step``."""
         return f"{self.line}: {text.whole_percent(self.share)} of rank {self.rank}'s step"
 
 
 def slow_line(
     evidence: Evidence, rank: int, others: Collection[int], *, standing: bool = False
 ) -> SlowLine | None:
-    """Return the line whose share on this rank exceeds the others' by most; None: none does clearly, or
-    there are too few samples. ``standing``: only those of the last seconds count in which it was asleep.
+    """Return the line with the largest excess over the others. None: none is clear, or there are too few
+    samples. ``standing``: count only the last seconds' samples of a sleeping thread.
     """
     since_ns = _since_ns(evidence)
     if since_ns is None:
@@ -80,8 +80,8 @@ def slow_line(
 
 
 def apart(evidence: Evidence, rank: int, other: int) -> tuple[float, float] | None:
-    """Return by what share of the step two ranks' lines differ most, 0 where none does clearly, and the
-    standard error at most. None: too few samples.
+    """Return the largest difference between two ranks' lines as a share of the step, 0 if none is clear,
+    and an upper bound of the standard error. None: too few samples.
     """
     since_ns = _since_ns(evidence)
     both = [_shares(evidence.ranks[each].stacks, since_ns) for each in (rank, other)] if since_ns else []
@@ -98,8 +98,8 @@ def apart(evidence: Evidence, rank: int, other: int) -> tuple[float, float] | No
 
 
 def common_line(evidence: Evidence, share: float) -> ScriptLine | None:
-    """Return the line at which every rank is for about this share of its step; None: there is none within
-    NEAR, or too few samples. A line with more may wait for the GPU.
+    """Return the line where every rank spends about this share of its step. None: none within NEAR, or too
+    few samples. A line with a larger share may wait for the GPU.
     """
     since_ns = _since_ns(evidence)
     shares = [_shares(view.stacks, since_ns) for view in evidence.ranks.values()] if since_ns else []
@@ -113,7 +113,9 @@ def common_line(evidence: Evidence, share: float) -> ScriptLine | None:
 
 
 def _since_ns(evidence: Evidence) -> int | None:
-    """From when on samples count, which is never before the job's last change; None: no step is known."""
+    """Return the earliest time of samples that count: after the job's last change.
+    None: no step is known.
+    """
     firsts = [step.totals for step in evidence.steps[:1]] + list(evidence.counted[:1])
     return min((step.start_ns for totals in firsts for step in totals.values()), default=None)
 
@@ -125,7 +127,9 @@ class _Shares:
 
 
 def _shares(stacks: Sequence[StackSamples], since_ns: int, *, standing: bool = False) -> _Shares | None:
-    """Each line's share of the samples; None: too few. A second counts if most of it is since then."""
+    """Return each line's share of the samples; None: too few. A second counts if most of it is after
+    ``since_ns``.
+    """
     counts: Counter[str] = Counter()
     samples = 0
     for second in stacks:

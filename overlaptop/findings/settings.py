@@ -1,4 +1,4 @@
-"""How a job is set, as its ranks say: knobs, DDP's gradients, environment variables, hosts."""
+"""The job's settings as reported by its ranks: knobs, DDP's gradients, environment variables, hosts."""
 
 from __future__ import annotations
 
@@ -11,38 +11,38 @@ from overlaptop.wire.knobs import PREFETCH, GradientFacts, Knob
 
 
 def knob_of(evidence: Evidence, name: str) -> Knob | None:
-    """As the first rank that has it says; None: no rank has it."""
+    """Return the knob of the first rank that has it; None: no rank has it."""
     knobs = (knob for view in evidence.ranks.values() for knob in view.knobs)
     return next((knob for knob in knobs if knob.name == name), None)
 
 
 def obeys_commands(evidence: Evidence) -> bool:
-    """Whether the job runs and its ranks allow commands (``--control``)."""
+    """Return whether the job runs and its ranks accept commands (``--control``)."""
     infos = [view.info for view in evidence.ranks.values() if not view.ended and view.info is not None]
     return not evidence.is_trace and bool(infos) and all(info.control_allowed for info in infos)
 
 
 def can_set(evidence: Evidence, name: str) -> bool:
-    """Whether ``overlaptop set`` could change this knob now."""
+    """Return whether ``overlaptop set`` could change this knob now."""
     running = [view for view in evidence.ranks.values() if not view.ended]
     knobs = job_knobs((view.info, view.knobs) for view in running)
     return obeys_commands(evidence) and any(k.knob.name == name and not k.refusal for k in knobs)
 
 
 def gradients_of(evidence: Evidence) -> GradientFacts | None:
-    """Those of the job's one DDP model; None where there is none, or several."""
+    """Return the gradients of the job's one DDP model; None if there is none, or several."""
     found = (view.gradients for view in evidence.ranks.values() if view.gradients is not None)
     return next(found, None)
 
 
 def uses_fsdp2(evidence: Evidence) -> bool:
-    """Whether ranks have FSDP2 modules."""
+    """Return whether ranks have FSDP2 modules."""
     return any(knob_of(evidence, name) is not None for name in PREFETCH.values())
 
 
 def ranks_with(evidence: Evidence, variable: str, *values: str) -> tuple[int, ...]:
-    """The ranks on GPUs that have this environment variable set to one of these values, in lower case. On
-    CPUs neither CUDA's nor NCCL's mean anything.
+    """Return the ranks on GPUs with this environment variable set to one of these values, in lower case. On
+    CPUs, CUDA's and NCCL's variables have no effect.
     """
     return tuple(
         rank
@@ -55,18 +55,18 @@ def ranks_with(evidence: Evidence, variable: str, *values: str) -> tuple[int, ..
 
 
 def is_on(evidence: Evidence, variable: str) -> tuple[int, ...]:
-    """The ranks that have a switch of torch's on (its getCvarBool)."""
+    """Return the ranks with this torch switch on (its getCvarBool)."""
     return ranks_with(evidence, variable, "1", "y", "yes", "t", "true")
 
 
 def hosts_of(evidence: Evidence, collective: Collective) -> frozenset[str]:
-    """Those of its ranks; empty where one of them is not known."""
+    """Return the hosts of its ranks; empty if one is not known."""
     infos = [evidence.ranks[rank].info for rank in collective.ranks if rank in evidence.ranks]
     hosts = frozenset(info.host if info is not None else "" for info in infos)
     return frozenset() if "" in hosts or len(infos) < len(collective.parts) else hosts
 
 
 def most_on_a_host(evidence: Evidence) -> int:
-    """Ranks of the job on the host with most of them."""
+    """Return the largest number of the job's ranks on one host."""
     infos = (view.info for view in evidence.ranks.values())
     return max(Counter(info.host for info in infos if info is not None).values())

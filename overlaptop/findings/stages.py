@@ -1,4 +1,4 @@
-"""A pipeline's stages: the ranks that send to each other, and what they do in a step."""
+"""Pipeline stages: the ranks that send to each other, and their compute, idle time and micro-batches."""
 
 from __future__ import annotations
 
@@ -13,27 +13,28 @@ from overlaptop.wire.messages import StepDetail
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """The ranks of a group in which there are sends and receives, and what each does: means over steps."""
+    """A group with sends and receives: means over steps."""
 
     step_ns: float
     compute_ns: Mapping[int, float]
-    """By rank, in kernels that also communicate, too; an upper bound where the source sees no gaps."""
+    """By rank, kernels that also communicate included; an upper bound if the source sees no gaps."""
     stands_ns: float
-    """Without compute, in the mean of its ranks."""
+    """Mean time without compute over its ranks."""
     micro_batches: int
-    """The fewest sends of a rank in a step: the first stage sends each on, the last one sends each back."""
+    """Fewest sends of a rank in a step: the first stage sends each micro-batch on, the last one sends each
+    back."""
 
     @property
     def bubble(self) -> float:
-        """The share of a step that GPipe and 1F1B leave idle: ``(p - 1) / (m + p - 1)`` with p stages and m
-        micro-batches (Narayanan et al. 2021, section 2.2).
+        """Return the share of a step that GPipe and 1F1B leave idle: ``(p - 1) / (m + p - 1)`` with p
+        stages and m micro-batches (Narayanan et al. 2021, section 2.2).
         """
         stages = len(self.compute_ns)
         return (stages - 1) / (self.micro_batches + stages - 1)
 
 
 def pipelines_of(evidence: Evidence) -> list[Pipeline]:
-    """One for each group; none where the timelines of some rank are not here."""
+    """Return a pipeline per group; none unless the timelines of all ranks are here."""
     step = next((each for each in reversed(evidence.steps) if each.is_drawn), None)
     sends: dict[str, dict[int, int]] = {}
     for rank, detail in step.details.items() if step is not None else ():
@@ -47,7 +48,7 @@ def pipelines_of(evidence: Evidence) -> list[Pipeline]:
 
 
 def _sends(detail: StepDetail) -> dict[str, int]:
-    """How many launches with a send, by group; 0 where there are receives only."""
+    """Return the number of launches with a send, by group; 0 if it has receives only."""
     found: dict[str, int] = {}
     for call in detail.collectives:
         if is_point_to_point(call.op):

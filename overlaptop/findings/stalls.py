@@ -1,4 +1,4 @@
-"""GPUs that are idle at the start of each step on all ranks, and at which line their hosts are."""
+"""GPUs that are idle at the start of each step on all ranks, and their hosts' common script line."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from overlaptop.findings.lines import ScriptLine, common_line
 from overlaptop.wire.messages import RankInfo, StepDetail, StepTotals
 
 STALL_SHARE = 0.1
-"""Of the step."""
+"""Smallest share of the step."""
 
 Measure = Callable[[RankInfo, StepTotals, StepDetail | None], int | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """Where all hosts are for a part of the step in which their GPUs have nothing to compute."""
+    """The line where all hosts are while their GPUs have nothing to compute."""
 
     lost_ns: float
-    """Of each rank's step at least."""
+    """Lost time per step, a lower bound for each rank."""
     line: ScriptLine
 
 
 @lru_cache(maxsize=1)
 def stalled(evidence: Evidence) -> Stall | None:
-    """None: GPUs have work, the job has a DataLoader, or ranks have no line in common."""
+    """Return the stall. None: GPUs have work, the job has a DataLoader, or ranks have no common line."""
     lost_ns = before_work_ns(evidence) if evidence.steps else 0.0
     if not lost_ns or lost_ns < STALL_SHARE * evidence.step_ns or may_load(evidence):
         return None
@@ -37,19 +37,19 @@ def stalled(evidence: Evidence) -> Stall | None:
 
 
 def may_load(evidence: Evidence) -> bool:
-    """Whether a rank's thread was ever in a DataLoader, or that is not known."""
+    """Return whether a rank's thread was ever in a DataLoader, or that is not known."""
     spent = {step.loading_ns for view in evidence.ranks.values() for step in view.history}
     return spent - {None} != {0}
 
 
 @lru_cache(maxsize=1)  # two rules ask for it
 def before_work_ns(evidence: Evidence) -> float:
-    """From the step's start to the first kernel that computes or communicates, on each rank at least."""
+    """Return the time from the step's start to the first kernel, the smallest of all ranks."""
     return on_each_rank_ns(evidence, _before_work_ns)
 
 
 def on_each_rank_ns(evidence: Evidence, measure: Measure) -> float:
-    """What each rank loses in a step at least, in the median over its steps; 0 where one is not known."""
+    """Return the smallest of the ranks' medians over steps; 0 if one is not known."""
     least_ns: list[float] = []
     for rank, view in evidence.ranks.items():
         lost = [

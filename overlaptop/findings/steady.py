@@ -1,4 +1,4 @@
-"""What is shown of findings that come and go: it changes with the job, or on evidence that lasts. Pure."""
+"""Keep the shown findings steady: they change with the job, or on lasting evidence. Pure."""
 
 from __future__ import annotations
 
@@ -10,52 +10,52 @@ from overlaptop.fleet.snapshot import HubState, Snapshot
 from overlaptop.report.who_is_late import FirstLine, Kind
 
 HOLD_NS = 1_000_000_000
-"""A finding is shown once it has held for so long."""
+"""A finding is shown after it held for this time."""
 VAGUE_HOLD_NS = 5_000_000_000
-"""Likewise one that names no cause: the cause often comes later."""
+"""The same for a finding without a cause: the cause often comes later."""
 VAGUE = ("jitter", "late_unexplained")
 NAMELESS_HOLD_NS = 3_000_000_000
-"""A late rank whose cause is not known yet."""
+"""The same for a late rank without a known cause."""
 HEALTHY_HOLD_NS, HEALTHY_HOLD_STEPS = 4_000_000_000, 8
-"""That nothing is wrong, in time and in steps."""
+"""The same for "nothing is wrong", in time and in steps."""
 TURN_NS = 10_000_000_000
-"""Another answer takes the place of the one that is shown after so long, while the job does not change."""
+"""Time until another first line replaces the shown one, while the job does not change."""
 LOST_NS = 30_000_000_000
-"""Sooner where the one that is shown has not come up for so long."""
+"""The replacement is faster if the shown line has not come up for this time."""
 FORGOTTEN_NS = 60_000_000_000
-"""What is shown goes where it has not come up for so long, whatever else has."""
+"""A shown line that has not come up for this time is removed."""
 NOBODY = (Kind.HEALTHY, Kind.EXPOSED)
-"""Nobody is late."""
+"""Kinds for "no rank is late"."""
 KEPT_NS = 10_000_000_000
-"""After a change the earlier answer is shown for so long, until there is one."""
+"""After a change the earlier line stays for this time, until there is a new one."""
 REORDER = 1.25
-"""Findings keep their order until what they cost changes by this factor."""
+"""Findings keep their order until a gain changes by this factor."""
 
 
 @dataclass(slots=True)
 class _Held:
     finding: Finding
     since_ns: int
-    """In each look since then, or it is shown."""
+    """Found in each look since then, unless it is shown."""
     first_step: int
-    """As Snapshot has it, when it was found last."""
+    """The snapshot's `first_step` when it was last found."""
     cost_ns: int
-    """By which it is ordered."""
+    """The sort key."""
     shown: bool
     gone_ns: int | None = None
-    """Since when it is not found; None: it is."""
+    """Time of the first look without it; None: it is found."""
 
 
 class SteadyFindings:
-    """The findings to show: those that have held, each until it is gone for a while."""
+    """The findings to show: each appears after it held for a while, and stays a while after it is gone."""
 
     def __init__(self) -> None:
         self._held: dict[Key, _Held] = {}
         self._is_first = True
 
     def take(self, snapshot: Snapshot, found: Iterable[Finding] | None) -> tuple[Finding, ...]:
-        """What is to be shown, what costs most first. ``found``: at this moment; None: too few steps are
-        known. What the first look finds has held before.
+        """Return the findings to show, costliest first. ``found``: findings of this moment; None: too few
+        steps are known. The first look's findings are shown at once.
         """
         if snapshot.hub_state is HubState.TRACE:
             return tuple(found or ())
@@ -82,7 +82,7 @@ class SteadyFindings:
         return self._shown
 
     def present(self, snapshot: Snapshot) -> tuple[Finding, ...]:
-        """Of those shown the ones that were found in the last look, of the job as it is."""
+        """Return the shown findings that the last look found and that concern the job's present state."""
         return tuple(
             each.finding
             for each in self._in_order
@@ -95,36 +95,37 @@ class SteadyFindings:
 
     @property
     def _in_order(self) -> list[_Held]:
-        """Those shown, what costs most first."""
+        """Return the shown findings, costliest first."""
         shown = [each for each in self._held.values() if each.shown]
         return sorted(shown, key=lambda each: (-each.cost_ns, each.finding.rule, each.finding.ranks))
 
 
 class SteadyLine:
-    """The first line to show. It says something else only when the job changes, or after TURN_NS."""
+    """The first line to show. It changes only when the job changes, or after TURN_NS."""
 
     def __init__(self) -> None:
         self._shown: FirstLine | None = None
         self._shown_ns = 0
-        """When it came up last."""
+        """Time when it last came up."""
         self._other: tuple[object, int] = (None, 0)
-        """The key that has come up instead without interruption, and since when."""
+        """The key of the line that comes up instead without interruption, and since when."""
         self._begun_ns: int | None = None
-        """Start of the watch, or when the job was seen to change."""
+        """Start of the watch, or time of the job's last known change."""
         self._first_step = 0
         self._is_past = False
-        """What is shown is of before the change."""
+        """True if the shown line is from before the change."""
 
     @property
     def is_settled(self) -> bool:
-        """Whether an answer is shown, of the job as it is."""
+        """Return whether the shown line is about the job's present state."""
         return self._shown is not None and not self._is_past
 
     def take(
         self, snapshot: Snapshot, line: FirstLine | None, plain: FirstLine | None = None
     ) -> FirstLine | None:
-        """The line to show. ``line``: of this moment; what the first look is sure of has held before.
-        ``plain``: likewise, by waits alone: what it says of nobody has the newest figures.
+        """Return the line to show. ``line``: of this moment; on the first look a certain line is shown at
+        once. ``plain``: the line from waits alone. If no rank is late, it is shown, since its figures are
+        newest.
         """
         at_ns, is_first = snapshot.at_ns, self._begun_ns is None
         if is_first and (snapshot.replaying or not _has_steps(snapshot)):
@@ -153,8 +154,8 @@ class SteadyLine:
         return shown or _measuring(snapshot, line, (at_ns - self._begun_ns) // 1_000_000_000)
 
     def _turns(self, snapshot: Snapshot, line: FirstLine) -> bool:
-        """Whether this line has come up for long enough."""
-        # Between these two it turns where exposed communication is near the limit.
+        """Return whether this line has come up for long enough."""
+        # The line alternates between these two if exposed communication is near the limit.
         key = NOBODY if line.kind in NOBODY else line.key
         if self._other[0] != key:
             self._other = key, snapshot.at_ns
@@ -181,8 +182,8 @@ def _has_steps(snapshot: Snapshot) -> bool:
 
 
 def _measuring(snapshot: Snapshot, line: FirstLine | None, seconds: int) -> FirstLine | None:
-    """``measuring, 3 s``, after a while with what is missing, or what is known by then; None where no rank
-    has made a step, or none will any more.
+    """Return ``measuring, 3 s``, later with what is missing or known so far; None if no rank has made a
+    step, or the job has ended.
     """
     is_long = seconds * 1_000_000_000 >= KEPT_NS
     if snapshot.hub_state is not HubState.LIVE or not _has_steps(snapshot):

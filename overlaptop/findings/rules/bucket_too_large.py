@@ -1,7 +1,7 @@
-"""What is exposed is DDP's last bucket: it is too large to be sent beside what is left of backward.
+"""DDP's last bucket is too large: little of backward is left to hide its all-reduce.
 
-Raised where most of what is exposed is the last all-reduce. The size is that of the model of
-`models/buckets` where the all-reduces tell what one takes however small it is, else half the present one.
+Raised if most of the exposed time is in the last all-reduce. The advised size comes from the model of
+`models/buckets` if the all-reduces reveal their latency, else it is half the present size.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from overlaptop.findings.finding import Certainty, Finding
 from overlaptop.models.buckets import MIB
 
 MOSTLY = 0.7
-"""Of what is exposed of all of them."""
+"""Smallest share of the total exposed time."""
 
 
 def look(evidence: Evidence) -> Iterable[Finding]:
-    """One for the job."""
+    """Return one finding for the job."""
     found = buckets_of(evidence)
     if found is None:
         return
@@ -38,13 +38,13 @@ def look(evidence: Evidence) -> Iterable[Finding]:
         measured=f"{text.duration(last.exposed_transfer_ns)} of it has no compute beside it, of "
         f"{text.duration(exposed_sum_ns(found.reduced))} of {len(found.reduced)} all-reduces together",
         advice=advice(evidence, better_mib),
-        certainty=Certainty.POSSIBLE,  # a model says so, and no trial
+        certainty=Certainty.POSSIBLE,  # from a model, not from a trial
         gain_ns=gain_ns,
     )
 
 
 def _better(found: Buckets, last_mib: float) -> tuple[int, float]:
-    """A size in MiB, and the share of what is exposed that it saves."""
+    """Return a size in MiB and the share of the exposed time that it saves."""
     link = found.link()
     if link is None:
         return max(1, round(last_mib / 2)), 0.5

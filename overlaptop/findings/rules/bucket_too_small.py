@@ -1,7 +1,7 @@
-"""Many of DDP's buckets, each of which takes its latency rather than its bytes.
+"""DDP has many small buckets whose all-reduces are bound by latency, not by bandwidth.
 
-Raised where the time that all-reduces take however small they are makes half of their transferring, and
-the model of `models/buckets` finds a larger size that leaves less exposed.
+Raised if latency is half of the all-reduces' transfer time, and the model of `models/buckets` finds a
+larger size that exposes less.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MOSTLY = 0.5
 
 
 def look(evidence: Evidence) -> Iterable[Finding]:
-    """One for the job."""
+    """Return one finding for the job."""
     found = buckets_of(evidence)
     link = found.link() if found is not None else None
     if found is None or link is None:
@@ -36,6 +36,6 @@ def look(evidence: Evidence) -> Iterable[Finding]:
         measured=f"{len(found.reduced)} all-reduces a step take {text.duration(link.alpha_ns)} each "
         f"however small they are, {text.duration(latency_ns)} of {text.duration(now.comm_ns)} together",
         advice=advice(evidence, best.cap_bytes // MIB),
-        certainty=Certainty.POSSIBLE,  # a model says so, and no trial
+        certainty=Certainty.POSSIBLE,  # from a model, not from a trial
         gain_ns=gain_ns,
     )

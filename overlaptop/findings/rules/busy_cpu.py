@@ -1,7 +1,7 @@
-"""A late rank's training thread is ready to run and waits for a CPU: something else runs there.
+"""A late rank's training thread waits for a CPU that something else uses.
 
-Raised where a rank is late clearly, and by the kernel's count its training thread waits longer for a CPU
-than the others' (`late`), on no fewer CPUs than they have; before steps are measured where it waits so for
+Raised if a rank is clearly late, its training thread waits longer for a CPU than the others' by the
+kernel's count (`late`), and it has as many CPUs as they have. Before steps are measured: if it waits for
 half of the step (`counters`).
 """
 
@@ -17,7 +17,7 @@ from overlaptop.findings.late import Cause, late_by
 
 
 def look(evidence: Evidence) -> Iterable[Finding]:
-    """One for each such rank."""
+    """Return one finding for each such rank."""
     for late in late_by(evidence, Cause.DELAYED):
         does = _does(late.delays_ns, late.whose)
         yield late.finding(does, late.delays_ns, _advice(evidence, late.rank), Certainty.MEASURED)

@@ -1,7 +1,7 @@
-"""Bytes take longer to move than there is compute: what no overlap hides.
+"""Communication takes longer than compute, so that no overlap can hide it.
 
-Raised where a rank transfers for longer than it computes. Perfect overlap hides as much as there is
-compute, so ``transfer - compute`` stays exposed whatever is done about overlap.
+Raised if a rank transfers for longer than it computes. Perfect overlap hides as much as there is compute,
+so ``transfer - compute`` stays exposed.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from overlaptop.findings.settings import gradients_of, uses_fsdp2
 SMALL_BYTES = 256 << 10
 MANY = 16
 MOST_MICRO_STEPS = 64
-"""Nobody accumulates over more."""
+"""Largest plausible number of accumulation steps."""
 
 
 def look(evidence: Evidence) -> Iterable[Finding]:
-    """One for the job."""
+    """Return one finding for the job."""
     mean = exposure(evidence)
     if mean is None or not mean.costly or mean.transfer_ns <= mean.compute_ns:
         return

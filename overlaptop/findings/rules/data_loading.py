@@ -1,11 +1,10 @@
 """The training thread waits for data.
 
-Raised for a late rank whose thread spends longer in its DataLoader than the others' (`late`; by its
-counters before steps are measured, `counters`). Raised for the whole job where on each rank STALL_SHARE of
-the step goes by in a DataLoader while the GPU is idle or copies: what is loaded beside a busy GPU costs
-nothing. Else where so much of each rank's step goes by before its first kernel: the data may come by
-another way than torch's DataLoader. Not in a job without one if samples of the stack name a line
-(`stalled_hosts`).
+Raised for a late rank whose thread spends longer in its DataLoader than the others' (`late`; before steps
+are measured by its counters, `counters`). Raised for the whole job if each rank spends STALL_SHARE of the
+step in a DataLoader while the GPU is idle or copies: loading beside a busy GPU costs nothing. Also raised
+if each rank spends that share before its first kernel: the data may come from something else than torch's
+DataLoader. Not raised in a job without a DataLoader if stack samples name a line (`stalled_hosts`).
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ ADVICE = (
 
 
 def look(evidence: Evidence) -> Iterable[Finding]:
-    """One for each late rank that waits for data, else one for the job."""
+    """Return one finding for each late rank that waits for data, else one for the job."""
     late = late_by(evidence, Cause.LOADING)
     for each in late:
         yield each.finding(_does(each.loads_ns, each.than), each.loads_ns, ADVICE, Certainty.MEASURED)

@@ -1,7 +1,7 @@
-"""A link does less than its like: too few NVLinks, PCIe turned down, a group slower than its peers.
+"""A link is slower than its peers: fewer NVLinks, a lower PCIe rate, or a slow process group.
 
-A group is slower where its fastest collective takes half as long again as the usual one of other groups of
-as many ranks on one host, for the same operation and bytes.
+A group is slow if its fastest collective takes 1.5 times as long as the usual one of other groups, for the
+same operation, bytes and number of ranks on one host.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from overlaptop.report.links import pcie_is_turned_down, pcie_words
 
 SLOWER = 1.5
 FEWEST = 4
-"""Collectives of a group, less tell nothing."""
+"""Fewest collectives of a group."""
 
 
 def look(evidence: Evidence) -> Iterable[Finding]:
-    """One for each rank whose GPU has such a link, and one for each group."""
+    """Return one finding for each rank whose GPU has such a link, and one for each slow group."""
     mean = exposure(evidence)
     if mean is None or not mean.costly:
         return
@@ -73,7 +73,7 @@ def _pcie(view: RankView, mean: Exposure) -> Iterable[Finding]:
         return
     now = pcie_words(device.pcie_generation, device.pcie_width)
     most = pcie_words(device.pcie_generation_max, device.pcie_width_max)
-    # A generation doubles the rate; None is no difference.
+    # Each generation doubles the rate; None counts as no difference.
     down = (device.pcie_generation_max or 0) - (device.pcie_generation or device.pcie_generation_max or 0)
     width, width_max = device.pcie_width or 1, device.pcie_width_max or device.pcie_width or 1
     yield Finding(

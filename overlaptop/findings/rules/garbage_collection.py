@@ -1,9 +1,9 @@
 """Python's garbage collector stops a rank, and the others wait.
 
-Raised for a late rank that collects the oldest generation in most steps, and the others do not (`late`);
-and for the whole job where now and then a rank does: its steps with a full collection are longer, outside
-of exposed communication, than those without, in the median, and that is COSTLY_SHARE of the time.
-Collections of the younger generations take microseconds and are not counted.
+Raised for a late rank that collects the oldest generation in most steps while the others do not (`late`).
+Raised for the whole job if full collections cost COSTLY_SHARE of the time: steps with one are longer in the
+median, outside of exposed communication, than steps without. Collections of the younger generations take
+microseconds and are not counted.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from overlaptop.fleet.waits import COSTLY_SHARE
 from overlaptop.wire.messages import StepTotals
 
 FEWEST = 2
-"""Steps with a full collection of a rank: one may be long for another reason."""
+"""Fewest steps with a full collection of a rank: one may be long for another reason."""
 ADVICE = (
     "call gc.disable(), and gc.collect() on all ranks in the same step, every few hundred steps; "
     "gc.freeze() after the first steps leaves out what stays"
@@ -28,7 +28,7 @@ ADVICE = (
 
 
 def look(evidence: Evidence) -> Iterable[Finding]:
-    """One for each late rank that collects in most steps, else one for the job."""
+    """Return one finding for each late rank that collects in most steps, else one for the job."""
     for each in late_by(evidence, Cause.COLLECTING):
         yield each.finding(
             f" makes {each.collections:.1f} garbage collections a step more than {each.than}",
@@ -65,7 +65,7 @@ def look(evidence: Evidence) -> Iterable[Finding]:
 
 
 def _cost_ns(steps: list[StepTotals]) -> float:
-    """What full collections cost a rank in a step, in the mean; 0 where that is not clear."""
+    """Return the mean cost per step of full collections; 0 if not clear."""
     own_ns: dict[bool, list[int]] = {True: [], False: []}
     for step in steps:
         if step.full_collections is not None and step.exposed_ns is not None:

@@ -1,7 +1,7 @@
-"""Backward gathers again what forward had, exposed, though there is memory to keep it.
+"""Backward repeats forward's all-gathers, exposed, though memory could keep the parameters.
 
-FSDP2 frees a layer's parameters after its forward pass unless told otherwise. Raised where those gathers
-are exposed, and the GPU of each rank has the memory for all of them, or for a host's share of them.
+FSDP2 frees a layer's parameters after its forward pass by default. Raised if backward's gathers are
+exposed, and every rank's GPU has memory for all parameters, or for a host's share of them.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from overlaptop.findings.gathers import gathers_of
 from overlaptop.findings.settings import most_on_a_host
 
 AGAIN = 0.5
-"""Of the bytes that forward gathers."""
+"""Smallest share of the bytes that forward gathers."""
 SPARE = 1.1
-"""So many times the memory that is needed must be free."""
+"""Required free memory, as a multiple of the needed memory."""
 
 
 def look(evidence: Evidence) -> Iterable[Finding]:
-    """One for the job."""
+    """Return one finding for the job."""
     found, free_bytes = gathers_of(evidence), _free_bytes(evidence)
     if found is None or free_bytes is None:
         return
@@ -55,7 +55,7 @@ def look(evidence: Evidence) -> Iterable[Finding]:
 
 
 def _free_bytes(evidence: Evidence) -> int | None:
-    """Of the GPU that has least; None where one of them is not known."""
+    """Return the free memory of the fullest GPU; None if that of one GPU is not known."""
     free: list[int] = []
     for view in evidence.ranks.values():
         total = view.device.memory_total_bytes if view.device is not None else None

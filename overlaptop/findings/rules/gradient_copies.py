@@ -1,7 +1,7 @@
-"""DDP copies gradients out of its buckets at backward's end, since they are no views of them.
+"""DDP copies gradients out of its buckets at the end of backward, since they are not views of them.
 
-Raised where the model was made so, and copies with nothing beside them take time behind the last compute
-of backward, where DDP makes them.
+Raised if the model was made that way, and copies with nothing beside them take time after the last compute
+of backward, where DDP copies.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ COSTLY_SHARE = 0.01
 
 
 def look(evidence: Evidence) -> Iterable[Finding]:
-    """One for the job."""
+    """Return one finding for the job."""
     gradients, mean, calls = gradients_of(evidence), exposure(evidence), step_calls(evidence)
     if gradients is None or gradients.gradient_as_bucket_view is not False or mean is None or calls is None:
         return
@@ -41,7 +41,7 @@ def look(evidence: Evidence) -> Iterable[Finding]:
 
 
 def _copies_alone_ns(detail: StepDetail) -> int:
-    """Behind the last compute of each backward pass."""
+    """Return the copies' time after the last compute of each backward pass."""
     compute = computing(detail)
     alone = difference(unflatten(detail.copy_spans_ns), union(compute, unflatten(detail.comm_spans_ns)))
     found_ns = 0

@@ -1,8 +1,8 @@
-"""Ranks wait more than they transfer, and the late rank changes: jitter, no single culprit.
+"""Ranks wait more than they transfer, and the late rank changes: jitter without a single culprit.
 
-Raised where exposed waiting is JITTER_SHARE of the step and more than exposed transfer, no rank is late
-clearly and no few are by turns, and the late rank is not the one that computes longest (uneven batches).
-Not where they wait in receives: that the late rank changes is how a pipeline's stages pass work on.
+Raised if exposed wait is JITTER_SHARE of the step and more than exposed transfer, no rank is clearly late,
+no few ranks are late in turn, and the late rank is not the one that computes longest (uneven batches). Not
+raised for waits in receives: in a pipeline the late rank changes as stages pass work on.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from overlaptop.findings.late import named_late
 from overlaptop.findings.rules.uneven_batches import late_by_compute
 
 JITTER_SHARE = 0.2
-"""Some jitter is everywhere, and more where ranks share CPUs: below this nobody would look for it."""
+"""Smallest exposed wait as a share of the step. Every job has some jitter, more if ranks share CPUs."""
 
 
 def look(evidence: Evidence) -> Iterable[Finding]:
-    """One for the job, or none."""
+    """Return one finding for the job, or none."""
     window = evidence.window
     if window is None or window.steps < VAGUE_STEPS or window.share < JITTER_SHARE or named_late(evidence):
         return

@@ -1,7 +1,7 @@
-"""DDP's first all-reduce begins long after backward: the link stands idle meanwhile.
+"""DDP's first all-reduce begins late in backward, and the link is idle until then.
 
-DDP fills its buckets in the order in which gradients became ready in the first step. A huge gradient among
-the first ones, or one that becomes ready late, holds its bucket and all behind it back.
+DDP fills its buckets in the order in which gradients became ready in the first step. A huge or late
+gradient among the first ones delays its bucket and all later ones.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from overlaptop.models.buckets import MIB, bucket_sizes
 from overlaptop.wire.knobs import GradientFacts
 
 LATE = 0.5
-"""Of backward."""
+"""Smallest share of backward before the first all-reduce."""
 FEWEST = 4
-"""Of fewer buckets the first one is late in any case."""
+"""Fewest buckets: with fewer the first one is late in any case."""
 
 
 def look(evidence: Evidence) -> Iterable[Finding]:
-    """One for the job."""
+    """Return one finding for the job."""
     found, gradients = buckets_of(evidence), gradients_of(evidence)
     if found is None or gradients is None or len(found.reduced) < FEWEST:
         return

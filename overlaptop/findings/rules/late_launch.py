@@ -1,9 +1,9 @@
-"""A rank is late since it launches late, in long pauses: its CPU stood in Python, in I/O or in a lock.
+"""A rank launches late, with long pauses: its CPU waited in Python, I/O or a lock.
 
-Raised where a rank is late clearly and its GPU (without a GPU, its training thread) stands still longer
-than the others', neither loading data nor collecting garbage, on CPUs like theirs (`late`); or where
-samples of its stack find its thread asleep at a line more often than theirs (`counters`). Where the pauses
-are many short ones between kernels, and the launch lead is used up, that is `launch_bound`.
+Raised if a rank is clearly late and its GPU (without a GPU, its training thread) is idle longer than the
+others', while it neither loads data nor collects garbage, on similar CPUs (`late`). Also raised if stack
+samples find its thread asleep at a line more often than theirs (`counters`). Many short pauses between
+kernels without a launch lead are `launch_bound`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ STANDS = "sleeping, reading, logging, a lock"
 
 
 def look(evidence: Evidence) -> Iterable[Finding]:
-    """One for each such rank."""
+    """Return one finding for each such rank."""
     for late in late_by(evidence, Cause.STANDING):
         info = evidence.ranks[late.rank].info
         what = "training thread stands still" if on_host(info) else "GPU is idle"

@@ -1,10 +1,10 @@
-"""A rank is late, or a few are by turns, and nothing that was measured says why.
+"""A rank is late, or a few ranks are late in turn, and no measurement says why.
 
-Raised where the first line names them, they cause most of the waiting in most of the newest steps, too,
-and no cause explains half of what the others wait in 80 % of these (`late`): it is none of those that are
-looked for, or the source does not see it. Not where it has just begun, since no cause is steady yet; nor
-where ranks without a GPU wait longer for a CPU than for one another, nor where the late one is the one that
-computes longest (uneven batches). Samples of its stack may still name a line of the script.
+Raised if the first line names them, they cause most of the wait in most of the newest steps, and no cause
+explains half of the others' wait in 80 % of these steps (`late`). The cause is then one that is not
+checked, or that the source does not see. Stack samples may still name a script line. Not raised while
+lateness has just begun, since no cause is steady yet; nor if ranks without a GPU wait longer for a CPU than
+for each other; nor if the late rank is the one that computes longest (uneven batches).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from overlaptop.fleet.waits import LATE_SHARE, MOST
 
 
 def look(evidence: Evidence) -> Iterable[Finding]:
-    """One for the job, or none."""
+    """Return one finding for the job, or none."""
     late = late_ranks(evidence)
     if not late or any(each.cause for each in late) or slow_host(evidence) is not None:
         return
@@ -43,7 +43,7 @@ def look(evidence: Evidence) -> Iterable[Finding]:
     ranks = tuple(each.rank for each in late)
     waits_ns = [_waits_ns(ranks, step) for step in evidence.steps if step.waits is not None]
     late_steps = sum(0 < MOST * all_ns <= caused_ns for caused_ns, all_ns in waits_ns)
-    # Half of the ranks are behind most of a step's waiting by chance quite often.
+    # Half of the ranks often cause most of a step's wait by chance.
     if late_steps < (LATE_SHARE if len(late) == 1 else STEADY) * len(waits_ns):
         return
     if _has_just_begun([caused_ns for caused_ns, _ in waits_ns]):
@@ -64,7 +64,7 @@ def look(evidence: Evidence) -> Iterable[Finding]:
 
 
 def _at_line(late: LateRank, line: SlowLine) -> Finding:
-    """That it is at one line for longer than the others, which may be why it is late."""
+    """Return the finding that the rank spends longer at one line than the others, a possible cause."""
     own, others = map(text.whole_percent, (line.share, line.others_share))
     return late.finding(
         f" is at {line.line} for {own} of its step, {late.than} for {others}",
@@ -75,14 +75,14 @@ def _at_line(late: LateRank, line: SlowLine) -> Finding:
 
 
 def _waits_ns(ranks: tuple[int, ...], step: JobStep) -> tuple[int, int]:
-    """What the others waited for these ranks in a step, and all waiting."""
+    """Return the others' wait for these ranks in a step, and the total wait."""
     lateness = step.waits.lateness if step.waits is not None else None
     return caused_wait_ns(step, ranks), lateness.wait_ns if lateness is not None else 0
 
 
 def _has_just_begun(caused_ns: Sequence[int]) -> bool:
-    """Whether waiting is much in all newer steps and little in so many older ones that no cause can be
-    steady yet.
+    """Return whether the wait is high in all newer steps, and low in so many older ones that no cause can
+    be steady yet.
     """
     much = [ns >= EXPLAINS * fmean(caused_ns) for ns in caused_ns]
     return all(much[len(much) // 2 :]) and much.count(True) < STEADY * len(much)

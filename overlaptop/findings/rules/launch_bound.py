@@ -1,8 +1,8 @@
 """The CPU cannot launch kernels as fast as the GPU runs them.
 
-Raised for a late rank whose GPU is idle longer than the others' in short pauses, and for the whole job
-where in LATE_SHARE of the steps each rank is launch-bound (`launching`): no launch lead at the step's end,
-and idle time in short pauses, which loading data does not explain.
+Raised for a late rank whose GPU is idle longer than the others' in short pauses. Raised for the whole job
+if each rank is launch-bound (`launching`) in LATE_SHARE of the steps: no launch lead at the end of the
+step, and idle time in short pauses that data loading does not explain.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ADVICE = (
 
 
 def look(evidence: Evidence) -> Iterable[Finding]:
-    """One for each late rank that is launch-bound, else one for the job."""
+    """Return one finding for each late rank that is launch-bound, else one for the job."""
     for each in late_by(evidence, Cause.LAUNCHING):
         yield each.finding(
             f" is launch-bound: its GPU is idle {text.duration(each.stands_ns)} a step longer than "

@@ -1,7 +1,7 @@
 """The SM clock of a late rank's GPU is lower than the others': power or heat.
 
-Raised where a rank is late clearly, computes longer, and the median of its clock over the last minute is
-below `LOW_CLOCK` of the other ranks' median. A clock that is as low on all ranks makes nobody late.
+Raised if a rank is clearly late, computes longer, and its median clock over the last minute is below
+`LOW_CLOCK` of the other ranks' median. A low clock on all ranks makes no rank late.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from overlaptop.findings.late import Cause, clock_share, late_by
 
 
 def look(evidence: Evidence) -> Iterable[Finding]:
-    """One for each such rank."""
+    """Return one finding for each such rank."""
     for late in late_by(evidence, Cause.LOW_CLOCK):
         share = clock_share(evidence, late.rank, late.others)
         samples = evidence.ranks[late.rank].samples

@@ -1,7 +1,7 @@
-"""Compute and communication are both there for long, and never at once.
+"""Compute and communication both take long and never overlap.
 
-What serialises them is named where it is seen: an environment variable, or the call. Where a rule of
-CAUSES names the cause, this one is silent.
+The finding names what serialises them if it is known: an environment variable, or the call. It is not
+raised if a rule of CAUSES names the cause.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ BLOCKING = ("TORCH_NCCL_BLOCKING_WAIT", "NCCL_BLOCKING_WAIT")
 
 
 def look(evidence: Evidence) -> Iterable[Finding]:
-    """One for the job."""
+    """Return one finding for the job."""
     mean = exposure(evidence)
     if mean is None or not mean.one_after_the_other:
         return
@@ -77,7 +77,7 @@ def _cause(evidence: Evidence) -> tuple[str, Certainty]:
 
 
 def _costly(found: StepCalls) -> list[Collective]:
-    """The calls of the one kind and phase that are exposed for the longest."""
+    """Return the calls of the kind and phase with the longest exposed time."""
     by_place: dict[tuple[str, str], list[Collective]] = {}
     for each in found.issued:
         by_place.setdefault((each.kind, each.phase), []).append(each)

@@ -1,7 +1,7 @@
-"""FSDP2 on one hardware queue: its gathers wait behind compute, and compute behind them.
+"""FSDP2 runs on one hardware queue: its gathers wait for compute, and compute for gathers.
 
-CUDA_DEVICE_MAX_CONNECTIONS=1 orders the launches of all streams. Megatron's tensor parallelism asks for
-that; FSDP2 has streams of its own for gathers and reductions, which then take turns with compute.
+CUDA_DEVICE_MAX_CONNECTIONS=1 orders the launches of all streams. Megatron's tensor parallelism needs it.
+FSDP2 gathers and reduces on streams of its own, which it serialises with compute.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from overlaptop.findings.settings import ranks_with, uses_fsdp2
 
 
 def look(evidence: Evidence) -> Iterable[Finding]:
-    """One for the ranks that have it set; none where timing events do the same."""
+    """Return one finding for the ranks with this setting; none if timing events have the same effect."""
     ranks = ranks_with(evidence, "CUDA_DEVICE_MAX_CONNECTIONS", "1")
     mean = exposure(evidence)
     if not ranks or not uses_fsdp2(evidence) or mean is None or not mean.one_after_the_other:

@@ -1,7 +1,7 @@
 """overlaptop itself makes steps longer.
 
-Raised where the measured change of the mean step, less ERRORS times its error, is COSTLY_SHARE or more. It
-is measured on the job itself, by its unmeasured steps.
+Raised if the measured change of the mean step, minus ERRORS times its standard error, is at least
+COSTLY_SHARE. The baseline are the job's own unmeasured steps.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from overlaptop.fleet.totals import middle_cost
 from overlaptop.report.figures import LOWER_COST, cost_in_brief
 
 COSTLY_SHARE = 0.02
-"""Twice what the agent may spend while somebody looks."""
+"""Twice the agent's budget while a dashboard watches."""
 ERRORS = 2
-"""The error is that of one look. Rules look for as long as the job runs, and one look in forty would find
-more than there is."""
+"""The standard error is that of one look. Rules look for the whole run, and one look in forty would exceed
+it by chance."""
 
 
 def look(evidence: Evidence) -> Iterable[Finding]:
-    """One for the job, or none."""
+    """Return one finding for the job, or none."""
     middle = middle_cost(evidence.ranks.values())
     if middle is None or not evidence.steps or middle.change - ERRORS * middle.error < COSTLY_SHARE:
         return

@@ -1,8 +1,7 @@
-"""GPUs are told not to copy to each other directly, and transferring is exposed.
+"""Direct copies between GPUs are disabled, and transfer is exposed.
 
-NCCL_P2P_DISABLE=1 makes NCCL go through the host's memory even where there are NVLinks, NCCL_SHM_DISABLE=1
-through the network where GPUs do not reach each other. Both are left over from a workaround more often than
-they are needed.
+NCCL_P2P_DISABLE=1 makes NCCL use host memory even beside NVLinks. NCCL_SHM_DISABLE=1 makes it use the
+network between GPUs without peer access. Both are often left over from a workaround.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ INSTEAD = {"NCCL_P2P_DISABLE": "the memory of the host", "NCCL_SHM_DISABLE": "th
 
 
 def look(evidence: Evidence) -> Iterable[Finding]:
-    """One for each of these variables; on one rank alone nothing would change."""
+    """Return one finding for each variable; on one rank alone it has no effect."""
     mean = exposure(evidence)
     if mean is None or not mean.costly:
         return

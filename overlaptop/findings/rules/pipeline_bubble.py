@@ -1,6 +1,6 @@
-"""Stages of a pipeline stand idle while it fills and drains.
+"""Pipeline stages are idle while the pipeline fills and drains.
 
-Raised where they stand about as long as the schedule's formula says for so many stages and micro-batches.
+Raised if the idle time is close to the schedule's formula for this number of stages and micro-batches.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from overlaptop.findings.finding import Certainty, Finding
 from overlaptop.findings.stages import pipelines_of
 
 LARGE = 0.15
-"""Of the step."""
+"""Smallest idle share of the step."""
 AS_PREDICTED = 0.5, 2.0
-"""The formula over what is measured."""
+"""Limits of the predicted over the measured idle time."""
 MORE = 4
-"""Times the stages: as many micro-batches leave a bubble of a fifth."""
+"""Advised micro-batches per stage: they leave a bubble of a fifth."""
 
 
 def look(evidence: Evidence) -> Iterable[Finding]:
-    """One for each pipeline."""
+    """Return one finding for each pipeline."""
     for found in pipelines_of(evidence):
         share, stages = found.stands_ns / found.step_ns, len(found.compute_ns)
         least, most = AS_PREDICTED

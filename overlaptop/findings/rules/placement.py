@@ -1,7 +1,7 @@
-"""A late rank may run on fewer CPUs than the others, or on another NUMA node than its GPU.
+"""A late rank has fewer CPUs than the others, or runs on another NUMA node than its GPU.
 
-Raised where a rank is late clearly, what it does longer explains it (`late`), and its CPUs are none of its
-GPU's node, or half as many as the others' median or fewer.
+Raised if a rank is clearly late, `late` finds this cause, and none of its CPUs is on its GPU's node, or it
+has at most half of the others' median number of CPUs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from overlaptop.findings.late import Cause, late_by, misplacement
 
 
 def look(evidence: Evidence) -> Iterable[Finding]:
-    """One for each such rank."""
+    """Return one finding for each such rank."""
     for late in late_by(evidence, Cause.PLACEMENT):
         numa = evidence.ranks[late.rank].numa
         assert numa is not None

@@ -1,8 +1,7 @@
-"""FSDP2's all-gathers are exposed at layer after layer although there is compute to hide them.
+"""FSDP2's all-gathers are exposed in layer after layer although there is compute to hide them.
 
-The first gather of a pass has nothing to hide behind: that is expected, and not counted. Where a gather
-takes longer than a layer computes no depth helps: that is no matter of prefetch. The depth is that of
-`models/prefetch`.
+The first gather of a pass has nothing to hide behind, and is not counted. If a gather takes longer than a
+layer computes, no prefetch depth helps. The advised depth comes from `models/prefetch`.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ from overlaptop.models.prefetch import prefetch
 from overlaptop.wire.knobs import PREFETCH
 
 EXPOSED = 0.25
-"""Of its transferring, from which on a gather counts as exposed."""
+"""Smallest exposed share of a gather's transfer."""
 MOSTLY = 0.6
 FEWEST = 3
-"""Gathers behind the first."""
+"""Fewest gathers after the first."""
 
 
 def look(evidence: Evidence) -> Iterable[Finding]:
-    """One for each pass."""
+    """Return one finding for each pass."""
     found = gathers_of(evidence)
     if found is None:
         return

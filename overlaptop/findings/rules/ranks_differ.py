@@ -1,8 +1,8 @@
-"""Ranks of one group do not issue the same collectives: what they reduce is not what they mean to.
+"""Ranks of one group issue different collectives, so that they reduce the wrong values.
 
-Raised where the same ranks differ from the others in the same way in all steps that are here: a collective
-at a step's edge may be counted into the next. Sizes count where an operation needs them alike. Where ranks
-send to each other, stages of a pipeline may have groups of one name: there nothing is compared.
+Raised if the same ranks differ in the same way in all steps with timelines: a collective at a step's edge
+may be counted in the next step. Sizes are compared if the operation needs equal sizes. Groups with sends
+and receives are not compared: pipeline stages may have groups of the same name.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from overlaptop.wire.messages import StepDetail
 ALIKE = frozenset(("allreduce", "allgather", "reducescatter", "broadcast", "reduce"))
 """Operations that need the same size on all ranks."""
 MOST_CALLS = 1024
-"""A timeline of as many may have been cut down to be sent."""
+"""A timeline with this many calls may have been truncated."""
 
 _Odd: TypeAlias = tuple[str, tuple[int, ...], str]
-"""A group, the ranks that differ, and in what."""
+"""A group, the differing ranks, and the difference."""
 
 
 def look(evidence: Evidence) -> Iterable[Finding]:
-    """One for each group and set of ranks."""
+    """Return one finding for each group and set of ranks."""
     steps = [step for step in evidence.steps if step.is_drawn]
     if len(steps) < MIN_STEPS:
         return

@@ -1,7 +1,7 @@
 """Gradients are accumulated over several micro-batches, and reduced in each.
 
-Raised where a step goes through backward several times and moves the same bytes in each: the reductions of
-all but the last can be left out.
+Raised if a step has several backward passes that move the same bytes: all reductions but the last can be
+skipped.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from overlaptop.findings.finding import Certainty, Finding
 from overlaptop.findings.settings import gradients_of, uses_fsdp2
 
 MUCH = 0.25
-"""Of the gradients' bytes: less may be a compressed reduction, or something else."""
+"""Smallest share of the gradients' bytes: less may be a compressed reduction."""
 
 
 def look(evidence: Evidence) -> Iterable[Finding]:
-    """One for the job."""
+    """Return one finding for the job."""
     gradients, mean, calls = gradients_of(evidence), exposure(evidence), step_calls(evidence)
     if mean is None or calls is None or (gradients is None and not uses_fsdp2(evidence)):
         return

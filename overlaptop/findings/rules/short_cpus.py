@@ -1,7 +1,7 @@
 """All ranks wait for a CPU: the machine has fewer than the job needs.
 
-Raised where on each rank the training thread is ready to run and has no CPU for LEAST_SHARE of the step, in
-the median of all steps, by the kernel's count. One rank alone that waits longer is `busy_cpu`.
+Raised if on each rank the training thread waits for a CPU for LEAST_SHARE of the step, in the median of all
+steps, by the kernel's count. If only one rank waits longer, that is `busy_cpu`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ LEAST_STEPS = 16
 
 
 def look(evidence: Evidence) -> Iterable[Finding]:
-    """One for the job, or none."""
+    """Return one finding for the job, or none."""
     steps = evidence.counted
     if len(steps) < LEAST_STEPS:
         return
@@ -45,7 +45,7 @@ def look(evidence: Evidence) -> Iterable[Finding]:
 
 
 def _container_limit(evidence: Evidence) -> str:
-    """``its container may use 1.5 of 8 CPUs``; empty where no rank's cgroup has such a limit."""
+    """Return such as ``its container may use 1.5 of 8 CPUs``; empty if no rank's cgroup has a limit."""
     for view in evidence.ranks.values():
         if view.numa is not None and (limit_percent := view.numa.cpu_limit_percent) is not None:
             cpus = sum(share.amount for share in view.numa.cpu_nodes)

@@ -1,7 +1,7 @@
-"""A rank trails and the others wait for it, but the step would be no shorter if it did not.
+"""The others wait for a rank, but the step would be no shorter without that wait.
 
-Raised where a rank is late clearly and another rank's host or GPU needs the whole step anyway (`gains`).
-No other finding then blames the late rank.
+Raised if a rank is clearly late, and another rank's host or GPU needs the whole step anyway (`gains`). No
+other finding then blames the late rank.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from overlaptop.findings.finding import Certainty, Finding
 from overlaptop.findings.late import trailing
 
 ALIKE = 0.9
-"""Hosts need alike if none needs less than this share of the longest."""
+"""Hosts' times are similar if none is below this share of the longest."""
 
 
 def look(evidence: Evidence) -> Iterable[Finding]:
-    """One for each such rank."""
+    """Return one finding for each such rank."""
     for late in trailing(evidence):
         longest = max(late.others, key=lambda rank: late.own[rank].longest_ns)
         own = late.own[longest]

@@ -1,6 +1,6 @@
-"""Collectives between hosts are far slower than those within one, and are exposed.
+"""Collectives between hosts are far slower than those within a host, and are exposed.
 
-Compared with collectives within a host, where the job has such; else with the peak of its GPUs' NVLinks.
+The baseline are collectives within a host, else the peak rate of its GPUs' NVLinks.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FAR_BELOW = 0.25
 
 
 def look(evidence: Evidence) -> Iterable[Finding]:
-    """One for the job."""
+    """Return one finding for the job."""
     mean, calls = exposure(evidence), step_calls(evidence)
     if mean is None or calls is None or not mean.costly:
         return
@@ -49,7 +49,7 @@ def look(evidence: Evidence) -> Iterable[Finding]:
 
 
 def _usual_bandwidth(issued: Iterable[Collective]) -> float | None:
-    """The median bus bandwidth of those that are large; None where none is."""
+    """Return the median bus bandwidth of large collectives; None if there is none."""
     rates = [
         rate
         for each in issued

@@ -1,6 +1,6 @@
-"""One rank is late, launches in time and computes longer: its GPU is slow, or it has more to do.
+"""A late rank launches in time and computes longer: its GPU is slow, or it has more to do.
 
-Raised where a rank is late clearly and `late` finds that it computes longer by about the same in each step.
+Raised if a rank is clearly late, and `late` finds that it computes longer by a similar time in each step.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ON_CPU = "top shows whether its CPU is slower or shared; if it has more to do, d
 
 
 def look(evidence: Evidence) -> Iterable[Finding]:
-    """One for each such rank."""
+    """Return one finding for each such rank."""
     for late in late_by(evidence, Cause.COMPUTING):
         is_on_host = on_host(evidence.ranks[late.rank].info)
         threads = _threads(evidence, late) if is_on_host else ""
@@ -40,7 +40,7 @@ def look(evidence: Evidence) -> Iterable[Finding]:
 
 
 def _threads(evidence: Evidence, late: LateRank) -> str:
-    """How its operations have fewer threads, as a title ends with it; empty: they do not."""
+    """Return the end of a title that says that its operations use fewer threads; empty: they do not."""
 
     def of(rank: int) -> int | None:
         facts = evidence.ranks[rank].environment

@@ -1,8 +1,7 @@
-"""Waiting beside compute is not free: NCCL's kernels hold SMs and memory while they wait.
+"""Waiting slows compute: NCCL's kernels use SMs and memory bandwidth while they wait.
 
-Raised where a rank is late clearly, and the others compute WORTH_SHARE of the step longer than it does, by
-no more than the time for which they have more communication beside that. A late rank then costs more than
-what is exposed of the waiting.
+Raised if a rank is clearly late, and the others compute longer than it does by WORTH_SHARE of the step, but
+not by more than their extra overlapped communication. A late rank then costs more than the exposed wait.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from overlaptop.fleet.waits import WORTH_SHARE
 
 
 def look(evidence: Evidence) -> Iterable[Finding]:
-    """One for each late rank."""
+    """Return one finding for each late rank."""
     for late in late_ranks(evidence):
         if not late.slows_ns or late.slows_ns < WORTH_SHARE * evidence.step_ns:
             continue

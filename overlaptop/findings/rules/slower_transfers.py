@@ -1,9 +1,9 @@
-"""The same collectives take longer than they did before: a link has become slow, or others use it now.
+"""The same collectives take longer than before: a link became slow, or others use it now.
 
-Steps are taken in stretches of three. The newest stretches are slow, and took 1.5 times what nine of ten
-before them did. A stretch is slow if it took 1.5 times what is usual, which is the lower quartile: once
-three quarters of what is remembered took as long, that is usual. Where ranks have no GPU and wait for CPUs,
-nothing is said: these move the bytes, too.
+Steps are compared in blocks of three. The newest blocks must be slow, and take 1.5 times as long as nine of
+ten earlier blocks. A block is slow if it took 1.5 times the lower quartile, so that a slowdown becomes the
+baseline after three quarters of the history. Not raised if ranks have no GPU and wait for CPUs: CPUs move
+the bytes, too.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from overlaptop.fleet.waits import StepTransfer
 
 SLOWER = 1.5
 STRETCH = 3
-"""Steps."""
+"""Steps per block."""
 LEAST_SLOW, LEAST_BEFORE = 3, 16
-"""Stretches. Of fewer it may be chance."""
+"""Fewest blocks: fewer may be slow by chance."""
 NEARLY_ALL = 0.9
-"""Of the stretches before."""
+"""Share of the earlier blocks."""
 KIND_STEPS = 16
-"""Most of the newest steps are of the kind that is compared: some jobs do not do the same in all."""
+"""Newest steps that decide which kind of step is compared: some jobs alternate."""
 CPU_SHARE = 0.25
-"""Of what transfers take longer: from this on it may be that CPUs are busy."""
+"""From this share of the extra transfer time on, busy CPUs may be the cause."""
 
 
 def look(evidence: Evidence) -> Iterable[Finding]:
-    """One for the job, or none."""
+    """Return one finding for the job, or none."""
     mean = exposure(evidence)
     if mean is None or not mean.costly:
         return
@@ -69,14 +69,14 @@ def look(evidence: Evidence) -> Iterable[Finding]:
 
 
 def _alike(transfers: Sequence[StepTransfer]) -> list[StepTransfer]:
-    """The steps that do what most of the newest ones do."""
+    """Return the steps with the same collectives as most of the newest steps."""
     newest = Counter((each.collectives, each.bytes) for each in transfers[-KIND_STEPS:])
     kinds = newest.most_common(1)
     return [each for each in transfers if (each.collectives, each.bytes) == kinds[0][0]]
 
 
 def _stretches(times_ns: Sequence[float]) -> list[float]:
-    """What most of each took, oldest first; they are counted from the newest step on."""
+    """Return each block's usual time, oldest first; blocks are counted from the newest step."""
     starts = range(len(times_ns) % STRETCH, len(times_ns), STRETCH)
     return [median_low(times_ns[at : at + STRETCH]) for at in starts]
 

@@ -1,7 +1,7 @@
-"""All hosts are at one line of the script for long, and their GPUs have nothing to compute meanwhile.
+"""All hosts spend long at one script line while their GPUs have nothing to compute.
 
-Raised where no rank is late, the job has no DataLoader, on each rank STALL_SHARE of the step goes by before
-its first kernel, and samples of all ranks' stacks name one line for about as much of the step.
+Raised if no rank is late, the job has no DataLoader, each rank spends STALL_SHARE of the step before its
+first kernel, and stack samples of all ranks name one line for a similar share of the step.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from overlaptop.findings.stalls import stalled
 
 
 def look(evidence: Evidence) -> Iterable[Finding]:
-    """One for the job, or none."""
+    """Return one finding for the job, or none."""
     stall = stalled(evidence)
     if stall is None or late_ranks(evidence):
         return

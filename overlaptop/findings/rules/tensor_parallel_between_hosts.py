@@ -1,6 +1,7 @@
-"""A tensor-parallel group reaches over hosts: its collectives wait in the middle of each layer.
+"""A tensor-parallel group spans hosts: its collectives delay each layer.
 
-A group is taken to be one by its description: ``mesh_tp``, Megatron's ``TENSOR_MODEL_PARALLEL_GROUP``.
+Tensor-parallel groups are recognised by their description: ``mesh_tp``, Megatron's
+``TENSOR_MODEL_PARALLEL_GROUP``.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ TENSOR_PARALLEL = re.compile(r"(?:\b|_)tp(?:\b|_)|tensor", re.IGNORECASE)
 
 
 def look(evidence: Evidence) -> Iterable[Finding]:
-    """One for each group."""
+    """Return one finding for each group."""
     mean, calls = exposure(evidence), step_calls(evidence)
     if mean is None or calls is None:
         return

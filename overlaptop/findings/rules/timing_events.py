@@ -1,8 +1,8 @@
 """Timing events on one hardware connection serialise streams.
 
-With CUDA_DEVICE_MAX_CONNECTIONS=1 and TORCH_NCCL_ENABLE_TIMING=1 an overlap of 93.6 % became 0 % (two
-H200s, DDP; pytorch issue 143890, TransformerEngine issue 1353). Raised where both are set and nothing runs
-at once.
+With CUDA_DEVICE_MAX_CONNECTIONS=1 and TORCH_NCCL_ENABLE_TIMING=1 the overlap fell from 93.6 % to 0 % (two
+H200s, DDP; pytorch issue 143890, TransformerEngine issue 1353). Raised if both are set and nothing
+overlaps.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from overlaptop.findings.settings import is_on, ranks_with
 
 
 def look(evidence: Evidence) -> Iterable[Finding]:
-    """One for the ranks that have both set."""
+    """Return one finding for the ranks with both settings."""
     timed = frozenset(is_on(evidence, "TORCH_NCCL_ENABLE_TIMING"))
     ranks = tuple(
         rank for rank in ranks_with(evidence, "CUDA_DEVICE_MAX_CONNECTIONS", "1") if rank in timed

@@ -1,10 +1,9 @@
-"""The rank that computes longest is late, by another time in each step: batches are uneven.
+"""The rank that computes longest is late, by a different time in each step: batches are uneven.
 
-Raised where one rank is late clearly and what it computes longer varies from step to step (`late`), or
-where the late rank changes, and in LATE_SHARE of the steps it is the one that computes longer by EXPLAINS
-of what the others wait on average. One slow GPU would be slow in each step, and jitter of the CPU leaves
-compute as it is. One of few ranks may be the late one in most steps nonetheless: nothing that it does is
-steady then.
+Raised if one rank is clearly late and its extra compute varies from step to step (`late`). Also raised if
+the late rank changes, and in LATE_SHARE of the steps it computes longer by EXPLAINS of the others' mean
+wait. A slow GPU would be slow in each step, and CPU jitter does not change compute. With few ranks, one may
+be late in most steps nonetheless, without a steady cause.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ ADVICE = "divide a step's tokens evenly over ranks: sort or bucket samples by le
 
 
 def look(evidence: Evidence) -> Iterable[Finding]:
-    """One for each late rank whose compute varies, or one for the job."""
+    """Return one finding for each late rank whose compute varies, or one for the job."""
     for each in late_by(evidence, Cause.UNEVEN):
         yield each.finding(
             f" computes {text.duration(each.computes_ns)} a step longer than {each.than}, by another time "
@@ -57,22 +56,22 @@ def look(evidence: Evidence) -> Iterable[Finding]:
 
 
 class LateByCompute(NamedTuple):
-    """Another rank is late in each step, by what it computes."""
+    """A different rank is late in each step, because of its compute."""
 
     longer_ns: int
-    """By how much longer the steps' late ranks compute than the others, in the mean."""
+    """Mean extra compute of the steps' late ranks, compared with the others."""
     wait_ns: int
-    """What a rank waits in these steps with nothing beside it, in the mean."""
+    """Mean exposed wait of a rank in these steps."""
 
 
 @lru_cache(maxsize=1)  # three rules ask for the same
 def late_by_compute(evidence: Evidence) -> LateByCompute | None:
-    """None where late ranks compute no longer, it is nearly always the same one, waiting costs little, or
-    CPUs are short.
+    """Return the mean extra compute and wait. None if late ranks do not compute longer, one rank is nearly
+    always late, waiting costs little, or CPUs are short.
     """
     if evidence.window is None or cpus_are_short(evidence):
         return None
-    # Not that window, which is longer: what has begun since counts in these steps alone.
+    # Not the wait window: it is longer, and uneven batches may have begun only in these steps.
     split = [step.waits for step in evidence.steps if step.waits is not None]
     window = window_of(split, evidence.window.worth_share)
     if window is None or window.share < window.worth_share:
@@ -88,7 +87,7 @@ def late_by_compute(evidence: Evidence) -> LateByCompute | None:
 
 
 def _longer(evidence: Evidence, step: JobStep) -> tuple[int | None, float]:
-    """The step's late rank, and by how much longer it computed than the others; 0: not known."""
+    """Return the step's late rank and its extra compute; 0: not known."""
     assert step.waits is not None
     late = step.waits.main_late_rank
     times = {rank: computing_ns(evidence.ranks[rank].info, totals) for rank, totals in step.totals.items()}

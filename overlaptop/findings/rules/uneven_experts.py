@@ -1,8 +1,7 @@
 """All-to-alls move far more on one rank than on the others: experts are loaded unevenly.
 
-Raised where the bytes of a group's all-to-alls, summed over the steps of which timelines are here, are
-UNEVEN times their mean over the group's ranks on one of them. Bytes are the larger of what a rank puts in
-and gets out.
+Raised if a rank's bytes in a group's all-to-alls, summed over the steps with timelines, exceed UNEVEN times
+the group's mean. Bytes are the larger of a rank's input and output.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ from overlaptop.findings.finding import Certainty, Finding
 from overlaptop.timeline.collectives import kind_of
 
 UNEVEN = 1.3
-"""Routers with an auxiliary loss stay below it (capacity factors of 1.25 are usual)."""
+"""Smallest ratio. Routers with an auxiliary loss stay below it (capacity factors of 1.25 are usual)."""
 
 
 def look(evidence: Evidence) -> Iterable[Finding]:
-    """One for each uneven group."""
+    """Return one finding for each uneven group."""
     of_group: defaultdict[str, Counter[int]] = defaultdict(Counter)
     lasts: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
     for step in evidence.steps:
@@ -52,6 +51,6 @@ def look(evidence: Evidence) -> Iterable[Finding]:
 
 
 def _gain_ns(evidence: Evidence, rank: int, less_ns: float) -> int:
-    """So much shorter its all-to-alls would be, as far as they are exposed."""
+    """Return the exposed time that the all-to-alls would save."""
     exposed = [step.totals[rank].exposed_ns or 0 for step in evidence.steps if rank in step.totals]
     return round(min(less_ns, mean(exposed) if exposed else 0))

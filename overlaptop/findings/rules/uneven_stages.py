@@ -12,14 +12,14 @@ from overlaptop.findings.finding import Certainty, Finding
 from overlaptop.findings.stages import pipelines_of
 
 LONGER = 1.15
-"""Than the mean of all stages."""
+"""Smallest ratio to the mean of all stages."""
 
 
 def look(evidence: Evidence) -> Iterable[Finding]:
-    """One for each pipeline."""
+    """Return one finding for each pipeline."""
     for found in pipelines_of(evidence):
         if found.bubble < EXPOSED_SHARE:
-            continue  # so many sends: ring attention, or another exchange between neighbours
+            continue  # too many sends: ring attention, or another exchange between neighbours
         by_rank = found.compute_ns
         slowest, quickest = max(by_rank, key=by_rank.__getitem__), min(by_rank, key=by_rank.__getitem__)
         mean_ns = fmean(by_rank.values())

@@ -1,7 +1,7 @@
-"""DDP searches the graph for parameters that a pass did not use, while the GPU stands idle.
+"""DDP searches the graph for unused parameters while the GPU is idle.
 
-It does so between forward and backward, on the CPU, where find_unused_parameters is on. Raised where the
-model was made so and GPUs stand idle there.
+With find_unused_parameters it does so between forward and backward, on the CPU. Raised if the model was
+made with it and GPUs are idle there.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ COSTLY_SHARE = 0.01
 
 
 def look(evidence: Evidence) -> Iterable[Finding]:
-    """One for the job."""
+    """Return one finding for the job."""
     gradients, mean, calls = gradients_of(evidence), exposure(evidence), step_calls(evidence)
     if gradients is None or not gradients.find_unused_parameters or gradients.static_graph:
         return
@@ -43,7 +43,7 @@ def look(evidence: Evidence) -> Iterable[Finding]:
 
 
 def _gap_ns(detail: StepDetail) -> int:
-    """Without compute around the beginning of each backward."""
+    """Return the time without compute around the start of each backward pass."""
     begins = [phase.start_ns for phase in phases_of(detail, "backward")]
     gaps = difference(unflatten((0, detail.step_ns)), computing(detail)).tolist()
     return sum(end - start for start, end in gaps if any(start <= at < end for at in begins))
