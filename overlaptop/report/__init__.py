@@ -1,1 +1,1 @@
-"""What a Snapshot says in words, for the screen and for commands alike."""
+"""Describe a Snapshot in words, for the screen and for commands."""

@@ -1,4 +1,4 @@
-"""The job's totals, and what the agents cost it, as text, for the screen and for ``--once`` alike."""
+"""The job's totals and the agents' cost as text, for the screen and for ``--once``."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ LOWER_COST = "--every N measures fewer steps, --phases-only none in detail, --no
 
 
 def totals_in_words(totals: Totals, *, exact: bool) -> dict[str, str]:
-    """Each by its name, with its unit; ``fused`` only where it is not 0.
+    """Return the totals by name, each with its unit; ``fused`` only if it is not 0.
 
     ``exact``: every rank's source sees the gaps between kernels. Else compute is an upper bound, and so all
-    are bounds: the sign of overlap says it for all.
+    totals are bounds: only overlap shows the sign.
     """
     return {
         "overlap": bounded(percent(totals.overlap), BOUNDS["overlap"], exact=exact),
@@ -39,11 +39,11 @@ def totals_in_words(totals: Totals, *, exact: bool) -> dict[str, str]:
 
 
 def exposed_in_words(times: WaitTimes, exposed_ns: int | None = None) -> str:
-    """What exposed communication was, in the unit of its sum: ``= waiting 3.20 + transfer 0.50``; ``not
-    split`` where nothing of it is.
+    """Return the parts of exposed time, in the unit of its sum: ``= waiting 3.20 + transfer 0.50``; ``not
+    split`` without a breakdown; empty if there was no exposed communication.
 
-    ``exposed_ns``: what it was in all steps, where `times` are the means of some of them: the parts are
-    then their shares of it, ``≈ waiting 3.20 + transfer 0.50``. Empty where there was none.
+    ``exposed_ns``: the exposed time of all steps, if `times` are means of some of them. It is then divided
+    in the same proportions: ``≈ waiting 3.20 + transfer 0.50``.
     """
     if not times.exposed_known:
         return "not split"
@@ -56,7 +56,7 @@ def exposed_in_words(times: WaitTimes, exposed_ns: int | None = None) -> str:
     whole_ns = sum_ns if exposed_ns is None else exposed_ns
     if not sum_ns or not whole_ns:
         return ""
-    # Beside what is not split, a zero is not known to be one.
+    # If a part is not split, the others' zeros are uncertain.
     said = {
         name: ns
         for name, ns in parts.items()
@@ -67,8 +67,8 @@ def exposed_in_words(times: WaitTimes, exposed_ns: int | None = None) -> str:
 
 
 def window_in_words(totals: Totals, *, brief: bool = False) -> str:
-    """What the totals are of: ``mean of 8 ranks × 87 steps, last 20 s``, ``step 184, mean of 8 ranks``; in
-    brief ``last 20 s``, ``step 184``.
+    """Return the totals' ranks and steps: ``mean of 8 ranks × 87 steps, last 20 s``, ``step 184, mean of 8
+    ranks``; in brief ``last 20 s``, ``step 184``.
     """
     if not totals.steps:
         return ""
@@ -92,7 +92,7 @@ def window_in_words(totals: Totals, *, brief: bool = False) -> str:
 
 
 def ranks_in_words(snapshot: Snapshot) -> str:
-    """``4 ranks``; of a trace that lacks some of them ``1 of 4 ranks``."""
+    """Return such as ``4 ranks``; ``1 of 4 ranks`` if traces are missing."""
     here = len(snapshot.ranks)
     number = snapshot.job.world_size if snapshot.job is not None else here
     lacks = snapshot.hub_state is HubState.TRACE and here < number
@@ -100,12 +100,12 @@ def ranks_in_words(snapshot: Snapshot) -> str:
 
 
 def cost_in_brief(cost: OwnCost) -> str:
-    """What the agents cost: ``+0.1 % ± 0.2``."""
+    """Return the agents' cost: ``+0.1 % ± 0.2``."""
     return _with_error(cost.change, cost.error)
 
 
 def cost_in_full(cost: OwnCost) -> str:
-    """The same in a sentence, and how to lower it."""
+    """Return the cost in a sentence, and how to lower it."""
     within = ": no more than the error" if abs(cost.change) <= cost.error else ""
     detailed = ""
     if cost.measured_change is not None and cost.measured_error is not None:

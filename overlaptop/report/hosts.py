@@ -1,4 +1,4 @@
-"""The hosts that are watched: which ranks stand below which, and how the connection to each is. Pure."""
+"""The watched hosts: their ranks, and the state of each connection. Pure."""
 
 from __future__ import annotations
 
@@ -21,32 +21,36 @@ HUB_GLYPHS = {
     HubState.ENDED: ("■", "dim"),
     HubState.TRACE: ("■", "text"),
 }
-"""A glyph and the name of its colour."""
+"""Glyph and colour name."""
 NOT_SEEN = "not seen yet: their host may not be watched"
 MOST_EMPTY = 3
-"""Hosts without ranks that have a line each, so that one sees why."""
+"""Most hosts without ranks that get a line each, so that the reason is visible."""
 _HOSTS_CHARS = 60
 _THIS_MACHINE = "local://"
 
 
 class Group(NamedTuple):
-    """A line of its own in the table of ranks, and the ranks below it."""
+    """A line of the rank table, and the ranks below it."""
 
     node: NodeView | None
-    """The host; None: the line is `words`."""
+    """The host; None: `words` is the line."""
     ranks: tuple[RankView, ...] = ()
     words: str = ""
 
 
 def by_node(rows: Iterable[RankView]) -> list[RankView]:
-    """The ranks of each node together, nodes in the order of their first rank; last those of none."""
+    """Return the ranks grouped by node, nodes in the order of their first rank;
+    ranks without a node last.
+    """
     views = list(rows)
     place = {node: at for at, node in enumerate(dict.fromkeys(view.node for view in views))}
     return sorted(views, key=lambda view: (view.node == "", place[view.node]))
 
 
 def groups(rows: Iterable[RankView], nodes: Sequence[NodeView], *, empty: bool) -> list[Group]:
-    """``rows``, as `by_node` puts them in order, below their nodes. ``empty``: also nodes without any."""
+    """Return ``rows``, in the order of `by_node`, grouped below their nodes. ``empty``: include nodes
+    without ranks.
+    """
     known = {node.name: node for node in nodes}
     ranks = {name: tuple(views) for name, views in groupby(rows, lambda view: view.node)}
     nowhere = ranks.pop("", ())
@@ -62,7 +66,7 @@ def groups(rows: Iterable[RankView], nodes: Sequence[NodeView], *, empty: bool) 
 
 
 def in_words(node: NodeView, now_ns: int) -> str:
-    """``gpu-a  ● live``, and where the connection is not, why."""
+    """Return such as ``gpu-a  ● live``, with the reason if it is not live."""
     glyph, _ = HUB_GLYPHS[node.hub_state]
     words = f"{printable(node.name)}  {glyph} {state_of(node)}{since(node, now_ns)}".rstrip()
     if not node.note or node.hub_state is HubState.LIVE:
@@ -71,17 +75,17 @@ def in_words(node: NodeView, now_ns: int) -> str:
 
 
 def carries(node: NodeView) -> str:
-    """``12.0 KiB/s``."""
+    """Return the connection's data rate: ``12.0 KiB/s``."""
     return UNKNOWN if node.bytes_per_s is None else f"{byte_count(round(node.bytes_per_s))}/s"
 
 
 def known_within(residual_ns: int) -> str:
-    """``±0.3 ms``: no more digits than stay as they are for a while, and never less than it is."""
+    """Return such as ``±0.3 ms``: rounded up, with digits that stay the same for a while."""
     return f"±{math.ceil(residual_ns / 100_000) / 10:.1f} ms"
 
 
 def lost_since(view: RankView, snapshot: Snapshot, now_ns: int) -> str:
-    """``gpu-b lost since 14:03:10 (12 s)``, of a rank's node; empty where it is not lost."""
+    """Return such as ``gpu-b lost since 14:03:10 (12 s)`` for a rank's node; empty if it is not lost."""
     node = next((each for each in snapshot.nodes if each.name == view.node), None)
     if node is None or not view.node_lost:
         return ""
@@ -89,26 +93,28 @@ def lost_since(view: RankView, snapshot: Snapshot, now_ns: int) -> str:
 
 
 def live_words(snapshot: Snapshot) -> str:
-    """``2 of 3 hosts``; ``3 hosts`` where all are live."""
+    """Return such as ``2 of 3 hosts``; ``3 hosts`` if all are live."""
     live, count = sum(node.hub_state is HubState.LIVE for node in snapshot.nodes), len(snapshot.nodes)
     words = plural(count, "host")
     return words if live == count else f"{live} of {words}"
 
 
 def is_there(name: str) -> bool:
-    """Whether a node of that name is another machine than this one; empty: there are no nodes."""
+    """Return whether the node of that name is another machine; an empty name means
+    that there are no nodes.
+    """
     return name not in ("", _THIS_MACHINE)
 
 
 def path_there(name: str, path: str) -> str:
-    """A path on the node of that name as ``host:path``; as it is where that is this machine."""
+    """Return a path on the node of that name as ``host:path``, on this machine as it is."""
     return f"{name}:{path}" if is_there(name) else path
 
 
 def places(capture: CommandView, ranks: Iterable[RankView]) -> list[str]:
-    """The folders that a capture's traces were written to, each with its host: ``gpu-a:/home/me/20260101``.
+    """Return the folders of a capture's traces, each with its host: ``gpu-a:/home/me/20260101``.
 
-    What several hosts have under the same path is named once.
+    A path that several hosts share is named once.
     """
     homes = {view.rank: view.node for view in ranks}
     found: dict[str, list[str]] = {}
@@ -126,7 +132,7 @@ def places(capture: CommandView, ranks: Iterable[RankView]) -> list[str]:
 
 
 def state_of(node: NodeView) -> str:
-    """``live``, ``lost``; of one that is waited for, its note says more."""
+    """Return such as ``live`` or ``lost``; empty if the node's note says more."""
     if node.hub_state is HubState.STALE:
         return "silent"
     if node.hub_state is HubState.LOST and not node.ranks:
@@ -137,7 +143,7 @@ def state_of(node: NodeView) -> str:
 
 
 def since(node: NodeView, now_ns: int) -> str:
-    """`` since 14:03:10 (12 s)``, of a connection that is down."""
+    """Return such as `` since 14:03:10 (12 s)`` for a connection that is down."""
     if node.hub_state in (HubState.LIVE, HubState.WAITING):
         return ""
     return f" since {clock(node.since_ns)} ({age(max(0, now_ns - node.since_ns) / 1e9)})"

@@ -1,4 +1,4 @@
-"""A knob in words: its name, a value with its unit, all that are allowed, the line of code. Pure."""
+"""A knob in words: its name, its value with a unit, its allowed values, its line of code. Pure."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ _SHORT_NAMES = {BUCKET_CAP_MB: "bucket"}
 
 
 def short_name(name: str) -> str:
-    """``bucket`` for bucket_cap_mb; others as they are."""
+    """Return ``bucket`` for bucket_cap_mb, other names unchanged."""
     return _SHORT_NAMES.get(name, name)
 
 
 def value_words(knob: Knob, value: int | None) -> str:
-    """``25 MiB``, ``4``; None: what the script gave."""
+    """Return such as ``25 MiB`` or ``4``; None: the script's own value."""
     return with_unit(knob.original_text if value is None else str(value), knob.unit)
 
 
 def present_words(knob: Knob) -> str:
-    """The present value likewise; ``unknown`` where it is not known."""
+    """Return the present value in words; ``unknown`` if not known."""
     return with_unit(knob.value_text, knob.unit)
 
 
 def allowed_words(knob: Knob) -> str:
-    """``1 to 10000 MiB``; ``1, 2 or 4``."""
+    """Return such as ``1 to 10000 MiB`` or ``1, 2 or 4``."""
     if not knob.choices:
         return with_unit(f"{knob.least} to {knob.most}", knob.unit)
     *first, last = map(str, knob.choices)
@@ -32,6 +32,8 @@ def allowed_words(knob: Knob) -> str:
 
 
 def code_line(knob: Knob, value: int | None = None) -> str:
-    """The line of Python that makes a value permanent, by default the present one; empty: not known."""
+    """Return the line of Python that makes a value permanent, by default the
+    present one; empty: not known.
+    """
     text = knob.value_text if value is None else str(value)
     return knob.code.replace("{value}", text) if text else ""

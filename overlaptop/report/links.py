@@ -1,4 +1,4 @@
-"""What a rank's links carry of what they can, and how it lies to its GPU's NUMA node. No drawing."""
+"""A rank's links: their traffic, their peak rates, and its GPU's NUMA node. No drawing."""
 
 from __future__ import annotations
 
@@ -16,54 +16,54 @@ NUMA_MARKS = {
     "no gpu": ("·", "dim"),
     "unknown": ("?", "dim"),
 }
-"""By state: a glyph, which says it without colours too, and the colour."""
+"""By state: a glyph, readable without colours, and a colour."""
 _MISPLACEMENT = {"bound": 0, "one node": 0, "no gpu": 0, "unbound": 1, "wrong node": 2}
 _LOADED_SHARE = 0.01
-"""A link that carries less than this of its peak may be turned down to save power, and nothing is wrong."""
+"""Smallest load as a share of the peak. An idle link may save power by a lower rate, which is no fault."""
 
 
 class Rate(NamedTuple):
-    """Bytes per second in one direction, and the most that can be; None where not known."""
+    """Bytes per second in one direction, and the peak; None if not known."""
 
     bytes_per_s: int | None
     peak_bytes_per_s: int | None
 
     @property
     def share(self) -> float | None:
-        """Of the peak, in [0, 1] and a little over where a counter runs ahead."""
+        """Share of the peak in [0, 1], slightly more if a counter runs ahead."""
         if self.bytes_per_s is None or not self.peak_bytes_per_s:
             return None
         return self.bytes_per_s / self.peak_bytes_per_s
 
 
 def nvlink_rate(view: RankView) -> Rate:
-    """Of the busier direction, all NVLinks together."""
+    """Return the rate of all NVLinks together, in the busier direction."""
     peak = view.device.nvlink_peak_bytes_per_s if view.device else None
     return Rate(nvlink_of(view.sample) if view.sample else None, peak)
 
 
 def pcie_rate(view: RankView) -> Rate:
-    """Of the busier direction."""
+    """Return the rate in the busier direction."""
     peak = view.device.pcie_peak_bytes_per_s if view.device else None
     return Rate(pcie_of(view.sample) if view.sample else None, peak)
 
 
 def nvlink_of(sample: DeviceSample) -> int | None:
-    """Bytes per second in the busier direction."""
+    """Return bytes per second in the busier direction."""
     return _busier(sample.nvlink_rx_bytes_per_s, sample.nvlink_tx_bytes_per_s)
 
 
 def pcie_of(sample: DeviceSample) -> int | None:
-    """Bytes per second in the busier direction."""
+    """Return bytes per second in the busier direction."""
     return _busier(sample.pcie_rx_bytes_per_s, sample.pcie_tx_bytes_per_s)
 
 
 def bus_peak_bytes_per_s(views: Sequence[RankView]) -> int | None:
-    """The most that nccl-tests' bus bandwidth can be between the GPUs of these ranks: the peak, in one
-    direction, of the slowest of the links that carry their collectives.
+    """Return the largest bus bandwidth, as nccl-tests defines it, between the GPUs of these ranks: the
+    one-way peak of the slowest link in use.
 
-    None where it is not known, and where no such link carries them: ranks on one GPU, on several hosts, or
-    whose collectives are the CPU's.
+    None if it is not known, or no such link is in use: ranks on one GPU or on several hosts, or collectives
+    on the CPU.
     """
     if len({view.info.host for view in views if view.info is not None}) != 1:
         return None
@@ -79,36 +79,36 @@ def bus_peak_bytes_per_s(views: Sequence[RankView]) -> int | None:
 
 
 def has_nvlink(view: RankView) -> bool:
-    """Whether there is anything of NVLink to show. A GPU without such links may still count zeros."""
+    """Return whether there are NVLink facts to show. A GPU without NVLinks may still count zeros."""
     count = view.device.nvlink_count if view.device is not None else None
     return bool(count) if count is not None else nvlink_rate(view).bytes_per_s is not None
 
 
 def has_pcie(view: RankView) -> bool:
-    """Whether there is anything of PCIe to show."""
+    """Return whether there are PCIe facts to show."""
     rate = pcie_rate(view)
     return bool(rate.peak_bytes_per_s) or rate.bytes_per_s is not None
 
 
 def numa_matters(view: RankView) -> bool:
-    """Whether the process could run nearer to its GPU, or farther from it, than it does."""
+    """Return whether the process could run nearer to its GPU, or farther from it."""
     return view.numa is not None and view.numa.state in ("bound", "unbound", "wrong node")
 
 
 def near_node(numa: NumaFacts) -> int | None:
-    """The node next to the GPU; on a machine of one node that one."""
+    """Return the node nearest to the GPU; on a machine with one node, that node."""
     if numa.gpu_node is None and numa.state == "one node" and len(numa.cpu_nodes) == 1:
         return numa.cpu_nodes[0].node
     return numa.gpu_node
 
 
 def misplacement(view: RankView) -> int | None:
-    """0: nothing to mend, 1: may leave its GPU's node, 2: is elsewhere. None where not known."""
+    """Return 0: well placed, 1: may leave its GPU's node, 2: is on another node. None if not known."""
     return _MISPLACEMENT.get(view.numa.state) if view.numa is not None else None
 
 
 def pcie_is_turned_down(view: RankView) -> bool:
-    """Whether the PCIe link runs slower or narrower than it could although it is in use."""
+    """Return whether the PCIe link is slower or narrower than possible although it is in use."""
     device, share = view.device, pcie_rate(view).share
     if device is None or share is None or share < _LOADED_SHARE:
         return False
@@ -118,7 +118,7 @@ def pcie_is_turned_down(view: RankView) -> bool:
 
 
 def nvlink_words(device: DeviceFacts) -> str:
-    """``NVLink 4.0 ×18``, less what is not known."""
+    """Return such as ``NVLink 4.0 ×18``, without unknown parts."""
     if device.nvlink_count == 0:
         return "NVLink none"
     count = f"×{device.nvlink_count}" if device.nvlink_count else ""
@@ -126,7 +126,7 @@ def nvlink_words(device: DeviceFacts) -> str:
 
 
 def pcie_words(generation: int | None, width: int | None) -> str:
-    """``gen5 ×16``, less what is not known."""
+    """Return such as ``gen5 ×16``, without unknown parts."""
     lanes = f"×{width}" if width is not None else ""
     return " ".join(filter(None, (f"gen{generation}" if generation is not None else "", lanes)))
 

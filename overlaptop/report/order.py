@@ -1,4 +1,4 @@
-"""Which ranks the table shows, and in what order."""
+"""Filter and sort the ranks of the table."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MEASURES: dict[str, Callable[[RankView], float | None]] = {
     "nvlink": lambda view: nvlink_rate(view).bytes_per_s,
     "pcie": lambda view: pcie_rate(view).bytes_per_s,
 }
-"""What ranks can be filtered and sorted by: fractions, ns, bytes per second; None where not known."""
+"""Measures for filtering and sorting: fractions, ns, bytes per second; None if not known."""
 _ORDERS = {**MEASURES, "numa": misplacement}
 SORT_KEYS = ("rank", *_ORDERS)
 
@@ -43,17 +43,17 @@ _UNIT = "%|[nuµm]?s|[mg]b/s"
 _COMPARISON = re.compile(rf"([a-z]+)(<=|>=|<|>|=)(\d+(?:\.\d+)?)({_UNIT})?")
 _BEFORE_UNIT = re.compile(rf"([<>=][\d.]+)\s+(?=(?:{_UNIT})(?:\s|$))")
 _RANKS = re.compile(r"\d*-?\d*(?:,\d*-?\d*)*")
-"""Also unfinished ones; not ``10-0-0-1``, which is of a host's name."""
+"""Also matches unfinished ranges, but not ``10-0-0-1``, part of a host's name."""
 
 
 class FilterError(ValueError):
-    """A filter that means nothing; says why in one line."""
+    """An invalid filter; the message is one line."""
 
 
 @dataclass(frozen=True)
 class Filter:
-    """Words that must all hold for a rank: ``3``, ``0-3,6``, ``overlap<80``, ``step>50ms``, part of a
-    host's or device's name, ``nvlink>100``, ``unbound``, ``misplaced``, ``stale``, ``lost``, ``ended``.
+    """Words that must all match a rank: ``3``, ``0-3,6``, ``overlap<80``, ``step>50ms``, part of a host's
+    or device's name, ``nvlink>100``, ``unbound``, ``misplaced``, ``stale``, ``lost``, ``ended``.
     """
 
     words: str = ""
@@ -61,22 +61,26 @@ class Filter:
 
     @classmethod
     def parse(cls, words: str) -> Filter:
-        """Raises FilterError where a comparison names no measure or a wrong unit, or a range has no end."""
+        """Parse a filter. FilterError if a comparison has an unknown measure or a wrong unit, or a range
+        has no end.
+        """
         found = _BEFORE_UNIT.sub(r"\1", words.lower()).split()
         return cls(words.strip(), tuple(_predicate(word) for word in found))
 
     def keeps(self, view: RankView) -> bool:
-        """Whether every word holds for this rank. A figure that is not known satisfies none."""
+        """Return whether every word matches this rank. An unknown figure never matches."""
         return all(predicate(view) for predicate in self.predicates)
 
 
 def sees_gaps(view: RankView) -> bool:
-    """Whether the rank's source sees the gaps between kernels, and so idle time."""
+    """Return whether the rank's source sees the gaps between kernels, and so idle time."""
     return view.info is not None and view.info.compute_exact
 
 
 def stalls_apart(view: RankView) -> bool:
-    """Whether a rank's stalls are told apart from its exposed time: by the host's clock they are one."""
+    """Return whether a rank's stalls are separate from its exposed time: by the
+    host's clock they are not.
+    """
     return view.info is not None and view.info.source != "host"
 
 
@@ -84,35 +88,37 @@ _SAYS = {
     "waiting": lambda view: waiting_ns(view) is not None, "stall": stalls_apart, "idle": sees_gaps,
     "nvlink": has_nvlink, "pcie": has_pcie, "numa": numa_matters,
 }  # fmt: skip
-"""Keys that not every job has anything to say of."""
+"""Keys without data in some jobs."""
 
 
 def all_see_gaps(ranks: Iterable[RankView]) -> bool:
-    """Whether every rank's source does; else compute is an upper bound, and so is overlap."""
+    """Return whether every rank's source sees gaps. Else compute is an upper bound, and so is overlap."""
     return all(view.info.compute_exact for view in ranks if view.info is not None)
 
 
 def waiting_ns(view: RankView) -> int | None:
-    """Exposed waiting of the rank's row; None where nothing of its exposed communication is split."""
+    """Return the exposed wait in the rank's row; None without a wait/transfer breakdown."""
     waits = view.row_waits
     return waits.exposed_wait_ns if waits is not None and waits.exposed_known else None
 
 
 def waiting_exact(view: RankView) -> bool:
-    """Whether that is all of it: else it is a lower bound."""
+    """Return whether `waiting_ns` is the whole wait, else it is a lower bound."""
     waits = view.row_waits
     if waits is None or waits.exposed_unsplit_ns:
         return False
-    return sees_gaps(view) or not waits.wait_ns  # of no waiting nothing was exposed
+    return sees_gaps(view) or not waits.wait_ns  # without a wait nothing of it was exposed
 
 
 def idle_ns(view: RankView) -> int | None:
-    """Idle time of the rank's row; None where the source cannot see it."""
+    """Return the idle time in the rank's row; None if the source cannot see it."""
     return view.row.idle_ns if view.row is not None and sees_gaps(view) else None
 
 
 def ordered(ranks: Iterable[RankView], chosen: Filter, key: str, *, reverse: bool) -> list[RankView]:
-    """The ranks that pass, sorted; those whose figure is not known come last either way."""
+    """Return the ranks that pass the filter, sorted; ranks with an unknown figure are last in both
+    directions.
+    """
     kept = [view for view in ranks if chosen.keeps(view)]
     if key == "rank":
         return sorted(kept, key=lambda view: view.rank, reverse=reverse)
@@ -124,7 +130,7 @@ def ordered(ranks: Iterable[RankView], chosen: Filter, key: str, *, reverse: boo
 
 
 def sort_keys(ranks: Iterable[RankView]) -> tuple[str, ...]:
-    """The keys that make a difference: those of columns that say something of a rank."""
+    """Return the keys whose columns have data for some rank."""
     views = tuple(ranks)
     return tuple(key for key in SORT_KEYS if key not in _SAYS or any(map(_SAYS[key], views)))
 
@@ -167,7 +173,7 @@ def _by_measure(name: str, sign: str, figure: str, unit: str | None) -> Predicat
         raise FilterError(f"{name} is {what}")
     limit = float(figure) * units[unit or default]
     if units is _PERCENT:
-        limit /= 100  # not multiplied: 70 % must be the same float as an overlap of 7 in 10
+        limit /= 100  # division: 70 % must be the same float as an overlap of 7 in 10
     compare, measure = _OPERATORS[sign], MEASURES[name]
 
     def holds(view: RankView) -> bool:

@@ -1,4 +1,4 @@
-"""What is wrong with a job, in words: on the screen, among the notices and in ``--once`` alike. Pure."""
+"""Troubles of a job in words: for the screen, the notices and ``--once``. Pure."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from overlaptop.jobs.processes import signal_name
 from overlaptop.text import age, byte_count, clock, named_ranks, plural, printable
 
 MOST_NAMED = 6
-"""Beyond it ranks are counted."""
+"""Most ranks that are listed; more are counted."""
 MOST_LINES = 3
-"""Of the script, at which ranks stand; beyond it they are counted."""
+"""Most script lines that are listed; more are counted."""
 
 
 def in_brief(trouble: Trouble, now_ns: int) -> str:
-    """``rank 1 failed``, ``rank 1 silent for 70 s``, ``no step for 70 s``."""
+    """Return such as ``rank 1 failed``, ``rank 1 silent for 70 s``, ``no step for 70 s``."""
     for_s = age(max(0, now_ns - trouble.since_ns) / 1e9)
     match trouble.kind:
         case Kind.FAILED:
@@ -39,7 +39,7 @@ def in_brief(trouble: Trouble, now_ns: int) -> str:
 
 
 def of_last(end: LastEnd, now_ns: int) -> str:
-    """``the last one, train.py, ended 12 s ago: rank 1 killed by SIGKILL``."""
+    """Return such as ``the last one, train.py, ended 12 s ago: rank 1 killed by SIGKILL``."""
     trouble = first_of(end.ends, end.ranks)
     how = in_full(trouble) if trouble is not None else "every rank ended well"
     return printable(
@@ -48,12 +48,12 @@ def of_last(end: LastEnd, now_ns: int) -> str:
 
 
 def in_full(trouble: Trouble) -> str:
-    """The same in a sentence, with what is known of the cause."""
+    """Return the trouble in a sentence, with the known causes."""
     return wordings(trouble)[0]
 
 
 def wordings(trouble: Trouble) -> list[str]:
-    """As `in_full`, then with ever less of it; what matters most is in all of them."""
+    """Return `in_full`, then shorter forms; all of them keep the most important part."""
     since, who, code = clock(trouble.since_ns), _who(trouble), trouble.exit_code
     match trouble.kind:
         case Kind.FAILED:
@@ -80,35 +80,38 @@ def wordings(trouble: Trouble) -> list[str]:
         case Kind.NO_FIRST_STEP | Kind.NO_STEP_SEEN:
             parts = _before_first_step(trouble)
     said = [printable("".join(parts[:end])) for end in range(len(parts), 0, -1)]
-    if trouble.kind is Kind.HUNG:  # since when goes first: `in_brief`, beside it, says for how long
+    if trouble.kind is Kind.HUNG:  # the start time goes first: `in_brief`, beside it, has the duration
         said.insert(0, said[0].replace("HUNG", f"HUNG since {since}", 1))
     return said
 
 
 def no_step_hint(ranks: Sequence[RankView]) -> str:
-    """What ends a step, where no rank has ended any; empty where one has, or none is there."""
+    """Return what would end a step, if no rank has ended one; empty if a rank has,
+    or there are no ranks.
+    """
     reasons = [view.info.source_reason for view in ranks if view.info is not None and not view.ended]
     stepped = any(view.last is not None for view in ranks)
     return printable(reasons[0]) if reasons and not stepped else ""
 
 
 def color(trouble: Trouble) -> str:
-    """Of its words: an error where some rank is to blame, a warning where none is or it may still go on."""
+    """Return the colour name: error if a rank is to blame, warning if none is or
+    the job may still go on.
+    """
     unknown = (Kind.WAITING, Kind.NO_STEP, Kind.NO_FIRST_STEP, Kind.NO_STEP_SEEN, Kind.ALL_DIED)
     return "warning" if trouble.kind in unknown else "error"
 
 
 def ending(view: RankView, first: Trouble | None) -> str:
-    """How a rank that has ended did: ``ended``, ``failed: ValueError: ...``, ``killed by SIGTERM after rank
-    1``.
+    """Return how a rank ended: ``ended``, ``failed: ValueError: ...``, ``killed by SIGTERM after rank 1``.
 
-    ``first``: the failure that came before all others.
+    ``first``: the first failure of the job.
     """
     return endings(view, first)[0]
 
 
 def endings(view: RankView, first: Trouble | None) -> list[str]:
-    """As `ending`, then with ever less of it: ``SIGTERM after rank 1``, ``SIGTERM``."""
+    """Return `ending`, then shorter forms: ``SIGTERM after rank 1``, ``SIGTERM``."""
     end = view.end
     if end is None or not end.failed:
         return ["ended"]
@@ -129,7 +132,7 @@ def _how(exit_code: int | None) -> str:
 
 
 def _why(exit_code: int | None) -> str:
-    """What may be behind an end without a reason."""
+    """Return possible causes of an end without a reason."""
     if exit_code is None:
         return " without a word: by a signal, or os._exit"
     if exit_code == -signal.SIGKILL:
@@ -138,7 +141,9 @@ def _why(exit_code: int | None) -> str:
 
 
 def _hang(hang: Hang) -> tuple[str, str]:
-    """Who is to blame, and who waits: ``rank 3 has not entered all_reduce 25 MiB``, ``; rank 0 waits``."""
+    """Return who is to blame, and who waits: ``rank 3 has not entered all_reduce 25 MiB``, ``; rank 0
+    waits``.
+    """
     who, many, what = _ranks(hang.ranks), len(hang.ranks) > 1, _call(hang.op, hang.bytes)
     has = "have" if many else "has"
     waits = f"; {_ranks(hang.waiting)} wait{'s' * (len(hang.waiting) == 1)}" if hang.waiting else ""
@@ -160,7 +165,7 @@ def _hang(hang: Hang) -> tuple[str, str]:
 
 
 def _lines(hang: Hang | None) -> str:
-    """Where the script stands: one line, or several with their ranks."""
+    """Return where the script is stuck: one line, or several with their ranks."""
     lines = hang.lines if hang is not None else ()
     if len(lines) == 1:
         return f"; the script stands at {lines[0][1]}"
@@ -170,7 +175,7 @@ def _lines(hang: Hang | None) -> str:
 
 
 def _before_first_step(trouble: Trouble) -> list[str]:
-    """Which ranks are here, and where they are."""
+    """Return which ranks are connected, and where they are."""
     for_s, places = age(trouble.lasted_ns / 1e9), _places(trouble.hang)
     if trouble.ranks and trouble.hang is not None:
         here = len(trouble.hang.ranks)
@@ -181,7 +186,7 @@ def _before_first_step(trouble: Trouble) -> list[str]:
 
 
 def _places(hang: Hang | None) -> str:
-    """``: ranks 0-1 are in init_process_group (train.py:12)``; empty where that is not known."""
+    """Return such as ``: ranks 0-1 are in init_process_group (train.py:12)``; empty if not known."""
     lines = hang.lines if hang is not None else ()
     named = [f"{_ranks(ranks)} {'are' if len(ranks) > 1 else 'is'} {place(line)}" for ranks, line in lines]
     more = [plural(len(named) - MOST_LINES, "other line")] if len(named) > MOST_LINES else []
@@ -189,13 +194,13 @@ def _places(hang: Hang | None) -> str:
 
 
 def no_step_yet(view: RankView) -> str:
-    """``no step yet: in prepare (train.py:30)``, of a rank that has made none."""
+    """Return such as ``no step yet: in prepare (train.py:30)`` for a rank without a step."""
     stack = view.standstill.stack if view.standstill is not None else ()
     return printable(f"no step yet: {place(stack[0])}" if stack else "no step yet")
 
 
 def place(line: str) -> str:
-    """``in prepare (train.py:30)``, of a line of a Standstill."""
+    """Return a line of a Standstill as ``in prepare (train.py:30)``."""
     path, _, name = line.rpartition(" ")
     at = path.rpartition("/")[2]
     return f"at {at}" if name.startswith("<") else f"in {name} ({at})"

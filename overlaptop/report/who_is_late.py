@@ -1,4 +1,4 @@
-"""The one thing that costs a job most, in a line: first on the overview and in ``--once``. Pure."""
+"""The costliest problem of a job in one line: first on the overview and in ``--once``. Pure."""
 
 from __future__ import annotations
 
@@ -16,49 +16,50 @@ from overlaptop.text import duration, named_ranks, part_of, percent, printable, 
 
 OF_COLLECTIVES = " of collectives"
 EXPOSED_SHARE = 0.1
-"""Communication that is exposed for less of the step is nothing to fix."""
+"""Smallest share of exposed communication that is worth fixing."""
 CLEAR_STEPS = 16
-"""Where waiting costs, fewer do not tell that nobody is late: a rank that is mostly late needs as many."""
+"""Steps needed to say that no rank is late, if waits cost time: a rank that is mostly late needs as
+many."""
 NOBODY, TOO_FEW = "No rank is clearly late.", "Too few steps yet to say who is late."
 NOTHING = "Nothing to fix."
 
 
 class Kind(Enum):
-    """What a first line says."""
+    """The kind of a first line."""
 
     MEASURING = "measuring"
-    """Nothing yet."""
+    """No answer yet."""
     UNKNOWN = "unknown"
-    """Why something stays unknown."""
+    """The reason why the answer stays unknown."""
     HEALTHY = "healthy"
     EXPOSED = "exposed"
-    """Nobody is late, and much communication is exposed."""
+    """No rank is late, and much communication is exposed."""
     SLACK = "slack"
-    """A rank is late, and that costs nothing."""
+    """A rank is late, at no cost."""
     LATE = "late"
     FINDING = "finding"
 
 
 class FirstLine(NamedTuple):
-    """A sentence."""
+    """The first line."""
 
     words: str
     brief: str
-    """The same where there is little room."""
+    """Short form for little space."""
     warns: bool = False
-    """Something is wrong, and can be mended."""
+    """True if there is a problem that can be fixed."""
     late_rank: int | None = None
-    """The one that it is about."""
+    """The rank concerned."""
     rule: str = ""
-    """Of the finding that it is; empty: it is none."""
+    """Rule of the finding shown; empty: not a finding."""
     kind: Kind = Kind.HEALTHY
     cause: str = ""
     """Why the rank is late: ``it computes 12.1 ms a step longer than the others``; empty: unknown."""
     cause_rule: str = ""
-    """Of the finding that says so."""
+    """Rule of the finding that gives the cause."""
     blames: tuple[str, ...] = ()
-    """The same with the rank's name, ``rank 1 computes 12.1 ms a step longer than the others``, and shorter
-    forms of it; empty: unknown."""
+    """The cause with the rank's name, ``rank 1 computes 12.1 ms a step longer than the others``, and
+    shorter forms; empty: unknown."""
 
     @property
     def key(self) -> tuple[Kind, str, int | None]:
@@ -83,8 +84,8 @@ class FirstLine(NamedTuple):
 
 
 def who_is_late(snapshot: Snapshot) -> FirstLine | None:
-    """Who is late and what that costs; else what is left to win, or why it is not known; until the job came
-    to a standstill or failed, where it did. None before the first measured step.
+    """Return who is late and its cost; else the largest gain, or why it is not known. For a job that is
+    stuck or failed, the time before counts. None before the first measured step.
     """
     found = _of_steps(snapshot)
     if found is None or trouble_of(snapshot) is None:
@@ -122,7 +123,7 @@ def _of_steps(snapshot: Snapshot) -> FirstLine | None:
     if late.share >= LATE_SHARE:
         late_in = f"late in {late.late} of {late.collectives} collectives"
         in_brief = f"late in {whole_percent(late.share)}{OF_COLLECTIVES}"
-    else:  # most collectives of a step only follow the one that all waited in
+    else:  # most collectives of a step only follow the one where all ranks waited
         late_in = in_brief = f"late in {window.late_steps} of {window.steps} steps"
     rank, through = f"rank {late.rank}", ""
     if window.echo is not None and window.echo.root == late.rank:
@@ -138,7 +139,7 @@ def _of_steps(snapshot: Snapshot) -> FirstLine | None:
 
 
 def why_not_split(snapshot: Snapshot) -> str:
-    """Why it is not known who waits for whom; empty where it is."""
+    """Return why it is not known who waits for whom; empty if it is known."""
     if why := why_unmeasured(snapshot.ranks) or _without_agent(snapshot.ranks):
         return why
     all_compared = snapshot.hub_state is HubState.TRACE or compared(snapshot.ranks)
@@ -146,7 +147,7 @@ def why_not_split(snapshot: Snapshot) -> str:
 
 
 def why_unmeasured(ranks: Sequence[RankView]) -> str:
-    """Why no step of some of these ranks will be measured in detail; empty where one may be."""
+    """Return why no step of some of these ranks will be measured in detail; empty if one may be."""
     reasons: dict[str, list[int]] = {}
     for view in ranks:
         if (info := view.info) is None or view.last is None:
@@ -162,7 +163,9 @@ def why_unmeasured(ranks: Sequence[RankView]) -> str:
 
 
 def _without_agent(ranks: Sequence[RankView]) -> str:
-    """Which ranks have none, and what to type; empty where each rank of the hosts has one."""
+    """Return the ranks without an agent and the command to type; empty if every
+    rank of the hosts has one.
+    """
     absent = [view.rank for view in ranks if view.without_agent]
     infos = [view.info for view in ranks if view.info is not None and view.info.local_world_size]
     if not absent or not infos:
@@ -190,7 +193,7 @@ def _by_turns(snapshot: Snapshot, window: WaitWindow) -> FirstLine:
 
 
 def _costs(snapshot: Snapshot, window: WaitWindow) -> tuple[str, str]:
-    """What the others wait, and in brief."""
+    """Return the others' wait, in full and in brief."""
     waits = f"{duration(window.exposed_wait_ns)} {_per(snapshot)}"
     return f"{waits} ({percent(window.share)})", f"{waits} ({whole_percent(window.share)})"
 
@@ -204,7 +207,7 @@ def _is_trace(snapshot: Snapshot) -> bool:
 
 
 def _nobody_late(snapshot: Snapshot, who: str) -> FirstLine:
-    """``who``: what is known of late ranks."""
+    """``who``: the words about late ranks."""
     totals = snapshot.totals
     fused = f"; {duration(totals.fused_ns)} is fused" if totals.fused_ns else ""
     if totals.overlap is None:
@@ -216,6 +219,6 @@ def _nobody_late(snapshot: Snapshot, who: str) -> FirstLine:
         brief = f"{part_of(exposed_ns, step_ns)} of {duration(step_ns)} ({whole_percent(share)})"
         rest, brief = f"; {brief} is not", f"{brief} is exposed"
     kind = Kind.MEASURING if who == TOO_FEW else Kind.EXPOSED if share >= EXPOSED_SHARE else Kind.HEALTHY
-    # By a lower bound nobody knows that.
+    # A lower bound cannot show that nothing is wrong.
     said = NOTHING if kind is Kind.HEALTHY and all_see_gaps(snapshot.ranks) else who
     return FirstLine(f"{hidden}{rest}{fused}. {said}".rstrip(), brief, kind=kind)
