@@ -26,5 +26,5 @@ COMMANDS = {
     "completion": "print a script that completes command lines",
     "relay": "",
 }
-"""Each command, which is also the name of its module, and what `--help` says of it; empty: not
-listed, since only a dashboard on another host starts it."""
+"""Help text by command, which is also the name of its module. Empty: not listed, since only a dashboard on
+another host starts it."""

@@ -54,12 +54,12 @@ exit status: 0; 2 for a usage error and for a file that is no trace, is cut off 
 
 _MISSING_CHARS = 40
 _MOST_ROWS = 64
-"""Of ranks in steps; of more, the steps that cost most are shown."""
+"""Most rows of ranks and steps; if there are more, the costliest steps are shown."""
 _PARTS = ("waiting", "of it exposed", "transferring", "of it exposed", "not split", "late in")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Its options."""
+    """Add the command's options."""
     parser.description, parser.epilog = DESCRIPTION, EPILOG
     parser.add_argument("paths", type=Path, metavar="PATH", nargs="+", help="a trace, or a folder of them")
     parser.add_argument(
@@ -91,11 +91,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Show the traces on the screen, as records, or as a table where there is no terminal."""
+    """Show the traces on the screen, as records, or without a terminal as a table."""
     step, by_hta = options.step, options.hta
     if by_hta and step is not None:
         raise CommandError("--hta is of whole traces: leave out --step", 2)
-    # The dashboard shows steps, which --hta does not change.
+    # --hta does not change the dashboard's figures.
     on_screen = not (options.json or by_hta) and sys.stdin.isatty() and sys.stdout.isatty()
     try:
         rules = LaneRules(map(parse_rule, options.lane))
@@ -127,8 +127,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _print_records(job: TracedJob, number: int) -> None:
-    """Of all steps and of the whole trace, or of one step."""
-    # All at once: there may be tens of thousands, and whoever reads them waits for the last.
+    """Print records of all steps and of the whole trace, or of one step."""
+    # Printed at once: there may be tens of thousands, and the reader waits for the last.
     records: list[Record] = [
         step_record(job.name, summary.info, step, job.waits.get(step.step))
         for summary in job.ranks
@@ -158,12 +158,12 @@ def _found(job: TracedJob) -> tuple[Finding, ...]:
         return ()
     try:
         return found_in(session_of(job).tick())
-    except CommandError:  # more ranks than a Snapshot takes: their records are written all the same
+    except CommandError:  # too many ranks for a Snapshot: their records are still written
         return ()
 
 
 def session_of(job: TracedJob) -> FinishedSession:
-    """The job as a session, which a dashboard and a table can show."""
+    """Return the job as a session for a dashboard or a table."""
     from overlaptop.fleet.finished_session import FinishedRank, FinishedSession
     from overlaptop.wire.messages import Notice, Welcome
     from overlaptop.wire.protocol import PROTOCOL_VERSION
@@ -195,7 +195,7 @@ def session_of(job: TracedJob) -> FinishedSession:
 
 
 def _table(job: TracedJob, number: int, *, by_hta: bool, ascii_only: bool) -> str:
-    """The whole traces, or one step: all ranks together, and below it each one."""
+    """Return the whole traces or one step: a row for all ranks, then one for each."""
     from overlaptop.commands import once
     from overlaptop.commands.findings import render
 
@@ -250,7 +250,7 @@ def _table(job: TracedJob, number: int, *, by_hta: bool, ascii_only: bool) -> st
 
 
 def _remarks(job: TracedJob) -> list[str]:
-    """What is said of the ranks' traces, once for all ranks of which it is said."""
+    """Return remarks about the ranks' traces; equal ones are merged."""
     ranks: dict[str, list[int]] = {}
     for summary in job.ranks:
         for remark in summary.remarks:
@@ -264,8 +264,8 @@ def _missing(job: TracedJob) -> str:
 
 
 def _waits_table(job: TracedJob, number: int = WHOLE_TRACE) -> str:
-    """Each rank over the whole trace, and then in each step; or in the step of this number. Empty where
-    nothing was compared.
+    """Return a row for each rank over the whole trace, then in each step; or in the step of this number.
+    Empty if nothing was compared.
     """
     if number not in job.waits:
         return ""
@@ -294,7 +294,7 @@ def _waits_table(job: TracedJob, number: int = WHOLE_TRACE) -> str:
 
 
 def _waits_rows(job: TracedJob, waits: StepWaits) -> list[list[str]]:
-    """Of each rank that has this step."""
+    """Return a row for each rank with this step."""
     late = lateness(waits.collectives)
     rows = []
     for summary in job.ranks:

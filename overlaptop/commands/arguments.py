@@ -1,4 +1,4 @@
-"""Options that several commands take, and what they stand for."""
+"""Options shared by several commands."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ The job runs on these hosts; what HOST may be `overlaptop watch --help` says.
 
 
 def add_hosts(parser: argparse.ArgumentParser, *, as_words: bool = False) -> None:
-    """The options that name other hosts; `as_words`: as bare words also. See `hosts_of`."""
+    """Add the options that name other hosts; `as_words`: as bare words, too. See `hosts_of`."""
     about = _HOSTS if as_words else _HOSTS_BRIEF
     group = parser.add_argument_group("other hosts", about)
     if as_words:
@@ -64,9 +64,9 @@ def add_hosts(parser: argparse.ArgumentParser, *, as_words: bool = False) -> Non
 
 
 def hosts_of(options: argparse.Namespace) -> Hosts | None:
-    """The hosts that the command line names; None: none.
+    """Return the hosts that the command line names; None: none.
 
-    Raises CommandError with status 2 for what names no host, and for options that go with one.
+    Raises CommandError with status 2 for an invalid host, and for options that need a host.
     """
     if not (options.host or options.hosts or options.via):
         for option in ("python", "remote-dir", "rate"):
@@ -88,7 +88,7 @@ def hosts_of(options: argparse.Namespace) -> Hosts | None:
 
 
 def add_screen(parser: argparse.ArgumentParser) -> None:
-    """How the dashboard looks. See `screen_of`."""
+    """Add the options of the dashboard's look. See `screen_of`."""
     screen = parser.add_argument_group("the screen")
     screen.add_argument(
         "--ascii", "--no-unicode", action="store_true", default=needs_ascii(),
@@ -105,21 +105,21 @@ def add_screen(parser: argparse.ArgumentParser) -> None:
 
 
 def screen_of(options: argparse.Namespace) -> TuiOptions:
-    """The dashboard's options, of those that `add_screen` has added."""
+    """Return the dashboard's options from those of `add_screen`."""
     from overlaptop.tui import TuiOptions
 
     return TuiOptions(ascii=options.ascii, theme=options.theme, refresh_hz=options.refresh)
 
 
 def positive(text: str) -> int:
-    """A whole number from 1 on."""
+    """Parse a whole number from 1 on."""
     if not (text.isascii() and text.isdecimal() and 0 < int(text) <= 10**9):
         raise argparse.ArgumentTypeError(f"must be a positive whole number, not {text!r}")
     return int(text)
 
 
 def job_key(text: str) -> str:
-    """A job's key, as --list names it."""
+    """Parse a job's key, as --list shows it."""
     if not re.match(JOB_KEY, text):
         raise argparse.ArgumentTypeError(f"{text!r} is no job's key; --list names them")
     return text

@@ -1,4 +1,4 @@
-"""``overlaptop capture``: have a job's ranks run torch.profiler for some steps, without a screen."""
+"""``overlaptop capture``: run torch.profiler on a job's ranks for some steps, without a screen."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ a capture under way go on).
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Its options."""
+    """Add the command's options."""
     parser.description, parser.epilog = DESCRIPTION, EPILOG
     parser.add_argument(
         "--steps", type=positive, default=5, metavar="N", help="steps to record, 1 to 100 (default 5)"
@@ -59,7 +59,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def print_traces(session: Session, command: Command, *, as_json: bool) -> None:
-    """Print what each rank has written, until the capture is over on all of them."""
+    """Print each rank's trace, until the capture is over on all ranks."""
     written: set[int] = set()
     for capture in follow(session, command, final=(FAILED,)):
         for rank in capture.ranks:

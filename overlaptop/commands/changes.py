@@ -1,4 +1,4 @@
-"""``overlaptop changes``: the log of what was changed of this user's jobs on this machine."""
+"""``overlaptop changes``: the log of changes to this user's jobs on this machine."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ exit status: 0; 1 where no job of that key runs or was changed; 2 for a usage er
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Its options."""
+    """Add the command's options."""
     parser.description, parser.epilog = DESCRIPTION, EPILOG
     parser.add_argument("--job", type=job_key, metavar="KEY", help="of this job only")
     parser.add_argument("--json", action="store_true", help="print records, not a table")
@@ -69,7 +69,7 @@ def _record(change: LoggedChange) -> ChangeRecord:
 
 
 def _table(changes: list[LoggedChange]) -> str:
-    """A row for each change, times in this machine's own zone."""
+    """Return a row for each change, in local time."""
     table = Table(
         ["at", "job", "knob", "from", "to", "step", "outcome", "by", "why not"],
         left={"at", "job", "knob", "outcome", "by", "why not"},

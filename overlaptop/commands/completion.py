@@ -1,4 +1,4 @@
-"""``overlaptop completion``: a script with which a shell completes command lines."""
+"""``overlaptop completion``: a shell script that completes command lines."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SHELLS = ("bash", "zsh", "tcsh", "fish")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Its options."""
+    """Add the command's options."""
     parser.description = DESCRIPTION
     parser.add_argument("shell", choices=SHELLS, metavar="SHELL", help=", ".join(SHELLS))
 
@@ -28,7 +28,7 @@ def run(options: argparse.Namespace) -> int:
     from overlaptop.commands.parser import make_parser
 
     parser, commands = make_parser()
-    # argparse gives out its actions nowhere else.
+    # argparse has no public list of its actions.
     for command in commands.values():
         for action in command._actions:  # noqa: SLF001
             if action.type is Path:

@@ -25,7 +25,7 @@ def run(key: str | None, screen: tui.TuiOptions, hosts: Hosts | None = None) -> 
     """Open the dashboard on the job called `key`, on the only one, or on a list to choose from: of this
     machine, or of other hosts.
 
-    Workloads that are started from it end with it.
+    Workloads started from it end with it.
     """
     require_terminal(screen)
     selector = JobSelector(key=key)
@@ -44,7 +44,7 @@ def run(key: str | None, screen: tui.TuiOptions, hosts: Hosts | None = None) -> 
 def show(session: Session, screen: tui.TuiOptions) -> int:
     """Run the dashboard, then print the job's report; give the terminal back also when a signal ends us.
 
-    After SIGHUP there may be no terminal, and after SIGTERM the shell still needs its own.
+    After SIGHUP there may be no terminal, and after SIGTERM the shell still needs it.
     """
     _leave_at_signals()
     try:
@@ -76,7 +76,7 @@ def _leave_at_signals() -> None:
 
 
 def require_terminal(screen: tui.TuiOptions) -> None:
-    """CommandError where there is no terminal to draw on, or no such theme to draw with."""
+    """Raise CommandError without a terminal to draw on, or for an unknown theme."""
     if screen.theme is not None:
         from overlaptop.tui.draw.themes import PALETTES
 
@@ -85,7 +85,7 @@ def require_terminal(screen: tui.TuiOptions) -> None:
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise CommandError("the dashboard needs a terminal; without one, use --json or --once", 2)
     if not sys.stderr.isatty():
-        # Textual draws there. Printed on stdout as well: the person does not see the other one.
+        # Textual draws on stderr. The message also goes to stdout, since stderr is not visible.
         fault = "the dashboard draws on stderr, which is no terminal here: start it without 2>"
         print(f"overlaptop: {fault}", flush=True)  # noqa: T201
         raise CommandError(fault, 2)

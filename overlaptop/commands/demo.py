@@ -27,11 +27,11 @@ ranks on one if there is only one; else gloo on two processes. `python -m overla
 the workloads. What follows -- goes to the workload: overlaptop demo ddp -- --bucket-cap-mb 100
 """
 END_LIMIT_S = 15.0
-"""From a hub's report that every rank has ended to torchrun's exit."""
+"""Longest time from the hub's report that every rank has ended to torchrun's exit."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Its options."""
+    """Add the command's options."""
     parser.usage = "overlaptop demo [WORKLOAD] [--nproc N] [--steps N] [--json] [-- workload options]"
     parser.description = DESCRIPTION
     names = ", ".join(workload.name for workload in catalog.WORKLOADS)
@@ -74,7 +74,7 @@ def run(options: argparse.Namespace) -> int:
     except LaunchError as fault:
         raise CommandError(str(fault)) from fault
     if options.steps is not None:
-        # The job itself stops then, and the dashboard goes on showing its last steps.
+        # The job itself stops, and the dashboard keeps showing its last steps.
         words = ["--steps", str(options.steps), *words]
     return _show(LaunchRequest(workload.name, tuple(words), options.nproc), screen)
 
@@ -91,7 +91,7 @@ def _print_records(launcher: Launcher, steps: int | None) -> int:
 
 
 def _show(request: LaunchRequest, screen: tui.TuiOptions) -> int:
-    """Open the dashboard on what `request` starts; other workloads may be started from it instead."""
+    """Open the dashboard on the workload of `request`; the user may start others from it."""
     launcher = LocalLauncher()
     session = JobSession(JobSelector(matches=launcher.owns))
     try:

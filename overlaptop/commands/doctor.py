@@ -1,4 +1,4 @@
-"""``overlaptop doctor``: what will work here or on other hosts, and what to do where it does not."""
+"""``overlaptop doctor``: check this machine or other hosts, and say how to fix problems."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ exit status: 0 when monitoring will work here or on each host, 1 when not, 2 for
 HOST_LIMIT_S = 100.0
 AT_ONCE = 8
 _NOTE = "OVERLAPTOP-NOTE "
-"""Begins a line of the start script: see remote/bootstrap.py."""
+"""Prefix of a note of the start script: see remote/bootstrap.py."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Its options."""
+    """Add the command's options."""
     parser.usage = "overlaptop doctor [HOST ...] [--json]"
     parser.description, parser.epilog = DESCRIPTION, EPILOG
     parser.add_argument("--json", action="store_true", help="print a record for each finding")
@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Look, and print the findings; 0 where monitoring will work."""
+    """Run the checks and print the findings; return 0 if monitoring will work."""
     if options.rate:
         raise CommandError("--rate is for watching a host", 2)
     hosts = hosts_of(options)
@@ -70,7 +70,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _examine_there(target: Target, words: tuple[str, ...]) -> list[CheckRecord]:
-    """Run `overlaptop doctor --json` on a host, by the command that starts a relay there."""
+    """Run `overlaptop doctor --json` on a host, with the command that starts a relay there."""
     argv = target.argv(words)
     try:
         done = subprocess.run(
@@ -78,7 +78,7 @@ def _examine_there(target: Target, words: tuple[str, ...]) -> list[CheckRecord]:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=HOST_LIMIT_S,
-            start_new_session=True,  # without a terminal to ask on
+            start_new_session=True,  # no terminal for questions
         )
     except subprocess.TimeoutExpired:
         return [_unreached(target, f"it had not answered after {HOST_LIMIT_S:.0f} s")]
@@ -108,7 +108,9 @@ def _unreached(target: Target, reason: str) -> CheckRecord:
 
 
 def _print(host: str, checks: Iterable[CheckRecord], *, as_json: bool) -> bool:
-    """Print what was found of a host (empty: here) as it comes; whether monitoring will work there."""
+    """Print the findings about a host (empty: this machine) as they come; return whether monitoring will
+    work.
+    """
     if not as_json:
         print_data(printable(host) if host else f"here ({os.uname().nodename})")
     works = True

@@ -1,4 +1,4 @@
-"""``overlaptop estimate``: questions for pen and paper."""
+"""``overlaptop estimate``: estimates on paper, without a job."""
 
 from __future__ import annotations
 
@@ -66,19 +66,20 @@ stdout carries the answer (--json: one record, times in ns; null: not known).
 exit status: 0, or 2 for a usage error.
 """
 ALPHA_SHARE = 0.1
-"""Of a bucket's time, where nothing but the link is known: larger buckets would save less than this."""
+"""Largest share of latency in a bucket's time, if only the link is known: larger buckets would save
+less."""
 SLACK = 0.01
-"""A step may be longer than the shortest by this, if that takes fewer buckets."""
+"""Accepted slowdown over the shortest step, if it needs fewer buckets."""
 SHOWN_MB = (1, 2, 5, 10, 25, 50, 100, 200, 400, 1_000, 2_000, 5_000, 10_000)
 MOST_BUCKETS = 100_000
-"""Smaller buckets than these are not looked at: the answer should come at once."""
+"""Most buckets that are tried, so that the answer comes at once."""
 
 Answer = tuple[Record, str]
-"""As a record and as a page."""
+"""A record and its page."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Its options."""
+    """Add the command's options."""
     parser.usage, parser.description, parser.epilog = USAGE, DESCRIPTION, EPILOG
     overlap = parser.add_argument_group("what overlap brings")
     overlap.add_argument("--compute-ms", type=milliseconds_ns, metavar="T", help="compute in a step")
@@ -152,7 +153,7 @@ def _ranks(words: str) -> int:
 
 
 def _overlap(compute_ns: int, comm_ns: int, overlap: float | None) -> Answer:
-    """What a step takes by how much of its communication is hidden; None: only the two ends."""
+    """Return the step's length by overlap; None: only without and with full overlap."""
     if compute_ns + comm_ns == 0:
         raise ValueError("a step without compute and communication has no overlap to estimate")
     most_ns = min(compute_ns, comm_ns)
@@ -165,7 +166,7 @@ def _overlap(compute_ns: int, comm_ns: int, overlap: float | None) -> Answer:
         )
 
     def step(hidden_ns: int) -> Breakdown:
-        """One of nothing else, without gaps."""
+        """Return a step of compute and communication only, without gaps."""
         return Breakdown(
             step_ns=compute_ns + comm_ns - hidden_ns,
             compute_ns=compute_ns,
@@ -209,12 +210,12 @@ def _overlap(compute_ns: int, comm_ns: int, overlap: float | None) -> Answer:
 def _buckets(
     total_bytes: int, bandwidth: float, latency_ns: int, backward_ns: int | None, ranks: int | None
 ) -> Answer:
-    """How large DDP's buckets should be. `bandwidth`, bytes a second: of the bus where `ranks` is known,
-    else of the algorithm, as nccl-tests names them.
+    """Return the best size of DDP's buckets. `bandwidth` in bytes per second: bus bandwidth if `ranks` is
+    known, else algorithm bandwidth, as nccl-tests defines them.
     """
     link = Link(latency_ns, bandwidth if ranks is None else algorithm_bandwidth(ranks, bandwidth))
     known = backward_ns is not None
-    # Without a backward nothing is known of what is hidden: only sizes and times of buckets are printed.
+    # Without a backward the hidden time is unknown: only sizes and times of buckets are printed.
     backward_ns = backward_ns or 0
     grain_bytes = MIB * math.ceil(total_bytes / MIB / MOST_BUCKETS)
     whole_bytes = math.ceil(total_bytes / grain_bytes) * grain_bytes
@@ -224,7 +225,7 @@ def _buckets(
         chosen = fewest(every, backward_ns, SLACK)
         least_exposed_ns = min(each.exposed_ns for each in every)
     else:
-        # The smallest of which alpha takes at most ALPHA_SHARE: alpha beta (1 - share) / share.
+        # The smallest size with at most ALPHA_SHARE of latency: alpha beta (1 - share) / share.
         least_bytes = latency_ns * link.beta_bytes_per_s / 1e9 * (1 - ALPHA_SHARE) / ALPHA_SHARE
         cap_bytes = min(max(1, math.ceil(least_bytes / grain_bytes)) * grain_bytes, whole_bytes)
         chosen = even_buckets(total_bytes, backward_ns, link, cap_bytes)
@@ -233,7 +234,7 @@ def _buckets(
     rows = [even_buckets(total_bytes, backward_ns, link, cap_bytes) for cap_bytes in sorted(shown)]
 
     def alpha_share(row: EvenBuckets) -> float:
-        """The part of the communication that is latency."""
+        """Return the share of latency in the communication."""
         return min(1.0, row.count * latency_ns / row.comm_ns) if row.comm_ns else 0.0
 
     def size(row: EvenBuckets) -> BucketSize:
@@ -252,7 +253,7 @@ def _buckets(
     )
     for row in rows:
         table.add(
-            str(row.cap_bytes // MIB),  # to be pasted: no commas
+            str(row.cap_bytes // MIB),  # no commas, so that it can be pasted
             text.count(row.count),
             text.duration(row.bucket_ns),
             text.whole_percent(alpha_share(row)),
@@ -323,7 +324,7 @@ def _prefetch(all_gather_ns: int, layer_ns: int, slowest_ns: int | None) -> Answ
 
 class _Question(NamedTuple):
     answer: Callable[..., Answer]
-    """Takes the options below, in their order."""
+    """Called with the options below, in their order."""
     needed: tuple[str, ...]
     more: tuple[str, ...]
 

@@ -1,4 +1,4 @@
-"""What is found of a job, as text and as records."""
+"""A job's findings, as text and as records."""
 
 from __future__ import annotations
 
@@ -12,16 +12,18 @@ from overlaptop.records import FindingRecord
 
 LOOK_EVERY_NS = 1_000_000_000
 SAY_AGAIN_NS = 10_000_000_000
-"""A finding that still holds is written again after so long."""
+"""A finding that still holds is written again after this time."""
 
 
 def found_in(snapshot: Snapshot) -> tuple[Finding, ...]:
-    """What is found of a job as it is now; what costs most first."""
+    """Return the findings about a job as it is now, costliest first."""
     return find(evidence_of(snapshot))
 
 
 def in_a_line(found: tuple[Finding, ...]) -> str:
-    """``2 findings, first: rank 2 computes 12.1 ms a step longer than the others``; empty: none."""
+    """Return such as ``2 findings, first: rank 2 computes 12.1 ms a step longer than the others``; empty:
+    none.
+    """
     if not found:
         return ""
     first = ", first" if len(found) > 1 else ""
@@ -29,7 +31,7 @@ def in_a_line(found: tuple[Finding, ...]) -> str:
 
 
 def render(found: tuple[Finding, ...]) -> str:
-    """Each finding in three lines; empty where there are none."""
+    """Return each finding in three lines; empty if there are none."""
     lines = []
     for each in found:
         gain = f"at most {text.duration(each.gain_ns)} a step to win" if each.gain_ns is not None else ""
@@ -42,7 +44,9 @@ def render(found: tuple[Finding, ...]) -> str:
 
 
 class FindingsLog:
-    """Which findings of a running job are written when: each once it has held, and again while it holds."""
+    """Decides when findings of a running job are written: each once it has held,
+    and again while it holds.
+    """
 
     def __init__(self) -> None:
         self._steady = SteadyFindings()
@@ -50,7 +54,7 @@ class FindingsLog:
         self._written_ns: dict[Key, int] = {}
 
     def due(self, snapshot: Snapshot) -> list[FindingRecord]:
-        """The records to be written now."""
+        """Return the records to write now."""
         if snapshot.job is None or snapshot.replaying or snapshot.at_ns < self._due_ns:
             return []
         self._due_ns = snapshot.at_ns + LOOK_EVERY_NS

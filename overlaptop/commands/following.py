@@ -1,4 +1,4 @@
-"""Following a job without a screen: its present state, a command under way, a connection that is lost."""
+"""Follow a job without a screen: its state, a running command, a lost connection."""
 
 from __future__ import annotations
 
@@ -15,33 +15,35 @@ from overlaptop.fleet.watching import compared
 from overlaptop.wire.commands import Command
 
 TICK_S = 0.05
-"""Between two looks at a session."""
+"""Pause between two ticks of a session."""
 LIMIT_S = 3.0
-"""A hub sends its history at once; ranks that are not there by then are shown as unknown."""
+"""Time limit for each rank's first step. A hub sends its history at once; ranks that are missing by then
+are shown as unknown."""
 COMPARED_STEPS = 8
-"""Of all ranks; with them, who waits for whom is known well enough to be printed."""
+"""Steps of all ranks needed before the late rank is printed."""
 MORE_STEPS = 4
-"""Until the first that is measured, and until the last is here."""
+"""Extra steps until the first measured one, and until the last has arrived."""
 WAITS_LIMIT_S = 30.0
-"""For so many of long steps: a user who waits longer would rather open the dashboard."""
+"""Longest wait for COMPARED_STEPS: for more, the dashboard is the better tool."""
 HISTORY_LIMIT_S = 60.0
-"""For a history that still comes, over a slow connection."""
+"""Time limit for a history that still arrives, over a slow connection."""
 LOST_LIMIT_S, REMOTE_LOST_LIMIT_S = 10.0, 120.0
-"""A hub that died is replaced within a second or two. The connection to another host may take longer: it is
-tried every 30 s or so."""
+"""Time limits for a lost connection. A dead hub is replaced within a second or two. The connection to
+another host is tried about every 30 s."""
 
 
 def send(session: Session, command: Command) -> None:
-    """Send it once the job is known. CommandError where it cannot be sent."""
+    """Send a command once the job is known. CommandError if it cannot be sent."""
     settle(session)
     if fault := session.send(command):
         raise CommandError(fault)
 
 
 def follow(session: Session, command: Command, final: Collection[str]) -> Iterator[CommandView]:
-    """What is known of a command that was sent, until every rank has reported how it ended.
+    """Yield the state of a sent command, until every rank has reported its end.
 
-    A new state is printed on stderr, unless it is one of `final`. CommandError where it cannot be known.
+    A new state is printed on stderr, unless it is one of `final`. CommandError if the state cannot be
+    known.
     """
     printed = SENT
     while True:
@@ -61,10 +63,9 @@ def follow(session: Session, command: Command, final: Collection[str]) -> Iterat
 
 
 def settle(session: Session) -> Snapshot:
-    """Return the first snapshot of the present that knows a step of each rank, or the best that LIMIT_S
-    brings.
+    """Return the first current snapshot with a step of each rank, or the best one within LIMIT_S.
 
-    Raises CommandError when the job's hub does not answer, or does not come to the end of its history.
+    Raises CommandError if the job's hub does not answer, or does not finish its history.
     """
     began_s = time.monotonic()
     while True:
@@ -86,9 +87,9 @@ def settle(session: Session) -> Snapshot:
 
 
 def settle_waits(session: Session, snapshot: Snapshot) -> Snapshot:
-    """Ask a settled session for the timelines of all ranks; return its Snapshot once COMPARED_STEPS of them
-    are split, or as it is when they should have been: after LIMIT_S at least, WAITS_LIMIT_S at most. A wait
-    beyond LIMIT_S is announced.
+    """Ask a settled session for the timelines of all ranks. Return its Snapshot once COMPARED_STEPS have a
+    wait/transfer breakdown, or after the time that they should take: between LIMIT_S and WAITS_LIMIT_S. A
+    wait beyond LIMIT_S is announced.
     """
     wanted = compared(snapshot.ranks)
     session.watch(wanted)
@@ -112,7 +113,7 @@ def settle_waits(session: Session, snapshot: Snapshot) -> Snapshot:
 
 
 def _waits_limit_s(snapshot: Snapshot) -> float:
-    """How long COMPARED_STEPS may take where as many are measured as so far; where something is wrong, they
+    """Return the time limit for COMPARED_STEPS at the present rate of measured steps. With a trouble they
     may never come.
     """
     if trouble_of(snapshot) is not None:
@@ -125,7 +126,7 @@ def _waits_limit_s(snapshot: Snapshot) -> float:
 
 
 def require_connection(snapshot: Snapshot) -> None:
-    """CommandError where the connection to the job broke, and longer ago than it takes to come back."""
+    """Raise CommandError if the connection to the job broke and did not come back within the limit."""
     lost_s = (snapshot.at_ns - snapshot.hub_since_ns) / 1e9
     limit_s = REMOTE_LOST_LIMIT_S if snapshot.nodes else LOST_LIMIT_S
     if snapshot.hub_state is HubState.LOST and lost_s > limit_s:

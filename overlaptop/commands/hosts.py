@@ -1,4 +1,4 @@
-"""Jobs of other hosts: which ones a command line names, and the session that watches them."""
+"""Jobs of other hosts: the hosts of a command line, and the session that watches them."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from overlaptop.remote.targets import Target
 
 @dataclass(frozen=True, slots=True)
 class Hosts:
-    """The hosts that a command line names, and how they are to be reached."""
+    """The hosts of a command line, and how to reach them."""
 
     targets: tuple[Target, ...]
-    """One at least."""
+    """At least one host."""
     python: str = ""
     """The interpreter there; empty: the job's."""
     remote_dir: str = ""
-    """The folder of the jobs' sockets there; empty: where it is by itself."""
+    """The folder of the jobs' sockets there; empty: the default."""
     bytes_per_s: int = 0
-    """What each connection may carry; 0: as much as it can."""
+    """Limit of each connection's data rate; 0: no limit."""
 
 
 def report_connections(snapshot: Snapshot, lost: set[str]) -> None:
-    """Print on stderr which hosts are lost or back since the last snapshot, of which `lost` were lost."""
+    """Print on stderr which hosts are lost or back since the last snapshot. `lost`: those lost then."""
     for node in snapshot.nodes:
         if node.lost and node.name not in lost:
             lost.add(node.name)
@@ -43,7 +43,7 @@ def report_connections(snapshot: Snapshot, lost: set[str]) -> None:
 
 
 def pause(session: Session, seconds: float) -> None:
-    """Wait between two looks at a session."""
+    """Wait between two ticks of a session."""
     if isinstance(session, HostsSession):
         session.pause(seconds)
     else:
@@ -51,7 +51,7 @@ def pause(session: Session, seconds: float) -> None:
 
 
 def host_of(session: Session, rank: int) -> str:
-    """The host that a rank runs on, as it was named; empty: this machine."""
+    """Return the rank's host as the user named it; empty: this machine."""
     if not isinstance(session, HostsSession):
         return ""
     return next((view.node for view in session.tick().ranks if view.rank == rank), "")
@@ -66,7 +66,7 @@ def connect(
 ) -> HostsSession:
     """Reach the hosts. What becomes of each is printed, and ssh asks its questions on the terminal.
 
-    Those that cannot be reached are tried again. CommandError where none can.
+    Hosts that cannot be reached are tried again. CommandError if none can be reached.
     """
     try:
         pool = ConnectionPool(

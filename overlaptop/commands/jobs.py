@@ -1,4 +1,4 @@
-"""Which jobs there are here or on other hosts: ``--list``, and the one that a command is about."""
+"""The jobs here or on other hosts: ``--list``, and the job of a command."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def join(
     """A session of the job called `key`, or of the only one, here or on those hosts; close it. ``tap``: as
     JobSession has it.
 
-    Raises CommandError where there is no such job, or several, and where no host can be reached.
+    Raises CommandError if there is no such job, or several, or no host can be reached.
     """
     if hosts is None:
         return JobSession(JobSelector(key=_choose(key, wait=wait).job), tap=tap)
@@ -100,7 +100,7 @@ def join(
 
 
 def find_jobs() -> Sequence[JobRecord]:
-    """Return the jobs of this machine; CommandError where their folder cannot be trusted or read."""
+    """Return the jobs of this machine; CommandError if their folder cannot be trusted or read."""
     try:
         return list_jobs()
     except JobFolderError as fault:
@@ -115,10 +115,10 @@ def _choose(
     pause: Callable[[float], None] = time.sleep,
     where: str = _HERE,
 ) -> JobRecord:
-    """Find the job called `key`, or the only job there is, among those that `find` gives.
+    """Return the job called `key`, or the only job, of those that `find` returns.
 
-    Where there is none yet: wait for it if `wait`, else CommandError with status 1. Several jobs and no
-    `key`: CommandError with status 2.
+    Without a job: wait for one if `wait`, else CommandError with status 1. With several and no `key`:
+    CommandError with status 2.
     """
     waiting = False
     while True:
@@ -140,7 +140,7 @@ def _choose(
 
 
 def _no_job(where: str) -> str:
-    """Why there is none; CommandError as from `find_jobs`."""
+    """Return why there is no job; CommandError as from `find_jobs`."""
     try:
         if where == _HERE:
             ended = last_end.read()

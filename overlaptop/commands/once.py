@@ -1,4 +1,4 @@
-"""``--once``: the present state as a table of text, or as one record a rank."""
+"""``--once``: the present state as a text table, or as one record per rank."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def records_of(snapshot: Snapshot) -> list[Record]:
 
 
 def render(snapshot: Snapshot, *, ascii_only: bool = False) -> str:
-    """Lay a snapshot out as text: the job, its totals, a row for each rank. Unknown is a dash."""
+    """Return a snapshot as text: the job, its totals, a row for each rank. Unknown is a dash."""
     table = Table(
         ["rank", "step", "step time", "overlap", "exposed", "waiting", "stall", "idle", "compute", "comm",
          "collectives", "dropped", "source", "state"],
@@ -100,7 +100,7 @@ def render(snapshot: Snapshot, *, ascii_only: bool = False) -> str:
 
 
 def _hosts(snapshot: Snapshot) -> list[str]:
-    """A line for each, where several are watched."""
+    """Return a line for each host, if several are watched."""
     if len(snapshot.nodes) < 2:
         return []
     lines = [""]
@@ -115,7 +115,7 @@ def _hosts(snapshot: Snapshot) -> list[str]:
 
 
 def _links(ranks: Sequence[RankView]) -> list[str]:
-    """A table of what is under each rank, where something of it is known."""
+    """Return a table of each rank's GPU, links and CPUs, if known."""
     if not any(view.sample is not None or view.numa is not None for view in ranks):
         return []
     table = Table(
@@ -140,7 +140,7 @@ def _links(ranks: Sequence[RankView]) -> list[str]:
 
 
 def _numa_advice(ranks: Sequence[RankView]) -> list[str]:
-    """What to type where a rank runs far from its GPU, with the ranks to which it applies."""
+    """Return the command for ranks that run far from their GPU, with these ranks."""
     ranks_of: dict[tuple[str, str], list[int]] = {}
     for view in ranks:
         if view.numa is not None and view.numa.advice:
@@ -152,7 +152,7 @@ def _numa_advice(ranks: Sequence[RankView]) -> list[str]:
 
 
 def title(snapshot: Snapshot) -> str:
-    """What the job is and on what it runs."""
+    """Return the job and its hardware."""
     job = snapshot.job
     assert job is not None
     infos = [view.info for view in snapshot.ranks if view.info is not None]
@@ -168,7 +168,7 @@ def title(snapshot: Snapshot) -> str:
 
 
 def _row(view: RankView, hub_state: HubState, failure: Trouble | None) -> list[str]:
-    # Lane totals come with sampled steps only: a row is of the newest step that has them.
+    # Only sampled steps have lane totals: a row shows the newest step that has them.
     lanes = view.measured
     step = lanes or view.last
     return [

@@ -1,4 +1,4 @@
-"""stdout and stderr: data, messages and failures, whatever the encoding can hold."""
+"""stdout and stderr: data, messages and failures, in any encoding."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def print_data(data: str | Record) -> None:
 
 
 def print_message(message: str) -> None:
-    """Print on stderr something that is no data."""
+    """Print a message on stderr."""
     print(f"overlaptop: {text.printable(message)}", file=sys.stderr, flush=True)  # noqa: T201
 
 
 def job_failure(job: SupervisedJob) -> CommandError:
-    """Why a job that was started here failed; its own last lines are printed on stderr."""
+    """Return why a job that was started here failed; print its last lines on stderr."""
     for line in job.complaint():
         print(text.printable(line), file=sys.stderr)  # noqa: T201
     return CommandError(f"the job failed ({job.how_it_ended})", 2 if job.usage_error else 1)
@@ -67,12 +67,12 @@ def replace_unencodable() -> None:
 
 
 def drop_output() -> None:
-    """Send stdout nowhere: Python would flush it once more at exit."""
+    """Discard stdout: Python would flush it again at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def needs_ascii() -> bool:
-    """Whether stdout's encoding lacks the characters we draw, or draws them two cells wide."""
+    """Return whether stdout's encoding lacks our characters, or draws them two cells wide."""
     encoding = getattr(sys.stdout, "encoding", None)
     return encoding is not None and not codecs.lookup(encoding).name.startswith("utf")
 

@@ -1,5 +1,5 @@
-"""Sizes, times and bandwidths as people write them: ``1.6GB``, ``20us``, ``400Gbit/s``. For argparse: what
-is none raises ArgumentTypeError.
+"""Sizes, times and bandwidths as people write them: ``1.6GB``, ``20us``, ``400Gbit/s``. For argparse:
+invalid text raises ArgumentTypeError.
 
 ``k M G T P`` are decimal, ``Ki Mi Gi Ti Pi`` binary. ``B`` is bytes, ``b`` and ``bit`` are bits.
 """
@@ -13,15 +13,15 @@ _NUMBER = r"(?P<number>[0-9]+(?:\.[0-9]*)?(?:e[+-]?[0-9]{1,2})?|\.[0-9]+)"
 _AMOUNT = re.compile(
     _NUMBER + r"\s*(?P<prefix>[kKMGTP]?)(?P<binary>i?)(?P<unit>B|bit|b)(?P<rate>/s|ps)?", re.ASCII
 )
-_TIME = re.compile(_NUMBER + r"\s*(?P<unit>ns|us|µs|μs|ms|s|)", re.ASCII)  # two letters look like a mu
+_TIME = re.compile(_NUMBER + r"\s*(?P<unit>ns|us|µs|μs|ms|s|)", re.ASCII)  # Unicode has two letters mu
 _UNIT_NS = {"ns": 1, "us": 1_000, "µs": 1_000, "μs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 _POWERS = "_KMGTP"
 _LARGEST = 2**53
-"""104 days in ns, 8 PiB in bytes: what the models can add up."""
+"""104 days in ns, 8 PiB in bytes: the models' largest sums."""
 
 
 def size_bytes(text: str) -> int:
-    """Whole bytes, from 1 to 8 PiB: ``1.6GB``, ``25MiB``."""
+    """Parse whole bytes, from 1 to 8 PiB: ``1.6GB``, ``25MiB``."""
     found = _AMOUNT.fullmatch(text.strip())
     if found is None or found["unit"] != "B" or found["rate"]:
         raise ArgumentTypeError(f"must be a size with its unit, such as 1.6GB or 25MiB, not {text!r}")
@@ -29,7 +29,7 @@ def size_bytes(text: str) -> int:
 
 
 def bytes_per_s(text: str) -> float:
-    """Bytes a second, from 1 to 8 PiB: ``200GB/s``, ``400Gbit/s``, ``100Mbps``."""
+    """Parse bytes per second, from 1 to 8 PiB: ``200GB/s``, ``400Gbit/s``, ``100Mbps``."""
     found = _AMOUNT.fullmatch(text.strip())
     if found is None or not found["rate"]:
         form = "a bandwidth with its unit, such as 200GB/s or 400Gbit/s"
@@ -38,12 +38,12 @@ def bytes_per_s(text: str) -> float:
 
 
 def duration_ns(text: str) -> int:
-    """Whole ns of a time with its unit, below 104 days: ``20us``, ``1.5ms``."""
+    """Parse a time with a unit into whole ns, below 104 days: ``20us``, ``1.5ms``."""
     return _whole_ns(text, unit="", form="with its unit, such as 20us or 0.02ms")
 
 
 def milliseconds_ns(text: str) -> int:
-    """Whole ns of a time in ms, or with a unit of its own, below 104 days: ``40``, ``0.04s``."""
+    """Parse a time in ms, or with its own unit, into whole ns, below 104 days: ``40``, ``0.04s``."""
     return _whole_ns(text, unit="ms", form="in ms, such as 40 or 1.5")
 
 
@@ -59,7 +59,7 @@ def _bytes(found: re.Match[str]) -> float:
 
 
 def _whole_ns(text: str, unit: str, form: str) -> int:
-    """``unit``: of a time without one; empty: it must have one."""
+    """``unit``: the default unit; empty: the text must have one."""
     found = _TIME.fullmatch(text.strip())
     if found is None or not (found["unit"] or unit):
         raise ArgumentTypeError(f"must be a time {form}, not {text!r}")

@@ -1,4 +1,4 @@
-"""``overlaptop relay --stdio``: what a dashboard elsewhere starts on this host, over ssh."""
+"""``overlaptop relay --stdio``: a dashboard on another host starts this over ssh."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ exit status: 0, or 2 for a usage error. environment: OVERLAPTOP_DIR.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Its options."""
+    """Add the command's options."""
     parser.description, parser.epilog = DESCRIPTION, EPILOG
     parser.add_argument(
         "--stdio", action="store_true", required=True, help="relay over standard input and output"
@@ -39,7 +39,7 @@ def run(options: argparse.Namespace) -> int:
         raise CommandError(
             "relay --stdio is not for a terminal: `overlaptop HOST` starts it on that host", 2
         )
-    # What some library prints must not come between the frames.
+    # Libraries' prints must not mix with the frames.
     reads, writes = os.dup(0), os.dup(1)
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)

@@ -1,4 +1,4 @@
-"""``overlaptop set``: what can be changed of a running job, and changing it on all its ranks."""
+"""``overlaptop set``: list the knobs of a running job, or change one on all its ranks."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ exit status: 0 when all ranks have changed it, or had this value already, which 
 and when one failed, 2 for a usage error, 130 after Ctrl-C (the job and a change under way go on).
 """
 KNOBS_S = 2.0
-"""For a job that has just begun to list its knobs, or is being changed."""
+"""Time limit for knobs of a job that has just begun to list them, or is being changed."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Its options."""
+    """Add the command's options."""
     parser.description, parser.epilog = DESCRIPTION, EPILOG
     parser.add_argument(
         "change", type=_change, nargs="?", metavar="NAME=VALUE", help="what to set, and to what"
@@ -85,9 +85,10 @@ def _change(text: str) -> tuple[str, int | None]:
 
 
 def _set(session: Session, snapshot: Snapshot, name: str, value: int | None) -> None:
-    """Set the knob `name` to `value` (None: the script's), and print from what to what, and at which step.
+    """Set the knob `name` to `value` (None: the script's), and print the old and the new value and the
+    step.
 
-    Raises CommandError when not every rank has changed it, or when that is not known.
+    Raises CommandError if a rank has not changed it, or that is not known.
     """
     found = knob_of(snapshot, name)
     try:
@@ -104,10 +105,10 @@ def _set(session: Session, snapshot: Snapshot, name: str, value: int | None) -> 
 
 
 def _is_surely(value: int, found: JobKnob, snapshot: Snapshot) -> bool:
-    """Whether all ranks have this value, and nothing that is under way may give them another one."""
+    """Return whether all ranks have this value, and no change in progress may give them another one."""
     knob = found.knob
     changes = [each for each in snapshot.changes if each.knob == knob.name]
-    # A change may go on, or have failed on some ranks only; and they send their knobs a moment after it.
+    # A change may be in progress, or have failed on some ranks. Ranks send their knobs a moment after it.
     unsettled = changes and (changes[-1].state != CHANGED or changes[-1].becomes != knob.value_text)
     return (
         value == knob.value
@@ -118,7 +119,7 @@ def _is_surely(value: int, found: JobKnob, snapshot: Snapshot) -> bool:
 
 
 def knob_of(snapshot: Snapshot, name: str) -> JobKnob:
-    """The knob of that name. CommandError: this job has none."""
+    """Return the knob of that name. CommandError: this job has none."""
     found = snapshot.knob(name)
     if found is None:
         there_is = ", ".join(each.knob.name for each in snapshot.knobs) or "nothing"
@@ -127,7 +128,7 @@ def knob_of(snapshot: Snapshot, name: str) -> JobKnob:
 
 
 def _await_knobs(session: Session) -> Snapshot:
-    """The snapshot in which all ranks have the same knobs, or the best that KNOBS_S brings."""
+    """Return the snapshot in which all ranks have the same knobs, or the best one within KNOBS_S."""
     settle(session)
     give_up_s = time.monotonic() + KNOBS_S
     while True:
@@ -139,7 +140,7 @@ def _await_knobs(session: Session) -> Snapshot:
 
 
 def print_change(session: Session, command: Command) -> None:
-    """Follow a change until it is over on all ranks, and print from what to what it was."""
+    """Follow a change until it is over on all ranks, and print the old and the new value."""
     *_, change = follow(session, command, final=(FAILED, UNKNOWN, CHANGED))
     if change.state == FAILED:
         partly = any(rank.state == CHANGED for rank in change.ranks)
@@ -151,7 +152,7 @@ def print_change(session: Session, command: Command) -> None:
 
 
 def _table(knobs: tuple[JobKnob, ...]) -> str:
-    """A row for each knob, and below a line for each that cannot be changed just now."""
+    """Return a row for each knob, and below a line for each that cannot be changed now."""
     table = Table(
         ["knob", "value", "script", "allowed", "of", "what it does"],
         left={"knob", "allowed", "of", "what it does"},

@@ -1,4 +1,4 @@
-"""``--json``: one line for each rank and step, and for each sample of a rank's GPU, as they come."""
+"""``--json``: a line for each rank and step, and for each sample of a rank's GPU, as they arrive."""
 
 from __future__ import annotations
 
@@ -34,16 +34,17 @@ from overlaptop.wire.bounds import MAX_INT64
 from overlaptop.wire.messages import AGENT_DISABLED, OwnCost, RankInfo, StepTotals
 
 UNSEEN_LIMIT_S = 3.0
-"""Ranks on other nodes are announced but never seen here; ranks of this node may be a little late."""
+"""Time to wait for unseen ranks. Ranks on other nodes are announced but never seen here; ranks of this node
+may be late."""
 REPORT_LOST_S = 10.0
-"""Between two reports of steps that were lost."""
+"""Pause between two reports of lost steps."""
 HOLD_NS = 1_000_000_000
-"""For so long a step waits for the timelines of the other ranks."""
+"""Longest time that a step waits for the timelines of the other ranks."""
 HINT_AFTER_S = 3.0
-"""Without any step for so long, what ends one is said."""
+"""Time without a step until a hint says what ends one."""
 MAX_SPLIT = 64
 EXIT_S = 5.0
-"""From a rank's own report that it ends to the end of its process, and with it its exit status."""
+"""Longest time from a rank's report that it ends to the end of its process and its exit status."""
 
 
 class _Held(NamedTuple):
@@ -56,10 +57,10 @@ class _Held(NamedTuple):
 
 
 class RecordWriter:
-    """Writes what arrived as lines of JSON: each step, at most `steps` for a rank, and what is under it.
+    """Writes steps and samples as lines of JSON, at most `steps` steps for a rank.
 
-    With `detail`, also the collectives of all ranks; and a step is held until those of the other ranks are
-    there, so that its record can say who waited for whom.
+    With `detail`, also the collectives of all ranks. A step then waits for the other ranks' collectives, so
+    that its record can say who waited for whom.
     """
 
     def __init__(self, out: TextIO, steps: int | None = None, *, detail: bool = False) -> None:
@@ -68,24 +69,24 @@ class RecordWriter:
         self._detail = detail
         self._held: deque[_Held] = deque()
         self._split: deque[StepWaits] = deque(maxlen=MAX_SPLIT)
-        """The newest steps of which all ranks are known."""
+        """The newest steps with all ranks known."""
         self._written: Counter[int] = Counter()
         self._without_gpu: dict[int, DeviceRecord] = {}
         """The last record of ranks without a GPU to sample."""
         self._own_costs: dict[int, OwnCost] = {}
-        """The last of each rank."""
+        """The last cost of each rank."""
         self._done_since_s: float | None = None
         self._newest: dict[int, StepTotals] = {}
         self._lost: Counter[int] = Counter()
         self._unreported: Counter[int] = Counter()
-        """Steps that were lost since the last report, by rank."""
+        """Steps lost since the last report, by rank."""
         self._report_due_s = float("-inf")
         self._findings = FindingsLog()
         self._troubles = TroubleLog()
 
     @property
     def written(self) -> int:
-        """Steps so far."""
+        """The number of steps written."""
         return self._written.total()
 
     def write(self, snapshot: Snapshot) -> None:
@@ -126,7 +127,7 @@ class RecordWriter:
             self._put(record)
 
     def release(self, arrived_by_ns: int = MAX_INT64) -> None:
-        """Write the steps that wait for nothing more, and those that arrived by this Unix time."""
+        """Write the steps that are complete, and those that arrived by this Unix time."""
         while self._held:
             job, info, totals, arrived_ns = self._held[0]
             waits = next((each for each in self._split if each.step == totals.step), None)
@@ -138,7 +139,7 @@ class RecordWriter:
             self._put(step_record(job, info, totals, waits))
 
     def report_lost(self, now_s: float = float("inf")) -> None:
-        """Print on stderr how many steps were lost since the last report, unless that was only just now."""
+        """Print on stderr how many steps were lost since the last report, at most once in REPORT_LOST_S."""
         if not self._unreported or now_s < self._report_due_s:
             return
         self._report_due_s = now_s + REPORT_LOST_S
@@ -150,9 +151,9 @@ class RecordWriter:
         self._unreported.clear()
 
     def has_enough(self, snapshot: Snapshot, now_s: float) -> bool:
-        """Whether each rank's `steps` lines are written, or those of all that will still write any.
+        """Return whether each rank's `steps` lines are written, or all lines of ranks that have ended.
 
-        CommandError where no rank will write them, since their agents have disabled themselves.
+        CommandError if no rank will write them, since their agents have disabled themselves.
         """
         if self._held or not self._all_are_done(snapshot, now_s):
             return False
@@ -165,7 +166,7 @@ class RecordWriter:
         return False
 
     def _all_are_done(self, snapshot: Snapshot, now_s: float) -> bool:
-        """Whether no rank will write any more; ranks that were never seen are given a moment to come."""
+        """Return whether no rank will write any more; unseen ranks get UNSEEN_LIMIT_S to arrive."""
         seen = [(view, view.info) for view in snapshot.ranks if view.info is not None]
         if self._steps is None or not seen:
             return False
@@ -182,13 +183,13 @@ class RecordWriter:
         return now_s - self._done_since_s >= UNSEEN_LIMIT_S
 
     def _lost_before(self, totals: StepTotals) -> int:
-        """Of this rank, all steps so far that were lost on the way. Steps are counted without a gap."""
+        """Return the rank's steps lost on the way so far. Step numbers have no gaps."""
         rank, before = totals.rank, self._newest.get(totals.rank)
         self._newest[rank] = totals
         if before is None or totals.step <= before.step:  # the first, or counted from 0 again
             self._lost[rank] = 0
             return 0
-        # Of those that are missing the agent may have counted some itself.
+        # The agent may have counted some of the missing ones itself.
         missing = totals.step - before.step - 1 - max(0, totals.dropped - before.dropped)
         if missing > 0:
             self._lost[rank] += missing
@@ -209,10 +210,9 @@ def stream(
 ) -> bool:
     """Write until the writer has enough (returns True) or the job has ended (False).
 
-    `job_gone`: whether the job has ended, also one that failed before it had a rank. `detail`: have the
-    ranks measure as many steps as for a dashboard. Raises CommandError when the connection to the job
-    breaks and does not come back, and when the writer waits for steps that will not come because every
-    agent has disabled itself.
+    `job_gone`: returns whether the job has ended, also if it failed before it had a rank. `detail`: measure
+    as many steps as for a dashboard. Raises CommandError if the connection to the job breaks and does not
+    come back, and if every agent has disabled itself while the writer waits for steps.
     """
     lost_hosts: set[str] = set()
     watched: set[int] = set()
@@ -221,7 +221,7 @@ def stream(
     hint_due_s: float | None = time.monotonic() + HINT_AFTER_S
     try:
         while True:
-            gone = job_gone()  # asked first: what arrived before is still written
+            gone = job_gone()  # asked first, so that earlier steps are still written
             snapshot = session.tick()
             if latest is not None and _is_started_again(latest, snapshot):
                 writer.end(latest)

@@ -8,20 +8,20 @@ from overlaptop.text import printable
 
 
 class Table:
-    """Columns as wide as their widest cell, numbers to the right, two spaces between."""
+    """A table: columns as wide as their widest cell, numbers to the right, two spaces between."""
 
     def __init__(self, head: Sequence[str], *, left: Collection[str] = ()) -> None:
-        """`left` names the columns of words."""
+        """``left``: names of the text columns."""
         self._rows: list[list[str]] = [list(head)]
         self._left = [name in left for name in head]
 
     def add(self, *cells: str) -> None:
-        """Add a row of as many cells as the head has."""
+        """Add a row with one cell for each column."""
         assert len(cells) == len(self._left)
         self._rows.append([printable(cell) for cell in cells])
 
     def render(self) -> str:
-        """Return the lines, without blanks at their ends."""
+        """Return the lines, without trailing blanks."""
         widths = [max(map(len, column)) for column in zip(*self._rows, strict=True)]
         return "\n".join(
             "  ".join(

@@ -1,4 +1,4 @@
-"""What ``overlaptop tune`` and ``slack`` share: waiting for steps, and running trials to their end."""
+"""Shared by ``overlaptop tune`` and ``slack``: wait for steps, and run trials to their end."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ from overlaptop.trials.effect import Effect
 from overlaptop.trials.runner import Trials, TrialsState, Tried
 
 STARTING_S = 600.0
-"""For all ranks to finish their first step: they may load or compile a model first."""
+"""Time limit for all ranks' first step: they may load or compile a model first."""
 ANNOUNCE_S = 5.0
-"""After so long without a step a line says which ranks are waited for."""
+"""Time without a step until a line says which ranks are missing."""
 END_LIMIT_S = 5.0
-"""From a hub's word that every rank has gone to torchrun's exit."""
+"""Longest time from the hub's report that every rank has ended to torchrun's exit."""
 
 
 class TrialRun:
-    """Trials on one job, from the first look at it to their last one."""
+    """Trials on one job."""
 
     def __init__(self, session: Session, launcher: Launcher | None = None) -> None:
-        """``launcher``: of a job that was started here."""
+        """``launcher``: of a job started here."""
         self.session = session
         self._launcher = launcher
         self._told: dict[int, int] = {}
-        """By candidate, the trials that were reported."""
+        """Reported trials by candidate."""
 
     def await_steps(self) -> Snapshot:
-        """The first snapshot in which every rank has finished a step. CommandError: none comes."""
+        """Return the first snapshot in which every rank has finished a step. CommandError: none comes."""
         began_s, announced = time.monotonic(), False
         while True:
             snapshot = self.look()
             late = [view.rank for view in snapshot.ranks if view.last is None]
-            # Steps of the past are not of the present value.
+            # Replayed steps may have had another value.
             if snapshot.ranks and not late and not snapshot.replaying:
                 return snapshot
             who = named_ranks(late) if late else "the job"
@@ -53,7 +53,7 @@ class TrialRun:
             pause(self.session, TICK_S)
 
     def look(self) -> Snapshot:
-        """The newest snapshot. CommandError: the job ended."""
+        """Return the newest snapshot. CommandError: the job ended."""
         snapshot = self.session.tick()
         gone = self._launcher is not None and self._launcher.poll() is not None
         if gone or snapshot.hub_state is HubState.ENDED:
@@ -61,9 +61,9 @@ class TrialRun:
         return snapshot
 
     def run(self, trials: Trials, report: Callable[[Tried, TrialsState], None]) -> bool:
-        """Try until the trials are over, or Ctrl-C; returns whether it was Ctrl-C.
+        """Run the trials until they are over, or Ctrl-C; return whether it was Ctrl-C.
 
-        ``report``: is given a candidate after each of its trials.
+        ``report`` is called with a candidate after each of its trials.
         """
         try:
             while not trials.over:
@@ -82,7 +82,7 @@ class TrialRun:
         return False
 
     def job_ended(self) -> CommandError | None:
-        """What to say of the job that was started here, if it has ended by itself."""
+        """Return the error if the job that was started here has ended by itself."""
         launcher = self._launcher
         if launcher is None:
             return None
@@ -99,7 +99,7 @@ class TrialRun:
 
 
 def progress_words(tried: Tried, state: TrialsState) -> str:
-    """``trial 3 of 50 MiB, 340 of 3,000 steps spent``."""
+    """Return such as ``trial 3 of 50 MiB, 340 of 3,000 steps spent``."""
     of_budget = f" of {state.budget_steps:,}" if state.budget_steps is not None else ""
     return (
         f"trial {len(tried.pairs)} of {tried.candidate.name}, {state.spent_steps:,}{of_budget} steps spent"
@@ -107,14 +107,14 @@ def progress_words(tried: Tried, state: TrialsState) -> str:
 
 
 def print_refusals(state: TrialsState) -> None:
-    """Say on stderr what the job did not try, and why."""
+    """Print on stderr which values were not tried, and why."""
     for tried in state.tried:
         if tried.refused:
             print_message(f"{tried.candidate.name} was not tried: {tried.refused}")
 
 
 def interval(effect: Effect | None) -> tuple[float | None, float | None, float | None]:
-    """An effect, and the low and the high end of its interval, as records have them."""
+    """Return an effect and the ends of its interval, as in records."""
     if effect is None:
         return None, None, None
     return effect.centre, *((effect.low, effect.high) if effect.bounded else (None, None))

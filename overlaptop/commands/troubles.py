@@ -1,4 +1,4 @@
-"""What is wrong with a job, and what it warns of: records of ``--json``, lines of ``--once``."""
+"""A job's troubles and warnings: records of ``--json``, lines of ``--once``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from overlaptop.wire.messages import NOT_SHOWN, Notice
 
 
 def warnings(snapshot: Snapshot) -> list[str]:
-    """A line for the last restart, and for each process that is not shown: its figures would be missed."""
+    """Return a line for the last restart, and one for each process whose figures are missing."""
     restart = last_restart(snapshot.notices)
     restarted = [] if restart is None else [f"{restart.text}, last at {clock(restart.at_ns)}"]
     return [printable(each) for each in (*restarted, *(each.text for each in _not_shown(snapshot)))]
@@ -24,7 +24,7 @@ def _not_shown(snapshot: Snapshot) -> list[Notice]:
 
 
 def trouble_record(job: str, trouble: Trouble) -> TroubleRecord:
-    """The record of a trouble."""
+    """Return the record of a trouble."""
     return TroubleRecord(
         job=job,
         kind=trouble.kind.value,
@@ -35,14 +35,14 @@ def trouble_record(job: str, trouble: Trouble) -> TroubleRecord:
 
 
 class TroubleLog:
-    """Which troubles and warnings of a running job are written when: each as it comes up or changes."""
+    """Decides when troubles and warnings of a running job are written: each as it appears or changes."""
 
     def __init__(self) -> None:
         self._last: tuple[object, ...] | None = None
         self._told: set[str] = set()
 
     def due(self, snapshot: Snapshot) -> list[Record]:
-        """The records to be written now."""
+        """Return the records to write now."""
         if snapshot.replaying or snapshot.job is None:
             return []
         restart = last_restart(snapshot.notices)

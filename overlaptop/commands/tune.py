@@ -58,11 +58,11 @@ exit status: 0 when all is known or the steps are spent, 1 when the trials ended
 refused, somebody else changed it), 2 for a usage error, 130 after Ctrl-C.
 """
 KNOBS_S = 5.0
-"""For a job whose steps are counted to say what can be changed of it."""
+"""Time limit for a job to list its knobs, which needs some steps."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Its options."""
+    """Add the command's options."""
     parser.usage = "overlaptop tune [SCRIPT] [options] [-- script's options]"
     parser.description, parser.epilog = DESCRIPTION, EPILOG
     parser.add_argument("script", nargs="?", metavar="SCRIPT", help="start this (default: a running job)")
@@ -101,7 +101,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Try values on a running job, or on a script that is started for it and ended."""
+    """Try values on a running job, or on a script that is started for it and then ended."""
     script = options.script
     if script is None and (options.nproc is not None or options.script_words):
         raise CommandError("--nproc and what follows -- go with SCRIPT", 2)
@@ -182,7 +182,7 @@ def _tune(session: Session, options: argparse.Namespace, launcher: Launcher | No
 
 
 def _await_knob(run: TrialRun, name: str) -> JobKnob:
-    """The knob, once it is known on all ranks."""
+    """Return the knob, once all ranks report it."""
     since_s = time.monotonic()
     while True:
         snapshot = run.look()
@@ -205,7 +205,7 @@ def _trials(session: Session, held: JobKnob, options: argparse.Namespace) -> Tri
 
 
 def _print(job: str | None, knob: Knob, state: TrialsState, best: Best | None, *, as_json: bool) -> None:
-    """What was measured and found, if anything was."""
+    """Print the measurements and the result, if there are any."""
     print_refusals(state)
     if state.present_ns is None:
         print_message("nothing was measured yet")
@@ -222,7 +222,7 @@ def _print(job: str | None, knob: Knob, state: TrialsState, best: Best | None, *
 
 
 def _table(knob: Knob, state: TrialsState, best: Best | None) -> str:
-    """A row for the present value and for each that was tried."""
+    """Return a row for the present value and for each value tried."""
     table = Table([knob.name, "step", "difference", "trials", ""], left={""})
     table.add(present_words(knob), text.duration(state.present_ns), "", "", "present")
     for tried in state.tried:
@@ -238,7 +238,7 @@ def _table(knob: Knob, state: TrialsState, best: Best | None) -> str:
 
 
 def _step_ns(tried: Tried, state: TrialsState) -> float | None:
-    """The step with a value, where the present one takes as long as in all trials together."""
+    """Return the step's length with a value, scaled to the present value's mean over all trials."""
     if tried.effect is None or state.present_ns is None:
         return None
     return state.present_ns * (1 + tried.effect.centre)

@@ -35,11 +35,11 @@ _ALSO_MEANT = {
     "help": "--help",
     "version": "--version",
 }
-"""What may be typed as a command and is an option."""
+"""Words typed as a command that are options."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Its options."""
+    """Add the command's options."""
     parser.usage = "overlaptop [watch] [HOST ...] [options]"
     parser.description, parser.epilog = DESCRIPTION, EPILOG
     parser.add_argument("--job", type=job_key, metavar="KEY", help="the job to watch, as --list names it")
@@ -127,7 +127,7 @@ def _watch(options: argparse.Namespace) -> int:
 
 
 def _meant(words: Sequence[str]) -> str:
-    """The command or option that one of these words, taken for hosts, may have been meant for; or empty."""
+    """Return the command or option that a word, parsed as a host, may have meant; else empty."""
     from difflib import get_close_matches
 
     meant = {**{name: name for name in COMMANDS}, **_ALSO_MEANT}
