@@ -1,7 +1,7 @@
-"""What will work on this machine, and what to do where something does not: one function a check.
+"""Check this machine, and say how to fix problems: one function per check.
 
-Nothing is changed, nothing is started, and nothing needs root. torch is imported last, since it may take
-long or end the process.
+A check changes nothing, starts nothing and needs no root. torch is imported last, since it may take long or
+end the process.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 FEW_FREE_BYTES = 16 << 20
-"""The jobs' logs and the log of changes take some MB."""
+"""Least free space: the jobs' logs and the log of changes take some MB."""
 FEW_COLUMNS, FEW_ROWS = 60, 15
 MAX_JOBS = 32
-"""Looked at, the newest."""
+"""Most jobs that are checked, newest first."""
 OLDEST_TORCH = (2, 8)
 _LONGEST_KEY, _LARGEST_PID = "0" * 12, 1 << 22
 _NETWORK = ("nfs", "nfs4", "lustre", "gpfs", "beegfs", "cifs", "smb3", "ceph", "9p", "afs", "fuse.sshfs")
@@ -53,21 +53,21 @@ _WITHOUT_RECORDS = "timelines come from CUDA events meanwhile, which do not see 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Where the checks look."""
+    """The machine that is checked."""
 
     root: Path = Path("/")
-    """Below it: proc, sys and dev."""
+    """Root of proc, sys and dev."""
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
 
     def text(self, path: str) -> str:
-        """The content of a small file below `root`; empty where it cannot be read."""
+        """Return the content of a small file below `root`; empty if it cannot be read."""
         try:
             return read_text(self.root / path)
         except UnavailableError:
             return ""
 
     def names(self, folder: str) -> list[str]:
-        """The names in a folder below `root`, sorted; none where it cannot be read."""
+        """Return the names in a folder below `root`, sorted; none if it cannot be read."""
         try:
             return entries(self.root / folder)
         except UnavailableError:
@@ -75,7 +75,7 @@ class Machine:
 
     @property
     def nvidia_gpus(self) -> int:
-        """NVIDIA GPUs on the PCI bus, whether or not they can be used."""
+        """Return the number of NVIDIA GPUs on the PCI bus, usable or not."""
         folder = "sys/bus/pci/devices"
         return sum(
             self.text(f"{folder}/{name}/vendor") == "0x10de"
@@ -85,32 +85,32 @@ class Machine:
 
 
 def examine(machine: Machine) -> Iterator[CheckRecord]:
-    """Look at this machine. Each finding comes as soon as it is known."""
+    """Check this machine. Yield each finding as soon as it is known."""
     for check in _CHECKS:
         try:
             yield from check(machine)
-        except Exception as reason:  # noqa: BLE001 - a fault in one check must not hide what others find
+        except Exception as reason:  # noqa: BLE001 - a fault in one check must not hide others' findings
             text = f"the check itself failed ({type(reason).__name__}: {reason})"
             yield unknown(check.__name__.removeprefix("check_"), text)
 
 
 def ok(check: str, text: str) -> CheckRecord:
-    """It works."""
+    """Return a finding: it works."""
     return CheckRecord(host="", check=check, status="ok", finding=text, remedy="")
 
 
 def warning(check: str, text: str, remedy: str = "") -> CheckRecord:
-    """Monitoring works, but shows less, or not everything can be done."""
+    """Return a finding: monitoring works, but with limits."""
     return CheckRecord(host="", check=check, status="warning", finding=text, remedy=remedy)
 
 
 def fault(check: str, text: str, remedy: str = "") -> CheckRecord:
-    """Monitoring does not work."""
+    """Return a finding: monitoring does not work."""
     return CheckRecord(host="", check=check, status="fault", finding=text, remedy=remedy)
 
 
 def unknown(check: str, text: str) -> CheckRecord:
-    """It could not be found out."""
+    """Return a finding: the check has no answer."""
     return CheckRecord(host="", check=check, status="unknown", finding=text, remedy="")
 
 
@@ -118,16 +118,16 @@ def unknown(check: str, text: str) -> CheckRecord:
 
 
 def check_overlaptop(_machine: Machine) -> Iterator[CheckRecord]:
-    """Its version and its interpreter."""
+    """Check the version and the interpreter."""
     version = f"{__version__}, protocol {PROTOCOL_VERSION}"
     yield ok("overlaptop", f"{version}, Python {platform.python_version()} at {sys.executable}")
 
 
-# The socket directory, by which ranks, hubs and dashboards find each other, and the jobs in it
+# The socket directory, where ranks, hubs and dashboards find each other, and its jobs
 
 
 def check_sockets(machine: Machine) -> Iterator[CheckRecord]:
-    """Whether a job that starts now can make its sockets, and a dashboard can find them."""
+    """Check that a new job can make its sockets, and a dashboard can find them."""
     try:
         path = base_dir(create=False)
         dashboards_socket(_LONGEST_KEY, _LARGEST_PID)
@@ -137,7 +137,7 @@ def check_sockets(machine: Machine) -> Iterator[CheckRecord]:
     except JobFolderError as reason:
         yield fault("sockets", str(reason))
         return
-    except OSError as error:  # there is not one temporary directory
+    except OSError as error:  # no temporary directory is usable
         yield fault(
             "sockets", f"no temporary directory can be used ({error.strerror})", "set OVERLAPTOP_DIR"
         )
@@ -157,22 +157,22 @@ def check_sockets(machine: Machine) -> Iterator[CheckRecord]:
 
 
 def _file_system(mounts: str, place: Path) -> str:
-    """The kind of the file system that a folder is on; empty: not known."""
+    """Return the type of a folder's file system; empty: not known."""
     best, kind = -1, ""
     for words in map(str.split, mounts.splitlines()):
         point = Path(words[1].replace("\\040", " "))
-        # Of two mounts on the same folder the later one is seen.
+        # If a folder has two mounts, the later one is visible.
         if (place == point or point in place.parents) and len(point.parts) >= best:
             best, kind = len(point.parts), words[2]
     return kind
 
 
 def check_jobs(machine: Machine) -> Iterator[CheckRecord]:
-    """Whether the jobs that run here can be watched, and how well."""
+    """Check that the running jobs can be watched, and how well."""
     try:
         jobs, base = list_jobs(), base_dir(create=False)
     except (JobFolderError, OSError):
-        return  # check_sockets says so
+        return  # check_sockets reports it
     for job in jobs[:MAX_JOBS]:
         yield _job(machine, job)
     strange = sorted(path for path in base.glob("*/job.json") if read_job(path.parent.name) is None)
@@ -200,7 +200,7 @@ def _job(machine: Machine, job: JobRecord) -> CheckRecord:
 
 
 def _tools_of(machine: Machine, pid: int) -> dict[str, str]:
-    """The variables of tools that hold CUPTI in a process's environment; none where it is not ours."""
+    """Return the variables of tools that use CUPTI in a process's environment; none if it is not ours."""
     data = b""
     with contextlib.suppress(OSError), (machine.root / f"proc/{pid}/environ").open("rb") as file:
         data = file.read(_ENVIRON_BYTES)
@@ -212,7 +212,7 @@ def _tools_of(machine: Machine, pid: int) -> dict[str, str]:
 
 
 def check_terminal(machine: Machine) -> Iterator[CheckRecord]:
-    """What the dashboard would be drawn on; no finding without a terminal, as over ssh."""
+    """Check the dashboard's terminal; no finding without one, as over ssh."""
     size = next(filter(None, map(_terminal_size, (1, 0, 2))), None)
     if size is None:
         return
@@ -242,7 +242,7 @@ def _terminal_size(descriptor: int) -> os.terminal_size | None:
 
 
 def check_ssh(_machine: Machine) -> Iterator[CheckRecord]:
-    """Whether other hosts could be reached by ssh."""
+    """Check that ssh could reach other hosts."""
     program = ssh_program()
     if (path := shutil.which(program)) is None:
         text = f"there is no {program} here, so no host is reached by its name"
@@ -255,7 +255,7 @@ def check_ssh(_machine: Machine) -> Iterator[CheckRecord]:
 
 
 def check_devices(machine: Machine) -> Iterator[CheckRecord]:
-    """Whether this user may open the GPUs."""
+    """Check that this user may open the GPUs."""
     wanted = ("nvidiactl", "nvidia-uvm")
     devices = [
         name for name in machine.names("dev") if name in wanted or re.fullmatch(r"nvidia[0-9]+", name)
@@ -280,7 +280,7 @@ def check_devices(machine: Machine) -> Iterator[CheckRecord]:
 
 
 def check_nvml(machine: Machine) -> Iterator[CheckRecord]:
-    """Whether the GPUs' links and activity can be measured: by NVML, and by their own monitor (GPM)."""
+    """Check that the GPUs' links and activity can be measured: by NVML, and by their own monitor (GPM)."""
     nvml_library.import_library()
     try:
         nvml = Nvml.open()
@@ -307,7 +307,7 @@ def check_nvml(machine: Machine) -> Iterator[CheckRecord]:
 
 
 def _gpm_refusal(nvml: Nvml, uuid: str) -> str:
-    """Why a GPU gives no sample; empty: it does."""
+    """Return why a GPU gives no sample; empty: it does."""
     try:
         gpm = Gpm(nvml, nvml.handle(uuid))
     except NvmlError as reason:
@@ -315,7 +315,7 @@ def _gpm_refusal(nvml: Nvml, uuid: str) -> str:
     try:
         gpm.read()
     except NvmlError as reason:
-        if str(reason) != str(nvml_library.NOT_YET):  # a first sample measures nothing yet, as it should
+        if str(reason) != str(nvml_library.NOT_YET):  # expected: a first sample measures nothing yet
             return str(reason)
     finally:
         gpm.close()
@@ -326,7 +326,7 @@ def _gpm_refusal(nvml: Nvml, uuid: str) -> str:
 
 
 def check_torch(machine: Machine) -> Iterator[CheckRecord]:
-    """Whether a job could train with this interpreter, and its kernels be seen."""
+    """Check that a job could train with this interpreter, and its kernels can be seen."""
     another = "run python -m overlaptop doctor with the interpreter that trains"
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -373,7 +373,7 @@ def _nccl(torch: ModuleType) -> CheckRecord:
 
 
 def _cupti(machine: Machine) -> CheckRecord:
-    """Whether the kernels source could be used. No context is made on any GPU."""
+    """Check that the kernels source could be used. No context is made on any GPU."""
     try:
         cupti = cupti_library.load()
         version = cupti.version()

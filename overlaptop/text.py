@@ -1,4 +1,4 @@
-"""Quantities as text. The only place where nanoseconds turn into words; None is always a dash."""
+"""Quantities as text. Only this module formats nanoseconds; None is always a dash."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def printable(text: str) -> str:
-    """``text`` with a ``?`` for each character that would move a terminal's cursor, change its state or
-    hide what follows. Names and notices come from other machines; this is their way to any terminal.
+    """Return ``text`` with a ``?`` for each character that could move a terminal's cursor, change its state
+    or hide text. Names and notices of other machines pass through here before any terminal.
     """
     return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
 
 
 def shortened(text: str, most: int) -> str:
-    """``text`` in at most that many characters, ``…`` standing for the rest."""
+    """Return ``text`` in at most ``most`` characters, the rest as ``…``."""
     return text if len(text) <= most else text[: max(0, most - 1)].rstrip() + "…"
 
 
@@ -42,7 +42,7 @@ def duration(ns: float | None) -> str:
 
 
 def part_of(ns: float, whole_ns: float) -> str:
-    """The bare figure of a part, in the unit and to the digit in which `duration` writes the whole."""
+    """Return the bare figure of a part, with the unit and digits of the whole's `duration`."""
     size_ns, _ = _time_unit(whole_ns)
     return f"{ns / size_ns:.{_decimals(_significant(whole_ns / size_ns))}f}"
 
@@ -67,7 +67,7 @@ def gigabytes_per_s(bytes_per_s: float | None) -> str:
 
 
 def rate(bytes_per_s: float | None) -> str:
-    """``281 GB/s``: one unit for all links, so that they can be compared by eye."""
+    """``281 GB/s``: one unit for all links, so that readers can compare them."""
     return UNKNOWN if bytes_per_s is None else f"{gigabytes_per_s(bytes_per_s)} GB/s"
 
 
@@ -80,7 +80,7 @@ def bit_rate(bits_per_s: int | None) -> str:
 
 
 def whole_percent(fraction: float | None) -> str:
-    """``59 %``; ``<1 %`` rather than a zero that is none."""
+    """``59 %``; ``<1 %`` for a small positive share."""
     if fraction is None:
         return UNKNOWN
     return "<1 %" if 0 < fraction < 0.005 else f"{fraction * 100:.0f} %"
@@ -92,9 +92,9 @@ def percent(fraction: float | None) -> str:
 
 
 def bounded(figure: str, sign: str, *, exact: bool) -> str:
-    """``≤94.1 %``: a figure that is a bound where some rank's source does not see the gaps between kernels.
+    """Return ``≤94.1 %``: a bound, if some rank's source does not see the gaps between kernels.
 
-    Overlap is then AT_MOST the figure, exposed AT_LEAST. Of ``<0.1`` the latter is ``≥0.0``.
+    Overlap is then AT_MOST the figure, exposed AT_LEAST. With AT_LEAST, ``<0.1`` becomes ``≥0.0``.
     """
     if exact or figure == UNKNOWN:
         return figure
@@ -164,7 +164,7 @@ def ordinal(n: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """One unit and precision for a whole column or axis, so that its figures can be compared by eye."""
+    """One unit and precision for a whole column or axis, so that readers can compare its figures."""
 
     name: str
     size_ns: int
@@ -172,7 +172,7 @@ class Unit:
 
     @classmethod
     def for_scale(cls, longest_ns: int) -> Unit:
-        """The unit in which up to ``longest_ns`` is written in six characters or fewer."""
+        """Return the unit that writes times up to ``longest_ns`` in six characters or fewer."""
         for below_ns, name, size_ns, decimals in (
             (10_000, "µs", 1_000, 3),
             (100_000, "µs", 1_000, 2),
@@ -187,7 +187,7 @@ class Unit:
         return cls("s", 1_000_000_000, 1)
 
     def text(self, ns: float | None) -> str:
-        """The bare figure in this unit; ``<0.1`` rather than a zero that is none."""
+        """Return the bare figure in this unit; ``<0.1`` for a small positive time."""
         if ns is None:
             return UNKNOWN
         least = 10**-self.decimals
@@ -196,13 +196,13 @@ class Unit:
         return f"{ns / self.size_ns:.{self.decimals}f}"
 
     def brief(self, ns: float) -> str:
-        """The bare figure without trailing zeros, for axes."""
+        """Return the bare figure without trailing zeros, for axes."""
         figure = f"{ns / self.size_ns:.{self.decimals}f}"
         return figure.rstrip("0").rstrip(".") if "." in figure else figure
 
 
 def nice_step(span: float, parts: int) -> float:
-    """The smallest of 1, 2, 5 × 10^k that divides ``span`` into at most ``parts``."""
+    """Return the smallest of 1, 2, 5 × 10^k that divides ``span`` into at most ``parts``."""
     if span <= 0 or parts < 1:
         return 1.0
     rough = span / parts
@@ -215,7 +215,7 @@ def _significant(value: float) -> float:
 
 
 def _decimals(value: float) -> int:
-    """With so many it has three digits."""
+    """Return the decimals for three digits."""
     return 2 if value < 10 else 1 if value < 100 else 0
 
 
@@ -224,7 +224,9 @@ def _three_digits(value: float) -> str:
 
 
 def _time_unit(ns: float) -> tuple[int, str]:
-    """The unit, with its length in ns, in which this is below 1,000; the last one takes everything."""
+    """Return the unit's length in ns and its name, for less than 1,000 units; the
+    last unit has no limit.
+    """
     fitting = (each for each in _TIME_UNITS if _significant(ns / each[0]) < 1000)
     return next(fitting, _TIME_UNITS[-1])
 
