@@ -1,1 +1,1 @@
-"""What is shown and what keys do to the job. No widget in it."""
+"""State of the screens, and what keys do to the job. No widgets."""

@@ -1,4 +1,4 @@
-"""Which captures' traces are to be read, and the references read from them."""
+"""Which captures' traces to read, and their references."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from overlaptop.wire.messages import AGENT_DISABLED
 
 
 def refusal(snapshot: Snapshot) -> str:
-    """Why no capture can be asked for now; empty: it can."""
+    """Return why no capture can be requested now; empty: it can."""
     if snapshot.hub_state is HubState.ENDED:
         return "the job is over"
     infos = [view.info for view in snapshot.ranks if view.info is not None and not view.ended]
@@ -26,7 +26,7 @@ def refusal(snapshot: Snapshot) -> str:
 
 
 class Captures:
-    """Of one job, as long as this dashboard looks at it."""
+    """The captures of the watched job."""
 
     def __init__(self) -> None:
         self.references: dict[str, ProfilerReference] = {}
@@ -36,13 +36,15 @@ class Captures:
         self._asked.add(capture)
 
     def refused(self, commands: Iterable[CommandView]) -> list[CommandView]:
-        """Those of this dashboard that were refused as busy; each is returned once."""
+        """Return this dashboard's captures that were refused as busy, each once."""
         found = [each for each in commands if each.id in self._asked and each.busy and each.done]
         self._asked.difference_update(each.id for each in found)
         return found
 
     def to_read(self, commands: Iterable[CommandView], *, looked_at: bool) -> list[CommandView]:
-        """Those that all ranks have written, asked for here or ``looked_at``; each is returned once."""
+        """Return the captures that all ranks have written and that were requested here or are
+        ``looked_at``, each once.
+        """
         found = [
             each
             for each in commands

@@ -1,5 +1,5 @@
-"""The steps before the newest change and after it; or a job beside the one before it. Means, no verdict: a
-trial tells a change from the machine's drift, these do not.
+"""Steps before and after the newest change; or a job and the previous one. Means without a verdict: only a
+trial tells a change from the machine's drift.
 """
 
 from __future__ import annotations
@@ -13,37 +13,37 @@ from overlaptop.text import shortened
 from overlaptop.tui.model.earlier import EarlierJob, JobsSeen
 
 EVERY_S = 1.0
-"""All figures are worked out anew, no more often."""
+"""Shortest interval between two computations."""
 _HEAD_CELLS = 28
 
 
 @dataclass(frozen=True, slots=True)
 class BeforeAfter:
-    """Two stretches of steps."""
+    """Two groups of steps to compare."""
 
     title: str
     """``bucket 25 MiB → 50 MiB at step 1,204``."""
     was: str
     becomes: str
-    """What tells one from the other, with units."""
+    """The difference, with units."""
     before: EarlierJob
     after: EarlierJob
     same_work: bool
-    """A step does as much in both: else times are not compared."""
+    """True if both do the same work per step; else times are not compared."""
 
     @property
     def of_change(self) -> bool:
-        """A knob was changed; else the two are jobs."""
+        """True for a change of a knob, False for two jobs."""
         return self.before.job == self.after.job
 
     @property
     def key(self) -> tuple[str, int, str]:
-        """The same as long as these two stretches are compared."""
+        """Identifies the compared groups."""
         return self.before.job, self.before.since, self.after.job
 
 
 class Comparing:
-    """Asked at each redraw; works figures out now and then."""
+    """Compares at each redraw, and computes figures at most once in EVERY_S."""
 
     def __init__(self, clock_s: Callable[[], float]) -> None:
         self._clock_s = clock_s
@@ -51,7 +51,7 @@ class Comparing:
         self._shown_s = 0.0
 
     def take(self, snapshot: Snapshot, seen: JobsSeen) -> BeforeAfter | None:
-        """The newest change of the job, else this job beside the earlier one; None: neither."""
+        """Return the newest change, else this job and the earlier one; None: neither."""
         before = seen.before_change or seen.earlier
         if before is None or snapshot.job is None:
             return None
@@ -80,7 +80,7 @@ def _beside(before: EarlierJob, after: EarlierJob, snapshot: Snapshot) -> Before
         title = f"{names} {was} → {becomes} at step {after.since:,}"
     elif was == becomes:
         was, becomes = "before", "now"
-    # Options may have a step do more: that was asked for.
+    # Options may intentionally change a step's work.
     work = {each.knob.name for each in snapshot.knobs if each.knob.changes_work}
     same_work = all(each.knob not in work for each in differ)
     return BeforeAfter(

@@ -1,4 +1,4 @@
-"""What this dashboard does to the job: changes of knobs by keys, and trials."""
+"""Changes that this dashboard makes to the job: knobs by keys, and trials."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from overlaptop.trials.effect import Effect
 
 NEWS_S = 8.0
-"""So long a change that was made is shown."""
+"""Time that a completed change stays on the screen."""
 BY_HAND = "a value was changed by hand"
 
 
 class KnobControl:
-    """Its `tick` is called at every reading of the session, with what was read."""
+    """Changes knobs and runs trials. `tick` is called with each snapshot."""
 
     def __init__(self, session: Session, clock_s: Callable[[], float]) -> None:
         self._session = session
@@ -31,16 +31,16 @@ class KnobControl:
         self._job = session.job_key
         self.editor = KnobEditor()
         self.trials: RunningTrials | None = None
-        """The newest ones of this dashboard, also when they are over."""
+        """This dashboard's newest trials, running or over."""
         self._slack: RunningTrials | None = None
-        """The newest of delays."""
+        """The newest trials of delays."""
         self.change: KnobChange | None = None
-        """The newest change of a knob that a person asked for."""
+        """The newest change that a person requested."""
         self._change_s = -NEWS_S
 
     @property
     def log_path(self) -> str:
-        """The file in which every change is kept; empty where there is none."""
+        """The log file of all changes; empty if there is none."""
         try:
             return str(change_log.path())
         except JobFolderError:
@@ -73,13 +73,13 @@ class KnobControl:
         return self._clock_s() - self._change_s < NEWS_S
 
     def step(self, snapshot: Snapshot, direction: int) -> None:
-        """A key for the next value up or down."""
+        """Step to the next value up or down."""
         self.stop_trials(BY_HAND)
         self.editor.step(snapshot, direction, self._clock_s())
         self._follow(snapshot)
 
     def type(self, snapshot: Snapshot, words: str) -> None:
-        """A value was typed. Raises ValueRefusedError."""
+        """Set a typed value. Raises ValueRefusedError."""
         self.stop_trials(BY_HAND)
         self.editor.type(snapshot, words, self._clock_s())
         self.tick(snapshot)
@@ -90,14 +90,14 @@ class KnobControl:
         self.tick(snapshot)
 
     def try_values(self, snapshot: Snapshot, words: str) -> None:
-        """Begin to try the values of the selected knob that were typed. Raises ValueRefusedError."""
+        """Start trials of the typed values of the selected knob. Raises ValueRefusedError."""
         held = self.editor.editable(snapshot)
         if held is not None:
             self.trials = running_trials.try_typed(self._session, snapshot, held.knob.name, words)
 
     def try_value_before(self, snapshot: Snapshot) -> str:
-        """Begin to try the value before the newest change, unless trials go on. Returns why not; empty: it
-        begins.
+        """Start a trial of the value before the newest change, unless trials run. Return why not; empty: it
+        starts.
         """
         if self.trying:
             return ""
@@ -108,18 +108,17 @@ class KnobControl:
         return ""
 
     def delays(self, snapshot: Snapshot) -> tuple[RunningTrials, str]:
-        """Trials that delay each rank in turn, for `begin_delays`; and the question to ask first. Raises
-        ValueRefusedError.
+        """Return trials that delay each rank in turn, for `begin_delays`, and the question to ask first.
+        Raises ValueRefusedError.
         """
         return running_trials.try_delays(self._session, snapshot)
 
     def begin_delays(self, trials: RunningTrials) -> None:
-        """Delay ranks as was asked."""
         self.trials = self._slack = trials
 
     @property
     def slopes(self) -> dict[int, Effect]:
-        """By rank, how critical it is, of those ranks of this job for which that is known."""
+        """Return the measured slack effect by rank."""
         if self._slack is None or self._slack.job != self._job:
             return {}
         from overlaptop.trials.slack import NOT_KNOWN, verdict
@@ -130,13 +129,13 @@ class KnobControl:
         }
 
     def stop_trials(self, why: str = "stopped") -> None:
-        """Try nothing more; a trial under way ends by itself."""
+        """Start no more trials; the current one ends by itself."""
         if self.trials is not None:
             self.trials.trials.stop(why)
 
     @property
     def best(self) -> int | None:
-        """The best value that trials of this job found, once they are over; None: the present one."""
+        """Return the best value found by finished trials of this job; None: the present one."""
         trials = self.trials
         if trials is None or trials.knob is None or self.trying or trials.job != self._job:
             return None
@@ -146,7 +145,7 @@ class KnobControl:
         return found.value if found is not None else None
 
     def keep_best(self, snapshot: Snapshot) -> None:
-        """Set the best value that trials found."""
+        """Set the best value found."""
         best = self.best
         if best is not None and self.trials is not None and self.trials.knob is not None:
             self.editor.select(self.trials.knob.name)

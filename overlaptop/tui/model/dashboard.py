@@ -1,5 +1,5 @@
-"""Dashboard: what screens and widgets are given: the session, what is shown of it, and what keys do to the
-job. It draws nothing and knows no widget.
+"""Dashboard: the session, the shown state, and the actions of keys, for screens and widgets. It draws
+nothing and knows no widget.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MOST_SOUGHT_NS, SOUGHT_EVERY_NS = 600_000_000_000, 1_000_000_000
 
 
 class Dashboard:
-    """One job at a time. Nothing here blocks but `start`, which waits in a thread."""
+    """One job at a time. Only `start` blocks, in a thread."""
 
     def __init__(
         self,
@@ -45,15 +45,15 @@ class Dashboard:
         self.session, self.options, self.look = session, options, look
         self.replay = session if isinstance(session, ReplaySession) else None
         self.latest: Snapshot = session.tick()
-        """The newest, also while the screen is paused."""
+        """The newest snapshot, also while the screen is paused."""
         self.state = ViewState(self.latest, readonly=options.readonly)
-        """What is on the screen."""
+        """The state on the screen."""
         self.control = KnobControl(session, clock_s)
         self.captures = Captures()
         self.jobs_seen = JobsSeen()
         self.launch = LaunchFollower(options.launcher, self.jobs_seen)
         self.on_change: Callable[[], object] = lambda: None
-        """Called where something was asked for: its state so far is to be drawn. The app's."""
+        """Called when a request changes the state, to redraw. Set by the app."""
         self._comparing = Comparing(clock_s)
         self._findings = LatestFindings()
         self._watched: frozenset[int] | None = None
@@ -61,20 +61,18 @@ class Dashboard:
 
     @property
     def running(self) -> str:
-        """The job that was started from here and runs, in words; empty: none does."""
+        """Return the running job that was started here, in words; empty: none."""
         return self.options.launcher.running if self.options.launcher is not None else ""
 
     def read(self) -> None:
-        """Take in what has arrived, and send what is due."""
+        """Read new data, and send what is due."""
         self.latest = self.session.tick()
         key = self.latest.job.job if self.latest.job is not None else ""
         self.jobs_seen.see(self.latest, next((each for each in self.session.jobs if each.job == key), None))
         self.control.tick(self.latest)
 
     def update(self) -> None:
-        """Put the newest snapshot into the state, unless that is paused: all that is drawn is of one
-        moment.
-        """
+        """Show the newest snapshot, unless paused: all that is drawn is from one moment."""
         state, control = self.state, self.control
         if state.paused_at_ns is not None:
             state.paused_now_ns, state.trouble_since = self.latest.at_ns, trouble_of(self.latest)
@@ -90,8 +88,8 @@ class Dashboard:
         self.look.faded = state.snapshot.hub_state in (HubState.LOST, HubState.STALE)
 
     def watch(self) -> None:
-        """Ask for the timelines of all ranks, from which it follows who waits for whom; of too many ranks,
-        for that of the selected one.
+        """Request the timelines of all ranks, to find who waits for whom; with too many ranks, only that of
+        the selected rank.
         """
         selected = self.state.selected
         wanted = compared(self.latest.ranks) or frozenset({selected.rank} if selected else ())
@@ -100,7 +98,7 @@ class Dashboard:
             self.session.watch(wanted, self._bursts)
 
     def measure(self) -> None:
-        """Ask the watched ranks for a burst of measured steps."""
+        """Request a burst of measured steps from the watched ranks."""
         self._bursts += 1
         self._watched = None
         self.watch()
@@ -112,7 +110,7 @@ class Dashboard:
                 self.replay.pause(True)
 
     def resume(self) -> None:
-        """Go on after a pause, and from a past step."""
+        """Resume after a pause, or from a past step."""
         self.state.resume()
         if self.replay is not None:
             self.replay.pause(False)
@@ -149,7 +147,7 @@ class Dashboard:
         return True
 
     def turn(self, steps: int) -> None:
-        """Show the kept step that came so many later than the shown one, or earlier; in a trace any."""
+        """Move by this many kept steps from the shown one; in a trace, by any steps."""
         if isinstance(self.session, FinishedSession):
             self.session.turn(steps)
             self.read()
@@ -159,7 +157,7 @@ class Dashboard:
                 self.show_step(beside(selected, shown, steps))
 
     def show_step(self, number: int | None) -> None:
-        """Show this kept step; None: nothing changes."""
+        """Show this kept step; None: do nothing."""
         if number is None:
             return
         if isinstance(self.session, FinishedSession):
@@ -173,16 +171,14 @@ class Dashboard:
         self.show_step(slowest_step(self.state.snapshot))
 
     def select_knob(self, name: str) -> None:
-        """Keys change this knob from now on; empty: the one that they changed so far. What becomes of it is
-        to be seen.
-        """
+        """Select the knob that keys change; empty: keep the present one. Its change is then shown."""
         self.resume()
         self.state.hidden = None
         if name:
             self.control.editor.select(name)
 
     def answer(self, act: Callable[[Snapshot, str], None], words: str) -> str:
-        """Do what was typed at a prompt; returns what is wrong with it, empty: nothing."""
+        """Run a prompt's answer; return the error, empty: none."""
         try:
             act(self.latest, words)
         except ValueRefusedError as fault:
@@ -192,7 +188,7 @@ class Dashboard:
         return ""
 
     def send(self, command: Command) -> str:
-        """Send the job a command of a capture; returns why that cannot be, empty: it is on its way."""
+        """Send a capture command; return why it cannot be sent, empty: it was sent."""
         fault = self.session.send(command)
         if not fault:
             self.captures.asked(command.id)
@@ -201,7 +197,7 @@ class Dashboard:
         return fault
 
     def open_job(self, key: str) -> None:
-        """Watch the job that the user chose, also where another one is being started."""
+        """Watch the job that the user chose, also while another one starts."""
         self.launch.stop_following()
         self.select_job(key)
 
@@ -212,9 +208,7 @@ class Dashboard:
         self.read()
 
     async def start(self, request: LaunchRequest) -> str:
-        """Start a workload, in place of the one that was started here before. Returns why that cannot be,
-        empty: it is on its way.
-        """
+        """Start a workload in place of the previous one. Return why it cannot start, empty: it starts."""
         launcher = self.options.launcher
         if launcher is None or self.options.readonly:
             return "this dashboard starts nothing"
@@ -225,11 +219,11 @@ class Dashboard:
         return plan.fault
 
     def offered(self) -> tuple[object, ...]:
-        """All by which it changes what keys do."""
+        """Return the state that decides which keys are enabled."""
         state, control = self.state, self.control
         job, watched = state.snapshot.job is not None, bool(state.snapshot.nodes)
         return (job, watched, state.moving, state.any_change, self.running, control.trying, control.best)
 
     def ends_on_leaving(self) -> str:
-        """What becomes of a job when the dashboard goes, in words; empty: nothing."""
+        """Return what happens to a job when the dashboard closes, in words; empty: nothing."""
         return f"{self.running}, started here, ends" if self.running else ""

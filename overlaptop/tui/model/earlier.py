@@ -1,4 +1,4 @@
-"""What was watched so far: a row for each job and setting of its knobs, with its figures. Pure."""
+"""History of watched jobs: a row for each job and knob setting, with its figures. Pure."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ from overlaptop.wire.commands import CHANGED
 from overlaptop.wire.messages import StepTotals
 
 KEPT_STEPS = 256
-"""Of each rank, the newest: enough for means."""
+"""Newest steps kept for each rank: enough for means."""
 KEPT_RANKS = 64
-"""Those with the lowest numbers."""
+"""Ranks kept, those with the lowest numbers."""
 MAX_ROWS = 20
 RUNS = "runs"
-"""The state of a job that is live."""
+"""State of a live job."""
 CHANGED_SINCE = "changed"
-"""The state of the steps before a knob was changed: the job went on with another value."""
+"""State of the steps before a knob was changed in a running job."""
 
 
 class Setting(NamedTuple):
-    """A knob, and the value in force."""
+    """A knob and its present value."""
 
     knob: str
     value: str
-    """With its unit."""
+    """Value with its unit."""
     changed: bool
-    """It is not what the script gave."""
+    """True if it differs from the script's value."""
 
     @property
     def words(self) -> str:
-        """``bucket 25 MiB``."""
+        """Return such as ``bucket 25 MiB``."""
         return f"{short_name(self.knob)} {self.value}"
 
 
 class JobFigures(NamedTuple):
-    """What steps amount to; None: not known."""
+    """Mean figures of steps; None: not known."""
 
     step_ns: float | None = None
     overlap: float | None = None
@@ -54,7 +54,7 @@ class JobFigures(NamedTuple):
 
     @classmethod
     def of(cls, steps: Iterable[StepTotals]) -> JobFigures:
-        """Means over steps without those in which the job stood still; overlap is of the sums."""
+        """Return means over steps, without those with a stall of the job; overlap is computed from sums."""
         together = list(steps)
         limit_ns = longest_going_ns([step.step_ns for step in together])
         going = [step for step in together if step.step_ns <= limit_ns]
@@ -74,23 +74,22 @@ _UNKNOWN = JobFigures()
 
 @dataclass(frozen=True, slots=True)
 class EarlierJob:
-    """A job under one setting of its knobs: the last one, unless it was changed since."""
+    """A job under one setting of its knobs, the last one unless it was changed since."""
 
     job: str
-    """Its key; empty for one that never came so far."""
+    """Key; empty for a job that failed before it had one."""
     label: str
-    """What was asked for, ``ddp --bucket-cap-mb 50``, else the script."""
+    """The request, ``ddp --bucket-cap-mb 50``, else the script."""
     how: str = ""
-    """What became of it, in a word or two; empty: not known."""
+    """Its end or state in a word or two; empty: not known."""
     settings: tuple[Setting, ...] = ()
-    """All its knobs."""
     since: int = 0
     """The first step under these settings."""
     exact: bool = True
-    """Else compute is an upper bound, and so is overlap; exposed is a lower one."""
+    """If False, compute and overlap are upper bounds, and exposed is a lower one."""
     figures: JobFigures = _UNKNOWN
     steps_done: int = 0
-    """Under these settings, of the rank that was furthest."""
+    """Steps of the furthest rank under these settings."""
 
     @property
     def named(self) -> str:
@@ -98,23 +97,23 @@ class EarlierJob:
 
 
 class JobsSeen:
-    """Follows what is watched, and keeps what is left behind."""
+    """Follows the watched jobs, and keeps the earlier ones."""
 
     def __init__(self) -> None:
         self._left: list[EarlierJob] = []
         self._last: Snapshot | None = None
-        """The newest with a job that has made a step."""
+        """The newest snapshot of a job with a step."""
         self._since = 0
-        """The step from which on that job has the settings that it has now."""
+        """First step with the job's present settings."""
         self._descriptions: dict[str, tuple[str, str]] = {}
-        """By job, of those that were started from here: what was asked for, and how it ended."""
+        """By job started here: the request, and how it ended."""
         self._places: dict[str, tuple[str, str, str]] = {}
-        """By job, its script, folder and host."""
+        """By job: script, folder and host."""
         self._present: tuple[Snapshot, EarlierJob] | None = None
-        """Of which snapshot, and what was made of it."""
+        """A snapshot, and the row made from it."""
 
     def see(self, snapshot: Snapshot, record: JobRecord | None = None) -> None:
-        """Take the next snapshot, of whichever job. ``record``: where that runs; None: not known now."""
+        """Add the next snapshot, of any job. ``record``: where that runs; None: not known now."""
         if record is not None:
             self._places[record.job] = record.script, record.cwd, record.host
         if snapshot.job is None or all(view.last is None for view in snapshot.ranks):
@@ -124,7 +123,7 @@ class JobsSeen:
                 self._leave(present)
             self._since = 0
         elif self._last is not None and not snapshot.knobs:
-            # Of ranks that have ended nothing can be changed any more; the values held to the end.
+            # Ended ranks have no knobs to change, but the values held until the end.
             snapshot = replace(snapshot, knobs=self._last.knobs)
         self._last = snapshot
         for change in _changes_made(snapshot):
@@ -137,11 +136,11 @@ class JobsSeen:
                 self._since = until
 
     def describe(self, job: str, label: str, how: str = "") -> None:
-        """Record what a job that was started from here was asked for, and how it ended, if it did."""
+        """Record the request of a job that was started here, and how it ended, if it did."""
         self._descriptions[job] = label, how
 
     def describe_end(self, job: str, label: str, how: str) -> None:
-        """Record how a job ended, also one that never made a step. ``job``: empty without a key."""
+        """Record how a job ended, even if it never made a step. ``job``: empty without a key."""
         if job and any(each.job == job for each in self.all):
             self.describe(job, label, how)
         else:
@@ -149,7 +148,7 @@ class JobsSeen:
 
     @property
     def present(self) -> EarlierJob | None:
-        """The job that is watched, as it is now; None before the first step of any."""
+        """Return the watched job as it is now; None before the first step."""
         if self._last is None:
             return None
         if self._present is None or self._present[0] is not self._last:
@@ -158,20 +157,20 @@ class JobsSeen:
 
     @property
     def before_change(self) -> EarlierJob | None:
-        """The present job under the settings before its newest change; None: it was not seen so."""
+        """Return the present job before its newest change; None: it was not watched then."""
         left = (each for each in reversed(self._left) if each.job == self._present_job)
         return next((each for each in left if each.since < self._since), None)
 
     @property
     def earlier(self) -> EarlierJob | None:
-        """The newest other job that the present one can be compared with; None: there was none."""
+        """Return the newest other job to compare with; None: there is none."""
         left = (each for each in reversed(self._left) if each.figures.step_ns is not None)
         found = next((each for each in left if self._is_alike(each.job)), None)
         return None if found is None else self._described(found)
 
     @property
     def all(self) -> list[EarlierJob]:
-        """Those that were left, changed or that failed, in that order, and last the present one."""
+        """Return earlier, changed and failed jobs in order, the present one last."""
         present = self.present
         left = [self._described(each) for each in self._left if present is None or not _same(each, present)]
         return left if present is None else [*left, present]
@@ -181,8 +180,8 @@ class JobsSeen:
         return self._last.job.job if self._last is not None and self._last.job is not None else ""
 
     def _is_alike(self, job: str) -> bool:
-        """Whether a job is not the present one, and they differ only in what was asked for: one was started
-        from here in place of the other, or both are of one script, folder and host.
+        """Return whether another job differs from the present one only in its request: one was started here
+        in place of the other, or both have the same script, folder and host.
         """
         present = self._present_job
         if job == present:
@@ -202,7 +201,7 @@ class JobsSeen:
 
 
 def _row(snapshot: Snapshot, since: int, until: int | None) -> EarlierJob:
-    """The job in its steps ``[since, until)``; ``until`` None: to the last one."""
+    """Return the row of the steps ``[since, until)``; ``until`` None: up to the last step."""
     assert snapshot.job is not None
     newest = max((view.last.step for view in snapshot.ranks if view.last is not None), default=-1)
     return EarlierJob(
@@ -220,15 +219,15 @@ def _row(snapshot: Snapshot, since: int, until: int | None) -> EarlierJob:
 
 
 def _changes_made(snapshot: Snapshot) -> Sequence[CommandView]:
-    """Changes of knobs that all ranks have made, in the order of the steps from which on they hold."""
+    """Return completed changes of knobs, in the order of their steps."""
     made = (each for each in snapshot.changes if each.done and each.state == CHANGED)
     return sorted((each for each in made if each.was != each.becomes), key=lambda each: each.step or 0)
 
 
 def _settings(snapshot: Snapshot, since: int) -> tuple[Setting, ...]:
-    """The values that held from step `since` on.
+    """Return the values from step `since` on.
 
-    By what was changed, where it was: ranks report a knob's value a moment sooner or later.
+    A changed value comes from its change, since ranks report a knob's value at slightly different times.
     """
     found, changes = [], _changes_made(snapshot)
     for each in snapshot.knobs:
@@ -243,7 +242,9 @@ def _settings(snapshot: Snapshot, since: int) -> tuple[Setting, ...]:
 
 
 def _steps(view: RankView, since: int, until: int | None) -> Iterable[StepTotals]:
-    """The newest of those steps, back to a change of a setting, without those that a command disturbed."""
+    """Return the newest of these steps since the last change of a setting, without those that a command
+    disturbed.
+    """
 
     def back() -> Iterable[StepTotals]:
         for step in reversed(view.history):

@@ -1,4 +1,4 @@
-"""A rank's last steps, gathered into the columns of a sparkline."""
+"""A rank's last steps as columns of a sparkline."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FILLED = 0.75
 
 
 def steps_a_column(typical_ns: float | None, *, moving: bool = True) -> int:
-    """How many steps share a column so that it stands for a second or so; one where nothing moves."""
+    """Return the steps per column for about one second a column; one in a trace."""
     if not typical_ns or not moving:
         return 1
     wanted = _COLUMN_S * 1e9 / typical_ns
@@ -25,26 +25,26 @@ def steps_a_column(typical_ns: float | None, *, moving: bool = True) -> int:
 
 
 def typical_step_ns(ranks: Sequence[RankView]) -> float | None:
-    """The median over ranks of the median of their last steps."""
+    """Return the median over ranks of their median step time."""
     recent = [view.history[-_RECENT_STEPS:] for view in ranks if view.history]
     medians = [median([step.step_ns for step in steps]) for steps in recent]
     return median(medians) if medians else None
 
 
 def scale_top_ns(drawn_ns: Iterable[float | None]) -> int:
-    """Return the end of a step-time scale: a round figure, half above what nine in ten columns reach.
+    """Return the upper end of a step-time scale: 1.5 times what nine in ten columns reach, rounded.
 
-    One outlier would else flatten all others, and move the scale as it comes and goes. 0 where nothing is
-    known.
+    A single outlier would compress all other columns, and move the scale when it appears and disappears. 0
+    if nothing is known.
     """
     known = sorted(each for each in drawn_ns if each)
     return math.ceil(_round_up(1.5 * known[(len(known) - 1) * 9 // 10])) if known else 0
 
 
 def bar_top_ns(longest_ns: int, before_ns: int = 0) -> int:
-    """Return the end of the bars' scale: ``longest_ns`` rounded up to two digits.
+    """Return the upper end of the bars' scale: ``longest_ns`` rounded up to two digits.
 
-    ``before_ns``, the end so far, stays while the longest bar fills three quarters of it.
+    The present end ``before_ns`` stays while the longest bar fills three quarters of it.
     """
     if longest_ns <= 0:
         return 0
@@ -61,16 +61,16 @@ def columns(
     value: Callable[[StepTotals], float | None],
     gather: Callable[[Sequence[float]], float] = max,
 ) -> list[float | None]:
-    """The newest ``width`` columns, oldest first, of ``a_column`` steps each; None where nothing is known.
+    """Return the newest ``width`` columns of ``a_column`` steps, oldest first; None if nothing is known.
 
-    Columns begin at multiples of ``a_column`` steps: a finished column never changes again.
+    Columns begin at multiples of ``a_column`` steps, so that a finished column never changes.
     """
     steps = ((step.step // a_column, value(step)) for step in reversed(history))
     return binned(steps, max(width, 0), gather)
 
 
 def column_of(history: Sequence[StepTotals], width: int, a_column: int, step: int | None) -> int | None:
-    """Which of the columns this step is in; None where it is in none."""
+    """Return the column of this step; None if it is not shown."""
     if step is None or not history:
         return None
     at = width - 1 - (history[-1].step // a_column - step // a_column)
@@ -80,7 +80,9 @@ def column_of(history: Sequence[StepTotals], width: int, a_column: int, step: in
 def column_ages(
     history: Sequence[StepTotals], width: int, a_column: int, every: int
 ) -> list[tuple[int, int]]:
-    """Each ``every``-th column back from the newest, and the ns from its first step to the newest one."""
+    """Return each ``every``-th column back from the newest, and the ns from its first step to the newest
+    step.
+    """
     newest, begins_ns = history[-1], dict[int, int]()
     for step in reversed(history):
         begins_ns[width - 1 - (newest.step // a_column - step.step // a_column)] = step.start_ns
@@ -89,7 +91,7 @@ def column_ages(
 
 
 def slowest_in(history: Sequence[StepTotals], width: int, a_column: int, column: int) -> int | None:
-    """The slowest step of a column; None where it has none."""
+    """Return the slowest step of a column; None if it has none."""
     if not history:
         return None
     wanted = history[-1].step // a_column - (width - 1 - column)
@@ -98,6 +100,6 @@ def slowest_in(history: Sequence[StepTotals], width: int, a_column: int, column:
 
 
 def _round_up(value: float) -> float:
-    """To the next of 1, 1.5, 2, 3, 4, 5, 6, 8, 10 × 10^k."""
+    """Round up to the next of 1, 1.5, 2, 3, 4, 5, 6, 8, 10 × 10^k."""
     power = 10.0 ** math.floor(math.log10(value))
     return next(power * m for m in (1, 1.5, 2, 3, 4, 5, 6, 8, 10) if power * m >= value * (1 - 1e-9))

@@ -1,4 +1,4 @@
-"""Changing a knob by keys: which one is selected, its new value, and how far that is. No screen in it."""
+"""Change a knob by keys: the selected knob, its new value, and the progress. No screen."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from overlaptop.wire.commands import CHANGED, UNKNOWN, Command, make_restoring, 
 from overlaptop.wire.knobs import BUCKET_CAP_MB, Knob
 
 SETTLE_S = 1.5
-"""Keys that come faster than this add up to one change; so long it can be cancelled before it is sent."""
+"""Delay before a change is sent: faster keys add up to one change, and it can be cancelled until then."""
 TAKE_BACK = "esc takes it back"
 NOTHING = "nothing of this job can be changed"
 _NO_JOB = {
@@ -31,31 +31,31 @@ _NO_JOB = {
 }
 
 Send = Callable[[Command], str]
-"""As Session.send."""
+"""`Session.send`."""
 
 
 @dataclass(frozen=True, slots=True)
 class KnobChange:
-    """The newest change of a knob, as far as it is: one line on the screen."""
+    """The newest change of a knob and its progress: one line on the screen."""
 
     knob: str
-    """Its name; empty where there is none to name."""
+    """Name of the knob; empty if there is none."""
     was: str
-    """The value before; empty where that is not known or does not matter."""
+    """The old value; empty if not known or not relevant."""
     becomes: str
-    """The new value, with its unit; empty where that does not matter."""
+    """The new value with its unit; empty if not relevant."""
     words: str
     """``esc takes it back``, ``changed at step 1,284``, ``not changed: rank 1 refused: ...``."""
     state: str
     """``pending``, ``changed`` or ``failed``."""
     by: str = ""
-    """Who asked for it, where that was not this dashboard."""
+    """Who requested it, if not this dashboard."""
     command: str = ""
-    """Its command's id; empty before it is sent."""
+    """Id of its command; empty before it is sent."""
 
     @property
     def values_in_words(self) -> str:
-        """``bucket 25 MiB → 100 MiB``; empty where the change has no values."""
+        """Return such as ``bucket 25 MiB → 100 MiB``; empty if the change has no values."""
         if not self.becomes:
             return ""
         was = f"{self.was} → " if self.was else "→ "
@@ -66,36 +66,36 @@ class KnobChange:
 class _WantedValue:
     knob: str
     value: int | None
-    """None: what the script gave."""
+    """None: the script's value."""
     was: str
     asked_s: float
 
 
 class KnobEditor:
-    """Takes keys, sends one command once they pause, and follows it.
+    """Takes keys, sends one command when they pause, and follows it.
 
-    A snapshot is passed to each method: the newest, also while the screen is paused.
+    Each method takes the newest snapshot, also while the screen is paused.
     """
 
     def __init__(self) -> None:
         self.own: set[str] = set()
-        """Ids of the changes that this dashboard sent."""
+        """Ids of this dashboard's changes."""
         self._selected = ""
         self._wanted: _WantedValue | None = None
         self._sent: KnobChange | None = None
-        """The newest one that was sent, until a snapshot has it."""
+        """The newest change sent, until a snapshot has it."""
         self._under_way = self._was = ""
-        """The newest one that was seen under way, and the value that its knob had then."""
+        """The newest change seen in progress, and its knob's value at that time."""
         self._fault: KnobChange | None = None
         self._fault_when: tuple[object, ...] = ()
-        """The circumstances of the fault: once they have changed it is not shown any more."""
+        """The circumstances of the fault. When they change, the fault disappears."""
 
     def forget(self) -> None:
         self._selected, self._wanted, self._sent, self._fault = "", None, None, None
 
     def selected(self, snapshot: Snapshot) -> JobKnob | None:
-        """The knob that keys change: the one selected, else the bucket size where it can be changed, else
-        the first that can; where none can, the one whose reason is to be shown.
+        """Return the knob that keys change: the selected one, else the bucket size if it can be changed,
+        else the first that can be changed. If none can, return the one whose reason is shown.
         """
         knobs = {each.knob.name: each for each in snapshot.knobs}
         if self._selected in knobs:
@@ -110,7 +110,7 @@ class KnobEditor:
         self._selected = name
 
     def step(self, snapshot: Snapshot, direction: int, now_s: float) -> None:
-        """The next value up or down, from where earlier keys led."""
+        """Go to the next value up or down, from the pending one."""
         selected = self.editable(snapshot)
         if selected is None:
             return
@@ -132,10 +132,10 @@ class KnobEditor:
             self._want(snapshot, knob, value, now_s)
 
     def type(self, snapshot: Snapshot, words: str, now_s: float) -> None:
-        """What was typed at the prompt. Raises ValueRefusedError, whose text is for the prompt."""
+        """Set a typed value. Raises ValueRefusedError, whose text is for the prompt."""
         selected = self.editable(snapshot)
         if selected is not None:
-            # Nothing more is typed: it is sent at once.
+            # No more keys follow, so it is sent at once.
             self._want(snapshot, selected.knob, parsed(selected.knob, words), now_s - SETTLE_S)
 
     def restore(self, snapshot: Snapshot, now_s: float) -> None:
@@ -144,12 +144,12 @@ class KnobEditor:
             self._want(snapshot, selected.knob, None, now_s)
 
     def cancel(self) -> bool:
-        """Do not send what was asked for; returns whether there was such a thing."""
+        """Cancel the pending change; return whether there was one."""
         waiting, self._wanted = self.waiting, None
         return waiting
 
     def tick(self, snapshot: Snapshot, now_s: float, send: Send) -> None:
-        """Send what is wanted, once keys pause and no other person's command is under way."""
+        """Send the pending value once keys pause and no other person's command is in progress."""
         target = self._wanted
         if target is None or now_s - target.asked_s < SETTLE_S or self._busy(snapshot) is not None:
             return
@@ -162,7 +162,7 @@ class KnobEditor:
             return
         knob, value = held.knob, target.value
         if value is not None and value == self._expected(snapshot, knob):
-            return  # keys led back to the present value
+            return  # keys returned to the present value
         try:
             command = make_restoring(knob) if value is None else make_setting(knob, value)
             fault = send(command)
@@ -179,7 +179,7 @@ class KnobEditor:
         return self._wanted is not None
 
     def change(self, snapshot: Snapshot) -> KnobChange | None:
-        """The newest change of a knob that was asked for, here or elsewhere; None before any."""
+        """Return the newest change, from here or elsewhere; None before any."""
         if self._wanted is not None:
             return self._pending(snapshot, self._wanted)
         if self._sent is not None:
@@ -192,7 +192,7 @@ class KnobEditor:
         return self._progress_of(snapshot, newest) if newest is not None else None
 
     def editable(self, snapshot: Snapshot) -> JobKnob | None:
-        """The selected knob, if it can be changed; else None, and `change` has the reason."""
+        """Return the selected knob if it can be changed; else None, and `change` has the reason."""
         self._fault = None
         selected = self.selected(snapshot)
         if snapshot.hub_state in _NO_JOB:
@@ -207,7 +207,7 @@ class KnobEditor:
         return None
 
     def _expected(self, snapshot: Snapshot, knob: Knob) -> float | None:
-        """The value that it will have once all that was asked here has been done; None: not known."""
+        """Return the value after all requested changes; None: not known."""
         if self._wanted is not None and self._wanted.knob == knob.name:
             return number(knob.original_text) if self._wanted.value is None else self._wanted.value
         changes = [each for each in snapshot.changes if each.knob == knob.name]
@@ -233,12 +233,12 @@ class KnobEditor:
         self._fault = KnobChange(knob, "", "", words, "failed")
 
     def _circumstances(self, snapshot: Snapshot) -> tuple[object, ...]:
-        """The newest change, and what is in the way of one: a fault is shown until either changes."""
+        """Return the newest change and the obstacle: a fault is shown until either changes."""
         newest, selected = self._newest(snapshot), self.selected(snapshot)
         return (newest and newest.id, selected and (selected.knob.name, selected.refusal))
 
     def _newest(self, snapshot: Snapshot) -> CommandView | None:
-        """The newest change; not one of another dashboard that was turned away as busy."""
+        """Return the newest change, except changes of other dashboards that were refused as busy."""
         changes = reversed(snapshot.changes)
         return next((each for each in changes if not each.busy or each.id in self.own), None)
 
@@ -263,19 +263,21 @@ class KnobEditor:
         return KnobChange(view.knob, was, becomes, change_words(view), state, by, view.id)
 
     def _value_before(self, view: CommandView, knob: Knob) -> str:
-        """Of a change under way: ranks may send the new value before they report the change."""
+        """Return the old value of a change in progress: ranks may send the new value before they report the
+        change.
+        """
         if self._under_way != view.id:
             self._under_way, self._was = view.id, knob.value_text
         return self._was if self._was != _target(view, knob) else ""
 
     @staticmethod
     def _busy(snapshot: Snapshot) -> CommandView | None:
-        """The command that is under way, whoever gave it: a second one would be turned away."""
+        """Return the command in progress, from any dashboard: a second one would be refused."""
         return next((each for each in snapshot.commands if not each.done), None)
 
 
 def change_words(view: CommandView) -> str:
-    """How far a change is: ``agreed on step 1,284``."""
+    """Return the progress of a change: ``agreed on step 1,284``."""
     if view.state == FAILED:
         return f"not changed: {view.reason}"
     if view.state == UNKNOWN:
@@ -292,9 +294,9 @@ def _knob(snapshot: Snapshot, name: str) -> Knob | None:
 
 
 def who_asked(view: CommandView, own: Collection[str]) -> str:
-    """``you`` for this dashboard alone; else who asked, as the command names them.
+    """Return ``you`` for this dashboard alone; else the name in the command.
 
-    ``own``: ids of the commands that were given here.
+    ``own``: ids of this dashboard's commands.
     """
     return "you" if view.id in own else view.by or "not said"
 

@@ -1,4 +1,4 @@
-"""A knob's values as a person steps through them and types them. Pure functions."""
+"""A knob's values for stepping and typing. Pure functions."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from overlaptop.report.knobs import allowed_words
 from overlaptop.wire.knobs import Knob
 
 SCRIPT = "script"
-"""What is typed in place of a value to go back to the one that the script gave."""
+"""Typed to return to the script's value."""
 _SMALL_RANGE = 32
 _LOWEST_VALUES = (1, 2, 5, 10, 25, 50, 100)
-"""From there on they double."""
+"""Larger values double."""
 
 
 class ValueRefusedError(ValueError):
-    """What was typed is no value of this knob; says why in one line."""
+    """Not a value of this knob; the message is one line."""
 
 
 def number(text: str) -> float | None:
-    """A value as a number; None: it is none."""
+    """Return a value as a number; None: it is not one."""
     try:
         return float(text)
     except ValueError:
@@ -25,10 +25,10 @@ def number(text: str) -> float | None:
 
 
 def stepped(knob: Knob, at: float, direction: int) -> int | None:
-    """The next value up (1) or down (-1) from ``at``; None at the end.
+    """Return the next value up (1) or down (-1) from ``at``; None at the end.
 
-    Choices in their order; a small range one by one; else 1 2 5 10 25 50 100 200 400 800 ...
-    within the bounds.
+    Choices in their order; a small range one by one; else 1 2 5 10 25 50 100 200 400 800 ... within the
+    bounds.
     """
     if knob.choices and at in knob.choices:
         index = knob.choices.index(int(at)) + direction
@@ -39,12 +39,12 @@ def stepped(knob: Knob, at: float, direction: int) -> int | None:
 
 
 def smallest(knob: Knob) -> int:
-    """Where stepping begins from a value that is no number."""
+    """Return the first value for stepping from a value that is not a number."""
     return min(knob.choices) if knob.choices else knob.least
 
 
 def parsed(knob: Knob, words: str) -> int | None:
-    """What was typed: a value of this knob, or None for the script's own. Raises ValueRefusedError."""
+    """Parse a typed value; None for the script's own. Raises ValueRefusedError."""
     typed = words.strip().lower().removesuffix(knob.unit.lower()).strip() if knob.unit else words.strip()
     if typed.lower() == SCRIPT:
         return None

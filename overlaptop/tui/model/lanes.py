@@ -1,4 +1,4 @@
-"""A step's detail as the pieces of its timeline's lanes."""
+"""A step's detail as pieces of its timeline's lanes."""
 
 from __future__ import annotations
 
@@ -17,36 +17,36 @@ if TYPE_CHECKING:
 
 
 class CollectiveKey(NamedTuple):
-    """Which collective of a step it is: the same one in each step of a job whose steps are alike."""
+    """Identifies a collective within a step, also in later steps of a regular job."""
 
     op: str
     group: str = ""
     bytes: int | None = None
     at: int = 0
-    """Among those of the step that are alike in all this, in order of their start."""
+    """Its index among equal collectives of the step, by start."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lanes:
-    """One detailed step, ready to be drawn at any zoom. Pieces in ns from the step's start."""
+    """One detailed step to draw at any zoom. Pieces in ns from the step's start."""
 
     detail: StepDetail
     compute: tuple[Piece, ...]
-    """Compute, kernels that also communicate, and the stalls in the gaps."""
+    """Compute, kernels that also communicate, and stalls in the gaps."""
     comm: tuple[Piece, ...]
-    """Hidden and exposed communication, and of both what was waiting; and kernels that also compute."""
+    """Hidden and exposed communication, each with its wait, and kernels that also compute."""
     copy: tuple[Piece, ...]
     hidden_ns: tuple[int, ...]
-    """Of each collective, in order: how much of it ran beside compute."""
+    """For each collective in order: its time beside compute."""
     keys: tuple[CollectiveKey, ...]
-    """Of each collective, in order."""
+    """For each collective in order."""
     matched: tuple[Collective | None, ...]
-    """Of each collective, in order: the same on all ranks of its group; None where that is not known."""
+    """For each collective in order: the matched collective of all ranks of its group; None if not known."""
 
 
 def lanes_of(detail: StepDetail, collectives: Sequence[Collective] = ()) -> Lanes:
-    """``collectives``: those of this step, as far as they were matched over the ranks."""
-    # numpy takes 100 ms to import, which the first paint would pay: nothing to draw needs it before.
+    """Return the lanes of a step. ``collectives``: those of this step that were matched across ranks."""
+    # numpy takes 100 ms to import: not before the first paint, which does not need it.
     from overlaptop.timeline.spans import lengths_within
 
     sets = sets_of(detail, collectives)
@@ -64,8 +64,8 @@ def lanes_of(detail: StepDetail, collectives: Sequence[Collective] = ()) -> Lane
 
 
 def sets_of(detail: StepDetail, collectives: Sequence[Collective]) -> dict[str, Spans]:
-    """What a step was made of, by the part's key, in ns from its start: communication split into hidden and
-    exposed, and each into waiting and the rest; all compute; stalls in compute's gaps.
+    """Return the spans of each part of a step by its key, in ns from its start: hidden and exposed
+    communication, each with its wait; all compute; stalls in compute's gaps.
     """
     from overlaptop.timeline.arrivals import waiting
     from overlaptop.timeline.spans import difference, intersection, unflatten, union
@@ -89,7 +89,7 @@ def sets_of(detail: StepDetail, collectives: Sequence[Collective]) -> dict[str, 
 
 
 def pieces(sets: Mapping[str, Spans], *of: parts.StepPart) -> tuple[Piece, ...]:
-    """Some of these sets as one lane; they are disjoint."""
+    """Return some of these disjoint sets as one lane."""
     import numpy as np
 
     together = np.concatenate([sets[part.key] for part in of])
@@ -100,22 +100,22 @@ def pieces(sets: Mapping[str, Spans], *of: parts.StepPart) -> tuple[Piece, ...]:
 
 
 def compute_of(detail: StepDetail) -> Spans:
-    """Compute, in ns from the step's start, without kernels that also communicate."""
+    """Return compute without kernels that also communicate, in ns from the step's start."""
     from overlaptop.timeline.spans import difference, unflatten
 
-    # As lanes are sent, small gaps are closed: they may overlap.
+    # Sent lanes have small gaps closed, so they may overlap.
     return difference(unflatten(detail.compute_spans_ns), unflatten(detail.fused_spans_ns))
 
 
 def hidden_share(lanes: Lanes, index: int) -> float | None:
-    """How much of a collective ran beside compute; None for one without length."""
+    """Return the share of a collective beside compute; None for one without length."""
     collective: CollectiveSpan = lanes.detail.collectives[index]
     length_ns = collective.end_ns - collective.start_ns
     return lanes.hidden_ns[index] / length_ns if length_ns > 0 else None
 
 
 def keys_of(collectives: Iterable[CollectiveSpan | Collective]) -> tuple[CollectiveKey, ...]:
-    """Of the collectives of one step, in order of their start."""
+    """Return the keys of one step's collectives, by start."""
     seen: Counter[CollectiveKey] = Counter()
     found = []
     for each in collectives:
@@ -126,7 +126,7 @@ def keys_of(collectives: Iterable[CollectiveSpan | Collective]) -> tuple[Collect
 
 
 def _matched(detail: StepDetail, collectives: Sequence[Collective]) -> tuple[Collective | None, ...]:
-    """Found by when this rank's part of each began and ended."""
+    """Match collectives by the start and end of this rank's part."""
     known = {
         (part.start_ns, part.end_ns): each
         for each in collectives

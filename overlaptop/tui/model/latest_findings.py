@@ -1,4 +1,4 @@
-"""What is found of the job now, looked for at times, and the first line that it gives. No drawing."""
+"""The job's present findings, refreshed at intervals, and their first line. No drawing."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from overlaptop.fleet.trouble import trouble_of
 from overlaptop.report.who_is_late import FirstLine
 
 LOOK_EVERY_NS = 2_000_000_000
-"""All rules together take some 30 ms."""
+"""Interval between two runs of all rules, which take about 30 ms."""
 LEAST_COUNTED = 10
-"""Steps whose counters may say something before any is measured."""
+"""Fewest steps whose counters are evaluated before any step is measured."""
 LOOK_SOON_NS = 500_000_000
-"""While nothing is known yet of the job as it is."""
+"""Interval while nothing is known of the job's present state."""
 
 
 class LatestFindings:
-    """What the rules found last, and what is shown of it."""
+    """The last results of the rules, and the findings to show."""
 
     def __init__(self) -> None:
         self._forget()
@@ -29,11 +29,11 @@ class LatestFindings:
         self._findings, self._line = SteadyFindings(), SteadyLine()
 
     def take(self, latest: Snapshot) -> tuple[Finding, ...] | None:
-        """Of this snapshot, or of one a moment ago; None where too few steps are known."""
+        """Return the findings of this or a recent snapshot; None if too few steps are known."""
         if self._looked_at is not None and self._looked_at.job != latest.job:
             self._forget()
         if self._is_due(latest):
-            # The rules take 50 ms to import, which the first paint would pay.
+            # The rules take 50 ms to import: not before the first paint.
             from overlaptop.findings.evidence import evidence_of
             from overlaptop.findings.find import find
 
@@ -46,7 +46,7 @@ class LatestFindings:
         return self._found
 
     def line(self, latest: Snapshot) -> FirstLine | None:
-        """The first line, after `take`."""
+        """Return the first line, after `take`."""
         if latest.hub_state is HubState.TRACE:
             return first_line(latest, self._found or ())
         listed = self._found or ()

@@ -1,4 +1,4 @@
-"""Follows the job that was started last until it is on the screen, and reports how it ended."""
+"""Follows the last started job until it is on the screen, and reports how it ended."""
 
 from __future__ import annotations
 
@@ -8,35 +8,35 @@ from overlaptop.tui.model.earlier import JobsSeen
 
 
 class LaunchFollower:
-    """The dashboard's side of a launch: which job to turn to, what to report. Reads only; never blocks."""
+    """The dashboard's side of a launch: the job to show, and what to report. Reads only; never blocks."""
 
     def __init__(self, launcher: JobLauncher | None, seen: JobsSeen) -> None:
         self.launcher = launcher
         self.status = LaunchStatus() if launcher is None else launcher.status()
-        """As of the last look."""
+        """The status at the last poll."""
         self.message = ""
-        """The state of a job that is not on the screen yet, or that never came; empty: neither."""
+        """State of a job that is not on the screen yet, or that never came; empty: neither."""
         self._seen = seen
         self._awaited = self.status.phase is not LaunchPhase.NOTHING
-        """It is to be turned to as soon as it is found."""
+        """True if the job will be shown as soon as it is found."""
         self._job = ""
-        """Its key, once it is found."""
+        """The job's key, once it is found."""
         self._over = 0
-        """The number of the launch whose end was reported."""
+        """Number of the launch whose end was reported."""
 
     def start(self, plan: LaunchPlan) -> None:
-        """Start it, and turn to it. Raises ValueError for a plan with a fault."""
+        """Start a job, and show it. Raises ValueError for an invalid plan."""
         if self.launcher is not None:
             self.launcher.start(plan)
             self._awaited = True
             self._take(self.launcher.status())
 
     def stop_following(self) -> None:
-        """The user opened another job meanwhile: they stay there."""
+        """Stay at the job that the user opened meanwhile."""
         self._awaited = False
 
     def poll(self, session: Session) -> str:
-        """Look how the start goes; returns the key of a job to turn to, or nothing. Once for each start."""
+        """Poll the launch; return the key of a job to show, once for each start, or nothing."""
         if self.launcher is None:
             return ""
         self._take(self.launcher.status())
@@ -52,7 +52,7 @@ class LaunchFollower:
         return turn_to
 
     def take_failure(self) -> str:
-        """That the job failed, in one line, once; empty: nothing of the kind."""
+        """Return the job's failure in one line, once; empty: none."""
         status = self.status
         if status.phase is not LaunchPhase.OVER or self._over == status.number:
             return ""

@@ -1,4 +1,4 @@
-"""What the dashboard is given: the user's options."""
+"""The user's options for the dashboard."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ MAX_REFRESH_HZ = 10.0
 
 @dataclass(frozen=True, slots=True)
 class TuiOptions:
-    """How the dashboard looks and what it may start."""
+    """The dashboard's look, and what it may start."""
 
     launcher: JobLauncher | None = None
-    """Starts workloads; what it has started ends with the dashboard. None: none may be started."""
+    """Starts workloads, which end with the dashboard. None: it may start none."""
     ascii: bool = False
-    """Only ASCII characters, for terminals whose font lacks block characters or draws them two wide."""
+    """Use only ASCII characters, for terminals whose font lacks block characters or draws them two cells
+    wide."""
     theme: str | None = None
-    """Name of a theme; the default is the dark one, or without colours where NO_COLOR is set."""
+    """Name of a theme; the default is the dark one, or no colours if NO_COLOR is set."""
     refresh_hz: float = 4.0
-    """Redraws a second; lower it on a slow line. At most MAX_REFRESH_HZ."""
+    """Redraws per second, at most MAX_REFRESH_HZ; lower it on a slow line."""
     readonly: bool = False
-    """Nothing can be changed from here: neither the job nor which workload runs."""
+    """Change nothing: neither the job nor the running workload."""
     connections: Connections | None = None
-    """To the hosts of the Snapshots' nodes; None: the job runs here."""
+    """Connections to the hosts of the Snapshots' nodes; None: the job runs here."""

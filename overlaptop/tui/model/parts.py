@@ -13,7 +13,7 @@ GOOD_OVERLAP, POOR_OVERLAP = 0.9, 0.6
 
 @dataclass(frozen=True, slots=True)
 class StepPart:
-    """What a stretch of a bar or a lane means. ``key`` is also its colour's name."""
+    """A part of a step in a bar or a lane. ``key`` is also its colour's name."""
 
     key: str
     word: str
@@ -21,7 +21,7 @@ class StepPart:
 
     @property
     def texture(self) -> str:
-        """Its glyph where colours cannot tell parts apart."""
+        """Return its glyph for screens without colours."""
         return TEXTURES[self.key]
 
 
@@ -45,8 +45,8 @@ PARTS = {part.key: part for part in (*STEP_PARTS, STALL, WAITING, HIDDEN_WAITING
 
 
 def parts_of(step: StepTotals, exposed_wait_ns: int = 0) -> tuple[tuple[str, int], ...]:
-    """The parts of a measured step in the order in which they are drawn, in ns. ``exposed_wait_ns``: what
-    is drawn as waiting, of what is exposed.
+    """Return the parts of a measured step in drawing order, in ns. ``exposed_wait_ns``: the part of exposed
+    time to draw as waiting.
     """
     exposed_ns = (step.exposed_ns or 0) - exposed_wait_ns
     return (
@@ -61,7 +61,7 @@ def parts_of(step: StepTotals, exposed_wait_ns: int = 0) -> tuple[tuple[str, int
 
 
 def overlap_style(overlap: float | None, *, bold: bool = False) -> TextStyle:
-    """Green for hidden, orange for exposed, plain in between; the figure itself says the same."""
+    """Return green for hidden, orange for exposed, plain in between; the figure itself says the same."""
     if overlap is None:
         return DIM
     color = "good" if overlap >= GOOD_OVERLAP else "bad" if overlap < POOR_OVERLAP else "text"

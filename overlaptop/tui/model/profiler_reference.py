@@ -1,6 +1,5 @@
-"""What a capture's traces say: ``overlaptop analyze`` in a process of its own, read by the dashboard.
-
-The trace reader costs time and memory for which the dashboard, which draws meanwhile, has no use.
+"""Figures of a capture's traces: ``overlaptop analyze`` runs in its own process, and the dashboard reads
+its output. The trace reader's time and memory would disturb drawing.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ LIMIT_S = 300.0
 
 @dataclass(frozen=True, slots=True)
 class RankReference:
-    """The steps of one rank's trace together; times in ns."""
+    """The sum of the steps of one rank's trace; times in ns."""
 
     comm_ns: int
     hidden_ns: int
     exposed_ns: int
     exact: bool = True
-    """False: compute is an upper bound, so overlap is at most what it says."""
+    """False: compute is an upper bound, and so is overlap."""
 
     @property
     def overlap(self) -> float | None:
@@ -38,25 +37,27 @@ class RankReference:
 
 @dataclass(frozen=True, slots=True)
 class ProfilerReference:
-    """What is known of one capture's traces."""
+    """The figures of one capture's traces."""
 
     ranks: dict[int, RankReference]
     note: str
-    """Why there are no figures (yet); empty where there are."""
+    """Why there are no figures (yet); empty if there are."""
 
 
 READING = ProfilerReference({}, "reading the traces ...")
 
 
 def command_for(folder: str) -> list[str]:
-    """What reads a folder of traces."""
+    """Return the command that reads a folder of traces."""
     return [sys.executable, "-P", "-m", "overlaptop", "analyze", folder, "--json"]
 
 
 async def read_reference(capture: CommandView, *, elsewhere: bool = False) -> ProfilerReference:
-    """Analyse the traces of a capture that every rank has written. ``elsewhere``: some on other hosts."""
+    """Analyse a capture's traces after every rank has written its own. ``elsewhere``: some are on other
+    hosts.
+    """
     if elsewhere and not all(Path(each.text).is_file() for each in capture.ranks):
-        # Where the hosts share their files, they are here as well.
+        # With a shared file system the traces are also here.
         return ProfilerReference({}, "copy the traces here to compare: overlaptop analyze FOLDER")
     folder, *others = {str(Path(each.text).parent) for each in capture.ranks}
     if others:
@@ -64,11 +65,11 @@ async def read_reference(capture: CommandView, *, elsewhere: bool = False) -> Pr
     if not (Path(folder).is_absolute() and Path(folder).is_dir()):
         return ProfilerReference({}, "the folder is not on this machine")
     reference = await run(command_for(folder))
-    return replace(reference, note=reference.note.replace(f"{folder}/", ""))  # it stands above already
+    return replace(reference, note=reference.note.replace(f"{folder}/", ""))  # the screen shows it above
 
 
 async def run(words: Sequence[str]) -> ProfilerReference:
-    """Run the analysis and read its records; whatever goes wrong is told in one line."""
+    """Run the analysis and read its records; report any error in one line."""
     try:
         process = await asyncio.create_subprocess_exec(
             *words,
@@ -83,7 +84,7 @@ async def run(words: Sequence[str]) -> ProfilerReference:
     except TimeoutError:
         return ProfilerReference({}, f"the analysis took longer than {LIMIT_S:.0f} s")
     finally:
-        # Also where the dashboard is closed meanwhile.
+        # Also if the dashboard closes meanwhile.
         with contextlib.suppress(ProcessLookupError):
             process.kill()
     if process.returncode:
@@ -96,9 +97,9 @@ async def run(words: Sequence[str]) -> ProfilerReference:
 
 
 def parse(text: str) -> dict[int, RankReference]:
-    """The steps of each rank among lines of JSON, added up; what is not one is passed over.
+    """Sum the steps of each rank in lines of JSON; skip other lines.
 
-    Steps, not whole traces: those begin while ranks still wait for one another's profilers to start.
+    Steps, not whole traces: those begin while ranks still wait for each other's profilers to start.
     """
     ranks: dict[int, RankReference] = {}
     for line in text.splitlines():

@@ -1,4 +1,4 @@
-"""The trials of this dashboard: of a knob's values, or of delays of its ranks. No screen in it."""
+"""Trials of this dashboard: of a knob's values, or of delays of its ranks. No screen."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from overlaptop.wire.knobs import Knob
 if TYPE_CHECKING:
     from overlaptop.trials.runner import Trials, TrialsState
 
-# numpy takes 100 ms to import: the trials' modules are not imported before they are needed.
+# numpy takes 100 ms to import: the trials' modules are imported only on use.
 
 
 @dataclass(frozen=True, slots=True)
 class RunningTrials:
-    """Some trials, also when they are over."""
+    """Trials, running or over."""
 
     trials: Trials
     title: str
     knob: Knob | None
-    """Whose values are tried; None: ranks are delayed."""
+    """The knob tried; None: ranks are delayed."""
     job: str
-    """Its key."""
+    """The job's key."""
     script: str
 
     @property
@@ -38,7 +38,7 @@ class RunningTrials:
 
 
 def usual_values(knob: Knob, snapshot: Snapshot) -> str:
-    """What is tried where nothing else is typed: ``6,12,50,100``; empty: there is nothing to try."""
+    """Return the values to try by default: ``6,12,50,100``; empty: there are none."""
     from overlaptop.trials.values import layout_of, values_to_try
 
     try:
@@ -48,7 +48,7 @@ def usual_values(knob: Knob, snapshot: Snapshot) -> str:
 
 
 def try_typed(session: Session, snapshot: Snapshot, name: str, words: str) -> RunningTrials:
-    """Begin to try the values that were typed. Raises ValueRefusedError, whose text is for the prompt."""
+    """Start trials of typed values. Raises ValueRefusedError, whose text is for the prompt."""
     from overlaptop.trials.settings import try_values
 
     held = snapshot.knob(name)
@@ -67,7 +67,7 @@ def try_typed(session: Session, snapshot: Snapshot, name: str, words: str) -> Ru
 
 
 def try_value_before(session: Session, snapshot: Snapshot) -> RunningTrials:
-    """Begin to try the value that the newest change took away. Raises ValueRefusedError."""
+    """Start a trial of the value before the newest change. Raises ValueRefusedError."""
     changes = [each for each in snapshot.changes if each.state == CHANGED]
     if not changes or changes[-1].was == changes[-1].becomes:
         raise ValueRefusedError("nothing was changed: there is no value before to try")
@@ -79,8 +79,8 @@ def try_value_before(session: Session, snapshot: Snapshot) -> RunningTrials:
 
 
 def try_delays(session: Session, snapshot: Snapshot) -> tuple[RunningTrials, str]:
-    """Trials that delay each rank in turn, from their first tick on; and what they cost the job, as a
-    question. Raises ValueRefusedError.
+    """Return trials that delay each rank in turn from their first tick on, and a question with their cost.
+    Raises ValueRefusedError.
     """
     from overlaptop.trials.slack import delay_ranks, least_cost_ns, refusal, usual_delay_ns
 

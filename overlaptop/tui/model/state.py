@@ -1,4 +1,4 @@
-"""What the user has chosen, and the snapshot that is shown: one object that the widgets read."""
+"""The user's choices and the shown snapshot: one object that the widgets read."""
 
 from __future__ import annotations
 
@@ -31,88 +31,86 @@ if TYPE_CHECKING:
     from overlaptop.tui.model.compared import BeforeAfter
 
 HOLD_S = 1.0
-"""A timeline that changes four times a second cannot be read."""
+"""Shortest time that a timeline stays: at four changes a second nobody can read it."""
 OLD_S = 3.0
-"""A timeline of a step that began so long before the newest stands for itself."""
+"""Age from which a timeline's step is too old to share the screen with the newest step."""
 
 
 def step_name(step: int) -> tuple[str, str]:
-    """``step`` and its number, or ``whole`` and ``trace``."""
+    """Return ``step`` and its number, or ``whole`` and ``trace``."""
     return ("whole ", "trace") if step == WHOLE_TRACE else ("step ", count(step))
 
 
 @dataclass
 class ViewState:
-    """Shared by all screens: their actions write what the user chooses, `Dashboard.update` the rest."""
+    """Shared by all screens: their actions write the user's choices, `Dashboard.update` writes the rest."""
 
     snapshot: Snapshot
     rank: int = 0
-    """The selected rank."""
     filter: Filter = field(default_factory=Filter)
     window: Window = Window.SECONDS
-    """Of which steps the job's figures are."""
+    """The steps of the job's figures."""
     sort_key: str = "rank"
     reverse: bool = False
     viewport: Viewport = WHOLE_STEP
     paused_at_ns: int | None = None
     past_step: int | None = None
-    """The kept step that the paused screen went back to; None: it shows the moment of the pause."""
+    """The kept step shown on the paused screen; None: the moment of the pause."""
     paused_now_ns: int | None = None
-    """The clock while paused: the screen stands still, the time since does not."""
+    """The clock while paused: it still runs."""
     trouble_since: Trouble | None = None
-    """What is wrong with the job now, while the screen stands still."""
+    """The job's trouble since the pause."""
     collective_key: CollectiveKey | None = None
-    """Which collective is selected, in this step and in those that follow."""
+    """The selected collective, in this step and in later ones."""
     follows: bool = False
-    """The viewport goes with the selected collective, wherever the next step has it."""
+    """True if the viewport follows the selected collective from step to step."""
     most_collectives: int = 0
-    """The most that a step was seen to have: their list keeps that much room, for the same reason as
-    copies_seen."""
+    """Most collectives seen in a step: their list keeps this height, for the same reason as copies_seen."""
     selected_knob: JobKnob | None = None
-    """The knob that keys change."""
     change: KnobChange | None = None
-    """The newest change of a knob."""
     change_is_news: bool = False
-    """It became so only just now."""
+    """True shortly after the change."""
     hidden: tuple[str, str, str] | None = None
-    """The change that is not to be shown any more, by its command, failure and comparison."""
+    """The change that the user has hidden: its command, failure and comparison."""
     trying: bool = False
-    """Trials of this dashboard go on."""
+    """True while this dashboard's trials run."""
     slopes: Mapping[int, Effect] = field(default_factory=dict)
-    """By rank, how critical it is, of those whose slack this dashboard has measured."""
+    """Effect on the step by rank, if this dashboard has measured its slack."""
     compared: BeforeAfter | None = None
-    """The steps before and after the newest change, or those of the job before and of this one."""
+    """The steps before and after the newest change, or of the earlier job and this one."""
     findings: tuple[Finding, ...] | None = None
-    """Of the job since it changed, what can win most first; None: too few steps are known."""
+    """Findings since the job last changed, largest gain first; None: too few steps are known."""
     first_line: FirstLine | None = None
-    """Of the job, whichever window is chosen; None: nothing is known."""
+    """First line of the job, for any window; None: nothing is known."""
     readonly: bool = False
-    """Nothing is changed from here, nor offered to be."""
+    """True if the dashboard neither changes the job nor offers to."""
     copies_seen: bool = False
-    """Some step had copies: their lane stays, so that the screen does not jump from step to step."""
+    """True once a step had copies: their lane then stays, so that the screen does not jump."""
     _rows: tuple[Snapshot, object, list[RankView]] | None = field(default=None, repr=False)
     _lanes: Lanes | None = field(default=None, repr=False)
     _lanes_at_ns: int = field(default=0, repr=False)
     _paused: Snapshot | None = field(default=None, repr=False)
-    """The moment of the pause, from which one goes back through the kept steps."""
+    """The snapshot of the pause, from which the user goes back through the kept steps."""
     _waits: StepWaits | None = field(default=None, repr=False)
-    """Of the step of `_lanes`."""
+    """Waits in the step of `_lanes`."""
     _details: Mapping[int, StepDetail] = field(default_factory=dict, repr=False)
-    """Likewise."""
+    """Details of the same step."""
 
     @property
     def now_ns(self) -> int:
-        """The clock, which goes on while the screen stands still."""
+        """The clock, which also runs while the screen is paused."""
         return self.paused_now_ns or self.snapshot.at_ns
 
     @property
     def grouped(self) -> bool:
-        """Whether ranks are shown host by host: there are several, and no other order is wanted."""
+        """Return whether ranks are grouped by host: there are several hosts, and no
+        other order is chosen.
+        """
         return len(self.snapshot.nodes) > 1 and self.sort_key == "rank"
 
     def show(self, snapshot: Snapshot) -> None:
-        """Show this snapshot, with rows and totals over the window. The window of one step is that of the
-        timeline.
+        """Show this snapshot, with rows and totals over the window. A window of one step is the timeline's
+        step.
         """
         self.snapshot = _without_empty_waits(snapshot)
         if not self.moving:
@@ -122,8 +120,8 @@ class ViewState:
         self.snapshot = _without_empty_waits(with_means(over_window(snapshot, self.window)))
 
     def pause(self, now_ns: int) -> None:
-        """Stand still: all ranks' timelines are of the step that is shown."""
-        lanes, waits = self.lanes, self.waits  # before the newest one takes the place of what is held
+        """Pause: show all ranks' timelines of the shown step."""
+        lanes, waits = self.lanes, self.waits  # before the newest one replaces them
         self.paused_at_ns = self.paused_now_ns = now_ns
         if lanes is not None:
             ranks = with_timelines(self.snapshot.ranks, lanes.detail.step)
@@ -131,19 +129,18 @@ class ViewState:
         self._paused = self.snapshot
 
     def resume(self) -> None:
-        """Go on with what comes."""
         self.paused_at_ns = self.paused_now_ns = self.past_step = self._paused = self.trouble_since = None
         self._lanes_at_ns = 0
 
     def go_to(self, number: int | None) -> None:
-        """On a paused screen, show this step: all that is shown is of it."""
+        """Show this step on the paused screen, in all views."""
         if self._paused is not None and number is not None:
             self.past_step = number
             self.snapshot = _without_empty_waits(in_step(self._paused, number))
 
     @property
     def marked_step(self) -> int | None:
-        """The step that was chosen, for histories to mark; None: none was."""
+        """Return the chosen step, for histories to mark; None: none."""
         if self.moving:
             return self.past_step
         step = self.snapshot.totals.measured_step
@@ -151,7 +148,7 @@ class ViewState:
 
     @property
     def shown_step(self) -> int | None:
-        """Which step the screen shows; None before the first."""
+        """Return the step on the screen; None before the first."""
         selected, lanes = self.selected, self.lanes
         if self.past_step is not None or selected is None:
             return self.past_step
@@ -159,8 +156,8 @@ class ViewState:
         return lanes.detail.step if lanes is not None else newest.step if newest is not None else None
 
     def _in_step_of_timeline(self) -> tuple[RankView, ...] | None:
-        """All ranks; None where they are so already, where some has not reported it yet, and where that
-        step was long ago.
+        """Return all ranks at the timeline's step. None if they show it already, if some rank has not
+        reported it yet, or if it is too old.
         """
         ranks, selected, lanes = self.snapshot.ranks, self.selected, self.lanes
         if selected is None or selected.measured is None or lanes is None:
@@ -173,7 +170,7 @@ class ViewState:
 
     @property
     def rows(self) -> list[RankView]:
-        """The ranks that pass the filter, in order."""
+        """Return the ranks that pass the filter, in order."""
         made_of = (self.filter, self.sort_key, self.reverse)
         known = self._rows
         if known is None or known[0] is not self.snapshot or known[1] != made_of:
@@ -183,13 +180,13 @@ class ViewState:
 
     @property
     def selected(self) -> RankView | None:
-        """The selected rank, else the first one that is shown."""
+        """Return the selected rank, else the first one shown."""
         rows = self.rows
         return next((view for view in rows if view.rank == self.rank), rows[0] if rows else None)
 
     @property
     def lanes(self) -> Lanes | None:
-        """The selected rank's newest detailed step, ready to be drawn; one step is held for HOLD_S."""
+        """Return the selected rank's newest detailed step; each step stays for HOLD_S."""
         newest, waits = self._newest_detail()
         if newest is None:
             return None
@@ -208,7 +205,7 @@ class ViewState:
             details = (each for view in self.snapshot.ranks for each in view.details)
             self._details = {each.rank: each for each in details if each.step == newest.step}
             self._lanes = lanes_of(newest, waits.collectives if waits is not None else ())
-            # The first timeline of a rank may be old: the next one replaces it at once.
+            # A rank's first timeline may be old, so the next one replaces it at once.
             self._lanes_at_ns = 0 if turned else now_ns
             self.copies_seen |= bool(self._lanes.copy)
             self.most_collectives = max(self.most_collectives, len(newest.collectives))
@@ -217,20 +214,22 @@ class ViewState:
 
     @property
     def waits(self) -> StepWaits | None:
-        """Who waited for whom in the step of the timeline; None where that is not known."""
+        """Return who waited for whom in the timeline's step; None if not known."""
         return self._waits if self.lanes is not None else None
 
     @property
     def details(self) -> Mapping[int, StepDetail]:
-        """The step of the timeline on each rank whose own is here, by rank."""
+        """Return the timeline's step by rank, for ranks whose timeline is here."""
         return self._details if self.lanes is not None else {}
 
     def waits_of(self, rank: int) -> WaitTimes | None:
-        """Of a rank in the step of the timeline."""
+        """Return a rank's waits in the timeline's step."""
         return waits.times.get(rank) if (waits := self.waits) is not None else None
 
     def _newest_detail(self) -> tuple[StepDetail | None, StepWaits | None]:
-        """Of the selected rank: the step that is split, unless a newer one is far ahead of it."""
+        """Return the selected rank's newest step with a wait/transfer breakdown, unless a newer step is far
+        ahead.
+        """
         selected, waits = self.selected, self.snapshot.waits
         newest = selected.detail if selected is not None else None
         if selected is None or newest is None or waits is None:
@@ -242,8 +241,8 @@ class ViewState:
 
     @property
     def collective(self) -> int | None:
-        """Index of the selected collective in the timeline's step; None: none is selected, or this step has
-        none like it.
+        """Return the index of the selected collective in the timeline's step; None: none is selected, or
+        this step has none like it.
         """
         keys = self.lanes.keys if self.lanes is not None else ()
         return keys.index(self.collective_key) if self.collective_key in keys else None
@@ -261,8 +260,8 @@ class ViewState:
 
     @property
     def step(self) -> StepTotals | None:
-        """The figures of the step in the timeline, so that one screen speaks of one step; where they are
-        not known, those of the selected rank's newest measured step.
+        """Return the figures of the timeline's step, so that all views show one step; else those of the
+        selected rank's newest measured step.
         """
         selected, lanes = self.selected, self.lanes
         if selected is None:
@@ -275,7 +274,7 @@ class ViewState:
 
     @property
     def starting(self) -> str:
-        """What the job waits for while no step of any rank is known, and some may come: ``the first whole
+        """Return what the job waits for before any rank's first step: ``the first whole
         step``; else empty.
         """
         ranks = self.snapshot.ranks
@@ -294,29 +293,29 @@ class ViewState:
 
     @property
     def moving(self) -> bool:
-        """Whether steps come one after the other: not in a trace, where all are there at once."""
+        """Return whether steps arrive one by one: in a trace all are there at once."""
         return self.snapshot.hub_state is not HubState.TRACE
 
     def offers(self, action: str) -> bool:
-        """Whether an action, of the app's or of a screen's, may be asked for here at all."""
+        """Return whether an action of the app or a screen is available here."""
         if self.readonly and changes_job(action):
             return False
         job, replay = self.snapshot.job is not None, self.snapshot.recorded
         return fits(action, trace=not self.moving, job=job, replay=replay)
 
     def does(self, action: str) -> bool:
-        """Whether it would do more than say why it cannot."""
+        """Return whether it would do more than say why it cannot."""
         if (needs_knob(action) and not self.any_change) or (action == "hosts" and not self.snapshot.nodes):
             return False
         return self.offers(action)
 
     @property
     def panel_hidden(self) -> bool:
-        """Whether what the newest change brought is not to be shown: until the next one."""
+        """Return whether the user has hidden the newest change's result."""
         return self.hidden is not None and self.hidden == self._shown_change()
 
     def hide_panel(self) -> None:
-        """Not to be shown any more; where it is hidden, it is shown again."""
+        """Hide the newest change's result, or show it again."""
         self.hidden = None if self.panel_hidden else self._shown_change()
 
     def _shown_change(self) -> tuple[str, str, str]:
@@ -329,28 +328,28 @@ class ViewState:
 
     @property
     def selected_name(self) -> str:
-        """Of the knob that keys change; empty: there is none."""
+        """Return the name of the knob that keys change; empty: none."""
         return self.selected_knob.knob.name if self.selected_knob is not None else ""
 
     @property
     def any_change(self) -> bool:
-        """Whether keys change some knob."""
+        """Return whether keys change any knob."""
         here = self.moving and self.snapshot.hub_state is not HubState.ENDED
         return here and not self.readonly and any(not each.refusal for each in self.snapshot.knobs)
 
     @property
     def can_change(self) -> bool:
-        """Whether keys change the selected knob."""
+        """Return whether keys change the selected knob."""
         knob = self.selected_knob
         return self.any_change and knob is not None and not knob.refusal
 
     @property
     def exact(self) -> bool:
-        """Whether every rank's source sees the gaps between kernels."""
+        """Return whether every rank's source sees the gaps between kernels."""
         return all_see_gaps(self.snapshot.ranks)
 
     def next_window(self) -> None:
-        """The job's figures over the next one; not on a past step, which has none."""
+        """Choose the next window for the job's figures; a past step has none."""
         windows = list(Window)
         self.window = windows[(windows.index(self.window) + 1) % len(windows)]
         if self.paused_at_ns is not None:
@@ -358,20 +357,20 @@ class ViewState:
             self.snapshot = self._paused = _without_empty_waits(shown)
 
     def move(self, rows: int) -> None:
-        """Select the rank that many rows further down; stops at either end."""
+        """Select the rank this many rows further down; stop at either end."""
         shown = [view.rank for view in self.rows]
         if shown:
             at = shown.index(self.rank) if self.rank in shown else 0
             self.rank = shown[min(max(at + rows, 0), len(shown) - 1)]
 
     def sort_by_next(self) -> None:
-        """Sort by the next column; figures begin with their worst (overlap: lowest, times: longest)."""
+        """Sort by the next column, worst figures first (overlap: lowest, times: longest)."""
         keys = sort_keys(self.snapshot.ranks)
         at = keys.index(self.sort_key) if self.sort_key in keys else -1
         self.sort_by(keys[(at + 1) % len(keys)])
 
     def sort_by(self, key: str) -> None:
-        """Sort by ``key``; by the present one: the other way round."""
+        """Sort by ``key``; if it is the present one, reverse the order."""
         if key == self.sort_key:
             self.reverse = not self.reverse
         else:
@@ -379,7 +378,7 @@ class ViewState:
 
 
 def _without_empty_waits(snapshot: Snapshot) -> Snapshot:
-    """Where no collective of several ranks is split, no figure of it is shown."""
+    """Remove all waits if no collective of several ranks has a breakdown."""
     if snapshot.waits is None or snapshot.wait_window is not None or snapshot.unsplit == NOT_YET:
         return snapshot
     ranks = tuple(replace(view, waits=None, mean_waits=None) for view in snapshot.ranks)
