@@ -1,4 +1,4 @@
-"""Snapshot -> screen. Importing this package imports no Textual; running the dashboard does."""
+"""Snapshot -> screen. Importing this package does not import Textual; running the dashboard does."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ __all__ = ["TuiOptions", "run"]
 
 
 def run(session: Session, options: TuiOptions | None = None, ending_signals: Collection[int] = ()) -> int:
-    """Show ``session`` until the user leaves; gives the exit status. Does not close the session.
+    """Show ``session`` until the user leaves; return the exit status. Does not close the session.
 
-    One of ``ending_signals`` ends it like the user, with status 128 + its number. They are the event loop's
-    while the dashboard runs: an exception that a signal handler raises is lost where it strikes in a
-    finalizer. Afterwards they have their default action.
+    Each of ``ending_signals`` ends it as the user would, with status 128 + its number. The event loop
+    handles them while the dashboard runs: an exception raised in a signal handler is lost if it strikes in
+    a finalizer. Afterwards they have their default action.
     """
     from overlaptop.tui.app import OverlaptopApp
     from overlaptop.tui.terminal_driver import TerminalDriver

@@ -47,8 +47,8 @@ from overlaptop.tui.widgets.screen import DashboardScreen
 from overlaptop.tui.workloads.screen import WorkloadsScreen
 
 MOST_UNREAD_S = 0.25
-"""The session is read so often at least, however seldom it is drawn, or paused: what is not read would be
-dropped."""
+"""Longest time between two reads of the session, even if it is drawn less often or paused: unread data
+would be dropped."""
 
 
 class OverlaptopApp(App[int]):
@@ -74,7 +74,7 @@ class OverlaptopApp(App[int]):
         *,
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Raises ValueError where there is no such theme."""
+        """Raises ValueError for an unknown theme."""
         options = options or TuiOptions()
         plain = bool(os.environ.get("NO_COLOR")) or options.theme == PLAIN.name
         super().__init__(ansi_color=True if plain else None)
@@ -95,9 +95,9 @@ class OverlaptopApp(App[int]):
         self.theme_changed_signal.subscribe(self, lambda _theme: self._take_theme())
         options = self.dashboard.options
         if (connections := options.connections) is not None:
-            # At once, and not at the next tick: by how long an answer took the hosts' clocks are known.
+            # At once, not at the next tick: the hosts' clocks are derived from the answers' times.
             asyncio.get_running_loop().add_reader(connections.fileno(), connections.receive)
-        self.read()  # and so connect at once
+        self.read()  # this connects at once
         self.show()
         drawn_s = 1 / min(MAX_REFRESH_HZ, max(0.1, options.refresh_hz))
         self._reads_a_drawing = ceil(drawn_s / MOST_UNREAD_S)
@@ -110,7 +110,7 @@ class OverlaptopApp(App[int]):
     # Reading and drawing
 
     def _tick(self) -> None:
-        """Read the session, and draw what was read where that is due."""
+        """Read the session, and draw if a redraw is due."""
         self.read()
         self._reads += 1
         if self._reads % self._reads_a_drawing == 0:
@@ -121,7 +121,7 @@ class OverlaptopApp(App[int]):
         self.dashboard.read()
 
     def show(self) -> None:
-        """Draw what was read last, and turn to the screen that it calls for."""
+        """Draw the last snapshot, and open the screen that it needs."""
         if not self.screen_stack:
             return  # a last tick while the app closes
         self.dashboard.update()
@@ -137,9 +137,9 @@ class OverlaptopApp(App[int]):
             self.screen.redraw()
 
     def _follow_launch(self) -> None:
-        """Turn to the job that was started as soon as it is there; notify where it failed.
+        """Show the started job as soon as it is there; notify if it failed.
 
-        The form stays where another request is being written: its next keys would be the overview's.
+        The form stays while another request is being typed: its next keys would go to the overview.
         """
         session, launch = self.dashboard.session, self.dashboard.launch
         if key := launch.poll(session):
@@ -155,9 +155,7 @@ class OverlaptopApp(App[int]):
             self.notify(f"{failure} (w: more)", severity="error", timeout=10, markup=False)
 
     def _follow_jobs(self) -> None:
-        """Where there is no job to be seen, or a choice of jobs, the list comes up by itself; and it goes
-        when there is.
-        """
+        """Show the job list if there is no job or a choice of jobs; close it once a job is chosen."""
         top, key = self.screen, self.dashboard.session.job_key
         if self.dashboard.state.snapshot.job is None:
             if isinstance(top, OverviewScreen) and key is None:
@@ -166,7 +164,7 @@ class OverlaptopApp(App[int]):
             self.pop_screen()
 
     def _follow_captures(self) -> None:
-        """Have the traces read once all are written: of captures asked for here, or looked at."""
+        """Read a capture's traces once all are written, if it was requested here or is on the screen."""
         captures, commands = self.dashboard.captures, self.dashboard.latest.commands
         for capture in captures.refused(commands):
             self.notify(f"{capture.words} was not made: {capture.reason}", markup=False)
@@ -181,21 +179,21 @@ class OverlaptopApp(App[int]):
     # Keys
 
     async def on_event(self, event: events.Event) -> None:
-        """Do all that a key asks for before the next one is looked at: those that were typed right behind
-        it go to what it opened.
+        """Finish all actions of a key before the next key: keys typed right after it go to the screen that
+        it opened.
 
-        Textual would first hand all keys that have come to what has the focus now.
+        Textual would first send all waiting keys to the present focus.
         """
         top = self.screen_stack[-1] if self.screen_stack else None
         if (
             not isinstance(event, events.Key)
             or event.is_forwarded
             or not isinstance(top, DashboardScreen)
-            or not top.is_mounted  # its own queue keeps the key until then
+            or not top.is_mounted  # its own queue keeps the key until it is mounted
         ):
             await super().on_event(event)
             return
-        self.app_focus = True  # as Textual has it of a terminal that sends keys
+        self.app_focus = True  # as in Textual for a terminal that sends keys
         prompt = top.prompt
         if prompt is not None:
             prompt.take_focus()
@@ -210,21 +208,23 @@ class OverlaptopApp(App[int]):
             self._say_why_not(event.key)
 
     def _say_why_not(self, key: str) -> None:
-        """Where the key would do something elsewhere. Once, however often it is pressed meanwhile."""
-        chain = self.screen._modal_binding_chain  # noqa: SLF001 - active_bindings leaves out what is refused
+        """Say why the key does nothing here, if it works elsewhere; once, however often it is pressed
+        meanwhile.
+        """
+        chain = self.screen._modal_binding_chain  # noqa: SLF001 - active_bindings lacks refused ones
         actions = {each.action for _, bound in chain for each in bound.key_to_bindings.get(key, ())}
         if any(map(changes_job, actions)) and self.dashboard.state.readonly:
             if all(told.message != READONLY for told in self._notifications):
                 self.notify(READONLY, timeout=3)
         elif any(map(needs_knob, actions)) and self.dashboard.state.moving:
             self._select_knob()
-            self.dashboard.control.editor.editable(self.dashboard.latest)  # the change says why not
+            self.dashboard.control.editor.editable(self.dashboard.latest)  # the change line has the reason
             self.show()
         elif "hosts" in actions and self.dashboard.state.moving:
             self.notify("only this machine is watched; overlaptop HOST ... watches others", timeout=3)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002
-        """Under --readonly no key changes anything, and in a trace none turns to a job."""
+        """Under --readonly no key changes anything, and in a trace none opens a job."""
         return self.dashboard.state.does(action)
 
     def get_key_display(self, binding: Binding) -> str:
@@ -251,7 +251,7 @@ class OverlaptopApp(App[int]):
         self._step(-1)
 
     def _select_knob(self) -> None:
-        """The one that the screen has a cursor on, where it has one."""
+        """Select the knob at the screen's cursor, if there is one."""
         self.dashboard.select_knob(self.screen.knob if isinstance(self.screen, DashboardScreen) else "")
 
     def _step(self, direction: int) -> None:
@@ -266,7 +266,7 @@ class OverlaptopApp(App[int]):
         if selected is None or not isinstance(self.screen, DashboardScreen):
             self.show()  # why not
             return
-        # Textual's Input takes 20 ms to import: not before it is needed.
+        # Textual's Input takes 20 ms to import: only on use.
         from overlaptop.tui.widgets.line_prompt import LinePrompt
 
         knob, take = selected.knob, partial(dashboard.answer, dashboard.control.type)
@@ -304,7 +304,7 @@ class OverlaptopApp(App[int]):
             await self._open(CaptureScreen, asks=True)
 
     async def action_quit(self) -> None:
-        """Leave, at once where that changes no job; else ask."""
+        """Leave at once if that changes no job; else ask."""
         ends = self.dashboard.ends_on_leaving()
         if ends and isinstance(self.screen, DashboardScreen):
             await self.screen.ask(Confirm(f"quit? {ends}", self.action_leave))
@@ -321,7 +321,7 @@ class OverlaptopApp(App[int]):
             self.pop_screen()
 
     async def _open(self, kind: type[Any], *, over: bool = False, **about: object) -> None:
-        """A screen right above the overview, or ``over`` what is there. Where it is on top, close it."""
+        """Open a screen above the overview, or ``over`` the present one. If it is on top, close it."""
         if isinstance(self.screen, kind):
             self.pop_screen()
             return
@@ -374,7 +374,7 @@ class OverlaptopApp(App[int]):
         if launcher is None:
             self.notify("no workload can be started from here", timeout=3)
         elif not isinstance(self.screen, WorkloadsScreen):
-            self.clear_notifications()  # it shows at more length how a job ended
+            self.clear_notifications()  # the screen shows in more detail how a job ended
             await self.push_screen(WorkloadsScreen(self.dashboard, launcher))
 
     def action_trace_step(self, steps: int) -> None:
@@ -399,7 +399,7 @@ class OverlaptopApp(App[int]):
 
     @property
     def themes(self) -> list[str]:
-        """Those that can be chosen now; none where there are no colours."""
+        """Return the available themes; none without colours."""
         plain = self.dashboard.look.plain
         return [] if plain else [name for name in PALETTES if name != PLAIN.name]
 
@@ -440,13 +440,13 @@ class OverlaptopApp(App[int]):
         )
 
     def action_textures(self) -> None:
-        """Glyphs besides colours; always so where there are none."""
+        """Toggle glyphs besides colours; they are always on without colours."""
         look = self.dashboard.look
         look.textured = not look.textured or look.plain or look.ascii
         self._redraw_everything()
 
     def _offer_themes(self, name: str) -> None:
-        """Only themes whose colours are made for bars."""
+        """Offer only themes whose colours suit bars."""
         for palette in PALETTES.values():
             if (palette is PLAIN) == self.dashboard.look.plain:
                 self.register_theme(palette.theme())

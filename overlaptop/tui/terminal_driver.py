@@ -1,4 +1,4 @@
-"""Textual's driver for a terminal that may go away while the dashboard draws."""
+"""Textual's driver for a terminal that may disappear while the dashboard draws."""
 
 from __future__ import annotations
 
@@ -13,36 +13,35 @@ from textual.drivers.linux_driver import LinuxDriver
 
 LOOK_S = 0.5
 GONE = 128 + signal.SIGHUP
-"""The exit status then."""
+"""Exit status if the terminal is gone."""
 
 
 class TerminalDriver(LinuxDriver):
-    """Ends the app where its terminal is gone, as SIGHUP does.
+    """Ends the app if its terminal is gone, as SIGHUP does.
 
-    Textual's writing thread ends at the first failed write, and all that draws then waits for it for ever.
-    Its reading thread takes the end of input for nothing to read. So writes that fail are caught, and where
-    nothing is drawn the terminal is looked at now and then.
-
-    Textual begins to draw a second time on SIGCONT, in a signal handler without the app's context. Here the
-    app's loop ends the drawing first, and begins it again.
+     Textual's writing thread ends at the first failed write, and all drawing then waits for it for ever.
+    Its reading thread treats the end of input as no input. So failed writes are caught, and while nothing
+    is drawn the terminal is checked periodically. On SIGCONT, Textual starts to draw a second time in a
+    signal handler, without the app's context. Here the app's loop ends the drawing first, and then restarts
+    it.
     """
 
     def __init__(self, app: App[Any], **options: Any) -> None:
         super().__init__(app, **options)
         self._file: Any = TerminalFile(self._file, self._leave)
         self._context: contextvars.Context | None = None
-        """The app's, from the first start on."""
+        """The app's context, from the first start on."""
         self._drawing = self._stopped = False
 
     def start_application_mode(self) -> None:
-        """Begin to draw, and to look whether the terminal is there."""
+        """Start to draw, and to check that the terminal is there."""
         super().start_application_mode()  # type: ignore[no-untyped-call]
         self._drawing, self._stopped = True, False
         if self._context is not None:
             return
         self._context = contextvars.copy_context()
         hung_up = select.poll()
-        hung_up.register(self.fileno, 0)  # a hang-up is reported whatever is asked for
+        hung_up.register(self.fileno, 0)  # a hang-up is reported for any event mask
 
         def look() -> None:
             if hung_up.poll(0):
@@ -51,7 +50,7 @@ class TerminalDriver(LinuxDriver):
         self._app.set_interval(LOOK_S, look)
 
     def stop_application_mode(self) -> None:
-        """Give the terminal back."""
+        """Restore the terminal."""
         self._drawing = False
         super().stop_application_mode()
 
@@ -80,7 +79,7 @@ class TerminalDriver(LinuxDriver):
 
 
 class TerminalFile:
-    """A terminal's file. The first write that fails calls back; what comes later is dropped."""
+    """A terminal's file. The first failed write calls back; later output is dropped."""
 
     def __init__(self, file: IO[str], on_gone: Callable[[], object]) -> None:
         self._file = file

@@ -1,4 +1,4 @@
-"""A capture: how far it is, where its traces are, and what they say beside the live figures."""
+"""A capture: its progress, its traces, and their figures beside the live ones."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _COLUMNS = (
     Column("live from", 10, right=False, shown_from=96),
 )
 _PLACES = 4
-"""Folders that are named."""
+"""Most folders that are listed."""
 _EXPLAINED = (
     "live: the overlap that the agent measured in the steps just before. profiler: the overlap of the same "
     "definition in torch.profiler's trace of the steps that were asked for, which it makes slower",
@@ -58,9 +58,7 @@ _BOUNDS = (
 
 
 def newest_capture(state: ViewState) -> CommandView | None:
-    """The last capture that this job was told to make; one that came in the way of another only counts
-    where there is no other.
-    """
+    """Return this job's last capture; one that was refused as busy only counts if there is no other."""
     captures = [each for each in state.snapshot.commands if each.name == CAPTURE]
     captures.sort(key=lambda each: not each.busy)
     return captures[-1] if captures else None
@@ -103,10 +101,10 @@ def _asked(capture: CommandView, width: int) -> StyledLine:
 
 
 def _stages(capture: CommandView, width: int) -> list[StyledLine]:
-    """The way from sent to written, as far as every rank has come."""
+    """Return the stages from sent to written, up to the stage of the slowest rank."""
     if capture.state == FAILED:
         return paragraph(f"not made: {capture.reason}", width, TextStyle("error", bold=True))
-    # Another host's hub may publish a state that no capture has.
+    # Another host's hub may publish an unknown state.
     at = STAGES.index(capture.state) if capture.state in STAGES else 0
     items = []
     for index, stage in enumerate(STAGES):
@@ -160,12 +158,12 @@ DEFAULT_STEPS = 5
 
 
 class CaptureScreen(PageScreen):
-    """The newest capture, whichever dashboard asked for it."""
+    """The newest capture of any dashboard."""
 
     title_in_help = glossary.CAPTURE
 
     def __init__(self, dashboard: Dashboard, *, asks: bool) -> None:
-        """``asks``: begin with the prompt for a new one."""
+        """``asks``: open with the prompt for a new capture."""
         super().__init__(dashboard, CaptureView(dashboard), JobHeader(dashboard))
         self._asks = asks
 
@@ -175,7 +173,7 @@ class CaptureScreen(PageScreen):
             await self.ask_for_steps()
 
     async def ask_for_steps(self) -> None:
-        # Textual's Input takes 20 ms to import: not before it is needed.
+        # Textual's Input takes 20 ms to import: only on use.
         from overlaptop.tui.widgets.line_prompt import LinePrompt
 
         hint = "enter: start   esc: not now"

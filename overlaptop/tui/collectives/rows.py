@@ -1,4 +1,4 @@
-"""The collectives of one step on all ranks as rows: one each, or one for all that are alike. Pure."""
+"""Rows for one step's collectives on all ranks: one each, or one for equal collectives. Pure."""
 
 from __future__ import annotations
 
@@ -18,38 +18,41 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One collective on all ranks of its group, or several together. Times are means over the ranks; of
-    several collectives, of what they took of the step together. None: not known.
+    """One collective on all ranks of its group, or several. Times are means over the ranks; for several
+    collectives, of their time in the step without overlaps. None: not known.
     """
 
     key: CollectiveKey
     members: tuple[Collective, ...]
     start_ns: int
-    """The first one's first start on any rank, from the step's first start on any rank."""
+    """First start of the first one on any rank, from the step's first start on any rank."""
     wait_ns: int | None
-    """Of those that are split, as `transfer_ns`."""
+    """Wait of those with a wait/transfer breakdown, as `transfer_ns`."""
     transfer_ns: int | None
     hidden_ns: int | None
-    """Beside compute, as far as the ranks' timelines are here."""
+    """Time beside compute, on ranks whose timelines are here."""
     exposed_ns: int | None
     bus_bandwidth: float | None
-    """Bytes per second by nccl-tests' definition, on transfer time: of several, the mean over that time."""
+    """Bytes per second as nccl-tests defines them, over transfer time: for several, the mean over that
+    time."""
     late_rank: int | None
-    """Of several collectives the one that was late in most of them."""
+    """For several collectives, the rank that was late in most of them."""
     late_in: int
-    """In so many."""
+    """Collectives with that late rank."""
     peak_bytes_per_s: int | None = None
-    """The most that the bus bandwidth can be on their links."""
+    """Peak bus bandwidth of their links."""
 
     @property
     def unsplit(self) -> str:
-        """Why it is not split; of several, why most of those that are not; empty: all are."""
+        """Return why it has no wait/transfer breakdown; for several, the most common reason; empty: all
+        have one.
+        """
         reasons = Counter(each.unsplit for each in self.members if each.unsplit).most_common(1)
         return reasons[0][0] if reasons else ""
 
     @property
     def bytes(self) -> int | None:
-        """Of all of them together."""
+        """Return the total of all of them."""
         return sum_where_known(each.bytes for each in self.members)
 
     @property
@@ -67,16 +70,16 @@ ORDERS: dict[str, Callable[[Row], float | None]] = {
     "bytes": lambda row: row.bytes,
     "GB/s": lambda row: row.bus_bandwidth,
 }
-"""What rows can be sorted by."""
+"""Sort keys of rows."""
 ASCENDING = ("start", "GB/s")
-"""Those of which the lowest is of interest; of the others the highest."""
+"""Keys with the lowest value first; others have the highest first."""
 GROUPINGS: dict[str, Callable[[CollectiveKey], CollectiveKey]] = {
     "": lambda key: key,
     "op": lambda key: CollectiveKey(key.op),
     "bucket": lambda key: key._replace(at=0),
 }
-"""What rows are of: of one collective each, of an operation, or of a bucket: of what is alike in operation,
-group and bytes."""
+"""Groupings of rows: one collective each, an operation, or a bucket (the same operation, group and
+bytes)."""
 
 
 def rows_of(
@@ -84,8 +87,8 @@ def rows_of(
     details: Mapping[int, StepDetail],
     peak: Callable[[tuple[int, ...]], int | None] = lambda _ranks: None,
 ) -> tuple[Row, ...]:
-    """One row for each collective, in order of their first start. ``details``: the same step on each rank;
-    ``peak``: of the bus bandwidth of these ranks, in bytes per second.
+    """Return a row for each collective, by first start. ``details``: the same step on each rank; ``peak``:
+    peak bus bandwidth of these ranks, in bytes per second.
     """
     hidden_ns = _hidden_ns(collectives, details)
     begun_ns = min((detail.start_ns for detail in details.values()), default=0)
@@ -113,7 +116,7 @@ def rows_of(
 
 
 def grouped(rows: Iterable[Row], by: str, details: Mapping[int, StepDetail]) -> tuple[Row, ...]:
-    """The rows, those together that are alike. ``by``: one of GROUPINGS; ``details`` as in `rows_of`."""
+    """Return the rows, equal ones merged. ``by``: one of GROUPINGS; ``details`` as in `rows_of`."""
     if not by:
         return tuple(rows)
     alike: dict[CollectiveKey, list[Row]] = {}
@@ -123,7 +126,9 @@ def grouped(rows: Iterable[Row], by: str, details: Mapping[int, StepDetail]) -> 
 
 
 def ordered(rows: Iterable[Row], by: str, *, reverse: bool = False) -> list[Row]:
-    """Sorted, what is of most interest first; rows of which it is not known come last either way."""
+    """Return the rows sorted, most interesting first; rows without the value are
+    last in both directions.
+    """
     measure = ORDERS[by]
     known = [(value, row) for row in rows if (value := measure(row)) is not None]
     known.sort(key=lambda pair: pair[0], reverse=(by not in ASCENDING) != reverse)
@@ -133,8 +138,8 @@ def ordered(rows: Iterable[Row], by: str, *, reverse: bool = False) -> list[Row]
 def _hidden_ns(
     collectives: Sequence[Collective], details: Mapping[int, StepDetail]
 ) -> list[list[tuple[int, int]]]:
-    """Of each collective, on each rank whose timeline is here: hidden and exposed time."""
-    # numpy takes 100 ms to import, which the first paint would pay: nothing to draw needs it before.
+    """Return hidden and exposed time of each collective, on each rank whose timeline is here."""
+    # numpy takes 100 ms to import: not before the first paint, which does not need it.
     from overlaptop.timeline.spans import lengths_within
 
     found: list[list[tuple[int, int]]] = [[] for _ in collectives]
@@ -174,7 +179,9 @@ def _together(key: CollectiveKey, rows: Sequence[Row], details: Mapping[int, Ste
 
 
 def _in_step(collectives: Sequence[Collective], detail: StepDetail) -> WaitTimes | None:
-    """What these took of a rank's step together, each moment once; None: it has a part in none of them."""
+    """Return these collectives' time in a rank's step, without double counting; None: the rank has no part
+    in them.
+    """
     from overlaptop.timeline.arrivals import waiting
     from overlaptop.timeline.spans import from_bounds
 

@@ -1,4 +1,4 @@
-"""The collectives of the step that is shown, on all ranks, and what is known of the selected one."""
+"""The shown step's collectives on all ranks, and details of the selected one."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ _DETAIL_LINES = 3
 
 
 class CollectiveTable(RowList[Row]):
-    """A title, a row each, and below them the selected one in words."""
+    """A title, a row for each collective or group, and below the selected one in words."""
 
     def __init__(self, dashboard: Dashboard) -> None:
         super().__init__(dashboard)
@@ -90,7 +90,7 @@ class CollectiveTable(RowList[Row]):
         return row.key
 
     def costliest(self, row: Row) -> Collective:
-        """Of a row's collectives the one with most exposed time."""
+        """Return the row's collective with most exposed time."""
         return max(
             (each for each in self._of_step() if each.members[0] in row.members),
             key=lambda each: each.exposed_ns or 0,
@@ -154,12 +154,12 @@ class CollectiveTable(RowList[Row]):
         return fit([item for item in left if item.line[0].text], [], width)
 
     def _left_out(self) -> int:
-        """Of the calls on a rank, at most so many whose like on the other ranks is not known."""
+        """Return the largest number of a rank's calls whose match on the other ranks is not known."""
         matched = Counter(rank for row in self._of_step() for rank in row.members[0].ranks)
         return max(len(each.collectives) - matched[each.rank] for each in self.state.details.values())
 
     def _headers(self, columns: list[Column]) -> dict[str, str]:
-        """With the mark of the column that is sorted by, and one where hidden is a bound."""
+        """Return the headers, with a mark at the sort column, and one if hidden is a bound."""
         names = {each.title: each.title for each in columns}
         if not self.state.exact:
             names["hidden"] = f"{BOUNDS['hidden_ns']}hidden"
@@ -197,7 +197,7 @@ def _cells(row: Row, unit: Unit, grouping: str) -> dict[str, StyledLine]:
 
 
 def _in_words(row: Row, grouping: str, width: int) -> list[StyledLine]:
-    """The selected one: what it is, and how well its split is known, or why it is not split."""
+    """Return the selected row: its identity, and how exact its breakdown is, or why it has none."""
     split = [each for each in row.members if not each.unsplit]
     ranks = sorted({rank for each in row.members for rank in each.ranks})
     what = f"{_name(row, grouping)} of {row.key.group or 'all groups'}, {named_ranks(ranks)}: "
@@ -247,7 +247,7 @@ class CollectivesScreen(PageScreen):
         self.redraw()
 
     async def action_open(self) -> None:
-        """The one that is selected, of several the one with most exposed time, on the timelines."""
+        """Open the selected collective, of several the one with most exposed time, on the timelines."""
         if (row := self._table.selected) is None:
             return
         state, wanted = self.state, self._table.costliest(row)

@@ -1,1 +1,1 @@
-"""Lines and bars: drawing that knows nothing of jobs."""
+"""Lines and bars: drawing without any knowledge of jobs."""

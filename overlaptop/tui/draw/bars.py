@@ -17,7 +17,7 @@ TEXTURES = {
     "compute": "█", "hidden": "▓", "hidden_waiting": "▒", "exposed": "░", "waiting": "~", "copy": "▞",
     "fused": "%", "idle": "·", "stall": "x",
 }  # fmt: skip
-"""The glyph of each kind of piece where colours cannot tell them apart; keys are those of the colours."""
+"""Glyph of each part for screens where colours cannot tell parts apart; keys are those of the colours."""
 
 
 class Cell(NamedTuple):
@@ -28,7 +28,7 @@ class Cell(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """A stretch of a line that means one thing: a part's key, or empty for nothing. In any one unit."""
+    """A part of a line, in any unit: a part's key, or empty for nothing."""
 
     start: float
     end: float
@@ -36,7 +36,7 @@ class Piece(NamedTuple):
 
 
 def to_segments(cells: Iterable[Cell]) -> StyledLine:
-    """Neighbours of one style as one segment each."""
+    """Return the cells as segments; neighbours of one style are merged."""
     groups = groupby(cells, key=attrgetter("style"))
     return tuple(Segment("".join(cell.glyph for cell in group), style) for style, group in groups)
 
@@ -44,7 +44,7 @@ def to_segments(cells: Iterable[Cell]) -> StyledLine:
 def stacked_bar(
     parts: Sequence[tuple[str, int]], scale_ns: int, width: int, *, textured: bool
 ) -> StyledLine:
-    """Parts end to end, ``scale_ns`` being the whole width; cells beyond their sum stay blank."""
+    """Return parts end to end, ``scale_ns`` being the whole width; cells beyond their sum stay blank."""
     pieces, at_ns = [], 0
     for key, length_ns in parts:
         if length_ns > 0:
@@ -54,10 +54,10 @@ def stacked_bar(
 
 
 def gauge(share: float | None, width: int, style: TextStyle, *, textured: bool) -> StyledLine:
-    """How full something is: a line of ``width`` cells, the first ``share`` (in [0, 1]) of it drawn to half
-    a cell; at least half a cell where it is not empty. None, not known: nothing of it.
+    """Return a gauge of ``width`` cells, filled for ``share`` (in [0, 1]), exact to half a cell; at least
+    half a cell if it is not 0. None, not known: blank.
 
-    A line and not a block, so that gauges below one another stay apart.
+    A line and not a block, so that gauges below each other stay separate.
     """
     filled = min(1.0, max(0.0, share or 0.0)) * max(width, 0)
     whole, half = divmod(max(round(2 * filled), 1 if filled else 0), 2)
@@ -67,10 +67,10 @@ def gauge(share: float | None, width: int, style: TextStyle, *, textured: bool) 
 
 
 def lane(pieces: Sequence[Piece], start: float, end: float, width: int, *, textured: bool) -> StyledLine:
-    """``pieces`` (sorted, disjoint) seen through the window ``[start, end)``, as ``width`` cells.
+    """Return ``pieces`` (sorted, disjoint) in the window ``[start, end)``, as ``width`` cells.
 
-    A cell that one edge divides shows that edge to an eighth; one with several edges in it shows by its
-    shade how much of it the foremost part takes. Textured, each cell shows its foremost part's glyph.
+    A cell with one edge shows it to an eighth. One with several edges shows the share of its foremost part
+    as a shade. Textured, each cell shows its foremost part's glyph.
     """
     drawn: list[Segment] = []
     size = (end - start) / max(width, 1)
@@ -80,7 +80,7 @@ def lane(pieces: Sequence[Piece], start: float, end: float, width: int, *, textu
         while at < len(pieces) and pieces[at].end <= left:
             at += 1
         piece = pieces[at] if at < len(pieces) else Piece(math.inf, math.inf, "")
-        # Whole cells of one kind are most of a lane: they are drawn as one segment, whatever their number.
+        # Most cells of a lane are whole: equal neighbours become one segment.
         edge, key = (piece.start, "") if piece.start > left else (piece.end, piece.key)
         whole = int(min(width - column, (edge - left) / size + 1e-6))
         if whole:
@@ -97,7 +97,7 @@ def lane(pieces: Sequence[Piece], start: float, end: float, width: int, *, textu
 
 
 def _shares(pieces: Sequence[Piece], at: int, left: float, size: float) -> list[tuple[str, float]]:
-    """What one cell holds, from left to right, as shares of it."""
+    """Return the parts of one cell from left to right, as shares of it."""
     shares: list[tuple[str, float]] = []
     reached, right = left, left + size
     while at < len(pieces) and pieces[at].start < right:
@@ -128,7 +128,7 @@ def _solid(key: str, *, textured: bool) -> Cell:
 def _precise(shares: Sequence[tuple[str, float]]) -> Cell:
     seen = [(key, share) for key, share in shares if share >= 1 / 16]
     if sum(share for _, share in seen) < 7 / 8:
-        seen = list(shares)  # slivers add up: many small gaps are not the same as none
+        seen = list(shares)  # slivers add up: many small gaps matter
     seen = [(key, sum(share for _, share in same)) for key, same in groupby(seen, lambda part: part[0])]
     totals = _totals(seen)
     if len(totals) == 1:
@@ -139,7 +139,7 @@ def _precise(shares: Sequence[tuple[str, float]]) -> Cell:
     most = sorted(totals, key=lambda key: -totals[key])[:2]
     if len(totals) == 2 and "" in most:
         front = next(key for key in most if key)
-        # One colour, and not a pattern of dots: a lane of such cells would look dirty.
+        # One colour: a lane of dot patterns would look dirty.
         return Cell("█", TextStyle(front, eighths=2 * min(3, max(1, round(totals[front] * 4)))))
     left, right = sorted(most, key=[key for key, _ in seen].index)
     return Cell("▌", TextStyle(left or "screen", right))
@@ -152,7 +152,7 @@ def _textured(shares: Sequence[tuple[str, float]]) -> Cell:
 
 
 def crossed(line: StyledLine, column: int) -> StyledLine:
-    """The line with a cursor drawn through one of its cells."""
+    """Return the line with a cursor drawn through one cell."""
     drawn: list[Segment] = []
     left = 0
     for text, style in line:
@@ -168,14 +168,14 @@ def crossed(line: StyledLine, column: int) -> StyledLine:
 
 MARKED = TextStyle("accent", bold=True)
 OVER = Cell("▲", TextStyle("bright", bold=True))
-"""The end of a column that is longer than the scale."""
+"""The end of a column beyond the scale."""
 
 
 def sparkline(
     values: Sequence[float | None], top: float, *, style: TextStyle, marked: int | None = None
 ) -> StyledLine:
-    """One column a value on a scale from 0 to ``top``; None leaves a gap, more than ``top`` is `OVER`.
-    ``marked``: a column that stands out.
+    """Return one column per value on a scale from 0 to ``top``; None leaves a gap, more than ``top`` is
+    `OVER`. ``marked``: a highlighted column.
     """
     return chart(values, top, 1, style=style, marked=marked)[0]
 
@@ -189,7 +189,7 @@ def chart(
     marked: int | None = None,
     gaps: Sequence[bool] = (),
 ) -> list[StyledLine]:
-    """A sparkline ``rows`` cells tall, first the uppermost row. ``gaps``: columns to mark as unknown."""
+    """Return a sparkline ``rows`` cells tall, uppermost row first. ``gaps``: columns to mark as unknown."""
 
     def cell(column: int, value: float | None, row: int) -> Cell:
         if column == marked and row == rows - 1:
@@ -210,9 +210,9 @@ def chart(
 def binned(
     values: Iterable[tuple[int, float | None]], width: int, gather: Callable[[Sequence[float]], float]
 ) -> list[float | None]:
-    """``width`` columns, oldest first; None where nothing is known.
+    """Return ``width`` columns, oldest first; None if nothing is known.
 
-    ``values``: newest first, each with the number of its column. A finished column never changes again.
+    ``values``: newest first, each with its column number. A finished column never changes again.
     """
     gathered: dict[int, list[float]] = {}
     newest = None
@@ -227,7 +227,7 @@ def binned(
 
 
 def ruler(start_ns: float, end_ns: float, width: int, unit: Unit, *, line: bool = False) -> StyledLine:
-    """Tick marks with figures from ``start_ns`` to ``end_ns``; the first says its unit."""
+    """Return tick marks with figures from ``start_ns`` to ``end_ns``; the first has the unit."""
     span = end_ns - start_ns
     if width < 8 or span <= 0:
         return (dim(" " * width),)
@@ -244,7 +244,9 @@ def ruler(start_ns: float, end_ns: float, width: int, unit: Unit, *, line: bool 
 def _labels(
     start_ns: float, end_ns: float, width: int, unit: Unit, step_ns: float
 ) -> list[tuple[int, str]]:
-    """Columns and figures of the ticks; one that would run into another or over the end is left out."""
+    """Return columns and figures of the ticks, without those that would overlap
+    another or cross the end.
+    """
     labels: list[tuple[int, str]] = []
     free = 0
     tick_ns = math.ceil(start_ns / step_ns) * step_ns

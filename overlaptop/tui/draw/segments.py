@@ -1,5 +1,5 @@
-"""Styled text: segments in named styles, and lines made of them: what a widget draws, before any colour
-is known.
+"""Styled text: segments in named styles, and lines of segments: a widget's drawing before colours are
+known.
 
 Lines compare by value, so a widget repaints only those that changed.
 """
@@ -20,13 +20,14 @@ class TextStyle(NamedTuple):
 
     fg: str = "text"
     bg: str = ""
-    """Empty: the screen's own."""
+    """Empty: the screen's background."""
     bold: bool = False
     reverse: bool = False
-    """Shown only where there are no colours: what a background says elsewhere."""
+    """Used only without colours, in place of a background."""
     faded: bool = False
     eighths: int = WHOLE
-    """How much of a cell is meant: of less than the whole the colour is so much of ``fg`` over ``bg``."""
+    """Eighths of a cell that are covered: with less than WHOLE, the colour is that share of ``fg`` over
+    ``bg``."""
 
 
 class Segment(NamedTuple):
@@ -48,30 +49,30 @@ KEY = TextStyle("bright", "key", bold=True, reverse=True)
 
 
 def dim(text: str) -> Segment:
-    """What explains the figures beside it."""
+    """Return text that explains the figures beside it."""
     return Segment(text, DIM)
 
 
 def bold(text: str) -> Segment:
-    """What matters most."""
+    """Return the most important text."""
     return Segment(text, BOLD)
 
 
 class Item(NamedTuple):
-    """A piece of a line that is left out as a whole where there is no room for it."""
+    """A piece of a line that is left out as a whole if it does not fit."""
 
     line: StyledLine
     priority: int = 0
-    """The highest goes first; 0 stays."""
+    """The highest priority is left out first; 0 stays."""
 
 
 def line_width(line: Iterable[Segment]) -> int:
-    """Cells that a line takes."""
+    """Return the width of a line in cells."""
     return sum(_width(segment.text) for segment in line)
 
 
 def crop(line: Iterable[Segment], width: int) -> StyledLine:
-    """The line's first ``width`` cells."""
+    """Return the line's first ``width`` cells."""
     kept: list[Segment] = []
     for segment in line:
         if width <= 0:
@@ -83,9 +84,8 @@ def crop(line: Iterable[Segment], width: int) -> StyledLine:
 
 
 def elided(line: StyledLine, width: int) -> StyledLine:
-    """The line where it fits into ``width`` cells, else its beginning with ``…``: words are missing.
-
-    Blanks at its end are no words.
+    """Return the line if it fits into ``width`` cells, else its beginning and ``…`` for the missing words.
+    Trailing blanks do not count.
     """
     text = "".join(segment.text for segment in line)
     if line_width(line) - (len(text) - len(text.rstrip(" "))) <= width:
@@ -95,7 +95,7 @@ def elided(line: StyledLine, width: int) -> StyledLine:
 
 
 def pad(line: StyledLine, width: int) -> StyledLine:
-    """The line cropped or filled with blanks to exactly ``width`` cells."""
+    """Return the line cropped or filled with blanks to exactly ``width`` cells."""
     missing = width - line_width(line)
     if missing < 0:
         return crop(line, width)
@@ -103,17 +103,17 @@ def pad(line: StyledLine, width: int) -> StyledLine:
 
 
 def on(line: Iterable[Segment], bg: str) -> StyledLine:
-    """The line over a background, where its segments have none of their own."""
+    """Return the line over a background, for segments without their own."""
     return tuple(Segment(text, style._replace(bg=style.bg or bg)) for text, style in line)
 
 
 def faded(line: Iterable[Segment]) -> StyledLine:
-    """The line in pale styles: what it says is no longer so."""
+    """Return the line in pale styles, for outdated content."""
     return tuple(Segment(text, style._replace(faded=True)) for text, style in line)
 
 
 def joined(lines: Sequence[StyledLine], gap: str = "   ") -> StyledLine:
-    """Lines one after another on one line."""
+    """Return lines joined to one line."""
     segments: list[Segment] = []
     for line in lines:
         if segments and line:
@@ -123,7 +123,7 @@ def joined(lines: Sequence[StyledLine], gap: str = "   ") -> StyledLine:
 
 
 def fit(left: Sequence[Item], right: Sequence[Item], width: int, gap: str = "   ") -> StyledLine:
-    """``left`` at the left edge and ``right`` at the right one, less what does not fit."""
+    """Return ``left`` at the left edge and ``right`` at the right one, without items that do not fit."""
     left, right = list(left), list(right)
     while True:
         start, end = joined([i.line for i in left], gap), joined([i.line for i in right], gap)
@@ -139,8 +139,8 @@ def fit(left: Sequence[Item], right: Sequence[Item], width: int, gap: str = "   
 
 
 def wrap(items: Sequence[Item], width: int, rows: int, gap: str = "   ") -> list[StyledLine]:
-    """The items over at most ``rows`` lines, in order, less those of the highest priorities that make them
-    too many, and then what fits on none of them.
+    """Return the items in order over at most ``rows`` lines. If they do not fit, those of the highest
+    priorities are left out first, then those that fit on no line.
     """
     kept = list(items)
     while True:
@@ -163,38 +163,38 @@ def wrap(items: Sequence[Item], width: int, rows: int, gap: str = "   ") -> list
 def paragraph(
     text: str, width: int, style: TextStyle = DIM, *, indent: int = 1, rows: int = 8
 ) -> list[StyledLine]:
-    """Words over as many lines as they need, at most ``rows``: then the last one ends in ``…``."""
+    """Return words as a paragraph of at most ``rows`` lines; if cut, the last one ends in ``…``."""
     room = max(1, width - indent - 1)
     lines: list[str] = []
     for word in text.split():
         if lines and _width(lines[-1]) + 1 + _width(word) <= room:
             lines[-1] += f" {word}"
         else:
-            lines += chop_cells(word, room)  # a path, say, that is longer than a line
+            lines += chop_cells(word, room)  # such as a path longer than a line
     if len(lines) > rows:
         lines[rows - 1 :] = [f"{lines[rows - 1]} {lines[rows]}"]
     return [(Segment(" " * indent, style), *elided((Segment(line, style),), room)) for line in lines]
 
 
 def hanging(head: StyledLine, text: str, width: int, style: TextStyle = TEXT) -> list[StyledLine]:
-    """Words beside ``head``, and in line with that below it as far as they need more lines."""
+    """Return words beside ``head``, with further lines indented to match."""
     first, *others = paragraph(text, width, style, indent=line_width(head), rows=20) or [()]
     return [(*head, *first[1:]), *others]
 
 
 def titled(title: str, *more: Segment) -> StyledLine:
-    """A part's heading."""
+    """Return a section heading."""
     return (Segment(f" {title}", TextStyle(bold=True)), *((Segment("   "), *more) if more else ()))
 
 
 def folded(text: str, width: int, style: TextStyle) -> list[StyledLine]:
-    """A path or a line of code over as many lines as it needs: it is there to be copied."""
+    """Return a path or a line of code over all lines needed, since it is there to be copied."""
     room = max(10, width - 2)
     return [(Segment(" "), Segment(text[at : at + room], style)) for at in range(0, len(text), room)]
 
 
 def code_to_keep(code: str, width: int, what: str = "it") -> list[StyledLine]:
-    """The line of code that makes a value permanent, beside its title where both fit, else below it."""
+    """Return the line of code that makes a value permanent, beside its title if both fit, else below it."""
     style, title = TextStyle("accent", bold=True), dim(f" to make {what} permanent:")
     if len(title.text) + len(code) + 2 <= width:
         return [(title, Segment(" "), Segment(code, style))]
@@ -202,7 +202,7 @@ def code_to_keep(code: str, width: int, what: str = "it") -> list[StyledLine]:
 
 
 def _leave_out(items: list[Item], priority: int) -> None:
-    """The last one of that priority."""
+    """Leave out the last item of that priority."""
     del items[max(at for at, item in enumerate(items) if item.priority == priority)]
 
 

@@ -1,4 +1,4 @@
-"""Tables: which columns there is room for, and the cells of a row side by side."""
+"""Tables: the columns that fit, and the cells of a row side by side."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from rich.cells import cell_len
 from overlaptop.tui.draw.segments import Segment, StyledLine, TextStyle, dim, elided, line_width, on, pad
 
 GAP = 2
-"""Blanks between two columns."""
+"""Blanks between columns."""
 
 
 class Column(NamedTuple):
-    """``cells``: at least; ``shown_from``: the width of the table from which it is shown."""
+    """``cells``: the least width; ``shown_from``: the table width from which the column is shown."""
 
     title: str
     cells: int
@@ -23,12 +23,14 @@ class Column(NamedTuple):
 
 
 class Table:
-    """Columns in so many cells. Rows begin with two cells for the cursor."""
+    """Columns in a given width. Rows begin with two cells for the cursor."""
 
     def __init__(
         self, columns: Sequence[Column], width: int, words: Mapping[str, Iterable[str]] | None = None
     ) -> None:
-        """``words``: all that columns of these titles hold; what room is left is theirs, in this order."""
+        """``words``: all texts of the columns with these titles; they share the remaining width, in this
+        order.
+        """
         self._columns, self._width = columns, width
         self._cells = {each: each.cells for each in columns if width >= each.shown_from}
         left = width - GAP - sum(cells + GAP for cells in self._cells.values())
@@ -46,7 +48,7 @@ class Table:
         return self.row([(dim(names.get(each.title, each.title)),) for each in self._columns])
 
     def row(self, cells: Iterable[StyledLine], *, cursor: bool = False) -> StyledLine:
-        """A line of one cell for each column, shown or not."""
+        """Return a line of one cell for each column, shown or not."""
         line = [Segment("▸ " if cursor else "  ", TextStyle("accent", bold=True))]
         for column, cell in zip(self._columns, cells, strict=True):
             if column in self._cells:
@@ -57,11 +59,11 @@ class Table:
 
 
 def aligned(line: StyledLine, width: int, *, right: bool) -> StyledLine:
-    """The line in a cell of that width."""
+    """Return the line in a cell of that width."""
     missing = width - line_width(line)
     return (Segment(" " * missing), *line) if right and missing > 0 else pad(line, width)
 
 
 def scrolled(first: int, selected: int, rows: int, height: int) -> int:
-    """The first visible row, moved as little as possible for the selected one to be seen."""
+    """Return the first visible row, moved as little as possible so that the selected one is visible."""
     return max(0, min(max(selected - height + 1, min(first, selected)), rows - height))

@@ -17,14 +17,14 @@ from overlaptop.tui.draw.segments import WHOLE, TextStyle
 
 @dataclass(frozen=True)
 class Palette:
-    """Named colours; none at all where the terminal's user wants none (NO_COLOR)."""
+    """Named colours; none if the user wants none (NO_COLOR)."""
 
     name: str
     dark: bool
     colors: dict[str, str]
 
     def theme(self) -> Theme:
-        """The same for Textual's own widgets (input, command palette)."""
+        """Return the palette for Textual's own widgets (input, command palette)."""
         if not self.colors:
             return replace(BUILTIN_THEMES["ansi-dark"], name=self.name)
         c = self.colors
@@ -78,7 +78,7 @@ PLAIN = Palette("overlaptop-plain", True, {})
 PALETTES = {palette.name: palette for palette in (DARK, LIGHT, CONTRAST, PLAIN)}
 
 FADE = 0.6
-"""How far a faded style goes towards the background."""
+"""Share of the background in a faded style."""
 
 
 class Styles:
@@ -89,7 +89,7 @@ class Styles:
         self._made: dict[TextStyle, Style] = {}
 
     def rich(self, style: TextStyle) -> Style:
-        """Rich's style; never one without attributes' owner, which NO_COLOR would trip on."""
+        """Return Rich's style; a style without attributes would fail with NO_COLOR."""
         made = self._made.get(style)
         if made is None:
             made = self._made[style] = self._make(style)
@@ -112,15 +112,15 @@ class Styles:
 
 @dataclass
 class Look:
-    """How lines are drawn, for all views alike."""
+    """How all views draw lines."""
 
     styles: Styles
     ascii: bool = False
-    """Only ASCII characters."""
+    """Use only ASCII characters."""
     textured: bool = False
-    """Parts differ by glyph, not only by colour."""
+    """Parts differ by glyph as well as by colour."""
     faded: bool = False
-    """What is shown is old."""
+    """The content is outdated."""
 
     @property
     def plain(self) -> bool:

@@ -1,4 +1,4 @@
-"""What is found of the job, by what mending it can win: the list, and the selected finding in full."""
+"""The job's findings by gain: the list, and the selected finding in full."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _NOT_YET = "Nothing is known yet: rules look at three measured steps or more."
 
 
 class FindingsView(RowList[Finding]):
-    """What can win most first."""
+    """Findings, largest gain first."""
 
     @property
     def rows(self) -> tuple[Finding, ...]:
@@ -76,7 +76,7 @@ class FindingsView(RowList[Finding]):
         return [fit(about, [], width), table.header(), *self.listed(found, room, row), (), *detail]
 
     def _title(self, number: str) -> list[Item]:
-        """A past step is of another moment than what was found."""
+        """Return the title; findings are not about a past step."""
         past = self.state.past_step is not None
         moment = Item((Segment("as they were at the pause", TextStyle("warning")),))
         return [Item((*titled("Findings"), bold(number))), *([moment] if past else [])]
@@ -101,7 +101,7 @@ class FindingsView(RowList[Finding]):
         return lines
 
     def _confirmation(self, each: Finding) -> list[tuple[str, str]]:
-        """What delaying its rank has shown, where that is the only one and was tried."""
+        """Return the result of delaying its rank, if it has only one and that was tried."""
         slope = self.state.slopes.get(each.ranks[0]) if len(each.ranks) == 1 else None
         if slope is None:
             return []
@@ -127,7 +127,7 @@ class FindingsScreen(PageScreen):
         super().__init__(dashboard, self._list, JobHeader(dashboard))
 
     async def action_open(self) -> None:
-        """The first rank that the selected one is about, where it is about some."""
+        """Open the first rank of the selected finding, if it has one."""
         if (found := self._list.selected) is not None and found.ranks:
             self.state.rank = found.ranks[0]
             self.dashboard.watch()

@@ -1,4 +1,4 @@
-"""What the screens' words mean, and on which screens they are found: the help opens on those of one."""
+"""The glossary of the screens' words, by screen: the help opens at the words of one screen."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ SECTIONS: dict[str, tuple[keys.Key, ...]] = {
     CAPTURE: keys.SCROLL_KEYS,
     NOTICES: keys.SCROLL_KEYS,
 }
-"""The keys of each screen, and those of the timeline, which two screens have."""
+"""The keys of each screen, and of the timeline, which two screens have."""
 OF_TRACES = (OVERVIEW, TIMELINE, RANK, COLLECTIVES, TIMELINES, FINDINGS, NOTICES)
-"""The screens that a trace has."""
+"""Screens available for a trace."""
 
 
 _STEPS, _FIGURES = (OVERVIEW, RANK), (OVERVIEW, RANK, CAPTURE, WORKLOADS)
@@ -103,4 +103,4 @@ WORDS: tuple[tuple[tuple[str, ...], dict[str, str]], ...] = (
     ((), {UNKNOWN: "not known; never zero"}),
 )
 # fmt: on
-"""By the screens on which they are found."""
+"""Words by the screens that show them."""

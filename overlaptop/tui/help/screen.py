@@ -17,10 +17,10 @@ from overlaptop.tui.widgets.page import Page, PageScreen
 
 
 class HelpPage(Page):
-    """The keys and words of the screen that it was asked on, then all others."""
+    """The keys and words of the screen that opened it, then all others."""
 
     def __init__(self, dashboard: Dashboard, about: str) -> None:
-        """``about``: that screen's title here."""
+        """``about``: the screen's title in the help."""
         super().__init__(dashboard)
         self._about = about
 
@@ -73,7 +73,7 @@ class NoticesPage(Page):
 
 
 class HelpScreen(PageScreen):
-    """Every key, and the words."""
+    """All keys, and the glossary."""
 
     title_in_help = ""
 

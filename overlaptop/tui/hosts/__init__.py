@@ -1,1 +1,1 @@
-"""The hosts that are watched."""
+"""The watched hosts."""

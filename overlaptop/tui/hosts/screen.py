@@ -1,4 +1,4 @@
-"""The hosts that are watched, one after the other: all that is known of the connection to each."""
+"""The watched hosts one after the other, with all facts about each connection."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _INDENT = 4
 
 
 class HostsPage(Page):
-    """A heading each, and below it what is known."""
+    """A heading for each host, and its facts below."""
 
     def lines(self, width: int) -> list[StyledLine]:
         snapshot = self.state.snapshot
@@ -74,7 +74,7 @@ def _host_lines(node: NodeView, now_ns: int, width: int) -> list[StyledLine]:
 
 
 def _clock(node: NodeView) -> str:
-    """By how much it is ahead of ours, and how well that is known."""
+    """Return how far the host's clock is ahead of ours, with the error."""
     if node.offset_ns is None or node.residual_ns is None:
         return UNKNOWN
     known = known_within(node.residual_ns)

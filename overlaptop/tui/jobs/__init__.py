@@ -1,1 +1,1 @@
-"""Which job to watch."""
+"""The choice of a job to watch."""

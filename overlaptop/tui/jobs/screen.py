@@ -1,4 +1,4 @@
-"""Which job to look at; and where none runs, which bundled workload to start."""
+"""The choice of a job; if none runs, of a bundled workload to start."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ from overlaptop.workloads.catalog import Workload
 Choice = JobRecord | Workload
 
 FAILED_NS = 600_000_000_000
-"""For so long the last job is named that failed; --list still tells it then."""
+"""How long the last failed job is named; --list shows it even later."""
 
 
 class JobList(JobView):
-    """Jobs, then workloads, with one cursor through both."""
+    """Jobs, then workloads, with one cursor for both."""
 
     fades = False
 
@@ -116,7 +116,7 @@ class JobList(JobView):
         return fit([*items, Item((dim("w: with options of your own"),), 1)], [], width, "  ")
 
     def _title(self, jobs: tuple[JobRecord, ...], width: int) -> list[StyledLine]:
-        """The name, and what is going on: beside it where that fits, else below."""
+        """Return the name, and the state beside it if it fits, else below."""
         name = Segment(" overlaptop", TextStyle("accent", bold=True))
         waiting = "choose a job" if jobs else "waiting for a job"
         words = printable(self.dashboard.launch.message or self.state.snapshot.hub_note or waiting)
@@ -133,7 +133,7 @@ class JobList(JobView):
 
 
 class JobsScreen(PageScreen):
-    """Opens by itself where there is no job, or more than one."""
+    """Opens by itself if there is no job, or more than one."""
 
     title_in_help = JOBS
     BINDINGS: ClassVar = bindings(LIST_KEYS)
@@ -142,7 +142,7 @@ class JobsScreen(PageScreen):
         self._list = JobList(dashboard)
         super().__init__(dashboard, self._list)
         self.opened_at = opened_at
-        """The job that was on the screen before; the list goes when there is another one."""
+        """The previous job; the list closes when another one is shown."""
 
     async def action_open(self) -> None:
         choices = self._list.choices
@@ -156,7 +156,7 @@ class JobsScreen(PageScreen):
             await self.ask_to_start(LaunchRequest(choice.name), self._start)
 
     def action_back(self) -> None:
-        """To the job on the screen, where there is one."""
+        """Go back to the watched job, if there is one."""
         if self.state.snapshot.job is not None:
             super().action_back()
 
@@ -167,7 +167,7 @@ class JobsScreen(PageScreen):
 
 
 def _failed_lately(now_ns: int) -> str:
-    """How the last job here failed; empty: it did not, or longer ago than FAILED_NS."""
+    """Return how the last job here failed; empty: it did not, or longer than FAILED_NS ago."""
     last = last_end.read()
     if last is None or now_ns - last.ended_ns > FAILED_NS or not any(end.failed for end in last.ends):
         return ""

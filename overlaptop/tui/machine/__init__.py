@@ -1,1 +1,1 @@
-"""The parts of the Machine view: what a host is, and lines of each part. Pure functions of a rank."""
+"""Parts of the Machine view: a host, and the lines of each part. Pure functions of a rank."""

@@ -1,4 +1,4 @@
-"""Below the table: the selected rank's GPU and links, the traffic on them, its place on the NUMA nodes."""
+"""Below the table: the selected rank's GPU and links, their traffic, and the rank's NUMA node."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _WARNING = TextStyle("warning")
 
 
 class MachineDetail(Page):
-    """In two columns where there is room, else one below the other; what does not fit is scrolled to."""
+    """Two columns if they fit, else one; the rest is scrolled."""
 
     fades = True
 
     def made_of(self) -> tuple[object, ...] | None:
-        """All that is known of this rank and its machine, and how far it is scrolled."""
+        """The facts about this rank and its machine, and the scroll position."""
         selected, snapshot = self.state.selected, self.state.snapshot
         if selected is None:
             return None
@@ -53,7 +53,7 @@ class MachineDetail(Page):
     def _columns(
         self, selected: RankView, gpu: Gpu | None, width: int
     ) -> tuple[list[StyledLine], list[StyledLine]]:
-        """What the GPU does; where the rank runs, and whose the traffic is."""
+        """Return the GPU's activity, and the rank's place and the sources of traffic."""
         textured, numa = self.look.textured, verdict_lines(selected, width)
         process, unknown = process_lines(selected, width), unknown_lines(selected, width)
         if gpu is None:
@@ -70,7 +70,7 @@ def _apart(*parts: list[StyledLine]) -> list[StyledLine]:
 
 
 def _shared(selected: RankView, gpu: Gpu) -> list[StyledLine]:
-    """Whose doing the figures are, where several ranks compute on one GPU."""
+    """Return a note about shared figures, if several ranks compute on one GPU."""
     others = [view.rank for view in gpu.ranks if view.rank != selected.rank]
     text = f"   ! shared with rank {runs_of(others)}: its figures are of all together"
     return [(Segment(text, _WARNING),)] if others else []

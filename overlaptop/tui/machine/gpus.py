@@ -1,4 +1,4 @@
-"""The host of the selected rank: a row for each GPU, or rank without one."""
+"""The selected rank's host: a row for each GPU, or for a rank without one."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from overlaptop.tui.overview.columns import rate_cell
 from overlaptop.tui.widgets.view import JobView
 
 _FACTS = attrgetter("rank", "machine", "device", "numa", "sample", "stale", "ended", "node_lost")
-"""All of a rank that is shown here."""
+"""All fields of a rank that are shown here."""
 _GAUGE = 24
 _COLUMNS = (
     Column("GPU", 6, right=False),
@@ -54,7 +54,7 @@ _COLUMNS = (
 
 
 class GpuTable(JobView):
-    """A heading, and a row a GPU; keeps the selected rank in sight."""
+    """A heading and a row per GPU; keeps the selected rank visible."""
 
     def __init__(self, dashboard: Dashboard) -> None:
         super().__init__(dashboard)
@@ -133,7 +133,7 @@ def _ranks_in_words(row: Gpu | RankView) -> str:
 
 
 def _without_gpu(view: RankView) -> dict[str, StyledLine]:
-    """What is known of its place stands where a GPU's figures would."""
+    """Return the rank's place in the columns of a GPU's figures."""
     where = nodes_in_words(view.numa.cpu_nodes, "CPU") if view.numa is not None else ""
     return {"GPU": (dim(UNKNOWN),), "rank": (bold(f"rank {view.rank}"),), "PCIe": (dim(where),)}
 

@@ -1,4 +1,4 @@
-"""One host as its ranks see it together: its GPUs, and the ranks on each."""
+"""One host as seen by its ranks: its GPUs, and the ranks on each."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Gpu:
 
     uuid: str
     index: int | None
-    """NVML's; None where only its rank knows of it."""
+    """NVML's index; None if only its rank reports it."""
     name: str
     pci_bus_id: str
     node: int | None
@@ -24,11 +24,13 @@ class Gpu:
 
     @property
     def label(self) -> str:
-        """``GPU 3``."""
+        """Return such as ``GPU 3``."""
         return f"GPU {UNKNOWN if self.index is None else self.index}"
 
     def reporting_rank(self, selected: RankView) -> RankView | None:
-        """The rank whose word on this GPU is shown: the selected one, else one that has measured it."""
+        """Return the rank whose figures of this GPU are shown: the selected one, else one that has measured
+        it.
+        """
         if any(view.rank == selected.rank for view in self.ranks):
             return selected
         return next((view for view in self.ranks if view.samples), self.ranks[0] if self.ranks else None)
@@ -50,13 +52,13 @@ class Machine:
 
     @property
     def own_name(self) -> str:
-        """What the host calls itself, where the user has named it otherwise; else empty."""
+        """Return the host's own name if the user gave it another one; else empty."""
         names = {view.info.host for view in self.ranks if view.info is not None} - {self.host}
         return ", ".join(sorted(names))
 
 
 def host_of(view: RankView) -> str:
-    """The name of the rank's host, as the user has named it where they did; empty where not known."""
+    """Return the rank's host, as the user named it if they did; empty if not known."""
     if view.node:
         return view.node
     if view.info is not None:
@@ -65,17 +67,17 @@ def host_of(view: RankView) -> str:
 
 
 def hosts(ranks: Iterable[RankView]) -> list[str]:
-    """In the order of their first rank."""
+    """Return the hosts in the order of their first rank."""
     return list(dict.fromkeys(host for view in ranks if (host := host_of(view))))
 
 
 def gpu_uuid(view: RankView) -> str:
-    """Empty: none, or not known."""
+    """Return the rank's GPU; empty: none, or not known."""
     return view.device.gpu_uuid if view.device is not None else ""
 
 
 def machine_of(ranks: Sequence[RankView], host: str) -> Machine:
-    """What the ranks of ``host`` say together: in containers each may see but a part of the machine."""
+    """Return the host as reported by all its ranks: in containers each may see only a part of it."""
     here = tuple(view for view in ranks if host_of(view) == host)
     sites: dict[str, GpuSite] = {}
     users: dict[str, tuple[RankView, ...]] = {}
@@ -90,7 +92,7 @@ def machine_of(ranks: Sequence[RankView], host: str) -> Machine:
 
 
 def _gpu(uuid: str, site: GpuSite | None, ranks: tuple[RankView, ...]) -> Gpu:
-    """``site``: as the machine lists it; None: only its ranks know of it."""
+    """``site``: the machine's own entry; None: only its ranks report it."""
     near = [view.numa.gpu_node for view in ranks if view.numa and view.numa.gpu_node is not None]
     node = next(iter(near), None)
     if site is not None:

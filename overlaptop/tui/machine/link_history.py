@@ -1,4 +1,4 @@
-"""The last minute of a GPU's links, drawn against their peaks."""
+"""The last minute of a GPU's links, on a scale to their peaks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from overlaptop.wire.devices import DeviceSample
 
 MINUTE_S = 60
 _COLUMN_S = (1, 2, 3, 4, 5, 6, 10, 15, 20, 30, 60)
-"""Two samples at the least: with one, a late sample would leave a gap."""
+"""At least two samples per column: with one, a late sample would leave a gap."""
 _LABEL = 7
 _LINKS = {
     "nvlink": ("NVLink", NVLINK, has_nvlink, nvlink_rate),
@@ -25,15 +25,15 @@ _LINKS = {
 
 
 def column_s(width: int) -> int:
-    """How many seconds a column stands for, so that a minute fits into ``width`` of them."""
+    """Return the seconds per column, so that a minute fits into ``width`` columns."""
     return next((seconds for seconds in _COLUMN_S if seconds * width >= MINUTE_S), MINUTE_S)
 
 
 def columns(
     samples: Sequence[DeviceSample], width: int, value: Callable[[DeviceSample], int | None]
 ) -> list[float | None]:
-    """The mean of each column of the minute before the newest sample, oldest first; None where nothing is
-    known. Columns begin at whole seconds of the clock.
+    """Return the mean of each column of the minute before the newest sample, oldest first; None if nothing
+    is known. Columns begin at whole seconds of the clock.
     """
     each_s = column_s(width)
     known = ((sample.at_ns // (each_s * 1_000_000_000), value(sample)) for sample in reversed(samples))
@@ -41,7 +41,9 @@ def columns(
 
 
 def last_minute(view: RankView, link: str, width: int, rows: int) -> list[StyledLine]:
-    """Charts of rx and tx, ``rows`` lines each, on a scale from 0 to the peak; none without such a link."""
+    """Return charts of rx and tx, ``rows`` lines each, on a scale from 0 to the peak; none without such a
+    link.
+    """
     name, style, there, known = _LINKS[link]
     if not there(view):
         return []

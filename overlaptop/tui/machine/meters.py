@@ -1,4 +1,4 @@
-"""The selected rank's GPU now: its links in both directions, how busy it is, memory, power, clocks."""
+"""The selected rank's GPU now: its links in both directions, activity, memory, power, clocks."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ _LABEL, _PERCENT, _FIGURES, _GAUGE_LEAST, _GAUGE_MOST = 15, 8, 18, 6, 40
 
 
 def link_lines(view: RankView, gpu: Gpu, width: int, *, textured: bool) -> list[StyledLine]:
-    """The GPU's name and its links. Unknown figures are marked; the list of unknowns gives the reasons."""
+    """Return the GPU's name and its links. Unknown figures are marked;
+    `unknown_lines` gives the reasons.
+    """
     device, now = view.device, view.sample
     if device is None:
         return []
@@ -54,7 +56,7 @@ def link_lines(view: RankView, gpu: Gpu, width: int, *, textured: bool) -> list[
 
 
 def activity_lines(view: RankView, width: int, *, textured: bool) -> list[StyledLine]:
-    """How busy the GPU is, and what it takes."""
+    """Return the GPU's activity, memory, power and clocks."""
     device, now = view.device, view.sample or _UNKNOWN
     if device is None:
         return []
@@ -76,7 +78,7 @@ def activity_lines(view: RankView, width: int, *, textured: bool) -> list[Styled
 
 
 def no_gpu_lines(view: RankView, width: int) -> list[StyledLine]:
-    """Of a rank without a GPU: why."""
+    """Return why the rank has no GPU."""
     text = f"unknown: rank {view.rank} has not reported it yet"
     if view.device is not None:
         text = f"none: {_why_no_gpu(view) or 'the rank computes on none that is known'}"
@@ -84,8 +86,8 @@ def no_gpu_lines(view: RankView, width: int) -> list[StyledLine]:
 
 
 def unknown_lines(view: RankView, width: int) -> list[StyledLine]:
-    """One paragraph a reason, with all that it stands for. Of a GPU that is not there all is unknown, for
-    the one reason that `no_gpu_lines` gives.
+    """Return a paragraph for each reason, with all unknown figures that it explains. Without a GPU all are
+    unknown for the reason of `no_gpu_lines`.
     """
     by_reason: dict[str, dict[str, None]] = {}
     for source in (view.sample, view.device, view.numa, view.machine):
@@ -107,7 +109,7 @@ def _why_no_gpu(view: RankView) -> str:
 
 
 def _words(name: str) -> str:
-    """A field's name as the screen calls it: ``nvlink_rx_bytes_per_s`` is NVLink rx."""
+    """Return a field's name as shown on the screen: ``nvlink_rx_bytes_per_s`` is NVLink rx."""
     for unit in _UNITS:
         name = name.removesuffix(unit)
     return " ".join(_NAMES.get(word, word) for word in name.split("_"))
@@ -140,7 +142,7 @@ class _Meters:
     def __init__(self, width: int, *, textured: bool) -> None:
         self.textured = textured
         room = width - 3 - _LABEL - 3 - _PERCENT - _FIGURES - 1
-        # Where there is little room the figures matter more.
+        # In a narrow space the figures matter more.
         self.gauge = min(_GAUGE_MOST, room) if room >= _GAUGE_LEAST else 0
 
     def rate(self, label: str, direction: str, known: Rate, style: TextStyle) -> StyledLine:

@@ -1,4 +1,4 @@
-"""Where the selected rank runs and may run, and what to type where that is far from its GPU."""
+"""The CPUs of the selected rank, and the command to type if they are far from its GPU."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _STATES = {"bound": "bound to its GPU's node", "wrong node": "on the wrong node"
 
 
 def verdict_lines(view: RankView, width: int) -> list[StyledLine]:
-    """How the rank lies to its GPU, why, and what to type."""
+    """Return how near the rank is to its GPU, why, and the command to type."""
     numa = view.numa
     if numa is None:
         text = f"unknown: rank {view.rank} has not reported it yet"
@@ -38,7 +38,7 @@ def verdict_lines(view: RankView, width: int) -> list[StyledLine]:
     if numa.advice:
         style = TextStyle("accent", bold=True)
         beside = hanging(_label("to mend it"), numa.advice, width, style)
-        if len(beside) > 1:  # each way to do it on lines of its own: no command is broken that need not be
+        if len(beside) > 1:  # each way on its own lines, so that commands are broken only if necessary
             ways = numa.advice.replace(", or ", "\nor ").split("\n")
             below = (line for way in ways for line in paragraph(way, width, style, indent=5))
             beside = [_label("to mend it"), *below]
@@ -47,7 +47,7 @@ def verdict_lines(view: RankView, width: int) -> list[StyledLine]:
 
 
 def process_lines(view: RankView, width: int) -> list[StyledLine]:
-    """What the verdict follows from."""
+    """Return the facts behind the verdict."""
     numa = view.numa
     if numa is None:
         return []
@@ -68,7 +68,7 @@ def process_lines(view: RankView, width: int) -> list[StyledLine]:
 
 
 def nodes_in_words(shares: Iterable[NodeShare], noun: str) -> str:
-    """``34 threads on node 0, 2 on node 1``. Most first."""
+    """Return such as ``34 threads on node 0, 2 on node 1``, most first."""
     parts: list[str] = []
     for share in sorted(shares, key=lambda each: -each.amount):
         if share.amount:

@@ -1,4 +1,4 @@
-"""The machine under the selected rank: GPUs, nodes, adapters, links, and what they carry."""
+"""The selected rank's machine: GPUs, nodes, adapters, links, and their traffic."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from overlaptop.tui.widgets.screen import DashboardScreen
 
 
 class MachineScreen(DashboardScreen):
-    """The GPUs of one host, and below them the details of the selected rank there."""
+    """The GPUs of one host, and below them the selected rank's details."""
 
     title_in_help = MACHINE
     BINDINGS: ClassVar = bindings(MACHINE_KEYS)
@@ -29,7 +29,7 @@ class MachineScreen(DashboardScreen):
         self._select(self.state.rank)
 
     def action_next(self, direction: int) -> None:
-        """The first rank of the next host, going round; on one host the next rank."""
+        """Select the first rank of the next host, cyclically; with one host the next rank."""
         selected, rows = self.state.selected, self.state.rows
         if selected is None:
             return

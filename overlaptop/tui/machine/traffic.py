@@ -1,4 +1,4 @@
-"""What the links carried beside what the job's own collectives account for."""
+"""The links' traffic beside the traffic of the job's own collectives."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from overlaptop.tui.draw.segments import (
 )
 
 NOTABLE_SHARE = 0.1
-"""Counters and collectives are not read at the same moments: what differs by less says nothing."""
+"""Smallest notable difference: counters and collectives are not read at the same moments."""
 _NAMES = {"nvlink": "NVLink", "pcie": "PCIe"}
 _LABEL, _FIGURE = 23, 12
 _WARNING = TextStyle("warning")
 
 
 def traffic_lines(view: RankView, width: int) -> list[StyledLine]:
-    """A verdict; measured, explained, the rest; what it means.
+    """Return a verdict; measured, explained, the rest; and its meaning.
 
-    The verdict stands in the heading: where there is little room the rest is scrolled to.
+    The verdict is in the heading; on small screens the rest is scrolled.
     """
     traffic = view.traffic
     if traffic is None:
@@ -67,7 +67,7 @@ def _row(name: str, label: int, figures: Sequence[int | None], style: TextStyle)
 def _verdict(
     traffic: Traffic, pairs: list[tuple[int | None, int | None]], width: int
 ) -> tuple[Segment, list[StyledLine]]:
-    """In a word or two, and what shows it. ``pairs``: rx and tx, measured and explained."""
+    """Return the verdict in a word or two, and its reason. ``pairs``: rx and tx, measured and explained."""
     known = [
         (measured, explained, direction)
         for (measured, explained), direction in zip(pairs, ("rx", "tx"), strict=True)
@@ -87,7 +87,7 @@ def _verdict(
     if share <= NOTABLE_SHARE:
         return Segment("✓ explained", TextStyle("good", bold=True)), []
     is_pcie, text = traffic.over == "pcie", f"{whole_percent(share)} of {direction} unexplained"
-    # Over PCIe a job's batches come in: nothing to be warned of.
+    # A job's batches arrive over PCIe, which needs no warning.
     verdict = bold(text) if is_pcie else Segment(f"! {text}", BOLD_WARNING)
     meaning = "somebody else's traffic, or copies of the job's own"
     return verdict, paragraph(meaning, width, TEXT if is_pcie else _WARNING, indent=3)

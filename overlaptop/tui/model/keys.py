@@ -1,5 +1,5 @@
-"""Every key of the app and its screens: what is bound, and its words in the help. The few of a prompt stand
-with the prompt (widgets/prompt.py, widgets/line_prompt.py, workloads/option_input.py).
+"""All keys of the app and its screens, with their bindings and help texts. A prompt defines its own few
+keys (widgets/prompt.py, widgets/line_prompt.py, workloads/option_input.py).
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from textual.binding import Binding, BindingType
 
 
 class Key(NamedTuple):
-    """Keys (Textual's names), how help shows them, the action they run, and its words."""
+    """Keys (Textual's names), their form in the help, their action, and their help text."""
 
     keys: str
     shown: str
     action: str
     words: str
     hint: str = ""
-    """At the foot of the screen: keys, a blank, a word; empty: only help names it."""
+    """Hint at the foot of the screen: keys, a blank, a word; empty: shown only in the help."""
 
     def binding(self) -> Binding:
         shown, _, word = self.hint.partition(" ")
@@ -167,7 +167,7 @@ LIST_KEYS = (
 
 
 def _opening(words: str) -> tuple[Key, ...]:
-    """The keys of a list, with what enter does there."""
+    """Return the keys of a list; ``words``: the action of enter."""
     return tuple(key._replace(words=words) if key.action == "open" else key for key in LIST_KEYS)
 
 
@@ -244,17 +244,17 @@ def fits(action: str, *, trace: bool, job: bool, replay: bool = False) -> bool:
 
 
 def changes_job(action: str) -> bool:
-    """Whether an action, of the app's or of a screen's, changes the job or which one runs, or begins to:
-    nothing of the kind under ``--readonly``.
+    """Return whether an action of the app or a screen changes the job or which one runs, or begins to.
+    ``--readonly`` disables these.
     """
     return _name(action) in _CHANGING
 
 
 def needs_knob(action: str) -> bool:
-    """Whether an action says only why it does nothing where no knob can be changed."""
+    """Return whether an action only says why it does nothing if no knob can be changed."""
     return _name(action) in _OF_KNOB - {"trials"}
 
 
 def bindings(keys: tuple[Key, ...]) -> list[BindingType]:
-    """For Textual's BINDINGS."""
+    """Return the keys as Textual's BINDINGS."""
     return [key.binding() for key in keys]

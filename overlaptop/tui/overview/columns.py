@@ -1,6 +1,6 @@
-"""The columns of the rank table: a list, from which narrow terminals leave out the least important.
+"""The columns of the rank table; narrow terminals leave out the least important.
 
-Those that would be empty are left out: a job on CPUs has no links, and its idle time is not seen.
+Empty columns are left out: a job on CPUs has no links, and its idle time is not measured.
 """
 
 from __future__ import annotations
@@ -58,42 +58,43 @@ if TYPE_CHECKING:
 
 _HISTORY_COLUMNS = 40
 _SCALED_RANKS = 16
-"""The ranks of a job step together: so many tell the scale of all histories."""
+"""Ranks that set the scale of all histories: a job's ranks step together."""
 _FAR = 4
-"""So many usual steps are no step to draw all others to: the job stood still in it."""
+"""Steps longer than this multiple of the usual one do not set the scale: the job was stalled."""
 _MEAN, _BAR_LEAST = " mean", 16
 
 
 @dataclass(frozen=True, slots=True)
 class Scales:
-    """What all rows are drawn to, so that they can be compared."""
+    """The common scales of all rows, so that they can be compared."""
 
     bar_ns: int
-    """The bars' full width, a round figure; 0 before the first step."""
+    """Full width of the bars, a round figure; 0 before the first step."""
     unit: Unit
     spark_top_ns: int
     a_column: int
-    """Steps in one column of the history."""
+    """Steps per column of the history."""
     textured: bool
     marked_step: int | None = None
-    """Which step of the histories was chosen."""
+    """The chosen step, marked in the histories."""
     failure: Trouble | None = None
-    """What the first rank to end badly came to."""
+    """Failure of the first rank that failed."""
     means: bool = False
-    """Rows are means over a window."""
+    """True if rows are means over a window."""
     slopes: Mapping[int, Effect] = field(default_factory=dict)
-    """As ViewState has them."""
+    """As in ViewState."""
 
     @classmethod
     def of(cls, state: ViewState, *, textured: bool, bar_before_ns: int = 0) -> Scales:
-        """From all ranks, whether the filter shows them or not: a filter must not move the scale.
-        ``bar_before_ns``: the bars' full width so far, which stays while rows fill most of it.
+        """Return the scales of all ranks, also of filtered ones: a filter must not change the scale.
+
+        ``bar_before_ns``: the bars' present full width, which stays while rows fill most of it.
         """
         ranks = state.snapshot.ranks
         running = [view for view in ranks if not view.ended] or ranks
         bars_ns = [view.row.step_ns for view in running if view.row is not None]
         typical_ns = history.typical_step_ns(ranks)
-        # Else a whole trace may be on the screen, far longer than its steps, or the slowest one of a job.
+        # Otherwise a whole trace may be shown, far longer than its steps, or the slowest step of a job.
         if state.moving and state.past_step is None:
             usual_ns = history.typical_step_ns(running) or 0
             bars_ns = [length_ns for length_ns in bars_ns if length_ns <= _FAR * usual_ns]
@@ -118,32 +119,32 @@ class Scales:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column. ``title``, where it draws, and ``cell`` take the width they are given, or less."""
+    """One column. ``title``, if it is drawn, and ``cell`` fit into the width they are given."""
 
     key: str
     title: str | Callable[[Scales, int], StyledLine]
     cell: Callable[[RankView, Scales, int], StyledLine]
     min_width: int
     priority: int
-    """The highest is left out first; 0 never."""
+    """The highest priority is left out first; 0 stays."""
     grow: int = 0
-    """Its share of the room that is left."""
+    """Its share of the remaining width."""
     max_width: int = 1000
     right: bool = True
     floor: int = 0
-    """What it may shrink to before columns of priority 1 go; 0: its ``min_width``."""
+    """Least width before columns of priority 1 are left out; 0: its ``min_width``."""
     knows: Callable[[RankView], bool] = lambda _view: True
-    """Whether it has a value for a rank; it is left out where it has one for none."""
+    """Whether it has a value for a rank. A column without any value is left out."""
 
     def header(self, scales: Scales, width: int) -> StyledLine:
-        """The title; the unit of all times stands at the end of those of times."""
+        """Return the title, with the unit of all times in place of ``UNIT``."""
         if isinstance(self.title, str):
             return crop((dim(self.title.replace("UNIT", scales.unit.name)),), width)
         return self.title(scales, width)
 
 
 def _time(name: str, style: TextStyle = TEXT) -> Callable[[RankView, Scales, int], StyledLine]:
-    """``name``: of one of MEASURES."""
+    """``name``: one of MEASURES."""
 
     def cell(view: RankView, scales: Scales, _width: int) -> StyledLine:
         value_ns = MEASURES[name](view)
@@ -155,7 +156,7 @@ def _time(name: str, style: TextStyle = TEXT) -> Callable[[RankView, Scales, int
 def _waiting(view: RankView, scales: Scales, _width: int) -> StyledLine:
     value_ns = waiting_ns(view)
     if value_ns is None or not (waiting_exact(view) or value_ns >= scales.unit.size_ns / 100):
-        return (dim(UNKNOWN),)  # "at least nothing" is not known
+        return (dim(UNKNOWN),)  # "at least 0" says nothing
     return (Segment(scales.unit.text(value_ns)),)
 
 
@@ -179,18 +180,18 @@ def _bar(view: RankView, scales: Scales, width: int) -> StyledLine:
         return bar
     text = next((each for each in said if len(each) <= width), said[-1])
     line = crop(faded(bar), max(0, width - len(text) - 2))
-    style = TextStyle("warning") if view.last is not None else DIM  # nothing is wrong before the first step
+    style = TextStyle("warning") if view.last is not None else DIM  # no warning before the first step
     if view.silent or (scales.failure is not None and view.rank in scales.failure.ranks):
         style = TextStyle("error", bold=True)
     return (*line, Segment("  " if line else ""), *elided((Segment(text, style),), width))
 
 
 def _condition(view: RankView, scales: Scales) -> list[str]:
-    """What there is to say of the rank beside its bar, the longest first; empty: nothing."""
+    """Return the rank's condition for display beside its bar, longest form first; empty: normal."""
     if view.ended:
         return [f"■ {each}" for each in endings(view, scales.failure)]
     if view.node_lost:
-        return []  # its host's line says so: the row keeps its last figures
+        return []  # its host's line shows it: the row keeps its last figures
     if view.stale and view.last is not None:
         since = clock(view.last.start_ns + view.last.step_ns)
         what = "○ silent" if view.silent else "○ no step"
@@ -205,7 +206,7 @@ def _condition(view: RankView, scales: Scales) -> list[str]:
 
 
 def _slowest(view: RankView, columns: int, a_column: int) -> list[float | None]:
-    """The slowest step of each of the last columns."""
+    """Return the slowest step of each of the last columns."""
     return history.columns(view.history, columns, a_column, attrgetter("step_ns"))
 
 
@@ -233,7 +234,7 @@ def _bar_header(scales: Scales, width: int) -> StyledLine:
 
 
 def rate_cell(known: Rate) -> StyledLine:
-    """``281 GB/s  59 %``, in fixed places."""
+    """Return such as ``281 GB/s  59 %``, in fixed places."""
     if known.bytes_per_s is None:
         return (dim(f"{UNKNOWN:>9}{'' if known.peak_bytes_per_s is None else '      '}"),)
     share = whole_percent(known.share) if known.share is not None else ""
@@ -251,7 +252,7 @@ def _nvlink(view: RankView, _scales: Scales, _width: int) -> StyledLine:
 
 
 def numa_cell(view: RankView) -> StyledLine:
-    """The node next to the GPU and the mark: ``0 ✓``."""
+    """Return the GPU's nearest node and a mark: ``0 ✓``."""
     if view.numa is None:
         return (dim(UNKNOWN),)
     if view.numa.state == "no gpu":
@@ -260,7 +261,7 @@ def numa_cell(view: RankView) -> StyledLine:
     return (Segment("" if node is None else f"{node} "), Segment(glyph, TextStyle(color, bold=True)))
 
 
-# Headers have a cell to spare, for the mark of the column that is sorted by.
+# Headers have a spare cell for the mark of the sort column.
 COLUMNS = (
     Column("rank", "rank", lambda view, _s, _w: (bold(str(view.rank)),), 5, 0),
     Column("bar", _bar_header, _bar, _BAR_LEAST, 0, grow=3, right=False, floor=6),
@@ -282,7 +283,7 @@ _NODE = Column("node", "host", lambda v, _s, width: elided((dim(v.node),), width
 def columns_for(
     ranks: Sequence[RankView], *, with_nodes: bool = False, with_slopes: bool = False
 ) -> tuple[Column, ...]:
-    """Those that have a value for at least one rank. ``with_nodes``: also on which host each is;
+    """Return the columns with a value for at least one rank. ``with_nodes``: include each rank's host;
     ``with_slopes``: some rank's slack was measured.
     """
     rank, *others = COLUMNS
@@ -293,7 +294,7 @@ def columns_for(
 
 
 def layout(columns: Sequence[Column], width: int) -> list[tuple[Column, int]]:
-    """The columns that fit into ``width`` cells, and how wide each is."""
+    """Return the columns that fit into ``width`` cells, and their widths."""
     kept = list(columns)
     while _least(kept) > width and (worst := max(c.priority for c in kept)) > 1:
         kept.remove(next(c for c in reversed(kept) if c.priority == worst))

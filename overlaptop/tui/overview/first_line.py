@@ -1,4 +1,4 @@
-"""The first line below the header: the one thing that costs most, and how many findings there are."""
+"""The first line below the header: the costliest problem, and the number of findings."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from overlaptop.tui.widgets.view import JobView
 
 _WIDE = 90
 SPARE = 8
-"""Columns."""
+"""Columns that must be free before a longer form returns."""
 
 
 class FirstLineView(JobView):
-    """One line; at its right end the key that opens what explains it."""
+    """One line; at its right end the key that opens its explanation."""
 
     _form, _right, _line = 0, 0, object()
-    """Which form was drawn last, the most that stood at its right end, and of which line."""
+    """The form drawn last, the widest right end so far, and their line."""
 
     def draw(self, width: int, height: int) -> list[StyledLine]:  # noqa: ARG002
         state = self.state
-        # A past step is of another moment than findings.
+        # Findings are not about a past step.
         found = (state.findings or ()) if state.past_step is None else ()
         is_of_step = state.past_step is not None or (state.paused_at_ns and state.window is Window.STEP)
         said = who_is_late(state.snapshot) if is_of_step else state.first_line
@@ -47,8 +47,8 @@ class FirstLineView(JobView):
         return [fit([Item((mark, Segment(words, style)))], [Item(right, 1)] if right else [], width, " ")]
 
     def _fitting(self, forms: Sequence[str], width: int, right: int, line: object) -> str:
-        """The first that fits. A longer one than before comes back only where it fits with room to spare:
-        a figure that gets a digit more or less does not turn the sentence.
+        """Return the first form that fits. A longer form than before returns only with SPARE columns left:
+        a figure with another digit must not change the sentence.
         """
         if self._line != line:
             self._form = self._right = 0

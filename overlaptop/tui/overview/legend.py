@@ -1,4 +1,4 @@
-"""What the bars' and lanes' colours and glyphs mean."""
+"""The meaning of the bars' and lanes' colours and glyphs."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""One row a rank: what its steps are made of, and its figures.
+"""One row per rank: the parts of its steps, and its figures.
 
-Where several hosts are watched, the ranks of each stand below a thin line of its own.
+If several hosts are watched, each host's ranks are below a thin line.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class RankTable(JobView):
         super().__init__(dashboard)
         self._first = 0
         self._bar_ns = 0
-        """The bars' full width when they were drawn last."""
+        """The bars' full width at the last drawing."""
 
     @property
     def page_rows(self) -> int:
@@ -52,7 +52,7 @@ class RankTable(JobView):
         at = entries.index(selected) if selected in entries else 0
         self._first = scrolled(self._first, at, len(entries), height - 1)
         if self._first == at > 0 and height > 2 and isinstance(entries[at - 1], Group):
-            self._first -= 1  # whose rank it is
+            self._first -= 1  # the host of its first rank
         lines: list[StyledLine] = [tuple(header)]
         for entry in entries[self._first : self._first + height - 1]:
             if isinstance(entry, Group):
@@ -99,7 +99,7 @@ class RankTable(JobView):
         return next((key for key, left, size in self._places() if left <= x < left + size), "")
 
     def _step_at(self, view: RankView, x: int) -> int | None:
-        """The slowest step below a column of the history; None where the pointer is elsewhere."""
+        """Return the slowest step of a column of the history; None if the pointer is elsewhere."""
         for key, left, size in self._places():
             if key == "history" and left <= x < left + size:
                 a_column = Scales.of(self.state, textured=False).a_column
@@ -107,7 +107,7 @@ class RankTable(JobView):
         return None
 
     def _places(self) -> list[tuple[str, int, int]]:
-        """Each column with its left edge and its width."""
+        """Return each column with its left edge and width."""
         found, left = [], _MARGIN
         for column, size in self._columns(self.size.width):
             found.append((column.key, left, size))
@@ -120,7 +120,7 @@ def _row(view: RankView, columns: list[tuple[Column, int]], scales: Scales, *, c
     row.append(Segment("○", TextStyle("warning")) if view.node_lost else Segment(" "))
     for column, size in columns:
         cell = column.cell(view, scales, size)
-        # Why a row is not live stands in place of its bar, and does not fade.
+        # The reason why a row is not live replaces its bar, and does not fade.
         if view.node_lost or ((view.stale or view.ended) and column.key != "bar"):
             cell = faded(cell)
         row += [*aligned(cell, size, right=column.right), Segment(" " * GAP)]

@@ -22,7 +22,7 @@ from overlaptop.tui.widgets.job_header import JobHeader
 
 
 class OverviewScreen(TimelineScreen):
-    """What opens first."""
+    """The first screen."""
 
     title_in_help = OVERVIEW
     BINDINGS: ClassVar = bindings((*OVERVIEW_KEYS, *TIMELINE_KEYS))
@@ -38,7 +38,7 @@ class OverviewScreen(TimelineScreen):
             self._table,
             Legend(dashboard),
             Timeline(dashboard),
-            # In the place of collectives and history: nothing that is looked at moves when it comes.
+            # In place of collectives and history, so that nothing else moves when it appears.
             ChangePanel(dashboard),
             self._collectives,
             HistoryChart(dashboard),
@@ -76,8 +76,8 @@ class OverviewScreen(TimelineScreen):
         self.redraw()
 
     async def action_filter(self) -> None:
-        """Ask for a filter at the foot of the screen; it works while it is typed."""
-        # Textual's Input takes 20 ms to import: not before it is needed.
+        """Ask for a filter at the foot of the screen; it applies while it is typed."""
+        # Textual's Input takes 20 ms to import: only on use.
         from overlaptop.tui.widgets.line_prompt import LinePrompt
 
         take = partial(self._filter, self.state.filter)
@@ -86,8 +86,8 @@ class OverviewScreen(TimelineScreen):
         await self.ask(LinePrompt("filter /", words, example, take, partial(take, typing=True)))
 
     def _filter(self, before: Filter, words: str, *, typing: bool = False) -> str:
-        """Filter by words; returns why they are not taken, or not while they are typed: they keep no rank.
-        Then the filter from ``before`` stays.
+        """Filter by words; return the error, or why the filter does not apply yet while it is typed: it
+        keeps no rank. The filter ``before`` then stays.
         """
         try:
             wanted, fault = Filter.parse(words), ""
@@ -100,7 +100,7 @@ class OverviewScreen(TimelineScreen):
         return fault
 
     def action_back(self) -> None:
-        """Back to live from a past step; else drop the filter."""
+        """Go back to live from a past step; else drop the filter."""
         if self.state.past_step is not None:
             self.dashboard.resume()
             self.dashboard.on_change()

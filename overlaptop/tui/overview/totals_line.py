@@ -1,4 +1,4 @@
-"""The job's totals: overlap first, then where the time goes, then what is missing from the figures."""
+"""The job's totals: overlap first, then the parts of the step, then missing data."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ from overlaptop.tui.widgets.view import JobView
 _REASON_CHARS = 36
 _HIGH = 16
 _WIDE, _WIDER = 80, 120
-"""Narrower screens have no room for what a figure is made of; for all words about the window."""
+"""Screen widths for the parts of a figure, and for all words about the window."""
 _PARTS_CELLS = len("= waiting 12.3 + transfer 12.3")
 _MOST_NAMED = 4
-"""Ranks; beyond it they are counted."""
+"""Most ranks that are listed; more are counted."""
 
 
 class TotalsLine(JobView):
-    """One line; two where it is narrow and there is height."""
+    """One line; two on a narrow screen with enough height."""
 
     def full_height(self, width: int) -> int:
         line = joined([item.line for item in total_items(self.state, width)], "  ")
@@ -55,12 +55,12 @@ class TotalsLine(JobView):
 
 
 def total_items(state: ViewState, width: int) -> list[Item]:
-    """The totals as figures with their names, for a screen of that width."""
+    """Return the totals as figures with their names, for a screen of that width."""
     totals, ranks = state.snapshot.totals, state.snapshot.ranks
     figures = totals_in_words(totals, exact=state.exact)
 
     def item(name: str, figure: str, cells: int, style: TextStyle = BOLD, *more: Segment) -> Item:
-        # As wide as its figures get: what follows must not move with each of them.
+        # The widest figure's width, so that later items do not move.
         return Item((dim(f"{name} "), Segment(f"{figure:<{cells}}", style), *more))
 
     stall = item("stall", figures["stall"], 7)._replace(priority=1)  # exposed says nearly the same
@@ -84,7 +84,7 @@ def total_items(state: ViewState, width: int) -> list[Item]:
 
 
 def _exposed_parts(state: ViewState, width: int) -> StyledLine:
-    """What exposed communication was, where it is known and there is room."""
+    """Return the parts of exposed communication, if they are known and fit."""
     totals = state.snapshot.totals
     if totals.waits is None or width < _WIDE:
         return ()
@@ -92,7 +92,7 @@ def _exposed_parts(state: ViewState, width: int) -> StyledLine:
 
 
 def _knob(state: ViewState) -> list[Item]:
-    """The selected knob: its value, and the keys that change it or why nothing does."""
+    """Return the selected knob: its value, and its keys or why they do nothing."""
     if state.selected_knob is None:
         return []
     knob, change = state.selected_knob.knob, state.change
@@ -106,13 +106,13 @@ def _knob(state: ViewState) -> list[Item]:
             why = "needs --control"
         elif not state.readonly and why:
             why = f"fixed: {shortened(re.sub(r'^rank [0-9]+: ', '', why), _REASON_CHARS)}"
-        # Else the job is over, or a file: the header says so.
+        # Otherwise the job is over, or a trace: the header says so.
         keys = (dim(f" ({why})"),) if why else ()
     return [Item((dim(f"{short_name(knob.name)} "), value, *keys))]
 
 
 def _launching(state: ViewState) -> list[Item]:
-    """How far the CPU is ahead of the GPU; nothing where no rank's source can see it."""
+    """Return the CPU's lead over the GPU; nothing if no rank's source measures it."""
     totals = state.snapshot.totals
     if totals.launch_lead_ns is None:
         return []
@@ -126,7 +126,7 @@ def _launching(state: ViewState) -> list[Item]:
 
 
 def _bound(state: ViewState) -> list[Item]:
-    """What sets the step's length; nothing of a past step, which is of another moment than findings."""
+    """Return what bounds the step; nothing for a past step, since findings are not about it."""
     if state.past_step is not None:
         return []
     word = bound_by(state.snapshot, state.findings or (), state.first_line)
@@ -142,13 +142,13 @@ def _rule(state: ViewState, width: int) -> list[Item]:
 
 def _sampling(state: ViewState) -> list[Item]:
     if state.starting:
-        return []  # how they measure is not settled yet
+        return []  # the sampling is not decided yet
     every = {view.info.detail_every for view in state.snapshot.ranks if view.info is not None}
     if not every:
         return []
     words = {0: "phases only", 1: "collectives in every step"}
     if max(every) and state.snapshot.totals.exposed_ns is None and why_unmeasured(state.snapshot.ranks):
-        return []  # the lines above say why
+        return []  # the lines above give the reason
     text = words.get(max(every), f"collectives in every {ordinal(max(every))} step")
-    # When it changes, ranks tell so one after the other.
+    # Ranks report a change one after the other.
     return [Item((dim(f"{text}, on some ranks" if len(every) > 1 and 0 in every else text),), 2)]

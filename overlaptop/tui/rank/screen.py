@@ -1,4 +1,4 @@
-"""Everything that is known of one rank: who it is, the figures of a step, its timeline."""
+"""All facts about one rank: identity, the figures of a step, its timeline."""
 
 from __future__ import annotations
 
@@ -66,11 +66,11 @@ MOSTLY = 0.99
 _MOST_LINES = ((24, 8), (12, 4), (0, 1))
 """By the height of the screen."""
 _IN_WORDS = tuple(part.key for part in (EXPOSED, HIDDEN, COMPUTE, FUSED, COPY, IDLE))
-"""What matters most comes first: a small screen has no room for all."""
+"""Most important first: a small screen does not fit all."""
 
 
 class RankFacts(JobView):
-    """Identity, then the step's parts, then the bar they make."""
+    """Identity, then the step's parts, then their bar."""
 
     def full_height(self, width: int) -> int:
         selected, step = self.state.selected, self.state.step
@@ -125,8 +125,8 @@ class RankFacts(JobView):
 
 
 def _naming(step: StepTotals, selected: RankView) -> list[StyledLine]:
-    """How much of the communication's time belongs to collectives that are known by name and bytes; a dash
-    where that was not looked up in this step.
+    """Return how much communication time belongs to collectives with a known name and size; a dash if this
+    was not looked up in this step.
     """
     if all(each.matched_ns is None for each in (step, *selected.history)):
         return []
@@ -137,7 +137,7 @@ def _naming(step: StepTotals, selected: RankView) -> list[StyledLine]:
 
 
 def _links(selected: RankView) -> list[StyledLine]:
-    """Its links and its NUMA node, as far as anything is known of them; the Machine view has the rest."""
+    """Return the known facts about its links and NUMA node; the Machine view has the rest."""
     parts: list[StyledLine] = []
     for name, there, known in (
         ("NVLink", has_nvlink(selected), nvlink_rate(selected)),
@@ -196,12 +196,12 @@ class RankScreen(TimelineScreen):
         super().__init__(dashboard, *(view(dashboard) for view in views))
 
     def action_next_rank(self, rows: int) -> None:
-        """The next one that passes the filter, in the table's order."""
+        """Select the next rank that passes the filter, in the table's order."""
         self.state.move(rows)
         self.show_selected()
 
     def action_fit_collective(self) -> None:
-        """Zoom to the selected collective, and go with it from step to step."""
+        """Zoom to the selected collective, and follow it from step to step."""
         lanes, index = self.state.lanes, self.state.collective
         if lanes is None or index is None or index >= len(lanes.detail.collectives):
             return

@@ -1,4 +1,4 @@
-"""The collectives of the step in the timeline, one a line, in order of their start."""
+"""The collectives of the timeline's step, one per line, by start."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ _SPLIT_COLUMNS = (
     Column("call", 5, right=False, shown_from=119),
     Column("group", 5, right=False, shown_from=126),
 )
-"""Where some collective of the step is split."""
+"""Used if some collective of the step has a wait/transfer breakdown."""
 _TIMES = ("start", "duration", "waiting", "transfer")
 
 
 class Collectives(JobView):
-    """A list with a cursor; the timeline marks what it is on."""
+    """A list with a cursor; the timeline marks the selected one."""
 
     def __init__(self, dashboard: Dashboard) -> None:
         super().__init__(dashboard)
@@ -63,7 +63,7 @@ class Collectives(JobView):
         unit = Unit.for_scale(lanes.detail.step_ns)
         selected = self.state.collective
         room = height - 1
-        # The last line counts those below, where there is room for more than that line.
+        # The last line counts hidden ones, if there is space for more than that line.
         shown = room - 1 if 1 < room < len(collectives) else room
         at = min(selected, len(collectives) - 1) if selected is not None else self._first
         self._first = max(0, min(max(at - shown + 1, min(self._first, at)), len(collectives) - room))

@@ -17,16 +17,16 @@ from overlaptop.wire.messages import StepTotals
 
 _LABEL = 10
 _AXIS_FROM = 7
-"""Lines."""
+"""Least height in lines for an axis."""
 _TICK_COLUMNS = 20
 _WHOLE_SECONDS_NS = 10_000_000_000
 
 
 class HistoryChart(JobView):
-    """Half of the height each; a chart's scale stands at its left."""
+    """Two charts of half the height; each scale is at the left."""
 
     def made_of(self) -> tuple[object, ...] | None:
-        """The rank, and the newest column that is complete: about one redraw a second."""
+        """The rank and the newest complete column: about one redraw per second."""
         selected = self.state.selected
         if selected is None or not selected.history:
             return None
@@ -84,7 +84,7 @@ class HistoryChart(JobView):
 
 
 def _axis(steps: Sequence[StepTotals], room: int, a_column: int) -> StyledLine:
-    """How long ago columns were, before the newest step: ``╷-40 s ───╷-20 s ───╷``."""
+    """Return the age of columns, relative to the newest step: ``╷-40 s ───╷-20 s ───╷``."""
     drawn = list("─" * (room - 1) + "╷")
     for at, age_ns in history.column_ages(steps, room, a_column, _TICK_COLUMNS):
         label = f"╷-{age(age_ns / 1e9) if age_ns >= _WHOLE_SECONDS_NS else duration(age_ns)} "

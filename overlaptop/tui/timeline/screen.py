@@ -1,4 +1,4 @@
-"""What the overview and the rank's screen do alike with their timelines."""
+"""The timeline's actions, shared by the overview and the rank's screen."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class TimelineScreen(DashboardScreen):
         self.action_select_collective(0 if at is None else min(max(at + lines, 0), last))
 
     def action_select_collective(self, index: int) -> None:
-        """That one; the viewport goes with it where it shows a part of the step."""
+        """Select that collective; a zoomed viewport follows it."""
         state = self.state
         state.select_collective(index)
         lanes = state.lanes

@@ -21,13 +21,13 @@ _SHORT = {"forward": "fwd", "backward": "bwd", "optimizer": "opt"}
 
 
 class Timeline(JobView):
-    """Title, phases, the lanes, the collectives' names, and an axis; as many of them as there is room."""
+    """Title, phases, lanes, the collectives' names, and an axis, as the height allows."""
 
     def full_height(self, width: int) -> int:  # noqa: ARG002
         return 10 if self.state.copies_seen else 8
 
     def made_of(self) -> tuple[object, ...] | None:
-        """The step and the viewport; without a step, draw: the reason changes."""
+        """The step and the viewport; without a step always draw, since the reason changes."""
         state = self.state
         return (state.lanes, state.viewport, state.collective) if state.lanes else None
 
@@ -97,7 +97,7 @@ class Timeline(JobView):
 
 
 class LaneRows:
-    """The lanes of a step through a window, ``width`` cells of it, with names at their left."""
+    """The lanes of a step in a window, ``width`` cells of it, with names at the left."""
 
     def __init__(self, lanes: Lanes, bounds_ns: tuple[float, float], width: int, textured: bool) -> None:
         self.lanes = lanes
@@ -107,7 +107,7 @@ class LaneRows:
 
     def column(self, at_ns: float) -> int:
         share = (at_ns - self.start_ns) / (self.end_ns - self.start_ns)
-        return int(min(1.0, max(0.0, share)) * self.width + 1e-9)  # the cell that it lies in
+        return int(min(1.0, max(0.0, share)) * self.width + 1e-9)  # its cell
 
     def row(self, label: str, pieces: tuple[Piece, ...]) -> StyledLine:
         drawn = lane(pieces, self.start_ns, self.end_ns, self.width, textured=self.textured)
@@ -127,7 +127,9 @@ class LaneRows:
         return (lane_label("phase"), *to_segments(cells))
 
     def names(self, selected: int | None) -> StyledLine:
-        """Under the comm lane, where there is room: which collective begins; the selected one is marked."""
+        """Return names at the starts of collectives, below the comm lane, if they fit; the selected one is
+        marked.
+        """
         cells = [Cell(" ", DIM)] * self.width
         collectives = self.lanes.detail.collectives
         marked = self.column(collectives[selected].start_ns) if selected is not None else self.width
@@ -147,7 +149,7 @@ class LaneRows:
             if left < marked:
                 room = min(room, marked - left)
             name = f"│{op_name(collective)}"
-            # Whole words only: half a figure is another figure.
+            # Whole words only: a cut figure is a wrong figure.
             labels = (f"{name} {byte_count(collective.bytes)}", name)
             words = next((words for words in labels if len(words) <= room), "│")
             if left >= free and left + len(words) <= self.width:
@@ -165,25 +167,25 @@ class LaneRows:
 
 
 def op_name(collective: CollectiveSpan | CollectiveKey) -> str:
-    """c10d's name without its underscores."""
+    """Return c10d's name without its underscores."""
     return collective.op.strip("_")
 
 
 def lane_cells(width: int) -> int:
-    """How many cells of a line that wide are the lanes'."""
+    """Return the lanes' cells of a line of that width."""
     return max(1, width - LABEL - 1)
 
 
 def zoomed_at(viewport: Viewport, x: int, width: int, direction: int) -> Viewport:
-    """After the wheel was turned over a line that wide, with the pointer in column ``x``: closer to what is
-    there where it was turned up (-1).
+    """Return the viewport after a turn of the wheel over a line of that width, in column ``x``: up (-1)
+    zooms in there.
     """
     anchor = min(1.0, max(0.0, (x - LABEL) / lane_cells(width)))
     return viewport.zoomed(ZOOM_FACTOR**-direction, anchor)
 
 
 def zoom_items(viewport: Viewport, length_ns: int) -> list[Item]:
-    """For a title: how far it is zoomed in, and to which part of ``length_ns``."""
+    """Return title items: the zoom factor, and the visible part of ``length_ns``."""
     if viewport.zoom <= 1:
         return []
     start_ns, end_ns = viewport.bounds_ns(length_ns)
@@ -194,5 +196,5 @@ def zoom_items(viewport: Viewport, length_ns: int) -> list[Item]:
 
 
 def lane_label(words: str) -> Segment:
-    """What stands left of a lane."""
+    """Return the label at the left of a lane."""
     return dim(f" {words:<{LABEL - 1}}")

@@ -1,4 +1,4 @@
-"""One step of all ranks on one axis, and what lies at a place of it. No drawing."""
+"""One step of all ranks on one axis, and the spans at a position. No drawing."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AlignedStep:
-    """A step on each rank whose timeline is here. The axis begins where the first rank's step does, and
-    ends with the last one's.
+    """A step on each rank whose timeline is here. The axis goes from the first rank's start to the last
+    rank's end.
     """
 
     begins_ns: int
@@ -27,7 +27,7 @@ class AlignedStep:
     details: Mapping[int, StepDetail]
     """By rank."""
     parts: Mapping[int, tuple[Piece, ...]]
-    """By rank, in ns from its step's start: the parts of the step that the bars have, each where it was."""
+    """By rank, in ns from its step's start: the parts of the step as in the bars, at their times."""
     collectives: Sequence[Collective]
     _lanes: dict[int, Lanes] = field(default_factory=dict)
 
@@ -37,12 +37,12 @@ class AlignedStep:
         return self._lanes[rank]
 
     def offset_ns(self, rank: int) -> int:
-        """Where on the axis the rank's step begins."""
+        """Return the start of the rank's step on the axis."""
         return self.details[rank].start_ns - self.begins_ns
 
 
 class Cursor(NamedTuple):
-    """A place of the axis, in ns, and the cell in which it is drawn."""
+    """A position on the axis in ns, and its cell."""
 
     at_ns: int
     left_ns: float
@@ -52,17 +52,19 @@ class Cursor(NamedTuple):
 
 
 class Under(NamedTuple):
-    """What lies in a stretch of the axis, in one lane of a rank; bounds in ns on the axis."""
+    """A span in one lane of a rank; bounds in ns on the axis."""
 
     lane: str
     start_ns: int
     end_ns: int
     call: int | None = None
-    """Of a collective, its index in its rank's step."""
+    """For a collective, its index in its rank's step."""
 
 
 def aligned(details: Mapping[int, StepDetail], collectives: Sequence[Collective]) -> AlignedStep:
-    """``details``: by rank, one or more; ``collectives``: those of the step, matched across ranks."""
+    """Align a step. ``details``: by rank, one or more; ``collectives``: those of the step, matched across
+    ranks.
+    """
     begins_ns = min(detail.start_ns for detail in details.values())
     ends_ns = max(detail.start_ns + detail.step_ns for detail in details.values())
     parts = {rank: _parts(detail, collectives) for rank, detail in details.items()}
@@ -70,8 +72,9 @@ def aligned(details: Mapping[int, StepDetail], collectives: Sequence[Collective]
 
 
 def under(step: AlignedStep, rank: int, cursor: Cursor) -> list[Under]:
-    """What a rank did in the cursor's cell: its phase, its collectives, and of each other lane one span.
-    First, or that one, is what is selected, what lies under the cursor itself, what takes most of the cell.
+    """Return a rank's spans in the cursor's cell: its phase, its collectives, and one span of each other
+    lane. Order: the selected one, the one below the cursor itself, the one with the largest share of the
+    cell.
     """
     lanes, offset_ns = step.lanes(rank), step.offset_ns(rank)
 
@@ -101,8 +104,8 @@ def under(step: AlignedStep, rank: int, cursor: Cursor) -> list[Under]:
 
 
 def neighbour(step: AlignedStep, rank: int, at_ns: int, direction: int) -> int | None:
-    """Index of the first collective of a rank that begins after a place of the axis, or of the last one
-    that begins before it; None: there is none.
+    """Return the index of the rank's first collective that begins after a position, or of the last one
+    before it; None: there is none.
     """
     starts = [(span_of(step, rank, at)[0], at) for at in range(len(step.details[rank].collectives))]
     if direction > 0:
@@ -111,14 +114,14 @@ def neighbour(step: AlignedStep, rank: int, at_ns: int, direction: int) -> int |
 
 
 def span_of(step: AlignedStep, rank: int, index: int) -> tuple[int, int]:
-    """From when to when a collective of a rank was, on the axis."""
+    """Return the start and end of a rank's collective on the axis."""
     each, offset_ns = step.details[rank].collectives[index], step.offset_ns(rank)
     return each.start_ns + offset_ns, each.end_ns + offset_ns
 
 
 def _parts(detail: StepDetail, collectives: Sequence[Collective]) -> tuple[Piece, ...]:
-    """Together they are the step, each moment once."""
-    # numpy takes 100 ms to import, which the first paint would pay: nothing to draw needs it before.
+    """Return the parts of the step; together they cover it once."""
+    # numpy takes 100 ms to import: not before the first paint, which does not need it.
     from overlaptop.timeline.spans import difference, from_pairs, union
 
     sets = sets_of(detail, collectives)

@@ -1,4 +1,4 @@
-"""What lies under the cursor, in words: a line for each lane."""
+"""The spans below the cursor in words: a line for each lane."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from overlaptop.tui.timeline.timeline import lane_label, op_name
 from overlaptop.tui.timelines.aligned import AlignedStep, Cursor, under
 
 _WIDE = 120
-"""Narrower screens have what a collective cost on a line of its own."""
+"""Narrower screens show a collective's cost on its own line."""
 
 
 def read_out(
     step: AlignedStep, rank: int, cursor: Cursor, width: int, rows: int, *, exact: bool
 ) -> list[StyledLine]:
-    """Exactly ``rows`` lines about what is under the cursor on that rank. ``exact``: its source sees the
-    gaps between kernels.
+    """Return exactly ``rows`` lines about the spans below the cursor on that rank. ``exact``: its source
+    sees the gaps between kernels.
     """
     unit = _unit(step.length_ns, cursor.right_ns - cursor.left_ns)
     at = bold(f"{unit.text(cursor.at_ns)} {unit.name}")
@@ -55,7 +55,7 @@ def read_out(
 
 
 def _unit(longest_ns: int, cell_ns: float) -> Unit:
-    """With digits enough to tell neighbouring cells apart."""
+    """Return a unit with enough digits to distinguish neighbouring cells."""
     unit = Unit.for_scale(longest_ns)
     digits = math.ceil(math.log10(unit.size_ns / max(1.0, cell_ns)))
     return replace(unit, decimals=max(unit.decimals, digits))

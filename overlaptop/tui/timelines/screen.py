@@ -1,4 +1,4 @@
-"""One step of all ranks on one axis, with a cursor, and what lies under that."""
+"""One step of all ranks on one axis, with a cursor and the spans below it."""
 
 from __future__ import annotations
 
@@ -45,24 +45,24 @@ from overlaptop.tui.widgets.screen import DashboardScreen
 from overlaptop.tui.widgets.view import JobView
 
 _READ_OUT, _TALL_READ_OUT, _TALL = 6, 10, 36
-"""Lines that what is under the cursor has at least, and more on a tall screen: nothing moves with it."""
+"""Lines of the read-out, on a usual and on a tall screen: fixed, so that nothing moves."""
 _LANES = 6
 
 
 class Timelines(JobView):
-    """A row for each rank: the parts of its step where they were."""
+    """A row for each rank: the parts of its step at their times."""
 
     def __init__(self, dashboard: Dashboard) -> None:
         super().__init__(dashboard)
         self.viewport = WHOLE_STEP
         self._cursor_ns = 0
         self._follows = False
-        """The cursor stays on the selected collective, wherever the next step has it."""
+        """True if the cursor follows the selected collective from step to step."""
         self._first = 0
         self._step: AlignedStep | None = None
         self._step_of: tuple[object, object] = (None, None)
         self._ranks_at: dict[int, int] = {}
-        """The rank in each line that has one."""
+        """Ranks by line."""
 
     @property
     def step(self) -> AlignedStep | None:
@@ -77,7 +77,7 @@ class Timelines(JobView):
 
     @property
     def rank(self) -> int | None:
-        """The one that the cursor is on; None: its timeline is not here."""
+        """Return the rank at the cursor; None: its timeline is not here."""
         selected, step = self.state.selected, self.step
         return (
             selected.rank
@@ -86,12 +86,12 @@ class Timelines(JobView):
         )
 
     def move_cursor(self, cells: int) -> None:
-        """Later, or earlier where negative; what is shown goes with it."""
+        """Move the cursor later, or earlier if negative; the view follows it."""
         if (step := self.step) is not None:
             self._put(step, self._cursor_ns + cells * self._cell_ns(step))
 
     def to_collective(self, direction: int) -> None:
-        """To the selected rank's next one, or the one before."""
+        """Move to the selected rank's next or previous collective."""
         step, rank = self.step, self.rank
         if step is None or rank is None:
             return
@@ -99,7 +99,7 @@ class Timelines(JobView):
             self.show_collective(index, fits=False)
 
     def show_collective(self, index: int, *, fits: bool) -> None:
-        """Put the cursor on a collective of the selected rank and follow it; ``fits``: and zoom to it."""
+        """Put the cursor on a collective of the selected rank and follow it; ``fits``: also zoom to it."""
         step, rank = self.step, self.rank
         if step is None or rank is None:
             return
@@ -123,7 +123,7 @@ class Timelines(JobView):
             self.viewport = self.viewport.zoomed(ZOOM_FACTOR**direction, min(1.0, max(0.0, anchor)))
 
     def made_of(self) -> tuple[object, ...] | None:
-        """The step, the cursor and the viewport; without a step, draw: the reason changes."""
+        """The step, the cursor and the viewport; without a step always draw, since the reason changes."""
         state, step = self.state, self.step
         if step is None:
             return None
@@ -192,7 +192,7 @@ class Timelines(JobView):
         return step.length_ns * self.viewport.width / lane_cells(self.size.width)
 
     def _column(self, step: AlignedStep, width: int) -> int:
-        """Of the cursor; -1: it is not in sight."""
+        """Return the cursor's column; -1: it is not visible."""
         start_ns, end_ns = self._bounds_ns(step)
         column = int((self._cursor_ns - start_ns) / (end_ns - start_ns) * lane_cells(width) + 1e-9)
         return column if start_ns <= self._cursor_ns < end_ns else -1
@@ -203,7 +203,7 @@ class Timelines(JobView):
         self.viewport = self.viewport.showing(self._cursor_ns / step.length_ns)
 
     def _follow(self, step: AlignedStep) -> None:
-        """In the next step, too."""
+        """Follow the selected collective into the next step."""
         self._cursor_ns = min(self._cursor_ns, step.length_ns - 1)
         rank, index = self.state.selected, self.state.collective
         if self._follows and rank is not None and index is not None and rank.rank in step.details:
@@ -245,7 +245,7 @@ class Timelines(JobView):
 
 
 class TimelinesScreen(DashboardScreen):
-    """The ranks' rows, what their colours mean, and keys."""
+    """The ranks' rows, the legend, and keys."""
 
     title_in_help = TIMELINES
     BINDINGS: ClassVar = bindings(TIMELINES_KEYS)

@@ -1,1 +1,1 @@
-"""Trials on the job that is shown."""
+"""Trials on the watched job."""

@@ -1,4 +1,4 @@
-"""The trials of this dashboard: a row for each value or rank, and what they found."""
+"""Trials of this dashboard: a row for each value or rank, and the result."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ _STYLES = {"shorter": "good", "best": "good", "longer": "bad", "critical": "warn
 
 
 class TrialsView(Page):
-    """The newest trials, or what trials are where there were none."""
+    """The newest trials, or an explanation if there were none."""
 
     def lines(self, width: int) -> list[StyledLine]:
         running = self.dashboard.control.trials
@@ -68,8 +68,8 @@ class TrialsView(Page):
 
 
 def trials_lines(running: RunningTrials, width: int, *, elsewhere: bool = False) -> list[StyledLine]:
-    """What is tried, how far that is, a table, and what was found. ``elsewhere``: in an earlier job."""
-    # Where there are trials numpy is there too.
+    """Return the values tried, the progress, a table, and the result. ``elsewhere``: in an earlier job."""
+    # Trials have imported numpy already.
     from overlaptop.trials.settings import best_of
 
     state, knob = running.state, running.knob
@@ -102,7 +102,7 @@ def _status(running: RunningTrials, state: TrialsState, width: int) -> list[Styl
 
 
 def _rows(running: RunningTrials, best: Best | None, width: int) -> list[StyledLine]:
-    """A row for each value, below the present one; or for each rank that is delayed."""
+    """Return a row for each value, below the present one; or for each delayed rank."""
     from overlaptop.trials import settings, slack
 
     state, knob = running.state, running.knob
@@ -141,7 +141,7 @@ class TrialsScreen(PageScreen):
     BINDINGS: ClassVar = bindings(TRIALS_KEYS)
 
     def __init__(self, dashboard: Dashboard, asks: str = "") -> None:
-        """``asks``: as it opens, for what is to be tried: ``values`` or ``delays``."""
+        """``asks``: the prompt to open with: ``values`` or ``delays``."""
         super().__init__(dashboard, TrialsView(dashboard), JobHeader(dashboard))
         self._asks = asks
 
@@ -153,7 +153,7 @@ class TrialsScreen(PageScreen):
             await self.ask_for_delays()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Trials can be stopped while they go on; the best value is known once they are over."""
+        """Trials can be stopped while they run; the best value is known once they are over."""
         control = self.dashboard.control
         if (action == "keep" and control.best is None) or (action == "stop" and not control.trying):
             return False
@@ -168,13 +168,13 @@ class TrialsScreen(PageScreen):
         self.dashboard.on_change()
 
     async def ask_for_values(self) -> None:
-        """Which values of the selected knob are to be tried, unless it cannot be changed."""
+        """Ask for values of the selected knob to try, unless it cannot be changed."""
         dashboard, control = self.dashboard, self.dashboard.control
         selected = control.editor.editable(dashboard.latest)
         if selected is None or control.trying:
             dashboard.on_change()
             return
-        # Textual's Input takes 20 ms to import: not before it is needed.
+        # Textual's Input takes 20 ms to import: only on use.
         from overlaptop.tui.widgets.line_prompt import LinePrompt
 
         usual = usual_values(selected.knob, dashboard.latest)
@@ -183,7 +183,7 @@ class TrialsScreen(PageScreen):
         await self.ask(LinePrompt(f"try {selected.knob.name} ", usual, hint, take))
 
     async def ask_for_delays(self) -> None:
-        """Whether each rank is to be delayed, with what that costs."""
+        """Ask whether to delay each rank, with the cost."""
         control = self.dashboard.control
         if control.trying:
             return

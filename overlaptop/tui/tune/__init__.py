@@ -1,1 +1,1 @@
-"""Knobs, their changes, and what these brought."""
+"""Knobs, their changes, and the results."""

@@ -1,4 +1,4 @@
-"""The log of what was changed: when, by whom, from what to what, at which step, and what became of it."""
+"""The log of changes: time, person, old and new value, step, and result."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class ChangeLog(Page):
             style = TextStyle({FAILED: "error", CHANGED: "good"}.get(each.state, "warning"))
             head = ((dim(clock(each.at_ns)),), (Segment(knob),), (Segment(values),), (dim(who),))
             line = table.row((*head, (Segment(said, style),)))
-            if any("…" in segment.text for segment in line[-2:]):  # a reason goes on below
+            if any("…" in segment.text for segment in line[-2:]):  # a long reason continues below
                 lines += [table.row((*head, ())), *paragraph(said, width, style, indent=11, rows=3)]
             else:
                 lines.append(line)

@@ -1,4 +1,4 @@
-"""How the newest change of a knob goes, and the steps before and after it."""
+"""The progress of the newest change of a knob, and the steps before and after it."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from overlaptop.tui.widgets.view import JobView
 TABLE_LINES = 4
 """A header and three figures."""
 LEAST_LINES = 4
-"""Of the table and what stands above it: with fewer it is one line."""
+"""Least lines for the table and the text above; with fewer, all is one line."""
 _WIDE = 70
-"""Narrower than this it is one line as well."""
+"""On narrower screens it is one line, too."""
 _HIGH = 24
 
 
 class ChangePanel(JobView):
-    """How the newest change goes, and the steps before and after the newest one that was made."""
+    """The newest change's progress, and the steps before and after the last completed one."""
 
     def full_height(self, width: int) -> int:
-        """All of it; on a small screen the figures are one line."""
+        """Return the height of all lines; on a small screen the figures are one line."""
         state = self.state
         change, compared = state.change, state.compared
         if state.panel_hidden or (change is None and compared is None):
@@ -48,7 +48,7 @@ class ChangePanel(JobView):
 
 
 def panel_lines(state: ViewState, width: int, height: int) -> list[StyledLine]:
-    """A table of the figures before and after, where there is height for it; else one line."""
+    """Return a table of the figures before and after if the height allows, else one line."""
     change, compared = state.change, state.compared
     if compared is None or height < LEAST_LINES:
         return _brief(change, compared, width, exact=state.exact)[:height]
@@ -78,7 +78,7 @@ def panel_lines(state: ViewState, width: int, height: int) -> list[StyledLine]:
 def _brief(
     change: KnobChange | None, compared: BeforeAfter | None, width: int, *, exact: bool
 ) -> list[StyledLine]:
-    """The figures in a line, once a change was made; until then how it goes."""
+    """Return the figures in a line once a change is complete; until then its progress."""
     if compared is None or (change is not None and change.state != "changed"):
         return change_lines(change, width) if change is not None else []
     head = f" {compared.was} → {compared.becomes}" if compared.of_change else f" {compared.title}"
@@ -89,7 +89,7 @@ def _brief(
 
 
 def _rows(compared: BeforeAfter, *, exact: bool) -> list[tuple[str, str, str, str]]:
-    """Name, before, after and the change of each figure."""
+    """Return name, old value, new value and change of each figure."""
     before, after = compared.before.figures, compared.after.figures
     overlaps = [
         bounded(percent(each), BOUNDS["overlap"], exact=exact) for each in (before.overlap, after.overlap)
@@ -110,5 +110,5 @@ def _rows(compared: BeforeAfter, *, exact: bool) -> list[tuple[str, str, str, st
 
 
 def _share(before: float | None, after: float | None) -> str:
-    """``-3.1 %``."""
+    """Return a relative change: ``-3.1 %``."""
     return f"{100 * (after / before - 1):+.1f} %" if before and after is not None else UNKNOWN

@@ -1,4 +1,4 @@
-"""What can be changed of the job: a row for each knob, and all that is known of the selected one."""
+"""The job's knobs: a row for each, and all facts about the selected one."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class KnobTable(RowList[JobKnob]):
 
 
 class KnobDetail(JobView):
-    """All that is known of the selected knob, in sentences."""
+    """The facts about the selected knob, in sentences."""
 
     def __init__(self, dashboard: Dashboard, table: KnobTable) -> None:
         super().__init__(dashboard)

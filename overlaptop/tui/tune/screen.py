@@ -1,4 +1,4 @@
-"""All that can be changed of the job, and the log of what was."""
+"""The job's knobs, and the log of changes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from overlaptop.tui.widgets.screen import DashboardScreen
 
 
 class TuneScreen(DashboardScreen):
-    """Knobs, all about the selected one, how the newest change goes, and the log."""
+    """Knobs, the selected one in detail, the newest change's progress, and the log."""
 
     title_in_help = TUNE
     BINDINGS: ClassVar = bindings(TUNE_KEYS)

@@ -1,1 +1,1 @@
-"""What screens are made of: lines about the job, tables, prompts, the header and the foot."""
+"""Parts of screens: lines about the job, tables, prompts, the header and the foot."""

@@ -1,4 +1,4 @@
-"""How the newest change of a knob goes."""
+"""The progress of the newest change of a knob."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _GLYPHS = {"pending": ("◌", "warning"), "changed": ("●", "good"), "failed": 
 
 
 class ChangeLine(JobView):
-    """Of the newest change, whoever asked for it, until it has been made; a failure stays."""
+    """The newest change from any dashboard, until it is complete; a failure stays."""
 
     fades = False
 
@@ -31,9 +31,8 @@ class ChangeLine(JobView):
 
 
 def change_lines(change: KnobChange, width: int, right: Item | None = None) -> list[StyledLine]:
-    """From what to what, how far it is, and who asked, where that was not here; at most MOST_LINES.
-
-    ``right``: for the right edge of the first line, where there is room.
+    """Return the old and the new value, the progress, and the person if not at this dashboard; at most
+    MOST_LINES. ``right``: for the right edge of the first line, if it fits.
     """
     glyph, color = _GLYPHS[change.state]
     style = TextStyle(color, bold=True)

@@ -1,4 +1,4 @@
-"""How the connection to each host is, as lines."""
+"""The state of the connection to each host, as lines."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from overlaptop.tui.draw.segments import (
 
 
 def heading(group: Group, now_ns: int, width: int) -> StyledLine:
-    """A thin line: the node's name, the connection's state and since when, how well its clock is known, and
-    its rate.
+    """Return a thin line: the node's name, the connection's state and since when, the clock's error, and
+    the data rate.
     """
     node = group.node
     if node is None:
@@ -37,13 +37,13 @@ def heading(group: Group, now_ns: int, width: int) -> StyledLine:
 
 
 def state_words(node: NodeView, now_ns: int) -> StyledLine:
-    """``● live``, ``○ lost since 14:03:10 (12 s)``; of one that is waited for, its note says more."""
+    """Return such as ``● live`` or ``○ lost since 14:03:10 (12 s)``; empty if the node's note says more."""
     glyph, color = HUB_GLYPHS[node.hub_state]
     return (Segment(f"{glyph} {state_of(node)}{since(node, now_ns)}".rstrip(), TextStyle(color)),)
 
 
 def host_status(node: NodeView, now_ns: int) -> StyledLine:
-    """``gpu-a  ● live``, and why it is not live."""
+    """Return such as ``gpu-a  ● live``, with the reason if it is not live."""
     line: StyledLine = (
         Segment(f"{printable(node.name)}  ", TextStyle("accent")),
         *state_words(node, now_ns),

@@ -1,4 +1,4 @@
-"""The job: what it is, where and on what it runs, how far it is, and whether it is live."""
+"""The job: its name, host, hardware and progress, and whether it is live."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from overlaptop.wire.commands import CHANGES
 from overlaptop.wire.messages import RankInfo
 
 _WIDE = 90
-"""Narrower screens have no room for how a job ended and when, too."""
+"""Narrower screens leave out how and when a job ended."""
 
 
 class JobHeader(JobView):
-    """One line, and a second one where there is height for it."""
+    """One line, and a second one if the height allows."""
 
     fades = False
 
@@ -47,7 +47,7 @@ class JobHeader(JobView):
 
 
 def _job_line(state: ViewState, width: int, *, alone: bool) -> StyledLine:
-    """``alone``: no other line says what is wrong."""
+    """``alone``: no other line shows the trouble."""
     snapshot, job = state.snapshot, state.snapshot.job
     left = [Item((Segment("overlaptop", TextStyle("accent", bold=True)),), 6)]
     if job is not None:
@@ -79,7 +79,7 @@ def _job_line(state: ViewState, width: int, *, alone: bool) -> StyledLine:
 
 
 def _past(state: ViewState) -> str:
-    """Which step the screen went back to, and when it was; empty: it did not."""
+    """Return the past step on the screen and its time; empty: it is live."""
     if state.past_step is None:
         return ""
     ends_ns = [view.last.start_ns + view.last.step_ns for view in state.snapshot.ranks if view.last]
@@ -89,7 +89,7 @@ def _past(state: ViewState) -> str:
 
 
 def _hub_state(state: ViewState, *, brief: bool) -> StyledLine:
-    """``brief``: of a job that is over not why, nor the time of day."""
+    """``brief``: leave out why a job ended, and the time of day."""
     snapshot, trouble = state.snapshot, state.trouble_since or trouble_of(state.snapshot)
     if state.paused_at_ns is not None:
         words = f"← {_past(state)} " if state.past_step is not None else "■ paused "
@@ -124,13 +124,13 @@ def _hub_state(state: ViewState, *, brief: bool) -> StyledLine:
 
 
 def _source_line(state: ViewState, width: int) -> StyledLine:
-    """How the figures come about; a lost connection or a pause comes first, being more urgent."""
+    """Return the source of the figures; a lost connection or a pause comes first."""
     snapshot, warning, infos = state.snapshot, TextStyle("warning"), _infos(state)
     left: list[Item] = []
     if state.paused_at_ns is not None:
         since_s = (state.now_ns - state.paused_at_ns) / 1e9
         words = f" paused since {clock(state.paused_at_ns)} ({age(since_s)}): data is still being kept"
-        if state.past_step is not None:  # which one is in the line above
+        if state.past_step is not None:  # the line above names it
             words = " space is live again, { } other steps; all that is shown is of this one"
         left.append(Item((Segment(words, warning._replace(bold=True)),)))
     if (trouble := state.trouble_since or trouble_of(snapshot)) is not None:
@@ -143,7 +143,7 @@ def _source_line(state: ViewState, width: int) -> StyledLine:
     if snapshot.hub_note:
         left.append(Item((Segment(f" {snapshot.hub_note}", warning),)))
     for each in snapshot.commands[-1:]:
-        if not each.done and each.state != FAILED and each.name not in CHANGES:  # they have a place
+        if not each.done and each.state != FAILED and each.name not in CHANGES:  # these have a line
             state_of = Segment(each.state, warning._replace(bold=True))
             left.append(Item((Segment(f" {each.words}: ", warning), state_of)))
     if (restart := last_restart(snapshot.notices)) is not None:
@@ -151,7 +151,7 @@ def _source_line(state: ViewState, width: int) -> StyledLine:
     if not left and state.starting:
         left.append(Item((bold(" starting"), dim(f"  waiting for {state.starting}"))))
     elif not left and infos:
-        # The source itself is in the line above.
+        # The line above names the source.
         if reason := _most(info.source_reason for info in infos):
             left.append(Item((dim(f" {_sources(infos)}: {reason}"),)))
         if not state.exact:
@@ -161,7 +161,7 @@ def _source_line(state: ViewState, width: int) -> StyledLine:
     levels = {notice.level for notice in notices}
     worst = next((level for level in ("error", "warning") if level in levels), "dim")
     told = (Segment(plural(len(notices), "notice"), TextStyle(worst)), dim(" (n)")) if notices else ()
-    if trouble is not None:  # the rest goes where there is no room for both
+    if trouble is not None:  # the trouble replaces the rest if both do not fit
         left[1:] = [item._replace(priority=2) for item in left[1:]]
     return fit(left, [Item((*told, Segment(" ")), 1 if trouble is not None else 0)], width)
 
@@ -171,7 +171,7 @@ def _infos(state: ViewState) -> list[RankInfo]:
 
 
 def _hosts(state: ViewState) -> str:
-    """Of several that are watched, the connections' states give the number."""
+    """Return the hosts; with several, the connections' states show their number."""
     if nodes := state.snapshot.nodes:
         return printable(nodes[0].name) if len(nodes) == 1 else ""
     hosts = sorted({info.host for info in _infos(state)})
@@ -181,7 +181,7 @@ def _hosts(state: ViewState) -> str:
 
 
 def _most(values: Iterable[str]) -> str:
-    """What most ranks say, with the number of others."""
+    """Return the most common value, with the number of other values."""
     found = Counter(filter(None, values)).most_common()
     return f"{found[0][0]} +{len(found) - 1}" if len(found) > 1 else "".join(value for value, _ in found)
 

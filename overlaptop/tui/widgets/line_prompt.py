@@ -1,4 +1,4 @@
-"""Lines of text that are typed in: a question at the foot of a screen, in place of its keys."""
+"""Prompts for a line of text: a question at the foot of a screen, in place of the key hints."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from overlaptop.tui.widgets.prompt import Prompt
 
 
 class LineInput(Input, inherit_bindings=False):
-    """Calls where Textual's own sends messages: these would come behind keys that are there already."""
+    """Calls back directly. Textual's own input sends messages, which would arrive after later keys."""
 
     BINDINGS: ClassVar = [Binding("enter", "submit", "run", key_display="enter"), *Input.BINDINGS]
 
@@ -30,20 +30,20 @@ class LineInput(Input, inherit_bindings=False):
         id: str | None = None,  # noqa: A002
         max_length: int = 0,
     ) -> None:
-        """``entered``: enter was pressed; ``max_length``: of characters; 0: no end."""
+        """``entered``: called on enter; ``max_length``: in characters; 0: no limit."""
         self._entered, self._changed = entered, changed
         super().__init__(
             value, placeholder, id=id, max_length=max_length, select_on_focus=False, compact=True
         )
 
     async def press(self, key: events.Key) -> bool:
-        """Put a character in; returns whether the key was one."""
+        """Insert a character; return whether the key was one."""
         if key.is_printable:
             await self._on_key(key)
         return key.is_printable
 
     def take_focus(self) -> None:
-        """At once, which `focus` does not."""
+        """Take the focus at once, unlike `focus`."""
         self.screen.set_focus(self)
 
     def watch_value(self) -> None:
@@ -55,7 +55,7 @@ class LineInput(Input, inherit_bindings=False):
 
 
 class LinePrompt(Prompt):
-    """What is asked, the answer, and below them what may be answered or is wrong with it."""
+    """The question, the answer, and below them the possible answers or the error."""
 
     BINDINGS: ClassVar = [("escape", "leave", "not now")]
 
@@ -67,9 +67,8 @@ class LinePrompt(Prompt):
         take: Callable[[str], str],
         typed: Callable[[str], str] | None = None,
     ) -> None:
-        """``take``: does what was answered; returns what is wrong with it, empty: nothing, and the prompt
-        goes. ``typed``: likewise at each key, while there may come more; the prompt stays, and escape takes
-        an empty answer.
+        """``take``: runs the answer and returns the error; empty: the prompt closes. ``typed``: called at
+        each key, with a partial answer; the prompt stays, and escape answers with nothing.
         """
         super().__init__()
         self._asked, self._take, self._typed = f" {printable(asked)}", take, typed

@@ -1,4 +1,4 @@
-"""LineView: a widget made of whole lines, which repaints only those that changed."""
+"""LineView: a widget of whole lines, which repaints only changed lines."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ _ASCII = str.maketrans(
     "-xu.<>~~*o#o>v^v-|||||~<>^v#=!:+_.:-=+*++++=+!=---@$''\".:::.::::",
 )
 _BESIDE_SPACE = ((re.compile(r" (\(?)±|± "), r"\1+-"), (re.compile(r" →(?= \S)|→ (?=\S)"), "->"))
-"""What takes a space's cell besides its own: in one, ± would look like ≈, and the → of a change like ≥."""
+"""Characters that use a neighbouring space's cell in ASCII: in one cell, ± would look like ≈, and a
+change's → like ≥."""
 
 
 class LineView(Widget):
-    """Draws ``draw()``'s lines. Subclasses say what, this class when: ``redraw`` compares and repaints."""
+    """Draws the lines of ``draw()``. Subclasses define the lines; ``redraw`` compares and repaints."""
 
     fades = True
-    """Goes pale where all that is shown is old."""
+    """Whether it fades when all its content is outdated."""
 
     def __init__(self, look: Look) -> None:
         super().__init__()
@@ -40,13 +41,13 @@ class LineView(Widget):
         self._full_height: int | None = None
 
     def full_height(self, width: int) -> int | None:  # noqa: ARG002
-        """Lines beyond which nothing more is drawn, of which the stylesheet may give it fewer; 0: it is not
-        shown; None: it takes what it is given.
+        """Return the lines needed for everything; the stylesheet may give fewer. 0: hidden; None: it uses
+        any height.
         """
         return None
 
     def fit(self, width: int) -> None:
-        """Take no more lines than there are to show."""
+        """Use no more lines than needed."""
         lines = self.full_height(width)
         if lines != self._full_height:
             self._full_height = lines
@@ -54,15 +55,15 @@ class LineView(Widget):
             self.set_class(lines == 0, "-empty")
 
     def draw(self, width: int, height: int) -> list[StyledLine]:
-        """The lines to show in this many cells; missing ones stay blank."""
+        """Return the lines for this many cells; missing ones stay blank."""
         raise NotImplementedError
 
     def made_of(self) -> tuple[object, ...] | None:
-        """All that the lines follow from, where comparing that is cheaper than drawing; None: draw."""
+        """Return all inputs of the lines, if comparing them is cheaper than drawing; None: draw."""
         return None
 
     def redraw(self, *, everything: bool = False) -> None:
-        """Draw again and repaint what differs; ``everything`` where colours changed."""
+        """Draw again and repaint the differences; ``everything`` if colours changed."""
         width, height = self.size
         if not width or not height:
             return
@@ -110,13 +111,13 @@ class LineView(Widget):
     def _strip(self, line: StyledLine, width: int) -> Strip:
         styles, only_ascii = self.look.styles, self.look.ascii
         segments = [Segment(plain(text, only_ascii), styles.rich(style)) for text, style in line]
-        # What is left of the line takes its last segment's background, as a selected row does.
+        # The rest of a selected row has the background of its last segment.
         rest = TextStyle(bg=line[-1].style.bg if line and line[-1].style.bg == "cursor" else "")
         return Strip(segments).adjust_cell_length(width, styles.rich(rest))
 
 
 def _difference(old: StyledLine, new: StyledLine, width: int) -> tuple[int, int]:
-    """The cells ``[first, last)`` outside of which two lines look alike."""
+    """Return the cells ``[first, last)`` where two lines differ."""
     shorter = min(len(old), len(new))
     same = 0
     while same < shorter and old[same] == new[same]:
@@ -132,7 +133,7 @@ def _difference(old: StyledLine, new: StyledLine, width: int) -> tuple[int, int]
 
 
 def plain(text: str, only_ascii: bool) -> str:
-    """The text without what steers a terminal, and in ASCII where nothing else can be shown."""
+    """Return the text without terminal control characters, in ASCII if required."""
     if only_ascii and not text.isascii():
         for glyph, two_cells in _BESIDE_SPACE:
             text = glyph.sub(two_cells, text)

@@ -1,4 +1,4 @@
-"""Page and PageScreen: lines that are scrolled, and a screen of nothing else."""
+"""Page and PageScreen: scrolled lines, and a screen of such a page."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ WHEEL_LINES = 3
 
 
 class Page(JobView):
-    """Lines that do not depend on the height, moved by keys and by the wheel."""
+    """Lines that do not depend on the height, scrolled by keys and by the wheel."""
 
     fades = False
     counts_rest: ClassVar = True
-    """Whether the last line says how many come below."""
+    """Whether the last line counts the hidden ones below."""
 
     def __init__(self, dashboard: Dashboard) -> None:
         super().__init__(dashboard)
@@ -32,7 +32,7 @@ class Page(JobView):
         self.move(WHEEL_LINES * direction)
 
     def lines(self, width: int) -> list[StyledLine]:
-        """All of them."""
+        """Return all lines."""
         raise NotImplementedError
 
     def draw(self, width: int, height: int) -> list[StyledLine]:
@@ -45,12 +45,12 @@ class Page(JobView):
 
 
 class PageScreen(DashboardScreen):
-    """One view that is scrolled or has a cursor, and its keys."""
+    """One view with scrolling or a cursor, and its keys."""
 
     BINDINGS: ClassVar = bindings(SCROLL_KEYS)
 
     def __init__(self, dashboard: Dashboard, view: JobView, *above: JobView) -> None:
-        """``above``: what stands above it."""
+        """``above``: views above it."""
         super().__init__(dashboard, *above, view)
         self._view = view
         view.add_class("page")

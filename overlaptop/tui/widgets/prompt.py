@@ -1,4 +1,6 @@
-"""What keys go to while it is on the screen. No input widget in it, which takes long to import."""
+"""Prompts: they receive all keys while they are on the screen. No input widget,
+which takes long to import.
+"""
 
 from __future__ import annotations
 
@@ -14,28 +16,26 @@ from overlaptop.text import printable
 
 
 class Prompt(Widget, inherit_bindings=False):
-    """A question, or fields to type in, at the foot of a screen."""
+    """A question, or input fields, at the foot of a screen."""
 
     DEFAULT_CSS = "Prompt { width: 100%; background: $background; }"
 
     async def press(self, key: events.Key) -> bool:
-        """Take a key before any binding; returns whether that was all that it is for, as with text."""
+        """Take a key before any binding; return whether it is used up, as text is."""
         raise NotImplementedError
 
     def take_focus(self) -> None:
-        """Have the bindings of what is typed in come first, at once: `focus` waits for other messages."""
+        """Activate this prompt's bindings at once: `focus` waits for other messages."""
         raise NotImplementedError
 
 
 class Confirm(Prompt, can_focus=True):
-    """A question that comes before what a slip of a key must not do: only y does it. No key but y, n and
-    esc does anything meanwhile.
-    """
+    """A confirmation against slips of a key: only y accepts. Other keys than y, n and esc do nothing."""
 
     BINDINGS: ClassVar = [("y,Y", "accept", "do it"), ("n,N,escape", "leave", "not now")]
 
     def __init__(self, asked: str, do: Callable[[], Awaitable[None]]) -> None:
-        """``asked``: what is done with y, as a question."""
+        """``asked``: the action on y, as a question."""
         super().__init__()
         self._asked = printable(asked)
         self._do = do

@@ -1,4 +1,4 @@
-"""DashboardScreen: what all screens do alike."""
+"""DashboardScreen: the base of all screens."""
 
 from __future__ import annotations
 
@@ -20,14 +20,16 @@ from overlaptop.tui.widgets.prompt import Confirm, Prompt
 
 
 class Views(Vertical, inherit_bindings=False):
-    """They scroll by the screen's keys, if at all."""
+    """Views, scrolled only by the screen's keys."""
 
 
 class DashboardScreen(Screen[None], inherit_bindings=False):
-    """Views from top to bottom, how the newest change goes, and the keys; `dashboard.tcss` has heights."""
+    """Views from top to bottom, the newest change's progress, and the keys;
+    `dashboard.tcss` has heights.
+    """
 
     title_in_help: ClassVar[str]
-    """Whose keys and words the help opens on: one of glossary.SECTIONS; the help's own is empty."""
+    """The section that the help opens on: one of glossary.SECTIONS; empty for the help itself."""
 
     def __init__(self, dashboard: Dashboard, *views: Widget) -> None:
         super().__init__()
@@ -41,16 +43,16 @@ class DashboardScreen(Screen[None], inherit_bindings=False):
 
     @property
     def knob(self) -> str:
-        """Name of the knob that this screen has a cursor on: keys for values mean that one; empty: none."""
+        """Return the knob at this screen's cursor, which keys for values then change; empty: none."""
         return ""
 
     @property
     def prompt(self) -> Prompt | None:
-        """What is typed in now: the newest one that is there."""
+        """Return the newest open prompt."""
         return next((each for each in reversed(self.query(Prompt)) if each.is_mounted), None)
 
     async def ask(self, prompt: Prompt) -> None:
-        """Put a question at the foot of the screen, in place of one that is there; the next key is its."""
+        """Show a prompt at the foot of the screen, in place of an open one; it gets the next key."""
         await self.query(type(prompt)).remove()
         await self.mount(prompt)
         prompt.take_focus()
@@ -58,7 +60,7 @@ class DashboardScreen(Screen[None], inherit_bindings=False):
     async def ask_to_start(
         self, request: LaunchRequest, start: Callable[[LaunchRequest], Awaitable[None]]
     ) -> None:
-        """Start a workload; ask first where that ends the one that was started here before."""
+        """Start a workload; ask first if that ends the previous one."""
 
         async def go() -> None:
             self.run_worker(partial(start, request), group="start", exclusive=True)
@@ -69,14 +71,14 @@ class DashboardScreen(Screen[None], inherit_bindings=False):
             await go()
 
     def redraw(self, *, everything: bool = False) -> None:
-        """Show the state as it is now."""
+        """Draw the present state."""
         for view in (*self._views, self._change):
             if isinstance(view, LineView):
                 view.fit(self.app.size.width)
                 view.redraw(everything=everything)
 
     def show_selected(self) -> None:
-        """After another rank was selected: ask for its timeline and draw."""
+        """Request the newly selected rank's timeline, and draw."""
         self.dashboard.watch()
         self.redraw()
 
@@ -87,7 +89,7 @@ class DashboardScreen(Screen[None], inherit_bindings=False):
         self.redraw()
 
     def on_screen_resume(self) -> None:
-        """Catch up with what happened while another screen was on top."""
+        """Draw changes from the time when another screen was on top."""
         self.redraw(everything=True)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002

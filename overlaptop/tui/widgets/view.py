@@ -16,17 +16,17 @@ Row = TypeVar("Row")
 
 
 class JobView(LineView):
-    """A LineView that is given the dashboard."""
+    """A LineView with access to the dashboard."""
 
     def __init__(self, dashboard: Dashboard) -> None:
         super().__init__(dashboard.look)
         self.dashboard, self.state = dashboard, dashboard.state
 
     def move(self, lines: int) -> None:
-        """Scroll down or move the cursor so far, up where negative."""
+        """Scroll or move the cursor down, or up if negative."""
 
     async def wheel(self, direction: int, x: int) -> None:  # noqa: ARG002
-        """1: it was turned down, -1: up, with the pointer in column ``x``."""
+        """1: the wheel turned down, -1: up, with the pointer in column ``x``."""
         self.move(direction)
 
     async def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
@@ -39,7 +39,7 @@ class JobView(LineView):
 
 
 class RowList(JobView, Generic[Row]):
-    """Rows with a cursor that stays on its row while the order changes."""
+    """Rows with a cursor that follows its row when the order changes."""
 
     above: ClassVar = 2
     """Lines above the rows: a title and their header."""
@@ -49,7 +49,7 @@ class RowList(JobView, Generic[Row]):
     def __init__(self, dashboard: Dashboard) -> None:
         super().__init__(dashboard)
         self.cursor: object = None
-        """`key` of the row that it is on; where there is none such: the first row."""
+        """`key` of the row at the cursor; if there is no such row: the first row."""
         self._first = 0
 
     @property
@@ -57,21 +57,21 @@ class RowList(JobView, Generic[Row]):
         raise NotImplementedError
 
     def key(self, row: Row) -> object:
-        """What tells a row from all others, from step to step."""
+        """Return the row's identity, the same from step to step."""
         raise NotImplementedError
 
     def at(self, rows: Sequence[Row]) -> int:
-        """Index of the row that the cursor is on."""
+        """Return the index of the row at the cursor."""
         return next((at for at, row in enumerate(rows) if self.key(row) == self.cursor), 0)
 
     @property
     def selected(self) -> Row | None:
-        """The one that the cursor is on."""
+        """Return the row at the cursor."""
         rows = self.rows
         return rows[self.at(rows)] if rows else None
 
     def move(self, lines: int) -> None:
-        """Select the row that many lines further down; stops at either end."""
+        """Select the row this many lines further down; stop at either end."""
         if rows := self.rows:
             self.cursor = self.key(rows[min(max(self.at(rows) + lines, 0), len(rows) - 1)])
             self.redraw()
@@ -79,7 +79,7 @@ class RowList(JobView, Generic[Row]):
     def listed(
         self, rows: Sequence[Row], room: int, draw: Callable[[Row, bool], StyledLine]
     ) -> list[StyledLine]:
-        """At most ``room`` lines, at least one: the rows around the cursor, and how many come below.
+        """Return the rows around the cursor and how many are below, in 1 to ``room`` lines.
 
         ``draw``: a row, and whether the cursor is on it.
         """
@@ -95,7 +95,7 @@ class RowList(JobView, Generic[Row]):
         return lines
 
     async def on_click(self, event: events.Click) -> None:
-        """Select the row; open it at the second click."""
+        """Select the row; open it at a second click."""
         rows, at = self.rows, self._first + event.y - self.above
         if event.y >= self.above and at < len(rows):
             self.cursor = self.key(rows[at])

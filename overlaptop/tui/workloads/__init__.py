@@ -1,1 +1,1 @@
-"""Starting bundled workloads, and what was tried."""
+"""Bundled workloads: start them, and compare them."""

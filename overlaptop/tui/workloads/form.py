@@ -1,4 +1,4 @@
-"""The form of a launch request: what was typed for which workload. Pure."""
+"""The form of a launch request: the text typed for each workload. Pure."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from overlaptop.workloads.options import Option, value_text
 
 @dataclass(frozen=True, slots=True)
 class OptionRow:
-    """One option as a list shows it."""
+    """One option as shown in a list."""
 
     option: Option
     value: str
-    """What it would be."""
+    """The value to use."""
     given: bool
-    """It was typed; else it is the default."""
+    """True if it was typed, else it is the default."""
     default: str
 
 
@@ -29,14 +29,14 @@ class FormState:
 
     workload: Workload
     typed: dict[str, str] = field(default_factory=dict)
-    """Options as they were typed, by workload: going to another one and back loses nothing."""
+    """Typed options by workload: they stay when another workload is selected."""
     nproc: str = ""
     plan: LaunchPlan | None = None
-    """Of what is typed now; None until it is known."""
+    """The plan for the typed text; None until it is known."""
 
     @classmethod
     def beginning_with(cls, workloads: Sequence[Workload], request: LaunchRequest | None) -> FormState:
-        """With that request typed already, so that one figure of it can be changed."""
+        """Return a form filled with that request, so that the user can change one value."""
         named = {workload.name: workload for workload in workloads}
         if request is None or request.workload not in named:
             return cls(workloads[0])
@@ -49,15 +49,15 @@ class FormState:
 
     @property
     def words(self) -> tuple[str, str, str]:
-        """All that was chosen and typed, whether it can be read or not."""
+        """Return all input, valid or not."""
         return self.workload.name, self.options, self.nproc
 
     def request(self) -> LaunchRequest:
-        """What is typed. Raises LaunchError where that cannot be read."""
+        """Return the typed request. Raises LaunchError if it is invalid."""
         return LaunchRequest.parse(self.workload.name, self.options, self.nproc)
 
     def rows(self) -> list[OptionRow]:
-        """Its options as they would be; without a plan, the defaults on a CPU."""
+        """Return the options with their values; without a plan, the defaults on a CPU."""
         plan = self.plan if self.plan is not None and not self.plan.fault else None
         where, given = (plan.defaults, plan.given) if plan is not None else ("cpu", {})
         found = []

@@ -1,4 +1,4 @@
-"""Where the options of a workload and its number of processes are typed."""
+"""Input of a workload's options and its number of processes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class OptionInput(Prompt):
     def __init__(
         self, form: FormState, typed: Callable[[], None], entered: Callable[[], Awaitable[None]]
     ) -> None:
-        """``typed``: something changed, and is in the form; ``entered``: enter was pressed."""
+        """``typed``: called after a change, which is then in the form; ``entered``: called on enter."""
         super().__init__()
         self._form, self._typed = form, typed
         self._options = LineInput(form.options, entered, self._write, id="options", max_length=2000)
@@ -45,13 +45,13 @@ class OptionInput(Prompt):
         self.set_class(event.size.width < _TWO_FIELDS, "-narrow")
 
     def show_form(self) -> None:
-        """Another workload was selected: what is typed for it, and an example where that is nothing."""
+        """Show the selected workload's typed text, or an example if there is none."""
         self._options.value = self._form.options
         self._options.cursor_position = len(self._form.options)
         self.show_place()
 
     def show_place(self) -> None:
-        """What is taken where nothing is typed, as it is known by now."""
+        """Show the default for an empty field, as now known."""
         row = next((row for row in self._form.rows() if not row.option.is_switch), None)
         self._options.placeholder = f"such as {row.option.flag} {row.value}" if row is not None else ""
         plan = self._form.plan

@@ -1,4 +1,4 @@
-"""Which workload to run, with which options; what was tried so far; and why a job did not start."""
+"""Start a workload with options; the history of runs; and why a job did not start."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SCROLL_LINES = 4
 
 
 class WorkloadsScreen(DashboardScreen):
-    """Typing goes to the options at once; the arrows choose the workload."""
+    """Text goes to the options at once; the arrows choose the workload."""
 
     title_in_help = WORKLOADS
     BINDINGS: ClassVar = bindings(WORKLOADS_KEYS)
@@ -55,7 +55,7 @@ class WorkloadsScreen(DashboardScreen):
 
     @property
     def edited(self) -> bool:
-        """Whether another request is being written than the one that was started last."""
+        """Return whether the typed request differs from the last one started."""
         return self._form.words != self._words_started
 
     def on_mount(self) -> None:
@@ -63,7 +63,7 @@ class WorkloadsScreen(DashboardScreen):
         self._replan()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """A job can be ended where one runs that was started here."""
+        """Ending needs a running job that was started here."""
         if action == "end" and not self._launcher.running:
             return False
         return super().check_action(action, parameters)
@@ -80,7 +80,7 @@ class WorkloadsScreen(DashboardScreen):
         self._input.action_other_field()
 
     def action_scroll(self, pages: int) -> None:
-        """What a failed job wrote, else the options."""
+        """Scroll a failed job's output, else the options."""
         if self.dashboard.launch.status.failed:
             self._output.move(pages * _SCROLL_LINES)
         else:
@@ -95,14 +95,14 @@ class WorkloadsScreen(DashboardScreen):
         self.dashboard.on_change()
 
     async def action_run(self) -> None:
-        """Run it; asks first where it ends another one."""
+        """Run it; ask first if it ends another one."""
         status = self._launcher.status()
         try:
             request = self._form.request()
         except LaunchError:
-            return  # shown already
+            return  # already on the screen
         if self._form.plan is None or self._form.plan.request != request:
-            await self._make_plan(request)  # enter came more quickly
+            await self._make_plan(request)  # enter came before the plan
         plan = self._form.plan
         if plan is not None and plan.request == request and plan.fault:
             return
@@ -113,10 +113,10 @@ class WorkloadsScreen(DashboardScreen):
         try:
             request = self._form.request()
         except LaunchError as fault:
-            self.workers.cancel_group(self, "plan")  # of what was typed before: it would replace the fault
+            self.workers.cancel_group(self, "plan")  # the plan of earlier text would replace the fault
             self._take(LaunchPlan(LaunchRequest(self._form.workload.name), str(fault)))
         else:
-            # Not its coroutine: a quicker key cancels it before it begins, which would be warned of.
+            # Not the coroutine itself: if a fast key cancels it before it begins, Python warns.
             make: Callable[[], Awaitable[None]] = partial(self._make_plan, request)
             self.run_worker(make, group="plan", exclusive=True)
 

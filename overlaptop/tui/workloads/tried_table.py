@@ -1,4 +1,4 @@
-"""The jobs of this session, the newest first: what was tried, and what it brought."""
+"""The jobs of this session, newest first: their settings and their figures."""
 
 from __future__ import annotations
 
@@ -56,5 +56,5 @@ def _cells(job: EarlierJob) -> tuple[StyledLine, ...]:
 
 
 def _changed(job: EarlierJob) -> str:
-    """The knobs whose values are not what the script gave."""
+    """Return the knobs whose values differ from the script's."""
     return ", ".join(setting.words for setting in job.settings if setting.changed)

@@ -1,4 +1,6 @@
-"""What the form shows: the workloads, the options of one, what enter would do, and the job's last lines."""
+"""Views of the form: the workloads, the selected one's options, the effect of enter, and the job's last
+lines.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ LONGEST_LINE = 500
 
 
 class Title(JobView):
-    """What this screen is for, and which job runs."""
+    """The purpose of this screen, and the running job."""
 
     fades = False
 
@@ -50,7 +52,7 @@ class Title(JobView):
 
 
 class WorkloadList(RowList[Workload]):
-    """A line each: name and summary."""
+    """A line per workload: name and summary."""
 
     fades = False
     above = 0
@@ -83,7 +85,7 @@ class WorkloadList(RowList[Workload]):
 
 
 class OptionList(Page):
-    """A title, then a line each; those that were typed stand out."""
+    """A title, then a line per option; typed ones are highlighted."""
 
     counts_rest = False
 
@@ -121,7 +123,7 @@ class OptionList(Page):
 
 
 class PlanView(JobView):
-    """A line of words, or two, then the command line; or why nothing can be run."""
+    """One or two lines of words, then the command line; or why nothing can run."""
 
     fades = False
 
@@ -144,7 +146,7 @@ class PlanView(JobView):
             return [(dim(" looking at the machine …"),)]
         if plan.fault:
             return paragraph(printable(plan.fault), width, TextStyle("error", bold=True), rows=6)
-        # Why a job ended stands with its last lines.
+        # The reason why a job ended is shown with its last lines.
         lines = paragraph(message, width, warning, rows=2) if phase is LaunchPhase.RUNNING else []
         items = [Item((Segment(" enter ", KEY),)), *self._effects()]
         lines += [(Segment(" "), *line) for line in wrap(items, width - 2, 3, " ")]
@@ -163,14 +165,14 @@ class PlanView(JobView):
 
 
 class JobOutput(Page):
-    """How it ended, and its last lines, the newest at the foot unless one has scrolled back."""
+    """How the job ended, and its last lines, the newest at the foot unless scrolled back."""
 
     counts_rest = False
     _back = 0
     """Lines below the foot."""
 
     def full_height(self, width: int) -> int:
-        """0: it wrote nothing."""
+        """Return the height; 0: the job wrote nothing."""
         status = self.dashboard.launch.status
         self.set_class(status.failed, "-failed")
         if status.phase in (LaunchPhase.NOTHING, LaunchPhase.ENDING):
@@ -205,7 +207,7 @@ class JobOutput(Page):
         return [crop((Segment(f"   {part}", style),), width) for part in parts]
 
     def _title(self, width: int) -> list[StyledLine]:
-        """How it ended: of a job that could not even be started, that is all there is."""
+        """Return how it ended, which is all if it could not be started."""
         status = self.dashboard.launch.status
         if status.phase is not LaunchPhase.OVER:
             return [elided((bold(" what it wrote last"),), width)]
