@@ -124,7 +124,7 @@ async def test_ranks_that_share_a_gpu_stand_on_one_row_and_are_told_so():
         for rank in (0, 1):
             text = await shown(app, pilot)
             assert re.search(r"▸ GPU 0   ranks 0 1 +0 +✗", text)
-            assert f"! shared with rank {1 - rank}: its figures are of all together" in text
+            assert f"! shared with rank {1 - rank}: its figures cover all of them" in text
             await pilot.press("down")
         assert "unused" in line_of(text, "GPU 1 ")
 
@@ -149,7 +149,7 @@ async def test_a_pcie_link_below_its_best_is_warned_of_only_while_it_is_in_use()
     async with opened(session) as (app, pilot):
         assert "slower than" not in await shown(app, pilot, "m")
         text = await shown(app, pilot, "down")
-        assert "! in use, and yet slower than the gen4 ×16 that it could be" in text
+        assert "! slower than its gen4 ×16 although in use" in text
         session.say(sample(1, 1.0, nvlink=None, pcie=0.01))
         assert "slower than" not in await shown(app, pilot)
     session = h200_node(1)
@@ -200,7 +200,7 @@ def test_a_column_is_the_mean_of_what_is_known_in_it_a_gap_where_nothing_is_and_
 @pytest.mark.parametrize(
     ("own_gb", "verdict", "meaning", "rest"),
     [
-        (150.0, "! 47 % of rx unexplained", "somebody else's traffic, or copies", "131 GB/s +114 GB/s"),
+        (150.0, "! 47 % of rx unexplained", "other processes' traffic, or the job's", "131 GB/s +114 GB/s"),
         (270.0, "✓ explained", "", "11.0 GB/s +none"),
         (400.0, "! does not add up", "account for more than the counters saw", "none +none"),
     ],
@@ -305,7 +305,7 @@ async def test_what_a_rank_that_ended_measured_last_is_not_passed_off_as_now():
     session.say(RankEnd(0, T0, clean=True))
     text = await whole_of(session, MIDDLE)
     assert "rank 0 ended: these are its last figures" in text
-    assert "unknown: nothing is known of what the links" in text
+    assert "unknown: link traffic was not measured" in text
 
 
 async def test_new_samples_move_the_figures_and_the_table_is_not_drawn_again_for_nothing(monkeypatch):

@@ -273,7 +273,7 @@ async def test_where_steps_are_left_out_for_good_every_view_says_why_and_promise
         assert "yet" not in text
         for key, words in (
             ("1", "no timeline:"), ("2", "no timeline:"), ("C", "no collective to show:"),
-            ("T", "no timeline to show:"), ("f", "Nothing is known:"),
+            ("T", "no timeline to show:"), ("f", "No findings:"),
         ):  # fmt: skip
             assert f"{words} {why}" in await shown(app, pilot, key)
         session.say(step(0, 9), step(1, 9), detail(0, 9))

@@ -46,10 +46,10 @@ _COLUMNS = (
 _PLACES = 4
 """Most folders that are listed."""
 _EXPLAINED = (
-    "live: the overlap that the agent measured in the steps just before. profiler: the overlap of the same "
-    "definition in torch.profiler's trace of the steps that were asked for, which it makes slower",
+    "live: the agent's overlap in the steps just before. profiler: the same overlap in torch.profiler's "
+    "trace of the captured steps, which it slows down",
     "the traces open in https://ui.perfetto.dev and chrome://tracing; `overlaptop analyze FOLDER` shows "
-    "their steps. Figures leave the captured steps out",
+    "their steps. All other figures exclude the captured steps",
 )
 _BOUNDS = (
     "≤: without a GPU compute is an upper bound, and so are overlap and hidden; exposed is a lower one. "
@@ -83,13 +83,13 @@ class CaptureView(Page):
 
 def _what_it_is(state: ViewState, width: int) -> list[StyledLine]:
     text = (
-        "All ranks run torch.profiler for some steps, from the same step on, and write a Chrome trace "
-        "each. The job goes on; these steps take longer, and figures leave them out."
+        "All ranks run torch.profiler for some steps, from the same step on. Each writes a Chrome trace. "
+        "The job goes on; these steps take longer, and other figures exclude them."
     )
     lines: list[StyledLine] = [(bold(" No capture yet"),), (), *paragraph(text, width, TEXT)]
     infos = [view.info for view in state.snapshot.ranks if view.info is not None]
     if infos and not any(info.control_allowed for info in infos):
-        warned = "This job obeys no commands: start it with --control to allow them."
+        warned = "This job accepts no commands: start it with --control."
         lines += [(), *paragraph(warned, width, TextStyle("warning", bold=True))]
     return lines
 

@@ -37,12 +37,12 @@ _COLUMNS = (
 )
 _SURE = {
     Certainty.MEASURED: "the cause itself was measured",
-    Certainty.LIKELY: "what was measured fits this cause, and others that look alike are excluded",
-    Certainty.POSSIBLE: "what was measured fits this cause, and others, too",
+    Certainty.LIKELY: "the measurement fits this cause; similar causes are excluded",
+    Certainty.POSSIBLE: "the measurement fits this cause and others",
 }
 _LIST_LEAST = 3
-_NONE = "Nothing is found: no rule sees a cause that costs steps time."
-_NOT_YET = "Nothing is known yet: rules look at three measured steps or more."
+_NONE = "No findings: no rule found a cause of slow steps."
+_NOT_YET = "No findings yet: rules need three measured steps."
 
 
 class FindingsView(RowList[Finding]):
@@ -61,10 +61,10 @@ class FindingsView(RowList[Finding]):
         if not found:
             words = _NOT_YET if found is None else _NONE
             if found is None and (why := why_unmeasured(self.state.snapshot.ranks)):
-                words = f"Nothing is known: {why}."
+                words = f"No findings: {why}."
             return [fit(self._title(""), [], width), (), *paragraph(words, width, TEXT)]
         about = self._title(f"  {len(found)}")
-        about.append(Item((dim("what mending can win most first; gains overlap: they do not add up"),), 1))
+        about.append(Item((dim("largest gain first; gains overlap and do not add up"),), 1))
         detail = self._in_full(found[self.at(found)], width)
         room = max(min(_LIST_LEAST, height - 3), height - 3 - len(detail))
         table = Table(_COLUMNS, width, {"finding": [each.title for each in found]})

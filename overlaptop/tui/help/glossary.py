@@ -40,36 +40,36 @@ WORDS: tuple[tuple[tuple[str, ...], dict[str, str]], ...] = (
         "overlap": "hidden / all communication: the share that ran beside compute; none without it",
         **{part.word: part.meaning for part in STEP_PARTS},
         "step": "compute only + hidden + exposed + fused + copy only + idle, to the nanosecond",
-        "≤": "an upper bound: with events and host, gaps between kernels are not seen. Then hidden, "
-             "overlap and speed-up are at most, exposed and waiting at least these, and idle is not seen",
+        "≤": "an upper bound: events and host do not see gaps between kernels. Hidden, overlap and "
+             "speed-up are then upper bounds, exposed and waiting lower bounds, and idle is not seen",
     }),
     (_STEPS, {
         STALL.word: STALL.meaning,
-        "lead": "when the GPU came to a step's end, less when the CPU had issued it; the least of all "
-                "ranks. With none, and idle time, the job is launch-bound",
+        "lead": "how long the GPU works on after the CPU has issued a step; the least of all ranks. "
+                "Without lead, but with idle time, the job is launch-bound",
         "source": "where spans come from: kernels (CUPTI records), events (CUDA events), host (host clock)",
-        "dropped": "messages, spans and steps that did not fit somewhere on the way here and are missing",
-        "past step": "a kept one to which { } L or a click in the history went back: all is of it",
+        "dropped": "messages, spans and steps that were lost on the way here: a queue was full",
+        "past step": "a kept step, opened by { } L or a click in the history; all figures are of it",
         "history": "step times from zero to a fixed scale; ▲: longer. A click shows a slowest step",
-        "bars": "a row a rank, means over the window, all to one scale; ▸: longer than it",
+        "bars": "one per rank, means over the window, on one scale; ▸: longer than the scale",
     }),
     (_SPLIT, {
         WAITING.word: f"{WAITING.meaning}. Beside compute it is drawn darker, and is not counted",
-        "transfer": "communication in which bytes moved: what is left of a collective without its waiting",
+        "transfer": "communication while bytes move: a collective without its waiting",
         "late rank": "the rank that starts a collective last: all others wait for it. The overview names a "
                      "rank that is late in 60 % of the collectives, or more, of 120 steps",
-        "not split": "communication of which it is not known what was waiting: a rank is missing, the "
-                     "ranks' ends disagree, or their clocks are not known well enough",
+        "not split": "communication with unknown waiting: a rank is missing, the ranks' ends disagree, "
+                     "or their clocks are not known well enough",
     }),
     ((COLLECTIVES, TIMELINES), {
         "GB/s, of peak": "a collective's bus bandwidth as nccl-tests defines it, on transfer time only; "
                          "and its share of the slowest link's peak",
     }),
     ((OVERVIEW,), {
-        "speed-up": "(compute + communication) / step: what was gained over one after the other",
-        "attainable": "(compute + communication) / the longer of the two: were all of it hidden",
-        "before, after": "the mean step before and after a change; drift is in it: A tries both",
-        "mean of": "what the figures are of: the window that W sets. ≈: some of the steps were compared",
+        "speed-up": "(compute + communication) / step: the gain over a step without overlap",
+        "attainable": "(compute + communication) / the longer of the two: with perfect overlap",
+        "before, after": "the mean step before and after a change, drift included; A compares by trials",
+        "mean of": "the ranks and steps of the figures; W sets the window. ≈: from some of its steps",
         "standstill": "a step longer than 10 s and than five usual ones: the window leaves it out",
     }),
     ((RANK,), {
@@ -81,11 +81,11 @@ WORDS: tuple[tuple[tuple[str, ...], dict[str, str]], ...] = (
                 "✗ only elsewhere, ? not known",
     }),
     ((MACHINE,), {
-        "unexplained": "what the link counters measured less what the job's own collectives account for: "
-                       "traffic of somebody else, or copies of the job's own",
+        "unexplained": "link traffic minus the traffic of the job's own collectives: other processes' "
+                       "traffic, or the job's copies",
     }),
     ((HOSTS,), {
-        "clock ±": "how well a host's clock is known: times of its steps may be off by so much",
+        "clock ±": "the error of a host's clock: times of its steps may be off by this much",
     }),
     (_CHANGES, {
         "knob": "a setting of the running job: DDP's bucket_cap_mb, FSDP2's depth of prefetch, or what the "
@@ -98,7 +98,7 @@ WORDS: tuple[tuple[tuple[str, ...], dict[str, str]], ...] = (
     }),
     ((OVERVIEW, TRIALS), {
         "critical, slope": "the step's growth over the delay of a rank (x): 1 is on the critical path, 0 "
-                           "is slack. Making a rank with slack faster wins nothing",
+                           "is slack. A faster rank gains nothing if it has slack",
     }),
     ((), {UNKNOWN: "not known; never zero"}),
 )

@@ -72,7 +72,7 @@ def _apart(*parts: list[StyledLine]) -> list[StyledLine]:
 def _shared(selected: RankView, gpu: Gpu) -> list[StyledLine]:
     """Return a note about shared figures, if several ranks compute on one GPU."""
     others = [view.rank for view in gpu.ranks if view.rank != selected.rank]
-    text = f"   ! shared with rank {runs_of(others)}: its figures are of all together"
+    text = f"   ! shared with rank {runs_of(others)}: its figures cover all of them"
     return [(Segment(text, _WARNING),)] if others else []
 
 

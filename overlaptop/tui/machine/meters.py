@@ -50,7 +50,7 @@ def link_lines(view: RankView, gpu: Gpu, width: int, *, textured: bool) -> list[
     lines = [fit(items, [], width), *_links(device, now, _Meters(width, textured=textured))]
     if pcie_is_turned_down(view):
         best = pcie_words(device.pcie_generation_max, device.pcie_width_max)
-        text = f"! in use, and yet slower than the {best} that it could be: look at the slot and the riser"
+        text = f"! slower than its {best} although in use: check the slot and the riser"
         lines += paragraph(text, width, BOLD_WARNING, indent=3)
     return lines
 
@@ -81,7 +81,7 @@ def no_gpu_lines(view: RankView, width: int) -> list[StyledLine]:
     """Return why the rank has no GPU."""
     text = f"unknown: rank {view.rank} has not reported it yet"
     if view.device is not None:
-        text = f"none: {_why_no_gpu(view) or 'the rank computes on none that is known'}"
+        text = f"none: {_why_no_gpu(view) or 'its GPU is not known'}"
     return [titled("GPU"), *paragraph(text, width, indent=3)]
 
 

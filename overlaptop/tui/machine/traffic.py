@@ -35,7 +35,7 @@ def traffic_lines(view: RankView, width: int) -> list[StyledLine]:
     """
     traffic = view.traffic
     if traffic is None:
-        text = "unknown: nothing is known of what the links carried"
+        text = "unknown: link traffic was not measured"
         return [titled("account"), *paragraph(text, width, indent=3)]
     label = min(_LABEL, max(12, width - 2 * _FIGURE - 4))
     measured = (traffic.rx_bytes_per_s, traffic.tx_bytes_per_s)
@@ -89,5 +89,5 @@ def _verdict(
     is_pcie, text = traffic.over == "pcie", f"{whole_percent(share)} of {direction} unexplained"
     # A job's batches arrive over PCIe, which needs no warning.
     verdict = bold(text) if is_pcie else Segment(f"! {text}", BOLD_WARNING)
-    meaning = "somebody else's traffic, or copies of the job's own"
+    meaning = "other processes' traffic, or the job's copies"
     return verdict, paragraph(meaning, width, TEXT if is_pcie else _WARNING, indent=3)

@@ -33,10 +33,8 @@ FUSED = StepPart(
     "fused", "fused", "kernels that compute and communicate in one: neither hidden nor exposed"
 )
 IDLE = StepPart("idle", "idle", "nothing ran")
-STALL = StepPart("stall", "stall", "compute stood still at a wait for communication")
-WAITING = StepPart(
-    "waiting", "waiting", "of communication: the time until the late rank came; no byte moves"
-)
+STALL = StepPart("stall", "stall", "compute waited for communication")
+WAITING = StepPart("waiting", "waiting", "communication until the late rank starts; no byte moves")
 HIDDEN_WAITING = StepPart("hidden_waiting", "waiting", "the same, beside compute: not counted as exposed")
 STEP_PARTS = (COMPUTE, HIDDEN, EXPOSED, FUSED, COPY, IDLE)
 LEGEND = (COMPUTE, HIDDEN, EXPOSED, WAITING, FUSED, COPY, IDLE, STALL)

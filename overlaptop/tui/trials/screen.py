@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     from overlaptop.trials.settings import Best
 
 _WHAT_THEY_ARE = (
-    "In a trial all ranks take another value of a knob at one step, and go back by themselves some steps "
-    "later. Each value is tried several times, in random order, against the steps around it, until its "
-    "difference is known. x delays one rank at a time in the same way, which shows the ranks that the "
-    "step's length depends on. Nothing has to be undone: leave, quit or stop at any moment."
+    "In a trial all ranks switch a knob to another value at one step, and back some steps later. Each "
+    "value is tried several times, in random order, against the steps around it, until its difference is "
+    "known. x delays one rank at a time in the same way, to find the ranks on the critical path. You can "
+    "leave, quit or stop at any moment: nothing has to be undone."
 )
 _COLUMNS = (
     Column("value", 9),

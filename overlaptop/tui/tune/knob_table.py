@@ -33,9 +33,9 @@ _COLUMNS = (
     Column("", 12, right=False),
 )
 _WHAT_THEY_ARE = (
-    "Knobs are settings of a running job: DDP's bucket_cap_mb, FSDP2's depth of prefetch, and what a "
-    "script declares itself with overlaptop.agent.knob(). Jobs obey where they were started with "
-    "--control, and bundled workloads always."
+    "Knobs are settings of a running job: DDP's bucket_cap_mb, FSDP2's depth of prefetch, and those that "
+    "a script declares with overlaptop.agent.knob(). To change them, start the job with --control; "
+    "bundled workloads always have it."
 )
 
 
@@ -92,7 +92,7 @@ class KnobDetail(JobView):
 def _detail_lines(job_knob: JobKnob, width: int, *, readonly: bool) -> list[StyledLine]:
     knob = job_knob.knob
     lines: list[StyledLine] = []
-    about = knob.about or "its owner does not say what it does"
+    about = knob.about or "no description"
     whose = f" ({knob.owner})" if knob.owner else ""
     lines += paragraph(f"{knob.name}{whose}: {about.rstrip('.')}.", width, TEXT, rows=3)
     now = present_words(knob)
@@ -108,7 +108,7 @@ def _detail_lines(job_knob: JobKnob, width: int, *, readonly: bool) -> list[Styl
         )
     if job_knob.differs:
         lines += paragraph(
-            "Ranks have different values just now: that is so only while they change.", width,
+            "Ranks have different values while they change.", width,
             TextStyle("warning"), rows=2,
         )  # fmt: skip
     if code := code_line(knob):

@@ -131,7 +131,7 @@ def _source_line(state: ViewState, width: int) -> StyledLine:
         since_s = (state.now_ns - state.paused_at_ns) / 1e9
         words = f" paused since {clock(state.paused_at_ns)} ({age(since_s)}): data is still being kept"
         if state.past_step is not None:  # the line above names it
-            words = " space is live again, { } other steps; all that is shown is of this one"
+            words = " space: live, { }: other steps; all figures are of this step"
         left.append(Item((Segment(words, warning._replace(bold=True)),)))
     if (trouble := state.trouble_since or trouble_of(snapshot)) is not None:
         style = TextStyle(troubles.color(trouble), bold=True)

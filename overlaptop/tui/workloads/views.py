@@ -210,6 +210,6 @@ class JobOutput(Page):
         """Return how it ended, which is all if it could not be started."""
         status = self.dashboard.launch.status
         if status.phase is not LaunchPhase.OVER:
-            return [elided((bold(" what it wrote last"),), width)]
+            return [elided((bold(" its last lines"),), width)]
         style = TextStyle("error" if status.failed else "bright", bold=True)
         return paragraph(printable(f"{status.label} ended: {status.how}"), width, style, rows=4)
