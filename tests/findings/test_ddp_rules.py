@@ -46,7 +46,7 @@ def test_buckets_that_take_their_latency_are_too_small_and_the_models_size_is_na
     assert found.gain_ns <= exposure(evidence).exposed_transfer_ns
     line = found.advice
     assert line.startswith("DistributedDataParallel(model, bucket_cap_mb=")
-    assert "take 2.00 ms each however small" in found.measured
+    assert "a latency of 2.00 ms each" in found.measured
     by_command = the(small(*commanded(bucket_cap_mb=1)), "bucket_too_small").advice
     assert by_command.startswith(f"{line}; to try it now: overlaptop set bucket_cap_mb=")
     one_refuses = [*commanded(bucket_cap_mb=1), info(1, control_allowed=False)]

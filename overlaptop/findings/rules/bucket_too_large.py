@@ -35,8 +35,8 @@ def look(evidence: Evidence) -> Iterable[Finding]:
     yield Finding(
         title=f"the last bucket of {last_mib:.0f} MiB is too large to hide: smaller ones can save "
         f"{text.duration(gain_ns)} a step",
-        measured=f"{text.duration(last.exposed_transfer_ns)} of it has no compute beside it, of "
-        f"{text.duration(exposed_sum_ns(found.reduced))} of {len(found.reduced)} all-reduces together",
+        measured=f"{text.duration(last.exposed_transfer_ns)} of it is exposed, out of "
+        f"{text.duration(exposed_sum_ns(found.reduced))} for all {len(found.reduced)} all-reduces",
         advice=advice(evidence, better_mib),
         certainty=Certainty.POSSIBLE,  # from a model, not from a trial
         gain_ns=gain_ns,

@@ -33,8 +33,9 @@ def look(evidence: Evidence) -> Iterable[Finding]:
     yield Finding(
         title=f"buckets of {found.cap_mib} MiB are too small: larger ones can save "
         f"{text.duration(gain_ns)} a step",
-        measured=f"{len(found.reduced)} all-reduces a step take {text.duration(link.alpha_ns)} each "
-        f"however small they are, {text.duration(latency_ns)} of {text.duration(now.comm_ns)} together",
+        measured=f"{len(found.reduced)} all-reduces a step have a latency of "
+        f"{text.duration(link.alpha_ns)} each, {text.duration(latency_ns)} of "
+        f"{text.duration(now.comm_ns)} in total",
         advice=advice(evidence, best.cap_bytes // MIB),
         certainty=Certainty.POSSIBLE,  # from a model, not from a trial
         gain_ns=gain_ns,

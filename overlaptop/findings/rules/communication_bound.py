@@ -58,6 +58,6 @@ def _advice(evidence: Evidence, micro_steps: float | None) -> str:
     if small >= MANY and 2 * small > len(issued):
         return (
             f"{small} of {len(issued)} collectives move less than {text.byte_count(SMALL_BYTES)} each, and "
-            "take their latency: send what belongs together as one flat buffer"
+            "are bound by latency: send them together as one flat buffer"
         )
     return "a larger batch, accumulation of gradients, or fewer bytes: a smaller type, or less sharding"

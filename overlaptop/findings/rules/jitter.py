@@ -37,7 +37,7 @@ def look(evidence: Evidence) -> Iterable[Finding]:
         title=f"the late rank changes, and a rank waits {evidence.wait_in_words} a step",
         measured=f"waiting is {text.percent(window.share)} of the step; rank {most.rank} is late most "
         f"often, in {most.late} of {most.collectives} collectives",
-        advice="look for what strikes ranks now and then: garbage collection, data loading, processes on "
+        advice="look for occasional delays: garbage collection, data loading, processes on "
         "the same CPUs (top), clocks; bind ranks to CPUs of their own",
         certainty=Certainty.POSSIBLE,
         gain_ns=evidence.most_wait_ns,

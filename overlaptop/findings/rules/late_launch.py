@@ -44,4 +44,4 @@ def _advice(line: SlowLine | None, info: RankInfo | None) -> str:
     if line is not None:
         return f"look at {line.place}: {STANDS}"
     pid = info.pid if info and info.pid > 0 else "PID"
-    return f"py-spy dump --pid {pid} shows where its Python stands: {STANDS}"
+    return f"py-spy dump --pid {pid} shows where its Python is: {STANDS}"

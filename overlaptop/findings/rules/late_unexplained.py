@@ -90,12 +90,12 @@ def _has_just_begun(caused_ns: Sequence[int]) -> bool:
 
 def _measured(evidence: Evidence, late: tuple[LateRank, ...]) -> str:
     seen = any(each.busy_ns is not None or each.stands_ns is not None for each in late)
-    unseen = "how long ranks compute and stand still is not seen"
+    unseen = "ranks' compute and idle times are not seen"
     if len(late) == 1:
         return f"{late[0].in_words}; {late[0].takes_in_words if seen else unseen}"
     assert evidence.window is not None
     return (
         f"they are late in {sum(each.late for each in late)} of {evidence.window.lateness.collectives} "
         f"collectives; the others wait {evidence.wait_in_words} a step; "
-        + ("none of them takes longer between collectives in nearly each step" if seen else unseen)
+        + ("none of them takes longer between collectives in nearly every step" if seen else unseen)
     )

@@ -25,7 +25,7 @@ def look(evidence: Evidence) -> Iterable[Finding]:
         yield late.finding(
             f"'s GPU runs at {text.whole_percent(share)} of {late.whose} clock",
             late.computes_ns,
-            "nvidia-smi -q -d POWER,TEMPERATURE,PERFORMANCE shows the limit that it meets; look at its "
+            "nvidia-smi -q -d POWER,TEMPERATURE,PERFORMANCE shows which limit it hits; look at its "
             "cooling, raise its power limit, or take another GPU",
             Certainty.MEASURED if reasons else Certainty.LIKELY,
             f"it computes {text.duration(late.computes_ns)} a step longer{why}",

@@ -26,9 +26,9 @@ def look(evidence: Evidence) -> Iterable[Finding]:
         if len(ranks) < 2:
             continue
         yield Finding(
-            title=f"{variable}=1 sends what goes between GPUs through {instead}",
+            title=f"{variable}=1 sends traffic between GPUs through {instead}",
             measured=mean.in_words,
-            advice=f"unset {variable}, unless it is there for a fault of this machine",
+            advice=f"unset {variable}, unless it works around a fault of this machine",
             certainty=Certainty.POSSIBLE,
             gain_ns=round(mean.exposed_transfer_ns),
             ranks=ranks,

@@ -37,7 +37,7 @@ def look(evidence: Evidence) -> Iterable[Finding]:
                 f"n_microbatches={more} leaves {text.percent(left)}, if the batch allows it; or {advice}"
             )
         yield Finding(
-            title=f"a pipeline of {stages} stages stands idle for {text.percent(share)} of each step",
+            title=f"a pipeline of {stages} stages is idle for {text.percent(share)} of each step",
             measured=f"{text.duration(found.stands_ns)} without compute in {text.duration(found.step_ns)}; "
             f"with {found.micro_batches} micro-batches the formula says {text.percent(found.bubble)}",
             advice=advice,

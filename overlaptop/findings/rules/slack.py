@@ -33,7 +33,7 @@ def look(evidence: Evidence) -> Iterable[Finding]:
         yield Finding(
             title=f"rank {late.rank} trails by {evidence.wait_in_words}, which costs nothing: {bound}",
             measured=late.in_words,
-            advice="nothing to mend on this rank: make the step shorter on all of them",
+            advice="nothing to fix on this rank: shorten the step on all ranks",
             certainty=Certainty.LIKELY,
             gain_ns=0,
             ranks=(late.rank,),

@@ -25,7 +25,7 @@ def look(evidence: Evidence) -> Iterable[Finding]:
             f"{late.rank} than on rank {late.rank}",
             measured=f"of {text.named_ranks(late.others)}, with communication beside compute for "
             f"{text.duration(late.beside_ns)} a step longer; NCCL holds SMs while it waits",
-            advice="what ends the waiting ends this, too; NCCL_MAX_CTAS=8 holds fewer SMs, and may make "
+            advice="fixing the wait fixes this, too; NCCL_MAX_CTAS=8 uses fewer SMs, and may make "
             "transfers longer: compare step times",
             certainty=Certainty.POSSIBLE,
             ranks=late.others,

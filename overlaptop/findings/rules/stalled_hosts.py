@@ -24,7 +24,7 @@ def look(evidence: Evidence) -> Iterable[Finding]:
         title=f"GPUs have nothing to compute for the first {text.duration(stall.lost_ns)} of each step",
         measured=f"{text.percent(stall.lost_ns / evidence.step_ns)} of the step go by before the first "
         f"kernel; {stall.line.line}: {text.whole_percent(stall.line.share)} of each rank's step",
-        advice=f"look at {stall.line.place}: what it does could run less often, or beside the GPU's work",
+        advice=f"look at {stall.line.place}: run it less often, or beside the GPU's work",
         certainty=Certainty.POSSIBLE,
         gain_ns=round(stall.lost_ns),
         line=stall.line.line,

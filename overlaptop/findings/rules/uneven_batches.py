@@ -36,8 +36,8 @@ def look(evidence: Evidence) -> Iterable[Finding]:
     """Return one finding for each late rank whose compute varies, or one for the job."""
     for each in late_by(evidence, Cause.UNEVEN):
         yield each.finding(
-            f" computes {text.duration(each.computes_ns)} a step longer than {each.than}, by another time "
-            "in each",
+            f" computes {text.duration(each.computes_ns)} a step longer than {each.than}, by a different "
+            "time in each",
             each.computes_ns,
             ADVICE,
             Certainty.POSSIBLE,

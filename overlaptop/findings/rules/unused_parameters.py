@@ -33,7 +33,7 @@ def look(evidence: Evidence) -> Iterable[Finding]:
     if gap_ns < COSTLY_SHARE * mean.step_ns:
         return
     yield Finding(
-        title=f"DDP searches for unused parameters while GPUs stand idle: {text.duration(gap_ns)} a step",
+        title=f"DDP searches for unused parameters while GPUs are idle: {text.duration(gap_ns)} a step",
         measured="no compute between forward and backward; DDP was made with find_unused_parameters=True",
         advice="DistributedDataParallel(model, find_unused_parameters=False) if each pass uses all of "
         "them; static_graph=True if each uses the same ones",
