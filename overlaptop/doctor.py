@@ -219,7 +219,7 @@ def check_terminal(machine: Machine) -> Iterator[CheckRecord]:
     environ = machine.environ
     term = environ.get("TERM", "")
     if term in ("", "dumb", "unknown"):
-        remedy = "set it to what the terminal is, as xterm-256color"
+        remedy = "set it to the terminal's type, such as xterm-256color"
         yield warning("terminal", f"TERM is {term!r}", remedy)
     elif size.columns < FEW_COLUMNS or size.lines < FEW_ROWS:
         text = f"{term}, {size.columns}x{size.lines}"
@@ -382,7 +382,7 @@ def _cupti(machine: Machine) -> CheckRecord:
         return warning("cupti", str(reason), f"update overlaptop; {_WITHOUT_RECORDS}")
     if (tool := tool_in(machine.environ)) is not None:
         remedy = "start the job without that tool"
-        return warning("cupti", f"{tool} holds it in what is started here", remedy)
+        return warning("cupti", f"{tool} holds it in processes started here", remedy)
     try:
         cupti.enable(CONCURRENT_KERNEL)
     except RuntimeError as reason:

@@ -287,9 +287,7 @@ def _waits_table(job: TracedJob, number: int = WHOLE_TRACE) -> str:
     if shown:
         lines += ["", steps.render()]
     if (more := len(numbers) - len(shown)) > 0:
-        lines.append(
-            f"not shown: {text.plural(more, 'step')} in which less waiting was exposed; --json has all"
-        )
+        lines.append(f"not shown: {text.plural(more, 'step')} with less exposed waiting; --json has all")
     return "\n".join(lines)
 
 

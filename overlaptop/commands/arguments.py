@@ -83,7 +83,7 @@ def hosts_of(options: argparse.Namespace) -> Hosts | None:
     except OSError as fault:
         raise CommandError(f"--hosts {options.hosts}: {fault.strerror}", 2) from fault
     if not found:
-        raise CommandError(f"--hosts {options.hosts}: it names none", 2)
+        raise CommandError(f"--hosts {options.hosts}: it contains no host", 2)
     return Hosts(found, options.python, options.remote_dir, options.rate)
 
 

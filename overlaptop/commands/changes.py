@@ -16,8 +16,8 @@ from overlaptop.records import ChangeRecord
 from overlaptop.text import UNKNOWN, count
 
 DESCRIPTION = """\
-Show the last 200 changes of the settings of your jobs on this machine, oldest first: when, from what to
-what, who asked, and where one was not made, why.
+Show the last 200 changes of the settings of your jobs on this machine, oldest first: time, old and
+new value, who asked, and why a change failed.
 """
 EPILOG = """\
 They come from changes.jsonl in the folder of the jobs' sockets, whose older part is changes.jsonl.1.

@@ -34,8 +34,8 @@ overlaptop estimate --compute-ms T --comm-ms T [--overlap F] [--json]
        overlaptop estimate --all-gather-ms T --layer-ms T [--slowest-all-gather-ms T] [--json]
 """
 DESCRIPTION = """\
-Three questions for pen and paper, with no job running: what overlap brings, how large DDP's buckets should
-be, and how many layers ahead FSDP should gather.
+Estimate, without a job: the gain from overlap, the best size of DDP's buckets, and how many layers ahead
+FSDP should gather.
 
   overlaptop estimate --compute-ms 40 --comm-ms 15 --overlap 0.9
   overlaptop estimate --gradients 1.6GB --bandwidth 200GB/s --latency 20us --backward-ms 30 --ranks 8
@@ -56,7 +56,7 @@ the formulas:
                  B + exposed = max(B/k + k alpha + S/beta,  B + alpha + S/(k beta))
                  Named is the smallest k with which that is within 1 % of its least, as bucket_cap_mb (in
                  MiB, as DDP counts): each bucket also costs launches and a share of the GPU. Without
-                 --backward-ms: the smallest bucket of which alpha is at most a tenth
+                 --backward-ms: the smallest bucket with at most a tenth of alpha
   prefetch       all-gathers run one after another; one issued d layers ahead may take d layers' time:
                  depth = ceil(slowest all-gather / layer). Where the usual one takes as long as a layer or
                  longer, no depth hides it, and each layer waits for the difference
@@ -269,13 +269,13 @@ def _buckets(
         advice = (
             f"{setting}, {text.duration(chosen.exposed_ns)} exposed; the least at any size is "
             f"{text.duration(least_exposed_ns)}.{longer}\n"
-            "With fewer, backward and what is exposed after it would be more than "
-            f"{text.whole_percent(SLACK)} longer than at best."
+            "With fewer buckets, backward plus exposed communication would be more than "
+            f"{text.whole_percent(SLACK)} longer than the optimum."
         )
     else:
         advice = (
-            f"{setting}, of which latency takes {text.whole_percent(alpha_share(chosen))}. "
-            "Give --backward-ms to see what of it is exposed."
+            f"{setting}; latency is {text.whole_percent(alpha_share(chosen))} of communication. "
+            "Give --backward-ms for the exposed time."
         )
     record = BucketsEstimate(
         question="buckets",

@@ -24,21 +24,21 @@ from overlaptop.text import printable, with_unit
 from overlaptop.wire.commands import CHANGED, UNKNOWN, Command, make_restoring, make_setting
 
 DESCRIPTION = """\
-Change a setting of a running job, on all its ranks in the same step, or on none. Without NAME=VALUE: show
-what can be changed of the job, to what, and what cannot just now and why. A bundled workload obeys; a job
-of your own does when it was started with --control or attach(control=True):
+Change a setting of a running job, on all its ranks in the same step, or on none. Without NAME=VALUE: list
+the settings and their allowed values, and why one cannot be changed now. Bundled workloads accept changes;
+start your own job with --control or attach(control=True):
 
   torchrun --nproc-per-node=8 -m overlaptop.agent --control train.py
 
-NAME=script gives back the value that the script gave. Among others there is:
-  bucket_cap_mb  MiB a bucket of its DistributedDataParallel model, 1 to 10000. Its buckets are made anew
-                 between two steps; gradients stay what they were, but for the order of sums with more than
-                 two ranks. The model must be the only one, and not compiled
+NAME=script restores the script's value. One of the settings:
+  bucket_cap_mb  MiB a bucket of its DistributedDataParallel model, 1 to 10000. Its buckets are rebuilt
+                 between two steps. Gradients stay the same, but for the order of sums with more than two
+                 ranks. The model must be the only one, and not compiled
 """
 EPILOG = """\
 stdout gets a line when all ranks have changed it (bucket_cap_mb 25 → 50 at step 1,234), stderr progress.
-overlaptop changes lists what was changed, from what to what, and by whom.
-overlaptop tune --values tells what a value does to the step before it is set.
+overlaptop changes lists all changes: old and new value, and who made them.
+overlaptop tune --values measures a value's effect on the step by trials.
 exit status: 0 when all ranks have changed it, or had this value already, which is not sent; 1 when none has
 and when one failed, 2 for a usage error, 130 after Ctrl-C (the job and a change under way go on).
 """
@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     parser.description, parser.epilog = DESCRIPTION, EPILOG
     parser.add_argument(
-        "change", type=_change, nargs="?", metavar="NAME=VALUE", help="what to set, and to what"
+        "change", type=_change, nargs="?", metavar="NAME=VALUE", help="the setting and its new value"
     )
     parser.add_argument("--job", type=job_key, metavar="KEY", help="the job, as --list names it")
     parser.add_argument(

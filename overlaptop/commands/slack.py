@@ -72,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--budget",
         type=positive,
         metavar="STEPS",
-        help="begin no trial after so many steps (default: for each rank 1,000, or 90 s if longer)",
+        help="start no trial after STEPS steps (default: for each rank 1,000, or 90 s if longer)",
     )
     parser.add_argument("--json", action="store_true", help="print records, not a table")
     add_hosts(parser)

@@ -146,7 +146,7 @@ class RecordWriter:
         ranks, count = sorted(self._unreported), self._unreported.total()
         print_message(
             f"{plural(count, 'step')} of {named_ranks(ranks)} did not "
-            "come here: what reads this, or the connection, was too slow, or a hub was killed"
+            "come here: the reader of this output or the connection was too slow, or a hub was killed"
         )
         self._unreported.clear()
 

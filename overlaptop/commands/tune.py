@@ -88,7 +88,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--budget",
         type=positive,
         metavar="STEPS",
-        help="begin no trial after so many steps (default: for each value 1,000, or 90 s if longer)",
+        help="start no trial after STEPS steps (default: for each value 1,000, or 90 s if longer)",
     )
     parser.add_argument("--job", type=job_key, metavar="KEY", help="the running job, as --list names it")
     parser.add_argument("--keep", action="store_true", help="set the best value on the running job")

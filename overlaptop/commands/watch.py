@@ -63,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="with --json: have the ranks measure as many steps as for a dashboard",
     )
     parser.add_argument(
-        "--wait", action="store_true", help="with --json or --once: wait for a job where there is none"
+        "--wait", action="store_true", help="with --json or --once: wait for a job if there is none"
     )
     parser.add_argument(
         "--readonly",

@@ -136,7 +136,7 @@ def _why(exit_code: int | None) -> str:
     if exit_code is None:
         return " without a word: by a signal, or os._exit"
     if exit_code == -signal.SIGKILL:
-        return ": by somebody, or by the kernel where memory runs out"
+        return ": by somebody, or by the kernel if memory ran out"
     return "" if exit_code < 0 else ", without a reason: by os._exit"
 
 

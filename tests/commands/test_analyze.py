@@ -185,7 +185,7 @@ def test_of_many_steps_the_tables_show_those_that_cost_most(tmp_path: Path) -> N
     steps = [line.split()[0] for line in lines[head + 1 :]]
     assert len(steps) == 2 * 32 + 1
     assert "7" in steps
-    assert lines[-1] == "not shown: 18 steps in which less waiting was exposed; --json has all"
+    assert lines[-1] == "not shown: 18 steps with less exposed waiting; --json has all"
 
 
 # Files that are no traces

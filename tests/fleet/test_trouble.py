@@ -115,7 +115,7 @@ def test_with_exit_codes_it_is_known_who_was_killed_and_who_was_only_ended_after
         RankEnd(0, T0, clean=False, exit_code=-15), RankEnd(1, T0 + S // 50, clean=False, exit_code=-9)
     )
     assert job.words == (Kind.DIED, (1,))
-    killed = "rank 1 killed by SIGKILL: by somebody, or by the kernel where memory runs out"
+    killed = "rank 1 killed by SIGKILL: by somebody, or by the kernel if memory ran out"
     assert in_full(job.trouble) == f"{killed}; 1 other rank ended badly after it"
     first = first_failure(job.fleet.snapshot().ranks)
     said = [endings(view, first) for view in job.fleet.snapshot().ranks]
