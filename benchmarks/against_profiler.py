@@ -1,4 +1,4 @@
-"""What is told live, against torch.profiler's traces of the same job, taken in turn with it.
+"""The live figures, against torch.profiler's traces of the same job, taken in turn with it.
 
     python benchmarks/against_profiler.py [--nproc 2] [--rounds 3] [--seconds 5] ["ddp --bucket-cap-mb 25"]
 
@@ -62,7 +62,7 @@ def compared(lines: Iterable[str]) -> list[Record]:
 
 
 def live(seconds: float) -> list[Record]:
-    """What a dashboard is told in so many seconds."""
+    """What a dashboard receives in these seconds."""
     with tempfile.TemporaryFile("w+") as records:
         with running([*OVERLAPTOP, "--json", "--detail"], stdout=records) as watcher:
             time.sleep(seconds)
@@ -79,7 +79,7 @@ def captured() -> list[Record]:
 
 
 def one_round(seconds: float) -> tuple[Figures, Figures]:
-    """What is told live, and what torch.profiler says of the steps behind these."""
+    """The live figures, and torch.profiler's of the steps behind these."""
     ours, theirs = live(seconds), captured()
     longest_ns = LONGER * median(step["step_ns"] for step in ours)
 

@@ -56,7 +56,7 @@ HEADINGS = (
 
 
 class Look(NamedTuple):
-    """What is on the screen."""
+    """The screen at one moment."""
 
     at_ns: int
     lines: Mapping[tuple[str, tuple[int, ...]], str]
@@ -90,7 +90,7 @@ class Screen:
         self._watched: frozenset[int] = frozenset()
 
     def look(self) -> Look | None:
-        """What is on the screen now; None before the first step."""
+        """The present screen; None before the first step."""
         snapshot = self._session.tick()
         if (ranks := compared(snapshot.ranks)) != self._watched:
             self._watched = ranks
@@ -163,7 +163,7 @@ def watched(job: str, options: argparse.Namespace) -> tuple[list[Look], list[dic
 def _looks(
     job: str, process: subprocess.Popen[bytes], switches: Path, for_all_s: float, faults: int
 ) -> Iterator[Look]:
-    """What is on the screen until the last fault is over."""
+    """The screens until the last fault is over."""
     before: Look | None = None
     until_s = time.monotonic() + START_S
     with closing(JobSession()) as session:

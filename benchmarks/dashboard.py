@@ -5,7 +5,7 @@
 
 A real hub, and ranks that this plays; one step in four has a timeline. First ``overlaptop`` runs on a
 terminal of its own, then ``overlaptop --json --detail``, whose records say how late they come. With
-``--line`` both connect by ``--via`` through a pipe of so many bytes a second and ms of latency each way.
+``--line`` both connect by ``--via`` through a pipe of this rate (bytes a second) and latency (ms).
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ def on_terminal(words: Sequence[str], columns: int, rows: int) -> Iterator[tuple
 
 
 def read_for(terminal: int, seconds: float, until: Sequence[str] = ()) -> int:
-    """Read what is written, until all of these words came; return the bytes. SystemExit: they did not."""
+    """Read the output until all of these words came; return the bytes. SystemExit: they did not."""
     written, until_s = b"", time.monotonic() + seconds
     while time.monotonic() < until_s:
         if select.select([terminal], [], [], 0.05)[0]:

@@ -57,7 +57,7 @@ class Toggler:
     """Switches modes at the ends of blocks of steps, and times each block by CUDA events."""
 
     def __init__(self, rounds: int, block: int, settle: int, learn: int, modes: list[str]) -> None:
-        """``block``: in steps, of which the first ``settle`` do not count. ``learn``: steps before all."""
+        """``block``: in steps; the first ``settle`` do not count. ``learn``: steps before all."""
         ways = ["off", *modes]
         self._order = list(chain.from_iterable(in_turn(ways, rounds)))
         self._block, self._settle, self._warmup = block, settle, learn

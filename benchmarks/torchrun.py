@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 WORKLOADS = ROOT / "workloads"
 OVERLAPTOP = (sys.executable, "-m", "overlaptop")
 RECORDS = (*OVERLAPTOP, "--json", "--detail", "--wait")
-"""Writes what is told of a job, as soon as there is one."""
+"""Writes a job's records, once there is a job."""
 IS_NO_REASON = re.compile(r"Warning: |^ |^W\d{4} ")
 """Of a line of stderr: a warning, a line of source below one, or a warning of torch's log."""
 END_S = 40.0

@@ -31,7 +31,7 @@ from torchrun import RECORDS, WORKLOADS, job_folder, running, torchrun, why_it_f
 
 RIGHT_WITHIN = 0.05
 UNTOUCHED_STEPS, SETTLED_STEPS = 100, 3
-"""Before the fault; after its first step, in which a rank gets ready for it."""
+"""Before the fault; after its first step, when a rank gets ready for it."""
 START_S = 120.0
 
 First = dict[int, dict[str, Any]]

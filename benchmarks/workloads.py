@@ -40,7 +40,7 @@ FIRST_STEPS = 4
 START_LIMIT_S = 60.0
 """For torchrun, the imports and the process group, on top of the first run's own time."""
 EVERY = "8"
-"""One step in so many is measured in detail: more would slow jobs that are launch-bound."""
+"""Steps for one measured in detail: more would slow launch-bound jobs."""
 HEADINGS = (
     "workload", "mode", "step ms", "against no overlap", "overlap", "exposed ms", "waiting ms",
     "transferring ms", "remarks",
@@ -168,7 +168,7 @@ def run_job(runs: Sequence[Run], first_ns: FirstSteps, options: argparse.Namespa
 
 def steps_of_runs(lines: str, ends: Sequence[int]) -> dict[int, list[dict[str, Any]]]:
     """Return the step records by their run, without its first steps. ``ends``: the step
-    that began when each run was over. A run's last step is the first of the next: it holds what is between.
+    that began when each run was over. A run's last step is the first of the next, with the time between.
     """
     found: dict[int, list[dict[str, Any]]] = defaultdict(list)
     for line in lines.split("\n")[:-1]:

@@ -37,7 +37,7 @@ CHANGE_LIMIT_S = 600.0
 SETTLE_S = 1.0
 """From a key to a picture: a redraw comes every quarter of a second."""
 LINKS_S = 25.0
-"""So long a history of the links' rates shows how they go."""
+"""Seconds of history before the links' rates are drawn."""
 CELL_PX, FONT_PX = 20, 20.264
 """A cell of the PNG is so wide, and the font of the SVG so large, that DejaVu Sans Mono fills it exactly:
 lines and boxes then join."""
@@ -150,7 +150,7 @@ async def shoot(
 
 def steady(ranks: Sequence[RankView], links_s: float) -> bool:
     """Whether each rank has a history and knows its machine, and the chosen one a timeline; of a GPU also
-    whether so many seconds of its links' rates are there, and at least one sample.
+    whether these seconds of its links' rates are there, and at least one sample.
     """
     if not ranks or any(len(view.history) < STEADY_STEPS or view.machine is None for view in ranks):
         return False

@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print what differs; 1 where that is more than is allowed."""
+    """Print the differences; return 1 if one exceeds its limit."""
     found = compared(options.a, options.b)
     names = {each.name for each in found}
     for name, _, _ in options.fail_if:

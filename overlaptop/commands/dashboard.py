@@ -57,7 +57,7 @@ def show(session: Session, screen: tui.TuiOptions) -> int:
 
 
 def last_words(snapshot: Snapshot) -> str:
-    """Return the job's report as far as the dashboard knows it; empty without steps, and of a trace."""
+    """Return the dashboard's report of the job; empty for a trace or without steps."""
     # The rules take 50 ms to import.
     from overlaptop.runs.run_log import RunLog
     from overlaptop.runs.words import in_words

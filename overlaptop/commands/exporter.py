@@ -35,7 +35,7 @@ Ctrl-C.
 LOOK_EVERY_S = 2.0
 TICK_S = 0.2
 KEPT_S = 60.0
-"""A job that has ended keeps its series for so long, so that a scrape sees how it ended."""
+"""An ended job keeps its series for this time: a scrape then sees how it ended."""
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 FILE_NAME = "overlaptop.prom"
 

@@ -116,7 +116,7 @@ def _look(job: str | None, hosts: Hosts | None) -> Snapshot:
 
 @contextmanager
 def _refusals() -> Iterator[None]:
-    """Answer with what the command line would say. Other exceptions are faults, of which no agent reads."""
+    """Answer with what the command line would say. Other exceptions are faults; agents do not see them."""
     from mcp.server.mcpserver.exceptions import ToolError
 
     try:

@@ -29,7 +29,7 @@ def is_recording(path: Path) -> bool:
 
 
 def opened(path: Path) -> Recording:
-    """Open a recording; what is damaged in it is printed. CommandError with status 2 where it is none."""
+    """Open a recording and print its damage. Raises CommandError with status 2 if it is none."""
     from overlaptop.recording.reader import RecordingError, open_recording
 
     try:

@@ -79,7 +79,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def print_records(session: ReplaySession, *, detail: bool) -> int:
-    """Print what is left of a recording as the records of a running job."""
+    """Print the rest of a recording as the records of a running job."""
     from overlaptop.commands.stream import RecordWriter
 
     writer = RecordWriter(sys.stdout, detail=detail)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from overlaptop.recording.black_boxes import BlackBox
 
 _EVERY_NS = 400_000_000
-"""Of a recording's time, read together: a rank's timelines of so long are kept until they are compared."""
+"""Recording time that is read at once: a rank's timelines are kept until they are compared."""
 _MOST_REPORT_BYTES = 16 << 20
 
 

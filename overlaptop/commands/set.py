@@ -128,7 +128,7 @@ def knob_of(snapshot: Snapshot, name: str) -> JobKnob:
 
 
 def _await_knobs(session: Session) -> Snapshot:
-    """Return the snapshot in which all ranks have the same knobs, or the best one within KNOBS_S."""
+    """Return the snapshot where all ranks have the same knobs, or the best one within KNOBS_S."""
     settle(session)
     give_up_s = time.monotonic() + KNOBS_S
     while True:

@@ -34,7 +34,7 @@ class TrialRun:
         """Reported trials by candidate."""
 
     def await_steps(self) -> Snapshot:
-        """Return the first snapshot in which every rank has finished a step. CommandError: none comes."""
+        """Return the first snapshot where every rank has finished a step. CommandError: none comes."""
         began_s, announced = time.monotonic(), False
         while True:
             snapshot = self.look()

@@ -176,7 +176,7 @@ def _more(there: int, shown: int, which: str) -> str:
 
 
 def _timeline(job: JobTimeline) -> tuple[str, dict[str, object]]:
-    """Which steps are drawn, in words, and what is drawn: times in ns from the first drawn step."""
+    """The drawn steps in words, and the drawing: times in ns from the first drawn step."""
     shown = _most_awaited(job)
     starts_ns = sorted({step.start_ns for each in shown for step in each.drawn})
     ends_ns = [step.start_ns + step.step_ns for each in shown for step in each.drawn]

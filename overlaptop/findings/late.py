@@ -25,7 +25,7 @@ from overlaptop.report.order import sees_gaps
 from overlaptop.wire.messages import RankInfo, StepTotals
 
 STEADY = 0.8
-"""Smallest share of steps in which a cause must last longer. On a busy machine the medians of two equal
+"""Smallest share of steps where a cause must last longer. On a busy machine the medians of two equal
 ranks may differ, too."""
 VARIES = 1.2
 """Extra compute varies if its middle three fifths spread over more than this multiple of the median. A slow
@@ -87,7 +87,7 @@ class LateRank:
     slows_ns: int
     """Extra compute of the others while they wait; 0 if not clear."""
     beside_ns: int
-    """Extra time in which the others' communication overlaps their compute."""
+    """Extra time of the others' communication beside compute."""
     computes_ns: int | None
     busy_ns: int | None
     """As `computes_ns`; without a GPU, including the wait for a CPU."""

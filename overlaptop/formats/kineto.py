@@ -61,7 +61,7 @@ LAUNCH_CATEGORIES = frozenset(
     )
 )
 _BLOCKS = re.compile(r"(?:cuda|cu|hip)(?:\w*Synchronize|Memcpy(?!\w*Async)\w*)")
-"""Calls in which the CPU waits for its GPU."""
+"""Calls that make the CPU wait for its GPU."""
 _LAUNCHES = re.compile(r"(?:cuda|cu|hip)(?:\w*Launch\w*|Mem\w+Async)")
 LONG_LAUNCH = 10.0
 """A launch this many times as long as the median one was waiting for a free queue slot."""

@@ -1,4 +1,4 @@
-"""Descriptors of folders in which no other user can replace our files.
+"""Descriptors of folders where no other user can replace our files.
 
 A checked path may refer to something else a moment later,
 so files are created through the checked descriptors.

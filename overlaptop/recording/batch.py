@@ -121,7 +121,7 @@ class Keyframe:
         self._of_ranks[info.rank, RankInfo] = info
 
     def messages(self) -> list[Message]:
-        """The state, in an order in which it can be applied; empty before the hub's first answer."""
+        """The state, ordered so that it can be applied; empty before the hub's first answer."""
         if self._welcome is None or self._status is None:
             return []
         # Who a rank is comes first, how it ended last.

@@ -1,4 +1,4 @@
-"""Recording: an MCAP file as batches, as far as it is whole.
+"""Recording: the whole chunks of an MCAP file, as batches.
 
 The file is read by its records' headers, not by its index: a recording that was cut off has none. Each
 chunk is checked by its CRC, so a flipped byte costs that chunk alone. Where a record's own header is
@@ -61,7 +61,7 @@ class _Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """A recording and what is wrong with it."""
+    """A recording and its damage."""
 
     path: Path
     places: tuple[_Place, ...]
@@ -81,7 +81,7 @@ class Recording:
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """The hosts, in the order in which they came; ``("",)``: the recorder's own machine."""
+        """The hosts, oldest first; ``("",)``: the recorder's own machine."""
         return tuple(dict.fromkeys(topic.partition("/")[2] for topic in self.topics.values())) or ("",)
 
     def batches(self, from_ns: int = 0) -> Iterator[Batch]:
@@ -182,7 +182,7 @@ class _Scan:
         return _RECORD.unpack(header) if len(header) == _RECORD.size else (0, 0)
 
     def _is_chunk(self, at: int, length: int) -> bool:
-        """Whether a chunk's lengths agree: that of the record, and that of what is in it."""
+        """Whether a chunk's lengths agree: the record's and its content's."""
         head = os.pread(self._descriptor, _MARK_AT + len(_CHUNK_MARK) + 8, at)
         if len(head) < _MARK_AT + len(_CHUNK_MARK) + 8 or not head[_MARK_AT:].startswith(_CHUNK_MARK):
             return False
@@ -190,7 +190,7 @@ class _Scan:
         return packed_bytes + len(head) - _RECORD.size == length
 
     def _check_between(self, at: int, end: int) -> None:
-        """Note what is damaged between two chunks, or between the last one and the file's end."""
+        """Note the damage between two chunks, or between the last one and the file's end."""
         while at < end:
             opcode, length = self._record_at(at)
             if opcode == _FOOTER and end == self._size:

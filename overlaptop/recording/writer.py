@@ -1,4 +1,4 @@
-"""RecordingWriter: batches into MCAP files, bounded where that is asked for."""
+"""RecordingWriter: batches into MCAP files, bounded on request."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from overlaptop.wire.protocol import PROTOCOL_VERSION
 from overlaptop.wire.schema import Message
 
 CHUNK_NS = 5_000_000_000
-"""A killed writer loses at most the batches of so long."""
+"""A killed writer loses at most the batches of this time."""
 _CHUNK_BYTES = 1 << 20
 KEYFRAME_NS = 30_000_000_000
 
@@ -74,13 +74,13 @@ class RecordingWriter:
                 self._rotate(at_ns)
 
     def add_clock(self, at_ns: int, node: str, clock: NodeClock) -> None:
-        """Append what is known of a host's clock, where that has changed."""
+        """Append a host's clock offset if it has changed."""
         if self._clocks.get(node) != clock:
             self._clocks[node] = clock
             self._write(at_ns, f"{NODE}/{node}", msgspec.json.encode(clock))
 
     def close(self) -> None:
-        """Write what is left and the index. Raises OSError where that fails; the file is closed anyway."""
+        """Write the rest and the index. Raises OSError on failure; the file is closed anyway."""
         if self._file.closed:
             return
         try:

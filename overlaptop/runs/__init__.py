@@ -1,1 +1,1 @@
-"""Whole runs: what is reported of one, and what differs between two. Pure."""
+"""Whole runs: the report of one, and the differences between two. Pure."""

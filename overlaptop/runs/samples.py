@@ -133,7 +133,7 @@ class Samples:
         )
 
     def figures(self) -> list[Figure]:
-        """Every figure of which a step is known: of the job, then by operation, group, bucket and rank."""
+        """Every figure known for a step: of the job, then by operation, group, bucket and rank."""
         values: defaultdict[str, list[float]] = defaultdict(list)
         for step, of_ranks in self.going.items():
             values["step"].append(_length_ns(of_ranks))

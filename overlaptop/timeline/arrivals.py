@@ -226,7 +226,7 @@ class Waiting:
     comm: Spans
     """M: all communication."""
     wait: Spans
-    """W: waits for a late rank, in which no bytes moved."""
+    """W: waits for a late rank; no bytes moved."""
     transfer: Spans
     """X: union of the transfer parts of its collectives. W and X are disjoint parts of M."""
 
@@ -288,14 +288,14 @@ class RankLateness:
     late: int
     """Attributed collectives with this rank as the late one."""
     collectives: int
-    """Attributed collectives in which it took part with others,
+    """Attributed collectives that it shared with others,
     and those of other ranks that it delayed."""
     caused_wait_ns: int
     """Waits of all others for it, summed."""
 
     @property
     def share(self) -> float:
-        """Share of its collectives in which it was late, in [0, 1]."""
+        """Share of its collectives where it was late, in [0, 1]."""
         return self.late / self.collectives
 
 

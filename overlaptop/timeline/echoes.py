@@ -87,7 +87,7 @@ def _longest(
     met: _Members,
     members: Sequence[_Members],
 ) -> _Wait | None:
-    """Return the collective with other ranks in which a rank waited longest during this time, or None."""
+    """Return the collective with other ranks where a rank waited longest during this time, or None."""
     best, most_ns = None, ECHO_SHARE * (until_ns - since_ns)
     for at in range(bisect_left(waits, (until_ns,)) - 1, -1, -1):
         wait = waits[at]

@@ -172,11 +172,11 @@ class DeviceSample(Message, frozen=True, tag=15):
     """Payload of full packets."""
     pcie_tx_bytes_per_s: Count | None
     sm_activity: Share | None
-    """Share of the time in which a multiprocessor had work, averaged over all of them, in [0, 1]."""
+    """Share of the time that a multiprocessor had work, averaged over all of them, in [0, 1]."""
     tensor_activity: Share | None
-    """Share of the time in which the tensor cores' pipes were active, in [0, 1]."""
+    """Share of the time that the tensor cores' pipes were active, in [0, 1]."""
     dram_activity: Share | None
-    """Share of the time in which the memory bus was active, in [0, 1]."""
+    """Share of the time that the memory bus was active, in [0, 1]."""
     memory_used_bytes: Count | None
     power_mw: Count | None
     sm_clock_hz: Count | None

@@ -179,7 +179,7 @@ FAULTS = {
     "lock": (lock, "in_forward"),
     "cpu": (busy_cpu, ""),
 }
-"""Each with the function in which the training thread loses the time; empty: in all alike."""
+"""Each with the function where the training thread loses the time; empty: everywhere."""
 _fault: Hook = nothing
 BOTH_S = float(os.environ.get("ANSWERS_BOTH_MS", "0")) / 1e3
 
@@ -208,7 +208,7 @@ def _plan() -> Iterator[None]:
 
 
 def _steps(steps: int, seconds: float = 0.0) -> Generator[None, None, float]:
-    """Wait for so many steps and seconds; returns the length of a step, s."""
+    """Wait for these steps and seconds; return the length of a step, s."""
     ends_s = [time.perf_counter()]
     while len(ends_s) <= steps or ends_s[-1] - ends_s[0] < seconds:
         yield
