@@ -124,18 +124,24 @@ def slow_line(rate: str, counted: Path, command: Sequence[str]) -> int:
 
         def write() -> None:
             total_bytes = 0
-            while chunk := (item := held.get())[1]:
-                time.sleep(max(0.0, item[0] - time.monotonic()) + len(chunk) / bytes_per_s)
-                os.write(sink, chunk)
-                total_bytes += len(chunk)
-                if counts:
-                    counted.write_text(str(total_bytes))
-            os.close(sink)
+            try:
+                while chunk := (item := held.get())[1]:
+                    time.sleep(max(0.0, item[0] - time.monotonic()) + len(chunk) / bytes_per_s)
+                    os.write(sink, chunk)
+                    total_bytes += len(chunk)
+                    if counts:
+                        counted.write_text(str(total_bytes))
+                os.close(sink)
+            except OSError:  # the other end has gone, or the benchmark with its folder
+                child.kill()
+                os._exit(1)
 
-        threading.Thread(target=write).start()
+        writer = threading.Thread(target=write, daemon=True)
+        writer.start()
         while chunk := os.read(source, LINE_CHUNK_BYTES):
             held.put((time.monotonic() + latency_ms / 1e3, chunk))
         held.put((0.0, b""))
+        writer.join()
 
     threading.Thread(target=copy, args=(0, child.stdin.fileno(), False), daemon=True).start()
     copy(child.stdout.fileno(), os.dup(1), counts=True)
