@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import sqrt
 from statistics import median
 
@@ -59,14 +60,8 @@ def slow_line(
     """Return the line with the largest excess over the others. None: none is clear, or there are too few
     samples. ``standing``: count only the last seconds' samples of a sleeping thread.
     """
-    since_ns = _since_ns(evidence)
-    if since_ns is None:
-        return None
-    if standing and (stacks := evidence.ranks[rank].stacks):
-        since_ns = max(since_ns, stacks[-1].to_ns - NEWEST_NS)
-    own = _shares(evidence.ranks[rank].stacks, since_ns, standing=standing)
-    every = (_shares(evidence.ranks[other].stacks, since_ns, standing=standing) for other in others)
-    theirs = [shares for shares in every if shares is not None]
+    every = _every_share(evidence, standing)
+    own, theirs = every.get(rank), [every[other] for other in others if other in every]
     if own is None or not own.of_line or not theirs:
         return None
     usual = {line: median(each.of_line.get(line, 0.0) for each in theirs) for line in own.of_line}
@@ -83,9 +78,9 @@ def apart(evidence: Evidence, rank: int, other: int) -> tuple[float, float] | No
     """Return the largest difference between two ranks' lines as a share of the step, 0 if none is clear,
     and an upper bound of the standard error. None: too few samples.
     """
-    since_ns = _since_ns(evidence)
-    both = [_shares(evidence.ranks[each].stacks, since_ns) for each in (rank, other)] if since_ns else []
-    known = [each for each in both if each is not None and sum(each.of_line.values()) > MOSTLY]
+    every = _every_share(evidence, False)
+    both = [every[each] for each in (rank, other) if each in every]
+    known = [each for each in both if sum(each.of_line.values()) > MOSTLY]
     if len(known) < 2:
         return None
     own, theirs = known
@@ -101,10 +96,8 @@ def common_line(evidence: Evidence, share: float) -> ScriptLine | None:
     """Return the line where every rank spends about this share of its step. None: none within NEAR, or too
     few samples. A line with a larger share may wait for the GPU.
     """
-    since_ns = _since_ns(evidence)
-    shares = [_shares(view.stacks, since_ns) for view in evidence.ranks.values()] if since_ns else []
-    known = [each.of_line for each in shares if each is not None and each.of_line]
-    if not known or len(known) < len(shares):
+    known = [each.of_line for each in _every_share(evidence, False).values() if each.of_line]
+    if not known or len(known) < len(evidence.ranks):
         return None
     least = {line: min(each.get(line, 0.0) for each in known) for line in known[0]}
     line = min(least, key=lambda each: abs(least[each] - share))
@@ -124,6 +117,23 @@ def _since_ns(evidence: Evidence) -> int | None:
 class _Shares:
     of_line: dict[str, float]
     samples: int
+
+
+@lru_cache(maxsize=2)
+def _every_share(evidence: Evidence, standing: bool) -> Mapping[int, _Shares]:
+    """Return each rank's shares, without ranks that have too few samples."""
+    since_ns = _since_ns(evidence)
+    if since_ns is None:
+        return {}
+    if standing:
+        newest_ns = max(
+            (view.stacks[-1].to_ns for view in evidence.ranks.values() if view.stacks), default=0
+        )
+        since_ns = max(since_ns, newest_ns - NEWEST_NS)
+    every = {
+        rank: _shares(view.stacks, since_ns, standing=standing) for rank, view in evidence.ranks.items()
+    }
+    return {rank: shares for rank, shares in every.items() if shares is not None}
 
 
 def _shares(stacks: Sequence[StackSamples], since_ns: int, *, standing: bool = False) -> _Shares | None:
