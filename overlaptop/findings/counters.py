@@ -28,7 +28,7 @@ from overlaptop.findings.late import (
     on_host,
     steady_excess,
 )
-from overlaptop.findings.lines import slow_line
+from overlaptop.findings.lines import SlowLine, slow_line
 from overlaptop.fleet.waits import LATE_SHARE
 from overlaptop.timeline.overlap import NO_LEAD
 
@@ -57,7 +57,7 @@ class SlowHost:
     """Excess over the others: the median over steps; for samples, the mean."""
     certainty: Certainty
     gain_ns: int | None
-    line: str
+    line: SlowLine | None
     others: tuple[int, ...]
     measured: str
     """The evidence, in words."""
@@ -77,7 +77,7 @@ class SlowHost:
             gain_ns=self.gain_ns,
             ranks=(self.rank,),
             why_late=True,
-            line=self.line,
+            line=self.line.line if self.line is not None else "",
         )
 
 
@@ -115,7 +115,7 @@ def slow_host(evidence: Evidence) -> SlowHost | None:
         gain_ns(evidence.step_ns, (own[other] for other in others), own[rank], longer_ns)
         if is_measured
         else None,
-        line.line if line is not None else "",
+        line,
         others,
         f"by samples of its stack, ten a second: {line.in_words}" if line and stands else counted,
     )

@@ -141,7 +141,7 @@ class LateRank:
     @property
     def whose(self) -> str:
         """Return such as ``the others'`` or ``rank 0's``."""
-        return f"{self.than}'" if self.than.endswith("s") else f"{self.than}'s"
+        return text.possessive(self.than)
 
     @property
     def takes_ns(self) -> int:

@@ -35,9 +35,11 @@ def look(evidence: Evidence) -> Iterable[Finding]:
             "" if on_host(info) else longest_pause(evidence, late.rank),
         )
     if (slow := slow_by(evidence, Cause.STANDING)) is not None:
-        stands = f"'s training thread stands still {text.duration(slow.longer_ns)} a step longer than "
-        whose = f"{slow.than}'" if slow.than.endswith("s") else f"{slow.than}'s"
-        yield slow.finding(f"{stands}{whose}", f"look at {slow.line.rpartition(' in ')[0]}: {STANDS}")
+        yield slow.finding(
+            f"'s training thread stands still {text.duration(slow.longer_ns)} a step longer than "
+            f"{text.possessive(slow.than)}",
+            _advice(slow.line, evidence.ranks[slow.rank].info),
+        )
 
 
 def _advice(line: SlowLine | None, info: RankInfo | None) -> str:
