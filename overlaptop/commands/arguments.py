@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import math
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -97,7 +99,7 @@ def add_screen(parser: argparse.ArgumentParser) -> None:
     screen.add_argument("--theme", metavar="NAME", help="the dashboard's colours; t changes them")
     screen.add_argument(
         "--refresh",
-        type=_refresh_hz,
+        type=number_from(0.1, 10),
         default=4.0,
         metavar="HZ",
         help="redraws a second, 0.1 to 10 (default 4); lower it on a slow connection",
@@ -133,11 +135,16 @@ def _bytes_per_s(text: str) -> int:
     return value
 
 
-def _refresh_hz(text: str) -> float:
-    try:
-        refresh_hz = float(text)
-    except ValueError:
-        refresh_hz = 0.0
-    if not 0.1 <= refresh_hz <= 10:
-        raise argparse.ArgumentTypeError(f"must be from 0.1 to 10, not {text!r}")
-    return refresh_hz
+def number_from(least: float, most: float) -> Callable[[str], float]:
+    """Return a type for argparse: a number within these bounds."""
+
+    def number(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"must be from {least:g} to {most:g}, not {text!r}")
+        return value
+
+    return number

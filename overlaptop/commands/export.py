@@ -107,12 +107,12 @@ def _recorded(path: Path) -> tuple[JobTimeline, Callable[[], Snapshot]]:
 
 
 def _running(options: argparse.Namespace) -> tuple[JobTimeline, Callable[[], Snapshot]]:
-    from overlaptop.commands.following import settle, settle_waits
+    from overlaptop.commands.following import settle_waits
     from overlaptop.commands.jobs import join
     from overlaptop.export.timeline import from_snapshot
 
     with closing(join(options.job, hosts_of(options))) as session:
-        snapshot = settle_waits(session, settle(session))
+        snapshot = settle_waits(session)
     return from_snapshot(snapshot), lambda: snapshot
 
 

@@ -86,11 +86,12 @@ def settle(session: Session) -> Snapshot:
     return snapshot
 
 
-def settle_waits(session: Session, snapshot: Snapshot) -> Snapshot:
-    """Ask a settled session for the timelines of all ranks. Return its Snapshot once COMPARED_STEPS have a
+def settle_waits(session: Session) -> Snapshot:
+    """Settle, then ask for the timelines of all ranks. Return the Snapshot once COMPARED_STEPS have a
     wait/transfer breakdown, or after the time that they should take: between LIMIT_S and WAITS_LIMIT_S. A
     wait beyond LIMIT_S is announced.
     """
+    snapshot = settle(session)
     wanted = compared(snapshot.ranks)
     session.watch(wanted)
     began_s, announced = time.monotonic(), False

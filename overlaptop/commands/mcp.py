@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -13,12 +13,13 @@ from overlaptop import __version__
 from overlaptop.commands.arguments import add_hosts, hosts_of
 from overlaptop.commands.compare import compared
 from overlaptop.commands.findings import found_in
-from overlaptop.commands.following import settle, settle_waits
+from overlaptop.commands.following import settle_waits
 from overlaptop.commands.hosts import Hosts
 from overlaptop.commands.jobs import join, list_records
 from overlaptop.commands.once import records_of, title
 from overlaptop.commands.output import CommandError
 from overlaptop.commands.report import report_of
+from overlaptop.findings.finding import Finding
 from overlaptop.findings.first_line import first_line
 from overlaptop.fleet.snapshot import Snapshot
 
@@ -73,7 +74,7 @@ def make_server(hosts: Hosts | None = None) -> MCPServer:
                 raise CommandError(f"the job has {len(snapshot.ranks):,} ranks: name some in `ranks`")
         records = to_builtins(records_of(snapshot))
         wanted = [each for each in records if ranks is None or each.get("rank") in (None, *ranks)]
-        return {**_summary(snapshot), "records": wanted}
+        return {**_summary(snapshot, found_in(snapshot)), "records": wanted}
 
     def findings(job: str | None = None) -> dict[str, Any]:
         """Return what costs the job most, which rank is late and why, what mending it saves, what to do.
@@ -81,8 +82,9 @@ def make_server(hosts: Hosts | None = None) -> MCPServer:
         """
         snapshot = _look(job, hosts)
         assert snapshot.job is not None
-        records = [each.record(snapshot.job.job) for each in found_in(snapshot)]
-        return {**_summary(snapshot), "findings": to_builtins(records)}
+        found = found_in(snapshot)
+        records = [each.record(snapshot.job.job) for each in found]
+        return {**_summary(snapshot, found), "findings": to_builtins(records)}
 
     def report(source: str | None = None) -> dict[str, Any]:
         """Return how a run went: its figures, what bounded it, late ranks with causes, findings, hangs.
@@ -111,7 +113,7 @@ def make_server(hosts: Hosts | None = None) -> MCPServer:
 
 def _look(job: str | None, hosts: Hosts | None) -> Snapshot:
     with _refusals(), closing(join(job, hosts)) as session:
-        return settle_waits(session, settle(session))
+        return settle_waits(session)
 
 
 @contextmanager
@@ -125,8 +127,8 @@ def _refusals() -> Iterator[None]:
         raise ToolError(str(fault)) from fault
 
 
-def _summary(snapshot: Snapshot) -> dict[str, Any]:
-    said = first_line(snapshot, found_in(snapshot))
+def _summary(snapshot: Snapshot, found: Sequence[Finding]) -> dict[str, Any]:
+    said = first_line(snapshot, found)
     return {
         "job": title(snapshot),
         "summary": said.words if said is not None else None,

@@ -7,7 +7,7 @@ from contextlib import closing
 
 from overlaptop import text
 from overlaptop.commands.findings import found_in, in_a_line
-from overlaptop.commands.following import settle, settle_waits
+from overlaptop.commands.following import settle_waits
 from overlaptop.commands.hosts import Hosts
 from overlaptop.commands.jobs import join
 from overlaptop.commands.output import plain, print_data
@@ -28,7 +28,7 @@ from overlaptop.report.order import all_see_gaps, idle_ns, waiting_ns
 def run(key: str | None, hosts: Hosts | None = None, *, as_json: bool, ascii_only: bool, wait: bool) -> int:
     """Print the newest step of each rank and end."""
     with closing(join(key, hosts, wait=wait)) as session:
-        snapshot = settle_waits(session, settle(session))
+        snapshot = settle_waits(session)
     show(snapshot, as_json=as_json, ascii_only=ascii_only)
     return 0
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from overlaptop.commands.arguments import add_screen, screen_of
+from overlaptop.commands.arguments import add_screen, number_from, screen_of
 from overlaptop.commands.output import CommandError
 from overlaptop.commands.recorded import moment, moment_ns, opened
 
@@ -37,7 +37,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     where.add_argument("--step", type=int, metavar="N", help="begin where all ranks have made this step")
     parser.add_argument(
-        "--speed", type=_speed, default=1.0, metavar="X", help="of the screen: 4 is four times as fast"
+        "--speed",
+        type=number_from(0.01, 1000),
+        default=1.0,
+        metavar="X",
+        help="of the screen: 4 is four times as fast",
     )
     parser.add_argument(
         "--once", action="store_true", help="print the state there (default: at the end) and end"
@@ -87,13 +91,3 @@ def print_records(session: ReplaySession, *, detail: bool) -> int:
         writer.write(snapshot)
     writer.end(session.tick())
     return 0
-
-
-def _speed(words: str) -> float:
-    try:
-        speed = float(words)
-    except ValueError:
-        speed = 0.0
-    if not 0.01 <= speed <= 1000:
-        raise argparse.ArgumentTypeError(f"must be from 0.01 to 1000, not {words!r}")
-    return speed

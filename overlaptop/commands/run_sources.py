@@ -24,12 +24,12 @@ _MOST_REPORT_BYTES = 16 << 20
 
 def of_running(key: str) -> RunRecord:
     """The report of the job so far: of the minutes that its hub keeps."""
-    from overlaptop.commands.following import settle, settle_waits
+    from overlaptop.commands.following import settle_waits
     from overlaptop.commands.jobs import join
 
     log = RunLog()
     with closing(join(key)) as session:
-        log.take(settle_waits(session, settle(session)))
+        log.take(settle_waits(session))
     return _of_log(log, "the job")
 
 

@@ -8,6 +8,7 @@ from itertools import pairwise
 from statistics import fmean, median, quantiles
 
 from overlaptop import text
+from overlaptop.fleet.split_waits import RESTARTED_NS
 from overlaptop.fleet.waits import StepWaits
 from overlaptop.fleet.window import FIRST_STEPS, longest_going_ns
 from overlaptop.records import Figure, Work
@@ -19,8 +20,6 @@ from overlaptop.wire.messages import StepTotals
 
 _MOST_TOTALS = 1 << 18
 """The newest steps of a run, of all ranks together; some 80 MB."""
-RESTARTED_NS = 1_000_000_000
-"""A step of a known number that began so much later is another one."""
 _LEAST_OF_BLOCK = 2
 """Steps of a block where there is a choice of how many blocks."""
 _BLOCKS = tuple(number for number in LOOKS if number <= 28)

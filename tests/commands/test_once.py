@@ -8,8 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from overlaptop.commands import following
-from overlaptop.commands.following import settle_waits
-from overlaptop.commands.once import render, settle
+from overlaptop.commands.following import settle, settle_waits
+from overlaptop.commands.once import render
 from overlaptop.commands.output import CommandError
 from overlaptop.fleet.snapshot import HubState, Snapshot
 from overlaptop.text import clock
@@ -133,7 +133,7 @@ def test_who_is_late_in_long_steps_is_waited_for_within_bounds(
     monkeypatch.setattr(following, "time", SimpleNamespace(monotonic=clock.monotonic_s))
     monkeypatch.setattr(following, "pause", lambda *_: None)
     session = LongSteps(clock, step_s, stands, every)
-    page = render(settle_waits(session, settle(session)))
+    page = render(settle_waits(session))
     assert said in page.splitlines()[1]
     assert clock.monotonic_s() <= limit_s + 2
     assert "for 8 steps, to say who is late" in capsys.readouterr().err

@@ -10,7 +10,7 @@ from statistics import median
 import pytest
 from msgspec.structs import replace
 
-from overlaptop.commands.once import settle
+from overlaptop.commands.following import settle
 from overlaptop.commands.stream import RecordWriter
 from overlaptop.fleet.job_session import JobSession
 from overlaptop.fleet.snapshot import HubState
