@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from operator import attrgetter
 
 import numpy as np
@@ -16,11 +17,13 @@ from overlaptop.wire.messages import StepTotals
 
 LEAST_BEFORE, LEAST_AFTER = 8, 5
 """Minimum steps on either side of a change."""
+LASTS_NS, LASTS_STEPS = 1_000_000_000, 10
+"""Minimum time or steps after a change, whichever is less: other processes disturb a job for half a
+second."""
 MOST_BEFORE, MOST_AFTER = 40, 16
 """Maximum steps compared on either side. A change not found within MOST_AFTER steps counts as drift."""
 LEAST_SHARE = 0.15
-"""Minimum change of step or loading time, as a share of the step. Measuring alone makes the steps of a
-launch-bound job about a tenth longer, which is no change."""
+"""Minimum change of step or loading time, as a share of the step."""
 NOISES = 5.0
 """Minimum change in standard deviations of single steps.
 With more than LEAST_AFTER steps, fewer suffice."""
@@ -28,9 +31,12 @@ ALIKE_BEFORE, ALIKE_AFTER = 0.7, 0.8
 """Minimum share of steps on their own side of the middle. It rules out alternation and outliers."""
 MOST_STEPS = 200
 """Newest steps searched at once, for example when a history arrives."""
-SOON_STEPS = 60
-"""A change within this many steps of the last one doubles what the next one needs: such a job varies."""
-_STRIDE = 8
+BLOCK_STEPS = 8
+"""Steps searched at a time. The medians of such blocks show how far a job wanders within seconds: one that
+launches slowly may, by a third."""
+LEAST_BLOCKS, MOST_BLOCKS = 6, 128
+WANDERS = 4.0
+"""Minimum change in standard deviations of blocks."""
 _FIGURES = attrgetter("step_ns", "loading_ns")
 """Without CPU time: it grows while a rank spins for its GPU or its peers, and not while the rank sleeps."""
 
@@ -46,10 +52,14 @@ class ChangePoints:
         self.changed_setting = -1
         """Last step that a setting changed."""
         self._read = -1
-        self._least_before = LEAST_BEFORE
         self._ranks: tuple[int, ...] = ()
         self._columns: deque[tuple[int, Series]] = deque(maxlen=MOST_BEFORE + MOST_AFTER)
         """Newest steps since then that all these ranks know."""
+        self._are_measured: deque[bool] = deque(maxlen=MOST_BEFORE)
+        self._blocks: deque[Series] = deque(maxlen=MOST_BLOCKS)
+        """Medians of blocks since then, a value for each row of `_rows`."""
+        self._strays: deque[Series] = deque(maxlen=MOST_BLOCKS)
+        """How far the blocks of earlier levels were from the median of their level."""
 
     def look(self, views: Sequence[RankView]) -> int:
         """Add the ranks' new steps and return the current `first_step`."""
@@ -64,10 +74,14 @@ class ChangePoints:
         begin = unread
         if (ranks := tuple(view.rank for view in running)) != self._ranks:
             self._ranks, begin = ranks, max(self.first_step, min(unread, newest - MOST_BEFORE - MOST_AFTER))
-            self._columns.clear()
+            for each in (self._columns, self._blocks, self._strays):
+                each.clear()
         for number in range(begin, newest + 1):
             self._add(number, [step_of(view, number) for view in running])
-            if number >= unread and (number % _STRIDE == 0 or number == newest):
+            is_block = number % BLOCK_STEPS == 0
+            if is_block and len(self._columns) >= BLOCK_STEPS:
+                self._blocks.append(np.median(self._rows()[:, -BLOCK_STEPS:], axis=1))
+            if number >= unread and (is_block or number == newest):
                 self._find()
         self._read = newest
         return self.first_step
@@ -77,47 +91,70 @@ class ChangePoints:
         if any(step.changes_setting for step in known):
             self.changed_setting, self.first_step = number, number + 1
             self._columns.clear()
-        elif len(known) == len(steps) and not any(step.disturbed for step in known):
+        if len(known) < len(steps) or any(step.disturbed for step in known):
+            return
+        self._are_measured.append(any(step.measured for step in known))
+        # Measuring makes the steps of a launch-bound job longer, which is no change.
+        if not self._are_measured[-1] or 2 * sum(self._are_measured) >= len(self._are_measured):
             self._columns.append((number, np.array([_FIGURES(step) for step in known], dtype=np.float64)))
+
+    def _rows(self) -> Series:
+        """Return the step length, and the counters of each rank, of the newest steps."""
+        values = np.stack([column for _, column in self._columns], axis=2)
+        counters = values[:, 1:].reshape(-1, len(self._columns))
+        return np.vstack((np.median(values[:, 0], axis=0), counters))
 
     def _find(self) -> None:
         if len(self._columns) < LEAST_BEFORE + LEAST_AFTER:
             return
-        values = np.stack([column for _, column in self._columns], axis=2)
-        counters = values[:, 1:].reshape(-1, len(self._columns))
-        is_known = ~np.isnan(counters).any(axis=1)
-        series = np.vstack((np.median(values[:, 0], axis=0), counters[is_known]))
-        if (at := last_change(series, self._least_before)) is not None:
-            is_soon = self._columns[at][0] - self.first_step < SOON_STEPS
-            self._least_before = min(2 * self._least_before, MOST_BEFORE) if is_soon else LEAST_BEFORE
+        rows, wander = self._rows(), self._wander()
+        is_known = ~np.isnan(rows).any(axis=1)
+        if (at := last_change(rows[is_known], WANDERS * wander[is_known])) is not None:
             self.first_step = self._columns[at][0]
             for _ in range(at):
                 self._columns.popleft()
+            self._strays.extend(_strays(self._blocks))
+            self._blocks.clear()
+
+    def _wander(self) -> Series:
+        """Return the standard deviation of each row's blocks; 0 while they are too few."""
+        found = [*self._strays, *_strays(self._blocks)]
+        if len(found) < LEAST_BLOCKS:
+            return np.zeros(1 + len(self._ranks))
+        return MAD_TO_SIGMA * np.median(np.abs(found), axis=0)
 
 
-def last_change(series: Series, least_before: int = LEAST_BEFORE) -> int | None:
+def _strays(blocks: Collection[Series]) -> Iterable[Series]:
+    """Return the distances of these blocks from their median."""
+    found = np.array(blocks)
+    return found - np.median(found, axis=0) if blocks else ()
+
+
+def last_change(series: Series, least_ns: Series) -> int | None:
     """Return the column where the last change begins, or None. At most MOST_AFTER columns may follow it.
 
-    The first row is the step length; the other rows are parts of it.
+    The first row is the step length; the other rows are parts of it. ``least_ns``: each row's minimum
+    change, of shape (rows,).
     """
     steps = series.shape[1]
-    if steps < least_before + LEAST_AFTER:
-        return None
     length = float(np.median(series[0]))
-    first = max(least_before, steps - MOST_AFTER)
+    least_ns = np.maximum(least_ns, LEAST_SHARE * length)
+    first = max(LEAST_BEFORE, steps - MOST_AFTER)
+    least_after = max(LEAST_AFTER, min(LASTS_STEPS, math.ceil(LASTS_NS / max(1.0, length))))
     # Usually nothing has changed, and one check of all rows shows that.
     moved = np.median(series[:, -LEAST_AFTER:], axis=1) - np.median(series[:, :first], axis=1)
-    rows = series[np.abs(moved) >= LEAST_SHARE / 2 * length]
     found = [
         (cost, at)
-        for row in rows
+        for row, least, by in zip(series, least_ns, moved, strict=True)
+        if abs(by) >= least / 2
         for at in range(first, steps - LEAST_AFTER + 1)
-        if (cost := _cost(row, at, length)) is not None
+        if (cost := _cost(row, at, least)) is not None
     ]
-    return min(found)[1] if found else None
+    at = min(found)[1] if found else steps
+    return at if steps - at >= least_after else None
 
 
-def _cost(row: Series, at: int, length: float) -> float | None:
+def _cost(row: Series, at: int, least_ns: float) -> float | None:
     """Return the misfit of two levels meeting at `at`, relative to one level.
     None if there is no change.
     """
@@ -125,7 +162,7 @@ def _cost(row: Series, at: int, length: float) -> float | None:
     old, new = float(np.median(before)), float(np.median(after))
     rest = np.concatenate((np.abs(before - old), np.abs(after - new)))
     noise = MAD_TO_SIGMA * float(np.median(rest))
-    if not abs(new - old) >= max(LEAST_SHARE * length, NOISES * noise * (LEAST_AFTER / len(after)) ** 0.5):
+    if not abs(new - old) >= max(least_ns, NOISES * noise * (LEAST_AFTER / len(after)) ** 0.5):
         return None
     middle, up = (old + new) / 2, new > old
     if np.mean((before < middle) == up) <= ALIKE_BEFORE or np.mean((after > middle) == up) <= ALIKE_AFTER:

@@ -53,6 +53,9 @@ HEALTHY = {
     "a burst of measured steps": lambda draw, number: (
         draw.gauss(1, 0.02) * (1.25 if 100 <= number < 132 and number // 4 % 2 else 1)
     ),
+    "disturbed for half a second": lambda draw, number: (
+        draw.gauss(1, 0.02) * (1.4 if 100 <= number < 107 else 1)
+    ),
     "a burst in which nearly all steps are slower": lambda draw, number: (
         draw.gauss(1, 0.02) * (1.11 if 100 <= number < 124 else 1)
     ),
@@ -64,6 +67,18 @@ HEALTHY = {
 def test_a_healthy_job_does_not_change(kind, seed):
     draw = random.Random(f"{kind} {seed}")
     assert set(looks(lambda number: STEP_MS * HEALTHY[kind](draw, number))) == {0}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_job_that_wanders_for_seconds_hardly_changes_until_it_really_does(seed):
+    draw = random.Random(seed)
+    wander, lengths_ms = 0.0, []
+    for number in range(1500):
+        wander = 0.96 * wander + draw.gauss(0, 0.28 * 0.1)
+        lengths_ms.append(STEP_MS * (1 + wander) * draw.gauss(1, 0.03) * (1 if number < 1400 else 1.8))
+    found = looks(lengths_ms.__getitem__, len(lengths_ms))
+    assert len(set(found[100:1400])) <= 2  # it takes some seconds to know how far it wanders
+    assert any(1397 <= each <= 1405 for each in found[1400:])
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -82,10 +97,23 @@ def test_a_change_of_the_step_is_found_within_twelve_steps(noise, times, seed):
 def test_a_change_of_what_one_rank_loads_is_one_of_the_job(counter, since):
     draw = random.Random(counter)
     found = looks(
-        lambda _: STEP_MS * draw.gauss(1, 0.02), ONSET + 8, 4,
+        lambda _: STEP_MS * draw.gauss(1, 0.02), ONSET + 12, 4,
         **{counter: lambda rank, number: 5 + draw.random() + 20 * (rank == 2 and number >= ONSET)},
     )  # fmt: skip
     assert (found[ONSET - 1], found[-1]) == (0, since)
+
+
+def test_steps_that_measuring_makes_longer_are_no_change():
+    fleet, changes = Fleet(Clock()), ChangePoints()
+    for message in (welcome(world_size=1), info(0)):
+        fleet.apply(message)
+    draw = random.Random(1)
+    for number in range(160):
+        is_measured = 100 <= number < 132 and number // 16 % 2 == 0
+        length_ms = STEP_MS * draw.gauss(1, 0.02) * (1.4 if is_measured else 1)
+        told = unmeasured(0, number, length_ms)
+        fleet.apply(_with(told, {"comm_ns": 0} if is_measured else {}))
+        assert changes.look(fleet.snapshot().ranks) == 0
 
 
 def test_the_last_of_several_changes_counts_also_in_a_history_that_comes_at_once():
