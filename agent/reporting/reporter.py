@@ -72,6 +72,7 @@ def totals(
         comm_bytes=sum_where_known(each.bytes for each in measured.collectives) if named else None,
         dropped=dropped,
         launch_lead_ns=measured.launch_lead_ns if own else None,
+        least_lead_ns=measured.least_lead_ns if own else None,
         comm_kernels_ns=measured.comm_kernels_ns if own else None,
         matched_ns=measured.matched_ns if own else None,
         captured=mark == CAPTURED,

@@ -109,6 +109,8 @@ class StepSpans:
     """False if this step's collectives were not looked up."""
     launch_lead_ns: int | None = None
     """GPU time of the step's end minus the host time of its launch."""
+    least_lead_ns: int | None = None
+    """Smallest lead of the host over the GPU at the marks of the step."""
     comm_kernels_ns: int | None = None
     """Total duration of NCCL's kernels, if they were joined to collectives."""
     matched_ns: int | None = None

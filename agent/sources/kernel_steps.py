@@ -98,8 +98,6 @@ class TracedStep(StepSpans):
     """One step on the GPU's timeline, with the data to find its collectives."""
 
     intervals: tuple[LaunchInterval, ...] = ()
-    least_lead_ns: int = 0
-    """Smallest lead of the host over the GPU at its marks."""
 
     @property
     def waits_for_launches(self) -> bool:
@@ -112,7 +110,8 @@ class TracedStep(StepSpans):
         gaps_ns = gaps[:, 1] - gaps[:, 0]
         gaps_ns = gaps_ns[gaps_ns > OWN_GAP_NS]
         idle_ns = int(gaps_ns.sum() - gaps_ns.max(initial=0))
-        return self.least_lead_ns < HIDING_LEAD_NS and idle_ns > MUCH_IDLE * (self.end_ns - self.start_ns)
+        is_idle = idle_ns > MUCH_IDLE * (self.end_ns - self.start_ns)
+        return is_idle and (self.least_lead_ns or 0) < HIDING_LEAD_NS
 
 
 def read_steps(

@@ -118,16 +118,16 @@ def _own_host_ns(evidence: Evidence, rank: int) -> float | None:
 def _blocked_ns(evidence: Evidence, rank: int, late: int, wait_ns: float) -> float | None:
     """Return how long the rank's host is blocked in a step. None: not known, or for most of its GPU's wait.
 
-    A host that waits for its GPU in each step ends that wait without a lead. One with a lead may wait for
-    space in the launch queue. The late rank's host never waits there, so the two then differ in CPU time or
-    in their lines.
+    A host that waits for its GPU in each step ends that wait without a lead. One that always leads may wait
+    for space in the launch queue. The late rank's host never waits there, so the two then differ in CPU
+    time or in their lines.
     """
     infos = [evidence.ranks[each].info for each in (rank, late)]
     found = apart(evidence, rank, late)
     leads_ns = [
         lead_ns
         for step in evidence.steps
-        if rank in step.totals and (lead_ns := step.totals[rank].launch_lead_ns) is not None
+        if rank in step.totals and (lead_ns := _lead_ns(step.totals[rank])) is not None
     ]
     if not all(info is not None and info.compute_exact for info in infos) or found is None:
         return None
@@ -151,6 +151,10 @@ def _blocked_ns(evidence: Evidence, rank: int, late: int, wait_ns: float) -> flo
         lines * evidence.step_ns,
     )
     return blocked_ns if blocked_ns < EXPLAINS * wait_ns else None
+
+
+def _lead_ns(step: StepTotals) -> int | None:
+    return step.launch_lead_ns if step.least_lead_ns is None else step.least_lead_ns
 
 
 def _more(steps: Iterable[Mapping[int, StepTotals]], rank: int, other: int, field: str) -> float | None:

@@ -174,6 +174,8 @@ class StepTotals(Message, frozen=True, tag=2):
     trial: bool = False
     """A command's trial was running: only the length is valid, for the tried value or the delay. While the
     value is being switched, the step is also `transitional`. Lane totals are None."""
+    least_lead_ns: OffsetNs | None = None
+    """The smallest such lead in the step: about 0 where the CPU waits for the GPU once a step."""
 
     @property
     def changes_setting(self) -> bool:

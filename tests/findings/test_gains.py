@@ -72,6 +72,7 @@ BLOCKED = {
     "by a GPU as the other": {"more": "compute", "lines": ({"item": 8}, {"item": 8})},
     "not known, without lines": {"lines": ({}, {})},
     "in a synchronisation in each step": {"lead_ms": (1, 0)},
+    "in one that is not at the step's end": {"lead_ms": (60, 0), "least_lead_ns": (1, 0)},
 }
 
 
