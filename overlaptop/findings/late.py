@@ -414,7 +414,9 @@ def _cause(
             return Cause.DELAYED
         usual_ns = median(long_pauses_ns(evidence, each) for each in others)
         stands_long = long_pauses_ns(evidence, rank) - usual_ns >= enough_ns
-        return Cause.LAUNCHING if is_launch_bound(evidence, rank) and not stands_long else Cause.STANDING
+        is_slow = is_launch_bound(evidence, rank) and not stands_long
+        stands = not is_slow or slow_line(evidence, rank, others, standing=True) is not None
+        return Cause.STANDING if stands else Cause.LAUNCHING
     if cpus_are_short(evidence):
         return None
     if (share := clock_share(evidence, rank, others)) is not None and share < LOW_CLOCK:

@@ -14,8 +14,8 @@ from overlaptop import text
 from overlaptop.findings.counters import slow_by
 from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.finding import Certainty, Finding
-from overlaptop.findings.late import Cause, late_by, on_host
-from overlaptop.findings.launching import longest_pause
+from overlaptop.findings.late import Cause, LateRank, late_by, on_host
+from overlaptop.findings.launching import is_launch_bound, longest_pause
 from overlaptop.findings.lines import SlowLine
 from overlaptop.wire.messages import RankInfo
 
@@ -29,7 +29,7 @@ def look(evidence: Evidence) -> Iterable[Finding]:
         what = "training thread stands still" if on_host(info) else "GPU is idle"
         yield late.finding(
             f"'s {what} {text.duration(late.stands_ns)} a step longer than {late.whose}",
-            late.stands_ns,
+            _stands_ns(evidence, late),
             _advice(late.line, info),
             Certainty.LIKELY,
             "" if on_host(info) else longest_pause(evidence, late.rank),
@@ -40,6 +40,16 @@ def look(evidence: Evidence) -> Iterable[Finding]:
             f"{text.possessive(slow.than)}",
             _advice(slow.line, evidence.ranks[slow.rank].info),
         )
+
+
+def _stands_ns(evidence: Evidence, late: LateRank) -> int | None:
+    """Return the excess to remove: of a launch-bound rank only what it sleeps at a line. The rest of its
+    GPU's idle time is its CPU's.
+    """
+    line = late.line
+    if late.stands_ns is None or line is None or not is_launch_bound(evidence, late.rank):
+        return late.stands_ns
+    return min(late.stands_ns, round((line.share - line.others_share) * evidence.step_ns))
 
 
 def _advice(line: SlowLine | None, info: RankInfo | None) -> str:
