@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import islice
 from statistics import median
 
 from overlaptop import text
@@ -25,12 +24,10 @@ from overlaptop.findings.late import (
     full_collections,
     loading_ns,
     named_late,
-    on_host,
     steady_excess,
 )
 from overlaptop.findings.lines import SlowLine, slow_line
-from overlaptop.fleet.waits import LATE_SHARE
-from overlaptop.timeline.overlap import NO_LEAD
+from overlaptop.fleet.split_waits import hides_nothing
 
 LEAST_STEPS = 8
 ALONE_SHARE = 0.5
@@ -41,8 +38,6 @@ work."""
 BARE_STANDING_SHARE = 0.1
 """The same for stack samples of a sleeping thread. The share is lower: other ranks do not sleep near that
 line."""
-LEAD_STEPS = 3, 16
-"""Fewest and most of the newest measured steps that decide it."""
 HALF_A_COLLECTION = 0.5
 """Steps have whole collections, but the others' median may lie between two numbers."""
 
@@ -137,7 +132,7 @@ def _loses(evidence: Evidence, rank: int, step_ns: float) -> Iterator[tuple[floa
         found = excess(evidence, rank, others, measure, evidence.counted)
         return steady_excess(found, least) if len(found) >= LEAST_STEPS else 0.0
 
-    is_bare = _is_bare(evidence, rank)
+    is_bare = hides_nothing(evidence.ranks[rank])
     share = BARE_SHARE if is_bare else ALONE_SHARE
     loads_ns = more(loading_ns, share * step_ns)
     yield loads_ns, Cause.LOADING
@@ -148,11 +143,3 @@ def _loses(evidence: Evidence, rank: int, step_ns: float) -> Iterator[tuple[floa
         stands_share = line.share - line.others_share
         is_much = stands_share >= (BARE_STANDING_SHARE if is_bare else ALONE_SHARE)
         yield (stands_share * step_ns if is_much else 0.0), Cause.STANDING
-
-
-def _is_bare(evidence: Evidence, rank: int) -> bool:
-    """Return whether the rank has no GPU, or its GPU waited for launches in most of its newest steps."""
-    view, (fewest, most) = evidence.ranks[rank], LEAD_STEPS
-    measured = (step for step in reversed(view.history) if step.launch_lead_ns is not None)
-    late = [(step.launch_lead_ns or 0) < NO_LEAD * step.step_ns for step in islice(measured, most)]
-    return on_host(view.info) or (len(late) >= fewest and sum(late) >= LATE_SHARE * len(late))

@@ -5,22 +5,19 @@ from __future__ import annotations
 from collections import Counter, defaultdict, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from statistics import fmean
 
 from overlaptop.fleet.change_points import ChangePoints
 from overlaptop.fleet.snapshot import WHOLE_TRACE, NodeView, RankView, Snapshot, Window
 from overlaptop.fleet.totals import of_one_step, step_of, stepping, total
 from overlaptop.fleet.transfers import TransferHistory
-from overlaptop.fleet.waits import (
-    HOST_WORTH_SHARE,
-    WORTH_SHARE,
-    StepWaits,
-    WaitWindow,
-)
+from overlaptop.fleet.waits import HOST_WORTH_SHARE, LATE_SHARE, WORTH_SHARE, StepWaits, WaitWindow
 from overlaptop.fleet.window import EVIDENCE_STEPS, WINDOW_NS, in_window
 from overlaptop.text import named_ranks
 from overlaptop.timeline.arrivals import Collective, WaitTimes, combined, waiting
 from overlaptop.timeline.matching import match
+from overlaptop.timeline.overlap import NO_LEAD
 from overlaptop.timeline.spans import unflatten
 from overlaptop.wire.bounds import MAX_DURATION_NS
 from overlaptop.wire.messages import RankInfo, StepDetail, StepTotals
@@ -29,6 +26,8 @@ KEPT_STEPS = 600
 RESTARTED_NS = 1_000_000_000
 """A lower-numbered step that began this much later comes from restarted ranks, which count from 0 again."""
 FAR_AHEAD_NS = 3_000_000_000
+LEAD_STEPS = 3, 16
+"""Fewest and most measured steps that show whether the CPU launches ahead of the GPU."""
 
 NOT_YET = "the timelines of all ranks in one step are not here yet"
 DISTURBED = "a capture or a change disturbed the step"
@@ -70,8 +69,8 @@ class Splitter:
         since = [each for each in kept if each.step >= first_step]
         steps = tuple(in_window(since[-EVIDENCE_STEPS:], None))
         if steps != self._window[0]:
-            on_hosts = all(view.info is not None and view.info.source == "host" for view in views)
-            self._window = steps, window_of(steps, HOST_WORTH_SHARE if on_hosts else WORTH_SHARE)
+            are_bare = all(map(hides_nothing, views))
+            self._window = steps, window_of(steps, HOST_WORTH_SHARE if are_bare else WORTH_SHARE)
         window = self._window[1]
         absent = [view.rank for view in views if not (view.details or view.ended)]
         unsplit = f"no timeline of {named_ranks(absent)} is here" if absent and not kept else NOT_YET
@@ -276,6 +275,18 @@ def _begun_ns(details: Mapping[int, StepDetail]) -> int:
 def _disturbed(view: RankView, step: int) -> bool:
     totals = step_of(view, step)
     return totals is not None and totals.disturbed
+
+
+def hides_nothing(view: RankView) -> bool:
+    """Return whether nothing hides what disturbs its training thread: it has no GPU, or its GPU waited for
+    launches in most of its newest measured steps.
+    """
+    if view.info is not None and view.info.source == "host":
+        return True
+    fewest, most = LEAD_STEPS
+    measured = (step for step in reversed(view.history) if step.launch_lead_ns is not None)
+    late = [(step.launch_lead_ns or 0) < NO_LEAD * step.step_ns for step in islice(measured, most)]
+    return len(late) >= fewest and sum(late) >= LATE_SHARE * len(late)
 
 
 def window_of(

@@ -21,7 +21,8 @@ WORTH_SHARE = 0.04
 """Minimum share of the step spent waiting before a rank is called late.
 Ranks of healthy jobs differ by a few hundredths."""
 HOST_WORTH_SHARE = 0.1
-"""The same minimum for ranks without a GPU, which a busy machine disturbs more."""
+"""The same minimum for ranks whose GPUs have no work ahead, or that have none. A busy machine disturbs them
+more."""
 RECEIVES_SHARE = 0.25
 """From this share of waiting in receives on, the cause may be a pipeline's schedule."""
 COSTLY_SHARE = 0.02

@@ -14,10 +14,11 @@ from overlaptop.fleet.merging import Merger, NodeSnapshot
 from overlaptop.fleet.past import in_step
 from overlaptop.fleet.snapshot import HubState, NodeView
 from overlaptop.fleet.split_waits import NOT_YET
+from overlaptop.fleet.waits import HOST_WORTH_SHARE, WORTH_SHARE
 from overlaptop.fleet.window import EVIDENCE_STEPS
 from overlaptop.report.who_is_late import who_is_late
 from overlaptop.timeline.echoes import Echo, Link
-from overlaptop.wire.messages import CollectiveSpan, GroupMembers, RankEnd, StepDetail
+from overlaptop.wire.messages import CollectiveSpan, GroupMembers, RankEnd, StepDetail, StepTotals
 
 from .builders import MS, T0, Clock, S, feed, info, laid_out, status, step, welcome
 
@@ -185,6 +186,16 @@ def test_a_step_without_a_rank_that_has_ended_in_it_is_not_split():
 def test_a_disturbed_step_says_nothing_of_lateness():
     fleet = fleet_of(*(m if isinstance(m, StepDetail) else replace(m, captured=True) for m in late(0)))
     assert fleet.snapshot().waits is None
+
+
+@pytest.mark.parametrize(("lead_ms", "worth_share"), [(40, WORTH_SHARE), (0, HOST_WORTH_SHARE)])
+def test_ranks_that_wait_for_launches_may_differ_by_more(lead_ms, worth_share):
+    fleet = fleet_of()
+    for number in range(4):
+        for message in late(number):
+            is_totals = isinstance(message, StepTotals)
+            feed(fleet, replace(message, launch_lead_ns=lead_ms * MS) if is_totals else message)
+    assert fleet.snapshot().wait_window.worth_share == worth_share
 
 
 def test_ranks_that_count_from_0_again_begin_a_window_of_their_own():
