@@ -14,15 +14,19 @@ from overlaptop.text import whole_percent
 OF_WAITING = ("jitter", "late_unexplained", "uneven_batches")
 """Rules about the same wait as `who_is_late`."""
 
+STAYS = 1.5
+"""The shown finding stays until another line concerns this much more time."""
+
 
 def first_line(
-    snapshot: Snapshot, found: Sequence[Finding], listed: Sequence[Finding] = ()
+    snapshot: Snapshot, found: Sequence[Finding], listed: Sequence[Finding] = (), shown: str = ""
 ) -> FirstLine | None:
     """Return who is late and why, or that lateness costs nothing.
 
     The finding with the largest gain takes its place if no rank is late, or if it gains more than the whole
     wait and deserves a warning. ``found``: findings of the same moment, costliest first. ``listed``:
-    earlier findings still shown beside the line.
+    earlier findings still shown beside the line. ``shown``: the rule of the finding that is the first line
+    now, and stays it until it gains clearly less.
     """
     said, totals = who_is_late(snapshot), snapshot.totals
     if said is None or said.kind in (Kind.MEASURING, Kind.UNKNOWN):
@@ -50,7 +54,8 @@ def first_line(
         if said.kind is Kind.LATE or first.rule == "late_unexplained":
             return said
         wait_ns = 0
-    if first.gain_ns <= max(wait_ns, WORTH_SHARE * totals.step_ns):
+    stays = STAYS if first.rule == shown else 1.0
+    if stays * first.gain_ns <= max(wait_ns, WORTH_SHARE * totals.step_ns):
         return said
     share = whole_percent(first.gain_ns / totals.step_ns)
     words = f"{first.title}: at most {share} of the step to win, {first.certainty.value}"

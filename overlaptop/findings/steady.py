@@ -14,6 +14,8 @@ HOLD_NS = 1_000_000_000
 VAGUE_HOLD_NS = 5_000_000_000
 """The same for a finding without a cause: the cause often comes later."""
 VAGUE = ("jitter", "late_unexplained")
+WEAK_CAUSES = ("", "launch_bound")
+"""Rules whose cause another may replace soon: a slow CPU is the rest when nothing else is found."""
 NAMELESS_HOLD_NS = 3_000_000_000
 """The same for a late rank without a known cause."""
 HEALTHY_HOLD_NS, HEALTHY_HOLD_STEPS = 4_000_000_000, 8
@@ -68,7 +70,8 @@ class SteadyFindings:
         for key, each in now.items():
             held = self._held.setdefault(key, _Held(each, at_ns, first_step, 0, at_once))
             held.finding, held.first_step, held.gone_ns = each, first_step, None
-            held.shown |= at_ns - held.since_ns >= (VAGUE_HOLD_NS if each.rule in VAGUE else HOLD_NS)
+            is_vague = each.rule in VAGUE or (each.rule in WEAK_CAUSES and each.why_late)
+            held.shown |= at_ns - held.since_ns >= (VAGUE_HOLD_NS if is_vague else HOLD_NS)
             gain_ns = each.gain_ns or -1
             if not gain_ns * REORDER > held.cost_ns > gain_ns / REORDER:
                 held.cost_ns = gain_ns
@@ -114,6 +117,11 @@ class SteadyLine:
         self._first_step = 0
         self._is_past = False
         """True if the shown line is from before the change."""
+
+    @property
+    def rule(self) -> str:
+        """The rule of the shown line; empty: none is shown, or it is no finding."""
+        return self._shown.rule if self._shown is not None else ""
 
     @property
     def is_settled(self) -> bool:
@@ -173,7 +181,11 @@ class SteadyLine:
             hold_ns = NAMELESS_HOLD_NS
         if shown is None or self._is_past or snapshot.at_ns - self._shown_ns >= LOST_NS:
             return hold_ns
-        adds_cause = shown.key == line._replace(cause_rule="").key
+        adds_cause = (
+            line.late_rank == shown.late_rank is not None
+            and shown.cause_rule in WEAK_CAUSES
+            and line.cause_rule not in WEAK_CAUSES
+        )
         return hold_ns if adds_cause else max(hold_ns, TURN_NS)
 
 

@@ -45,6 +45,15 @@ def test_a_finding_is_the_first_line_where_it_costs_more_than_all_waiting(late_m
     assert (said.brief, said.warns, said.late_rank) == (TITLE, True, None)
 
 
+def test_the_shown_finding_stays_the_first_line_until_it_gains_clearly_less():
+    snapshot = waiting_job(late_ms=16).tick()
+    wait_ns = snapshot.wait_window.exposed_wait_ns
+    for share, stays in ((0.9, True), (0.6, False)):
+        near = replace(found(1), gain_ns=round(share * wait_ns))
+        assert first_line(snapshot, [near]).kind is Kind.LATE
+        assert (first_line(snapshot, [near], shown=near.rule).kind is Kind.FINDING) == stays
+
+
 def test_nothing_to_fix_is_not_said_beside_findings():
     healthy, small = running_job(1).tick(), found(1)
     assert "Nothing to fix." in first_line(healthy, ()).words

@@ -101,6 +101,14 @@ def test_a_late_rank_s_cause_is_added_once_it_has_held_and_is_not_dropped_for_a_
     ]  # fmt: skip
 
 
+def test_a_slow_cpu_gives_way_to_a_better_cause_of_the_same_rank():
+    slow = LATE._replace(words="late: launches", cause="it is launch-bound", cause_rule="launch_bound")
+    other = LOADS._replace(late_rank=0, words="0: loads")
+    settled = [(1, slow), (2, slow)]
+    assert shown(*settled, (3, LOADS), (4, LOADS))[2:] == ["late: launches", "late: loads"]
+    assert shown(*settled, (3, other), (4, other))[2:] == ["late: launches", "late: launches"]
+
+
 def test_after_a_change_the_earlier_answer_is_kept_until_there_is_one():
     settled = [(1, HEALTHY), (5, HEALTHY)]
     assert shown(*settled, (20, None, 90), (22, LOADS, 90), (23, LOADS, 90))[2:] == [
@@ -181,6 +189,12 @@ def test_a_finding_without_a_cause_holds_for_longer_and_goes_sooner():
     assert listed((1, [UNCLEAR]), (5.9, [UNCLEAR]), (6, [UNCLEAR]), (7, []), (8, [])) == [
         "", "", "jitter", "jitter", "",
     ]  # fmt: skip
+
+
+def test_a_slow_cpu_holds_for_longer_too_where_it_is_why_a_rank_is_late():
+    late, job = replace(found("launch_bound"), why_late=True), found("launch_bound")
+    for each, words in ((late, ["", "", "launch_bound"]), (job, ["", "launch_bound", "launch_bound"])):
+        assert listed((1, [each]), (2, [each]), (6, [each])) == words
 
 
 def test_after_a_change_findings_stay_until_rules_see_it_otherwise():

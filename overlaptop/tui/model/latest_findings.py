@@ -50,7 +50,7 @@ class LatestFindings:
         if latest.hub_state is HubState.TRACE:
             return first_line(latest, self._found or ())
         listed = self._found or ()
-        said = first_line(latest, self._findings.present(latest), listed)
+        said = first_line(latest, self._findings.present(latest), listed, self._line.rule)
         if trouble_of(latest) is not None:
             return said
         return self._line.take(latest, said, first_line(latest, (), listed))
