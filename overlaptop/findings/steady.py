@@ -26,6 +26,8 @@ LOST_NS = 30_000_000_000
 """The replacement is faster if the shown line has not come up for this time."""
 FORGOTTEN_NS = 60_000_000_000
 """A shown line that has not come up for this time is removed."""
+HEALTHY_MEASURED = 6
+"""Measured steps since a change that "nothing is wrong" needs to replace a problem of before it."""
 NOBODY = (Kind.HEALTHY, Kind.EXPOSED)
 """Kinds for "no rank is late"."""
 KEPT_NS = 10_000_000_000
@@ -163,6 +165,16 @@ class SteadyLine:
 
     def _turns(self, snapshot: Snapshot, line: FirstLine) -> bool:
         """Return whether this line has come up for long enough."""
+        window = snapshot.wait_window
+        is_thin = window is not None and window.steps < HEALTHY_MEASURED
+        if (
+            self._is_past
+            and self._shown
+            and self._shown.kind not in NOBODY
+            and line.kind in NOBODY
+            and is_thin
+        ):
+            return False
         # The line alternates between these two if exposed communication is near the limit.
         key = NOBODY if line.kind in NOBODY else line.key
         if self._other[0] != key:

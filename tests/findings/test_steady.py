@@ -119,6 +119,20 @@ def test_after_a_change_the_earlier_answer_is_kept_until_there_is_one():
     ]  # fmt: skip
 
 
+def test_after_a_change_few_measured_steps_do_not_show_that_a_problem_is_gone():
+    line, window = SteadyLine(), SNAPSHOT.wait_window
+    settled = shown((1, JITTER), (2, JITTER), line=line)
+    assert settled[-1] == "jitter"
+    words = []
+    for second, steps in ((20, 1), (25, 3), (29, 5), (29.9, 6)):
+        few = replace(window, steps=steps)
+        at_ns = SNAPSHOT.at_ns + round(second * S)
+        words.append(
+            line.take(replace(SNAPSHOT, at_ns=at_ns, first_step=90, wait_window=few), HEALTHY).words
+        )
+    assert words == ["jitter", "jitter", "jitter", "jitter"]
+
+
 def test_an_answer_that_has_not_come_up_for_half_a_minute_gives_way_sooner():
     told = [(2 + second, (JITTER, LATE)[second // 4 % 2]) for second in range(40)]
     assert set(shown((1, HEALTHY), (5, HEALTHY), *told)[2:30]) == {"healthy"}
