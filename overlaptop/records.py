@@ -409,66 +409,6 @@ class SlackRankRecord(Record, tag="rank"):
     verdict: Annotated[str, says('`"critical"`, `"slack"`, `"partly critical"` or `"not known"`')]
 
 
-class OverlapEstimate(Record, tag="estimate"):
-    """`estimate --compute-ms --json`: what overlap brings."""
-
-    question: Literal["overlap"]
-    compute_ns: Annotated[int, says("ns, as given")]
-    comm_ns: Annotated[int, says("ns, as given")]
-    overlap: Annotated[float | None, says("as given; null, like the next four: not given")]
-    hidden_ns: Annotated[int | None, says("ns of communication beside compute")]
-    exposed_ns: Annotated[int | None, says("ns of communication without")]
-    step_ns: Annotated[int | None, says("ns, the step")]
-    speedup: Annotated[float | None, says("over a step in which nothing is hidden")]
-    attainable: Annotated[float | None, says("the speed-up where as much as can be is hidden")]
-    least_step_ns: Annotated[int, says("ns, the step then")]
-    most_step_ns: Annotated[int, says("ns, the step where nothing is hidden")]
-
-
-class BucketSize(msgspec.Struct):
-    """Buckets of one size."""
-
-    bucket_cap_mb: Annotated[int, says("MiB, as DDP counts")]
-    buckets: Annotated[int, says("their number")]
-    bucket_ns: Annotated[int, says("ns that one takes")]
-    alpha_share: Annotated[float, says("share of the communication that is latency")]
-    comm_ns: Annotated[int, says("ns that all take")]
-    hidden_ns: Annotated[int | None, says("ns beside backward; null: backward was not given")]
-    exposed_ns: Annotated[int | None, says("ns after backward; null: backward was not given")]
-
-
-class BucketsEstimate(Record, tag="estimate"):
-    """`estimate --gradients --json`: how large DDP's buckets should be."""
-
-    question: Literal["buckets"]
-    gradient_bytes: Annotated[int, says("bytes, as given")]
-    alpha_ns: Annotated[int, says("ns, the latency of an all-reduce")]
-    beta_bytes_per_s: Annotated[float, says("bytes per second, as the algorithm sees them")]
-    ranks: Annotated[int | None, says("as given")]
-    backward_ns: Annotated[int | None, says("ns, as given")]
-    bucket_cap_mb: Annotated[int, says("the size to choose, like the next six: see `sizes`")]
-    buckets: int
-    bucket_ns: int
-    alpha_share: float
-    comm_ns: int
-    hidden_ns: int | None
-    exposed_ns: int | None
-    least_exposed_ns: Annotated[int | None, says("ns at the best size")]
-    sizes: Annotated[list[BucketSize], says("the same of other sizes")]
-
-
-class PrefetchEstimate(Record, tag="estimate"):
-    """`estimate --all-gather-ms --json`: how many layers ahead FSDP should gather."""
-
-    question: Literal["prefetch"]
-    all_gather_ns: Annotated[int, says("ns, as given")]
-    layer_ns: Annotated[int, says("ns, as given")]
-    slowest_all_gather_ns: Annotated[int | None, says("ns, as given")]
-    depth: Annotated[int, says("layers ahead")]
-    exposed_ns: Annotated[int, says("ns that each layer waits all the same")]
-    slowest_exposed_ns: Annotated[int | None, says("ns, the same at the slowest all-gather")]
-
-
 class CheckRecord(Record, tag="check"):
     """`doctor --json`: what one check found."""
 

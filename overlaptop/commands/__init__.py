@@ -22,7 +22,6 @@ COMMANDS = {
     "exporter": "metrics of running jobs for Prometheus",
     "mcp": "running jobs for AI agents, read-only",
     "doctor": "what will work here, or on a HOST, and why not",
-    "estimate": "pen and paper: overlap, bucket size, prefetch",
     "completion": "print a script that completes command lines",
     "relay": "",
 }

@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
 
-from overlaptop.timeline.collectives import link_bytes
-
 MIB = 1 << 20
 """Unit of DDP's `bucket_cap_mb`."""
 LONGEST_NS = 2**53
@@ -48,17 +46,6 @@ class Link(NamedTuple):
     """Fixed time of any size: launches, and the way around all ranks."""
     beta_bytes_per_s: float
     """Bytes of the tensor a second (nccl-tests: algorithm bandwidth)."""
-
-
-def algorithm_bandwidth(ranks: int, bus_bytes_per_s: float) -> float:
-    """Return beta of an all-reduce among two or more ranks from its bus bandwidth,
-    as nccl-tests defines it.
-
-    The bus bandwidth is what a rank sends a second: ``2 (n-1)/n`` of the tensor's bytes among n ranks.
-    """
-    sent = link_bytes("allreduce_", ranks, ranks)  # for one byte a rank: exactly n times the factor
-    assert sent is not None
-    return bus_bytes_per_s * ranks / sent.tx
 
 
 @dataclass(frozen=True, slots=True)

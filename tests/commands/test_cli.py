@@ -14,7 +14,6 @@ from tests.formats.traces import DATA
 from .running import run_code, run_here
 
 HEAVY = {"torch", "textual", "zmq", "numpy", "msgpack", "rich"}
-BUCKETS = "--gradients 1.6GB --bandwidth 200GB/s --latency 20us"
 
 
 def command_line(*words: object) -> str:
@@ -42,7 +41,6 @@ def test_help_of_every_command_imports_neither_torch_nor_textual() -> None:
         ("import overlaptop", HEAVY),
         ("import overlaptop.workloads.catalog", HEAVY),
         ("from overlaptop.commands import dashboard, demo, jobs, once, stream", {"torch", "textual"}),
-        (command_line("estimate", *BUCKETS.split()), HEAVY - {"numpy"}),
         (command_line("analyze", DATA / "ddp_gloo", "--json"), {*HEAVY - {"numpy"}, "asyncio"}),
     ],
 )
@@ -59,7 +57,6 @@ def test_nothing_is_imported_that_is_not_needed(code: str, unwanted: set[str]) -
             "analyze",
             ["--hta", "window", "rounding", "peer-to-peer", "--lane", "exit status"],
         ),
-        ("estimate", ["bandwidth / (2 (N-1)/N)"]),
         ("demo ddp --json --", ["--bucket-cap-mb MB"]),
         ("tune", ["leaves nothing to undo"]),
         ("slack", ["critical path", "2%"]),
@@ -148,22 +145,6 @@ USAGE_ERRORS = {
         ("--rate 20k gpu-a", "--rate is for watching a host"),
         ("gpu-a --python it's", "cannot travel"),
         ("--hosts /nowhere", "No such file"),
-    ],
-    "estimate": [
-        ("", "nothing to estimate: give --compute-ms, --gradients or --all-gather-ms"),
-        ("--compute-ms 40", "--compute-ms goes with --comm-ms"),
-        ("--overlap 0.9", "--overlap goes with --compute-ms and --comm-ms"),
-        ("--gradients 1GB --ranks 8", "--gradients goes with --bandwidth and --latency"),
-        ("--compute-ms 40 --layer-ms 5", "--compute-ms and --layer-ms belong to two questions"),
-        ("--compute-ms 4 --comm-ms 5 --overlap 0.9", "--overlap can be at most 0.8"),
-        ("--compute-ms 4 --comm-ms 5 --overlap 1.5", "--overlap: must be from 0 to 1"),
-        ("--compute-ms 0 --comm-ms 0", "without compute and communication"),
-        ("--compute-ms -4 --comm-ms 5", "--compute-ms: must be a time in ms, such as 40 or 1.5, not '-4'"),
-        (f"{BUCKETS} --ranks 1", "--ranks: must be a whole number from 2 to 1,000,000"),
-        ("--gradients 1.6 --bandwidth 1GB/s --latency 1us", "such as 1.6GB or 25MiB, not '1.6'"),
-        ("--gradients 1PB --bandwidth 1B/s --latency 1us", "more than 104 days"),
-        ("--all-gather-ms 0 --layer-ms 5", "more than 0 ns"),
-        ("--all-gather-ms 2 --layer-ms 5 --slowest-all-gather-ms 1", "cannot take less time"),
     ],
     "relay": [("", "required: --stdio")],
     "set": [

@@ -13,7 +13,7 @@ from overlaptop.commands.output import needs_ascii
 
 from .running import OVERLAPTOP, overlaptop
 
-ESTIMATE = ["estimate", "--compute-ms", "1", "--comm-ms", "1"]
+COMPLETION = ["completion", "bash"]
 
 
 def printed(encoding: str, *words: str) -> str:
@@ -25,7 +25,7 @@ def printed(encoding: str, *words: str) -> str:
 
 @pytest.mark.parametrize("encoding", ["ascii:strict", "gbk"])
 def test_output_fits_any_encoding(encoding: str, tmp_path: Path) -> None:
-    assert "step" in printed(encoding, *ESTIMATE)
+    assert "complete" in printed(encoding, *COMPLETION)
     (tmp_path / "≥é–界").write_text("{")
     assert "overlaptop: " in printed(encoding, "analyze", str(tmp_path / "≥é–界"))
 
@@ -36,7 +36,7 @@ def test_ascii_is_drawn_unless_the_encoding_is_utf(encoding: str, monkeypatch: p
     assert needs_ascii() == (encoding != "utf-8")
 
 
-@pytest.mark.parametrize(("words", "unbuffered"), [(ESTIMATE, ""), (ESTIMATE, "1"), (["--help"], "1")])
+@pytest.mark.parametrize(("words", "unbuffered"), [(COMPLETION, ""), (COMPLETION, "1"), (["--help"], "1")])
 def test_a_full_disk_is_one_line_and_status_1(words: list[str], unbuffered: str) -> None:
     with Path("/dev/full").open("w") as full:
         environ = {**os.environ, "PYTHONUNBUFFERED": unbuffered}

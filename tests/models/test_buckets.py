@@ -8,7 +8,6 @@ from torch.distributed import _compute_bucket_assignment_by_size
 
 from overlaptop.models.buckets import (
     Link,
-    algorithm_bandwidth,
     bucket_sizes,
     even_buckets,
     fewest,
@@ -80,11 +79,6 @@ def test_with_slack_the_fewest_buckets_are_taken_that_are_good_enough(total, bac
     assert backward_ns + found.exposed_ns <= limit_ns
     fewer = [each for each in every if each.count < found.count]
     assert all(backward_ns + each.exposed_ns > limit_ns for each in fewer)
-
-
-@pytest.mark.parametrize(("ranks", "factor"), [(2, 1.0), (4, 1.5), (8, 1.75)])
-def test_bus_bandwidth_is_as_nccl_tests_defines_it(ranks, factor):
-    assert algorithm_bandwidth(ranks, 210e9) == pytest.approx(210e9 / factor)
 
 
 def test_more_than_104_days_of_communication_are_refused():

@@ -1,7 +1,8 @@
 """FSDP2's all-gathers are exposed in layer after layer although there is compute to hide them.
 
 The first gather of a pass has nothing to hide behind, and is not counted. If a gather takes longer than a
-layer computes, no prefetch depth helps. The advised depth comes from `models/prefetch`.
+layer computes, no prefetch depth helps: the stream is never idle, so it never gets ahead. With depth d, the
+all-gather of layer i + d is issued when layer i begins to compute, so the slowest one may take d layers.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from overlaptop.findings.exposure import exposed_sum_ns
 from overlaptop.findings.finding import Certainty, Finding
 from overlaptop.findings.gathers import Gathers, gathers_of
 from overlaptop.findings.settings import can_set, knob_of
-from overlaptop.models.prefetch import prefetch
 from overlaptop.wire.knobs import PREFETCH
 
 EXPOSED = 0.25
@@ -49,7 +49,7 @@ def _of_pass(found: Gathers, which: str, name: str, present: int, *, commanded: 
     slowest_ns = max(each.least_transfer_ns for each in gathers)
     if not 0 < usual_ns < layer_ns:
         return
-    depth = prefetch(usual_ns, layer_ns, slowest_ns).depth
+    depth = -(-slowest_ns // layer_ns)
     if depth <= present:
         return
     memory = text.byte_count(depth * max(each.bytes or 0 for each in gathers))
