@@ -71,14 +71,6 @@ def rate(bytes_per_s: float | None) -> str:
     return UNKNOWN if bytes_per_s is None else f"{gigabytes_per_s(bytes_per_s)} GB/s"
 
 
-def bit_rate(bits_per_s: int | None) -> str:
-    """``400 Gb/s``, ``100 Mb/s``: a network adapter's speed."""
-    if bits_per_s is None:
-        return UNKNOWN
-    size, unit = (1e9, "Gb/s") if bits_per_s >= 1e9 else (1e6, "Mb/s")
-    return f"{bits_per_s / size:.3g} {unit}" if bits_per_s < 1e12 else f"{bits_per_s / 1e9:.0f} Gb/s"
-
-
 def whole_percent(fraction: float | None) -> str:
     """``59 %``; ``<1 %`` for a small positive share."""
     if fraction is None:

@@ -7,7 +7,6 @@ from overlaptop.text import (
     AT_MOST,
     Unit,
     age,
-    bit_rate,
     bounded,
     byte_count,
     count,
@@ -42,10 +41,6 @@ from overlaptop.text import (
             281_000_000_000: "281", 1_800_000_000_000: "1800",
         }),
         (rate, {None: "–", 281_000_000_000: "281 GB/s"}),
-        (bit_rate, {
-            None: "–", 10**8: "100 Mb/s", 25 * 10**9: "25 Gb/s", 400 * 10**9: "400 Gb/s",
-            16 * 10**11: "1600 Gb/s",
-        }),
         (percent, {None: "–", 0.9412: "94.1 %"}),
         (whole_percent, {None: "–", 0.0: "0 %", 0.001: "<1 %", 0.594: "59 %", 1.0: "100 %"}),
         (ratio, {None: "–", 1.158: "1.16×"}),

@@ -106,11 +106,6 @@ def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, words: Sequen
     return f"<div class=wide><table><tr>{cells('th', heads)}</tr>{body}</table></div>"
 
 
-def _mean(values: Iterable[int | None]) -> int | None:
-    known = [value for value in values if value is not None]
-    return round(fmean(known)) if known else None
-
-
 def _ranks(job: JobTimeline, records: Sequence[StepRecord]) -> str:
     late = lateness(job.collectives)
     rows = []
