@@ -14,8 +14,10 @@ import argparse
 import asyncio
 import re
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
+from contextlib import chdir
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -24,11 +26,13 @@ from overlaptop.fleet.job_session import JobSelector, JobSession
 from overlaptop.fleet.session import Session
 from overlaptop.fleet.snapshot import RankView
 from overlaptop.launch.launcher import Launcher, of_workload, place
+from overlaptop.report.who_is_late import Kind
 from overlaptop.tui.app import OverlaptopApp
 from overlaptop.tui.model.options import TuiOptions
 from overlaptop.workloads import catalog
 
 HERE = Path(__file__).resolve().parent
+TUTORIAL = HERE.parent / "docs" / "tutorial.md"
 STEADY_STEPS = 40
 """Steps of each rank before the first picture: the history columns are then filled."""
 START_LIMIT_S = 180.0
@@ -61,7 +65,8 @@ class Scene:
     until: Callable[[OverlaptopApp], bool] | None = None
     """After the keys; None: at once."""
     job: tuple[str, ...] = ()
-    """The workload and its options; empty: the one that was asked for."""
+    """The workload and its options, or of the tutorial's script what to replace in it; empty: the workload
+    that was asked for."""
 
 
 def compared(app: OverlaptopApp) -> bool:
@@ -82,7 +87,14 @@ def explained(app: OverlaptopApp) -> bool:
     return any(finding.why_late for finding in app.dashboard.state.findings or ())
 
 
+def answered(app: OverlaptopApp) -> bool:
+    """Whether the first line says more than that it measures."""
+    line = app.dashboard.state.first_line
+    return line is not None and line.kind is not Kind.MEASURING
+
+
 LATE = ("faults", "--late-rank", "1", "--by", "sleep", "--share", "0.4")
+SLOW, FIXED = ("tutorial", "", ""), ("tutorial", "batch_size=16", "batch_size=16, num_workers=4")
 SCENES = (
     Scene("overview", 120, 32),
     Scene("overview-wide", 160, 45),
@@ -101,6 +113,12 @@ SCENES = (
     Scene("findings", 120, 16, keys=("f",), until=explained, job=LATE),
     Scene("collectives", 120, 20, keys=("C",), until=explained, job=LATE),
     Scene("timelines", 120, 26, keys=("T", *["full_stop"] * 5), until=explained, job=LATE),
+    Scene("tutorial-overview", 110, 14, until=explained, job=SLOW),
+    Scene("tutorial-timelines", 110, 18, keys=("T",), until=explained, job=SLOW),
+    Scene("tutorial-rank", 110, 26, keys=("down", "2"), until=explained, job=SLOW),
+    Scene("tutorial-findings", 110, 16, keys=("f",), until=explained, job=SLOW),
+    Scene("tutorial-help", 110, 26, keys=("question_mark",), job=SLOW),
+    Scene("tutorial-fixed", 110, 14, until=answered, job=FIXED),
 )
 
 
@@ -193,19 +211,32 @@ def main() -> None:
     if options.png:
         redraw(scenes, options.to)
         return
+    options.to = options.to.resolve()
     options.to.mkdir(parents=True, exist_ok=True)
     write_png = png_writer()
     for job, of_job in groupby(scenes, key=lambda scene: scene.job or (options.workload,)):
-        with of_workload(workloads[job[0]], job[1:], place(options.nproc)) as launcher:
-            launcher.start()
-            for scene in of_job:
-                path = options.to / f"{scene.name}.svg"
-                path.write_text(asyncio.run(take(scene, launcher)), encoding="utf-8")
-                if write_png is not None:
-                    write_png(path)
-                say(path.name)
+        is_tutorial = job[0] == "tutorial"
+        with tempfile.TemporaryDirectory() as folder, chdir(folder if is_tutorial else "."):
+            if is_tutorial:
+                Path("train.py").write_text(script_of_tutorial().replace(*job[1:]), encoding="utf-8")
+                launched = Launcher("train.py", (), place(2, "cpu"), agent_options=("--control",))
+            else:
+                launched = of_workload(workloads[job[0]], job[1:], place(options.nproc))
+            with launched as launcher:
+                launcher.start()
+                for scene in of_job:
+                    path = options.to / f"{scene.name}.svg"
+                    path.write_text(asyncio.run(take(scene, launcher)), encoding="utf-8")
+                    if write_png is not None:
+                        write_png(path)
+                    say(path.name)
     if write_png is None:
         say("only SVGs were written; on a machine with cairo, --png makes PNGs of them")
+
+
+def script_of_tutorial() -> str:
+    """Return the first block of Python in it."""
+    return TUTORIAL.read_text(encoding="utf-8").partition("```python\n")[2].partition("```")[0]
 
 
 def redraw(scenes: Sequence[Scene], folder: Path) -> None:
