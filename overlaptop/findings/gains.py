@@ -22,6 +22,9 @@ EXPLAINS = 0.5
 """A cause explains a wait if it lasts at least this share of it. Less than 1: some of it hides behind
 compute, and causes add up."""
 
+STEADY = 0.8
+"""Smallest share of steps where a cause must last longer. On a busy machine the medians of two equal
+ranks may differ, too."""
 LOST_LEAD = 0.1
 """A host that loses this share of the step of its lead in each step is slowed down, usually by a
 profiler."""
@@ -35,6 +38,8 @@ class OwnTime:
     """GPU time without waiting; without a GPU, the training thread's time without waiting."""
     host_ns: float = 0.0
     """The training thread's time without being blocked, if known."""
+    ahead_ns: tuple[float, ...] = ()
+    """How long it waits for others in each measured step; empty: not known."""
 
     @property
     def longest_ns(self) -> float:
@@ -48,10 +53,26 @@ def gain_ns(
     """Return how much shorter the step is without a late rank's cause; None:
     without the rank's lateness.
     """
-    own_ns = [each.longest_ns for each in others]
+    stay = list(others)
+    own_ns, most_ns = [each.longest_ns for each in stay], inf
     if late is not None and cause_ns is not None:
         own_ns.append(late.longest_ns - cause_ns)
-    return max(0, round(step_ns - max(own_ns, default=step_ns)))
+        most_ns = _most_by_steps_ns(stay, late, cause_ns)
+    return max(0, round(min(step_ns - max(own_ns, default=step_ns), most_ns)))
+
+
+def _most_by_steps_ns(others: Collection[OwnTime], late: OwnTime, cause_ns: float) -> float:
+    """Return the mean of what each step would lose: the least that any rank is ahead without the cause.
+
+    That is less than by mean times, since all ranks vary and the last one sets the step. Infinite if steps
+    are unknown, or if only some of them have the cause.
+    """
+    if len({len(each.ahead_ns) for each in (*others, late)}) > 1:
+        return inf
+    theirs_ns = [min(step) for step in zip(*(each.ahead_ns for each in others), strict=True)]
+    if not theirs_ns or sum(each >= EXPLAINS * cause_ns for each in theirs_ns) < STEADY * len(theirs_ns):
+        return inf
+    return fmean(min(theirs, own + cause_ns) for theirs, own in zip(theirs_ns, late.ahead_ns, strict=True))
 
 
 def own_times(
@@ -62,11 +83,14 @@ def own_times(
     own: dict[int, OwnTime] = {}
     is_split = evidence.window is not None and evidence.window.is_split
     for rank in late:
-        own[rank] = OwnTime(step_ns - (_wait_ns(evidence, rank, exact=True) or 0))
+        waits_ns = _waits_ns(evidence, rank, exact=True)
+        own[rank] = OwnTime(step_ns - (fmean(waits_ns) if waits_ns else 0), ahead_ns=waits_ns)
     for rank in others:
-        wait_ns = _wait_ns(evidence, rank, exact=is_split)
-        wait_ns = evidence.most_wait_ns if wait_ns is None else wait_ns
-        own[rank] = OwnTime(step_ns - wait_ns - slows_ns, _host_ns(evidence, rank, late, wait_ns))
+        waits_ns = _waits_ns(evidence, rank, exact=is_split)
+        wait_ns = fmean(waits_ns) if waits_ns else evidence.most_wait_ns
+        host_ns = _host_ns(evidence, rank, late, wait_ns)
+        ahead_ns = tuple(each + slows_ns for each in waits_ns)
+        own[rank] = OwnTime(step_ns - wait_ns - slows_ns, host_ns, ahead_ns)
     return own
 
 
@@ -81,15 +105,18 @@ def most_by_gpus_ns(evidence: Evidence) -> float:
     return max(0.0, evidence.step_ns - max(known_ns)) if known_ns else inf
 
 
-def _wait_ns(evidence: Evidence, rank: int, *, exact: bool) -> float | None:
-    """Return the rank's mean wait for others per step. Not exact: includes exposed time without a
-    breakdown. None: not known, or in a pipeline, where ranks wait at different places of the step.
+def _waits_ns(evidence: Evidence, rank: int, *, exact: bool) -> tuple[float, ...]:
+    """Return the rank's wait for others in each step. Not exact: includes exposed time without a breakdown.
+    Empty: not known, or in a pipeline, where ranks wait at different places of the step.
     """
-    times = [step.waits.times.get(rank) for step in evidence.steps if step.waits is not None]
-    known = [each for each in times if each is not None]
-    if evidence.window is None or evidence.window.in_receives or not known:
-        return None
-    return fmean(each.exposed_wait_ns + (0 if exact else each.exposed_unsplit_ns) for each in known)
+    if evidence.window is None or evidence.window.in_receives:
+        return ()
+    times = (step.waits.times.get(rank) for step in evidence.steps if step.waits is not None)
+    return tuple(
+        each.exposed_wait_ns + (0 if exact else each.exposed_unsplit_ns)
+        for each in times
+        if each is not None
+    )
 
 
 def _host_ns(evidence: Evidence, rank: int, late: Collection[int], wait_ns: float) -> float:

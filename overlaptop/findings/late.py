@@ -16,7 +16,7 @@ from statistics import fmean, median, quantiles
 from overlaptop import text
 from overlaptop.findings.evidence import Evidence, JobStep
 from overlaptop.findings.finding import Certainty, Finding
-from overlaptop.findings.gains import EXPLAINS, OwnTime, gain_ns, own_times
+from overlaptop.findings.gains import EXPLAINS, STEADY, OwnTime, gain_ns, own_times
 from overlaptop.findings.launching import is_launch_bound, long_pauses_ns
 from overlaptop.findings.lines import SlowLine, slow_line
 from overlaptop.fleet.snapshot import RankView
@@ -24,9 +24,6 @@ from overlaptop.fleet.waits import LATE_SHARE
 from overlaptop.report.order import sees_gaps
 from overlaptop.wire.messages import RankInfo, StepTotals
 
-STEADY = 0.8
-"""Smallest share of steps where a cause must last longer. On a busy machine the medians of two equal
-ranks may differ, too."""
 VARIES = 1.2
 """Extra compute varies if its middle three fifths spread over more than this multiple of the median. A slow
 GPU is slower by a similar time in each step."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+from statistics import fmean
+
 import pytest
 
 from overlaptop.findings.evidence import evidence_of
@@ -48,6 +51,19 @@ def test_gain_is_the_step_less_the_longest_own_time():
     assert gain_ns(100, others, OwnTime(100), 25) == 25
     assert gain_ns(100, [OwnTime(40, 100)], OwnTime(100), 25) == 0
     assert gain_ns(100, [OwnTime(40, 120)]) == 0
+
+
+def test_gain_is_less_by_what_other_ranks_would_be_late_instead():
+    draw = random.Random(1)
+    varies_ms = [(draw.uniform(0, 10), draw.uniform(0, 10)) for _ in range(60)]
+
+    def does(rank, number):
+        return [("compute", COMPUTE_MS), ("idle", 1 + varies_ms[number][rank] + 15 * (rank == LATE))]
+
+    lost_ms = fmean(max(own, other + 15) - max(own, other) for own, other in varies_ms)
+    found = why_late(job(does, ranks=2, steps=60, launch_lead_ns=lambda *_: 0))
+    assert lost_ms < 14
+    assert found.gain_ns == pytest.approx(lost_ms * MS, rel=0.04)
 
 
 def test_trailing_host_bound_rank_costs_nothing():

@@ -16,9 +16,8 @@ from overlaptop import text
 from overlaptop.findings.counters import slow_host
 from overlaptop.findings.evidence import VAGUE_STEPS, Evidence, JobStep
 from overlaptop.findings.finding import Certainty, Finding
-from overlaptop.findings.gains import EXPLAINS
+from overlaptop.findings.gains import EXPLAINS, STEADY
 from overlaptop.findings.late import (
-    STEADY,
     LateRank,
     caused_wait_ns,
     cpus_are_short,

@@ -17,9 +17,8 @@ from typing import NamedTuple
 from overlaptop import text
 from overlaptop.findings.evidence import Evidence, JobStep
 from overlaptop.findings.finding import Certainty, Finding
-from overlaptop.findings.gains import EXPLAINS
+from overlaptop.findings.gains import EXPLAINS, STEADY
 from overlaptop.findings.late import (
-    STEADY,
     Cause,
     computing_ns,
     cpus_are_short,
