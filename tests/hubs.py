@@ -93,6 +93,13 @@ class Rank:
         report = CommandReport(self.rank, command.id, command.name, 1, state, step, "")
         self.send(replace(report, **changes))
 
+    def receive(self, kind: type[M]) -> M:
+        """The first message of this kind that comes from now on."""
+        while True:
+            for message in map(decode, self._reader.feed(self.socket.recv(4096))):
+                if isinstance(message, kind):
+                    return message
+
     def next_watch(self) -> bool:
         """Whether the next Watch asks for detail."""
         return self.next_wanted().detail

@@ -1,5 +1,7 @@
 """The dashboards' side of the hub:
-two ZeroMQ ROUTERs, one of them read-only, and a queue for each dashboard.
+two ZeroMQ ROUTERs, one of them read-only, and a queue for each dashboard. With ``--gather``, the root also
+carries frames between its dashboards and other hubs, and another hub has dashboards over its connection to
+the root.
 
 History and live messages use one connection, so none is lost or duplicated between them. Each dashboard
 grants how many bytes may be in flight to it. If more arrive, its queue is thinned, for that dashboard
@@ -16,9 +18,11 @@ from pathlib import Path
 import zmq
 from msgspec.structs import replace
 
+from overlaptop.hub.gathering import GatherRoot, RootLink
 from overlaptop.hub.reader_queue import KEPT, Frame, ReaderQueue
 from overlaptop.wire.codec import WireError, decode, encode
 from overlaptop.wire.commands import Command
+from overlaptop.wire.gathering import READER_MAY_COMMAND
 from overlaptop.wire.messages import Grant, HubStatus, Join, Ping, Pong, TurnedAway, Welcome
 from overlaptop.wire.protocol import LEASE_S, PROTOCOL_VERSION
 from overlaptop.wire.schema import Message
@@ -26,14 +30,20 @@ from overlaptop.wire.schema import Message
 MAX_DASHBOARDS = 64
 _FULL = encode(TurnedAway(f"{MAX_DASHBOARDS} dashboards watch this job: close one of them"))
 _MAX_WINDOW_BYTES = 4 << 20
-_SEND_HIGH_WATER = 16
-"""Batches that ZeroMQ holds for a dashboard, beyond our queue."""
+_SEND_HIGH_WATER = 1024
+"""Batches that ZeroMQ holds for a dashboard, beyond our queue. Grants bound their bytes, for each hub."""
+_RECEIVE_HIGH_WATER = 16
 _MAX_RECEIVED_AT_ONCE = 256
 _MAX_RECEIVED_BYTES = 1 << 16
 _LINGER_MS = 200
 
+_OVER_ROOT = 2
+"""Index of the connection to the root, after the two ROUTERs."""
+_OVER_ROOT_S = 0.5
+"""Interval between batches over the root, which handles those of all hubs."""
+
 _Address = tuple[int, bytes]
-"""The ROUTER's index, and the identity on it."""
+"""The socket's index, and the identity on it."""
 
 
 class DashboardClient:
@@ -96,14 +106,20 @@ class DashboardServer:
         self._bad_frames = 0
         self._dashboards: dict[_Address, DashboardClient] = {}
         self._context = zmq.Context()
-        self._routers = (self._bind(path), self._bind(view_path))
+        self._routers = [self._bind(path), self._bind(view_path)]
+        """With a connection to the root, that too: it has the same frames."""
+        self._root: GatherRoot | None = None
+        self._gathered = b""
+        """GatheredHubs, if this is the root."""
+        self._link: RootLink | None = None
+        self._over_root_due_s = 0.0
 
     def _bind(self, path: Path) -> zmq.Socket[bytes]:
         router = self._context.socket(zmq.ROUTER)
         for option, value in (
             (zmq.ROUTER_MANDATORY, 1),  # report full or departed dashboards as errors, not silently
             (zmq.SNDHWM, _SEND_HIGH_WATER),
-            (zmq.RCVHWM, _SEND_HIGH_WATER),
+            (zmq.RCVHWM, _RECEIVE_HIGH_WATER),
             (zmq.MAXMSGSIZE, _MAX_RECEIVED_BYTES),
             (zmq.HEARTBEAT_IVL, 2000),
             (zmq.HEARTBEAT_TIMEOUT, 6000),
@@ -113,12 +129,32 @@ class DashboardServer:
         router.bind(f"ipc://{path}")
         return router
 
+    def gather(self, root: GatherRoot) -> None:
+        """Carry frames between dashboards and the hubs that connect there."""
+        self._root = root
+        self._publish_hubs()
+
+    def connect(self, link: RootLink) -> None:
+        """Also serve dashboards over the root."""
+        self._link = link
+        self._routers.append(link.dealer)
+        link.greet()
+
+    @property
+    def has_hubs(self) -> bool:
+        """Whether other nodes' hubs are connected."""
+        return self._root is not None and bool(self._root.message.hubs)
+
+    @property
+    def _sockets(self) -> list[zmq.Socket[bytes]]:
+        return [*self._routers, *(self._root.sockets if self._root is not None else ())]
+
     @property
     def descriptors(self) -> list[int]:
         """Readable when there may be something to receive.
         Check :attr:`has_input` before waiting for them.
         """
-        return [int(router.getsockopt(zmq.FD)) for router in self._routers]
+        return [int(each.getsockopt(zmq.FD)) for each in self._sockets]
 
     @property
     def has_input(self) -> bool:
@@ -126,7 +162,7 @@ class DashboardServer:
         before each wait.
         """
         # Check both: the check itself resets a descriptor.
-        events = [int(router.getsockopt(zmq.EVENTS)) for router in self._routers]
+        events = [int(each.getsockopt(zmq.EVENTS)) for each in self._sockets]
         return any(each & zmq.POLLIN for each in events)
 
     def receive(self, now_s: float) -> None:
@@ -138,6 +174,9 @@ class DashboardServer:
                 except zmq.Again:
                     break
                 received_ns = time.time_ns()
+                if parts and not parts[0]:
+                    self._carry((place, identity), parts[1:])
+                    continue
                 try:
                     message = decode(parts[0]) if len(parts) == 1 else None
                 except WireError:
@@ -147,7 +186,28 @@ class DashboardServer:
                     self._send_now((place, identity), encode(pong))
                 elif not self._handle((place, identity), message, now_s):
                     self._bad_frames += 1
+        if self._root is not None:
+            for node, reader, parts in self._root.receive(now_s):
+                self._carry_back(node, reader, parts)
         self._update_watched()
+
+    def _carry(self, address: _Address, parts: list[bytes]) -> None:
+        """Pass a dashboard's frame on to another hub. From the root: forget a dashboard."""
+        place, identity = address
+        if place == _OVER_ROOT:
+            self._dashboards.pop(address, None)
+        elif self._root is not None and len(parts) == 2:
+            self._root.send(parts[0], bytes([place]) + identity, parts[1])
+
+    def _carry_back(self, node: bytes, reader: bytes, parts: list[bytes]) -> None:
+        """Pass a hub's batch on to a dashboard. If that fails, the hub starts anew at its next Join."""
+        if reader[0] >= _OVER_ROOT:
+            return
+        try:
+            self._routers[reader[0]].send_multipart([reader[1:], b"", node, *parts], zmq.NOBLOCK)
+        except zmq.ZMQError:
+            assert self._root is not None
+            self._root.send(node, reader, b"")
 
     def _handle(self, address: _Address, message: Message | None, now_s: float) -> bool:
         """Process a message. Returns whether this sender may send it."""
@@ -158,7 +218,7 @@ class DashboardServer:
             case Grant() if sender is not None:
                 window_bytes = min(message.window_bytes, _MAX_WINDOW_BYTES)
                 sender.queue.grant(message.received_bytes, window_bytes)
-            case Command() if sender is not None and sender.same_protocol and address[0] == 0:
+            case Command() if sender is not None and sender.same_protocol and _may_command(address):
                 self._take(message)
             case _:
                 return False
@@ -182,12 +242,17 @@ class DashboardServer:
             dashboard.queue.tick()
             self._set_status(dashboard)
 
-    def flush(self) -> bool:
-        """Send all that can be sent without waiting.
-        Returns whether ZeroMQ's queue is full for any dashboard.
+    def flush(self, now_s: float = float("inf")) -> bool:
+        """Send all that can be sent without waiting; over the root only now and then, but at any time if
+        ``now_s`` is missing. Returns whether ZeroMQ's queue is full for any dashboard.
         """
         full = False
+        over_root = now_s >= self._over_root_due_s
+        if over_root:
+            self._over_root_due_s = now_s + _OVER_ROOT_S
         for (place, identity), dashboard in list(self._dashboards.items()):
+            if place == _OVER_ROOT and not over_root:
+                continue
             try:
                 while batch := dashboard.batch():
                     self._routers[place].send_multipart([identity, *batch], zmq.NOBLOCK)
@@ -201,11 +266,26 @@ class DashboardServer:
         return full
 
     def expire(self, now_s: float) -> None:
-        """Forget the dashboards that have been silent for LEASE_S."""
+        """Forget the dashboards and hubs that have been silent for LEASE_S. Greet the root."""
         for address, dashboard in list(self._dashboards.items()):
             if now_s > dashboard.lease_until_s:
                 del self._dashboards[address]
+        if self._link is not None:
+            if self._link.has_broken():
+                # Batches may be lost. Each dashboard joins again within a second.
+                for address in [each for each in self._dashboards if each[0] == _OVER_ROOT]:
+                    del self._dashboards[address]
+            self._link.greet()
+        if self._root is not None:
+            self._root.expire(now_s)
+            self._publish_hubs()
         self._update_watched()
+
+    def _publish_hubs(self) -> None:
+        assert self._root is not None
+        if (gathered := encode(self._root.message)) != self._gathered:
+            self._gathered = gathered
+            self.publish(Frame(gathered, KEPT))
 
     def finish(self) -> None:
         """Send all dashboards the end of the job, regardless of grants."""
@@ -216,8 +296,12 @@ class DashboardServer:
 
     def close(self) -> None:
         """Give sent data a moment to arrive, then close."""
-        for router in self._routers:
+        for router in self._routers[:_OVER_ROOT]:
             router.close(linger=_LINGER_MS)
+        if self._link is not None:
+            self._link.close(_LINGER_MS)
+        if self._root is not None:
+            self._root.close()
         self._context.term()
 
     def _send_now(self, address: _Address, payload: bytes) -> None:
@@ -237,7 +321,8 @@ class DashboardServer:
                 self._status().dropped + self._bad_frames, join.protocol == PROTOCOL_VERSION
             )
             if dashboard.same_protocol:
-                dashboard.queue.begin([Frame(self._welcome, KEPT), *self._replay()])
+                gathered = [Frame(self._gathered, KEPT)] if self._gathered else []
+                dashboard.queue.begin([Frame(self._welcome, KEPT), *gathered, *self._replay()])
             self._set_status(dashboard)  # at once: it also marks the end of the history
         dashboard.lease_until_s = now_s + LEASE_S
         if dashboard.same_protocol:
@@ -258,3 +343,8 @@ class DashboardServer:
     def _update_watched(self) -> None:
         ranks = (dashboard.detail_ranks for dashboard in self._dashboards.values())
         self.watched = frozenset().union(*ranks)
+
+
+def _may_command(address: _Address) -> bool:
+    place, identity = address
+    return place == 0 or (place == _OVER_ROOT and identity[:1] == READER_MAY_COMMAND)

@@ -11,6 +11,7 @@ from operator import itemgetter
 from overlaptop.hub.reader_queue import KEPT, Frame, make_frame
 from overlaptop.wire.commands import CommandReport
 from overlaptop.wire.devices import DeviceSample
+from overlaptop.wire.gathering import Gather
 from overlaptop.wire.messages import (
     Facts,
     Notice,
@@ -22,7 +23,9 @@ from overlaptop.wire.messages import (
     StepTotals,
 )
 
-FromRank = RankInfo | StepTotals | StepDetail | Notice | RankEnd | CommandReport | Facts | DeviceSample
+FromRank = (
+    RankInfo | StepTotals | StepDetail | Notice | RankEnd | CommandReport | Facts | DeviceSample | Gather
+)
 """The messages that a rank may send."""
 
 HISTORY_S = 180.0

@@ -18,12 +18,14 @@ from msgspec.structs import replace
 from overlaptop.hub.black_box import HubBlackBox
 from overlaptop.hub.commands import CommandBroker
 from overlaptop.hub.dashboards import MAX_DASHBOARDS, DashboardServer
+from overlaptop.hub.gathering import GatherRoot, RootLink
 from overlaptop.hub.history import FromRank, JobHistory
 from overlaptop.hub.log import log_line
 from overlaptop.hub.ranks import RankServer
 from overlaptop.hub.reader_queue import KEPT, Frame
 from overlaptop.jobs import last_end
 from overlaptop.jobs.folder import LOCK_NAME, forget_under_way, job_dir, remove_job_files
+from overlaptop.jobs.gather_key import GatherError
 from overlaptop.jobs.hub_command import import_path
 from overlaptop.jobs.last_end import LastEnd
 from overlaptop.jobs.processes import parent_of, process_start_time, unix_ns
@@ -33,6 +35,7 @@ from overlaptop.wire import commands
 from overlaptop.wire.bounds import MAX_RANKS
 from overlaptop.wire.codec import decode, encode
 from overlaptop.wire.commands import Command, CommandReport
+from overlaptop.wire.gathering import Gather, Gathered
 from overlaptop.wire.messages import (
     RESTARTED,
     HubStatus,
@@ -52,7 +55,8 @@ _RECORD_PAUSE_S = 0.2
 _FRESHEN_S = 3600.0
 """Interval at which file times are renewed, so that cleaners of /tmp see that the files are in use."""
 _EXITING_FACTOR = 5
-"""Factor on the linger time while processes are about to end, to learn their exit codes."""
+"""Factor on the linger time while processes are about to end, to learn their exit codes, or while other
+hubs are connected."""
 _DESCRIPTORS_OF_RANK = 2
 """Connection and process."""
 _SPARE_DESCRIPTORS = 64
@@ -88,6 +92,7 @@ class Hub:
         self._idle_since_s = self._now_s
         """When the last rank disconnected."""
         self._terminated = False
+        self._gathered: Gathered | None = None
         self._suspended_s = float("-inf")
         """When this process last noticed that it had been stopped. Messages received then may be old."""
         self._history = JobHistory()
@@ -145,9 +150,7 @@ class Hub:
         self._black_box = HubBlackBox(
             welcome, self._history, commands=lambda: self._broker.replay(), status=self._status
         )
-        # Checked in every round, whatever woke it.
-        for descriptor in self._dashboards.descriptors:
-            self._selector.register(descriptor, EVENT_READ, lambda _events: None)
+        self._listen_to_dashboards()
         self._listen_to_signals()
 
     def run(self) -> None:
@@ -171,7 +174,7 @@ class Hub:
             if self._record_due_s is not None and now_s >= self._record_due_s:
                 self._write_record(now_s)
             self._broker.settle()
-            is_behind = self._dashboards.flush()
+            is_behind = self._dashboards.flush(now_s)
             self._ranks.watch(self._dashboards.watched, self._dashboards.bursts)
         self._end()
 
@@ -186,6 +189,9 @@ class Hub:
 
     def _deliver(self, message: FromRank, payload: bytes) -> None:
         """Process a message from a rank, or the hub's own RankEnd after a broken connection."""
+        if isinstance(message, Gather):
+            self._gather(message)
+            return
         self._broker.receive(message)
         if isinstance(message, CommandReport):
             return  # dashboards receive the outcome of all ranks' reports instead
@@ -198,6 +204,36 @@ class Hub:
         # job.json lists the connected ranks.
         if isinstance(message, RankInfo | RankEnd) and self._record_due_s is None:
             self._record_due_s = self._now_s + _RECORD_PAUSE_S
+
+    def _gather(self, message: Gather) -> None:
+        """Bind the root's port or connect to it, once. Answer all ranks."""
+        if self._gathered is None or self._gathered.refusal:
+            try:
+                place = GatherRoot(message.host, message.port) if message.is_root else self._link(message)
+            except GatherError as refusal:
+                self._gathered = Gathered("", 0, str(refusal))
+            else:
+                self._gathered = Gathered(place.address, place.port)
+                if isinstance(place, GatherRoot):
+                    self._dashboards.gather(place)
+                else:
+                    self._dashboards.connect(place)
+                self._listen_to_dashboards()
+                self._record = replace(
+                    self._record, is_root=message.is_root, root_host=place.address, root_port=place.port
+                )
+                self._record_due_s = self._now_s
+            log_line(self._gathered.refusal or f"gathering: {self._gathered.host}:{self._gathered.port}")
+        self._ranks.command(encode(self._gathered))
+
+    def _link(self, message: Gather) -> RootLink:
+        return RootLink(message.host, message.port, self._folder)
+
+    def _listen_to_dashboards(self) -> None:
+        # Checked in every round, whatever woke it.
+        for descriptor in self._dashboards.descriptors:
+            if descriptor not in self._selector.get_map():
+                self._selector.register(descriptor, EVENT_READ, lambda _events: None)
 
     def _take(self, command: Command) -> None:
         """Process a dashboard's command, unless it may be old."""
@@ -237,7 +273,8 @@ class Hub:
         options = self._options
         if not self._ranks.ever_connected:
             return self._idle_since_s + options.wait_s
-        return self._idle_since_s + options.linger_s * (_EXITING_FACTOR if self._ranks.exiting else 1)
+        lingers = self._ranks.exiting or self._dashboards.has_hubs  # their last messages come through here
+        return self._idle_since_s + options.linger_s * (_EXITING_FACTOR if lingers else 1)
 
     def _is_over(self) -> bool:
         now_s, deadline_s = self._now_s, self._deadline_s

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 import zmq
@@ -15,6 +16,7 @@ from overlaptop.jobs.folder import JobFolderError
 from overlaptop.jobs.sockets import check_listener
 from overlaptop.wire.codec import MAX_FRAME_BYTES, WireError, decode, encode, kind
 from overlaptop.wire.commands import Command
+from overlaptop.wire.gathering import GatheredHub, GatheredHubs
 from overlaptop.wire.messages import Join, Ping, Pong, TurnedAway, Welcome
 from overlaptop.wire.protocol import JOIN_S, PROTOCOL_VERSION
 from overlaptop.wire.schema import Message
@@ -28,21 +30,15 @@ _PINGS_S = 3.0
 _POLL_BUDGET_S = 0.05
 """A long history is read in several polls, so that the screen can draw in between."""
 _MAX_UNSENT = 8
-_SEND_HIGH_WATER = 16
+_SEND_HIGH_WATER = 256
 _HIGH_WATER = 16
 """Batches from the hub."""
 
 
-class HubSocket:
-    """Joins the hub that listens on a path, grants it credit, and receives its messages. Never waits."""
+class HubReader(ABC):
+    """One hub's reader: joins it, grants it credit, and checks its messages. Never waits."""
 
-    def __init__(
-        self,
-        path: Path,
-        *,
-        credit: Credit | None = None,
-        on_pong: Callable[[Pong, int], None] | None = None,
-    ) -> None:
+    def __init__(self, credit: Credit, on_pong: Callable[[Pong, int], None] | None) -> None:
         """``on_pong``: called with each answer to a ping
         and the Unix time of its arrival. None: no pings.
         """
@@ -50,7 +46,7 @@ class HubSocket:
         """Frames from the hub that were not messages."""
         self.received_at_s: float | None = None
         """Monotonic time when the hub last sent something. None before that."""
-        self._credit = credit or Credit(time.monotonic)
+        self._credit = credit
         self._on_pong = on_pong
         self._began_s = time.monotonic()
         self._pongs = 0
@@ -59,6 +55,107 @@ class HubSocket:
         self._bursts = 0
         self._unsent: deque[bytes] = deque(maxlen=_MAX_UNSENT)
         self._join_due_s = 0.0
+
+    @abstractmethod
+    def poll(self) -> list[Message]:
+        """Return the messages since the last call, oldest first."""
+
+    @abstractmethod
+    def _put(self, payload: bytes) -> None:
+        """Send a frame. Raises zmq.Again."""
+
+    @abstractmethod
+    def is_trusted(self) -> bool:
+        """Whether the connected hub belongs to this user."""
+
+    def watch(self, ranks: Collection[int], bursts: int = 0) -> None:
+        """Request StepDetail of these ranks only, and a burst whenever ``bursts`` grows."""
+        wanted = tuple(sorted(set(ranks)))
+        if (wanted, bursts) != (self._ranks, self._bursts):
+            self._ranks, self._bursts = wanted, bursts
+            self._join_due_s = 0.0
+
+    def send(self, command: Command) -> bool:
+        """Send the hub a command for all ranks. False if no hub has answered. WireError as in encode."""
+        payload = encode(command)
+        if self.received_at_s is None or not self.is_trusted():
+            return False
+        self._unsent.append(payload)
+        self.send_due(time.monotonic())
+        return True
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close the connection. Afterwards, only close may be called."""
+
+    def take(self, parts: Sequence[bytes], back_ns: int) -> list[Message]:
+        """Return the messages in a batch that arrived at this Unix time."""
+        messages: list[Message] = []
+        for part in parts:
+            of = kind(part)
+            if of is not Pong:
+                if of is Welcome:
+                    self._credit.restart()
+                self._credit.receive(len(part))
+                self.received_at_s = time.monotonic()
+            try:
+                message = decode(part)
+            except WireError:
+                self.dropped += 1
+                continue
+            if isinstance(message, Pong):
+                self._take_pong(message, back_ns)
+            else:
+                messages.append(message)
+        return messages
+
+    def _take_pong(self, pong: Pong, back_ns: int) -> None:
+        if self._on_pong is None:
+            return
+        self._pongs += 1
+        if self._pongs < FIRST_PINGS:
+            self._ping_due_s = 0.0
+        if self._pongs > 1:
+            self._on_pong(pong, back_ns)
+
+    def send_due(self, now_s: float) -> None:
+        """Send what is due, as far as the connection takes it."""
+        try:
+            if self._on_pong is not None and now_s >= self._ping_due_s:
+                self._put(encode(Ping(time.time_ns())))
+                self._ping_due_s = now_s + JOIN_S
+            if self._on_pong is not None and self._pongs < FIRST_PINGS and now_s - self._began_s < _PINGS_S:
+                return
+            grant = self._credit.due()
+            # Join comes before a command: a hub that has forgotten this dashboard ignores commands from it.
+            if self._unsent or now_s >= self._join_due_s:
+                self._put(encode(Join(PROTOCOL_VERSION, self._ranks, self._bursts)))
+                self._join_due_s = now_s + JOIN_S
+                grant = self._credit.grant()
+            if grant is not None:
+                self._put(encode(grant))
+            while self._unsent:
+                self._put(self._unsent[0])
+                self._unsent.popleft()
+        except zmq.Again:
+            return  # not connected yet, or the hub has stopped reading: try again at the next poll
+
+
+class HubSocket(HubReader):
+    """Joins the hub that listens on a path, and carries the readers of the hubs gathered there."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        credit: Credit | None = None,
+        on_pong: Callable[[Pong, int], None] | None = None,
+    ) -> None:
+        """``on_pong``: as in HubReader."""
+        super().__init__(credit or Credit(time.monotonic), on_pong)
+        self.hubs: tuple[GatheredHub, ...] = ()
+        """Other nodes' hubs that `over` can reach."""
+        self._readers: dict[bytes, GatheredReader] = {}
         self._context = zmq.Context()
         self._dealer = self._context.socket(zmq.DEALER)
         for option, value in (
@@ -75,7 +172,7 @@ class HubSocket:
             self._dealer.setsockopt(option, value)
         self._checked = True
         """Whether the newest connection, if any, is to a hub of this user."""
-        self._refusal = b""
+        self._refusal: TurnedAway | None = None
         """TurnedAway with the reason, if another user listens there."""
         self._connections = self._dealer.get_monitor_socket(zmq.EVENT_CONNECTED)
         self._dealer.connect(f"ipc://{path}")
@@ -93,31 +190,43 @@ class HubSocket:
         Works for at most about 50 ms; the rest waits for the next call.
         """
         messages: list[Message] = []
-        for part in self._receive():
+        now_s = time.monotonic()
+        self._send_all_due(now_s)
+        while time.monotonic() - now_s < _POLL_BUDGET_S:
             try:
-                message = decode(part)
-            except WireError:
-                self.dropped += 1
-                continue
-            if not isinstance(message, Pong):
-                messages.append(message)
-        return messages
+                parts = self._dealer.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                break
+            back_ns = time.time_ns()
+            if not self.is_trusted():
+                break
+            if parts[0]:
+                messages += self.take(parts, back_ns)
+            elif len(parts) > 1 and (reader := self._readers.get(parts[1])) is not None:
+                reader.receive(parts[2:], back_ns)
+        for message in messages:
+            if isinstance(message, GatheredHubs):
+                self.hubs = message.hubs
+        self._send_all_due(time.monotonic())
+        if self._refusal is not None and now_s >= self._join_due_s:
+            self._join_due_s = now_s + JOIN_S
+            messages.append(self._refusal)
+        return [each for each in messages if not isinstance(each, GatheredHubs)]
 
-    def watch(self, ranks: Collection[int], bursts: int = 0) -> None:
-        """Request StepDetail of these ranks only, and a burst whenever ``bursts`` grows."""
-        wanted = tuple(sorted(set(ranks)))
-        if (wanted, bursts) != (self._ranks, self._bursts):
-            self._ranks, self._bursts = wanted, bursts
-            self._join_due_s = 0.0
+    def over(
+        self, node: bytes, credit: Credit, on_pong: Callable[[Pong, int], None] | None
+    ) -> GatheredReader:
+        """Return a reader of another node's hub, over this connection."""
+        self._readers[node] = GatheredReader(self, node, credit, on_pong)
+        return self._readers[node]
 
-    def send(self, command: Command) -> bool:
-        """Send the hub a command for all ranks. False if no hub has answered. WireError as in encode."""
-        payload = encode(command)
-        if self.received_at_s is None or not self._is_trusted():
-            return False
-        self._unsent.append(payload)
-        self._send_due(time.monotonic())
-        return True
+    def leave(self, node: bytes) -> None:
+        """Discard the reader of this node's hub, which forgets it a moment later."""
+        self._readers.pop(node, None)
+
+    def carry(self, node: bytes, payload: bytes) -> None:
+        """Send a frame to another node's hub. Raises zmq.Again."""
+        self._dealer.send_multipart([b"", node, payload], zmq.NOBLOCK)
 
     def close(self) -> None:
         """Close the connection. Afterwards, only close may be called."""
@@ -127,57 +236,13 @@ class HubSocket:
         self._dealer.close(linger=0)
         self._context.term()
 
-    def _receive(self) -> Iterator[bytes]:
-        """Yield the received frames. The caller's decoding counts towards the poll's time."""
-        now_s = time.monotonic()
-        if self._is_trusted():
-            self._send_due(now_s)
-        while time.monotonic() - now_s < _POLL_BUDGET_S:
-            try:
-                parts = self._dealer.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
-                break
-            back_ns = time.time_ns()
-            if not self._is_trusted():
-                break
-            for part in parts:
-                self._count(part, back_ns)
-            yield from parts
-        if self._is_trusted():
-            self._send_due(time.monotonic())
-        if self._refusal and now_s >= self._join_due_s:
-            self._join_due_s = now_s + JOIN_S
-            yield self._refusal
-
-    def _count(self, part: bytes, back_ns: int) -> None:
-        of = kind(part)
-        if of is Pong:
-            self._take_pong(part, back_ns)
-            return
-        if of is Welcome:
-            self._credit.restart()
-        self._credit.receive(len(part))
-        self.received_at_s = time.monotonic()
-
-    def _take_pong(self, part: bytes, back_ns: int) -> None:
-        try:
-            pong = decode(part)
-        except WireError:
-            return  # counted elsewhere
-        if isinstance(pong, Pong) and self._on_pong is not None:
-            self._pongs += 1
-            if self._pongs < FIRST_PINGS:
-                self._ping_due_s = 0.0
-            if self._pongs > 1:
-                self._on_pong(pong, back_ns)
-
-    def _is_trusted(self) -> bool:
+    def is_trusted(self) -> bool:
         """Whether the connected hub belongs to this user.
 
         ZeroMQ reports a connection before it delivers data from it. So a check after a receive is valid for
         the received data. ZeroMQ reconnects by itself, possibly to another socket.
         """
-        while not self._refusal:
+        while self._refusal is None:
             try:
                 event = parse_monitor_message(self._connections.recv_multipart(zmq.NOBLOCK))
                 check_listener(event["value"])
@@ -187,26 +252,49 @@ class HubSocket:
             except OSError:
                 self._checked = False  # closed since, so nothing is trusted until the next connection
             except JobFolderError as error:
-                self._refusal = encode(TurnedAway(str(error)))
-        return self._checked and not self._refusal
+                self._refusal = TurnedAway(str(error))
+        return self._checked and self._refusal is None
 
-    def _send_due(self, now_s: float) -> None:
-        try:
-            if self._on_pong is not None and now_s >= self._ping_due_s:
-                self._dealer.send(encode(Ping(time.time_ns())), zmq.NOBLOCK)
-                self._ping_due_s = now_s + JOIN_S
-            if self._on_pong is not None and self._pongs < FIRST_PINGS and now_s - self._began_s < _PINGS_S:
-                return
-            grant = self._credit.due()
-            # Join comes before a command: a hub that has forgotten this dashboard ignores commands from it.
-            if self._unsent or now_s >= self._join_due_s:
-                self._dealer.send(encode(Join(PROTOCOL_VERSION, self._ranks, self._bursts)), zmq.NOBLOCK)
-                self._join_due_s = now_s + JOIN_S
-                grant = self._credit.grant()
-            if grant is not None:
-                self._dealer.send(encode(grant), zmq.NOBLOCK)
-            while self._unsent:
-                self._dealer.send(self._unsent[0], zmq.NOBLOCK)
-                self._unsent.popleft()
-        except zmq.Again:
-            return  # not connected yet, or the hub has stopped reading: try again at the next poll
+    def _put(self, payload: bytes) -> None:
+        self._dealer.send(payload, zmq.NOBLOCK)
+
+    def _send_all_due(self, now_s: float) -> None:
+        if self.is_trusted():
+            for each in (self, *self._readers.values()):
+                each.send_due(now_s)
+
+
+class GatheredReader(HubReader):
+    """Joins another node's hub over the connection to the root's."""
+
+    def __init__(
+        self,
+        root: HubSocket,
+        node: bytes,
+        credit: Credit,
+        on_pong: Callable[[Pong, int], None] | None,
+    ) -> None:
+        """``node``: its id in the root's GatheredHubs."""
+        super().__init__(credit, on_pong)
+        self._root, self._node = root, node
+        self._messages: list[Message] = []
+
+    def poll(self) -> list[Message]:
+        """Return the messages that the root's connection has received, oldest first."""
+        messages, self._messages = self._messages, []
+        return messages
+
+    def receive(self, parts: Sequence[bytes], back_ns: int) -> None:
+        """Keep the messages of a batch for `poll`."""
+        self._messages += self.take(parts, back_ns)
+
+    def close(self) -> None:
+        """Leave the hub. The connection stays."""
+        self._root.leave(self._node)
+
+    def is_trusted(self) -> bool:
+        """As in HubReader: the root vouches for the other hubs."""
+        return self._root.is_trusted()
+
+    def _put(self, payload: bytes) -> None:
+        self._root.carry(self._node, payload)

@@ -66,6 +66,11 @@ class JobRecord(msgspec.Struct, frozen=True):
     restarter_pid: Int64 = 0
     """The launcher that may restart failed ranks. 0 if there is none."""
     restarter_start_ticks: Int64 | None = None
+    is_root: bool = False
+    """Other nodes' hubs can be reached through this one (``--gather``)."""
+    root_host: str = ""
+    """Address of that hub's TCP socket. Empty without ``--gather``."""
+    root_port: Int64 = 0
 
     @classmethod
     def of_remote(cls, job: RemoteJob) -> JobRecord:

@@ -1,0 +1,222 @@
+"""Connections between the hubs of one job, on TCP with CURVE (``--gather``).
+
+The root binds, the others connect; neither trusts a peer without the job's key. Each has a ZeroMQ context
+of its own, whose I/O thread no local reader waits for. See wire/gathering.py for the frames.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+import socket
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import zmq
+from zmq.utils import z85
+from zmq.utils.monitor import parse_monitor_message
+
+from overlaptop.jobs.gather_key import GatherError, read_key
+from overlaptop.wire.codec import MAX_FRAME_BYTES, WireError, decode, encode
+from overlaptop.wire.gathering import (
+    MAX_HUBS,
+    MAX_NODE_ID_BYTES,
+    GatheredHub,
+    GatheredHubs,
+    HubHello,
+)
+from overlaptop.wire.protocol import LEASE_S
+
+_HIGH_WATER = 64
+_MAX_RECEIVED_AT_ONCE = 256
+_ZAP = "inproc://zeromq.zap.01"
+_ID_BYTES = 8
+_GOODBYE = [b""]
+"""From a hub that ends, so that the root need not wait for it."""
+_OPTIONS = (
+    (zmq.LINGER, 0),
+    (zmq.SNDHWM, _HIGH_WATER),
+    (zmq.RCVHWM, _HIGH_WATER),
+    (zmq.MAXMSGSIZE, MAX_FRAME_BYTES),
+    (zmq.HEARTBEAT_IVL, 2000),
+    (zmq.HEARTBEAT_TIMEOUT, 6000),
+    (zmq.HANDSHAKE_IVL, 5000),
+    (zmq.CONNECT_TIMEOUT, 5000),
+    (zmq.RECONNECT_IVL, 200),
+    (zmq.RECONNECT_IVL_MAX, 5000),
+)
+
+
+def _secret() -> tuple[bytes, bytes]:
+    """Return the job's secret key and its public key, both as ZeroMQ takes them. Raises GatherError."""
+    secret = z85.encode(read_key())
+    if not zmq.has("curve"):
+        raise GatherError("this libzmq was built without CURVE")
+    return secret, zmq.curve_public(secret)
+
+
+class GatherRoot:
+    """The socket on which the other nodes' hubs connect."""
+
+    def __init__(self, host: str, port: int) -> None:
+        """Bind. Raises GatherError."""
+        secret, self._public = _secret()
+        self.address = _own_address(host)
+        self._context = zmq.Context()
+        self._zap = self._context.socket(zmq.REP)
+        self._zap.bind(_ZAP)  # before the port: without this socket libzmq admits everybody
+        self._router = _make_socket(self._context, zmq.ROUTER)
+        for option, value in (
+            (zmq.CURVE_SERVER, 1),
+            (zmq.ROUTER_MANDATORY, 1),
+            (zmq.ROUTER_HANDOVER, 1),  # a hub that replaces another has its id
+            (zmq.IPV6, int(":" in self.address)),
+        ):
+            self._router.setsockopt(option, value)
+        self._router.setsockopt(zmq.CURVE_SECRETKEY, secret)
+        self._hubs: dict[bytes, tuple[str, float]] = {}
+        """Host, and end of the lease, by node."""
+        try:
+            self._router.bind(_endpoint(self.address, str(port or "*")))
+        except zmq.ZMQError as error:
+            self.close()
+            raise GatherError(f"cannot bind {self.address} port {port}: {error.strerror}") from None
+        bound = self._router.getsockopt(zmq.LAST_ENDPOINT)
+        self.port = int(bytes(bound).rstrip(b"\0").rpartition(b":")[2])
+
+    @property
+    def sockets(self) -> tuple[zmq.Socket[bytes], ...]:
+        """Sockets whose input `receive` reads."""
+        return self._zap, self._router
+
+    @property
+    def message(self) -> GatheredHubs:
+        """The connected hubs."""
+        return GatheredHubs(
+            tuple(GatheredHub(node, host) for node, (host, _) in sorted(self._hubs.items()))
+        )
+
+    def receive(self, now_s: float) -> Iterator[tuple[bytes, bytes, list[bytes]]]:
+        """Yield node, reader and batch of what the hubs have sent to readers."""
+        self._admit()
+        for _ in range(_MAX_RECEIVED_AT_ONCE):
+            try:
+                node, *parts = self._router.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            if len(parts) < 2 or len(node) > MAX_NODE_ID_BYTES:
+                continue
+            if parts[0]:
+                yield node, parts[0], parts[1:]
+            elif parts[1:] == _GOODBYE:
+                self._hubs.pop(node, None)
+            else:
+                with suppress(WireError):
+                    hello = decode(parts[1])
+                    if isinstance(hello, HubHello) and (node in self._hubs or len(self._hubs) < MAX_HUBS):
+                        self._hubs[node] = hello.host, now_s + LEASE_S
+
+    def send(self, node: bytes, reader: bytes, payload: bytes) -> None:
+        """Pass a reader's frame on. It is lost if the hub is not connected: readers repeat themselves."""
+        with suppress(zmq.ZMQError):
+            self._router.send_multipart([node, reader, payload], zmq.NOBLOCK)
+
+    def expire(self, now_s: float) -> None:
+        """Forget the hubs that have been silent for LEASE_S."""
+        self._hubs = {node: hub for node, hub in self._hubs.items() if hub[1] >= now_s}
+
+    def close(self) -> None:
+        """Close the port."""
+        for each in self.sockets:
+            each.close(linger=0)
+        self._context.term()
+
+    def _admit(self) -> None:
+        """Answer libzmq's question (ZAP) whether a peer, whose key it has checked, may connect."""
+        with suppress(zmq.Again):
+            while True:
+                version, request, _, _, _, mechanism, *keys = self._zap.recv_multipart(zmq.NOBLOCK)
+                is_known = mechanism == b"CURVE" and list(map(z85.encode, keys)) == [self._public]
+                status = b"200" if is_known else b"400"
+                self._zap.send_multipart([version, request, status, b"", b"", b""])
+
+
+class RootLink:
+    """The connection of another node's hub to the root. It is made again by itself."""
+
+    def __init__(self, host: str, port: int, folder: Path) -> None:
+        """Connect. ``folder``: of the job. Raises GatherError."""
+        secret, public = _secret()
+        self.address, self.port = host, port
+        self._hello = [b"", encode(HubHello(socket.gethostname()))]
+        self._context = zmq.Context()
+        self.dealer = _make_socket(self._context, zmq.DEALER)
+        self.dealer.setsockopt(zmq.ROUTING_ID, _node_id(folder))
+        self.dealer.setsockopt(zmq.IPV6, int(":" in host))
+        self.dealer.setsockopt(zmq.CURVE_SERVERKEY, public)
+        self.dealer.setsockopt(zmq.CURVE_PUBLICKEY, public)
+        self.dealer.setsockopt(zmq.CURVE_SECRETKEY, secret)
+        self._breaks = self.dealer.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        try:
+            self.dealer.connect(_endpoint(host, str(port)))
+        except zmq.ZMQError as error:
+            self.close()
+            raise GatherError(f"cannot connect to {host} port {port}: {error.strerror}") from None
+
+    def greet(self) -> None:
+        """Tell the root that this hub is there."""
+        with suppress(zmq.Again):
+            self.dealer.send_multipart(self._hello, zmq.NOBLOCK)
+
+    def has_broken(self) -> bool:
+        """Whether the connection has broken since the last call: batches may be lost."""
+        broken = False
+        with suppress(zmq.Again):
+            while True:
+                parse_monitor_message(self._breaks.recv_multipart(zmq.NOBLOCK))
+                broken = True
+        return broken
+
+    def close(self, linger_ms: int = 0) -> None:
+        """Say goodbye and close the connection."""
+        with suppress(zmq.Again):
+            self.dealer.send_multipart([b"", *_GOODBYE], zmq.NOBLOCK)
+        self.dealer.disable_monitor()
+        self._breaks.close(linger=0)
+        self.dealer.close(linger=linger_ms)
+        self._context.term()
+
+
+def _make_socket(context: zmq.Context[zmq.Socket[bytes]], kind: int) -> zmq.Socket[bytes]:
+    made = context.socket(kind)
+    for option, value in _OPTIONS:
+        made.setsockopt(option, value)
+    return made
+
+
+def _endpoint(host: str, port: str) -> str:
+    return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
+
+
+def _own_address(host: str) -> str:
+    """Return the address of a name of this node. Raises GatherError if other nodes cannot use it."""
+    try:
+        address = str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
+    except (OSError, UnicodeError) as error:
+        raise GatherError(f"no address is known for MASTER_ADDR {host!r}: {error}") from None
+    if ipaddress.ip_address(address.partition("%")[0]).is_loopback and host != address:
+        raise GatherError(
+            f"MASTER_ADDR {host} is {address} here, which other nodes do not reach: set it to an address"
+        )
+    return address
+
+
+def _node_id(folder: Path) -> bytes:
+    """Identify this node, and the job's folder on it, to the root."""
+    boot_id = b""
+    with suppress(OSError):
+        boot_id = Path("/proc/sys/kernel/random/boot_id").read_bytes()
+    words = socket.gethostname().encode(), boot_id, bytes(folder)
+    # libzmq's own ids begin with a zero byte.
+    return b"n" + hashlib.sha256(b"\0".join(words)).digest()[:_ID_BYTES]

@@ -1,0 +1,288 @@
+"""Two hubs of one job, each in a socket directory of its own, and who else comes to the root's port."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+from pathlib import Path
+
+import pytest
+import zmq
+from zmq.utils import z85
+
+from overlaptop.jobs.credit import Credit
+from overlaptop.jobs.gather_key import VARIABLE
+from overlaptop.jobs.hub_socket import HubSocket
+from overlaptop.jobs.sockets import view_socket
+from overlaptop.wire import commands
+from overlaptop.wire.codec import encode
+from overlaptop.wire.commands import CAPTURE, Command
+from overlaptop.wire.gathering import Gather, Gathered, HubHello
+from overlaptop.wire.messages import HubStatus, Join, RankEnd, RankInfo, StepTotals, Welcome
+from overlaptop.wire.protocol import LEASE_S, PROTOCOL_VERSION
+from tests.hubs import KEY, Hubs, Rank, Receiver
+from tests.processes import eventually, runs
+
+KEY_HEX = "17" * 32
+OTHER_HEX = "71" * 32
+HERE = "127.0.0.1"
+
+
+def capture():
+    return commands.make(CAPTURE, {"steps": 5})
+
+
+class Node:
+    """A socket directory with a hub and one rank of the job."""
+
+    def __init__(self, rank, folder, monkeypatch):
+        self.folder, self._monkeypatch = folder, monkeypatch
+        self._number = rank
+        self.hubs = Hubs()
+        self.start()
+
+    def start(self):
+        """Its hub, or one that replaces it."""
+        self.be_there()
+        self.record = self.hubs.start("--linger-s", "0.1")
+        self.rank = Rank(self._number).greet()
+        self.rank.send(self.rank.step(1))
+
+    def be_there(self):
+        self._monkeypatch.setenv("OVERLAPTOP_DIR", str(self.folder))
+
+    @property
+    def control_path(self):
+        self.be_there()
+        return self.record.dashboard_path
+
+    @property
+    def view_path(self):
+        self.be_there()
+        return view_socket(KEY, self.record.hub_pid)
+
+    def gather(self, address=(HERE, 0)):
+        """Has the rank ask its hub; what the hub answers."""
+        self.rank.send(Gather(self._number, self._number == 0, *address))
+        return self.rank.receive(Gathered)
+
+    def die(self):
+        os.kill(self.record.hub_pid, signal.SIGKILL)
+        self.rank.close()
+
+    def end(self):
+        self.be_there()
+        self.rank.close()
+        self.hubs.end_all()
+
+
+class RootReader(Receiver):
+    """Reads the root's hub."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.hub = HubSocket(path)
+
+    def poll(self):
+        self.messages += self.hub.poll()
+
+    @property
+    def nodes(self):
+        return [hub.node for hub in self.hub.hubs]
+
+    def node(self):
+        """Reads the hub of the only other node."""
+        self.until(lambda: self.nodes)
+        reader = NodeReader(self)
+        reader.receive(Welcome)
+        return reader
+
+    def close(self):
+        self.hub.close()
+
+
+class NodeReader(Receiver):
+    """Reads another node's hub over the root."""
+
+    def __init__(self, root):
+        super().__init__()
+        self.root = root
+        self.hub = root.hub.over(root.nodes[0], Credit(time.monotonic), None)
+
+    def poll(self):
+        self.root.poll()
+        self.messages += self.hub.poll()
+
+
+def is_second(step):
+    return step.step == 2
+
+
+@pytest.fixture
+def nodes(monkeypatch, tmp_path_factory):
+    monkeypatch.setenv(VARIABLE, KEY_HEX)
+    made = []
+    for rank in range(2):
+        folder = tmp_path_factory.mktemp("ot")
+        folder.chmod(0o700)
+        made.append(Node(rank, folder, monkeypatch))
+    yield made
+    for node in made:
+        node.end()
+
+
+@pytest.fixture
+def gathered(nodes):
+    """Both nodes, and the root's address."""
+    answer = nodes[0].gather()
+    assert answer.port, answer.refusal
+    address = answer.host, answer.port
+    assert nodes[1].gather(address) == Gathered(*address)
+    return *nodes, address
+
+
+@pytest.fixture
+def read():
+    made = []
+
+    def make(path):
+        made.append(RootReader(path))
+        return made[-1]
+
+    yield make
+    for reader in made:
+        reader.close()
+
+
+def test_root_carries_history_and_commands_end_to_end(gathered, read):
+    root, node, _ = gathered
+    here = read(root.control_path)
+    there = here.node()
+    assert there.receive(StepTotals).rank == 1
+    here.receive(StepTotals)
+    assert {each.rank for each in here.of(RankInfo)} == {0}
+    asked = capture()
+    assert there.hub.send(asked)
+    there.receive(Command, lambda sent: sent.id == asked.id)
+    assert node.rank.next_command().id == asked.id
+
+
+def test_commands_over_the_read_only_socket_are_refused(gathered, read):
+    root, node, _ = gathered
+    there = read(root.view_path).node()
+    assert there.hub.send(capture())
+    seconds = len(there.of(HubStatus)) + 2
+    there.until(lambda: len(there.of(HubStatus)) >= seconds)  # by then it has arrived
+    allowed = capture()
+    assert read(root.control_path).node().hub.send(allowed)
+    assert node.rank.next_command().id == allowed.id
+    there.receive(Command, lambda sent: sent.id == allowed.id)
+    assert len(there.of(Command)) == 1
+
+
+def test_no_tcp_port_is_open_without_gather(nodes):
+    open_sockets = {
+        os.readlink(path)  # noqa: PTH115 - Path.readlink would take socket:[1] for a path
+        for node in nodes
+        for path in Path(f"/proc/{node.record.hub_pid}/fd").iterdir()
+    }
+    rows = [row.split() for name in ("tcp", "tcp6") for row in Path("/proc/net", name).open()]  # noqa: SIM115
+    assert not open_sockets & {f"socket:[{row[9]}]" for row in rows}
+
+
+def stranger(address, secret_hex=None, server_hex=KEY_HEX):
+    """A client that says what a hub and what a dashboard would say. Returns the socket."""
+    dealer = zmq.Context.instance().socket(zmq.DEALER)
+    dealer.setsockopt(zmq.LINGER, 0)
+    if secret_hex is not None:
+        secret = z85.encode(bytes.fromhex(secret_hex))
+        server = zmq.curve_public(z85.encode(bytes.fromhex(server_hex)))
+        dealer.setsockopt(zmq.CURVE_SERVERKEY, server)
+        dealer.setsockopt(zmq.CURVE_PUBLICKEY, zmq.curve_public(secret))
+        dealer.setsockopt(zmq.CURVE_SECRETKEY, secret)
+    dealer.connect("tcp://{}:{}".format(*address))
+    dealer.send_multipart([b"", encode(HubHello("stranger"))])
+    dealer.send(encode(Join(PROTOCOL_VERSION, ())))
+    return dealer
+
+
+def test_strangers_get_nothing_and_the_job_goes_on(gathered, read):
+    root, _, address = gathered
+    strangers = [
+        stranger(address),
+        stranger(address, OTHER_HEX),
+        stranger(address, OTHER_HEX, OTHER_HEX),
+    ]
+    noise = [socket.create_connection(address) for _ in range(20)]
+    try:
+        for number, each in enumerate(noise):
+            each.sendall(os.urandom(1 + 500 * number))
+        friend = stranger(address, KEY_HEX)  # the last, with the right key: the others had the time, too
+        here = read(root.control_path)
+        here.until(lambda: len(here.nodes) == 2)
+        root.rank.send(root.rank.step(2))
+        here.receive(StepTotals, is_second)
+        assert sorted(hub.host for hub in here.hub.hubs) == sorted([socket.gethostname(), "stranger"])
+        assert not any(each.poll(0) for each in strangers)
+        friend.close()
+    finally:
+        for each in (*strangers, *noise):
+            each.close()
+
+
+def test_a_replaced_root_binds_its_port_again_and_the_node_returns(gathered, read):
+    root, node, address = gathered
+    local = read(node.control_path)
+    root.die()
+    node.rank.send(node.rank.step(2))
+    local.receive(StepTotals, is_second)
+    root.start()
+    assert root.gather(address) == Gathered(*address)
+    read(root.control_path).node().receive(StepTotals, is_second)
+
+
+def test_a_replaced_hub_of_a_node_is_the_same_node(gathered, read):
+    root, node, address = gathered
+    here = read(root.control_path)
+    there = here.node()
+    before = here.nodes
+    node.die()
+    here.until(lambda: not here.nodes)
+    node.start()
+    node.gather(address)
+    here.until(lambda: here.nodes)
+    assert here.nodes == before
+    there.until(lambda: len(there.of(Welcome)) == 2)
+
+
+@pytest.mark.parametrize(
+    ("host", "why"),
+    [("192.0.2.77", "cannot bind 192.0.2.77 port 0"), ("no.such.host.invalid", "no address is known for")],
+)
+def test_an_address_that_cannot_be_bound_is_refused(nodes, host, why):
+    answer = nodes[0].gather((host, 0))
+    assert (answer.port, answer.refusal.startswith(why)) == (0, True), answer.refusal
+
+
+def test_without_a_key_the_hub_refuses(monkeypatch, nodes, tmp_path):
+    monkeypatch.delenv(VARIABLE)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    nodes[0].die()
+    nodes[0].start()  # a hub takes its environment from the rank that starts it
+    answer = nodes[0].gather()
+    assert answer.port == 0
+    assert answer.refusal.startswith("no key: run `overlaptop key`, which writes ")
+
+
+def test_a_hub_that_ends_says_goodbye(gathered, read):
+    root, node, _ = gathered
+    here = read(root.control_path)
+    here.until(lambda: here.nodes)
+    node.rank.send(RankEnd(1, time.time_ns(), clean=True))
+    eventually(lambda: not runs(node.record.hub_pid))
+    here.poll()
+    seconds = len(here.of(HubStatus))
+    here.until(lambda: not here.nodes)
+    assert len(here.of(HubStatus)) - seconds < LEASE_S - 1
