@@ -38,6 +38,7 @@ def attach(
     lanes: Sequence[str] = (),
     telemetry: bool = True,
     stacks: bool = True,
+    gather: bool = False,
     script: str | None = None,
 ) -> None:
     """Start the agent in this process, for launchers where ``-m`` does not fit.
@@ -58,6 +59,7 @@ def attach(
         lane_rules=rules,
         telemetry=telemetry,
         stacks=stacks,
+        gather=gather,
     )
 
     def start() -> None:

@@ -20,6 +20,7 @@ from overlaptop.agent.control.capture import Capture, ProfilerWatch, write_trace
 from overlaptop.agent.control.delay import make_delay
 from overlaptop.agent.control.executor import CommandExecutor
 from overlaptop.agent.control.two_phase_commit import StepProgress
+from overlaptop.agent.gather import HubGathering
 from overlaptop.agent.hang_watch import HangWatch
 from overlaptop.agent.hooks.process_groups import collectives_begun, members_of
 from overlaptop.agent.isolation.compiling import uncompiled
@@ -129,6 +130,7 @@ class Agent:
         self.failure = ""
         """Why the script ended, for RankEnd."""
         self._ending = threading.Event()
+        self._gathering = HubGathering(self._notice, self._ending) if options.gather else None
         self._thread: Thread | None = None
 
     def start(self) -> None:
@@ -244,6 +246,8 @@ class Agent:
                 self._knobs.serve(sender, sender.place.rank)
             self._send_environment(sender)
         self._telemetry.serve(sender, sender.place)
+        if self._gathering is not None and self._place_confirmed:
+            self._gathering.serve(sender)
         self._send_notices(sender)
         sender.pump()
 

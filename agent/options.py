@@ -31,6 +31,8 @@ class AgentOptions:
     """Read links, clocks and CPU placement twice a second on a separate thread."""
     stacks: bool = True
     """Sample the training thread's line of the script ten times a second."""
+    gather: bool = False
+    """Let the first node's hub reach the other nodes' hubs over TCP, with the user's key."""
 
     def __post_init__(self) -> None:
         """Check the values; raises ValueError with one line."""
@@ -120,6 +122,12 @@ def parse(words: list[str]) -> CommandLine:
         dest="stacks",
         action="store_false",
         help="do not note at which line of the script the training thread is",
+    )
+    add(
+        "--gather",
+        action="store_true",
+        help="show all nodes of the job on the first one: its hub opens a TCP port on MASTER_ADDR, where "
+        "the other nodes' hubs connect. All need the key that `overlaptop key` makes",
     )
     add("-m", dest="module", action="store_true", help="the job is a module, as in python -m")
     add("target", metavar="script.py", help="the job; what follows is its own")

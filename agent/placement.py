@@ -132,10 +132,10 @@ def in_process_group(known: RankPlacement | None, *, confirmed: bool) -> RankPla
     if world_size == 1:
         return alone()
     local = "LOCAL_RANK" if known is None else ""  # if the rank is wrong, so is the local rank
-    return of_process_group(rank, world_size, {**os.environ, **_meeting_place(dist)}, local)
+    return of_process_group(rank, world_size, {**os.environ, **meeting_place(dist)}, local)
 
 
-def _meeting_place(dist: Any) -> dict[str, str]:
+def meeting_place(dist: Any) -> dict[str, str]:
     """Return the process group's rendezvous in torchrun's variables; empty: use the environment's."""
     try:
         store = dist.distributed_c10d._get_default_store()  # noqa: SLF001 - there is no public way

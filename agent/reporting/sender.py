@@ -24,6 +24,7 @@ from overlaptop.jobs.processes import is_alive, process_start_time
 from overlaptop.jobs.sockets import check_listener, ranks_socket, stream_socket
 from overlaptop.wire import codec
 from overlaptop.wire.commands import Command
+from overlaptop.wire.gathering import Gathered
 from overlaptop.wire.messages import RankInfo, StepDetail, StepTotals, TurnedAway, Watch
 from overlaptop.wire.schema import Message
 
@@ -50,6 +51,8 @@ class Sender:
         """Requests of the dashboards: this rank's timeline, a burst."""
         self.commands: deque[Command] = deque(maxlen=MAX_COMMANDS)
         """Commands from the hub, oldest first."""
+        self.gathered: Gathered | None = None
+        """The hub's last answer to Gather."""
         self.connections = 0
         self._states: dict[type, tuple[Message, bytes]] = {}
         """By message type: the newest state and its frame; the frame is empty if encoding failed."""
@@ -257,5 +260,7 @@ class Sender:
                         self._retry_s = FIRST_RETRY_S
                     elif isinstance(message, TurnedAway):
                         self._warn_once(message.reason)
+                    elif isinstance(message, Gathered):
+                        self.gathered = message
                     elif isinstance(message, Command):
                         self.commands.append(message)
