@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from overlaptop import tui
 from overlaptop.commands.output import CommandError, plain, print_data
-from overlaptop.fleet.job_session import JobSelector, JobSession
+from overlaptop.fleet.job_session import JobSelector
+from overlaptop.fleet.local_session import LocalSession
 from overlaptop.fleet.session import Session
 from overlaptop.fleet.snapshot import HubState, Snapshot
 from overlaptop.launch.local import LocalLauncher
@@ -35,9 +36,10 @@ def run(key: str | None, screen: tui.TuiOptions, hosts: Hosts | None = None) -> 
         with closing(connect(hosts, selector, readonly=screen.readonly)) as connections:
             return show(connections, replace(screen, connections=connections))
     with (
-        closing(JobSession(selector, readonly=screen.readonly)) as session,
+        closing(LocalSession(selector, readonly=screen.readonly)) as session,
         closing(LocalLauncher()) as launcher,
     ):
+        screen = replace(screen, connections=session)
         return show(session, screen if screen.readonly else replace(screen, launcher=launcher))
 
 

@@ -11,6 +11,7 @@ from overlaptop.commands.hosts import Hosts, connect
 from overlaptop.commands.output import CommandError, print_data, print_message
 from overlaptop.commands.table import Table
 from overlaptop.fleet.job_session import JobSelector, JobSession, Tap
+from overlaptop.fleet.local_session import HERE, HERE_BYTES_PER_S
 from overlaptop.fleet.session import Session
 from overlaptop.jobs import last_end, writable
 from overlaptop.jobs.folder import JobFolderError
@@ -88,7 +89,10 @@ def join(
     Raises CommandError if there is no such job, or several, or no host can be reached.
     """
     if hosts is None:
-        return JobSession(JobSelector(key=_choose(key, wait=wait).job), tap=tap)
+        chosen = _choose(key, wait=wait)
+        if not chosen.is_root:
+            return JobSession(JobSelector(key=chosen.job), tap=tap)
+        key, hosts = chosen.job, Hosts((HERE,), bytes_per_s=HERE_BYTES_PER_S)
     session = connect(hosts, tap=tap)
     try:
         found = _choose(key, wait=wait, find=session.find_jobs, pause=session.pause, where=_THERE)

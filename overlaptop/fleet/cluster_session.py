@@ -30,9 +30,12 @@ from overlaptop.fleet.merging import Merger, NodeSnapshot, out_of_reach
 from overlaptop.fleet.snapshot import HubState, NodeView, Snapshot
 from overlaptop.jobs.folder import JobFolderError
 from overlaptop.jobs.record import JobRecord
+from overlaptop.remote.gathered import GatheredHost
 from overlaptop.remote.host import RemoteHost
 from overlaptop.remote.pool import ConnectionPool
+from overlaptop.text import printable
 from overlaptop.wire.commands import CHANGES, Command
+from overlaptop.wire.gathering import MAX_HUBS
 
 JOBS_S = 5.0
 """How long reached hosts have to send their jobs."""
@@ -46,7 +49,7 @@ class FollowedHost:
 
     def __init__(
         self,
-        host: RemoteHost,
+        host: RemoteHost | GatheredHost,
         matches: Callable[[JobRecord], bool],
         *,
         readonly: bool,
@@ -127,17 +130,11 @@ class ClusterSession:
         self._readonly = readonly
         self._clock_ns = clock_ns
         self._monotonic_s = monotonic_s
-        self._nodes = tuple(
-            FollowedHost(
-                host,
-                self._is_wanted,
-                readonly=readonly,
-                clock_ns=clock_ns,
-                monotonic_s=monotonic_s,
-                tap=tap,
-            )
-            for host in hosts
-        )
+        self._tap = tap
+        self._hosts = tuple(hosts)
+        """Those that the user named."""
+        self._nodes = tuple(self._follow(host) for host in hosts)
+        """These, then those that their hubs have gathered."""
         self._merger = Merger()
         self._last: Snapshot | None = None
         self._earlier: Snapshot | None = None
@@ -161,6 +158,7 @@ class ClusterSession:
         """Read new messages from all hosts and return the Snapshot."""
         for node in self._nodes:
             node.host.maintain()
+        self._add_gathered()
         now_s = self._monotonic_s()
         if now_s >= self._look_at_s:
             self._look_at_s = now_s + LOOK_EVERY_S
@@ -210,6 +208,30 @@ class ClusterSession:
             node.session.close()
             node.host.close()
         self._look_at_s = float("inf")
+
+    def _follow(self, host: RemoteHost | GatheredHost) -> FollowedHost:
+        return FollowedHost(
+            host,
+            self._is_wanted,
+            readonly=self._readonly,
+            clock_ns=self._clock_ns,
+            monotonic_s=self._monotonic_s,
+            tap=self._tap,
+        )
+
+    def _add_gathered(self) -> None:
+        """Follow the hosts that hubs have gathered since the last call, unless the user named them too."""
+        followed = {node.host.node for node in self._nodes if isinstance(node.host, GatheredHost)}
+        for root in self._hosts:
+            named = {each.own_name for each in self._hosts if each is not root and root.gathered}
+            for hub in root.gathered:
+                if hub.node in followed or hub.host in named or len(self._nodes) >= MAX_HUBS:
+                    continue
+                name = printable(hub.host)
+                if any(node.host.name == name for node in self._nodes):
+                    name = f"{name}-{hub.node.hex()[-4:]}"
+                self._nodes = (*self._nodes, self._follow(GatheredHost(root, hub, name)))
+                self._look_at_s = 0.0
 
     def _is_wanted(self, record: JobRecord) -> bool:
         return record.job == self._key and (self._matches is None or self._matches(record))
@@ -279,6 +301,9 @@ class ClusterSession:
     def _turn_to(self, key: str) -> None:
         self._key = key
         self._homes = frozenset()
+        for node in self._nodes[len(self._hosts) :]:
+            node.session.close()  # the next job's root gathers its own
+        self._nodes = self._nodes[: len(self._hosts)]
         for node in self._nodes:
             node.session.select(key)
         self._look_at_s = 0.0

@@ -100,6 +100,11 @@ class JobSession:
         """Live jobs that this session may choose, newest first, as of the last look."""
 
     @property
+    def record(self) -> JobRecord | None:
+        """Record of the job that is watched or being joined. None if there is none."""
+        return self._record
+
+    @property
     def job_key(self) -> str | None:
         """Key of the job that is watched or being joined. None if there is none."""
         return self._record.job if self._record is not None else None

@@ -66,6 +66,7 @@ class _ReplayedHost:
 
     connecting, readonly = False, True
     note = detail = ""
+    gathered = ()
     bytes_per_s: float | None = None
     ready = known = True
     since_s = 0.0

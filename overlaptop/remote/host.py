@@ -19,6 +19,7 @@ from overlaptop.remote.targets import Target
 from overlaptop.wire.codec import encode
 from overlaptop.wire.commands import Command
 from overlaptop.wire.devices import DeviceSample
+from overlaptop.wire.gathering import GatheredHub
 from overlaptop.wire.messages import (
     GroupCalls,
     HubStatus,
@@ -35,7 +36,7 @@ from overlaptop.wire.schema import Message
 
 if TYPE_CHECKING:
     from overlaptop.jobs.hub_connection import HubConnection
-    from overlaptop.jobs.hub_socket import HubSocket
+    from overlaptop.jobs.hub_socket import HubReader, HubSocket
 
 _MAX_WAITING = 1 << 14
 """Messages from a hub kept until `poll`. The oldest are dropped."""
@@ -45,20 +46,14 @@ MAX_SAMPLE_CHARS = 1 << 12
 """Maximum text in one sample of a GPU. A hundred samples of each rank are kept, each with its own texts."""
 
 
-class RemoteHubConnection:
-    """A HubConnection to a hub on another host. It outlives the connection to that host.
+class RemoteReader:
+    """What each HubConnection to another host does, whatever carries it."""
 
-    Without a connection, the hub counts as alive, and outgoing messages are lost. Each new connection joins
-    the hub again, and receives its history again.
-    """
-
-    def __init__(self, host: RemoteHost, job: str) -> None:
-        self._host = host
-        self.job = job
-        self._socket: HubSocket | None = None
-        """Set while there is a relay."""
-        self._descriptor = -1
-        self._joined_s = float("-inf")
+    def __init__(self, clock: ClockOffset, monotonic_s: Callable[[], float]) -> None:
+        """``clock``: of the hub's host."""
+        self._clock, self._monotonic_s = clock, monotonic_s
+        self._reader: HubReader | None = None
+        """Set while there is a connection."""
         self._ranks: frozenset[int] = frozenset()
         self._bursts = 0
         self._untaken: deque[Message] = deque(maxlen=_MAX_WAITING)
@@ -67,19 +62,18 @@ class RemoteHubConnection:
 
     @property
     def alive(self) -> bool:
-        """As in HubConnection, according to the relay's last report."""
-        closed = self._host.tunnel.closed
-        return closed is None or closed.alive
+        """As in HubConnection."""
+        raise NotImplementedError
 
     @property
     def last_received_s(self) -> float | None:
         """As in HubConnection."""
-        return None if self._received_at_s is None else self._host.monotonic_s() - self._received_at_s
+        return None if self._received_at_s is None else self._monotonic_s() - self._received_at_s
 
     @property
     def dropped(self) -> int:
         """As in HubConnection."""
-        return self._dropped + (0 if self._socket is None else self._socket.dropped)
+        return self._dropped + (0 if self._reader is None else self._reader.dropped)
 
     def poll(self) -> list[Message]:
         """As in HubConnection. Times are Unix times of this machine's clock."""
@@ -90,55 +84,33 @@ class RemoteHubConnection:
     def watch(self, ranks: Collection[int], bursts: int = 0) -> None:
         """As in HubConnection."""
         self._ranks, self._bursts = frozenset(ranks), bursts
-        if self._socket is not None:
-            self._socket.watch(ranks, bursts)
+        if self._reader is not None:
+            self._reader.watch(ranks, bursts)
 
     def send(self, command: Command) -> bool:
         """As in HubConnection."""
         encode(command)  # an invalid command is an error, with or without a connection
-        return self._socket is not None and self.alive and self._socket.send(command)
+        return self._reader is not None and self.alive and self._reader.send(command)
 
     def close(self) -> None:
         """As in HubConnection. The connection to the host stays."""
         self._untaken.clear()
         self.disconnect()
-        self._host.release(self)
 
     def receive(self) -> None:
         """Process messages when they arrive, for exact arrival times."""
-        if self._socket is not None:
-            for message in self._socket.poll():
-                self._received_at_s = self._host.monotonic_s()
+        if self._reader is not None:
+            for message in self._reader.poll():
+                self._received_at_s = self._monotonic_s()
                 if self._is_wanted(message):
-                    self._untaken.append(_shifted(message, self._host.clock.to_local_ns))
-        over = self._socket is None or not self._host.tunnel.wanted.job
-        if over and self._host.ready and self._host.monotonic_s() - self._joined_s > _REJOIN_S:
-            with suppress(OSError):  # no folder or descriptor for a socket: retried later
-                self._connect()
+                    self._untaken.append(_shifted(message, self._clock.to_local_ns))
 
     def disconnect(self) -> None:
-        """Reset, because there is no relay any more."""
-        if self._socket is not None:
-            if self._host.selector is not None:
-                self._host.selector.unregister(self._descriptor)
-            self._dropped += self._socket.dropped
-            self._socket.close()
-            self._socket = None
-            self._host.tunnel.leave()
-
-    def _connect(self) -> None:
-        # Importing zmq takes 40 ms, so it waits until there is a hub to connect to.
-        from overlaptop.jobs.hub_socket import HubSocket
-
-        self.disconnect()
-        self._joined_s = self._host.monotonic_s()
-        credit = Credit(time.monotonic, self._host.limit_bytes_per_s)
-        path = self._host.tunnel.open(self.job)
-        self._socket = HubSocket(path, credit=credit, on_pong=self._host.compare_clocks)
-        self._socket.watch(self._ranks, self._bursts)
-        if self._host.selector is not None:
-            self._descriptor = self._socket.descriptor
-            self._host.selector.register(self._descriptor, EVENT_READ, self._host)
+        """Reset, because there is no connection any more."""
+        if self._reader is not None:
+            self._dropped += self._reader.dropped
+            self._reader.close()
+            self._reader = None
 
     def _is_wanted(self, message: Message) -> bool:
         """Whether to keep a message. False for ones that no real hub sends
@@ -155,6 +127,65 @@ class RemoteHubConnection:
                 return True
 
 
+class RemoteHubConnection(RemoteReader):
+    """A HubConnection to a hub on another host. It outlives the connection to that host.
+
+    Without a connection, the hub counts as alive, and outgoing messages are lost. Each new connection joins
+    the hub again, and receives its history again.
+    """
+
+    def __init__(self, host: RemoteHost, job: str) -> None:
+        super().__init__(host.clock, host.monotonic_s)
+        self._host = host
+        self.job = job
+        self.socket: HubSocket | None = None
+        """Set while there is a relay."""
+        self._descriptor = -1
+        self._joined_s = float("-inf")
+
+    @property
+    def alive(self) -> bool:
+        """As in HubConnection, according to the relay's last report."""
+        closed = self._host.tunnel.closed
+        return closed is None or closed.alive
+
+    def close(self) -> None:
+        """As in HubConnection. The connection to the host stays."""
+        super().close()
+        self._host.release(self)
+
+    def receive(self) -> None:
+        """As in RemoteReader. Connect if necessary."""
+        super().receive()
+        over = self.socket is None or not self._host.tunnel.wanted.job
+        if over and self._host.ready and self._host.monotonic_s() - self._joined_s > _REJOIN_S:
+            with suppress(OSError):  # no folder or descriptor for a socket: retried later
+                self._connect()
+
+    def disconnect(self) -> None:
+        """Reset, because there is no relay any more."""
+        if self.socket is not None:
+            if self._host.selector is not None:
+                self._host.selector.unregister(self._descriptor)
+            super().disconnect()
+            self.socket = None
+            self._host.tunnel.leave()
+
+    def _connect(self) -> None:
+        # Importing zmq takes 40 ms, so it waits until there is a hub to connect to.
+        from overlaptop.jobs.hub_socket import HubSocket
+
+        self.disconnect()
+        self._joined_s = self._host.monotonic_s()
+        credit = Credit(time.monotonic, self._host.limit_bytes_per_s)
+        path = self._host.tunnel.open(self.job)
+        self._reader = self.socket = HubSocket(path, credit=credit, on_pong=self._host.compare_clocks)
+        self.socket.watch(self._ranks, self._bursts)
+        if self._host.selector is not None:
+            self._descriptor = self.socket.descriptor
+            self._host.selector.register(self._descriptor, EVENT_READ, self._host)
+
+
 class RemoteHost(Connection):
     """One host for JobSession: its jobs, and the hub of one job at a time, over one connection."""
 
@@ -167,6 +198,21 @@ class RemoteHost(Connection):
         self.clock = ClockOffset()
         """Clock offset, measured over the connection to a hub there."""
         self._hub: RemoteHubConnection | None = None
+
+    @property
+    def hub_socket(self) -> HubSocket | None:
+        """The connection to the hub there. None without one."""
+        return None if self._hub is None else self._hub.socket
+
+    @property
+    def gathered(self) -> tuple[GatheredHub, ...]:
+        """Other nodes' hubs that can be reached over this connection (``--gather``)."""
+        return () if self.hub_socket is None else self.hub_socket.hubs
+
+    @property
+    def own_name(self) -> str:
+        """The host as it calls itself. Empty until it is reached."""
+        return "" if self.jobs is None else self.jobs.host
 
     @property
     def name(self) -> str:

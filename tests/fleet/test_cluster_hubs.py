@@ -21,7 +21,7 @@ class Machine:
     """A socket directory with a hub and one rank, as the Host that it would be from elsewhere."""
 
     ready, connecting, known, readonly = True, False, True, False
-    since_s, note, detail = 0.0, "", ""
+    since_s, note, detail, gathered = 0.0, "", "", ()
     clock = SimpleNamespace(offset_ns=None, residual_ns=None)
     bytes_per_s = None
 

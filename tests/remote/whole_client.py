@@ -27,6 +27,7 @@ from overlaptop.tui.draw.segments import line_width
 from overlaptop.tui.widgets import host_lines
 from overlaptop.wire.codec import FrameReader, WireError, decode, encode, frame
 from overlaptop.wire.commands import Command
+from overlaptop.wire.gathering import GatheredHub, GatheredHubs
 from overlaptop.wire.messages import Pong, Welcome
 from overlaptop.wire.protocol import PROTOCOL_VERSION
 from overlaptop.wire.relaying import MAGIC
@@ -101,6 +102,7 @@ class FakeHubSocket:
 
     def __init__(self, *_: object, on_pong: Callable[[Pong, int], None], **__: object) -> None:
         self.dropped = 0
+        self.hubs: tuple[GatheredHub, ...] = ()
         self.coming: list[bytes] = []
         self.made.append(self)
         on_pong(Pong(START_NS, START_NS, START_NS), START_NS)
@@ -113,7 +115,15 @@ class FakeHubSocket:
             except WireError:
                 self.dropped += 1
         self.coming = []
-        return [each for each in messages if not isinstance(each, Pong)]
+        for message in messages:
+            if isinstance(message, GatheredHubs):
+                self.hubs = message.hubs
+        return [each for each in messages if not isinstance(each, Pong | GatheredHubs)]
+
+    def over(self, *_: object) -> mock.Mock:
+        reader = mock.Mock(dropped=0)
+        reader.poll.return_value = []
+        return reader
 
     def watch(self, ranks: Collection[int], bursts: int = 0) -> None: ...
 

@@ -1,0 +1,84 @@
+"""LocalSession: a job on this machine, or on all its nodes if this is the first one of a gathered job."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Collection
+
+from overlaptop.fleet.cluster_session import HostsSession
+from overlaptop.fleet.job_session import JobSelector, JobSession
+from overlaptop.fleet.snapshot import Snapshot
+from overlaptop.jobs.record import JobRecord
+from overlaptop.remote.pool import ConnectionPool
+from overlaptop.remote.targets import LOCAL, Target
+from overlaptop.wire.commands import Command
+
+HERE = Target(socket.gethostname(), LOCAL)
+"""This machine by a relay, which carries the connections to all nodes."""
+HERE_BYTES_PER_S = 64 << 20
+
+
+class LocalSession:
+    """A JobSession, until its hub is the root of a gathered job; from then on a HostsSession."""
+
+    def __init__(self, selector: JobSelector, *, readonly: bool = False) -> None:
+        """As in JobSession. Nothing is started before there is such a job."""
+        pool = ConnectionPool((HERE,), lambda _: None, readonly=readonly)
+        for host in pool.hosts:
+            host.limit_bytes_per_s = HERE_BYTES_PER_S
+        self._local = JobSession(selector, readonly=readonly)
+        self._nodes = HostsSession(pool, selector, readonly=readonly)
+        self._now: JobSession | HostsSession = self._local
+        self._watched: tuple[Collection[int], int] = ((), 0)
+
+    @property
+    def jobs(self) -> tuple[JobRecord, ...]:
+        """As in Session."""
+        return self._now.jobs
+
+    @property
+    def job_key(self) -> str | None:
+        """As in Session."""
+        return self._now.job_key
+
+    def tick(self) -> Snapshot:
+        """As in Session."""
+        snapshot = self._now.tick()
+        record = self._local.record if self._now is self._local else None
+        if record is None or not record.is_root:
+            return snapshot
+        self._local.close()
+        self._now = self._nodes
+        self._now.select(record.job)
+        self._now.watch(*self._watched)
+        return self._now.tick()
+
+    def watch(self, ranks: Collection[int], bursts: int = 0) -> None:
+        """As in Session."""
+        self._watched = (ranks, bursts)
+        self._now.watch(ranks, bursts)
+
+    def send(self, command: Command) -> str:
+        """As in Session."""
+        return self._now.send(command)
+
+    def select(self, key: str) -> None:
+        """As in Session."""
+        self._now.select(key)
+
+    def fileno(self) -> int:
+        """As in Connections."""
+        return self._nodes.fileno()
+
+    def receive(self) -> None:
+        """As in Connections."""
+        self._nodes.receive()
+
+    def retry(self) -> None:
+        """As in Connections."""
+        self._nodes.retry()
+
+    def close(self) -> None:
+        """As in Session."""
+        self._local.close()
+        self._nodes.close()

@@ -1,0 +1,110 @@
+"""Another node of a job, whose hub is reached through the hub of the first one (``--gather``)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from overlaptop.jobs.credit import Credit
+from overlaptop.jobs.record import JobRecord
+from overlaptop.remote.clock import ClockOffset
+from overlaptop.remote.host import RemoteHost, RemoteReader
+from overlaptop.text import printable
+from overlaptop.wire.gathering import GatheredHub
+from overlaptop.wire.messages import Pong
+
+if TYPE_CHECKING:
+    from overlaptop.jobs.hub_connection import HubConnection
+    from overlaptop.jobs.hub_socket import HubSocket
+
+
+class GatheredHost:
+    """One host for JobSession. Its connection is the root's."""
+
+    connecting, known = False, True
+    detail = ""
+    bytes_per_s: float | None = None
+
+    def __init__(self, root: RemoteHost, hub: GatheredHub, name: str) -> None:
+        """``hub``: one of the root's. ``name``: unique among the job's hosts."""
+        self.root, self.node, self.name = root, hub.node, name
+        self._own_name = printable(hub.host)
+        self.clock = ClockOffset()
+        self.since_s = root.monotonic_s()
+        """Monotonic time since which it is ready, or is not."""
+        self._was_ready = True
+        self._hub: GatheredHubConnection | None = None
+
+    @property
+    def ready(self) -> bool:
+        """Whether the root is connected to the hub there."""
+        return self.root.ready and any(hub.node == self.node for hub in self.root.gathered)
+
+    @property
+    def readonly(self) -> bool:
+        """Whether the hub there accepts no commands over this connection."""
+        return self.root.readonly
+
+    @property
+    def note(self) -> str:
+        """Why it is not ready, as one line."""
+        if self.ready:
+            return ""
+        return self.root.note or f"its hub is not connected to the one on {self.root.name}"
+
+    def maintain(self) -> None:
+        """Note when the state changes."""
+        if self.ready != self._was_ready:
+            self._was_ready, self.since_s = self.ready, self.root.monotonic_s()
+
+    def list_jobs(self) -> Sequence[JobRecord]:
+        """Return the root's jobs as jobs of this host: the session chooses among them."""
+        return [replace(each, host=self._own_name, rank_pids=()) for each in self.root.list_jobs()]
+
+    def open_hub(self, record: JobRecord) -> HubConnection:
+        """Return the connection to the hub there."""
+        if self._hub is not None:
+            self._hub.close()
+        self._hub = GatheredHubConnection(self, record)
+        self._hub.receive()
+        return self._hub
+
+    def is_gone(self, record: JobRecord) -> bool:
+        """Whether the root's processes are gone, without which no job goes on."""
+        return self.root.is_gone(record)
+
+    def compare_clocks(self, pong: Pong, back_ns: int) -> None:
+        """Add one round trip to the clock offset."""
+        self.clock.add(pong.sent_ns, pong.received_ns, pong.answered_ns, back_ns)
+
+    def close(self) -> None:
+        """Do nothing: the connection is the root's."""
+
+
+class GatheredHubConnection(RemoteReader):
+    """A HubConnection through the root's. It outlives that."""
+
+    def __init__(self, host: GatheredHost, record: JobRecord) -> None:
+        super().__init__(host.clock, host.root.monotonic_s)
+        self._host, self._record = host, record
+        self._socket: HubSocket | None = None
+
+    @property
+    def alive(self) -> bool:
+        """As in HubConnection: the hub counts as alive while the job may."""
+        return not self._host.is_gone(self._record)
+
+    def receive(self) -> None:
+        """As in RemoteReader. Follow the root to another connection."""
+        super().receive()
+        socket = self._host.root.hub_socket
+        if socket is not self._socket:
+            self.disconnect()
+            self._socket = socket
+            if socket is not None:
+                credit = Credit(time.monotonic, self._host.root.limit_bytes_per_s)
+                self._reader = socket.over(self._host.node, credit, self._host.compare_clocks)
+                self._reader.watch(self._ranks, self._bursts)
