@@ -21,6 +21,7 @@ COMMANDS = {
     "export": "a job or traces as files for Perfetto, Chrome, a browser or a spreadsheet",
     "exporter": "metrics of running jobs for Prometheus",
     "mcp": "running jobs for AI agents, read-only",
+    "key": "make the key for jobs with --gather",
     "doctor": "what will work here, or on a HOST, and why not",
     "completion": "print a script that completes command lines",
     "relay": "",

@@ -1,0 +1,36 @@
+"""``overlaptop key``: make the key that hubs of one job need to reach each other."""
+
+from __future__ import annotations
+
+import argparse
+
+from overlaptop.commands.output import CommandError, print_message
+from overlaptop.jobs.gather_key import VARIABLE, GatherError, make_key
+
+DESCRIPTION = f"""\
+Make the key for jobs with --gather, in a file that only you can read. All nodes of a job need the same: by
+a home folder that they share, by a copy of the file, or by the variable {VARIABLE} with the file's text.
+
+  overlaptop key
+  torchrun ... -m overlaptop.agent --gather train.py          on each node
+  overlaptop                                                  on the first node: shows all nodes
+"""
+EPILOG = """\
+exit status: 0, or 1 if there is a key already or the file cannot be written.
+environment: XDG_CONFIG_HOME, instead of ~/.config.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    parser.description, parser.epilog = DESCRIPTION, EPILOG
+
+
+def run(_options: argparse.Namespace) -> int:
+    """Write the key and say where."""
+    try:
+        path = make_key()
+    except GatherError as refusal:
+        raise CommandError(str(refusal)) from refusal
+    print_message(f"wrote {path}; all nodes of a job with --gather need it")
+    return 0
