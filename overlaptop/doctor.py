@@ -11,6 +11,7 @@ import os
 import platform
 import re
 import shutil
+import socket
 import sys
 import warnings
 from collections import Counter
@@ -29,6 +30,7 @@ from overlaptop.agent.telemetry.gpm import Gpm
 from overlaptop.agent.telemetry.nvml import Nvml, NvmlError
 from overlaptop.jobs import writable
 from overlaptop.jobs.folder import JobFolderError, base_dir
+from overlaptop.jobs.gather_key import VARIABLE, GatherError, key_path, read_key
 from overlaptop.jobs.record import JobRecord, list_jobs, read_job
 from overlaptop.jobs.sockets import dashboards_socket
 from overlaptop.records import CheckRecord
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
 FEW_FREE_BYTES = 16 << 20
 """Least free space: the jobs' logs and the log of changes take some MB."""
 FEW_COLUMNS, FEW_ROWS = 60, 15
+REACH_LIMIT_S = 3.0
 MAX_JOBS = 32
 """Most jobs that are checked, newest first."""
 OLDEST_TORCH = (2, 8)
@@ -206,6 +209,33 @@ def _tools_of(machine: Machine, pid: int) -> dict[str, str]:
         data = file.read(_ENVIRON_BYTES)
     pairs = (entry.decode(errors="replace").partition("=") for entry in data.split(b"\0"))
     return {name: value for name, _, value in pairs if name in TOOLS}
+
+
+def check_gather(_machine: Machine) -> Iterator[CheckRecord]:
+    """Check the key for ``--gather``, and that the hubs of gathered jobs can be reached from here."""
+    try:
+        read_key()
+    except GatherError as reason:
+        if not (VARIABLE in os.environ or key_path().exists()):
+            yield ok("key", "none: only jobs with --gather need one, which `overlaptop key` makes")
+        else:
+            yield warning("key", str(reason))
+    else:
+        yield ok("key", f"for --gather, in {'$' + VARIABLE if VARIABLE in os.environ else key_path()}")
+    try:
+        jobs = [job for job in list_jobs() if job.root_host]
+    except (JobFolderError, OSError):
+        return  # check_sockets reports it
+    for job in jobs[:MAX_JOBS]:
+        place = f"the first node's hub of {job.job}, {job.root_host} port {job.root_port}"
+        try:
+            socket.create_connection((job.root_host, job.root_port), REACH_LIMIT_S).close()
+        except OSError as error:
+            why = error.strerror or "no answer"
+            remedy = "let the job's nodes reach all ports of each other, as NCCL needs, too"
+            yield warning("gather", f"{place} cannot be reached ({why})", remedy)
+        else:
+            yield ok("gather", f"{place} can be reached")
 
 
 # What the dashboard needs
@@ -403,6 +433,7 @@ _CHECKS: tuple[Callable[[Machine], Iterator[CheckRecord]], ...] = (
     check_overlaptop,
     check_sockets,
     check_jobs,
+    check_gather,
     check_terminal,
     check_ssh,
     check_devices,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import sys
 import warnings
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from overlaptop import doctor
 from overlaptop.agent.sources.cupti.library import CuptiError
 from overlaptop.doctor import Machine, examine
 from overlaptop.jobs.folder import job_dir
+from overlaptop.jobs.gather_key import VARIABLE, make_key
 from overlaptop.jobs.processes import process_start_time
 from overlaptop.jobs.record import JobRecord, write_job
 from overlaptop.records import CheckRecord
@@ -91,6 +93,8 @@ class Scene:
 @pytest.fixture
 def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, socket_dir: Path) -> Scene:
     monkeypatch.delenv("OVERLAPTOP_SSH", raising=False)
+    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
     return Scene(tmp_path / "root", monkeypatch)
 
@@ -101,6 +105,7 @@ def test_a_machine_on_which_all_is_well_has_a_line_for_each_thing(scene: Scene, 
     assert {name: check.finding for name, check in found.items()} == {
         "sockets": f"{socket_dir}, ours, mode 0700",
         "jobs": "none runs here",
+        "key": "none: only jobs with --gather need one, which `overlaptop key` makes",
         "terminal": "xterm-256color, 120x40",
         "unicode": "the locale is C.UTF-8",
         "ssh": "/usr/bin/ssh",
@@ -303,6 +308,26 @@ def test_a_profiler_in_a_ranks_environment_is_a_warning(scene: Scene) -> None:
     found = scene.look()["jobs"]
     assert found.status == "warning"
     assert f"a CUDA profiler holds CUPTI in process {RANK_PID + 1}" in found.finding
+
+
+def test_a_port_of_a_gathered_job_that_cannot_be_reached_is_a_warning(scene: Scene) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        write("abc", root_host="127.0.0.1", root_port=port)
+        reached = scene.look()["gather"]
+    closed = scene.look()["gather"]
+    place = f"the first node's hub of abc, 127.0.0.1 port {port}"
+    assert (reached.status, reached.finding) == ("ok", f"{place} can be reached")
+    assert (closed.status, closed.finding) == ("warning", f"{place} cannot be reached (Connection refused)")
+
+
+def test_the_key_is_found_unless_others_can_read_it(scene: Scene) -> None:
+    path = make_key()
+    found = scene.look()["key"]
+    assert (found.status, found.finding) == ("ok", f"for --gather, in {path}")
+    path.chmod(0o644)
+    found = scene.look()["key"]
+    assert (found.status, "run chmod 600" in found.finding) == ("warning", True)
 
 
 def test_a_record_that_is_not_understood_is_a_warning(scene: Scene) -> None:
