@@ -27,10 +27,7 @@ from tests.processes import eventually
 from tests.warm import LAUNCHER_VARIABLES, Warm, WarmProcess, place
 
 SSHD = Path("/usr/sbin/sshd")
-DDP = Path(__file__).parents[2] / "workloads" / "ddp.py"
 AGENT = ("-m", "overlaptop.agent", "--control")
-SMALL = ("--layers=2", "--width=128", "--batch=2", "--seq=32", "--vocabulary=256", "--deterministic")
-"""Of ddp: steps of a few ten milliseconds."""
 MARK = "OVERLAPTOP_TEST_JOB"
 """In the environment of a job's processes: its folder."""
 TRAINING = """
@@ -53,6 +50,8 @@ NSENTER = shutil.which("nsenter") or "nsenter"
 NODES = ("host-a", "host-b")
 JOB_ADDRESSES = ("10.99.0.1", "10.99.0.2")
 JOB_LINK = "jobs0"
+JOB_PORT = 29_400
+"""Where ranks meet."""
 FIRST_PORT = 22
 PATIENCE_S = 60.0
 _START_S = 60.0
@@ -124,14 +123,13 @@ class Machine:
         self._children.append(child)
         return child
 
-    def signal(self, number: signal.Signals, word: str = "", *, environment: str = "") -> int:
-        """Signals all processes but the first with this word in their command line, and this in their
-        environment; how many. Of a machine that is gone: none.
+    def kill(self, word: str = "", *, environment: str = "") -> None:
+        """Kills all processes but the first with this word in their command line, and this in their
+        environment.
         """
         if not self.pid:
-            return 0
+            return
         inside = Path(f"/proc/{self.pid}/ns/pid").readlink()
-        count = 0
         for entry in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
                 if (
@@ -140,11 +138,7 @@ class Machine:
                     and word.encode() in (entry / "cmdline").read_bytes()
                     and environment.encode() in (entry / "environ").read_bytes()
                 ):
-                    os.kill(int(entry.name), number)
-                    count += 1
-        if number is signal.SIGCONT:
-            self._wake()
-        return count
+                    os.kill(int(entry.name), signal.SIGKILL)
 
     def close(self) -> None:
         """Ends it, and all that runs there, as if its plug were pulled."""
@@ -206,7 +200,7 @@ class Sshd:
 
     def kill(self) -> None:
         """Ends it at once, and with it all sessions of all servers of this host."""
-        self.host.signal(signal.SIGKILL, "sshd")
+        self.host.kill("sshd")
         assert self._process is not None
         self._process.wait(_START_S)
         (self.folder / "pid").unlink(missing_ok=True)
@@ -233,37 +227,17 @@ class Cable:
 
 
 class RemoteJob:
-    """A training job with an agent: under torchrun where it has several ranks, else alone.
+    """A training job with an agent, whose ranks are forked from the process that has torch."""
 
-    With ``warm`` its ranks are forked from the process that has torch, and there is no torchrun.
-    """
-
-    def __init__(
-        self,
-        servers: Sequence[Sshd],
-        folder: Path,
-        *words: str,
-        script: Path | None = None,
-        agent: bool = True,
-        port: int = 29_400,
-        warm: Warm | None = None,
-    ) -> None:
-        """``servers``: through which it can be found; a rank on the host of each. ``words``: the script's.
-
-        ``script``: one that is idle most of the time, unless told otherwise. ``port``: where ranks meet.
-        """
+    def __init__(self, servers: Sequence[Sshd], folder: Path, warm: Warm) -> None:
+        """``servers``: through which it can be found; a rank on the host of each."""
         folder.mkdir(exist_ok=True)
-        self.folder, self.log = folder, folder / "log"
-        if script is None:
-            script = folder / "train.py"
-            script.write_text(TRAINING)
-        self._servers = servers
-        self._nodes: list[subprocess.Popen[bytes] | WarmProcess] = []
+        self.log = folder / "log"
+        self._folder, self._servers = folder, servers
+        script = folder / "train.py"
+        script.write_text(TRAINING)
+        self._ranks: list[WarmProcess] = []
         for rank, server in enumerate(servers):
-            launcher = (
-                *("-m", "torch.distributed.run", f"--nnodes={len(servers)}", f"--node-rank={rank}"),
-                *("--nproc-per-node=1", f"--master-addr={JOB_ADDRESSES[0]}", f"--master-port={port}"),
-            )
             environment = {
                 **{name: word for name, word in os.environ.items() if name not in LAUNCHER_VARIABLES},
                 "OVERLAPTOP_DIR": str(server.jobs_dir),
@@ -271,33 +245,23 @@ class RemoteJob:
                 "GLOO_SOCKET_IFNAME": JOB_LINK,
                 MARK: str(folder),
             }
-            if warm is not None and len(servers) > 1:
+            if len(servers) > 1:
                 environment |= place(rank, len(servers)) | {
                     "LOCAL_RANK": "0",
                     "LOCAL_WORLD_SIZE": "1",
                     "MASTER_ADDR": JOB_ADDRESSES[0],
-                    "MASTER_PORT": str(port),
+                    "MASTER_PORT": str(JOB_PORT),
                 }
-            run = [*(AGENT if agent else ()), str(script), *words]
             with self.log.open("ab") as log:
-                self._nodes.append(
-                    server.host.start(
-                        *(sys.executable, *(launcher if len(servers) > 1 else ()), *run),
-                        cwd=folder, env=environment, stdout=log, stderr=log,
-                    ) if warm is None else warm.start(
-                        run, environment, folder, log.fileno(), log.fileno(), machine=server.host.pid
-                    )
-                )  # fmt: skip
+                words, out = [*AGENT, str(script)], log.fileno()
+                self._ranks.append(
+                    warm.start(words, environment, folder, out, out, machine=server.host.pid)
+                )
 
     @property
     def runs(self) -> bool:
-        """Whether no node of it is over."""
-        return all(node.poll() is None for node in self._nodes)
-
-    def wait(self) -> None:
-        """Waits for its end, which must be a good one."""
-        codes = [node.wait(PATIENCE_S) for node in self._nodes]
-        assert codes == [0] * len(codes), self.log.read_text()[-4000:]
+        """Whether no rank of it is over."""
+        return all(rank.poll() is None for rank in self._ranks)
 
     def __enter__(self) -> Self:
         return self
@@ -305,11 +269,10 @@ class RemoteJob:
     def __exit__(self, *_: object) -> None:
         """Ends it at once, and its hubs."""
         for server in self._servers:
-            server.host.signal(signal.SIGKILL, environment=f"{MARK}={self.folder}")
-        for node in self._nodes:
-            if isinstance(node, WarmProcess):
-                node.kill()  # its environment in /proc is that of the process which it was forked from
-            node.wait(_START_S)
+            server.host.kill(environment=f"{MARK}={self._folder}")
+        for rank in self._ranks:
+            rank.kill()  # its environment in /proc is that of the process which it was forked from
+            rank.wait(_START_S)
 
 
 class Lab:

@@ -36,7 +36,7 @@ def job(lab: Lab, warm: Warm) -> Iterator[RemoteJob]:
 def alone(server: Sshd, folder: Path, warm: Warm) -> Iterator[RemoteJob]:
     """A job of one process on this host, whose hub is there."""
     before = hubs(server)
-    with RemoteJob([server], folder, warm=warm) as started:
+    with RemoteJob([server], folder, warm) as started:
         eventually(lambda: hubs(server) - before or not started.runs, PATIENCE_S)
         yield started
         assert started.runs, started.log.read_text()

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -15,7 +13,7 @@ from overlaptop.fleet.snapshot import HubState, Snapshot
 from overlaptop.wire import commands
 from overlaptop.wire.commands import CHANGED
 from overlaptop.wire.knobs import BUCKET_CAP_MB
-from tests.remote.hosts import DDP, NODES, SMALL, Lab, RemoteJob, why_not
+from tests.remote.hosts import NODES, Lab, RemoteJob, why_not
 from tests.remote.watching import Watching
 from tests.warm import Warm
 
@@ -23,14 +21,12 @@ pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not() or "it can be"
 
 A, B = NODES
 CANNOT = f"{B} cannot be reached: a change needs all ranks"
-STOPPED_S = 12.0
-LOSSES = 400
 
 
 @pytest.fixture(scope="module")
 def job(lab: Lab, warm: Warm) -> Iterator[RemoteJob]:
     """A rank on each host."""
-    with RemoteJob([lab.servers[name] for name in NODES], lab.folder / "job", warm=warm) as started:
+    with RemoteJob([lab.servers[name] for name in NODES], lab.folder / "job", warm) as started:
         yield started
         assert started.runs, started.log.read_text()
 
@@ -128,68 +124,3 @@ def test_a_frozen_connection_is_noticed_and_comes_back_with_all_steps(lab: Lab, 
     assert watching.of(1)[-1] > here
     assert_complete(watching)
     assert (bucket(watching).knob, bucket(watching).refusal) == (knob, "")
-
-
-@pytest.mark.hosts
-@pytest.mark.timeout(300)
-def test_a_job_and_a_relay_that_are_stopped_go_on(lab: Lab, watching: Watching) -> None:
-    host = lab.hosts[B]
-    assert host.signal(signal.SIGSTOP, "python") >= 3  # rank, hub, relay
-    watching.until(lambda _: watching.node(B).hub_state is HubState.LOST)
-    assert watching.node(A).hub_state is HubState.LIVE
-    watching.go_on(STOPPED_S)
-    host.signal(signal.SIGCONT, "python")
-    watching.until_all_step(2, 10)
-    assert_complete(watching)
-
-
-@pytest.mark.hosts
-@pytest.mark.timeout(300)
-def test_a_host_that_is_gone_leaves_its_last_picture(monkeypatch: pytest.MonkeyPatch) -> None:
-    with Lab() as lab:
-        monkeypatch.setenv("OVERLAPTOP_SSH", str(lab.ssh))
-        servers = [lab.servers[name] for name in NODES]
-        with RemoteJob(servers, lab.folder / "job"), Watching(*NODES).connect() as watching:
-            watching.until_all_step(2)
-            lab.hosts[B].close()
-            watching.until(lambda _: watching.node(B).note.startswith("the host does not answer"))
-            assert watching.rank(1).node_lost
-            assert watching.rank(1).last is not None
-            # Without its other rank the job fails where it still is.
-            watching.until(lambda _: watching.node(A).hub_state is HubState.ENDED)
-
-
-@pytest.mark.hosts
-@pytest.mark.timeout(300)
-def test_a_job_that_is_watched_cut_and_told_to_change_has_the_losses_of_one_alone(
-    lab: Lab, tmp_path: Path
-) -> None:
-    servers = [lab.servers[name] for name in NODES]
-    words = (*SMALL, f"--steps={LOSSES}", "--losses")
-    with RemoteJob(
-        servers, tmp_path / "watched", *words, str(tmp_path / "a"), script=DDP, port=29_500
-    ) as watched:
-        with Watching(*NODES).connect() as watching:
-
-            def keys() -> list[str]:
-                return [each.job for each in watching.session.jobs if each.script == str(DDP)]
-
-            watching.until(lambda _: keys())
-            watching.session.select(keys()[0])
-            watching.session.watch((0, 1))
-            watching.until_all_step(2)
-            assert watching.session.send(commands.make_setting(bucket(watching).knob, 1)) == ""
-            watching.until(lambda _: bucket(watching).knob.value == 1)
-            lab.cables[B].cut()
-            watching.go_on(2.0)
-            assert watched.runs
-            lab.cables[B].mend()
-            watching.until(lambda snapshot: all(view.ended for view in snapshot.ranks))
-        watched.wait()
-    with RemoteJob(
-        servers, tmp_path / "alone", *words, str(tmp_path / "b"), script=DDP, agent=False, port=29_501
-    ) as alone:
-        alone.wait()
-    losses = (tmp_path / "a").read_text()
-    assert len(losses.split()) == LOSSES
-    assert losses == (tmp_path / "b").read_text()

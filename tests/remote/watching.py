@@ -53,11 +53,6 @@ class Watching:
             self.session.pause(_TICK_S)
         return self.snapshot
 
-    def go_on(self, seconds: float) -> None:
-        """Looks for so long."""
-        until_s = time.monotonic() + seconds
-        self.until(lambda _: time.monotonic() >= until_s, seconds + PATIENCE_S)
-
     def until_all_step(self, ranks: int, steps: int = 3) -> Snapshot:
         """Until so many ranks are known, each has made so many more steps, and no connection is down."""
         self.tick()
