@@ -76,12 +76,6 @@ def test_without_a_job_a_workload_can_be_chosen_and_ends_with_the_dashboard(trac
     assert traces.alive() == []
 
 
-def test_an_unknown_theme_is_a_usage_error() -> None:
-    with Terminal("--theme", "nonsense") as terminal:
-        assert terminal.wait() == 2
-        assert b"no theme 'nonsense'; there are: " in terminal.seen
-
-
 def test_a_dashboard_that_would_be_drawn_into_a_file_reports_it_on_the_screen(tmp_path: Path) -> None:
     with (tmp_path / "stderr").open("wb") as file, Terminal("demo", stderr=file) as terminal:
         assert terminal.wait() == 2

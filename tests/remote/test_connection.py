@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import subprocess
-from selectors import DefaultSelector
 
 import pytest
 
@@ -172,32 +171,10 @@ def test_a_relay_that_reads_nothing_is_sent_no_more(connections: Connections) ->
     assert connection.state is ConnectionState.UP
 
 
-def test_a_selector_looks_at_what_can_be_read_and_at_nothing_afterwards(connections: Connections) -> None:
-    with DefaultSelector() as selector:
-        connection = connections.up("plain", selector=selector)
-        connection.send(RelayOpen(1, "job-1"))
-        assert [key.data for key, _ in selector.select(20)] == [connection]
-        connection.close()
-        assert not selector.get_map()
-
-
 def test_what_a_process_leaves_behind_is_ended_with_it(connections: Connections) -> None:
     connection = connections.lost("leaving")
     child = int(re.search(r"it started (\d+)", connection.detail)[1])
     eventually(lambda: not runs(child))
-
-
-def test_closing_leaves_no_process_however_stubborn_and_no_descriptor(connections: Connections) -> None:
-    before = open_descriptors()
-    connection = connections.up("stubborn")
-    pid = connection.processes[0].pid
-    connection.close()
-    # Killed: on a busy machine it may take a moment to go.
-    eventually(lambda: not runs(pid))
-    assert open_descriptors() == before
-    connections.now_s += 100
-    connection.maintain()
-    assert connection.processes == ()
 
 
 def test_a_program_that_is_not_there_needs_a_person_unless_the_connection_has_worked(

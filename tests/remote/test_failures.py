@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from overlaptop.remote import failures
 from overlaptop.remote.failures import PERSON, RETRY, TERMINAL
-from overlaptop.remote.targets import KINDS
 
-WRITTEN_CHARS = 8192
 CHANGED = "@    WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!     @\r\n"
 UNKNOWN = "Host key verification failed."
 
@@ -53,18 +49,3 @@ def test_what_was_written_becomes_one_line_with_a_remedy(
     assert reason in failure.reason
     assert (failure.lasting, failure.needs_terminal) == (remedy != RETRY, remedy == TERMINAL)
     assert failure.reason.isprintable()
-
-
-@pytest.mark.parametrize("piece", ["x", ":", "sudo: ", "Bad owner ", "Permission denied (a"])
-@pytest.mark.parametrize("kind", KINDS)
-def test_one_long_line_takes_about_as_long_as_many_short_ones(kind: str, piece: str) -> None:
-    long = (piece * WRITTEN_CHARS)[:WRITTEN_CHARS]
-    short = "\n".join(long[at : at + 40] for at in range(0, WRITTEN_CHARS, 40))
-
-    def took_s(written: str) -> float:
-        began_s = time.thread_time()
-        failures.of_ending(kind, "far", 1, written, written)
-        return time.thread_time() - began_s
-
-    # Searched from each character it was some hundred times as long.
-    assert min(took_s(long) for _ in range(3)) < 30 * min(took_s(short) for _ in range(3)) + 0.01

@@ -23,10 +23,10 @@ from msgspec.structs import asdict
 
 from overlaptop.agent.placement import RankPlacement
 from overlaptop.agent.reporting.sender import Sender
-from overlaptop.jobs.folder import COMMANDS_NAME, JobFolderError, job_dir
+from overlaptop.jobs.folder import JobFolderError, job_dir
 from overlaptop.jobs.hub_command import hub_command
 from overlaptop.jobs.hub_connection import LocalHubConnection
-from overlaptop.jobs.record import JobRecord, list_jobs, read_job
+from overlaptop.jobs.record import JobRecord, list_jobs
 from overlaptop.jobs.trusted_folders import temporary_folder
 from overlaptop.remote.bootstrap import remote_command
 from overlaptop.wire.codec import encode
@@ -196,34 +196,6 @@ def test_a_dashboard_believes_nothing_of_another_users_hub(swapped, socket_dir: 
 
 
 # What there is of a job
-
-
-def test_no_file_of_a_job_can_be_seen_read_or_changed(job: JobRecord, socket_dir: Path) -> None:
-    files = files_of_the_job()
-    names = {path.name for path in files}
-    assert {KEY, "job.json", "hub.lock", "hub.log", "ranks.sock", job.dashboard_socket} <= names
-    acts = (
-        os.stat,
-        os.listdir,
-        lambda path: os.open(path, os.O_RDONLY),
-        lambda path: os.open(path, os.O_WRONLY),
-        os.unlink,
-        lambda path: path.rename(socket_dir.with_name("mine")),
-        lambda path: (path / "planted").symlink_to("/dev/null"),
-        lambda path: path.chmod(0o777),
-    )
-    tries = [partial(act, path) for act in acts for path in (socket_dir / "planted", *files)]
-    tries += [
-        partial(act, socket_dir) for act in (os.listdir, os.rmdir, lambda path: path.rename("/tmp/mine"))
-    ]
-    # Nor does another user's dashboard find or join it.
-    joining = [list_jobs, partial(LocalHubConnection, job), partial(job_dir, KEY, create=True)]
-    assert as_stranger(lambda: [error_of(act) for act in tries]) == ["PermissionError"] * len(tries)
-    assert as_stranger(lambda: [error_of(act) for act in joining]) == ["JobFolderError"] * 3
-    assert as_stranger(lambda: read_job(KEY)) is None
-    # The hub may have written others meanwhile, and taken away what it keeps for a while.
-    lasting = {path for path in files if path.name != COMMANDS_NAME}
-    assert lasting <= set(files_of_the_job())
 
 
 def test_its_sockets_cannot_be_spoken_to_even_where_the_directory_was_opened(
