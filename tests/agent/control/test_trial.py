@@ -137,17 +137,6 @@ def test_disabled_agent_takes_the_value_back_at_the_same_step(try_3):
     eventually(lambda: barrier.on_disabled is None or boundary())
 
 
-def test_other_commands_are_busy_until_a_trial_has_ended(try_3):
-    job = try_3()
-    assert job.executor.trying
-    job.train_until("trying")
-    job.receive(commands.make_setting(DEPTH, 4))
-    assert job.executor.reports[-1].text == "another command is under way: trial depth 3 (5 steps)"
-    job.executor.reports.pop()
-    job.train_until("tried")
-    eventually(lambda: not job.executor.trying)
-
-
 @pytest.fixture
 def accumulation():
     declared = ScriptKnobs()
@@ -199,12 +188,6 @@ def test_only_the_rank_that_is_named_is_delayed():
     assert [type(each) for each in delays] == [type(None), HostDelay, type(None)]
     with pytest.raises(ValueError, match="there is no rank 1: the job has 1"):
         make_delay(command, 0, 1)
-
-
-def test_host_is_delayed_by_no_less_than_was_asked_for():
-    each = HostDelay(3_000_000)
-    each()
-    assert each.mean_ns >= 3_000_000
 
 
 def test_agent_that_disables_itself_delays_no_longer(make_job):
@@ -269,9 +252,3 @@ def test_gpu_spins_as_long_as_asked_once_a_spin_was_timed(monkeypatch):
     again = GpuDelay(3_000_000)
     again()
     assert gpu.spins[-1] == 6_000_000
-
-
-def test_trial_without_control_is_refused(make_job):
-    job = make_job(allowed=False)
-    job.receive(trial_of_3(), commands.make_delay(0, 1, commands.HOST, 1))
-    assert [(state, "--control" in text) for state, _, text in job.reported] == [("refused", True)] * 2

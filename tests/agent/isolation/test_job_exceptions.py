@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import collections
 import functools
+import logging
 import os
 import signal
 from collections.abc import Iterator
 
 import pytest
 
+from overlaptop.agent.isolation import fault_barrier
 from overlaptop.agent.isolation.fault_barrier import FaultBarrier, defer_exceptions
 from overlaptop.agent.isolation.job_exceptions import raised_by_job, run_to_completion
 
@@ -131,3 +133,20 @@ def test_what_must_not_be_left_half_done_is_done_before_the_exception_is_raised(
     with pytest.raises(TimeoutError):
         run_to_completion(change)
     assert tried == ["begun", "begun", "done"]
+
+
+def test_a_log_handler_of_the_jobs_that_raises_ends_neither_the_job_nor_the_agent() -> None:
+    class Strict(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            raise AssertionError(f"nothing may be logged: {record.getMessage()}")
+
+    barrier, strict = FaultBarrier(lambda *_: None), Strict()
+    boundary = barrier.guarded("a step", lambda: "done", at_boundaries=True)
+    fault_barrier.logger.addHandler(strict)
+    try:
+        fault_barrier.warn("something is missing")
+        assert (boundary(), barrier.active) == ("done", True)
+        assert barrier.guarded("a fault", lambda: 1 / 0)() is None
+        assert boundary() is None
+    finally:
+        fault_barrier.logger.removeHandler(strict)

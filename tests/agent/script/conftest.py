@@ -14,17 +14,15 @@ AGENT = ("-m", "overlaptop.agent")
 Completed = subprocess.CompletedProcess[str]
 
 
-def both(
-    *words: str, folder: Path, before: tuple[str, ...] = (), **environment: str
-) -> tuple[Completed, Completed]:
-    """What Python did with these words, and with the agent before them; ``before``: in front of Python.
+def both(*words: str, folder: Path, **environment: str) -> tuple[Completed, Completed]:
+    """What Python did with these words, and with the agent before them.
 
     ``-P`` or ``-X...`` as the first word is Python's own.
     """
     flags, rest = (words[:1], words[1:]) if words[0].startswith(("-P", "-X")) else ((), words)
     plain, with_agent = (
         subprocess.run(
-            [*before, sys.executable, *flags, *agent, *rest],
+            [sys.executable, *flags, *agent, *rest],
             capture_output=True,
             text=True,
             cwd=folder,

@@ -5,14 +5,12 @@ from __future__ import annotations
 import functools
 import subprocess
 import sys
-import sysconfig
 from pathlib import Path
 
 import pytest
 
 from tests.agent.script.conftest import both, same
 
-STANDARD_LIBRARY = Path(sysconfig.get_path("stdlib"))
 IMPORTED = """
 import importlib.machinery, runpy, sys
 before = set(sys.modules)
@@ -75,14 +73,6 @@ def test_a_script_finds_the_modules_beside_it_whatever_the_agent_has_imported(sc
     same(plain, with_agent)
 
 
-def test_a_directory_that_is_gone_adds_nothing(script, tmp_path):
-    path = script(SHOWS_PATH)
-    leave = ("sh", "-c", 'mkdir gone && cd gone && rmdir ../gone && exec "$@"', "sh")
-    plain, with_agent = both(str(path), folder=tmp_path, before=leave)
-    assert plain.stderr == ""
-    same(plain, with_agent)
-
-
 def test_the_commands_import_nothing_of_the_folder_they_start_in(tmp_path):
     done = subprocess.run(
         [sys.executable, "-m", "overlaptop", "doctor", "--help"],
@@ -103,26 +93,3 @@ TRAINS = """
         optimizer.step()
     print("trained")
 """
-
-
-def test_a_measured_job_imports_no_more_of_its_own_modules_than_alone(run_ranks, tmp_path, monkeypatch):
-    """Copies of the standard library's, each of which says that it was imported."""
-    monkeypatch.setenv("MARKS", str(tmp_path / "marks"))
-    mark = (
-        "\nimport os as _os"
-        "\n_file = _os.open(_os.environ['MARKS'], _os.O_CREAT | _os.O_WRONLY | _os.O_APPEND)"
-        "\n_os.write(_file, (__name__ + '\\n').encode()); _os.close(_file); del _file\n"
-    )
-    for source in STANDARD_LIBRARY.glob("*.py"):
-        (tmp_path / source.name).write_text(source.read_text(encoding="utf-8") + mark)
-    marks = []
-    for agent in (False, True):
-        job = run_ranks(TRAINS, nproc=1, agent=agent, options=("--source", "host"))
-        assert job.codes == [0], job.errs
-        assert job.outs == ["trained\n"]
-        marks.append(set((tmp_path / "marks").read_text().split()))
-        (tmp_path / "marks").unlink()
-    assert len(job.steps()) == 7
-    assert not job.notices()
-    assert "random" in marks[0] & marks[1]
-    assert marks[1] <= marks[0]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import marshal
 import os
 import py_compile
 import signal
@@ -18,7 +16,7 @@ from overlaptop.wire.messages import RankEnd
 from tests.agent.script.conftest import AGENT, both, same
 
 
-@pytest.mark.parametrize("named", ["train.py", "./train.py", "../job/train.py"])
+@pytest.mark.parametrize("named", ["train.py", "../job/train.py"])
 def test_a_script_named_by_a_relative_path_is_that_script(script, named):
     """Its own words about itself, and its traceback, after it has gone to another directory."""
     path = script(
@@ -228,13 +226,9 @@ UNRUNNABLE = {
     "a folder": None,
     "absent.py": None,
     "another_python.pyc": bytes(64),
-    "no_code.pyc": importlib.util.MAGIC_NUMBER + bytes(12) + marshal.dumps(3),
     "an archive": b"PK\x05\x06" + bytes(18),
-    ".": None,
     "latin1.py": b'print("\xe9")\n',
-    "comment.py": b"# \xe9\n",
     "nul.py": b"print(1)\0\n",
-    "unknown_encoding.py": b"# coding: unknown\n",
 }
 """The content of the files that lie there."""
 

@@ -107,7 +107,7 @@ def test_a_step_that_cannot_be_timed_says_why_and_the_next_is_known(source, reas
 
 
 def test_steps_far_shorter_than_the_agents_period_are_all_kept(run_ranks):
-    steps = 3000
+    steps = 1000
     job = run_ranks(
         f"""
         import time
@@ -124,23 +124,3 @@ def test_steps_far_shorter_than_the_agents_period_are_all_kept(run_ranks):
     assert {step.dropped for step in job.steps()} == {0}
     # Some are left alone, so that the cost can be told.
     assert 0 < sum(step.measured for step in job.steps()) < steps
-
-
-def test_what_lies_between_the_last_boundary_of_an_optimizer_and_the_first_mark_is_no_step(run_ranks):
-    job = run_ranks(
-        """
-        import time
-        import torch, overlaptop.agent
-        optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)])
-        for _ in range(6):
-            time.sleep(0.05)
-            optimizer.step()
-            overlaptop.agent.step()
-        """,
-        nproc=1,
-        forked=True,
-    )
-    assert job.codes == [0], job.errs
-    assert [step.step for step in job.steps()] == [1, 2, 3, 4, 5]
-    assert min(step.step_ns for step in job.steps()) >= 50_000_000
-    assert 0 not in {step.step for step in job.details()}

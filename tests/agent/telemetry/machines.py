@@ -94,22 +94,3 @@ def l40() -> Driver:
         "nvmlDeviceGetMemoryAffinity": NOT_SUPPORTED,
     }
     return driver
-
-
-def grace_hopper() -> Driver:
-    """A GH200: the GPU's memory is a NUMA node, and PCIe is not what joins it to its CPU."""
-    gpu = Gpu(
-        uuid(1),
-        "00000009:01:00.0",
-        "NVIDIA GH200 480GB",
-        nvlinks=dict.fromkeys(range(18), (SWITCH_LINK, "00000000:00:00.0")),
-        memory_node=1,
-        memory_affinity=(0, 1),
-        gpm={pynvml.NVML_GPM_METRIC_SM_UTIL: 10.0},
-    )
-    driver = Driver(gpu)
-    driver.refuse = {
-        "nvmlDeviceGetMaxPcieLinkGeneration": NOT_SUPPORTED,
-        "nvmlDeviceGetCurrPcieLinkGeneration": NOT_SUPPORTED,
-    }
-    return driver

@@ -147,24 +147,6 @@ def test_a100s_with_bridges(opened) -> None:
     assert reasons(alone) == {"nvlink_peak_bytes_per_s": "no NVLink is up"}
 
 
-def test_a_gpu_without_nvlink_has_none_and_that_is_known(opened) -> None:
-    facts = reader(opened(machines.l40())).read()
-    assert (facts.nvlink_count, facts.nvlink_peak_bytes_per_s, facts.links) == (0, None, ())
-    assert set(reasons(facts)) == {"nvlink_peak_bytes_per_s"}
-    assert facts.pci_bus_id == "10000:41:00.0"
-
-
-def test_grace_hopper_has_no_pcie_to_tell_of(opened) -> None:
-    facts = reader(opened(machines.grace_hopper())).read()
-    assert facts.nvlink_count == 18
-    assert facts.pcie_generation is facts.pcie_generation_max is facts.pcie_peak_bytes_per_s is None
-    assert reasons(facts) == {
-        "pcie_generation": "not supported by this GPU or driver",
-        "pcie_generation_max": "not supported by this GPU or driver",
-        "pcie_peak_bytes_per_s": "generation or width is not known",
-    }
-
-
 @pytest.mark.parametrize("function", FACTS_FUNCTIONS)
 @pytest.mark.parametrize("code", [NO_PERMISSION, GPU_IS_LOST, 999])
 def test_a_refusal_hurts_only_what_it_was_asked_for(opened, function: str, code: int) -> None:

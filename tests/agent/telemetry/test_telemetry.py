@@ -224,14 +224,6 @@ def test_other_cpus_are_told_at_once(beside, monkeypatch) -> None:
         os.sched_setaffinity(os.getpid(), allowed)
 
 
-def test_switched_off_it_does_nothing(monkeypatch, driver) -> None:
-    beside = Beside(monkeypatch, enabled=False)
-    beside.telemetry.follow(lambda: pytest.fail("nobody should ask torch"))
-    beside.telemetry.serve(beside.hub, PLACE)
-    beside.telemetry.stop()
-    assert (beside.hub.sent, running(beside), driver.calls.total()) == ([], False, 0)
-
-
 def test_the_end_does_not_wait_for_a_driver_that_hangs(beside, driver, monkeypatch) -> None:
     hangs, free = threading.Event(), threading.Event()
 

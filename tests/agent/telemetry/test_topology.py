@@ -7,11 +7,9 @@ from pathlib import Path
 import pytest
 
 from overlaptop.agent.telemetry.files import parse_list
-from overlaptop.agent.telemetry.numa import GpuPlace, NumaMonitor
 from overlaptop.agent.telemetry.topology import Topology
-from overlaptop.wire.devices import Nic, NodeShare
+from overlaptop.wire.devices import Nic
 
-from . import machines
 from .trees import (
     GRACE_HOPPER,
     MACHINES,
@@ -22,7 +20,6 @@ from .trees import (
     Machine,
     Node,
     Process,
-    expand,
     lay_out,
 )
 
@@ -109,35 +106,6 @@ def test_an_adapter_with_two_faces_is_listed_once_and_virtual_ones_are_not(tmp_p
     assert (tmp_path / "sys/class/net/lo").is_dir()
     assert [nic.name for nic in topology.nics] == [*(f"mlx5_{n}" for n in range(8)), "eth0"]
     assert topology.nics[-1].bits_per_s == 25_000_000_000
-
-
-def test_a_recorded_virtual_machine_with_two_h200s(tmp_path: Path) -> None:
-    root = expand("two-h200", tmp_path)
-    topology = Topology.read(root)
-    assert [(node.node, node.cpus, node.memory_bytes) for node in topology.nodes] == [
-        (0, "0-31", 6516208 << 10)
-    ]
-    assert topology.nics == (Nic("eth0", 0, None),)
-    assert topology.unknown == ()
-    for number, gpu in enumerate(machines.h200_pair().gpus):
-        address = gpu.bus_id.removeprefix("0000").lower()
-        assert (root / f"sys/bus/pci/devices/{address}/class").read_text() == "0x030200\n"
-        assert topology.node_of_pci(address) == 0, "firmware says -1, and there is no other node"
-        facts = NumaMonitor(number, topology, GpuPlace(address, gpu.memory_affinity), root).facts()
-        assert (facts.gpu_node, facts.nic, facts.nic_node) == (0, "eth0", 0)
-        assert (facts.state, facts.cpu_set, facts.memory_policy) == ("one node", "0-31", "default")
-        assert facts.threads_by_node == (NodeShare(0, 1),)
-        assert facts.unknown == ()
-
-
-def test_a_container_without_the_files_knows_nothing_and_says_why(tmp_path: Path) -> None:
-    topology = Topology.read(tmp_path)
-    assert (topology.nodes, topology.nics, topology.only_node) == ((), (), None)
-    reasons = {unknown.name: unknown.reason for unknown in topology.unknown}
-    assert set(reasons) == {"numa_nodes", "nics"}
-    assert all("No such file or directory" in reason for reason in reasons.values())
-    assert topology.node_of_pci("0000:01:00.0") is None
-    assert topology.nic_near("0000:01:00.0") is None
 
 
 @pytest.mark.parametrize("bus_id", ["", "../../../../etc", "0000:01:00.0/..", "0000:1B:00.0 "])
