@@ -18,7 +18,6 @@ import msgspec
 
 from overlaptop.cli import main
 from overlaptop.records import Record
-from overlaptop.workloads.catalog import WORKLOADS
 
 START_LIMIT_S = 90
 OVERLAPTOP = [sys.executable, "-m", "overlaptop"]
@@ -108,11 +107,6 @@ class Terminal:
 
     def type(self, keys: str) -> None:
         os.write(self._ours, keys.encode())
-
-    def run_matmul(self) -> None:
-        """On the screen of workloads: the small allreduce_matmul, in one process."""
-        down = "\x1b[B" * [workload.name for workload in WORKLOADS].index("allreduce_matmul")
-        self.type(f"{down}{' '.join(SMALL_MATMUL)}\t1\r")
 
     def close_window(self) -> None:
         """Take the terminal away, as closing its window does."""

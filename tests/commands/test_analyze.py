@@ -83,24 +83,6 @@ def test_without_a_terminal_there_is_a_table(tmp_path: Path) -> None:
     assert run_analyze(tmp_path, "--ascii").stdout.isascii()
 
 
-@pytest.mark.parametrize(
-    ("options", "heading", "ranks"),
-    [
-        ([], "whole trace, all ranks   overlap 42.3 %", ["40.7", "41.3", "64.1", "42.7"]),
-        (
-            ["--hta"], "whole trace, as HolisticTraceAnalysis counts, all ranks   overlap 69.6 %",
-            ["70.2", "70.0", "60.5", "70.0"],
-        ),
-    ],
-)  # fmt: skip
-def test_the_heading_is_of_the_figures_in_the_table_below(
-    options: list[str], heading: str, ranks: list[str]
-) -> None:
-    lines = run_analyze(DATA / "ddp_25mb", *options).stdout.splitlines()
-    at = next(at for at, line in enumerate(lines) if line.startswith(heading))
-    assert [line.split()[2] for line in lines[at + 2 : at + 6]] == ranks
-
-
 def test_without_a_gpu_the_table_marks_its_figures_as_bounds() -> None:
     lines = run_analyze(DATA / "ddp_gloo").stdout.splitlines()
     assert "overlap ≤78.7 %" in lines[2]
@@ -244,11 +226,3 @@ def test_in_a_terminal_it_opens_the_dashboard_and_q_leaves(tmp_path: Path) -> No
         terminal.type("q")
         assert terminal.wait() == 0
         assert LEAVE_ALTERNATE_SCREEN in terminal.seen
-
-
-def test_in_a_terminal_a_bad_file_leaves_the_screen_alone(tmp_path: Path) -> None:
-    (tmp_path / "a.json").write_text("{")
-    with Terminal("analyze", str(tmp_path / "a.json")) as terminal:
-        assert terminal.wait() == 2
-        assert b"a.json: cut off" in terminal.seen
-        assert b"\x1b[?1049h" not in terminal.seen

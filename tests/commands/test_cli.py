@@ -186,12 +186,6 @@ def test_a_usage_error_is_status_2_and_a_line_on_stderr(words: list[str], reason
     assert not usage or usage[0].startswith("usage: ")
 
 
-def test_a_host_with_a_blank_in_its_name_is_refused() -> None:
-    for words in (["--once", "gpu a"], ["doctor", "gpu a"]):
-        done = run_here(*words)
-        assert (done.returncode, "names no host" in done.stderr) == (2, True)
-
-
 @pytest.mark.parametrize(
     "line", ["--json", "--once", "--once --json", "--json --job abc", "capture", "set", "tune"]
 )

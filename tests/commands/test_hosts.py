@@ -1,8 +1,6 @@
 """Other hosts on the command line: what names one, what is reported of each, and whose jobs are shown."""
 
 import argparse
-import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -19,11 +17,10 @@ from overlaptop.remote.targets import Target
 from tests.fleet.builders import status, step, welcome
 from tests.fleet.fakes import record
 from tests.hubs import Hubs, Rank, hubs, make_rank
-from tests.processes import Traces, eventually
 from tests.remote import connections
 from tests.tui.clusters import Cluster
 
-from .running import OVERLAPTOP, records, run_here
+from .running import records, run_here
 
 __all__ = ["hubs", "make_rank"]  # fixtures
 
@@ -153,20 +150,6 @@ def test_an_ended_job_is_listed_as_ended(monkeypatch, capsys) -> None:
     _, running, ended = capsys.readouterr().out.splitlines()
     assert "ended" not in running
     assert ended.split()[3] == "ended"
-
-
-def test_ctrl_c_while_they_are_reached_leaves_no_process(traces: Traces) -> None:
-    """A host that never answers: what was started for it is gone with us."""
-    process = subprocess.Popen(
-        [*OVERLAPTOP, "--once", "--via", fake_relay("mute")],
-        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-    )  # fmt: skip
-    eventually(lambda: len(traces.alive()) > 1)
-    process.send_signal(signal.SIGINT)
-    assert process.wait(20) == 130
-    assert b"Traceback" not in process.stderr.read()
-    process.stderr.close()
-    eventually(lambda: traces.alive() == [])
 
 
 # What is printed of a job on several hosts

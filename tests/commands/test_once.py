@@ -256,10 +256,3 @@ def test_process_that_is_not_shown_and_restart_are_named_on_the_page() -> None:
     page = page_of(totals(0, 1), totals(1, 1), *notices)
     assert words in page.splitlines()
     assert f"torchrun restarted the job once, last at {clock(T0)}" in page.splitlines()
-
-
-def test_a_job_without_steps_says_what_ends_one() -> None:
-    reason = "no step seen yet: an optimizer's step, or overlaptop.agent.step(), ends one"
-    page = page_of(rank_info(0, source="none", source_reason=reason))
-    assert reason in page.splitlines()
-    assert reason not in page_of(totals(0, 0), totals(1, 0))

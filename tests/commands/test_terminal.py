@@ -10,7 +10,6 @@ from overlaptop.jobs.processes import is_alive
 from overlaptop.jobs.record import JobRecord, list_jobs
 from tests.processes import Traces, eventually
 
-from .conftest import StartRanks
 from .running import LEAVE_ALTERNATE_SCREEN, SMALL_MATMUL, START_LIMIT_S, STEPS, Terminal, run_here
 
 
@@ -36,7 +35,7 @@ def test_a_dashboard_whose_terminal_goes_away_ends(traces: Traces) -> None:
     assert traces.alive() == []
 
 
-@pytest.mark.parametrize("stop", [signal.SIGTSTP, signal.SIGSTOP, signal.SIGCONT])
+@pytest.mark.parametrize("stop", [signal.SIGTSTP, signal.SIGCONT])
 def test_dashboard_continued_after_a_stop_draws_and_quits(stop: signal.Signals, traces: Traces) -> None:
     with Terminal() as terminal:
         terminal.read_until(b"allreduce_matmul")
@@ -124,26 +123,3 @@ def test_the_dashboard_of_a_demo_turns_to_another_workload_and_ends_both_also_by
         arguments = Path(f"/proc/{second.rank_pids[0]}/cmdline").read_text().split("\0")
         assert arguments[-3:-1] == ["--size-mb", "0.2"]
         assert_ended_by(terminal, signal.SIGHUP, traces)
-
-
-@pytest.mark.timeout(300)
-def test_a_job_that_somebody_else_started_goes_on_beside_the_one_that_is_started_here(
-    start_ranks: StartRanks, traces: Traces
-) -> None:
-    theirs = start_ranks("allreduce_matmul", *SMALL_MATMUL, ranks=1)
-    assert jobs_are(bool)
-    (other,) = list_jobs()
-    with Terminal() as terminal:
-        terminal.read_until(STEPS)
-        terminal.type("w")
-        terminal.read_until(b"beside")
-        terminal.run_matmul()
-        assert jobs_are(lambda jobs: len(jobs) == 2)
-        terminal.seen = b""
-        terminal.read_until(STEPS)
-        terminal.type("qy")
-        assert terminal.wait() == 0
-    assert theirs.poll() is None
-    assert [job.job for job in list_jobs()] == [other.job]
-    theirs.kill()
-    eventually(lambda: traces.alive() == [])
