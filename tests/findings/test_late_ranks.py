@@ -115,11 +115,6 @@ def test_a_late_rank_is_named_with_its_cause_and_what_mending_it_can_win(rule):
     assert 0.7 * evidence.exposed_wait_ns < found.gain_ns <= evidence.exposed_wait_ns
 
 
-def test_garbage_collections_are_told_by_their_number_in_a_step():
-    (found,) = find(CAUSES["garbage_collection"]())
-    assert found.title == f"rank {LATE} makes 1.0 garbage collections a step more than the others"
-
-
 @pytest.mark.parametrize(
     ("slower_ms", "beside_ms", "is_found"),
     [(6, 20, True), (6, 4, False), (0.5, 20, False), (-6, 20, False)],
@@ -179,17 +174,6 @@ def test_a_slow_rank_without_a_gpu_that_has_fewer_threads_is_told_so():
     assert "OMP_NUM_THREADS" in found.advice
     alike = [EnvironmentFacts(rank, (), 8) for rank in range(RANKS)]
     assert "thread" not in the(job(late(("compute", 20)), *HOST, *alike, **slow), "slow_compute").title
-
-
-def test_a_rank_that_sleeps_longer_than_it_waits_for_a_cpu_launches_late():
-    evidence = job(late(("idle", 30)), delayed_ns=of_late(12 * MS, MS))
-    assert rules(evidence) == {("late_launch", (LATE,))}
-
-
-def test_who_computes_longer_on_a_busy_cpu_also_waits_longer_for_it_and_computes_longer():
-    costs = {"cpu_ns": of_late(80 * MS, 60 * MS), "delayed_ns": of_late(20 * MS, 10 * MS)}
-    (found,) = find(job(late(("compute", 30)), *HOST, **costs))
-    assert found.rule == "slow_compute"
 
 
 @pytest.mark.parametrize(
@@ -329,17 +313,6 @@ def test_a_late_rank_that_nothing_explains_is_said_to_be_so(why):
     assert (found.ranks, found.gain_ns) == ((LATE,), evidence.exposed_wait_ns)
     assert why_late([found], LATE) == ""
     assert ("not seen" in found.measured) == (why == "not seen")
-
-
-@pytest.mark.parametrize("late_steps", range(10, 18))
-def test_of_a_rank_that_has_just_become_late_the_cause_and_nothing_else_is_said(late_steps):
-    first = 26 - late_steps
-    evidence = job(
-        late(("idle", 20), amount=lambda number: 1 if number >= first else 0.01), steps=26,
-        loading_ns=since(20 * MS, 0, first),
-    )  # fmt: skip
-    assert [each.rank for each in late_ranks(evidence)] == [LATE]
-    assert {each.rule for each in ask(evidence)} == {"data_loading"}
 
 
 def test_of_fewer_than_twelve_steps_nothing_is_called_unexplained():
@@ -496,13 +469,6 @@ def test_batches_of_a_busy_machine_that_cost_little_are_not_called_uneven():
 def test_of_too_few_split_steps_no_batches_are_called_uneven():
     evidence = job(lambda rank, number: [("compute", 60 + 30 * (number % RANKS == rank))])
     assert rules(dataclasses.replace(evidence, window=None)) == set()
-
-
-def test_batches_that_have_become_uneven_are_found_in_the_steps_since():
-    def does(rank, number):
-        return [("compute", 60 + 30 * (number >= 80 and number % RANKS == rank))]
-
-    assert rules(job(does, steps=102)) == {("uneven_batches", ())}
 
 
 def test_a_late_rank_that_changes_and_computes_no_longer_is_jitter():

@@ -102,16 +102,6 @@ def test_the_innermost_operator_or_range_decides_what_a_thread_does(events, comp
     assert times_ns == (compute_us * US, comm_us * US, hidden_us * US)
 
 
-def test_the_users_own_lanes_count_here_too():
-    (step,) = summary_of(
-        span("ProfilerStep#1", 0, 100),
-        op("aten::mm", 0, 30),
-        op("my::exchange", 50, 20),
-        rules=["comm=exchange"],
-    ).steps
-    assert (step.compute_ns, step.comm_ns) == (30 * US, 20 * US)
-
-
 @pytest.mark.parametrize("backend", ["nccl", None, "undefined"])
 def test_a_trace_of_a_gpu_job_without_its_gpu_is_refused(backend):
     with pytest.raises(TraceError, match=r"no GPU activity in it: trace with ProfilerActivity\.CUDA"):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from overlaptop.formats import chrome, files, hta, kineto
 from overlaptop.formats.summary import summarize
 from overlaptop.timeline.lanes import LaneRules
-from tests.formats.traces import DATA, PATH, kernel, launch, mark, nccl, text
+from tests.formats.traces import DATA, PATH, kernel, nccl, text
 
 RECORDED = json.loads((DATA / "hta-0.5.0.json").read_text())
 ROUNDED_TO_POINTS = 0.01
@@ -68,9 +68,3 @@ def test_with_whole_microseconds_and_no_steps_our_definitions_are_the_same(activ
     theirs = hta.figures(events_of(content)).everything
     assert asdict(theirs) == {name: getattr(ours, name) for name in asdict(theirs)}
     assert theirs.overlap == ours.overlap
-
-
-def test_a_launch_that_is_there_thousands_of_times_is_joined_a_few_times_only():
-    crowd = [launch(1, 1) for _ in range(3000)] + [kernel(2, 3, correlation=1) for _ in range(3000)]
-    table = hta._table(events_of(text(*crowd, mark(1, 0, 1), mark(2, 100, 1))))
-    assert len(hta._in_window(table)) < 40_000

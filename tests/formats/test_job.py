@@ -28,12 +28,6 @@ def test_ranks_come_by_number_whatever_their_files_are_called(tmp_path, monkeypa
     assert (found.name, found.world_size, found.missing) == (tmp_path.name, 3, [])
 
 
-def test_one_file_is_a_job_as_well(tmp_path):
-    found = analyze(write(tmp_path / "host_7.pt.trace.json.gz", *EVENTS, rank=5, world_size=8), LaneRules())
-    assert (found.name, found.world_size) == ("host_7", 8)
-    assert found.missing == [0, 1, 2, 3, 4, 6, 7]
-
-
 def test_traces_without_a_rank_are_numbered_by_name(tmp_path):
     for name in ("b.json", "a.json"):
         write(tmp_path / name, kernel(0, 10 if name == "a.json" else 20), rank=None)
@@ -195,16 +189,6 @@ def test_times_that_only_hta_looks_at_are_bounded_too(tmp_path, far):
     path = write(tmp_path / "rank0.json", *EVENTS, other)
     assert analyze(path, LaneRules()).whole[0].comm_ns == 10_000
     assert fault_of(path, by_hta=True) == f"{path}: a number in it is larger than any in a trace"
-
-
-def test_large_traces_are_not_all_unpacked_at_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(workers, "cores", lambda: 8)
-    small = [write(tmp_path / f"rank{rank}.json", *EVENTS, rank=rank) for rank in range(4)]
-    assert job._worker_count(small) == 8
-    with (tmp_path / "large.json").open("wb") as file:
-        file.truncate(700 << 20)
-    assert job._worker_count([*small, tmp_path / "large.json"]) == 2
-    assert job._worker_count([tmp_path / "missing.json"]) == 8
 
 
 @pytest.mark.parametrize("cores", [1, 2])

@@ -69,13 +69,6 @@ def test_the_parts_sum_to_each_step_of_each_rank_to_the_nanosecond(name):
             assert exposed_ns == step.exposed_ns
 
 
-def test_each_collective_is_of_one_step():
-    job = analyze(DATA / "ddp_25mb", LaneRules())
-    assert {step: len(waits.collectives) for step, waits in job.waits.items()} == {
-        WHOLE_TRACE: 75, 2: 25, 3: 25, 4: 25
-    }  # fmt: skip
-
-
 # Whom a kernel belongs together with
 
 
@@ -150,17 +143,6 @@ def test_kernels_that_old_nccl_all_calls_sendrecv_are_collectives(tmp_path):
     ]
     job = job_of(tmp_path, *ranks)
     assert [parts_of(job, rank) for rank in (0, 1)] == [(1800, 3600, 0), (0, 3600, 0)]
-
-
-def test_one_trace_alone_says_nothing_of_waiting(tmp_path):
-    job = job_of(tmp_path, [named(0, 50)], world_size=2)
-    assert parts_of(job, 0) == (0, 0, 50)
-    assert job.waits[WHOLE_TRACE].late_rank(0) is None
-
-
-def test_hosts_whose_clocks_are_apart_are_not_split(tmp_path):
-    job = job_of(tmp_path, [named(0, 50)], [named(40, 50)])
-    assert [each.unsplit for each in job.waits[WHOLE_TRACE].collectives] == ["the ends disagree"]
 
 
 def test_the_rules_of_another_tool_do_not_tell_waiting_from_transferring(tmp_path):

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from overlaptop.formats import workers
 from overlaptop.formats.workers import WorkerDiedError, spread
 
 
@@ -24,16 +23,6 @@ def children():
 def test_answers_come_in_order_whoever_gave_them(count):
     answers = list(spread(lambda item: b"x" * item * 100_000, 7, count))
     assert list(map(len, answers)) == [item * 100_000 for item in range(7)]
-
-
-def test_the_work_is_done_elsewhere_where_there_is_more_than_one_worker_and_a_fork(monkeypatch):
-    pids = list(spread(lambda _: os.getpid(), 4, 2))
-    assert pids[0] == pids[2] != pids[1] == pids[3]
-    assert os.getpid() not in pids
-    assert set(spread(lambda _: os.getpid(), 4, 1)) == {os.getpid()}
-    monkeypatch.setattr(workers, "CAN_FORK", False)
-    assert set(spread(lambda _: os.getpid(), 4, 4)) == {os.getpid()}
-    assert workers.cores() == 1
 
 
 def test_no_process_is_left_when_the_rest_is_not_wanted():

@@ -22,11 +22,8 @@ from overlaptop.wire.codec import WireError, decode, encode
 from overlaptop.wire.commands import Argument, Command, CommandOutcome, RankOutcome
 from overlaptop.wire.devices import Unknown
 from overlaptop.wire.messages import HubStatus, RankEnd, RankInfo, StepDetail, StepTotals
-from overlaptop.wire.relaying import MAGIC
-from tests.remote.test_frames import cut
 from tests.remote.whole_client import (
     JOB,
-    OPENING,
     START_NS,
     FakeHubSocket,
     WholeClient,
@@ -82,20 +79,6 @@ def has_kept_its_head(client: WholeClient) -> None:
     for view in snapshot.ranks:
         assert len(view.history) <= HISTORY_STEPS
         assert len(view.details) <= RECENT_DETAILS
-
-
-@settings(max_examples=60)
-@given(
-    st.sampled_from((b"", MAGIC, OPENING)),
-    st.binary(max_size=400),
-    st.lists(st.integers(0, 900)),
-)
-def test_any_bytes_at_any_time_and_however_they_are_split(beginning, data, places):
-    client = make_client()
-    for piece in cut(beginning + data, places):
-        client.receive(piece)
-    client.receive(b"", passed_s=0.6)
-    has_kept_its_head(client)
 
 
 @settings(max_examples=40)

@@ -94,6 +94,7 @@ def test_what_is_no_host_of_ssh_is_reached_by_its_own_command_or_a_prefix(
         ("ssh://gpu-a:99999", "write ssh://"),
         ("gpu-a;reboot", "names no host"),
         ("$(reboot)", "names no host"),
+        ("gpu a", "names no host"),
         ("", "names no host"),
         ("a\x1b[2J", "names no host"),
         ("x" * 600, "names no host"),

@@ -47,16 +47,6 @@ def test_wait_and_transfer_sum_to_the_duration_and_nobody_waits_for_an_earlier_r
     assert found.late_rank == (latest[0] if len(latest) == 1 < len(spans) else None)
 
 
-def test_what_is_not_split_says_nothing_of_waiting():
-    found = collective_of({0: (0, 10), 1: (5, 10)}, "the ends disagree")
-    assert (found.wait_ns(0), found.transfer_ns(0), found.late_rank) == (None, None, None)
-    assert (found.caused_wait_ns, found.bus_bandwidth) == (0, None)
-
-
-def test_a_rank_without_a_part_waits_for_nobody():
-    assert collective_of({0: (0, 10), 2: (5, 10)}).wait_ns(1) is None
-
-
 @pytest.mark.parametrize(
     ("op", "factor"),
     [
@@ -116,12 +106,6 @@ def test_only_where_there_is_a_root_a_rank_may_leave_before_the_last_one_arrives
 # Matching
 
 
-def test_windows_that_begin_at_different_collectives_are_paired_from_the_end():
-    found = match({0: calls((0, 9), (10, 20), (30, 40)), 1: calls((12, 20), (35, 40))})
-    assert [[part.start_ns for part in each.parts] for each in found] == [[10, 12], [30, 35]]
-    assert [each.late_rank for each in found] == [1, 1]
-
-
 @given(st.lists(st.integers(1, 6), min_size=2, max_size=4), st.lists(st.booleans(), min_size=6, max_size=6))
 def test_numbers_and_order_find_the_same_where_windows_end_together(lengths, small):
     """`lengths`: how many of a job's last six collectives each rank's window holds."""
@@ -158,21 +142,6 @@ def test_ops_and_sizes_are_paired_apart():
         ("allreduce", 1024), ("allreduce", 8), ("allgather", 1024)
     ]  # fmt: skip
     assert not any(each.unsplit for each in found)
-
-
-def test_where_numbers_are_known_they_decide_and_the_edges_of_the_windows_are_dropped():
-    found = match(
-        {
-            0: numbered((3, 0, 9), (4, 10, 20), (5, 30, 40)),
-            1: numbered((4, 15, 20), (5, 31, 40), (6, 50, 60)),
-        }
-    )
-    assert [[part.start_ns for part in each.parts] for each in found] == [[10, 15], [30, 31]]
-
-
-def test_calls_that_share_a_number_are_paired_in_their_order():
-    found = match({rank: numbered((4, 0, 9), (4, 10, 20)) for rank in (0, 1)})
-    assert [len(each.parts) for each in found] == [2, 2]
 
 
 def test_a_number_that_one_rank_lacks_between_others_is_given_with_its_reason():
@@ -218,11 +187,6 @@ def test_a_rank_alone_in_a_group_of_which_nothing_is_known_is_not_split():
     assert lateness([alone]) is None
 
 
-def test_groups_of_other_ranks_are_matched_apart():
-    ranks = {rank: calls((rank, 20), group="tp 0-1" if rank < 2 else "tp 2-3") for rank in range(4)}
-    assert [(each.late_rank, len(each.parts)) for each in match(ranks)] == [(1, 2), (3, 2)]
-
-
 @pytest.mark.parametrize(("error_ns", "why"), [(10, ""), (11, "the clocks are too uncertain")])
 def test_a_wait_that_the_clocks_cannot_tell_from_nothing_is_not_split(error_ns, why):
     ranks = {rank: [*calls((10 * rank, 40)), *calls((50, 90), group="tp")] for rank in (0, 1)}
@@ -250,13 +214,6 @@ def test_a_receive_is_split_and_its_send_is_not():
     assert (found.wait_ns(0), found.wait_ns(1), found.transfer_ns(1)) == (None, 40, 10)
     assert (found.least_transfer_ns, found.caused_wait_ns) == (10, 40)
     assert found.bus_bandwidth == pytest.approx(1024 / 10e-9)
-
-
-def test_a_send_that_was_over_before_the_receive_began_kept_nobody_waiting():
-    (found,) = match(
-        {0: calls((0, 5), op="send", sends_to=1), 1: calls((50, 60), op="recv", receives_from=0)}
-    )
-    assert (found.wait_ns(1), found.transfer_ns(1), found.caused_wait_ns) == (0, 10, 0)
 
 
 def test_sends_are_paired_per_source_and_target():

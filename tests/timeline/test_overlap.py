@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 
 from overlaptop.timeline.overlap import Breakdown, break_down, launch_bound, stalls
-from overlaptop.timeline.spans import empty, flatten, from_pairs
+from overlaptop.timeline.spans import empty, from_pairs
 
 from .strategies import offsets_ns, origins_ns, raw_pairs, shifted, ticks
 
@@ -94,20 +94,6 @@ def test_stalls_are_what_a_sweep_of_every_ns_finds(edge_ns, other_edge_ns, compu
     found = stalls(start_ns + origin_ns, end_ns + origin_ns, *lanes)
     assert ticks(found, origin_ns) == stalled_ns(start_ns, end_ns, compute, comm)
     assert np.array_equal(from_pairs(found), found)
-
-
-@pytest.mark.parametrize(
-    ("compute", "comm", "expected"),
-    [
-        ([(0, 40), (60, 100)], [(30, 60)], (40, 60)),  # compute waited for its end
-        ([(0, 40), (60, 100)], [(30, 70)], ()),  # it went on before: that was no wait for it
-        ([(0, 40)], [(30, 60)], (40, 60)),  # nothing follows in the step
-        ([(0, 40)], [(30, 130)], ()),  # it outlasts the step
-        ([(0, 40)], [(30, 100)], (40, 100)),  # it ends with the step
-    ],
-)
-def test_only_communication_that_compute_waited_out_is_a_stall(compute, comm, expected):
-    assert flatten(stalls(0, 100, from_pairs(compute), from_pairs(comm))) == expected
 
 
 @pytest.mark.parametrize(

@@ -102,12 +102,6 @@ def test_arbitrary_bytes_are_a_message_or_refused(data):
     decodes_or_refuses(data)
 
 
-@settings(max_examples=100)
-@given(plain)
-def test_arbitrary_msgpack_is_a_message_or_refused(value):
-    decodes_or_refuses(msgpack.packb(value))
-
-
 @settings(max_examples=150)
 @given(messages, st.data())
 def test_a_mutated_message_is_a_message_or_refused(message, data):

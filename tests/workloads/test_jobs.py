@@ -2,15 +2,12 @@ import argparse
 import json
 import os
 import shlex
-import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
 from overlaptop.workloads.catalog import DDP, find
-from tests.processes import PATIENCE_S
 
 ON_CPU = ["--device", "cpu", "--dtype", "float32"]
 TINY_GPT = [*ON_CPU, "--layers", "2", "--width", "64", "--seq", "16", "--batch", "2"]
@@ -56,16 +53,6 @@ def test_ddp_learns_and_ranks_share_what_they_learn(ddp_losses, results):
     assert alone[1:] != ddp_losses[1:]
 
 
-@pytest.mark.parametrize("workload", ["ddp", "fsdp"])
-def test_deterministic_runs_are_equal_to_the_last_bit_and_another_seed_is_another_run(workload, results):
-    first, again, other = (
-        results(workload, "--deterministic", "--seed", seed, "--steps", "4", *TINY_GPT, ranks=0)
-        for seed in ("1", "1", "2")
-    )
-    assert first == again
-    assert first != other
-
-
 @pytest.mark.parametrize(
     ("by", "workload"),
     [
@@ -101,21 +88,17 @@ def test_a_fault_takes_its_share_of_whole_steps_also_where_the_job_marks_them_be
     assert all(each["lost_ns"] > 50_000_000 for each in notes if each["lost_ns"])
 
 
+# What else is refused: tests/launch/test_local.py.
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        ("faults --workload nonesuch", "there is no workload and no script called 'nonesuch'"),
         ("faults --workload faults", "faults runs any workload but itself"),
         ("faults --workload 'ddp --nonesuch'", "unrecognized arguments: --nonesuch"),
         (
             "faults --late-rank 0 --workload 'pipeline --mode gpipe'",
             "--workload: a pipeline needs two ranks",
         ),
-        ("faults --by gc", "--late-rank: must be below 1, the number of ranks"),
-        ("zero --engine deepspeed", "--engine deepspeed: "),
-        ("te_layernorm_mlp", ""),
         ("gemm_overlap --method flux", "--method flux: "),
-        ("tensor_parallel --mode symmetric-memory", "--mode symmetric-memory: needs 1 GPUs"),
     ],
 )
 def test_what_cannot_run_here_is_one_clear_line_and_status_2(run_warm, tmp_path, words, why):
@@ -169,20 +152,6 @@ def test_a_job_writes_a_trace_of_itself_of_each_rank(run_warm, tmp_path):
         assert trace["distributedInfo"]["rank"] == rank
         names = [event.get("name", "") for event in trace["traceEvents"]]
         assert sum(name.startswith("ProfilerStep#") for name in names) == 4
-
-
-def test_a_job_runs_on_until_it_is_terminated(warm, tmp_path):
-    words = [str(find("ddp").path), *TINY_GPT, "--data-ms", "20"]
-    with (tmp_path / "out").open("w+b") as out:
-        job = warm.start(words, dict(os.environ), tmp_path, out.fileno(), out.fileno())
-        try:
-            while not (tmp_path / "out").read_bytes().startswith(b"step"):
-                assert job.poll() is None
-                time.sleep(0.05)
-            job.terminate()
-            assert job.wait(timeout=PATIENCE_S) == -signal.SIGTERM
-        finally:
-            job.kill()
 
 
 @pytest.mark.parametrize(
