@@ -4,11 +4,8 @@ Its jobs are short scripts without torch, held by the real supervisor.
 """
 
 import importlib.util
-import os
 import re
 import shlex
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -263,34 +260,3 @@ def test_closing_the_launcher_in_the_middle_of_a_switch_starts_nothing(
     closing.join(PATIENCE_S)
     assert traces.alive() == []
     assert written() == ["other up"]
-
-
-@pytest.mark.parametrize("moment", ["while the old job ends", "while the new one starts"])
-def test_nothing_is_left_of_a_dashboard_that_is_killed_in_the_middle_of_a_switch(
-    tmp_path: Path, traces: Traces, written: Callable[[], list[str]], moment: str
-) -> None:
-    old, ready, state = ("deaf", "deaf\n", "ENDING") if "old" in moment else ("steady", "up", "RUNNING")
-    program = (
-        "import sys, time; from pathlib import Path\n"
-        "from overlaptop.launch import supervised; supervised.GRACE_S = 1.0\n"
-        "from tests.launch.test_local import LaunchRequest, LaunchPhase, launcher_in, start, eventually\n"
-        f"launcher = launcher_in(Path({str(tmp_path)!r})); start(launcher, {old!r})\n"
-        f"eventually(lambda: {ready!r} in Path({str(tmp_path / LOG)!r}).read_text())\n"
-        "start(launcher, 'other')\n"
-        f"eventually(lambda: launcher.status().phase is LaunchPhase.{state})\n"
-        "print('now', flush=True); time.sleep(600)"
-    )
-    (tmp_path / LOG).touch()
-    process = subprocess.Popen(
-        [sys.executable, "-c", program],
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "now\n"
-    process.kill()
-    process.communicate(timeout=PATIENCE_S)
-    eventually(lambda: traces.alive() == [])
-    if "old" in moment:
-        assert "other up" not in written()

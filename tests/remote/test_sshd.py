@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -10,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from overlaptop.fleet.snapshot import HubState
-from overlaptop.wire import commands
 from tests.processes import eventually
 from tests.remote.hosts import PATIENCE_S, Lab, RemoteJob, Sshd, make_key, public_part, why_not
 from tests.remote.watching import Watching
@@ -79,26 +77,6 @@ def test_each_host_that_cannot_be_watched_says_why_in_a_line_and_the_others_go_o
         assert watching.node("noisy").hub_state is HubState.LIVE
         assert watching.snapshot.hub_state is HubState.LIVE
         assert watching.rank(0).node == "noisy"
-
-
-def test_one_host_by_two_names_has_each_rank_once(lab: Lab, job: RemoteJob) -> None:
-    lab.configure("alias", lab.servers["host-a"])
-    with Watching("host-a", "alias").connect() as watching:
-        watching.until_all_step(1, 5)
-        assert len(watching.session.jobs) == 1
-        steps = watching.of(0)
-        assert steps == list(range(steps[0], steps[-1] + 1))
-
-
-def test_a_key_for_looking_only_lets_nobody_change_anything(lab: Lab, job: RemoteJob) -> None:
-    jobs_dir = lab.servers["host-a"].jobs_dir
-    relay = f"ForceCommand {sys.executable} -P -m overlaptop relay --stdio --readonly"
-    lab.add_server("looking", "host-a", jobs_dir, relay)
-    with Watching("looking").connect() as watching:
-        watching.until_all_step(1)
-        assert watching.node("looking").readonly
-        why = watching.session.send(commands.make(commands.CAPTURE, {"steps": 3}))
-        assert why == "looking is read-only: a capture needs all ranks"
 
 
 def test_a_host_without_a_job_is_watched_and_a_job_that_starts_there_is_picked_up(

@@ -195,6 +195,13 @@ def test_a_wait_that_the_clocks_cannot_tell_from_nothing_is_not_split(error_ns, 
     assert [each.unsplit for each in match(ends, clock_error_ns={"dp": error_ns})] == [why]
 
 
+@pytest.mark.parametrize(("error_ns", "late"), [(1, 2), (5, None)])
+def test_of_last_ranks_that_the_clocks_cannot_tell_apart_none_is_late(error_ns, late):
+    ranks = {rank: calls((start, 40)) for rank, start in enumerate((0, 10, 12))}
+    (found,) = match(ranks, clock_error_ns={"dp": error_ns})
+    assert (found.unsplit, found.late_rank) == ("", late)
+
+
 def test_an_uneven_all_to_all_has_no_size_and_is_timed_to_its_last_end():
     (found,) = match(
         {

@@ -38,14 +38,6 @@ def test_a_script_of_ones_own_is_no_workload_of_that_name(tmp_path, monkeypatch)
     assert find("ddp") is not None
 
 
-def test_a_reader_that_leaves_ends_the_list_quietly():
-    list_into = f"{sys.executable} -m overlaptop.workloads | true"
-    done = subprocess.run(
-        ["bash", "-c", list_into], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.stderr == ""
-
-
 @pytest.mark.parametrize(("name", "status"), [("nosuch", 2), ("ddp", 0)])
 def test_listing_an_unknown_workload_names_those_there_are(name, status):
     command = [sys.executable, "-m", "overlaptop.workloads", name]

@@ -270,21 +270,6 @@ def rank_1(stores):
     return make
 
 
-def test_a_store_that_does_not_answer_means_that_this_rank_does_nothing(stores, rank_1):
-    thaw = threading.Event()
-
-    class Frozen(Failing):
-        def set(self, key, value):
-            thaw.wait()
-
-    commit = rank_1(Frozen(stores[1], "never"), resolve_limit_s=0.05)
-    thread = threading.Thread(target=commit.run)
-    thread.start()
-    assert commit.resolve() is None
-    thaw.set()
-    thread.join()
-
-
 @pytest.mark.parametrize(
     ("breaks_at", "refused", "limit_s"),
     [("ready", 9, 10.0), ("armed", 2, 10.0), ("armed", 9, 0.1)],
