@@ -50,6 +50,8 @@ TRAINING = """
                 dist.all_reduce(pair)
             else:
                 dist.barrier()
+        while is_there("evaluate"):
+            time.sleep(0.05)
         for each in model.parameters():
             dist.all_reduce(each.grad)
         optimizer.step()
@@ -137,3 +139,18 @@ def test_a_rank_that_stands_in_python_is_named_with_its_line_and_one_that_calls_
     stand_in_python(job, watching, "leave_out", 1 << 20, told=in_words)
     found = call_another_operation(job, watching)
     assert (found.op, found.other) == ("allreduce_", "barrier")
+
+
+def test_a_long_step_in_which_collectives_end_is_no_hang(start, watch):
+    job, watching = start(training=TRAINING.replace("AFTER_S = 1.0", "AFTER_S = 4.0")), watch()
+    watching.until_it_trains()
+    (job.folder / "evaluate").touch()
+
+    def long_without_a_step(snapshot):
+        assert hang(snapshot) is None
+        return all(view.age_s > 8 for view in snapshot.ranks)
+
+    watching.until(long_without_a_step)
+    (job.folder / "evaluate").unlink()
+    watching.until(is_well)
+    assert watching.end(job) == 0

@@ -137,6 +137,17 @@ def test_disabled_agent_takes_the_value_back_at_the_same_step(try_3):
     eventually(lambda: barrier.on_disabled is None or boundary())
 
 
+def test_other_commands_are_busy_until_a_trial_has_ended(try_3):
+    job = try_3()
+    assert job.executor.trying
+    job.train_until("trying")
+    job.receive(commands.make_setting(DEPTH, 4))
+    assert job.executor.reports[-1].text == "another command is under way: trial depth 3 (5 steps)"
+    job.executor.reports.pop()
+    job.train_until("tried")
+    eventually(lambda: not job.executor.trying)
+
+
 @pytest.fixture
 def accumulation():
     declared = ScriptKnobs()

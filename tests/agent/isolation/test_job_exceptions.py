@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -119,6 +120,16 @@ def test_what_strikes_in_a_callback_of_c_code_is_raised_at_the_next_step() -> No
         step()
     step()
     assert done == [1, 1, 2]
+
+
+def test_what_strikes_on_another_thread_waits_for_that_thread() -> None:
+    step = FaultBarrier(lambda *_: None).guarded("a step", lambda: "done", at_boundaries=True)
+    with ThreadPoolExecutor(1) as other:
+        thrown = InterruptedError()
+        other.submit(fault_barrier.raise_later, thrown).result()
+        assert step() == "done"
+        assert other.submit(step).exception() is thrown
+        assert other.submit(step).result() == "done"
 
 
 def test_what_must_not_be_left_half_done_is_done_before_the_exception_is_raised() -> None:
