@@ -21,12 +21,6 @@ def assert_ended_by(terminal: Terminal, signum: signal.Signals, traces: Traces) 
     assert traces.alive() == []
 
 
-def test_a_dashboard_that_a_signal_ends_gives_the_terminal_back(traces: Traces) -> None:
-    with Terminal() as terminal:
-        terminal.read_until(b"allreduce_matmul")
-        assert_ended_by(terminal, signal.SIGTERM, traces)
-
-
 def test_a_dashboard_whose_terminal_goes_away_ends(traces: Traces) -> None:
     with Terminal() as terminal:
         terminal.read_until(b"allreduce_matmul")

@@ -22,11 +22,12 @@ from overlaptop.doctor import Machine, examine
 from overlaptop.jobs.folder import job_dir
 from overlaptop.jobs.gather_key import VARIABLE, make_key
 from overlaptop.jobs.processes import process_start_time
-from overlaptop.jobs.record import JobRecord, write_job
+from overlaptop.jobs.record import write_job
 from overlaptop.records import CheckRecord
 from overlaptop.wire.protocol import PROTOCOL_VERSION
 from tests.agent.telemetry.driver import install
 from tests.agent.telemetry.machines import h200_pair
+from tests.fleet.fakes import record
 
 H200 = {
     "dev/nvidia0": "",
@@ -266,25 +267,14 @@ def test_a_directory_that_cannot_be_used_is_a_fault_and_its_jobs_are_not_looked_
 
 def write(key: str, **changes: object) -> None:
     """The record of a job whose hub is this process."""
-    pid = os.getpid()
-    record = JobRecord(
-        protocol=PROTOCOL_VERSION,
-        job=key,
-        script="train.py",
-        cwd="/w",
-        host="here",
-        world_size=8,
-        python="/venv/bin/python",
-        starter_pid=pid,
-        starter_start_ticks=process_start_time(pid),
-        hub_pid=pid,
-        hub_start_ticks=process_start_time(pid) or 0,
-        started_ns=1,
-        dashboard_socket=f"dash-{pid}.sock",
-        rank_pids=(RANK_PID, RANK_PID + 1),
-    )
+    pid, ticks = os.getpid(), process_start_time(os.getpid())
+    made = record(
+        key, hub_pid=pid, hub_start_ticks=ticks, starter_pid=pid, starter_start_ticks=ticks,
+        dashboard_socket=f"dash-{pid}.sock", protocol=PROTOCOL_VERSION, world_size=8,
+        python="/venv/bin/python", rank_pids=(RANK_PID, RANK_PID + 1),
+    )  # fmt: skip
     job_dir(key, create=True)
-    write_job(replace(record, **changes))  # type: ignore[arg-type]
+    write_job(replace(made, **changes))
 
 
 def test_a_job_is_a_line_with_its_protocol(scene: Scene) -> None:

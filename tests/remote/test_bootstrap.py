@@ -13,8 +13,9 @@ import pytest
 from msgspec.structs import replace
 
 from overlaptop.jobs.folder import job_dir
-from overlaptop.jobs.record import JobRecord, write_job
+from overlaptop.jobs.record import write_job
 from overlaptop.remote.bootstrap import SCRIPT, remote_command, shell_line
+from tests.fleet.fakes import record
 
 SHELLS = [
     shell
@@ -23,11 +24,7 @@ SHELLS = [
 ]
 LOGIN_SHELLS = [shell for shell in ("sh", "bash", "fish", "csh", "tcsh", "zsh") if shutil.which(shell)]
 
-RECORD = JobRecord(
-    protocol=4, job="job-1", script='", "python": "/bin/false', cwd='/w\n "python": "/bin/false",',
-    host="far", world_size=1, python="", starter_pid=1, starter_start_ticks=None, hub_pid=1,
-    hub_start_ticks=1, started_ns=1, dashboard_socket="dash-1.sock", rank_pids=(1, 2),
-)  # fmt: skip
+RECORD = record(script='", "python": "/bin/false', cwd='/w\n "python": "/bin/false",', python="")
 
 
 @pytest.fixture(params=SHELLS, ids=" ".join)

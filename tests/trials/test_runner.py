@@ -12,7 +12,7 @@ from overlaptop.trials.slack import delay_ranks
 from overlaptop.trials.slack import verdict as slack_verdict
 from overlaptop.wire.commands import HOST, TRIAL, argument
 from overlaptop.wire.knobs import Knob
-from tests.fleet.builders import BUCKET_CAP_MB, MS
+from tests.fleet.builders import MS
 
 from .live_job import TICK_S, LiveJob, valley
 
@@ -45,15 +45,6 @@ def test_each_difference_is_found_within_its_interval():
         assert each.effect.low <= truth(job, each.candidate.key) <= each.effect.high
     assert [verdict(each) for each in state.tried] == ["longer", "longer", "shorter", "longer"]
     assert state.present_ns == pytest.approx(job.step_ms(25) * MS, rel=0.01)
-
-
-def test_best_is_the_shortest_value_with_its_gain_and_its_code():
-    job = LiveJob(valley(60), knob=structs.replace(BUCKET_CAP_MB, code=CODE))
-    state = run(trying(job), job)
-    best = best_of(job.knob, state)
-    assert (best.value, best.rivals) == (60, ())
-    assert best.line.startswith("bucket_cap_mb 60 MiB: a step 3.6 % shorter than with 25 MiB (")
-    assert best.code == "DDP(model, bucket_cap_mb=60)"
 
 
 def test_values_alike_are_known_to_make_no_difference():
@@ -189,14 +180,6 @@ def test_a_change_by_somebody_else_ends_them(knob):
     state = run(trials, job)
     assert state.failed
     assert state.why.startswith("somebody else changed the job: set ")
-
-
-def test_the_end_of_the_job_ends_them():
-    job = LiveJob()
-    trials = trying(job)
-    run(trials, job, lambda state: len(job.sent) == 2)
-    job.end()
-    assert run(trials, job).why == "the job ended"
 
 
 def test_a_broken_connection_is_waited_for():
