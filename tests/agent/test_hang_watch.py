@@ -14,6 +14,7 @@ import torch.distributed as dist
 from overlaptop.agent import hang_watch
 from overlaptop.wire.codec import decode, encode
 from overlaptop.wire.messages import MAX_LAST_GROUPS, IssuedCall, Standstill
+from tests.agent.test_stacks import of_file
 
 
 def test_a_process_that_was_stopped_does_not_take_itself_for_hung():
@@ -37,13 +38,6 @@ def test_to_look_where_a_rank_stands_imports_nothing():
     )
     told = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
     assert told.stdout == "<string>:3 <module>\n"
-
-
-def of_file(path, name, body):
-    """A function as one of that file's."""
-    made = {}
-    exec(compile(f"def {name}(*rest): {body}", path, "exec"), made)
-    return made[name]
 
 
 def test_line_that_waits_in_torch_distributed_names_what_it_waits_for():

@@ -40,6 +40,8 @@ def test_help_of_every_command_imports_neither_torch_nor_textual() -> None:
     [
         ("import overlaptop", HEAVY),
         ("import overlaptop.workloads.catalog", HEAVY),
+        ("import overlaptop.remote.pool, overlaptop.remote.host", {"torch", "textual", "zmq", "numpy"}),
+        ("import overlaptop.agent.telemetry.telemetry", {"torch", "numpy", "pynvml"}),
         ("from overlaptop.commands import dashboard, demo, jobs, once, stream", {"torch", "textual"}),
         (command_line("analyze", DATA / "ddp_gloo", "--json"), {*HEAVY - {"numpy"}, "asyncio"}),
     ],

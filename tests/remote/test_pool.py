@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pty
 import select
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -204,12 +203,3 @@ def test_without_a_terminal_nobody_is_asked(pool_of, monkeypatch: pytest.MonkeyP
         pool.connect(interactive=True)
     assert len(reported) == 1
     assert pool.hosts[0].needs_terminal
-
-
-def test_until_a_job_is_shown_the_client_needs_neither_zmq_nor_torch_nor_a_screen() -> None:
-    code = (
-        "import sys, overlaptop.remote.pool, overlaptop.remote.host;"
-        "print([name for name in ('zmq', 'torch', 'textual', 'numpy') if name in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
