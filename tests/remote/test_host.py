@@ -7,8 +7,11 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from statistics import median
 
 import pytest
 from msgspec.structs import replace
@@ -42,6 +45,12 @@ from tests.remote.whole_client import JOB, WholeClient, whole_clients
 
 __all__ = ["hubs", "make_rank", "private_sockets"]
 """Fixtures that come with their import."""
+
+SLOW_LINE = Path(__file__).with_name("slow_line.py")
+HOST_RANKS = 4
+SLOW_BYTES_PER_S = 30_000
+ROUND_TRIP_S = 0.2
+STEPS_PER_S = 20
 
 
 class Watched:
@@ -201,6 +210,50 @@ def test_two_jobs_can_be_shown_one_after_the_other_over_one_connection(
         snapshot = watched.until(lambda snapshot: snapshot.notices)
         assert {notice.text for notice in snapshot.notices} == {f"this is {key}"}
     assert [process.pid for process in watched.host.processes] == pids
+
+
+def test_over_a_slow_line_the_screen_is_at_most_two_seconds_behind(
+    hubs: Hubs, make_rank: Callable[..., Rank], watch: Callable[..., Watched]
+) -> None:
+    """Ranks send five times as much as it carries. It holds all that it is given, as ssh and TCP do."""
+    hubs.start()
+    ranks = [make_rank(number) for number in range(HOST_RANKS)]
+    made_s: dict[int, float] = {}
+    over = threading.Event()
+
+    def produce() -> None:
+        edges = tuple(range(0, 2000, 2))
+        for rank in ranks:
+            rank.info = replace(rank.info, world_size=HOST_RANKS)
+            rank.greet()
+        for step in range(100_000):
+            made_s[step] = time.monotonic()
+            for rank in ranks:
+                detail = replace(rank.detail(step), compute_spans_ns=edges, step_ns=50_000_000)
+                rank.send(rank.step(step), *([detail] if step % 4 == 0 else ()))
+                rank.listen()
+            if over.wait(1 / STEPS_PER_S):
+                return
+
+    producer = threading.Thread(target=produce)
+    producer.start()
+    try:
+        slow = (sys.executable, str(SLOW_LINE), str(SLOW_BYTES_PER_S), str(ROUND_TRIP_S / 2))
+        watched = watch(*slow)
+        watched.session.watch(range(HOST_RANKS))
+        began_s, behind_s = time.monotonic(), []
+        while (passed_s := time.monotonic() - began_s) < 14.0:
+            snapshot = watched.tick()
+            steps = [view.last.step for view in snapshot.ranks if view.last is not None]
+            if passed_s > 7.0:
+                assert len(steps) == HOST_RANKS
+                behind_s.append(time.monotonic() - made_s[min(steps)])
+    finally:
+        over.set()
+        producer.join()
+    assert median(behind_s) < 2.0
+    assert watched.host.bytes_per_s is not None
+    assert watched.host.bytes_per_s > SLOW_BYTES_PER_S / 2, "the line is not the bottleneck"
 
 
 # Without a process
