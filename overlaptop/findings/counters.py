@@ -6,7 +6,7 @@ measured. Measured steps then confirm it, or show that the GPU's work hides it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from statistics import median
@@ -20,7 +20,7 @@ from overlaptop.findings.late import (
     Cause,
     Measure,
     delayed_ns,
-    excess,
+    each_excess,
     full_collections,
     loading_ns,
     named_late,
@@ -28,6 +28,7 @@ from overlaptop.findings.late import (
 )
 from overlaptop.findings.lines import SlowLine, slow_line
 from overlaptop.fleet.split_waits import hides_nothing
+from overlaptop.wire.messages import RankInfo, StepTotals
 
 LEAST_STEPS = 8
 ALONE_SHARE = 0.5
@@ -85,10 +86,11 @@ def slow_host(evidence: Evidence) -> SlowHost | None:
     if len(steps) < LEAST_STEPS or len(evidence.ranks) < 2:
         return None
     step_ns = median(totals.step_ns for step in steps for totals in step.values())
+    excesses = {measure: each_excess(evidence, measure, steps) for measure in _MEASURES}
     found = [
         (longer_ns, rank, cause)
         for rank in evidence.ranks
-        for longer_ns, cause in _loses(evidence, rank, step_ns)
+        for longer_ns, cause in _loses(evidence, rank, step_ns, excesses)
     ]
     longer_ns, rank, cause = max(found, key=lambda each: each[0])
     late = {each.rank: each.cause for each in named_late(evidence)}
@@ -122,14 +124,25 @@ def slow_by(evidence: Evidence, cause: Cause) -> SlowHost | None:
     return found if found is not None and found.cause is cause else None
 
 
-def _loses(evidence: Evidence, rank: int, step_ns: float) -> Iterator[tuple[float, Cause]]:
+def _cpu_ns(_info: RankInfo | None, step: StepTotals) -> int | None:
+    return step.cpu_ns
+
+
+_MEASURES = (loading_ns, delayed_ns, full_collections, _cpu_ns)
+
+
+def _loses(
+    evidence: Evidence,
+    rank: int,
+    step_ns: float,
+    excesses: Mapping[Measure, Mapping[int, list[float]]],
+) -> Iterator[tuple[float, Cause]]:
     """Yield the median excess in ns and its cause, for each counter that is steadily higher than the
     others'.
     """
-    others = evidence.ranks.keys() - {rank}
 
     def more(measure: Measure, least: float) -> float:
-        found = excess(evidence, rank, others, measure, evidence.counted)
+        found = excesses[measure].get(rank, [])
         return steady_excess(found, least) if len(found) >= LEAST_STEPS else 0.0
 
     is_bare = hides_nothing(evidence.ranks[rank])
@@ -138,8 +151,10 @@ def _loses(evidence: Evidence, rank: int, step_ns: float) -> Iterator[tuple[floa
     yield loads_ns, Cause.LOADING
     yield more(delayed_ns, ALONE_SHARE * step_ns), Cause.DELAYED
     if more(full_collections, HALF_A_COLLECTION):
-        yield more(lambda _info, step: step.cpu_ns, share * step_ns), Cause.COLLECTING
-    elif not loads_ns and (line := slow_line(evidence, rank, others, standing=True)) is not None:
+        yield more(_cpu_ns, share * step_ns), Cause.COLLECTING
+        return
+    others = evidence.ranks.keys() - {rank}
+    if not loads_ns and (line := slow_line(evidence, rank, others, standing=True)) is not None:
         stands_share = line.share - line.others_share
         is_much = stands_share >= (BARE_STANDING_SHARE if is_bare else ALONE_SHARE)
         yield (stands_share * step_ns if is_much else 0.0), Cause.STANDING

@@ -12,7 +12,7 @@ from overlaptop import text
 from overlaptop.fleet.snapshot import HubState, RankView, Snapshot
 from overlaptop.fleet.split_waits import window_of
 from overlaptop.fleet.waits import StepTransfer, StepWaits, WaitWindow
-from overlaptop.fleet.window import EVIDENCE_STEPS, FIRST_STEPS, HISTORY_STEPS
+from overlaptop.fleet.window import FIRST_STEPS, HISTORY_STEPS, evidence_steps
 from overlaptop.timeline.arrivals import Collective
 from overlaptop.wire.messages import StepDetail, StepTotals
 
@@ -90,7 +90,10 @@ def evidence_of(snapshot: Snapshot) -> Evidence:
     is_trace = snapshot.hub_state is HubState.TRACE
     first = 0 if is_trace else max(FIRST_STEPS, snapshot.first_step)
     steps = _steps(
-        known.values(), snapshot.split_steps, first, HISTORY_STEPS if is_trace else EVIDENCE_STEPS
+        known.values(),
+        snapshot.split_steps,
+        first,
+        HISTORY_STEPS if is_trace else evidence_steps(len(known)),
     )
     if steps:  # leave out ranks that ended or joined since
         known = {rank: view for rank, view in known.items() if rank in steps[-1].totals}
@@ -112,8 +115,9 @@ def evidence_of(snapshot: Snapshot) -> Evidence:
 def _counted(views: Collection[RankView], first: int) -> tuple[Mapping[int, StepTotals], ...]:
     """Return the newest steps from `first` on that all of these ranks completed, oldest first."""
     by_number: dict[int, dict[int, StepTotals]] = {}
+    most = min(COUNTED_STEPS, evidence_steps(len(views)))
     for view in views:
-        for step in view.history[-COUNTED_STEPS:]:
+        for step in view.history[-most:]:
             if step.step >= first and not step.disturbed:
                 by_number.setdefault(step.step, {})[view.rank] = step
     return tuple(totals for _, totals in sorted(by_number.items()) if len(totals) == len(views))

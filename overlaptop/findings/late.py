@@ -7,6 +7,7 @@ group: then that rank is the late one (timeline/echoes.py).
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -22,6 +23,7 @@ from overlaptop.findings.lines import SlowLine, slow_line
 from overlaptop.fleet.snapshot import RankView
 from overlaptop.fleet.waits import LATE_SHARE
 from overlaptop.report.order import sees_gaps
+from overlaptop.timeline.averages import median_without
 from overlaptop.wire.messages import RankInfo, StepTotals
 
 VARIES = 1.2
@@ -466,6 +468,21 @@ def excess(
         theirs = [value for other in others if (value := of(other, totals[other])) is not None]
         if own is not None and theirs:
             more.append(own - median(theirs))
+    return more
+
+
+def each_excess(
+    evidence: Evidence, measure: Measure, steps: Iterable[Mapping[int, StepTotals]]
+) -> Mapping[int, list[float]]:
+    """Return `excess` of each rank over all other ranks, by rank."""
+    infos = {rank: view.info for rank, view in evidence.ranks.items()}
+    more: defaultdict[int, list[float]] = defaultdict(list)
+    for totals in steps:
+        every = [(rank, measure(infos[rank], step)) for rank, step in totals.items()]
+        known = [(rank, value) for rank, value in every if value is not None]
+        ordered = sorted(value for _, value in known)
+        for rank, value in known if len(known) > 1 else ():
+            more[rank].append(value - median_without(ordered, value))
     return more
 
 

@@ -11,6 +11,7 @@ from statistics import median
 
 from overlaptop import text
 from overlaptop.findings.evidence import Evidence
+from overlaptop.timeline.averages import median_without
 from overlaptop.wire.messages import StackSamples
 
 FEWEST_SAMPLES = 8
@@ -64,7 +65,11 @@ def slow_line(
     own, theirs = every.get(rank), [every[other] for other in others if other in every]
     if own is None or not own.of_line or not theirs:
         return None
-    usual = {line: median(each.of_line.get(line, 0.0) for each in theirs) for line in own.of_line}
+    if len(theirs) == len(every) - 1:
+        ordered = _ordered_shares(evidence, standing)
+        usual = {line: median_without(ordered[line], share) for line, share in own.of_line.items()}
+    else:
+        usual = {line: median(each.of_line.get(line, 0.0) for each in theirs) for line in own.of_line}
     line = max(usual, key=lambda each: own.of_line[each] - usual[each])
     share, others_share = own.of_line[line], usual[line]
     samples = min(each.samples for each in (own, *theirs))
@@ -134,6 +139,14 @@ def _every_share(evidence: Evidence, standing: bool) -> Mapping[int, _Shares]:
         rank: _shares(view.stacks, since_ns, standing=standing) for rank, view in evidence.ranks.items()
     }
     return {rank: shares for rank, shares in every.items() if shares is not None}
+
+
+@lru_cache(maxsize=2)
+def _ordered_shares(evidence: Evidence, standing: bool) -> Mapping[str, list[float]]:
+    """Return the shares of all ranks by line, ascending."""
+    every = _every_share(evidence, standing).values()
+    lines = {line for each in every for line in each.of_line}
+    return {line: sorted(each.of_line.get(line, 0.0) for each in every) for line in lines}
 
 
 def _shares(stacks: Sequence[StackSamples], since_ns: int, *, standing: bool = False) -> _Shares | None:

@@ -16,7 +16,7 @@ from overlaptop.fleet.timelines import Timelines
 from overlaptop.fleet.totals import total
 from overlaptop.fleet.traffic import LONGEST_WINDOW_S, StepWindow, Traffic, traffic_of
 from overlaptop.fleet.trouble import is_stale
-from overlaptop.fleet.window import EVIDENCE_STEPS, HISTORY_STEPS
+from overlaptop.fleet.window import evidence_steps, history_steps
 from overlaptop.wire.bounds import MAX_RANKS
 from overlaptop.wire.commands import Command, CommandOutcome
 from overlaptop.wire.devices import DeviceFacts, DeviceSample, MachineFacts, NumaFacts
@@ -58,8 +58,8 @@ class _Rank:
     def __init__(self, rank: int) -> None:
         self.rank = rank
         self.info: RankInfo | None = None
-        self.steps: deque[StepTotals] = deque(maxlen=HISTORY_STEPS)
-        self.older: deque[StepTotals] = deque(maxlen=EVIDENCE_STEPS)
+        self.steps: deque[StepTotals] = deque()
+        self.older: deque[StepTotals] = deque()
         """Measured steps that no longer fit into `steps`."""
         self.measured: StepTotals | None = None
         self.details: deque[StepDetail] = deque(maxlen=RECENT_DETAILS)
@@ -88,8 +88,10 @@ class _Rank:
     def ended(self) -> bool:
         return self.end is not None
 
-    def add(self, step: StepTotals) -> bool:
-        """Add a step unless it is already known, as after a second read of the hub's history."""
+    def add(self, step: StepTotals, ranks: int) -> bool:
+        """Add a step unless it is already known, as after a second read of the hub's history. ``ranks``: the
+        job's ranks, which share the steps kept.
+        """
         if self.steps and step.step <= (last := self.steps[-1]).step:
             if step.start_ns < last.start_ns + SHIFTED_NS:
                 return False
@@ -102,11 +104,14 @@ class _Rank:
             self.timelines.clear()
             self.stacks.clear()
             self.longest_step_ns = 0
-        if len(self.steps) == HISTORY_STEPS and self.steps[0].measured:
-            self.older.append(self.steps[0])
         if self.steps:
             self.longest_step_ns = max(self.longest_step_ns, step.step_ns)
         self.steps.append(step)
+        while len(self.steps) > history_steps(ranks):
+            if (oldest := self.steps.popleft()).measured:
+                self.older.append(oldest)
+        while len(self.older) > evidence_steps(ranks):
+            self.older.popleft()
         self.window.add(step)
         if not self.samples:
             self.traffic_due = True  # otherwise the next sample computes it, soon enough
@@ -191,6 +196,7 @@ class Fleet:
         self._clock_ns = clock_ns
         self._node = node
         self._job: Welcome | None = None
+        self._world_size = 0
         self._ranks: dict[int, _Rank] = {}
         self._notices: deque[Notice] = deque(maxlen=MAX_NOTICES)
         self._commands = CommandBook()
@@ -268,6 +274,7 @@ class Fleet:
         now_ns = self._clock_ns()
         alone = not self._node
         job = self._grown_job()
+        self._world_size = job.world_size if job is not None else 0
         announced = range(min(job.world_size, MAX_RANKS)) if job and alone else range(0)
         for number in announced:
             self._rank(number)
@@ -333,7 +340,7 @@ class Fleet:
 
     def _add_step(self, step: StepTotals) -> None:
         rank = self._rank(step.rank)
-        if rank is None or not rank.add(step):
+        if rank is None or not rank.add(step, max(len(self._ranks), self._world_size)):
             return
         now_ns = self._clock_ns()
         # History is older than its arrival. A hanging job must not look alive for a moment because somebody

@@ -12,8 +12,8 @@ from overlaptop.fleet.snapshot import RankView, Window
 from overlaptop.fleet.waits import StepWaits
 from overlaptop.wire.messages import StepTotals
 
-HISTORY_STEPS = 600
-"""Steps kept of a rank."""
+HISTORY_STEPS, LEAST_HISTORY_STEPS, MOST_HISTORY_STEPS = 600, 64, 1 << 17
+"""Most steps kept of a rank, the fewest, and the most of all ranks: some 100 MB."""
 WINDOW_NS = {Window.SECONDS: 20_000_000_000, Window.MINUTE: 60_000_000_000}
 LEAST_STEPS = 3
 """Minimum number of steps in a window of seconds, if steps are long."""
@@ -22,14 +22,25 @@ FIRST_STEPS = 2
 and say nothing about the others."""
 LAST_STEPS = 10
 """Steps in Window.STEPS."""
-EVIDENCE_STEPS = 120
-"""Newest measured steps since the job changed that rules read. More would cost more time."""
+EVIDENCE_STEPS, LEAST_EVIDENCE_STEPS, MOST_EVIDENCE_STEPS = 120, 16, 1 << 14
+"""Newest measured steps since the job changed that rules read: most of a rank, fewest, most of all ranks.
+More would cost more time."""
 STANDSTILL_NS, STANDSTILL_STEPS = 10_000_000_000, 5
 """A step longer than both limits, in time and in usual steps, counts as a stall."""
 _MOST_SUMMED = {Window.SECONDS: 2048, Window.STEPS: 2048, Window.MINUTE: 8192}
 """Maximum steps of all ranks together. The first window is summed at each read."""
 _NUMBER, _START, _LENGTH = attrgetter("step"), attrgetter("start_ns"), attrgetter("step_ns")
 _DISTURBED, _CHANGES_SETTING = attrgetter("disturbed"), attrgetter("changes_setting")
+
+
+def history_steps(ranks: int) -> int:
+    """Return the number of steps kept of each rank of a job with this many ranks."""
+    return max(LEAST_HISTORY_STEPS, min(HISTORY_STEPS, MOST_HISTORY_STEPS // max(1, ranks)))
+
+
+def evidence_steps(ranks: int) -> int:
+    """Return the number of measured steps of each of so many ranks that rules read."""
+    return max(LEAST_EVIDENCE_STEPS, min(EVIDENCE_STEPS, MOST_EVIDENCE_STEPS // max(1, ranks)))
 
 
 class WindowSteps(NamedTuple):
@@ -53,7 +64,8 @@ def steps_of(views: Sequence[RankView], newest: int, window: Window, since: int 
     from `since` on if there are any.
     """
     most = max(LEAST_STEPS, _MOST_SUMMED[window] // max(1, len(views)))
-    found = _shared([_steps_of(view, newest, window, most, since) for view in views])
+    kept = history_steps(len(views))
+    found = _shared([_steps_of(view, newest, window, most, kept, since) for view in views])
     return [_last_of(each) for each in found] if window is Window.STEPS else found
 
 
@@ -76,11 +88,13 @@ def _last_of(steps: WindowSteps) -> WindowSteps:
     )
 
 
-def _steps_of(view: RankView, newest: int, window: Window, most: int, since: int) -> WindowSteps:
+def _steps_of(
+    view: RankView, newest: int, window: Window, most: int, kept: int, since: int
+) -> WindowSteps:
     history = view.history
     end = bisect_right(history, newest, key=_NUMBER)
     first = max(0, end - most)
-    cut = first > 0 or len(history) == HISTORY_STEPS
+    cut = first > 0 or len(history) >= kept
     if window in WINDOW_NS and end:
         since_ns = history[end - 1].start_ns + history[end - 1].step_ns - WINDOW_NS[window]
         begins = min(bisect_left(history, since_ns, first, end, key=_START), max(first, end - LEAST_STEPS))

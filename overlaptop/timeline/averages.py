@@ -4,7 +4,8 @@ clash with files of the script.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Sequence
 
 MAD_TO_SIGMA = 1.4826
 """Ratio of standard deviation to median absolute deviation for normal noise."""
@@ -15,6 +16,15 @@ def median(values: Collection[float]) -> float:
     ordered = sorted(values)
     middle = len(ordered) // 2
     return (ordered[middle] + ordered[~middle]) / 2
+
+
+def median_without(ordered: Sequence[float], value: float) -> float:
+    """Return the median of the other values. ``ordered``: two values or more, ascending, one of them
+    ``value``.
+    """
+    at, middle = bisect_left(ordered, value), (len(ordered) - 1) // 2
+    low, high = middle - (len(ordered) % 2), middle
+    return (ordered[low + (low >= at)] + ordered[high + (high >= at)]) / 2
 
 
 def sigma(values: Collection[float]) -> float:
