@@ -2,10 +2,12 @@
 
     python benchmarks/dashboard.py [--ranks 8] [--steps-per-s 20] [--size 160x45] [--seconds 10]
     python benchmarks/dashboard.py --line 30000:100
+    python benchmarks/dashboard.py --ranks 1024 --steps-per-s 10 [--hubs 16]
 
-A real hub, and ranks that this plays; one step in four has a timeline. First ``overlaptop`` runs on a
-terminal of its own, then ``overlaptop --json --detail``, whose records say how late they come. With
-``--line`` both connect by ``--via`` through a pipe of this rate (bytes a second) and latency (ms).
+Real hubs, and ranks that this plays; one step in four is measured, with a timeline if the rank is watched.
+First ``overlaptop`` runs on a terminal of its own, then ``overlaptop --json --detail``, whose records say
+how late they come. With ``--line`` both connect by ``--via`` through a pipe of this rate (bytes a second)
+and latency (ms). With several hubs, each is a host of its own, reached by ``--via``.
 """
 
 from __future__ import annotations
@@ -16,7 +18,6 @@ import json
 import os
 import pty
 import queue
-import random
 import select
 import signal
 import socket
@@ -36,13 +37,14 @@ from torchrun import OVERLAPTOP, job_folder, running
 
 from overlaptop.jobs.hub_command import hub_command
 from overlaptop.jobs.sockets import ranks_socket
-from overlaptop.wire.codec import encode, frame
-from overlaptop.wire.messages import CollectiveSpan, RankInfo, StepDetail, StepTotals
+from overlaptop.wire.codec import FrameReader, decode, encode, frame
+from overlaptop.wire.messages import CollectiveSpan, RankInfo, StepDetail, StepTotals, Watch
 from overlaptop.wire.schema import Message
 
 KEY = "played"
 BUCKETS, BUCKET_BYTES = 12, 25 << 20
 DETAILED_EVERY = 4
+NODE_RANKS = 8
 SETTLE_S = 3.0
 """After the first paint: late imports and the history belong to the start."""
 LINE_CHUNK_BYTES = 4096
@@ -52,35 +54,39 @@ LINE_HOLDS_CHUNKS = 16
 
 def greeting(rank: int, ranks: int) -> RankInfo:
     """Return what a rank says of itself."""
+    node, local_rank = divmod(rank, NODE_RANKS)
     return RankInfo(
-        job=KEY, rank=rank, local_rank=rank, world_size=ranks, host="here", pid=os.getpid(),
+        job=KEY, rank=rank, local_rank=local_rank, world_size=ranks, host=f"gpu-{node}", pid=os.getpid(),
         script="train.py", device="NVIDIA H200", backend="nccl 2.28.9", source="kernels", source_reason="",
         compute_exact=True, detail_every=DETAILED_EVERY, torch_version="2.13.0",
     )  # fmt: skip
 
 
-def messages(rank: int, step: int, start_ns: int, step_ns: int) -> list[Message]:
+def messages(rank: int, step: int, start_ns: int, step_ns: int, *, detail: bool = True) -> list[Message]:
     """Return what a rank sends of one step: compute without a gap, buckets beside its second half."""
-    late_ns = random.Random(f"{rank} {step}").randrange(step_ns // 100)
+    late_ns = (rank * 7919 + step * 104_729) * 31_337 % (step_ns // 100)
     bucket_ns = step_ns // 2 // BUCKETS
+    if step % DETAILED_EVERY:
+        return [
+            StepTotals(
+                rank, step, start_ns, step_ns, *(None,) * 8,
+                forward_ns=step_ns // 3, backward_ns=step_ns // 2, optimizer_ns=step_ns // 12,
+                collectives=None, comm_bytes=None, dropped=0,
+            )
+        ]  # fmt: skip
     begins_ns = [step_ns // 2 + at * bucket_ns for at in range(BUCKETS)]
     comm = [(begin + late_ns, begin + bucket_ns * 4 // 5) for begin in begins_ns]
     compute_ns = begins_ns[-1] + late_ns
     comm_ns, exposed_ns = sum(end - begin for begin, end in comm), comm[-1][1] - compute_ns
-    is_measured = step % DETAILED_EVERY == 0
     totals = StepTotals(
-        rank=rank, step=step, start_ns=start_ns, step_ns=step_ns,
-        compute_ns=compute_ns if is_measured else None, comm_ns=comm_ns if is_measured else None,
-        hidden_ns=comm_ns - exposed_ns if is_measured else None,
-        exposed_ns=exposed_ns if is_measured else None,
-        compute_only_ns=compute_ns - comm_ns + exposed_ns if is_measured else None,
-        copy_only_ns=0 if is_measured else None,
-        idle_ns=step_ns - compute_ns - exposed_ns if is_measured else None,
-        stall_ns=exposed_ns if is_measured else None, forward_ns=step_ns // 3, backward_ns=step_ns // 2,
-        optimizer_ns=step_ns // 12, collectives=BUCKETS if is_measured else None,
-        comm_bytes=BUCKETS * BUCKET_BYTES if is_measured else None, dropped=0,
+        rank=rank, step=step, start_ns=start_ns, step_ns=step_ns, compute_ns=compute_ns, comm_ns=comm_ns,
+        hidden_ns=comm_ns - exposed_ns, exposed_ns=exposed_ns,
+        compute_only_ns=compute_ns - comm_ns + exposed_ns, copy_only_ns=0,
+        idle_ns=step_ns - compute_ns - exposed_ns, stall_ns=exposed_ns, forward_ns=step_ns // 3,
+        backward_ns=step_ns // 2, optimizer_ns=step_ns // 12, collectives=BUCKETS,
+        comm_bytes=BUCKETS * BUCKET_BYTES, dropped=0,
     )  # fmt: skip
-    if not is_measured:
+    if not detail:
         return [totals]
     collectives = tuple(
         CollectiveSpan("allreduce_", BUCKET_BYTES, "0 default_pg", True, *span, step * BUCKETS + at + 1)
@@ -93,23 +99,64 @@ def messages(rank: int, step: int, start_ns: int, step_ns: int) -> list[Message]
     ]
 
 
-def play(ranks: int, step_ns: int, began_ns: int) -> None:
-    """Start a hub and send what all ranks would from some Unix time on, until the end of this process."""
-    command, environment = hub_command(KEY, "train.py", ranks, os.getpid(), os.fspath(Path.cwd()))
-    subprocess.run(command, env=environment, check=True)
+class Rank:
+    """A rank's connection to its hub."""
+
+    def __init__(self, rank: int, ranks: int, path: Path) -> None:
+        self.rank = rank
+        self.detail = False
+        self._reader = FrameReader()
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.connect(os.fspath(path))
+        self._socket.sendall(frame(encode(greeting(rank, ranks))))
+
+    def send(self, step: int, start_ns: int, step_ns: int) -> None:
+        """Send a step, and read whether the hub wants timelines."""
+        made = messages(self.rank, step, start_ns, step_ns, detail=self.detail)
+        self._socket.sendall(b"".join(frame(encode(each)) for each in made))
+        if step % DETAILED_EVERY:
+            return
+        with suppress(BlockingIOError):
+            for payload in self._reader.feed(self._socket.recv(1 << 16, socket.MSG_DONTWAIT)):
+                if isinstance(wanted := decode(payload), Watch):
+                    self.detail = wanted.detail
+
+
+def play(ranks: int, hubs: int, step_ns: int, began_ns: int) -> None:
+    """Start the hubs and send what all ranks would from some Unix time on, until the end of this process."""
     lines = []
-    for rank in range(ranks):
-        line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        line.connect(os.fspath(ranks_socket(KEY)))
-        line.sendall(frame(encode(greeting(rank, ranks))))
-        lines.append(line)
+    for hub, folder in enumerate(hub_folders(hubs)):
+        os.environ["OVERLAPTOP_DIR"] = folder
+        command, environment = hub_command(KEY, "train.py", ranks, os.getpid(), os.fspath(Path.cwd()))
+        subprocess.run(command, env=environment, check=True)
+        lines += [Rank(each, ranks, ranks_socket(KEY)) for each in range(ranks)[hub::hubs]]
     for step in count():
         time.sleep(max(0.0, (began_ns + (step + 1) * step_ns - time.time_ns()) / 1e9))
-        for rank, line in enumerate(lines):
-            made = messages(rank, step, began_ns + step * step_ns, step_ns)
-            line.sendall(b"".join(frame(encode(each)) for each in made))
-            with suppress(BlockingIOError):  # what dashboards want to see makes no difference here
-                line.recv(1 << 16, socket.MSG_DONTWAIT)
+        for line in lines:
+            line.send(step, began_ns + step * step_ns, step_ns)
+
+
+def hub_folders(hubs: int) -> list[str]:
+    """Return the folder of each hub's job."""
+    folder = os.environ["OVERLAPTOP_DIR"]
+    return [folder] if hubs == 1 else [f"{folder}-{hub}" for hub in range(hubs)]
+
+
+def show(ages: Path, began_ns: int, step_ns: int, words: Sequence[str]) -> int:
+    """Run the dashboard, and write down how old the newest step of all ranks is at each drawing."""
+    from overlaptop.cli import main as overlaptop_main
+    from overlaptop.tui.app import OverlaptopApp
+
+    draw = OverlaptopApp.show
+
+    def drawn(app: OverlaptopApp) -> None:
+        draw(app)
+        if (step := app.dashboard.state.snapshot.totals.step) is not None:
+            with ages.open("a") as file:
+                file.write(f"{(time.time_ns() - began_ns - (step + 1) * step_ns) / 1e9}\n")
+
+    OverlaptopApp.show = drawn  # type: ignore[method-assign]
+    return overlaptop_main(list(words))
 
 
 def slow_line(rate: str, counted: Path, command: Sequence[str]) -> int:
@@ -184,19 +231,32 @@ def cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def measure_screen(where: Sequence[str], size: str, seconds: float) -> None:
+def peak_mib(pid: int) -> float:
+    """Return a process's largest resident memory so far."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) / 1024
+
+
+def measure_screen(
+    command: Sequence[str], ages: Path, hub_pids: Sequence[int], size: str, seconds: float
+) -> None:
     """Print what the dashboard takes."""
     columns, rows = (int(part) for part in size.split("x"))
     started_s = time.monotonic()
-    with on_terminal([*OVERLAPTOP, *where], columns, rows) as (pid, terminal):
+    with on_terminal(command, columns, rows) as (pid, terminal):
         read_for(terminal, 60.0, ["exposed", "train.py"])
         print(f"first paint    {(time.monotonic() - started_s) * 1e3:.0f} ms after process start")
         read_for(terminal, SETTLE_S)
+        ages.write_text("")
         before_s, from_s = cpu_s(pid), time.monotonic()
+        hubs_before_s = sum(map(cpu_s, hub_pids))
         written_bytes = read_for(terminal, seconds)
         took_s = time.monotonic() - from_s
         print(f"CPU            {(cpu_s(pid) - before_s) / took_s:.1%} of one core")
+        print(f"hubs           {(sum(map(cpu_s, hub_pids)) - hubs_before_s) / took_s:.1%} of one core")
+        print(f"memory         {peak_mib(pid):.0f} MiB at most")
         print(f"terminal       {written_bytes / took_s / 1024:.1f} KiB/s")
+        print(f"a step is      {spread([float(each) for each in ages.read_text().split()])} s old when drawn")
 
 
 def measure_stream(
@@ -223,9 +283,16 @@ def measure_stream(
             if now_s - from_s > SETTLE_S + seconds:
                 break
     print(f"steps          {steps / seconds:.0f} a second, {split / seconds:.0f} of them with waits")
-    print(f"a step is      {spread(late_s)} s old when its record is written")
+    if late_s:
+        print(f"a step is      {spread(late_s)} s old when its record is written")
     if from_bytes:
         print(f"line           {(bytes_of(counted) - from_bytes) / seconds / 1024:.1f} KiB/s")
+
+
+def hub_pids(hubs: int) -> list[int]:
+    """Return the process of each hub."""
+    records = [path for each in hub_folders(hubs) for path in Path(each).glob("*/job.json")]
+    return [json.loads(path.read_text())["hub_pid"] for path in records]
 
 
 def bytes_of(counted: Path) -> int:
@@ -245,12 +312,17 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--size", default="160x45")
     parser.add_argument("--line", default="", metavar="BYTES_PER_S:LATENCY_MS")
+    parser.add_argument("--hubs", type=int, default=1)
     parser.add_argument("--play", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--show", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     parser.add_argument("--through", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     options = parser.parse_args()
     step_ns = round(1e9 / options.steps_per_s)
     if options.play:
-        play(options.ranks, step_ns, options.play)
+        play(options.ranks, options.hubs, step_ns, options.play)
+    if options.show:
+        ages, began, *words = options.show
+        raise SystemExit(show(Path(ages), int(began), step_ns, words))
     if options.through:
         counted, *command = options.through
         raise SystemExit(slow_line(options.line, Path(counted), command))
@@ -259,14 +331,20 @@ def main() -> None:
         this = [sys.executable, str(Path(__file__).resolve())]
         words = f"{' '.join(this)} --line {options.line} --through {counted}"
         where = ["--via", words, "--python", sys.executable] if options.line else []
+        if options.hubs > 1:
+            vias = [["--via", f"env OVERLAPTOP_DIR={each}"] for each in hub_folders(options.hubs)]
+            where = [*chain(*vias), "--python", sys.executable]
         rate = ["--ranks", str(options.ranks), "--steps-per-s", str(options.steps_per_s)]
-        began_ns = time.time_ns() + 10**9
+        rate += ["--hubs", str(options.hubs)]
+        began_ns = time.time_ns() + round((1 + options.hubs / 4) * 1e9)
         with running([*this, "--play", str(began_ns), *rate]) as played:
-            time.sleep(SETTLE_S)
+            time.sleep((began_ns - time.time_ns()) / 1e9 + SETTLE_S)
             if played.poll() is not None:
                 raise SystemExit("the ranks cannot be played")
             print(f"{options.ranks} ranks at {options.steps_per_s:g} steps/s each, {options.size}")
-            measure_screen(where, options.size, options.seconds)
+            ages = folder / "ages"
+            command = [*this, *rate, "--show", str(ages), str(began_ns), *where]
+            measure_screen(command, ages, hub_pids(options.hubs), options.size, options.seconds)
             measure_stream(where, counted, options.seconds, step_ns, began_ns)
 
 

@@ -49,6 +49,9 @@ from overlaptop.tui.workloads.screen import WorkloadsScreen
 MOST_UNREAD_S = 0.25
 """Longest time between two reads of the session, even if it is drawn less often or paused: unread data
 would be dropped."""
+DRAWING_SHARE, MOST_UNDRAWN_S = 0.2, 0.5
+"""Share of the time spent drawing, if a job has so many ranks that one takes long; and the longest time
+between two for that."""
 
 
 class OverlaptopApp(App[int]):
@@ -85,6 +88,7 @@ class OverlaptopApp(App[int]):
         self.dashboard = Dashboard(session, options, look, clock_s)
         self.dashboard.on_change = self.show
         self._reads = 0
+        self._draw_at_s = 0.0
         self._offered: tuple[object, ...] = ()
         self._offer_themes(name)
 
@@ -113,8 +117,11 @@ class OverlaptopApp(App[int]):
         """Read the session, and draw if a redraw is due."""
         self.read()
         self._reads += 1
-        if self._reads % self._reads_a_drawing == 0:
+        if self._reads % self._reads_a_drawing == 0 and time.monotonic() >= self._draw_at_s:
+            began_s = time.monotonic()
             self.show()
+            rest_s = (time.monotonic() - began_s) / DRAWING_SHARE
+            self._draw_at_s = began_s + min(MOST_UNDRAWN_S, rest_s)
 
     def read(self) -> None:
         """Read the session."""

@@ -11,7 +11,7 @@ from overlaptop.tui.draw.bars import binned
 from overlaptop.wire.messages import StepTotals
 
 _COLUMN_S = 1.0
-_RECENT_STEPS = 100
+_RECENT_STEPS, _ASKED_RANKS = 100, 64
 _STEPS_A_COLUMN = (1, 2, 5, 10, 20, 50)
 _FILLED = 0.75
 
@@ -25,8 +25,9 @@ def steps_a_column(typical_ns: float | None, *, moving: bool = True) -> int:
 
 
 def typical_step_ns(ranks: Sequence[RankView]) -> float | None:
-    """Return the median over ranks of their median step time."""
-    recent = [view.history[-_RECENT_STEPS:] for view in ranks if view.history]
+    """Return the median over ranks of their median step time; of many, over some."""
+    asked = ranks[:: 1 + len(ranks) // _ASKED_RANKS]
+    recent = [view.history[-_RECENT_STEPS:] for view in asked if view.history]
     medians = [median([step.step_ns for step in steps]) for steps in recent]
     return median(medians) if medians else None
 
