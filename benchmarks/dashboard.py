@@ -123,7 +123,7 @@ class Rank:
 
 
 def play(ranks: int, hubs: int, step_ns: int, began_ns: int) -> None:
-    """Start the hubs and send what all ranks would from some Unix time on, until the end of this process."""
+    """Start the hubs and send what all ranks would from some Unix time on, until this process ends."""
     lines = []
     for hub, folder in enumerate(hub_folders(hubs)):
         os.environ["OVERLAPTOP_DIR"] = folder
@@ -256,7 +256,8 @@ def measure_screen(
         print(f"hubs           {(sum(map(cpu_s, hub_pids)) - hubs_before_s) / took_s:.1%} of one core")
         print(f"memory         {peak_mib(pid):.0f} MiB at most")
         print(f"terminal       {written_bytes / took_s / 1024:.1f} KiB/s")
-        print(f"a step is      {spread([float(each) for each in ages.read_text().split()])} s old when drawn")
+        late_s = [float(each) for each in ages.read_text().split()]
+        print(f"a step is      {spread(late_s)} s old when drawn")
 
 
 def measure_stream(

@@ -16,7 +16,7 @@ from overlaptop.fleet.timelines import Timelines
 from overlaptop.fleet.totals import total
 from overlaptop.fleet.traffic import LONGEST_WINDOW_S, StepWindow, Traffic, traffic_of
 from overlaptop.fleet.trouble import is_stale
-from overlaptop.fleet.window import evidence_steps, history_steps
+from overlaptop.fleet.window import MOST_HISTORY_STEPS, evidence_steps, history_steps
 from overlaptop.wire.bounds import MAX_RANKS
 from overlaptop.wire.commands import Command, CommandOutcome
 from overlaptop.wire.devices import DeviceFacts, DeviceSample, MachineFacts, NumaFacts
@@ -39,7 +39,7 @@ from overlaptop.wire.schema import Message
 
 RECENT_DETAILS = 8
 MAX_NOTICES = 200
-MAX_FRESH = 16_384
+MAX_FRESH = MOST_HISTORY_STEPS
 """Steps, and samples of GPUs, held until the next snapshot. Any beyond are dropped and counted."""
 MAX_NODE_RANKS = 256
 """Ranks of one node of several, which may run other software. Ended ranks are dropped first."""
@@ -89,8 +89,8 @@ class _Rank:
         return self.end is not None
 
     def add(self, step: StepTotals, ranks: int) -> bool:
-        """Add a step unless it is already known, as after a second read of the hub's history. ``ranks``: the
-        job's ranks, which share the steps kept.
+        """Add a step unless it is already known, as after a second read of the hub's history. ``ranks``:
+        the job's ranks, which share the steps kept.
         """
         if self.steps and step.step <= (last := self.steps[-1]).step:
             if step.start_ns < last.start_ns + SHIFTED_NS:

@@ -88,9 +88,7 @@ def _last_of(steps: WindowSteps) -> WindowSteps:
     )
 
 
-def _steps_of(
-    view: RankView, newest: int, window: Window, most: int, kept: int, since: int
-) -> WindowSteps:
+def _steps_of(view: RankView, newest: int, window: Window, most: int, kept: int, since: int) -> WindowSteps:
     history = view.history
     end = bisect_right(history, newest, key=_NUMBER)
     first = max(0, end - most)

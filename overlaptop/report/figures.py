@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from overlaptop.fleet.records import BOUNDS
 from overlaptop.fleet.snapshot import WHOLE_TRACE, HubState, Snapshot, Totals, Window
+from overlaptop.report.deviations import MOST_LISTED
 from overlaptop.text import (
     ABOUT,
     bounded,
@@ -92,10 +93,19 @@ def window_in_words(totals: Totals, *, brief: bool = False) -> str:
 
 
 def ranks_in_words(snapshot: Snapshot) -> str:
-    """Return such as ``4 ranks``; ``1 of 4 ranks`` if traces are missing."""
+    """Return such as ``4 ranks``; ``1 of 4 ranks`` if traces are missing; of a large job with missing ranks
+    ``1,016 of 1,024 ranks report``.
+    """
     here = len(snapshot.ranks)
     number = snapshot.job.world_size if snapshot.job is not None else here
     lacks = snapshot.hub_state is HubState.TRACE and here < number
+    if snapshot.hub_state is HubState.LIVE and number > MOST_LISTED:
+        report = sum(
+            view.last is not None and not (view.stale or view.ended or view.node_lost)
+            for view in snapshot.ranks
+        )
+        if 0 < report < number:
+            return f"{report:,} of {plural(number, 'rank')} report"
     return f"{here} of {plural(number, 'rank')}" if lacks else plural(number, "rank")
 
 

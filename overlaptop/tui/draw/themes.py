@@ -46,6 +46,8 @@ DARK = Palette(
         "idle": "#5a6478", "track": "#2b3341", "stall": "#b4365a",
         "forward": "#24405f", "backward": "#4a3563", "optimizer": "#5a4a22", "history": "#5d7ba6",
         "live": "#5bd68a", "warning": "#f2c14e", "error": "#ff6b7d", "good": "#5fdcb8", "bad": "#ffa565",
+        "far_better": "#6aa5ff", "better": "#2c5aa8", "usual": "#2b3341", "member": "#67738a",
+        "worse": "#a85a24", "far_worse": "#ffb27a",
     },
 )  # fmt: skip
 LIGHT = Palette(
@@ -59,6 +61,8 @@ LIGHT = Palette(
         "idle": "#8b929e", "track": "#d5d9df", "stall": "#cf6079",
         "forward": "#c9dcf2", "backward": "#e2d4f2", "optimizer": "#f0e2b8", "history": "#6f8fbd",
         "live": "#1c8f4a", "warning": "#a86f00", "error": "#c4273f", "good": "#117a60", "bad": "#b44a00",
+        "far_better": "#1d4fae", "better": "#8fb4ee", "usual": "#d5d9df", "member": "#9aa2ae",
+        "worse": "#eda065", "far_worse": "#a03f00",
     },
 )  # fmt: skip
 CONTRAST = Palette(
@@ -72,6 +76,8 @@ CONTRAST = Palette(
         "idle": "#606060", "track": "#3c3c3c", "stall": "#d4003c",
         "forward": "#003c78", "backward": "#5a0078", "optimizer": "#6e5000", "history": "#a0b8ff",
         "live": "#00ff66", "warning": "#ffff00", "error": "#ff5050", "good": "#00ffc8", "bad": "#ffb000",
+        "far_better": "#60a8ff", "better": "#0050c0", "usual": "#3c3c3c", "member": "#8c8c8c",
+        "worse": "#a06000", "far_worse": "#ffc840",
     },
 )  # fmt: skip
 PLAIN = Palette("overlaptop-plain", True, {})

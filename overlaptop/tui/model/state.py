@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ from overlaptop.fleet.split_waits import NOT_YET
 from overlaptop.fleet.totals import of_one_step, total
 from overlaptop.fleet.trouble import Trouble
 from overlaptop.fleet.waits import StepWaits
+from overlaptop.report.deviations import MOST_LISTED, known_quantities
 from overlaptop.report.hosts import by_node
 from overlaptop.report.order import Filter, all_see_gaps, ordered, sort_keys
 from overlaptop.report.who_is_late import FirstLine
@@ -51,6 +52,8 @@ class ViewState:
     window: Window = Window.SECONDS
     """The steps of the job's figures."""
     sort_key: str = "rank"
+    map_quantity: str = "exposed"
+    """One of QUANTITIES: the colour of the ranks of a folded job."""
     reverse: bool = False
     viewport: Viewport = WHOLE_STEP
     paused_at_ns: int | None = None
@@ -102,11 +105,25 @@ class ViewState:
         return self.paused_now_ns or self.snapshot.at_ns
 
     @property
+    def groups(self) -> frozenset[int]:
+        """Return the ranks that share a group with the selected one, without groups of all ranks; empty if
+        not known.
+        """
+        ranks, detail = len(self.snapshot.ranks), self.selected.detail if self.selected else None
+        groups = detail.groups if detail is not None else ()
+        return frozenset(rank for each in groups if len(each.members) < ranks for rank in each.members)
+
+    @property
     def grouped(self) -> bool:
         """Return whether ranks are grouped by host: there are several hosts, and no
         other order is chosen.
         """
         return len(self.snapshot.nodes) > 1 and self.sort_key == "rank"
+
+    @property
+    def folded(self) -> bool:
+        """Return whether there are too many ranks for a row each, and no other order is chosen."""
+        return len(self.rows) > MOST_LISTED and self.sort_key == "rank"
 
     def show(self, snapshot: Snapshot) -> None:
         """Show this snapshot, with rows and totals over the window. A window of one step is the timeline's
@@ -356,12 +373,20 @@ class ViewState:
             shown = with_means(over_window(self.snapshot, self.window))
             self.snapshot = self._paused = _without_empty_waits(shown)
 
-    def move(self, rows: int) -> None:
-        """Select the rank this many rows further down; stop at either end."""
-        shown = [view.rank for view in self.rows]
+    def move(self, rows: int, order: Sequence[int] = ()) -> None:
+        """Select the rank this many rows further down; stop at either end. ``order``: ranks in another
+        order than the rows'.
+        """
+        shown = order or [view.rank for view in self.rows]
         if shown:
             at = shown.index(self.rank) if self.rank in shown else 0
             self.rank = shown[min(max(at + rows, 0), len(shown) - 1)]
+
+    def next_quantity(self) -> None:
+        """Colour the ranks of a folded job by the next quantity that is known."""
+        known = known_quantities(self.snapshot.ranks) or [self.map_quantity]
+        at = known.index(self.map_quantity) if self.map_quantity in known else -1
+        self.map_quantity = known[(at + 1) % len(known)]
 
     def sort_by_next(self) -> None:
         """Sort by the next column, worst figures first (overlap: lowest, times: longest)."""

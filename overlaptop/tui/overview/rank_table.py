@@ -1,13 +1,17 @@
 """One row per rank: the parts of its steps, and its figures.
 
-If several hosts are watched, each host's ranks are below a thin line.
+If several hosts are watched, each host's ranks are below a thin line. A job with many ranks is folded: a
+mark a rank, and rows only of the selected rank and of those that deviate most.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from textual import events
 
-from overlaptop.fleet.snapshot import RankView
+from overlaptop.fleet.snapshot import RankView, Snapshot
+from overlaptop.report.deviations import Deviations, by_place, deviations, node_size
 from overlaptop.report.hosts import Group, groups
 from overlaptop.report.order import SORT_KEYS
 from overlaptop.tui.draw.segments import Segment, StyledLine, TextStyle, bold, dim, faded, on
@@ -15,10 +19,26 @@ from overlaptop.tui.draw.table import GAP, aligned, scrolled
 from overlaptop.tui.model import history
 from overlaptop.tui.model.dashboard import Dashboard
 from overlaptop.tui.overview.columns import Column, Scales, columns_for, layout
+from overlaptop.tui.overview.rank_map import RankMap, title
 from overlaptop.tui.widgets.host_lines import heading
 from overlaptop.tui.widgets.view import JobView
 
 _MARGIN = 2
+_LEAST_BELOW = 2
+"""Lines below the marks of a folded job: the header and a row."""
+
+
+class _Folded(NamedTuple):
+    """A folded job: its marks, and the deviations that colour them."""
+
+    snapshot: Snapshot
+    quantity: str
+    width: int
+    found: Deviations
+    map: RankMap
+    order: list[int]
+    """All ranks: the worst ones, then the others by place."""
+    worst: list[int]
 
 
 class RankTable(JobView):
@@ -29,15 +49,62 @@ class RankTable(JobView):
         self._first = 0
         self._bar_ns = 0
         """The bars' full width at the last drawing."""
+        self._made: _Folded | None = None
+        self._marks = range(0)
+        """The shown lines of marks."""
 
     @property
     def page_rows(self) -> int:
-        return max(1, self.size.height - 1)
+        folded = self._folded()
+        return max(1, self.size.height - 1) if folded is None else folded.map.line_ranks
 
-    def full_height(self, width: int) -> int:  # noqa: ARG002
-        return 1 + max(1, len(self._entries()))
+    @property
+    def order(self) -> list[int]:
+        """Return the order of the ranks of a folded job; empty: that of the rows."""
+        folded = self._folded()
+        return folded.order if folded is not None else []
+
+    def full_height(self, width: int) -> int:
+        folded = self._folded(width)
+        return 1 + max(1, len(self._entries())) + (1 + folded.map.height if folded is not None else 0)
 
     def draw(self, width: int, height: int) -> list[StyledLine]:
+        marks = self._draw_marks(width, height)
+        return [*marks, *self._draw_rows(width, height - len(marks))]
+
+    def _draw_marks(self, width: int, height: int) -> list[StyledLine]:
+        folded, state = self._folded(width), self.state
+        if folded is None:
+            self._marks = range(0)
+            return []
+        shown = max(1, min(folded.map.height, height - 1 - _LEAST_BELOW))
+        first = scrolled(self._marks.start, folded.map.line_of(state.rank), folded.map.height, shown)
+        self._marks, textured = range(first, first + shown), self.look.textured
+        selected = state.selected.rank if state.selected is not None else None
+        groups = state.groups
+        lines = [
+            folded.map.line(number, folded.found, selected, groups, textured=textured)
+            for number in self._marks
+        ]
+        margin = Segment(" " * _MARGIN)
+        heading = title(folded.quantity, folded.found, width, textured=textured)
+        return [heading, *((margin, *line) for line in lines)]
+
+    def _folded(self, width: int = 0) -> _Folded | None:
+        state = self.state
+        if not state.folded:
+            return None
+        width, made = width or self.size.width, self._made
+        made_of = (state.snapshot, state.map_quantity, width)
+        if made is None or made[0] is not state.snapshot or made[1:3] != made_of[1:]:
+            found, ranks = deviations(state.rows, state.map_quantity), by_place(state.rows)
+            worst = found.worst()
+            order = [*worst, *(view.rank for view in ranks if view.rank not in worst)]
+            placed = RankMap(ranks, node_size(ranks), width - 2 * _MARGIN)
+            self._made = made = _Folded(*made_of, found, placed, order, worst)
+        return made
+
+    def _draw_rows(self, width: int, height: int) -> list[StyledLine]:
         state = self.state
         scales = Scales.of(state, textured=self.look.textured, bar_before_ns=self._bar_ns)
         self._bar_ns = scales.bar_ns
@@ -65,8 +132,21 @@ class RankTable(JobView):
         return lines
 
     async def on_click(self, event: events.Click) -> None:
-        entries, at = self._entries(), self._first + event.y - 1
-        if event.y == 0:
+        y = event.y
+        if (folded := self._folded()) is not None:
+            if y == 0:
+                await self.screen.run_action("screen.map")
+                return
+            if y <= len(self._marks):
+                ranks = folded.map.ranks_at(event.x - _MARGIN, self._marks[y - 1])
+                if ranks:  # another click selects the other rank of the cell
+                    await self.screen.run_action(
+                        f"screen.select_rank({ranks[-1 if ranks[0] == self.state.rank else 0]})"
+                    )
+                return
+            y -= 1 + len(self._marks)
+        entries, at = self._entries(), self._first + y - 1
+        if y == 0:
             if (key := self._column_at(event.x)) in SORT_KEYS:
                 await self.screen.run_action(f"screen.sort_by('{key}')")
         elif at < len(entries) and not isinstance(entry := entries[at], Group):
@@ -81,6 +161,10 @@ class RankTable(JobView):
 
     def _entries(self) -> list[RankView | Group]:
         state = self.state
+        if (folded := self._folded()) is not None:
+            views, selected = {view.rank: view for view in state.rows}, state.selected
+            above = [] if selected is None or selected.rank in folded.worst else [selected]
+            return [*above, *(views[rank] for rank in folded.worst)]
         if not state.grouped:
             return list(state.rows)
         entries: list[RankView | Group] = []
@@ -90,7 +174,7 @@ class RankTable(JobView):
 
     def _columns(self, width: int) -> list[tuple[Column, int]]:
         state = self.state
-        with_nodes = len(state.snapshot.nodes) > 1 and not state.grouped
+        with_nodes = len(state.snapshot.nodes) > 1 and (state.folded or not state.grouped)
         slopes = bool(state.slopes)
         columns = columns_for(state.snapshot.ranks, with_nodes=with_nodes, with_slopes=slopes)
         return layout(columns, width - 2 * _MARGIN)

@@ -44,12 +44,16 @@ class OverviewScreen(TimelineScreen):
             HistoryChart(dashboard),
         )
 
+    def redraw(self, *, everything: bool = False) -> None:
+        self.set_class(self.state.folded, "-folded")
+        super().redraw(everything=everything)
+
     def action_comparison(self) -> None:
         self.state.hide_panel()
         self.redraw()
 
     def action_move(self, rows: int) -> None:
-        self.state.move(rows)
+        self.state.move(rows, self._table.order)
         self.show_selected()
 
     def action_page(self, pages: int) -> None:
@@ -69,6 +73,10 @@ class OverviewScreen(TimelineScreen):
 
     def action_reverse(self) -> None:
         self.state.reverse = not self.state.reverse
+        self.redraw()
+
+    def action_map(self) -> None:
+        self.state.next_quantity()
         self.redraw()
 
     def action_collectives(self) -> None:
