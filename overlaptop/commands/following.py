@@ -11,7 +11,6 @@ from overlaptop.fleet.commands import SENT, CommandView
 from overlaptop.fleet.session import Session
 from overlaptop.fleet.snapshot import HubState, Snapshot
 from overlaptop.fleet.trouble import trouble_of
-from overlaptop.fleet.watching import compared
 from overlaptop.wire.commands import Command
 
 TICK_S = 0.05
@@ -87,12 +86,12 @@ def settle(session: Session) -> Snapshot:
 
 
 def settle_waits(session: Session) -> Snapshot:
-    """Settle, then ask for the timelines of all ranks. Return the Snapshot once COMPARED_STEPS have a
-    wait/transfer breakdown, or after the time that they should take: between LIMIT_S and WAITS_LIMIT_S. A
-    wait beyond LIMIT_S is announced.
+    """Settle, then ask for the timelines of the compared ranks. Return the Snapshot once COMPARED_STEPS
+    have a wait/transfer breakdown, or after the time that they should take: between LIMIT_S and
+    WAITS_LIMIT_S. A wait beyond LIMIT_S is announced.
     """
     snapshot = settle(session)
-    wanted = compared(snapshot.ranks)
+    wanted = snapshot.compared
     session.watch(wanted)
     began_s, announced = time.monotonic(), False
     while len(snapshot.split_steps) < COMPARED_STEPS:
@@ -110,6 +109,9 @@ def settle_waits(session: Session) -> Snapshot:
             print_message(f"waiting some {limit_s:.0f} s for {COMPARED_STEPS} steps, to say who is late")
         pause(session, TICK_S)
         snapshot = session.tick()
+        if snapshot.compared != wanted:
+            wanted = snapshot.compared
+            session.watch(wanted)
     return snapshot
 
 

@@ -134,15 +134,14 @@ def _until_end(session: Session, pause: Callable[[], None]) -> Iterator[Snapshot
     """The session's snapshots until its job has ended, and its processes are known to have."""
     from overlaptop.commands.following import require_connection
     from overlaptop.fleet.snapshot import HubState
-    from overlaptop.fleet.watching import compared
 
     ended_s: float | None = None
     watched: frozenset[int] = frozenset()
     while True:
         snapshot = session.tick()
         yield snapshot
-        if (wanted := compared(snapshot.ranks)) != watched:
-            watched = wanted
+        if snapshot.compared != watched:
+            watched = snapshot.compared
             session.watch(watched)
         if snapshot.hub_state is HubState.ENDED:
             ended_s = ended_s or time.monotonic()

@@ -257,6 +257,8 @@ class Snapshot:
     """Transfer times of such steps in the last minutes, oldest first."""
     first_step: int = 0
     """First step since the job changed, by itself or by a setting. 0 if it has not."""
+    compared: frozenset[int] = frozenset()
+    """The ranks whose timelines are compared: all of a small job, some of a large one."""
     recorded: bool = False
     """It comes from a recording, and `at_ns` is a time in that."""
 

@@ -13,6 +13,7 @@ from overlaptop.fleet.snapshot import WHOLE_TRACE, NodeView, RankView, Snapshot,
 from overlaptop.fleet.totals import of_one_step, step_of, stepping, total
 from overlaptop.fleet.transfers import TransferHistory
 from overlaptop.fleet.waits import HOST_WORTH_SHARE, LATE_SHARE, WORTH_SHARE, StepWaits, WaitWindow
+from overlaptop.fleet.watching import ComparedRanks
 from overlaptop.fleet.window import EVIDENCE_STEPS, WINDOW_NS, in_window
 from overlaptop.text import named_ranks
 from overlaptop.timeline.arrivals import Collective, WaitTimes, combined, waiting
@@ -43,6 +44,7 @@ class Splitter:
         self._last: StepWaits | None = None
         """Last step broken down. Kept after it is forgotten, because its timelines stay for a while."""
         self._changes = ChangePoints()
+        self._compared = ComparedRanks()
         self._window: tuple[tuple[StepWaits, ...], WaitWindow | None] = ((), None)
         """Last window and its steps."""
 
@@ -52,9 +54,12 @@ class Splitter:
         """
         views, fresh = snapshot.ranks, []
         first_step = self._changes.look(views)
+        if self._compared.look(views, snapshot.at_ns):
+            self._kept.clear()  # a window has steps of the same ranks
         for details in self._complete(views):
             earlier = self._kept[-1].collectives if self._kept else ()
-            each = _split(views, details, snapshot.nodes, earlier)
+            partial = len(self._compared.ranks) < len(views)
+            each = _split(views, details, snapshot.nodes, earlier, partial=partial)
             fresh.append(each)
             self._transfers.add(each)
             if self._kept and each.step <= self._kept[-1].step:
@@ -72,7 +77,11 @@ class Splitter:
             are_bare = all(map(hides_nothing, views))
             self._window = steps, window_of(steps, HOST_WORTH_SHARE if are_bare else WORTH_SHARE)
         window = self._window[1]
-        absent = [view.rank for view in views if not (view.details or view.ended)]
+        absent = [
+            view.rank
+            for view in views
+            if view.rank in self._compared.ranks and not (view.details or view.ended)
+        ]
         unsplit = f"no timeline of {named_ranks(absent)} is here" if absent and not kept else NOT_YET
         if steps:
             unsplit = "" if window else _why(kept[-1].collectives)
@@ -90,20 +99,22 @@ class Splitter:
             kept_split_steps=kept,
             transfers=self._transfers.kept,
             first_step=first_step,
+            compared=self._compared.ranks,
         )
 
     def _complete(self, views: Sequence[RankView]) -> list[dict[int, StepDetail]]:
-        """Return the new steps with timelines from all ranks, by rank, in step order."""
+        """Return the new steps with timelines from all compared ranks, by rank, in step order."""
         last = self._last
         of_step: dict[int, dict[int, StepDetail]] = {}
-        for view in views:
+        compared = [view for view in views if view.rank in self._compared.ranks]
+        for view in compared:
             for detail in view.details:
                 of_step.setdefault(detail.step, {})[view.rank] = detail
         complete = []
         present = {view.rank for view in stepping([view for view in views if not view.ended])}
         for step, details in of_step.items():
             begun_ns = _begun_ns(details)
-            needed = {view.rank for view in views if _took_part(view, step, begun_ns, present)}
+            needed = {view.rank for view in compared if _took_part(view, step, begun_ns, present)}
             is_new = last is None or step > last.step or begun_ns > last.start_ns + RESTARTED_NS
             if is_new and needed <= details.keys() and not any(_disturbed(view, step) for view in views):
                 complete.append(details)
@@ -153,14 +164,18 @@ def split_alone(snapshot: Snapshot, before: Iterable[RankView] = ()) -> Snapshot
 
     ``before``: the ranks with the ``detail`` of the previous step, whose collectives may end in this one.
     """
-    views = [view for view in snapshot.ranks if view.last is not None]
+    partial = 0 < len(snapshot.compared) < len(snapshot.ranks)
+    views = [
+        view for view in snapshot.ranks if view.last is not None and not (partial and view.detail is None)
+    ]
     details, earlier = _details(views), _details(before)
     if absent := [view.rank for view in views if view.rank not in details]:
         return show_step(snapshot, None, f"no timeline of {named_ranks(absent)} is kept of this step")
     if not details or any(view.last is not None and view.last.disturbed for view in views):
         return show_step(snapshot, None, NO_COLLECTIVES if not details else DISTURBED)
-    running = _matched(earlier, snapshot.nodes) if earlier.keys() == details.keys() else ()
-    return show_step(snapshot, _split(views, details, snapshot.nodes, running))
+    is_alike = earlier.keys() == details.keys()
+    running = _matched(earlier, snapshot.nodes, partial=partial) if is_alike else ()
+    return show_step(snapshot, _split(views, details, snapshot.nodes, running, partial=partial))
 
 
 def _details(views: Iterable[RankView]) -> dict[int, StepDetail]:
@@ -193,10 +208,14 @@ def _split(
     details: Mapping[int, StepDetail],
     nodes: Sequence[NodeView],
     earlier: Iterable[Collective] = (),
+    *,
+    partial: bool,
 ) -> StepWaits:
-    """`earlier`: collectives of the previous step. Some may end in this one."""
+    """`earlier`: collectives of the previous step, some of which may end in this one.
+    `partial`: as in `_matched`.
+    """
     step, begun_ns = next(iter(details.values())).step, _begun_ns(details)
-    collectives = _matched(details, nodes)
+    collectives = _matched(details, nodes, partial=partial)
     running = [each for each in earlier if max(part.end_ns for part in each.parts) > begun_ns]
     times = {
         view.rank: _times(details[view.rank], step_of(view, step), (*running, *collectives))
@@ -207,8 +226,14 @@ def _split(
     return StepWaits.of(step, begun_ns, mean_ns, collectives, times)
 
 
-def _matched(details: Mapping[int, StepDetail], nodes: Sequence[NodeView]) -> tuple[Collective, ...]:
+def _matched(
+    details: Mapping[int, StepDetail], nodes: Sequence[NodeView], *, partial: bool = False
+) -> tuple[Collective, ...]:
+    """``partial``: only some ranks of a large job are compared, so those members of a group that are."""
     names, members = _groups(details)
+    if partial:
+        known = {name: tuple(filter(details.__contains__, ranks)) for name, ranks in members.items()}
+        members = {name: ranks if len(ranks) > 1 else members[name] for name, ranks in known.items()}
     ranks_of: defaultdict[str, set[int]] = defaultdict(set)
     for rank, detail in details.items() if len(nodes) > 1 else ():
         for each in detail.collectives:

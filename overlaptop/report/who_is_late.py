@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import NamedTuple
 
-from overlaptop.fleet.snapshot import WHOLE_TRACE, HubState, RankView, Snapshot
+from overlaptop.fleet.snapshot import WHOLE_TRACE, RankView, Snapshot
 from overlaptop.fleet.split_waits import NOT_YET
 from overlaptop.fleet.trouble import trouble_of
 from overlaptop.fleet.waits import LATE_SHARE, WaitWindow
-from overlaptop.fleet.watching import MOST_COMPARED, compared
 from overlaptop.report.order import all_see_gaps
 from overlaptop.text import duration, named_ranks, part_of, percent, printable, whole_percent
 
@@ -119,6 +118,8 @@ def _of_steps(snapshot: Snapshot) -> FirstLine | None:
     (late,) = window.late
     others = [each for each in window.lateness.ranks if each is not late]
     who = "the others wait" if len(others) > 1 else f"rank {others[0].rank} waits"
+    if 0 < len(snapshot.compared) < len(snapshot.ranks):
+        who = f"{len(others)} compared ranks wait"
     cost, brief_cost = _costs(snapshot, window)
     if late.share >= LATE_SHARE:
         late_in = f"late in {late.late} of {late.collectives} collectives"
@@ -142,8 +143,7 @@ def why_not_split(snapshot: Snapshot) -> str:
     """Return why it is not known who waits for whom; empty if it is known."""
     if why := why_unmeasured(snapshot.ranks) or _without_agent(snapshot.ranks):
         return why
-    all_compared = snapshot.hub_state is HubState.TRACE or compared(snapshot.ranks)
-    return snapshot.unsplit if all_compared else f"at most {MOST_COMPARED} ranks are compared"
+    return snapshot.unsplit
 
 
 def why_unmeasured(ranks: Sequence[RankView]) -> str:

@@ -108,12 +108,12 @@ async def test_a_list_that_goes_on_says_how_far_and_enter_shows_the_selected_one
         assert isinstance(app.screen, OverviewScreen)
 
 
-async def test_where_ranks_are_not_compared_the_view_says_why():
+async def test_where_timelines_are_missing_the_view_says_whose():
     ranks = range(MOST_COMPARED + 1)
     told = (message for rank in ranks for message in (info(rank), step(rank, 1)))
     session = FakeSession(welcome(world_size=len(ranks)), status(), *told, detail(0, 1))
     text = await screen_of(session, "C", size=SIZES[2])
-    assert f"no collective to show: at most {MOST_COMPARED} ranks are compared" in text
+    assert "no collective to show: no timeline of ranks 1-" in text
 
 
 def test_the_bus_has_the_peak_of_the_link_that_carries_it_if_one_does():

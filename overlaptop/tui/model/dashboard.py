@@ -14,7 +14,6 @@ from overlaptop.fleet.replay_session import ReplaySession
 from overlaptop.fleet.session import Session
 from overlaptop.fleet.snapshot import HubState, Snapshot
 from overlaptop.fleet.trouble import trouble_of
-from overlaptop.fleet.watching import compared
 from overlaptop.launch.request import LaunchRequest
 from overlaptop.tui.draw.themes import Look
 from overlaptop.tui.model.captures import Captures
@@ -88,11 +87,11 @@ class Dashboard:
         self.look.faded = state.snapshot.hub_state in (HubState.LOST, HubState.STALE)
 
     def watch(self) -> None:
-        """Request the timelines of all ranks, to find who waits for whom; with too many ranks, only that of
-        the selected rank.
+        """Request the timelines of the compared ranks, to find who waits for whom, and of the selected
+        rank.
         """
         selected = self.state.selected
-        wanted = compared(self.latest.ranks) or frozenset({selected.rank} if selected else ())
+        wanted = self.latest.compared | ({selected.rank} if selected else set())
         if wanted != self._watched:
             self._watched = wanted
             self.session.watch(wanted, self._bursts)
