@@ -28,7 +28,6 @@ from pairs import UNKNOWN, number, print_head, print_row
 from torchrun import job_folder, running, torchrun, why_it_failed
 
 from overlaptop.fleet.job_session import JobSession
-from overlaptop.fleet.watching import compared
 from overlaptop.report.who_is_late import FirstLine, Kind
 from overlaptop.tui.model.latest_findings import LatestFindings
 
@@ -92,7 +91,7 @@ class Screen:
     def look(self) -> Look | None:
         """The present screen; None before the first step."""
         snapshot = self._session.tick()
-        if (ranks := compared(snapshot.ranks)) != self._watched:
+        if (ranks := snapshot.compared) != self._watched:
             self._watched = ranks
             self._session.watch(ranks)
         if all(view.last is None for view in snapshot.ranks):

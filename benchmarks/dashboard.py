@@ -155,7 +155,7 @@ def show(ages: Path, began_ns: int, step_ns: int, words: Sequence[str]) -> int:
             with ages.open("a") as file:
                 file.write(f"{(time.time_ns() - began_ns - (step + 1) * step_ns) / 1e9}\n")
 
-    OverlaptopApp.show = drawn  # type: ignore[method-assign]
+    OverlaptopApp.show = drawn  # type: ignore[method-assign, assignment]
     return overlaptop_main(list(words))
 
 

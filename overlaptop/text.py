@@ -8,6 +8,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 UNKNOWN = "–"
+MOST_RUNS = 6
+"""Most runs of ranks that are named; more are counted."""
 AT_MOST, AT_LEAST, ABOUT = "≤", "≥", "≈"
 _TIME_UNITS = ((1, "ns"), (1_000, "µs"), (1_000_000, "ms"), (1_000_000_000, "s"))
 _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
@@ -149,8 +151,12 @@ def possessive(name: str) -> str:
 
 
 def named_ranks(ranks: Collection[int]) -> str:
-    """``rank 3``, ``ranks 0-2, 5``."""
-    return f"rank{'s' * (len(ranks) > 1)} {runs_of(ranks)}"
+    """``rank 3``, ``ranks 0-2, 5``; ``ranks 0, 8, 16, 24, 32, 40 and 122 more``."""
+    found = runs(ranks)
+    shown = found[:MOST_RUNS] if len(found) > MOST_RUNS + 1 else found
+    named = sum(int(run.split("-")[-1]) - int(run.split("-")[0]) + 1 for run in shown)
+    more = f" and {len(ranks) - named:,} more" if named < len(ranks) else ""
+    return f"rank{'s' * (len(ranks) > 1)} {', '.join(shown)}{more}"
 
 
 def ordinal(n: int) -> str:

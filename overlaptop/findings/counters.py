@@ -86,7 +86,9 @@ def slow_host(evidence: Evidence) -> SlowHost | None:
     if len(steps) < LEAST_STEPS or len(evidence.ranks) < 2:
         return None
     step_ns = median(totals.step_ns for step in steps for totals in step.values())
-    excesses = {measure: each_excess(evidence, measure, steps) for measure in _MEASURES}
+    excesses: dict[Measure, Mapping[int, list[float]]] = {
+        measure: each_excess(evidence, measure, steps) for measure in _MEASURES
+    }
     found = [
         (longer_ns, rank, cause)
         for rank in evidence.ranks

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import groupby
 from pathlib import PurePath
 from typing import NamedTuple
 
 from overlaptop.fleet.commands import CommandView
 from overlaptop.fleet.snapshot import HubState, NodeView, RankView, Snapshot
-from overlaptop.text import UNKNOWN, age, byte_count, clock, plural, printable, shortened
+from overlaptop.text import UNKNOWN, age, byte_count, clock, named_ranks, plural, printable, shortened
 from overlaptop.wire.commands import WRITTEN
 
 HUB_GLYPHS = {
@@ -63,6 +63,21 @@ def groups(rows: Iterable[RankView], nodes: Sequence[NodeView], *, empty: bool) 
         words = f"{len(without)} hosts without ranks of this job, {lost} of them not reached (H)"
         shown.append(Group(None, (), words))
     return [*shown, Group(None, nowhere, NOT_SEEN)] if nowhere else shown
+
+
+def ranks_and_hosts(ranks: Collection[int], views: Iterable[RankView]) -> str:
+    """Return such as ``rank 3`` or ``ranks 0-3``; of several hosts' ranks ``ranks 64-71, all of gpu-9`` or
+    ``ranks 0-15, all of 2 hosts``. ``ranks`` ascend.
+    """
+    of_host: dict[str, set[int]] = {}
+    for view in views:
+        if view.info is not None:
+            of_host.setdefault(view.info.host, set()).add(view.rank)
+    whole = [host for host, members in of_host.items() if members.issubset(ranks) and len(members) > 1]
+    words = named_ranks(ranks)
+    if not whole or sum(len(of_host[host]) for host in whole) < len(ranks) or len(whole) == len(of_host):
+        return words
+    return f"{words}, all of {printable(whole[0]) if len(whole) == 1 else plural(len(whole), 'host')}"
 
 
 def in_words(node: NodeView, now_ns: int) -> str:

@@ -10,8 +10,9 @@ from overlaptop.fleet.snapshot import WHOLE_TRACE, RankView, Snapshot
 from overlaptop.fleet.split_waits import NOT_YET
 from overlaptop.fleet.trouble import trouble_of
 from overlaptop.fleet.waits import LATE_SHARE, WaitWindow
+from overlaptop.report.hosts import ranks_and_hosts
 from overlaptop.report.order import all_see_gaps
-from overlaptop.text import duration, named_ranks, part_of, percent, printable, whole_percent
+from overlaptop.text import MOST_RUNS, duration, named_ranks, part_of, percent, printable, whole_percent
 
 OF_COLLECTIVES = " of collectives"
 EXPOSED_SHARE = 0.1
@@ -159,7 +160,7 @@ def why_unmeasured(ranks: Sequence[RankView]) -> str:
     if not reasons:
         return ""
     reason, of_ranks = max(reasons.items(), key=lambda each: len(each[1]))
-    return reason if len(of_ranks) == len(ranks) else f"{named_ranks(of_ranks)}: {reason}"
+    return reason if len(of_ranks) == len(ranks) else f"{ranks_and_hosts(of_ranks, ranks)}: {reason}"
 
 
 def _without_agent(ranks: Sequence[RankView]) -> str:
@@ -182,6 +183,8 @@ def _by_turns(snapshot: Snapshot, window: WaitWindow) -> FirstLine:
     late = window.late
     numbers = [str(each.rank) for each in late]
     who = f"ranks {', '.join(numbers[:-1])} and {numbers[-1]}"
+    if len(late) > MOST_RUNS:
+        who = ranks_and_hosts([each.rank for each in late], snapshot.ranks)
     number, collectives = sum(each.late for each in late), window.lateness.collectives
     cost, brief_cost = _costs(snapshot, window)
     return FirstLine(

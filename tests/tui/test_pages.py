@@ -16,6 +16,7 @@ from tests.fleet.builders import T0, info, stacks, step
 from .clusters import Cluster
 from .fakes import SIZES, WIDE, opened, running_job, screen_lines, shown
 from .knobs import ACCUMULATION, BUCKET, by_another, controlled_job, obey
+from .large import large_job
 from .launchers import FakeLauncher
 from .machines import cpu_only, h200_node, misplaced, unbound, workstation
 from .waits import STEPS, say_step, waiting_job
@@ -89,6 +90,7 @@ def two_hosts():
 
 
 SCENES = {
+    "folded": (large_job, "1", SIZES),
     "overview": (lambda: h200_node(4, numas={1: misplaced(1), 2: unbound(2)}), "1", (WIDE,)),
     "rank": (h200_node, "2", (WIDE, MIDDLE, SMALL)),
     "collectives": (waiting_job, "C", (WIDE, SMALL)),

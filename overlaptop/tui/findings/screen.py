@@ -6,8 +6,9 @@ from typing import ClassVar
 
 from overlaptop.findings.finding import Certainty, Finding
 from overlaptop.fleet.snapshot import WHOLE_TRACE
+from overlaptop.report.hosts import ranks_and_hosts
 from overlaptop.report.who_is_late import why_unmeasured
-from overlaptop.text import duration, named_ranks, percent
+from overlaptop.text import duration, percent
 from overlaptop.tui.draw.segments import (
     BOLD,
     TEXT,
@@ -94,11 +95,15 @@ class FindingsView(RowList[Finding]):
             *self._confirmation(each),
             ("measured", each.measured),
             ("how sure", f"{each.certainty.value}: {_SURE[each.certainty]}"),
-            ("about", f"{named_ranks(each.ranks) if each.ranks else 'the whole job'}; rule {each.rule}"),
+            ("about", f"{self._who(each)}; rule {each.rule}"),
         ):
             style = TextStyle("accent") if label == "to do" else TEXT
             lines += hanging((dim(f" {label:<10}"),), words, width, style)
         return lines
+
+    def _who(self, each: Finding) -> str:
+        ranks = sorted(each.ranks)
+        return ranks_and_hosts(ranks, self.state.snapshot.ranks) if ranks else "the whole job"
 
     def _confirmation(self, each: Finding) -> list[tuple[str, str]]:
         """Return the result of delaying its rank, if it has only one and that was tried."""

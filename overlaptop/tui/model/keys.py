@@ -105,7 +105,7 @@ OVERVIEW_KEYS = (
     Key("escape", "esc", "back", "from a past step to live; else drop the filter"),
     Key("s", "s", "sort", "sort by the next column (or click a header)"),
     Key("S,r", "S  r", "reverse", "the other way round"),
-    Key("M", "M", "map", "of a large job: colour its ranks by the next quantity"),
+    Key("M", "M", "map", "many ranks: colour their marks by the next quantity; ← → select one"),
     Key("v", "v", "collectives", "list the collectives of the step in the timeline"),
     Key("full_stop", ".", "collective(1)", "next collective"),
     Key("comma", ",", "collective(-1)", "previous collective"),

@@ -24,7 +24,7 @@ class RankMap:
 
     def __init__(self, ranks: Sequence[RankView], node_ranks: int, width: int) -> None:
         """``ranks``: in the order of `by_place`."""
-        self._ranks = ranks
+        self.ranks = ranks
         most = max(2, 2 * width)
         whole = most // node_ranks * node_ranks if node_ranks % 2 == 0 else 0
         self.line_ranks = whole or most
@@ -32,17 +32,17 @@ class RankMap:
 
     @property
     def height(self) -> int:
-        return -(-len(self._ranks) // self.line_ranks)
+        return -(-len(self.ranks) // self.line_ranks)
 
     def line_of(self, rank: int) -> int:
         """Return the line of a rank's mark; 0 if it has none."""
-        at = next((at for at, view in enumerate(self._ranks) if view.rank == rank), 0)
+        at = next((at for at, view in enumerate(self.ranks) if view.rank == rank), 0)
         return at // self.line_ranks
 
     def ranks_at(self, column: int, line: int) -> list[int]:
         """Return the ranks of a cell; none beside the marks."""
         at = line * self.line_ranks + 2 * column
-        here = self._ranks[at : at + 2] if 0 <= 2 * column < self.line_ranks else ()
+        here = self.ranks[at : at + 2] if 0 <= 2 * column < self.line_ranks else ()
         return [view.rank for view in here]
 
     def line(
@@ -57,7 +57,7 @@ class RankMap:
         """Return one line. ``members``: the ranks of the selected rank's groups. ``textured``: one glyph a
         cell, of the rank that deviates more.
         """
-        ranks = self._ranks[number * self.line_ranks :][: self.line_ranks]
+        ranks = self.ranks[number * self.line_ranks :][: self.line_ranks]
         line: list[Segment] = []
         for at in range(0, len(ranks), 2):
             cell = ranks[at : at + 2]
@@ -65,7 +65,7 @@ class RankMap:
                 segment = _glyph(cell, found, selected, members)
             else:
                 colors = [_color(view, found, selected, members) for view in cell]
-                segment = Segment(_UPPER, TextStyle(*colors))
+                segment = Segment(_UPPER, TextStyle(colors[0], colors[1] if len(colors) > 1 else ""))
             if line and line[-1].style == segment.style:
                 segment = Segment(line.pop().text + segment.text, segment.style)
             line.append(segment)

@@ -36,8 +36,6 @@ class _Folded(NamedTuple):
     width: int
     found: Deviations
     map: RankMap
-    order: list[int]
-    """All ranks: the worst ones, then the others by place."""
     worst: list[int]
 
 
@@ -59,10 +57,15 @@ class RankTable(JobView):
         return max(1, self.size.height - 1) if folded is None else folded.map.line_ranks
 
     @property
-    def order(self) -> list[int]:
-        """Return the order of the ranks of a folded job; empty: that of the rows."""
+    def places(self) -> list[int]:
+        """Return all ranks, by place if the job is folded."""
         folded = self._folded()
-        return folded.order if folded is not None else []
+        return [view.rank for view in (self.state.rows if folded is None else folded.map.ranks)]
+
+    @property
+    def listed(self) -> list[int]:
+        """Return the ranks with a row."""
+        return [entry.rank for entry in self._entries() if not isinstance(entry, Group)]
 
     def full_height(self, width: int) -> int:
         folded = self._folded(width)
@@ -98,10 +101,8 @@ class RankTable(JobView):
         made_of = (state.snapshot, state.map_quantity, width)
         if made is None or made[0] is not state.snapshot or made[1:3] != made_of[1:]:
             found, ranks = deviations(state.rows, state.map_quantity), by_place(state.rows)
-            worst = found.worst()
-            order = [*worst, *(view.rank for view in ranks if view.rank not in worst)]
             placed = RankMap(ranks, node_size(ranks), width - 2 * _MARGIN)
-            self._made = made = _Folded(*made_of, found, placed, order, worst)
+            self._made = made = _Folded(*made_of, found, placed, found.worst())
         return made
 
     def _draw_rows(self, width: int, height: int) -> list[StyledLine]:
@@ -112,7 +113,7 @@ class RankTable(JobView):
         header: list[Segment] = [Segment(" " * _MARGIN)]
         for column, size in columns:
             title = column.header(scales, size)
-            if column.key == state.sort_key:
+            if column.key == state.sort_key and not state.folded:
                 title = _marked(title, size, down=state.reverse)
             header += [*aligned(title, size, right=column.right), Segment(" " * GAP)]
         entries, selected = self._entries(), state.selected

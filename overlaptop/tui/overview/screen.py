@@ -9,6 +9,7 @@ from overlaptop.report.order import Filter, FilterError
 from overlaptop.tui.help.glossary import OVERVIEW
 from overlaptop.tui.model.dashboard import Dashboard
 from overlaptop.tui.model.keys import OVERVIEW_KEYS, TIMELINE_KEYS, bindings
+from overlaptop.tui.model.viewport import WHOLE_STEP
 from overlaptop.tui.overview.first_line import FirstLineView
 from overlaptop.tui.overview.legend import Legend
 from overlaptop.tui.overview.rank_table import RankTable
@@ -53,8 +54,16 @@ class OverviewScreen(TimelineScreen):
         self.redraw()
 
     def action_move(self, rows: int) -> None:
-        self.state.move(rows, self._table.order)
+        self.state.move(rows, self._table.listed if abs(rows) == 1 else self._table.places)
         self.show_selected()
+
+    def action_pan(self, direction: int) -> None:
+        """Pan the timeline; over the marks of a folded job, select the rank beside the selected one."""
+        if self.state.folded and self.state.viewport == WHOLE_STEP:
+            self.state.move(direction, self._table.places)
+            self.show_selected()
+        else:
+            super().action_pan(direction)
 
     def action_page(self, pages: int) -> None:
         self.action_move(pages * self._table.page_rows)
