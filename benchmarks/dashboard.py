@@ -153,7 +153,7 @@ def show(ages: Path, began_ns: int, step_ns: int, words: Sequence[str]) -> int:
         draw(app)
         if (step := app.dashboard.state.snapshot.totals.step) is not None:
             with ages.open("a") as file:
-                file.write(f"{(time.time_ns() - began_ns - (step + 1) * step_ns) / 1e9}\n")
+                file.write(f"{step} {(time.time_ns() - began_ns - (step + 1) * step_ns) / 1e9}\n")
 
     OverlaptopApp.show = drawn  # type: ignore[method-assign, assignment]
     return overlaptop_main(list(words))
@@ -256,7 +256,9 @@ def measure_screen(
         print(f"hubs           {(sum(map(cpu_s, hub_pids)) - hubs_before_s) / took_s:.1%} of one core")
         print(f"memory         {peak_mib(pid):.0f} MiB at most")
         print(f"terminal       {written_bytes / took_s / 1024:.1f} KiB/s")
-        late_s = [float(each) for each in ages.read_text().split()]
+        drawn = [line.split() for line in ages.read_text().splitlines()]
+        late_s = [float(age_s) for _, age_s in drawn]
+        print(f"the job        {(int(drawn[-1][0]) - int(drawn[0][0])) / took_s:.1f} steps a second")
         print(f"a step is      {spread(late_s)} s old when drawn")
 
 

@@ -38,6 +38,8 @@ from overlaptop.wire.messages import (
 from overlaptop.wire.schema import Message
 
 RECENT_DETAILS = 8
+MAX_TIMELINE_BYTES = 64 << 20
+"""Of all ranks together: as much as the compared ranks may have."""
 MAX_NOTICES = 200
 MAX_FRESH = MOST_HISTORY_STEPS
 """Steps, and samples of GPUs, held until the next snapshot. Any beyond are dropped and counted."""
@@ -243,6 +245,7 @@ class Fleet:
                 if (rank := self._rank(message.rank)) is not None:
                     rank.details.append(message)
                     rank.timelines.add(message)
+                    self._bound_timelines()
             case RankInfo():
                 self._meet(message)
             case Notice():
@@ -402,6 +405,13 @@ class Fleet:
                     by_gpu,
                     on_cpu=any(each.info is not None and each.info.source == "host" for each in sharers),
                 )
+
+    def _bound_timelines(self) -> None:
+        """Drop the oldest timelines beyond MAX_TIMELINE_BYTES, which ranks may have that were compared."""
+        kept = [rank.timelines for rank in self._ranks.values() if rank.timelines.size_bytes]
+        while sum(each.size_bytes for each in kept) > MAX_TIMELINE_BYTES:
+            oldest = min((each for each in kept if each.size_bytes), key=lambda each: each.oldest_step)
+            oldest.drop_oldest()
 
     def _meet(self, info: RankInfo) -> None:
         rank = self._rank(info.rank)

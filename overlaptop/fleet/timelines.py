@@ -33,12 +33,26 @@ class Timelines:
         self._kept: deque[KeptTimeline] = deque()
         self._bytes = 0
 
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all kept timelines."""
+        return self._bytes
+
+    @property
+    def oldest_step(self) -> int:
+        """Step of the oldest kept timeline. At least one is needed."""
+        return self._kept[0].step
+
+    def drop_oldest(self) -> None:
+        """Drop the oldest timeline. At least one is needed."""
+        self._bytes -= len(self._kept.popleft().packed)
+
     def add(self, detail: StepDetail) -> None:
         """Add a timeline, and drop the oldest ones if necessary."""
         self._kept.append(KeptTimeline(detail.step, packed := _encode(detail)))
         self._bytes += len(packed)
         while self._bytes > MAX_BYTES:
-            self._bytes -= len(self._kept.popleft().packed)
+            self.drop_oldest()
 
     def clear(self) -> None:
         """Drop all timelines."""

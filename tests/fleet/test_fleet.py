@@ -8,7 +8,7 @@ from msgspec.structs import replace as replaced
 from overlaptop.fleet.fleet import MAX_FRESH, MAX_NOTICES, MAX_SAMPLES, MAX_STACKS, RECENT_DETAILS, Fleet
 from overlaptop.fleet.snapshot import HubState, Window
 from overlaptop.fleet.totals import total
-from overlaptop.fleet.window import EVIDENCE_STEPS, HISTORY_STEPS
+from overlaptop.fleet.window import EVIDENCE_STEPS, HISTORY_STEPS, MOST_HISTORY_STEPS, evidence_steps
 from overlaptop.wire.messages import Notice, RankEnd
 
 from .builders import (
@@ -445,3 +445,15 @@ def test_measured_steps_are_kept_for_longer_than_the_others(fleet):
     assert (len(view.history), len(view.older)) == (HISTORY_STEPS, EVIDENCE_STEPS)
     assert all(each.measured for each in view.older)
     assert view.history[0].step - view.older[-1].step <= 10
+
+
+def test_many_ranks_share_the_steps_that_are_kept():
+    fleet = Fleet(Clock())
+    fleet.apply(welcome(world_size=1024))
+    fleet.snapshot()
+    for number in range(MOST_HISTORY_STEPS // 1024 + 300):
+        fleet.apply(step(5, number))
+    view = fleet.snapshot().ranks[5]
+    assert len(view.history) == MOST_HISTORY_STEPS // 1024
+    assert len(view.older) == evidence_steps(1024) < EVIDENCE_STEPS
+    assert view.older[-1].step == view.history[0].step - 1

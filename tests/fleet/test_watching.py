@@ -2,6 +2,7 @@
 
 from msgspec.structs import replace
 
+from overlaptop.fleet import fleet
 from overlaptop.fleet.fleet import Fleet
 from overlaptop.fleet.snapshot import HubState
 from overlaptop.fleet.watching import MOST_COMPARED
@@ -84,3 +85,14 @@ def test_another_late_rank_takes_the_place_of_the_first():
         for _ in range(20):
             job.step(late)
         assert who_is_late(job.snapshot).late_rank == late
+
+
+def test_ranks_that_were_compared_keep_no_more_timelines_than_the_compared_ones(monkeypatch):
+    monkeypatch.setattr(fleet, "MAX_TIMELINE_BYTES", 20_000)
+    job = LargeJob(40)
+    for late in (3, 33):
+        for _ in range(40):
+            job.step(late)
+    kept = [each for view in job.snapshot.ranks for each in view.timelines]
+    assert sum(len(each.packed) for each in kept) <= 20_000
+    assert max(each.step for each in kept) == job.steps - 1
