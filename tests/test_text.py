@@ -12,6 +12,7 @@ from overlaptop.text import (
     count,
     duration,
     gigabytes_per_s,
+    named_ranks,
     nice_step,
     ordinal,
     percent,
@@ -91,3 +92,9 @@ def test_axis_steps_are_round_and_few(span, parts):
     tick = nice_step(span, parts)
     assert span / tick <= parts * (1 + 1e-6)
     assert f"{tick:e}"[0] in "125"
+
+
+def test_many_runs_of_ranks_are_named_in_part_and_counted():
+    assert named_ranks([64, *range(66, 72)]) == "ranks 64, 66-71"
+    assert named_ranks(range(0, 14, 2)) == "ranks 0, 2, 4, 6, 8, 10, 12"
+    assert named_ranks(range(0, 1024, 2)) == "ranks 0, 2, 4, 6, 8, 10 and 506 more"

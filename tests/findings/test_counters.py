@@ -8,6 +8,7 @@ import pytest
 
 from overlaptop.findings.find import find
 from overlaptop.findings.finding import Certainty
+from overlaptop.findings.late import each_excess, excess, loading_ns
 from tests.fleet.builders import MS, stacks
 
 from .jobs import RANKS, healthy, job, rules, the
@@ -112,3 +113,11 @@ def test_three_measured_steps_confirm_it():
 
 def test_a_job_of_one_rank_has_no_slow_one():
     assert find(counted(ranks=1, loading_ns=lambda rank, number: 60 * MS)) == ()
+
+
+def test_the_excess_of_each_rank_is_that_over_all_others():
+    evidence = counted(loading_ns=lambda rank, number: None if number % 5 == rank else rank * number * MS)
+    found = each_excess(evidence, loading_ns, evidence.counted)
+    for rank in range(RANKS):
+        others = evidence.ranks.keys() - {rank}
+        assert found[rank] == excess(evidence, rank, others, loading_ns, evidence.counted)
