@@ -45,8 +45,8 @@ KEY = "played"
 BUCKETS, BUCKET_BYTES = 12, 25 << 20
 DETAILED_EVERY = 4
 NODE_RANKS = 8
-SETTLE_S = 3.0
-"""After the first paint: late imports and the history belong to the start."""
+SETTLE_S, RANKS_SETTLED_A_S = 3.0, 256
+"""After the first paint: late imports and the history belong to the start, and longer with more ranks."""
 LINE_CHUNK_BYTES = 4096
 LINE_HOLDS_CHUNKS = 16
 """64 KiB, as ssh and TCP hold some."""
@@ -122,18 +122,23 @@ class Rank:
                     self.detail = wanted.detail
 
 
-def play(ranks: int, hubs: int, step_ns: int, began_ns: int) -> None:
-    """Start the hubs and send what all ranks would from some Unix time on, until this process ends."""
+def play(ranks: int, hubs: int, step_ns: int, ready: Path) -> None:
+    """Start the hubs, write the time to ``ready`` once all ranks are connected, and send what they would,
+    until this process ends.
+    """
     lines = []
     for hub, folder in enumerate(hub_folders(hubs)):
         os.environ["OVERLAPTOP_DIR"] = folder
         command, environment = hub_command(KEY, "train.py", ranks, os.getpid(), os.fspath(Path.cwd()))
         subprocess.run(command, env=environment, check=True)
         lines += [Rank(each, ranks, ranks_socket(KEY)) for each in range(ranks)[hub::hubs]]
+    began_ns = time.time_ns()
+    ready.write_text(str(began_ns))
     for step in count():
         time.sleep(max(0.0, (began_ns + (step + 1) * step_ns - time.time_ns()) / 1e9))
+        start_ns = time.time_ns() - step_ns  # this process may be behind
         for line in lines:
-            line.send(step, began_ns + step * step_ns, step_ns)
+            line.send(step, start_ns, step_ns)
 
 
 def hub_folders(hubs: int) -> list[str]:
@@ -142,7 +147,7 @@ def hub_folders(hubs: int) -> list[str]:
     return [folder] if hubs == 1 else [f"{folder}-{hub}" for hub in range(hubs)]
 
 
-def show(ages: Path, began_ns: int, step_ns: int, words: Sequence[str]) -> int:
+def show(ages: Path, words: Sequence[str]) -> int:
     """Run the dashboard, and write down how old the newest step of all ranks is at each drawing."""
     from overlaptop.cli import main as overlaptop_main
     from overlaptop.tui.app import OverlaptopApp
@@ -151,9 +156,11 @@ def show(ages: Path, began_ns: int, step_ns: int, words: Sequence[str]) -> int:
 
     def drawn(app: OverlaptopApp) -> None:
         draw(app)
-        if (step := app.dashboard.state.snapshot.totals.step) is not None:
+        newest = [view.last for view in app.dashboard.state.snapshot.ranks if view.last is not None]
+        if newest:
+            last = min(newest, key=lambda step: step.step)
             with ages.open("a") as file:
-                file.write(f"{step} {(time.time_ns() - began_ns - (step + 1) * step_ns) / 1e9}\n")
+                file.write(f"{last.step} {(time.time_ns() - last.start_ns - last.step_ns) / 1e9}\n")
 
     OverlaptopApp.show = drawn  # type: ignore[method-assign, assignment]
     return overlaptop_main(list(words))
@@ -238,7 +245,12 @@ def peak_mib(pid: int) -> float:
 
 
 def measure_screen(
-    command: Sequence[str], ages: Path, hub_pids: Sequence[int], size: str, seconds: float
+    command: Sequence[str],
+    ages: Path,
+    hub_pids: Sequence[int],
+    size: str,
+    settle_s: float,
+    seconds: float,
 ) -> None:
     """Print what the dashboard takes."""
     columns, rows = (int(part) for part in size.split("x"))
@@ -246,7 +258,7 @@ def measure_screen(
     with on_terminal(command, columns, rows) as (pid, terminal):
         read_for(terminal, 60.0, ["exposed", "train.py"])
         print(f"first paint    {(time.monotonic() - started_s) * 1e3:.0f} ms after process start")
-        read_for(terminal, SETTLE_S)
+        read_for(terminal, settle_s)
         ages.write_text("")
         before_s, from_s = cpu_s(pid), time.monotonic()
         hubs_before_s = sum(map(cpu_s, hub_pids))
@@ -316,7 +328,7 @@ def main() -> None:
     parser.add_argument("--size", default="160x45")
     parser.add_argument("--line", default="", metavar="BYTES_PER_S:LATENCY_MS")
     parser.add_argument("--hubs", type=int, default=1)
-    parser.add_argument("--play", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--play", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--show", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     parser.add_argument("--through", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -324,8 +336,8 @@ def main() -> None:
     if options.play:
         play(options.ranks, options.hubs, step_ns, options.play)
     if options.show:
-        ages, began, *words = options.show
-        raise SystemExit(show(Path(ages), int(began), step_ns, words))
+        ages, *words = options.show
+        raise SystemExit(show(Path(ages), words))
     if options.through:
         counted, *command = options.through
         raise SystemExit(slow_line(options.line, Path(counted), command))
@@ -339,16 +351,20 @@ def main() -> None:
             where = [*chain(*vias), "--python", sys.executable]
         rate = ["--ranks", str(options.ranks), "--steps-per-s", str(options.steps_per_s)]
         rate += ["--hubs", str(options.hubs)]
-        began_ns = time.time_ns() + round((1 + options.hubs / 4) * 1e9)
-        with running([*this, "--play", str(began_ns), *rate]) as played:
-            time.sleep((began_ns - time.time_ns()) / 1e9 + SETTLE_S)
-            if played.poll() is not None:
-                raise SystemExit("the ranks cannot be played")
+        ready = folder / "ready"
+        with running([*this, "--play", str(ready), *rate]) as played:
+            while not ready.exists():
+                time.sleep(0.1)
+                if played.poll() is not None:
+                    raise SystemExit("the ranks cannot be played")
+            time.sleep(SETTLE_S)
             print(f"{options.ranks} ranks at {options.steps_per_s:g} steps/s each, {options.size}")
             ages = folder / "ages"
-            command = [*this, *rate, "--show", str(ages), str(began_ns), *where]
-            measure_screen(command, ages, hub_pids(options.hubs), options.size, options.seconds)
-            measure_stream(where, counted, options.seconds, step_ns, began_ns)
+            command = [*this, "--show", str(ages), *where]
+            settle_s = SETTLE_S + options.ranks / RANKS_SETTLED_A_S
+            pids = hub_pids(options.hubs)
+            measure_screen(command, ages, pids, options.size, settle_s, options.seconds)
+            measure_stream(where, counted, options.seconds, step_ns, int(ready.read_text()))
 
 
 if __name__ == "__main__":

@@ -27,6 +27,8 @@ LOOK_EVERY_S = 0.5
 READONLY = "this dashboard is read-only"
 NOT_CONNECTED = "there is no connection to the job"
 RESTARTING = "ranks failed; torchrun may start them again"
+MOST_READING_S = 0.1
+"""CPU time for which one tick reads, if messages keep coming, as a large job's history does."""
 QUIET_AFTER_S = 3.0
 """A hub sends its status each second. After this long without a message the connection is stale."""
 
@@ -227,9 +229,15 @@ class JobSession:
     def _read(self) -> None:
         if self._hub is None:
             return
-        messages = self._hub.poll()
-        if self._tap is not None and messages:
-            self._tap(self._node, messages)
+        until_s = time.thread_time() + MOST_READING_S
+        while messages := self._hub.poll():
+            if self._tap is not None:
+                self._tap(self._node, messages)
+            self._apply(messages)
+            if time.thread_time() >= until_s:
+                break
+
+    def _apply(self, messages: Sequence[Message]) -> None:
         for message in messages:
             if isinstance(message, TurnedAway):
                 self._turned_away = message.reason
