@@ -270,6 +270,8 @@ def measure_screen(
         print(f"terminal       {written_bytes / took_s / 1024:.1f} KiB/s")
         drawn = [line.split() for line in ages.read_text().splitlines()]
         late_s = [float(age_s) for _, age_s in drawn]
+        if not drawn:
+            raise SystemExit("nothing was drawn after the first paint")
         print(f"the job        {(int(drawn[-1][0]) - int(drawn[0][0])) / took_s:.1f} steps a second")
         print(f"a step is      {spread(late_s)} s old when drawn")
 

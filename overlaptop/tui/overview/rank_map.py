@@ -96,7 +96,7 @@ def _glyph(
     return Segment(_GLYPHS[level], TextStyle("dim" if level == 0 else _COLORS[level], bold=level != 0))
 
 
-def title(name: str, found: Deviations, width: int, *, textured: bool) -> StyledLine:
+def map_header(name: str, found: Deviations, width: int, *, textured: bool) -> StyledLine:
     """Return the quantity, its median, and what the marks mean."""
 
     def mark(level: int) -> Segment:

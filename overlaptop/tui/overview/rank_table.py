@@ -19,7 +19,7 @@ from overlaptop.tui.draw.table import GAP, aligned, scrolled
 from overlaptop.tui.model import history
 from overlaptop.tui.model.dashboard import Dashboard
 from overlaptop.tui.overview.columns import Column, Scales, columns_for, layout
-from overlaptop.tui.overview.rank_map import RankMap, title
+from overlaptop.tui.overview.rank_map import RankMap, map_header
 from overlaptop.tui.widgets.host_lines import heading
 from overlaptop.tui.widgets.view import JobView
 
@@ -80,18 +80,15 @@ class RankTable(JobView):
         if folded is None:
             self._marks = range(0)
             return []
+        selected = state.selected.rank if state.selected is not None else state.rank
         shown = max(1, min(folded.map.height, height - 1 - _LEAST_BELOW))
-        first = scrolled(self._marks.start, folded.map.line_of(state.rank), folded.map.height, shown)
-        self._marks, textured = range(first, first + shown), self.look.textured
-        selected = state.selected.rank if state.selected is not None else None
-        groups = state.groups
-        lines = [
-            folded.map.line(number, folded.found, selected, groups, textured=textured)
-            for number in self._marks
-        ]
-        margin = Segment(" " * _MARGIN)
-        heading = title(folded.quantity, folded.found, width, textured=textured)
-        return [heading, *((margin, *line) for line in lines)]
+        first = scrolled(self._marks.start, folded.map.line_of(selected), folded.map.height, shown)
+        self._marks, textured, members = range(first, first + shown), self.look.textured, state.groups
+        lines = [map_header(folded.quantity, folded.found, width, textured=textured)]
+        for number in self._marks:
+            line = folded.map.line(number, folded.found, selected, members, textured=textured)
+            lines.append((Segment(" " * _MARGIN), *line))
+        return lines
 
     def _folded(self, width: int = 0) -> _Folded | None:
         state = self.state
