@@ -27,6 +27,11 @@ def shortened(text: str, most: int) -> str:
     return text if len(text) <= most else text[: max(0, most - 1)].rstrip() + "…"
 
 
+def reason(fault: OSError) -> str:
+    """``no space left on device``."""
+    return (fault.strerror or str(fault)).lower()
+
+
 def duration(ns: float | None) -> str:
     """Three significant digits and a unit: ``47.6 ms``, ``3.20 s``, ``1 m 05 s``, ``2 h 03 m``."""
     if ns is None:

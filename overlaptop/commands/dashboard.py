@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import signal
 import sys
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from overlaptop import tui
-from overlaptop.commands.output import CommandError, plain, print_data
+from overlaptop.commands.output import CommandError, plain, print_data, print_message
 from overlaptop.fleet.job_session import JobSelector
 from overlaptop.fleet.local_session import LocalSession
 from overlaptop.fleet.session import Session
@@ -33,10 +33,12 @@ def run(key: str | None, screen: tui.TuiOptions, hosts: Hosts | None = None) -> 
     if hosts is not None:
         from overlaptop.commands.hosts import connect
 
-        with closing(connect(hosts, selector, readonly=screen.readonly)) as connections:
+        with closing(
+            connect(hosts, selector, readonly=screen.readonly, tap=screen.recorder)
+        ) as connections:
             return show(connections, replace(screen, connections=connections))
     with (
-        closing(LocalSession(selector, readonly=screen.readonly)) as session,
+        closing(LocalSession(selector, readonly=screen.readonly, tap=screen.recorder)) as session,
         closing(LocalLauncher()) as launcher,
     ):
         screen = replace(screen, connections=session)
@@ -44,7 +46,8 @@ def run(key: str | None, screen: tui.TuiOptions, hosts: Hosts | None = None) -> 
 
 
 def show(session: Session, screen: tui.TuiOptions) -> int:
-    """Run the dashboard, then print the job's report; give the terminal back also when a signal ends us.
+    """Run the dashboard, end its recording, and print the job's report; give the terminal back also when a
+    signal ends us.
 
     After SIGHUP there may be no terminal, and after SIGTERM the shell still needs it.
     """
@@ -53,6 +56,10 @@ def show(session: Session, screen: tui.TuiOptions) -> int:
         status = tui.run(session, screen, ENDING_SIGNALS)
     finally:
         _leave_at_signals()  # what was started is still to be ended
+        if screen.recorder.size_bytes is not None:
+            with suppress(OSError):
+                screen.recorder.end()
+            print_message(screen.recorder.summary)
     if status == 0 and (words := last_words(session.tick())):
         print_data(plain(words) if screen.ascii else words)
     return status

@@ -93,7 +93,7 @@ def _print_records(launcher: Launcher, steps: int | None) -> int:
 def _show(request: LaunchRequest, screen: tui.TuiOptions) -> int:
     """Open the dashboard on the workload of `request`; the user may start others from it."""
     launcher = LocalLauncher()
-    session = JobSession(JobSelector(matches=launcher.owns))
+    session = JobSession(JobSelector(matches=launcher.owns), tap=screen.recorder)
     try:
         plan = launcher.plan(request)
         if plan.fault:

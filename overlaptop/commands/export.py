@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from overlaptop.commands.arguments import add_hosts, hosts_of, job_key
 from overlaptop.commands.output import CommandError, print_message
 from overlaptop.commands.recorded import is_recording
+from overlaptop.text import reason
 from overlaptop.timeline.lanes import LaneRules, parse_rule
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def run(options: argparse.Namespace) -> int:
         try:
             _write(name, path, timeline, snapshot)
         except OSError as fault:
-            raise CommandError(f"--{name} {path}: {(fault.strerror or str(fault)).lower()}", 2) from fault
+            raise CommandError(f"--{name} {path}: {reason(fault)}", 2) from fault
         print_message(f"{path}: written")
     return 0
 

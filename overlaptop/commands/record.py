@@ -7,20 +7,20 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from overlaptop import text
 from overlaptop.commands.arguments import add_hosts, hosts_of, job_key
 from overlaptop.commands.output import CommandError, print_message
+from overlaptop.fleet.recorder import Recorder, default_path
+from overlaptop.text import reason
 
 if TYPE_CHECKING:
     from overlaptop.fleet.session import Session
     from overlaptop.fleet.snapshot import Snapshot
-    from overlaptop.recording.writer import Keep, RecordingWriter
-    from overlaptop.wire.schema import Message
+    from overlaptop.recording.writer import Keep
 
 DESCRIPTION = """\
 Record a running job until it ends or Ctrl-C: all that a dashboard would be sent, the timelines of its ranks
@@ -64,70 +64,37 @@ def run(options: argparse.Namespace) -> int:
     from overlaptop.recording.writer import Keep
 
     amount = options.keep or (None, None)
-    hosts, tap = hosts_of(options), Tap()
+    hosts, recorder = hosts_of(options), Recorder()
     signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
-    with closing(join(options.job, hosts, wait=options.wait, tap=tap)) as session:
+    with closing(join(options.job, hosts, wait=options.wait, tap=recorder)) as session:
         session.tick()
-        stamp = time.strftime("%Y%m%d-%H%M%S")
-        path = options.output or Path(f"{session.job_key or 'job'}-{stamp}.mcap")
-        with suppress(KeyboardInterrupt):
-            return record(session, tap, path, Keep(*amount))
-    return 0
+        return record(session, recorder, options.output or default_path(session.job_key), Keep(*amount))
 
 
-class Tap:
-    """Messages that a session has read and that are to be written."""
-
-    def __init__(self) -> None:
-        self._read: list[tuple[str, Sequence[Message]]] = []
-
-    def __call__(self, node: str, messages: Sequence[Message]) -> None:
-        """Keep what was read from this node's hub."""
-        self._read.append((node, messages))
-
-    def drain(self) -> list[tuple[str, Sequence[Message]]]:
-        """What was kept since the last call."""
-        read, self._read = self._read, []
-        return read
-
-
-def record(session: Session, tap: Tap, path: Path, keep: Keep) -> int:
-    """Record a session that `tap` listens to until its job ends; 0.
+def record(session: Session, recorder: Recorder, path: Path, keep: Keep) -> int:
+    """Record a session, whose tap is `recorder`, until its job ends or Ctrl-C; 0.
 
     Raises CommandError where the file cannot be made or written, and where the connection is lost.
     """
     from overlaptop.commands.hosts import pause
-    from overlaptop.recording.writer import RecordingWriter
 
     try:
-        writer = RecordingWriter(path, keep)
+        recorder.begin(path, keep)
     except OSError as fault:
-        raise CommandError(f"{path}: {(fault.strerror or str(fault)).lower()}") from fault
+        raise CommandError(f"{path}: {reason(fault)}") from fault
     print_message(f"recording to {path}; Ctrl-C ends it")
     try:
-        for snapshot in _until_end(session, lambda: pause(session, TICK_S)):
-            _write(writer, tap, snapshot)
+        with suppress(KeyboardInterrupt):
+            for snapshot in _until_end(session, lambda: pause(session, TICK_S)):
+                recorder.write(snapshot)
+        recorder.end()
     except OSError as fault:
-        raise CommandError(
-            f"the recording ended: {path}: {(fault.strerror or str(fault)).lower()}"
-        ) from fault
+        raise CommandError(f"the recording ended: {path}: {reason(fault)}") from fault
     finally:
-        size_bytes = 0
-        with suppress(OSError, ValueError):
-            writer.close()
-            size_bytes = path.stat().st_size
-        print_message(f"{path}: {text.byte_count(size_bytes)}")
+        with suppress(OSError):
+            recorder.end()
+        print_message(recorder.summary)
     return 0
-
-
-def _write(writer: RecordingWriter, tap: Tap, snapshot: Snapshot) -> None:
-    """All that one tick has read, as of the snapshot's time: a replay's tick has the same clock then."""
-    from overlaptop.recording.batch import NodeClock
-
-    for node in snapshot.nodes:
-        writer.add_clock(snapshot.at_ns, node.name, NodeClock(node.offset_ns, node.residual_ns))
-    for name, messages in tap.drain():
-        writer.add(snapshot.at_ns, name, messages)
 
 
 def _until_end(session: Session, pause: Callable[[], None]) -> Iterator[Snapshot]:

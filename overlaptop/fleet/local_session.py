@@ -6,7 +6,7 @@ import socket
 from collections.abc import Collection
 
 from overlaptop.fleet.cluster_session import HostsSession
-from overlaptop.fleet.job_session import JobSelector, JobSession
+from overlaptop.fleet.job_session import JobSelector, JobSession, Tap
 from overlaptop.fleet.snapshot import Snapshot
 from overlaptop.jobs.record import JobRecord
 from overlaptop.remote.pool import ConnectionPool
@@ -21,13 +21,13 @@ HERE_BYTES_PER_S = 64 << 20
 class LocalSession:
     """A JobSession, until its hub is the root of a gathered job; from then on a HostsSession."""
 
-    def __init__(self, selector: JobSelector, *, readonly: bool = False) -> None:
+    def __init__(self, selector: JobSelector, *, readonly: bool = False, tap: Tap | None = None) -> None:
         """As in JobSession. Nothing is started before there is such a job."""
         pool = ConnectionPool((HERE,), lambda _: None, readonly=readonly)
         for host in pool.hosts:
             host.limit_bytes_per_s = HERE_BYTES_PER_S
-        self._local = JobSession(selector, readonly=readonly)
-        self._nodes = HostsSession(pool, selector, readonly=readonly)
+        self._local = JobSession(selector, readonly=readonly, tap=tap)
+        self._nodes = HostsSession(pool, selector, readonly=readonly, tap=tap)
         self._now: JobSession | HostsSession = self._local
         self._watched: tuple[Collection[int], int] = ((), 0)
 

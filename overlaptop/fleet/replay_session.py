@@ -289,9 +289,10 @@ class ReplaySession:
 
 def _without_repeats(batches: Iterator[Batch]) -> Iterator[Batch]:
     """Skip keyframes, except at the reader's start and after lost batches."""
-    wanted = applied = False
-    for at, batch in enumerate(batches):
-        wanted = wanted or batch.after_gap or (at == 0 and batch.kind == STATE)
+    wanted = applied = begun = False
+    for batch in batches:
+        begun = begun or batch.kind == LIVE
+        wanted = wanted or batch.after_gap or (batch.kind == STATE and not begun)
         if batch.kind != STATE:
             if applied and batch.kind == LIVE:
                 wanted = applied = False

@@ -43,10 +43,15 @@ def earlier_part(path: Path) -> Path:
 class RecordingWriter:
     """One recording. Each method raises OSError where the file cannot be written; then only close it."""
 
-    def __init__(self, path: Path, keep: Keep | None = None) -> None:
-        """Make the file, with mode 0600. Raises FileExistsError where there is one."""
+    def __init__(
+        self, path: Path, keep: Keep | None = None, keyframes: dict[str, Keyframe] | None = None
+    ) -> None:
+        """Make the file, with mode 0600. Raises FileExistsError where there is one.
+
+        ``keyframes``: each node's state as of now; it is kept up to date.
+        """
         self._path, self._keep = path, keep or Keep()
-        self._keyframes: dict[str, Keyframe] = {}
+        self._keyframes = {} if keyframes is None else keyframes
         self._clocks: dict[str, NodeClock] = {}
         self._begun_ns: int | None = None
         self._chunk_ns = self._keyframe_ns = 0
@@ -54,9 +59,7 @@ class RecordingWriter:
 
     def add(self, at_ns: int, node: str, messages: Sequence[Message]) -> None:
         """Append one batch. ``at_ns``: when it was read, Unix time; ``node`` as Batch has it."""
-        if self._begun_ns is None:
-            self._begun_ns = self._chunk_ns = self._keyframe_ns = at_ns
-        elif at_ns - self._keyframe_ns >= KEYFRAME_NS:
+        if self._begun_ns is None or at_ns - self._keyframe_ns >= KEYFRAME_NS:
             self._keyframe_ns = at_ns
             self._add_keyframes(at_ns)
         self._keyframes.setdefault(node, Keyframe()).take(messages)
@@ -65,12 +68,12 @@ class RecordingWriter:
     def add_frames(self, at_ns: int, node: str, data: bytes) -> None:
         """As `add`, of frames that nobody looks at: without keyframes, so for minutes only."""
         if self._begun_ns is None:
-            self._begun_ns = self._chunk_ns = self._keyframe_ns = at_ns
+            self._begun_ns = self._chunk_ns = at_ns
         self._write(at_ns, f"{LIVE}/{node}", data)
         if at_ns - self._chunk_ns >= CHUNK_NS:
             self._chunk_ns = at_ns
             self._writer.flush()  # type: ignore[no-untyped-call]
-            if self._keep.is_full(at_ns - self._begun_ns, self._file.tell()):
+            if self._keep.is_full(at_ns - self._begun_ns, self.size_bytes):
                 self._rotate(at_ns)
 
     def add_clock(self, at_ns: int, node: str, clock: NodeClock) -> None:
@@ -78,6 +81,11 @@ class RecordingWriter:
         if self._clocks.get(node) != clock:
             self._clocks[node] = clock
             self._write(at_ns, f"{NODE}/{node}", msgspec.json.encode(clock))
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes written to the present file."""
+        return self._file.tell()
 
     def close(self) -> None:
         """Write the rest and the index. Raises OSError on failure; the file is closed anyway."""

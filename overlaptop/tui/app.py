@@ -135,6 +135,8 @@ class OverlaptopApp(App[int]):
         self._follow_launch()
         self._follow_jobs()
         self._follow_captures()
+        if news := self.dashboard.recording.take_news():
+            self.notify(news, timeout=10, markup=False)
         self.dashboard.watch()
         offered = self.dashboard.offered()
         if offered != self._offered:
@@ -445,6 +447,10 @@ class OverlaptopApp(App[int]):
         self.notify(
             "asked for a burst of measured steps: two may follow at once, then one each 30 s", timeout=3
         )
+
+    def action_record(self) -> None:
+        self.dashboard.record()
+        self.show()
 
     def action_textures(self) -> None:
         """Toggle glyphs besides colours; they are always on without colours."""

@@ -4,15 +4,14 @@ import io
 
 import pytest
 
-from overlaptop.commands.record import Tap
 from overlaptop.commands.replay import print_records
 from overlaptop.commands.stream import RecordWriter
+from overlaptop.fleet.recorder import Recorder
 from overlaptop.fleet.replay_session import ReplaySession
 from overlaptop.fleet.snapshot import HubState
 from overlaptop.recording.reader import open_recording
-from overlaptop.recording.writer import RecordingWriter
 from overlaptop.wire.messages import RankEnd
-from tests.recording.played import PlayedJob, played, write
+from tests.recording.played import PlayedJob, played
 
 from .builders import Clock, S, status
 from .test_cluster import Cluster
@@ -103,11 +102,27 @@ def test_recorded_end_of_a_job_is_an_end(clock, tmp_path):
     job = PlayedJob(clock, path)
     job.step(0)
     job.say(*(RankEnd(rank, clock(), clean=True, exit_code=0) for rank in (0, 1)), status(ended=True))
-    job.writer.close()
+    job.recorder.end()
     session = replay(path)
     snapshot = session.seek(clock())
     assert snapshot.hub_state is HubState.ENDED
     assert session.send(None) == "this is a recording: it takes no commands"
+
+
+def test_recording_begun_in_mid_job_begins_with_its_state(clock, tmp_path):
+    path, job = tmp_path / "run.mcap", PlayedJob(clock, None)
+    for number in range(20):
+        job.step(number, late=1)
+    for part in (path, tmp_path / "again.mcap"):
+        job.recorder.begin(part)
+        for number in range(20, 40):
+            job.step(number, late=1)
+        job.recorder.end()
+        live = job.snapshots[-1]
+        shown = replay(part).seek(clock())
+        assert (shown.job, shown.totals.step) == (live.job, 39)
+        assert [view.info for view in shown.ranks] == [view.info for view in live.ranks]
+        assert min(step.step for view in shown.ranks for step in view.history) == 20
 
 
 def test_reader_goes_on_from_a_keyframe_where_the_first_chunk_is_lost(clock, tmp_path):
@@ -124,15 +139,16 @@ def test_reader_goes_on_from_a_keyframe_where_the_first_chunk_is_lost(clock, tmp
 
 
 def test_job_of_several_hosts_is_replayed_with_its_hosts_and_their_clocks(tmp_path):
-    cluster, tap, path = Cluster(), Tap(), tmp_path / "run.mcap"
-    session, writer = cluster.session(tap=tap), RecordingWriter(path)
+    cluster, recorder, path = Cluster(), Recorder(), tmp_path / "run.mcap"
+    session = cluster.session(tap=recorder)
+    recorder.begin(path)
     snapshots = [cluster.live(session)]
-    write(writer, tap, snapshots[0])
+    recorder.write(snapshots[0])
     for number in range(1, 30):
         cluster.go_on(number)
         snapshots.append(cluster.look_again(session, 0.5))
-        write(writer, tap, snapshots[-1])
-    writer.close()
+        recorder.write(snapshots[-1])
+    recorder.end()
     replayed = replay(path)
     assert written(replayed.play()) == written(snapshots)
     live, shown = snapshots[-1], replayed.tick()

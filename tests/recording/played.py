@@ -4,27 +4,27 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from overlaptop.commands.record import Tap
 from overlaptop.fleet.job_session import JobSession
-from overlaptop.recording.batch import NodeClock
-from overlaptop.recording.writer import Keep, RecordingWriter
+from overlaptop.fleet.recorder import Recorder
+from overlaptop.recording.writer import Keep
 from tests.fleet.builders import S, info, status, welcome
 from tests.fleet.fakes import FakeHost, record
 from tests.tui.waits import split_step
 
 
 class PlayedJob:
-    """A job of several ranks, its session, and the recorder of what that reads."""
+    """A job of several ranks, its session, and its recorder, which begins at once if it has a path."""
 
-    def __init__(self, clock, path: Path, ranks: int = 2, keep: Keep | None = None) -> None:
+    def __init__(self, clock, path: Path | None, ranks: int = 2, keep: Keep | None = None) -> None:
         self.clock, self.ranks = clock, ranks
         self.host = FakeHost("here", clock, record())
-        self.tap = Tap()
+        self.recorder = Recorder()
         self.session = JobSession(
             list_jobs=self.host.list_jobs, open_hub=self.host.open_hub, is_gone=self.host.is_gone,
-            clock_ns=clock, monotonic_s=clock.monotonic_s, tap=self.tap,
+            clock_ns=clock, monotonic_s=clock.monotonic_s, tap=self.recorder,
         )  # fmt: skip
-        self.writer = RecordingWriter(path, keep)
+        if path is not None:
+            self.recorder.begin(path, keep)
         self.snapshots = []
         self.session.tick()
         self.say(
@@ -33,29 +33,32 @@ class PlayedJob:
 
     def say(self, *messages, after_s: float = 0.1):
         """These are read, so many seconds after the last, and written."""
-        self.clock.pass_s(after_s)
-        self.host.hub.say(*messages)
+        self.send(*messages, after_s=after_s)
         snapshot = self.session.tick()
-        write(self.writer, self.tap, snapshot)
+        self.recorder.write(snapshot)
         self.snapshots.append(snapshot)
         return snapshot
 
+    def send(self, *messages, after_s: float = 0.1):
+        """The hub sends these, so many seconds after the last."""
+        self.clock.pass_s(after_s)
+        self.host.hub.say(*messages)
+
     def step(self, number: int, *, late: int | None = None, late_ms: int = 16, after_s: float = 0.5):
-        """All ranks make this step, with its timelines, now."""
+        """All ranks make this step, with its timelines, now; it is read and written."""
+        return self.say(*self._messages(number, late, late_ms), after_s=after_s)
+
+    def make(self, number: int, *, late: int | None = None, after_s: float = 0.5):
+        """As `step`, but nobody reads it yet."""
+        self.send(*self._messages(number, late, 16), after_s=after_s)
+
+    def _messages(self, number, late, late_ms):
         made = [
             [replace(each, start_ns=self.clock()) for each in split_step(rank, number, late_ms=late_by)]
             for rank in range(self.ranks)
             for late_by in [late_ms if rank == late else 0]
         ]
-        return self.say(*(message for of_rank in made for message in of_rank), status(), after_s=after_s)
-
-
-def write(writer, tap, snapshot):
-    """As the command does after each tick."""
-    for node in snapshot.nodes:
-        writer.add_clock(snapshot.at_ns, node.name, NodeClock(node.offset_ns, node.residual_ns))
-    for node, messages in tap.drain():
-        writer.add(snapshot.at_ns, node, messages)
+        return [*(message for of_rank in made for message in of_rank), status()]
 
 
 def played(clock, path: Path, steps: int = 40, *, after_s: float = 0.5, **options) -> PlayedJob:
@@ -63,7 +66,7 @@ def played(clock, path: Path, steps: int = 40, *, after_s: float = 0.5, **option
     job = PlayedJob(clock, path, **options)
     for number in range(steps):
         job.step(number, late=1, after_s=after_s)
-    job.writer.close()
+    job.recorder.end()
     return job
 
 

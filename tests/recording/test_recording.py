@@ -10,7 +10,8 @@ from mcap.reader import make_reader
 
 from overlaptop.commands import record as command
 from overlaptop.commands.output import CommandError
-from overlaptop.commands.record import Tap, record
+from overlaptop.commands.record import record
+from overlaptop.fleet.recorder import Recorder
 from overlaptop.recording.reader import RecordingError, open_recording
 from overlaptop.recording.writer import Keep, earlier_part
 from tests.commands.running import run_here
@@ -138,7 +139,7 @@ def test_full_disk_ends_the_recording_with_one_line(tmp_path, capsys, monkeypatc
     monkeypatch.setattr(command, "TICK_S", 0.0)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     previous = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    job = PlayedJob(Clock(), tmp_path / "other.mcap")
+    job = PlayedJob(Clock(), None)
 
     class Endless:
         """Steps for ever; a disk that is full after the first chunks."""
@@ -162,7 +163,7 @@ def test_full_disk_ends_the_recording_with_one_line(tmp_path, capsys, monkeypatc
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
     try:
         with pytest.raises(CommandError) as ended:
-            record(Endless(), job.tap, path, Keep())
+            record(Endless(), job.recorder, path, Keep())
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         signal.signal(signal.SIGXFSZ, previous)
@@ -175,7 +176,7 @@ def test_file_that_is_there_is_not_overwritten(tmp_path):
     path = tmp_path / "run.mcap"
     path.write_text("mine")
     with pytest.raises(CommandError, match="file exists"):
-        record(None, Tap(), path, Keep())
+        record(None, Recorder(), path, Keep())
     assert path.read_text() == "mine"
 
 

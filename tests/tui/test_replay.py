@@ -51,7 +51,7 @@ async def test_next_event_is_the_next_finding(tmp_path):
     job = PlayedJob(Clock(), path, 4)
     for number in range(60):
         job.step(number, late=2)
-    job.writer.close()
+    job.recorder.end()
     session = ReplaySession(open_recording(path), monotonic_s=Clock().monotonic_s)
     async with opened(session, readonly=True) as (app, pilot):
         await shown(app, pilot, "N")

@@ -24,6 +24,7 @@ from overlaptop.tui.model.knob_values import ValueRefusedError
 from overlaptop.tui.model.latest_findings import LatestFindings
 from overlaptop.tui.model.launch import LaunchFollower
 from overlaptop.tui.model.options import TuiOptions
+from overlaptop.tui.model.recording import JobRecording
 from overlaptop.tui.model.state import ViewState
 from overlaptop.wire.commands import Command
 
@@ -43,6 +44,7 @@ class Dashboard:
     ) -> None:
         self.session, self.options, self.look = session, options, look
         self.replay = session if isinstance(session, ReplaySession) else None
+        self.recording = JobRecording(options.recorder)
         self.latest: Snapshot = session.tick()
         """The newest snapshot, also while the screen is paused."""
         self.state = ViewState(self.latest, readonly=options.readonly)
@@ -66,6 +68,7 @@ class Dashboard:
     def read(self) -> None:
         """Read new data, and send what is due."""
         self.latest = self.session.tick()
+        self.recording.write(self.latest)
         key = self.latest.job.job if self.latest.job is not None else ""
         self.jobs_seen.see(self.latest, next((each for each in self.session.jobs if each.job == key), None))
         self.control.tick(self.latest)
@@ -73,6 +76,7 @@ class Dashboard:
     def update(self) -> None:
         """Show the newest snapshot, unless paused: all that is drawn is from one moment."""
         state, control = self.state, self.control
+        state.recorded_bytes = self.options.recorder.size_bytes
         if state.paused_at_ns is not None:
             state.paused_now_ns, state.trouble_since = self.latest.at_ns, trouble_of(self.latest)
             return
@@ -113,6 +117,10 @@ class Dashboard:
         self.state.resume()
         if self.replay is not None:
             self.replay.pause(False)
+
+    def record(self) -> None:
+        """Begin or end a recording of the shown job."""
+        self.recording.begin_or_end(self.session.job_key)
 
     def seek(self, seconds: float) -> None:
         """Go on or back in a recording."""
@@ -201,6 +209,8 @@ class Dashboard:
         self.select_job(key)
 
     def select_job(self, key: str) -> None:
+        if key != self.session.job_key:
+            self.recording.end()
         self.session.select(key)
         self._watched = None
         self.resume()

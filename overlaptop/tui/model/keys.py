@@ -59,6 +59,7 @@ APP_KEYS = (
     Key("right_curly_bracket", "}", "later_step", "next kept step"),
     Key("L", "L", "slowest", "the slowest step whose timeline is kept", "L slowest step"),
     Key("D", "D", "measure", "measure a burst of steps now; two may follow at once, then one each 30 s"),
+    Key("R", "R", "record", "begin or end a recording of this job, a file in the current directory"),
     Key("H,8", "H  8", "hosts",
         "the watched hosts, and their connections", "H hosts"),
     Key("c", "c", "capture",
@@ -220,9 +221,10 @@ TRIALS_KEYS = (
 _OF_KNOB = {"larger", "smaller", "exact", "trials", "select", "restore"}
 _CHANGING = {*_OF_KNOB, "capture", "try_before", "slack", "keep", "workloads", "stop", "run", "end"}
 _OF_REPLAYS = {"replay_seek", "next_event"}
+_NOT_OF_REPLAYS = {"record"}
 _OF_STEPS = {"earlier_step", "later_step", "slowest", "show_step"}
 _NEED_A_JOB = {
-    *("try_before", "slack", "capture", "captures", "machine", "measure", "trials", "tune"),
+    *("try_before", "slack", "capture", "captures", "machine", "measure", "record", "trials", "tune"),
     *_OF_STEPS,
 }
 _NOT_OF_TRACES = _NEED_A_JOB - _OF_STEPS | {
@@ -238,6 +240,8 @@ def fits(action: str, *, trace: bool, job: bool, replay: bool = False) -> bool:
     """Whether an action has anything to do with a trace, else with a job, recorded or not, or with none."""
     if _name(action) in _OF_REPLAYS:
         return replay
+    if replay and _name(action) in _NOT_OF_REPLAYS:
+        return False
     if trace:
         return _name(action) not in _NOT_OF_TRACES
     return _name(action) != "trace_step" and (job or _name(action) not in _NEED_A_JOB)

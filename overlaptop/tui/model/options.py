@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from overlaptop.fleet.recorder import Recorder
 from overlaptop.fleet.session import Connections
 from overlaptop.launch.request import JobLauncher
 
@@ -25,5 +26,7 @@ class TuiOptions:
     """Redraws per second, at most MAX_REFRESH_HZ; lower it on a slow line."""
     readonly: bool = False
     """Change nothing: neither the job nor the running workload."""
+    recorder: Recorder = field(default_factory=Recorder)
+    """The session's tap."""
     connections: Connections | None = None
     """Connections to the hosts of the Snapshots' nodes; None: the job runs here."""

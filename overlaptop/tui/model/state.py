@@ -77,6 +77,8 @@ class ViewState:
     """The change that the user has hidden: its command, failure and comparison."""
     trying: bool = False
     """True while this dashboard's trials run."""
+    recorded_bytes: int | None = None
+    """Bytes of the recording that this dashboard makes; None: it makes none."""
     slopes: Mapping[int, Effect] = field(default_factory=dict)
     """Effect on the step by rank, if this dashboard has measured its slack."""
     compared: BeforeAfter | None = None

@@ -13,7 +13,7 @@ from overlaptop.fleet.trouble import trouble_of
 from overlaptop.report import troubles
 from overlaptop.report.figures import ranks_in_words
 from overlaptop.report.hosts import HUB_GLYPHS, live_words
-from overlaptop.text import age, clock, count, duration, plural, printable
+from overlaptop.text import age, byte_count, clock, count, duration, plural, printable
 from overlaptop.tui.draw.segments import (
     Item,
     Segment,
@@ -65,6 +65,8 @@ def _job_line(state: ViewState, width: int, *, alone: bool) -> StyledLine:
     marks = [(Segment("read-only", warned),)] if state.readonly else []
     if state.trying:
         marks.append((Segment("◆ trials", warned),))
+    if state.recorded_bytes is not None:
+        marks.append((Segment(f"● rec {byte_count(state.recorded_bytes)}", warned),))
     right = [Item(joined(marks, "  "))]
     if snapshot.totals.step is not None and state.past_step is None:
         name, number = step_name(snapshot.totals.step)
