@@ -39,6 +39,7 @@ def attach(
     telemetry: bool = True,
     stacks: bool = True,
     gather: bool = False,
+    record: str = "",
     script: str | None = None,
 ) -> None:
     """Start the agent in this process, for launchers where ``-m`` does not fit.
@@ -60,6 +61,7 @@ def attach(
         telemetry=telemetry,
         stacks=stacks,
         gather=gather,
+        record=record,
     )
 
     def start() -> None:

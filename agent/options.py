@@ -33,6 +33,8 @@ class AgentOptions:
     """Sample the training thread's line of the script ten times a second."""
     gather: bool = False
     """Let the first node's hub reach the other nodes' hubs over TCP, with the user's key."""
+    record: str = ""
+    """Folder in which the node's hub records the job, relative to the working directory."""
 
     def __post_init__(self) -> None:
         """Check the values; raises ValueError with one line."""
@@ -128,6 +130,13 @@ def parse(words: list[str]) -> CommandLine:
         action="store_true",
         help="show all nodes of the job on the first one: its hub opens a TCP port on MASTER_ADDR, where "
         "the other nodes' hubs connect. All need the key that `overlaptop key` makes",
+    )
+    add(
+        "--record",
+        default="",
+        metavar="DIR",
+        help="record the job into this folder, from the start, for `overlaptop replay`: a process beside "
+        "it does, a file for each node",
     )
     add("-m", dest="module", action="store_true", help="the job is a module, as in python -m")
     add("target", metavar="script.py", help="the job; what follows is its own")

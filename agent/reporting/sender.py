@@ -43,7 +43,8 @@ MAX_COMMANDS = 8
 class Sender:
     """Queues messages for the hub, keeps the connection, and starts a hub if there is none."""
 
-    def __init__(self, place: RankPlacement, script: str) -> None:
+    def __init__(self, place: RankPlacement, script: str, record: str = "") -> None:
+        """``record``: folder in which the hub records the job; empty: it does not."""
         self.place = place
         self.dropped = 0
         """Messages dropped since the start: they did not fit, or could not be encoded."""
@@ -56,7 +57,7 @@ class Sender:
         self.connections = 0
         self._states: dict[type, tuple[Message, bytes]] = {}
         """By message type: the newest state and its frame; the frame is empty if encoding failed."""
-        self._script = script
+        self._script, self._record = script, record
         self._queue: deque[bytes] = deque()
         self._queued_bytes = 0
         self._partial = b""
@@ -209,6 +210,8 @@ class Sender:
         argv, environment = hub_command(
             self.place.job, self._script, self.place.world_size, os.getpid(), str(working_directory())
         )
+        if self._record:
+            argv.append(f"--record={self._record}")
         try:
             pid = start_detached(argv, environment)
         except OSError as fault:

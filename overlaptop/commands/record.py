@@ -79,6 +79,7 @@ def record(session: Session, recorder: Recorder, path: Path, keep: Keep) -> int:
     from overlaptop.commands.hosts import pause
 
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         recorder.begin(path, keep)
     except OSError as fault:
         raise CommandError(f"{path}: {reason(fault)}") from fault

@@ -67,6 +67,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--world-size", required=True, type=int)
     parser.add_argument("--starter-pid", required=True, type=int, help="the process that asks for a hub")
     parser.add_argument("--cwd", default="", help="the job's working directory")
+    parser.add_argument("--record", default="", help="folder in which to record the job")
     parser.add_argument("--linger-s", type=float, default=1.0, help="life after the last rank")
     parser.add_argument("--wait-s", type=float, default=30.0, help="life before the first rank")
     return parser

@@ -23,6 +23,7 @@ from overlaptop.hub.history import FromRank, JobHistory
 from overlaptop.hub.log import log_line
 from overlaptop.hub.ranks import RankServer
 from overlaptop.hub.reader_queue import KEPT, Frame
+from overlaptop.hub.recorder import JobRecorder
 from overlaptop.jobs import last_end
 from overlaptop.jobs.folder import LOCK_NAME, forget_under_way, job_dir, remove_job_files
 from overlaptop.jobs.gather_key import GatherError
@@ -76,6 +77,8 @@ class HubOptions:
     """How long the hub stays after its last rank."""
     wait_s: float
     """How long it waits for the first rank."""
+    record: str
+    """Folder in which the job is recorded. Empty: it is not."""
 
 
 class Hub:
@@ -106,7 +109,8 @@ class Hub:
             self._record.dashboard_path,
             view_socket(options.job, os.getpid()),
         )
-        if restarts := _elastic("RESTART_COUNT"):
+        restarts = _elastic("RESTART_COUNT")
+        if restarts:
             times = "once" if restarts == 1 else f"{restarts} times"
             notice = Notice(0, self._record.started_ns, "warning", f"{RESTARTED} {times}")
             self._history.keep(notice, encode(notice), self._now_s)
@@ -150,6 +154,9 @@ class Hub:
         self._black_box = HubBlackBox(
             welcome, self._history, commands=lambda: self._broker.replay(), status=self._status
         )
+        # A recorder outlives its hub, and follows the job to the next hub or restart.
+        self._recorder_due = bool(options.record) and earlier is None and not restarts
+        self._recorder: JobRecorder | None = None
         self._listen_to_dashboards()
         self._listen_to_signals()
 
@@ -250,6 +257,8 @@ class Hub:
         self._ranks.tick()
         self._broker.tick()
         self._black_box.tick(now_s)
+        if self._recorder is not None:
+            self._recorder.tick()
         self._dashboards.expire(now_s)
         self._dashboards.publish_status()
         if now_s - self._freshened_s > _FRESHEN_S:
@@ -335,6 +344,16 @@ class Hub:
         except OSError as error:
             log_line(f"cannot write job.json: {error.strerror}")
             self._record_due_s = now_s + _TICK_S
+            return
+        if self._recorder_due:  # the recorder finds the job by its record
+            self._recorder_due = False
+            self._recorder = JobRecorder(self._record, self._options.record, self._complain)
+
+    def _complain(self, why: str) -> None:
+        """Log a line, and send it to all dashboards."""
+        log_line(why)
+        notice = Notice(0, time.time_ns(), "warning", why)
+        self._deliver(notice, encode(notice))
 
     def _listen_to_signals(self) -> None:
         def terminate(_signal: int, _frame: object) -> None:

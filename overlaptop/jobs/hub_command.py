@@ -69,12 +69,13 @@ def hub_command(
 
 
 def import_path() -> list[str]:
-    """Return the folders that the hub needs for its imports, without those it searches anyway.
+    """Return the folders that the hub and its recorder need for their imports, without those they search
+    anyway.
 
     Not all of sys.path: it contains the script's folder, whose modules could shadow the standard library.
     """
     folders = [str(Path(__file__).absolute().parents[2])]
-    for package in ("msgpack", "msgspec", "zmq"):
+    for package in ("msgpack", "msgspec", "zmq", "numpy", "mcap", "zstandard"):
         try:
             spec = importlib.util.find_spec(package)
         except (ImportError, ValueError):

@@ -13,6 +13,7 @@ import pytest
 
 from overlaptop.agent.placement import RankPlacement
 from overlaptop.agent.reporting import reporter
+from overlaptop.agent.reporting import sender as sending
 from overlaptop.agent.reporting.sender import MAX_QUEUED_BYTES, Sender
 from overlaptop.agent.sources.base import CollectiveCall, Edge, Wait
 from overlaptop.agent.sources.host import HostSource
@@ -42,6 +43,16 @@ def hub(sockets: Path) -> Iterator[socket.socket]:
         line.bind(str(ranks_socket("job-1")))
         line.listen()
         yield line
+
+
+def test_hub_is_told_where_to_record(sockets, monkeypatch):
+    started = []
+    monkeypatch.setattr(sending, "start_detached", lambda argv, _: started.append(argv) or os.getpid())
+    for folder in ("", "/runs"):
+        sender = Sender(RankPlacement("job-1", 0, 0, 1, "h", starts_hub=True), "s.py", folder)
+        sender.introduce(INFO)
+        sender.pump()
+    assert [[word for word in argv if "record" in word] for argv in started] == [[], ["--record=/runs"]]
 
 
 class Reader:
