@@ -55,6 +55,11 @@ class Finding:
     """The script line concerned, ``train.py:57 in collate``; empty: not known."""
 
     @property
+    def warns(self) -> bool:
+        """Return whether a known cause costs the job something."""
+        return self.certainty is not Certainty.POSSIBLE and self.gain_ns != 0
+
+    @property
     def headline(self) -> str:
         """Return the title and the script line, if known: ``... (train.py:57 in collate)``."""
         return f"{self.title} ({self.line})" if self.line and self.line not in self.title else self.title

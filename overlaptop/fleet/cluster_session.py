@@ -36,6 +36,7 @@ from overlaptop.remote.pool import ConnectionPool
 from overlaptop.text import printable
 from overlaptop.wire.commands import CHANGES, Command
 from overlaptop.wire.gathering import MAX_HUBS
+from overlaptop.wire.messages import Found
 
 JOBS_S = 5.0
 """How long reached hosts have to send their jobs."""
@@ -181,16 +182,18 @@ class ClusterSession:
         if self._last is not None:
             self._watch_where_they_are(self._last)
 
-    def send(self, command: Command) -> str:
-        """Send a command. Return why it cannot be sent, or "" if it was sent.
+    def send(self, message: Command | Found) -> str:
+        """Send a command, or a finding. Return why it cannot be sent, or "" if it was sent.
 
         The outcome appears in the Snapshot's ``commands``. Raises WireError if the command is not allowed.
         """
         if self._readonly:
             return READONLY
-        if why := self._objection("change" if command.name in CHANGES else command.name):
+        if isinstance(message, Command) and (
+            why := self._objection("change" if message.name in CHANGES else message.name)
+        ):
             return why
-        sent = [not node.session.send(command) for node in self._with_job()]
+        sent = [not node.session.send(message) for node in self._with_job()]
         # If it reached only some ranks, the others do not answer: nothing changes, and the ranks report
         # that.
         return "" if any(sent) else NOT_CONNECTED

@@ -14,7 +14,7 @@ from overlaptop.fleet.window import HISTORY_STEPS
 from overlaptop.jobs.record import JobRecord
 from overlaptop.wire.bounds import MAX_RANKS
 from overlaptop.wire.commands import Command
-from overlaptop.wire.messages import Notice, RankInfo, StepDetail, StepTotals, Welcome
+from overlaptop.wire.messages import Found, Notice, RankInfo, StepDetail, StepTotals, Welcome
 from overlaptop.wire.schema import Message
 
 _OVER = "this is the trace of a job that is over: it takes no commands"
@@ -136,9 +136,9 @@ class FinishedSession:
     def select(self, key: str) -> None:
         """Do nothing: there is no other job."""
 
-    def send(self, command: Command) -> str:
+    def send(self, message: Command | Found) -> str:
         """Refuse the command: the job has ended."""
-        del command
+        del message
         return _OVER
 
     def close(self) -> None:

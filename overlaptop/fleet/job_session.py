@@ -14,7 +14,7 @@ from overlaptop.fleet.snapshot import HubState, Snapshot
 from overlaptop.jobs.folder import JobFolderError
 from overlaptop.jobs.record import JobRecord, list_jobs
 from overlaptop.wire.commands import Command
-from overlaptop.wire.messages import TurnedAway, Welcome
+from overlaptop.wire.messages import Found, TurnedAway, Welcome
 from overlaptop.wire.protocol import PROTOCOL_VERSION
 from overlaptop.wire.schema import Message
 
@@ -139,16 +139,16 @@ class JobSession:
         if self._hub is not None:
             self._hub.watch(self._watched, bursts + self._changes)
 
-    def send(self, command: Command) -> str:
-        """Send a command. Return why it cannot be sent, or "" if it was sent.
+    def send(self, message: Command | Found) -> str:
+        """Send a command, or a finding. Return why it cannot be sent, or "" if it was sent.
 
         The outcome appears in the Snapshot's ``commands``. Raises WireError if the command is not allowed.
         """
         if self._readonly:
             return READONLY
-        if (hub := self._usable_hub) is None or not hub.send(command):
+        if (hub := self._usable_hub) is None or not hub.send(message):
             return NOT_CONNECTED
-        self._fleet.apply(command)
+        self._fleet.apply(message)
         return ""
 
     @property

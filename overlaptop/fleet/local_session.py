@@ -12,6 +12,7 @@ from overlaptop.jobs.record import JobRecord
 from overlaptop.remote.pool import ConnectionPool
 from overlaptop.remote.targets import LOCAL, Target
 from overlaptop.wire.commands import Command
+from overlaptop.wire.messages import Found
 
 HERE = Target(socket.gethostname(), LOCAL)
 """This machine by a relay, which carries the connections to all nodes."""
@@ -58,9 +59,9 @@ class LocalSession:
         self._watched = (ranks, bursts)
         self._now.watch(ranks, bursts)
 
-    def send(self, command: Command) -> str:
+    def send(self, message: Command | Found) -> str:
         """As in Session."""
-        return self._now.send(command)
+        return self._now.send(message)
 
     def select(self, key: str) -> None:
         """As in Session."""

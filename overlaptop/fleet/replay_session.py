@@ -14,7 +14,7 @@ from overlaptop.fleet.snapshot import Snapshot
 from overlaptop.jobs.record import JobRecord
 from overlaptop.recording.batch import LIVE, NODE, STATE, Batch, NodeClock
 from overlaptop.wire.commands import Command
-from overlaptop.wire.messages import StepTotals, Welcome
+from overlaptop.wire.messages import Found, StepTotals, Welcome
 from overlaptop.wire.protocol import PROTOCOL_VERSION
 from overlaptop.wire.schema import Message
 
@@ -53,8 +53,8 @@ class _ReplayedHub:
     def watch(self, ranks: Collection[int], bursts: int = 0) -> None:
         """Do nothing: only recorded timelines are available."""
 
-    def send(self, command: Command) -> bool:
-        del command
+    def send(self, message: Command | Found) -> bool:
+        del message
         return False
 
     def close(self) -> None:
@@ -222,9 +222,9 @@ class ReplaySession:
     def select(self, key: str) -> None:
         """Do nothing: there is no other job."""
 
-    def send(self, command: Command) -> str:
+    def send(self, message: Command | Found) -> str:
         """Refuse the command: a recording takes none."""
-        del command
+        del message
         return _OVER
 
     def close(self) -> None:

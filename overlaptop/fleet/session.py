@@ -8,6 +8,7 @@ from typing import Protocol
 from overlaptop.fleet.snapshot import Snapshot
 from overlaptop.jobs.record import JobRecord
 from overlaptop.wire.commands import Command
+from overlaptop.wire.messages import Found
 
 
 class Session(Protocol):
@@ -27,8 +28,8 @@ class Session(Protocol):
     def watch(self, ranks: Collection[int], bursts: int = 0) -> None:
         """Set the ranks whose timelines are on the screen, and the number of bursts requested so far."""
 
-    def send(self, command: Command) -> str:
-        """Send a command. Return why it cannot be sent, or "" if it was sent."""
+    def send(self, message: Command | Found) -> str:
+        """Send a command, or a finding. Return why it cannot be sent, or "" if it was sent."""
 
     def select(self, key: str) -> None:
         """Show the job with this key from now on."""

@@ -1,4 +1,6 @@
-"""The hub's black box: writes its history as a recording at a hang, a failure and the job's end."""
+"""The hub's black box: writes its history as a recording at a hang, a failure, a finding and the job's
+end.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from itertools import groupby
 from overlaptop.hub.history import FromRank, JobHistory
 from overlaptop.hub.log import log_line
 from overlaptop.recording import black_boxes
-from overlaptop.recording.black_boxes import ENDED, FAILED, HUNG
+from overlaptop.recording.black_boxes import ENDED, FAILED, FOUND, HUNG
 from overlaptop.wire.codec import encode, frame
 from overlaptop.wire.messages import HubStatus, RankEnd, Standstill, Welcome
 
@@ -18,13 +20,15 @@ SETTLE_S = 5.0
 AGAIN_S = 180.0
 """Minimum time between two recordings of one kind: the length of the history.
 The later replaces the earlier."""
+MOST_FOUND = 4
+"""Recordings of findings for one hub, each of another rule: the first ones."""
 _MOST_STATUSES = 1000
 """Maximum status messages. A job that stalled for longer does not get one for each second."""
 _S = 1_000_000_000
 
 
 class HubBlackBox:
-    """Writes the history after a hang, a failure or the end. Logs a failed write once a hub."""
+    """Writes the history after a hang, a failure, a finding or the end. Logs a failed write once a hub."""
 
     def __init__(
         self,
@@ -38,6 +42,8 @@ class HubBlackBox:
         self._commands, self._status = commands, status
         self._due_s: dict[str, float] = {}
         self._written_s: dict[str, float] = {}
+        self._found: set[str] = set()
+        """Rules of the findings whose recording is written or due."""
         self._refused = False
 
     def see(self, message: FromRank, now_s: float) -> None:
@@ -46,6 +52,12 @@ class HubBlackBox:
             self._due_s.setdefault(HUNG, now_s + SETTLE_S)
         elif isinstance(message, RankEnd) and message.failed:
             self._due_s.setdefault(FAILED, now_s + SETTLE_S)
+
+    def ask(self, rule: str, now_s: float) -> None:
+        """Have a recording written for a finding of this rule, unless it has one or there are enough."""
+        if rule not in self._found and len(self._found) < MOST_FOUND:
+            self._found.add(rule)
+            self._due_s[FOUND + rule] = now_s
 
     def tick(self, now_s: float) -> None:
         """Write the recording that is due."""

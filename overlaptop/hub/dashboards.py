@@ -23,7 +23,7 @@ from overlaptop.hub.reader_queue import KEPT, Frame, ReaderQueue
 from overlaptop.wire.codec import WireError, decode, encode
 from overlaptop.wire.commands import Command
 from overlaptop.wire.gathering import READER_MAY_COMMAND
-from overlaptop.wire.messages import Grant, HubStatus, Join, Ping, Pong, TurnedAway, Welcome
+from overlaptop.wire.messages import Found, Grant, HubStatus, Join, Ping, Pong, TurnedAway, Welcome
 from overlaptop.wire.protocol import LEASE_S, PROTOCOL_VERSION
 from overlaptop.wire.schema import Message
 
@@ -80,8 +80,8 @@ class DashboardServer:
 
     ``path``: socket for dashboards that may send commands. ``view_path``: socket for the others. ``replay``
     returns the history for a new one, ``detail`` the newest StepDetail of a rank, and ``status`` the hub's
-    status, with ``dropped`` counting only bad frames from ranks. ``take`` receives the commands of joined
-    dashboards.
+    status, with ``dropped`` counting only bad frames from ranks. ``take`` receives commands and findings of
+    joined dashboards.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class DashboardServer:
         replay: Callable[[], list[Frame]],
         detail: Callable[[int], Frame | None],
         status: Callable[[], HubStatus],
-        take: Callable[[Command], None],
+        take: Callable[[Command | Found], None],
     ) -> None:
         self.watched: frozenset[int] = frozenset()
         """Ranks whose detail at least one dashboard requests."""
@@ -218,7 +218,9 @@ class DashboardServer:
             case Grant() if sender is not None:
                 window_bytes = min(message.window_bytes, _MAX_WINDOW_BYTES)
                 sender.queue.grant(message.received_bytes, window_bytes)
-            case Command() if sender is not None and sender.same_protocol and _may_command(address):
+            case Command() | Found() if (
+                sender is not None and sender.same_protocol and _may_command(address)
+            ):
                 self._take(message)
             case _:
                 return False

@@ -39,6 +39,7 @@ from overlaptop.wire.commands import Command, CommandReport
 from overlaptop.wire.gathering import Gather, Gathered
 from overlaptop.wire.messages import (
     RESTARTED,
+    Found,
     HubStatus,
     Notice,
     RankEnd,
@@ -242,8 +243,11 @@ class Hub:
             if descriptor not in self._selector.get_map():
                 self._selector.register(descriptor, EVENT_READ, lambda _events: None)
 
-    def _take(self, command: Command) -> None:
-        """Process a dashboard's command, unless it may be old."""
+    def _take(self, command: Command | Found) -> None:
+        """Process a dashboard's finding, or its command unless it may be old."""
+        if isinstance(command, Found):
+            self._black_box.ask(command.rule, self._now_s)
+            return
         if self._now_s - self._suspended_s < _TICK_S:
             log_line(f"{commands.in_words(command)} may have waited for long: not passed on")
             return

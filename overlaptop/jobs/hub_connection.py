@@ -9,6 +9,7 @@ from typing import Protocol
 from overlaptop.jobs.hub_socket import HubSocket
 from overlaptop.jobs.record import JobRecord
 from overlaptop.wire.commands import Command
+from overlaptop.wire.messages import Found
 from overlaptop.wire.schema import Message
 
 _LOOK_FOR_HUB_S = 0.5
@@ -42,10 +43,10 @@ class HubConnection(Protocol):
     def watch(self, ranks: Collection[int], bursts: int = 0) -> None:
         """Request StepDetail of these ranks only, and a burst whenever ``bursts`` grows."""
 
-    def send(self, command: Command) -> bool:
-        """Send the hub a command for all ranks. False if no hub has answered yet.
+    def send(self, message: Command | Found) -> bool:
+        """Send the hub a command for all ranks, or a finding. False if no hub has answered yet.
 
-        The outcome comes back as CommandOutcome. Raises WireError if the command is not allowed.
+        A command's outcome comes back as CommandOutcome. Raises WireError if the command is not allowed.
         """
 
     def close(self) -> None:

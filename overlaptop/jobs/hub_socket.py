@@ -17,7 +17,7 @@ from overlaptop.jobs.sockets import check_listener
 from overlaptop.wire.codec import MAX_FRAME_BYTES, WireError, decode, encode, kind
 from overlaptop.wire.commands import Command
 from overlaptop.wire.gathering import GatheredHub, GatheredHubs
-from overlaptop.wire.messages import Join, Ping, Pong, TurnedAway, Welcome
+from overlaptop.wire.messages import Found, Join, Ping, Pong, TurnedAway, Welcome
 from overlaptop.wire.protocol import JOIN_S, PROTOCOL_VERSION
 from overlaptop.wire.schema import Message
 
@@ -75,9 +75,9 @@ class HubReader(ABC):
             self._ranks, self._bursts = wanted, bursts
             self._join_due_s = 0.0
 
-    def send(self, command: Command) -> bool:
-        """Send the hub a command for all ranks. False if no hub has answered. WireError as in encode."""
-        payload = encode(command)
+    def send(self, message: Command | Found) -> bool:
+        """As in HubConnection."""
+        payload = encode(message)
         if self.received_at_s is None or not self.is_trusted():
             return False
         self._unsent.append(payload)

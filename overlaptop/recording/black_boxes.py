@@ -11,11 +11,12 @@ from typing import NamedTuple
 
 from overlaptop.jobs.folder import JobFolderError, base_dir
 
-ENDED, FAILED, HUNG = "ended", "failed", "hung"
+ENDED, FAILED, HUNG, FOUND = "ended", "failed", "hung", "found-"
+"""Occasions. The name of the finding's rule follows FOUND."""
 KEPT_JOBS = 20
 _FOLDER = "black_boxes"
 """No job's key, so nobody takes it for a job's folder."""
-_NAME = re.compile(r"\A([a-z0-9-]{1,40})\.([0-9]{1,19})\.(ended|failed|hung)\.mcap\Z")
+_NAME = re.compile(r"\A([a-z0-9-]{1,40})\.([0-9]{1,19})\.(ended|failed|hung|found-[a-z0-9_]{1,40})\.mcap\Z")
 
 
 class BlackBox(NamedTuple):
@@ -36,7 +37,8 @@ def path_of(job: str, started_ns: int, occasion: str) -> Path:
 
 
 def found(job: str | None = None) -> list[BlackBox]:
-    """Those of this job, or all, newest job first and that of its end before others. JobFolderError where
+    """Those of this job, or all, newest job first: of each, that of its end, of troubles, of
+    findings. JobFolderError where
     the socket directory is not to be trusted.
     """
     try:
@@ -45,7 +47,11 @@ def found(job: str | None = None) -> list[BlackBox]:
         return []
     boxes = [BlackBox(int(name[2]), name[1], name[3], path) for path, name in names if name is not None]
     wanted = [each for each in boxes if job is None or each.job == job]
-    return sorted(wanted, key=lambda each: (-each.started_ns, each.job, each.occasion != ENDED))
+    return sorted(wanted, key=lambda each: (-each.started_ns, each.job, _order(each.occasion)))
+
+
+def _order(occasion: str) -> int:
+    return 0 if occasion == ENDED else 2 if occasion.startswith(FOUND) else 1
 
 
 def forget_old() -> None:

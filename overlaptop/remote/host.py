@@ -21,6 +21,7 @@ from overlaptop.wire.commands import Command
 from overlaptop.wire.devices import DeviceSample
 from overlaptop.wire.gathering import GatheredHub
 from overlaptop.wire.messages import (
+    Found,
     GroupCalls,
     HubStatus,
     Notice,
@@ -87,10 +88,10 @@ class RemoteReader:
         if self._reader is not None:
             self._reader.watch(ranks, bursts)
 
-    def send(self, command: Command) -> bool:
+    def send(self, message: Command | Found) -> bool:
         """As in HubConnection."""
-        encode(command)  # an invalid command is an error, with or without a connection
-        return self._reader is not None and self.alive and self._reader.send(command)
+        encode(message)  # an invalid command is an error, with or without a connection
+        return self._reader is not None and self.alive and self._reader.send(message)
 
     def close(self) -> None:
         """As in HubConnection. The connection to the host stays."""

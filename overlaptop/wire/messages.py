@@ -28,6 +28,7 @@ from overlaptop.wire.bounds import (
 )
 from overlaptop.wire.devices import DeviceFacts, MachineFacts, NumaFacts
 from overlaptop.wire.knobs import GradientFacts, KnobFacts
+from overlaptop.wire.protocol import RULE
 from overlaptop.wire.schema import Message, Part
 
 MAX_PHASES = 1024
@@ -480,6 +481,13 @@ class Grant(Message, frozen=True, tag=47):
     """Bytes of frames since the last Welcome, including it."""
     window_bytes: Count
     """Bytes that may be in flight beyond `received_bytes`. The last frame may exceed this."""
+
+
+class Found(Message, frozen=True, tag=56):
+    """Dashboard -> hub: it shows a finding that warns. The hub keeps its job's last minutes in a file."""
+
+    rule: Annotated[str, Meta(pattern=RULE)]
+    """Name of the finding's rule."""
 
 
 class Ping(Message, frozen=True, tag=45):

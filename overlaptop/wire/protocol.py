@@ -6,6 +6,9 @@ PROTOCOL_VERSION = 8
 JOB_KEY = r"\A[a-z0-9-]{1,40}\Z"
 """Pattern of a job's key on the command line, in messages and as a folder name."""
 
+RULE = r"\A[a-z0-9_]{1,40}\Z"
+"""Pattern of the name of a finding's rule, in messages and in file names."""
+
 JOIN_S = 1.0
 """Interval between a dashboard's Joins, which tell the hub that it is alive."""
 LEASE_S = 5.0

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from overlaptop.fleet.snapshot import HubState
 from overlaptop.jobs.record import JobRecord
+from overlaptop.wire.messages import Found
 
 from .builders import T0, Clock
 from .hub import PlayedFleet, PlayedHub
@@ -127,6 +128,8 @@ class FakeSession:
         self.watched = frozenset()
         self.selected = []
         self.sent = []
+        self.found = []
+        """Rules of the findings that the hub was told of."""
         self.no_line = ""
         self.ticks = 0
         self.say(*messages)
@@ -145,6 +148,9 @@ class FakeSession:
     def send(self, command):
         if self.no_line:
             return self.no_line
+        if isinstance(command, Found):
+            self.found.append(command.rule)
+            return ""
         self.sent.append(command)
         self.fleet.apply(command)
         return ""

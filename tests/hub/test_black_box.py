@@ -1,5 +1,6 @@
 """What a hub leaves of its job's last minutes."""
 
+import contextlib
 import sys
 
 import pytest
@@ -10,10 +11,12 @@ from overlaptop.fleet.snapshot import HubState
 from overlaptop.hub import black_box
 from overlaptop.hub.black_box import AGAIN_S, SETTLE_S, HubBlackBox
 from overlaptop.hub.history import JobHistory
+from overlaptop.jobs.hub_socket import HubSocket
+from overlaptop.jobs.sockets import view_socket
 from overlaptop.recording import black_boxes
 from overlaptop.recording.reader import open_recording
 from overlaptop.wire.codec import encode
-from overlaptop.wire.messages import RankEnd, Standstill
+from overlaptop.wire.messages import Found, HubStatus, RankEnd, Standstill
 from tests.commands.running import run_here
 from tests.fleet.builders import MS, detail, info, status, step, welcome
 from tests.processes import eventually
@@ -99,6 +102,41 @@ def test_failure_is_written_with_its_reason(job):
     job.pass_s(SETTLE_S)
     (box,) = black_boxes.found()
     assert (box.occasion, shown(box).ranks[1].end.failure) == ("failed", "ValueError: no")
+
+
+def test_finding_is_written_once_for_each_of_the_first_rules(job):
+    job.steps(20)
+    for rule in ("late_launch", "late_launch", "data_loading", "low_clock", "short_cpus", "placement"):
+        job.box.ask(rule, job.now_s)
+        job.pass_s(1)
+    rules = ("late_launch", "data_loading", "low_clock", "short_cpus")
+    assert {box.occasion for box in black_boxes.found()} == {f"found-{rule}" for rule in rules}
+    assert shown(black_boxes.found()[0]).totals.step == 19
+    job.say(RankEnd(1, 1, clean=True, failure="ValueError: no", exit_code=1))
+    job.pass_s(SETTLE_S)
+    assert black_boxes.found()[0].occasion == "failed"
+
+
+def test_read_only_reader_has_no_finding_written(hubs, make_rank):
+    record, received = hubs.start(), []
+
+    def last_status():
+        received.extend(each for each in hub.poll() if isinstance(each, HubStatus))
+        return received[-1] if received else None
+
+    rank = make_rank(0).greet()
+    rank.send(*(step(0, each) for each in range(30)))
+    for path, refused in ((view_socket(record.job, record.hub_pid), True), (record.dashboard_path, False)):
+        with contextlib.closing(HubSocket(path)) as hub:
+            received.clear()
+            eventually(last_status)
+            assert hub.send(Found("late_launch"))
+            if refused:
+                eventually(lambda: last_status().dropped)  # the hub counts it as a bad frame
+                assert black_boxes.found() == []
+            else:
+                eventually(lambda: last_status() and black_boxes.found())
+    assert [box.occasion for box in black_boxes.found()] == ["found-late_launch"]
 
 
 def test_newest_jobs_are_kept(job, socket_dir):

@@ -63,9 +63,10 @@ NOT_SHOWN = {
     "CommandReport",
     "TurnedAway",
     "Grant",
+    "HubHello",
     "Ping",
     "Pong",
-    *(each.__name__ for each in MESSAGES.values() if each.__name__.startswith("Relay")),
+    *(each.__name__ for each in MESSAGES.values() if each.__name__.startswith(("Relay", "Gather"))),
 }
 """They go to hubs, relays and ranks, or are one text."""
 

@@ -38,6 +38,26 @@ async def test_a_finding_is_told_in_full_with_what_it_can_win_and_enter_opens_it
         assert app.dashboard.state.selected.rank == 2
 
 
+async def test_hub_is_told_once_of_each_rule_that_warns():
+    session = waiting_job()
+    async with opened(session) as (app, pilot):
+        await shown(app, pilot)
+        await shown(app, pilot, rest_s=3)
+        assert session.found == ["slow_compute"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "warns"),
+    [
+        ({}, False),
+        ({"certainty": Certainty.LIKELY}, True),
+        ({"certainty": Certainty.LIKELY, "gain_ns": 0}, False),
+    ],
+)
+def test_finding_warns_if_its_cause_is_known_and_costs_something(changes, warns):
+    assert found(1, **changes).warns is warns
+
+
 async def test_a_long_list_says_how_far_it_goes_and_keeps_its_cursor_where_figures_change():
     async with opened(running_job()) as (app, pilot):
         await shown(app, pilot, "f")

@@ -27,6 +27,7 @@ from overlaptop.tui.model.options import TuiOptions
 from overlaptop.tui.model.recording import JobRecording
 from overlaptop.tui.model.state import ViewState
 from overlaptop.wire.commands import Command
+from overlaptop.wire.messages import Found
 
 MOST_SOUGHT_NS, SOUGHT_EVERY_NS = 600_000_000_000, 1_000_000_000
 """Of a recording: how far the next event is looked for, and how often on the way."""
@@ -57,6 +58,8 @@ class Dashboard:
         """Called when a request changes the state, to redraw. Set by the app."""
         self._comparing = Comparing(clock_s)
         self._findings = LatestFindings()
+        self._kept: set[tuple[str | None, str]] = set()
+        """Jobs and rules of the findings that their hubs know of."""
         self._watched: frozenset[int] | None = None
         self._bursts = 0
 
@@ -88,6 +91,10 @@ class Dashboard:
         state.compared = self._comparing.take(state.snapshot, self.jobs_seen)
         state.findings = self._findings.take(self.latest)
         state.first_line = self._findings.line(self.latest)
+        for each in state.findings or ():
+            found = self.session.job_key, each.rule
+            if each.warns and found not in self._kept and not self.session.send(Found(each.rule)):
+                self._kept.add(found)
         self.look.faded = state.snapshot.hub_state in (HubState.LOST, HubState.STALE)
 
     def watch(self) -> None:
