@@ -17,19 +17,25 @@ from overlaptop.commands.following import settle_waits
 from overlaptop.commands.hosts import Hosts
 from overlaptop.commands.jobs import join, list_records
 from overlaptop.commands.once import records_of, title
-from overlaptop.commands.output import CommandError
+from overlaptop.commands.output import CommandError, print_message
 from overlaptop.commands.report import report_of
+from overlaptop.commands.slack import begin, rank_records
+from overlaptop.commands.trials import TrialRun, progress_words
+from overlaptop.commands.tune import await_knob, result_record, trials_of, value_records
 from overlaptop.findings.finding import Finding
 from overlaptop.findings.first_line import first_line
 from overlaptop.fleet.snapshot import Snapshot
+from overlaptop.trials.runner import Trials, TrialsState
+from overlaptop.trials.settings import best_of
+from overlaptop.wire.commands import HOST, PLACES
 
 if TYPE_CHECKING:
     from mcp.server import MCPServer
 
 DESCRIPTION = """\
 Let an AI agent read jobs: which run, their state, findings with their causes, how past runs went and what
-differs between two. It speaks the Model Context Protocol on stdin and stdout, and changes nothing. Needs:
-pip install 'overlaptop[mcp]'
+differs between two. It speaks the Model Context Protocol on stdin and stdout. It changes nothing, but with
+--control it tries values and delays. Needs: pip install 'overlaptop[mcp]'
 """
 EPILOG = """\
 For example: claude mcp add overlaptop -- overlaptop mcp
@@ -38,6 +44,10 @@ INSTRUCTIONS = """\
 Reads training jobs that run with overlaptop's agent. Times are in ns, null is "not known". Start with
 `findings`: it says what costs most, why, and what to do. A call waits some seconds for measured steps.
 """
+CONTROL = """\
+`tune` and `slack` disturb the job for minutes: ask its user before. A trial ends by itself, and the job
+then has the value that it had before.
+"""
 MAX_RANKS = 64
 """Whose records an agent gets unasked: more would fill its context."""
 
@@ -45,17 +55,22 @@ MAX_RANKS = 64
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Its options."""
     parser.description, parser.epilog = DESCRIPTION, EPILOG
+    parser.add_argument(
+        "--control", action="store_true", help="also offer trials of the job's settings, and of delays"
+    )
     add_hosts(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Serve until stdin ends."""
-    make_server(hosts_of(options)).run("stdio")
+    make_server(hosts_of(options), control=options.control).run("stdio")
     return 0
 
 
-def make_server(hosts: Hosts | None = None) -> MCPServer:
-    """A server with a tool for each question; `hosts`: where the jobs are, None: here."""
+def make_server(hosts: Hosts | None = None, *, control: bool = False) -> MCPServer:
+    """A server with a tool for each question, and with `control` for trials; `hosts`: where the jobs are,
+    None: here.
+    """
     from mcp.server import MCPServer
     from mcp.types import ToolAnnotations
 
@@ -104,11 +119,60 @@ def make_server(hosts: Hosts | None = None) -> MCPServer:
         with _refusals():
             return {"differences": to_builtins(compared(a, b))}
 
-    server = MCPServer("overlaptop", version=__version__, instructions=INSTRUCTIONS, log_level="ERROR")
-    tools: tuple[Callable[..., dict[str, Any]], ...] = (jobs, state, findings, report, compare)
-    for tool in tools:
-        server.tool(annotations=ToolAnnotations(read_only_hint=True, open_world_hint=False))(tool)
+    def tune(
+        knob: str, values: list[int] | None = None, job: str | None = None, budget_steps: int | None = None
+    ) -> dict[str, Any]:
+        """Try values of a setting (such as bucket_cap_mb) on the running job, each against the present one,
+        and say which step is shorter. Nothing is changed for good. Takes minutes: 1,000 steps or 90 s a
+        value, or `budget_steps` in all. Without `values`: some around the present one.
+        """
+        with _trials(job, hosts) as run:
+            run.await_steps()
+            held = await_knob(run, knob)
+            trials = trials_of(run.session, held, values or (), budget_steps=budget_steps)
+            state = _finished(run, trials)
+            key, best = run.session.job_key, best_of(held.knob, state)
+            return {
+                "values": to_builtins(value_records(key, held.knob, state)),
+                "result": to_builtins(result_record(key, held.knob, state, best)),
+            }
+
+    def slack(
+        ranks: list[int] | None = None,
+        delay_ns: int | None = None,
+        job: str | None = None,
+        budget_steps: int | None = None,
+    ) -> dict[str, Any]:
+        """Delay each rank in turn, by 2 % of the step or `delay_ns`, and say how much the step grows: slope
+        1 is a rank on the critical path, 0 one with slack. Takes minutes, as `tune`.
+        """
+        with _trials(job, hosts) as run:
+            trials, used_ns = begin(run, tuple(ranks or ()), (delay_ns, None), HOST, budget_steps)
+            state = _finished(run, trials)
+            records = rank_records(run.session.job_key, state, used_ns, PLACES[HOST])
+            return {"ranks": to_builtins(records), "ended": state.why}
+
+    instructions = INSTRUCTIONS + (CONTROL if control else "")
+    server = MCPServer("overlaptop", version=__version__, instructions=instructions, log_level="ERROR")
+    reading: tuple[Callable[..., dict[str, Any]], ...] = (jobs, state, findings, report, compare)
+    for tool in (*reading, *((tune, slack) if control else ())):
+        hints = ToolAnnotations(read_only_hint=tool in reading, open_world_hint=False)
+        server.tool(annotations=hints)(tool)
     return server
+
+
+@contextmanager
+def _trials(job: str | None, hosts: Hosts | None) -> Iterator[TrialRun]:
+    with _refusals(), closing(join(job, hosts)) as session:
+        yield TrialRun(session)
+
+
+def _finished(run: TrialRun, trials: Trials) -> TrialsState:
+    """Run the trials to their end, each logged on stderr. CommandError if they ended before."""
+    run.run(trials, lambda tried, state: print_message(progress_words(tried, state)))
+    if trials.state.failed:
+        raise CommandError(trials.state.why)
+    return trials.state
 
 
 def _look(job: str | None, hosts: Hosts | None) -> Snapshot:

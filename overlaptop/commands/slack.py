@@ -14,7 +14,7 @@ from overlaptop.commands.table import Table
 from overlaptop.commands.trials import TrialRun, interval, print_refusals, progress_words
 from overlaptop.records import SlackRankRecord, SlackTrialRecord
 from overlaptop.trials.effect import CONFIDENCE
-from overlaptop.trials.runner import TrialsState, Tried
+from overlaptop.trials.runner import Trials, TrialsState, Tried
 from overlaptop.trials.slack import (
     delay_ranks,
     least_cost_ns,
@@ -83,27 +83,7 @@ def run(options: argparse.Namespace) -> int:
     place = GPU if options.place == "gpu" else HOST
     with closing(join(options.job, hosts_of(options))) as session:
         runs = TrialRun(session)
-        snapshot = runs.await_steps()
-        if why := refusal(snapshot):
-            raise CommandError(why)
-        step_ns = usual_step_ns(snapshot)
-        delay_ns, delay_share = options.delay
-        if delay_share is not None:
-            delay_ns = max(1, round(delay_share * step_ns))
-        delay_ns = delay_ns or usual_delay_ns(snapshot)
-        there_are = tuple(view.rank for view in snapshot.ranks)
-        ranks = options.ranks or there_are
-        if missing := sorted(set(ranks) - set(there_are)):
-            raise CommandError(f"there is no {text.named_ranks(missing)}", 2)
-        try:
-            trials = delay_ranks(session, ranks, delay_ns, place, budget_steps=options.budget)
-        except ValueError as error:
-            raise CommandError(str(error), 2) from error
-        print_message(
-            f"delays the {PLACES[place]} of {text.named_ranks(sorted(ranks))} in turn by "
-            f"{text.duration(delay_ns)} a step: costs the job "
-            f"{text.duration(least_cost_ns(len(ranks), delay_ns, step_ns))} or more"
-        )
+        trials, delay_ns = begin(runs, options.ranks, options.delay, place, options.budget)
 
         def report(tried: Tried, state: TrialsState) -> None:
             if options.json:
@@ -120,6 +100,41 @@ def run(options: argparse.Namespace) -> int:
         if state.why:
             print_message(f"{state.why}: a larger --budget or --delay tells more")
         return 0
+
+
+def begin(
+    runs: TrialRun,
+    ranks: tuple[int, ...],
+    delay: tuple[int | None, float | None],
+    place: int,
+    budget_steps: int | None,
+) -> tuple[Trials, int]:
+    """Return the trials of these ranks, empty: of all, and the delay in ns, and print what they cost.
+
+    ``delay``: in ns, or as a share of the step. CommandError if they cannot be made.
+    """
+    snapshot = runs.await_steps()
+    if why := refusal(snapshot):
+        raise CommandError(why)
+    step_ns = usual_step_ns(snapshot)
+    delay_ns, delay_share = delay
+    if delay_share is not None:
+        delay_ns = max(1, round(delay_share * step_ns))
+    delay_ns = usual_delay_ns(snapshot) if delay_ns is None else delay_ns
+    there_are = tuple(view.rank for view in snapshot.ranks)
+    ranks = ranks or there_are
+    if missing := sorted(set(ranks) - set(there_are)):
+        raise CommandError(f"there is no {text.named_ranks(missing)}", 2)
+    try:
+        trials = delay_ranks(runs.session, ranks, delay_ns, place, budget_steps=budget_steps)
+    except ValueError as error:
+        raise CommandError(str(error), 2) from error
+    print_message(
+        f"delays the {PLACES[place]} of {text.named_ranks(sorted(ranks))} in turn by "
+        f"{text.duration(delay_ns)} a step: costs the job "
+        f"{text.duration(least_cost_ns(len(ranks), delay_ns, step_ns))} or more"
+    )
+    return trials, delay_ns
 
 
 def _delay(words: str) -> tuple[int | None, float | None]:
@@ -142,8 +157,8 @@ def _print(job: str | None, state: TrialsState, delay_ns: int, place: str, *, as
     if state.present_ns is None:
         print_message("nothing was measured yet")
     elif as_json:
-        for tried in state.tried:
-            print_data(_rank_record(job, tried, delay_ns, place))
+        for record in rank_records(job, state, delay_ns, place):
+            print_data(record)
     else:
         table = Table(["rank", "place", "slope", "trials", ""], left={"place", ""})
         for tried in state.tried:
@@ -162,6 +177,11 @@ def _trial_record(job: str | None, tried: Tried, place: str) -> SlackTrialRecord
         tried_ns=round(pair.tried_ns),
         present_ns=round(pair.present_ns),
     )
+
+
+def rank_records(job: str | None, state: TrialsState, delay_ns: int, place: str) -> list[SlackRankRecord]:
+    """Return a record of each rank that was delayed."""
+    return [_rank_record(job, tried, delay_ns, place) for tried in state.tried]
 
 
 def _rank_record(job: str | None, tried: Tried, delay_ns: int, place: str) -> SlackRankRecord:

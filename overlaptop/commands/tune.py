@@ -155,9 +155,9 @@ def _launcher(script: str, options: Sequence[str], nproc: int | None) -> Launche
 def _tune(session: Session, options: argparse.Namespace, launcher: Launcher | None = None) -> int:
     run = TrialRun(session, launcher)
     run.await_steps()
-    held = _await_knob(run, options.knob)
+    held = await_knob(run, options.knob)
     knob = held.knob
-    trials = _trials(session, held, options)
+    trials = trials_of(session, held, options.values, options.range, options.budget)
 
     def report(tried: Tried, state: TrialsState) -> None:
         if options.json:
@@ -181,7 +181,7 @@ def _tune(session: Session, options: argparse.Namespace, launcher: Launcher | No
     return 0
 
 
-def _await_knob(run: TrialRun, name: str) -> JobKnob:
+def await_knob(run: TrialRun, name: str) -> JobKnob:
     """Return the knob, once all ranks report it."""
     since_s = time.monotonic()
     while True:
@@ -194,12 +194,17 @@ def _await_knob(run: TrialRun, name: str) -> JobKnob:
         pause(run.session, TICK_S)
 
 
-def _trials(session: Session, held: JobKnob, options: argparse.Namespace) -> Trials:
-    layout = layout_of(held.knob, session.tick())
-    least, most = options.range
+def trials_of(
+    session: Session,
+    held: JobKnob,
+    values: Sequence[int],
+    bounds: tuple[int | None, int | None] = (None, None),
+    budget_steps: int | None = None,
+) -> Trials:
+    """Return trials of these values, without any: of some within bounds. CommandError: there are none."""
     try:
-        values = options.values or values_to_try(held.knob, least, most, layout)
-        return try_values(session, held, values, budget_steps=options.budget)
+        values = values or values_to_try(held.knob, *bounds, layout_of(held.knob, session.tick()))
+        return try_values(session, held, values, budget_steps=budget_steps)
     except ValueError as error:
         raise CommandError(str(error), 1 if held.refusal or held.differs else 2) from error
 
@@ -210,9 +215,9 @@ def _print(job: str | None, knob: Knob, state: TrialsState, best: Best | None, *
     if state.present_ns is None:
         print_message("nothing was measured yet")
     elif as_json:
-        for tried in state.tried:
-            print_data(_value_record(job, knob, tried))
-        print_data(_result_record(job, knob, state, best))
+        for record in value_records(job, knob, state):
+            print_data(record)
+        print_data(result_record(job, knob, state, best))
     else:
         print_data(_table(knob, state, best))
         if best is not None:
@@ -270,7 +275,13 @@ def _value_record(job: str | None, knob: Knob, tried: Tried) -> TuneValueRecord:
     )
 
 
-def _result_record(job: str | None, knob: Knob, state: TrialsState, best: Best | None) -> TuneResultRecord:
+def value_records(job: str | None, knob: Knob, state: TrialsState) -> list[TuneValueRecord]:
+    """Return a record of each value that was tried."""
+    return [_value_record(job, knob, tried) for tried in state.tried]
+
+
+def result_record(job: str | None, knob: Knob, state: TrialsState, best: Best | None) -> TuneResultRecord:
+    """Return the record of the result."""
     difference, low, high = interval(best.effect if best is not None else None)
     return TuneResultRecord(
         job=job,

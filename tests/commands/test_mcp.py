@@ -14,6 +14,7 @@ from overlaptop.jobs.record import list_jobs
 from tests.fleet.builders import Clock
 from tests.processes import eventually
 from tests.recording.played import played
+from tests.trials.live_job import LiveJob
 from tests.tui.waits import waiting_job
 
 from .conftest import StartRanks
@@ -72,6 +73,26 @@ async def test_tools_are_read_only_and_say_what_is_wrong() -> None:
         assert answer.is_error
         assert "no job with an agent runs here" in answer.content[0].text
         assert (await client.call_tool("jobs")).structured_content == {"jobs": []}
+
+
+async def test_with_control_an_agent_tries_values_and_delays(
+    quickly: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = LiveJob(critical={1: 1.0})
+    monkeypatch.setattr(mcp, "join", lambda *_: job)
+    async with Client(mcp.make_server(control=True)) as client:
+        tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+        changing = {name for name, tool in tools.items() if not tool.annotations.read_only_hint}
+        assert changing == {"tune", "slack"}
+        tuned = await client.call_tool("tune", {"knob": "bucket_cap_mb", "values": [60, 400]})
+        result = tuned.structured_content["result"]
+        assert (result["best"], result["present"], job.value) == (60, "25", 25)
+        assert {each["value"] for each in tuned.structured_content["values"]} == {60, 400}
+        delayed = (await client.call_tool("slack", {"delay_ns": 5_000_000})).structured_content
+        assert [each["verdict"] for each in delayed["ranks"]] == ["slack", "critical"]
+        assert "trial 1 of 60 MiB" in capsys.readouterr().err
+        for name, arguments in (("tune", {"knob": "none"}), ("slack", {"ranks": [7]})):
+            assert (await client.call_tool(name, arguments)).is_error
 
 
 @pytest.mark.parametrize("words", [["--host", ""], ["--python", "python"]])
