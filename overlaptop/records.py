@@ -22,6 +22,11 @@ class Record(msgspec.Struct, tag_field="type"):
     """A line of JSON."""
 
 
+def shared(record: type[Record], source: object) -> dict[str, Any]:
+    """Return the fields of a record that the source has under the same names; None has none."""
+    return {name: getattr(source, name) for name in record.__struct_fields__ if hasattr(source, name)}
+
+
 def as_json(record: Record) -> str:
     """Return a record as one line of ASCII, whatever encoding stdout has."""
     return json.dumps(msgspec.to_builtins(record))

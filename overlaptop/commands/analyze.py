@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -76,6 +77,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="this step instead of the whole trace; on the screen, begin there",
     )
+    add_traces(parser)
+    add_screen(parser)
+
+
+def add_traces(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `open_traces`."""
     parser.add_argument(
         "--cycle", type=int, metavar="N", help="of several traces of each rank the N-th, not the last"
     )
@@ -87,7 +94,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="put GPU activities whose name matches into compute, comm, copy, fused or idle: "
         "comm=my_allreduce (repeat it; the first match wins)",
     )
-    add_screen(parser)
+
+
+def open_traces(
+    paths: Sequence[Path], lanes: Iterable[str] = (), cycle: int | None = None, *, by_hta: bool = False
+) -> TracedJob:
+    """Read the traces of a job. Raises CommandError with status 2 for bad traces and lanes."""
+    try:
+        rules = LaneRules(map(parse_rule, lanes))
+        return analyze(paths, rules, by_hta=by_hta, detailed=not by_hta, cycle=cycle)
+    except (TraceError, ValueError) as fault:
+        raise CommandError(str(fault), 2) from fault
 
 
 def run(options: argparse.Namespace) -> int:
@@ -97,11 +114,7 @@ def run(options: argparse.Namespace) -> int:
         raise CommandError("--hta is of whole traces: leave out --step", 2)
     # --hta does not change the dashboard's figures.
     on_screen = not (options.json or by_hta) and sys.stdin.isatty() and sys.stdout.isatty()
-    try:
-        rules = LaneRules(map(parse_rule, options.lane))
-        job = analyze(options.paths, rules, by_hta=by_hta, detailed=not by_hta, cycle=options.cycle)
-    except (TraceError, ValueError) as fault:
-        raise CommandError(str(fault), 2) from fault
+    job = open_traces(options.paths, options.lane, options.cycle, by_hta=by_hta)
     path = job.path
     number = WHOLE_TRACE if step is None else step
     if step is not None and step not in (known := job.step_numbers):

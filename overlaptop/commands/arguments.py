@@ -89,13 +89,18 @@ def hosts_of(options: argparse.Namespace) -> Hosts | None:
     return Hosts(found, options.python, options.remote_dir, options.rate)
 
 
+def add_ascii(parser: argparse._ActionsContainer) -> None:
+    """Add the option of commands that print or draw."""
+    parser.add_argument(
+        "--ascii", "--no-unicode", action="store_true", default=needs_ascii(),
+        help="use ASCII characters only; the default where stdout's encoding is not UTF-8",
+    )  # fmt: skip
+
+
 def add_screen(parser: argparse.ArgumentParser) -> None:
     """Add the options of the dashboard's look. See `screen_of`."""
     screen = parser.add_argument_group("the screen")
-    screen.add_argument(
-        "--ascii", "--no-unicode", action="store_true", default=needs_ascii(),
-        help="draw with ASCII characters only; the default where stdout's encoding is not UTF-8",
-    )  # fmt: skip
+    add_ascii(screen)
     screen.add_argument("--theme", metavar="NAME", help="the dashboard's colours; t changes them")
     screen.add_argument(
         "--refresh",

@@ -12,7 +12,7 @@ from overlaptop.commands.table import Table
 from overlaptop.jobs import change_log
 from overlaptop.jobs.change_log import LoggedChange
 from overlaptop.jobs.folder import JobFolderError
-from overlaptop.records import ChangeRecord
+from overlaptop.records import ChangeRecord, shared
 from overlaptop.text import UNKNOWN, count
 
 DESCRIPTION = """\
@@ -52,20 +52,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _record(change: LoggedChange) -> ChangeRecord:
-    return ChangeRecord(
-        at_ns=change.at_ns,
-        job=change.job,
-        script=change.script,
-        host=change.host,
-        by=change.by,
-        knob=change.knob,
-        old=change.was,
-        new=change.becomes,
-        step=change.step,
-        outcome=change.outcome,
-        reason=change.reason,
-        command=change.command,
-    )
+    return ChangeRecord(**shared(ChangeRecord, change), old=change.was, new=change.becomes)
 
 
 def _table(changes: list[LoggedChange]) -> str:

@@ -6,7 +6,8 @@ import argparse
 import re
 
 from overlaptop import text
-from overlaptop.commands.output import CommandError, needs_ascii, plain, print_data, print_message
+from overlaptop.commands.arguments import add_ascii
+from overlaptop.commands.output import CommandError, plain, print_data, print_message
 from overlaptop.commands.table import Table
 from overlaptop.records import DifferenceRecord
 
@@ -42,9 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="CONDITION",
         help="end with status 1 where a figure differs by more: 'step>3%%', 'overlap<-5%%' (repeat it)",
     )
-    parser.add_argument(
-        "--ascii", action="store_true", default=needs_ascii(), help="print ASCII characters only"
-    )
+    add_ascii(parser)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -8,11 +8,11 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from overlaptop.commands.analyze import add_traces, open_traces, session_of
 from overlaptop.commands.arguments import add_hosts, hosts_of, job_key
 from overlaptop.commands.output import CommandError, print_message
 from overlaptop.commands.recorded import is_recording
 from overlaptop.text import reason
-from overlaptop.timeline.lanes import LaneRules, parse_rule
 
 if TYPE_CHECKING:
     from overlaptop.export.page import Summary
@@ -48,12 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--html", type=Path, metavar="FILE", help="one page, readable without a network")
     parser.add_argument("--csv", type=Path, metavar="FILE", help="a row for each rank and step")
     parser.add_argument("--job", type=job_key, metavar="KEY", help="the running job, as --list names it")
-    parser.add_argument(
-        "--cycle", type=int, metavar="N", help="of several traces of each rank the N-th, not the last"
-    )
-    parser.add_argument(
-        "--lane", action="append", default=[], metavar="LANE=REGEX", help="as `overlaptop analyze` takes it"
-    )
+    add_traces(parser)
     add_hosts(parser)
 
 
@@ -81,16 +76,9 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _traced(options: argparse.Namespace) -> tuple[JobTimeline, Callable[[], Snapshot]]:
-    from overlaptop.commands.analyze import session_of
     from overlaptop.export.timeline import from_traces
-    from overlaptop.formats.files import TraceError
-    from overlaptop.formats.job import analyze
 
-    try:
-        rules = LaneRules(map(parse_rule, options.lane))
-        job = analyze(options.paths, rules, cycle=options.cycle)
-    except (TraceError, ValueError) as fault:
-        raise CommandError(str(fault), 2) from fault
+    job = open_traces(options.paths, options.lane, options.cycle)
     return from_traces(job), lambda: session_of(job).tick()
 
 

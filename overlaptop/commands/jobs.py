@@ -52,20 +52,7 @@ def _jobs_of(hosts: Hosts | None) -> Sequence[JobRecord]:
 
 
 def _record(job: JobRecord) -> records.JobRecord:
-    return records.JobRecord(
-        job=job.job,
-        script=job.script,
-        cwd=job.cwd,
-        host=job.host,
-        world_size=job.world_size,
-        python=job.python,
-        protocol=job.protocol,
-        started_ns=job.started_ns,
-        ended=job.ended,
-        rank_pids=job.rank_pids,
-        hub_pid=job.hub_pid,
-        starter_pid=job.starter_pid,
-    )
+    return records.JobRecord(**records.shared(records.JobRecord, job))
 
 
 def _table(jobs: Sequence[JobRecord]) -> str:

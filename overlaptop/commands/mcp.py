@@ -19,9 +19,9 @@ from overlaptop.commands.jobs import join, list_records
 from overlaptop.commands.once import records_of, title
 from overlaptop.commands.output import CommandError, print_message
 from overlaptop.commands.report import report_of
-from overlaptop.commands.slack import begin, rank_records
+from overlaptop.commands.slack import begin, rank_record
 from overlaptop.commands.trials import TrialRun, progress_words
-from overlaptop.commands.tune import await_knob, result_record, trials_of, value_records
+from overlaptop.commands.tune import await_knob, result_record, trials_of, value_record
 from overlaptop.findings.finding import Finding
 from overlaptop.findings.first_line import first_line
 from overlaptop.fleet.snapshot import Snapshot
@@ -133,7 +133,7 @@ def make_server(hosts: Hosts | None = None, *, control: bool = False) -> MCPServ
             state = _finished(run, trials)
             key, best = run.session.job_key, best_of(held.knob, state)
             return {
-                "values": to_builtins(value_records(key, held.knob, state)),
+                "values": to_builtins([value_record(key, held.knob, tried) for tried in state.tried]),
                 "result": to_builtins(result_record(key, held.knob, state, best)),
             }
 
@@ -149,8 +149,9 @@ def make_server(hosts: Hosts | None = None, *, control: bool = False) -> MCPServ
         with _trials(job, hosts) as run:
             trials, used_ns = begin(run, tuple(ranks or ()), (delay_ns, None), HOST, budget_steps)
             state = _finished(run, trials)
-            records = rank_records(run.session.job_key, state, used_ns, PLACES[HOST])
-            return {"ranks": to_builtins(records), "ended": state.why}
+            key, place = run.session.job_key, PLACES[HOST]
+            delayed = [rank_record(key, tried, used_ns, place) for tried in state.tried]
+            return {"ranks": to_builtins(delayed), "ended": state.why}
 
     instructions = INSTRUCTIONS + (CONTROL if control else "")
     server = MCPServer("overlaptop", version=__version__, instructions=instructions, log_level="ERROR")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 from contextlib import suppress
 from datetime import datetime, timedelta
@@ -39,13 +38,6 @@ def opened(path: Path) -> Recording:
     for line in recording.damage:
         print_message(f"{path}: {line}")
     return recording
-
-
-def moment(words: str) -> str:
-    """A moment as `moment_ns` takes it, for argparse."""
-    if not (_AFTER.fullmatch(words) or _OF_DAY.fullmatch(words)):
-        raise argparse.ArgumentTypeError(f"must be a time of day (10:05, 10:05:30) or +90s, not {words!r}")
-    return words
 
 
 def moment_ns(words: str, recording: Recording) -> int:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from overlaptop.commands.arguments import add_screen, number_from, screen_of
 from overlaptop.commands.output import CommandError
-from overlaptop.commands.recorded import moment, moment_ns, opened
+from overlaptop.commands.recorded import moment_ns, opened
 
 if TYPE_CHECKING:
     from overlaptop.fleet.replay_session import ReplaySession
@@ -32,9 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description, parser.epilog = DESCRIPTION, EPILOG
     parser.add_argument("file", type=Path, metavar="FILE", help="the recording")
     where = parser.add_mutually_exclusive_group()
-    where.add_argument(
-        "--at", type=moment, metavar="TIME", help="begin there: 10:05, 10:05:30 or, from the start, +90s"
-    )
+    where.add_argument("--at", metavar="TIME", help="begin there: 10:05, 10:05:30 or, from the start, +90s")
     where.add_argument("--step", type=int, metavar="N", help="begin where all ranks have made this step")
     parser.add_argument(
         "--speed",

@@ -7,7 +7,8 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from overlaptop.commands.output import CommandError, needs_ascii, plain, print_data
+from overlaptop.commands.arguments import add_ascii
+from overlaptop.commands.output import CommandError, plain, print_data
 from overlaptop.wire.protocol import JOB_KEY
 
 if TYPE_CHECKING:
@@ -31,9 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description, parser.epilog = DESCRIPTION, EPILOG
     parser.add_argument("source", nargs="?", metavar="SOURCE", help="a job's key, or a file")
     parser.add_argument("--json", action="store_true", help="print a record")
-    parser.add_argument(
-        "--ascii", action="store_true", default=needs_ascii(), help="print ASCII characters only"
-    )
+    add_ascii(parser)
 
 
 def run(options: argparse.Namespace) -> int:

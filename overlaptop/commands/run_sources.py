@@ -100,15 +100,9 @@ def _of_report(path: Path) -> RunRecord | None:
 
 
 def _of_traces(path: Path) -> RunRecord:
-    from overlaptop.commands.analyze import session_of
-    from overlaptop.formats.files import TraceError
-    from overlaptop.formats.job import analyze
-    from overlaptop.timeline.lanes import LaneRules
+    from overlaptop.commands.analyze import open_traces, session_of
 
-    try:
-        job = analyze(path, LaneRules([]), detailed=True)
-    except (TraceError, ValueError) as fault:
-        raise CommandError(str(fault), 2) from fault
+    job = open_traces([path])
     log = RunLog(Samples(first_step=0))
     for summary in job.ranks:
         log.samples.add_steps(summary.steps)

@@ -157,8 +157,8 @@ def _print(job: str | None, state: TrialsState, delay_ns: int, place: str, *, as
     if state.present_ns is None:
         print_message("nothing was measured yet")
     elif as_json:
-        for record in rank_records(job, state, delay_ns, place):
-            print_data(record)
+        for tried in state.tried:
+            print_data(rank_record(job, tried, delay_ns, place))
     else:
         table = Table(["rank", "place", "slope", "trials", ""], left={"place", ""})
         for tried in state.tried:
@@ -179,12 +179,8 @@ def _trial_record(job: str | None, tried: Tried, place: str) -> SlackTrialRecord
     )
 
 
-def rank_records(job: str | None, state: TrialsState, delay_ns: int, place: str) -> list[SlackRankRecord]:
-    """Return a record of each rank that was delayed."""
-    return [_rank_record(job, tried, delay_ns, place) for tried in state.tried]
-
-
-def _rank_record(job: str | None, tried: Tried, delay_ns: int, place: str) -> SlackRankRecord:
+def rank_record(job: str | None, tried: Tried, delay_ns: int, place: str) -> SlackRankRecord:
+    """Return the record of a rank that was delayed."""
     slope, low, high = interval(tried.effect)
     return SlackRankRecord(
         job=job,

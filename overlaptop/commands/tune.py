@@ -215,8 +215,8 @@ def _print(job: str | None, knob: Knob, state: TrialsState, best: Best | None, *
     if state.present_ns is None:
         print_message("nothing was measured yet")
     elif as_json:
-        for record in value_records(job, knob, state):
-            print_data(record)
+        for tried in state.tried:
+            print_data(value_record(job, knob, tried))
         print_data(result_record(job, knob, state, best))
     else:
         print_data(_table(knob, state, best))
@@ -260,7 +260,8 @@ def _trial_record(job: str | None, knob: Knob, tried: Tried) -> TuneTrialRecord:
     )
 
 
-def _value_record(job: str | None, knob: Knob, tried: Tried) -> TuneValueRecord:
+def value_record(job: str | None, knob: Knob, tried: Tried) -> TuneValueRecord:
+    """Return the record of a value that was tried."""
     difference, low, high = interval(tried.effect)
     return TuneValueRecord(
         job=job,
@@ -273,11 +274,6 @@ def _value_record(job: str | None, knob: Knob, tried: Tried) -> TuneValueRecord:
         difference_high=high,
         verdict=verdict(tried),
     )
-
-
-def value_records(job: str | None, knob: Knob, state: TrialsState) -> list[TuneValueRecord]:
-    """Return a record of each value that was tried."""
-    return [_value_record(job, knob, tried) for tried in state.tried]
 
 
 def result_record(job: str | None, knob: Knob, state: TrialsState, best: Best | None) -> TuneResultRecord:

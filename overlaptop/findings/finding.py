@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import PurePath
 
-from overlaptop.records import FindingRecord
+from overlaptop.records import FindingRecord, shared
 
 OPPOSITES = {"bucket_too_large": "bucket_too_small", "bucket_too_small": "bucket_too_large"}
 """Rules that exclude each other within one job. Their evidence is a model, not a trial: worth a try, no
@@ -77,17 +77,8 @@ class Finding:
 
     def record(self, job: str) -> FindingRecord:
         """Return the finding as a record."""
-        return FindingRecord(
-            job=job,
-            rule=self.rule,
-            title=self.title,
-            ranks=self.ranks,
-            measured=self.measured,
-            gain_ns=self.gain_ns,
-            certainty=self.certainty.value,
-            advice=self.advice,
-            line=self.line or None,
-        )
+        own = {"job": job, "certainty": self.certainty.value, "line": self.line or None}
+        return FindingRecord(**{**shared(FindingRecord, self), **own})
 
 
 Key = tuple[str, tuple[int, ...], int]

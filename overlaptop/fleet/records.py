@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from overlaptop.fleet.snapshot import RankView, Snapshot
 from overlaptop.fleet.trouble import first_failure
@@ -16,6 +16,7 @@ from overlaptop.records import (
     NoticeRecord,
     StepRecord,
     TraceRankRecord,
+    shared,
 )
 from overlaptop.text import ABOUT, AT_LEAST, AT_MOST
 from overlaptop.timeline.arrivals import Collective
@@ -50,41 +51,13 @@ def step_record(
     """
     exact = info.compute_exact if info else None
     waited = _waits(totals.rank, waits)
-    return StepRecord(
-        job=job,
-        rank=totals.rank,
-        step=totals.step,
-        source=info.source if info else None,
-        step_ns=totals.step_ns,
-        compute_ns=totals.compute_ns,
-        comm_ns=totals.comm_ns,
-        hidden_ns=totals.hidden_ns,
-        exposed_ns=totals.exposed_ns,
-        compute_only_ns=totals.compute_only_ns,
-        copy_only_ns=totals.copy_only_ns,
-        idle_ns=totals.idle_ns if exact else None,
-        stall_ns=totals.stall_ns,
-        overlap=totals.overlap,
-        collectives=totals.collectives,
-        dropped=totals.dropped,
-        compute_exact=exact,
-        launch_lead_ns=totals.launch_lead_ns,
-        comm_kernels_ns=totals.comm_kernels_ns,
-        matched_ns=totals.matched_ns,
-        captured=totals.captured,
-        link_tx_bytes=totals.link_tx_bytes,
-        link_rx_bytes=totals.link_rx_bytes,
-        transitional=totals.transitional,
-        cpu_ns=totals.cpu_ns,
-        delayed_ns=totals.delayed_ns,
-        loading_ns=totals.loading_ns,
-        full_collections=totals.full_collections,
-        fused_ns=totals.fused_ns,
-        host_ns=totals.host_ns,
-        trial=totals.trial,
-        bounds=None if exact is None else _bounds(totals, waits, waited, exact=exact),
+    fields: dict[str, Any] = {
+        **shared(StepRecord, totals),
         **waited,
-    )
+        "idle_ns": totals.idle_ns if exact else None,
+        "bounds": None if exact is None else _bounds(totals, waits, waited, exact=exact),
+    }
+    return StepRecord(job=job, source=info.source if info else None, compute_exact=exact, **fields)
 
 
 def _bounds(totals: StepTotals, waits: StepWaits | None, waited: _Waits, *, exact: bool) -> dict[str, str]:
@@ -147,56 +120,41 @@ def device_record(job: str, view: RankView, sample: DeviceSample | None) -> Devi
     device, numa = view.device, view.numa
     # Traffic accounted to collectives is known only for now, not for each sample of a hub's history.
     traffic = view.traffic if sample is view.sample else None
-    return DeviceRecord(
-        job=job,
-        rank=view.rank,
-        at_ns=sample.at_ns if sample else None,
-        gpu_uuid=(device.gpu_uuid or None) if device else None,
-        nvlink_rx_bytes_per_s=sample.nvlink_rx_bytes_per_s if sample else None,
-        nvlink_tx_bytes_per_s=sample.nvlink_tx_bytes_per_s if sample else None,
-        pcie_rx_bytes_per_s=sample.pcie_rx_bytes_per_s if sample else None,
-        pcie_tx_bytes_per_s=sample.pcie_tx_bytes_per_s if sample else None,
-        nvlink_peak_bytes_per_s=device.nvlink_peak_bytes_per_s if device else None,
-        pcie_peak_bytes_per_s=device.pcie_peak_bytes_per_s if device else None,
-        collectives_over=traffic.over if traffic else None,
-        collectives_rx_bytes_per_s=traffic.collectives_rx_bytes_per_s if traffic else None,
-        collectives_tx_bytes_per_s=traffic.collectives_tx_bytes_per_s if traffic else None,
-        sm_activity=sample.sm_activity if sample else None,
-        tensor_activity=sample.tensor_activity if sample else None,
-        dram_activity=sample.dram_activity if sample else None,
-        memory_used_bytes=sample.memory_used_bytes if sample else None,
-        memory_total_bytes=device.memory_total_bytes if device else None,
-        power_mw=sample.power_mw if sample else None,
-        power_limit_mw=device.power_limit_mw if device else None,
-        sm_clock_hz=sample.sm_clock_hz if sample else None,
-        memory_clock_hz=sample.memory_clock_hz if sample else None,
-        throttle_reasons=sample.throttle_reasons if sample else None,
-        numa_node=numa.gpu_node if numa else None,
-        numa_state=numa.state if numa else None,
-        cpu_set=(numa.cpu_set or None) if numa else None,
-        cpu_nodes=[share.node for share in numa.cpu_nodes] if numa and numa.cpu_set else None,
-        memory_policy=(numa.memory_policy or None) if numa else None,
-        nic=(numa.nic or None) if numa else None,
-        nic_node=numa.nic_node if numa else None,
-    )
+    fields = {
+        **dict.fromkeys(DeviceRecord.__struct_fields__),
+        **shared(DeviceRecord, numa),
+        **shared(DeviceRecord, device),
+        **shared(DeviceRecord, sample),
+        "job": job,
+        "rank": view.rank,
+        "gpu_uuid": (device.gpu_uuid or None) if device else None,
+    }
+    if traffic is not None:
+        fields |= {
+            "collectives_over": traffic.over,
+            "collectives_rx_bytes_per_s": traffic.collectives_rx_bytes_per_s,
+            "collectives_tx_bytes_per_s": traffic.collectives_tx_bytes_per_s,
+        }
+    if numa is not None:
+        fields |= {
+            "numa_node": numa.gpu_node,
+            "numa_state": numa.state,
+            "cpu_set": numa.cpu_set or None,
+            "cpu_nodes": [share.node for share in numa.cpu_nodes] if numa.cpu_set else None,
+            "memory_policy": numa.memory_policy or None,
+            "nic": numa.nic or None,
+        }
+    return DeviceRecord(**fields)
 
 
 def cost_record(job: str, cost: OwnCost) -> CostRecord:
     """Return the record of one rank's agent overhead."""
-    return CostRecord(
-        job=job,
-        rank=cost.rank,
-        change=cost.change,
-        error=cost.error,
-        measured_change=cost.measured_change,
-        measured_error=cost.measured_error,
-        watched=cost.watched,
-    )
+    return CostRecord(job=job, **shared(CostRecord, cost))
 
 
 def notice_record(job: str, notice: Notice) -> NoticeRecord:
     """Return the record of a hidden process or of a restart."""
-    return NoticeRecord(job=job, rank=notice.rank, at_ns=notice.at_ns, level=notice.level, text=notice.text)
+    return NoticeRecord(job=job, **shared(NoticeRecord, notice))
 
 
 def end_records(snapshot: Snapshot) -> list[EndRecord]:
@@ -222,16 +180,5 @@ def trace_rank_record(
     rank: int, whole: StepTotals, waits: StepWaits | None = None, *, compute_exact: bool
 ) -> TraceRankRecord:
     """Return the record of one rank's whole trace. ``compute_exact``: as in a step's record."""
-    return TraceRankRecord(
-        rank=rank,
-        overlap=whole.overlap,
-        comm_ns=whole.comm_ns,
-        hidden_ns=whole.hidden_ns,
-        exposed_ns=whole.exposed_ns,
-        compute_ns=whole.compute_ns,
-        copy_only_ns=whole.copy_only_ns,
-        idle_ns=whole.idle_ns,
-        fused_ns=whole.fused_ns,
-        compute_exact=compute_exact,
-        **_waits(rank, waits),
-    )
+    fields: dict[str, Any] = {**shared(TraceRankRecord, whole), **_waits(rank, waits), "rank": rank}
+    return TraceRankRecord(compute_exact=compute_exact, **fields)

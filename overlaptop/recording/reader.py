@@ -8,7 +8,6 @@ damaged, the next chunk is searched for.
 from __future__ import annotations
 
 import os
-import stat
 import struct
 import zlib
 from collections.abc import Iterator
@@ -119,14 +118,12 @@ def open_recording(path: Path) -> Recording:
 def _open(path: Path) -> int:
     try:
         if path.is_symlink():
-            raise RecordingError(f"{path}: a link, not a file")
-        if path.exists() and not stat.S_ISREG(path.stat().st_mode):
-            raise RecordingError(f"{path}: not a regular file")
+            raise OSError("a link, not a file")
+        if path.exists() and not path.is_file():
+            raise OSError("not a regular file")
         return open_regular(path, os.O_RDONLY)
-    except OSError as fault:
-        raise RecordingError(f"{path}: {fault.strerror or fault}") from fault
-    except ValueError as fault:  # a null character in the name
-        raise RecordingError(f"{path}: {fault}") from fault
+    except (OSError, ValueError) as fault:  # ValueError: a null character in the name
+        raise RecordingError(f"{path}: {getattr(fault, 'strerror', None) or fault}") from fault
 
 
 class _Scan:

@@ -4,6 +4,6 @@ import pytest
 
 
 @pytest.fixture(autouse=True)
-def with_colors(monkeypatch):
-    """Whatever the machine's environment asks for."""
+def own_environment(monkeypatch, socket_dir):
+    """Colours and no jobs, whatever the machine's environment asks for and runs."""
     monkeypatch.delenv("NO_COLOR", raising=False)

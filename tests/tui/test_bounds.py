@@ -62,6 +62,7 @@ NOT_SHOWN = {
     "Join",
     "CommandReport",
     "TurnedAway",
+    "Found",
     "Grant",
     "HubHello",
     "Ping",
