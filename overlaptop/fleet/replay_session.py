@@ -31,50 +31,23 @@ GAP_NS = 250_000_000
 _OVER = "this is a recording: it takes no commands"
 
 
-class _ReplayedHub:
-    """A HubConnection to one hub's part of a recording."""
-
-    def __init__(self, host: _ReplayedHost) -> None:
-        self._host = host
-        self.dropped = 0
-
-    @property
-    def alive(self) -> bool:
-        return True  # when the recording ends, the job keeps its last state
-
-    @property
-    def last_received_s(self) -> float | None:
-        return self._host.silent_s()
-
-    def poll(self) -> list[Message]:
-        messages, self._host.untaken = self._host.untaken, []
-        return messages
-
-    def watch(self, ranks: Collection[int], bursts: int = 0) -> None:
-        """Do nothing: only recorded timelines are available."""
-
-    def send(self, message: Command | Found) -> bool:
-        del message
-        return False
-
-    def close(self) -> None:
-        """Do nothing: nothing is open."""
-
-
 class _ReplayedHost:
-    """One node of a recording, as a RemoteHost for sessions."""
+    """One node of a recording: a RemoteHost for sessions, and the HubConnection to its hub."""
 
-    connecting, readonly = False, True
+    ready = known = readonly = True
+    alive = True
+    """When the recording ends, the job keeps its last state."""
+    connecting = False
     note = detail = ""
     gathered = ()
     bytes_per_s: float | None = None
-    ready = known = True
     since_s = 0.0
+    dropped = 0
 
     def __init__(self, name: str, now_ns: Callable[[], int]) -> None:
         self.name = name
         self.clock = NodeClock()
-        self.untaken: list[Message] = []
+        self._unread: list[Message] = []
         self._now_ns = now_ns
         self._received_ns: int | None = None
         self._job: JobRecord | None = None
@@ -85,31 +58,36 @@ class _ReplayedHost:
             self.clock = batch.node_clock()
             return
         self._received_ns, messages = batch.at_ns, batch.messages()
-        self.untaken += messages
+        self._unread += messages
         for message in messages:
             if isinstance(message, Welcome):
                 self._job = _record_of(message)
 
-    def silent_s(self) -> float | None:
-        """Seconds since the last batch."""
+    @property
+    def last_received_s(self) -> float | None:
         return None if self._received_ns is None else (self._now_ns() - self._received_ns) / 1e9
+
+    def poll(self) -> list[Message]:
+        messages, self._unread = self._unread, []
+        return messages
+
+    def list_jobs(self) -> list[JobRecord]:
+        return [self._job] if self._job is not None else []
+
+    def open_hub(self, _record: JobRecord) -> _ReplayedHost:
+        return self
+
+    def is_gone(self, _record: JobRecord) -> bool:
+        return False
+
+    def send(self, _message: Command | Found) -> bool:
+        return False
+
+    def watch(self, ranks: Collection[int], bursts: int = 0) -> None:
+        """Do nothing: only recorded timelines are available."""
 
     def maintain(self) -> None:
         """Do nothing: `take` has added all messages."""
-
-    def list_jobs(self) -> list[JobRecord]:
-        """Return the recorded job, once it is known."""
-        return [self._job] if self._job is not None else []
-
-    def open_hub(self, record: JobRecord) -> _ReplayedHub:
-        """Return the connection to the recorded hub."""
-        del record
-        return _ReplayedHub(self)
-
-    def is_gone(self, record: JobRecord) -> bool:
-        """Return False: a recorded job does not end by itself."""
-        del record
-        return False
 
     def close(self) -> None:
         """Do nothing: nothing is open."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections import deque
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from operator import itemgetter
 
@@ -128,20 +129,10 @@ class JobHistory:
         """Return the frames that bring a new dashboard up to date: the ranks and their devices, their steps
         and other messages in order of arrival, and the ranks that have ended.
         """
-        ranks = [of_rank for _, of_rank in sorted(self._ranks.items())]
-        recent = heapq.merge(
-            *(of_rank.steps.frames for of_rank in ranks),
-            *(of_rank.notices for of_rank in ranks),
-            *(of_rank.samples.frames for of_rank in ranks),
-            key=itemgetter(0),
-        )
-        before = [
-            *(of_rank.info for of_rank in ranks if of_rank.info is not None),
-            *(payload for of_rank in ranks for payload in of_rank.facts.values()),
-        ]
+        facts = (payload for of_rank in self._in_order for payload in of_rank.facts.values())
         return [
-            *(Frame(payload, KEPT) for payload in before),
-            *(frame for _, _, frame in recent),
+            *(Frame(payload, KEPT) for payload in (*self._infos, *facts)),
+            *(frame for _, _, frame in self._recent()),
             *(Frame(end, KEPT) for end in self.ends),
         ]
 
@@ -149,27 +140,30 @@ class JobHistory:
         """Return the history with timelines and stacks, for a recording: first the ranks and their devices,
         then their messages with ages in seconds, oldest first, and last their present state or end.
         """
-        ranks = [of_rank for _, of_rank in sorted(self._ranks.items())]
-        recent = heapq.merge(
-            *(of_rank.steps.frames for of_rank in ranks),
-            *(of_rank.details.frames for of_rank in ranks),
-            *(of_rank.stacks.frames for of_rank in ranks),
-            *(of_rank.notices for of_rank in ranks),
-            *(of_rank.samples.frames for of_rank in ranks),
-            key=itemgetter(0),
-        )
-        facts = [item for of_rank in ranks for item in of_rank.facts.items()]
-        first = [
-            *(of_rank.info for of_rank in ranks if of_rank.info is not None),
-            *(payload for kind, payload in facts if kind not in _TIMED),
-        ]
+        facts = [item for of_rank in self._in_order for item in of_rank.facts.items()]
+        first = [*self._infos, *(payload for kind, payload in facts if kind not in _TIMED)]
         last = [*(payload for kind, payload in facts if kind is Standstill), *self.ends]
+        extra = (each.frames for of_rank in self._in_order for each in (of_rank.details, of_rank.stacks))
+        recent = self._recent(*extra)
         return first, [(max(0.0, now_s - at_s), frame.payload) for _, at_s, frame in recent], last
 
     @property
     def ends(self) -> list[bytes]:
         """Return the RankEnd of each rank that has ended."""
-        return [of_rank.end for _, of_rank in sorted(self._ranks.items()) if of_rank.end is not None]
+        return [of_rank.end for of_rank in self._in_order if of_rank.end is not None]
+
+    @property
+    def _in_order(self) -> list[_RankHistory]:
+        return [of_rank for _, of_rank in sorted(self._ranks.items())]
+
+    @property
+    def _infos(self) -> list[bytes]:
+        return [of_rank.info for of_rank in self._in_order if of_rank.info is not None]
+
+    def _recent(self, *extra: Iterable[_Kept]) -> Iterator[_Kept]:
+        """Yield steps, notices, samples and these in order of arrival."""
+        kinds = ((each.steps.frames, each.notices, each.samples.frames) for each in self._in_order)
+        return heapq.merge(*itertools.chain(*kinds), *extra, key=itemgetter(0))
 
     def detail(self, rank: int) -> Frame | None:
         """Return the newest StepDetail of this rank."""
