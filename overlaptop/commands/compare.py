@@ -67,7 +67,7 @@ def run(options: argparse.Namespace) -> int:
 
 def compared(a: str, b: str) -> list[DifferenceRecord]:
     """The figures of two runs, each what `report` takes. CommandError with status 2 for unlike ones."""
-    from overlaptop.commands.report import report_of
+    from overlaptop.commands.run_sources import report_of
     from overlaptop.runs.compare import differences, unlike
 
     before, after = report_of(a), report_of(b)

@@ -18,7 +18,7 @@ from overlaptop.commands.hosts import Hosts
 from overlaptop.commands.jobs import join, list_records
 from overlaptop.commands.once import records_of, title
 from overlaptop.commands.output import CommandError, print_message
-from overlaptop.commands.report import report_of
+from overlaptop.commands.run_sources import report_of
 from overlaptop.commands.slack import begin, rank_record
 from overlaptop.commands.trials import TrialRun, progress_words
 from overlaptop.commands.tune import await_knob, result_record, trials_of, value_record

@@ -3,16 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import re
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 from overlaptop.commands.arguments import add_ascii
-from overlaptop.commands.output import CommandError, plain, print_data
-from overlaptop.wire.protocol import JOB_KEY
-
-if TYPE_CHECKING:
-    from overlaptop.records import RunRecord
+from overlaptop.commands.output import plain, print_data
 
 DESCRIPTION = """\
 Say how a job went: its steps, overlap and exposed communication, what bounded it, late ranks with their
@@ -37,6 +30,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the report."""
+    from overlaptop.commands.run_sources import report_of
+
     found = report_of(options.source)
     if options.json:
         print_data(found)
@@ -46,28 +41,3 @@ def run(options: argparse.Namespace) -> int:
     page = in_words(found)
     print_data(plain(page) if options.ascii else page)
     return 0
-
-
-def report_of(source: str | None) -> RunRecord:
-    """The report of a job, a recording, a part of one, a report or traces; None: the newest job.
-
-    Raises CommandError, with status 2 where it is a file that cannot be read.
-    """
-    from overlaptop.commands.run_sources import of_black_box, of_file, of_running
-    from overlaptop.jobs.folder import JobFolderError
-    from overlaptop.jobs.record import list_jobs
-    from overlaptop.recording import black_boxes
-
-    if source is not None and (not re.match(JOB_KEY, source) or Path(source).exists()):
-        return of_file(source)
-    try:
-        running = [job for job in list_jobs() if not job.ended and source in (None, job.job)]
-        boxes = black_boxes.found(source)
-    except JobFolderError as fault:
-        raise CommandError(str(fault)) from fault
-    if running:
-        return of_running(running[0].job)
-    if not boxes:
-        what = "no job runs here" if source is None else f"there is no job or file {source}"
-        raise CommandError(f"{what}, and no black box is left (pip install 'overlaptop[record]')")
-    return of_black_box(boxes[0])

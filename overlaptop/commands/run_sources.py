@@ -2,27 +2,48 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from overlaptop.commands.output import CommandError
 from overlaptop.commands.recorded import is_recording, moment_ns, opened
+from overlaptop.jobs.folder import JobFolderError
+from overlaptop.jobs.record import list_jobs
+from overlaptop.recording import black_boxes
 from overlaptop.records import RunRecord
 from overlaptop.runs.run_log import RunLog
 from overlaptop.runs.samples import Samples
-
-if TYPE_CHECKING:
-    from overlaptop.recording.black_boxes import BlackBox
+from overlaptop.wire.protocol import JOB_KEY
 
 _EVERY_NS = 400_000_000
 """Recording time that is read at once: a rank's timelines are kept until they are compared."""
 _MOST_REPORT_BYTES = 16 << 20
 
 
-def of_running(key: str) -> RunRecord:
+def report_of(source: str | None) -> RunRecord:
+    """The report of a job, a recording, a part of one, a report or traces; None: the newest job.
+
+    Raises CommandError, with status 2 where it is a file that cannot be read.
+    """
+    if source is not None and (not re.match(JOB_KEY, source) or Path(source).exists()):
+        return _of_file(source)
+    try:
+        running = [job for job in list_jobs() if not job.ended and source in (None, job.job)]
+        boxes = black_boxes.found(source)
+    except JobFolderError as fault:
+        raise CommandError(str(fault)) from fault
+    if running:
+        return _of_running(running[0].job)
+    if not boxes:
+        what = "no job runs here" if source is None else f"there is no job or file {source}"
+        raise CommandError(f"{what}, and no black box is left (pip install 'overlaptop[record]')")
+    return _of_recording(boxes[0].path)
+
+
+def _of_running(key: str) -> RunRecord:
     """The report of the job so far: of the minutes that its hub keeps."""
     from overlaptop.commands.following import settle_waits
     from overlaptop.commands.jobs import join
@@ -33,12 +54,7 @@ def of_running(key: str) -> RunRecord:
     return _of_log(log, "the job")
 
 
-def of_black_box(box: BlackBox) -> RunRecord:
-    """The report of a job that ended, hung or failed."""
-    return _of_recording(box.path, "")
-
-
-def of_file(source: str) -> RunRecord:
+def _of_file(source: str) -> RunRecord:
     """The report of a file: ``FILE`` or ``FILE@10:05-10:10``."""
     path, window = Path(source), ""
     if not path.exists() and "@" in source:
@@ -56,24 +72,21 @@ def _of_log(log: RunLog, what: str) -> RunRecord:
     return found
 
 
-def _of_recording(path: Path, window: str) -> RunRecord:
+def _of_recording(path: Path, window: str = "") -> RunRecord:
     from overlaptop.fleet.replay_session import ReplaySession
 
     recording = opened(path)
     from_words, dash, to_words = window.partition("-")
     if bool(window) != bool(dash and from_words and to_words):
         raise CommandError(f"{window!r} is no window: 10:05-10:10, or +60s-+120s", 2)
-    log = RunLog()
+    log, to_ns = RunLog(), recording.last_ns
     with closing(ReplaySession(recording)) as session:
-        if not window:
-            for snapshot in session.play(every_ns=_EVERY_NS):
-                log.take(snapshot)
-            return _of_log(log, str(path))
-        from_ns, to_ns = moment_ns(from_words, recording), moment_ns(to_words, recording)
-        if from_ns >= to_ns:
-            raise CommandError(f"{window} is an empty window", 2)
-        session.seek(from_ns)
-        log = RunLog(Samples(from_ns, to_ns))
+        if window:
+            from_ns, to_ns = moment_ns(from_words, recording), moment_ns(to_words, recording)
+            if from_ns >= to_ns:
+                raise CommandError(f"{window} is an empty window", 2)
+            session.seek(from_ns)
+            log = RunLog(Samples(from_ns, to_ns))
         for snapshot in session.play(to_ns, _EVERY_NS):
             log.take(snapshot)
     return _of_log(log, str(path))
