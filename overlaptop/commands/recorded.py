@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from overlaptop import text
 from overlaptop.commands.output import CommandError, print_message
 
 if TYPE_CHECKING:
@@ -59,12 +60,6 @@ def moment_ns(words: str, recording: Recording) -> int:
     else:
         raise CommandError(f"{words!r} is neither a time of day (10:05) nor +90s", 2)
     if found_ns > recording.last_ns:
-        raise CommandError(f"{words} is not in {recording.path}, which is of {span_in_words(recording)}", 2)
+        span = f"{text.clock(recording.first_ns)} to {text.clock(recording.last_ns)}"
+        raise CommandError(f"{words} is not in {recording.path}, which is of {span}", 2)
     return found_ns
-
-
-def span_in_words(recording: Recording) -> str:
-    """``10:00:12 to 10:31:40``."""
-    from overlaptop import text
-
-    return f"{text.clock(recording.first_ns)} to {text.clock(recording.last_ns)}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypedDict
+from typing import Any
 
 from overlaptop.fleet.snapshot import RankView, Snapshot
 from overlaptop.fleet.trouble import first_failure
@@ -31,17 +31,6 @@ BOUNDS = {
 """Figures that become bounds if compute is an upper bound, with the kind of bound. Screens use it, too."""
 
 
-class _Waits(TypedDict):
-    """A rank's waiting and transfer in a step."""
-
-    wait_ns: int | None
-    transfer_ns: int | None
-    not_attributed_ns: int | None
-    exposed_wait_ns: int | None
-    exposed_transfer_ns: int | None
-    late_rank: int | None
-
-
 def step_record(
     job: str, info: RankInfo | None, totals: StepTotals, waits: StepWaits | None = None
 ) -> StepRecord:
@@ -60,8 +49,10 @@ def step_record(
     return StepRecord(job=job, source=info.source if info else None, compute_exact=exact, **fields)
 
 
-def _bounds(totals: StepTotals, waits: StepWaits | None, waited: _Waits, *, exact: bool) -> dict[str, str]:
-    known = {name: getattr(totals, name, None) for name in BOUNDS} | waited
+def _bounds(
+    totals: StepTotals, waits: StepWaits | None, waited: dict[str, int | None], *, exact: bool
+) -> dict[str, str]:
+    known: dict[str, Any] = {name: getattr(totals, name, None) for name in BOUNDS} | waited
     bounds = {} if exact else dict(BOUNDS)
     times = waits.times.get(totals.rank) if waits is not None else None
     if times is not None:  # communication that is not attributed may be waiting or transfer
@@ -71,9 +62,9 @@ def _bounds(totals: StepTotals, waits: StepWaits | None, waited: _Waits, *, exac
     return {name: sign for name, sign in bounds.items() if known[name] is not None}
 
 
-def _waits(rank: int, waits: StepWaits | None) -> _Waits:
-    """Return a rank's part in `waits`. A total is None if none of its communication is attributed, and an
-    exposed part if none of the exposed communication is.
+def _waits(rank: int, waits: StepWaits | None) -> dict[str, int | None]:
+    """Return a rank's waiting and transfer. A total is None if none of its communication is attributed, and
+    an exposed part if none of the exposed communication is.
     """
     times = waits.times.get(rank) if waits is not None else None
     known = times is not None and times.known
