@@ -17,7 +17,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from overlaptop.export.timeline import JobTimeline, RankTimeline, rows
+from overlaptop.export.timeline import JobTimeline, RankTimeline
 from overlaptop.timeline.arrivals import Collective
 from overlaptop.timeline.spans import difference, from_bounds
 
@@ -102,9 +102,10 @@ def _activities(job: JobTimeline, each: RankTimeline, base_ns: int) -> Iterator[
     ):
         for start_ns, end_ns in lane.tolist():
             yield from activity(cat, name, start_ns, end_ns, stream)
-    own = [(part, found) for found in job.collectives if (part := found.part(each.rank)) is not None]
-    named = from_bounds([part.start_ns for part, _ in own], [part.end_ns for part, _ in own])
-    for stream, row in enumerate(rows(own), _FIRST_COMM_STREAM + 1):
+    rows = job.rows_of(each.rank)
+    own = [part for row in rows for part, _ in row]
+    named = from_bounds([part.start_ns for part in own], [part.end_ns for part in own])
+    for stream, row in enumerate(rows, _FIRST_COMM_STREAM + 1):
         for part, found in row:
             yield from activity(
                 "kernel",

@@ -14,7 +14,7 @@ from msgspec.structs import asdict
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as protos
 from perfetto.trace_builder.proto_builder import StreamingTraceProtoBuilder
 
-from overlaptop.export.timeline import JobTimeline, RankTimeline, rows
+from overlaptop.export.timeline import JobTimeline, RankTimeline
 from overlaptop.fleet.records import collective_record, step_record
 from overlaptop.text import printable
 from overlaptop.timeline.arrivals import Collective
@@ -61,8 +61,7 @@ def _write_rank(writer: _Writer, job: JobTimeline, each: RankTimeline, flows: Ma
             "not attributed": each.attribution.not_attributed,
         },
     )
-    own = [(part, found) for found in job.collectives if (part := found.part(each.rank)) is not None]
-    for row in rows(own):
+    for row in job.rows_of(each.rank):
         track = writer.track(process, "collectives")
         for part, found in row:
             writer.slice(

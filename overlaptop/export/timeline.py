@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from overlaptop.fleet.past import in_step
 from overlaptop.fleet.records import step_record
@@ -17,8 +17,6 @@ from overlaptop.timeline.arrivals import Collective, Part, waiting
 from overlaptop.timeline.spans import Spans, difference, empty, unflatten, union
 from overlaptop.wire.devices import DeviceSample
 from overlaptop.wire.messages import RankInfo, StepDetail, StepTotals
-
-_T = TypeVar("_T")
 
 
 class Attribution(NamedTuple):
@@ -64,6 +62,17 @@ class JobTimeline:
         starts = [step.start_ns for each in self.ranks for step in each.steps[:1]]
         starts += [int(lane[0, 0]) for each in self.ranks for lane in _all(each.lanes) if len(lane)]
         return min(starts, default=0)
+
+    def rows_of(self, rank: int) -> list[list[tuple[Part, Collective]]]:
+        """The rank's part in each collective, in as few rows as possible: no two of one row overlap."""
+        parts = [(part, each) for each in self.collectives if (part := each.part(rank)) is not None]
+        rows: list[list[tuple[Part, Collective]]] = []
+        for part, each in sorted(parts, key=lambda both: (both[0].start_ns, both[0].end_ns)):
+            row = next((row for row in rows if row[-1][0].end_ns <= part.start_ns), None)
+            if row is None:
+                rows.append(row := [])
+            row.append((part, each))
+        return rows
 
     def step_records(self) -> list[StepRecord]:
         """The records that ``--json`` prints for these steps, rank by rank."""
@@ -116,17 +125,6 @@ def from_snapshot(snapshot: Snapshot) -> JobTimeline:
         if view.info is not None
     )
     return JobTimeline(snapshot.job.job if snapshot.job is not None else "", ranks, waits, found)
-
-
-def rows(parts: Iterable[tuple[Part, _T]]) -> list[list[tuple[Part, _T]]]:
-    """Lay spans out in as few rows as possible, so that none overlaps another of its row."""
-    laid: list[list[tuple[Part, _T]]] = []
-    for part, what in sorted(parts, key=lambda each: (each[0].start_ns, each[0].end_ns)):
-        row = next((row for row in laid if row[-1][0].end_ns <= part.start_ns), None)
-        if row is None:
-            laid.append(row := [])
-        row.append((part, what))
-    return laid
 
 
 def _rank_timeline(
