@@ -116,16 +116,12 @@ def device_record(job: str, view: RankView, sample: DeviceSample | None) -> Devi
         **shared(DeviceRecord, numa),
         **shared(DeviceRecord, device),
         **shared(DeviceRecord, sample),
+        **shared(DeviceRecord, traffic),
+        "collectives_over": traffic.over if traffic else None,
         "job": job,
         "rank": view.rank,
         "gpu_uuid": (device.gpu_uuid or None) if device else None,
     }
-    if traffic is not None:
-        fields |= {
-            "collectives_over": traffic.over,
-            "collectives_rx_bytes_per_s": traffic.collectives_rx_bytes_per_s,
-            "collectives_tx_bytes_per_s": traffic.collectives_tx_bytes_per_s,
-        }
     if numa is not None:
         fields |= {
             "numa_node": numa.gpu_node,
