@@ -106,24 +106,25 @@ class FollowedJobs:
     def __init__(self, key: str | None, hosts: Hosts | None, *, detail: bool) -> None:
         self._key, self._detail = key, detail
         self._remote = None if hosts is None else connect(hosts, JobSelector(key=key), readonly=True)
-        self._local: dict[str, JobSession] = {}
+        self._sessions: dict[str, Session] = {} if self._remote is None else {"": self._remote}
         self._look_at_s = 0.0
 
     def tick(self) -> list[Snapshot]:
-        """The jobs that run, and those that ended less than KEPT_S ago."""
-        if self._remote is not None:
-            return [self._look(self._remote)]
-        if time.monotonic() >= self._look_at_s:
+        """The jobs that run, and those of this machine that ended less than KEPT_S ago."""
+        if self._remote is None and time.monotonic() >= self._look_at_s:
             self._look_at_s = time.monotonic() + LOOK_EVERY_S
             for record in find_jobs():
-                if record.job not in self._local and self._key in (None, record.job):
-                    self._local[record.job] = _session_of(record.job)
+                if record.job not in self._sessions and self._key in (None, record.job):
+                    self._sessions[record.job] = _session_of(record.job)
         snapshots = []
-        for key, session in list(self._local.items()):
-            snapshot = self._look(session)
+        for key, session in list(self._sessions.items()):
+            snapshot = session.tick()
+            if self._detail:
+                session.watch({view.rank for view in snapshot.ranks})
             gone_s = (snapshot.at_ns - snapshot.hub_since_ns) / 1e9
-            if snapshot.hub_state is not HubState.LIVE and not session.jobs and gone_s > KEPT_S:
-                self._local.pop(key).close()
+            is_over = snapshot.hub_state is not HubState.LIVE and not session.jobs and gone_s > KEPT_S
+            if is_over and self._remote is None:
+                self._sessions.pop(key).close()
             else:
                 snapshots.append(snapshot)
         return snapshots
@@ -137,16 +138,8 @@ class FollowedJobs:
 
     def close(self) -> None:
         """Close all connections."""
-        for session in self._local.values():
+        for session in self._sessions.values():
             session.close()
-        if self._remote is not None:
-            self._remote.close()
-
-    def _look(self, session: Session) -> Snapshot:
-        snapshot = session.tick()
-        if self._detail:
-            session.watch({view.rank for view in snapshot.ranks})
-        return snapshot
 
 
 def _session_of(key: str) -> JobSession:
