@@ -260,6 +260,9 @@ class JobSession:
             state, note = HubState.WAITING, _protocol_note(self._foreign_protocol)
         elif self._turned_away:
             state, note = HubState.WAITING, self._turned_away
+        elif received_s is None and hub.alive and quiet_s <= QUIET_AFTER_S:
+            # Whatever the hub before it said: its job may have ended.
+            state, note = HubState.WAITING, f"joining {self._record.script}"
         elif self._fleet.job_ended or (not hub.alive and self._fleet.every_rank_ended):
             state, note = HubState.ENDED, self._shown_again()
             if self._fleet.any_rank_failed and self._record.may_restart:
@@ -270,8 +273,6 @@ class JobSession:
             state, note = HubState.LOST, "its hub is gone; looking for it"
         elif quiet_s > QUIET_AFTER_S:
             state, note = HubState.STALE, "its hub sends nothing"
-        elif received_s is None:
-            state, note = HubState.WAITING, f"joining {self._record.script}"
         else:
             state, note = HubState.LIVE, ""
         self._fleet.set_hub_state(state, note, dropped)

@@ -119,8 +119,8 @@ def test_failed_ranks_that_torchrun_may_start_again_are_awaited():
     world.hubs[0].say(RankEnd(0, T0, False), status(ended=True))
     snapshot = session.tick()
     assert (snapshot.hub_state, snapshot.hub_note) == (HubState.WAITING, RESTARTING)
-    world.jobs[:] = [record(hub_pid=9, **launcher)]
-    world.look_again(session)
+    world.jobs[:] = [record(hub_pid=9)]
+    assert world.look_again(session).hub_state is HubState.WAITING  # not the end of those before
     assert live(world, session, number=3).hub_state is HubState.LIVE
     world.hub.say(RankEnd(0, T0, True), status(ended=True))
     assert session.tick().hub_state is HubState.ENDED
