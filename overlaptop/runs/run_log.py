@@ -62,6 +62,7 @@ class RunLog:
             self.samples.add_waits(waits)
         lengths_ns, going = self.samples.lengths_ns(), self.samples.going
         every = [step for of_ranks in going.values() for step in of_ranks.values()]
+        ends_ns = (step.start_ns + step.step_ns for step in every)
         newest = max((view.last.step for view in snapshot.ranks if view.last is not None), default=-1)
         is_trace = snapshot.hub_state is HubState.TRACE
         times, cost = self.samples.exposed_times(), snapshot.totals.own_cost
@@ -75,7 +76,7 @@ class RunLog:
             work=self.samples.work(snapshot.job.world_size),
             started_ns=snapshot.job.started_ns,
             from_ns=min((step.start_ns for step in every), default=snapshot.job.started_ns),
-            to_ns=max((step.start_ns + step.step_ns for step in every), default=snapshot.at_ns),
+            to_ns=max(snapshot.job.started_ns, max(ends_ns, default=snapshot.at_ns)),
             ended=snapshot.hub_state in (HubState.ENDED, HubState.TRACE),
             steps=len(going) if is_trace else newest + 1,
             step_ns=round(median(lengths_ns)) if lengths_ns else None,

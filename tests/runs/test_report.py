@@ -53,6 +53,16 @@ def test_report_says_who_was_late_and_what_that_cost():
     )
 
 
+def test_job_restarted_without_a_step_has_no_negative_length():
+    session, log = waiting_job(), RunLog()
+    log.take(session.tick())
+    later_ns = session.tick().at_ns + S
+    session.say(replace(welcome(job="job-2"), started_ns=later_ns), info(0))
+    log.take(session.tick())
+    run = log.report()
+    assert (run.job, run.to_ns) == ("job-2", later_ns)
+
+
 def test_first_steps_and_disturbed_ones_are_left_out():
     session = FakeSession(welcome(), info(0), info(1), status())
     for number in range(103):
