@@ -28,6 +28,8 @@ CATCH_UP_NS = 500_000_000
 """Recorded time per tick while catching up with a moment."""
 GAP_NS = 250_000_000
 """Maximum time between two ticks, so that stale ranks are noticed."""
+GAP_PARTS = 64
+"""In a gap without messages, a tick lasts at most this part of the gap so far."""
 _OVER = "this is a recording: it takes no commands"
 
 
@@ -248,16 +250,21 @@ class ReplaySession:
         """
         while self._next is not None and self._next.at_ns <= upto_ns:
             at_ns = min(max(self._next.at_ns, self._now_ns + every_ns), upto_ns)
-            while at_ns - self._now_ns > max(GAP_NS, every_ns):
-                self._now_ns += GAP_NS
-                yield self._session_tick()
+            yield from self._cross_gap(at_ns, max(GAP_NS, every_ns))
             self._now_ns = max(self._now_ns, at_ns)
             while self._next is not None and self._next.at_ns <= self._now_ns:
                 batch, self._next = self._next, next(self._batches, None)
                 self._hosts[batch.node].take(batch)
             yield self._session_tick()
-        while self._next is not None and upto_ns - self._now_ns > GAP_NS:
-            self._now_ns += GAP_NS
+        if self._next is not None:
+            yield from self._cross_gap(upto_ns, GAP_NS)
+
+    def _cross_gap(self, upto_ns: int, most_ns: int) -> Iterator[Snapshot]:
+        """Yield Snapshots until at most `most_ns` are left: one each GAP_NS, fewer as the gap lasts."""
+        begun_ns = self._now_ns
+        while upto_ns - self._now_ns > most_ns:
+            every_ns = max(GAP_NS, (self._now_ns - begun_ns) // GAP_PARTS)
+            self._now_ns = min(self._now_ns + every_ns, upto_ns)
             yield self._session_tick()
 
     def _session_tick(self) -> Snapshot:

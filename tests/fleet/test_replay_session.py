@@ -1,6 +1,7 @@
 """A recording as a Session: what was known at each moment, once more."""
 
 import io
+from itertools import pairwise
 
 import pytest
 
@@ -123,6 +124,17 @@ def test_recording_begun_in_mid_job_begins_with_its_state(clock, tmp_path):
         assert (shown.job, shown.totals.step) == (live.job, 39)
         assert [view.info for view in shown.ranks] == [view.info for view in live.ranks]
         assert min(step.step for view in shown.ranks for step in view.history) == 20
+
+
+def test_long_gap_takes_few_ticks(clock, tmp_path):
+    path = tmp_path / "run.mcap"
+    job = PlayedJob(clock, path)
+    job.step(0)
+    job.step(1, after_s=3e8)  # ten years, as of a recorder that slept, or of two files put together
+    job.recorder.end()
+    snapshots = [snapshot.at_ns for _, snapshot in zip(range(5000), replay(path).play(), strict=False)]
+    assert snapshots[-1] == clock()
+    assert all(after - before <= 250_000_000 for before, after in pairwise(snapshots[:60]))
 
 
 def test_reader_goes_on_from_a_keyframe_where_the_first_chunk_is_lost(clock, tmp_path):
