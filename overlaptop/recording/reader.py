@@ -193,7 +193,7 @@ class _Scan:
             if opcode == _FOOTER and end == self._size:
                 return
             after = at + _RECORD.size + length
-            if not 0 < opcode <= _LAST or opcode == _CHUNK or after > end:
+            if not 0 < opcode <= _LAST or opcode == _CHUNK or after > end or self._is_chunk(at, length):
                 break
             at = after
         self._gap = self._gap or at < end

@@ -99,6 +99,17 @@ def test_flipped_byte_costs_one_chunk_and_is_named(whole, tmp_path):
         assert sum(each.after_gap for each in recording.places) <= 1
 
 
+@pytest.mark.parametrize("bit", range(8))
+def test_chunk_whose_kind_is_flipped_is_named(whole, tmp_path, bit):
+    flipped, place = tmp_path / "flipped.mcap", open_recording(whole).places[2]
+    damaged = bytearray(whole.read_bytes())
+    damaged[place.offset - 9] ^= 1 << bit
+    flipped.write_bytes(damaged)
+    recording = open_recording(flipped)
+    assert len(recording.damage) == 1
+    assert sum(each.after_gap for each in recording.places) == 1
+
+
 def test_what_is_no_recording_is_refused_in_one_line(tmp_path, whole):
     made = {
         name: tmp_path / f"{name}.mcap" for name in ("zeros", "behind", "fifo", "link", "empty", "short")
