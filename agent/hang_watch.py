@@ -13,7 +13,7 @@ from overlaptop.agent.clock import now_ns
 from overlaptop.agent.hooks.process_groups import members_of
 from overlaptop.agent.stacks import script_frames
 from overlaptop.timeline.averages import median
-from overlaptop.wire.messages import MAX_LAST_GROUPS, MAX_STACK, GroupCalls, IssuedCall, Standstill
+from overlaptop.wire.messages import MAX_LAST_GROUPS, MAX_STACK, GroupCalls, IssuedCall, RankStalled
 
 HUNG_AFTER_S = 10.0
 HUNG_AFTER_STEPS = 5
@@ -91,7 +91,7 @@ class HangWatch:
         self._stands = False
         self._calls: Mapping[str, tuple[IssuedCall, ...]] = {}
 
-    def before_first_step(self, rank: int, thread: int, seen: object, now_s: float) -> Standstill | None:
+    def before_first_step(self, rank: int, thread: int, seen: object, now_s: float) -> RankStalled | None:
         """Report where the script is if its first step is overdue, and whether it moves; None: nothing new.
         ``seen``: as in `Progress`.
         """
@@ -99,7 +99,7 @@ class HangWatch:
         if not self._before.is_long(now_s) or now_s < self._due_s:
             return None
         self._due_s, self._stands = now_s + LOOK_S, True
-        return Standstill(rank, stands, (), stack_of(thread, self._folder), self._before.began_ns)
+        return RankStalled(rank, stands, (), stack_of(thread, self._folder), self._before.began_ns)
 
     def between_steps(
         self,
@@ -109,11 +109,11 @@ class HangWatch:
         recent_ns: Sequence[int],
         last_calls: Callable[[], Mapping[str, tuple[IssuedCall, ...]]],
         now_s: float,
-    ) -> Standstill | None:
+    ) -> RankStalled | None:
         """Report where a rank with steps is stuck; None: nothing new. ``last_calls()``: by group."""
         if not self._progress.stands(seen, recent_ns, now_s):
             stood, self._stands = self._stands, False
-            return Standstill(rank, hung=False) if stood else None
+            return RankStalled(rank, hung=False) if stood else None
         if self._stands and now_s < self._due_s:
             return None
         if not self._stands:
@@ -127,7 +127,7 @@ class HangWatch:
             where = " < ".join(stack) or "no line of the script"
             self._notice("info", f"comes no further; Python stands at {where}")
         self._due_s, self._stands = now_s + LOOK_S, True
-        return Standstill(rank, True, groups_of(self._calls), stack)
+        return RankStalled(rank, True, groups_of(self._calls), stack)
 
 
 def stack_of(thread: int, folder: Path) -> tuple[str, ...]:

@@ -38,7 +38,7 @@ Figures = dict[str, float | None]
 
 
 def figures(steps: Sequence[Record]) -> Figures:
-    """Of steps that were compared between ranks. None: there are none, or most of them are not split."""
+    """Of steps that were compared between ranks. None: there are none, or most are not attributed."""
     split = [step for step in steps if 2 * step["not_attributed_ns"] < step["comm_ns"]]
     known = 2 * len(split) > len(steps)
     comm_ns, hidden_ns = (sum(step[field] for step in steps) for field in ("comm_ns", "hidden_ns"))

@@ -42,7 +42,7 @@ def watch(lines: Any, first: First, late: dict[int, int]) -> None:
     """Keep the first collectives, and the late rank of each step, as records come."""
     for line in lines:
         record = json.loads(line)
-        if record["type"] == "collective" and not record["unsplit"]:
+        if record["type"] == "collective" and not record["not_attributed"]:
             first.setdefault(record["step"], record)
         elif record["type"] == "step" and record["late_rank"] is not None:
             late[record["step"]] = record["late_rank"]

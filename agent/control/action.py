@@ -55,9 +55,9 @@ class Outcome:
 
     text: str
     """Text for the screen."""
-    was: str = ""
+    old: str = ""
     """Old value, as in CommandReport."""
-    becomes: str = ""
+    new: str = ""
 
 
 def brief(fault: BaseException) -> str:
@@ -127,8 +127,8 @@ class SettingAction(Action):
         """Return the change and its step."""
         return self.outcome
 
-    def changes(self, name: str, was: str, becomes: str, step: int) -> None:
+    def changes(self, name: str, old: str, new: str, step: int) -> None:
         """Set the outcome: the change at ``step``."""
-        same = was == becomes
-        text = f"{name} is {becomes} already" if same else f"{name} {was} → {becomes} at step {step:,}"
-        self.outcome = Outcome(text, was, becomes)
+        same = old == new
+        text = f"{name} is {new} already" if same else f"{name} {old} → {new} at step {step:,}"
+        self.outcome = Outcome(text, old, new)

@@ -308,7 +308,7 @@ class CommandExecutor:
         self.reports.append(
             CommandReport(
                 self._rank, command.id, command.name, now_ns(), state, step,
-                outcome.text, outcome.was, outcome.becomes,
+                outcome.text, outcome.old, outcome.new,
             )
         )  # fmt: skip
         if state in (*ENDED_WELL, *ENDED_BADLY):

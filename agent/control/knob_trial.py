@@ -70,13 +70,13 @@ class KnobTrial(Action):
         except RuntimeError as fault:
             raise RuntimeError(self._why_it_stays(fault)) from fault
         tried = self._setting.finish()
-        same = tried.was == tried.becomes
+        same = tried.old == tried.new
         text = tried.text if same else f"{tried.text}, back at step {self._end:,}"
-        return Outcome(text, tried.was, tried.becomes)
+        return Outcome(text, tried.old, tried.new)
 
     def abandon(self) -> None:
         """See `Action`."""
         (self._undoing or self._setting).abandon()
 
     def _why_it_stays(self, fault: Exception) -> str:
-        return f"the tried value {self._setting.outcome.becomes} stays: {fault}"
+        return f"the tried value {self._setting.outcome.new} stays: {fault}"

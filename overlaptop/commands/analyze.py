@@ -56,7 +56,7 @@ exit status: 0; 2 for a usage error and for a file that is no trace, is cut off 
 _MISSING_CHARS = 40
 _MOST_ROWS = 64
 """Most rows of ranks and steps; if there are more, the costliest steps are shown."""
-_PARTS = ("waiting", "of it exposed", "transferring", "of it exposed", "not split", "late in")
+_PARTS = ("waiting", "of it exposed", "transferring", "of it exposed", "not attributed", "late in")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -321,7 +321,7 @@ def _waits_rows(job: TracedJob, waits: StepWaits) -> list[list[str]]:
             cells.append(text.duration(part_ns if times.known else None))
             figure = text.duration(exposed_ns if exposed_known else None)
             cells.append(text.bounded(figure, text.AT_LEAST, exact=exact or exposed_ns == part_ns))
-        cells.append(text.duration(times.unsplit_ns))
+        cells.append(text.duration(times.not_attributed_ns))
         cells.append(text.UNKNOWN if own is None else f"{own.late:,} of {own.collectives:,}")
         rows.append(cells)
     return rows

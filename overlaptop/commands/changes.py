@@ -52,7 +52,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _record(change: LoggedChange) -> ChangeRecord:
-    return ChangeRecord(**shared(ChangeRecord, change), old=change.was, new=change.becomes)
+    return ChangeRecord(**shared(ChangeRecord, change), old=change.old, new=change.new)
 
 
 def _table(changes: list[LoggedChange]) -> str:
@@ -67,8 +67,8 @@ def _table(changes: list[LoggedChange]) -> str:
             at.strftime("%Y-%m-%d %H:%M:%S"),
             change.job,
             change.knob,
-            change.was or UNKNOWN,
-            change.becomes or UNKNOWN,
+            change.old or UNKNOWN,
+            change.new or UNKNOWN,
             count(change.step),
             change.outcome,
             change.by,

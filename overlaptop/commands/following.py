@@ -94,7 +94,7 @@ def settle_waits(session: Session) -> Snapshot:
     wanted = snapshot.compared
     session.watch(wanted)
     began_s, announced = time.monotonic(), False
-    while len(snapshot.split_steps) < COMPARED_STEPS:
+    while len(snapshot.step_waits) < COMPARED_STEPS:
         if (
             len(wanted) < 2
             or snapshot.totals.measured_step is None

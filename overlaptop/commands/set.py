@@ -109,7 +109,7 @@ def _is_surely(value: int, found: JobKnob, snapshot: Snapshot) -> bool:
     knob = found.knob
     changes = [each for each in snapshot.changes if each.knob == knob.name]
     # A change may be in progress, or have failed on some ranks. Ranks send their knobs a moment after it.
-    unsettled = changes and (changes[-1].state != CHANGED or changes[-1].becomes != knob.value_text)
+    unsettled = changes and (changes[-1].state != CHANGED or changes[-1].new != knob.value_text)
     return (
         value == knob.value
         and not (found.differs or unsettled)

@@ -125,7 +125,7 @@ def _arguments(found: Collective, rank: int) -> dict[str, object]:
     One that was not attributed gets a group of its rank alone, so that no reader attributes it.
     """
     args: dict[str, object] = {"Collective name": found.op}
-    if found.unsplit:
+    if found.not_attributed:
         args["Process Group Name"] = f"not attributed on rank {rank}"
     else:
         args |= {

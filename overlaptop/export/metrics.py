@@ -116,7 +116,7 @@ class JobMetrics:
             for kind, all_ns, exposed_ns in (
                 ("waiting", times.wait_ns, times.exposed_wait_ns),
                 ("transfer", times.transfer_ns, times.exposed_transfer_ns),
-                ("not attributed", times.unsplit_ns, times.exposed_unsplit_ns),
+                ("not attributed", times.not_attributed_ns, times.exposed_not_attributed_ns),
             ):
                 self._communication_ns[rank, kind, "true"] += exposed_ns
                 self._communication_ns[rank, kind, "false"] += all_ns - exposed_ns

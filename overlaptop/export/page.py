@@ -154,10 +154,10 @@ def _collectives(job: JobTimeline) -> str:
             each.group,
             text.byte_count(each.bytes),
             text.duration(each.first_start_ns - job.start_ns),
-            text.duration(None if each.unsplit else each.longest_wait_ns),
-            text.duration(None if each.unsplit else each.least_transfer_ns),
+            text.duration(None if each.not_attributed else each.longest_wait_ns),
+            text.duration(None if each.not_attributed else each.least_transfer_ns),
             text.UNKNOWN if each.late_rank is None else str(each.late_rank),
-            each.unsplit,
+            each.not_attributed,
         ]
         for each in sorted(costly, key=lambda each: each.first_start_ns)
     ]

@@ -102,7 +102,7 @@ def from_snapshot(snapshot: Snapshot) -> JobTimeline:
     Lanes and collectives are of the steps that were measured while somebody watched.
     """
     drawn = sorted({kept.step for view in snapshot.ranks for kept in view.timelines})
-    waits = {each.step: each for each in snapshot.kept_split_steps}
+    waits = {each.step: each for each in snapshot.kept_step_waits}
     details: dict[int, dict[int, StepDetail]] = {view.rank: {} for view in snapshot.ranks}
     for number in drawn:
         past = in_step(snapshot, number)

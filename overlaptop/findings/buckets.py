@@ -81,7 +81,7 @@ def buckets_of(evidence: Evidence) -> Buckets | None:
     reduced = calls.of("allreduce", group=gradients.group, phase="backward")
     backward_ns, stall_ns = (mean_ns(all_totals(evidence), f"{name}_ns") for name in ("backward", "stall"))
     reduced = [each for each in reduced if each.nth == reduced[-1].nth]
-    if not mean.costly or not reduced or not calls.all_split(gradients.group):
+    if not mean.costly or not reduced or not calls.all_attributed(gradients.group):
         return None
     if not gradients.size_bytes or not backward_ns or stall_ns is None:
         return None

@@ -27,7 +27,7 @@ from overlaptop.findings.late import (
     steady_excess,
 )
 from overlaptop.findings.lines import SlowLine, slow_line
-from overlaptop.fleet.split_waits import hides_nothing
+from overlaptop.fleet.wait_breakdown import hides_nothing
 from overlaptop.wire.messages import RankInfo, StepTotals
 
 LEAST_STEPS = 8
@@ -59,7 +59,7 @@ class SlowHost:
     """The evidence, in words."""
 
     @property
-    def than(self) -> str:
+    def versus(self) -> str:
         """Return the ranks compared with: ``the others``, ``rank 0``."""
         return text.named_ranks(self.others) if len(self.others) == 1 else "the others"
 

@@ -10,7 +10,7 @@ from statistics import median
 
 from overlaptop import text
 from overlaptop.fleet.snapshot import HubState, RankView, Snapshot
-from overlaptop.fleet.split_waits import window_of
+from overlaptop.fleet.wait_breakdown import window_of
 from overlaptop.fleet.waits import StepTransfer, StepWaits, WaitWindow
 from overlaptop.fleet.window import FIRST_STEPS, HISTORY_STEPS, evidence_steps
 from overlaptop.timeline.arrivals import Collective
@@ -75,8 +75,8 @@ class Evidence:
     @property
     def most_wait_ns(self) -> int:
         """Return an upper bound of the wait: exposed time without a breakdown may be waiting, too."""
-        unsplit_share = self.window.unsplit_share if self.window is not None else 0.0
-        return self.exposed_wait_ns + round(unsplit_share * self.step_ns)
+        not_attributed_share = self.window.not_attributed_share if self.window is not None else 0.0
+        return self.exposed_wait_ns + round(not_attributed_share * self.step_ns)
 
     @property
     def wait_in_words(self) -> str:
@@ -91,19 +91,19 @@ def evidence_of(snapshot: Snapshot) -> Evidence:
     first = 0 if is_trace else max(FIRST_STEPS, snapshot.first_step)
     steps = _steps(
         known.values(),
-        snapshot.split_steps,
+        snapshot.step_waits,
         first,
         HISTORY_STEPS if is_trace else evidence_steps(len(known)),
     )
     if steps:  # leave out ranks that ended or joined since
         known = {rank: view for rank, view in known.items() if rank in steps[-1].totals}
         steps = [step for step in steps if step.totals.keys() == known.keys()]
-    window = window_of(snapshot.split_steps, alone=True) if is_trace else snapshot.wait_window
+    window = window_of(snapshot.step_waits, alone=True) if is_trace else snapshot.wait_window
     thin = len(steps) < MIN_STEPS
     return Evidence(
         ranks=known,
         steps=() if thin else tuple(steps),
-        window=None if thin or len(snapshot.split_steps) < MIN_STEPS else window,
+        window=None if thin or len(snapshot.step_waits) < MIN_STEPS else window,
         collectives=snapshot.waits.collectives if snapshot.waits is not None else (),
         world_size=snapshot.job.world_size if snapshot.job is not None else len(known),
         is_trace=is_trace,
@@ -124,7 +124,7 @@ def _counted(views: Collection[RankView], first: int) -> tuple[Mapping[int, Step
 
 
 def _steps(
-    views: Collection[RankView], split_steps: Iterable[StepWaits], first: int, most: int
+    views: Collection[RankView], step_waits: Iterable[StepWaits], first: int, most: int
 ) -> list[JobStep]:
     """Return the steps from `first` on measured by all ranks that were running then, oldest first. Only the
     newest `most` of each rank are searched.
@@ -141,7 +141,7 @@ def _steps(
         for detail in view.details:
             details.setdefault(detail.step, {})[view.rank] = detail
     ends_ns = {view.rank: view.end.at_ns if view.end is not None else inf for view in views if view.history}
-    split = {each.step: each for each in split_steps}
+    split = {each.step: each for each in step_waits}
     return [
         JobStep(number, of_ranks, details.get(number, {}), split.get(number))
         for number, of_ranks in sorted(totals.items())

@@ -119,10 +119,10 @@ class StepCalls:
     issued: tuple[Collective, ...]
     """By first start; only those with a breakdown, with their places in the step."""
 
-    def all_split(self, group: str) -> bool:
+    def all_attributed(self, group: str) -> bool:
         """Return whether all collectives of this group have a breakdown."""
         found = self.step.waits.collectives if self.step.waits is not None else ()
-        return not any(each.unsplit for each in found if each.group == group)
+        return not any(each.not_attributed for each in found if each.group == group)
 
     def bytes_by_backward(self, kind: str, group: str = "") -> list[int]:
         """Return the bytes moved by collectives of this kind in each backward pass of a rank, with or
@@ -175,7 +175,7 @@ def all_totals(evidence: Evidence) -> list[StepTotals]:
 
 
 def _issued(found: Sequence[Collective], details: Mapping[int, StepDetail]) -> Iterable[Collective]:
-    split = [each for each in found if not each.unsplit]
+    split = [each for each in found if not each.not_attributed]
     exposed: list[list[int]] = [[] for _ in split]
     for rank, detail in details.items():
         moving = [

@@ -81,12 +81,12 @@ def own_times(
     """Return the own times of these ranks. ``slows_ns``: extra compute of the others caused by waiting."""
     step_ns = evidence.step_ns
     own: dict[int, OwnTime] = {}
-    is_split = evidence.window is not None and evidence.window.is_split
+    is_attributed = evidence.window is not None and evidence.window.is_attributed
     for rank in late:
         waits_ns = _waits_ns(evidence, rank, exact=True)
         own[rank] = OwnTime(step_ns - (fmean(waits_ns) if waits_ns else 0), ahead_ns=waits_ns)
     for rank in others:
-        waits_ns = _waits_ns(evidence, rank, exact=is_split)
+        waits_ns = _waits_ns(evidence, rank, exact=is_attributed)
         wait_ns = fmean(waits_ns) if waits_ns else evidence.most_wait_ns
         host_ns = _host_ns(evidence, rank, late, wait_ns)
         ahead_ns = tuple(each + slows_ns for each in waits_ns)
@@ -113,7 +113,7 @@ def _waits_ns(evidence: Evidence, rank: int, *, exact: bool) -> tuple[float, ...
         return ()
     times = (step.waits.times.get(rank) for step in evidence.steps if step.waits is not None)
     return tuple(
-        each.exposed_wait_ns + (0 if exact else each.exposed_unsplit_ns)
+        each.exposed_wait_ns + (0 if exact else each.exposed_not_attributed_ns)
         for each in times
         if each is not None
     )

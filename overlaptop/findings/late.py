@@ -2,7 +2,7 @@
 
 A rank can start a collective late for three reasons, checked in this order. It launched late: its CPU
 loaded data, collected garbage, or slept. It computed longer. Or it waited for another rank in another
-group: then that rank is the late one (timeline/echoes.py).
+group: then that rank is the late one (timeline/passed_on_waits.py).
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class LateRank:
     step_ns: float
     own: Mapping[int, OwnTime]
     """By rank: this rank's and the others'."""
-    waits: str
+    wait_text: str
     """The others' wait in words, a lower bound."""
     slows_ns: int
     """Extra compute of the others while they wait; 0 if not clear."""
@@ -123,16 +123,16 @@ class LateRank:
         """Return such as ``rank 2 is late in 71 of 75 collectives; the others wait 12.1 ms a step``."""
         late = f"rank {self.rank} is late in {self.late} of {self.collectives} collectives"
         waits = "waits" if len(self.others) == 1 else "wait"
-        others = f"{self.than} {waits} {self.waits} a step"
+        others = f"{self.versus} {waits} {self.wait_text} a step"
         if self.in_turn:  # the wait is only known for all of them together
-            others = f"others wait {self.waits} a step for {text.named_ranks(self.in_turn)} together"
+            others = f"others wait {self.wait_text} a step for {text.named_ranks(self.in_turn)} together"
         if self.passed_on_by:
             passes = "passes" if len(self.passed_on_by) == 1 else "pass"
             others = f"{text.named_ranks(self.passed_on_by)} {passes} that on, and {others}"
         return f"{late}; {others}"
 
     @property
-    def than(self) -> str:
+    def versus(self) -> str:
         """Return the ranks compared with: ``the others``, ``rank 0``; ``ranks 0, 3`` if more are late."""
         named = len(self.others) == 1 or (self.others and self.in_turn)
         return text.named_ranks(self.others) if named else "the others"
@@ -140,7 +140,7 @@ class LateRank:
     @property
     def whose(self) -> str:
         """Return such as ``the others'`` or ``rank 0's``."""
-        return text.possessive(self.than)
+        return text.possessive(self.versus)
 
     @property
     def takes_ns(self) -> int:
@@ -150,7 +150,9 @@ class LateRank:
     @property
     def takes_in_words(self) -> str:
         """Return such as ``between collectives it takes 12.1 ms a step longer than the others``."""
-        return f"between collectives it takes {text.duration(self.takes_ns)} a step longer than {self.than}"
+        return (
+            f"between collectives it takes {text.duration(self.takes_ns)} a step longer than {self.versus}"
+        )
 
     def finding(
         self, does: str, longer_ns: int | None, advice: str, certainty: Certainty, more: str = ""
@@ -190,9 +192,11 @@ def named_late(evidence: Evidence) -> tuple[LateRank, ...]:
     window = evidence.window
     if window is None:
         return ()
-    echo = window.echo
+    passed_on = window.passed_on_wait
     found = {
-        each.rank: tuple(link.rank for link in echo.chain) if echo and echo.root == each.rank else ()
+        each.rank: tuple(link.rank for link in passed_on.chain)
+        if passed_on and passed_on.root == each.rank
+        else ()
         for each in window.late
         if each.rank in evidence.ranks
     }

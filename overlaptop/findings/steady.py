@@ -215,5 +215,5 @@ def _measuring(snapshot: Snapshot, line: FirstLine | None, seconds: int) -> Firs
     words = f"measuring, {seconds} s"
     if is_long and line is not None and line.kind is Kind.MEASURING and snapshot.waits is not None:
         return line
-    why = snapshot.unsplit if snapshot.waits is None and is_long else ""
+    why = snapshot.not_attributed if snapshot.waits is None and is_long else ""
     return FirstLine(f"{words}: {why}" if why else words, words, kind=Kind.MEASURING)

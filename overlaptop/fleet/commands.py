@@ -76,8 +76,8 @@ class CommandView:
     reason: str
     step: int | None
     done: bool
-    was: str
-    becomes: str
+    old: str
+    new: str
     busy: bool
     """Another command was running when this one came."""
 
@@ -221,8 +221,8 @@ def _made(
         reason=outcome.reason,
         step=outcome.step,
         done=outcome.done,
-        was=outcome.was,
-        becomes=outcome.becomes,
+        old=outcome.old,
+        new=outcome.new,
         busy=any(each.state == "busy" for each in outcome.ranks),
     )
 

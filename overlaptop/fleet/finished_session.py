@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from overlaptop.fleet.fleet import RECENT_DETAILS, Fleet
+from overlaptop.fleet.job_state import RECENT_DETAILS, JobState
 from overlaptop.fleet.snapshot import WHOLE_TRACE, HubState, Snapshot
-from overlaptop.fleet.split_waits import show_step
 from overlaptop.fleet.totals import total
+from overlaptop.fleet.wait_breakdown import show_step
 from overlaptop.fleet.waits import StepWaits
 from overlaptop.fleet.window import HISTORY_STEPS
 from overlaptop.jobs.record import JobRecord
@@ -52,7 +52,7 @@ class FinishedSession:
         The whole trace is shown first.
 
         Raises:
-            ValueError: a rank's number is higher than a Fleet accepts.
+            ValueError: a rank's number is higher than a JobState accepts.
         """
         highest = max(each.info.rank for each in ranks)
         if highest >= MAX_RANKS:
@@ -64,12 +64,12 @@ class FinishedSession:
             for step in (each.whole, *each.steps):
                 self._steps.setdefault(step.step, []).append(step)
         self._numbers = sorted(self._steps)
-        self._split_steps = tuple(waits[number] for number in self._numbers[1:][-HISTORY_STEPS:] if waits)
+        self._step_waits = tuple(waits[number] for number in self._numbers[1:][-HISTORY_STEPS:] if waits)
         self._at = 0
         self._snapshot = self._snapshot_of(WHOLE_TRACE)
 
     def _snapshot_of(self, number: int) -> Snapshot:
-        fleet = Fleet(lambda: self._now_ns)
+        fleet = JobState(lambda: self._now_ns)
         fleet.apply(self._welcome)
         for each in self._ranks:
             found: list[Message] = [step for step in (each.whole, *each.steps) if step.step == number]
@@ -96,7 +96,7 @@ class FinishedSession:
             shown,
             ranks=ranks,
             totals=total(shown.ranks, whole.totals.dropped),
-            split_steps=self._split_steps,
+            step_waits=self._step_waits,
         )
 
     def turn(self, steps: int) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from overlaptop.timeline.collectives import kind_of
-from overlaptop.wire.messages import GroupCalls, IssuedCall, Standstill
+from overlaptop.wire.messages import GroupCalls, IssuedCall, RankStalled
 
 _SAME_BYTES = ("allreduce", "broadcast", "reduce")
 """Operations that need the same number of bytes on all ranks. Others allow different sizes."""
@@ -61,26 +61,26 @@ class Hang:
 
 
 def hang_of(
-    standstills: Mapping[int, Standstill], silent: frozenset[int], ended: frozenset[int] = frozenset()
+    stalled: Mapping[int, RankStalled], silent: frozenset[int], ended: frozenset[int] = frozenset()
 ) -> Hang:
     """Find the cause of a hang.
 
-    ``standstills``: by rank whose agent still reports. ``silent``: ranks whose agent does not; they count
+    ``stalled``: by rank whose agent still reports. ``silent``: ranks whose agent does not; they count
     as not having entered the collective. ``ended``: ranks that will enter nothing more. All others are
     unknown.
     """
     groups: dict[tuple[str, tuple[int, ...]], dict[int, GroupCalls]] = {}
-    for rank, each in standstills.items():
+    for rank, each in stalled.items():
         for group in each.groups:
             groups.setdefault((group.group, group.members), {})[rank] = group
     found = [
         verdict
         for (name, members), of_ranks in groups.items()
-        if (verdict := _in_group(name, members, of_ranks, silent, ended, standstills)) is not None
+        if (verdict := _in_group(name, members, of_ranks, silent, ended, stalled)) is not None
     ]
     if not found:
-        ranks = tuple(sorted(silent or standstills))
-        return Hang(Blame.NO_COLLECTIVE, ranks, lines=_lines(standstills))
+        ranks = tuple(sorted(silent or stalled))
+        return Hang(Blame.NO_COLLECTIVE, ranks, lines=_lines(stalled))
     return min(_roots(found), key=lambda verdict: (verdict[1].blame is Blame.UNKNOWN, verdict[0]))[1]
 
 
@@ -102,7 +102,7 @@ def _in_group(
     groups: Mapping[int, GroupCalls],
     silent: frozenset[int],
     ended: frozenset[int],
-    standstills: Mapping[int, Standstill],
+    stalled: Mapping[int, RankStalled],
 ) -> tuple[int, Hang] | None:
     """Return what hangs in one group, and since when. None if nothing is known to."""
     calls = {
@@ -111,15 +111,13 @@ def _in_group(
         if rank not in silent and group.calls
     }
     # A rank that reports and has issued nothing here has not entered. An unknown rank may have.
-    calls |= {
-        rank: {} for rank in members if rank in standstills and rank not in calls and rank not in silent
-    }
+    calls |= {rank: {} for rank in members if rank in stalled and rank not in calls and rank not in silent}
     if not any(calls.values()):
         return None
     for number in sorted({number for each in calls.values() for number in each}):
         here = {rank: each[number] for rank, each in calls.items() if number in each}
         if not _over(here) and (differing := _differing(here)):
-            return _verdict(Blame.DIFFERS, differing, here, name, standstills)
+            return _verdict(Blame.DIFFERS, differing, here, name, stalled)
     last = {rank: max(each, default=0) for rank, each in calls.items()}
     number = min(last.values())
     device_tells = any(call.state != "issued" for each in calls.values() for call in each.values())
@@ -140,13 +138,13 @@ def _in_group(
     if not here or _over(here):
         return None
     if behind:
-        return _verdict(Blame.ENDED if gone else Blame.NOT_ENTERED, behind, here, name, standstills)
+        return _verdict(Blame.ENDED if gone else Blame.NOT_ENTERED, behind, here, name, stalled)
     late = {rank for rank, call in here.items() if call.state == "issued"}
     if len(late) == len(here):
         return None  # gloo does not show whether they have left it
     if unknown := {*members} - calls.keys():
-        return _verdict(Blame.UNKNOWN, unknown, here, name, standstills)
-    return _verdict(Blame.DELAYED if late else Blame.CANNOT_LEAVE, late or {*here}, here, name, standstills)
+        return _verdict(Blame.UNKNOWN, unknown, here, name, stalled)
+    return _verdict(Blame.DELAYED if late else Blame.CANNOT_LEAVE, late or {*here}, here, name, stalled)
 
 
 def _over(here: Mapping[int, IssuedCall]) -> bool:
@@ -180,7 +178,7 @@ def _verdict(
     ranks: set[int],
     here: Mapping[int, IssuedCall],
     group: str,
-    standstills: Mapping[int, Standstill],
+    stalled: Mapping[int, RankStalled],
 ) -> tuple[int, Hang]:
     waiting = tuple(sorted(rank for rank in here.keys() - ranks if here[rank].state != "ended"))
     call = here[waiting[0]] if waiting else next(iter(here.values()))
@@ -194,19 +192,19 @@ def _verdict(
         group,
         other.op if other is not None else "",
         other.bytes if other is not None else None,
-        _at(tuple(sorted(ranks)), standstills),
+        _at(tuple(sorted(ranks)), stalled),
     )
     return min(each.at_ns for each in here.values()), hang
 
 
-def _at(ranks: tuple[int, ...], standstills: Mapping[int, Standstill]) -> str:
-    stacks = (standstills[rank].stack for rank in ranks if rank in standstills)
+def _at(ranks: tuple[int, ...], stalled: Mapping[int, RankStalled]) -> str:
+    stacks = (stalled[rank].stack for rank in ranks if rank in stalled)
     return next((stack[0] for stack in stacks if stack), "")
 
 
-def _lines(standstills: Mapping[int, Standstill]) -> tuple[tuple[tuple[int, ...], str], ...]:
+def _lines(stalled: Mapping[int, RankStalled]) -> tuple[tuple[tuple[int, ...], str], ...]:
     by_line: dict[str, tuple[int, ...]] = {}
-    for rank, each in sorted(standstills.items()):
+    for rank, each in sorted(stalled.items()):
         if each.stack:
             by_line[each.stack[0]] = (*by_line.get(each.stack[0], ()), rank)
     return tuple(sorted(((ranks, line) for line, ranks in by_line.items()), key=lambda each: len(each[0])))

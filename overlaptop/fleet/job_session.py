@@ -9,7 +9,7 @@ from operator import attrgetter
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from overlaptop.fleet.fleet import Fleet
+from overlaptop.fleet.job_state import JobState
 from overlaptop.fleet.snapshot import HubState, Snapshot
 from overlaptop.jobs.folder import JobFolderError
 from overlaptop.jobs.record import JobRecord, list_jobs
@@ -70,7 +70,7 @@ class JobSession:
         node: str = "",
         tap: Tap | None = None,
     ) -> None:
-        """``readonly``: nothing can be changed through this session. ``node``: as in Fleet.
+        """``readonly``: nothing can be changed through this session. ``node``: as in JobState.
         ``tap``: called with the messages of each tick.
         """
         self._selector = selector or JobSelector()
@@ -83,7 +83,7 @@ class JobSession:
         self._clock_ns = clock_ns
         self._node = node
         self._tap = tap
-        self._fleet = Fleet(clock_ns, node)
+        self._fleet = JobState(clock_ns, node)
         self._record: JobRecord | None = None
         self._hub: HubConnection | None = None
         self._joined_s = 0.0
@@ -163,7 +163,7 @@ class JobSession:
         self._chosen = key
         self._disconnect()
         self._record = None
-        self._fleet = Fleet(self._clock_ns, self._node)
+        self._fleet = JobState(self._clock_ns, self._node)
         self._look_at_s = 0.0
 
     def close(self) -> None:

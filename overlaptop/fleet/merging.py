@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from msgspec import structs
 
 from overlaptop.fleet.commands import MAX_COMMANDS, UNANSWERED_NS, CommandView, together
-from overlaptop.fleet.fleet import MAX_NOTICES
+from overlaptop.fleet.job_state import MAX_NOTICES
 from overlaptop.fleet.knobs import JobKnob, job_knobs
 from overlaptop.fleet.snapshot import HubState, NodeView, RankView, Snapshot
-from overlaptop.fleet.split_waits import Splitter
 from overlaptop.fleet.totals import total
+from overlaptop.fleet.wait_breakdown import WaitBreakdown
 from overlaptop.text import runs
 from overlaptop.wire.bounds import MAX_RANKS
 from overlaptop.wire.devices import DeviceSample
@@ -29,7 +29,7 @@ class NodeSnapshot:
     node: NodeView
     """Its ``ranks``, and all fields derived from them, are not set yet."""
     snapshot: Snapshot
-    """From a JobSession or Fleet of this node alone."""
+    """From a JobSession or JobState of this node alone."""
 
 
 class Merger:
@@ -38,7 +38,7 @@ class Merger:
     def __init__(self) -> None:
         self._owners: dict[int, str] = {}
         self._job = ""
-        self._splitter = Splitter()
+        self._breakdown = WaitBreakdown()
         self._views: dict[str, tuple[tuple[object, ...], CommandView]] = {}
         """By command: its parts, and the merged view."""
 
@@ -58,7 +58,7 @@ class Merger:
         job = _job(parts)
         ranks = self._ranks(nodes, owned, job)
         if job is not None and job.job != self._job:
-            self._job, self._splitter = job.job, Splitter()
+            self._job, self._breakdown = job.job, WaitBreakdown()
         hub_state, since_ns, note = _hub_state(nodes, parts, waiting, at_ns)
         snapshot = Snapshot(
             at_ns=at_ns,
@@ -87,7 +87,7 @@ class Merger:
                 for part in parts
             ),
         )
-        return self._splitter.compare(snapshot)
+        return self._breakdown.compare(snapshot)
 
     def _is_owned(self, message: StepTotals | DeviceSample | RankView, part: NodeSnapshot) -> bool:
         return self._owners.get(message.rank) == part.node.name

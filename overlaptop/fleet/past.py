@@ -8,8 +8,8 @@ from dataclasses import replace
 from statistics import fmean
 
 from overlaptop.fleet.snapshot import HubState, RankView, Snapshot, Window
-from overlaptop.fleet.split_waits import split_alone, window_of
 from overlaptop.fleet.totals import step_of, total
+from overlaptop.fleet.wait_breakdown import split_alone, window_of
 from overlaptop.wire.messages import StepDetail, StepTotals
 
 NO_TIMELINES = "no timeline of this step is kept"
@@ -30,7 +30,7 @@ def in_step(snapshot: Snapshot, number: int) -> Snapshot:
             total(alone.ranks, snapshot.totals.dropped),
             step_ns=round(fmean(lengths_ns)) if lengths_ns else None,
         ),
-        unsplit=alone.unsplit if any(view.detail for view in ranks) else NO_TIMELINES,
+        not_attributed=alone.not_attributed if any(view.detail for view in ranks) else NO_TIMELINES,
     )
 
 
@@ -38,7 +38,7 @@ def over_window(snapshot: Snapshot, window: Window) -> Snapshot:
     """Return the Snapshot with the job's figures over this window. One step also gets its own waiting."""
     if window is snapshot.totals.window:
         return snapshot
-    kept, wait_window = snapshot.kept_split_steps, snapshot.wait_window
+    kept, wait_window = snapshot.kept_step_waits, snapshot.wait_window
     totals = total(snapshot.ranks, snapshot.totals.dropped, window, kept, snapshot.first_step)
     if window is Window.STEP:
         step = [each for each in kept if each.step == totals.measured_step]
@@ -103,7 +103,7 @@ def _in_step(view: RankView, number: int) -> RankView:
         node_lost=False,
         ended=False,
         end=None,
-        standstill=None,
+        stalled=None,
     )
 
 

@@ -56,8 +56,8 @@ def _bounds(
     bounds = {} if exact else dict(BOUNDS)
     times = waits.times.get(totals.rank) if waits is not None else None
     if times is not None:  # communication that is not attributed may be waiting or transfer
-        of_all = ("wait_ns", "transfer_ns") if times.unsplit_ns else ()
-        of_exposed = ("exposed_wait_ns", "exposed_transfer_ns") if times.exposed_unsplit_ns else ()
+        of_all = ("wait_ns", "transfer_ns") if times.not_attributed_ns else ()
+        of_exposed = ("exposed_wait_ns", "exposed_transfer_ns") if times.exposed_not_attributed_ns else ()
         bounds |= dict.fromkeys((*of_all, *of_exposed), AT_LEAST)
     return {name: sign for name, sign in bounds.items() if known[name] is not None}
 
@@ -72,7 +72,7 @@ def _waits(rank: int, waits: StepWaits | None) -> dict[str, int | None]:
     return {
         "wait_ns": times.wait_ns if times and known else None,
         "transfer_ns": times.transfer_ns if times and known else None,
-        "not_attributed_ns": times.unsplit_ns if times else None,
+        "not_attributed_ns": times.not_attributed_ns if times else None,
         "exposed_wait_ns": times.exposed_wait_ns if times and exposed_known else None,
         "exposed_transfer_ns": times.exposed_transfer_ns if times and exposed_known else None,
         "late_rank": waits.late_rank(rank) if waits and known else None,
@@ -95,11 +95,11 @@ def collective_record(job: str, step: int, each: Collective) -> CollectiveRecord
         wait_ns=[each.wait_ns(rank) for rank in ranks],
         transfer_ns=[each.transfer_ns(rank) for rank in ranks],
         late_rank=each.late_rank,
-        least_transfer_ns=None if each.unsplit else each.least_transfer_ns,
+        least_transfer_ns=None if each.not_attributed else each.least_transfer_ns,
         residual_ns=each.residual_ns,
         clock_error_ns=each.clock_error_ns,
         bus_bandwidth_bytes_per_s=each.bus_bandwidth,
-        not_attributed=each.unsplit or None,
+        not_attributed=each.not_attributed or None,
     )
 
 

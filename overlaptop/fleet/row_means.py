@@ -39,19 +39,19 @@ def with_means(snapshot: Snapshot) -> Snapshot:
         for views in (together, *apart)
         for each in steps_of(views, totals.step, totals.window, snapshot.first_step)
     ]
-    split_steps = in_window(snapshot.kept_split_steps, totals.first_step)
-    means = {each.view.rank: _with_mean(each, split_steps) for each in steps}
+    step_waits = in_window(snapshot.kept_step_waits, totals.first_step)
+    means = {each.view.rank: _with_mean(each, step_waits) for each in steps}
     return replace(snapshot, ranks=tuple(means.get(view.rank, view) for view in ranks))
 
 
-def _with_mean(steps: WindowSteps, split_steps: Sequence[StepWaits]) -> RankView:
+def _with_mean(steps: WindowSteps, step_waits: Sequence[StepWaits]) -> RankView:
     view, newest = steps.view, steps.view.measured or steps.view.last
     assert newest is not None, "only ranks with a step are in a window"
     columns = zip(*map(_FIGURES, steps.measured), strict=True)
     figures = dict(zip(_NAMES, map(mean_of_known, columns), strict=False))
     step_ns = mean_of_known(step.step_ns for step in steps.all) or newest.step_ns
     mean = replace_fields(newest, step_ns=step_ns, **figures)
-    waits = [found for each in split_steps if (found := each.times.get(view.rank)) is not None]
+    waits = [found for each in step_waits if (found := each.times.get(view.rank)) is not None]
     return replace(view, mean=mean, mean_waits=_share_of(mean, waits))
 
 

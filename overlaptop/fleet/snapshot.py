@@ -20,8 +20,8 @@ from overlaptop.wire.messages import (
     OwnCost,
     RankEnd,
     RankInfo,
+    RankStalled,
     StackSamples,
-    Standstill,
     StepDetail,
     StepTotals,
     Welcome,
@@ -100,7 +100,7 @@ class RankView:
     silent: bool = False
     """Stale, and the hub receives nothing from it, not even that it waits for others."""
     end: RankEnd | None = None
-    standstill: Standstill | None = None
+    stalled: RankStalled | None = None
     """Where its agent says that it is stuck, or is before its first step. None while steps go on."""
     stacks: tuple[StackSamples, ...] = ()
     """Lines of the script that its training thread executed in the last seconds, oldest first."""
@@ -198,9 +198,9 @@ class Totals:
     fused_ns: int | None = None
     """Time in kernels that both compute and communicate."""
     waits: WaitTimes | None = None
-    """Wait/transfer breakdown, as the mean over ranks and ``split_steps``.
+    """Wait/transfer breakdown, as the mean over ranks and ``step_waits``.
     None unless it is known of each rank."""
-    split_steps: int = 0
+    step_waits: int = 0
     """Steps compared over ranks. Above ten steps a second, only some are compared."""
     own_cost: OwnCost | None = None
     """Agent overhead of the median rank: synchronised ranks all pay it together."""
@@ -245,13 +245,13 @@ class Snapshot:
     ranks' ``measured``, for all ranks that know it."""
     wait_window: WaitWindow | None = None
     """The newest such steps since the job changed. None if no step has a breakdown."""
-    unsplit: str = ""
+    not_attributed: str = ""
     """Why there is no breakdown, as text for the screen. Empty if there is one."""
     fresh_waits: tuple[StepWaits, ...] = ()
     """Breakdowns computed since the previous snapshot, in step order."""
-    split_steps: tuple[StepWaits, ...] = ()
+    step_waits: tuple[StepWaits, ...] = ()
     """The steps of `wait_window`, oldest first. For a trace, all of its steps."""
-    kept_split_steps: tuple[StepWaits, ...] = ()
+    kept_step_waits: tuple[StepWaits, ...] = ()
     """Breakdowns of the last minute, oldest first."""
     transfers: tuple[StepTransfer, ...] = ()
     """Transfer times of such steps in the last minutes, oldest first."""

@@ -30,12 +30,12 @@ def total(
     ranks: Sequence[RankView],
     dropped: int,
     window: Window = Window.STEP,
-    split_steps: Sequence[StepWaits] = (),
+    step_waits: Sequence[StepWaits] = (),
     since: int = 0,
 ) -> Totals:
     """Sum up ``ranks``, as returned by `of_one_step`, over the steps of the window.
 
-    ``dropped``: messages lost on the way here. ``split_steps``: breakdowns available to windows of several
+    ``dropped``: messages lost on the way here. ``step_waits``: breakdowns available to windows of several
     steps. ``since``: first step after the job's last change; such a window contains no earlier step.
 
     Ended ranks count only once all have ended. Ranks of lost nodes count only while no other rank can be
@@ -62,7 +62,7 @@ def total(
         waits = [view.waits for view in counted if view.measured is not None]
         split = int(None not in waits)
     else:
-        split_here = in_window(split_steps, first_step)
+        split_here = in_window(step_waits, first_step)
         split = len(split_here)
         waits = [each.times.get(view.rank) for each in split_here for view in counted]
     leads_ns = [lead_ns for each in sums if (lead_ns := mean_of_known(each.launch_lead)) is not None]
@@ -82,7 +82,7 @@ def total(
         ranks=len(sums),
         measured_step=numbers.pop() if len(numbers) == 1 else None,
         waits=_mean_waits(waits),
-        split_steps=split,
+        step_waits=split,
         own_cost=middle_cost(counted),
         window=window,
         steps=max((len(each.measured) for each in steps), default=0),

@@ -36,7 +36,7 @@ class TransferHistory:
             return
         times = waits.times.values()
         if waits.step < FIRST_STEPS or any(
-            each.unsplit_ns > UNSPLIT_SHARE * each.transfer_ns for each in times
+            each.not_attributed_ns > UNSPLIT_SHARE * each.transfer_ns for each in times
         ):
             return
         sizes = [each.bytes for each in waits.collectives if each.bytes is not None]

@@ -1,8 +1,9 @@
 """Decides whether a job hangs and which rank is to blame, or how it ended: one verdict for every view.
 
-A hang has three signs. No step ends: Fleet marks such ranks with `is_stale`. A rank's agent, which normally
-sends something each second, is silent: only the hub can see that (hub/ranks.py), and publishes it. The
-agents that still report say where their ranks are stuck (Standstill), and `hang_cause.py` judges that.
+A hang has three signs. No step ends: JobState marks these ranks with `is_stale`. A rank's agent, which
+normally sends something each second, is silent: only the hub can see that (hub/ranks.py), and publishes
+it. The agents that still report say where their ranks are stuck (RankStalled), and `hang_cause.py` judges
+that.
 Before the first step, a hang looks like a long preparation, so only the position of each rank is reported.
 Pure.
 """
@@ -110,13 +111,13 @@ def trouble_of(snapshot: Snapshot) -> Trouble | None:
         and not (view.info is not None and view.info.agent_disabled)
     ]
     silent = [view for view in running if view.silent]
-    standstills = {
-        view.rank: view.standstill
+    stalled = {
+        view.rank: view.stalled
         for view in snapshot.ranks
-        if view.standstill is not None and not (view.silent or view.ended or view.node_lost)
+        if view.stalled is not None and not (view.silent or view.ended or view.node_lost)
     }
     ended = frozenset(view.rank for view in snapshot.ranks if view.ended)
-    hang = hang_of(standstills, frozenset(view.rank for view in silent), ended) if standstills else None
+    hang = hang_of(stalled, frozenset(view.rank for view in silent), ended) if stalled else None
     all_stale = bool(running) and all(view.stale for view in running)
     if all_stale and hang is not None and hang.blame is not Blame.NO_COLLECTIVE:
         mute = {view.rank for view in silent}.issuperset(hang.ranks)
@@ -147,8 +148,8 @@ def _before_first_step(snapshot: Snapshot) -> Trouble | None:
         for view in snapshot.ranks
         if view.info is not None and not (view.ended or view.node_lost or view.info.agent_disabled)
     ]
-    standstills = {view.rank: view.standstill for view in here if view.standstill is not None}
-    begun_ns = [each.since_ns for each in standstills.values() if each.since_ns is not None]
+    stalled = {view.rank: view.stalled for view in here if view.stalled is not None}
+    begun_ns = [each.since_ns for each in stalled.values() if each.since_ns is not None]
     if not here or snapshot.job is None or snapshot.replaying:
         return None
     since_ns = min(begun_ns, default=snapshot.job.started_ns)
@@ -157,9 +158,9 @@ def _before_first_step(snapshot: Snapshot) -> Trouble | None:
         return None
     kind, why = Kind.NO_FIRST_STEP, ""
     absent = tuple(view.rank for view in snapshot.ranks if view.info is None)
-    if standstills and not absent and not any(each.hung for each in standstills.values()):
+    if stalled and not absent and not any(each.hung for each in stalled.values()):
         kind, why = Kind.NO_STEP_SEEN, next((view.info.source_reason for view in here if view.info), "")
-    where = replace(hang_of(standstills, frozenset()), ranks=tuple(view.rank for view in here))
+    where = replace(hang_of(stalled, frozenset()), ranks=tuple(view.rank for view in here))
     return Trouble(kind, absent, since_ns, why, hang=where, lasted_ns=lasted_ns)
 
 

@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 from overlaptop.timeline.arrivals import Collective, Lateness, RankLateness, WaitTimes, lateness
-from overlaptop.timeline.echoes import Echo, echoes
+from overlaptop.timeline.passed_on_waits import PassedOnWait, passed_on_waits
 
 MOST = 0.6
 """Minimum share of a step's waiting caused by its late rank. Others may be last by a little."""
@@ -48,7 +48,7 @@ class StepWaits:
     """By rank with a timeline of the step. Parts missing from a shortened timeline are not attributed."""
     lateness: Lateness | None
     """None if none of its collectives is attributed. A passed-on wait counts against its root."""
-    echo: Echo | None
+    passed_on_wait: PassedOnWait | None
     """The passed-on wait with the most waiting. None if there is none."""
 
     @classmethod
@@ -61,11 +61,11 @@ class StepWaits:
         times: Mapping[int, WaitTimes],
     ) -> StepWaits:
         """Build the step from its collectives, with the lateness of each rank."""
-        found = echoes(collectives)
+        found = passed_on_waits(collectives)
         most = max(found, key=lambda at: collectives[at].caused_wait_ns, default=None)
-        late = lateness(collectives, {at: echo.root for at, echo in found.items()})
-        echo = None if most is None else found[most]
-        return cls(step, start_ns, step_ns, collectives, times, late, echo)
+        late = lateness(collectives, {at: passed_on_wait.root for at, passed_on_wait in found.items()})
+        passed_on_wait = None if most is None else found[most]
+        return cls(step, start_ns, step_ns, collectives, times, late, passed_on_wait)
 
     @property
     def main_late_rank(self) -> int | None:
@@ -106,14 +106,14 @@ class WaitWindow:
     one. If there is no late rank, the rank that caused most of the waiting is left out."""
     share: float
     """`exposed_wait_ns` as a share of the steps' time."""
-    unsplit_share: float
+    not_attributed_share: float
     """Exposed time of the same ranks that is not attributed, as a share of the steps.
     It may be waiting, too."""
     late_rank: int | None = None
     """Rank that caused most of the waiting in most steps. None if several did in most steps, or nobody."""
     late_steps: int = 0
     """Number of steps that `late_rank` was late in."""
-    echo: Echo | None = None
+    passed_on_wait: PassedOnWait | None = None
     """Passed-on wait of the newest step, through which ranks of other groups wait.
     None if there is none."""
     waits_ns: Mapping[int, float] = field(default_factory=dict)
@@ -125,9 +125,9 @@ class WaitWindow:
     steps, the collectives. None for one chosen step: statements then hold for that step only."""
 
     @property
-    def is_split(self) -> bool:
+    def is_attributed(self) -> bool:
         """Whether the part that is not attributed is so small that waiting is known, and no lower bound."""
-        return self.unsplit_share < COSTLY_SHARE
+        return self.not_attributed_share < COSTLY_SHARE
 
     @property
     def late(self) -> tuple[RankLateness, ...]:

@@ -130,13 +130,13 @@ def _since_change(steps: Sequence[StepTotals]) -> list[StepTotals]:
     return found[::-1]
 
 
-def in_window(split_steps: Sequence[StepWaits], first_step: int | None) -> Sequence[StepWaits]:
+def in_window(step_waits: Sequence[StepWaits], first_step: int | None) -> Sequence[StepWaits]:
     """Return the steps from `first_step` on without stalls.
     FIRST_STEPS count only if there are no others.
     """
-    limit_ns = longest_going_ns([each.step_ns for each in split_steps])
+    limit_ns = longest_going_ns([each.step_ns for each in step_waits])
     first = -1 if first_step is None else first_step
-    found = [each for each in split_steps if each.step >= first and each.step_ns <= limit_ns]
+    found = [each for each in step_waits if each.step >= first and each.step_ns <= limit_ns]
     return [each for each in found if each.step >= FIRST_STEPS] or found
 
 

@@ -13,7 +13,7 @@ from overlaptop.hub.log import log_line
 from overlaptop.recording import black_boxes
 from overlaptop.recording.black_boxes import ENDED, FAILED, FOUND, HUNG
 from overlaptop.wire.codec import encode, frame
-from overlaptop.wire.messages import HubStatus, RankEnd, Standstill, Welcome
+from overlaptop.wire.messages import HubStatus, RankEnd, RankStalled, Welcome
 
 SETTLE_S = 5.0
 """Wait after the first rank hangs or fails, until the others have reported their state."""
@@ -48,7 +48,7 @@ class HubBlackBox:
 
     def see(self, message: FromRank, now_s: float) -> None:
         """Check whether this message reports a hang or a failure."""
-        if isinstance(message, Standstill) and message.hung:
+        if isinstance(message, RankStalled) and message.hung:
             self._due_s.setdefault(HUNG, now_s + SETTLE_S)
         elif isinstance(message, RankEnd) and message.failed:
             self._due_s.setdefault(FAILED, now_s + SETTLE_S)

@@ -18,8 +18,8 @@ from overlaptop.wire.messages import (
     Notice,
     RankEnd,
     RankInfo,
+    RankStalled,
     StackSamples,
-    Standstill,
     StepDetail,
     StepTotals,
 )
@@ -46,7 +46,7 @@ _MAX_DETAIL_BYTES = 64 << 20
 """Limit for the timelines of all ranks together. One rank has at most `_MAX_STEP_BYTES_OF_RANK`."""
 
 _MAX_STACK_BYTES_OF_RANK = 1 << 16
-_TIMED = (Standstill, StackSamples)
+_TIMED = (RankStalled, StackSamples)
 """Facts that are valid only at their own time."""
 _Kept = tuple[int, float, Frame]
 """Number of arrival, time of arrival in seconds, frame."""
@@ -142,7 +142,7 @@ class JobHistory:
         """
         facts = [item for of_rank in self._in_order for item in of_rank.facts.items()]
         first = [*self._infos, *(payload for kind, payload in facts if kind not in _TIMED)]
-        last = [*(payload for kind, payload in facts if kind is Standstill), *self.ends]
+        last = [*(payload for kind, payload in facts if kind is RankStalled), *self.ends]
         extra = (each.frames for of_rank in self._in_order for each in (of_rank.details, of_rank.stacks))
         recent = self._recent(*extra)
         return first, [(max(0.0, now_s - at_s), frame.payload) for _, at_s, frame in recent], last

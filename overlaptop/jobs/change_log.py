@@ -34,7 +34,7 @@ _MAX_TEXT_CHARS = 500
 _MAX_LINE_BYTES = 1 << 15
 
 
-class LoggedChange(msgspec.Struct, frozen=True, rename={"was": "from", "becomes": "to"}):
+class LoggedChange(msgspec.Struct, frozen=True):
     """One command about a knob, and its outcome on one node."""
 
     at_ns: int
@@ -45,9 +45,9 @@ class LoggedChange(msgspec.Struct, frozen=True, rename={"was": "from", "becomes"
     by: str
     """The sender's own description, as in Command.by."""
     knob: str
-    was: str | None
+    old: str | None
     """The old value. None if not known."""
-    becomes: str | None
+    new: str | None
     """The new value, or the requested one if the change was not made."""
     step: int | None
     """Step from which the ranks acted. None if they did not."""

@@ -27,8 +27,8 @@ from overlaptop.wire.messages import (
     Notice,
     Pong,
     RankEnd,
+    RankStalled,
     StackSamples,
-    Standstill,
     StepDetail,
     StepTotals,
     Welcome,
@@ -293,7 +293,7 @@ def _shifted(message: Message, to_local_ns: Callable[[int], int]) -> Message:
             return replace(message, at_ns=to_local_ns(message.at_ns))
         case Welcome():
             return replace(message, started_ns=to_local_ns(message.started_ns))
-        case Standstill():
+        case RankStalled():
             return replace(
                 message,
                 groups=tuple(_shifted_calls(each, to_local_ns) for each in message.groups),

@@ -47,21 +47,21 @@ def exposed_in_words(times: WaitTimes, exposed_ns: int | None = None) -> str:
     in the same proportions: ``≈ waiting 3.20 + transfer 0.50``.
     """
     if not times.exposed_known:
-        return "not split"
+        return "not attributed"
     parts = {
         "waiting": times.exposed_wait_ns,
         "transfer": times.exposed_transfer_ns,
-        "not split": times.exposed_unsplit_ns,
+        "not attributed": times.exposed_not_attributed_ns,
     }
     sum_ns = sum(parts.values())
     whole_ns = sum_ns if exposed_ns is None else exposed_ns
     if not sum_ns or not whole_ns:
         return ""
-    # If a part is not split, the others' zeros are uncertain.
+    # If a part is not attributed, the others' zeros are uncertain.
     said = {
         name: ns
         for name, ns in parts.items()
-        if ns or (name != "not split" and not times.exposed_unsplit_ns)
+        if ns or (name != "not attributed" and not times.exposed_not_attributed_ns)
     }
     words = " + ".join(f"{name} {part_of(ns / sum_ns * whole_ns, whole_ns)}" for name, ns in said.items())
     return f"{ABOUT if abs(whole_ns - sum_ns) > len(parts) else '='} {words}"  # less is rounding

@@ -105,7 +105,7 @@ def waiting_ns(view: RankView) -> int | None:
 def waiting_exact(view: RankView) -> bool:
     """Return whether `waiting_ns` is the whole wait, else it is a lower bound."""
     waits = view.row_waits
-    if waits is None or waits.exposed_unsplit_ns:
+    if waits is None or waits.exposed_not_attributed_ns:
         return False
     return sees_gaps(view) or not waits.wait_ns  # without a wait nothing of it was exposed
 

@@ -195,12 +195,12 @@ def _places(hang: Hang | None) -> str:
 
 def no_step_yet(view: RankView) -> str:
     """Return such as ``no step yet: in prepare (train.py:30)`` for a rank without a step."""
-    stack = view.standstill.stack if view.standstill is not None else ()
+    stack = view.stalled.stack if view.stalled is not None else ()
     return printable(f"no step yet: {place(stack[0])}" if stack else "no step yet")
 
 
 def place(line: str) -> str:
-    """Return a line of a Standstill as ``in prepare (train.py:30)``."""
+    """Return a line of a RankStalled as ``in prepare (train.py:30)``."""
     path, _, name = line.rpartition(" ")
     at = path.rpartition("/")[2]
     return f"at {at}" if name.startswith("<") else f"in {name} ({at})"

@@ -7,8 +7,8 @@ from enum import Enum
 from typing import NamedTuple
 
 from overlaptop.fleet.snapshot import WHOLE_TRACE, RankView, Snapshot
-from overlaptop.fleet.split_waits import NOT_YET
 from overlaptop.fleet.trouble import trouble_of
+from overlaptop.fleet.wait_breakdown import NOT_YET
 from overlaptop.fleet.waits import LATE_SHARE, WaitWindow
 from overlaptop.report.hosts import ranks_and_hosts
 from overlaptop.report.order import all_see_gaps
@@ -104,10 +104,10 @@ def _of_steps(snapshot: Snapshot) -> FirstLine | None:
     if window is None:
         if snapshot.job is None or snapshot.job.world_size == 1:
             return _nobody_late(snapshot, "")
-        why = why_not_split(snapshot) or NOT_YET
-        is_to_come = why == NOT_YET or (snapshot.waits is None and why == snapshot.unsplit)
+        why = why_not_attributed(snapshot) or NOT_YET
+        is_to_come = why == NOT_YET or (snapshot.waits is None and why == snapshot.not_attributed)
         kind = Kind.MEASURING if is_to_come else Kind.UNKNOWN
-        return FirstLine(f"who waits for whom is not known: {why}", f"not split: {why}", kind=kind)
+        return FirstLine(f"who waits for whom is not known: {why}", f"not attributed: {why}", kind=kind)
     if not window.late:
         is_sample = window.share >= window.worth_share and window.chances is not None
         too_few = is_sample and not (
@@ -128,8 +128,8 @@ def _of_steps(snapshot: Snapshot) -> FirstLine | None:
     else:  # most collectives of a step only follow the one where all ranks waited
         late_in = in_brief = f"late in {window.late_steps} of {window.steps} steps"
     rank, through = f"rank {late.rank}", ""
-    if window.echo is not None and window.echo.root == late.rank:
-        links = [f"rank {each.rank} ({each.group})" for each in reversed(window.echo.chain)]
+    if window.passed_on_wait is not None and window.passed_on_wait.root == late.rank:
+        links = [f"rank {each.rank} ({each.group})" for each in reversed(window.passed_on_wait.chain)]
         through = f", also through {' and '.join(links)}"
     return FirstLine(
         f"{rank} is {late_in}; {who} {cost}{through}",
@@ -140,11 +140,11 @@ def _of_steps(snapshot: Snapshot) -> FirstLine | None:
     )
 
 
-def why_not_split(snapshot: Snapshot) -> str:
+def why_not_attributed(snapshot: Snapshot) -> str:
     """Return why it is not known who waits for whom; empty if it is known."""
     if why := why_unmeasured(snapshot.ranks) or _without_agent(snapshot.ranks):
         return why
-    return snapshot.unsplit
+    return snapshot.not_attributed
 
 
 def why_unmeasured(ranks: Sequence[RankView]) -> str:

@@ -58,7 +58,7 @@ class RunLog:
         self._look(snapshot, snapshot.job)
         for view in snapshot.ranks:
             self.samples.add_steps((*view.older, *view.history))
-        for waits in (*snapshot.split_steps, *snapshot.kept_split_steps):
+        for waits in (*snapshot.step_waits, *snapshot.kept_step_waits):
             self.samples.add_waits(waits)
         lengths_ns, going = self.samples.lengths_ns(), self.samples.going
         every = [step for of_ranks in going.values() for step in of_ranks.values()]
@@ -85,7 +85,7 @@ class RunLog:
             exposed_ns=None if exposed_ns is None else round(exposed_ns),
             exposed_wait_ns=times.exposed_wait_ns if times and known else None,
             exposed_transfer_ns=times.exposed_transfer_ns if times and known else None,
-            exposed_not_attributed_ns=times.exposed_unsplit_ns if times else None,
+            exposed_not_attributed_ns=times.exposed_not_attributed_ns if times else None,
             bound=usual[0][0] if usual else None,
             late_ranks=sorted(self._late.values(), key=lambda each: -each.for_ns),
             findings=sorted(self._findings.values(), key=lambda each: -(each.gain_ns or 0)),
@@ -148,8 +148,8 @@ def _change(job: Welcome, view: CommandView) -> ChangeRecord:
         host=job.host,
         by=view.by,
         knob=view.knob,
-        old=view.was or None,
-        new=view.becomes or None,
+        old=view.old or None,
+        new=view.new or None,
         step=view.step,
         outcome=view.state,
         reason=view.reason,

@@ -8,7 +8,7 @@ from itertools import pairwise
 from statistics import fmean, median, quantiles
 
 from overlaptop import text
-from overlaptop.fleet.split_waits import RESTARTED_NS
+from overlaptop.fleet.wait_breakdown import RESTARTED_NS
 from overlaptop.fleet.waits import StepWaits
 from overlaptop.fleet.window import FIRST_STEPS, longest_going_ns
 from overlaptop.records import Figure, Work

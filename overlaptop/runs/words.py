@@ -73,8 +73,8 @@ def _parts(run: RunRecord) -> str:
     if run.exposed_not_attributed_ns is None:
         return ""
     wait_ns, transfer_ns = run.exposed_wait_ns or 0, run.exposed_transfer_ns or 0
-    unsplit_ns = run.exposed_not_attributed_ns
-    times = WaitTimes(wait_ns, transfer_ns, unsplit_ns, wait_ns, transfer_ns, unsplit_ns)
+    not_attributed_ns = run.exposed_not_attributed_ns
+    times = WaitTimes(wait_ns, transfer_ns, not_attributed_ns, wait_ns, transfer_ns, not_attributed_ns)
     return exposed_in_words(times, run.exposed_ns)
 
 

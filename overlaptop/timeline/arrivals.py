@@ -57,7 +57,7 @@ class Collective:
     """The larger of input and output. None if not known, or not equal on all ranks."""
     parts: tuple[Part, ...]
     """By rank."""
-    unsplit: str = ""
+    not_attributed: str = ""
     """Why it is not attributed. Empty if it is."""
     sender: int | None = None
     """The sending rank of a send and its receive. Its part is not attributed."""
@@ -138,7 +138,7 @@ class Collective:
         """The rank that started last. None if it is not attributed, has one rank, or has several last ranks
         that the clocks cannot tell apart.
         """
-        if self.unsplit or len(self.parts) < 2:
+        if self.not_attributed or len(self.parts) < 2:
             return None
         last_ns = self.last_start_ns - self.clock_error_ns
         late = [part.rank for part in self.parts if part.start_ns >= last_ns]
@@ -147,7 +147,7 @@ class Collective:
     @property
     def bus_bandwidth(self) -> float | None:
         """Bytes per second during T, as nccl-tests defines it. None if not attributed or not known."""
-        if self.unsplit:
+        if self.not_attributed:
             return None
         return ops.bus_bandwidth(self.op, self.bytes, len(self.parts), self.least_transfer_ns)
 
@@ -166,17 +166,17 @@ class Collective:
         None if it has no part, or its part is not attributed.
         """
         share = self._shares.get(rank)
-        return None if share is None or self.unsplit or rank == self.sender else share[1] - share[0]
+        return None if share is None or self.not_attributed or rank == self.sender else share[1] - share[0]
 
     def transfer_ns(self, rank: int) -> int | None:
         """Return the rank's duration minus its wait. None as for `wait_ns`."""
         share = self._shares.get(rank)
-        return None if share is None or self.unsplit or rank == self.sender else share[2] - share[1]
+        return None if share is None or self.not_attributed or rank == self.sender else share[2] - share[1]
 
     @property
     def caused_wait_ns(self) -> int:
         """Waits of all ranks for the last one, summed. 0 if it is not attributed."""
-        if self.unsplit:
+        if self.not_attributed:
             return 0
         shares = self._shares.items()
         return sum([moved_ns - start_ns for rank, (start_ns, moved_ns, _) in shares if rank != self.sender])
@@ -191,30 +191,30 @@ class WaitTimes:
 
     wait_ns: int
     transfer_ns: int
-    unsplit_ns: int
+    not_attributed_ns: int
     exposed_wait_ns: int
     exposed_transfer_ns: int
-    exposed_unsplit_ns: int
+    exposed_not_attributed_ns: int
 
     @property
     def exposed_ns(self) -> int:
         """Communication of any kind without compute beside it."""
-        return self.exposed_wait_ns + self.exposed_transfer_ns + self.exposed_unsplit_ns
+        return self.exposed_wait_ns + self.exposed_transfer_ns + self.exposed_not_attributed_ns
 
     @property
     def hidden_ns(self) -> int:
         """Communication of any kind with compute beside it."""
-        return self.wait_ns + self.transfer_ns + self.unsplit_ns - self.exposed_ns
+        return self.wait_ns + self.transfer_ns + self.not_attributed_ns - self.exposed_ns
 
     @property
     def known(self) -> bool:
         """False if there was communication and none of it is attributed."""
-        return bool(self.wait_ns or self.transfer_ns or not self.unsplit_ns)
+        return bool(self.wait_ns or self.transfer_ns or not self.not_attributed_ns)
 
     @property
     def exposed_known(self) -> bool:
         """False if there was exposed communication and none of it is attributed."""
-        return bool(self.exposed_wait_ns or self.exposed_transfer_ns or not self.exposed_unsplit_ns)
+        return bool(self.exposed_wait_ns or self.exposed_transfer_ns or not self.exposed_not_attributed_ns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,14 +235,14 @@ class Waiting:
         sets = (self.comm, self.wait, self.transfer)
         comm_ns, wait_ns, transfer_ns = (length_ns(each) for each in sets)
         hidden_ns = [length_ns(intersection(each, compute)) for each in sets]
-        unsplit_ns = comm_ns - wait_ns - transfer_ns
+        not_attributed_ns = comm_ns - wait_ns - transfer_ns
         return WaitTimes(
             wait_ns,
             transfer_ns,
-            unsplit_ns,
+            not_attributed_ns,
             wait_ns - hidden_ns[1],
             transfer_ns - hidden_ns[2],
-            unsplit_ns - (hidden_ns[0] - hidden_ns[1] - hidden_ns[2]),
+            not_attributed_ns - (hidden_ns[0] - hidden_ns[1] - hidden_ns[2]),
         )
 
 
@@ -255,13 +255,19 @@ def waiting(
     of M, without the time of collectives that are not attributed. The remainder is not attributed. `comm`
     is canonical and may reach beyond the step, as collectives may: each step has its part of them.
     """
-    starts, moved, ends, unsplit, sends = [], [], [], [], []  # three lists: faster to make arrays from
+    starts, moved, ends, not_attributed, sends = (
+        [],
+        [],
+        [],
+        [],
+        [],
+    )  # three lists: faster to make arrays from
     for each in collectives:
         share = each._shares.get(rank)  # noqa: SLF001 - same module, and called very often
         if share is None or share[2] <= start_ns or share[0] >= end_ns:
             continue
-        if each.unsplit:
-            unsplit.append((share[0], share[2]))
+        if each.not_attributed:
+            not_attributed.append((share[0], share[2]))
         elif rank == each.sender:
             sends.append((share[0], share[2]))
         else:
@@ -273,8 +279,8 @@ def waiting(
     # One launch that sends and receives is in two collectives. It is attributed as the receive.
     if sends:
         received = set(zip(starts, ends, strict=True))
-        unsplit += (span for span in sends if span not in received)
-    elsewhere = union(transfer, from_pairs(unsplit))
+        not_attributed += (span for span in sends if span not in received)
+    elsewhere = union(transfer, from_pairs(not_attributed))
     return Waiting(
         in_step, difference(intersection(in_step, from_bounds(starts, moved)), elsewhere), transfer
     )
@@ -348,14 +354,14 @@ class Lateness:
 def lateness(collectives: Iterable[Collective], roots: Mapping[int, int] = {}) -> Lateness | None:
     """Count the late ranks of these collectives. None if none is attributed.
 
-    ``roots``: by index of a collective, the rank to blame instead. It need not take part (echoes.py).
+    ``roots``: by index of a collective, the rank to blame instead. It need not take part (passed_on_waits).
     """
     members: Counter[tuple[int, ...]] = Counter()
     late: Counter[int] = Counter()
     caused_ns: Counter[int] = Counter()
     wait_ns = receive_wait_ns = 0
     for at, each in enumerate(collectives):
-        if each.unsplit or len(each.parts) < 2:
+        if each.not_attributed or len(each.parts) < 2:
             continue
         caused = each.caused_wait_ns
         wait_ns += caused

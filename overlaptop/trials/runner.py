@@ -263,7 +263,7 @@ class Trials:
         if view.state == TRIED:
             asked.done = view.done
             if is_delay(asked.command):
-                timed = view.becomes if view.becomes.isdecimal() else "0"
+                timed = view.new if view.new.isdecimal() else "0"
                 asked.delay_ns = int(timed) or argument(asked.command, "delay_ns")
             self._failures = self._busy_since_ns = 0
         elif view.state == UNKNOWN:

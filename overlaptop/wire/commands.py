@@ -179,10 +179,10 @@ class CommandReport(Message, frozen=True, tag=11):
     text: Text
     """``written``: the file. ``changed``, ``tried``: the thing changed.
     After a failure or an unknown end: the reason."""
-    was: Text = ""
+    old: Text = ""
     """``changed``: the old value, as in Knob.value_text.
     ``tried``: the value before and after the trial."""
-    becomes: Text = ""
+    new: Text = ""
     """``changed``: the new value. ``tried``: the value tried."""
 
 
@@ -215,9 +215,9 @@ class CommandOutcome(Message, frozen=True, tag=20):
     """No more reports are expected."""
     ranks: Annotated[tuple[RankOutcome, ...], Meta(max_length=MAX_RANKS)]
     """By rank: every rank that should report, or did."""
-    was: Text = ""
+    old: Text = ""
     """As in CommandReport, once a rank has reported it."""
-    becomes: Text = ""
+    new: Text = ""
 
     @property
     def stage(self) -> str:

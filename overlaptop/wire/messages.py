@@ -344,7 +344,7 @@ class GroupCalls(Part, frozen=True):
     calls: Annotated[tuple[IssuedCall, ...], Meta(max_length=MAX_LAST_CALLS)]
 
 
-class Standstill(Message, frozen=True, tag=42):
+class RankStalled(Message, frozen=True, tag=42):
     """Where a rank is stuck, or is before its first step.
     Sent after a while without progress, and again on each change.
     """
@@ -406,7 +406,7 @@ Facts = (
     | KnobFacts
     | GradientFacts
     | OwnCost
-    | Standstill
+    | RankStalled
     | EnvironmentFacts
     | StackSamples
 )

@@ -53,8 +53,8 @@ class CommandProgress:
     command: Command
     ranks: dict[int, RankOutcome]
     step: int | None = None
-    was: str = ""
-    becomes: str = ""
+    old: str = ""
+    new: str = ""
 
     @classmethod
     def begin(cls, command: Command, ranks: Iterable[int]) -> CommandProgress:
@@ -65,7 +65,7 @@ class CommandProgress:
     def resume(cls, command: Command, outcome: CommandOutcome) -> CommandProgress:
         """Continue the command that had this outcome."""
         known = {each.rank: each for each in outcome.ranks}
-        return cls(command, known, outcome.step, outcome.was, outcome.becomes)
+        return cls(command, known, outcome.step, outcome.old, outcome.new)
 
     def report(self, report: CommandReport) -> None:
         """Add a rank's report. A late report never reverts a newer one."""
@@ -78,7 +78,7 @@ class CommandProgress:
             self.ranks[report.rank] = RankOutcome(report.rank, report.state, report.state, report.text)
         if report.step is not None:
             self.step = max(report.step, self.step or 0)
-        self.was, self.becomes = self.was or report.was, self.becomes or report.becomes
+        self.old, self.new = self.old or report.old, self.new or report.new
 
     def lose(self, rank: int, lost: str) -> bool:
         """Stop expecting the rank's final report. ``lost``: one of LOST.
@@ -103,9 +103,7 @@ class CommandProgress:
     def outcome(self) -> CommandOutcome:
         """Return the present outcome."""
         numbers = sorted(self.ranks)
-        return _judged(
-            self.command, [self.ranks[rank] for rank in numbers], self.step, self.was, self.becomes
-        )
+        return _judged(self.command, [self.ranks[rank] for rank in numbers], self.step, self.old, self.new)
 
 
 def merged(
@@ -132,8 +130,8 @@ def merged(
         command,
         [ranks[rank] for rank in sorted(ranks)],
         max((each.step for each in outcomes if each.step is not None), default=None),
-        next((each.was for each in outcomes if each.was), ""),
-        next((each.becomes for each in outcomes if each.becomes), ""),
+        next((each.old for each in outcomes if each.old), ""),
+        next((each.new for each in outcomes if each.new), ""),
     )
 
 
@@ -146,7 +144,7 @@ def logged_state(outcome: CommandOutcome) -> str:
 
 
 def _judged(
-    command: Command, ranks: Sequence[RankOutcome], step: int | None, was: str, becomes: str
+    command: Command, ranks: Sequence[RankOutcome], step: int | None, old: str, new: str
 ) -> CommandOutcome:
     indeterminate = _may_have_acted(command, ranks)
     judged = tuple(_judged_rank(each, command, indeterminate=indeterminate) for each in ranks)
@@ -172,8 +170,8 @@ def _judged(
         step=step,
         done=all(each.state in (*_FINAL, UNKNOWN) for each in judged),
         ranks=judged,
-        was=was,
-        becomes=becomes,
+        old=old,
+        new=new,
     )
 
 

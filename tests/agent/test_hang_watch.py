@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from overlaptop.agent import hang_watch
 from overlaptop.wire.codec import decode, encode
-from overlaptop.wire.messages import MAX_LAST_GROUPS, IssuedCall, Standstill
+from overlaptop.wire.messages import MAX_LAST_GROUPS, IssuedCall, RankStalled
 from tests.agent.test_stacks import of_file
 
 
@@ -91,5 +91,5 @@ def test_of_many_groups_those_used_last_are_told_and_none_that_is_too_large(monk
     calls = {str(number): (IssuedCall("allreduce_", 4, 1, number),) for number in range(40)}
     groups = hang_watch.groups_of({"large": (IssuedCall("allreduce_", 4, 1, 99),), **calls})
     assert [each.group for each in groups] == [str(39 - back) for back in range(MAX_LAST_GROUPS)]
-    said = Standstill(0, True, groups)
+    said = RankStalled(0, True, groups)
     assert decode(encode(said)) == said

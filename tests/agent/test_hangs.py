@@ -77,7 +77,7 @@ def until_hung(watching, blame, ranks, waiting):
 
 
 def is_well(snapshot):
-    return trouble_of(snapshot) is None and all(view.standstill is None for view in snapshot.ranks)
+    return trouble_of(snapshot) is None and all(view.stalled is None for view in snapshot.ranks)
 
 
 def stop_and_go_on(watching, stopped, ranks):

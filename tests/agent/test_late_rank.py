@@ -6,7 +6,7 @@ from statistics import mean, median
 
 from overlaptop.findings.evidence import evidence_of
 from overlaptop.findings.find import find
-from overlaptop.fleet.fleet import Fleet
+from overlaptop.fleet.job_state import JobState
 from overlaptop.fleet.window import FIRST_STEPS
 from tests.fleet.builders import MS, welcome
 
@@ -33,7 +33,7 @@ dist.destroy_process_group()
 
 def split(job, ranks, number):
     """The steps of a job that were split, and the last Snapshot in which something was."""
-    fleet = Fleet()
+    fleet = JobState()
     fleet.apply(welcome(world_size=ranks))
     steps, last = [], None
     for message in job.messages:
@@ -109,4 +109,4 @@ def test_a_rank_that_comes_late_is_named_and_the_others_wait_for_it_so_long(run_
         assert error_ns < max(0.05 * median(later for _, later in waited_ns), 5 * MS), waited_ns
     for view in last.ranks:
         parts = view.waits
-        assert parts.wait_ns + parts.transfer_ns + parts.unsplit_ns == view.measured.comm_ns
+        assert parts.wait_ns + parts.transfer_ns + parts.not_attributed_ns == view.measured.comm_ns

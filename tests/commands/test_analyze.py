@@ -118,7 +118,7 @@ def test_tables_split_the_communication_of_each_rank_over_the_trace_and_in_each_
     whole, steps = (at for at, line in enumerate(lines) if "of it exposed" in line)
     found = [re.split(r"  +", line.strip()) for line in lines]
     assert found[whole] == [
-        "rank", "waiting", "of it exposed", "transferring", "of it exposed", "not split", "late in"
+        "rank", "waiting", "of it exposed", "transferring", "of it exposed", "not attributed", "late in"
     ]  # fmt: skip
     assert found[whole + 1] == ["0", "56.6 ms", "16.0 ms", "14.0 ms", "4.02 ms", "73.7 ms", "0 of 75"]
     assert found[whole + 3] == ["2", "0", "0", "14.2 ms", "5.10 ms", "0", "75 of 75"]

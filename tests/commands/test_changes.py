@@ -14,10 +14,10 @@ from .running import records, run_here
 
 MADE = LoggedChange(
     at_ns=1_700_000_000_123_000_000, job="job-1", script="train.py", host="gpu-a", by="me@gpu-a, pid 7",
-    knob="bucket_cap_mb", was="25", becomes="50", step=1234, outcome="changed", reason="",
+    knob="bucket_cap_mb", old="25", new="50", step=1234, outcome="changed", reason="",
 )  # fmt: skip
 REFUSED = replace(
-    MADE, job="job-2", was=None, becomes="7", step=None, outcome="refused",
+    MADE, job="job-2", old=None, new="7", step=None, outcome="refused",
     reason="rank 0 refused: \x1b[2J",
 )  # fmt: skip
 

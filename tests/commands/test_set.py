@@ -163,9 +163,9 @@ def test_a_value_that_all_ranks_have_already_is_not_sent(run_set: RunSet) -> Non
         [COMMAND, reply(0, "accepted")],
         [
             COMMAND,
-            *(replace(reply(rank, "changed", 7, CHANGE_LINE), was="25", becomes="50") for rank in (0, 1)),
+            *(replace(reply(rank, "changed", 7, CHANGE_LINE), old="25", new="50") for rank in (0, 1)),
         ],
-        [COMMAND, reply(0, "failed", 7, "boom"), replace(reply(1, "changed", 7), was="25", becomes="50")],
+        [COMMAND, reply(0, "failed", 7, "boom"), replace(reply(1, "changed", 7), old="25", new="50")],
     ],
     ids=[
         "ranks differ",

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from overlaptop.commands.output import CommandError
 from overlaptop.commands.stream import RecordWriter, stream
 from overlaptop.fleet.snapshot import HubState
-from overlaptop.wire.messages import AGENT_DISABLED, RESTARTED, Notice, OwnCost, RankEnd, Standstill
+from overlaptop.wire.messages import AGENT_DISABLED, RESTARTED, Notice, OwnCost, RankEnd, RankStalled
 from overlaptop.wire.schema import Message
 from tests.fleet.builders import T0, detail, device, info, numa, sample, status, unmeasured, welcome
 
@@ -66,7 +66,7 @@ def test_a_job_that_is_started_again_goes_on_from_step_0(capsys: pytest.CaptureF
 
 
 def test_trouble_restart_and_process_not_shown_are_one_record_each() -> None:
-    where = [Standstill(rank, True, (), ("a.py:7 barrier",), since_ns=T0) for rank in (0, 1)]
+    where = [RankStalled(rank, True, (), ("a.py:7 barrier",), since_ns=T0) for rank in (0, 1)]
     words, again = "pid 2 (b.py) is not shown", f"{RESTARTED} once"
     quiet = [[] for _ in range(30)]
     restart = Notice(0, T0, "warning", again)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from overlaptop.findings.evidence import evidence_of
-from overlaptop.fleet.fleet import Fleet
+from overlaptop.fleet.job_state import JobState
 from overlaptop.fleet.snapshot import HubState
 from overlaptop.wire.knobs import GradientFacts, Knob, KnobFacts
 from overlaptop.wire.messages import (
@@ -46,7 +46,7 @@ def job(lay, *facts, ranks=2, steps=6, exact=True, infos=None, told=lambda *mess
     ``infos(rank)``: what its RankInfo has otherwise. ``told``: what a rank sends of a step, from its totals
     and its timeline.
     """
-    fleet = Fleet(Clock())
+    fleet = JobState(Clock())
     fleet.set_hub_state(HubState.LIVE)
     changed = infos or (lambda rank: {})
     feed(

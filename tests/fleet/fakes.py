@@ -117,7 +117,7 @@ class FakeHost:
 
 
 class FakeSession:
-    """Snapshots of a real Fleet; time passes only when the test says so."""
+    """Snapshots of a real JobState; time passes only when the test says so."""
 
     def __init__(self, *messages, hub_state=HubState.LIVE, jobs=(), job_key="job-1"):
         self.clock = Clock()

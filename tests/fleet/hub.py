@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import get_args
 
-from overlaptop.fleet.fleet import Fleet
+from overlaptop.fleet.job_state import JobState
 from overlaptop.fleet.snapshot import HubState
 from overlaptop.hub.executions import CommandExecutions
 from overlaptop.hub.history import FromRank
@@ -57,8 +57,8 @@ def _unheard(report):
     return Command(report.command, report.name, (Argument("steps", 1),), "", 0)
 
 
-class PlayedFleet(Fleet):
-    """A Fleet behind a PlayedHub."""
+class PlayedFleet(JobState):
+    """A JobState behind a PlayedHub."""
 
     def __init__(self, *arguments, **options):
         super().__init__(*arguments, **options)

@@ -1,6 +1,6 @@
 """A pipeline's stages, one a rank: what each computes, sends and receives, by its schedule."""
 
-from overlaptop.fleet.fleet import Fleet
+from overlaptop.fleet.job_state import JobState
 from overlaptop.wire.messages import CollectiveSpan
 
 from .builders import MS, T0, Clock, feed, info, laid_out, status, welcome
@@ -24,7 +24,7 @@ def one_forward_one_backward(stage, stages, number):
 
 def seen(schedule, stages, micro_batches, **changes):
     """The Snapshot after the last step; ``changes`` as `steps_of` takes them."""
-    fleet = Fleet(Clock())
+    fleet = JobState(Clock())
     snapshot = feed(fleet, welcome(world_size=stages), status(), *map(info, range(stages)))
     for messages in steps_of(schedule, stages, micro_batches, **changes):
         snapshot = feed(fleet, *messages)

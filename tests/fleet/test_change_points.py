@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from overlaptop.fleet.change_points import ChangePoints
-from overlaptop.fleet.fleet import Fleet
+from overlaptop.fleet.job_state import JobState
 
 from .builders import MS, Clock, info, unmeasured, welcome
 
@@ -17,7 +17,7 @@ def looks(length_ms, steps=240, ranks=2, **counters):
     """After each step of a job, the first step since it changed. ``length_ms(number)``; ``counters``: of
     the totals, functions of rank and number, in ms.
     """
-    fleet, changes = Fleet(Clock()), ChangePoints()
+    fleet, changes = JobState(Clock()), ChangePoints()
     for message in (welcome(world_size=ranks), *map(info, range(ranks))):
         fleet.apply(message)
     found = []
@@ -104,7 +104,7 @@ def test_a_change_of_what_one_rank_loads_is_one_of_the_job(counter, since):
 
 
 def test_steps_that_measuring_makes_longer_are_no_change():
-    fleet, changes = Fleet(Clock()), ChangePoints()
+    fleet, changes = JobState(Clock()), ChangePoints()
     for message in (welcome(world_size=1), info(0)):
         fleet.apply(message)
     draw = random.Random(1)
@@ -117,7 +117,7 @@ def test_steps_that_measuring_makes_longer_are_no_change():
 
 
 def test_the_last_of_several_changes_counts_also_in_a_history_that_comes_at_once():
-    fleet = Fleet(Clock())
+    fleet = JobState(Clock())
     for message in (welcome(world_size=1), info(0)):
         fleet.apply(message)
     draw = random.Random(1)
@@ -128,7 +128,7 @@ def test_the_last_of_several_changes_counts_also_in_a_history_that_comes_at_once
 
 
 def test_a_setting_that_was_changed_is_a_change_and_a_restart_forgets_it():
-    fleet, changes = Fleet(Clock()), ChangePoints()
+    fleet, changes = JobState(Clock()), ChangePoints()
     for message in (welcome(world_size=1), info(0)):
         fleet.apply(message)
     for number in range(20):
@@ -139,7 +139,7 @@ def test_a_setting_that_was_changed_is_a_change_and_a_restart_forgets_it():
 
 
 def test_trial_is_no_change_however_long_its_steps_take():
-    fleet = Fleet(Clock())
+    fleet = JobState(Clock())
     for message in (welcome(world_size=1), info(0)):
         fleet.apply(message)
     draw = random.Random(1)

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from overlaptop.fleet import commands as fold
-from overlaptop.fleet.fleet import Fleet
+from overlaptop.fleet.job_state import JobState
 from overlaptop.fleet.snapshot import HubState
 from overlaptop.wire import commands
 from overlaptop.wire.messages import RankEnd
@@ -49,7 +49,7 @@ def test_an_outcome_before_its_command_waits_for_it(job):
     command = capture()
     *_, outcome = PlayedHub().publish(info(0), command, report(0, command, "written", 40))
     for message in (outcome, command):
-        Fleet.apply(job.fleet, message)
+        JobState.apply(job.fleet, message)
     assert (newest(job).state, newest(job).words) == ("written", "capture (steps 5)")
 
 
@@ -63,7 +63,7 @@ def test_an_outcome_before_its_command_waits_for_it(job):
 )
 def test_a_command_that_its_hub_never_answers_is_not_waited_for(command, ranks, state, reason):
     job = PlayedJob(ranks)
-    Fleet.apply(job.fleet, command)
+    JobState.apply(job.fleet, command)
     job.clock.pass_s(fold.UNANSWERED_NS / S - 1)
     assert (newest(job).state, newest(job).done, len(newest(job).ranks)) == ("sent", False, ranks)
     job.clock.pass_s(2)

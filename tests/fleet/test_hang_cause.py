@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from overlaptop.fleet.hang_cause import Blame, hang_of
 from overlaptop.fleet.trouble import Kind, Trouble, trouble_of
 from overlaptop.report import troubles
-from overlaptop.wire.messages import GroupCalls, IssuedCall, RankEnd, Standstill
+from overlaptop.wire.messages import GroupCalls, IssuedCall, RankEnd, RankStalled
 
 from .builders import T0, status, step
 from .hub import PlayedJob
@@ -34,7 +34,7 @@ def group(first, *calls, name="0", members=(0, 1, 2), at=0, state="issued"):
 def judged(*groups, silent=(), ended=(), stacks=None):
     """Each rank's groups, None for one that says nothing."""
     standing = {
-        rank: Standstill(rank, True, tuple(each), (stacks or {}).get(rank, ()))
+        rank: RankStalled(rank, True, tuple(each), (stacks or {}).get(rank, ()))
         for rank, each in enumerate(groups)
         if each is not None
     }
@@ -179,7 +179,7 @@ def test_a_rank_that_has_ended_well_is_awaited_in_vain(state):
 def test_a_job_hangs_for_a_rank_that_has_ended_and_says_so():
     job = PlayedJob()
     job.send(step(0, 0), step(1, 0), RankEnd(1, T0, clean=True))
-    job.send(Standstill(0, True, (group(7, "all_reduce", members=(0, 1), state="started"),)))
+    job.send(RankStalled(0, True, (group(7, "all_reduce", members=(0, 1), state="started"),)))
     job.clock.pass_s(23)
     assert troubles.in_full(trouble_of(job.fleet.snapshot())).endswith(
         ": rank 1 has ended before all_reduce 1.00 MiB; rank 0 waits"
@@ -205,7 +205,7 @@ def test_ranks_that_wait_for_nobody_are_at_a_line_of_the_script_and_not_hung():
     job = PlayedJob()
     calls = (group(7, "allreduce_", members=(0, 1)),)
     job.send(step(0, 0), step(1, 0))
-    job.send(*(Standstill(rank, True, calls, ("train.py:90 evaluate",)) for rank in (0, 1)))
+    job.send(*(RankStalled(rank, True, calls, ("train.py:90 evaluate",)) for rank in (0, 1)))
     job.clock.pass_s(23)
     found = trouble_of(job.fleet.snapshot())
     assert found.kind is Kind.NO_STEP
@@ -223,7 +223,7 @@ def test_ranks_that_wait_for_nobody_are_at_a_line_of_the_script_and_not_hung():
 def test_ranks_at_different_lines_are_told_by_line_the_fewest_first(lines, told):
     job = PlayedJob(len(lines))
     job.send(*(step(rank, 0) for rank in range(len(lines))))
-    job.send(*(Standstill(rank, True, (), (line,)) for rank, line in enumerate(lines)))
+    job.send(*(RankStalled(rank, True, (), (line,)) for rank, line in enumerate(lines)))
     job.clock.pass_s(23)
     assert re.sub(r".* since [\d:]+", "", troubles.in_full(trouble_of(job.fleet.snapshot()))) == told
 
@@ -232,7 +232,7 @@ def test_a_job_hangs_until_its_agents_say_that_it_goes_on():
     job = PlayedJob()
     job.send(step(0, 0), step(1, 0))
     calls = (group(7, "allreduce_", members=(0, 1)),)
-    job.send(Standstill(0, True, calls))
+    job.send(RankStalled(0, True, calls))
     assert trouble_of(job.fleet.snapshot()) is None  # a step has just ended
     job.clock.pass_s(23)
     job.send(status(silent=(1,)))
@@ -244,6 +244,6 @@ def test_a_job_hangs_until_its_agents_say_that_it_goes_on():
     full, *shorter = troubles.wordings(found)
     assert re.sub(r"[\d:]{8}", "TIME", full) == f"HUNG since TIME: {said}: {why}; rank 0 waits"
     assert shorter == [f"HUNG: {said}: {why}; rank 0 waits", f"HUNG: {said}: {why}", f"HUNG: {said}"]
-    job.send(status(), Standstill(0, False), step(0, 1), step(1, 1))
+    job.send(status(), RankStalled(0, False), step(0, 1), step(1, 1))
     assert trouble_of(job.fleet.snapshot()) is None
-    assert [view.standstill for view in job.fleet.snapshot().ranks] == [None, None]
+    assert [view.stalled for view in job.fleet.snapshot().ranks] == [None, None]

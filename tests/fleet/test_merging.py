@@ -1,4 +1,4 @@
-"""Parts of one job, each from a node's own Fleet, taken together."""
+"""Parts of one job, each from a node's own JobState, taken together."""
 
 import pytest
 from msgspec import structs
@@ -195,11 +195,11 @@ def test_a_command_stands_where_the_slowest_rank_of_any_node_is(nodes):
             nodes.send(rank // 2, report(rank, command, state, step=40 if state == "agreed" else None))
         assert view_of(nodes).state == state
     for rank in range(3):
-        nodes.send(rank // 2, report(rank, command, "changed", step=40, was="25", becomes="50"))
+        nodes.send(rank // 2, report(rank, command, "changed", step=40, old="25", new="50"))
     assert (view_of(nodes).state, view_of(nodes).done) == ("agreed", False)
-    nodes.send(1, report(3, command, "changed", step=40, was="25", becomes="50"))
+    nodes.send(1, report(3, command, "changed", step=40, old="25", new="50"))
     view = view_of(nodes)
-    assert (view.state, view.done, view.step, view.was, view.becomes) == ("changed", True, 40, "25", "50")
+    assert (view.state, view.done, view.step, view.old, view.new) == ("changed", True, 40, "25", "50")
     assert (view.words, view.by, view.knob, view.value) == (
         "set bucket_cap_mb 50", command.by, "bucket_cap_mb", 50,
     )  # fmt: skip

@@ -3,8 +3,8 @@ import json
 import pytest
 
 from overlaptop.fleet import records
-from overlaptop.fleet.fleet import Fleet
-from overlaptop.fleet.split_waits import window_of
+from overlaptop.fleet.job_state import JobState
+from overlaptop.fleet.wait_breakdown import window_of
 from overlaptop.fleet.waits import StepWaits
 from overlaptop.records import as_json
 from overlaptop.timeline.arrivals import waiting
@@ -42,7 +42,7 @@ def test_what_was_not_measured_is_null_and_never_zero():
 
 def seen(*messages):
     """Rank 0 after these."""
-    return feed(Fleet(Clock()), welcome(), *messages).ranks[0]
+    return feed(JobState(Clock()), welcome(), *messages).ranks[0]
 
 
 def test_a_device_record_has_what_is_known_of_the_gpu_its_links_and_its_node():

@@ -12,12 +12,14 @@ from overlaptop.timeline.arrivals import Collective, Part, WaitTimes
 from .builders import MS, T0, S
 
 
-def a_step(number, start_ns=None, *, sizes=(1000, 24), transfers_ns=(30 * MS, 50 * MS), unsplit_ns=0):
+def a_step(
+    number, start_ns=None, *, sizes=(1000, 24), transfers_ns=(30 * MS, 50 * MS), not_attributed_ns=0
+):
     """Two ranks' step, which begins a quarter of a second after the one before it unless told otherwise."""
     parts = (Part(0, 0, 10), Part(1, 0, 10))
     found = tuple(Collective("allreduce_", "0 default_pg", size, parts) for size in sizes)
     times = {
-        rank: WaitTimes(0, transfer_ns, unsplit_ns, 0, 0, 0)
+        rank: WaitTimes(0, transfer_ns, not_attributed_ns, 0, 0, 0)
         for rank, transfer_ns in enumerate(transfers_ns)
     }
     begun_ns = T0 + number * EACH_NS if start_ns is None else start_ns
@@ -64,8 +66,8 @@ def test_ranks_that_count_from_0_again_begin_anew():
     [
         (a_step(FIRST_STEPS - 1), False),
         (a_step(FIRST_STEPS), True),
-        (a_step(5, unsplit_ns=3 * MS), True),
-        (a_step(5, unsplit_ns=3 * MS + 1), False),
+        (a_step(5, not_attributed_ns=3 * MS), True),
+        (a_step(5, not_attributed_ns=3 * MS + 1), False),
         (a_step(5, sizes=(1000, 0)), True),
         (a_step(5, sizes=(1000, None)), False),  # as of an all-to-all of uneven parts
     ],

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from overlaptop.fleet.snapshot import HubState
 from overlaptop.fleet.trouble import HUNG_AFTER_S, NOTICED_NS, Kind, first_failure, trouble_of
 from overlaptop.report.troubles import color, endings, in_brief, in_full, wordings
-from overlaptop.wire.messages import GroupCalls, IssuedCall, RankEnd, Standstill, StepTotals
+from overlaptop.wire.messages import GroupCalls, IssuedCall, RankEnd, RankStalled, StepTotals
 
 from .builders import T0, S, info, status, step, welcome
 from .hub import PlayedJob
@@ -188,8 +188,8 @@ def keep_waiting(job, number):
     """Rank 0 saves a checkpoint, and rank 1 waits for it in a barrier."""
     calls = GroupCalls("0", (0, 1), (IssuedCall("barrier", None, number, T0),))
     before = GroupCalls("0", (0, 1), (IssuedCall("barrier", None, number - 1, T0),))
-    job.send(Standstill(0, True, (before,), ("src/train.py:7 save", "src/train.py:50 <module>")))
-    job.send(Standstill(1, True, (calls,)))
+    job.send(RankStalled(0, True, (before,), ("src/train.py:7 save", "src/train.py:50 <module>")))
+    job.send(RankStalled(1, True, (calls,)))
 
 
 def test_rank_that_saves_a_checkpoint_is_waited_for_before_job_hangs(job):
@@ -218,7 +218,7 @@ def test_known_pauses_say_when_waiting_is_a_hang(job):
 
 def test_rank_that_called_another_operation_hangs_at_once(job):
     job.send(*(
-        Standstill(rank, True, (GroupCalls("0", (0, 1), (IssuedCall(op, None, 1, T0),)),))
+        RankStalled(rank, True, (GroupCalls("0", (0, 1), (IssuedCall(op, None, 1, T0),)),))
         for rank, op in enumerate(("barrier", "send"))
     ))  # fmt: skip
     job.clock.pass_s(6)
@@ -229,7 +229,7 @@ PREPARES, JOINS = "src/train.py:30 prepare", "src/train.py:12 init_process_group
 
 
 def at(rank, line, *, hung=True):
-    return Standstill(rank, hung, (), (line, "src/train.py:50 <module>"), since_ns=T0)
+    return RankStalled(rank, hung, (), (line, "src/train.py:50 <module>"), since_ns=T0)
 
 
 def words_before_first_step(*messages, seconds=180.0, ranks=2):
@@ -279,16 +279,16 @@ def test_start_of_a_job_is_no_trouble():
 
 
 def test_first_step_ends_what_was_said_before_it(job):
-    job.send(at(0, JOINS), at(1, JOINS), Standstill(0, False), Standstill(1, False))
+    job.send(at(0, JOINS), at(1, JOINS), RankStalled(0, False), RankStalled(1, False))
     job.send(*job.step(1))
-    assert [view.standstill for view in job.fleet.snapshot().ranks] == [None, None]
+    assert [view.stalled for view in job.fleet.snapshot().ranks] == [None, None]
     assert job.trouble is None
 
 
 def test_rank_still_before_its_first_step_is_named_where_others_hang():
     job = PlayedJob()
     call = GroupCalls("0", (0, 1), (IssuedCall("allreduce_", 4, 1, T0),))
-    job.send(step(0), Standstill(0, True, (call,)), at(1, PREPARES))
+    job.send(step(0), RankStalled(0, True, (call,)), at(1, PREPARES))
     job.clock.pass_s(130)
     said = in_full(trouble_of(job.fleet.snapshot()))
     assert said.endswith("rank 1 has not entered allreduce 4 B: src/train.py:30 prepare; rank 0 waits")

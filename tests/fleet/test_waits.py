@@ -6,7 +6,7 @@ from statistics import mean
 
 import pytest
 
-from overlaptop.fleet.split_waits import window_of
+from overlaptop.fleet.wait_breakdown import window_of
 from overlaptop.fleet.waits import WORTH_SHARE, StepWaits
 from overlaptop.timeline.arrivals import Collective, Part, WaitTimes
 

@@ -3,7 +3,7 @@
 from msgspec.structs import replace
 
 from overlaptop.fleet import fleet
-from overlaptop.fleet.fleet import Fleet
+from overlaptop.fleet.job_state import JobState
 from overlaptop.fleet.snapshot import HubState
 from overlaptop.fleet.watching import MOST_COMPARED
 from overlaptop.report.who_is_late import who_is_late
@@ -20,7 +20,7 @@ class LargeJob:
 
     def __init__(self, ranks, group=None):
         self.clock, self.ranks, self.group = Clock(), ranks, group
-        self.fleet, self.steps = Fleet(self.clock), 0
+        self.fleet, self.steps = JobState(self.clock), 0
         self.fleet.set_hub_state(HubState.LIVE)
         self.fleet.apply(welcome(world_size=ranks))
         for rank in range(ranks):

@@ -30,7 +30,7 @@ def job_of(folder, *ranks, world_size=None):
 
 def parts_of(job, rank, step=WHOLE_TRACE):
     times = job.waits[step].times[rank]
-    return times.wait_ns // US, times.transfer_ns // US, times.unsplit_ns // US
+    return times.wait_ns // US, times.transfer_ns // US, times.not_attributed_ns // US
 
 
 # Recorded jobs
@@ -64,8 +64,8 @@ def test_the_parts_sum_to_each_step_of_each_rank_to_the_nanosecond(name):
     for summary in job.ranks:
         for step in (summary.whole, *summary.steps):
             times = job.waits[step.step].times[summary.info.rank]
-            assert times.wait_ns + times.transfer_ns + times.unsplit_ns == step.comm_ns
-            exposed_ns = times.exposed_wait_ns + times.exposed_transfer_ns + times.exposed_unsplit_ns
+            assert times.wait_ns + times.transfer_ns + times.not_attributed_ns == step.comm_ns
+            exposed_ns = times.exposed_wait_ns + times.exposed_transfer_ns + times.exposed_not_attributed_ns
             assert exposed_ns == step.exposed_ns
 
 
@@ -116,7 +116,7 @@ def test_a_group_with_a_rank_of_which_there_is_no_trace_is_not_split(tmp_path, r
     events = [[named(10 * rank, 50 - 10 * rank, ranks=ranks, **more)] for rank in range(3)]
     job = job_of(tmp_path, *events, world_size=4)
     (found,) = job.waits[WHOLE_TRACE].collectives
-    assert found.unsplit == "rank 3 is missing"
+    assert found.not_attributed == "rank 3 is missing"
     assert parts_of(job, 0) == (0, 0, 50)
 
 

@@ -16,7 +16,7 @@ from overlaptop.jobs.sockets import view_socket
 from overlaptop.recording import black_boxes
 from overlaptop.recording.reader import open_recording
 from overlaptop.wire.codec import encode
-from overlaptop.wire.messages import Found, HubStatus, RankEnd, Standstill
+from overlaptop.wire.messages import Found, HubStatus, RankEnd, RankStalled
 from tests.commands.running import run_here
 from tests.fleet.builders import MS, detail, info, status, step, welcome
 from tests.processes import eventually
@@ -78,20 +78,20 @@ def test_end_leaves_steps_and_timelines_of_the_last_three_minutes(job):
 def test_hang_is_written_once_the_others_have_said_how_they_stand_and_not_again_at_once(job):
     job.steps(20)
     job.pass_s(10)
-    job.say(Standstill(0, hung=True, stack=("train.py:8 backward",)))
+    job.say(RankStalled(0, hung=True, stack=("train.py:8 backward",)))
     job.pass_s(SETTLE_S / 2)
-    job.say(Standstill(1, hung=True, stack=("train.py:57 collate",)))
+    job.say(RankStalled(1, hung=True, stack=("train.py:57 collate",)))
     assert black_boxes.found() == []
     job.pass_s(SETTLE_S / 2)
     (box,) = black_boxes.found()
     assert box.occasion == "hung"
     view = shown(box).ranks[1]
-    assert (view.last.step, view.standstill.stack) == (19, ("train.py:57 collate",))
+    assert (view.last.step, view.stalled.stack) == (19, ("train.py:57 collate",))
     box.path.unlink()
-    job.say(Standstill(0, hung=True))
+    job.say(RankStalled(0, hung=True))
     job.pass_s(SETTLE_S)
     assert black_boxes.found() == []
-    job.say(Standstill(0, hung=True))
+    job.say(RankStalled(0, hung=True))
     job.pass_s(AGAIN_S)
     assert len(black_boxes.found()) == 1
 

@@ -92,7 +92,7 @@ def test_a_rank_that_ends_or_says_nothing_is_not_waited_for_and_nobody_says_that
 )
 def test_a_rank_that_says_later_what_came_of_it_is_believed(node, said, truth):
     node.begin()
-    node.report(0, "changed", step=7, was="25", becomes="50")
+    node.report(0, "changed", step=7, old="25", new="50")
     node.report(1, "unknown", "the job's store does not answer")
     assert node.outcome == ("unknown", "rank 1 does not know: the job's store does not answer")
     for state in said:
@@ -132,11 +132,11 @@ def test_a_hub_that_takes_the_place_of_another_hears_the_rest_from_the_ranks(tmp
         first.report(rank, "changed", command=done)
     second = Node(path)
     assert second.under_way[0] == restoring
-    second.report(0, "changed", command=restoring, was="50", becomes="25", step=9)
+    second.report(0, "changed", command=restoring, old="50", new="25", step=9)
     assert second.ended == []
-    second.report(1, "changed", command=restoring, was="50", becomes="25", step=9)
+    second.report(1, "changed", command=restoring, old="50", new="25", step=9)
     ((command, ended),) = second.ended
-    assert (command, ended.stage, ended.was, ended.becomes) == (restoring, "changed", "50", "25")
+    assert (command, ended.stage, ended.old, ended.new) == (restoring, "changed", "50", "25")
 
 
 @pytest.mark.parametrize(
@@ -188,13 +188,13 @@ def test_every_command_about_a_knob_is_logged_once_with_what_became_of_it(job, h
     for command, state in ((good, "changed"), (bad, "failed"), (capture, "written"), (foreign, "refused")):
         viewer.ask(command)
         for rank in ranks:
-            said = {"was": "25", "becomes": "50"} if state == "changed" else {"text": "why"}
+            said = {"old": "25", "new": "50"} if state == "changed" else {"text": "why"}
             rank.answer(command, "accepted")
             rank.answer(command, state, **said)
         viewer.outcome_of(command)
     changes = eventually(lambda: len(read := change_log.read()) == 3 and read)
     assert [change.outcome for change in changes] == ["changed", "failed", "refused"]
-    assert [(change.was, change.becomes) for change in changes] == [("25", "50"), ("25", "25"), ("25", "7")]
+    assert [(change.old, change.new) for change in changes] == [("25", "50"), ("25", "25"), ("25", "7")]
     first, second, third = changes
     assert began_ns <= first.at_ns + 1_000_000 <= time.time_ns() + 1_000_000
     assert (first.job, first.script, first.host) == ("job-1", "train.py", hubs.record().host)

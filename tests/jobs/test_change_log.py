@@ -17,11 +17,11 @@ from overlaptop.jobs.folder import JobFolderError
 
 CHANGE = LoggedChange(
     at_ns=1_700_000_000_123_000_000, job="job-1", script="train.py", host="gpu-a", by="me@gpu-a, pid 7",
-    knob="bucket_cap_mb", was="25", becomes="50", step=1234, outcome="changed", reason="",
+    knob="bucket_cap_mb", old="25", new="50", step=1234, outcome="changed", reason="",
 )  # fmt: skip
 RECORD = {
     "at": "2023-11-14T22:13:20.123+00:00", "job": "job-1", "script": "train.py", "host": "gpu-a",
-    "by": "me@gpu-a, pid 7", "knob": "bucket_cap_mb", "from": "25", "to": "50",
+    "by": "me@gpu-a, pid 7", "knob": "bucket_cap_mb", "old": "25", "new": "50",
     "step": 1234, "outcome": "changed", "reason": "", "command": "",
 }  # fmt: skip
 
@@ -41,7 +41,7 @@ def test_a_change_is_one_line_that_says_who_when_from_and_to(socket_dir):
 
 def test_what_was_written_is_read_oldest_first_and_of_one_job_if_asked(socket_dir):
     changes = [replace(CHANGE, step=step, job=f"job-{step % 2}") for step in range(5)]
-    changes.append(replace(CHANGE, was=None, step=None, outcome="refused", reason="rank 1 refused: no ☃"))
+    changes.append(replace(CHANGE, old=None, step=None, outcome="refused", reason="rank 1 refused: no ☃"))
     for change in changes:
         change_log.append(change)
     assert change_log.read() == changes

@@ -124,7 +124,7 @@ def overlaptop(*words: str) -> subprocess.CompletedProcess[str]:
 def test_all_nodes_are_seen_and_waits_between_them_attributed(watching: Watching) -> None:
     watching.session.watch([0, 1])
     # On a busy machine the other rank may be late now and then.
-    snapshot = watching.until(lambda now: [step.main_late_rank for step in now.split_steps].count(1) >= 3)
+    snapshot = watching.until(lambda now: [step.main_late_rank for step in now.step_waits].count(1) >= 3)
     first, second = snapshot.ranks
     assert first.node != second.node
     assert [(node.hub_state, node.ranks) for node in snapshot.nodes] == [

@@ -29,8 +29,8 @@ from overlaptop.wire.messages import (
     HubStatus,
     IssuedCall,
     Notice,
+    RankStalled,
     StackSamples,
-    Standstill,
     StepTotals,
     Welcome,
 )
@@ -276,13 +276,13 @@ def test_times_of_the_other_clock_become_times_of_this_one(client: WholeClient) 
         Welcome(PROTOCOL_VERSION, JOB, "far", "train.py", 2, at_ns),
         info(0, exact=False, job=JOB),
         Notice(0, at_ns, "warning", "a word"),
-        Standstill(0, True, (GroupCalls("0", (0, 1), (issued,)),)),
+        RankStalled(0, True, (GroupCalls("0", (0, 1), (issued,)),)),
         StackSamples(0, at_ns, at_ns, 0, ()),
     )
     assert snapshot.job is not None
     assert (snapshot.job.started_ns, snapshot.notices[-1].at_ns) == (STARTED_NS, STARTED_NS)
     view = snapshot.ranks[0]
-    assert view.standstill is not None
-    assert view.standstill.groups[0].calls[0].at_ns == STARTED_NS
+    assert view.stalled is not None
+    assert view.stalled.groups[0].calls[0].at_ns == STARTED_NS
     assert [(stacks.from_ns, stacks.to_ns) for stacks in view.stacks] == [(STARTED_NS, STARTED_NS)]
     assert client.host.list_jobs()[0].started_ns == STARTED_NS - ahead_ns

@@ -90,13 +90,13 @@ def test_all_ranks_are_one_job_and_the_command_line_shows_it_once(watching: Watc
 
 
 def test_a_bucket_size_changes_on_all_ranks_at_one_step(watching: Watching) -> None:
-    was = bucket(watching).knob.value
-    assert was is not None
+    old = bucket(watching).knob.value
+    assert old is not None
     assert bucket(watching).refusal == ""
-    changed = overlaptop("set", f"{BUCKET_CAP_MB}={was + 1}", "--host", A, "--host", B)
+    changed = overlaptop("set", f"{BUCKET_CAP_MB}={old + 1}", "--host", A, "--host", B)
     assert changed.returncode == 0, changed.stderr
-    assert changed.stdout.startswith(f"{BUCKET_CAP_MB} {was} → {was + 1} at step ")
-    watching.until(lambda _: bucket(watching).knob.value == was + 1)
+    assert changed.stdout.startswith(f"{BUCKET_CAP_MB} {old} → {old + 1} at step ")
+    watching.until(lambda _: bucket(watching).knob.value == old + 1)
     view = watching.snapshot.commands[-1]
     assert (view.state, [rank.rank for rank in view.ranks]) == (CHANGED, [0, 1])
     assert {rank.text for rank in view.ranks} == {changed.stdout.strip()}

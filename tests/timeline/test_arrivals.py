@@ -25,9 +25,9 @@ def numbered(*spans, **more):
     return [call for number, *span in spans for call in calls(span, sequence=number, **more)]
 
 
-def collective_of(spans, unsplit=""):
+def collective_of(spans, not_attributed=""):
     made = tuple(Part(rank, *span) for rank, span in sorted(spans.items()))
-    return Collective("allreduce", "dp", 1024, made, unsplit)
+    return Collective("allreduce", "dp", 1024, made, not_attributed)
 
 
 # One collective
@@ -78,7 +78,7 @@ def test_where_ranks_may_leave_early_ends_are_judged_by_those_that_end_once_all_
     longest = max(min(last, end) - start for start, end in spans.values())
     assert (found.residual_ns, found.least_transfer_ns) == (residual, least)
     disagree = 2 * residual > least and 20 * residual > longest
-    assert found.unsplit == ("the ends disagree" if disagree else "")
+    assert found.not_attributed == ("the ends disagree" if disagree else "")
     for rank, (start, end) in {} if disagree else spans.items():
         assert found.wait_ns(rank) == sum(ns < last for ns in range(start, end))
         assert found.wait_ns(rank) + found.transfer_ns(rank) == end - start
@@ -95,7 +95,7 @@ def test_only_where_there_is_a_root_a_rank_may_leave_before_the_last_one_arrives
     (found,) = match(
         {rank: calls(span, op=op) for rank, span in enumerate(((0, 20), (0, 120), (100, 120)))}
     )
-    assert found.unsplit == why
+    assert found.not_attributed == why
     if not why:
         assert [(found.wait_ns(rank), found.transfer_ns(rank)) for rank in range(3)] == [
             (20, 0), (100, 20), (0, 20)
@@ -128,8 +128,8 @@ def test_numbers_and_order_find_the_same_where_windows_end_together(lengths, sma
     complete = [each for each in by_order if len(each.parts) == len(lengths)]
     assert [each.parts for each in complete] == [each.parts for each in by_number]
     # Of a size of which a shorter window holds none, the other ranks' calls are given with that reason.
-    assert not any(each.unsplit for each in complete)
-    assert all(each.unsplit for each in by_order if len(each.parts) < len(lengths))
+    assert not any(each.not_attributed for each in complete)
+    assert all(each.not_attributed for each in by_order if len(each.parts) < len(lengths))
 
 
 def test_ops_and_sizes_are_paired_apart():
@@ -141,12 +141,12 @@ def test_ops_and_sizes_are_paired_apart():
     assert [(each.op, each.bytes) for each in found] == [
         ("allreduce", 1024), ("allreduce", 8), ("allgather", 1024)
     ]  # fmt: skip
-    assert not any(each.unsplit for each in found)
+    assert not any(each.not_attributed for each in found)
 
 
 def test_a_number_that_one_rank_lacks_between_others_is_given_with_its_reason():
     found = match({0: numbered((1, 0, 10), (2, 20, 30), (3, 40, 50)), 1: numbered((1, 0, 10), (3, 40, 50))})
-    assert [each.unsplit for each in found] == ["", "rank 1 is missing", ""]
+    assert [each.not_attributed for each in found] == ["", "rank 1 is missing", ""]
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def test_a_number_that_one_rank_lacks_between_others_is_given_with_its_reason():
 )
 def test_what_does_not_fit_together_is_not_split_and_says_why(other, why):
     (found,) = match({0: numbered((1, 0, 20)), 1: other}, members={"dp": (0, 1)})
-    assert found.unsplit == why
+    assert found.not_attributed == why
 
 
 @pytest.mark.parametrize(
@@ -175,14 +175,14 @@ def test_what_does_not_fit_together_is_not_split_and_says_why(other, why):
 )
 def test_several_operations_in_one_have_the_same_size_unless_one_of_them_may_be_uneven(op, why):
     (found,) = match({rank: numbered((1, 9 * rank, 20), op=op, size=8 + rank) for rank in (0, 1)})
-    assert found.unsplit == why
+    assert found.not_attributed == why
 
 
 def test_a_rank_alone_in_a_group_of_which_nothing_is_known_is_not_split():
     (found,) = match({0: calls((0, 20))})
-    assert found.unsplit == "no other rank of its group is known"
+    assert found.not_attributed == "no other rank of its group is known"
     (alone,) = match({0: calls((0, 20))}, members={"dp": (0,)})
-    assert (alone.unsplit, alone.wait_ns(0), alone.transfer_ns(0)) == ("", 0, 20)
+    assert (alone.not_attributed, alone.wait_ns(0), alone.transfer_ns(0)) == ("", 0, 20)
     assert alone.late_rank is None
     assert lateness([alone]) is None
 
@@ -190,16 +190,16 @@ def test_a_rank_alone_in_a_group_of_which_nothing_is_known_is_not_split():
 @pytest.mark.parametrize(("error_ns", "why"), [(10, ""), (11, "the clocks are too uncertain")])
 def test_a_wait_that_the_clocks_cannot_tell_from_nothing_is_not_split(error_ns, why):
     ranks = {rank: [*calls((10 * rank, 40)), *calls((50, 90), group="tp")] for rank in (0, 1)}
-    assert [each.unsplit for each in match(ranks, clock_error_ns={"dp": error_ns})] == [why, ""]
+    assert [each.not_attributed for each in match(ranks, clock_error_ns={"dp": error_ns})] == [why, ""]
     ends = {0: calls((10, 40), op="send", sends_to=1), 1: calls((0, 40), op="recv", receives_from=0)}
-    assert [each.unsplit for each in match(ends, clock_error_ns={"dp": error_ns})] == [why]
+    assert [each.not_attributed for each in match(ends, clock_error_ns={"dp": error_ns})] == [why]
 
 
 @pytest.mark.parametrize(("error_ns", "late"), [(1, 2), (5, None)])
 def test_of_last_ranks_that_the_clocks_cannot_tell_apart_none_is_late(error_ns, late):
     ranks = {rank: calls((start, 40)) for rank, start in enumerate((0, 10, 12))}
     (found,) = match(ranks, clock_error_ns={"dp": error_ns})
-    assert (found.unsplit, found.late_rank) == ("", late)
+    assert (found.not_attributed, found.late_rank) == ("", late)
 
 
 def test_an_uneven_all_to_all_has_no_size_and_is_timed_to_its_last_end():
@@ -209,7 +209,7 @@ def test_an_uneven_all_to_all_has_no_size_and_is_timed_to_its_last_end():
             1: calls((20, 90), op="alltoallv", size=8),
         }
     )
-    assert (found.unsplit, found.bytes, found.least_transfer_ns) == ("", None, 80)
+    assert (found.not_attributed, found.bytes, found.least_transfer_ns) == ("", None, 80)
     assert found.bus_bandwidth is None
 
 
@@ -217,7 +217,7 @@ def test_a_receive_is_split_and_its_send_is_not():
     sends = calls((50, 55), op="send", sends_to=1)
     receives = calls((10, 60), op="recv", receives_from=0)
     (found,) = match({0: sends, 1: receives})
-    assert (found.op, found.late_rank, found.unsplit) == ("recv", 0, "")
+    assert (found.op, found.late_rank, found.not_attributed) == ("recv", 0, "")
     assert (found.wait_ns(0), found.wait_ns(1), found.transfer_ns(1)) == (None, 40, 10)
     assert (found.least_transfer_ns, found.caused_wait_ns) == (10, 40)
     assert found.bus_bandwidth == pytest.approx(1024 / 10e-9)
@@ -239,7 +239,7 @@ def test_sends_are_paired_in_their_order_from_the_end_whatever_their_size():
     sends = [*calls((0, 5), op="send", sends_to=1, size=8), *calls((50, 55), op="send", sends_to=1)]
     receives = [*calls((10, 60), op="recv", receives_from=0)]
     (found,) = match({0: sends, 1: receives})
-    assert (found.parts[0].start_ns, found.wait_ns(1), found.unsplit) == (50, 40, "")
+    assert (found.parts[0].start_ns, found.wait_ns(1), found.not_attributed) == (50, 40, "")
 
 
 @pytest.mark.parametrize(
@@ -249,7 +249,7 @@ def test_sends_are_paired_in_their_order_from_the_end_whatever_their_size():
 def test_a_receive_that_cannot_be_of_this_send_is_not_split(receive, size, why):
     sends = calls((50, 55), op="send", sends_to=1)
     (found,) = match({0: sends, 1: calls(receive, op="recv", receives_from=0, size=size)})
-    assert found.unsplit == why
+    assert found.not_attributed == why
 
 
 def ring(starts_ns, end_ns, op="coalesced recv_+send"):
@@ -264,13 +264,13 @@ def ring(starts_ns, end_ns, op="coalesced recv_+send"):
 def test_a_launch_that_sends_and_receives_waits_for_the_rank_that_it_receives_from():
     ranks = ring((0, 40, 10), 60)
     found = match(ranks)
-    assert sorted((each.sender, each.unsplit) for each in found) == [(0, ""), (1, ""), (2, "")]
+    assert sorted((each.sender, each.not_attributed) for each in found) == [(0, ""), (1, ""), (2, "")]
     assert {each.sender: each.late_rank for each in found} == {0: 1, 1: 1, 2: 2}
     waits = {}
     for rank, (call,) in ranks.items():
         own = from_pairs([(call.start_ns, call.end_ns)])
         split = waiting(rank, own, found, 0, 60).times(from_pairs([]))
-        assert split.unsplit_ns == 0
+        assert split.not_attributed_ns == 0
         waits[rank] = split.wait_ns
     assert waits == {0: 10, 1: 0, 2: 30}
 
@@ -280,20 +280,20 @@ def test_a_launch_that_receives_from_several_ranks_is_not_split_but_its_sends_co
     found = match({0: several, 2: calls((0, 70), op="recv_", receives_from=0)})
     assert [(each.sender, each.wait_ns(0), each.wait_ns(2)) for each in found] == [(0, None, 0)]
     split = waiting(0, from_pairs([(0, 60)]), found, 0, 60).times(from_pairs([]))
-    assert (split.wait_ns, split.transfer_ns, split.unsplit_ns) == (0, 0, 60)
+    assert (split.wait_ns, split.transfer_ns, split.not_attributed_ns) == (0, 0, 60)
 
 
 @pytest.mark.parametrize(("end", "why"), [(21, ""), (19, "the ends disagree")])
 def test_of_an_all_to_all_ends_may_lie_far_apart_but_none_before_the_last_arrival(end, why):
     spans = ((0, 100), (20, 90), (0, end))
     (found,) = match({rank: calls(span, op="alltoall") for rank, span in enumerate(spans)})
-    assert (found.unsplit, found.least_transfer_ns) == (why, 80)
+    assert (found.not_attributed, found.least_transfer_ns) == (why, 80)
 
 
 @pytest.mark.parametrize(("peer", "why"), [(None, "its other end is not known"), (1, "rank 1 is missing")])
 def test_a_send_without_its_receive_is_not_split(peer, why):
     (found,) = match({0: calls((0, 5), op="send", sends_to=peer)})
-    assert found.unsplit == why
+    assert found.not_attributed == why
 
 
 # One rank's step
@@ -301,18 +301,18 @@ def test_a_send_without_its_receive_is_not_split(peer, why):
 
 @given(st.lists(parts, max_size=6), st.lists(st.booleans(), max_size=6), raw_pairs, raw_pairs, spans_ns)
 def test_waiting_transferring_and_unsplit_are_what_a_sweep_of_every_ns_finds(
-    spans_of, unsplit, alone, compute, step
+    spans_of, not_attributed, alone, compute, step
 ):
     start_ns, end_ns = step
     found = [
-        collective_of(spans, "why" if at < len(unsplit) and unsplit[at] else "")
+        collective_of(spans, "why" if at < len(not_attributed) and not_attributed[at] else "")
         for at, spans in enumerate(spans_of)
     ]
     own = [(each, each.part(0)) for each in found if each.part(0)]
     comm = from_pairs([*alone, *((part.start_ns, part.end_ns) for _, part in own)])
     transfer, wait, neither = set(), set(), set()
     for each, part in own:
-        if each.unsplit:
+        if each.not_attributed:
             neither |= set(range(part.start_ns, part.end_ns))
         else:
             middle = part.start_ns + each.wait_ns(0)
@@ -329,8 +329,11 @@ def test_waiting_transferring_and_unsplit_are_what_a_sweep_of_every_ns_finds(
 
     lane = from_pairs(compute)
     times, whole = split.times(lane), break_down(start_ns, end_ns, lane, comm, from_pairs([]))
-    assert times.wait_ns + times.transfer_ns + times.unsplit_ns == whole.comm_ns
-    assert times.exposed_wait_ns + times.exposed_transfer_ns + times.exposed_unsplit_ns == whole.exposed_ns
+    assert times.wait_ns + times.transfer_ns + times.not_attributed_ns == whole.comm_ns
+    assert (
+        times.exposed_wait_ns + times.exposed_transfer_ns + times.exposed_not_attributed_ns
+        == whole.exposed_ns
+    )
     assert times.exposed_wait_ns == len(wait - ticks(lane))
 
 

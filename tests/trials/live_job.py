@@ -1,4 +1,4 @@
-"""A training job in simulated time: two ranks, a hub, and a line to it, all through a real Fleet."""
+"""A training job in simulated time: two ranks, a hub, and a line to it, all through a real JobState."""
 
 import math
 from collections.abc import Callable
@@ -168,14 +168,14 @@ class LiveJob(FakeSession):
         self._under_way = None
         if at.command.name == TRIAL:
             delayed = "" if at.command.knob else str(commands.argument(at.command, "delay_ns"))
-            self._report(at.command, "tried", at.first, becomes=delayed)
+            self._report(at.command, "tried", at.first, new=delayed)
             return
-        was = self.knob.value_text
+        old = self.knob.value_text
         given = [argument.value for argument in at.command.arguments]
         original = self.knob.original_text
         self.value = given[0] if given else int(original) if original.isdecimal() else None
         self._tell_knob()
-        self._report(at.command, "changed", at.first, was=was, becomes=self.knob.value_text)
+        self._report(at.command, "changed", at.first, old=old, new=self.knob.value_text)
 
     def _tell_knob(self) -> None:
         text = self.knob.original_text if self.value is None else str(self.value)
@@ -190,12 +190,10 @@ class LiveJob(FakeSession):
         number: int | None,
         text: str = "",
         ranks: tuple[int, ...] = (0, 1),
-        was: str = "",
-        becomes: str = "",
+        old: str = "",
+        new: str = "",
     ) -> None:
         for rank in ranks:
             self.fleet.apply(
-                CommandReport(
-                    rank, command.id, command.name, self.clock(), state, number, text, was, becomes
-                )
+                CommandReport(rank, command.id, command.name, self.clock(), state, number, text, old, new)
             )

@@ -52,23 +52,21 @@ def ended():
     return session
 
 
-def report(session, command, state, step=None, text="", *, ranks=(0, 1), was="", becomes=""):
+def report(session, command, state, step=None, text="", *, ranks=(0, 1), old="", new=""):
     """What ranks say of a command."""
     for rank in ranks:
         session.say(
-            CommandReport(
-                rank, command.id, command.name, session.clock.at_ns, state, step, text, was, becomes
-            )
+            CommandReport(rank, command.id, command.name, session.clock.at_ns, state, step, text, old, new)
         )
 
 
-def obey(session, command, step, was, becomes, knob=BUCKET, ranks=2):
+def obey(session, command, step, old, new, knob=BUCKET, ranks=2):
     """All ranks do it, from accepted to changed, and say so."""
     for state in ("accepted", "agreed", "changing"):
         report(session, command, state, step if state != "accepted" else None, ranks=range(ranks))
-    text = f"{knob.name} {was} → {becomes}"
-    report(session, command, "changed", step, text, ranks=range(ranks), was=was, becomes=becomes)
-    send_knobs(session, with_value(knob, becomes), ranks=ranks)
+    text = f"{knob.name} {old} → {new}"
+    report(session, command, "changed", step, text, ranks=range(ranks), old=old, new=new)
+    send_knobs(session, with_value(knob, new), ranks=ranks)
 
 
 def by_another(session, value=400, *, knob=BUCKET, by="eve@there, pid 7", at_ns=T0):

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from overlaptop.commands.once import render
 from overlaptop.commands.stream import RecordWriter
-from overlaptop.fleet.fleet import Fleet
+from overlaptop.fleet.job_state import JobState
 from overlaptop.fleet.snapshot import HubState
 from overlaptop.tui.model.knob_values import ValueRefusedError, parsed, stepped
 from overlaptop.tui.model.running_trials import usual_values
@@ -21,7 +21,7 @@ from overlaptop.wire.messages import (
     Notice,
     OwnCost,
     RankEnd,
-    Standstill,
+    RankStalled,
 )
 from tests.fleet.builders import (
     BUCKET_CAP_MB,
@@ -52,7 +52,7 @@ TRIED = (
     *((each,) for each in (
         detail(0, 5), info(0), MACHINE, device(0), numa(0), sample(0, 5), GRADIENTS, COMMAND,
         Notice(0, T0, "info", "a word"), RankEnd(0, T0, clean=True), KnobFacts(0, (BUCKET_CAP_MB,)),
-        OwnCost(0, 0.1, 0.1, 0.1, 0.1, True), Standstill(0, True), STACKS,
+        OwnCost(0, 0.1, 0.1, 0.1, 0.1, True), RankStalled(0, True), STACKS,
         EnvironmentFacts(0, (EnvironmentVariable("NCCL_MAX_CTAS", "4"),)), status(), welcome(),
     )),
 )  # fmt: skip
@@ -90,7 +90,7 @@ def job():
 
 def pictures(session):
     for said in rounds():
-        session.fleet = Fleet(session.clock)
+        session.fleet = JobState(session.clock)
         session.fleet.set_hub_state(HubState.LIVE)
         session.say(*job(), *said)
         yield session.tick()

@@ -1,6 +1,6 @@
 import pytest
 
-from overlaptop.fleet.fleet import Fleet
+from overlaptop.fleet.job_state import JobState
 from overlaptop.report.order import Filter, FilterError, ordered, sort_keys
 from tests.fleet.builders import Clock, S, info, status, step, unmeasured, welcome
 
@@ -10,7 +10,7 @@ from .machines import cpu_only, h200_node, misplaced, unbound, workstation
 @pytest.fixture
 def ranks():
     clock = Clock()
-    fleet = Fleet(clock)
+    fleet = JobState(clock)
     fleet.apply(welcome(world_size=5))
     fleet.apply(status())
     for rank, hidden in enumerate((27, 15, 21)):

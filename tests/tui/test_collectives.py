@@ -1,4 +1,4 @@
-"""The collectives of a step on all ranks: what each cost, in what order, and why one is not split."""
+"""The collectives of a step on all ranks: what each cost, in what order, and why one is not attributed."""
 
 import pytest
 from hypothesis import given
@@ -40,7 +40,7 @@ def test_a_rows_parts_are_its_duration_in_the_mean_over_ranks_and_a_groups_count
     for row in rows:
         mean_ns = sum(part.end_ns - part.start_ns for part in row.members[0].parts) / 2
         assert row.hidden_ns + row.exposed_ns == pytest.approx(mean_ns, abs=1)
-        if not row.unsplit:
+        if not row.not_attributed:
             assert row.wait_ns + row.transfer_ns == pytest.approx(mean_ns, abs=1)
     [together] = grouped(rows, "op", details)
     moments = [
@@ -58,7 +58,7 @@ def test_a_rows_parts_are_its_duration_in_the_mean_over_ranks_and_a_groups_count
     exposed_ns = sum(len(each - in_compute) for each in moments) / 2
     assert together.hidden_ns == pytest.approx(hidden_ns, abs=1)
     assert together.exposed_ns == pytest.approx(exposed_ns, abs=1)
-    if not together.unsplit:
+    if not together.not_attributed:
         assert together.wait_ns + together.transfer_ns == pytest.approx(hidden_ns + exposed_ns, abs=1)
     for by in ("exposed", "waiting", "start"):
         assert sorted(map(id, ordered(rows, by))) == sorted(map(id, rows))
@@ -68,11 +68,11 @@ async def test_a_collective_that_is_not_split_says_why_and_has_no_zeros():
     job = waiting_job(ends=lambda rank: 45 if rank == 3 else 50)
     async with opened(job) as (app, pilot):
         text = await shown(app, pilot, "C")
-        assert "1 not split" in text
+        assert "1 not attributed" in text
         row = line_of(text, "▸")
         assert row.split()[-9:] == ["–", "–", "0.00", "14.75", "–", "–", "the", "ends", "disagree"]
         await pilot.resize_terminal(60, 20)
-        assert "not split: the ends disagree" in " ".join((await shown(app, pilot)).split())
+        assert "not attributed: the ends disagree" in " ".join((await shown(app, pilot)).split())
 
 
 async def test_calls_whose_like_on_other_ranks_is_not_known_are_counted():
@@ -84,7 +84,7 @@ async def test_calls_whose_like_on_other_ranks_is_not_known_are_counted():
         session.say(totals, replace(made, collectives=more + made.collectives))
     session.clock.pass_s(2)
     text = await screen_of(session, "C")
-    assert "1 not split   up to 1 more a rank not matched" in text
+    assert "1 not attributed   up to 1 more a rank not matched" in text
 
 
 async def test_a_list_that_goes_on_says_how_far_and_enter_shows_the_selected_one_on_the_timelines():

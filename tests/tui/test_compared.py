@@ -45,7 +45,7 @@ def test_a_job_is_compared_with_the_one_before():
     seen, snapshot = seen_one_after_the_other("job-0", "job-1")
     found = Comparing(lambda: 0.0).take(snapshot, seen)
     assert found.title == "beside the job before: train.py"
-    assert (found.was, found.becomes, found.of_change) == ("before", "now", False)
+    assert (found.old, found.new, found.of_change) == ("before", "now", False)
     assert (found.before.steps_done, found.after.steps_done) == (100, 100)
     assert found.before.figures.step_ns > found.after.figures.step_ns
 
@@ -59,7 +59,7 @@ def test_steps_before_a_change_are_compared_with_those_after():
     seen.see(session.tick())
     found = Comparing(session.clock.monotonic_s).take(session.tick(), seen)
     assert found.title == "bucket 25 MiB → 50 MiB at step 40"
-    assert (found.was, found.becomes, found.of_change) == ("25 MiB", "50 MiB", True)
+    assert (found.old, found.new, found.of_change) == ("25 MiB", "50 MiB", True)
 
 
 def test_jobs_that_were_asked_for_are_headed_by_what_was_asked():
@@ -67,7 +67,7 @@ def test_jobs_that_were_asked_for_are_headed_by_what_was_asked():
     for job, label in (("job-0", "ddp"), ("job-1", "ddp --layers 2 --hidden-size 1024")):
         seen.describe(job, label)
     found = Comparing(lambda: 0.0).take(snapshot, seen)
-    assert (found.was, found.becomes) == ("ddp", "ddp --layers 2 --hidden-siz…")
+    assert (found.old, found.new) == ("ddp", "ddp --layers 2 --hidden-siz…")
 
 
 BEFORE = EarlierJob("job", "", figures=JobFigures(47.6 * MS, 0.5, 10.0 * MS), steps_done=40)

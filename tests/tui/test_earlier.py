@@ -125,15 +125,15 @@ def test_steps_that_a_command_disturbed_and_those_of_settings_before_count_in_no
 DEPTH = Knob("depth", 1, "1", "1", 0, 8)
 
 
-def change(watched, knob, becomes, at, *, until=None, hidden=30):
+def change(watched, knob, new, at, *, until=None, hidden=30):
     """Every rank changes the knob at that step, and goes on until another one; returns the knob since."""
-    setting = make_setting(knob, int(becomes))
+    setting = make_setting(knob, int(new))
     watched.say(replace(setting, at_ns=watched.tick().at_ns))
     for rank in (0, 1):
         watched.say(replace(step(rank, at), transitional=True))
-    report(watched, setting, "changed", at, was=knob.value_text, becomes=becomes)
+    report(watched, setting, "changed", at, old=knob.value_text, new=new)
     watched.steps(at + 1, until or at + 10, comm=30, hidden=hidden)
-    since = with_value(knob, becomes)
+    since = with_value(knob, new)
     send_knobs(watched, since, DEPTH)
     watched.look()
     return since
@@ -182,7 +182,7 @@ def test_a_row_waits_for_the_ranks_that_are_behind():
     watched = knobbed()
     setting = make_setting(BUCKET, 50)
     watched.say(setting)
-    report(watched, setting, "changed", 25, was="25", becomes="50")
+    report(watched, setting, "changed", 25, old="25", new="50")
     watched.look()
     assert len(rows(watched)) == 1
     watched.steps(20, 30)

@@ -127,7 +127,7 @@ def test_keys_wait_for_a_command_that_is_under_way_and_go_on_from_its_value():
 
 def test_a_change_that_is_done_counts_before_the_ranks_say_their_new_value():
     keys = changed_by(1)
-    report(keys.session, keys.session.sent[0], "changed", 40, was="25", becomes="50")
+    report(keys.session, keys.session.sent[0], "changed", 40, old="25", new="50")
     keys.press(-1)
     assert keys.change.values_in_words == "bucket 50 → 25 MiB"
     keys.rest()

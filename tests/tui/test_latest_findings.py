@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from overlaptop.fleet.fleet import Fleet
+from overlaptop.fleet.job_state import JobState
 from overlaptop.fleet.snapshot import HubState
 from overlaptop.report.who_is_late import Kind
 from overlaptop.tui.model.latest_findings import LatestFindings
@@ -11,7 +11,7 @@ from tests.fleet.builders import MS, T0, Clock, S, info, unmeasured, welcome
 
 def test_a_rank_that_loads_for_half_of_each_step_is_named_by_its_counters():
     clock = Clock()
-    fleet = Fleet(clock)
+    fleet = JobState(clock)
     fleet.set_hub_state(HubState.LIVE)
     for message in (welcome(world_size=2), info(0), info(1)):
         fleet.apply(message)

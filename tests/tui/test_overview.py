@@ -22,7 +22,7 @@ from overlaptop.wire.messages import (
     IssuedCall,
     Notice,
     RankEnd,
-    Standstill,
+    RankStalled,
 )
 from tests.fleet.builders import T0, S, detail, info, status, step, unmeasured, welcome
 from tests.fleet.fakes import FakeSession
@@ -307,8 +307,8 @@ async def test_the_header_says_in_what_a_job_hangs_until_it_goes_on():
     before = (GroupCalls("0 default_pg", (0, 1, 2, 3), (replace(calls, sequence=56),)),)
     async with opened(session, size=(140, 40)) as (app, pilot):
         session.clock.pass_s(23)
-        session.say(*(Standstill(rank, True, groups) for rank in range(3)))
-        session.say(Standstill(3, True, before, ("train.py:88 load_batch", "train.py:120 main")))
+        session.say(*(RankStalled(rank, True, groups) for rank in range(3)))
+        session.say(RankStalled(3, True, before, ("train.py:88 load_batch", "train.py:120 main")))
         text = await shown(app, pilot)
         assert "● waiting for rank 3: 23 s" in text
         for size in SIZES:
@@ -328,7 +328,9 @@ async def test_the_header_says_in_what_a_job_hangs_until_it_goes_on():
             assert blamed in text.splitlines()[1]
             assert text.count("○ no step since") == 4 or text.count("○ no step 2 m") == 4
         await pilot.resize_terminal(140, 40)
-        session.say(*(Standstill(rank, False) for rank in range(4)), *(step(rank, 40) for rank in range(4)))
+        session.say(
+            *(RankStalled(rank, False) for rank in range(4)), *(step(rank, 40) for rank in range(4))
+        )
         text = await shown(app, pilot)
         assert "● live" in text
         assert "HUNG" not in text

@@ -63,7 +63,7 @@ async def test_the_first_line_names_the_late_rank_why_it_is_late_and_what_that_c
 async def test_of_what_is_not_split_waiting_and_transfer_are_unknown_and_not_zero():
     job = waiting_job(ends=lambda rank: 45 if rank == 3 else 50)
     text = await screen_of(job)
-    assert "exposed 14.8 ms not split" in text
+    assert "exposed 14.8 ms not attributed" in text
     assert "waiting 0" not in text
     assert "waiting ms" not in line_of(text, "exposed ms")
     # "At least nothing" is not known; that of a rank that waited for nobody is nothing.

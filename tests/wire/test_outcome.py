@@ -21,7 +21,7 @@ def played(command, *events, ranks=(0, 1)):
         else:
             step = 40 if state not in ("accepted", "refused", "busy", "failed", "unknown") else None
             made = CommandReport(rank, command.id, command.name, 1, state, step, "".join(text))
-            execution.report(replace(made, was="25", becomes="50") if state == "changed" else made)
+            execution.report(replace(made, old="25", new="50") if state == "changed" else made)
     return execution.outcome()
 
 
@@ -118,7 +118,7 @@ def on_two_hubs(first, second, unreachable=None, command=SETTING):
 def test_the_slowest_rank_of_any_hub_counts(state, done):
     outcome = on_two_hubs([CHANGED, (1, "changed")], [(2, "changed"), (3, state)])
     assert (outcome.stage, outcome.done, outcome.step) == (state, done, 40)
-    assert (outcome.was, outcome.becomes) == ("25", "50")
+    assert (outcome.old, outcome.new) == ("25", "50")
 
 
 @pytest.mark.parametrize(

@@ -29,9 +29,9 @@ def look(evidence: Evidence) -> Iterable[Finding]:
     """Return one finding for each late rank that waits for data, else one for the job."""
     late = late_by(evidence, Cause.LOADING)
     for each in late:
-        yield each.finding(_does(each.loads_ns, each.than), each.loads_ns, ADVICE, Certainty.MEASURED)
+        yield each.finding(_does(each.loads_ns, each.versus), each.loads_ns, ADVICE, Certainty.MEASURED)
     if (slow := slow_by(evidence, Cause.LOADING)) is not None:
-        yield slow.finding(_does(slow.longer_ns, slow.than), ADVICE)
+        yield slow.finding(_does(slow.longer_ns, slow.versus), ADVICE)
         return
     if late or not evidence.steps:
         return

@@ -31,7 +31,7 @@ def look(evidence: Evidence) -> Iterable[Finding]:
     """Return one finding for each late rank that collects in most steps, else one for the job."""
     for each in late_by(evidence, Cause.COLLECTING):
         yield each.finding(
-            f" makes {each.collections:.1f} garbage collections a step more than {each.than}",
+            f" makes {each.collections:.1f} garbage collections a step more than {each.versus}",
             each.takes_ns,
             ADVICE,
             Certainty.LIKELY,
@@ -40,7 +40,7 @@ def look(evidence: Evidence) -> Iterable[Finding]:
     if (slow := slow_by(evidence, Cause.COLLECTING)) is not None:
         yield slow.finding(
             f" collects garbage in each step and computes {text.duration(slow.longer_ns)} longer than "
-            f"{slow.than}",
+            f"{slow.versus}",
             ADVICE,
         )
         return

@@ -37,7 +37,7 @@ def look(evidence: Evidence) -> Iterable[Finding]:
     if (slow := slow_by(evidence, Cause.STANDING)) is not None:
         yield slow.finding(
             f"'s training thread stands still {text.duration(slow.longer_ns)} a step longer than "
-            f"{text.possessive(slow.than)}",
+            f"{text.possessive(slow.versus)}",
             _advice(slow.line, evidence.ranks[slow.rank].info),
         )
 

@@ -66,7 +66,7 @@ def _at_line(late: LateRank, line: SlowLine) -> Finding:
     """Return the finding that the rank spends longer at one line than the others, a possible cause."""
     own, others = map(text.whole_percent, (line.share, line.others_share))
     return late.finding(
-        f" is at {line.line} for {own} of its step, {late.than} for {others}",
+        f" is at {line.line} for {own} of its step, {late.versus} for {others}",
         None,
         f"look at {line.place}",
         Certainty.POSSIBLE,

@@ -32,7 +32,7 @@ def look(evidence: Evidence) -> Iterable[Finding]:
         else:
             advice = ON_CPU if is_on_host else ON_GPU
         yield late.finding(
-            f" computes {text.duration(late.computes_ns)} a step longer than {late.than}{threads}",
+            f" computes {text.duration(late.computes_ns)} a step longer than {late.versus}{threads}",
             late.computes_ns,
             advice,
             Certainty.LIKELY,

@@ -25,7 +25,7 @@ from overlaptop.findings.late import (
     late_by,
     late_ranks,
 )
-from overlaptop.fleet.split_waits import window_of
+from overlaptop.fleet.wait_breakdown import window_of
 from overlaptop.fleet.waits import LATE_SHARE
 
 ADVICE = "divide a step's tokens evenly over ranks: sort or bucket samples by length, or pack sequences"
@@ -35,7 +35,7 @@ def look(evidence: Evidence) -> Iterable[Finding]:
     """Return one finding for each late rank whose compute varies, or one for the job."""
     for each in late_by(evidence, Cause.UNEVEN):
         yield each.finding(
-            f" computes {text.duration(each.computes_ns)} a step longer than {each.than}, by a different "
+            f" computes {text.duration(each.computes_ns)} a step longer than {each.versus}, by a different "
             "time in each",
             each.computes_ns,
             ADVICE,

@@ -43,11 +43,13 @@ class Row:
     """Peak bus bandwidth of their links."""
 
     @property
-    def unsplit(self) -> str:
+    def not_attributed(self) -> str:
         """Return why it has no wait/transfer breakdown; for several, the most common reason; empty: all
         have one.
         """
-        reasons = Counter(each.unsplit for each in self.members if each.unsplit).most_common(1)
+        reasons = Counter(each.not_attributed for each in self.members if each.not_attributed).most_common(
+            1
+        )
         return reasons[0][0] if reasons else ""
 
     @property

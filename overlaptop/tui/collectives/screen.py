@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from overlaptop.fleet.records import BOUNDS
 from overlaptop.report.links import bus_peak_bytes_per_s
-from overlaptop.report.who_is_late import why_not_split
+from overlaptop.report.who_is_late import why_not_attributed
 from overlaptop.text import (
     UNKNOWN,
     Unit,
@@ -58,7 +58,7 @@ _COLUMNS = (
     Column("GB/s", 6),
     Column("of peak", 7, shown_from=117),
     Column("late rank", 9),
-    Column("why not split", 26, right=False, shown_from=150),
+    Column("why not attributed", 26, right=False, shown_from=150),
 )
 _DETAIL_LINES = 3
 
@@ -99,7 +99,7 @@ class CollectiveTable(RowList[Row]):
     def draw(self, width: int, height: int) -> list[StyledLine]:
         rows, state = self.rows, self.state
         if not rows:
-            why = "the step has none" if state.waits is not None else why_not_split(state.snapshot)
+            why = "the step has none" if state.waits is not None else why_not_attributed(state.snapshot)
             return [titled("Collectives"), (), *paragraph(f"no collective to show: {why}", width, TEXT)]
         detail = _in_words(rows[self.at(rows)], self.grouping, width) if height >= 4 + _DETAIL_LINES else []
         room = height - 2 - (1 + len(detail) if detail else 0)
@@ -107,9 +107,9 @@ class CollectiveTable(RowList[Row]):
         words = {
             "op": [_name(row, self.grouping) for row in rows],
             "group": [row.key.group for row in rows],
-            "why not split": [row.unsplit for row in rows],
+            "why not attributed": [row.not_attributed for row in rows],
         }
-        unknown = set() if any(words["why not split"]) else {"why not split"}
+        unknown = set() if any(words["why not attributed"]) else {"why not attributed"}
         if all(row.bus_share is None for row in rows):
             unknown.add("of peak")
         columns = [each for each in _COLUMNS if each.title not in unknown]
@@ -141,12 +141,12 @@ class CollectiveTable(RowList[Row]):
     def _title(self, rows: list[Row], unit: Unit, width: int) -> StyledLine:
         step, number = step_name(next(iter(self.state.details.values())).step)
         found = sum(len(row.members) for row in rows)
-        unsplit = sum(bool(each.unsplit) for row in rows for each in row.members)
+        not_attributed = sum(bool(each.not_attributed) for row in rows for each in row.members)
         left_out = self._left_out()
         left = [
             Item((*titled("Collectives"), dim(f"  {step}"), bold(number))),
             Item((Segment(plural(found, "collective")),), 4),
-            Item((Segment(f"{unsplit:,} not split" if unsplit else ""),), 2),
+            Item((Segment(f"{not_attributed:,} not attributed" if not_attributed else ""),), 2),
             Item((Segment(f"up to {left_out:,} more a rank not matched" if left_out else ""),), 3),
             Item((dim(f"{unit.name}, the mean over ranks"),), 1),
             Item((dim(f"by {self.grouping}" if self.grouping else ""),), 1),
@@ -192,21 +192,21 @@ def _cells(row: Row, unit: Unit, grouping: str) -> dict[str, StyledLine]:
         "GB/s": (Segment(gigabytes_per_s(row.bus_bandwidth), DIM if row.bus_bandwidth is None else TEXT),),
         "of peak": (dim(whole_percent(row.bus_share)),),
         "late rank": (Segment(late, DIM if row.late_rank is None else TEXT),),
-        "why not split": (dim(row.unsplit),),
+        "why not attributed": (dim(row.not_attributed),),
     }
 
 
 def _in_words(row: Row, grouping: str, width: int) -> list[StyledLine]:
     """Return the selected row: its identity, and how exact its breakdown is, or why it has none."""
-    split = [each for each in row.members if not each.unsplit]
+    split = [each for each in row.members if not each.not_attributed]
     ranks = sorted({rank for each in row.members for rank in each.ranks})
     what = f"{_name(row, grouping)} of {row.key.group or 'all groups'}, {named_ranks(ranks)}: "
     if len(row.members) > 1:
-        unsplit = len(row.members) - len(split)
+        not_attributed = len(row.members) - len(split)
         how = f"{len(split):,} of {len(row.members):,} split"
-        how += f"; {unsplit:,} not: {row.unsplit}" if unsplit else ""
+        how += f"; {not_attributed:,} not: {row.not_attributed}" if not_attributed else ""
     elif not split:
-        how = f"not split: {row.unsplit}"
+        how = f"not attributed: {row.not_attributed}"
     else:
         [each] = split
         how = f"bytes moved for {duration(each.least_transfer_ns)}; the ranks' ends agree within "

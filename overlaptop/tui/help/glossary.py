@@ -58,7 +58,7 @@ WORDS: tuple[tuple[tuple[str, ...], dict[str, str]], ...] = (
         "transfer": "communication while bytes move: a collective without its waiting",
         "late rank": "the rank that starts a collective last: all others wait for it. The overview names a "
                      "rank that is late in 60 % of the collectives, or more, of 120 steps",
-        "not split": "communication with unknown waiting: a rank is missing, the ranks' ends disagree, "
+        "not attributed": "communication with unknown waiting: a rank is missing, ends disagree, "
                      "or their clocks are not known well enough",
     }),
     ((COLLECTIVES, TIMELINES), {

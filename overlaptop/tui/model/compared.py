@@ -23,8 +23,8 @@ class BeforeAfter:
 
     title: str
     """``bucket 25 MiB → 50 MiB at step 1,204``."""
-    was: str
-    becomes: str
+    old: str
+    new: str
     """The difference, with units."""
     before: EarlierJob
     after: EarlierJob
@@ -67,22 +67,20 @@ class Comparing:
 def _beside(before: EarlierJob, after: EarlierJob, snapshot: Snapshot) -> BeforeAfter:
     values = {setting.knob: setting.value for setting in after.settings}
     differ = [each for each in before.settings if values.get(each.knob, each.value) != each.value]
-    was, becomes = before.label, after.label
+    old, new = before.label, after.label
     title = f"beside the job before: {before.named}"
     if before.job == after.job:
         words = [(each.value, values[each.knob]) for each in differ]
         if len(differ) > 1:
             words = [(each.words, f"{short_name(each.knob)} {values[each.knob]}") for each in differ]
-        was, becomes = (
-            (", ".join(side) for side in zip(*words, strict=True)) if words else ("before", "now")
-        )
+        old, new = (", ".join(side) for side in zip(*words, strict=True)) if words else ("before", "now")
         names = " and ".join(short_name(each.knob) for each in differ)
-        title = f"{names} {was} → {becomes} at step {after.since:,}"
-    elif was == becomes:
-        was, becomes = "before", "now"
+        title = f"{names} {old} → {new} at step {after.since:,}"
+    elif old == new:
+        old, new = "before", "now"
     # Options may intentionally change a step's work.
     work = {each.knob.name for each in snapshot.knobs if each.knob.changes_work}
     same_work = all(each.knob not in work for each in differ)
     return BeforeAfter(
-        title, shortened(was, _HEAD_CELLS), shortened(becomes, _HEAD_CELLS), before, after, same_work
+        title, shortened(old, _HEAD_CELLS), shortened(new, _HEAD_CELLS), before, after, same_work
     )

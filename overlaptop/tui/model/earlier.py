@@ -221,7 +221,7 @@ def _row(snapshot: Snapshot, since: int, until: int | None) -> EarlierJob:
 def _changes_made(snapshot: Snapshot) -> Sequence[CommandView]:
     """Return completed changes of knobs, in the order of their steps."""
     made = (each for each in snapshot.changes if each.done and each.state == CHANGED)
-    return sorted((each for each in made if each.was != each.becomes), key=lambda each: each.step or 0)
+    return sorted((each for each in made if each.old != each.new), key=lambda each: each.step or 0)
 
 
 def _settings(snapshot: Snapshot, since: int) -> tuple[Setting, ...]:
@@ -234,9 +234,9 @@ def _settings(snapshot: Snapshot, since: int) -> tuple[Setting, ...]:
         knob, text = each.knob, each.knob.value_text
         own = [change for change in changes if change.knob == knob.name]
         if before := [change for change in own if (change.step or 0) <= since]:
-            text = before[-1].becomes
+            text = before[-1].new
         elif own:
-            text = own[0].was
+            text = own[0].old
         found.append(Setting(knob.name, with_unit(text, knob.unit), text != knob.original_text))
     return tuple(found)
 

@@ -40,9 +40,9 @@ class KnobChange:
 
     knob: str
     """Name of the knob; empty if there is none."""
-    was: str
+    old: str
     """The old value; empty if not known or not relevant."""
-    becomes: str
+    new: str
     """The new value with its unit; empty if not relevant."""
     words: str
     """``esc takes it back``, ``changed at step 1,284``, ``not changed: rank 1 refused: ...``."""
@@ -56,10 +56,10 @@ class KnobChange:
     @property
     def values_in_words(self) -> str:
         """Return such as ``bucket 25 MiB → 100 MiB``; empty if the change has no values."""
-        if not self.becomes:
+        if not self.new:
             return ""
-        was = f"{self.was} → " if self.was else "→ "
-        return f"{short_name(self.knob)} {was}{self.becomes}"
+        old = f"{self.old} → " if self.old else "→ "
+        return f"{short_name(self.knob)} {old}{self.new}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class _WantedValue:
     knob: str
     value: int | None
     """None: the script's value."""
-    was: str
+    old: str
     asked_s: float
 
 
@@ -212,9 +212,9 @@ class KnobEditor:
             return number(knob.original_text) if self._wanted.value is None else self._wanted.value
         changes = [each for each in snapshot.changes if each.knob == knob.name]
         newest = next((each for each in reversed(changes) if each.state != FAILED), None)
-        if newest is not None and (not newest.done or newest.becomes):
+        if newest is not None and (not newest.done or newest.new):
             # Ranks send their knobs a moment after they report that the value has changed.
-            return number(newest.becomes or _target(newest, knob))
+            return number(newest.new or _target(newest, knob))
         return knob.value if knob.value is not None else number(knob.value_text)
 
     def _want(self, snapshot: Snapshot, knob: Knob, value: int | None, now_s: float) -> None:
@@ -247,7 +247,7 @@ class KnobEditor:
         busy = self._busy(snapshot)
         return KnobChange(
             target.knob,
-            target.was,
+            target.old,
             _new_value(knob, target.value),
             f"waiting for: {busy.words}; {TAKE_BACK}" if busy is not None else TAKE_BACK,
             "pending",
@@ -256,11 +256,11 @@ class KnobEditor:
     def _progress_of(self, snapshot: Snapshot, view: CommandView) -> KnobChange:
         knob = _knob(snapshot, view.knob)
         unit = knob.unit if knob is not None else ""
-        was = view.was or (self._value_before(view, knob) if knob is not None and not view.done else "")
-        becomes = with_unit(view.becomes, unit) if view.becomes else _new_value(knob, view.value)
+        old = view.old or (self._value_before(view, knob) if knob is not None and not view.done else "")
+        new = with_unit(view.new, unit) if view.new else _new_value(knob, view.value)
         states = {FAILED: "failed", UNKNOWN: "failed", CHANGED: "changed"}
         state, by = states.get(view.state, "pending"), "" if view.id in self.own else view.by
-        return KnobChange(view.knob, was, becomes, change_words(view), state, by, view.id)
+        return KnobChange(view.knob, old, new, change_words(view), state, by, view.id)
 
     def _value_before(self, view: CommandView, knob: Knob) -> str:
         """Return the old value of a change in progress: ranks may send the new value before they report the

@@ -69,13 +69,13 @@ def try_typed(session: Session, snapshot: Snapshot, name: str, words: str) -> Ru
 def try_value_before(session: Session, snapshot: Snapshot) -> RunningTrials:
     """Start a trial of the value before the newest change. Raises ValueRefusedError."""
     changes = [each for each in snapshot.changes if each.state == CHANGED]
-    if not changes or changes[-1].was == changes[-1].becomes:
+    if not changes or changes[-1].old == changes[-1].new:
         raise ValueRefusedError("nothing was changed: there is no value before to try")
-    if not changes[-1].was.removeprefix("-").isdecimal():
+    if not changes[-1].old.removeprefix("-").isdecimal():
         raise ValueRefusedError(
-            f"{changes[-1].was or 'what it was'} is no whole number: it cannot be tried"
+            f"{changes[-1].old or 'what it was'} is no whole number: it cannot be tried"
         )
-    return try_typed(session, snapshot, changes[-1].knob, changes[-1].was)
+    return try_typed(session, snapshot, changes[-1].knob, changes[-1].old)
 
 
 def try_delays(session: Session, snapshot: Snapshot) -> tuple[RunningTrials, str]:

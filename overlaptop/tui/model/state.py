@@ -11,9 +11,9 @@ from overlaptop.fleet.knobs import JobKnob
 from overlaptop.fleet.past import in_step, over_window, with_timelines
 from overlaptop.fleet.row_means import with_means
 from overlaptop.fleet.snapshot import WHOLE_TRACE, HubState, RankView, Snapshot, Window
-from overlaptop.fleet.split_waits import NOT_YET
 from overlaptop.fleet.totals import of_one_step, total
 from overlaptop.fleet.trouble import Trouble
+from overlaptop.fleet.wait_breakdown import NOT_YET
 from overlaptop.fleet.waits import StepWaits
 from overlaptop.report.deviations import MOST_LISTED, known_quantities
 from overlaptop.report.hosts import by_node
@@ -406,7 +406,7 @@ class ViewState:
 
 def _without_empty_waits(snapshot: Snapshot) -> Snapshot:
     """Remove all waits if no collective of several ranks has a breakdown."""
-    if snapshot.waits is None or snapshot.wait_window is not None or snapshot.unsplit == NOT_YET:
+    if snapshot.waits is None or snapshot.wait_window is not None or snapshot.not_attributed == NOT_YET:
         return snapshot
     ranks = tuple(replace(view, waits=None, mean_waits=None) for view in snapshot.ranks)
     waits = replace(snapshot.waits, times={})

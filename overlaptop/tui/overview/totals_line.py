@@ -97,8 +97,8 @@ def _knob(state: ViewState) -> list[Item]:
         return []
     knob, change = state.selected_knob.knob, state.change
     value = bold(present_words(knob))
-    if change is not None and change.state == "pending" and change.knob == knob.name and change.becomes:
-        value = Segment(f"{change.was} → {change.becomes}".lstrip(), BOLD_WARNING)
+    if change is not None and change.state == "pending" and change.knob == knob.name and change.new:
+        value = Segment(f"{change.old} → {change.new}".lstrip(), BOLD_WARNING)
     keys: StyledLine = (Segment(" "), Segment("[ ]", KEY))
     if not state.can_change:
         why = "read-only" if state.readonly else state.selected_knob.refusal

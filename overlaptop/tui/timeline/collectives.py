@@ -70,7 +70,9 @@ class Collectives(JobView):
         if self._first + room >= len(collectives):
             shown = room
         words = {"op": map(op_name, collectives), "group": (each.group for each in collectives)}
-        columns = _SPLIT_COLUMNS if any(each and not each.unsplit for each in lanes.matched) else _COLUMNS
+        columns = (
+            _SPLIT_COLUMNS if any(each and not each.not_attributed for each in lanes.matched) else _COLUMNS
+        )
         table = Table(columns, width, words)
         names = {name: f"{name} {unit.name}" for name in _TIMES}
         lines = [table.header(names)]

@@ -73,8 +73,8 @@ def _cost(lanes: Lanes, index: int, *, exact: bool) -> list[Item]:
         if matched.bus_bandwidth is not None:
             items.append(Item((Segment(rate(matched.bus_bandwidth)),), 4))
     else:
-        why = matched.unsplit if matched is not None else ""
-        items.append(Item((dim(f"not split{': ' * bool(why)}{why}"),)))
+        why = matched.not_attributed if matched is not None else ""
+        items.append(Item((dim(f"not attributed{': ' * bool(why)}{why}"),)))
     hidden = bounded(percent(hidden_share(lanes, index)), BOUNDS["hidden_ns"], exact=exact)
     items.append(Item((dim("hidden "), Segment(hidden)), 3))
     return items

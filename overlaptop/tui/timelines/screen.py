@@ -7,7 +7,7 @@ from typing import ClassVar
 from textual import events
 
 from overlaptop.report.order import sees_gaps
-from overlaptop.report.who_is_late import why_not_split
+from overlaptop.report.who_is_late import why_not_attributed
 from overlaptop.text import Unit, clock, duration
 from overlaptop.tui.draw.bars import crossed, lane, ruler
 from overlaptop.tui.draw.segments import (
@@ -133,7 +133,7 @@ class Timelines(JobView):
     def draw(self, width: int, height: int) -> list[StyledLine]:
         step, rank, state = self.step, self.rank, self.state
         if step is None:
-            why = state.starting or why_not_split(state.snapshot)
+            why = state.starting or why_not_attributed(state.snapshot)
             return [titled("Timelines"), (), *paragraph(f"no timeline to show: {why}", width, TEXT)]
         ranks = [view.rank for view in state.rows]
         at = ranks.index(state.selected.rank) if state.selected is not None else 0

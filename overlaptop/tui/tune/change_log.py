@@ -51,8 +51,8 @@ class ChangeLog(Page):
         units = {each.knob.name: each.knob.unit for each in self.state.snapshot.knobs}
         own, rows = self.dashboard.control.editor.own, []
         for each in changes:
-            becomes = each.becomes or (SCRIPT if each.value is None else str(each.value))
-            values = f"{each.was} → {with_unit(becomes, units.get(each.knob, ''))}".lstrip()
+            new = each.new or (SCRIPT if each.value is None else str(each.value))
+            values = f"{each.old} → {with_unit(new, units.get(each.knob, ''))}".lstrip()
             rows.append((short_name(each.knob), values, who_asked(each, own), change_words(each)))
         knobs, values_of, asked, said_of = zip(*rows, strict=True)
         table = Table(_COLUMNS, width, {"knob": knobs, "change": values_of, "": said_of, "by": asked})

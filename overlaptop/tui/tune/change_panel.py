@@ -62,8 +62,8 @@ def panel_lines(state: ViewState, width: int, height: int) -> list[StyledLine]:
     sides = [
         f"{words}, {plural(steps, 'step')}"
         for words, steps in (
-            (compared.was, compared.before.steps_done),
-            (compared.becomes, compared.after.steps_done),
+            (compared.old, compared.before.steps_done),
+            (compared.new, compared.after.steps_done),
         )
     ]
     columns = [Column(title, 9, right=at > 0) for at, title in enumerate(("", *sides, "change"))]
@@ -81,7 +81,7 @@ def _brief(
     """Return the figures in a line once a change is complete; until then its progress."""
     if compared is None or (change is not None and change.state != "changed"):
         return change_lines(change, width) if change is not None else []
-    head = f" {compared.was} → {compared.becomes}" if compared.of_change else f" {compared.title}"
+    head = f" {compared.old} → {compared.new}" if compared.of_change else f" {compared.title}"
     items = [Item((bold(head),))]
     for at, (name, before, after, by) in enumerate(_rows(compared, exact=exact)):
         items.append(Item((dim(f"{name} "), Segment(f"{before} → {after} {by}".rstrip())), at + 1))

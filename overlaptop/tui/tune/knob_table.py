@@ -120,8 +120,8 @@ def _cells(job_knob: JobKnob, state: ViewState) -> tuple[StyledLine, ...]:
     knob = job_knob.knob
     now: StyledLine = (bold(present_words(knob)),)
     change = state.change
-    if change is not None and change.state == "pending" and change.knob == knob.name and change.becomes:
-        now = (Segment(f"{change.was} → {change.becomes}", BOLD_WARNING),)
+    if change is not None and change.state == "pending" and change.knob == knob.name and change.new:
+        now = (Segment(f"{change.old} → {change.new}", BOLD_WARNING),)
     if job_knob.refusal:
         note: StyledLine = (dim(f"fixed: {job_knob.refusal}"),)
     elif state.readonly:

@@ -123,7 +123,7 @@ def test_a_change_tells_both_values_and_disturbs_no_step_after_its_last_boundary
         ("changing", first, ""), ("changed", first, "depth 1 -> 2"),
     ]  # fmt: skip
     report = job.executor.reports[-1]
-    assert (report.was, report.becomes) == ("1", "2")
+    assert (report.old, report.new) == ("1", "2")
     # The third boundary began a step that is the job's own again.
     assert [bool(job.executor.marks.of(first + n)) for n in range(-1, 4)] == [
         False, True, True, False, False,

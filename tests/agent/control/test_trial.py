@@ -100,7 +100,7 @@ def test_value_is_in_force_from_the_agreed_step_for_its_steps(try_3):
     assert [state for state, step, _ in job.reported if step == first] == ["agreed", "trying", "tried"]
     report = job.executor.reports[-1]
     assert report.text == f"depth 1 → 3 at step {first}, back at step {first + STEPS}"
-    assert (report.was, report.becomes) == ("1", "3")
+    assert (report.old, report.new) == ("1", "3")
 
 
 def test_steps_in_which_a_value_comes_into_force_are_marked(try_3):
@@ -164,7 +164,7 @@ def test_script_knob_goes_back_to_what_was_set_or_its_default(accumulation, befo
     assert trial.boundary(8)  # as where a signal's handler had broken it off
     assert not trial.boundary(9)
     assert knob.value == before
-    assert trial.finish().becomes == "8"
+    assert trial.finish().new == "8"
 
 
 class Noted(HostDelay):
@@ -189,7 +189,7 @@ def test_one_rank_is_delayed_and_all_ranks_mark_the_steps(make_job):
         ]  # fmt: skip
     assert len(delayed.action._delay._timed_ns) == STEPS
     assert delayed.last[2] == "its host was delayed by 2 ms a step, in 5 steps"
-    assert (delayed.executor.reports[-1].was, delayed.executor.reports[-1].becomes) == ("0", "2000000")
+    assert (delayed.executor.reports[-1].old, delayed.executor.reports[-1].new) == ("0", "2000000")
     assert other.last[2] == ""
 
 

@@ -49,12 +49,12 @@ def test_captures_changes_trials_and_a_fault_in_a_change_cost_the_losses_no_bit(
     dashboard = watch()
     dashboard.until_it_trains(5)
     tried = dashboard.outcome(dashboard.send(commands.make_trial(BUCKET_CAP_MB, 1, STEPS)))
-    assert (tried.state, tried.was, tried.becomes) == ("tried", "25", "1"), tried
+    assert (tried.state, tried.old, tried.new) == ("tried", "25", "1"), tried
     assert tried.value == 1
     delayed = dashboard.outcome(
         dashboard.send(commands.make_delay(1, DELAY_NS, commands.HOST, STEPS)), ["tried"]
     )
-    assert int(delayed.becomes) >= DELAY_NS
+    assert int(delayed.new) >= DELAY_NS
     dashboard.goes_on()
     for rank in (0, 1):
         steps = dashboard.steps_of(rank)

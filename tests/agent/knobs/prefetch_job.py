@@ -145,7 +145,7 @@ def train(
             assert action.refusal() == ""
         if action is not None and not action.boundary(step):
             outcome = action.finish()
-            said.append((outcome.was, outcome.becomes, outcome.text))
+            said.append((outcome.old, outcome.new, outcome.text))
             assert isinstance(action, PrefetchAction) or lists_of(units) == before
             action = None
         prefetches.take()

@@ -26,7 +26,7 @@ def test_a_running_job_takes_another_size_and_the_steps_between_are_left_out(das
     assert [change.state for change in done] == ["changed"] * 3
     for change, (old, new) in zip(done, ((25, 100), (100, 2), (2, 1)), strict=True):
         assert change.words == f"set bucket_cap_mb {new}"
-        assert (change.was, change.becomes) == (str(old), str(new))
+        assert (change.old, change.new) == (str(old), str(new))
         said = f"bucket_cap_mb {old} → {new} at step {change.step:,}"
         assert [rank.text for rank in change.ranks] == [said] * 2
         dashboard.until_noticed(f"{said}, asked by {change.by}")
@@ -44,7 +44,7 @@ def test_a_running_job_takes_another_size_and_the_steps_between_are_left_out(das
     assert dashboard.set(BUCKET_CAP_MB, 1).ranks[0].text == "bucket_cap_mb is 1 already"
     # The size that the model was made with comes back with its first bucket of 1 MiB.
     back = dashboard.set(BUCKET_CAP_MB, None)
-    assert (back.words, back.was, back.becomes) == ("restore bucket_cap_mb", "1", "25")
+    assert (back.words, back.old, back.new) == ("restore bucket_cap_mb", "1", "25")
     dashboard.goes_on()
     assert dashboard.steps[0, back.step + 2].collectives == dashboard.steps[0, done[0].step - 1].collectives
 
@@ -75,18 +75,18 @@ def test_ranks_tell_what_can_be_changed_and_tell_a_new_hub_and_a_new_value_too(s
     late.until_it_trains()
     assert late.set(BUCKET_CAP_MB, 2).state == "changed"
     assert late.knob("bucket_cap_mb", "2").original_text == "25"
-    assert late.set(BUCKET_CAP_MB, None).becomes == "25"
+    assert late.set(BUCKET_CAP_MB, None).new == "25"
     late.knob("bucket_cap_mb", "25")
 
 
 def test_a_knob_of_the_scripts_own_has_its_new_value_from_the_same_step_on_all_ranks(shared, dashboard):
     knob = dashboard.knob("accumulation", "3")
     done = dashboard.set(knob, 1)
-    assert (done.state, done.was, done.becomes) == ("changed", "3", "1")
+    assert (done.state, done.old, done.new) == ("changed", "3", "1")
     dashboard.knob("accumulation", "1")
     dashboard.goes_on(10)
     back = dashboard.set(knob, None)
-    assert (back.state, back.was, back.becomes) == ("changed", "1", "3")
+    assert (back.state, back.old, back.new) == ("changed", "1", "3")
     dashboard.goes_on(10)
     for rank in (0, 1):
         used = (shared.folder / f"accumulation{rank}").read_text().split()

@@ -69,8 +69,8 @@ def test_a_bundled_job_takes_every_value_from_a_dashboard_and_its_own_back(
         for value in (*wanted, None):
             done = dashboard.set(knob, value)
             assert done.state == "changed", done.reason
-            assert done.was == words[-1]
-            words.append(done.becomes)
+            assert done.old == words[-1]
+            words.append(done.new)
             dashboard.goes_on(20)
         assert words == [knob.original_text, *map(str, wanted), knob.original_text]
     assert job.process.poll() is None, job.log()

@@ -37,16 +37,16 @@ def test_a_bundled_job_under_the_agent_takes_depths_and_loses_no_bit(start, watc
         ("prefetch_forward", 0, 0, 2, ""), ("prefetch_backward", 2, 0, 2, ""),
     ]  # fmt: skip
     dashboard.until_it_trains(5)
-    for knob, value, was, becomes in (
+    for knob, value, old, new in (
         (forward, 2, "0", "2"), (backward, 1, "2", "1"), (backward, None, "1", "2"),
     ):  # fmt: skip
         done = dashboard.set(knob, value)
-        assert (done.state, done.was, done.becomes) == ("changed", was, becomes), done
+        assert (done.state, done.old, done.new) == ("changed", old, new), done
         in_force = int(done.ranks[0].text.rpartition(" ")[2])
         seen = dashboard.steps_of(0).items()
         left_out = [number for number, step in seen if step.transitional and number >= done.step]
         assert left_out == list(range(done.step, in_force + 1))
-        dashboard.knob(done.knob, done.becomes)
+        dashboard.knob(done.knob, done.new)
     dashboard.goes_on(10)
     job.close()
     assert job.losses() == losses_alone(job, training=BUNDLED)

@@ -114,13 +114,13 @@ def test_a_change_comes_into_force_at_the_boundary_and_not_before(declared):
     assert action.boundary(1700) is False
     assert knob.value == 8
     outcome = action.finish()
-    assert (outcome.text, outcome.was, outcome.becomes) == ("accumulation 4 → 8 at step 1,700", "4", "8")
+    assert (outcome.text, outcome.old, outcome.new) == ("accumulation 4 → 8 at step 1,700", "4", "8")
     same = declared.action("accumulation", 8)
     same.boundary(18)
     assert same.finish().text == "accumulation is 8 already"
     back = declared.action("accumulation", None)
     back.boundary(19)
-    assert (knob.value, back.finish().becomes) == (4, "4")
+    assert (knob.value, back.finish().new) == (4, "4")
 
 
 class Group:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from overlaptop.agent.telemetry.machine_monitor import NO_GPU
 from overlaptop.wire.devices import DeviceFacts, DeviceSample, MachineFacts, NumaFacts
-from overlaptop.wire.messages import RankEnd, RankInfo, StackSamples, Standstill, StepTotals
+from overlaptop.wire.messages import RankEnd, RankInfo, RankStalled, StackSamples, StepTotals
 
 from . import machines
 
@@ -119,7 +119,7 @@ def test_on_a_cpu_the_machine_is_told_the_gpu_is_unknown_and_the_job_is_as_witho
     without = {type(message) for message in plain.messages}
     assert without >= {RankInfo, StepTotals, RankEnd}
     told = {type(message) for message in job.messages} - without
-    assert told - {Standstill, StackSamples} == {
+    assert told - {RankStalled, StackSamples} == {
         MachineFacts,
         DeviceFacts,
         NumaFacts,

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from overlaptop.timeline.arrivals import Collective, Part, lateness
-from overlaptop.timeline.echoes import Echo, Link, echoes
+from overlaptop.timeline.passed_on_waits import Link, PassedOnWait, passed_on_waits
 
 
-def made(group, parts, unsplit=""):
+def made(group, parts, not_attributed=""):
     return Collective(
-        "allreduce", group, 1024, tuple(Part(rank, *span) for rank, span in sorted(parts.items())), unsplit
+        "allreduce",
+        group,
+        1024,
+        tuple(Part(rank, *span) for rank, span in sorted(parts.items())),
+        not_attributed,
     )
 
 
@@ -26,7 +30,7 @@ BY_THEMSELVES = [(0, 2, 60), (1, 1, 29)]
 
 
 def test_the_wait_for_a_rank_that_was_waiting_in_another_group_is_followed_back_to_the_root():
-    assert echoes(SLEEPS) == {3: Echo(0, (Link(1, "tp 0-1"),))}
+    assert passed_on_waits(SLEEPS) == {3: PassedOnWait(0, (Link(1, "tp 0-1"),))}
     alone, followed = lateness(SLEEPS), lateness(SLEEPS, {3: 0})
     assert [(each.rank, each.late, each.caused_wait_ns) for each in alone.ranks[:2]] == BY_THEMSELVES
     assert (followed.first.rank, followed.first.late, followed.first.collectives) == (0, 3, 3)
@@ -39,8 +43,8 @@ def test_a_chain_over_several_groups_is_named_from_the_late_rank_to_the_root():
         made("b", {1: (61, 70), 2: (6, 70)}),
         made("c", {2: (71, 80), 3: (20, 80)}),
     ]
-    assert echoes(stages)[2] == Echo(0, (Link(2, "b"), Link(1, "a")))
-    assert echoes(list(reversed(stages)))[0] == Echo(0, (Link(2, "b"), Link(1, "a")))
+    assert passed_on_waits(stages)[2] == PassedOnWait(0, (Link(2, "b"), Link(1, "a")))
+    assert passed_on_waits(list(reversed(stages)))[0] == PassedOnWait(0, (Link(2, "b"), Link(1, "a")))
 
 
 def test_of_sends_and_receives_the_wait_for_a_rank_that_was_waiting_is_followed_within_one_group():
@@ -49,7 +53,7 @@ def test_of_sends_and_receives_the_wait_for_a_rank_that_was_waiting_is_followed_
         Collective("recv", "pp", 1, (Part(1, 10, 60), Part(2, 59, 60)), sender=2),
         Collective("recv", "pp", 1, (Part(0, 5, 70), Part(1, 65, 70)), sender=1),
     ]
-    assert echoes(back) == {1: Echo(2, (Link(1, "pp"),))}
+    assert passed_on_waits(back) == {1: PassedOnWait(2, (Link(1, "pp"),))}
     found = lateness(back, {1: 2})
     assert (found.wait_ns, found.receive_wait_ns) == (49 + 60, 49 + 60)
     assert lateness([*back, *SLEEPS]).receive_wait_ns == 49 + 60
@@ -57,19 +61,24 @@ def test_of_sends_and_receives_the_wait_for_a_rank_that_was_waiting_is_followed_
 
 def test_of_two_waits_the_longer_one_is_followed():
     both = [made("a", {0: (40, 50), 1: (10, 50)}), made("b", {1: (12, 60), 2: (52, 60)})]
-    assert echoes([*both, made("c", {1: (61, 70), 3: (10, 70)})])[2] == Echo(2, (Link(1, "b"),))
+    assert passed_on_waits([*both, made("c", {1: (61, 70), 3: (10, 70)})])[2] == PassedOnWait(
+        2, (Link(1, "b"),)
+    )
 
 
 def test_a_rank_that_waited_only_a_little_elsewhere_is_late_by_itself():
     computes = [made("tp", {0: (40, 45), 1: (0, 45)}), made("dp", {1: (60, 70), 3: (30, 70)})]
-    assert echoes(computes) == {}
+    assert passed_on_waits(computes) == {}
 
 
 def test_waits_in_one_group_or_not_split_are_no_echo_and_a_circle_ends():
     same = [made("dp", {0: (40, 50), 1: (10, 50)}), made("dp", {1: (51, 60), 2: (12, 60)})]
     other = made("tp", {3: (10, 20), 4: (10, 20)})
-    assert echoes(same) == echoes([*same, other]) == {}
+    assert passed_on_waits(same) == passed_on_waits([*same, other]) == {}
     unknown = [made("tp", {0: (40, 50), 1: (10, 50)}, "the ends disagree"), *SLEEPS[1:]]
-    assert 2 not in echoes(unknown)
+    assert 2 not in passed_on_waits(unknown)
     circle = [made("a", {0: (40, 41), 1: (0, 50)}), made("b", {1: (40, 41), 0: (0, 50)})]
-    assert set(echoes(circle).values()) <= {Echo(0, (Link(1, "a"),)), Echo(1, (Link(0, "b"),))}
+    assert set(passed_on_waits(circle).values()) <= {
+        PassedOnWait(0, (Link(1, "a"),)),
+        PassedOnWait(1, (Link(0, "b"),)),
+    }

@@ -5,7 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace as replaced
 
-from overlaptop.fleet.fleet import MAX_FRESH, MAX_NOTICES, MAX_SAMPLES, MAX_STACKS, RECENT_DETAILS, Fleet
+from overlaptop.fleet.job_state import (
+    MAX_FRESH,
+    MAX_NOTICES,
+    MAX_SAMPLES,
+    MAX_STACKS,
+    RECENT_DETAILS,
+    JobState,
+)
 from overlaptop.fleet.snapshot import HubState, Window
 from overlaptop.fleet.totals import total
 from overlaptop.fleet.window import EVIDENCE_STEPS, HISTORY_STEPS, MOST_HISTORY_STEPS, evidence_steps
@@ -39,7 +46,7 @@ def clock():
 
 @pytest.fixture
 def fleet(clock):
-    fleet = Fleet(clock)
+    fleet = JobState(clock)
     fleet.apply(welcome())
     fleet.apply(status())
     return fleet
@@ -146,7 +153,7 @@ def test_a_rank_is_stale_after_five_seconds_and_five_of_its_steps_until_it_ends(
 
 
 def test_a_job_that_hung_before_the_dashboard_came_is_stale_at_once(clock):
-    fleet = Fleet(clock)
+    fleet = JobState(clock)
     clock.pass_s(60)
     view = feed(fleet, welcome(), info(0), step(0, 0), status()).ranks[0]
     assert view.stale
@@ -276,7 +283,7 @@ def test_figures_are_means_over_ranks_and_steps_and_shares_of_the_sums(steps):
          for number, (compute, hidden, exposed, idle) in enumerate(of_rank)]
         for rank, of_rank in enumerate(steps)
     ]  # fmt: skip
-    fleet = Fleet(Clock())
+    fleet = JobState(Clock())
     snapshot = feed(fleet, *(each for rank, of_rank in enumerate(made) for each in (info(rank), *of_rank)))
     totals = total(snapshot.ranks, 0, Window.STEPS)
     every = [each for of_rank in made for each in of_rank]
@@ -448,7 +455,7 @@ def test_measured_steps_are_kept_for_longer_than_the_others(fleet):
 
 
 def test_many_ranks_share_the_steps_that_are_kept():
-    fleet = Fleet(Clock())
+    fleet = JobState(Clock())
     fleet.apply(welcome(world_size=1024))
     fleet.snapshot()
     for number in range(MOST_HISTORY_STEPS // 1024 + 300):

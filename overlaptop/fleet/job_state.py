@@ -1,4 +1,4 @@
-"""Fleet: builds the state of a running job from its messages. Pure: no I/O, no threads."""
+"""JobState: builds the state of a running job from its messages. Pure: no I/O, no threads."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from msgspec.structs import replace
 from overlaptop.fleet.commands import CommandBook
 from overlaptop.fleet.knobs import job_knobs
 from overlaptop.fleet.snapshot import HubState, RankView, Snapshot
-from overlaptop.fleet.split_waits import Splitter
 from overlaptop.fleet.timelines import Timelines
 from overlaptop.fleet.totals import total
 from overlaptop.fleet.traffic import LONGEST_WINDOW_S, StepWindow, Traffic, traffic_of
 from overlaptop.fleet.trouble import is_stale
+from overlaptop.fleet.wait_breakdown import WaitBreakdown
 from overlaptop.fleet.window import MOST_HISTORY_STEPS, evidence_steps, history_steps
 from overlaptop.wire.bounds import MAX_RANKS
 from overlaptop.wire.commands import Command, CommandOutcome
@@ -29,8 +29,8 @@ from overlaptop.wire.messages import (
     OwnCost,
     RankEnd,
     RankInfo,
+    RankStalled,
     StackSamples,
-    Standstill,
     StepDetail,
     StepTotals,
     Welcome,
@@ -73,7 +73,7 @@ class _Rank:
         self.gradients: GradientFacts | None = None
         self.own_cost: OwnCost | None = None
         self.environment: EnvironmentFacts | None = None
-        self.standstill: Standstill | None = None
+        self.stalled: RankStalled | None = None
         self.stacks: deque[StackSamples] = deque(maxlen=MAX_STACKS)
         self.machine: MachineFacts | None = None
         self.device: DeviceFacts | None = None
@@ -175,7 +175,7 @@ class _Rank:
             gradients=self.gradients,
             own_cost=self.own_cost,
             environment=self.environment,
-            standstill=self.standstill,
+            stalled=self.stalled,
             stacks=tuple(self.stacks),
             traffic=self.traffic,
             node=node,
@@ -184,10 +184,10 @@ class _Rank:
         )
 
 
-class Fleet:
+class JobState:
     """The state of one job. ``apply`` each message in order, then take a ``snapshot``.
 
-    ``clock_ns`` returns Unix time. A Welcome from another job empties the Fleet. A Welcome from the same
+    ``clock_ns`` returns Unix time. A Welcome from another job empties the JobState. A Welcome from the same
     job, sent by a hub that replaced a dead one, keeps the state.
     """
 
@@ -202,7 +202,7 @@ class Fleet:
         self._ranks: dict[int, _Rank] = {}
         self._notices: deque[Notice] = deque(maxlen=MAX_NOTICES)
         self._commands = CommandBook()
-        self._splitter = Splitter()
+        self._breakdown = WaitBreakdown()
         self._fresh: deque[StepTotals] = deque()
         self._fresh_samples: deque[DeviceSample] = deque()
         self._by_gpu: dict[str, list[_Rank]] | None = None
@@ -311,7 +311,7 @@ class Fleet:
             fresh_samples=fresh_samples,
             replaying=self._replaying,
         )
-        return self._splitter.compare(snapshot) if alone else snapshot
+        return self._breakdown.compare(snapshot) if alone else snapshot
 
     def _grown_job(self) -> Welcome | None:
         """Return the job with the number of ranks that they report. The hub may have started with only the
@@ -381,8 +381,8 @@ class Fleet:
                 rank.own_cost = facts
             case EnvironmentFacts():
                 rank.environment = facts
-            case Standstill():
-                rank.standstill = facts if facts.hung or facts.stack else None
+            case RankStalled():
+                rank.stalled = facts if facts.hung or facts.stack else None
             case StackSamples():
                 rank.add_stacks(facts, self._replaying)
 
@@ -429,7 +429,7 @@ class Fleet:
             self._ranks.clear()
             self._notices.clear()
             self._commands.clear()
-            self._splitter = Splitter()
+            self._breakdown = WaitBreakdown()
             self._fresh.clear()
             self._fresh_samples.clear()
             self._by_gpu = None

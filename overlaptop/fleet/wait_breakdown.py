@@ -35,7 +35,7 @@ DISTURBED = "a capture or a change disturbed the step"
 NO_COLLECTIVES = "ranks have no collective in common"
 
 
-class Splitter:
+class WaitBreakdown:
     """Breaks each step down into wait and transfer once all ranks' timelines are here. Keeps one minute."""
 
     def __init__(self) -> None:
@@ -82,9 +82,9 @@ class Splitter:
             for view in views
             if view.rank in self._compared.ranks and not (view.details or view.ended)
         ]
-        unsplit = f"no timeline of {named_ranks(absent)} is here" if absent and not kept else NOT_YET
+        not_attributed = f"no timeline of {named_ranks(absent)} is here" if absent and not kept else NOT_YET
         if steps:
-            unsplit = "" if window else _why(kept[-1].collectives)
+            not_attributed = "" if window else _why(kept[-1].collectives)
         ranks = with_absent(_with_waits(views, newest))
         dropped = snapshot.totals.dropped
         return replace(
@@ -93,10 +93,10 @@ class Splitter:
             totals=total(ranks, dropped, Window.SECONDS, kept[-EVIDENCE_STEPS:], first_step),
             waits=newest,
             wait_window=window,
-            unsplit=unsplit,
+            not_attributed=not_attributed,
             fresh_waits=tuple(fresh),
-            split_steps=steps,
-            kept_split_steps=kept,
+            step_waits=steps,
+            kept_step_waits=kept,
             transfers=self._transfers.kept,
             first_step=first_step,
             compared=self._compared.ranks,
@@ -182,9 +182,9 @@ def _details(views: Iterable[RankView]) -> dict[int, StepDetail]:
     return {view.rank: view.detail for view in views if view.detail is not None}
 
 
-def show_step(snapshot: Snapshot, step: StepWaits | None, unsplit: str = "") -> Snapshot:
+def show_step(snapshot: Snapshot, step: StepWaits | None, not_attributed: str = "") -> Snapshot:
     """Return the Snapshot with the breakdown of one step or a whole trace.
-    ``unsplit``: why there is none.
+    ``not_attributed``: why there is none.
     """
     window = window_of([step], alone=True) if step is not None else None
     times = step.times if step is not None else {}
@@ -194,12 +194,12 @@ def show_step(snapshot: Snapshot, step: StepWaits | None, unsplit: str = "") -> 
         ranks=tuple(replace(view, waits=times.get(view.rank)) for view in snapshot.ranks),
         waits=step,
         wait_window=window,
-        unsplit=_why(step.collectives) if step is not None and window is None else unsplit,
+        not_attributed=_why(step.collectives) if step is not None and window is None else not_attributed,
         fresh=(),
         fresh_samples=(),
         fresh_waits=(),
-        split_steps=steps,
-        kept_split_steps=steps,
+        step_waits=steps,
+        kept_step_waits=steps,
     )
 
 
@@ -288,8 +288,8 @@ def _times(detail: StepDetail, totals: StepTotals | None, collectives: Sequence[
     exposed_ns = totals.exposed_ns - times.exposed_wait_ns - times.exposed_transfer_ns
     return replace(
         times,
-        unsplit_ns=max(0, totals.comm_ns - times.wait_ns - times.transfer_ns),
-        exposed_unsplit_ns=max(0, exposed_ns),
+        not_attributed_ns=max(0, totals.comm_ns - times.wait_ns - times.transfer_ns),
+        exposed_not_attributed_ns=max(0, exposed_ns),
     )
 
 
@@ -331,22 +331,22 @@ def window_of(
         for rank, times in each.times.items():
             of_rank.setdefault(rank, []).append(times.exposed_wait_ns)
     waits_ns = [
-        (times.exposed_wait_ns, times.exposed_unsplit_ns, each.step_ns)
+        (times.exposed_wait_ns, times.exposed_not_attributed_ns, each.step_ns)
         for each in steps
         for rank, times in each.times.items()
         if rank != awaited
     ]
     is_one_step = len(steps) == 1 and steps[0].step != WHOLE_TRACE
-    wait_ns, unsplit_ns, steps_ns = map(sum, zip(*waits_ns, strict=True)) if waits_ns else (0, 0, 0)
+    wait_ns, not_attributed_ns, steps_ns = map(sum, zip(*waits_ns, strict=True)) if waits_ns else (0, 0, 0)
     return WaitWindow(
         late,
         len(steps),
         round(wait_ns / max(1, len(waits_ns))),
         wait_ns / max(1, steps_ns),
-        unsplit_ns / max(1, steps_ns),
+        not_attributed_ns / max(1, steps_ns),
         late_rank,
         late_steps if late_rank is not None else 0,
-        steps[-1].echo,
+        steps[-1].passed_on_wait,
         {rank: fmean(own_ns) for rank, own_ns in of_rank.items()},
         worth_share,
         len(steps) if not alone else None if is_one_step else late.collectives,
@@ -355,7 +355,7 @@ def window_of(
 
 def _why(collectives: Sequence[Collective]) -> str:
     """Return the most common reason why they are not attributed."""
-    reasons = Counter(each.unsplit for each in collectives if each.unsplit).most_common(1)
+    reasons = Counter(each.not_attributed for each in collectives if each.not_attributed).most_common(1)
     return reasons[0][0] if reasons else NO_COLLECTIVES
 
 

@@ -31,7 +31,7 @@ class Link(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Echo:
+class PassedOnWait:
     """The cause of a late rank's lateness."""
 
     root: int
@@ -47,10 +47,10 @@ class _Wait(NamedTuple):
     """Index of the collective."""
 
 
-def echoes(collectives: Sequence[Collective]) -> dict[int, Echo]:
+def passed_on_waits(collectives: Sequence[Collective]) -> dict[int, PassedOnWait]:
     """Return the passed-on waits, by index of their collective. Takes all of a step or of a trace."""
     members = [_members(each) for each in collectives]
-    if len({own for own, each in zip(members, collectives, strict=True) if not each.unsplit}) < 2:
+    if len({own for own, each in zip(members, collectives, strict=True) if not each.not_attributed}) < 2:
         return {}
     late = [each.late_rank for each in collectives]
     waits: dict[int, list[_Wait]] = {}
@@ -75,7 +75,7 @@ def echoes(collectives: Sequence[Collective]) -> dict[int, Echo]:
             seen.add(rank)
             since_ns, until_ns = max(since_ns, wait.start_ns), wait.end_ns
         if chain and rank is not None:
-            found[at] = Echo(rank, tuple(chain))
+            found[at] = PassedOnWait(rank, tuple(chain))
     return found
 
 

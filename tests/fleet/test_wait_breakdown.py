@@ -9,15 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from overlaptop.fleet.fleet import Fleet
+from overlaptop.fleet.job_state import JobState
 from overlaptop.fleet.merging import Merger, NodeSnapshot
 from overlaptop.fleet.past import in_step
 from overlaptop.fleet.snapshot import HubState, NodeView
-from overlaptop.fleet.split_waits import NOT_YET
+from overlaptop.fleet.wait_breakdown import NOT_YET
 from overlaptop.fleet.waits import HOST_WORTH_SHARE, WORTH_SHARE
 from overlaptop.fleet.window import EVIDENCE_STEPS
 from overlaptop.report.who_is_late import who_is_late
-from overlaptop.timeline.echoes import Echo, Link
+from overlaptop.timeline.passed_on_waits import Link, PassedOnWait
 from overlaptop.wire.messages import CollectiveSpan, GroupMembers, RankEnd, StepDetail, StepTotals
 
 from .builders import MS, T0, Clock, S, feed, info, laid_out, status, step, welcome
@@ -35,7 +35,7 @@ def step_with_waits(rank, number, starts_ms, *, at_ns=T0, ends_ms=(30, 50)):
 
 
 def fleet_of(*messages, ranks=2, node=""):
-    fleet = Fleet(Clock(), node)
+    fleet = JobState(Clock(), node)
     for message in (welcome(world_size=ranks), status(), *map(info, range(ranks)), *messages):
         fleet.apply(message)
     return fleet
@@ -54,7 +54,7 @@ def test_a_step_is_split_once_with_its_parts_and_who_was_late():
     fleet = fleet_of(*late(0))
     snapshot = fleet.snapshot()
     [waits] = snapshot.fresh_waits
-    assert (waits.step, waits is snapshot.waits, snapshot.unsplit) == (0, True, "")
+    assert (waits.step, waits is snapshot.waits, snapshot.not_attributed) == (0, True, "")
     first, second = snapshot.ranks
     assert (first.waits.wait_ns, first.waits.transfer_ns, first.waits.exposed_wait_ns) == (
         15 * MS, 15 * MS, 15 * MS,
@@ -90,7 +90,7 @@ def test_what_a_collective_still_does_in_the_next_step_is_split_there(starts_ms,
             own = waits.times[rank]
             assert own.wait_ns == (max(starts) - start) * MS
             assert own.transfer_ns == (STEP_MS - max(starts) + (over_ms if number else 0)) * MS
-            assert own.unsplit_ns == own.exposed_unsplit_ns == 0
+            assert own.not_attributed_ns == own.exposed_not_attributed_ns == 0
 
 
 def in_groups(number, members, starts_ms, silent=()):
@@ -115,7 +115,7 @@ def test_groups_of_one_name_on_other_ranks_are_matched_apart():
 def test_a_collective_without_the_call_of_one_member_is_not_split(members):
     fleet = fleet_of(*in_groups(0, [members] * 3, [10, 12, 30], silent=(2,)), ranks=3)
     [waits] = fleet.snapshot().fresh_waits
-    assert [each.unsplit for each in waits.collectives] == ["rank 2 is missing"]
+    assert [each.not_attributed for each in waits.collectives] == ["rank 2 is missing"]
 
 
 def test_a_receive_is_split_by_its_send_as_the_ranks_tell_who_they_send_to_and_receive_from():
@@ -130,8 +130,8 @@ def test_a_receive_is_split_by_its_send_as_the_ranks_tell_who_they_send_to_and_r
             message = replace(message, collectives=tuple(own))
         fleet.apply(message)
     [waits] = fleet.snapshot().fresh_waits
-    assert [(each.sender, each.unsplit) for each in waits.collectives] == [(0, "")] * 2
-    assert (waits.times[0].wait_ns, waits.times[0].unsplit_ns) == (0, 30 * MS)
+    assert [(each.sender, each.not_attributed) for each in waits.collectives] == [(0, "")] * 2
+    assert (waits.times[0].wait_ns, waits.times[0].not_attributed_ns) == (0, 30 * MS)
     assert (waits.times[1].wait_ns, waits.times[1].transfer_ns) == (0, 15 * MS)
 
 
@@ -151,7 +151,7 @@ def test_a_rank_that_waited_in_another_group_passes_the_blame_on_and_the_first_l
     snapshot = fleet.snapshot()
     window = snapshot.wait_window
     assert (window.late_rank, window.lateness.of(0).caused_wait_ns) == (0, 4 * (30 + 39) * MS)
-    assert window.echo == Echo(0, (Link(1, "tp"),))
+    assert window.passed_on_wait == PassedOnWait(0, (Link(1, "tp"),))
     assert ", also through rank 1 (tp)" in who_is_late(snapshot).words
 
 
@@ -169,8 +169,8 @@ def test_a_window_names_the_rank_that_causes_most_waiting_in_most_steps():
 
 def test_what_is_missing_is_said_until_it_is_there():
     fleet = fleet_of(*late(0)[:2])
-    assert fleet.snapshot().unsplit == "no timeline of rank 1 is here"
-    assert feed(fleet, *late(1)[2:]).unsplit == NOT_YET
+    assert fleet.snapshot().not_attributed == "no timeline of rank 1 is here"
+    assert feed(fleet, *late(1)[2:]).not_attributed == NOT_YET
     assert [view.waits for view in fleet.snapshot().ranks] == [None, None]
     assert feed(fleet, *late(1)[:2]).waits.step == 1
 
@@ -218,7 +218,7 @@ def test_a_window_holds_what_was_long_ago_until_the_job_changes():
                 step(rank, number, compute=60 if number < 910 else 90, start_ns=T0 + 91 * S + number)
             )
     snapshot = fleet.snapshot()
-    assert (snapshot.first_step, snapshot.wait_window, snapshot.unsplit) == (910, None, NOT_YET)
+    assert (snapshot.first_step, snapshot.wait_window, snapshot.not_attributed) == (910, None, NOT_YET)
 
 
 def test_of_long_steps_a_window_has_so_many_that_who_is_late_can_be_told():
@@ -260,7 +260,7 @@ def test_of_the_timelines_that_are_still_held_after_a_change_none_is_split_again
     snapshot = feed(fleet, *late(14), *late(16))
     split += [each.step for each in snapshot.fresh_waits]
     assert split == [10, 11, 12, 14, 16]
-    assert [each.step for each in snapshot.split_steps] == [14, 16]
+    assert [each.step for each in snapshot.step_waits] == [14, 16]
     assert [each.step for each in snapshot.transfers] == [14]  # 16 came too soon
 
 
@@ -284,7 +284,7 @@ def test_ranks_on_several_hosts_are_split_as_far_as_their_clocks_are_known(resid
     parts = []
     for rank, residual_ns in enumerate(residuals_ns):
         messages = step_with_waits(rank, 0, (25 if rank == 1 else 10, 40))
-        fleet = Fleet(Clock(), f"host-{rank}")
+        fleet = JobState(Clock(), f"host-{rank}")
         feed(fleet, welcome(world_size=len(residuals_ns)), status(), info(rank), *messages)
         fleet.set_hub_state(HubState.LIVE)
         node = NodeView(f"host-{rank}", HubState.LIVE, T0, "", offset_ns=0, residual_ns=residual_ns)
@@ -292,15 +292,15 @@ def test_ranks_on_several_hosts_are_split_as_far_as_their_clocks_are_known(resid
     merged = Merger().merge(parts, T0)
     assert merged.waits.collectives[0].wait_ns(0) == wait_ns
     if wait_ns is None:
-        assert (merged.wait_window, merged.unsplit) == (None, "the clocks are too uncertain")
-        assert merged.ranks[0].waits.unsplit_ns == merged.ranks[0].measured.comm_ns
+        assert (merged.wait_window, merged.not_attributed) == (None, "the clocks are too uncertain")
+        assert merged.ranks[0].waits.not_attributed_ns == merged.ranks[0].measured.comm_ns
 
 
 @pytest.mark.parametrize(
     ("source", "late_ms", "is_named"), [("host", 5, False), ("host", 15, True), ("kernels", 5, True)]
 )
 def test_without_gpus_nobody_is_called_late_for_what_a_busy_machine_does(source, late_ms, is_named):
-    fleet = Fleet(Clock())
+    fleet = JobState(Clock())
     for message in (welcome(), *(replace(info(rank), source=source) for rank in (0, 1))):
         fleet.apply(message)
     for number in range(24):
