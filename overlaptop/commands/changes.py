@@ -43,16 +43,12 @@ def run(options: argparse.Namespace) -> int:
         raise CommandError(f"no job {key} runs here, and the log has no change of it")
     if options.json:
         for change in changes:
-            print_data(_record(change))
+            print_data(ChangeRecord(**shared(ChangeRecord, change)))
     elif changes:
         print_data(_table(changes))
     else:
         print_message("nothing was changed yet" + ("" if key is None else f" of job {key}"))
     return 0
-
-
-def _record(change: LoggedChange) -> ChangeRecord:
-    return ChangeRecord(**shared(ChangeRecord, change), old=change.old, new=change.new)
 
 
 def _table(changes: list[LoggedChange]) -> str:

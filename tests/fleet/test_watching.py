@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from overlaptop.fleet import fleet
+from overlaptop.fleet import job_state
 from overlaptop.fleet.job_state import JobState
 from overlaptop.fleet.snapshot import HubState
 from overlaptop.fleet.watching import MOST_COMPARED
@@ -88,7 +88,7 @@ def test_another_late_rank_takes_the_place_of_the_first():
 
 
 def test_ranks_that_were_compared_keep_no_more_timelines_than_the_compared_ones(monkeypatch):
-    monkeypatch.setattr(fleet, "MAX_TIMELINE_BYTES", 20_000)
+    monkeypatch.setattr(job_state, "MAX_TIMELINE_BYTES", 20_000)
     job = LargeJob(40)
     for late in (3, 33):
         for _ in range(40):

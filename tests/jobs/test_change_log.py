@@ -99,7 +99,7 @@ def test_several_hubs_that_write_at_once_lose_nothing(socket_dir):
             json.dumps({**RECORD, **wrong}).encode()
             for wrong in (
                 {"at": "yesterday"}, {"at": 7}, {"by": None}, {"step": "7"}, {"step": True}, {"step": 1.5},
-                {"from": 25}, {"to": []}, {"outcome": "done"}, {"outcome": []}, {"at": "9999-99-99"},
+                {"old": 25}, {"new": []}, {"outcome": "done"}, {"outcome": []}, {"at": "9999-99-99"},
             )
         ),
     ],

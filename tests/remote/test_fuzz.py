@@ -15,8 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from overlaptop.fleet.job_state import HISTORY_STEPS, MAX_NODE_RANKS, MAX_NOTICES, RECENT_DETAILS
+from overlaptop.fleet.job_state import MAX_NODE_RANKS, MAX_NOTICES, RECENT_DETAILS
 from overlaptop.fleet.snapshot import HubState
+from overlaptop.fleet.window import HISTORY_STEPS
 from overlaptop.remote.host import MAX_SAMPLE_CHARS
 from overlaptop.wire.codec import WireError, decode, encode
 from overlaptop.wire.commands import Argument, Command, CommandOutcome, RankOutcome
