@@ -4,8 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 ARGS ?=
-# Most tests that take long start a real job and wait for it: five at a time keep two cores busy.
-WORKERS ?= 5
+# Most tests that take long start a real job and wait for it: four at a time keep two cores busy.
+WORKERS ?= 4
 # Tests start Python a thousand times: compiled anew each time, our modules would take a third of the suite.
 KEEPS_BYTECODE := env -u PYTHONDONTWRITEBYTECODE
 

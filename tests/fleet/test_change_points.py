@@ -69,16 +69,16 @@ def test_a_healthy_job_does_not_change(kind, seed):
     assert set(looks(lambda number: STEP_MS * HEALTHY[kind](draw, number))) == {0}
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_job_that_wanders_for_seconds_hardly_changes_until_it_really_does(seed):
     draw = random.Random(seed)
     wander, lengths_ms = 0.0, []
-    for number in range(1500):
+    for number in range(1000):
         wander = 0.96 * wander + draw.gauss(0, 0.28 * 0.1)
-        lengths_ms.append(STEP_MS * (1 + wander) * draw.gauss(1, 0.03) * (1 if number < 1400 else 1.8))
+        lengths_ms.append(STEP_MS * (1 + wander) * draw.gauss(1, 0.03) * (1 if number < 900 else 1.8))
     found = looks(lengths_ms.__getitem__, len(lengths_ms))
-    assert len(set(found[100:1400])) <= 2  # it takes some seconds to know how far it wanders
-    assert any(1397 <= each <= 1405 for each in found[1400:])
+    assert len(set(found[100:900])) <= 2  # it takes some seconds to know how far it wanders
+    assert any(897 <= each <= 905 for each in found[900:])
 
 
 @pytest.mark.parametrize("seed", range(3))
