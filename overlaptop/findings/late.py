@@ -62,8 +62,9 @@ class Cause(Enum):
     """It computes longer."""
 
 
-OF_THE_HOST = (Cause.LOADING, Cause.COLLECTING, Cause.STANDING, Cause.LAUNCHING, None)
-"""Causes that a script line may explain; without a GPU its compute, too."""
+OF_THE_HOST = (Cause.LOADING, Cause.STANDING, Cause.LAUNCHING, None)
+"""Causes that a script line may explain; without a GPU its compute, too. Not a garbage collection: it holds
+the GIL, so that no stack is sampled meanwhile, and another line would be named."""
 
 
 @dataclass(frozen=True, slots=True)
