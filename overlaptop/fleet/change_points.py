@@ -60,6 +60,8 @@ class ChangePoints:
         """Medians of blocks since then, a value for each row of `_rows`."""
         self._strays: deque[Series] = deque(maxlen=MOST_BLOCKS)
         """How far the blocks of earlier levels were from the median of their level."""
+        self._wander = np.zeros(1)
+        """Standard deviation of each row's blocks; 0 while they are too few."""
 
     def look(self, views: Sequence[RankView]) -> int:
         """Add the ranks' new steps and return the current `first_step`."""
@@ -76,11 +78,13 @@ class ChangePoints:
             self._ranks, begin = ranks, max(self.first_step, min(unread, newest - MOST_BEFORE - MOST_AFTER))
             for each in (self._columns, self._blocks, self._strays):
                 each.clear()
+            self._wander = np.zeros(1 + len(ranks))
         for number in range(begin, newest + 1):
             self._add(number, [step_of(view, number) for view in running])
             is_block = number % BLOCK_STEPS == 0
             if is_block and len(self._columns) >= BLOCK_STEPS:
                 self._blocks.append(np.median(self._rows()[:, -BLOCK_STEPS:], axis=1))
+                self._wander = self._deviation()
             if number >= unread and (is_block or number == newest):
                 self._find()
         self._read = newest
@@ -107,17 +111,17 @@ class ChangePoints:
     def _find(self) -> None:
         if len(self._columns) < LEAST_BEFORE + LEAST_AFTER:
             return
-        rows, wander = self._rows(), self._wander()
+        rows = self._rows()
         is_known = ~np.isnan(rows).any(axis=1)
-        if (at := last_change(rows[is_known], WANDERS * wander[is_known])) is not None:
+        if (at := last_change(rows[is_known], WANDERS * self._wander[is_known])) is not None:
             self.first_step = self._columns[at][0]
             for _ in range(at):
                 self._columns.popleft()
             self._strays.extend(_strays(self._blocks))
             self._blocks.clear()
+            self._wander = self._deviation()
 
-    def _wander(self) -> Series:
-        """Return the standard deviation of each row's blocks; 0 while they are too few."""
+    def _deviation(self) -> Series:
         found = [*self._strays, *_strays(self._blocks)]
         if len(found) < LEAST_BLOCKS:
             return np.zeros(1 + len(self._ranks))
