@@ -354,9 +354,12 @@ def _late_rank(
     collections = longer["collections"]
     own = own_times(evidence, found, others, slows_ns)
     lost_ns = min(evidence.exposed_wait_ns, gain_ns(evidence.step_ns, (own[other] for other in others)))
-    cause = _cause(evidence, rank, others, longer, EXPLAINS * lost_ns)
+    standing = slow_line(evidence, rank, others, standing=True)
+    cause = _cause(evidence, rank, others, longer, EXPLAINS * lost_ns, sleeps=standing is not None)
     computes_there = cause is Cause.COMPUTING and on_host(evidence.ranks[rank].info)
-    is_of_host = cause in OF_THE_HOST or computes_there
+    line = standing if cause is Cause.STANDING else None
+    if line is None and (cause in OF_THE_HOST or computes_there):
+        line = slow_line(evidence, rank, others)
     return LateRank(
         rank,
         tuple(sorted(others)),
@@ -375,14 +378,8 @@ def _late_rank(
         sum(collections) / len(collections) if collections else None,
         cause,
         chain,
-        line=_line(evidence, rank, others, cause) if is_of_host else None,
+        line=line,
     )
-
-
-def _line(evidence: Evidence, rank: int, others: Collection[int], cause: Cause | None) -> SlowLine | None:
-    stands = cause is Cause.STANDING
-    found = slow_line(evidence, rank, others, standing=True) if stands else None
-    return found or slow_line(evidence, rank, others)
 
 
 def _cause(
@@ -391,7 +388,10 @@ def _cause(
     others: Collection[int],
     longer: dict[str, list[float]],
     enough_ns: float,
+    *,
+    sleeps: bool,
 ) -> Cause | None:
+    """``sleeps``: samples find it asleep at a line longer than the others."""
     busy_ns, stands_ns, loads_ns, delays_ns = (
         steady_excess(longer[name]) for name in ("busy", "stands", "loads", "delays")
     )
@@ -418,9 +418,8 @@ def _cause(
             return Cause.DELAYED
         usual_ns = median(long_pauses_ns(evidence, each) for each in others)
         stands_long = long_pauses_ns(evidence, rank) - usual_ns >= enough_ns
-        is_slow = is_launch_bound(evidence, rank) and not stands_long
-        stands = not is_slow or slow_line(evidence, rank, others, standing=True) is not None
-        return Cause.STANDING if stands else Cause.LAUNCHING
+        is_slow = is_launch_bound(evidence, rank) and not (stands_long or sleeps)
+        return Cause.LAUNCHING if is_slow else Cause.STANDING
     if cpus_are_short(evidence):
         return None
     if (share := clock_share(evidence, rank, others)) is not None and share < LOW_CLOCK:

@@ -72,8 +72,8 @@ class SteadyFindings:
         for key, each in now.items():
             held = self._held.setdefault(key, _Held(each, at_ns, first_step, 0, at_once))
             held.finding, held.first_step, held.gone_ns = each, first_step, None
-            is_vague = each.rule in VAGUE or (each.rule in WEAK_CAUSES and each.why_late)
-            held.shown |= at_ns - held.since_ns >= (VAGUE_HOLD_NS if is_vague else HOLD_NS)
+            is_weak = each.rule in VAGUE or (each.rule in WEAK_CAUSES and each.why_late)
+            held.shown |= at_ns - held.since_ns >= (VAGUE_HOLD_NS if is_weak else HOLD_NS)
             gain_ns = each.gain_ns or -1
             if not gain_ns * REORDER > held.cost_ns > gain_ns / REORDER:
                 held.cost_ns = gain_ns
