@@ -35,12 +35,17 @@ _DISTURBED, _CHANGES_SETTING = attrgetter("disturbed"), attrgetter("changes_sett
 
 def history_steps(ranks: int) -> int:
     """Return the number of steps kept of each rank of a job with this many ranks."""
-    return max(LEAST_HISTORY_STEPS, min(HISTORY_STEPS, MOST_HISTORY_STEPS // max(1, ranks)))
+    return _of_each(ranks, LEAST_HISTORY_STEPS, HISTORY_STEPS, MOST_HISTORY_STEPS)
 
 
 def evidence_steps(ranks: int) -> int:
-    """Return the number of measured steps of each of so many ranks that rules read."""
-    return max(LEAST_EVIDENCE_STEPS, min(EVIDENCE_STEPS, MOST_EVIDENCE_STEPS // max(1, ranks)))
+    """Return the number of measured steps that rules read of each rank of a job with this many ranks."""
+    return _of_each(ranks, LEAST_EVIDENCE_STEPS, EVIDENCE_STEPS, MOST_EVIDENCE_STEPS)
+
+
+def _of_each(ranks: int, least: int, most: int, of_all: int) -> int:
+    """Return each rank's share of this many steps of all ranks, within the limits of one rank."""
+    return max(least, min(most, of_all // max(1, ranks)))
 
 
 class WindowSteps(NamedTuple):

@@ -95,11 +95,15 @@ class RankTable(JobView):
         if not state.folded:
             return None
         width, made = width or self.size.width, self._made
-        made_of = (state.snapshot, state.map_quantity, width)
-        if made is None or made[0] is not state.snapshot or made[1:3] != made_of[1:]:
-            found, ranks = deviations(state.rows, state.map_quantity), by_place(state.rows)
+        snapshot, quantity = state.snapshot, state.map_quantity
+        if (
+            made is None
+            or made.snapshot is not snapshot
+            or (made.quantity, made.width) != (quantity, width)
+        ):
+            found, ranks = deviations(state.rows, quantity), by_place(state.rows)
             placed = RankMap(ranks, node_size(ranks), width - 2 * _MARGIN)
-            self._made = made = _Folded(*made_of, found, placed, found.worst())
+            self._made = made = _Folded(snapshot, quantity, width, found, placed, found.worst())
         return made
 
     def _draw_rows(self, width: int, height: int) -> list[StyledLine]:
