@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import sys
 import time
@@ -85,7 +86,7 @@ def run(options: argparse.Namespace) -> int:
         if options.port is not None:
             stack.enter_context(_served(options, registry))
         if options.textfile is not None:
-            stack.callback((options.textfile / FILE_NAME).unlink, missing_ok=True)
+            stack.callback(_remove_files, options.textfile)
         followed = FollowedJobs(options.job, hosts_of(options), detail=options.detail)
         jobs = stack.enter_context(closing(followed))
         write_at_s = 0.0
@@ -181,6 +182,12 @@ def _write(folder: Path, registry: CollectorRegistry) -> None:
         write_to_textfile(str(folder / FILE_NAME), registry)
     except OSError as fault:
         raise CommandError(f"--textfile {folder}: {fault.strerror or fault}") from fault
+
+
+def _remove_files(folder: Path) -> None:
+    """What is stale from now on, and what a signal kept ``write_to_textfile`` from renaming."""
+    for path in (folder / FILE_NAME, *folder.glob(f"{FILE_NAME}.{os.getpid()}.*")):
+        path.unlink(missing_ok=True)
 
 
 def _port(text: str) -> int:
