@@ -76,8 +76,7 @@ class StepRecord(Record, tag="step"):
     matched_ns: Annotated[int | None, says("ns, those of them whose collective is known")]
     captured: Annotated[bool, says("torch.profiler ran in the step, as you asked; its lanes are null")]
     link_tx_bytes: Annotated[
-        int | None,
-        says("bytes that the collectives make the rank send within its node, by a ring's count"),
+        int | None, says("bytes that the collectives make the rank send within its node, by a ring's count")
     ]
     link_rx_bytes: Annotated[int | None, says("the same, received")]
     transitional: Annotated[bool, says("a setting was being changed; its lanes are null")]
@@ -89,8 +88,7 @@ class StepRecord(Record, tag="step"):
     ]
     fused_ns: Annotated[int | None, says("ns of kernels that compute and communicate in one")]
     host_ns: Annotated[
-        int | None,
-        says("ns that the CPU needed, less how long its GPU blocked it; null in a live job"),
+        int | None, says("ns that the CPU needed, less how long its GPU blocked it; null in a live job")
     ]
     trial: Annotated[bool, says("a trial was under way; its lanes are null")]
     wait_ns: Annotated[int | None, says("ns of communication that waited for a late rank")]
@@ -150,8 +148,7 @@ class DeviceRecord(Record, tag="device"):
     nvlink_peak_bytes_per_s: Annotated[int | None, says("bytes per second in one direction")]
     pcie_peak_bytes_per_s: Annotated[int | None, says("bytes per second in one direction, as payload")]
     collectives_over: Annotated[
-        str | None,
-        says('`"nvlink"` or `"pcie"`: the link that collectives use; null in older samples'),
+        str | None, says('`"nvlink"` or `"pcie"`: the link that collectives use; null in older samples')
     ]
     collectives_rx_bytes_per_s: Annotated[
         float | None, says("bytes per second that the job's collectives account for, over some 10 s")
@@ -169,8 +166,7 @@ class DeviceRecord(Record, tag="device"):
     throttle_reasons: Annotated[tuple[str, ...] | None, says("empty where the clocks are not reduced")]
     numa_node: Annotated[int | None, says("the GPU's NUMA node")]
     numa_state: Annotated[
-        str | None,
-        says('`"bound"`, `"unbound"`, `"wrong node"`, `"one node"`, `"no gpu"` or `"unknown"`'),
+        str | None, says('`"bound"`, `"unbound"`, `"wrong node"`, `"one node"`, `"no gpu"` or `"unknown"`')
     ]
     cpu_set: Annotated[str | None, says('the CPUs that the process may use: `"0-31,64-95"`')]
     cpu_nodes: Annotated[list[int] | None, says("their NUMA nodes")]
@@ -299,8 +295,7 @@ class CaptureRecord(Record, tag="capture"):
     rank: Rank
     state: Annotated[str, says('`"written"`, or how it failed')]
     step: Annotated[
-        int | None,
-        says("on which the ranks agreed; the profiler settles in it and the next two"),
+        int | None, says("on which the ranks agreed; the profiler settles in it and the next two")
     ]
     path: Annotated[str | None, says("the trace; null: none was written")]
     reason: Annotated[str | None, says("why none was written")]

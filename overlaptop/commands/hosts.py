@@ -58,11 +58,7 @@ def host_of(session: Session, rank: int) -> str:
 
 
 def connect(
-    hosts: Hosts,
-    selector: JobSelector | None = None,
-    *,
-    readonly: bool = False,
-    tap: Tap | None = None,
+    hosts: Hosts, selector: JobSelector | None = None, *, readonly: bool = False, tap: Tap | None = None
 ) -> HostsSession:
     """Reach the hosts. What becomes of each is printed, and ssh asks its questions on the terminal.
 

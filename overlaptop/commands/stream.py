@@ -17,13 +17,7 @@ from overlaptop.commands.hosts import Hosts, pause, report_connections
 from overlaptop.commands.jobs import join
 from overlaptop.commands.output import CommandError, print_message
 from overlaptop.commands.troubles import TroubleLog
-from overlaptop.fleet.records import (
-    collective_record,
-    cost_record,
-    device_record,
-    end_records,
-    step_record,
-)
+from overlaptop.fleet.records import collective_record, cost_record, device_record, end_records, step_record
 from overlaptop.fleet.session import Session
 from overlaptop.fleet.snapshot import HubState, Snapshot
 from overlaptop.fleet.waits import StepWaits

@@ -7,14 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from overlaptop.commands import COMMANDS
-from overlaptop.commands.arguments import (
-    add_hosts,
-    add_screen,
-    hosts_of,
-    job_key,
-    positive,
-    screen_of,
-)
+from overlaptop.commands.arguments import add_hosts, add_screen, hosts_of, job_key, positive, screen_of
 from overlaptop.commands.output import CommandError
 
 DESCRIPTION = """\

@@ -7,14 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from overlaptop.findings.evidence import Evidence
-from overlaptop.findings.exposure import (
-    Exposure,
-    StepCalls,
-    all_totals,
-    exposure,
-    mean_ns,
-    step_calls,
-)
+from overlaptop.findings.exposure import Exposure, StepCalls, all_totals, exposure, mean_ns, step_calls
 from overlaptop.findings.late import on_host
 from overlaptop.findings.settings import can_set, gradients_of, knob_of
 from overlaptop.models.buckets import MIB, EvenBuckets, Link, even_buckets, fewest, sweep

@@ -134,10 +134,7 @@ _MEASURES = (loading_ns, delayed_ns, full_collections, _cpu_ns)
 
 
 def _loses(
-    evidence: Evidence,
-    rank: int,
-    step_ns: float,
-    excesses: Mapping[Measure, Mapping[int, list[float]]],
+    evidence: Evidence, rank: int, step_ns: float, excesses: Mapping[Measure, Mapping[int, list[float]]]
 ) -> Iterator[tuple[float, Cause]]:
     """Yield the median excess in ns and its cause, for each counter that is steadily higher than the
     others'.

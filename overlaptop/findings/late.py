@@ -325,11 +325,7 @@ def clock_share(evidence: Evidence, rank: int, others: Collection[int]) -> float
 
 
 def _late_rank(
-    evidence: Evidence,
-    rank: int,
-    chain: tuple[int, ...],
-    involved: frozenset[int],
-    found: Collection[int],
+    evidence: Evidence, rank: int, chain: tuple[int, ...], involved: frozenset[int], found: Collection[int]
 ) -> LateRank:
     assert evidence.window is not None
     late = evidence.window.lateness.of(rank)

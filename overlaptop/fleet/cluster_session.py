@@ -18,14 +18,7 @@ from dataclasses import replace
 
 from msgspec import structs
 
-from overlaptop.fleet.job_session import (
-    LOOK_EVERY_S,
-    NOT_CONNECTED,
-    READONLY,
-    JobSelector,
-    JobSession,
-    Tap,
-)
+from overlaptop.fleet.job_session import LOOK_EVERY_S, NOT_CONNECTED, READONLY, JobSelector, JobSession, Tap
 from overlaptop.fleet.merging import Merger, NodeSnapshot, out_of_reach
 from overlaptop.fleet.snapshot import HubState, NodeView, Snapshot
 from overlaptop.jobs.folder import JobFolderError

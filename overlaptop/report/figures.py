@@ -5,16 +5,7 @@ from __future__ import annotations
 from overlaptop.fleet.records import BOUNDS
 from overlaptop.fleet.snapshot import WHOLE_TRACE, HubState, Snapshot, Totals, Window
 from overlaptop.report.deviations import MOST_LISTED
-from overlaptop.text import (
-    ABOUT,
-    bounded,
-    count,
-    duration,
-    part_of,
-    percent,
-    plural,
-    ratio,
-)
+from overlaptop.text import ABOUT, bounded, count, duration, part_of, percent, plural, ratio
 from overlaptop.timeline.arrivals import WaitTimes
 from overlaptop.wire.messages import OwnCost
 

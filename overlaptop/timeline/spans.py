@@ -96,10 +96,7 @@ def intersection(a: Spans, b: Spans) -> Spans:
     in_a = np.repeat(np.arange(len(a)), met)
     nth = np.arange(len(in_a)) - np.repeat(np.cumsum(met) - met, met)
     in_b = np.repeat(first, met) + nth
-    return _side_by_side(
-        np.maximum(a[in_a, 0], b[in_b, 0]),
-        np.minimum(a[in_a, 1], b[in_b, 1]),
-    )
+    return _side_by_side(np.maximum(a[in_a, 0], b[in_b, 0]), np.minimum(a[in_a, 1], b[in_b, 1]))
 
 
 def _intersection_of_few(a: list[list[int]], b: list[list[int]]) -> Spans:

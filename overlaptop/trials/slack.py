@@ -77,14 +77,7 @@ def delay_ranks(
     ]
     for candidate in candidates:
         candidate.make(1)
-    return Trials(
-        session,
-        candidates,
-        slope,
-        is_narrow,
-        budget_steps=budget_steps,
-        seed=seed,
-    )
+    return Trials(session, candidates, slope, is_narrow, budget_steps=budget_steps, seed=seed)
 
 
 def is_narrow(effect: Effect) -> bool:

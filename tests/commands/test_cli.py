@@ -55,10 +55,7 @@ def test_nothing_is_imported_that_is_not_needed(code: str, unwanted: set[str]) -
     ("command", "words"),
     [
         ("relay", ["What `overlaptop HOST` starts on that host"]),
-        (
-            "analyze",
-            ["--hta", "window", "rounding", "peer-to-peer", "--lane", "exit status"],
-        ),
+        ("analyze", ["--hta", "window", "rounding", "peer-to-peer", "--lane", "exit status"]),
         ("demo ddp --json --", ["--bucket-cap-mb MB"]),
         ("tune", ["leaves nothing to undo"]),
         ("slack", ["critical path", "2%"]),

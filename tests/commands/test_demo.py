@@ -13,15 +13,7 @@ from overlaptop.jobs.record import list_jobs
 from tests.processes import Traces, eventually
 
 from .conftest import StartRanks
-from .running import (
-    OVERLAPTOP,
-    SMALL_DDP,
-    SMALL_MATMUL,
-    START_LIMIT_S,
-    overlaptop,
-    records,
-    run_here,
-)
+from .running import OVERLAPTOP, SMALL_DDP, SMALL_MATMUL, START_LIMIT_S, overlaptop, records, run_here
 
 
 def steps(text: str) -> list[dict[str, Any]]:
@@ -84,11 +76,7 @@ def demo(traces: Traces) -> Iterator[subprocess.Popen[str]]:
 
 @pytest.mark.parametrize(("signum", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, -signal.SIGTERM)])
 def test_a_demo_that_a_signal_ends_leaves_nothing_and_ends_the_stream_of_who_watches(
-    demo: subprocess.Popen[str],
-    traces: Traces,
-    socket_dir: Path,
-    signum: signal.Signals,
-    status: int,
+    demo: subprocess.Popen[str], traces: Traces, socket_dir: Path, signum: signal.Signals, status: int
 ) -> None:
     """No process, and no folder but that of what happened."""
     watcher = subprocess.Popen([*OVERLAPTOP, "--json"], stdout=subprocess.PIPE, text=True)

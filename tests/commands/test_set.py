@@ -167,14 +167,7 @@ def test_a_value_that_all_ranks_have_already_is_not_sent(run_set: RunSet) -> Non
         ],
         [COMMAND, reply(0, "failed", 7, "boom"), replace(reply(1, "changed", 7), old="25", new="50")],
     ],
-    ids=[
-        "ranks differ",
-        "unknown",
-        "a rank not seen",
-        "a change goes on",
-        "just changed",
-        "failed on one",
-    ],
+    ids=["ranks differ", "unknown", "a rank not seen", "a change goes on", "just changed", "failed on one"],
 )
 def test_the_present_value_is_sent_where_it_may_not_be_that_of_all_ranks(
     run_set: RunSet, then: list[Message]

@@ -341,11 +341,7 @@ def by_turns(more, *facts, steady_ms=0, **changes):
 def test_ranks_that_are_late_in_turn_and_that_nothing_explains_are_one_finding():
     evidence = by_turns("idle")
     [found] = ask(evidence)
-    assert (found.rule, found.ranks, found.gain_ns) == (
-        "late_unexplained",
-        (1, 3),
-        20 * MS,
-    )
+    assert (found.rule, found.ranks, found.gain_ns) == ("late_unexplained", (1, 3), 20 * MS)
     assert found.title == "why ranks 1, 3 are late in turn is not known"
     assert "they are late in 40 of 40 collectives" in found.measured
 

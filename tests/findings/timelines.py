@@ -8,12 +8,7 @@ from overlaptop.findings.evidence import evidence_of
 from overlaptop.fleet.job_state import JobState
 from overlaptop.fleet.snapshot import HubState
 from overlaptop.wire.knobs import GradientFacts, Knob, KnobFacts
-from overlaptop.wire.messages import (
-    CollectiveSpan,
-    EnvironmentFacts,
-    EnvironmentVariable,
-    PhaseSpan,
-)
+from overlaptop.wire.messages import CollectiveSpan, EnvironmentFacts, EnvironmentVariable, PhaseSpan
 from tests.fleet.builders import MS, T0, Clock, feed, info, laid_out, status, welcome
 
 MIB = 1 << 20

@@ -238,9 +238,7 @@ def test_ranks_that_are_started_again_under_the_same_key_begin_anew_and_the_othe
     assert len(cluster.hosts[0].hubs) == 1
 
 
-def test_a_job_that_starts_again_under_another_key_is_followed_and_its_last_state_stays_until_then(
-    cluster,
-):
+def test_a_job_that_starts_again_under_another_key_is_followed_and_its_last_state_stays_until_then(cluster):
     session = cluster.session(JobSelector(key="job-1"))
     cluster.live(session)
     for host in cluster.hosts:

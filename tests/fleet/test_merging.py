@@ -72,8 +72,7 @@ def test_the_ranks_of_all_nodes_are_one_job(nodes):
 
 
 @pytest.mark.parametrize(
-    ("unseen", "words"),
-    [([3], "rank 3 has"), ([2, 3], "ranks 2-3 have"), ([0, 2, 3], "ranks 0, 2-3 have")],
+    ("unseen", "words"), [([3], "rank 3 has"), ([2, 3], "ranks 2-3 have"), ([0, 2, 3], "ranks 0, 2-3 have")]
 )
 def test_ranks_that_were_announced_and_are_on_no_node_are_there_unseen_and_named(unseen, words):
     nodes = Nodes()

@@ -6,13 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.distributed import _compute_bucket_assignment_by_size
 
-from overlaptop.models.buckets import (
-    Link,
-    bucket_sizes,
-    even_buckets,
-    fewest,
-    sweep,
-)
+from overlaptop.models.buckets import Link, bucket_sizes, even_buckets, fewest, sweep
 
 sizes_lists = st.lists(st.integers(1, 30), min_size=1, max_size=25)
 caps = st.integers(1, 120)

@@ -204,10 +204,7 @@ def test_of_last_ranks_that_the_clocks_cannot_tell_apart_none_is_late(error_ns, 
 
 def test_an_uneven_all_to_all_has_no_size_and_is_timed_to_its_last_end():
     (found,) = match(
-        {
-            0: calls((0, 100), op="alltoallv", size=64),
-            1: calls((20, 90), op="alltoallv", size=8),
-        }
+        {0: calls((0, 100), op="alltoallv", size=64), 1: calls((20, 90), op="alltoallv", size=8)}
     )
     assert (found.not_attributed, found.bytes, found.least_transfer_ns) == ("", None, 80)
     assert found.bus_bandwidth is None
