@@ -121,7 +121,6 @@ def unknown(check: str, text: str) -> CheckRecord:
 
 
 def check_overlaptop(_machine: Machine) -> Iterator[CheckRecord]:
-    """Check the version and the interpreter."""
     version = f"{__version__}, protocol {PROTOCOL_VERSION}"
     yield ok("overlaptop", f"{version}, Python {platform.python_version()} at {sys.executable}")
 
@@ -130,7 +129,6 @@ def check_overlaptop(_machine: Machine) -> Iterator[CheckRecord]:
 
 
 def check_sockets(machine: Machine) -> Iterator[CheckRecord]:
-    """Check that a new job can make its sockets, and a dashboard can find them."""
     try:
         path = base_dir(create=False)
         dashboards_socket(_LONGEST_KEY, _LARGEST_PID)
@@ -171,7 +169,6 @@ def _file_system(mounts: str, place: Path) -> str:
 
 
 def check_jobs(machine: Machine) -> Iterator[CheckRecord]:
-    """Check that the running jobs can be watched, and how well."""
     try:
         jobs, base = list_jobs(), base_dir(create=False)
     except (JobFolderError, OSError):
@@ -272,7 +269,6 @@ def _terminal_size(descriptor: int) -> os.terminal_size | None:
 
 
 def check_ssh(_machine: Machine) -> Iterator[CheckRecord]:
-    """Check that ssh could reach other hosts."""
     program = ssh_program()
     if (path := shutil.which(program)) is None:
         text = f"there is no {program} here, so no host is reached by its name"
@@ -285,7 +281,6 @@ def check_ssh(_machine: Machine) -> Iterator[CheckRecord]:
 
 
 def check_devices(machine: Machine) -> Iterator[CheckRecord]:
-    """Check that this user may open the GPUs."""
     wanted = ("nvidiactl", "nvidia-uvm")
     devices = [
         name for name in machine.names("dev") if name in wanted or re.fullmatch(r"nvidia[0-9]+", name)

@@ -232,9 +232,7 @@ def _three_digits(value: float) -> str:
 
 
 def _time_unit(ns: float) -> tuple[int, str]:
-    """Return the unit's length in ns and its name, for less than 1,000 units; the
-    last unit has no limit.
-    """
+    """Return the unit's length in ns and its name, for less than 1,000 units; the last has no limit."""
     fitting = (each for each in _TIME_UNITS if _significant(ns / each[0]) < 1000)
     return next(fitting, _TIME_UNITS[-1])
 

@@ -11,7 +11,6 @@ order, and each rank has a part of the weight:
 multiply another (Wang and others, "Overlap Communication with Dependent Computation via Decomposition",
 ASPLOS 2023).
 """
-# ruff: noqa: D102 - the methods are those of Way
 
 from __future__ import annotations
 

@@ -61,12 +61,12 @@ class Start(torch.autograd.Function):
     """Send rows. Backward waits for their gradients, which `Finish` has sent."""
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, transfer: Transfer) -> Tensor:  # noqa: D102
+    def forward(ctx: Any, rows: Tensor, transfer: Transfer) -> Tensor:
         ctx.transfer = transfer
         return transfer.start(rows)
 
     @staticmethod
-    def backward(ctx: Any, _gradient: Tensor) -> tuple[Tensor | None, ...]:  # noqa: D102
+    def backward(ctx: Any, _gradient: Tensor) -> tuple[Tensor | None, ...]:
         return ctx.transfer.finish(), None
 
 
@@ -74,13 +74,13 @@ class Finish(torch.autograd.Function):
     """Wait for rows. Backward sends their gradients, so it overlaps the same work as the rows did."""
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, transfer: Transfer) -> Tensor:  # noqa: D102
+    def forward(ctx: Any, rows: Tensor, transfer: Transfer) -> Tensor:
         ctx.transfer = transfer
         transfer.finish()
         return rows.view_as(rows)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # noqa: D102
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         ctx.transfer.start(gradient, back=True)
         return gradient, None
 

@@ -58,7 +58,7 @@ class Up(torch.autograd.Function):
     """All tokens times this rank's columns."""
 
     @staticmethod
-    def forward(  # noqa: D102
+    def forward(
         ctx: Any, _own: Tensor, weight: Tensor, way: Way, started: tuple[Tensor, dist.Work | None]
     ) -> Tensor:
         full, product = way.gather_multiply(started, weight)
@@ -67,7 +67,7 @@ class Up(torch.autograd.Function):
         return product
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # noqa: D102
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         full, weight = ctx.saved_tensors
         own, summing = ctx.way.multiply_scatter(gradient.contiguous(), weight.t())
         of_weight = full.t() @ gradient
@@ -83,14 +83,14 @@ class Down(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, full: Tensor, weight: Tensor, way: Way, half: Half) -> Tensor:  # noqa: D102
+    def forward(ctx: Any, full: Tensor, weight: Tensor, way: Way, half: Half) -> Tensor:
         own, half.summing = way.multiply_scatter(full, weight)
         ctx.save_for_backward(full, weight)
         ctx.way, ctx.gathering = way, half.gathering_gradient
         return own
 
     @staticmethod
-    def backward(ctx: Any, _gradient: Tensor) -> tuple[Tensor | None, ...]:  # noqa: D102
+    def backward(ctx: Any, _gradient: Tensor) -> tuple[Tensor | None, ...]:
         full, weight = ctx.saved_tensors
         gathered, of_full = ctx.way.gather_multiply(ctx.gathering.pop(), weight.t())
         return of_full, full.t() @ gathered, None, None
@@ -102,12 +102,12 @@ class Add(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, tokens: Tensor, made: Tensor, half: Half) -> Tensor:  # noqa: D102
+    def forward(ctx: Any, tokens: Tensor, made: Tensor, half: Half) -> Tensor:
         ctx.way, ctx.gathering = half.way, half.gathering_gradient
         return tokens + made
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # noqa: D102
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         ctx.gathering.append(ctx.way.start_gather(gradient.contiguous()))
         return gradient, gradient, None
 

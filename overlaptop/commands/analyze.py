@@ -60,7 +60,6 @@ _PARTS = ("waiting", "of it exposed", "transferring", "of it exposed", "not attr
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
     parser.description, parser.epilog = DESCRIPTION, EPILOG
     parser.add_argument("paths", type=Path, metavar="PATH", nargs="+", help="a trace, or a folder of them")
     parser.add_argument(
@@ -108,7 +107,6 @@ def open_traces(
 
 
 def run(options: argparse.Namespace) -> int:
-    """Show the traces on the screen, as records, or without a terminal as a table."""
     step, by_hta = options.step, options.hta
     if by_hta and step is not None:
         raise CommandError("--hta is of whole traces: leave out --step", 2)
@@ -140,7 +138,6 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _print_records(job: TracedJob, number: int) -> None:
-    """Print records of all steps and of the whole trace, or of one step."""
     # Printed at once: there may be tens of thousands, and the reader waits for the last.
     records: list[Record] = [
         step_record(job.name, summary.info, step, job.waits.get(step.step))
@@ -263,7 +260,6 @@ def _table(job: TracedJob, number: int, *, by_hta: bool, ascii_only: bool) -> st
 
 
 def _remarks(job: TracedJob) -> list[str]:
-    """Return remarks about the ranks' traces; equal ones are merged."""
     ranks: dict[str, list[int]] = {}
     for summary in job.ranks:
         for remark in summary.remarks:
@@ -277,9 +273,7 @@ def _missing(job: TracedJob) -> str:
 
 
 def _waits_table(job: TracedJob, number: int = WHOLE_TRACE) -> str:
-    """Return a row for each rank over the whole trace, then in each step; or in the step of this number.
-    Empty if nothing was compared.
-    """
+    """Return a row for each rank over the whole trace, then in each step; or in step `number` alone."""
     if number not in job.waits:
         return ""
     whole = Table(["rank", *_PARTS])
@@ -305,7 +299,6 @@ def _waits_table(job: TracedJob, number: int = WHOLE_TRACE) -> str:
 
 
 def _waits_rows(job: TracedJob, waits: StepWaits) -> list[list[str]]:
-    """Return a row for each rank with this step."""
     late = lateness(waits.collectives)
     rows = []
     for summary in job.ranks:

@@ -90,7 +90,6 @@ def hosts_of(options: argparse.Namespace) -> Hosts | None:
 
 
 def add_ascii(parser: argparse._ActionsContainer) -> None:
-    """Add the option of commands that print or draw."""
     parser.add_argument(
         "--ascii", "--no-unicode", action="store_true", default=needs_ascii(),
         help="use ASCII characters only; the default where stdout's encoding is not UTF-8",
@@ -98,7 +97,6 @@ def add_ascii(parser: argparse._ActionsContainer) -> None:
 
 
 def add_screen(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the dashboard's look. See `screen_of`."""
     screen = parser.add_argument_group("the screen")
     add_ascii(screen)
     screen.add_argument("--theme", metavar="NAME", help="the dashboard's colours; t changes them")
@@ -112,21 +110,18 @@ def add_screen(parser: argparse.ArgumentParser) -> None:
 
 
 def screen_of(options: argparse.Namespace) -> TuiOptions:
-    """Return the dashboard's options from those of `add_screen`."""
     from overlaptop.tui import TuiOptions
 
     return TuiOptions(ascii=options.ascii, theme=options.theme, refresh_hz=options.refresh)
 
 
 def positive(text: str) -> int:
-    """Parse a whole number from 1 on."""
     if not (text.isascii() and text.isdecimal() and 0 < int(text) <= 10**9):
         raise argparse.ArgumentTypeError(f"must be a positive whole number, not {text!r}")
     return int(text)
 
 
 def job_key(text: str) -> str:
-    """Parse a job's key, as --list shows it."""
     if not re.match(JOB_KEY, text):
         raise argparse.ArgumentTypeError(f"{text!r} is no job's key; --list names them")
     return text

@@ -35,7 +35,6 @@ a capture under way go on).
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
     parser.description, parser.epilog = DESCRIPTION, EPILOG
     parser.add_argument(
         "--steps", type=positive, default=5, metavar="N", help="steps to record, 1 to 100 (default 5)"
@@ -46,7 +45,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Capture, and print each trace's path or record as soon as its rank has written it."""
     hosts = hosts_of(options)
     try:
         command = commands.make(commands.CAPTURE, {"steps": options.steps})
@@ -59,7 +57,6 @@ def run(options: argparse.Namespace) -> int:
 
 
 def print_traces(session: Session, command: Command, *, as_json: bool) -> None:
-    """Print each rank's trace, until the capture is over on all ranks."""
     written: set[int] = set()
     for capture in follow(session, command, final=(FAILED,)):
         for rank in capture.ranks:

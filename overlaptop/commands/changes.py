@@ -26,14 +26,12 @@ exit status: 0; 1 where no job of that key runs or was changed; 2 for a usage er
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
     parser.description, parser.epilog = DESCRIPTION, EPILOG
     parser.add_argument("--job", type=job_key, metavar="KEY", help="of this job only")
     parser.add_argument("--json", action="store_true", help="print records, not a table")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the last changes, oldest first: a row or a record each."""
     key = options.job
     try:
         changes = change_log.read(key)
@@ -52,7 +50,6 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _table(changes: list[LoggedChange]) -> str:
-    """Return a row for each change, in local time."""
     table = Table(
         ["at", "job", "knob", "from", "to", "step", "outcome", "by", "why not"],
         left={"at", "job", "knob", "outcome", "by", "why not"},

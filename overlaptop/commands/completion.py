@@ -15,13 +15,11 @@ SHELLS = ("bash", "zsh", "tcsh", "fish")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
     parser.description = DESCRIPTION
     parser.add_argument("shell", choices=SHELLS, metavar="SHELL", help=", ".join(SHELLS))
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the script."""
     import shtab
 
     from overlaptop.commands.output import print_data

@@ -23,11 +23,7 @@ ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 
 
 def run(key: str | None, screen: tui.TuiOptions, hosts: Hosts | None = None) -> int:
-    """Open the dashboard on the job called `key`, on the only one, or on a list to choose from: of this
-    machine, or of other hosts.
-
-    Workloads started from it end with it.
-    """
+    """Open the dashboard on the job called `key`, the only one, or a list of them, here or there."""
     require_terminal(screen)
     selector = JobSelector(key=key)
     if hosts is not None:
@@ -46,10 +42,8 @@ def run(key: str | None, screen: tui.TuiOptions, hosts: Hosts | None = None) -> 
 
 
 def show(session: Session, screen: tui.TuiOptions) -> int:
-    """Run the dashboard, end its recording, and print the job's report; give the terminal back also when a
-    signal ends us.
-
-    After SIGHUP there may be no terminal, and after SIGTERM the shell still needs it.
+    """Run the dashboard and print the job's report; also when a signal ends us: after SIGTERM the shell
+    still needs the terminal, after SIGHUP there may be none.
     """
     _leave_at_signals()
     try:

@@ -31,7 +31,6 @@ END_LIMIT_S = 15.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
     parser.usage = "overlaptop demo [WORKLOAD] [--nproc N] [--steps N] [--json] [-- workload options]"
     parser.description = DESCRIPTION
     names = ", ".join(workload.name for workload in catalog.WORKLOADS)
@@ -50,7 +49,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the workload until it ends, a signal ends us, or `--steps` are done."""
     workload, words = catalog.find(options.workload), options.script_words
     if workload is None:
         names = ", ".join(each.name for each in catalog.WORKLOADS)
@@ -91,7 +89,6 @@ def _print_records(launcher: Launcher, steps: int | None) -> int:
 
 
 def _show(request: LaunchRequest, screen: tui.TuiOptions) -> int:
-    """Open the dashboard on the workload of `request`; the user may start others from it."""
     launcher = LocalLauncher()
     session = JobSession(JobSelector(matches=launcher.owns), tap=screen.recorder)
     try:

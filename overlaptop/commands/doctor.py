@@ -42,7 +42,6 @@ _NOTE = "OVERLAPTOP-NOTE "
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
     parser.usage = "overlaptop doctor [HOST ...] [--json]"
     parser.description, parser.epilog = DESCRIPTION, EPILOG
     parser.add_argument("--json", action="store_true", help="print a record for each finding")
@@ -50,7 +49,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the checks and print the findings; return 0 if monitoring will work."""
     if options.rate:
         raise CommandError("--rate is for watching a host", 2)
     hosts = hosts_of(options)
@@ -70,7 +68,6 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _examine_there(target: Target, words: tuple[str, ...]) -> list[CheckRecord]:
-    """Run `overlaptop doctor --json` on a host, with the command that starts a relay there."""
     argv = target.argv(words)
     try:
         done = subprocess.run(
@@ -108,7 +105,7 @@ def _unreached(target: Target, reason: str) -> CheckRecord:
 
 
 def _print(host: str, checks: Iterable[CheckRecord], *, as_json: bool) -> bool:
-    """Print the findings about a host (empty: this machine) as they come; return whether monitoring will
+    """Print the findings about a host, empty: this machine, as they come. Return whether monitoring will
     work.
     """
     if not as_json:

@@ -16,14 +16,11 @@ SAY_AGAIN_NS = 10_000_000_000
 
 
 def found_in(snapshot: Snapshot) -> tuple[Finding, ...]:
-    """Return the findings about a job as it is now, costliest first."""
     return find(evidence_of(snapshot))
 
 
 def in_a_line(found: tuple[Finding, ...]) -> str:
-    """Return such as ``2 findings, first: rank 2 computes 12.1 ms a step longer than the others``; empty:
-    none.
-    """
+    """Return such as ``2 findings, first: rank 2 computes 12.1 ms a step longer than the others``."""
     if not found:
         return ""
     first = ", first" if len(found) > 1 else ""
@@ -31,7 +28,6 @@ def in_a_line(found: tuple[Finding, ...]) -> str:
 
 
 def render(found: tuple[Finding, ...]) -> str:
-    """Return each finding in three lines; empty if there are none."""
     lines = []
     for each in found:
         gain = f"at most {text.duration(each.gain_ns)} a step to win" if each.gain_ns is not None else ""
@@ -54,7 +50,6 @@ class FindingsLog:
         self._written_ns: dict[Key, int] = {}
 
     def due(self, snapshot: Snapshot) -> list[FindingRecord]:
-        """Return the records to write now."""
         if snapshot.job is None or snapshot.replaying or snapshot.at_ns < self._due_ns:
             return []
         self._due_ns = snapshot.at_ns + LOOK_EVERY_NS

@@ -14,7 +14,6 @@ from overlaptop.fleet.trouble import trouble_of
 from overlaptop.wire.commands import Command
 
 TICK_S = 0.05
-"""Pause between two ticks of a session."""
 LIMIT_S = 3.0
 """Time limit for each rank's first step. A hub sends its history at once; ranks that are missing by then
 are shown as unknown."""
@@ -62,9 +61,8 @@ def follow(session: Session, command: Command, final: Collection[str]) -> Iterat
 
 
 def settle(session: Session) -> Snapshot:
-    """Return the first current snapshot with a step of each rank, or the best one within LIMIT_S.
-
-    Raises CommandError if the job's hub does not answer, or does not finish its history.
+    """Return the first snapshot with a step of each rank, or the best one within LIMIT_S. CommandError if
+    the hub does not answer, or does not finish its history.
     """
     began_s = time.monotonic()
     while True:
@@ -86,9 +84,8 @@ def settle(session: Session) -> Snapshot:
 
 
 def settle_waits(session: Session) -> Snapshot:
-    """Settle, then ask for the timelines of the compared ranks. Return the Snapshot once COMPARED_STEPS
-    have a wait/transfer breakdown, or after the time that they should take: between LIMIT_S and
-    WAITS_LIMIT_S. A wait beyond LIMIT_S is announced.
+    """Settle, then watch the compared ranks until COMPARED_STEPS have a wait/transfer breakdown, or the
+    time that they should take is over: between LIMIT_S and WAITS_LIMIT_S.
     """
     snapshot = settle(session)
     wanted = snapshot.compared
@@ -116,9 +113,7 @@ def settle_waits(session: Session) -> Snapshot:
 
 
 def _waits_limit_s(snapshot: Snapshot) -> float:
-    """Return the time limit for COMPARED_STEPS at the present rate of measured steps. With a trouble they
-    may never come.
-    """
+    """Return the time that COMPARED_STEPS take. With a trouble they may never come."""
     if trouble_of(snapshot) is not None:
         return LIMIT_S
     one_in = max(

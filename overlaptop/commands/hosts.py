@@ -43,7 +43,6 @@ def report_connections(snapshot: Snapshot, lost: set[str]) -> None:
 
 
 def pause(session: Session, seconds: float) -> None:
-    """Wait between two ticks of a session."""
     if isinstance(session, HostsSession):
         session.pause(seconds)
     else:
@@ -60,9 +59,8 @@ def host_of(session: Session, rank: int) -> str:
 def connect(
     hosts: Hosts, selector: JobSelector | None = None, *, readonly: bool = False, tap: Tap | None = None
 ) -> HostsSession:
-    """Reach the hosts. What becomes of each is printed, and ssh asks its questions on the terminal.
-
-    Hosts that cannot be reached are tried again. CommandError if none can be reached.
+    """Reach the hosts; ssh asks its questions on the terminal. Unreached hosts are tried again later.
+    CommandError if none can be reached.
     """
     try:
         pool = ConnectionPool(

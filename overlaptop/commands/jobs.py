@@ -27,7 +27,6 @@ _HERE, _THERE = "here", "there"
 
 
 def run(hosts: Hosts | None = None, *, as_json: bool) -> int:
-    """Print a row, or a line of JSON, for each job, newest first."""
     jobs = _jobs_of(hosts)
     if as_json:
         for job in jobs:
@@ -40,7 +39,6 @@ def run(hosts: Hosts | None = None, *, as_json: bool) -> int:
 
 
 def list_records(hosts: Hosts | None = None) -> list[records.JobRecord]:
-    """The records of all jobs here, or on those hosts."""
     return [_record(job) for job in _jobs_of(hosts)]
 
 
@@ -70,10 +68,8 @@ def _table(jobs: Sequence[JobRecord]) -> str:
 def join(
     key: str | None, hosts: Hosts | None = None, *, wait: bool = False, tap: Tap | None = None
 ) -> Session:
-    """A session of the job called `key`, or of the only one, here or on those hosts; close it. ``tap``: as
-    JobSession has it.
-
-    Raises CommandError if there is no such job, or several, or no host can be reached.
+    """Return a session of the job called `key`, or of the only one, here or on those hosts. CommandError if
+    there is no such job, or several, or no host can be reached.
     """
     if hosts is None:
         chosen = _choose(key, wait=wait)
@@ -106,10 +102,8 @@ def _choose(
     pause: Callable[[float], None] = time.sleep,
     where: str = _HERE,
 ) -> JobRecord:
-    """Return the job called `key`, or the only job, of those that `find` returns.
-
-    Without a job: wait for one if `wait`, else CommandError with status 1. With several and no `key`:
-    CommandError with status 2.
+    """Return the job called `key`, or the only one of those that `find` returns. Without a job: wait if
+    `wait`, else CommandError with status 1; with several and no `key` with status 2.
     """
     waiting = False
     while True:

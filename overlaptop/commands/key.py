@@ -22,12 +22,10 @@ environment: XDG_CONFIG_HOME, instead of ~/.config.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
     parser.description, parser.epilog = DESCRIPTION, EPILOG
 
 
 def run(_options: argparse.Namespace) -> int:
-    """Write the key and say where."""
     try:
         path = make_key()
     except GatherError as refusal:

@@ -26,7 +26,6 @@ from overlaptop.report.order import all_see_gaps, idle_ns, waiting_ns
 
 
 def run(key: str | None, hosts: Hosts | None = None, *, as_json: bool, ascii_only: bool, wait: bool) -> int:
-    """Print the newest step of each rank and end."""
     with closing(join(key, hosts, wait=wait)) as session:
         snapshot = settle_waits(session)
     show(snapshot, as_json=as_json, ascii_only=ascii_only)
@@ -34,7 +33,6 @@ def run(key: str | None, hosts: Hosts | None = None, *, as_json: bool, ascii_onl
 
 
 def show(snapshot: Snapshot, *, as_json: bool, ascii_only: bool) -> None:
-    """Print a snapshot, as a table or as records."""
     if not as_json:
         print_data(render(snapshot, ascii_only=ascii_only))
         return
@@ -43,7 +41,6 @@ def show(snapshot: Snapshot, *, as_json: bool, ascii_only: bool) -> None:
 
 
 def records_of(snapshot: Snapshot) -> list[Record]:
-    """The records of the present state."""
     assert snapshot.job is not None
     job = snapshot.job.job
     records: list[Record] = [*TroubleLog().due(snapshot)]
@@ -100,7 +97,6 @@ def render(snapshot: Snapshot, *, ascii_only: bool = False) -> str:
 
 
 def _hosts(snapshot: Snapshot) -> list[str]:
-    """Return a line for each host, if several are watched."""
     if len(snapshot.nodes) < 2:
         return []
     lines = [""]
@@ -115,7 +111,6 @@ def _hosts(snapshot: Snapshot) -> list[str]:
 
 
 def _links(ranks: Sequence[RankView]) -> list[str]:
-    """Return a table of each rank's GPU, links and CPUs, if known."""
     if not any(view.sample is not None or view.numa is not None for view in ranks):
         return []
     table = Table(
@@ -140,7 +135,6 @@ def _links(ranks: Sequence[RankView]) -> list[str]:
 
 
 def _numa_advice(ranks: Sequence[RankView]) -> list[str]:
-    """Return the command for ranks that run far from their GPU, with these ranks."""
     ranks_of: dict[tuple[str, str], list[int]] = {}
     for view in ranks:
         if view.numa is not None and view.numa.advice:
@@ -152,7 +146,6 @@ def _numa_advice(ranks: Sequence[RankView]) -> list[str]:
 
 
 def title(snapshot: Snapshot) -> str:
-    """Return the job and its hardware."""
     job = snapshot.job
     assert job is not None
     infos = [view.info for view in snapshot.ranks if view.info is not None]

@@ -42,7 +42,6 @@ def print_data(data: str | Record) -> None:
 
 
 def print_message(message: str) -> None:
-    """Print a message on stderr."""
     print(f"overlaptop: {text.printable(message)}", file=sys.stderr, flush=True)  # noqa: T201
 
 
@@ -54,7 +53,6 @@ def job_failure(job: SupervisedJob) -> CommandError:
 
 
 def plain(page: str) -> str:
-    """Return `page` in ASCII."""
     return page.translate(_ASCII).encode("ascii", "replace").decode()
 
 

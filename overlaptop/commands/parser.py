@@ -45,9 +45,8 @@ class Parser(argparse.ArgumentParser):
 
 
 def make_parser(complete: Collection[str] = COMMANDS) -> tuple[Parser, dict[str, Parser]]:
-    """The parser, and those of its commands by name.
-
-    Only the commands in `complete` have options: the modules of the others are not imported.
+    """Return the parser and those of its commands by name. Only the modules of commands in `complete` are
+    imported.
     """
     parser = Parser(prog="overlaptop", usage=USAGE, description=DESCRIPTION, epilog=EPILOG)
     parser.add_argument("--version", action="version", version=f"overlaptop {__version__}")
@@ -64,9 +63,8 @@ def make_parser(complete: Collection[str] = COMMANDS) -> tuple[Parser, dict[str,
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
-    """Parse a command line; `run` of the result is the command's function. Exits as argparse does.
-
-    `script_words` are those that follow ``--``, in a command that starts a script.
+    """Parse a command line as argparse does. `script_words`: those that follow ``--``, in a command that
+    starts a script.
     """
     if words and words[0] in _OF_NO_COMMAND:
         make_parser(())[0].parse_args(words[:1])

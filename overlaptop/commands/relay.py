@@ -23,7 +23,6 @@ exit status: 0, or 2 for a usage error. environment: OVERLAPTOP_DIR.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
     parser.description, parser.epilog = DESCRIPTION, EPILOG
     parser.add_argument(
         "--stdio", action="store_true", required=True, help="relay over standard input and output"
@@ -34,7 +33,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Relay until the client closes its end."""
     if os.isatty(0) or os.isatty(1):
         raise CommandError(
             "relay --stdio is not for a terminal: `overlaptop HOST` starts it on that host", 2

@@ -47,7 +47,6 @@ KNOBS_S = 2.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
     parser.description, parser.epilog = DESCRIPTION, EPILOG
     parser.add_argument(
         "change", type=_change, nargs="?", metavar="NAME=VALUE", help="the setting and its new value"
@@ -60,7 +59,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Show the knobs, or change one."""
     if options.json and options.change is not None:
         raise CommandError("--json goes without NAME=VALUE", 2)
     with closing(join(options.job, hosts_of(options))) as session:
@@ -85,10 +83,8 @@ def _change(text: str) -> tuple[str, int | None]:
 
 
 def _set(session: Session, snapshot: Snapshot, name: str, value: int | None) -> None:
-    """Set the knob `name` to `value` (None: the script's), and print the old and the new value and the
-    step.
-
-    Raises CommandError if a rank has not changed it, or that is not known.
+    """Set a knob, None: to the script's value. CommandError if a rank has not changed it, or that is not
+    known.
     """
     found = knob_of(snapshot, name)
     try:
@@ -140,7 +136,6 @@ def _await_knobs(session: Session) -> Snapshot:
 
 
 def print_change(session: Session, command: Command) -> None:
-    """Follow a change until it is over on all ranks, and print the old and the new value."""
     *_, change = follow(session, command, final=(FAILED, UNKNOWN, CHANGED))
     if change.state == FAILED:
         partly = any(rank.state == CHANGED for rank in change.ranks)
@@ -152,7 +147,6 @@ def print_change(session: Session, command: Command) -> None:
 
 
 def _table(knobs: tuple[JobKnob, ...]) -> str:
-    """Return a row for each knob, and below a line for each that cannot be changed now."""
     table = Table(
         ["knob", "value", "script", "allowed", "of", "what it does"],
         left={"knob", "allowed", "of", "what it does"},

@@ -49,7 +49,6 @@ refused, somebody else changed it), 2 for a usage error, 130 after Ctrl-C.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
     parser.description, parser.epilog = DESCRIPTION, EPILOG
     parser.add_argument(
         "job", nargs="?", type=job_key, metavar="JOB", help="as --list names it (default: the only one)"
@@ -79,7 +78,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Delay each rank in turn, and print how much the step grows."""
     place = GPU if options.place == "gpu" else HOST
     with closing(join(options.job, hosts_of(options))) as session:
         runs = TrialRun(session)
@@ -110,8 +108,7 @@ def begin(
     budget_steps: int | None,
 ) -> tuple[Trials, int]:
     """Return the trials of these ranks, empty: of all, and the delay in ns, and print what they cost.
-
-    ``delay``: in ns, or as a share of the step. CommandError if they cannot be made.
+    ``delay``: in ns, or as a share of the step.
     """
     snapshot = runs.await_steps()
     if why := refusal(snapshot):
@@ -180,7 +177,6 @@ def _trial_record(job: str | None, tried: Tried, place: str) -> SlackTrialRecord
 
 
 def rank_record(job: str | None, tried: Tried, delay_ns: int, place: str) -> SlackRankRecord:
-    """Return the record of a rank that was delayed."""
     slope, low, high = interval(tried.effect)
     return SlackRankRecord(
         job=job,

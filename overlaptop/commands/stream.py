@@ -31,7 +31,6 @@ UNSEEN_LIMIT_S = 3.0
 """Time to wait for unseen ranks. Ranks on other nodes are announced but never seen here; ranks of this node
 may be late."""
 REPORT_LOST_S = 10.0
-"""Pause between two reports of lost steps."""
 HOLD_NS = 1_000_000_000
 """Longest time that a step waits for the timelines of the other ranks."""
 HINT_AFTER_S = 3.0
@@ -80,11 +79,9 @@ class RecordWriter:
 
     @property
     def written(self) -> int:
-        """The number of steps written."""
         return self._written.total()
 
     def write(self, snapshot: Snapshot) -> None:
-        """Write the snapshot's fresh steps and samples, and flush."""
         views = {view.rank: view for view in snapshot.ranks}
         job = snapshot.job.job if snapshot.job else ""
         for totals in snapshot.fresh:
@@ -115,7 +112,6 @@ class RecordWriter:
                     self._put(record)
 
     def end(self, snapshot: Snapshot) -> None:
-        """Write how each rank ended, after its steps."""
         self.release()
         for record in end_records(snapshot):
             self._put(record)
@@ -145,9 +141,8 @@ class RecordWriter:
         self._unreported.clear()
 
     def has_enough(self, snapshot: Snapshot, now_s: float) -> bool:
-        """Return whether each rank's `steps` lines are written, or all lines of ranks that have ended.
-
-        CommandError if no rank will write them, since their agents have disabled themselves.
+        """Return whether each rank has written its `steps` lines, or has ended. CommandError if no rank
+        will write them, since their agents have disabled themselves.
         """
         if self._held or not self._all_are_done(snapshot, now_s):
             return False
@@ -202,11 +197,8 @@ def stream(
     *,
     detail: bool = False,
 ) -> bool:
-    """Write until the writer has enough (returns True) or the job has ended (False).
-
-    `job_gone`: returns whether the job has ended, also if it failed before it had a rank. `detail`: measure
-    as many steps as for a dashboard. Raises CommandError if the connection to the job breaks and does not
-    come back, and if every agent has disabled itself while the writer waits for steps.
+    """Write until the writer has enough (True) or the job has ended (False). `job_gone`: whether it has
+    ended, also before it had a rank. `detail`: measure as many steps as for a dashboard.
     """
     lost_hosts: set[str] = set()
     watched: set[int] = set()
@@ -256,7 +248,6 @@ def _is_started_again(before: Snapshot, now: Snapshot) -> bool:
 def run(
     key: str | None, steps: int | None, hosts: Hosts | None = None, *, wait: bool, detail: bool = False
 ) -> int:
-    """Print the records of a running job until it ends."""
     writer = RecordWriter(sys.stdout, steps, detail=detail)
     with closing(join(key, hosts, wait=wait)) as session:
         stream(session, writer, detail=detail)

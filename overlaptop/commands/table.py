@@ -16,12 +16,10 @@ class Table:
         self._left = [name in left for name in head]
 
     def add(self, *cells: str) -> None:
-        """Add a row with one cell for each column."""
         assert len(cells) == len(self._left)
         self._rows.append([printable(cell) for cell in cells])
 
     def render(self) -> str:
-        """Return the lines, without trailing blanks."""
         widths = [max(map(len, column)) for column in zip(*self._rows, strict=True)]
         return "\n".join(
             "  ".join(

@@ -61,10 +61,7 @@ class TrialRun:
         return snapshot
 
     def run(self, trials: Trials, report: Callable[[Tried, TrialsState], None]) -> bool:
-        """Run the trials until they are over, or Ctrl-C; return whether it was Ctrl-C.
-
-        ``report`` is called with a candidate after each of its trials.
-        """
+        """Run the trials; return whether Ctrl-C ended them. ``report`` is called after each trial."""
         try:
             while not trials.over:
                 trials.tick(self.session.tick())

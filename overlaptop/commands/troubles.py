@@ -24,7 +24,6 @@ def _not_shown(snapshot: Snapshot) -> list[Notice]:
 
 
 def trouble_record(job: str, trouble: Trouble) -> TroubleRecord:
-    """Return the record of a trouble."""
     return TroubleRecord(
         job=job,
         kind=trouble.kind.value,
@@ -42,7 +41,6 @@ class TroubleLog:
         self._told: set[str] = set()
 
     def due(self, snapshot: Snapshot) -> list[Record]:
-        """Return the records to write now."""
         if snapshot.replaying or snapshot.job is None:
             return []
         restart = last_restart(snapshot.notices)

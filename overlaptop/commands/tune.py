@@ -62,7 +62,6 @@ KNOBS_S = 5.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
     parser.usage = "overlaptop tune [SCRIPT] [options] [-- script's options]"
     parser.description, parser.epilog = DESCRIPTION, EPILOG
     parser.add_argument("script", nargs="?", metavar="SCRIPT", help="start this (default: a running job)")
@@ -101,7 +100,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Try values on a running job, or on a script that is started for it and then ended."""
     script = options.script
     if script is None and (options.nproc is not None or options.script_words):
         raise CommandError("--nproc and what follows -- go with SCRIPT", 2)
@@ -210,7 +208,6 @@ def trials_of(
 
 
 def _print(job: str | None, knob: Knob, state: TrialsState, best: Best | None, *, as_json: bool) -> None:
-    """Print the measurements and the result, if there are any."""
     print_refusals(state)
     if state.present_ns is None:
         print_message("nothing was measured yet")
@@ -227,7 +224,6 @@ def _print(job: str | None, knob: Knob, state: TrialsState, best: Best | None, *
 
 
 def _table(knob: Knob, state: TrialsState, best: Best | None) -> str:
-    """Return a row for the present value and for each value tried."""
     table = Table([knob.name, "step", "difference", "trials", ""], left={""})
     table.add(present_words(knob), text.duration(state.present_ns), "", "", "present")
     for tried in state.tried:
@@ -261,7 +257,6 @@ def _trial_record(job: str | None, knob: Knob, tried: Tried) -> TuneTrialRecord:
 
 
 def value_record(job: str | None, knob: Knob, tried: Tried) -> TuneValueRecord:
-    """Return the record of a value that was tried."""
     difference, low, high = interval(tried.effect)
     return TuneValueRecord(
         job=job,
@@ -277,7 +272,6 @@ def value_record(job: str | None, knob: Knob, tried: Tried) -> TuneValueRecord:
 
 
 def result_record(job: str | None, knob: Knob, state: TrialsState, best: Best | None) -> TuneResultRecord:
-    """Return the record of the result."""
     difference, low, high = interval(best.effect if best is not None else None)
     return TuneResultRecord(
         job=job,

@@ -32,7 +32,6 @@ _ALSO_MEANT = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
     parser.usage = "overlaptop [watch] [HOST ...] [options]"
     parser.description, parser.epilog = DESCRIPTION, EPILOG
     parser.add_argument("--job", type=job_key, metavar="KEY", help="the job to watch, as --list names it")
@@ -71,7 +70,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Watch jobs of this machine or of other hosts."""
     if misplaced := next((word for word in options.host if word in COMMANDS), None):
         raise CommandError(
             f"{misplaced} is a command and comes first; a host of that name is ssh://{misplaced}", 2

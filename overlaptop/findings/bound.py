@@ -14,7 +14,7 @@ MOSTLY = 0.5
 
 def bound_by(snapshot: Snapshot, found: Sequence[Finding], said: FirstLine | None) -> str:
     """Return ``GPU-bound``, ``host-bound``, ``communication-bound``, ``data-bound`` or ``waiting for rank
-    2``; empty if nothing takes most of the step or its parts are unknown.
+    2``; empty: nothing takes most of the step, or parts are unknown.
     """
     totals, window = snapshot.totals, snapshot.wait_window
     if said is None or totals.step_ns is None or totals.exposed_ns is None:

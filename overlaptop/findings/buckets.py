@@ -19,7 +19,6 @@ UNLIKE = 4.0
 FAR_OFF = 0.2
 """Largest median distance from the line, as a share of an all-reduce's time."""
 SLACK = 0.02
-"""The `slack` of `fewest`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +35,8 @@ class Buckets:
     """Without the stall in it."""
 
     def link(self) -> Link | None:
-        """Return latency and bandwidth fitted to these all-reduces. None if their sizes are too similar or
-        their times too far from a line.
+        """Fit latency and bandwidth to the all-reduces. None: sizes too similar, or times too far from a
+        line.
         """
         size_bytes = np.array([each.bytes or 0 for each in self.reduced], dtype=np.float64)
         took_ns = np.array([each.least_transfer_ns for each in self.reduced], dtype=np.float64)
@@ -55,15 +54,13 @@ class Buckets:
         return even_buckets(self.total_bytes, self.backward_ns, link, cap_bytes)
 
     def best(self, link: Link) -> EvenBuckets:
-        """Return the model's best size."""
         every = sweep(self.total_bytes, self.backward_ns, link, MIB)
         return fewest(every, self.backward_ns, SLACK)
 
 
 def buckets_of(evidence: Evidence) -> Buckets | None:
     """Return the buckets of the job's one DDP model. None if a fact is missing, if transferring costs
-    little, and for ranks without a GPU: there compute and communication share CPUs, and no trial confirmed
-    the model.
+    little, and without GPUs: there compute and communication share CPUs, and no trial confirmed the model.
     """
     if any(on_host(view.info) for view in evidence.ranks.values()):
         return None

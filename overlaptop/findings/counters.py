@@ -34,11 +34,9 @@ LEAST_STEPS = 8
 ALONE_SHARE = 0.5
 """Smallest share of the step. A GPU with queued work hides less."""
 BARE_SHARE = 0.15
-"""The same for ranks without a GPU, or whose GPU waits for each launch: nothing hides the training thread's
-work."""
+"""The same without a GPU, or if it waits for each launch: nothing hides the training thread's work."""
 BARE_STANDING_SHARE = 0.1
-"""The same for stack samples of a sleeping thread. The share is lower: other ranks do not sleep near that
-line."""
+"""The same for stack samples of a sleeping thread: other ranks do not sleep near that line."""
 HALF_A_COLLECTION = 0.5
 """Steps have whole collections, but the others' median may lie between two numbers."""
 
@@ -56,7 +54,6 @@ class SlowHost:
     line: SlowLine | None
     others: tuple[int, ...]
     measured: str
-    """The evidence, in words."""
 
     @property
     def versus(self) -> str:
@@ -79,8 +76,8 @@ class SlowHost:
 
 @lru_cache(maxsize=1)
 def slow_host(evidence: Evidence) -> SlowHost | None:
-    """Return the rank that loses most by one counter. None if there is none, if another rank is late, if
-    this one is late for the same reason, or if measured steps show that no rank waits for it.
+    """Return the rank that loses most by one counter. None: there is none, another rank is late or this one
+    for the same reason, or measured steps show that nobody waits for it.
     """
     steps = evidence.counted
     if len(steps) < LEAST_STEPS or len(evidence.ranks) < 2:
@@ -121,7 +118,6 @@ def slow_host(evidence: Evidence) -> SlowHost | None:
 
 
 def slow_by(evidence: Evidence, cause: Cause) -> SlowHost | None:
-    """Return the slow host if this is its cause."""
     found = slow_host(evidence)
     return found if found is not None and found.cause is cause else None
 
@@ -136,9 +132,7 @@ _MEASURES = (loading_ns, delayed_ns, full_collections, _cpu_ns)
 def _loses(
     evidence: Evidence, rank: int, step_ns: float, excesses: Mapping[Measure, Mapping[int, list[float]]]
 ) -> Iterator[tuple[float, Cause]]:
-    """Yield the median excess in ns and its cause, for each counter that is steadily higher than the
-    others'.
-    """
+    """Yield the median excess in ns and its cause, for each counter that is steadily higher."""
 
     def more(measure: Measure, least: float) -> float:
         found = excesses[measure].get(rank, [])

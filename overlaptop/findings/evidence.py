@@ -51,8 +51,7 @@ class Evidence:
     steps: tuple[JobStep, ...]
     """Oldest first; empty with fewer than MIN_STEPS."""
     window: WaitWindow | None
-    """Who waited for whom, the window of the first line; from traces, all steps. None without a
-    wait/transfer breakdown."""
+    """Who waited for whom, the first line's; from traces, of all steps. None without a breakdown."""
     collectives: tuple[Collective, ...]
     """Collectives of the newest step with a breakdown, matched across ranks; from traces, of all steps."""
     world_size: int
@@ -80,12 +79,10 @@ class Evidence:
 
     @property
     def wait_in_words(self) -> str:
-        """Return the exposed wait, such as ``15.6 ms``."""
         return text.duration(self.exposed_wait_ns)
 
 
 def evidence_of(snapshot: Snapshot) -> Evidence:
-    """Return the evidence in a snapshot."""
     known = {view.rank: view for view in snapshot.ranks if view.info is not None}
     is_trace = snapshot.hub_state is HubState.TRACE
     first = 0 if is_trace else max(FIRST_STEPS, snapshot.first_step)
@@ -126,8 +123,8 @@ def _counted(views: Collection[RankView], first: int) -> tuple[Mapping[int, Step
 def _steps(
     views: Collection[RankView], step_waits: Iterable[StepWaits], first: int, most: int
 ) -> list[JobStep]:
-    """Return the steps from `first` on measured by all ranks that were running then, oldest first. Only the
-    newest `most` of each rank are searched.
+    """Return the steps from `first` on that all ranks running then measured, oldest first. Of each rank,
+    only the newest `most` are searched.
     """
     totals: dict[int, dict[int, StepTotals]] = {}
     details: dict[int, dict[int, StepDetail]] = {}

@@ -25,12 +25,10 @@ BESIDE_WAITING = 0.5
 LEAST_BYTES = 1 << 20
 """Smaller collectives measure latency, not the link."""
 MOSTLY_SPLIT, LEAST_SPLIT = 0.5, 8
-"""Steps that need a wait/transfer breakdown: this share of measured steps with communication, or
-LEAST_SPLIT."""
+"""Steps that need a breakdown: this share of measured steps with communication, or LEAST_SPLIT."""
 AFTER = "after "
 NEVER = 0.1
-"""Below this hidden share of the transfer, compute and communication never overlap. Without a GPU the
-hidden time is an upper bound."""
+"""Below this hidden share compute and communication never overlap. On CPUs it is an upper bound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +46,8 @@ class Exposure:
 
     @property
     def costly(self) -> bool:
-        """Return whether much transfer is exposed, and not mainly because ranks wait for a late one. A late
-        rank disturbs the others' overlap, which then says nothing about the script.
+        """Whether much transfer is exposed, and not mainly since ranks wait for a late one: that disturbs
+        the others' overlap, which then says nothing about the script.
         """
         return (
             self.exposed_transfer_ns >= EXPOSED_SHARE * self.step_ns
@@ -58,7 +56,6 @@ class Exposure:
 
     @property
     def one_after_the_other(self) -> bool:
-        """Return whether compute and communication both take long and never overlap."""
         hidden_ns = self.transfer_ns - self.exposed_transfer_ns
         both = min(self.exposed_transfer_ns, self.compute_ns) >= EXPOSED_SHARE * self.step_ns
         return self.costly and both and hidden_ns < NEVER * self.transfer_ns
@@ -73,7 +70,6 @@ class Exposure:
         return round(min(self.exposed_transfer_ns, saved_ns))
 
     def is_little(self, gain_ns: float) -> bool:
-        """Return whether this gain is too small for a finding."""
         return gain_ns < COSTLY_SHARE * self.step_ns
 
     @property
@@ -85,8 +81,8 @@ class Exposure:
 
 @lru_cache(maxsize=1)  # many rules ask for the same
 def exposure(evidence: Evidence) -> Exposure | None:
-    """Return the mean exposure. None if too few steps have a breakdown, as these are no random sample.
-    Steps before the first with a breakdown are merely too old, and do not count against it.
+    """Return the mean exposure. None if too few steps have a breakdown: they are no random sample. Steps
+    before the first with a breakdown are too old, and do not count against it.
     """
     split = [step.number for step in evidence.steps if step.waits is not None]
     if not split or len(split) < min(LEAST_SPLIT, MOSTLY_SPLIT * len(evidence.steps)):
@@ -120,13 +116,12 @@ class StepCalls:
     """By first start; only those with a breakdown, with their places in the step."""
 
     def all_attributed(self, group: str) -> bool:
-        """Return whether all collectives of this group have a breakdown."""
         found = self.step.waits.collectives if self.step.waits is not None else ()
         return not any(each.not_attributed for each in found if each.group == group)
 
     def bytes_by_backward(self, kind: str, group: str = "") -> list[int]:
-        """Return the bytes moved by collectives of this kind in each backward pass of a rank, with or
-        without a breakdown. There are several passes if gradients accumulate.
+        """Return the bytes that collectives of this kind move in each backward pass; several if gradients
+        accumulate.
         """
         detail = next(iter(self.step.details.values()))
         moved = [0] * len(phases_of(detail, "backward"))
@@ -159,7 +154,6 @@ def step_calls(evidence: Evidence) -> StepCalls | None:
 
 
 def exposed_sum_ns(issued: Iterable[Collective]) -> int:
-    """Return their total exposed time."""
     return sum(each.exposed_transfer_ns for each in issued)
 
 
@@ -170,7 +164,6 @@ def mean_ns(steps: Iterable[StepTotals], field: str) -> float | None:
 
 
 def all_totals(evidence: Evidence) -> list[StepTotals]:
-    """Return the totals of all ranks in all steps."""
     return [totals for step in evidence.steps for totals in step.totals.values()]
 
 
@@ -197,9 +190,7 @@ def _issued(found: Sequence[Collective], details: Mapping[int, StepDetail]) -> I
 
 
 def _phase(detail: StepDetail | None, at_ns: int) -> tuple[str, int]:
-    """Return the phase at this moment, or the one before it, and the number of
-    earlier phases of that name.
-    """
+    """Return the phase at this moment or before it, and the number of earlier ones of that name."""
     begun = [each for each in detail.phases if detail.start_ns + each.start_ns <= at_ns] if detail else []
     if detail is None or not begun:
         return "", 0

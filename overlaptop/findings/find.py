@@ -21,8 +21,8 @@ MENDS_HOST = (
 
 
 def find(evidence: Evidence) -> tuple[Finding, ...]:
-    """Return the findings, largest gain first, without those that gain nothing. A GPU's gain is limited to
-    the step time that hosts leave.
+    """Return the findings that gain something, largest first. A GPU's gain is limited to the time hosts
+    leave.
     """
     most_ns = most_by_gpus_ns(evidence)
     every: list[Finding] = []

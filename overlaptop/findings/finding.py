@@ -11,8 +11,7 @@ from pathlib import PurePath
 from overlaptop.records import FindingRecord, shared
 
 OPPOSITES = {"bucket_too_large": "bucket_too_small", "bucket_too_small": "bucket_too_large"}
-"""Rules that exclude each other within one job. Their evidence is a model, not a trial: worth a try, no
-alarm."""
+"""Rules that exclude each other within one job. Their evidence is a model, so they raise no alarm."""
 
 
 _FIGURES = re.compile(r" [\d.]+ (?:ns|µs|ms|s) a step|: its .*| for \d.*")
@@ -42,15 +41,13 @@ class Finding:
     """The command to type or the setting to change."""
     certainty: Certainty
     gain_ns: int | None = None
-    """Shorter step after the fix, in ns (`gains`), at most the exposed or idle time explained. None: not
-    known."""
+    """Shorter step after the fix, in ns (`gains`). None: not known."""
     ranks: tuple[int, ...] = ()
     """The ranks concerned; empty: the whole job."""
     rule: str = ""
     """The rule's file name, set by `find`."""
     why_late: bool = False
-    """True if it says why its rank is late. The title then begins with ``rank 2 ...`` or ``rank 2's
-    ...``."""
+    """It says why its rank is late. The title then begins with ``rank 2 ...`` or ``rank 2's ...``."""
     line: str = ""
     """The script line concerned, ``train.py:57 in collate``; empty: not known."""
 
@@ -66,9 +63,7 @@ class Finding:
 
     @property
     def headlines(self) -> tuple[str, ...]:
-        """Return `headline`, then shorter ones: without the comparison, without figures (``rank 1 computes
-        longer (train.py:57)``), without the line.
-        """
+        """Return `headline`, then shorter ones: without the comparison, the figures, the line."""
         compared = self.title.partition(" than ")[0]
         bare = _FIGURES.sub("", compared)
         place = self.line.rpartition(" in ")[0]
@@ -76,7 +71,6 @@ class Finding:
         return self.headline, f"{compared}{at}", f"{bare}{at}", bare
 
     def record(self, job: str) -> FindingRecord:
-        """Return the finding as a record."""
         own = {"job": job, "certainty": self.certainty.value, "line": self.line or None}
         return FindingRecord(**{**shared(FindingRecord, self), **own})
 
@@ -86,7 +80,6 @@ Key = tuple[str, tuple[int, ...], int]
 
 
 def by_key(found: Iterable[Finding]) -> dict[Key, Finding]:
-    """Return the findings by key, in order."""
     keyed: dict[Key, Finding] = {}
     for each in found:
         nth = sum(key[:2] == (each.rule, each.ranks) for key in keyed)
@@ -95,13 +88,12 @@ def by_key(found: Iterable[Finding]) -> dict[Key, Finding]:
 
 
 def late_finding(found: Iterable[Finding], rank: int) -> Finding | None:
-    """Return the first finding that says why this rank is late; None: none does."""
     return next((each for each in found if each.why_late and each.ranks == (rank,)), None)
 
 
 def why_late(found: Iterable[Finding], rank: int) -> str:
-    """Return why a rank is late: ``it computes 12.1 ms a step longer than the others``, with the script
-    line if known. Empty: no finding says.
+    """Return why a rank is late: ``it computes 12.1 ms a step longer than the others (train.py:57 in f)``;
+    empty: no finding says.
     """
     late = late_finding(found, rank)
     if late is None:

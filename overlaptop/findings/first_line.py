@@ -21,12 +21,11 @@ STAYS = 1.5
 def first_line(
     snapshot: Snapshot, found: Sequence[Finding], listed: Sequence[Finding] = (), shown: str = ""
 ) -> FirstLine | None:
-    """Return who is late and why, or that lateness costs nothing.
+    """Return who is late and why, or that lateness costs nothing. The finding with the largest gain takes
+    its place if no rank is late, or if it gains more than the whole wait and deserves a warning.
 
-    The finding with the largest gain takes its place if no rank is late, or if it gains more than the whole
-    wait and deserves a warning. ``found``: findings of the same moment, costliest first. ``listed``:
-    earlier findings still shown beside the line. ``shown``: the rule of the finding that is the first line
-    now, and stays it until it gains clearly less.
+    ``found``: of this moment, costliest first. ``listed``: earlier findings still shown. ``shown``: rule of
+    the finding that is the first line now, and stays it until it gains clearly less.
     """
     said, totals = who_is_late(snapshot), snapshot.totals
     if said is None or said.kind in (Kind.MEASURING, Kind.UNKNOWN):
@@ -63,9 +62,7 @@ def first_line(
 
 
 def _late_by(found: Sequence[Finding]) -> FirstLine | None:
-    """Return who is late by these findings alone, such as by counters, when waits name no rank; None: no
-    finding says.
-    """
+    """Return who is late by these findings alone, such as by counters; None: no finding says."""
     first = next((each for each in found if each.why_late), None)
     if first is None:
         return None

@@ -23,11 +23,9 @@ EXPLAINS = 0.5
 compute, and causes add up."""
 
 STEADY = 0.8
-"""Smallest share of steps where a cause must last longer. On a busy machine the medians of two equal
-ranks may differ, too."""
+"""Smallest share of steps where a cause lasts longer: medians of equal ranks may differ, too."""
 LOST_LEAD = 0.1
-"""A host that loses this share of the step of its lead in each step is slowed down, usually by a
-profiler."""
+"""A host that loses this share of a step of its lead in each step is slowed, usually by a profiler."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,16 +41,13 @@ class OwnTime:
 
     @property
     def longest_ns(self) -> float:
-        """Return the longer of both."""
         return max(self.gpu_ns, self.host_ns)
 
 
 def gain_ns(
     step_ns: float, others: Iterable[OwnTime], late: OwnTime | None = None, cause_ns: float | None = None
 ) -> int:
-    """Return how much shorter the step is without a late rank's cause; None:
-    without the rank's lateness.
-    """
+    """Return how much shorter the step is without a late rank's cause; None: without its lateness."""
     stay = list(others)
     own_ns, most_ns = [each.longest_ns for each in stay], inf
     if late is not None and cause_ns is not None:
@@ -95,9 +90,7 @@ def own_times(
 
 
 def most_by_gpus_ns(evidence: Evidence) -> float:
-    """Return the gain if GPUs needed no time: the step less the slowest host's time. Infinite if hosts'
-    times are unknown.
-    """
+    """Return the gain if GPUs needed no time: the step less the slowest host. Infinite if not known."""
     if any(is_launch_bound(evidence, rank) for rank in evidence.ranks):
         return 0.0
     every_ns = (_own_host_ns(evidence, rank) for rank in evidence.ranks)
@@ -129,9 +122,7 @@ def _host_ns(evidence: Evidence, rank: int, late: Collection[int], wait_ns: floa
 
 
 def _own_host_ns(evidence: Evidence, rank: int) -> float | None:
-    """Return the measured host time. None: not measured, or the host lost its lead under tracing, so that
-    it needed less before.
-    """
+    """Return the measured host time. None: not measured, or slowed by tracing: its lead shrinks."""
     steps = [step.totals[rank] for step in evidence.steps if rank in step.totals]
     # The last step of a trace ends with the profiler, which waits for the GPU.
     steps = steps[:-1] if len(steps) > 1 else steps

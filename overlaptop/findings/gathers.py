@@ -39,9 +39,7 @@ class Gathers:
 
 
 def gathers_of(evidence: Evidence) -> Gathers | None:
-    """Return the all-gathers of the newest step. None if FSDP2 modules are absent or unknown, or
-    transferring costs little.
-    """
+    """Return the newest step's all-gathers. None without FSDP2 modules, or if transferring costs little."""
     mean, calls = exposure(evidence), step_calls(evidence)
     if not uses_fsdp2(evidence) or mean is None or calls is None or not mean.costly:
         return None

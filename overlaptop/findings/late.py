@@ -59,7 +59,6 @@ class Cause(Enum):
     UNEVEN = "uneven"
     """It computes longer, by a different time in each step."""
     COMPUTING = "computing"
-    """It computes longer."""
 
 
 OF_THE_HOST = (Cause.LOADING, Cause.STANDING, Cause.LAUNCHING, None)
@@ -75,10 +74,8 @@ class LateRank:
 
     rank: int
     others: tuple[int, ...]
-    """The ranks compared with."""
     late: int
     collectives: int
-    """Collectives compared."""
     step_ns: float
     own: Mapping[int, OwnTime]
     """By rank: this rank's and the others'."""
@@ -99,8 +96,7 @@ class LateRank:
     cause: Cause | None
     """None: nothing measured explains it."""
     passed_on_by: tuple[int, ...] = ()
-    """Ranks that are late because they wait for this one: each waits for the next, the last for this
-    rank."""
+    """Ranks that are late because they wait for this one: each for the next, the last for this rank."""
     in_turn: tuple[int, ...] = ()
     """Ranks that are late in turn, this one included; empty if only this one is late."""
     line: SlowLine | None = None
@@ -158,9 +154,7 @@ class LateRank:
     def finding(
         self, does: str, longer_ns: int | None, advice: str, certainty: Certainty, more: str = ""
     ) -> Finding:
-        """Return the finding that says why it is late.
-
-        ``does``: the title after the rank's name; ``longer_ns``: the excess to remove; ``more``: further
+        """``does``: the title after the rank's name; ``longer_ns``: the excess to remove; ``more``: further
         measurements.
         """
         return Finding(
@@ -208,7 +202,6 @@ def named_late(evidence: Evidence) -> tuple[LateRank, ...]:
 
 
 def late_by(evidence: Evidence, cause: Cause) -> list[LateRank]:
-    """Return the late ranks with this cause."""
     return [each for each in late_ranks(evidence) if each.cause is cause]
 
 
@@ -224,9 +217,7 @@ def on_host(info: RankInfo | None) -> bool:
 
 
 def computing_ns(info: RankInfo | None, step: StepTotals) -> int | None:
-    """Return the compute time: of kernels; without a GPU, the training thread's CPU time. None if the
-    source does not see it.
-    """
+    """Return compute time: of kernels; without a GPU, CPU time. None if the source does not see it."""
     if info is None or info.compute_exact:
         return step.compute_ns
     return step.cpu_ns if on_host(info) else None
@@ -267,9 +258,7 @@ def _busy_ns(info: RankInfo | None, step: StepTotals) -> int | None:
 
 
 def _unexplained_ns(info: RankInfo | None, step: StepTotals) -> int | None:
-    """Return the part of `standing_ns` that data, a CPU and garbage do not explain: these may not be steady
-    yet.
-    """
+    """Return the part of `standing_ns` beyond data, a CPU and garbage: these may not be steady yet."""
     stands_ns = standing_ns(info, step)
     if stands_ns is None or step.full_collections:
         return stands_ns and 0
@@ -278,16 +267,12 @@ def _unexplained_ns(info: RankInfo | None, step: StepTotals) -> int | None:
 
 
 def cpus_are_short(evidence: Evidence) -> bool:
-    """Return whether ranks without a GPU wait longer for a CPU than for each other: differences between
-    them are then the machine's noise.
-    """
+    """Whether ranks without a GPU wait longer for a CPU than for each other: all else is noise then."""
     return (cpu_delay_ns(evidence) or 0) > evidence.exposed_wait_ns
 
 
 def cpu_delay_ns(evidence: Evidence) -> float | None:
-    """Return the wait for a CPU per step of ranks without a GPU; 0 if ranks have
-    GPUs, None if not known.
-    """
+    """Return the wait for a CPU per step of ranks without a GPU; 0: ranks have GPUs; None: not known."""
     on_hosts = [
         [totals.delayed_ns for totals in each.totals.values() if totals.delayed_ns is not None]
         for each in evidence.steps
@@ -300,9 +285,7 @@ def cpu_delay_ns(evidence: Evidence) -> float | None:
 
 
 def misplacement(evidence: Evidence, rank: int, others: Collection[int]) -> str:
-    """Return how its CPUs are worse than the others', as `finding` takes it; empty: not worse, or not
-    known.
-    """
+    """Return how its CPUs are worse than the others', for a title; empty: not worse, or not known."""
     numa = evidence.ranks[rank].numa
     if numa is None:
         return ""
@@ -316,9 +299,7 @@ def misplacement(evidence: Evidence, rank: int, others: Collection[int]) -> str:
 
 
 def clock_share(evidence: Evidence, rank: int, others: Collection[int]) -> float | None:
-    """Return the rank's SM clock as a share of the others', by medians of the last
-    minute; None: not known.
-    """
+    """Return its SM clock as a share of the others', by medians of the last minute."""
     own = _clock_hz(evidence.ranks[rank])
     theirs = [hz for other in others if (hz := _clock_hz(evidence.ranks[other])) is not None]
     return own / median(theirs) if own is not None and theirs else None
@@ -426,7 +407,7 @@ def _cause(
 def _slows_ns(
     evidence: Evidence, rank: int, others: Collection[int], computes_ns: Sequence[float]
 ) -> tuple[int, int]:
-    """Return the others' extra compute and extra overlapped communication, in the median step; 0 if the
+    """Return the others' extra compute and extra overlapped communication in the median step; 0 if the
     second does not steadily explain the first. ``computes_ns``: the rank's extra compute in each step.
     """
     if not all(sees_gaps(evidence.ranks[each]) for each in (rank, *others)):

@@ -48,9 +48,7 @@ def long_pauses_ns(evidence: Evidence, rank: int) -> float:
 
 
 def longest_pause(evidence: Evidence, rank: int) -> str:
-    """Return the place of the longest pause in words: ``the longest pause, 20.1 ms, is in forward, 3.20 ms
-    after the step's start``; empty without a timeline.
-    """
+    """Return such as ``the longest pause, 20.1 ms, is in forward, 3.20 ms after the step's start``."""
     detail = next((step.details[rank] for step in reversed(evidence.steps) if rank in step.details), None)
     found = pauses(detail).tolist() if detail is not None else []
     if detail is None or not found:

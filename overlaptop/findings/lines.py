@@ -111,9 +111,7 @@ def common_line(evidence: Evidence, share: float) -> ScriptLine | None:
 
 
 def _since_ns(evidence: Evidence) -> int | None:
-    """Return the earliest time of samples that count: after the job's last change.
-    None: no step is known.
-    """
+    """Return the earliest time of samples that count: after the job's last change."""
     firsts = [step.totals for step in evidence.steps[:1]] + list(evidence.counted[:1])
     return min((step.start_ns for totals in firsts for step in totals.values()), default=None)
 
@@ -150,8 +148,8 @@ def _ordered_shares(evidence: Evidence, standing: bool) -> Mapping[str, list[flo
 
 
 def _shares(stacks: Sequence[StackSamples], since_ns: int, *, standing: bool = False) -> _Shares | None:
-    """Return each line's share of the samples; None: too few. A second counts if most of it is after
-    ``since_ns``.
+    """Return each line's share of the samples; None: too few. A second counts if most of it is recent
+    enough.
     """
     counts: Counter[str] = Counter()
     samples = 0

@@ -11,13 +11,11 @@ from overlaptop.wire.knobs import PREFETCH, GradientFacts, Knob
 
 
 def knob_of(evidence: Evidence, name: str) -> Knob | None:
-    """Return the knob of the first rank that has it; None: no rank has it."""
     knobs = (knob for view in evidence.ranks.values() for knob in view.knobs)
     return next((knob for knob in knobs if knob.name == name), None)
 
 
 def obeys_commands(evidence: Evidence) -> bool:
-    """Return whether the job runs and its ranks accept commands (``--control``)."""
     infos = [view.info for view in evidence.ranks.values() if not view.ended and view.info is not None]
     return not evidence.is_trace and bool(infos) and all(info.control_allowed for info in infos)
 
@@ -36,7 +34,6 @@ def gradients_of(evidence: Evidence) -> GradientFacts | None:
 
 
 def uses_fsdp2(evidence: Evidence) -> bool:
-    """Return whether ranks have FSDP2 modules."""
     return any(knob_of(evidence, name) is not None for name in PREFETCH.values())
 
 
@@ -67,6 +64,5 @@ def hosts_of(evidence: Evidence, collective: Collective) -> frozenset[str]:
 
 
 def most_on_a_host(evidence: Evidence) -> int:
-    """Return the largest number of the job's ranks on one host."""
     infos = (view.info for view in evidence.ranks.values())
     return max(Counter(info.host for info in infos if info is not None).values())

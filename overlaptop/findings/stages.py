@@ -21,8 +21,7 @@ class Pipeline:
     stands_ns: float
     """Mean time without compute over its ranks."""
     micro_batches: int
-    """Fewest sends of a rank in a step: the first stage sends each micro-batch on, the last one sends each
-    back."""
+    """Fewest sends of a rank in a step: each stage but the ends sends a micro-batch on and back."""
 
     @property
     def bubble(self) -> float:

@@ -58,8 +58,8 @@ class SteadyFindings:
         self._is_first = True
 
     def take(self, snapshot: Snapshot, found: Iterable[Finding] | None) -> tuple[Finding, ...]:
-        """Return the findings to show, costliest first. ``found``: findings of this moment; None: too few
-        steps are known. The first look's findings are shown at once.
+        """Return the findings to show, costliest first; those of the first look at once. ``found``: of this
+        moment; None: too few steps are known.
         """
         if snapshot.hub_state is HubState.TRACE:
             return tuple(found or ())
@@ -100,7 +100,6 @@ class SteadyFindings:
 
     @property
     def _in_order(self) -> list[_Held]:
-        """Return the shown findings, costliest first."""
         shown = [each for each in self._held.values() if each.shown]
         return sorted(shown, key=lambda each: (-each.cost_ns, each.finding.rule, each.finding.ranks))
 
@@ -206,8 +205,8 @@ def _has_steps(snapshot: Snapshot) -> bool:
 
 
 def _measuring(snapshot: Snapshot, line: FirstLine | None, seconds: int) -> FirstLine | None:
-    """Return ``measuring, 3 s``, later with what is missing or known so far; None if no rank has made a
-    step, or the job has ended.
+    """Return ``measuring, 3 s``, later with what is missing. None without a step, or once the job has
+    ended.
     """
     is_long = seconds * 1_000_000_000 >= KEPT_NS
     if snapshot.hub_state is not HubState.LIVE or not _has_steps(snapshot):

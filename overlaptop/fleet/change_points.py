@@ -159,9 +159,7 @@ def last_change(series: Series, least_ns: Series) -> int | None:
 
 
 def _cost(row: Series, at: int, least_ns: float) -> float | None:
-    """Return the misfit of two levels meeting at `at`, relative to one level.
-    None if there is no change.
-    """
+    """Return the misfit of two levels meeting at `at`, relative to one level. None: no change."""
     before, after = row[max(0, at - MOST_BEFORE) : at], row[at:]
     old, new = float(np.median(before)), float(np.median(after))
     rest = np.concatenate((np.abs(before - old), np.abs(after - new)))

@@ -68,14 +68,12 @@ class FollowedHost:
         self._monotonic_s = monotonic_s
 
     def look(self) -> None:
-        """Update the list of jobs."""
         try:
             self.records = tuple(self.host.list_jobs())
         except (JobFolderError, OSError):
             self.records = ()  # the session's own look keeps the reason
 
     def has(self, key: str | None) -> bool:
-        """Whether the host lists this job."""
         return any(record.job == key for record in self.records)
 
     def tick(self, key: str | None) -> NodeSnapshot:
@@ -99,10 +97,8 @@ class FollowedHost:
 
 
 class ClusterSession:
-    """One job on several hosts. No method blocks; call ``tick`` as often as you like.
-
-    Jobs with the same key are one job, because their ranks meet at the same address. If there is only one
-    job, it is chosen automatically, as in JobSession.
+    """One job on several hosts. No method blocks; call ``tick`` as often as you like. Jobs with the same
+    key are one, because their ranks meet at the same address. The only job is chosen automatically.
     """
 
     def __init__(
@@ -145,7 +141,6 @@ class ClusterSession:
 
     @property
     def job_key(self) -> str | None:
-        """Key of the watched or awaited job. None if there is none."""
         return self._key
 
     def tick(self) -> Snapshot:
@@ -170,16 +165,11 @@ class ClusterSession:
         return merged
 
     def watch(self, ranks: Collection[int], bursts: int = 0) -> None:
-        """Request the timelines of these ranks only, and a burst whenever ``bursts`` grows."""
         self._watched, self._bursts = frozenset(ranks), bursts
         if self._last is not None:
             self._watch_where_they_are(self._last)
 
     def send(self, message: Command | Found) -> str:
-        """Send a command, or a finding. Return why it cannot be sent, or "" if it was sent.
-
-        The outcome appears in the Snapshot's ``commands``. Raises WireError if the command is not allowed.
-        """
         if self._readonly:
             return READONLY
         if isinstance(message, Command) and (
@@ -192,14 +182,12 @@ class ClusterSession:
         return "" if any(sent) else NOT_CONNECTED
 
     def select(self, key: str) -> None:
-        """Switch to the job with this key and forget the previous one."""
         self._chosen = True
         if key != self._key:
             self._earlier = None
             self._turn_to(key)
 
     def close(self) -> None:
-        """Close all connections. Further ticks return the last state."""
         for node in self._nodes:
             node.session.close()
             node.host.close()
@@ -342,22 +330,17 @@ class HostsSession(ClusterSession):
         self.hosts = pool.hosts
 
     def fileno(self) -> int:
-        """Return a descriptor that is readable whenever `receive` has work."""
         return self._pool.fileno()
 
     def receive(self) -> None:
-        """Read all messages that have arrived."""
         self._pool.receive()
 
     def retry(self) -> None:
-        """Reconnect all lost hosts at once."""
         for host in self.hosts:
             host.retry()
 
     def pause(self, seconds: float) -> None:
-        """Wait, and read messages as they arrive:
-        the clock offsets of the hosts need exact arrival times.
-        """
+        """Wait, and read messages as they arrive: clock offsets need exact arrival times."""
         deadline_s = time.monotonic() + seconds
         while (left_s := deadline_s - time.monotonic()) > 0:
             if select.select([self.fileno()], [], [], left_s)[0]:
@@ -376,7 +359,6 @@ class HostsSession(ClusterSession):
         return self.jobs
 
     def close(self) -> None:
-        """Close all connections at once."""
         self._pool.close()
         super().close()
 
@@ -392,7 +374,6 @@ def _named(hosts: Sequence[str]) -> str:
 def _together(
     nodes: Sequence[FollowedHost], matches: Callable[[JobRecord], bool] | None
 ) -> tuple[JobRecord, ...]:
-    """Every job once, newest first."""
     found: dict[str, list[tuple[str, JobRecord]]] = {}
     for node in nodes:
         for record in node.records:

@@ -46,8 +46,7 @@ class RankProgress:
     rank: int
     state: str
     text: str
-    """``written``: the file. ``changed``: old and new value.
-    After a failure or an unknown end: the reason."""
+    """``written``: the file. ``changed``: both values. After a failure: the reason."""
     live_overlap: float | None
     """Hidden over communication time of the measured steps just before. None if none was measured."""
     live_steps: int
@@ -102,7 +101,6 @@ class CommandBook:
         """Ids of commands to processes that have gone. A hub may publish them again."""
 
     def clear(self) -> None:
-        """Forget all commands, because another job is shown."""
         self._entries.clear()
         self._forgotten.clear()
 
@@ -120,7 +118,6 @@ class CommandBook:
             entry.command, entry.view = command, None
 
     def take(self, outcome: CommandOutcome, steps_of: StepsOf) -> None:
-        """Add an outcome that the hub published."""
         if (entry := self._entry(outcome.command)) is None:
             return
         before = frozenset(entry.outcome.ranks if entry.outcome is not None else ())
@@ -135,12 +132,8 @@ class CommandBook:
                     entry.live[each.rank] = found
 
     def views(self, running: Iterable[int], now_ns: int, *, over: bool) -> tuple[CommandView, ...]:
-        """Return all commands, oldest first.
-
-        Args:
-            running: ranks that have been seen and have not ended.
-            now_ns: Unix time.
-            over: the job and its hub have gone, so nothing more will be published.
+        """Return all commands, oldest first. ``running``: ranks seen and not ended. ``now_ns``: Unix time.
+        ``over``: job and hub have gone, so nothing more will be published.
         """
         running = tuple(running)
         made = [
@@ -168,10 +161,7 @@ class CommandBook:
 
 
 def together(views: Sequence[CommandView], unreachable: Mapping[int, str]) -> CommandView:
-    """Merge the views that several nodes' hubs have of one command.
-
-    ``views``: at least one. ``unreachable``: ranks that cannot be asked any more, and why.
-    """
+    """Merge the views of several nodes' hubs, at least one. ``unreachable``: ranks, and why."""
     command = replace(views[0].command, at_ns=min(view.at_ns for view in views))
     outcome = merged(command, [view.outcome for view in views], unreachable)
     live = {each.rank: (each.live_overlap, each.live_steps) for view in views for each in view.ranks}

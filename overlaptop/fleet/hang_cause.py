@@ -18,8 +18,7 @@ from overlaptop.wire.messages import GroupCalls, IssuedCall, RankStalled
 _SAME_BYTES = ("allreduce", "broadcast", "reduce")
 """Operations that need the same number of bytes on all ranks. Others allow different sizes."""
 _SAME_BYTES_IN_ONE_TENSOR = ("allgather", "reducescatter")
-"""Operations that need the same number of bytes if given one tensor.
-A list of tensors may differ in size."""
+"""Operations that need it if given one tensor. A list of tensors may differ in size."""
 
 
 class Blame(Enum):
@@ -63,11 +62,8 @@ class Hang:
 def hang_of(
     stalled: Mapping[int, RankStalled], silent: frozenset[int], ended: frozenset[int] = frozenset()
 ) -> Hang:
-    """Find the cause of a hang.
-
-    ``stalled``: by rank whose agent still reports. ``silent``: ranks whose agent does not; they count
-    as not having entered the collective. ``ended``: ranks that will enter nothing more. All others are
-    unknown.
+    """Find the cause of a hang. ``stalled``: by rank whose agent still reports. ``silent``: ranks whose
+    agent does not, and so count as not having entered. ``ended``: ranks that enter nothing more.
     """
     groups: dict[tuple[str, tuple[int, ...]], dict[int, GroupCalls]] = {}
     for rank, each in stalled.items():

@@ -51,10 +51,9 @@ def _open_local_hub(record: JobRecord) -> HubConnection:
 
 
 class JobSession:
-    """One job, followed through its hub. No method blocks; call ``tick`` as often as you like.
-
-    The session reconnects to a replaced hub and to a restarted job: the same script in the same directory,
-    or else the only job there is.
+    """One job, followed through its hub. No method blocks; call ``tick`` as often as you like. It
+    reconnects to a replaced hub, and to a restarted job: the same script and directory, or the only job
+    there is.
     """
 
     def __init__(
@@ -103,12 +102,10 @@ class JobSession:
 
     @property
     def record(self) -> JobRecord | None:
-        """Record of the job that is watched or being joined. None if there is none."""
         return self._record
 
     @property
     def job_key(self) -> str | None:
-        """Key of the job that is watched or being joined. None if there is none."""
         return self._record.job if self._record is not None else None
 
     def tick(self) -> Snapshot:
@@ -140,10 +137,6 @@ class JobSession:
             self._hub.watch(self._watched, bursts + self._changes)
 
     def send(self, message: Command | Found) -> str:
-        """Send a command, or a finding. Return why it cannot be sent, or "" if it was sent.
-
-        The outcome appears in the Snapshot's ``commands``. Raises WireError if the command is not allowed.
-        """
         if self._readonly:
             return READONLY
         if (hub := self._usable_hub) is None or not hub.send(message):
@@ -157,7 +150,6 @@ class JobSession:
         return None if self._foreign_protocol is not None or self._turned_away else self._hub
 
     def select(self, key: str) -> None:
-        """Switch to the job with this key and forget the previous one."""
         if self._record is not None and self._record.job == key and self._hub is not None:
             return
         self._chosen = key
@@ -167,7 +159,6 @@ class JobSession:
         self._look_at_s = 0.0
 
     def close(self) -> None:
-        """Close the connection. Further ticks return the last state."""
         self._disconnect()
         self._look_at_s = float("inf")
 

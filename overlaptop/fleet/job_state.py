@@ -91,9 +91,7 @@ class _Rank:
         return self.end is not None
 
     def add(self, step: StepTotals, ranks: int) -> bool:
-        """Add a step unless it is already known, as after a second read of the hub's history. ``ranks``:
-        the job's ranks, which share the steps kept.
-        """
+        """Add a step unless it is known, as from a hub's history. ``ranks`` share the steps kept."""
         if self.steps and step.step <= (last := self.steps[-1]).step:
             if step.start_ns < last.start_ns + SHIFTED_NS:
                 return False
@@ -220,13 +218,11 @@ class JobState:
 
     @property
     def every_rank_ended(self) -> bool:
-        """Whether every rank seen so far has ended."""
         seen = [rank for rank in self._ranks.values() if rank.info is not None or rank.steps]
         return bool(seen) and all(rank.ended for rank in seen)
 
     @property
     def any_rank_failed(self) -> bool:
-        """Whether any rank has ended badly."""
         return any(rank.end is not None and rank.end.failed for rank in self._ranks.values())
 
     def set_hub_state(self, state: HubState, note: str = "", dropped: int = 0) -> None:
@@ -314,9 +310,7 @@ class JobState:
         return self._breakdown.compare(snapshot) if alone else snapshot
 
     def _grown_job(self) -> Welcome | None:
-        """Return the job with the number of ranks that they report. The hub may have started with only the
-        launcher's number.
-        """
+        """Return the job with as many ranks as they report: the hub may only know the launcher's number."""
         infos = [rank.info for rank in self._ranks.values() if rank.info is not None and not rank.ended]
         largest = max((info.world_size for info in infos), default=0)
         if self._job is None or largest <= self._job.world_size:
@@ -387,7 +381,6 @@ class JobState:
                 rank.add_stacks(facts, self._replaying)
 
     def _refresh_traffic(self) -> None:
-        """Update the traffic of GPUs with new steps or samples."""
         due = [rank for rank in self._ranks.values() if rank.traffic_due]
         if due and self._by_gpu is None:
             self._by_gpu = {}

@@ -25,10 +25,7 @@ class JobKnob:
 
 
 def job_knobs(ranks: Iterable[tuple[RankInfo | None, tuple[Knob, ...]]]) -> tuple[JobKnob, ...]:
-    """Return all knobs that any rank has, in the order of the lowest rank.
-
-    ``ranks``: the running ranks by number, each with its RankInfo and knobs.
-    """
+    """Return all knobs that any rank has. ``ranks``: the running ones by number, with their knobs."""
     known = [(info, {knob.name: knob for knob in knobs}) for info, knobs in ranks if info is not None]
     names = dict.fromkeys(name for _, knobs in known for name in knobs)
     return tuple(_together(name, known) for name in names)

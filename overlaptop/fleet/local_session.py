@@ -34,16 +34,13 @@ class LocalSession:
 
     @property
     def jobs(self) -> tuple[JobRecord, ...]:
-        """As in Session."""
         return self._now.jobs
 
     @property
     def job_key(self) -> str | None:
-        """As in Session."""
         return self._now.job_key
 
     def tick(self) -> Snapshot:
-        """As in Session."""
         snapshot = self._now.tick()
         record = self._local.record if self._now is self._local else None
         if record is None or not record.is_root:
@@ -55,31 +52,24 @@ class LocalSession:
         return self._now.tick()
 
     def watch(self, ranks: Collection[int], bursts: int = 0) -> None:
-        """As in Session."""
         self._watched = (ranks, bursts)
         self._now.watch(ranks, bursts)
 
     def send(self, message: Command | Found) -> str:
-        """As in Session."""
         return self._now.send(message)
 
     def select(self, key: str) -> None:
-        """As in Session."""
         self._now.select(key)
 
     def fileno(self) -> int:
-        """As in Connections."""
         return self._nodes.fileno()
 
     def receive(self) -> None:
-        """As in Connections."""
         self._nodes.receive()
 
     def retry(self) -> None:
-        """As in Connections."""
         self._nodes.retry()
 
     def close(self) -> None:
-        """As in Session."""
         self._local.close()
         self._nodes.close()

@@ -43,12 +43,8 @@ class Merger:
         """By command: its parts, and the merged view."""
 
     def merge(self, parts: Sequence[NodeSnapshot], at_ns: int, waiting: str = "") -> Snapshot:
-        """Return the job on all nodes together.
-
-        Args:
-            parts: nodes of one job or of none, in the order of the named hosts.
-            at_ns: Unix time.
-            waiting: the connection's note while no node knows a job.
+        """Return the job on all nodes together. ``parts``: nodes of one job or none, as named. ``at_ns``:
+        Unix time. ``waiting``: the connection's note while no node knows a job.
         """
         owned = self._own(parts)
         nodes = tuple(
@@ -93,9 +89,8 @@ class Merger:
         return self._owners.get(message.rank) == part.node.name
 
     def _own(self, parts: Sequence[NodeSnapshot]) -> list[list[RankView]]:
-        """Return the ranks of each part. Two parts may know the same rank: one host by two names, or a job
-        restarted with its ranks elsewhere. It then belongs to the part that receives from it, and stays
-        there.
+        """Return the ranks of each part. If two parts know a rank (a host with two names, a job restarted
+        elsewhere), it belongs to the one that receives from it, and stays there.
         """
         best: dict[int, tuple[tuple[bool, bool, bool], int, RankView]] = {}
         for index, part in enumerate(parts):

@@ -24,9 +24,7 @@ _FIGURES = attrgetter(*_NAMES)
 
 
 def with_means(snapshot: Snapshot) -> Snapshot:
-    """Return the snapshot with each rank's means over the window of the job's totals, or with none if the
-    window is one step.
-    """
+    """Return the snapshot with each rank's means over the totals' window; without, if that is one step."""
     ranks, totals = snapshot.ranks, snapshot.totals
     if totals.window is Window.STEP or totals.step is None:
         return replace(snapshot, ranks=tuple(replace(view, mean=None, mean_waits=None) for view in ranks))

@@ -44,7 +44,6 @@ class HubState(Enum):
     """State of the connection to the job's hub."""
 
     WAITING = "waiting"
-    """No hub found yet."""
     LIVE = "live"
     STALE = "stale"
     """Connected, but the hub has sent nothing for a while."""
@@ -64,8 +63,7 @@ class RankView:
     info: RankInfo | None
     last: StepTotals | None
     measured: StepTotals | None
-    """Newest step with lane totals; with sampling, older than ``last``. In a Snapshot of the whole job, the
-    newest step that all ranks have measured, so that they can be compared."""
+    """Newest step with lane totals; in a Snapshot of the whole job, the newest that all ranks have."""
     history: tuple[StepTotals, ...]
     """Oldest first, bounded; ends with ``last``."""
     detail: StepDetail | None
@@ -86,7 +84,6 @@ class RankView:
     """Samples of the rank's GPU over the last minute, oldest first."""
     knobs: tuple[Knob, ...] = ()
     gradients: GradientFacts | None = None
-    """Gradient facts of its DDP model, if known."""
     own_cost: OwnCost | None = None
     """Overhead of its agent. None while unknown."""
     environment: EnvironmentFacts | None = None
@@ -120,7 +117,6 @@ class RankView:
 
     @property
     def sample(self) -> DeviceSample | None:
-        """Newest of `samples`."""
         return self.samples[-1] if self.samples else None
 
     @property
@@ -174,8 +170,7 @@ class Totals:
     """
 
     step: int | None
-    """Newest step that every running and reachable rank has finished.
-    Once all have ended, the newest of any rank."""
+    """Newest step that every running, reachable rank has finished; of an ended job, of any rank."""
     step_ns: int | None
     overlap: float | None
     exposed_ns: int | None
@@ -193,13 +188,11 @@ class Totals:
     ranks: int
     """Ranks behind the lane figures."""
     measured_step: int | None
-    """Newest measured step behind the lane figures and the ranks' rows.
-    None if it differs between ranks."""
+    """Newest measured step behind lane figures and rows. None if it differs between ranks."""
     fused_ns: int | None = None
     """Time in kernels that both compute and communicate."""
     waits: WaitTimes | None = None
-    """Wait/transfer breakdown, as the mean over ranks and ``step_waits``.
-    None unless it is known of each rank."""
+    """Mean wait/transfer breakdown over ranks and ``step_waits``. None unless known of each rank."""
     step_waits: int = 0
     """Steps compared over ranks. Above ten steps a second, only some are compared."""
     own_cost: OwnCost | None = None
@@ -241,8 +234,7 @@ class Snapshot:
     replaying: bool = False
     """The hub is still sending its history, so the newest steps are not known yet."""
     waits: StepWaits | None = None
-    """Wait/transfer breakdown of the newest step with timelines from all ranks. Its number is that of the
-    ranks' ``measured``, for all ranks that know it."""
+    """Breakdown of the newest step with timelines from all ranks, which is the ranks' ``measured``."""
     wait_window: WaitWindow | None = None
     """The newest such steps since the job changed. None if no step has a breakdown."""
     not_attributed: str = ""
@@ -263,7 +255,6 @@ class Snapshot:
     """It comes from a recording, and `at_ns` is a time in that."""
 
     def knob(self, name: str) -> JobKnob | None:
-        """Return the knob of that name. None if the job has none."""
         return next((each for each in self.knobs if each.knob.name == name), None)
 
     @property
@@ -272,5 +263,4 @@ class Snapshot:
         return tuple(each for each in self.commands if each.name in CHANGES)
 
     def command(self, command_id: str) -> CommandView | None:
-        """Return this command's state. None if it was not given here, or is forgotten."""
         return next((each for each in self.commands if each.id == command_id), None)

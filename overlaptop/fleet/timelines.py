@@ -22,7 +22,6 @@ class KeptTimeline(NamedTuple):
     packed: bytes
 
     def unpack(self) -> StepDetail:
-        """Return the timeline as it was received."""
         return _decode(self.packed)
 
 
@@ -35,7 +34,6 @@ class Timelines:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all kept timelines."""
         return self._bytes
 
     @property
@@ -48,18 +46,15 @@ class Timelines:
         self._bytes -= len(self._kept.popleft().packed)
 
     def add(self, detail: StepDetail) -> None:
-        """Add a timeline, and drop the oldest ones if necessary."""
         self._kept.append(KeptTimeline(detail.step, packed := _encode(detail)))
         self._bytes += len(packed)
         while self._bytes > MAX_BYTES:
             self.drop_oldest()
 
     def clear(self) -> None:
-        """Drop all timelines."""
         self._kept.clear()
         self._bytes = 0
 
     @property
     def kept(self) -> tuple[KeptTimeline, ...]:
-        """All kept timelines, oldest first."""
         return tuple(self._kept)

@@ -22,8 +22,7 @@ _IS_MEASURED = attrgetter("measured")
 _NUMBER = attrgetter("step")
 _WAITS = attrgetter(*(field.name for field in fields(WaitTimes)))
 _MOST_LOOKS, _MOST_READ = 64, 4096
-"""Steps searched for one that all ranks know, before each rank uses its newest.
-Steps read during the search."""
+"""Steps looked at for one that all ranks know, and steps read, before each rank uses its newest."""
 
 
 def total(
@@ -144,9 +143,8 @@ def _window(
 
 
 def of_one_step(ranks: Sequence[RankView], step: int | None = None) -> tuple[RankView, ...]:
-    """Return the ranks, each ``measured`` at the same step: `step`, or else the newest that all know.
-
-    A rank that does not know that step keeps its own newest.
+    """Return the ranks, each ``measured`` at `step`, or else the newest that all know. A rank that does not
+    know that step keeps its own newest.
     """
     if step is None:
         found = _alike(counted_ranks(ranks), _IS_MEASURED)
@@ -164,9 +162,7 @@ def _mean_waits(times: Sequence[WaitTimes | None]) -> WaitTimes | None:
 
 
 def middle_cost(ranks: Iterable[RankView]) -> OwnCost | None:
-    """Return the agent overhead of the median rank. Only watched ranks count, if there are any. None while
-    no overhead is known.
-    """
+    """Return the agent overhead of the median rank, of watched ranks if there are any."""
     known = [view.own_cost for view in ranks if view.own_cost is not None]
     costs = [cost for cost in known if cost.watched] or known
     return sorted(costs, key=lambda cost: cost.change)[len(costs) // 2] if costs else None
@@ -189,16 +185,12 @@ def counted_ranks(ranks: Sequence[RankView]) -> Sequence[RankView]:
 
 
 def stepping(ranks: Sequence[RankView]) -> Sequence[RankView]:
-    """Return the ranks that still make steps after others have stopped, as in DDP's Join. Return all ranks
-    if all or none have stopped: then the job hangs, or runs normally.
-    """
+    """Return the ranks that still make steps after others stopped, as in DDP's Join; all if none does."""
     return [view for view in ranks if not view.stale] or ranks
 
 
 def _alike(views: Sequence[RankView], fits: Callable[[StepTotals], bool]) -> list[StepTotals]:
-    """Return the newest step that fits on all ranks with any fitting step, one entry a rank. If there is no
-    common one, return each rank's newest.
-    """
+    """Return each rank's newest fitting step: the same one if they have a common one."""
     newest = [(view, step) for view in views if (step := _newest(view, fits)) is not None]
     wanted = min((step.step for _, step in newest), default=-1)
     for _ in range(max(1, min(_MOST_LOOKS, _MOST_READ // max(1, len(newest))))):

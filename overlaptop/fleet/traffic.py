@@ -84,11 +84,8 @@ class StepWindow:
         return min(whole_s, LONGEST_WINDOW_S)
 
     def accounted(self, now_ns: int | None) -> tuple[float, float] | str:
-        """Return bytes per second received and sent, or why they are not known.
-
-        The rate is the bytes of the named steps over the mean length of all steps.
-
-        `now_ns`: Unix time. None: the end of the newest step.
+        """Return bytes per second received and sent, or why they are not known: those of named steps over
+        the mean length of all. `now_ns`: Unix time. None: the end of the newest step.
         """
         if not self._steps or not self._step_ns:
             return NO_STEP

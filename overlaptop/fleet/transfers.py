@@ -24,11 +24,9 @@ class TransferHistory:
 
     @property
     def kept(self) -> tuple[StepTransfer, ...]:
-        """All kept steps, oldest first."""
         return tuple(self._kept)
 
     def add(self, waits: StepWaits) -> None:
-        """Add a step with its collectives."""
         last = self._kept[-1] if self._kept else None
         if last is not None and waits.step <= last.step:  # restarted ranks count from 0 again
             self._kept.clear()

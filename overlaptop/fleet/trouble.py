@@ -27,8 +27,7 @@ STALE_AFTER_S = 5.0
 FIRST_STEP_AFTER_S = 20.0
 """Time from a job's start to its first step before anything is reported."""
 STALE_AFTER_STEPS = 5
-"""A rank is stale once its newest step is older than STALE_AFTER_S
-and than five medians of its last 32 steps."""
+"""A rank is stale once its newest step is older than STALE_AFTER_S and five recent medians."""
 _RECENT_STEPS = 32
 HUNG_AFTER_S = 120.0
 """How long a rank may keep the others waiting, for example for a checkpoint. If the job is known to pause,
@@ -67,8 +66,7 @@ class Trouble:
 
     kind: Kind
     ranks: tuple[int, ...]
-    """Affected ranks, in order. Empty if none can be blamed.
-    Before the first step: the ranks that have not connected yet."""
+    """Affected ranks; empty if none can be blamed. Before the first step: those not connected yet."""
     since_ns: int
     """Unix time of the end, or of the newest step. Before the first step, of the job's start."""
     why: str = ""
@@ -94,7 +92,6 @@ def is_stale(age_s: float, steps: Sequence[StepTotals]) -> bool:
 
 
 def trouble_of(snapshot: Snapshot) -> Trouble | None:
-    """Return the job's problem. None if none is known."""
     failure = first_failure(snapshot.ranks)
     if failure is not None:
         return failure
@@ -165,9 +162,7 @@ def _before_first_step(snapshot: Snapshot) -> Trouble | None:
 
 
 def first_failure(ranks: Sequence[RankView]) -> Trouble | None:
-    """Return the rank that ended badly before all others,
-    which lost their peer or were ended by a launcher.
-    """
+    """Return the rank that ended badly before all others lost their peer or were ended by a launcher."""
     seen = sum(view.info is not None or view.last is not None for view in ranks)
     return first_of([view.end for view in ranks if view.end is not None], seen)
 
@@ -194,9 +189,7 @@ def first_of(ends: Sequence[RankEnd], seen: int) -> Trouble | None:
 
 
 def _since_ns(snapshot: Snapshot, views: Sequence[RankView]) -> int:
-    """Return when the newest step ended, but at most its arrival time,
-    in case its rank's clock is ahead.
-    """
+    """Return when the newest step ended, at most its arrival, in case its rank's clock is ahead."""
     return max(
         min(snapshot.at_ns - round((view.age_s or 0.0) * 1e9), view.last.start_ns + view.last.step_ns)
         for view in views

@@ -49,8 +49,8 @@ class WaitBreakdown:
         """Last window and its steps."""
 
     def compare(self, snapshot: Snapshot) -> Snapshot:
-        """Break down the new steps in a Snapshot of all ranks. Return it with the breakdowns, all ranks at
-        the same step, and the job's totals.
+        """Break down new steps. Return the Snapshot with the breakdowns, all ranks at the same step, and
+        totals.
         """
         views, fresh = snapshot.ranks, []
         first_step = self._changes.look(views)
@@ -159,10 +159,8 @@ def _began_ns(views: Sequence[RankView]) -> int:
 
 
 def split_alone(snapshot: Snapshot, before: Iterable[RankView] = ()) -> Snapshot:
-    """Return the Snapshot with the breakdown of one step:
-    the ranks' ``detail``, which is also their ``last``.
-
-    ``before``: the ranks with the ``detail`` of the previous step, whose collectives may end in this one.
+    """Return the Snapshot with the breakdown of one step: the ranks' ``detail`` and ``last``. ``before``:
+    the ranks with the previous ``detail``, whose collectives may end in this step.
     """
     partial = 0 < len(snapshot.compared) < len(snapshot.ranks)
     views = [
@@ -183,9 +181,7 @@ def _details(views: Iterable[RankView]) -> dict[int, StepDetail]:
 
 
 def show_step(snapshot: Snapshot, step: StepWaits | None, not_attributed: str = "") -> Snapshot:
-    """Return the Snapshot with the breakdown of one step or a whole trace.
-    ``not_attributed``: why there is none.
-    """
+    """Return the Snapshot with the breakdown of one step or trace, or with why there is none."""
     window = window_of([step], alone=True) if step is not None else None
     times = step.times if step is not None else {}
     steps = (step,) if step is not None else ()
@@ -211,9 +207,7 @@ def _split(
     *,
     partial: bool,
 ) -> StepWaits:
-    """`earlier`: collectives of the previous step, some of which may end in this one.
-    `partial`: as in `_matched`.
-    """
+    """`earlier`: collectives of the previous step that may end in this one. `partial`: as in `_matched`."""
     step, begun_ns = next(iter(details.values())).step, _begun_ns(details)
     collectives = _matched(details, nodes, partial=partial)
     running = [each for each in earlier if max(part.end_ns for part in each.parts) > begun_ns]
@@ -250,9 +244,7 @@ def _matched(
 def _groups(
     details: Mapping[int, StepDetail],
 ) -> tuple[dict[tuple[int, str], str], dict[str, tuple[int, ...]]]:
-    """Return the known process groups:
-    names by rank and title if several share a title, and ranks by name.
-    """
+    """Return known groups: names by rank and title if several share one, and ranks by name."""
     known = {
         (rank, each.group): tuple(sorted(set(each.members)))
         for rank, detail in details.items()
@@ -303,8 +295,8 @@ def _disturbed(view: RankView, step: int) -> bool:
 
 
 def hides_nothing(view: RankView) -> bool:
-    """Return whether nothing hides what disturbs its training thread: it has no GPU, or its GPU waited for
-    launches in most of its newest measured steps.
+    """Whether nothing hides what disturbs its training thread: it has no GPU, or that waited for launches
+    in most of its newest measured steps.
     """
     if view.info is not None and view.info.source == "host":
         return True
@@ -360,9 +352,8 @@ def _why(collectives: Sequence[Collective]) -> str:
 
 
 def with_absent(views: Iterable[RankView]) -> tuple[RankView, ...]:
-    """Return these ranks, with those marked that must run on a known host and were never seen there.
-
-    They do run, because other ranks of their process group make steps.
+    """Mark the ranks that must run on a known host, since their process group makes steps, and were never
+    seen.
     """
     ranks = tuple(views)
     infos = [view.info for view in ranks if view.info is not None and view.last is not None]

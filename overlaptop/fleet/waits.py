@@ -75,8 +75,8 @@ class StepWaits:
         return self.lateness.late_rank
 
     def late_rank(self, rank: int) -> int | None:
-        """Return the rank that caused most of the waiting in collectives with this rank. None if nobody is
-        to blame, or none of them is attributed.
+        """Return the rank that caused most waiting in collectives with this one. None: nobody, or not
+        known.
         """
         found = lateness(each for each in self.collectives if each.part(rank) is not None)
         return found.late_rank if found is not None else None
@@ -107,15 +107,13 @@ class WaitWindow:
     share: float
     """`exposed_wait_ns` as a share of the steps' time."""
     not_attributed_share: float
-    """Exposed time of the same ranks that is not attributed, as a share of the steps.
-    It may be waiting, too."""
+    """Exposed time of the same ranks that is not attributed, as a share. It may be waiting, too."""
     late_rank: int | None = None
     """Rank that caused most of the waiting in most steps. None if several did in most steps, or nobody."""
     late_steps: int = 0
     """Number of steps that `late_rank` was late in."""
     passed_on_wait: PassedOnWait | None = None
-    """Passed-on wait of the newest step, through which ranks of other groups wait.
-    None if there is none."""
+    """Of the newest step: through which ranks of other groups wait. None if there is none."""
     waits_ns: Mapping[int, float] = field(default_factory=dict)
     """Waiting of each rank without compute beside it, as the mean over steps."""
     worth_share: float = WORTH_SHARE
@@ -154,9 +152,7 @@ class WaitWindow:
 
     @property
     def in_receives(self) -> bool:
-        """Whether so much of the waiting is in receives
-        that a pipeline's schedule may explain all of it.
-        """
+        """Whether so much waiting is in receives that a pipeline's schedule may explain all of it."""
         return self.lateness.receive_wait_ns > RECEIVES_SHARE * self.lateness.wait_ns
 
     def _latest(self) -> tuple[RankLateness, ...]:

@@ -28,11 +28,8 @@ class ComparedRanks:
         self._looked_ns = 0
 
     def look(self, views: Sequence[RankView], at_ns: int) -> bool:
-        """Choose again if it is time. Return whether ranks were replaced.
-
-        Args:
-            views: all ranks of the job.
-            at_ns: Unix time.
+        """Choose again if it is time. Return whether ranks were replaced. ``views``: all ranks. ``at_ns``:
+        Unix time.
         """
         if len(views) <= MOST_COMPARED:
             self.ranks = frozenset(view.rank for view in views)

@@ -18,8 +18,7 @@ WINDOW_NS = {Window.SECONDS: 20_000_000_000, Window.MINUTE: 60_000_000_000}
 LEAST_STEPS = 3
 """Minimum number of steps in a window of seconds, if steps are long."""
 FIRST_STEPS = 2
-"""First steps of a running job. They compile, allocate and fill caches,
-and say nothing about the others."""
+"""First steps of a running job: they compile, allocate and fill caches."""
 LAST_STEPS = 10
 """Steps in Window.STEPS."""
 EVIDENCE_STEPS, LEAST_EVIDENCE_STEPS, MOST_EVIDENCE_STEPS = 120, 16, 1 << 14
@@ -65,9 +64,7 @@ class WindowSteps(NamedTuple):
 
 
 def steps_of(views: Sequence[RankView], newest: int, window: Window, since: int = 0) -> list[WindowSteps]:
-    """Return each rank's steps of a window that ends with step `newest`,
-    from `since` on if there are any.
-    """
+    """Return each rank's steps of the window up to `newest`, from `since` on if there are any."""
     most = max(LEAST_STEPS, _MOST_SUMMED[window] // max(1, len(views)))
     kept = history_steps(len(views))
     found = _shared([_steps_of(view, newest, window, most, kept, since) for view in views])
@@ -136,9 +133,7 @@ def _since_change(steps: Sequence[StepTotals]) -> list[StepTotals]:
 
 
 def in_window(step_waits: Sequence[StepWaits], first_step: int | None) -> Sequence[StepWaits]:
-    """Return the steps from `first_step` on without stalls.
-    FIRST_STEPS count only if there are no others.
-    """
+    """Return the steps from `first_step` on without stalls, and if possible without FIRST_STEPS."""
     limit_ns = longest_going_ns([each.step_ns for each in step_waits])
     first = -1 if first_step is None else first_step
     found = [each for each in step_waits if each.step >= first and each.step_ns <= limit_ns]

@@ -149,9 +149,7 @@ def mended(text: Text) -> bytes:
 
 
 def decode_threads(path: Path, text: Text) -> list[Scalar]:
-    """Return the thread of each event of a text that `decode` accepted.
-    Raises TraceError as `decode` does.
-    """
+    """Return the thread of each event of a text that `decode` accepted. Raises TraceError."""
     try:
         return [event.thread for event in _THREADS.decode(text).events]
     except msgspec.ValidationError as fault:

@@ -48,9 +48,8 @@ class Clock:
 
 
 def estimate(found: Iterable[Collective], ranks: Sequence[int]) -> Mapping[int, Clock]:
-    """Estimate the clocks of ranks with an offset. Other ranks have no entry.
-
-    Ranks without a common collective are not compared. Offsets and errors add up along a chain of ranks.
+    """Estimate the clocks of ranks with an offset; others have no entry. Offsets and errors add up along
+    chains of ranks with common collectives.
     """
     ends: defaultdict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
     for each in found:

@@ -143,8 +143,7 @@ def _reason(fault: Exception) -> str:
 
 _NUMBER = re.compile(r"\d+", re.ASCII)
 _MANY = 4
-"""Numbers up to this many times the number of files are ranks, even if some are missing.
-Process ids are higher."""
+"""Numbers up to this many times the number of files are ranks. Process ids are higher."""
 
 
 class FileRanks(NamedTuple):
@@ -157,9 +156,8 @@ class FileRanks(NamedTuple):
 
 
 def ranks_of(names: Sequence[str]) -> FileRanks:
-    """Read each rank from the number that differs between names: ``trace_10.json``, ``a-TP-3.json``.
-
-    If several numbers differ, for example a time in the name, the lowest ones are the ranks.
+    """Read each rank from the number that differs between names: ``trace_10.json``, ``a-TP-3.json``. If
+    several differ, such as a time, the lowest ones are the ranks.
     """
     numbers = [tuple(map(int, _NUMBER.findall(name))) for name in names]
     alike = len({_NUMBER.sub("#", name) for name in names}) == 1

@@ -35,7 +35,6 @@ def is_of_cpus(trace: Trace) -> bool:
 
 
 def is_collective(event: Event) -> bool:
-    """Whether gloo runs in this event."""
     return (event.name or "").startswith(_COLLECTIVE)
 
 

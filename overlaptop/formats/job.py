@@ -55,12 +55,10 @@ class TracedJob:
 
     @property
     def step_numbers(self) -> list[int]:
-        """Steps that any rank has."""
         return sorted({step.step for summary in self.ranks for step in summary.steps})
 
     @property
     def missing(self) -> list[int]:
-        """Ranks of the job without a trace."""
         seen = {summary.info.rank for summary in self.ranks}
         return [rank for rank in range(self.world_size) if rank not in seen]
 

@@ -250,9 +250,7 @@ def _of_process(marks: Sequence[Event], process: Scalar) -> Sequence[Event]:
 def _gpu_activities(
     gpu: Sequence[Event], launches: Sequence[Event], clock: _Clock, rules: LaneRules
 ) -> tuple[Activities, Processes, Counter[str], int]:
-    """Return the consistent activities, the number of others by kind,
-    and the CPU clock's lead over the GPU clock in ns.
-    """
+    """Return the consistent activities, the number of others by kind, and the CPU clock's lead in ns."""
     start_ns = clock.times_ns(gpu)
     end_ns = start_ns + clock.durations_ns(gpu)
     order = np.argsort(start_ns, kind="stable")
@@ -292,9 +290,7 @@ def _gpu_activities(
 def _host_activities(
     trace: Trace, threads: Sequence[Scalar], clock: _Clock, rules: LaneRules
 ) -> Activities:
-    """Return gloo's collectives, as kernels on their own stream,
-    and the other activities of each thread.
-    """
+    """Return gloo's collectives, as kernels on their own stream, and the activities of each thread."""
     collectives = [
         event
         for event in trace.events
@@ -351,8 +347,8 @@ def _unread(trace: Trace) -> list[str]:
 
 
 class _Clock:
-    """Converts a trace's microseconds to Unix time in ns without loss. torch 2.4 and later count from a
-    base time near the trace; as Unix time, a float64 would be exact only to a quarter of a microsecond.
+    """Converts microseconds to Unix ns without loss. torch 2.4 and later count from a base time near the
+    trace; as Unix time, a float64 would be exact only to a quarter of a microsecond.
     """
 
     def __init__(self, path: Path, trace: Trace) -> None:
@@ -362,8 +358,8 @@ class _Clock:
             raise TraceError(path, _FAR_AWAY)
 
     def possible(self, events: Sequence[Event], near: Activities | None = None) -> Sequence[Event]:
-        """Return the events that do not end before they begin, lie in this century, and begin within an
-        hour of any GPU activity.
+        """Return the events that begin before they end, lie in this century, and within an hour of GPU
+        activity.
         """
         limit_us = (MAX_NS - abs(self._base_ns)) / 1e3
         first_us, last_us = -limit_us, limit_us
@@ -381,11 +377,9 @@ class _Clock:
         return [event for event in events if is_possible(event)]
 
     def times_ns(self, events: Sequence[Event]) -> Times:
-        """Return the start of each event."""
         return self._base_ns + _whole_ns(self._checked([event.ts for event in events], abs(self._base_ns)))
 
     def durations_ns(self, events: Sequence[Event]) -> Times:
-        """Return the duration of each event."""
         us = self._checked([event.dur for event in events])
         if us.size and us.min() < 0:
             event = events[int(us.argmin())]
@@ -545,9 +539,7 @@ def _annotations(
 
 
 def _is_around(step: Annotation, following: Sequence[Annotation]) -> bool:
-    """Whether the next two steps follow one after the other within this one,
-    and so are steps themselves.
-    """
+    """Whether the next two steps follow one after the other within this one, and so are steps."""
     if len(following) < 2:
         return False
     first, second = following

@@ -122,8 +122,8 @@ def summarize(traced: RankTrace, rank: int, job: str, *, detailed: bool = False)
 
 
 def _all_profilers_up_ns(activities: Activities) -> int | None:
-    """Return when the first collective ended, if it took most of all communication: ranks whose profiler
-    already runs wait in it for those whose profiler still starts. Else None.
+    """Return when the first collective ended, if it took most of all communication: other ranks' profilers
+    still started then. Else None.
     """
     comm = np.flatnonzero((activities.lane == LANES.index(Lane.COMM)) & activities.is_kernel)
     lengths_ns = (activities.end_ns - activities.start_ns)[comm]
@@ -244,7 +244,6 @@ class _CommKernels:
         return begun
 
     def length_ns(self, at: int) -> int:
-        """Return the kernel's duration."""
         return int(self._activities.end_ns[at] - self._activities.start_ns[at])
 
     def bytes_of(self, at: int) -> int | None:
@@ -298,9 +297,7 @@ class _CommKernels:
         ]
 
     def span(self, at: int, origin_ns: int = 0) -> CollectiveSpan:
-        """Return the collective as a message.
-        It counts as asynchronous if on another stream than compute.
-        """
+        """Return the collective as a message: asynchronous if on another stream than compute."""
         activities = self._activities
         args = activities.args[at]
         return CollectiveSpan(

@@ -120,8 +120,8 @@ class _OfRank:
         return waiting(self._rank, near.comm, met, step.start_ns, end_ns).times(near.compute)
 
     def last_in(self, step: StepTotals) -> dict[int, Collective]:
-        """Return the collectives whose last arrival is this rank in this step, by their index. So each
-        belongs to one step, even if other ranks began it in the step before.
+        """Return the collectives whose last arrival is this rank in this step, by index: each is of one
+        step.
         """
         first, stop = np.searchsorted(self._starts_ns, (step.start_ns, step.start_ns + step.step_ns))
         return {

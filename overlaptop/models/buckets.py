@@ -24,10 +24,8 @@ LONGEST_NS = 2**53
 def bucket_sizes(
     gradient_bytes: Sequence[int], cap_bytes: int, first_cap_bytes: int | None = None
 ) -> tuple[int, ...]:
-    """Return the bytes of each bucket that DDP makes of these gradients, at least one,
-    in the reducer's order.
-
-    `first_cap_bytes` None: the first bucket has the same limit as the others. Limits below 1 count as 1.
+    """Return the bytes of each bucket, at least one, in the reducer's order. `first_cap_bytes` None: as the
+    others.
     """
     reached = list(accumulate(gradient_bytes))
     sizes: list[int] = []

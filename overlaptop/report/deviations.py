@@ -67,8 +67,8 @@ class Deviations:
         return level if share > 0 else -level
 
     def worst(self) -> list[int]:
-        """Return the ranks that deviate most, worst first: the suspect ones, then the others, which get
-        half of the places if there are as many. Equal percentages are in the order of ranks.
+        """Return the ranks that deviate most, worst first: suspect ones, then the others, which get half of
+        the places if there are as many. Equal percentages are in the order of ranks.
         """
         found = sorted(
             (-round(100 * abs(share)), rank) for rank, share in self.shares.items() if self.level(rank)
@@ -80,7 +80,6 @@ class Deviations:
 
 
 def deviations(ranks: Sequence[RankView], name: str) -> Deviations:
-    """Return the deviations in one of QUANTITIES."""
     quantity = QUANTITIES[name]
     known = {view.rank: value for view in ranks if (value := quantity.measure(view)) is not None}
     if not known:

@@ -13,10 +13,8 @@ LOWER_COST = "--every N measures fewer steps, --phases-only none in detail, --no
 
 
 def totals_in_words(totals: Totals, *, exact: bool) -> dict[str, str]:
-    """Return the totals by name, each with its unit; ``fused`` only if it is not 0.
-
-    ``exact``: every rank's source sees the gaps between kernels. Else compute is an upper bound, and so all
-    totals are bounds: only overlap shows the sign.
+    """Return the totals by name, each with its unit; ``fused`` only if it is not 0. Unless all sources see
+    gaps (``exact``), compute is an upper bound, and so all are bounds: only overlap shows the sign.
     """
     return {
         "overlap": bounded(percent(totals.overlap), BOUNDS["overlap"], exact=exact),
@@ -84,9 +82,7 @@ def window_in_words(totals: Totals, *, brief: bool = False) -> str:
 
 
 def ranks_in_words(snapshot: Snapshot) -> str:
-    """Return such as ``4 ranks``; ``1 of 4 ranks`` if traces are missing; of a large job with missing ranks
-    ``1,016 of 1,024 ranks report``.
-    """
+    """Return ``4 ranks``; ``1 of 4 ranks`` if traces are missing; ``1,016 of 1,024 ranks report``."""
     here = len(snapshot.ranks)
     number = snapshot.job.world_size if snapshot.job is not None else here
     lacks = snapshot.hub_state is HubState.TRACE and here < number

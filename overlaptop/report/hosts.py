@@ -39,18 +39,14 @@ class Group(NamedTuple):
 
 
 def by_node(rows: Iterable[RankView]) -> list[RankView]:
-    """Return the ranks grouped by node, nodes in the order of their first rank;
-    ranks without a node last.
-    """
+    """Return the ranks by node, nodes in the order of their first rank; ranks without a node last."""
     views = list(rows)
     place = {node: at for at, node in enumerate(dict.fromkeys(view.node for view in views))}
     return sorted(views, key=lambda view: (view.node == "", place[view.node]))
 
 
 def groups(rows: Iterable[RankView], nodes: Sequence[NodeView], *, empty: bool) -> list[Group]:
-    """Return ``rows``, in the order of `by_node`, grouped below their nodes. ``empty``: include nodes
-    without ranks.
-    """
+    """Group ``rows``, ordered by `by_node`, below their nodes. ``empty``: include nodes without ranks."""
     known = {node.name: node for node in nodes}
     ranks = {name: tuple(views) for name, views in groupby(rows, lambda view: view.node)}
     nowhere = ranks.pop("", ())
@@ -66,9 +62,7 @@ def groups(rows: Iterable[RankView], nodes: Sequence[NodeView], *, empty: bool) 
 
 
 def ranks_and_hosts(ranks: Collection[int], views: Iterable[RankView]) -> str:
-    """Return such as ``rank 3`` or ``ranks 0-3``; of several hosts' ranks ``ranks 64-71, all of gpu-9`` or
-    ``ranks 0-15, all of 2 hosts``. ``ranks`` ascend.
-    """
+    """Return ``ranks 0-3``; if they fill hosts ``ranks 64-71, all of gpu-9``. ``ranks`` ascend."""
     of_host: dict[str, set[int]] = {}
     for view in views:
         if view.info is not None:
@@ -115,9 +109,7 @@ def live_words(snapshot: Snapshot) -> str:
 
 
 def is_there(name: str) -> bool:
-    """Return whether the node of that name is another machine; an empty name means
-    that there are no nodes.
-    """
+    """Whether the node of that name is another machine; empty: there are no nodes."""
     return name not in ("", _THIS_MACHINE)
 
 
@@ -127,9 +119,8 @@ def path_there(name: str, path: str) -> str:
 
 
 def places(capture: CommandView, ranks: Iterable[RankView]) -> list[str]:
-    """Return the folders of a capture's traces, each with its host: ``gpu-a:/home/me/20260101``.
-
-    A path that several hosts share is named once.
+    """Return a capture's folders with their hosts: ``gpu-a:/home/me/20260101``. A shared path is named
+    once.
     """
     homes = {view.rank: view.node for view in ranks}
     found: dict[str, list[str]] = {}

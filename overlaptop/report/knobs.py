@@ -32,8 +32,6 @@ def allowed_words(knob: Knob) -> str:
 
 
 def code_line(knob: Knob, value: int | None = None) -> str:
-    """Return the line of Python that makes a value permanent, by default the
-    present one; empty: not known.
-    """
+    """Return the Python line that makes a value permanent, default: the present one; empty: not known."""
     text = knob.value_text if value is None else str(value)
     return knob.code.replace("{value}", text) if text else ""

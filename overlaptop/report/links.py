@@ -59,11 +59,8 @@ def pcie_of(sample: DeviceSample) -> int | None:
 
 
 def bus_peak_bytes_per_s(views: Sequence[RankView]) -> int | None:
-    """Return the largest bus bandwidth, as nccl-tests defines it, between the GPUs of these ranks: the
-    one-way peak of the slowest link in use.
-
-    None if it is not known, or no such link is in use: ranks on one GPU or on several hosts, or collectives
-    on the CPU.
+    """Return the largest bus bandwidth, as nccl-tests defines it, between these GPUs: the one-way peak of
+    the slowest link in use. None: not known, on one GPU or several hosts, or collectives on the CPU.
     """
     if len({view.info.host for view in views if view.info is not None}) != 1:
         return None

@@ -61,9 +61,7 @@ class Filter:
 
     @classmethod
     def parse(cls, words: str) -> Filter:
-        """Parse a filter. FilterError if a comparison has an unknown measure or a wrong unit, or a range
-        has no end.
-        """
+        """Parse a filter. FilterError: an unknown measure, a wrong unit, or a range without an end."""
         found = _BEFORE_UNIT.sub(r"\1", words.lower()).split()
         return cls(words.strip(), tuple(_predicate(word) for word in found))
 
@@ -78,9 +76,7 @@ def sees_gaps(view: RankView) -> bool:
 
 
 def stalls_apart(view: RankView) -> bool:
-    """Return whether a rank's stalls are separate from its exposed time: by the
-    host's clock they are not.
-    """
+    """Whether stalls are separate from exposed time: by the host's clock they are not."""
     return view.info is not None and view.info.source != "host"
 
 
@@ -116,9 +112,7 @@ def idle_ns(view: RankView) -> int | None:
 
 
 def ordered(ranks: Iterable[RankView], chosen: Filter, key: str, *, reverse: bool) -> list[RankView]:
-    """Return the ranks that pass the filter, sorted; ranks with an unknown figure are last in both
-    directions.
-    """
+    """Return the ranks that pass the filter, sorted; unknown figures last in both directions."""
     kept = [view for view in ranks if chosen.keeps(view)]
     if key == "rank":
         return sorted(kept, key=lambda view: view.rank, reverse=reverse)

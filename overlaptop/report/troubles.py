@@ -86,27 +86,20 @@ def wordings(trouble: Trouble) -> list[str]:
 
 
 def no_step_hint(ranks: Sequence[RankView]) -> str:
-    """Return what would end a step, if no rank has ended one; empty if a rank has,
-    or there are no ranks.
-    """
+    """Return what would end a step, if no rank has ended one."""
     reasons = [view.info.source_reason for view in ranks if view.info is not None and not view.ended]
     stepped = any(view.last is not None for view in ranks)
     return printable(reasons[0]) if reasons and not stepped else ""
 
 
 def color(trouble: Trouble) -> str:
-    """Return the colour name: error if a rank is to blame, warning if none is or
-    the job may still go on.
-    """
+    """Return the colour name: error if a rank is to blame, warning if the job may go on."""
     unknown = (Kind.WAITING, Kind.NO_STEP, Kind.NO_FIRST_STEP, Kind.NO_STEP_SEEN, Kind.ALL_DIED)
     return "warning" if trouble.kind in unknown else "error"
 
 
 def ending(view: RankView, first: Trouble | None) -> str:
-    """Return how a rank ended: ``ended``, ``failed: ValueError: ...``, ``killed by SIGTERM after rank 1``.
-
-    ``first``: the first failure of the job.
-    """
+    """Return such as ``killed by SIGTERM after rank 1``. ``first``: the job's first failure."""
     return endings(view, first)[0]
 
 
@@ -141,7 +134,7 @@ def _why(exit_code: int | None) -> str:
 
 
 def _hang(hang: Hang) -> tuple[str, str]:
-    """Return who is to blame, and who waits: ``rank 3 has not entered all_reduce 25 MiB``, ``; rank 0
+    """Return who is to blame and who waits: ``rank 3 has not entered all_reduce 25 MiB``, ``; rank 0
     waits``.
     """
     who, many, what = _ranks(hang.ranks), len(hang.ranks) > 1, _call(hang.op, hang.bytes)

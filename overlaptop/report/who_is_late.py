@@ -18,8 +18,7 @@ OF_COLLECTIVES = " of collectives"
 EXPOSED_SHARE = 0.1
 """Smallest share of exposed communication that is worth fixing."""
 CLEAR_STEPS = 16
-"""Steps needed to say that no rank is late, if waits cost time: a rank that is mostly late needs as
-many."""
+"""Steps needed to say that no rank is late, if waits cost time."""
 NOBODY, TOO_FEW = "No rank is clearly late.", "Too few steps yet to say who is late."
 NOTHING = "Nothing to fix."
 
@@ -84,7 +83,7 @@ class FirstLine(NamedTuple):
 
 
 def who_is_late(snapshot: Snapshot) -> FirstLine | None:
-    """Return who is late and its cost; else the largest gain, or why it is not known. For a job that is
+    """Return who is late and the cost; else the largest gain, or why it is not known. For a job that is
     stuck or failed, the time before counts. None before the first measured step.
     """
     found = _of_steps(snapshot)
@@ -164,9 +163,7 @@ def why_unmeasured(ranks: Sequence[RankView]) -> str:
 
 
 def _without_agent(ranks: Sequence[RankView]) -> str:
-    """Return the ranks without an agent and the command to type; empty if every
-    rank of the hosts has one.
-    """
+    """Return the ranks without an agent and the command to type; empty: all of the hosts have one."""
     absent = [view.rank for view in ranks if view.without_agent]
     infos = [view.info for view in ranks if view.info is not None and view.info.local_world_size]
     if not absent or not infos:

@@ -96,7 +96,6 @@ class Collective:
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """The recorded ranks."""
         return tuple(self._shares)
 
     @property
@@ -114,10 +113,9 @@ class Collective:
 
     @property
     def least_transfer_ns(self) -> int:
-        """T: transfer time on the fastest rank, which needs no common clock.
-
-        For a receive, and if ranks may move unequal amounts (all-to-all): from the last arrival to the last
-        end, which needs a common clock. If ranks may leave early, only the others count.
+        """T: transfer time on the fastest rank, without a common clock. For a receive, and if amounts may
+        be unequal (all-to-all): from the last arrival to the last end. If ranks may leave early, others
+        count.
         """
         if self.sender is not None:
             end_ns = max(part.end_ns for part in self.parts if part.rank != self.sender)
@@ -135,9 +133,7 @@ class Collective:
 
     @property
     def late_rank(self) -> int | None:
-        """The rank that started last. None if it is not attributed, has one rank, or has several last ranks
-        that the clocks cannot tell apart.
-        """
+        """The rank that started last. None: not attributed, alone, or clocks cannot tell which is last."""
         if self.not_attributed or len(self.parts) < 2:
             return None
         last_ns = self.last_start_ns - self.clock_error_ns
@@ -162,9 +158,7 @@ class Collective:
         return None if share is None else Part(rank, share[0], share[2])
 
     def wait_ns(self, rank: int) -> int | None:
-        """Return the rank's wait for the last one.
-        None if it has no part, or its part is not attributed.
-        """
+        """Return the rank's wait for the last one. None: it has no part, or that is not attributed."""
         share = self._shares.get(rank)
         return None if share is None or self.not_attributed or rank == self.sender else share[1] - share[0]
 
@@ -294,8 +288,7 @@ class RankLateness:
     late: int
     """Attributed collectives with this rank as the late one."""
     collectives: int
-    """Attributed collectives that it shared with others,
-    and those of other ranks that it delayed."""
+    """Attributed collectives that it shared with others, and those of others that it delayed."""
     caused_wait_ns: int
     """Waits of all others for it, summed."""
 
@@ -320,7 +313,6 @@ class Lateness:
 
     @property
     def first(self) -> RankLateness:
-        """The rank that was late most often."""
         return self.ranks[0]
 
     @property
@@ -336,8 +328,8 @@ class Lateness:
         return self.awaited.rank if self.awaited.caused_wait_ns else None
 
     def fewest(self, share: float) -> tuple[RankLateness, ...]:
-        """Return the smallest set of ranks that together were late in this share of the collectives, most
-        often late first. Empty if even all ranks together were not.
+        """Return the fewest ranks that together were late in this share of the collectives, most often late
+        first. Empty: even all together were not.
         """
         late = 0
         for at, each in enumerate(self.ranks, 1):
@@ -352,9 +344,8 @@ class Lateness:
 
 
 def lateness(collectives: Iterable[Collective], roots: Mapping[int, int] = {}) -> Lateness | None:
-    """Count the late ranks of these collectives. None if none is attributed.
-
-    ``roots``: by index of a collective, the rank to blame instead. It need not take part (passed_on_waits).
+    """Count the late ranks of these collectives. None if none is attributed. ``roots``: by index of a
+    collective, the rank to blame instead, which need not take part (passed_on_waits).
     """
     members: Counter[tuple[int, ...]] = Counter()
     late: Counter[int] = Counter()

@@ -12,7 +12,6 @@ MAD_TO_SIGMA = 1.4826
 
 
 def median(values: Collection[float]) -> float:
-    """Return the median of `values`, which is not empty."""
     ordered = sorted(values)
     middle = len(ordered) // 2
     return (ordered[middle] + ordered[~middle]) / 2

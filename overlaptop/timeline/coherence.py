@@ -127,9 +127,8 @@ def check(
 
 
 def clock_skew_ns(start_ns: Times, launched_ns: Times) -> int:
-    """Return how far the CPU's clock is ahead of the GPU's if many records show it, else 0.
-
-    Records that begin before their launch show it. Those that begin soonest after it give the amount.
+    """Return how far the CPU's clock is ahead of the GPU's if many records begin before their launch, else
+    0. The records that begin soonest after it give the amount.
     """
     known = launched_ns != NOT_LAUNCHED_NS
     lead_ns = start_ns[known] - launched_ns[known]
@@ -139,8 +138,8 @@ def clock_skew_ns(start_ns: Times, launched_ns: Times) -> int:
 
 
 def before_launch(start_ns: Times, launched_ns: Times) -> NDArray[np.bool_]:
-    """Return a mask, shape (n,), of records that begin before their launch. If the clocks differ, only of
-    those that do by far more than the others.
+    """Return a mask, shape (n,), of records that begin before their launch; by far more than others if
+    clocks differ.
     """
     known = launched_ns != NOT_LAUNCHED_NS
     lead_ns = start_ns[known] - launched_ns[known]
@@ -156,8 +155,8 @@ def before_launch(start_ns: Times, launched_ns: Times) -> NDArray[np.bool_]:
 def _several_streams(
     queue: NDArray[np.int64], differ: NDArray[np.bool_], over: NDArray[np.bool_]
 ) -> NDArray[np.bool_]:
-    """Return a mask, shape (n,), of neighbours on a queue where compute and communication often overlap.
-    Such a queue is several streams, and its durations are right, so none is cut.
+    """Return a mask, shape (n,), of neighbours on a queue that is several streams: compute and
+    communication often overlap on it, so its durations are right and none is cut.
     """
     numbers, at = np.unique(queue, return_inverse=True)
     changes = np.bincount(at[differ], minlength=len(numbers))

@@ -129,7 +129,6 @@ def group_title(name: object, description: object) -> str:
 
 
 def sum_where_known(values: Iterable[int | None]) -> int | None:
-    """Return the sum. None if any value is not known."""
     total = 0
     for value in values:
         if value is None:

@@ -176,8 +176,8 @@ class LaneRules:
         return self._lane(name, kind)
 
     def look_alike(self, name: str) -> str:
-        """Return the part of a kernel's name that looks like a collective's, if no rule of the user matches
-        and the kernel counts as compute. Else return "".
+        """Return the part of a compute kernel's name that looks like a collective's, unless a user's rule
+        matches.
         """
         head = _head(name)
         found = _LOOKS_LIKE_COMM.search(head)

@@ -228,9 +228,7 @@ def _alone(rank: int, call: CollectiveSpan, origins_ns: _Origins) -> Collective:
 
 
 def _clocks(made: Collective) -> str:
-    """Return why the clocks are too inexact to attribute this collective's waits.
-    Empty if they are exact.
-    """
+    """Return why the clocks are too inexact to attribute its waits; empty if they are exact."""
     if not made.clock_error_ns or len(made.parts) < 2:
         return ""
     return "the clocks are too uncertain" if made.clock_error_ns > made.longest_wait_ns else ""

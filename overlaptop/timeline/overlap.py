@@ -114,10 +114,8 @@ def stalls(start_ns: int, end_ns: int, compute: Spans, comm: Spans) -> Spans:
 
 
 def launch_bound(step_ns: int, launch_lead_ns: int | None, idle_ns: int | None) -> bool | None:
-    """Whether the step was launch-bound: the CPU had no lead at its end, and the GPU stood idle in it.
-
-    The lead alone does not show it: a step that ends with a wait for the GPU (``loss.item()``) has no lead
-    either, and may still keep the GPU busy. None if lead or idle time is not known.
+    """Whether the CPU had no lead at the step's end and the GPU stood idle in it. The lead alone does not
+    show it: a step that ends with ``loss.item()`` has none. None: not known.
     """
     if launch_lead_ns is None or idle_ns is None:
         return None

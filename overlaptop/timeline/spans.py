@@ -74,7 +74,6 @@ def from_bounds(starts_ns: ArrayLike, ends_ns: ArrayLike) -> Spans:
 
 
 def union(*spans: Spans) -> Spans:
-    """Return the times in any of the sets."""
     some = [each for each in spans if len(each)]
     if len(some) < 2:
         return some[0].copy() if some else empty()
@@ -82,7 +81,6 @@ def union(*spans: Spans) -> Spans:
 
 
 def intersection(a: Spans, b: Spans) -> Spans:
-    """Return the times in both sets."""
     if len(a) == 0 or len(b) == 0:
         return empty()
     if len(a) + len(b) <= FEW:
@@ -116,7 +114,6 @@ def _intersection_of_few(a: list[list[int]], b: list[list[int]]) -> Spans:
 
 
 def difference(a: Spans, b: Spans) -> Spans:
-    """Return the times in `a` and not in `b`."""
     if len(a) == 0 or len(b) == 0:
         return a.copy()
     around_b = _side_by_side(np.append(_TIME_MIN, b[:, 1]), np.append(b[:, 0], _TIME_MAX))
@@ -137,7 +134,6 @@ def clip(a: Spans, start_ns: int, end_ns: int) -> Spans:
 
 
 def length_ns(a: Spans) -> int:
-    """Total length of all intervals, in ns."""
     return int((a[:, 1] - a[:, 0]).sum())
 
 

@@ -77,7 +77,6 @@ class Effect:
 
     @property
     def bounded(self) -> bool:
-        """Whether there is an interval."""
         return math.isfinite(self.low) and math.isfinite(self.high)
 
     def lies_within(self, reach: float) -> bool:

@@ -180,7 +180,6 @@ class Trials:
 
     @property
     def over(self) -> bool:
-        """Whether the trials have ended."""
         return self._over
 
     def stop(self, why: str = "stopped") -> None:
@@ -213,7 +212,6 @@ class Trials:
 
     @property
     def state(self) -> TrialsState:
-        """The present state of the trials."""
         pairs = [pair for each in self._all for pair in each.pairs]
         return TrialsState(
             tried=tuple(
@@ -362,7 +360,6 @@ class Trials:
         self._asked = None
 
     def _present(self, first: int, end: int | None, settle: int = 0) -> list[JobStep]:
-        """Return the steps with the present value."""
         return _settled(self._between(first, end), settle, in_trial=False)
 
     def _between(self, first: int, end: int | None) -> list[JobStep]:
@@ -371,9 +368,7 @@ class Trials:
 
 
 def _settled(steps: Iterable[JobStep], settle: int = SETTLE_STEPS, *, in_trial: bool) -> list[JobStep]:
-    """Return the steps without a disturbance in or shortly before them.
-    ``settle``: steps to skip at the start.
-    """
+    """Return the steps without a disturbance in or shortly before them. ``settle``: steps to skip."""
     found = []
     for step in steps:
         if step.disturbed or step.in_trial is not in_trial:

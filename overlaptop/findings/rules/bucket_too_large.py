@@ -20,7 +20,6 @@ MOSTLY = 0.7
 
 
 def look(evidence: Evidence) -> Iterable[Finding]:
-    """Return one finding for the job."""
     found = buckets_of(evidence)
     if found is None:
         return

@@ -18,7 +18,6 @@ MOSTLY = 0.5
 
 
 def look(evidence: Evidence) -> Iterable[Finding]:
-    """Return one finding for the job."""
     found = buckets_of(evidence)
     link = found.link() if found is not None else None
     if found is None or link is None:

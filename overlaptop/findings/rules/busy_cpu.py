@@ -17,7 +17,6 @@ from overlaptop.findings.late import Cause, late_by
 
 
 def look(evidence: Evidence) -> Iterable[Finding]:
-    """Return one finding for each such rank."""
     for late in late_by(evidence, Cause.DELAYED):
         does = _does(late.delays_ns, late.whose)
         yield late.finding(does, late.delays_ns, _advice(evidence, late.rank), Certainty.MEASURED)

@@ -22,7 +22,6 @@ MOST_MICRO_STEPS = 64
 
 
 def look(evidence: Evidence) -> Iterable[Finding]:
-    """Return one finding for the job."""
     mean = exposure(evidence)
     if mean is None or not mean.costly or mean.transfer_ns <= mean.compute_ns:
         return

@@ -26,7 +26,6 @@ ADVICE = (
 
 
 def look(evidence: Evidence) -> Iterable[Finding]:
-    """Return one finding for each late rank that waits for data, else one for the job."""
     late = late_by(evidence, Cause.LOADING)
     for each in late:
         yield each.finding(_does(each.loads_ns, each.versus), each.loads_ns, ADVICE, Certainty.MEASURED)

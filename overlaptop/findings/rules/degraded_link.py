@@ -23,7 +23,6 @@ FEWEST = 4
 
 
 def look(evidence: Evidence) -> Iterable[Finding]:
-    """Return one finding for each rank whose GPU has such a link, and one for each slow group."""
     mean = exposure(evidence)
     if mean is None or not mean.costly:
         return

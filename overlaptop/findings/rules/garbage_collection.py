@@ -28,7 +28,6 @@ ADVICE = (
 
 
 def look(evidence: Evidence) -> Iterable[Finding]:
-    """Return one finding for each late rank that collects in most steps, else one for the job."""
     for each in late_by(evidence, Cause.COLLECTING):
         yield each.finding(
             f" makes {each.collections:.1f} garbage collections a step more than {each.versus}",

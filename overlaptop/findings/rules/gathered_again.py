@@ -22,7 +22,6 @@ SPARE = 1.1
 
 
 def look(evidence: Evidence) -> Iterable[Finding]:
-    """Return one finding for the job."""
     found, free_bytes = gathers_of(evidence), _free_bytes(evidence)
     if found is None or free_bytes is None:
         return

@@ -21,7 +21,6 @@ JITTER_SHARE = 0.2
 
 
 def look(evidence: Evidence) -> Iterable[Finding]:
-    """Return one finding for the job, or none."""
     window = evidence.window
     if window is None or window.steps < VAGUE_STEPS or window.share < JITTER_SHARE or named_late(evidence):
         return

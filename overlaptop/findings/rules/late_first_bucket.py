@@ -24,7 +24,6 @@ FEWEST = 4
 
 
 def look(evidence: Evidence) -> Iterable[Finding]:
-    """Return one finding for the job."""
     found, gradients = buckets_of(evidence), gradients_of(evidence)
     if found is None or gradients is None or len(found.reduced) < FEWEST:
         return

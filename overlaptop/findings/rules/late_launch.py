@@ -23,7 +23,6 @@ STANDS = "sleeping, reading, logging, a lock"
 
 
 def look(evidence: Evidence) -> Iterable[Finding]:
-    """Return one finding for each such rank."""
     for late in late_by(evidence, Cause.STANDING):
         info = evidence.ranks[late.rank].info
         what = "training thread stands still" if on_host(info) else "GPU is idle"
@@ -43,8 +42,8 @@ def look(evidence: Evidence) -> Iterable[Finding]:
 
 
 def _stands_ns(evidence: Evidence, late: LateRank) -> int | None:
-    """Return the excess to remove: of a launch-bound rank only what it sleeps at a line. The rest of its
-    GPU's idle time is its CPU's.
+    """Return the excess to remove: of a launch-bound rank only what it sleeps at a line. Else its CPU is
+    slow.
     """
     line = late.line
     if late.stands_ns is None or line is None or not is_launch_bound(evidence, late.rank):

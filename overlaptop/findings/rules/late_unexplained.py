@@ -25,7 +25,6 @@ from overlaptop.fleet.waits import LATE_SHARE, MOST
 
 
 def look(evidence: Evidence) -> Iterable[Finding]:
-    """Return one finding for the job, or none."""
     late = late_ranks(evidence)
     if not late or any(each.cause for each in late) or slow_host(evidence) is not None:
         return
@@ -75,8 +74,8 @@ def _waits_ns(ranks: tuple[int, ...], step: JobStep) -> tuple[int, int]:
 
 
 def _has_just_begun(caused_ns: Sequence[int]) -> bool:
-    """Return whether the wait is high in all newer steps, and low in so many older ones that no cause can
-    be steady yet.
+    """Whether the wait is high in all newer steps, and low in so many older ones that no cause is steady
+    yet.
     """
     much = [ns >= EXPLAINS * fmean(caused_ns) for ns in caused_ns]
     return all(much[len(much) // 2 :]) and much.count(True) < STEADY * len(much)

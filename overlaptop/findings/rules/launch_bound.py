@@ -23,7 +23,6 @@ ADVICE = (
 
 
 def look(evidence: Evidence) -> Iterable[Finding]:
-    """Return one finding for each late rank that is launch-bound, else one for the job."""
     for each in late_by(evidence, Cause.LAUNCHING):
         yield each.finding(
             f" is launch-bound: its GPU is idle {text.duration(each.stands_ns)} a step longer than "

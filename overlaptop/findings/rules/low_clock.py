@@ -16,7 +16,6 @@ from overlaptop.findings.late import Cause, clock_share, late_by
 
 
 def look(evidence: Evidence) -> Iterable[Finding]:
-    """Return one finding for each such rank."""
     for late in late_by(evidence, Cause.LOW_CLOCK):
         share = clock_share(evidence, late.rank, late.others)
         samples = evidence.ranks[late.rank].samples

@@ -22,7 +22,6 @@ BLOCKING = ("TORCH_NCCL_BLOCKING_WAIT", "NCCL_BLOCKING_WAIT")
 
 
 def look(evidence: Evidence) -> Iterable[Finding]:
-    """Return one finding for the job."""
     mean = exposure(evidence)
     if mean is None or not mean.one_after_the_other:
         return

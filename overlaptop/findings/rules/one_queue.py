@@ -17,7 +17,6 @@ from overlaptop.findings.settings import ranks_with, uses_fsdp2
 
 
 def look(evidence: Evidence) -> Iterable[Finding]:
-    """Return one finding for the ranks with this setting; none if timing events have the same effect."""
     ranks = ranks_with(evidence, "CUDA_DEVICE_MAX_CONNECTIONS", "1")
     mean = exposure(evidence)
     if not ranks or not uses_fsdp2(evidence) or mean is None or not mean.one_after_the_other:

@@ -21,7 +21,6 @@ it by chance."""
 
 
 def look(evidence: Evidence) -> Iterable[Finding]:
-    """Return one finding for the job, or none."""
     middle = middle_cost(evidence.ranks.values())
     if middle is None or not evidence.steps or middle.change - ERRORS * middle.error < COSTLY_SHARE:
         return

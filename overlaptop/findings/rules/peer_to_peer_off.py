@@ -17,7 +17,6 @@ INSTEAD = {"NCCL_P2P_DISABLE": "the memory of the host", "NCCL_SHM_DISABLE": "th
 
 
 def look(evidence: Evidence) -> Iterable[Finding]:
-    """Return one finding for each variable; on one rank alone it has no effect."""
     mean = exposure(evidence)
     if mean is None or not mean.costly:
         return

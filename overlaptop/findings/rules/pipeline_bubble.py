@@ -21,7 +21,6 @@ MORE = 4
 
 
 def look(evidence: Evidence) -> Iterable[Finding]:
-    """Return one finding for each pipeline."""
     for found in pipelines_of(evidence):
         share, stages = found.stands_ns / found.step_ns, len(found.compute_ns)
         least, most = AS_PREDICTED

@@ -14,7 +14,6 @@ from overlaptop.findings.late import Cause, late_by, misplacement
 
 
 def look(evidence: Evidence) -> Iterable[Finding]:
-    """Return one finding for each such rank."""
     for late in late_by(evidence, Cause.PLACEMENT):
         numa = evidence.ranks[late.rank].numa
         assert numa is not None

@@ -25,7 +25,6 @@ FEWEST = 3
 
 
 def look(evidence: Evidence) -> Iterable[Finding]:
-    """Return one finding for each pass."""
     found = gathers_of(evidence)
     if found is None:
         return

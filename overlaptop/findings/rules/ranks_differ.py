@@ -27,7 +27,6 @@ _Odd: TypeAlias = tuple[str, tuple[int, ...], str]
 
 
 def look(evidence: Evidence) -> Iterable[Finding]:
-    """Return one finding for each group and set of ranks."""
     steps = [step for step in evidence.steps if step.is_drawn]
     if len(steps) < MIN_STEPS:
         return

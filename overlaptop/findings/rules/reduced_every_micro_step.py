@@ -19,7 +19,6 @@ MUCH = 0.25
 
 
 def look(evidence: Evidence) -> Iterable[Finding]:
-    """Return one finding for the job."""
     gradients, mean, calls = gradients_of(evidence), exposure(evidence), step_calls(evidence)
     if mean is None or calls is None or (gradients is None and not uses_fsdp2(evidence)):
         return

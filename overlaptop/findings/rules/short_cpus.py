@@ -18,7 +18,6 @@ LEAST_STEPS = 16
 
 
 def look(evidence: Evidence) -> Iterable[Finding]:
-    """Return one finding for the job, or none."""
     steps = evidence.counted
     if len(steps) < LEAST_STEPS:
         return

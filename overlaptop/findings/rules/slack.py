@@ -18,7 +18,6 @@ ALIKE = 0.9
 
 
 def look(evidence: Evidence) -> Iterable[Finding]:
-    """Return one finding for each such rank."""
     for late in trailing(evidence):
         longest = max(late.others, key=lambda rank: late.own[rank].longest_ns)
         own = late.own[longest]

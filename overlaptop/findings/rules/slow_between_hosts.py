@@ -20,7 +20,6 @@ FAR_BELOW = 0.25
 
 
 def look(evidence: Evidence) -> Iterable[Finding]:
-    """Return one finding for the job."""
     mean, calls = exposure(evidence), step_calls(evidence)
     if mean is None or calls is None or not mean.costly:
         return

@@ -21,7 +21,6 @@ ON_CPU = "top shows whether its CPU is slower or shared; if it has more to do, d
 
 
 def look(evidence: Evidence) -> Iterable[Finding]:
-    """Return one finding for each such rank."""
     for late in late_by(evidence, Cause.COMPUTING):
         is_on_host = on_host(evidence.ranks[late.rank].info)
         threads = _threads(evidence, late) if is_on_host else ""

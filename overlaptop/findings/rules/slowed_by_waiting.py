@@ -16,7 +16,6 @@ from overlaptop.fleet.waits import WORTH_SHARE
 
 
 def look(evidence: Evidence) -> Iterable[Finding]:
-    """Return one finding for each late rank."""
     for late in late_ranks(evidence):
         if not late.slows_ns or late.slows_ns < WORTH_SHARE * evidence.step_ns:
             continue

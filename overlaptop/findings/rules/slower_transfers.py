@@ -34,7 +34,6 @@ CPU_SHARE = 0.25
 
 
 def look(evidence: Evidence) -> Iterable[Finding]:
-    """Return one finding for the job, or none."""
     mean = exposure(evidence)
     if mean is None or not mean.costly:
         return

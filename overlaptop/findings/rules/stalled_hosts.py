@@ -16,7 +16,6 @@ from overlaptop.findings.stalls import stalled
 
 
 def look(evidence: Evidence) -> Iterable[Finding]:
-    """Return one finding for the job, or none."""
     stall = stalled(evidence)
     if stall is None or late_ranks(evidence):
         return

@@ -19,7 +19,6 @@ TENSOR_PARALLEL = re.compile(r"(?:\b|_)tp(?:\b|_)|tensor", re.IGNORECASE)
 
 
 def look(evidence: Evidence) -> Iterable[Finding]:
-    """Return one finding for each group."""
     mean, calls = exposure(evidence), step_calls(evidence)
     if mean is None or calls is None:
         return

@@ -17,7 +17,6 @@ from overlaptop.findings.settings import is_on, ranks_with
 
 
 def look(evidence: Evidence) -> Iterable[Finding]:
-    """Return one finding for the ranks with both settings."""
     timed = frozenset(is_on(evidence, "TORCH_NCCL_ENABLE_TIMING"))
     ranks = tuple(
         rank for rank in ranks_with(evidence, "CUDA_DEVICE_MAX_CONNECTIONS", "1") if rank in timed

@@ -26,7 +26,6 @@ ADVICE = "divide a step's tokens evenly over ranks: sort or bucket samples by le
 
 
 def look(evidence: Evidence) -> Iterable[Finding]:
-    """Return one finding for each late rank whose compute varies, or one for the job."""
     for each in late_by(evidence, Cause.UNEVEN):
         yield each.finding(
             f" computes {text.duration(each.computes_ns)} a step longer than {each.versus}, by a different "

@@ -20,7 +20,6 @@ UNEVEN = 1.3
 
 
 def look(evidence: Evidence) -> Iterable[Finding]:
-    """Return one finding for each uneven group."""
     of_group: defaultdict[str, Counter[int]] = defaultdict(Counter)
     lasts: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
     for step in evidence.steps:

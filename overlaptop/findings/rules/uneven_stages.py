@@ -16,7 +16,6 @@ LONGER = 1.15
 
 
 def look(evidence: Evidence) -> Iterable[Finding]:
-    """Return one finding for each pipeline."""
     for found in pipelines_of(evidence):
         if found.bubble < EXPOSED_SHARE:
             continue  # too many sends: ring attention, or another exchange between neighbours

@@ -22,7 +22,6 @@ COSTLY_SHARE = 0.01
 
 
 def look(evidence: Evidence) -> Iterable[Finding]:
-    """Return one finding for the job."""
     gradients, mean, calls = gradients_of(evidence), exposure(evidence), step_calls(evidence)
     if gradients is None or not gradients.find_unused_parameters or gradients.static_graph:
         return
