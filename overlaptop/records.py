@@ -4,8 +4,6 @@ Each class is one type of record, its fields in the order in which they are prin
 `overlaptop --json-schema` are made from it.
 """
 
-from __future__ import annotations
-
 import json
 from typing import Annotated, Any, Literal
 

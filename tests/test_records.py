@@ -1,7 +1,5 @@
 """The public records: their reference in docs/json.md, their schema, and what they may not depend on."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -3,8 +3,6 @@
 Nothing here imports torch, and Textual is imported only to open the dashboard.
 """
 
-from __future__ import annotations
-
 COMMANDS = {
     "watch": "the dashboard, --once, --json and --list; implied where no command is given",
     "demo": "start a bundled job and watch it",

@@ -1,7 +1,5 @@
 """``overlaptop capture``: run torch.profiler on a job's ranks for some steps, without a screen."""
 
-from __future__ import annotations
-
 import argparse
 from contextlib import closing
 

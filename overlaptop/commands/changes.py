@@ -1,7 +1,5 @@
 """``overlaptop changes``: the log of changes to this user's jobs on this machine."""
 
-from __future__ import annotations
-
 import argparse
 from datetime import UTC, datetime
 

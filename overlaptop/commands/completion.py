@@ -1,7 +1,5 @@
 """``overlaptop completion``: a shell script that completes command lines."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

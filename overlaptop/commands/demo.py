@@ -1,7 +1,5 @@
 """``overlaptop demo``: start a bundled workload, watch it, end it."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 import time

@@ -1,7 +1,5 @@
 """``overlaptop doctor``: check this machine or other hosts, and say how to fix problems."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """A job's findings, as text and as records."""
 
-from __future__ import annotations
-
 from overlaptop import text
 from overlaptop.findings.evidence import evidence_of
 from overlaptop.findings.find import find

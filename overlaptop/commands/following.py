@@ -1,7 +1,5 @@
 """Follow a job without a screen: its state, a running command, a lost connection."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Collection, Iterator
 

@@ -1,7 +1,5 @@
 """Jobs of other hosts: the hosts of a command line, and the session that watches them."""
 
-from __future__ import annotations
-
 import sys
 import time
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The jobs here or on other hosts: ``--list``, and the job of a command."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing

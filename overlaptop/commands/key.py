@@ -1,7 +1,5 @@
 """``overlaptop key``: make the key that hubs of one job need to reach each other."""
 
-from __future__ import annotations
-
 import argparse
 
 from overlaptop.commands.output import CommandError, print_message

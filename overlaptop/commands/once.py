@@ -1,7 +1,5 @@
 """``--once``: the present state as a text table, or as one record per rank."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import closing
 

@@ -1,7 +1,5 @@
 """``overlaptop relay --stdio``: a dashboard on another host starts this over ssh."""
 
-from __future__ import annotations
-
 import argparse
 import os
 

@@ -1,7 +1,5 @@
 """``overlaptop set``: list the knobs of a running job, or change one on all its ranks."""
 
-from __future__ import annotations
-
 import argparse
 import re
 import time

@@ -1,7 +1,5 @@
 """``overlaptop slack``: which ranks are on the critical path of a running job."""
 
-from __future__ import annotations
-
 import argparse
 import re
 from contextlib import closing

@@ -1,7 +1,5 @@
 """``--json``: a line for each rank and step, and for each sample of a rank's GPU, as they arrive."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections import Counter, deque

@@ -1,7 +1,5 @@
 """Aligned columns of plain text."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 
 from overlaptop.text import printable

@@ -1,7 +1,5 @@
 """Shared by ``overlaptop tune`` and ``slack``: wait for steps, and run trials to their end."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 

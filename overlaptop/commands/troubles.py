@@ -1,7 +1,5 @@
 """A job's troubles and warnings: records of ``--json``, lines of ``--once``."""
 
-from __future__ import annotations
-
 from overlaptop.fleet.notices import last_restart
 from overlaptop.fleet.records import notice_record
 from overlaptop.fleet.snapshot import Snapshot

@@ -1,7 +1,5 @@
 """``overlaptop tune``: try values of a setting on a running job."""
 
-from __future__ import annotations
-
 import argparse
 import re
 import time

@@ -1,7 +1,5 @@
 """``overlaptop [HOST ...]``: the dashboard, ``--once``, ``--json`` and ``--list``."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What bounds the step, in a word or two. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from overlaptop.findings.finding import Finding

@@ -1,7 +1,5 @@
 """Cost of DDP's bucket size in a running job, from the times of its own all-reduces."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

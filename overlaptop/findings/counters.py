@@ -4,8 +4,6 @@ Every step has counters, and stacks are sampled all the time. So the cause is kn
 measured. Measured steps then confirm it, or show that the GPU's work hides it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache

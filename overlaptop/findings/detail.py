@@ -1,7 +1,5 @@
 """Facts from the timeline of one step of one rank: phases, compute, pauses."""
 
-from __future__ import annotations
-
 from overlaptop.timeline.spans import Spans, difference, from_pairs, unflatten, union
 from overlaptop.wire.messages import PhaseSpan, StepDetail
 

@@ -1,7 +1,5 @@
 """Evidence: the input of rules, from a live job or from its traces. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import chain

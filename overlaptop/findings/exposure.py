@@ -1,7 +1,5 @@
 """Exposed and hidden communication: in the mean, and for each collective."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """Ask every rule."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from importlib import import_module
 from pkgutil import iter_modules

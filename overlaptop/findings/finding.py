@@ -1,7 +1,5 @@
 """A finding: the result of a rule."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass

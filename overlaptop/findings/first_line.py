@@ -1,7 +1,5 @@
 """The first line of a job: the late rank, or a finding that costs more. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from overlaptop.findings.finding import OPPOSITES, Finding, late_finding, why_late

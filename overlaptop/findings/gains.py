@@ -5,8 +5,6 @@ other ranks, and its host's without being blocked by its GPU or by other ranks. 
 the step's length minus the longest such time of the others. The rest of their wait is slack.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """FSDP2's all-gathers in each pass of a step, and the compute beside them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from statistics import fmean, median
 

@@ -5,8 +5,6 @@ loaded data, collected garbage, or slept. It computed longer. Or it waited for a
 group: then that rank is the late one (timeline/passed_on_waits.py).
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Whether a rank's CPU launches too slowly, and where its GPU pauses."""
 
-from __future__ import annotations
-
 from statistics import median
 
 from overlaptop import text

@@ -1,7 +1,5 @@
 """The script line where a rank spends more of its step than the others, from stack samples."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The job's settings as reported by its ranks: knobs, DDP's gradients, environment variables, hosts."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 from overlaptop.findings.evidence import Evidence

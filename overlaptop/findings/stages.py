@@ -1,7 +1,5 @@
 """Pipeline stages: the ranks that send to each other, and their compute, idle time and micro-batches."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import fmean

@@ -1,7 +1,5 @@
 """GPUs that are idle at the start of each step on all ranks, and their hosts' common script line."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache

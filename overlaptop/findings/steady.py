@@ -1,7 +1,5 @@
 """Keep the shown findings steady: they change with the job, or on lasting evidence. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 

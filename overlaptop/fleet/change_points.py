@@ -1,7 +1,5 @@
 """Detects a job's last change from the step lengths and loading times of its ranks."""
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from collections.abc import Collection, Iterable, Sequence

@@ -9,8 +9,6 @@ cannot be reached. If a connection breaks just then, its ranks do not answer and
 publishes the outcome for its own ranks, and wire/outcome.py merges them.
 """
 
-from __future__ import annotations
-
 import select
 import time
 from collections.abc import Callable, Collection, Sequence

@@ -1,7 +1,5 @@
 """The commands given to this job, and the outcomes that its hub publishes. Pure."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

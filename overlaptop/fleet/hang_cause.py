@@ -6,8 +6,6 @@ the cause, and later ones hang because of it. A group may also hang because one 
 another group.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum

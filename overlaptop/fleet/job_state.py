@@ -1,7 +1,5 @@
 """JobState: builds the state of a running job from its messages. Pure: no I/O, no threads."""
 
-from __future__ import annotations
-
 import time
 from collections import deque
 from collections.abc import Callable, Sequence

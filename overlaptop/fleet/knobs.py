@@ -1,7 +1,5 @@
 """The job's knobs, merged over all ranks. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 

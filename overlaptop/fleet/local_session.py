@@ -1,7 +1,5 @@
 """LocalSession: a job on this machine, or on all its nodes if this is the first one of a gathered job."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Collection
 

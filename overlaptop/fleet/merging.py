@@ -1,7 +1,5 @@
 """Merges the Snapshots of several nodes into one Snapshot of the job. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """Groups equal notices that several ranks sent about one event. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The ranks' rows: each rank's means over the window of the job's totals. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import astuple, replace
 from operator import attrgetter

@@ -1,7 +1,5 @@
 """The interface of a session: Snapshots come from it, commands go to it."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from typing import Protocol
 

@@ -1,7 +1,5 @@
 """Snapshot: the frozen state that every view reads (screen, --once, --json and others)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import Enum
 

@@ -1,7 +1,5 @@
 """The timelines of a rank's last steps, packed: as objects they would slow the garbage collector."""
 
-from __future__ import annotations
-
 from collections import deque
 from typing import NamedTuple
 

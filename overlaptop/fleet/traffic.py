@@ -1,7 +1,5 @@
 """Compares the bytes over a rank's links with the bytes of its collectives. Pure."""
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from collections.abc import Collection, Sequence

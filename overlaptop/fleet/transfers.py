@@ -1,7 +1,5 @@
 """Transfer times of a job over minutes: the baseline for a link that became slow. Pure."""
 
-from __future__ import annotations
-
 from collections import deque
 from statistics import fmean
 

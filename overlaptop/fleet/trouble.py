@@ -8,8 +8,6 @@ Before the first step, a hang looks like a long preparation, so only the positio
 Pure.
 """
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Computes who waited for whom in a step, from the timelines of all its ranks. Pure."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Selects the ranks that send detailed steps, so that their collectives can be compared."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from itertools import islice
 from statistics import median

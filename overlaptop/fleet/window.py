@@ -1,7 +1,5 @@
 """Selects a rank's steps in a window."""
 
-from __future__ import annotations
-
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from operator import attrgetter

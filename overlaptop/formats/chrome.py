@@ -4,8 +4,6 @@ All other fields are skipped unread, and a field of another type is an error, so
 these classes. msgspec needs an eighth of the time of the standard library's json.
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import TypeAlias

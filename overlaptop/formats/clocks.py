@@ -4,8 +4,6 @@ No rank leaves an all-reduce, an all-gather or a reduce-scatter long before the 
 them came. So if the ends differ by about the same amount in all of them, the clocks differ by that amount.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

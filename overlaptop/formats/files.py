@@ -1,7 +1,5 @@
 """Finds trace files and reads their text, within bounds. Checks only that the text is a JSON object."""
 
-from __future__ import annotations
-
 import errno
 import gzip
 import os

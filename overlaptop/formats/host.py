@@ -8,8 +8,6 @@ no waiting and counts as compute, as in the host source of a live job. An operat
 or a lock, which no trace shows. So compute is an upper bound.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 

@@ -17,8 +17,6 @@ here, as in ``hta.analyzers.communication_analysis`` and the functions it calls:
   unless its name contains Memcpy or Sync.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Reads a job from the traces of its ranks: one file, or a folder with a file for each rank."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from collections.abc import Mapping, Sequence

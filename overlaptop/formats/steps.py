@@ -10,8 +10,6 @@ annotation: after all work launched there before, or at once if no work was left
 does the same. Communication that is still running at that time counts in both steps, each with its part.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Compares the traces of all ranks and finds who waited for whom."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping, Sequence
 from operator import itemgetter

@@ -3,8 +3,6 @@
 The processes are forked, and answer through a pipe.
 """
 
-from __future__ import annotations
-
 import os
 import pickle
 import signal

@@ -7,8 +7,6 @@ devices, which DDP puts into separate buckets; sparse gradients; a DDP with `fin
 static graph, which keeps the order of its parameters.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """How far each rank is from the median of all ranks. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median

@@ -1,7 +1,5 @@
 """The job's totals and the agents' cost as text, for the screen and for ``--once``."""
 
-from __future__ import annotations
-
 from overlaptop.fleet.records import BOUNDS
 from overlaptop.fleet.snapshot import WHOLE_TRACE, HubState, Snapshot, Totals, Window
 from overlaptop.report.deviations import MOST_LISTED

@@ -1,7 +1,5 @@
 """The watched hosts: their ranks, and the state of each connection. Pure."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Iterable, Sequence
 from itertools import groupby

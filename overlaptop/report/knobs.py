@@ -1,7 +1,5 @@
 """A knob in words: its name, its value with a unit, its allowed values, its line of code. Pure."""
 
-from __future__ import annotations
-
 from overlaptop.text import with_unit
 from overlaptop.wire.knobs import BUCKET_CAP_MB, Knob
 

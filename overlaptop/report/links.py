@@ -1,7 +1,5 @@
 """A rank's links: their traffic, their peak rates, and its GPU's NUMA node. No drawing."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Troubles of a job in words: for the screen, the notices and ``--once``. Pure."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Sequence
 

@@ -18,8 +18,6 @@ and its receive, only the receive is attributed, because a send ends when its by
 All times are integers in ns, on one clock for all ranks.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -2,8 +2,6 @@
 clash with files of the script.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Sequence
 

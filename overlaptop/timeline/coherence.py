@@ -5,8 +5,6 @@ or hides all communication. Each check compares two values that are both in the 
 left out or cut, and counted, so that a view can report them.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any

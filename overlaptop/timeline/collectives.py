@@ -1,7 +1,5 @@
 """Shared facts about collectives: element sizes, group names, and bytes on the links."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from functools import lru_cache
 from typing import NamedTuple

@@ -5,8 +5,6 @@ The built-in patterns know the communication libraries by the names their kernel
 fused *compute* kernels after the operations they come from (``triton_poi_fused_add_all_reduce_4``).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass

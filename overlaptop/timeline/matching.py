@@ -11,8 +11,6 @@ batch_isend_irecv on NCCL) are one unit on each rank: the send to its one target
 one source. With several sources, it is not known which one the rank waited for.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain

@@ -1,7 +1,5 @@
 """Nested calls: finds the innermost call of a thread at each time."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

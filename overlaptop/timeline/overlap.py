@@ -1,7 +1,5 @@
 """Breaks one rank's step down by what ran at the same time, to the nanosecond, and finds its stalls."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

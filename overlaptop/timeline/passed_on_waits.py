@@ -6,8 +6,6 @@ collective, and so on from there. In sends and receives, each pair of ranks coun
 stages of a pipeline may share one.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass

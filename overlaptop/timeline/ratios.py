@@ -1,7 +1,5 @@
 """Ratios of a step's parts, or of the sums over many steps. Without numpy: all messages import this."""
 
-from __future__ import annotations
-
 
 def overlap(hidden_ns: int, comm_ns: int) -> float | None:
     """``hidden / comm``, in [0, 1]; None when there was no communication."""

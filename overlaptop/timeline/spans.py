@@ -9,8 +9,6 @@ because a float64 cannot hold today's Unix time to the nanosecond.
 Every function is O(n log n) or better and vectorised: 10,000 intervals take well under a millisecond.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import TypeAlias
 

@@ -22,8 +22,6 @@ with 7 pairs, 12 to 17 in 100 intervals miss), means of all steps of each value 
 affects them in full).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

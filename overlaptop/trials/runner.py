@@ -11,8 +11,6 @@ candidate once that is not known yet, in a new random order, so that no periodic
 one candidate.
 """
 
-from __future__ import annotations
-
 import random
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence

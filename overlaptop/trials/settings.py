@@ -1,7 +1,5 @@
 """Trials of a knob's values against the present one, and their verdicts. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial

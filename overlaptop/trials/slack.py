@@ -4,8 +4,6 @@ Each rank in turn is delayed by a known time in each step of a trial. The slope 
 the delay is 1 if the rank is on the critical path, and 0 if the job waits for something else anyway.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from statistics import median

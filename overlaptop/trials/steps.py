@@ -1,7 +1,5 @@
 """Reads a job's steps from overlapping snapshots, each step once, with the median over ranks. Pure."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from statistics import median
 

@@ -1,7 +1,5 @@
 """Chooses the values of a knob to try if the user names none. Pure."""
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Callable, Hashable, Sequence
 

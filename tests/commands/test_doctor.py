@@ -1,7 +1,5 @@
 """``overlaptop doctor``: its lines, records and exit status, here and on other hosts."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import shlex
 import sys

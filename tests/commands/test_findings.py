@@ -1,7 +1,5 @@
 """What is found of a job, in the commands that have no screen."""
 
-from __future__ import annotations
-
 import io
 
 import pytest

@@ -1,7 +1,5 @@
 """What the terminal keeps of a job when the dashboard is left."""
 
-from __future__ import annotations
-
 from overlaptop.commands.dashboard import last_words
 from tests.fleet.builders import status, welcome
 from tests.fleet.fakes import FakeSession

@@ -1,7 +1,5 @@
 """The doctor's checks, of a machine with two H200s on which all is well but for what a test changes."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import socket

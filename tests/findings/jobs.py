@@ -1,7 +1,5 @@
 """Evidence of a job that is made of a few words: what each rank does in each step before its all-reduce."""
 
-from __future__ import annotations
-
 from msgspec.structs import replace
 
 from overlaptop.findings.find import find

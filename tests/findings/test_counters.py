@@ -1,7 +1,5 @@
 """Who is late by counters of all steps, before enough of them are measured."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """What of DDP's settings keeps a job from hiding its reductions."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import pytest

@@ -1,7 +1,5 @@
 """What of each collective is exposed, and that no finding promises more than that."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """What mending wins: how much shorter the step would be, whatever ranks wait."""
 
-from __future__ import annotations
-
 import random
 from statistics import fmean
 

@@ -1,7 +1,5 @@
 """FSDP2's all-gathers: exposed for want of prefetch, or gathered again although there is memory."""
 
-from __future__ import annotations
-
 import pytest
 
 from overlaptop.findings.exposure import exposure

@@ -1,7 +1,5 @@
 """What ranks do together: stages of a pipeline, and groups whose ranks do not do the same."""
 
-from __future__ import annotations
-
 import pytest
 
 from overlaptop.findings.evidence import evidence_of

@@ -1,7 +1,5 @@
 """Why a rank is late: the right rank, the right cause, and what mending it can win."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 

@@ -1,7 +1,5 @@
 """The line of the script at which a late rank is for longer than the others."""
 
-from __future__ import annotations
-
 import pytest
 from msgspec.structs import replace
 

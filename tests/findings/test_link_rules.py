@@ -1,7 +1,5 @@
 """Links and hosts: one that does less than its like, and groups that reach over hosts."""
 
-from __future__ import annotations
-
 import pytest
 
 from overlaptop.findings.exposure import exposure

@@ -1,7 +1,5 @@
 """Rules of which the evidence is one measured figure."""
 
-from __future__ import annotations
-
 from functools import partial
 
 from msgspec.structs import replace

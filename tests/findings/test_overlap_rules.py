@@ -1,7 +1,5 @@
 """Why communication is not hidden: too much of it, or something that keeps it apart from compute."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """All ranks wait for a CPU."""
 
-from __future__ import annotations
-
 import pytest
 
 from overlaptop.findings.finding import Certainty

@@ -1,7 +1,5 @@
 """The same bytes take longer than they did: once, lastingly, and not since CPUs or other steps are slow."""
 
-from __future__ import annotations
-
 import math
 import random
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Evidence of a job of which each rank's timeline is written out: compute, copies, collectives, phases."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from overlaptop.findings.evidence import evidence_of

@@ -1,7 +1,5 @@
 """Commands and reports, folded into what a view may show."""
 
-from __future__ import annotations
-
 import pytest
 from msgspec.structs import replace
 

@@ -1,7 +1,5 @@
 """Which rank a hanging job waits for, by the collectives that each has issued."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """What can be changed of a job, from what each rank says of itself."""
 
-from __future__ import annotations
-
 from overlaptop.fleet.knobs import NOT_ALLOWED, job_knobs
 from overlaptop.wire.messages import AGENT_DISABLED
 

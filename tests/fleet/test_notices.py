@@ -1,7 +1,5 @@
 """Notices that several ranks give alike are one, which names them all."""
 
-from __future__ import annotations
-
 from overlaptop.fleet.notices import TOGETHER_NS, grouped
 from overlaptop.wire.messages import Notice
 

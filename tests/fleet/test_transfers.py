@@ -1,7 +1,5 @@
 """The history of a job's transfers: which steps are kept, for how long, and what of them."""
 
-from __future__ import annotations
-
 import pytest
 
 from overlaptop.fleet.transfers import EACH_NS, KEPT_STEPS, TransferHistory

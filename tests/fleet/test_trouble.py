@@ -1,7 +1,5 @@
 """What is wrong with a job is decided once: who is silent, what ended it."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """Steps of a running job, split: once all ranks' timelines are there, and only as far as clocks allow."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import pytest

@@ -1,7 +1,5 @@
 """Bytes on the links: the formulas against rings that are played through, chunk by chunk."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

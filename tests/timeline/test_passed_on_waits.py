@@ -1,7 +1,5 @@
 """A wait that is only another group's is blamed on the rank behind both."""
 
-from __future__ import annotations
-
 from overlaptop.timeline.arrivals import Collective, Part, lateness
 from overlaptop.timeline.passed_on_waits import Link, PassedOnWait, passed_on_waits
 

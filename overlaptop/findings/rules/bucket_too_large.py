@@ -4,8 +4,6 @@ Raised if most of the exposed time is in the last all-reduce. The advised size c
 `models/buckets` if the all-reduces reveal their latency, else it is half the present size.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from overlaptop import text

@@ -4,8 +4,6 @@ Raised if latency is half of the all-reduces' transfer time, and the model of `m
 larger size that exposes less.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from overlaptop import text

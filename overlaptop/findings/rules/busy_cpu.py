@@ -5,8 +5,6 @@ kernel's count (`late`), and it has as many CPUs as they have. Before steps are 
 half of the step (`counters`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from overlaptop import text

@@ -4,8 +4,6 @@ Raised if a rank transfers for longer than it computes. Perfect overlap hides as
 so ``transfer - compute`` stays exposed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from math import ceil
 

@@ -7,8 +7,6 @@ if each rank spends that share before its first kernel: the data may come from s
 DataLoader. Not raised in a job without a DataLoader if stack samples name a line (`stalled_hosts`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from overlaptop import text

@@ -4,8 +4,6 @@ A group is slow if its fastest collective takes 1.5 times as long as the usual o
 same operation, bytes and number of ranks on one host.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from statistics import median
 

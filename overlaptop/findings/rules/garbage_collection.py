@@ -6,8 +6,6 @@ median, outside of exposed communication, than steps without. Collections of the
 microseconds and are not counted.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from statistics import median
 

@@ -4,8 +4,6 @@ FSDP2 frees a layer's parameters after its forward pass by default. Raised if ba
 exposed, and every rank's GPU has memory for all parameters, or for a host's share of them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from overlaptop import text

@@ -4,8 +4,6 @@ Raised if the model was made that way, and copies with nothing beside them take 
 of backward, where DDP copies.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from statistics import fmean
 

@@ -5,8 +5,6 @@ no few ranks are late in turn, and the late rank is not the one that computes lo
 raised for waits in receives: in a pipeline the late rank changes as stages pass work on.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from overlaptop import text

@@ -4,8 +4,6 @@ DDP fills its buckets in the order in which gradients became ready in the first 
 gradient among the first ones delays its bucket and all later ones.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from overlaptop import text

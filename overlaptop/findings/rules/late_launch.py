@@ -6,8 +6,6 @@ samples find its thread asleep at a line more often than theirs (`counters`). Ma
 kernels without a launch lead are `launch_bound`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from overlaptop import text

@@ -7,8 +7,6 @@ lateness has just begun, since no cause is steady yet; nor if ranks without a GP
 for each other; nor if the late rank is the one that computes longest (uneven batches).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from statistics import fmean
 

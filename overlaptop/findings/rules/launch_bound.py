@@ -5,8 +5,6 @@ if each rank is launch-bound (`launching`) in LATE_SHARE of the steps: no launch
 step, and idle time in short pauses that data loading does not explain.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from statistics import median
 

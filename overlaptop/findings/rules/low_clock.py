@@ -4,8 +4,6 @@ Raised if a rank is clearly late, computes longer, and its median clock over the
 `LOW_CLOCK` of the other ranks' median. A low clock on all ranks makes no rank late.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable
 

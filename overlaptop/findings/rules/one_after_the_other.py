@@ -4,8 +4,6 @@ The finding names what serialises them if it is known: an environment variable, 
 raised if a rule of CAUSES names the cause.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from overlaptop import text

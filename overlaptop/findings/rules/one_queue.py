@@ -4,8 +4,6 @@ CUDA_DEVICE_MAX_CONNECTIONS=1 orders the launches of all streams. Megatron's ten
 FSDP2 gathers and reduces on streams of its own, which it serialises with compute.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from overlaptop import text

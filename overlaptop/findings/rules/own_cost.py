@@ -4,8 +4,6 @@ Raised if the measured change of the mean step, minus ERRORS times its standard 
 COSTLY_SHARE. The baseline are the job's own unmeasured steps.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from overlaptop.findings.evidence import Evidence

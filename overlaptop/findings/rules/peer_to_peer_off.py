@@ -4,8 +4,6 @@ NCCL_P2P_DISABLE=1 makes NCCL use host memory even beside NVLinks. NCCL_SHM_DISA
 network between GPUs without peer access. Both are often left over from a workaround.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from overlaptop.findings.evidence import Evidence

@@ -3,8 +3,6 @@
 Raised if the idle time is close to the schedule's formula for this number of stages and micro-batches.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from overlaptop import text

@@ -4,8 +4,6 @@ Raised if a rank is clearly late, `late` finds this cause, and none of its CPUs 
 has at most half of the others' median number of CPUs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from overlaptop.findings.evidence import Evidence

@@ -5,8 +5,6 @@ layer computes, no prefetch depth helps: the stream is never idle, so it never g
 all-gather of layer i + d is issued when layer i begins to compute, so the slowest one may take d layers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from overlaptop import text

@@ -5,8 +5,6 @@ may be counted in the next step. Sizes are compared if the operation needs equal
 and receives are not compared: pipeline stages may have groups of the same name.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import TypeAlias

@@ -4,8 +4,6 @@ Raised if a step has several backward passes that move the same bytes: all reduc
 skipped.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from overlaptop import text

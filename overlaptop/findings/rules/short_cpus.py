@@ -4,8 +4,6 @@ Raised if on each rank the training thread waits for a CPU for LEAST_SHARE of th
 steps, by the kernel's count. If only one rank waits longer, that is `busy_cpu`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from statistics import median
 

@@ -4,8 +4,6 @@ Raised if a rank is clearly late, and another rank's host or GPU needs the whole
 other finding then blames the late rank.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from overlaptop import text

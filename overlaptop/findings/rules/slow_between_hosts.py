@@ -3,8 +3,6 @@
 The baseline are collectives within a host, else the peak rate of its GPUs' NVLinks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from statistics import median
 

@@ -3,8 +3,6 @@
 Raised if a rank is clearly late, and `late` finds that it computes longer by a similar time in each step.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from statistics import median
 

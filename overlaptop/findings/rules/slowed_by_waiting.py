@@ -4,8 +4,6 @@ Raised if a rank is clearly late, and the others compute longer than it does by 
 not by more than their extra overlapped communication. A late rank then costs more than the exposed wait.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from overlaptop import text

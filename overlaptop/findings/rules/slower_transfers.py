@@ -6,8 +6,6 @@ baseline after three quarters of the history. Not raised if ranks have no GPU an
 the bytes, too.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import takewhile

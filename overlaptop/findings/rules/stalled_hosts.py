@@ -4,8 +4,6 @@ Raised if no rank is late, the job has no DataLoader, each rank spends STALL_SHA
 first kernel, and stack samples of all ranks name one line for a similar share of the step.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from overlaptop import text

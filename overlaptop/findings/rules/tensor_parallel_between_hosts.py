@@ -4,8 +4,6 @@ Tensor-parallel groups are recognised by their description: ``mesh_tp``, Megatro
 ``TENSOR_MODEL_PARALLEL_GROUP``.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 

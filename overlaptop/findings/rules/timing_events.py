@@ -5,8 +5,6 @@ H200s, DDP; pytorch issue 143890, TransformerEngine issue 1353). Raised if both 
 overlaps.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from overlaptop import text

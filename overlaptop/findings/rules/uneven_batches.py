@@ -6,8 +6,6 @@ wait. A slow GPU would be slow in each step, and CPU jitter does not change comp
 be late in most steps nonetheless, without a steady cause.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable
 from functools import lru_cache

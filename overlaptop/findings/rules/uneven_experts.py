@@ -4,8 +4,6 @@ Raised if a rank's bytes in a group's all-to-alls, summed over the steps with ti
 the group's mean. Bytes are the larger of a rank's input and output.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from statistics import mean

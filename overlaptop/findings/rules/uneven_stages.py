@@ -1,7 +1,5 @@
 """One stage of a pipeline computes longer than the others, and they wait for it in each micro-batch."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from statistics import fmean
 

@@ -4,8 +4,6 @@ With find_unused_parameters it does so between forward and backward, on the CPU.
 made with it and GPUs are idle there.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from statistics import fmean
 
