@@ -38,7 +38,8 @@ from torchrun import OVERLAPTOP, job_folder, running
 from overlaptop.jobs.hub_command import hub_command
 from overlaptop.jobs.sockets import ranks_socket
 from overlaptop.wire.codec import FrameReader, decode, encode, frame
-from overlaptop.wire.messages import CollectiveSpan, RankInfo, StepDetail, StepTotals, Watch
+from overlaptop.wire.joining import Watch
+from overlaptop.wire.messages import CollectiveSpan, RankInfo, StepDetail, StepTotals
 from overlaptop.wire.schema import Message
 
 KEY = "played"

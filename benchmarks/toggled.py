@@ -46,7 +46,7 @@ from overlaptop.agent.sources.own_cost import Estimate
 from overlaptop.agent.sources.schedule import Schedule
 from overlaptop.agent.sources.window import LEAD_STEPS
 from overlaptop.agent.telemetry import telemetry
-from overlaptop.wire.messages import Watch
+from overlaptop.wire.joining import Watch
 
 NEVER = 1 << 62
 """Steps from one measured step to the next."""

@@ -22,7 +22,8 @@ from overlaptop.jobs.record import JobRecord, read_job
 from overlaptop.jobs.sockets import ranks_socket
 from overlaptop.wire.codec import FrameReader, decode, encode, frame
 from overlaptop.wire.commands import Command, CommandOutcome, CommandReport
-from overlaptop.wire.messages import HubStatus, RankInfo, StepDetail, StepTotals, Watch
+from overlaptop.wire.joining import Watch
+from overlaptop.wire.messages import HubStatus, RankInfo, StepDetail, StepTotals
 from overlaptop.wire.schema import Message
 from tests.fleet.builders import info, step
 from tests.processes import PATIENCE_S, eventually, runs

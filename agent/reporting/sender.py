@@ -25,7 +25,8 @@ from overlaptop.jobs.sockets import check_listener, ranks_socket, stream_socket
 from overlaptop.wire import codec
 from overlaptop.wire.commands import Command
 from overlaptop.wire.gathering import Gathered
-from overlaptop.wire.messages import RankInfo, StepDetail, StepTotals, TurnedAway, Watch
+from overlaptop.wire.joining import TurnedAway, Watch
+from overlaptop.wire.messages import RankInfo, StepDetail, StepTotals
 from overlaptop.wire.schema import Message
 
 MAX_QUEUED_BYTES = 1 << 20

@@ -13,7 +13,7 @@ from collections import deque
 
 from overlaptop.agent.sources.own_cost import CostMeter, Estimate
 from overlaptop.timeline.averages import median, sigma
-from overlaptop.wire.messages import Watch
+from overlaptop.wire.joining import Watch
 
 BUDGET = 0.01
 """Share of the job's time that measuring may cost while a dashboard watches the rank."""

@@ -14,7 +14,8 @@ from overlaptop.fleet.snapshot import HubState, Snapshot
 from overlaptop.jobs.folder import JobFolderError
 from overlaptop.jobs.record import JobRecord, list_jobs
 from overlaptop.wire.commands import Command
-from overlaptop.wire.messages import Found, TurnedAway, Welcome
+from overlaptop.wire.joining import TurnedAway
+from overlaptop.wire.messages import Found, Welcome
 from overlaptop.wire.protocol import PROTOCOL_VERSION
 from overlaptop.wire.schema import Message
 

@@ -23,7 +23,8 @@ from overlaptop.hub.reader_queue import KEPT, Frame, ReaderQueue
 from overlaptop.wire.codec import WireError, decode, encode
 from overlaptop.wire.commands import Command
 from overlaptop.wire.gathering import READER_MAY_COMMAND
-from overlaptop.wire.messages import Found, Grant, HubStatus, Join, Ping, Pong, TurnedAway, Welcome
+from overlaptop.wire.joining import Grant, Join, Ping, Pong, TurnedAway
+from overlaptop.wire.messages import Found, HubStatus, Welcome
 from overlaptop.wire.protocol import LEASE_S, PROTOCOL_VERSION
 from overlaptop.wire.schema import Message
 

@@ -21,7 +21,8 @@ from overlaptop.hub.history import FromRank
 from overlaptop.jobs.processes import exit_code
 from overlaptop.wire.bounds import MAX_RANKS
 from overlaptop.wire.codec import FrameReader, WireError, decode, encode, frame
-from overlaptop.wire.messages import NOT_SHOWN, Notice, RankEnd, RankInfo, TurnedAway, Watch
+from overlaptop.wire.joining import TurnedAway, Watch
+from overlaptop.wire.messages import NOT_SHOWN, Notice, RankEnd, RankInfo
 
 _RECEIVE_BYTES = 1 << 16
 _MAX_BAD_FRAMES = 8

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from overlaptop.wire.messages import Grant
+from overlaptop.wire.joining import Grant
 
 LOCAL_WINDOW_BYTES = 4 << 20
 """On the same machine, no measurement is needed."""

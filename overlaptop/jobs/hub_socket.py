@@ -17,7 +17,8 @@ from overlaptop.jobs.sockets import check_listener
 from overlaptop.wire.codec import MAX_FRAME_BYTES, WireError, decode, encode, kind
 from overlaptop.wire.commands import Command
 from overlaptop.wire.gathering import GatheredHub, GatheredHubs
-from overlaptop.wire.messages import Found, Join, Ping, Pong, TurnedAway, Welcome
+from overlaptop.wire.joining import Join, Ping, Pong, TurnedAway
+from overlaptop.wire.messages import Found, Welcome
 from overlaptop.wire.protocol import JOIN_S, PROTOCOL_VERSION
 from overlaptop.wire.schema import Message
 

@@ -14,7 +14,7 @@ from overlaptop.remote.clock import ClockOffset
 from overlaptop.remote.host import RemoteHost, RemoteReader
 from overlaptop.text import printable
 from overlaptop.wire.gathering import GatheredHub
-from overlaptop.wire.messages import Pong
+from overlaptop.wire.joining import Pong
 
 if TYPE_CHECKING:
     from overlaptop.jobs.hub_connection import HubConnection

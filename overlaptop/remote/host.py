@@ -20,12 +20,12 @@ from overlaptop.wire.codec import encode
 from overlaptop.wire.commands import Command
 from overlaptop.wire.devices import DeviceSample
 from overlaptop.wire.gathering import GatheredHub
+from overlaptop.wire.joining import Pong
 from overlaptop.wire.messages import (
     Found,
     GroupCalls,
     HubStatus,
     Notice,
-    Pong,
     RankEnd,
     RankStalled,
     StackSamples,

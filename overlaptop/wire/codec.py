@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 # Imported for their messages: only imported messages can be decoded.
-from overlaptop.wire import commands, devices, gathering, knobs, messages, relaying  # noqa: F401
+from overlaptop.wire import commands, devices, gathering, joining, knobs, messages, relaying  # noqa: F401
 from overlaptop.wire.bounds import MAX_TEXT_CHARS
 from overlaptop.wire.schema import Message, Part
 

@@ -1,7 +1,5 @@
-"""Messages from rank to hub to dashboard, and the few in the other direction.
+"""Messages about ranks, their steps, and hubs. Each is declared once, see schema.py.
 
-This module has the messages about ranks, steps and hubs. The others are in commands.py, knobs.py,
-devices.py and relaying.py. Each is declared once, see schema.py. Each quantity's name carries its unit.
 ``None`` means "not known" (for example, a step measured without its collectives), never zero.
 """
 
@@ -43,13 +41,13 @@ SOURCES = ("kernels", "events", "host", "none")
 """Sources of a rank's spans. ``none`` until torch is loaded, or if the agent disabled itself."""
 
 AGENT_DISABLED = "the agent disabled itself"
-"""source_reason of a rank whose agent failed and no longer measures."""
-NOT_SHOWN = "is not shown"
-"""Text in the notice about a process that the hub refused as a second process of the same rank."""
-RESTARTED = "torchrun restarted the job"
-"""Text in the hub's notice of a restart."""
+"""source_reason of a rank whose agent failed."""
 LEFT_OUT = "are left out"
-"""Text in the source_reason of a rank if its source cannot measure some steps in detail."""
+"""In the source_reason of a rank whose source cannot measure some steps in detail."""
+NOT_SHOWN = "is not shown"
+"""In the hub's notice about a second process of the same rank, which it refused."""
+RESTARTED = "torchrun restarted the job"
+"""In the hub's notice of a restart."""
 
 ENVIRONMENT = (
     "CUDA_DEVICE_MAX_CONNECTIONS",
@@ -78,33 +76,32 @@ class RankInfo(Message, frozen=True, tag=1):
     host: Text
     pid: Count
     script: Text
-    """The script as on the command line."""
+    """As on the command line."""
     device: Text
     """``NVIDIA H200``, ``cpu``. Empty while unknown."""
     backend: Text
     """``nccl 2.28.9``, ``gloo``. Empty before the process group exists."""
     source: Annotated[str, one_of(SOURCES)]
     source_reason: Text
-    """Why this source is used, as text for the screen. Empty if there is nothing to explain."""
+    """Why this source is used. Empty if there is nothing to explain."""
     compute_exact: bool
-    """False if compute is the step minus its stalls, an upper bound (events, host). Gaps between kernels
-    are then invisible, so idle time counts as compute."""
+    """False if compute is the step minus its stalls, an upper bound that includes idle time."""
     detail_every: Count
     """Collectives are measured in every n-th step. 1: in all steps. 0: never (phases only)."""
     torch_version: Text
     control_allowed: bool = False
-    """Whether this rank accepts commands. If not, it refuses each and names the option that allows them."""
+    """Whether this rank accepts commands. If not, its refusal names the option that allows them."""
     local_world_size: Rank | None = None
-    """Ranks of the job on this rank's node. None if not known."""
+    """Ranks of the job on this rank's node."""
 
     @property
     def agent_disabled(self) -> bool:
-        """Whether its agent failed and disabled itself: the rank runs on unmeasured."""
+        """Whether its agent failed: the rank runs on unmeasured."""
         return self.source == "none" and self.source_reason == AGENT_DISABLED
 
     @property
     def left_out(self) -> str:
-        """Steps that its source cannot measure in detail, and why. Empty if none are known."""
+        """Steps that its source cannot measure in detail, and why. Usually empty."""
         return self.source_reason if LEFT_OUT in self.source_reason else ""
 
 
@@ -127,56 +124,47 @@ class StepTotals(Message, frozen=True, tag=2):
     copy_only_ns: DurationNs | None
     idle_ns: DurationNs | None
     stall_ns: DurationNs | None
-    """Time in which the compute stream (host source: the training thread) was stalled
-    at a wait for communication."""
+    """The compute stream (host source: the training thread) stood at a wait for communication."""
     forward_ns: DurationNs | None
     backward_ns: DurationNs | None
     optimizer_ns: DurationNs | None
     collectives: Count | None
-    """Collectives issued in this step, including point-to-point operations."""
+    """Including point-to-point operations."""
     comm_bytes: Count | None
-    """Tensor bytes of those collectives (the larger of input and output)."""
+    """Tensor bytes of those collectives, the larger of input and output."""
     dropped: Count
     """Since the start: messages that did not fit, and spans or steps that could not be measured."""
     launch_lead_ns: OffsetNs | None = None
-    """GPU time of the step's end minus the host time at which the CPU had enqueued it.
-    None if not measured."""
+    """GPU time of the step's end minus the host time at which the CPU had enqueued it."""
     comm_kernels_ns: DurationNs | None = None
-    """Summed durations of this step's NCCL kernels (kernels source). None unless its kernels have been
-    joined to the collectives that launched them."""
+    """Summed durations of NCCL kernels. None unless they have been joined to their collectives."""
     matched_ns: DurationNs | None = None
     """Part of `comm_kernels_ns` in kernels whose collective's name and bytes are known."""
     captured: bool = False
-    """A command made torch.profiler run in this step, or its trace was being written: the times are not the
-    job's own. Lane totals are None."""
+    """A command made torch.profiler run in this step, or its trace was written. Lane totals are None."""
     link_tx_bytes: Count | None = None
-    """Bytes that this step's collectives make this rank send to ranks of its own node, for a ring. None if
-    the collectives are not named, if the bytes of one are not known (gather, scatter), or if the group of
-    one reaches other nodes, or may."""
+    """Bytes that this step's collectives make this rank send within its node, for a ring. None if the bytes
+    of one are not known (gather, scatter), or if the group of one reaches other nodes, or may."""
     link_rx_bytes: Count | None = None
-    """Bytes received, likewise."""
     transitional: bool = False
-    """A command changed a setting in this step, or the change was not effective yet: the times belong to
-    neither value. Lane totals are None."""
+    """A change of a setting was under way: the times belong to neither value. Lane totals are None."""
     cpu_ns: DurationNs | None = None
-    """CPU time of the training thread. This and the next two fields use the host's clock."""
+    """CPU time of the training thread, on the host's clock like the next two times."""
     loading_ns: DurationNs | None = None
     """Time of that thread in a DataLoader's ``next``."""
     full_collections: Count | None = None
-    """Python's garbage collections of the oldest generation."""
+    """Garbage collections of the oldest generation."""
     delayed_ns: DurationNs | None = None
-    """How long the training thread was ready to run and had no CPU, as counted by the kernel."""
+    """How long the training thread was ready to run and had no CPU."""
     fused_ns: DurationNs | None = None
-    """Time in kernels that both compute and communicate. Also None from agents without support for them,
-    where they count as compute."""
+    """Time in kernels that both compute and communicate."""
     host_ns: DurationNs | None = None
-    """CPU time for the step, without the time blocked by the GPU: in synchronisations, and in launches that
-    waited for a queue slot. Only in traces."""
+    """CPU time, without synchronisations and launches that waited for a queue slot. Only in traces."""
     trial: bool = False
-    """A command's trial was running: only the length is valid, for the tried value or the delay. While the
-    value is being switched, the step is also `transitional`. Lane totals are None."""
+    """A command's trial was running: only the length is valid. While the value is being switched, the step
+    is also `transitional`."""
     least_lead_ns: OffsetNs | None = None
-    """The smallest such lead in the step: about 0 where the CPU waits for the GPU once a step."""
+    """Smallest launch lead in the step: about 0 where the CPU waits for the GPU once a step."""
 
     @property
     def changes_setting(self) -> bool:
@@ -199,12 +187,9 @@ class StepTotals(Message, frozen=True, tag=2):
         return self.comm_ns is not None
 
     def inconsistency(self) -> str:
-        """Report a part that is longer than the whole, as in Part."""
-        parts = (
-            self.hidden_ns, self.exposed_ns, self.compute_only_ns, self.copy_only_ns, self.idle_ns,
-            self.fused_ns,
-        )  # fmt: skip
-        if sum(part or 0 for part in parts) > self.step_ns:
+        """As in Part: a part is longer than the whole."""
+        alone = self.compute_only_ns, self.copy_only_ns, self.idle_ns, self.fused_ns
+        if sum(part or 0 for part in (self.hidden_ns, self.exposed_ns, *alone)) > self.step_ns:
             return f"its parts are longer than the {self.step_ns} ns of the step"
         if any((lane or 0) > self.step_ns for lane in (self.compute_ns, self.comm_ns, self.stall_ns)):
             return f"a lane is longer than the {self.step_ns} ns of the step"
@@ -214,9 +199,7 @@ class StepTotals(Message, frozen=True, tag=2):
 
 
 class PhaseSpan(Part, frozen=True):
-    """One phase of a step, in ns from the step's start.
-    With gradient accumulation, a phase occurs several times.
-    """
+    """One phase of a step, in ns from its start. With gradient accumulation, it occurs several times."""
 
     name: Annotated[str, one_of(PHASES)]
     start_ns: OffsetNs
@@ -227,8 +210,7 @@ class CollectiveSpan(Part, frozen=True):
     """One collective or point-to-point operation, ns from the step's start."""
 
     op: Text
-    """c10d's name: ``allreduce_``, ``_allgather_base_``, ``send``.
-    If the collective is not known, the kernel's name."""
+    """c10d's name: ``allreduce_``, ``_allgather_base_``, ``send``. If not known, the kernel's name."""
     bytes: Count | None
     group: Text
     """The process group's name, with its description if it has one. Empty if not known."""
@@ -236,13 +218,11 @@ class CollectiveSpan(Part, frozen=True):
     start_ns: OffsetNs
     end_ns: OffsetNs
     sequence: Count | None = None
-    """Its number in the order of its group, equal on all ranks of the group. None for point-to-point
-    operations, and if not known."""
+    """Its number in the order of its group, equal on all ranks of the group. None for point-to-point."""
     sends_to: Rank | None = None
-    """Target of a send, as a rank of the job. Also of several sends in one launch. None if not known, for
-    several targets, and if it is no send."""
+    """Target of a send, as a rank of the job. None for several targets, and if it is no send."""
     receives_from: Rank | None = None
-    """Source of a receive, likewise. A launch that sends and receives has both."""
+    """Source of a receive. A launch that sends and receives has both."""
 
 
 class GroupMembers(Part, frozen=True):
@@ -256,8 +236,7 @@ class GroupMembers(Part, frozen=True):
 class StepDetail(Message, frozen=True, tag=3):
     """The timeline of a step. Sent only while a dashboard watches this rank.
 
-    The spans are flat: ``(start, end, start, end, ...)`` in ns from the step's start, sorted, disjoint,
-    and coalesced to a bounded number.
+    Spans are in ns from the step's start, sorted, disjoint, and coalesced to a bounded number.
     """
 
     rank: Rank
@@ -276,20 +255,15 @@ class StepDetail(Message, frozen=True, tag=3):
     """Groups of its collectives whose members this rank knows, if they are not too many."""
 
     def inconsistency(self) -> str:
-        """Report a span without its end, as in Part."""
-        lanes = (
-            self.compute_spans_ns, self.comm_spans_ns, self.copy_spans_ns, self.stall_spans_ns,
-            self.fused_spans_ns,
-        )  # fmt: skip
-        odd = any(len(lane) % 2 for lane in lanes)
+        """As in Part: a span has no end."""
+        lanes = self.compute_spans_ns, self.comm_spans_ns, self.copy_spans_ns, self.fused_spans_ns
+        odd = any(len(lane) % 2 for lane in (*lanes, self.stall_spans_ns))
         return "expected pairs of start and end, not an odd number of numbers" if odd else ""
 
 
 class OwnCost(Message, frozen=True, tag=41):
-    """How much measuring lengthens a rank's steps, estimated from this job's measured and unmeasured steps.
-
-    On the clock of the step totals, the GPU's or the host's. Errors are half of a 95 % interval. Sent
-    whenever the estimate changes.
+    """How much measuring lengthens a rank's steps, estimated from measured and unmeasured ones. Sent on
+    change. Errors are half of a 95 % interval.
     """
 
     rank: Rank
@@ -297,10 +271,10 @@ class OwnCost(Message, frozen=True, tag=41):
     """Change of the mean step over the last minute."""
     error: Change
     measured_change: Change | None
-    """Change of a measured step. None if not known."""
+    """Change of a measured step."""
     measured_error: Change | None
     watched: bool
-    """True if somebody watches this rank, so that the larger budget applies."""
+    """True if measured under the larger budget, because somebody watches this rank."""
 
 
 class EnvironmentVariable(Part, frozen=True):
@@ -331,7 +305,6 @@ class IssuedCall(Part, frozen=True):
     sequence: Count
     """As in CollectiveSpan."""
     at_ns: UnixNs
-    """Unix time when it was issued."""
     state: Annotated[str, one_of(CALL_STATES)] = "issued"
     """``started``, ``ended``: on the device. ``issued``: nothing more is known."""
 
@@ -345,18 +318,15 @@ class GroupCalls(Part, frozen=True):
 
 
 class RankStalled(Message, frozen=True, tag=42):
-    """Where a rank is stuck, or is before its first step.
-    Sent after a while without progress, and again on each change.
-    """
+    """Where a rank is stuck, or is before its first step. Sent after a while, and on each change."""
 
     rank: Rank
     hung: bool
-    """False if steps go on. With a stack, the rank has made no step yet;
-    without, all other fields are empty."""
+    """False if steps go on. With a stack, the rank has made no step yet; without, nothing else is set."""
     groups: Annotated[tuple[GroupCalls, ...], Meta(max_length=MAX_LAST_GROUPS)] = ()
     stack: Annotated[tuple[Text, ...], Meta(max_length=MAX_STACK)] = ()
-    """Python stack of the training thread, innermost first: ``train.py:88 load_batch``. If the innermost
-    line calls a function of torch.distributed, its name is added."""
+    """Python stack of the training thread, innermost first: ``train.py:88 load_batch``. A function of
+    torch.distributed that the innermost line calls is named, too."""
     since_ns: UnixNs | None = None
     """Unix time when the script began, if the rank has made no step yet."""
 
@@ -367,16 +337,13 @@ class StackLine(Part, frozen=True):
     line: Text
     """``train.py:57 in collate``."""
     samples: Count
-    """Samples with the training thread at this line."""
     standing: Count = 0
-    """Those of `samples` with the thread asleep:
-    in the script's own code or in Python's library, not in torch's."""
+    """Those with the thread asleep in the script's own code or in Python's library, not in torch's."""
 
     def inconsistency(self) -> str:
-        """Report a part that is larger than the whole, as in Part."""
-        if self.standing > self.samples:
-            return f"it stands still in more than its {self.samples} samples"
-        return ""
+        """As in Part: a part is larger than the whole."""
+        wrong = self.standing > self.samples
+        return f"it stands still in more than its {self.samples} samples" if wrong else ""
 
 
 class StackSamples(Message, frozen=True, tag=44):
@@ -386,12 +353,12 @@ class StackSamples(Message, frozen=True, tag=44):
     from_ns: UnixNs
     to_ns: UnixNs
     samples: Count
-    """All samples, including those at none of the lines."""
+    """Including those at none of the lines."""
     lines: Annotated[tuple[StackLine, ...], Meta(max_length=MAX_STACK_LINES)]
     """Innermost frames outside torch and Python's library, most frequent first."""
 
     def inconsistency(self) -> str:
-        """Report an end before its start, or a part that is larger than the whole, as in Part."""
+        """As in Part: it ends before its start, or a part is larger than the whole."""
         if self.to_ns < self.from_ns:
             return "it ends before it begins"
         if sum(each.samples for each in self.lines) > self.samples:
@@ -423,8 +390,8 @@ class Notice(Message, frozen=True, tag=4):
 
 
 class RankEnd(Message, frozen=True, tag=5):
-    """A rank has ended. Sent by the agent at exit, or by the hub when the connection broke. The hub sends
-    it again with the exit code once the process is over.
+    """A rank has ended. Sent by the agent at exit, or by the hub once the connection broke, and again with
+    the exit code once the process is over.
     """
 
     rank: Rank
@@ -432,10 +399,8 @@ class RankEnd(Message, frozen=True, tag=5):
     clean: bool
     """True if the agent itself reported it."""
     failure: Text = ""
-    """The exception or exit status as text: ``ValueError: ...``.
-    Empty if the rank ended well, or if it is not known."""
+    """The exception or exit status: ``ValueError: ...``. Empty if the rank ended well, or if not known."""
     exit_code: ExitCode | None = None
-    """None if not known."""
 
     @property
     def interrupted(self) -> bool:
@@ -453,55 +418,10 @@ class RankEnd(Message, frozen=True, tag=5):
         return bool(self.failure) or not self.clean
 
 
-class Watch(Message, frozen=True, tag=6):
-    """Hub -> rank: the detail requested. Sent on connecting and on each change."""
-
-    detail: bool
-    """Somebody looks at this rank's timeline, so StepDetail is needed."""
-    bursts: Count = 0
-    """Bursts requested by dashboards so far. Measure one whenever it grows."""
-
-
-class Join(Message, frozen=True, tag=7):
-    """Dashboard -> hub, once a second: the ranks whose timelines this dashboard shows.
-
-    The hub forgets a dashboard that has been silent for LEASE_S.
-    """
-
-    protocol: Count
-    detail_ranks: Ranks
-    bursts: Count = 0
-    """Bursts that this dashboard has requested from those ranks so far."""
-
-
-class Grant(Message, frozen=True, tag=47):
-    """Dashboard -> hub, as bytes arrive: how many more bytes the hub may send."""
-
-    received_bytes: Count
-    """Bytes of frames since the last Welcome, including it."""
-    window_bytes: Count
-    """Bytes that may be in flight beyond `received_bytes`. The last frame may exceed this."""
-
-
 class Found(Message, frozen=True, tag=56):
     """Dashboard -> hub: it shows a finding that warns. The hub keeps its job's last minutes in a file."""
 
     rule: Annotated[str, Meta(pattern=RULE)]
-    """Name of the finding's rule."""
-
-
-class Ping(Message, frozen=True, tag=45):
-    """Dashboard -> hub, before the first Join and once a second: compares their clocks."""
-
-    sent_ns: UnixNs
-
-
-class Pong(Message, frozen=True, tag=46):
-    """Hub -> dashboard, at once: the Ping's time, and two Unix times on the hub's clock."""
-
-    sent_ns: UnixNs
-    received_ns: UnixNs
-    answered_ns: UnixNs
 
 
 class Welcome(Message, frozen=True, tag=8):
@@ -516,12 +436,6 @@ class Welcome(Message, frozen=True, tag=8):
     """Unix time when the hub first saw the job."""
 
 
-class TurnedAway(Message, frozen=True, tag=19):
-    """Hub -> dashboard, in answer to each Join: the hub refuses the dashboard."""
-
-    reason: Text
-
-
 class HubStatus(Message, frozen=True, tag=9):
     """Hub -> dashboard, once a second: the hub's own state. The first one follows the history."""
 
@@ -530,7 +444,6 @@ class HubStatus(Message, frozen=True, tag=9):
     dropped: Count
     """Messages for this dashboard that did not fit, and bad frames, since it joined."""
     job_ended: bool
-    """Every rank has gone, and the hub is about to end."""
+    """Every rank has gone."""
     silent_ranks: Ranks = ()
-    """Connected ranks that have sent nothing for a while.
-    An agent sends something each second, whatever its rank does."""
+    """Connected ranks that have sent nothing for a while, though an agent does each second."""

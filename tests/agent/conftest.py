@@ -24,7 +24,8 @@ from overlaptop.agent.placement import job_key, process_key
 from overlaptop.jobs.folder import job_dir
 from overlaptop.jobs.sockets import ranks_socket
 from overlaptop.wire import codec
-from overlaptop.wire.messages import Notice, RankInfo, StepDetail, StepTotals, Watch
+from overlaptop.wire.joining import Watch
+from overlaptop.wire.messages import Notice, RankInfo, StepDetail, StepTotals
 from overlaptop.wire.schema import Message
 from tests.agent.commanded import AGENT, PATIENT_S, CommandedJob, Dashboard, socket_directory
 from tests.warm import Warm, WarmProcess, environment, hold_port, place, text_of

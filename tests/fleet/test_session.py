@@ -9,7 +9,8 @@ from overlaptop.fleet.snapshot import HubState
 from overlaptop.jobs.folder import JobFolderError
 from overlaptop.jobs.processes import process_start_time
 from overlaptop.wire import commands
-from overlaptop.wire.messages import RankEnd, TurnedAway
+from overlaptop.wire.joining import TurnedAway
+from overlaptop.wire.messages import RankEnd
 
 from .builders import BUCKET_CAP_MB, MS, T0, Clock, info, status, step, unmeasured, welcome
 from .fakes import FakeHost, record

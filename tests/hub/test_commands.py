@@ -13,7 +13,8 @@ from msgspec.structs import replace
 from overlaptop.wire import commands
 from overlaptop.wire.codec import WireError, decode, encode
 from overlaptop.wire.commands import Command, CommandOutcome
-from overlaptop.wire.messages import Grant, HubStatus, Join
+from overlaptop.wire.joining import Grant, Join
+from overlaptop.wire.messages import HubStatus
 from overlaptop.wire.protocol import PROTOCOL_VERSION
 from tests.wire.examples import row_of
 

@@ -20,7 +20,8 @@ from overlaptop.wire import commands
 from overlaptop.wire.codec import encode
 from overlaptop.wire.commands import CAPTURE, Command
 from overlaptop.wire.gathering import Gather, Gathered, HubHello
-from overlaptop.wire.messages import HubStatus, Join, RankEnd, RankInfo, StepTotals, Welcome
+from overlaptop.wire.joining import Join
+from overlaptop.wire.messages import HubStatus, RankEnd, RankInfo, StepTotals, Welcome
 from overlaptop.wire.protocol import LEASE_S, PROTOCOL_VERSION
 from tests.hubs import KEY, Hubs, Rank, Receiver
 from tests.processes import eventually, runs

@@ -18,17 +18,8 @@ from overlaptop.hub.dashboards import MAX_DASHBOARDS
 from overlaptop.wire import commands
 from overlaptop.wire.codec import MAX_FRAME_BYTES, decode, encode, frame
 from overlaptop.wire.commands import Command
-from overlaptop.wire.messages import (
-    Grant,
-    HubStatus,
-    Join,
-    RankEnd,
-    RankInfo,
-    StepTotals,
-    TurnedAway,
-    Watch,
-    Welcome,
-)
+from overlaptop.wire.joining import Grant, Join, TurnedAway, Watch
+from overlaptop.wire.messages import HubStatus, RankEnd, RankInfo, StepTotals, Welcome
 from overlaptop.wire.protocol import LEASE_S, PROTOCOL_VERSION
 from tests.fleet.builders import BUCKET_CAP_MB, info
 from tests.processes import eventually

@@ -27,17 +27,8 @@ from overlaptop.jobs.record import clean_stale, list_jobs, read_job
 from overlaptop.wire import commands
 from overlaptop.wire.codec import encode
 from overlaptop.wire.commands import Command
-from overlaptop.wire.messages import (
-    HubStatus,
-    Join,
-    Notice,
-    RankEnd,
-    RankInfo,
-    StepDetail,
-    StepTotals,
-    Watch,
-    Welcome,
-)
+from overlaptop.wire.joining import Join, Watch
+from overlaptop.wire.messages import HubStatus, Notice, RankEnd, RankInfo, StepDetail, StepTotals, Welcome
 from overlaptop.wire.protocol import PROTOCOL_VERSION
 from tests.processes import eventually, runs
 

@@ -21,7 +21,7 @@ from overlaptop import __version__
 from overlaptop.jobs.record import JobRecord, read_job
 from overlaptop.relay.relay import Relay
 from overlaptop.wire.codec import MAX_FRAME_BYTES, encode, frame
-from overlaptop.wire.messages import Watch
+from overlaptop.wire.joining import Watch
 from overlaptop.wire.protocol import PROTOCOL_VERSION
 from overlaptop.wire.relaying import RelayBytes, RelayClosed, RelayJobs
 from tests.hubs import KEY, hubs, made_and_closed, make_rank, private_sockets

@@ -31,8 +31,9 @@ from overlaptop.jobs.trusted_folders import temporary_folder
 from overlaptop.remote.bootstrap import remote_command
 from overlaptop.wire.codec import encode
 from overlaptop.wire.commands import make_setting
+from overlaptop.wire.joining import TurnedAway
 from overlaptop.wire.knobs import KnobFacts
-from overlaptop.wire.messages import RankInfo, StepTotals, TurnedAway, Welcome
+from overlaptop.wire.messages import RankInfo, StepTotals, Welcome
 from overlaptop.wire.protocol import PROTOCOL_VERSION
 from overlaptop.wire.relaying import RelayClosed, RelayJobs
 from tests.fleet.builders import BUCKET_CAP_MB as KNOB

@@ -28,7 +28,8 @@ from overlaptop.tui.widgets import host_lines
 from overlaptop.wire.codec import FrameReader, WireError, decode, encode, frame
 from overlaptop.wire.commands import Command
 from overlaptop.wire.gathering import GatheredHub, GatheredHubs
-from overlaptop.wire.messages import Pong, Welcome
+from overlaptop.wire.joining import Pong
+from overlaptop.wire.messages import Welcome
 from overlaptop.wire.protocol import PROTOCOL_VERSION
 from overlaptop.wire.relaying import MAGIC
 from overlaptop.wire.schema import Message

@@ -26,7 +26,7 @@ from overlaptop.agent.sources.hooked_source import HookedSource
 from overlaptop.agent.sources.kernels import KernelsSource
 from overlaptop.timeline import spans
 from overlaptop.timeline.lanes import LaneRules
-from overlaptop.wire.messages import Watch
+from overlaptop.wire.joining import Watch
 
 from .graphs import install_graphs
 from .recordings import Trace, grown_bytes

@@ -14,7 +14,7 @@ from overlaptop.agent.reporting import reporter
 from overlaptop.agent.sources.kernels import COST, LAUNCH_BOUND_COST
 from overlaptop.agent.sources.schedule import Schedule
 from overlaptop.agent.sources.window import LEAD_STEPS
-from overlaptop.wire.messages import Watch
+from overlaptop.wire.joining import Watch
 
 WATCHED = Watch(detail=True)
 NOBODY = Watch(detail=False)

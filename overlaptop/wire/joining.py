@@ -1,0 +1,58 @@
+"""Messages with which a dashboard joins a hub, and what follows: what the ranks send, how much may be in
+flight, and the offset of the clocks.
+"""
+
+from __future__ import annotations
+
+from overlaptop.wire.bounds import Count, Ranks, Text, UnixNs
+from overlaptop.wire.schema import Message
+
+
+class Join(Message, frozen=True, tag=7):
+    """Dashboard -> hub, once a second: the ranks whose timelines this dashboard shows.
+
+    The hub forgets a dashboard that has been silent for LEASE_S.
+    """
+
+    protocol: Count
+    detail_ranks: Ranks
+    bursts: Count = 0
+    """Bursts that this dashboard has requested from those ranks so far."""
+
+
+class Watch(Message, frozen=True, tag=6):
+    """Hub -> rank: the detail requested. Sent on connecting and on each change."""
+
+    detail: bool
+    """Somebody looks at this rank's timeline, so StepDetail is needed."""
+    bursts: Count = 0
+    """Bursts requested by dashboards so far. Measure one whenever it grows."""
+
+
+class TurnedAway(Message, frozen=True, tag=19):
+    """Hub -> dashboard, in answer to each Join, or to a rank: the hub refuses it."""
+
+    reason: Text
+
+
+class Grant(Message, frozen=True, tag=47):
+    """Dashboard -> hub, as bytes arrive: how many more bytes the hub may send."""
+
+    received_bytes: Count
+    """Bytes of frames since the last Welcome, including it."""
+    window_bytes: Count
+    """Bytes that may be in flight beyond `received_bytes`. The last frame may exceed this."""
+
+
+class Ping(Message, frozen=True, tag=45):
+    """Dashboard -> hub, before the first Join and once a second."""
+
+    sent_ns: UnixNs
+
+
+class Pong(Message, frozen=True, tag=46):
+    """Hub -> dashboard, at once: the Ping's time, and two Unix times on the hub's clock."""
+
+    sent_ns: UnixNs
+    received_ns: UnixNs
+    answered_ns: UnixNs
