@@ -14,9 +14,24 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from overlaptop.hub.history import FromRank
+from overlaptop.hub.log import log_line
+from overlaptop.jobs import change_log
+from overlaptop.jobs.change_log import LoggedChange
 from overlaptop.jobs.files import keep, read_regular
+from overlaptop.jobs.folder import JobFolderError
+from overlaptop.jobs.record import JobRecord
+from overlaptop.wire import commands
 from overlaptop.wire.codec import FrameReader, WireError, decode, encode, frame
-from overlaptop.wire.commands import ENDED, SENT, SILENT, TRYING, Command, CommandOutcome, CommandReport
+from overlaptop.wire.commands import (
+    ENDED,
+    OBEYED,
+    SENT,
+    SILENT,
+    TRYING,
+    Command,
+    CommandOutcome,
+    CommandReport,
+)
 from overlaptop.wire.knobs import Knob, KnobFacts
 from overlaptop.wire.messages import RankEnd, RankInfo
 from overlaptop.wire.outcome import ANSWER_S, CommandProgress, logged_state
@@ -183,6 +198,35 @@ class CommandExecutions:
         )
         # Without the file, the next hub knows of no commands under way, and logs nothing.
         keep(self._path, b"".join(frames))
+
+
+def log_change(job: JobRecord, ended: HubExecution) -> None:
+    """Log a command that changes a knob permanently, and its outcome."""
+    command, outcome, knob = ended.execution.command, ended.outcome, ended.knob
+    if command.name not in commands.CHANGES:
+        return
+    original, old = ("", "") if knob is None else (knob.original_text, knob.value_text)
+    wanted = str(commands.argument(command, "value")) if command.name == commands.SET else original
+    changed = outcome.state == OBEYED
+    try:
+        change_log.append(
+            LoggedChange(
+                at_ns=command.at_ns,
+                job=job.job,
+                script=job.script,
+                host=job.host,
+                by=command.by,
+                knob=command.knob,
+                old=(changed and outcome.old) or old or None,
+                new=(changed and outcome.new) or wanted or None,
+                step=outcome.step,
+                outcome=logged_state(outcome),
+                reason=outcome.reason,
+                command=command.id,
+            )
+        )
+    except (OSError, JobFolderError) as fault:
+        log_line(f"cannot write {change_log.NAME}: {fault}")
 
 
 def _encoded(outcome: CommandOutcome) -> bytes:

@@ -11,13 +11,14 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from selectors import EVENT_READ, DefaultSelector
 
 from msgspec.structs import replace
 
 from overlaptop.hub.black_box import HubBlackBox
-from overlaptop.hub.commands import CommandBroker
 from overlaptop.hub.dashboards import MAX_DASHBOARDS, DashboardServer
+from overlaptop.hub.executions import CommandExecutions, log_change
 from overlaptop.hub.gathering import GatherRoot, RootLink
 from overlaptop.hub.history import FromRank, JobHistory
 from overlaptop.hub.log import log_line
@@ -25,7 +26,7 @@ from overlaptop.hub.ranks import RankServer
 from overlaptop.hub.reader_queue import KEPT, Frame
 from overlaptop.hub.recorder import JobRecorder
 from overlaptop.jobs import last_end
-from overlaptop.jobs.folder import LOCK_NAME, forget_under_way, job_dir, remove_job_files
+from overlaptop.jobs.folder import COMMANDS_NAME, LOCK_NAME, job_dir, remove_job_files
 from overlaptop.jobs.gather_key import GatherError
 from overlaptop.jobs.hub_command import import_path
 from overlaptop.jobs.last_end import LastEnd
@@ -102,9 +103,13 @@ class Hub:
         self._history = JobHistory()
         self._selector = DefaultSelector()
         earlier = self._previous_record()
-        if earlier is None:
-            forget_under_way(self._folder)
+        if earlier is None:  # another job had the key, as with the same port
+            with suppress(OSError):
+                (self._folder / COMMANDS_NAME).unlink()
         self._record = self._first_record(earlier)
+        self._commands = CommandExecutions(
+            partial(log_change, self._record), self._folder / COMMANDS_NAME, self._now_s
+        )
         self._sockets = (
             ranks_socket(options.job),
             self._record.dashboard_path,
@@ -131,7 +136,7 @@ class Hub:
             welcome,
             replay=lambda: [
                 *self._history.replay(),
-                *(Frame(payload, KEPT) for payload in self._broker.replay()),
+                *(Frame(payload, KEPT) for payload in self._commands.replay()),
             ],
             detail=self._history.detail,
             status=self._status,
@@ -145,15 +150,8 @@ class Hub:
             deliver=self._deliver,
             clock_s=lambda: self._now_s,
         )
-        self._broker = CommandBroker(
-            self._record,
-            connected_ranks=lambda: self._ranks.numbers,
-            send_to_ranks=self._ranks.command,
-            publish=lambda payload: self._dashboards.publish(Frame(payload, KEPT)),
-            clock_s=lambda: self._now_s,
-        )
         self._black_box = HubBlackBox(
-            welcome, self._history, commands=lambda: self._broker.replay(), status=self._status
+            welcome, self._history, commands=self._commands.replay, status=self._status
         )
         # A recorder outlives its hub, and follows the job to the next hub or restart.
         self._recorder_due = bool(options.record) and earlier is None and not restarts
@@ -181,7 +179,8 @@ class Hub:
                 self._tick(now_s)
             if self._record_due_s is not None and now_s >= self._record_due_s:
                 self._write_record(now_s)
-            self._broker.settle()
+            for payload in self._commands.settle():
+                self._dashboards.publish(Frame(payload, KEPT))
             is_behind = self._dashboards.flush(now_s)
             self._ranks.watch(self._dashboards.watched, self._dashboards.bursts)
         self._end()
@@ -200,7 +199,7 @@ class Hub:
         if isinstance(message, Gather):
             self._gather(message)
             return
-        self._broker.receive(message)
+        self._commands.receive(message, self._now_s)
         if isinstance(message, CommandReport):
             return  # dashboards receive the outcome of all ranks' reports instead
         frame = self._history.keep(message, payload, self._now_s)
@@ -243,15 +242,21 @@ class Hub:
             if descriptor not in self._selector.get_map():
                 self._selector.register(descriptor, EVENT_READ, lambda _events: None)
 
-    def _take(self, command: Command | Found) -> None:
-        """Process a dashboard's finding, or its command unless it may be old."""
-        if isinstance(command, Found):
-            self._black_box.ask(command.rule, self._now_s)
-            return
-        if self._now_s - self._suspended_s < _TICK_S:
-            log_line(f"{commands.in_words(command)} may have waited for long: not passed on")
-            return
-        self._broker.take(command)
+    def _take(self, message: Command | Found) -> None:
+        """Process a dashboard's finding. Pass its command on to every rank, and to every dashboard so that
+        all know its author, unless it may be old.
+        """
+        if isinstance(message, Found):
+            self._black_box.ask(message.rule, self._now_s)
+        elif self._now_s - self._suspended_s < _TICK_S:
+            log_line(f"{commands.in_words(message)} may have waited for long: not passed on")
+        elif not self._commands.knows(message.id):
+            # The hub and its ranks share a clock. Ranks use this time to refuse commands that arrive late.
+            command = replace(message, at_ns=time.time_ns())
+            log_line(f"{commands.in_words(command)}, asked by {command.by!r}")
+            self._dashboards.publish(Frame(encode(command), KEPT))
+            self._commands.begin(command, self._ranks.numbers, self._now_s)
+            self._ranks.command(encode(command))
 
     def _status(self) -> HubStatus:
         ranks, ended = self._ranks, self._job_ended
@@ -259,7 +264,7 @@ class Hub:
 
     def _tick(self, now_s: float) -> None:
         self._ranks.tick()
-        self._broker.tick()
+        self._commands.tick(self._now_s)
         self._black_box.tick(now_s)
         if self._recorder is not None:
             self._recorder.tick()
@@ -373,7 +378,7 @@ class Hub:
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
     def _end(self) -> None:
-        self._broker.close()
+        self._commands.close()
         self._dashboards.finish()
         try:
             if self._job_ended:

@@ -31,7 +31,6 @@ _SILENT_AFTER_S = 4.0
 """An agent sends something each second. A connection that is silent for longer is reported."""
 _INTRODUCTION_S = 10.0
 """Time within which a connection must send its RankInfo."""
-_ACCEPT_PAUSE_S = 0.5
 _REFUSED_FOR_S = 3.0
 """Time before a refusal is reported: a process may have the wrong rank until it has a process group."""
 _CREDENTIALS = (socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
@@ -134,7 +133,6 @@ class RankServer:
         """Pidfds of processes whose connection has ended, by pid."""
         self._watched: frozenset[int] = frozenset()
         self._bursts = 0
-        self._accept_again_s: float | None = None
         selector.register(listener, EVENT_READ, self._on_listener)
 
     @property
@@ -183,8 +181,8 @@ class RankServer:
         for connection in list(self._connections):
             if connection.info is None and now_s - connection.opened_s > _INTRODUCTION_S:
                 self._close(connection)
-        if self._accept_again_s is not None and now_s >= self._accept_again_s:
-            self._accept_again()
+        if self._listener not in self._selector.get_map():
+            self._selector.register(self._listener, EVENT_READ, self._on_listener)
 
     def close(self) -> None:
         """Close all connections without a message to dashboards."""
@@ -195,30 +193,21 @@ class RankServer:
         self._listener.close()
 
     def _on_listener(self, _events: int) -> None:
-        if len(self._connections) >= self._max_connections:
-            self._pause_accepting()
-            return
         try:
+            if len(self._connections) >= self._max_connections:
+                raise OSError("too many")
             sock, _ = self._listener.accept()
         except (BlockingIOError, ConnectionAbortedError):
             return
         except OSError:
             # No descriptors or memory left. The listener stays readable, so an immediate retry would only
-            # waste the job's CPU time.
-            self._pause_accepting()
+            # waste the job's CPU time: accept again at the next tick.
+            self._selector.unregister(self._listener)
             return
         sock.setblocking(False)
         connection = RankConnection(sock, self._clock_s())
         self._connections.add(connection)
         self._listen(connection, EVENT_READ)
-
-    def _pause_accepting(self) -> None:
-        self._selector.unregister(self._listener)
-        self._accept_again_s = self._clock_s() + _ACCEPT_PAUSE_S
-
-    def _accept_again(self) -> None:
-        self._accept_again_s = None
-        self._selector.register(self._listener, EVENT_READ, self._on_listener)
 
     def _listen(self, connection: RankConnection, events: int) -> None:
         def on_event(ready: int) -> None:
@@ -277,12 +266,10 @@ class RankServer:
             if connection.info is None or connection.bad_frames > _MAX_BAD_FRAMES:
                 self._close(connection)
             return
-        self._deliver(message, payload)
-        if isinstance(message, RankEnd):
-            pidfd, connection.pidfd = connection.pidfd, None
-            self._forget(connection)
-            if (info := connection.info) is not None:
-                self._await_exit(message, info.pid, pidfd)
+        if isinstance(message, RankEnd) and connection.info is not None:
+            self._end(connection, connection.info, message, payload)
+        else:
+            self._deliver(message, payload)
 
     def _introduce(self, connection: RankConnection, message: FromRank) -> bool:
         """Accept the connection as the rank's.
@@ -339,13 +326,17 @@ class RankServer:
 
     def _close(self, connection: RankConnection) -> None:
         """Close a connection that broke or misbehaved, and send a RankEnd in the rank's name."""
-        info = connection.info
+        if (info := connection.info) is None:
+            self._forget(connection)
+        else:
+            end = RankEnd(info.rank, time.time_ns(), clean=False)
+            self._end(connection, info, end, encode(end))
+
+    def _end(self, connection: RankConnection, info: RankInfo, end: RankEnd, payload: bytes) -> None:
         pidfd, connection.pidfd = connection.pidfd, None
         self._forget(connection)
-        if info is not None:
-            end = RankEnd(info.rank, time.time_ns(), clean=False)
-            self._deliver(end, encode(end))
-            self._await_exit(end, info.pid, pidfd)
+        self._deliver(end, payload)
+        self._await_exit(end, info.pid, pidfd)
 
     def _await_exit(self, end: RankEnd, pid: int, descriptor: int | None) -> None:
         """Send `end` again with the exit code once the process is over. Its launcher knows the code but
@@ -374,5 +365,3 @@ class RankServer:
         connection.close()
         if connection.info and self._by_rank.get(connection.info.rank) is connection:
             del self._by_rank[connection.info.rank]
-        if self._accept_again_s is not None:
-            self._accept_again()  # a descriptor is free now

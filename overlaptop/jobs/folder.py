@@ -120,14 +120,6 @@ def remove_job_files(folder: Path) -> None:
         folder.rmdir()
 
 
-def forget_under_way(folder: Path) -> None:
-    """Remove a previous hub's commands under way: another job has the key now, for example the next job
-    that uses the same port. The caller holds the lock.
-    """
-    with suppress(OSError):
-        (folder / COMMANDS_NAME).unlink()
-
-
 def try_lock(folder: Path, create: bool) -> int | None:
     """Return an open descriptor that holds this folder's hub lock. None if another process holds it.
 
