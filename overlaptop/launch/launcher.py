@@ -51,17 +51,9 @@ class JobPlacement:
 
 
 def place(nproc: int | None = None, device: str = "auto", *, may_share: bool = True) -> JobPlacement:
-    """Choose NCCL on the GPUs of this machine, else gloo, by `placement_on`."""
-    return placement_on(usable_gpus(), nproc, device, may_share=may_share)
-
-
-def placement_on(
-    gpus: int, nproc: int | None = None, device: str = "auto", *, may_share: bool = True
-) -> JobPlacement:
-    """Choose NCCL on a machine's GPUs, else gloo on two processes.
+    """Choose NCCL on this machine's GPUs, else gloo on two processes.
 
     Args:
-        gpus: number of GPUs.
         nproc: number of processes. None: one a GPU, but at least two.
         device: a workload's option: ``cpu`` always runs on gloo.
         may_share: the script lets several ranks share a GPU, as bundled workloads do. Other scripts with
@@ -70,6 +62,7 @@ def placement_on(
     Raises:
         LaunchError: ``cuda`` on a machine without a GPU.
     """
+    gpus = usable_gpus()
     if device == "cuda" and not gpus:
         raise LaunchError("--device cuda: there is no GPU")
     if nproc is None:
@@ -111,15 +104,7 @@ def _installed_gpus() -> int:
             return int(pynvml.nvmlDeviceGetCount())
         finally:
             pynvml.nvmlShutdown()
-    except Exception:  # noqa: BLE001 (no driver, no library, no permission: use the device files)
-        return _gpu_device_files()
-
-
-def _gpu_device_files() -> int:
-    """Return how many GPUs the machine shows without a driver. 0 if that is not visible."""
-    try:
-        return sum(re.fullmatch(r"nvidia\d+", entry.name) is not None for entry in Path("/dev").iterdir())
-    except OSError:
+    except Exception:  # noqa: BLE001 (no driver, no permission)
         return 0
 
 

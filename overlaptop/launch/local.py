@@ -24,7 +24,7 @@ OUTPUT_LINES = 200
 
 
 class LocalLauncher:
-    """A JobLauncher for this machine that ends the jobs it started.
+    """Starts a job in place of its previous one, and never touches any other job.
 
     Ending a job takes up to several seconds, so a thread ends it and starts the next one. Requests during
     that time replace each other, and only the newest runs. Any thread may call any method.
@@ -49,10 +49,8 @@ class LocalLauncher:
         self._worker: threading.Thread | None = None
         self._closed = False
 
-    # A JobLauncher
-
     def plan(self, request: LaunchRequest) -> LaunchPlan:
-        """Return the command for a request, or why it cannot run."""
+        """Return the command for a request, or why it cannot run. May inspect the machine for a second."""
         try:
             launcher, given = self._prepare(request)
         except LaunchError as fault:
@@ -61,8 +59,8 @@ class LocalLauncher:
         return LaunchPlan(request, "", launcher.command_line, on.in_words, on.nproc, on.defaults, given)
 
     def start(self, plan: LaunchPlan) -> None:
-        """End the previous job and start this one, on a thread.
-        Raises ValueError for a plan with a fault.
+        """End the previous job and start this one, on a thread. Raises ValueError for a plan with a fault,
+        and then ends nothing.
         """
         if plan.fault:
             raise ValueError(plan.fault)

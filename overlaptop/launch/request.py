@@ -1,4 +1,4 @@
-"""The dashboard's interface to job launchers."""
+"""Requests for jobs, plans for them, and their progress."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Protocol
 
-from overlaptop.jobs.record import JobRecord
 from overlaptop.workloads.catalog import Workload
 from overlaptop.workloads.options import Defaults, OptionsError
 
@@ -112,35 +110,3 @@ class LaunchStatus:
     def label(self) -> str:
         """The request's label. Empty without a request."""
         return self.request.label if self.request is not None else ""
-
-
-class JobLauncher(Protocol):
-    """Starts a job in place of its previous one. It never touches any other job."""
-
-    @property
-    def workloads(self) -> Sequence[Workload]:
-        """Workloads that it can start."""
-
-    def plan(self, request: LaunchRequest) -> LaunchPlan:
-        """Return the command for a request. May inspect the machine for a second: call it on a thread."""
-
-    def start(self, plan: LaunchPlan) -> None:
-        """End the previous job and start this one. Returns at once; ``status`` has the progress. Raises
-        ValueError for a plan with a fault, and then ends nothing.
-        """
-
-    def stop(self) -> None:
-        """End the started job. Returns at once."""
-
-    def status(self) -> LaunchStatus:
-        """Return the progress. Never blocks."""
-
-    def output(self) -> Sequence[str]:
-        """Return the last output lines of the newest job. If it failed, the lines with the reason."""
-
-    def owns(self, record: JobRecord) -> bool:
-        """Whether this is the job that was started last."""
-
-    @property
-    def running(self) -> str:
-        """Label of the job that would end with the dashboard, or for another job. Empty if none runs."""

@@ -7,7 +7,7 @@ import pytest
 from torch.distributed.run import get_args_parser
 
 from overlaptop.launch import launcher
-from overlaptop.launch.launcher import JobPlacement, Launcher, place, placement_on, visible_gpus
+from overlaptop.launch.launcher import JobPlacement, Launcher, place, visible_gpus
 from overlaptop.launch.supervised import complaint, how_it_ended
 from tests.processes import Traces, eventually
 
@@ -31,37 +31,21 @@ def test_cuda_visible_devices_is_read_as_cuda_reads_it(variable: str | None, cou
 
 
 @pytest.mark.parametrize(
-    ("gpus", "nproc", "device", "expected"),
+    ("gpus", "nproc", "device", "expected", "unshared"),
     [
-        (0, None, "auto", JobPlacement(2, "gloo")),
-        (8, None, "auto", JobPlacement(8, "nccl")),
-        (1, None, "auto", JobPlacement(2, "nccl", 1)),
-        (1, 1, "auto", JobPlacement(1, "nccl")),
-        (2, 4, "cuda", JobPlacement(4, "nccl", 2)),
-        (0, 1, "auto", JobPlacement(1, "gloo")),
-        (4, 2, "cpu", JobPlacement(2, "gloo")),
+        (0, None, "auto", JobPlacement(2, "gloo"), JobPlacement(2, "gloo")),
+        (8, None, "auto", JobPlacement(8, "nccl"), JobPlacement(8, "nccl")),
+        (1, None, "auto", JobPlacement(2, "nccl", 1), JobPlacement(1, "nccl")),
+        (1, 1, "auto", JobPlacement(1, "nccl"), JobPlacement(1, "nccl")),
+        (2, 4, "cuda", JobPlacement(4, "nccl", 2), JobPlacement(4, "gloo")),
+        (4, 2, "cpu", JobPlacement(2, "gloo"), JobPlacement(2, "gloo")),
     ],
 )
-def test_ranks_go_to_gpus_or_share_them_or_go_to_the_cpu(
-    monkeypatch: pytest.MonkeyPatch, gpus: int, nproc: int | None, device: str, expected: JobPlacement
+def test_ranks_go_to_gpus_share_them_or_go_to_the_cpu(
+    monkeypatch, gpus, nproc, device, expected, unshared
 ) -> None:
     monkeypatch.setattr(launcher, "usable_gpus", lambda: gpus)
-    assert place(nproc, device) == expected
-
-
-@pytest.mark.parametrize(
-    ("gpus", "nproc", "expected"),
-    [
-        (0, None, JobPlacement(2, "gloo")),
-        (1, None, JobPlacement(1, "nccl")),
-        (2, None, JobPlacement(2, "nccl")),
-        (2, 4, JobPlacement(4, "gloo")),
-    ],
-)
-def test_ranks_of_a_script_that_is_not_bundled_share_no_gpu(
-    gpus: int, nproc: int | None, expected: JobPlacement
-) -> None:
-    assert placement_on(gpus, nproc, may_share=False) == expected
+    assert (place(nproc, device), place(nproc, device, may_share=False)) == (expected, unshared)
 
 
 @pytest.mark.parametrize(

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from overlaptop.fleet.session import Session
-from overlaptop.launch.request import JobLauncher, LaunchPhase, LaunchPlan, LaunchStatus
+from overlaptop.launch.local import LocalLauncher
+from overlaptop.launch.request import LaunchPhase, LaunchPlan, LaunchStatus
 from overlaptop.tui.model.earlier import JobsSeen
 
 
 class LaunchFollower:
     """The dashboard's side of a launch: the job to show, and what to report. Reads only; never blocks."""
 
-    def __init__(self, launcher: JobLauncher | None, seen: JobsSeen) -> None:
+    def __init__(self, launcher: LocalLauncher | None, seen: JobsSeen) -> None:
         self.launcher = launcher
         self.status = LaunchStatus() if launcher is None else launcher.status()
         """The status at the last poll."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from overlaptop.fleet.recorder import Recorder
 from overlaptop.fleet.session import Connections
-from overlaptop.launch.request import JobLauncher
+from overlaptop.launch.local import LocalLauncher
 
 MAX_REFRESH_HZ = 10.0
 
@@ -15,7 +15,7 @@ MAX_REFRESH_HZ = 10.0
 class TuiOptions:
     """The dashboard's look, and what it may start."""
 
-    launcher: JobLauncher | None = None
+    launcher: LocalLauncher | None = None
     """Starts workloads, which end with the dashboard. None: it may start none."""
     ascii: bool = False
     """Use only ASCII characters, for terminals whose font lacks block characters or draws them two cells

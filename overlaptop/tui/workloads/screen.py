@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import ClassVar
 
+from overlaptop.launch.local import LocalLauncher
 from overlaptop.launch.request import (
-    JobLauncher,
     LaunchError,
     LaunchPhase,
     LaunchPlan,
@@ -32,7 +32,7 @@ class WorkloadsScreen(DashboardScreen):
     title_in_help = WORKLOADS
     BINDINGS: ClassVar = bindings(WORKLOADS_KEYS)
 
-    def __init__(self, dashboard: Dashboard, launcher: JobLauncher) -> None:
+    def __init__(self, dashboard: Dashboard, launcher: LocalLauncher) -> None:
         self._launcher = launcher
         self._form = FormState.beginning_with(launcher.workloads, launcher.status().request)
         self._words_started = self._form.words
