@@ -112,5 +112,6 @@ class HubBlackBox:
             (now_ns - age * _S, [*seconds.get(age, ()), running])
             for age in sorted({*seconds, *idle}, reverse=True)
         ]
+        batches[0][1][:0] = [encode(self._welcome), *first]
         batches[-1][1][-1:] = [*last, *self._commands(), encode(status)]
-        return [(now_ns - (oldest + 1) * _S, [encode(self._welcome), *first, running]), *batches]
+        return batches

@@ -138,14 +138,17 @@ class JobHistory:
 
     def timed(self, now_s: float) -> tuple[list[bytes], list[tuple[float, bytes]], list[bytes]]:
         """Return the history with timelines and stacks, for a recording: first the ranks and their devices,
-        then their messages with ages in seconds, oldest first, and last their present state or end.
+        then their messages with ages in seconds, oldest first, and last their present state or end. What is
+        older than the oldest kept step gets its age: the steps before it are not missing.
         """
         facts = [item for of_rank in self._in_order for item in of_rank.facts.items()]
         first = [*self._infos, *(payload for kind, payload in facts if kind not in _TIMED)]
         last = [*(payload for kind, payload in facts if kind is RankStalled), *self.ends]
         extra = (each.frames for of_rank in self._in_order for each in (of_rank.details, of_rank.stacks))
         recent = self._recent(*extra)
-        return first, [(max(0.0, now_s - at_s), frame.payload) for _, at_s, frame in recent], last
+        begun_s = min((kept[0][1] for each in self._in_order if (kept := each.steps.frames)), default=0.0)
+        timed = [(max(0.0, now_s - max(at_s, begun_s)), frame.payload) for _, at_s, frame in recent]
+        return first, timed, last
 
     @property
     def ends(self) -> list[bytes]:

@@ -2,10 +2,12 @@
 
 import contextlib
 import sys
+import time
 
 import pytest
 from msgspec.structs import replace
 
+from overlaptop.commands.run_sources import report_of
 from overlaptop.fleet.replay_session import ReplaySession
 from overlaptop.fleet.snapshot import HubState
 from overlaptop.hub import black_box
@@ -16,9 +18,9 @@ from overlaptop.jobs.sockets import view_socket
 from overlaptop.recording import black_boxes
 from overlaptop.recording.reader import open_recording
 from overlaptop.wire.codec import encode
-from overlaptop.wire.messages import Found, HubStatus, RankEnd, RankStalled
+from overlaptop.wire.messages import Found, HubStatus, Notice, RankEnd, RankStalled
 from tests.commands.running import run_here
-from tests.fleet.builders import MS, detail, info, status, step, welcome
+from tests.fleet.builders import MS, S, detail, info, status, step, welcome
 from tests.processes import eventually
 
 
@@ -40,8 +42,10 @@ class Job:
     def steps(self, count):
         for number in range(count):
             self.now_s += 1
+            start_ns = time.time_ns() - (count - number) * S
             for rank in (0, 1):
-                self.say(step(rank, number), replace(detail(rank, number), step=number))
+                made = step(rank, number), replace(detail(rank, number), step=number)
+                self.say(*(replace(each, start_ns=start_ns) for each in made))
             self.box.tick(self.now_s)
 
     def pass_s(self, seconds):
@@ -73,6 +77,16 @@ def test_end_leaves_steps_and_timelines_of_the_last_three_minutes(job):
     assert [view.history[0].step for view in snapshot.ranks] == [19, 19]
     assert snapshot.waits.step == 199
     assert [view.end.exit_code for view in snapshot.ranks] == [0, 0]
+
+
+def test_early_notice_makes_no_gap_before_the_first_kept_step(job):
+    job.say(Notice(0, 1, "info", "early"))
+    job.steps(400)
+    job.status = status(ended=True)
+    job.box.end(job.now_s)
+    (box,) = black_boxes.found()
+    assert report_of(str(box.path)).troubles == []
+    assert [each.text for each in shown(box).notices] == ["early"]
 
 
 def test_hang_is_written_once_the_others_have_said_how_they_stand_and_not_again_at_once(job):
