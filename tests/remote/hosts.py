@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from functools import cache
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 from tests.processes import eventually
 from tests.warm import LAUNCHER_VARIABLES, Warm, WarmProcess, place
@@ -70,11 +70,11 @@ _CABLE = "ip link add one type veth peer name other"
 
 
 @cache
-def why_not() -> str:
-    """Why there can be no such hosts on this machine; empty: there can."""
+def why_not(*programs: str) -> str:
+    """Why there can be no such hosts on this machine; empty: there can. ``programs``: that they need."""
     if os.geteuid() != 0:
         return "making hosts of namespaces needs root"
-    programs = ("unshare", "nsenter", "ip", "mount", "ssh", "ssh-keygen", str(SSHD))
+    programs = ("unshare", "nsenter", "ip", "mount", *(programs or ("ssh", "ssh-keygen", str(SSHD))))
     if missing := [name for name in programs if shutil.which(name) is None]:
         return f"there is no {', '.join(missing)}"
     tried = subprocess.run(
@@ -226,11 +226,62 @@ class Cable:
         self._host.do("ip", "link", "set", self._end, "up")
 
 
+class Node(NamedTuple):
+    """A host on which a job runs, and the folder of its sockets there."""
+
+    host: Machine
+    jobs_dir: Path
+
+
+class Cluster:
+    """Hosts on one switch, over which jobs meet."""
+
+    def __init__(self, hosts: int, folder: Path) -> None:
+        self._stack = ExitStack()
+        self.nodes: list[Node] = []
+        try:
+            switch = self._machine("switch")
+            switch.do("sh", "-c", "ip link add bridge0 type bridge && ip link set bridge0 up")
+            for number in range(hosts):
+                host, port = self._machine(f"node-{number}"), f"port{number}"
+                run("ip", "link", "add", JOB_LINK, "netns", str(host.pid), "type", "veth",
+                    "peer", "name", port, "netns", str(switch.pid))  # fmt: skip
+                switch.do("ip", "link", "set", port, "master", "bridge0", "up")
+                host.do("ip", "address", "add", f"10.99.0.{number + 1}/24", "dev", JOB_LINK)
+                host.do("ip", "link", "set", JOB_LINK, "up")
+                self.nodes.append(Node(host, folder / host.name))
+                self.nodes[-1].jobs_dir.mkdir(mode=0o700)
+        except BaseException:
+            self._stack.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def _machine(self, name: str) -> Machine:
+        machine = Machine(name)
+        self._stack.callback(machine.close)
+        return machine
+
+
 class RemoteJob:
     """A training job with an agent, whose ranks are forked from the process that has torch."""
 
-    def __init__(self, servers: Sequence[Sshd], folder: Path, warm: Warm) -> None:
-        """``servers``: through which it can be found; a rank on the host of each."""
+    def __init__(
+        self,
+        servers: Sequence[Sshd | Node],
+        folder: Path,
+        warm: Warm,
+        *options: str,
+        script: str = TRAINING,
+    ) -> None:
+        """``servers``: through which it can be found; a rank on the host of each.
+
+        ``options``: of the agent, besides.
+        """
         folder.mkdir(exist_ok=True)
         self.log = folder / "log"
         self._folder, self._servers = folder, servers
@@ -253,7 +304,7 @@ class RemoteJob:
                     "MASTER_PORT": str(JOB_PORT),
                 }
             with self.log.open("ab") as log:
-                words, out = [*AGENT, str(script)], log.fileno()
+                words, out = [*AGENT, *options, str(script)], log.fileno()
                 self._ranks.append(
                     warm.start(words, environment, folder, out, out, machine=server.host.pid)
                 )

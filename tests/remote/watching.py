@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Self
 
 from overlaptop.commands.hosts import Hosts
@@ -22,8 +22,8 @@ _TICK_S = 0.05
 class Watching:
     """The session on these hosts. Nothing is asked on a terminal."""
 
-    def __init__(self, *words: str, key: str | None = None) -> None:
-        hosts = Hosts(targets.named(words))
+    def __init__(self, *words: str, key: str | None = None, via: Sequence[str] = ()) -> None:
+        hosts = Hosts(targets.named(words, via=via))
         self.reported: list[str] = []
         """What is reported of each host before the screen opens."""
         self.pool = ConnectionPool(hosts.targets, self.reported.append)
