@@ -171,6 +171,13 @@ class DeviceRecord(Record, tag="device"):
     memory_policy: Annotated[str | None, says('`"default"`, `"bind:0"`, `"prefer:1"`, `"interleave:0-1"`')]
     nic: Annotated[str | None, says("the network adapter nearest to the GPU")]
     nic_node: Annotated[int | None, says("its NUMA node")]
+    nic_rx_bytes_per_s: Annotated[int | None, says("bytes per second that it received, for all processes")]
+    nic_tx_bytes_per_s: Annotated[int | None, says("the same, sent")]
+    nic_peak_bytes_per_s: Annotated[int | None, says("bytes per second in one direction")]
+    nic_errors: Annotated[
+        dict[str, int] | None,
+        says('its errors since the job began, by the kernel\'s counter: `{"link_downed": 1}`'),
+    ]
 
 
 class CostRecord(Record, tag="cost"):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from overlaptop.agent.telemetry.gpu import GpuFacts, place, without_nvml
+from overlaptop.agent.telemetry.nic import NicMonitor
 from overlaptop.agent.telemetry.numa import GpuPlace, NumaMonitor, gpu_node
 from overlaptop.agent.telemetry.nvml import Nvml, NvmlError
 from overlaptop.agent.telemetry.rates import Rates
@@ -55,6 +56,8 @@ class MachineMonitor:
                 self.close()
                 self._device = without_nvml(rank, gpu.name, gpu.pci_bus_id, str(refusal))
         self._numa = NumaMonitor(rank, self._topology, at)
+        nic = self._topology.nic_near(at.pci_bus_id) if at is not None else None
+        self._nic = NicMonitor(nic.name) if nic is not None else None
 
     def first_facts(self) -> Iterator[Facts]:
         """Yield all facts as they are read."""
@@ -63,13 +66,15 @@ class MachineMonitor:
             unknown = (*unknown, Unknown("gpus", self._why_no_gpus))
         topology = self._topology
         yield MachineFacts(self._rank, self._host, topology.nodes, topology.nics, self._gpus, unknown)
-        yield self._device
+        yield self.device()
         yield self.numa()
 
     def device(self) -> DeviceFacts:
         """Return the GPU's facts, with those that may change read again."""
         if self._gpu_facts is not None:
             self._device = self._gpu_facts.read_again(self._device)
+            if self._nic is not None:
+                self._device = replace(self._device, nic_errors=self._nic.errors())
         return self._device
 
     def numa(self) -> NumaFacts:
@@ -81,8 +86,9 @@ class MachineMonitor:
         return self._numa.is_moved()
 
     def sample(self) -> DeviceSample | None:
-        """Return the GPU's activity; None if NVML shows no GPU."""
-        return self._rates.sample() if self._rates is not None else None
+        """Return the activity of the GPU and its adapter; None if NVML shows no GPU."""
+        sample = self._rates.sample() if self._rates is not None else None
+        return self._nic.add_rates(sample) if sample is not None and self._nic is not None else sample
 
     def close(self) -> None:
         """Release NVML."""

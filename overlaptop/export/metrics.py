@@ -62,8 +62,9 @@ _FAMILIES = {
     "caused_wait_seconds_total": (CounterMetricFamily, "What all others waited for the rank.", _RANK),
     "launch_lead_seconds": (GaugeMetricFamily, "By how much the CPU is ahead of its GPU.", _RANK),
     "link_bytes_per_second": (
-        GaugeMetricFamily, "What a GPU's links carry.", (*_RANK, "link", "direction")
+        GaugeMetricFamily, "What a GPU's links and its adapter carry.", (*_RANK, "link", "direction")
     ),
+    "nic_errors_total": (CounterMetricFamily, "Errors of its network adapter.", (*_RANK, "counter")),
     "agent_cost_ratio": (GaugeMetricFamily, "Share by which measuring lengthens a step.", _RANK),
     "collectives_total": (CounterMetricFamily, "Collectives of compared steps.", _OPERATION),
     "collective_bytes_total": (CounterMetricFamily, "Bytes of these, where known.", _OPERATION),
@@ -198,11 +199,13 @@ class JobMetrics:
                     spent_ns = self._communication_ns[rank, kind, exposed]
                     yield "communication_seconds_total", (kind, exposed), spent_ns / 1e9
         if view.sample is not None:
-            for link in ("nvlink", "pcie"):
+            for link in ("nvlink", "pcie", "nic"):
                 for direction in ("rx", "tx"):
                     rate = getattr(view.sample, f"{link}_{direction}_bytes_per_s")
                     if rate is not None:
                         yield "link_bytes_per_second", (link, direction), rate
+        for errors in (view.device.nic_errors or ()) if view.device is not None else ():
+            yield "nic_errors_total", (errors.counter,), errors.count
         if view.own_cost is not None:
             yield "agent_cost_ratio", (), view.own_cost.change
 

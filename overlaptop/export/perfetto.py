@@ -29,6 +29,8 @@ _LINK_RATES = (
     ("NVLink tx", "nvlink_tx_bytes_per_s"),
     ("PCIe rx", "pcie_rx_bytes_per_s"),
     ("PCIe tx", "pcie_tx_bytes_per_s"),
+    ("NIC rx", "nic_rx_bytes_per_s"),
+    ("NIC tx", "nic_tx_bytes_per_s"),
 )
 
 

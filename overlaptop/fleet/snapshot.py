@@ -10,7 +10,7 @@ from overlaptop.fleet.traffic import Traffic
 from overlaptop.fleet.waits import StepTransfer, StepWaits, WaitWindow
 from overlaptop.timeline.arrivals import WaitTimes
 from overlaptop.wire.commands import CHANGES
-from overlaptop.wire.devices import DeviceFacts, DeviceSample, MachineFacts, NumaFacts
+from overlaptop.wire.devices import DeviceFacts, DeviceSample, MachineFacts, Nic, NumaFacts
 from overlaptop.wire.knobs import GradientFacts, Knob
 from overlaptop.wire.messages import (
     EnvironmentFacts,
@@ -116,6 +116,12 @@ class RankView:
     @property
     def sample(self) -> DeviceSample | None:
         return self.samples[-1] if self.samples else None
+
+    @property
+    def nic(self) -> Nic | None:
+        """The network adapter nearest to its GPU. None if not known."""
+        nics = self.machine.nics if self.machine is not None else ()
+        return next((nic for nic in nics if self.numa is not None and nic.name == self.numa.nic), None)
 
     @property
     def row(self) -> StepTotals | None:

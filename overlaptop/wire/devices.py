@@ -56,6 +56,15 @@ class Nic(Part, frozen=True):
     bits_per_s: Count | None
 
 
+class NicErrors(Part, frozen=True):
+    """Errors of a network adapter, by one of the kernel's counters."""
+
+    counter: Text
+    """``symbol_error``, ``link_downed``, ``rx_errors``."""
+    count: Count
+    """Since the rank's telemetry began."""
+
+
 class GpuSite(Part, frozen=True):
     """A GPU of the machine, whether the job uses it or not."""
 
@@ -120,6 +129,8 @@ class DeviceFacts(Message, frozen=True, tag=13):
     memory_clock_max_hz: Count | None
     links: Annotated[tuple[GpuLink, ...], Meta(max_length=MAX_PARTS)]
     unknown: Unknowns = ()
+    nic_errors: Annotated[tuple[NicErrors, ...], Meta(max_length=MAX_WORDS)] | None = None
+    """New errors of the adapter nearest to the GPU. None if there is no adapter, or it does not count."""
 
 
 class NodeShare(Part, frozen=True):
@@ -185,3 +196,6 @@ class DeviceSample(Message, frozen=True, tag=15):
     """Reasons for lowered clocks, as words. Empty if the clocks are not lowered."""
     unknown: Unknowns = ()
     """Why fields with None are not available."""
+    nic_rx_bytes_per_s: Count | None = None
+    """Bytes received by the adapter nearest to the GPU (NumaFacts.nic), for whatever process."""
+    nic_tx_bytes_per_s: Count | None = None

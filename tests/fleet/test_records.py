@@ -10,7 +10,7 @@ from overlaptop.records import as_json
 from overlaptop.timeline.arrivals import waiting
 from overlaptop.timeline.matching import match
 from overlaptop.timeline.spans import from_pairs
-from overlaptop.wire.devices import DeviceSample
+from overlaptop.wire.devices import DeviceSample, MachineFacts, Nic, NicErrors
 from overlaptop.wire.messages import CollectiveSpan
 
 from .builders import GB, MS, T0, Clock, device, feed, info, numa, sample, step, unmeasured, welcome
@@ -47,7 +47,10 @@ def seen(*messages):
 
 def test_a_device_record_has_what_is_known_of_the_gpu_its_links_and_its_node():
     step_of_1_gb = step(0, 0, start_ns=T0 - 80 * MS, link_tx_bytes=8 * GB // 10, link_rx_bytes=0)
-    view = seen(info(0), device(0), numa(0), step_of_1_gb, sample(0, nvlink=(5, 6), pcie=(7, 8)))
+    now = sample(0, nvlink=(5, 6), pcie=(7, 8), nic_rx_bytes_per_s=9, nic_tx_bytes_per_s=0)
+    machine = MachineFacts(0, "gpu-a", (), (Nic("eth0", 0, 8), Nic("mlx5_0", 0, 400 * GB)), ())
+    facts = device(0, nic_errors=(NicErrors("link_downed", 2),))
+    view = seen(info(0), machine, facts, numa(0), step_of_1_gb, now)
     record = device_record("job-1", view, view.sample)
     expected = {
         "type": "device", "job": "job-1", "rank": 0, "at_ns": T0, "gpu_uuid": "GPU-0",
@@ -56,7 +59,8 @@ def test_a_device_record_has_what_is_known_of_the_gpu_its_links_and_its_node():
         "collectives_rx_bytes_per_s": 0, "collectives_tx_bytes_per_s": 10 * GB, "sm_activity": 0.94,
         "memory_total_bytes": 141 * GB, "throttle_reasons": ["power cap"], "numa_node": 0,
         "numa_state": "bound", "cpu_set": "0-31", "cpu_nodes": [0], "memory_policy": "bind:0",
-        "nic": "mlx5_0", "nic_node": 0,
+        "nic": "mlx5_0", "nic_node": 0, "nic_rx_bytes_per_s": 9, "nic_tx_bytes_per_s": 0,
+        "nic_peak_bytes_per_s": 50 * GB, "nic_errors": {"link_downed": 2},
     }  # fmt: skip
     assert expected.items() <= record.items()
     assert None not in record.values()

@@ -37,6 +37,7 @@ def sample(rank, at_s=0.0, *, nvlink=281.0, pcie=1.2, **changes):
     facts = {
         "sm_activity": 0.93, "tensor_activity": 0.41, "dram_activity": 0.38, "memory_used_bytes": 72 * GIB,
         "power_mw": 618_000, "sm_clock_hz": 1_755 * 10**6, "throttle_reasons": (),
+        "nic_rx_bytes_per_s": 31 * GB, "nic_tx_bytes_per_s": 30 * GB,
     }  # fmt: skip
     return builders.sample(rank, at_s, nvlink=both(nvlink), pcie=both(pcie), **facts | changes)
 
@@ -159,6 +160,7 @@ def workstation():
         minute_of(
             session, rank, nvlink=None, pcie=9.1, memory_used_bytes=20 * GIB, power_mw=380_000,
             tensor_activity=None, dram_activity=None, throttle_reasons=("power cap",), unknown=reasons,
+            nic_rx_bytes_per_s=120 * 10**6, nic_tx_bytes_per_s=0,
         )  # fmt: skip
     return session
 

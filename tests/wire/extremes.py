@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from overlaptop.wire.bounds import MAX_DURATION_NS
 from overlaptop.wire.codec import WireError, encode
 from overlaptop.wire.commands import Argument, RankOutcome
-from overlaptop.wire.devices import GpuLink, GpuSite, Nic, NodeShare, NumaNode, Unknown
+from overlaptop.wire.devices import GpuLink, GpuSite, Nic, NicErrors, NodeShare, NumaNode, Unknown
 from overlaptop.wire.knobs import Knob
 from overlaptop.wire.messages import (
     CollectiveSpan,
@@ -42,6 +42,7 @@ PARTS = {
         Unknown("power_mw", "not supported"),
         NumaNode(0, "0-31", 1 << 36),
         Nic("mlx5_0", 0, 100_000_000_000),
+        NicErrors("link_downed", 2),
         GpuSite(0, "GPU-0", "NVIDIA H200", "0000:00:00.0", 0),
         GpuLink("pcie", "GPU-1", 18, "PIX"),
         NodeShare(0, 32),

@@ -6,7 +6,16 @@ from collections.abc import Callable
 
 from overlaptop.fleet.snapshot import RankView
 from overlaptop.report.links import Rate, nvlink_words, pcie_is_turned_down, pcie_words
-from overlaptop.text import UNKNOWN, byte_count, gigabytes_per_s, rate, watts, whole_percent
+from overlaptop.text import (
+    UNKNOWN,
+    byte_count,
+    gigabytes_per_s,
+    printable,
+    rate,
+    shortened,
+    watts,
+    whole_percent,
+)
 from overlaptop.tui.draw.bars import gauge
 from overlaptop.tui.draw.segments import (
     BOLD_WARNING,
@@ -23,7 +32,7 @@ from overlaptop.tui.draw.segments import (
 from overlaptop.tui.machine.host import Gpu
 from overlaptop.wire.devices import DeviceFacts, DeviceSample
 
-NVLINK, PCIE = TextStyle("hidden"), TextStyle("copy")
+NVLINK, PCIE, NIC = TextStyle("hidden"), TextStyle("copy"), TextStyle("fused")
 _UNKNOWN = DeviceSample(0, 0, None, None, None, None, None, None, None, None, None, None, None, None)
 _UNITS = ("_bytes_per_s", "_bits_per_s", "_bytes", "_mw", "_hz", "_max")
 _NAMES = {
@@ -47,11 +56,15 @@ def link_lines(view: RankView, gpu: Gpu, width: int, *, textured: bool) -> list[
         Item((dim(node),), 2),
         Item((dim(gpu.pci_bus_id),), 3),
     ]
-    lines = [fit(items, [], width), *_links(device, now, _Meters(width, textured=textured))]
+    draw = _Meters(width, textured=textured)
+    lines = [fit(items, [], width), *_links(device, now, draw), *_nic(view, now, draw)]
     if pcie_is_turned_down(view):
         best = pcie_words(device.pcie_generation_max, device.pcie_width_max)
         text = f"! slower than its {best} although in use: check the slot and the riser"
         lines += paragraph(text, width, BOLD_WARNING, indent=3)
+    if device.nic_errors:
+        counts = ", ".join(f"{each.count:,} {printable(each.counter)}" for each in device.nic_errors)
+        lines += paragraph(f"! errors of the NIC since the start: {counts}", width, BOLD_WARNING, indent=3)
     return lines
 
 
@@ -129,6 +142,19 @@ def _links(device: DeviceFacts, now: DeviceSample | None, draw: _Meters) -> list
         *lines,
         draw.rate(pcie, "rx", Rate(now.pcie_rx_bytes_per_s, device.pcie_peak_bytes_per_s), PCIE),
         draw.rate("", "tx", Rate(now.pcie_tx_bytes_per_s, device.pcie_peak_bytes_per_s), PCIE),
+    ]
+
+
+def _nic(view: RankView, now: DeviceSample | None, draw: _Meters) -> list[StyledLine]:
+    """Return the traffic of the adapter nearest to the GPU; nothing if there is none."""
+    nic, now = view.nic, now or _UNKNOWN
+    if nic is None:
+        return []
+    peak = nic.bits_per_s // 8 if nic.bits_per_s is not None else None
+    label = shortened(f"NIC {printable(nic.name)}", _LABEL - 1)
+    return [
+        draw.rate(label, "rx", Rate(now.nic_rx_bytes_per_s, peak), NIC),
+        draw.rate("", "tx", Rate(now.nic_tx_bytes_per_s, peak), NIC),
     ]
 
 
