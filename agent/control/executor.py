@@ -42,11 +42,9 @@ from overlaptop.wire.commands import (
 NOT_ALLOWED = f"{commands.HOW_TO_ALLOW} commands"
 LATE_S = 10.0
 """If a command took longer from the hub to this rank, its sender has given it up."""
-STORE_SILENT_S = 45.0
-"""A two-phase commit takes longer than its timeouts only if the store does not answer."""
-STORE_SILENT = "the job's store does not answer"
 MAX_THREADS = 4
-"""Threads of commands whose store does not answer. Beyond that, other ranks are not told of a refusal."""
+"""Threads of commands while the job's store does not answer. Beyond that, other ranks are not told of a
+refusal."""
 FINISH_S = 20.0
 """Longest wait at the job's end for a trace that is being written."""
 GIVE_UP_S = 1.0
@@ -73,23 +71,12 @@ class LocalExecution:
         """The mark of this rank's steps while it acts; empty: it has not acted yet."""
         self._failure = ""
         self._withdrawn = ""
-        """Why this rank withdraws from the commit."""
         self._job_ends = False
 
     @property
     def pending(self) -> bool:
         """Whether other ranks act, or are about to, and would wait for this rank forever."""
         return self._action.together and not self._acted.is_set()
-
-    @property
-    def undecided(self) -> bool:
-        """Whether this rank still waits for the decision."""
-        return not self._acted.is_set() and (self._commit is None or not self._commit.decided)
-
-    @property
-    def indeterminate(self) -> bool:
-        """Whether other ranks may have acted although this rank withdrew."""
-        return self._action.together and self._commit is not None and self._commit.voted
 
     def changes_settings(self, step: int) -> bool:
         """Whether the job may issue other work from ``step`` on, which begins."""
@@ -123,8 +110,9 @@ class LocalExecution:
                 self._acted.wait()
                 self._finish(decision.step)
         except Exception as fault:  # noqa: BLE001 - reported, and the job goes on
-            unknown = decision is None and self.indeterminate
-            self._report(UNKNOWN if unknown else FAILED, text=brief(fault))
+            voted = self._commit is not None and self._commit.voted
+            others_may_act = decision is None and voted and self._action.together
+            self._report(UNKNOWN if others_may_act else FAILED, text=brief(fault))
         self._acted.set()
         if self._executor.armed is self:
             self._executor.armed = None
@@ -235,7 +223,6 @@ class CommandExecutor:
         self.armed: LocalExecution | None = None
         """The command that the training thread calls at boundaries; None nearly always."""
         self.reports: deque[CommandReport] = deque()
-        """Reports to send, oldest first."""
         self.marks = StepMarks()
         self._rank = rank
         self._allowed = allowed
@@ -246,25 +233,17 @@ class CommandExecutor:
         self._speaks_for_node = speaks_for_node
         self._known: deque[str] = deque(maxlen=MAX_KNOWN)
         self._current: LocalExecution | None = None
-        self._silent_at_s = float("inf")
         self._threads: list[Thread] = []
         self._ending = False
 
     def serve(self, waiting: deque[Command]) -> None:
-        """Take the hub's commands, and time out a store that does not answer. On the agent's thread."""
+        """Take the hub's commands. On the agent's thread."""
         self._threads = [thread for thread in self._threads if thread.is_alive]
         while waiting and not self._ending:
             command = waiting.popleft()
             if command.id not in self._known:
                 self._known.append(command.id)
                 self._take(command)
-        current = self._current
-        if current is not None and monotonic() > self._silent_at_s:
-            self._silent_at_s = float("inf")
-            if current.undecided:
-                current.withdraw(STORE_SILENT)
-                state = UNKNOWN if current.indeterminate else FAILED
-                self.report(current.command, state, None, Outcome(STORE_SILENT))
 
     def close(self) -> None:
         """The job ends: stop commands, but let a trace be written. On the thread that ends the job."""
@@ -356,19 +335,17 @@ class CommandExecutor:
                 why = action.refusal()
         if why or action is None:
             self.report(command, state, None, Outcome(why))
-            self._start(lambda: self._decline(command, why))
+            if len(self._threads) < MAX_THREADS:
+                self._threads.append(Thread(lambda: self._decline(command, why)))
             return
         self._current = LocalExecution(self, command, action)
-        self._silent_at_s = monotonic() + STORE_SILENT_S
-        self._start(self._current.run)
+        self._threads.append(Thread(self._current.run))
 
     def _objection(self, command: Command) -> tuple[str, str]:
         """Return state and reason of a refusal that does not depend on the action; no reason: none."""
         why = ""
         if not self._allowed:
             why = NOT_ALLOWED
-        elif len(self._threads) >= MAX_THREADS:
-            why = f"{STORE_SILENT}: earlier commands still wait for it"
         elif self._current is not None:
             return "busy", f"another command is under way: {commands.in_words(self._current.command)}"
         elif (late_s := (now_ns() - command.at_ns) / 1e9) > LATE_S:
@@ -384,7 +361,3 @@ class CommandExecutor:
             )
             commit.refuse(f"refuses: {why}")
             commit.clean_up()
-
-    def _start(self, run: Callable[[], None]) -> None:
-        if len(self._threads) < MAX_THREADS:
-            self._threads.append(Thread(run))

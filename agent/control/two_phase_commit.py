@@ -148,11 +148,6 @@ class TwoPhaseCommit:
             raise
         return self._decide(decision)
 
-    @property
-    def decided(self) -> bool:
-        """Whether this rank knows the decision."""
-        return self._decided.is_set()
-
     def refuse(self, reason: str) -> Decision:
         """Tell all ranks that this one takes no part."""
         alone = self._shared_store is None

@@ -10,7 +10,6 @@ import torch.distributed as dist
 from msgspec.structs import replace
 
 from overlaptop.agent.control import executor
-from overlaptop.agent.control.executor import STORE_SILENT
 from overlaptop.agent.control.two_phase_commit import TwoPhaseCommit
 from overlaptop.agent.script.runner import is_bundled
 from overlaptop.wire import commands
@@ -184,31 +183,6 @@ def test_an_agent_that_disables_itself_before_all_have_agreed_does_not_act(make_
     assert job.last == ("failed", None, "the agent disabled itself")
 
 
-def test_a_store_that_is_silent_is_said_costs_few_threads_and_is_not_obeyed_when_it_comes_back(
-    make_job, stuck
-):
-    job = make_job()
-    command = capture()
-    job.receive(command)
-    job.train_until("accepted")
-    job.receive(capture())
-    assert job.last[0] == "busy"
-    job.executor._silent_at_s = 0.0
-    job.receive()
-    assert job.executor.reports[-1].command == command.id
-    assert job.last == ("failed", None, STORE_SILENT)
-    for _ in range(20):
-        job.receive(capture())
-    assert len(job.executor._threads) == executor.MAX_THREADS
-    assert job.last[2].startswith(f"{STORE_SILENT}: earlier commands")
-    stuck.set()
-    job.join()
-    for _ in range(30):
-        job.train()
-    assert job.action.seen == []
-    assert job.last == ("failed", None, STORE_SILENT)
-
-
 class SilentStore:
     """A store that says nothing from this rank's vote on, until it is thawed."""
 
@@ -248,21 +222,6 @@ def voted(make_job, monkeypatch):
     assert silent.voted.wait(LIMIT_S)
     yield job, silent
     silent.thaw.set()
-
-
-@pytest.mark.parametrize(("decided", "end"), [("commit", "changed"), ("abort 0 does not answer", "failed")])
-def test_a_rank_that_has_voted_does_not_say_that_it_failed_before_it_knows(voted, decided, end):
-    job, silent = voted
-    job.executor._silent_at_s = 0.0
-    job.receive()
-    assert job.last == ("unknown", None, STORE_SILENT)
-    assert job.notices[-1] == ("warning", f"not known whether capture was obeyed: {STORE_SILENT}")
-    silent.commit.resolve_limit_s = LIMIT_S
-    silent.store.set("decision", decided)
-    silent.thaw.set()
-    job.train_until(*ENDED)
-    assert job.last[0] == end
-    assert len(job.action.seen) == (end == "changed")
 
 
 def test_a_rank_that_never_learns_the_decision_stands_no_longer_than_the_others_wait(voted):
