@@ -23,7 +23,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from overlaptop.agent.isolation.compiling import transparent, uncompiled
 from overlaptop.agent.isolation.fault_barrier import FaultBarrier
-from overlaptop.agent.isolation.patching import own_handle_numbers, replace
+from overlaptop.agent.isolation.patching import note_calls, replace
 from overlaptop.agent.sources.base import Edge
 
 PROFILER_SIGN = "a step is one of torch.profiler's"
@@ -71,8 +71,6 @@ class StepHooks:
         vars(self.end_step)["_torchdynamo_disable"] = True
 
     def install(self) -> None:
-        """Put the hooks in. They stay until the process ends."""
-
         # While a compiler traces a step the hooks fold to nothing, so they break no graph.
         def before_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:
             if not torch.compiler.is_compiling():
@@ -84,12 +82,13 @@ class StepHooks:
 
         # Run their caller uncompiled, too: traced, it would omit them. The step itself is compiled.
         transparent(torch.optim.Optimizer.profile_hook_step(before_step))
-        with own_handle_numbers():
-            register_optimizer_step_pre_hook(uncompiled(before_step))
-            register_optimizer_step_post_hook(uncompiled(after_step))
+        register_optimizer_step_pre_hook(uncompiled(before_step))
+        register_optimizer_step_post_hook(uncompiled(after_step))
         self._patch_backward()
         self._patch_grad_scaler()
-        self._patch_signs()
+        # Each optimizer calls it once, when it is created or unpickled.
+        note_calls(torch.optim.Optimizer, "_patch_step_function", lambda *_: self._optimizer_made())
+        note_calls(torch.profiler.profile, "step", lambda *_: self._profiler_stepped(), after=True)
 
     def _patch_backward(self) -> None:
         """`Tensor.backward` calls `torch.autograd.backward`, so one patch covers both."""
@@ -122,28 +121,6 @@ class StepHooks:
             return marked_step
 
         replace(torch.amp.GradScaler, "step", marked)
-
-    def _patch_signs(self) -> None:
-        """Watch for new optimizers, and for torch.profiler's own steps."""
-
-        def noted(patch_step: Callable[[Any], Any]) -> Callable[[Any], Any]:
-            def noted_patch_step(optimizer: Any) -> Any:
-                self._optimizer_made()
-                return patch_step(optimizer)
-
-            return noted_patch_step
-
-        def marked(step: Callable[[Any], Any]) -> Callable[[Any], Any]:
-            def marked_step(profiler: Any) -> Any:
-                out = step(profiler)
-                self._profiler_stepped()
-                return out
-
-            return marked_step
-
-        # Each optimizer calls it once, when it is created or unpickled.
-        replace(torch.optim.Optimizer, "_patch_step_function", noted)
-        replace(torch.profiler.profile, "step", marked)
 
     def _on_optimizer_made(self) -> None:
         self._optimizer_exists = True

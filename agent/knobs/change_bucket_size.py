@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import dataclasses
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 from overlaptop.agent.control.action import Outcome, SettingAction, brief
 from overlaptop.agent.control.two_phase_commit import Position
 from overlaptop.agent.hooks.process_groups import why_uncounted
 from overlaptop.agent.isolation.job_exceptions import raised_by_job, run_to_completion
-from overlaptop.agent.isolation.patching import own_handle_numbers
 from overlaptop.agent.knobs.ddp_models import MIB, BucketCaps, DdpModels, KnownModel
 from overlaptop.timeline.collectives import group_title
 from overlaptop.wire.knobs import BUCKET_CAP_MB, MAX_GRADIENTS, GradientFacts, Knob
@@ -25,14 +25,13 @@ from overlaptop.wire.knobs import BUCKET_CAP_MB, MAX_GRADIENTS, GradientFacts, K
 NO_FORWARD_STEPS = 16
 """After this many steps without a forward pass that reduces, the change is given up, on all ranks alike."""
 
-_MODEL_NEEDS = (
+_NEEDS = (
     "_build_params_for_reducer", "_build_debug_param_to_name_mapping", "_ddp_init_helper", "_comm_hooks",
-    "_has_rebuilt_buckets", "_module_parameters", "bucket_bytes_cap",
-    "bucket_bytes_cap_default", "find_unused_parameters", "logger", "reducer", "require_backward_grad_sync",
-    "static_graph",
+    "_has_rebuilt_buckets", "_module_parameters", "bucket_bytes_cap", "bucket_bytes_cap_default",
+    "find_unused_parameters", "logger", "require_backward_grad_sync", "static_graph",
+    "reducer._check_reducer_finalized", "reducer._remove_autograd_hooks", "reducer._set_static_graph",
 )  # fmt: skip
-_REDUCER_NEEDS = ("_check_reducer_finalized", "_remove_autograd_hooks", "_set_static_graph")
-_CONFIG_NEEDS = ("bucket_bytes_cap", "first_bucket_bytes_cap", "per_bucket_bytes_caps")
+"""Attributes of DistributedDataParallel that are used here, and may be missing in another torch."""
 
 
 class RebucketAction(SettingAction):
@@ -62,15 +61,6 @@ class RebucketAction(SettingAction):
 
     def refusal(self) -> str:
         """Why the bucket size cannot be changed, or why that would make no difference."""
-        if why := self._why_not():
-            return why
-        # Not checked at the agreed step: ranks may have begun to count steps at different ones.
-        model = self._known.model() if self._known is not None else None
-        if model is not None and self._models.is_idle(model):
-            return "its DistributedDataParallel model reduces no gradients: all its passes are in no_sync()"
-        return ""
-
-    def _why_not(self) -> str:
         # An undo acts on the model of the trial, even if other models have been made since.
         known = self._models.only() if not isinstance(self._wanted, BucketCaps) else self._known
         if isinstance(known, str):
@@ -122,7 +112,6 @@ class RebucketAction(SettingAction):
         return True
 
     def undoing(self) -> RebucketAction:
-        """See `SettingAction`."""
         back = RebucketAction(self._before, self._models)
         back._known, back._remakes = self._known, self._swapped
         return back
@@ -144,10 +133,7 @@ class RebucketAction(SettingAction):
             return "its model delays reductions (delay_all_reduce_named_params)"
         if getattr(model, "mixed_precision", None) is not None:
             return "its model has DDP's mixed_precision"
-        if missing := _missing(model):
-            import torch
-
-            return f"this torch ({torch.__version__}) has no {missing}"
+        attrgetter(*_NEEDS)(model)  # raises AttributeError
         if model in self._models.hooked_in_cpp:
             return "its model has a communication hook in C++, which could not be given to new buckets"
         if any(type(state).__name__ == "PowerSGDState" for _, state in model._comm_hooks):
@@ -166,7 +152,7 @@ class RebucketAction(SettingAction):
 
     def _begin(self, model: Any, step: int) -> bool:
         # Conditions that may have arisen since; each arises on all ranks in the same step.
-        if why := self._why_not():
+        if why := self.refusal():
             raise RuntimeError(why)
         self._before = old = BucketCaps.of(model)
         new = self._caps_for(model)
@@ -174,8 +160,7 @@ class RebucketAction(SettingAction):
         if old == new and not self._remakes:
             return False
         self._forget()
-        with own_handle_numbers():
-            self._watch = model.register_forward_pre_hook(self._before_forward)
+        self._watch = model.register_forward_pre_hook(self._before_forward)
         return True
 
     def _caps_for(self, model: Any) -> BucketCaps:
@@ -260,21 +245,6 @@ def _make_reducer(model: Any, caps: BucketCaps) -> None:
         dist._register_comm_hook(model.reducer, state, hook)  # type: ignore[attr-defined]  # no stub has it
 
 
-def _missing(model: Any) -> str:
-    """Name the first attribute of torch's DDP that is needed and missing; empty: none is missing."""
-    needs = [
-        ("DistributedDataParallel", model, _MODEL_NEEDS),
-        ("Reducer", model.reducer, _REDUCER_NEEDS),
-    ]
-    if (config := getattr(model, "_bucket_config", None)) is not None:
-        needs.append(("DistributedDataParallel._bucket_config", config, _CONFIG_NEEDS))
-    for owner, each, names in needs:
-        for name in names:
-            if not hasattr(each, name):
-                return f"{owner}.{name}"
-    return ""
-
-
 LEAST_MB = 1
 MOST_MB = 10_000
 FIRST_CAP_BYTES = MIB
@@ -327,7 +297,6 @@ class BucketKnob:
         return RebucketAction(None if value is None else value * MIB, self._models)
 
     def note_step(self, step: int) -> None:
-        """See registry.KnobProvider."""
         self._models.note_step(step)
 
     def gradients(self, rank: int) -> GradientFacts | None:

@@ -17,8 +17,6 @@ from overlaptop.agent.isolation.fault_barrier import FaultBarrier
 from overlaptop.agent.isolation.patching import note_calls
 
 MIB = 1 << 20
-IDLE_STEPS = 4
-"""Steps; more than DDP needs to make its buckets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +68,6 @@ class DdpModels:
         """Models that train inside join(), where ranks may stop at different steps."""
         self._watches_compiler = False
         self._sequence_numbers = SequenceNumbers()
-        self._steps = 0
-        """Steps begun since a reducer was made last."""
 
     def install(self) -> None:
         """Note each model from now on. Lasts until the process ends."""
@@ -94,10 +90,8 @@ class DdpModels:
         note_calls(Join, "__exit__", guarded("noting a join", self._note_joined), after=True)
 
     def note_step(self, step: int) -> None:
-        """Remember this rank's position as a step begins. On the training thread."""
         model = self._only()
         if model is not None:
-            self._steps += 1
             self._sequence_numbers.note(step, model.process_group)
 
     def position(self, step: int) -> Position:
@@ -111,7 +105,6 @@ class DdpModels:
         )
 
     def alive(self) -> list[KnownModel]:
-        """Return the models that still exist."""
         return [known for known in self._known if known.model() is not None]
 
     def only(self) -> KnownModel | str:
@@ -123,22 +116,12 @@ class DdpModels:
             return f"the job has {len(alive)} DistributedDataParallel models, and only one could be meant"
         return "the job has made no DistributedDataParallel model since the agent was there"
 
-    def is_idle(self, model: Any) -> bool:
-        """Whether it has reduced no gradients since its reducer was made, though it had time to.
-
-        DDP rebuilds its buckets in the second forward pass that reduces. If it never rebuilds them, idling
-        cannot be detected, and the answer is False.
-        """
-        rebuilds = model.static_graph or not model.find_unused_parameters
-        return rebuilds and not model._has_rebuilt_buckets and self._steps > IDLE_STEPS  # noqa: SLF001
-
     def _only(self) -> Any:
         alive = self.alive() if self._known else ()
         return alive[0].model() if len(alive) == 1 else None
 
     def _note(self, model: Any, *_: Any) -> None:
         alive = self.alive()
-        self._steps = 0
         if any(known.model() is model for known in alive):
             return  # the reducer of a known model was made again
         parameters = getattr(model, "_module_parameters", ())

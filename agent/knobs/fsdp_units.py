@@ -13,9 +13,9 @@ from typing import Any
 
 from overlaptop.agent.control.two_phase_commit import Position
 from overlaptop.agent.hooks.process_groups import SequenceNumbers, why_uncounted
-from overlaptop.agent.isolation.compiling import transparent, uncompiled
+from overlaptop.agent.isolation.compiling import transparent
 from overlaptop.agent.isolation.fault_barrier import FaultBarrier
-from overlaptop.agent.isolation.patching import note_calls, own_handle_numbers
+from overlaptop.agent.isolation.patching import note_calls
 from overlaptop.agent.script.importing import when_imported
 
 STATE_MODULE = "torch.distributed.fsdp._fully_shard._fsdp_state"
@@ -23,10 +23,6 @@ WATCHED = {"forward": "_root_pre_forward", "backward": "_register_pre_backward_h
 """Methods that torch calls on a unit's state at the beginning and end of its forward pass. They show the
 order of forward, and of backward, which runs in reverse. torch looks them up at each call, so they can be
 patched for a while. Hooks on modules would disturb compiled code."""
-
-TRAINED_STEPS = 16
-"""If no parameter of a model was updated in this many steps, the script has dropped the model or does not
-train it."""
 
 Unit = weakref.ref[Any]
 """Weak reference to a unit's FSDPState."""
@@ -39,9 +35,6 @@ class FsdpUnits:
         self._barrier = barrier
         self._noted: list[Unit] = []
         self._sequence_numbers = SequenceNumbers()
-        self._step = 0
-        self._optimizers: dict[int, tuple[weakref.ref[Any], int]] = {}
-        """By id: optimizers, and the step each was used in last."""
         self._stop_learning: Callable[[], None] | None = None
         self._seen: dict[Any, None] = {}
         """While learning: the states seen, in order."""
@@ -51,22 +44,14 @@ class FsdpUnits:
         when_imported(STATE_MODULE, self._barrier.guarded("hooking FSDP2", self._install))
 
     def alive(self) -> list[Any]:
-        """Return the states of existing units. If one model trains, models that do not are left out.
+        """Return the states of existing units.
 
-        Do not keep the states: they keep the model alive. A dropped model exists until Python collects it,
-        at a different time on each rank.
+        Do not keep them: they keep the model alive. A dropped model exists until Python collects it, at a
+        different time on each rank.
         """
-        there = [state for unit in tuple(self._noted) if (state := unit()) is not None and is_unit(state)]
-        models = {id(_model_of(state)) for state in there}
-        if len(models) < 2:
-            return there
-        updated = self._updated()
-        trained = {id(_model_of(state)) for state in there if _weights(state) & updated}
-        return [state for state in there if id(_model_of(state)) in trained] or there
+        return [state for unit in tuple(self._noted) if (state := unit()) is not None and is_unit(state)]
 
     def note_step(self, step: int) -> None:
-        """Remember this rank's position as a step begins. On the training thread."""
-        self._step = step
         if self._noted and (group := self._group()) is not None:
             self._sequence_numbers.note(step, group)
 
@@ -121,45 +106,17 @@ class FsdpUnits:
         return list(map(tuple, models.values()))
 
     def forget(self) -> None:
-        """Stop recording."""
         stop = self._stop_learning
         self._stop_learning, self._seen = None, {}
         if stop is not None:
             stop()
 
     def _install(self) -> None:
-        import torch
-        from torch.optim.optimizer import register_optimizer_step_post_hook
-
         owner = sys.modules[STATE_MODULE].FSDPState
         note_calls(owner, "init", self._barrier.guarded("noting an FSDP2 module", self._note), after=True)
-        note_optimizer = self._barrier.guarded("noting an optimizer", self._note_optimizer)
-
-        def after_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:
-            if self._noted and not torch.compiler.is_compiling():
-                note_optimizer(optimizer)
-
-        with own_handle_numbers():
-            register_optimizer_step_post_hook(uncompiled(after_step))
-
-    def _updated(self) -> set[int]:
-        """Return ids of the parameters that optimizers updated recently."""
-        recent = [
-            optimizer
-            for noted, step in list(self._optimizers.values())
-            if self._step - step <= TRAINED_STEPS and (optimizer := noted()) is not None
-        ]
-        groups = [group for optimizer in recent for group in optimizer.param_groups]
-        return {id(parameter) for group in groups for parameter in group["params"]}
 
     def _note(self, state: Any, *_: Any) -> None:
         self._noted.append(weakref.ref(state))
-
-    def _note_optimizer(self, optimizer: Any) -> None:
-        if id(optimizer) not in self._optimizers:
-            known = self._optimizers.items()
-            self._optimizers = {key: seen for key, seen in known if seen[0]() is not None}
-        self._optimizers[id(optimizer)] = weakref.ref(optimizer), self._step
 
     def _group(self) -> Any:
         """Return the process group of the first unit that gathers anything, else None."""
@@ -189,12 +146,6 @@ def param_groups(state: Any) -> Any:
 def _model_of(state: Any) -> Any:
     """Return the object that all units of one model share after its first forward pass."""
     return getattr(state, "_state_ctx", state)
-
-
-def _weights(state: Any) -> set[int]:
-    """Return ids of the parameters that a unit shards."""
-    groups = param_groups(state)
-    return {id(parameter.sharded_param) for group in groups for parameter in group.fsdp_params}
 
 
 def weight_bytes(state: Any) -> int:

@@ -92,16 +92,13 @@ class PrefetchPass:
         self._applied = _Applied(depth, lists, original)
 
     def restore(self) -> None:
-        """Set the script's own lists."""
         self._set(self._original())
         self._applied = None
 
     def snapshot(self) -> Snapshot:
-        """Return the state that `put_back` restores."""
         return self._present(), self._applied
 
     def put_back(self, snapshot: Snapshot) -> None:
-        """Set the lists of a snapshot."""
         lists, self._applied = snapshot
         self._set(lists)
         if self._applied is not None:
@@ -226,7 +223,6 @@ class PrefetchAction(SettingAction):
         return True
 
     def undoing(self) -> PrefetchAction:
-        """See `SettingAction`."""
         return PrefetchAction(self._pass, None, back_to=self._before)
 
     def abandon(self) -> None:
@@ -281,7 +277,6 @@ class PrefetchKnobs:
         return PrefetchAction(self._passes[knob], value)
 
     def note_step(self, step: int) -> None:
-        """See registry.KnobProvider."""
         self._units.note_step(step)
 
 

@@ -49,7 +49,6 @@ class Knobs:
         self._look_at_s = 0.0
 
     def note_step(self, step: int) -> None:
-        """Tell all providers that a step begins. On the training thread."""
         for provider in self._providers:
             provider.note_step(step)
 

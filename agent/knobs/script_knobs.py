@@ -12,16 +12,31 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Sequence
+from typing import Annotated
 
+from msgspec import Meta, Struct, ValidationError, convert
 from msgspec.structs import replace
 
 from overlaptop.agent.control.action import SettingAction
 from overlaptop.agent.control.two_phase_commit import Position
 from overlaptop.agent.hooks.process_groups import SequenceNumbers, why_uncounted
-from overlaptop.wire.knobs import LEAST_VALUE, MAX_CHOICES, MOST_VALUE, TORCH_KNOBS, Knob, is_knob_name
+from overlaptop.wire.knobs import MAX_CHOICES, TORCH_KNOBS, Knob, KnobName, KnobValue
 
 MAX_DECLARED = 32
-MAX_TEXT_CHARS = 200
+ShortText = Annotated[str, Meta(max_length=200)]
+
+
+class _Declaration(Struct):
+    """The bounds of what a script may declare."""
+
+    name: KnobName
+    default: KnobValue
+    choices: Annotated[tuple[KnobValue, ...], Meta(min_length=1, max_length=MAX_CHOICES)] | None
+    least: KnobValue | None
+    most: KnobValue | None
+    unit: ShortText
+    about: ShortText
+    changes_work: bool
 
 
 class ScriptKnob:
@@ -101,21 +116,18 @@ class ScriptKnobs:
                 then call no value faster than another.
 
         Raises:
-            TypeError: a value is no integer, or a text is no str.
-            ValueError: a value is out of bounds, or a name is invalid or taken.
+            ValueError: an argument is of the wrong type or out of bounds, or the name is taken.
         """
-        for what, text in (("its name", name), ("unit", unit), ("about", about)):
-            if not isinstance(text, str):
-                raise TypeError(f"knob {name}: {what} must be text, not {_kind(text)}")
-            if len(text) > MAX_TEXT_CHARS:
-                raise ValueError(f"knob {name[:80]}: {what} has more than {MAX_TEXT_CHARS} characters")
-        if type(changes_work) is not bool:
-            raise TypeError(f"knob {name}: changes_work must be true or false, not {_kind(changes_work)}")
-        if not is_knob_name(name):
-            raise ValueError(f"{name[:80]!r} cannot be a knob's name: letters, digits and _, at most 64")
+        given = {
+            "name": name, "default": default, "choices": None if choices is None else tuple(choices),
+            "least": least, "most": most, "unit": unit, "about": about, "changes_work": changes_work,
+        }  # fmt: skip
+        try:
+            convert(given, _Declaration)
+        except ValidationError as fault:
+            raise ValueError(f"knob {str(name)[:64]}: {fault}") from None
         if name in TORCH_KNOBS:
             raise ValueError(f"{name} is the name of a knob that is there already: choose another one")
-        _check_whole(name, "its default", default)
         least, most, choices = _allowed(name, choices, least, most)
         allowed = f"choices={choices}" if choices else f"least={least}, most={most}"
         declared = Knob(
@@ -168,7 +180,6 @@ class ScriptKnobs:
         return ScriptKnobAction(self, turned, turned.default if value is None else value)
 
     def note_step(self, step: int) -> None:
-        """Remember this rank's position as a step begins. On the training thread."""
         if not self._declared:
             return
         distributed = sys.modules["torch.distributed"]
@@ -192,7 +203,6 @@ class ScriptKnobAction(SettingAction):
         self._before: int | None = None
 
     def refusal(self) -> str:
-        """Why it cannot be changed; empty: it can."""
         return self._knobs.refusal()
 
     def position(self, step: int) -> Position:
@@ -208,7 +218,6 @@ class ScriptKnobAction(SettingAction):
         return False
 
     def undoing(self) -> ScriptKnobAction:
-        """See `SettingAction`."""
         assert self._before is not None, "asked once it has acted"
         return ScriptKnobAction(self._knobs, self._knob, self._before)
 
@@ -224,30 +233,11 @@ def _allowed(
     if choices is not None:
         if least is not None or most is not None:
             raise ValueError(f"knob {name}: give choices, or least and most, not both")
-        if not isinstance(choices, list | tuple | range):
-            raise TypeError(f"knob {name}: choices must be a list or tuple of whole numbers")
-        if not 0 < len(choices) <= MAX_CHOICES:
-            raise ValueError(f"knob {name}: there must be from 1 to {MAX_CHOICES} choices")
-        for choice in choices:
-            _check_whole(name, "a choice", choice)
         if len(set(choices)) < len(choices):
             raise ValueError(f"knob {name}: one of its choices is there twice")
         return min(choices), max(choices), tuple(choices)
     if least is None or most is None:
         raise ValueError(f"knob {name}: give its choices, or least and most")
-    _check_whole(name, "least", least)
-    _check_whole(name, "most", most)
     if least > most:
         raise ValueError(f"knob {name}: least ({least}) is more than most ({most})")
     return least, most, ()
-
-
-def _check_whole(name: str, what: str, value: object) -> None:
-    if type(value) is not int:
-        raise TypeError(f"knob {name}: {what} must be a whole number, not {_kind(value)}")
-    if not LEAST_VALUE <= value <= MOST_VALUE:
-        raise ValueError(f"knob {name}: {what} must be from {LEAST_VALUE} to {MOST_VALUE}, not {value}")
-
-
-def _kind(value: object) -> str:
-    return f"{type(value).__name__} {str(value)[:40]!r}"

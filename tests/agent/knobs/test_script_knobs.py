@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
@@ -57,28 +58,22 @@ def test_declared_again_in_the_same_way_it_is_the_same_knob_and_in_another_way_a
 
 
 @pytest.mark.parametrize(
-    ("options", "kind", "words"),
+    ("options", "words"),
     [
-        ({"name": 3}, TypeError, "its name must be text, not int '3'"),
-        ({"changes_work": 1}, TypeError, "changes_work must be true or false, not int '1'"),
-        ({"name": "a-b"}, ValueError, "'a-b' cannot be a knob's name: letters, digits and _"),
-        ({"name": "bucket_cap_mb"}, ValueError, "the name of a knob that is there already"),
-        ({"default": True}, TypeError, "its default must be a whole number, not bool 'True'"),
-        ({"default": 3}, ValueError, "accumulation must be one of 1, 2, 4, 8, not 3"),
-        ({"choices": None, "least": 1}, ValueError, "give its choices, or least and most"),
-        ({"least": 1, "most": 4}, ValueError, "give choices, or least and most, not both"),
-        ({"choices": None, "least": 5, "most": 3}, ValueError, r"least \(5\) is more than most \(3\)"),
-        ({"choices": None, "least": 5, "most": 9}, ValueError, "accumulation must be from 5 to 9, not 4"),
-        ({"choices": None, "least": 0, "most": 1 << 40}, ValueError, "most must be from -2147483648 to"),
-        ({"choices": "1248"}, TypeError, "choices must be a list or tuple of whole numbers"),
-        ({"choices": ()}, ValueError, "there must be from 1 to 256 choices"),
-        ({"choices": (4, 4)}, ValueError, "one of its choices is there twice"),
-        ({"choices": (4, "8")}, TypeError, "a choice must be a whole number, not str '8'"),
-        ({"unit": "x" * 201}, ValueError, "unit has more than 200 characters"),
+        ({"name": "a-b"}, "knob a-b: Expected `str` matching regex"),
+        ({"name": "bucket_cap_mb"}, "the name of a knob that is there already"),
+        ({"default": True}, "knob accumulation: Expected `int`, got `bool` - at `$.default`"),
+        ({"default": 3}, "accumulation must be one of 1, 2, 4, 8, not 3"),
+        ({"choices": None, "least": 1}, "give its choices, or least and most"),
+        ({"least": 1, "most": 4}, "give choices, or least and most, not both"),
+        ({"choices": None, "least": 5, "most": 3}, "least (5) is more than most (3)"),
+        ({"choices": None, "least": 5, "most": 9}, "accumulation must be from 5 to 9, not 4"),
+        ({"choices": (4, 4)}, "one of its choices is there twice"),
+        ({"choices": (4, "8")}, "Expected `int`, got `str` - at `$.choices[1]`"),
     ],
 )
-def test_what_cannot_be_a_knob_is_one_clear_line(declared, options, kind, words):
-    with pytest.raises(kind, match=words) as raised:
+def test_wrong_declaration_is_one_clear_line(declared, options, words):
+    with pytest.raises(ValueError, match=re.escape(words)) as raised:
         declare(declared, **{"choices": CHOICES, **options})
     assert "\n" not in str(raised.value)
     assert declared.knobs() == ()
