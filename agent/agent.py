@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 from overlaptop.agent import placement
 from overlaptop.agent.clock import now_ns
 from overlaptop.agent.control.action import Action
-from overlaptop.agent.control.capture import Capture, ProfilerWatch, write_trace
+from overlaptop.agent.control.capture import Capture, write_trace
 from overlaptop.agent.control.delay import make_delay
 from overlaptop.agent.control.executor import CommandExecutor
 from overlaptop.agent.control.two_phase_commit import StepProgress
 from overlaptop.agent.gather import HubGathering
 from overlaptop.agent.hang_watch import HangWatch
-from overlaptop.agent.hooks.process_groups import collectives_begun, members_of
+from overlaptop.agent.hooks.process_groups import collectives_begun
 from overlaptop.agent.isolation.compiling import uncompiled
 from overlaptop.agent.isolation.fault_barrier import FaultBarrier, discard_deferred, flush_log
 from overlaptop.agent.isolation.job_exceptions import raised_by_job, run_to_completion
@@ -37,6 +37,7 @@ from overlaptop.agent.measuring import Measuring
 from overlaptop.agent.options import AgentOptions
 from overlaptop.agent.placement import RankPlacement
 from overlaptop.agent.reporting.sender import Sender
+from overlaptop.agent.reporting.step_reports import StepReports
 from overlaptop.agent.script.failure import failure_at_exit, failure_under_way
 from overlaptop.agent.stacks import StackSampler, rounds_s
 from overlaptop.agent.telemetry.telemetry import Telemetry
@@ -55,7 +56,6 @@ from overlaptop.wire.messages import (
 if TYPE_CHECKING:  # torch and numpy come with the job, not before it
     from overlaptop.agent.hooks.steps import StepHooks
     from overlaptop.agent.hooks.training_thread import TrainingThread
-    from overlaptop.agent.sources.base import Source
 
 PERIOD_S = 0.1
 EXIT_FLUSH_S = 2.0
@@ -63,17 +63,11 @@ EXIT_FLUSH_S = 2.0
 OUTSTANDING_S = 60.0
 """Longest wait at the job's end for collectives in flight. Torch waits for them at exit, too."""
 LEAVE_PYTHON_S = 0.1
-"""Wait for the torch thread of the last callback: if Python ends while a thread returns from a callback,
-C++ aborts the process."""
+"""Wait for the torch thread of the last callback: if Python ends meanwhile, C++ aborts the process."""
 LAST_OF_ALL = -1000
 """Priority of a multiprocessing exit function: the job's own exit functions run first."""
 MAX_NOTICES = 64
-RECENT_STEPS = 8
-"""Steps kept; the shortest one counts as the length of a step."""
-MAX_DETAILS = 4
-"""Details sent at once when several measured steps arrive together."""
-MAX_MEMBERS = 64
-"""Larger groups are sent without their members: a dashboard never compares more ranks."""
+NO_STEP = "no step seen yet: an optimizer's step, or overlaptop.agent.step(), ends one"
 
 
 class Agent:
@@ -85,7 +79,6 @@ class Agent:
         self._steps: StepHooks | None = None
         self._thread_times: TrainingThread | None = None
         self._measuring = Measuring(self.barrier, self._notice)
-        self._profilers = ProfilerWatch()
         self._models = DdpModels(self.barrier)
         self._units = FsdpUnits(self.barrier)
         buckets = BucketKnob(self._models)
@@ -109,11 +102,7 @@ class Agent:
         self._fragment: int | None = None
         """A step that an optimizer began and the job's first call of `step` ended."""
         self._begun_by_optimizer = False
-        self._recent_ns: deque[int] = deque(maxlen=RECENT_STEPS)
-        self._details_due = 0
-        """Steps whose detail may be sent now. It grows by one each round."""
-        self._comparisons = 0
-        """Comparisons of the cost meter when the cost was sent last."""
+        self._reports = StepReports()
         self._training_thread = 0
         self._executor: CommandExecutor | None = None
         # After a fault, only this ends a command that runs on the job's thread.
@@ -128,8 +117,7 @@ class Agent:
         if self._thread_times is not None:
             self._thread_times.begin()
         self._pid = os.getpid()
-        self.failure = ""
-        """Why the script ended, for RankEnd."""
+        self.failure = ""  # why the script ended, for RankEnd
         self._ending = threading.Event()
         self._gathering = HubGathering(self._notice, self._ending) if options.gather else None
         self._thread: Thread | None = None
@@ -174,10 +162,9 @@ class Agent:
         self._thread_times.install()
         self._steps = StepHooks(self.barrier, self._on_boundary, self._measuring.edge)
         self._steps.install()
-        self._profilers.install()
+        self._measuring.profilers.install()
         self._models.install()
         self._units.install()
-        self._measuring.install()
 
     # On the job's threads.
 
@@ -224,10 +211,8 @@ class Agent:
         if not self.barrier.active and self._measuring.source is not None:
             with contextlib.suppress(Exception):  # the source itself may have failed
                 self._measuring.source.stop()
-        while not self.barrier.active:
+        while not (self.barrier.active or self._ending.wait(1.0)):
             self._report_fault()
-            if self._ending.wait(1.0):
-                break
         self._close()
 
     def _work(self) -> None:
@@ -291,52 +276,22 @@ class Agent:
         return self._place
 
     def _pace(self) -> StepProgress | None:
-        return StepProgress(self._step, min(self._recent_ns)) if self._recent_ns else None
+        recent_ns = self._reports.recent_ns
+        return StepProgress(self._step, min(recent_ns)) if recent_ns else None
 
     def _make_action(self, command: Command, rank: int, world_size: int) -> Action:
         if command.name == commands.CAPTURE:
             write = partial(write_trace, cwd=self._cwd, key=command.id, rank=rank, notice=self._notice)
-            return Capture(commands.argument(command, "steps"), self._profilers, write)
+            return Capture(commands.argument(command, "steps"), self._measuring.profilers, write)
         if commands.is_delay(command):
             return make_delay(command, rank, world_size)
         return self._knobs.change(command)
 
     def _send_steps(self, sender: Sender, executor: CommandExecutor) -> None:
-        source, rank = self._measuring.source, sender.place.rank
-        if source is None:
-            return
-        from overlaptop.agent.reporting import reporter
-
-        own = []
-        schedule = source.schedule
-        schedule.follow(sender.wanted)
-        taken = source.take()
-        while source.remarks:
-            self._notice("warning", source.remarks.popleft())
-        if self._thread_times is not None:
-            self._thread_times.sample()
-        for measured in taken:
-            if measured.step == self._fragment:
-                continue
-            mark = executor.marks.of(measured.step)
-            totals = reporter.totals(measured, rank, sender.dropped + source.lost, mark, self._thread_times)
-            sender.put_step(totals)
-            if not mark:
-                self._recent_ns.append(totals.step_ns)
-                own.append(measured)
-        if schedule.cost.comparisons != self._comparisons:
-            self._comparisons = schedule.cost.comparisons
-            if (cost := reporter.own_cost(schedule, rank)) is not None:
-                sender.put_state(cost)
-        if not sender.wanted.detail:
-            return
-        self._details_due = min(self._details_due + 1, MAX_DETAILS)
-        best = reporter.best_detailed(own, self._details_due)
-        for measured in best:
-            titles = {each.group for each in measured.collectives}
-            members = members_of(titles, MAX_MEMBERS)
-            sender.put_step(reporter.detail(measured, rank, members))
-            self._details_due -= 1
+        if (source := self._measuring.source) is not None:
+            self._reports.send(source, sender, executor.marks, self._thread_times, self._fragment)
+            while source.remarks:
+                self._notice("warning", source.remarks.popleft())
 
     def _send_stacks(self, sender: Sender) -> None:
         if not self._options.stacks or self._step < 0:
@@ -347,12 +302,10 @@ class Agent:
             sender.put_state(taken)
 
     def _send_standstill(self, sender: Sender) -> None:
-        """Report where a hung rank is stuck."""
         now_s, rank, thread = monotonic(), sender.place.rank, self._training_thread
-        if self._recent_ns:
-            moving = self._step, self._measuring.issued
-            last_calls = self._measuring.last_calls
-            said = self._hangs.between_steps(rank, thread, moving, self._recent_ns, last_calls, now_s)
+        if recent_ns := self._reports.recent_ns:
+            moving, last_calls = (self._step, self._measuring.issued), self._measuring.last_calls
+            said = self._hangs.between_steps(rank, thread, moving, recent_ns, last_calls, now_s)
         else:
             thread = thread or threading.main_thread().ident or 0
             said = self._hangs.before_first_step(rank, thread, self._collectives_begun(), now_s)
@@ -385,11 +338,13 @@ class Agent:
             sender.put(Notice(sender.place.rank, at_ns, level, text))
 
     def _introduce(self, sender: Sender) -> None:
-        sender.introduce(self._info(sender.place))
-
-    def _info(self, place: RankPlacement) -> RankInfo:
-        source = self._measuring.source if self.barrier.active else None
-        return RankInfo(
+        place, measuring = sender.place, self._measuring
+        source = measuring.source if self.barrier.active else None
+        reason = NO_STEP if self.barrier.active else AGENT_DISABLED
+        if source is not None:
+            sign = self._steps.sign if self._steps is not None else ""
+            reason = "; ".join(filter(None, (source.reason, sign)))
+        info = RankInfo(
             job=place.job,
             rank=place.rank,
             local_rank=place.local_rank,
@@ -397,27 +352,17 @@ class Agent:
             host=place.host,
             pid=self._pid,
             script=self._script,
-            device=self._measuring.device,
-            backend=self._measuring.backend,
+            device=measuring.device,
+            backend=measuring.backend,
             source=source.name if source is not None else "none",
-            source_reason=self._source_reason(source),
+            source_reason=reason,
             compute_exact=source is not None and source.compute_exact,
             detail_every=source.detail_every if source is not None else 0,
             torch_version=str(getattr(sys.modules.get("torch"), "__version__", "")),
             control_allowed=self._options.control and self.barrier.active,
             local_world_size=place.local_world_size,
         )
-
-    def _source_reason(self, source: Source | None) -> str:
-        if source is None:
-            return self._why_no_source()
-        sign = self._steps.sign if self._steps is not None else ""
-        return "; ".join(filter(None, (source.reason, sign)))
-
-    def _why_no_source(self) -> str:
-        if not self.barrier.active:
-            return AGENT_DISABLED
-        return "no step seen yet: an optimizer's step, or overlaptop.agent.step(), ends one"
+        sender.introduce(info)
 
     def _report_fault(self) -> None:
         """After a fault: report it to the dashboard for the rest of the job.

@@ -34,48 +34,16 @@ class Progress:
         self._seen: object = None
         self._moved_s = self._looked_s = 0.0
 
-    def stands(self, seen: object, recent_ns: Sequence[int], now_s: float) -> bool:
-        """Return True if ``seen``, which changes while the job moves, has not changed for too long.
-
-        ``recent_ns``: lengths of the last steps. Before the first step the answer is False.
-        """
-        if seen != self._seen or not recent_ns or now_s - self._looked_s > LATE_S:
+    def stands(self, seen: object, limit_s: float, now_s: float) -> bool:
+        """Return True if ``seen``, which changes while the job moves, has not changed for ``limit_s``."""
+        if seen != self._seen or now_s - self._looked_s > LATE_S:
             self._seen, self._moved_s = seen, now_s
         self._looked_s = now_s
-        if not recent_ns:
-            return False
-        limit_s = max(HUNG_AFTER_S, HUNG_AFTER_STEPS * median(recent_ns) / 1e9)
         return now_s - self._moved_s > limit_s
 
     def moved(self, now_s: float) -> None:
         """Note progress that was seen elsewhere."""
         self._moved_s = now_s
-
-
-class BeforeFirstStep:
-    """Watches a rank that has made no step yet: it prepares data, or waits for another rank."""
-
-    def __init__(self, now_s: float, now_ns: int) -> None:
-        self.began_ns = now_ns
-        self._began_s = self._moved_s = now_s
-        self._position: object = None
-
-    def is_long(self, now_s: float) -> bool:
-        """Whether the wait is long enough to report."""
-        return now_s - self._began_s > HUNG_AFTER_S
-
-    def stands(self, thread: int, seen: object, now_s: float) -> bool:
-        """Return True if the thread has stayed at one instruction for long, and ``seen``, which changes
-        while the job moves, has not changed.
-        """
-        position: list[object] = [seen]
-        frame: FrameType | None = sys._current_frames().get(thread)  # noqa: SLF001 - it is documented
-        while frame is not None and len(position) < MAX_FRAMES:
-            position.append((id(frame.f_code), frame.f_lasti))
-            frame = frame.f_back
-        if position != self._position:
-            self._position, self._moved_s = position, now_s
-        return now_s - self._moved_s > HUNG_AFTER_S
 
 
 class HangWatch:
@@ -85,21 +53,21 @@ class HangWatch:
         """``folder``: the job's working folder. ``notice(level, text)`` is sent to the dashboard."""
         self._folder = folder
         self._notice = notice
-        self._before = BeforeFirstStep(monotonic(), now_ns())
+        self._began_s, self._began_ns = monotonic(), now_ns()
         self._progress = Progress()
         self._due_s = 0.0
         self._stands = False
         self._calls: Mapping[str, tuple[IssuedCall, ...]] = {}
 
     def before_first_step(self, rank: int, thread: int, seen: object, now_s: float) -> RankStalled | None:
-        """Report where the script is if its first step is overdue, and whether it moves; None: nothing new.
-        ``seen``: as in `Progress`.
+        """Report where the script is if its first step is overdue, as it prepares data or waits for another
+        rank, and whether it moves; None: nothing new. ``seen``: changes while the job moves.
         """
-        stands = self._before.stands(thread, seen, now_s)
-        if not self._before.is_long(now_s) or now_s < self._due_s:
+        stands = self._progress.stands((seen, position_of(thread)), HUNG_AFTER_S, now_s)
+        if now_s - self._began_s <= HUNG_AFTER_S or now_s < self._due_s:
             return None
         self._due_s, self._stands = now_s + LOOK_S, True
-        return RankStalled(rank, stands, (), stack_of(thread, self._folder), self._before.began_ns)
+        return RankStalled(rank, stands, (), stack_of(thread, self._folder), self._began_ns)
 
     def between_steps(
         self,
@@ -110,8 +78,11 @@ class HangWatch:
         last_calls: Callable[[], Mapping[str, tuple[IssuedCall, ...]]],
         now_s: float,
     ) -> RankStalled | None:
-        """Report where a rank with steps is stuck; None: nothing new. ``last_calls()``: by group."""
-        if not self._progress.stands(seen, recent_ns, now_s):
+        """Report where a rank with steps, of these last lengths, is stuck; None: nothing new. ``seen``: as
+        above. ``last_calls()``: by group.
+        """
+        limit_s = max(HUNG_AFTER_S, HUNG_AFTER_STEPS * median(recent_ns) / 1e9)
+        if not self._progress.stands(seen, limit_s, now_s):
             stood, self._stands = self._stands, False
             return RankStalled(rank, hung=False) if stood else None
         if self._stands and now_s < self._due_s:
@@ -128,6 +99,16 @@ class HangWatch:
             self._notice("info", f"comes no further; Python stands at {where}")
         self._due_s, self._stands = now_s + LOOK_S, True
         return RankStalled(rank, True, groups_of(self._calls), stack)
+
+
+def position_of(thread: int) -> list[tuple[int, int]]:
+    """Return the instruction at which each of a thread's frames is, innermost first."""
+    position: list[tuple[int, int]] = []
+    frame: FrameType | None = sys._current_frames().get(thread)  # noqa: SLF001 - it is documented
+    while frame is not None and len(position) < MAX_FRAMES:
+        position.append((id(frame.f_code), frame.f_lasti))
+        frame = frame.f_back
+    return position
 
 
 def stack_of(thread: int, folder: Path) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from overlaptop.agent.hooks.profilers import ProfilerWatch
 from overlaptop.agent.isolation.fault_barrier import FaultBarrier
 from overlaptop.agent.isolation.threads import run_uninterrupted
 from overlaptop.agent.options import AgentOptions
@@ -25,6 +26,7 @@ class Measuring:
         """``notice(level, text)`` is sent to the dashboard."""
         self._barrier = barrier
         self._notice = notice
+        self.profilers = ProfilerWatch(barrier.guarded("the profiler hook", self._on_profiler))
         self._collectives_hooked = False
         self._hooks: CollectiveHooks | None = None
 
@@ -39,15 +41,7 @@ class Measuring:
         self._follow = follow
         self._choosing = threading.RLock()
 
-    def install(self) -> None:
-        """Watch torch.profiler, which shares CUPTI with the kernels source. Lasts for good."""
-        from overlaptop.agent.sources.profilers import KinetoWatch
-
-        self._kineto = KinetoWatch(self._barrier.guarded("the profiler hook", self._on_kineto))
-        self._kineto.install()
-
     def boundary(self, step: int, optimizer: Any) -> None:
-        """End the step before ``step`` and begin ``step``."""
         from overlaptop.agent.sources import choice
 
         if self.source is None or self.source.gave_up:
@@ -63,7 +57,6 @@ class Measuring:
         self.source.boundary(step)
 
     def edge(self, edge: Edge) -> None:
-        """A phase begins or ends now."""
         if self.source is not None and self._barrier.active:
             self.source.edge(edge)
 
@@ -80,11 +73,11 @@ class Measuring:
         self._hooked = source if isinstance(source, HookedSource) else None
         if self._hooked is not None:
             self._hook_collectives()
-        if isinstance(source, KernelsSource) and self._kineto.running:
+        if isinstance(source, KernelsSource) and self.profilers.running:
             source.pause()
         return source
 
-    def _on_kineto(self, running: bool) -> None:
+    def _on_profiler(self, running: bool) -> None:
         """torch.profiler is about to take CUPTI, or has released it."""
         from overlaptop.agent.sources.kernels import KernelsSource
 

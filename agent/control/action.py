@@ -13,40 +13,28 @@ CAPTURED, TRANSITIONAL, TRIAL = "captured", "transitional", "trial"
 """Marks, named like the fields of StepTotals."""
 TRIAL_SWITCH = "trial, transitional"
 """A trial's value, or the previous one, takes effect in this step."""
-MAX_STRETCHES = 24
-"""Stretches kept; a trial has three."""
-
-
-@dataclass(slots=True)
-class _Stretch:
-    mark: str
-    first: int
-    last: int | None = None
-    """None: it has not ended."""
+MAX_MARKS = 48
 
 
 class StepMarks:
-    """Stretches of marked steps. Written on a command's thread, read on any."""
+    """Marks of steps. Written on a command's thread, read on any."""
 
     def __init__(self) -> None:
-        self._stretches: deque[_Stretch] = deque(maxlen=MAX_STRETCHES)
+        self._begun: deque[tuple[int, str]] = deque(maxlen=MAX_MARKS)
+        """First step of each mark, in order; an empty mark ends the one before."""
 
     def begin(self, mark: str, step: int) -> None:
-        """Mark steps from ``step`` on, which ends the previous mark."""
-        self.end(step - 1)
-        self._stretches.append(_Stretch(mark, step))
+        """Mark steps from ``step`` on, at least one. The mark before has at least one, too."""
+        self._begun.append((max(step, self._begun[-1][0] + 1) if self._begun else step, mark))
 
     def end(self, last: int) -> None:
-        """End the mark after step ``last``; a stretch has at least one step."""
-        if self._stretches and (newest := self._stretches[-1]).last is None:
-            newest.last = max(newest.first, last)
+        """End the mark after step ``last``."""
+        if self._begun and self._begun[-1][1]:
+            self.begin("", last + 1)
 
     def of(self, step: int) -> str:
         """Return the step's mark; empty: it ran undisturbed."""
-        for each in tuple(self._stretches):
-            if each.first <= step and (each.last is None or step <= each.last):
-                return each.mark
-        return ""
+        return next((mark for first, mark in reversed(tuple(self._begun)) if first <= step), "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +42,6 @@ class Outcome:
     """The result of an action."""
 
     text: str
-    """Text for the screen."""
     old: str = ""
     """Old value, as in CommandReport."""
     new: str = ""
@@ -124,7 +111,6 @@ class SettingAction(Action):
         """Return the action that restores the previous setting exactly, once this one has acted."""
 
     def finish(self) -> Outcome:
-        """Return the change and its step."""
         return self.outcome
 
     def changes(self, name: str, old: str, new: str, step: int) -> None:

@@ -15,11 +15,10 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-from weakref import WeakSet
 
 from overlaptop.agent.control.action import CAPTURED, Action, Outcome
+from overlaptop.agent.hooks.profilers import ProfilerWatch
 from overlaptop.agent.isolation.job_exceptions import raised_by_job
-from overlaptop.agent.isolation.patching import note_calls
 from overlaptop.agent.isolation.threads import signals_blocked
 from overlaptop.jobs.trusted_folders import make, open_private, open_trusted, temporary_folder
 
@@ -30,45 +29,6 @@ COMPRESSION = 6
 """gzip level: files shrink to a twentieth. A faster level saves little: saving JSON takes longer."""
 CHUNK_BYTES = 1 << 20
 JOB_PROFILES = "the job's own torch.profiler is running"
-
-
-class ProfilerWatch:
-    """Detects that the job itself uses torch.profiler: only one can run at a time."""
-
-    def __init__(self) -> None:
-        self.yield_to_job: Callable[[], None] | None = None
-        """Called before the job's own profiler begins, so that ours ends first."""
-        self._job: WeakSet[Any] = WeakSet()
-        self._ours = threading.local()
-
-    @property
-    def job_profiles(self) -> bool:
-        """Whether the job's own profiler runs or warms up."""
-        return len(self._job) > 0
-
-    @contextlib.contextmanager
-    def ours(self) -> Iterator[None]:
-        """Ignore profiler calls in here: they are ours, not the job's."""
-        self._ours.now = True
-        try:
-            yield
-        finally:
-            self._ours.now = False
-
-    def install(self) -> None:
-        """Watch torch.autograd.profiler.profile, which every profiler of torch uses. Lasts for good."""
-        from torch.autograd.profiler import profile
-
-        note_calls(profile, "_prepare_trace", self._begins)
-        note_calls(profile, "_start_trace", self._begins)
-        note_calls(profile, "__exit__", lambda profiler, *_: self._job.discard(profiler))
-
-    def _begins(self, profiler: Any) -> None:
-        if not getattr(self._ours, "now", False):
-            self._job.add(profiler)
-            yield_to_job = self.yield_to_job  # another thread may clear it
-            if yield_to_job is not None:
-                yield_to_job()
 
 
 class Capture(Action):
@@ -94,7 +54,6 @@ class Capture(Action):
         self._why_none = "nothing was recorded"
 
     def refusal(self) -> str:
-        """Why no capture can start now."""
         return JOB_PROFILES if self._watch.job_profiles else ""
 
     def boundary(self, step: int) -> bool:

@@ -32,7 +32,6 @@ class Delay(ABC):
 
     @property
     def mean_ns(self) -> float | None:
-        """Mean of the delays timed so far."""
         return sum(self._timed_ns) / len(self._timed_ns) if self._timed_ns else None
 
     def refusal(self) -> str:
@@ -51,7 +50,6 @@ class HostDelay(Delay):
     """The training thread sleeps."""
 
     def __call__(self) -> None:
-        """See `Delay`."""
         begin_ns = perf_counter_ns()
         if self._delay_ns > SPIN_NS:
             sleep((self._delay_ns - SPIN_NS) / 1e9)
@@ -75,13 +73,11 @@ class GpuDelay(Delay):
         """Delays not timed yet: cycles, and the events before and after."""
 
     def refusal(self) -> str:
-        """See `Delay`."""
         import torch
 
         return "" if torch.cuda.is_initialized() else "it computes on no GPU"
 
     def __call__(self) -> None:
-        """See `Delay`."""
         import torch
 
         self.settle()
@@ -134,7 +130,6 @@ class DelayTrial(Action):
         return False
 
     def boundary(self, step: int) -> bool:
-        """Delay the step that begins."""
         if self._end is None:
             self._end = step + self._steps
         if step >= self._end:

@@ -29,11 +29,9 @@ class KnobTrial(Action):
         """The step at which the value is restored, once the trial has begun."""
 
     def refusal(self) -> str:
-        """Why the value cannot be set; empty: it can."""
         return self._setting.refusal()
 
     def position(self, step: int) -> Position:
-        """All ranks must set the value at the same position."""
         return self._setting.position(step)
 
     def changes_settings(self, step: int) -> bool:
@@ -75,7 +73,6 @@ class KnobTrial(Action):
         return Outcome(text, tried.old, tried.new)
 
     def abandon(self) -> None:
-        """See `Action`."""
         (self._undoing or self._setting).abandon()
 
     def _why_it_stays(self, fault: Exception) -> str:

@@ -7,6 +7,7 @@ would miss most of them. The Autograd key would miss inference mode.
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -254,7 +255,6 @@ class _CollectiveNumbers:
                 self._taken_off[group.group_name] = _begun(backend) or 0
 
     def count_point_to_point(self, group: Any) -> None:
-        """Count a send or receive that is about to be issued."""
         self._taken_off[group.group_name] += 1
 
     def next(self, group: Any, backend: Any) -> int | None:
@@ -293,7 +293,6 @@ class _Describe:
         self.point_to_point = self._name in POINT_TO_POINT
 
     def count(self, args: tuple[Any, ...]) -> None:
-        """Count a send or receive as it is issued."""
         if not any(is_traced(each) for i in (*self._in_at, *self._out_at) for each in _tensors(args[i])):
             self._numbers.count_point_to_point(dist.ProcessGroup.unbox(args[self._group_at]))
 
@@ -415,17 +414,13 @@ def _queue_callback(callback: Callable[[], None]) -> None:
 def _together(calls: list[CollectiveCall]) -> CollectiveCall:
     """Merge coalesced calls into one: they launch together."""
     first = calls[0]
-    return CollectiveCall(
-        f"coalesced {'+'.join(sorted({call.op for call in calls}))}",
-        sum(call.bytes or 0 for call in calls),
-        first.group,
-        first.is_async,
-        first.backend,
-        first.device_type,
-        first.device_index,
+    return dataclasses.replace(
+        first,
+        op=f"coalesced {'+'.join(sorted({call.op for call in calls}))}",
+        bytes=sum(call.bytes or 0 for call in calls),
+        peer=None,
         coalesced=True,
         link=sum_links_where_known(call.link for call in calls),
-        sequence=first.sequence,
         sends_to=only(call.sends_to for call in calls),
         receives_from=only(call.receives_from for call in calls),
     )

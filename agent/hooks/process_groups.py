@@ -68,7 +68,6 @@ class SequenceNumbers:
         """Step and counts, at index step modulo REMEMBERED_STEPS."""
 
     def note(self, step: int, group: Any) -> None:
-        """Note the counts as ``step`` begins."""
         begun = collectives_begun(group)
         self._noted[step % REMEMBERED_STEPS] = None if begun is None else (step, begun)
 

@@ -36,7 +36,6 @@ class ThreadTimes(NamedTuple):
     """Times of one step."""
 
     cpu_ns: int
-    """CPU time of the training thread."""
     loading_ns: int
     """Time in a DataLoader's ``next``."""
     full_collections: int

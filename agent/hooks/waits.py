@@ -27,7 +27,6 @@ class WaitHooks:
         self.end = barrier.guarded("the wait hook, after", self._after)
 
     def install(self) -> None:
-        """Put the hooks in. They stay until the process ends."""
         # Python's wait for a Work calls only this method.
         replace(dist.Work, "wait", self._bracketed_method)
         # The class of a Work's future, and the base of torch.futures.Future, whose wait() calls it.

@@ -52,7 +52,6 @@ class Sender:
         self.wanted = Watch(detail=False)
         """Requests of the dashboards: this rank's timeline, a burst."""
         self.commands: deque[Command] = deque(maxlen=MAX_COMMANDS)
-        """Commands from the hub, oldest first."""
         self.gathered: Gathered | None = None
         """The hub's last answer to Gather."""
         self.connections = 0

@@ -72,12 +72,10 @@ class EventsSource(HookedSource[Event]):
         self._chain_ns = 0
 
     def start(self) -> None:
-        """Refuse if there is no device to record on."""
         if not torch.cuda.is_initialized():
             raise RuntimeError("the events source needs a CUDA device in use, and this job uses none")
 
     def stop(self) -> None:
-        """Release all events."""
         self._recording = None
         self._pending.clear()
         self._pool.clear()
@@ -95,7 +93,6 @@ class EventsSource(HookedSource[Event]):
         self._read_finished()
 
     def edge(self, edge: Edge) -> None:
-        """A phase begins or ends now, on the compute stream."""
         recording = self._recording
         if recording is not None and len(recording.edges) < MAX_MARKS and not _capturing():
             recording.edges.append((edge, self._record(self._compute)))
@@ -110,7 +107,6 @@ class EventsSource(HookedSource[Event]):
     def _begin(
         self, call: CollectiveCall, recording: RecordedStep[Event]
     ) -> RecordedCollective[Event] | None:
-        """Record the start on the stream that issues it."""
         if call.device_type != "cuda":
             return None  # work on the host is not on the device's timeline
         if not self._timeable(call):

@@ -13,7 +13,6 @@ import pickle
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from time import monotonic
 from typing import Any
 
 from overlaptop.agent import placement
@@ -264,68 +263,3 @@ def _bytes(entry: Mapping[str, Any]) -> int | None:
         shapes = zip(entry[f"{side}_sizes"], dtypes, strict=True)
         sides.append(sum(int(math.prod(shape)) * ELEMENT_BYTES[dtype] for shape, dtype in shapes))
     return max(sides)
-
-
-PERIOD_S, SHARE = 20.0, 0.005
-"""Shortest time between two reads, and the largest share of time for them: 2,000 entries take 20 ms."""
-WATCHED_PERIOD_S, WATCHED_SHARE = 3.0, 0.01
-"""The same while a dashboard shows this rank's timeline."""
-
-
-class LaunchLog:
-    """The host's launches, for some of the steps; the same steps on all ranks."""
-
-    def __init__(self) -> None:
-        self._refusal = ""
-        self._recorder: FlightRecorder | None = None
-        self._read_step, self._took_s = -1, 0.0
-        """First step of the last read, and its duration."""
-        try:
-            self._recorder = FlightRecorder()
-        except FlightRecorderError as refusal:
-            self._refusal = str(refusal)
-
-    @property
-    def reason(self) -> str:
-        """Why collectives are named by their kernels; empty if they are not."""
-        return f"collectives have no names: {self._refusal}" if self._refusal else ""
-
-    @property
-    def was_short(self) -> bool:
-        """Whether the last read asked for more than the flight recorder keeps."""
-        return self._recorder is not None and self._recorder.was_short
-
-    def due(self, steps: range, step_ns: int, *, watched: bool) -> bool:
-        """Whether to read it for these steps: one lies on a grid of a period's steps, or it is overdue."""
-        if self._recorder is None:
-            return False
-        period_s, share = (WATCHED_PERIOD_S, WATCHED_SHARE) if watched else (PERIOD_S, SHARE)
-        period_steps = max(period_s, self._took_s / share) * 1e9 / max(step_ns, 1)
-        grid = 1 << max(0, math.ceil(math.log2(period_steps)))
-        first_on_grid = math.ceil(steps.start / grid) * grid
-        overdue = steps.start - self._read_step > 2 * grid
-        return first_on_grid in steps or self._read_step < 0 or overdue
-
-    def read(self, from_step: int, from_unix_ns: int, before_ns: int) -> list[CollectiveCall] | None:
-        """Return the launches since `from_unix_ns`, when `from_step` began, and up to `before_ns` earlier;
-        None if unknown.
-
-        Never call it while a CUDA graph is captured.
-        """
-        assert self._recorder is not None, "it was due"
-        began_s = monotonic()
-        try:
-            launches = self._recorder.read(from_unix_ns, before_ns)
-        except FlightRecorderError as refusal:
-            self._recorder, self._refusal = None, str(refusal)
-            return None
-        self._refusal = "the flight recorder is short: set TORCH_FR_BUFFER_SIZE" if launches is None else ""
-        self._read_step, self._took_s = from_step, monotonic() - began_s
-        return launches
-
-    def last_calls(self) -> dict[str, tuple[IssuedCall, ...]]:
-        """Return the last collectives of each group; empty if unknown. Restricted like `read`, and slow."""
-        try:
-            return self._recorder.last_calls() if self._recorder is not None else {}
-        except FlightRecorderError:
-            return {}

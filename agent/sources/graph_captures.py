@@ -30,7 +30,6 @@ class GraphCaptureWatch:
         self._under_way: WeakSet[Any] = WeakSet()
 
     def install(self) -> None:
-        """Put the patches in. They stay until the process ends."""
         replace(torch.cuda.CUDAGraph, "capture_begin", self._beginning)
         note_calls(
             torch.cuda.CUDAGraph,

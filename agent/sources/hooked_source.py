@@ -48,7 +48,6 @@ class HookedSource(ABC, Generic[Timestamp]):
 
     @property
     def detail_every(self) -> int:
-        """Collectives are measured in every n-th step; 0: never."""
         return 0 if self._phases_only else self.schedule.every
 
     def settings_changed(self, step: int) -> None:
@@ -117,7 +116,6 @@ class HookedSource(ABC, Generic[Timestamp]):
         """The wait ends now."""
 
     def take(self) -> list[StepSpans]:
-        """Return the steps finished since the last call, in order."""
         self._note_steps()
         taken = []
         while self._finished:
@@ -146,7 +144,6 @@ class HookedSource(ABC, Generic[Timestamp]):
         return ended
 
     def _finish(self, step: RecordedStep[int]) -> None:
-        """Keep a step until it is taken."""
         if len(self._finished) < MAX_WAITING_STEPS:
             self._finished.append(step)
         else:

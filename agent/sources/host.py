@@ -38,7 +38,6 @@ class HostSource(HookedSource[int]):
         """Do nothing: the host's clock always works."""
 
     def stop(self) -> None:
-        """Drop the unfinished step."""
         self._recording = None
 
     @property
@@ -47,14 +46,12 @@ class HostSource(HookedSource[int]):
         return len(self._outstanding)
 
     def boundary(self, step: int) -> None:
-        """End the step before ``step`` and begin ``step``."""
         at_ns = self._now_ns()
         ended = self._begin_step(step, at_ns, at_ns)
         if ended is not None:
             self._finish(ended)
 
     def edge(self, edge: Edge) -> None:
-        """A phase begins or ends now."""
         recording = self._recording
         if recording is not None and len(recording.edges) < MAX_MARKS:
             recording.edges.append((edge, self._now_ns()))
@@ -126,12 +123,10 @@ class HostSource(HookedSource[int]):
         return at_ns
 
     def wait_begin(self, stream: Any = None) -> int | None:  # noqa: ARG002 - the host has no streams
-        """Note the beginning of a wait."""
         recording = self._recording
         return now_ns() if recording is not None and recording.detailed else None
 
     def wait_end(self, token: int, wait: Wait) -> None:
-        """Note the end of the wait."""
         at_ns = self._now_ns()
         awaited = self._blocking.pop(threading.get_ident(), None) if wait is Wait.PURE else None
         if awaited is not None:

@@ -90,7 +90,6 @@ class LaunchInterval:
     from_unix_ns: int
     to_unix_ns: int
     kernels: tuple[NcclKernel, ...]
-    """In launch order."""
 
 
 @dataclass(frozen=True, slots=True)

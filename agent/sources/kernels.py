@@ -16,7 +16,6 @@ from __future__ import annotations
 import threading
 from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import replace
 from enum import Enum, auto
 from time import monotonic
 
@@ -25,19 +24,17 @@ import torch
 from overlaptop.agent.clock import now_ns
 from overlaptop.agent.isolation.job_exceptions import raised_by_job, run_to_completion
 from overlaptop.agent.isolation.threads import signals_blocked
-from overlaptop.agent.sources.base import MAX_WAITING_STEPS, CollectiveCall, Edge, StepSpans
-from overlaptop.agent.sources.collective_join import join
+from overlaptop.agent.sources.base import MAX_WAITING_STEPS, Edge, StepSpans
 from overlaptop.agent.sources.cupti.holders import tool_in
 from overlaptop.agent.sources.cupti.layouts import UnknownRecordError
 from overlaptop.agent.sources.cupti.library import CuptiError
 from overlaptop.agent.sources.cupti.tracer import Tracer
-from overlaptop.agent.sources.flight_recorder import LaunchLog
 from overlaptop.agent.sources.graph_captures import GraphCaptureWatch
 from overlaptop.agent.sources.kernel_names import KernelNames
 from overlaptop.agent.sources.kernel_steps import StreamMark, TracedStep, fault_in
 from overlaptop.agent.sources.marker import Marker
+from overlaptop.agent.sources.naming import CollectiveNaming
 from overlaptop.agent.sources.own_cost import Estimate
-from overlaptop.agent.sources.repeated_step import REPEATS, RepeatedStep
 from overlaptop.agent.sources.schedule import Schedule
 from overlaptop.agent.sources.window import LEAD_STEPS, Window
 from overlaptop.timeline import coherence
@@ -49,15 +46,9 @@ DRAIN_TIMEOUT_S, DRAIN_TIMEOUT_STEPS = 15.0, 50
 STANDSTILL_S, STANDSTILL_TIMES = 5.0, 4
 """A step longer than both (seconds, and times the previous step) ends the window: the job is doing
 something else. It does not count while the GPU is still at earlier steps."""
-MAX_OVERFLOWS = 3
-"""Consecutive windows with more records than can be kept."""
 COST, LAUNCH_BOUND_COST = Estimate(0.005, 0.01), Estimate(0.1, 0.08)
 """Cost of tracing a step, for any job and for launch-bound jobs. In the latter each launch is slower, and
 nothing hides that (benchmarks/README.md)."""
-MOST_EARLY_READS, EARLY_PERIOD_S = 64, 30.0
-"""If steps repeat no known step, launches are looked up at once: in the first, second, fourth ... such
-read, up to this many. Counting restarts when a setting changes, or this long after the last early
-look-up."""
 CHECKS = 3
 """Tries of the self-check."""
 MAX_BOUNDS = 256
@@ -66,7 +57,6 @@ BOUND_PERIOD_NS = 250_000_000
 NS_PER_MS = 1_000_000
 
 PAUSED = "paused: torch.profiler is running"
-SELDOM_NAMED = "collectives have names in few steps: set TORCH_FR_BUFFER_SIZE={}"
 OVERFLOWS = "steps hold more kernels than can be kept"
 TAKEN_OVER = "another user of CUPTI in this process takes its records"
 
@@ -132,12 +122,9 @@ class KernelsSource:
         self._lead_ns = 0
         self._overflowed = 0
         """Steps that were not taken in time."""
-        self._overflows = 0
-        """Consecutive windows with too many records."""
 
     @property
     def detail_every(self) -> int:
-        """Kernels are seen in every n-th step."""
         return self.schedule.every
 
     @property
@@ -165,13 +152,8 @@ class KernelsSource:
             if raised_by_job(fault):
                 raise
             raise RuntimeError(f"the CUDA driver cannot be called: {fault}") from None
-        self._log = LaunchLog()
-        self._repeated = RepeatedStep()
-        self._changed_step = 0
-        """Settings may differ from this step on. Set on the job's thread."""
-        self._unknown_reads, self._early_s = 0, 0.0
-        """Reads of steps that repeat no known one, and the time of the last early look-up."""
-        self.reason = self._log.reason
+        self._naming = CollectiveNaming(self._captures)
+        self.reason = self._naming.reason
         self._captures.install()
 
     def stop(self) -> None:
@@ -192,10 +174,9 @@ class KernelsSource:
         """Resume: torch.profiler has released CUPTI."""
         with self._lock:
             self._paused = False
-            self.reason = self._log.reason
+            self.reason = self._naming.reason
 
     def boundary(self, step: int) -> None:
-        """End the step before ``step`` and begin ``step``."""
         if len(self._boundaries) >= MAX_WAITING_STEPS:
             self._boundaries.popleft()
             self._overflowed += 1
@@ -221,7 +202,6 @@ class KernelsSource:
         self._step = step
 
     def edge(self, edge: Edge) -> None:
-        """A phase begins or ends now."""
         window = self._window
         if window is not None and not torch.cuda.is_current_stream_capturing():
             window.edge(edge)
@@ -251,9 +231,9 @@ class KernelsSource:
         window = self._window
         if self._state is _State.TRACING and window is not None:
             if self._tracer.exhausted or window.overflows:
-                self._overflows += 1
-                window.end()
-            elif self._stands_still():
+                self._give_up(OVERFLOWS)
+                return
+            if self._stands_still():
                 window.end()
             if window.finished.is_set():
                 self._switch_off()
@@ -348,9 +328,7 @@ class KernelsSource:
     def _end_window(self) -> None:
         window, self._window = self._window, None
         self._state = _State.IDLE
-        if self._overflows >= MAX_OVERFLOWS:
-            self._give_up(OVERFLOWS)
-        elif window is not None and window.pending and not window.broken:
+        if window is not None and window.pending and not window.broken:
             self._give_up(TAKEN_OVER)
 
     def _read_window(self, until_ns: int) -> list[TracedStep]:
@@ -380,69 +358,17 @@ class KernelsSource:
     def _take_in(self, steps: list[TracedStep]) -> None:
         """Name the collectives of these steps, and keep the steps."""
         self._note_progress()
-        self._overflows = 0
-        if self._changed_step != self._repeated.from_step:
-            self._repeated.forget(self._changed_step)
-            self._unknown_reads = 0
         self.schedule.prior = LAUNCH_BOUND_COST if steps[-1].waits_for_launches else COST
-        launches = self._launches(steps)
-        for step in steps:
-            self._measured[step.step] = self._named(step, launches)
-        if launches and self._log.was_short and not any(map(self._repeated.knows, steps)):
-            most = max(step.collective_count or 0 for step in steps)
-            self.reason = SELDOM_NAMED.format(2 * (REPEATS + 2) * most)
+        named = self._naming.name(steps, self._host_step_ns, watched=self.schedule.watched)
+        self._measured.update((step.step, step) for step in named)
+        self.reason = self._naming.reason
         self._lead_ns = steps[-1].launch_lead_ns or 0
 
-    def _named(self, step: TracedStep, looked_up: list[CollectiveCall] | None) -> TracedStep:
-        """Return the step with its collectives, if they are known."""
-        if looked_up is not None:
-            self._repeated.learn(step, looked_up)
-            return join(step, looked_up)
-        if self._log.reason:  # never known: name collectives by their kernels
-            return replace(join(step, []), comm_kernels_ns=None, matched_ns=None)
-        repeated = self._repeated.launches(step)
-        return step if repeated is None else join(step, repeated)
-
     def settings_changed(self, step: int) -> None:
-        """From this step on, which begins, steps may issue other collectives with the same kernels."""
-        self._changed_step = step
-
-    def _launches(self, steps: list[TracedStep]) -> list[CollectiveCall] | None:
-        """Return the launches in these steps; None if no look-up is due, or they are unknown."""
-        if not any(interval.kernels for step in steps for interval in step.intervals):
-            return []
-        numbers = range(steps[0].step, steps[-1].step + 1)
-        early = self._looks_up_early(steps)
-        # Repeating steps are looked up as rarely as unwatched ones: only to confirm that they repeat.
-        watched = self.schedule.watched and not all(map(self._repeated.knows, steps))
-        if not (self._log.due(numbers, self._host_step_ns, watched=watched) or early):
-            return None
-        with self._captures.held_off() as free:
-            if not free:
-                return None
-            # On the host's clock: steps of equal GPU time may differ there.
-            longest_ns = max(s.intervals[-1].to_unix_ns - s.intervals[0].from_unix_ns for s in steps)
-            from_ns = steps[0].intervals[0].from_unix_ns
-            launches = self._log.read(steps[0].step, from_ns, (REPEATS + 2) * longest_ns)
-        self.reason = self._log.reason
-        return launches
-
-    def _looks_up_early(self, steps: list[TracedStep]) -> bool:
-        """Whether to look up launches early, as these steps repeat no known one."""
-        if self._log.reason or any(map(self._repeated.knows, steps)):
-            return False
-        if monotonic() - self._early_s > EARLY_PERIOD_S:
-            self._unknown_reads = 0
-        self._unknown_reads += 1
-        early = self._unknown_reads <= MOST_EARLY_READS and self._unknown_reads.bit_count() == 1
-        if early:
-            self._early_s = monotonic()
-        return early
+        self._naming.settings_changed(step)
 
     def last_calls(self) -> dict[str, tuple[IssuedCall, ...]]:
-        """Return the last collectives of each group by torch's flight recorder; empty if unknown."""
-        with self._captures.held_off() as free:
-            return self._log.last_calls() if free else {}
+        return self._naming.last_calls()
 
     def _give_up(self, why: str) -> None:
         """Give up, so that the agent takes another source."""

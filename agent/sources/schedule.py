@@ -88,7 +88,6 @@ class Schedule:
 
     @property
     def watched(self) -> bool:
-        """Whether a dashboard watches this rank."""
         return self._followed.detail
 
     def follow(self, wanted: Watch) -> None:

@@ -53,7 +53,6 @@ class Window:
     # On the job's threads.
 
     def boundary(self, step: int) -> None:
-        """``step`` begins."""
         if self.finished.is_set():
             return
         wanted = self._measures(step)
@@ -66,7 +65,6 @@ class Window:
             self.finished.set()
 
     def edge(self, edge: Edge) -> None:
-        """A phase begins or ends now."""
         if self._open and not self.finished.is_set():
             self._set(self._marks[-1].step, edge)
 
@@ -129,5 +127,4 @@ class Window:
 
     @property
     def overflows(self) -> bool:
-        """Whether it holds too many records."""
         return self._activities is not None and len(self._activities) > MAX_PENDING

@@ -43,7 +43,6 @@ class Buffers:
 
     @property
     def outstanding(self) -> int:
-        """Buffers that CUPTI holds."""
         return len(self._requested_ns)
 
     @property
@@ -53,7 +52,6 @@ class Buffers:
 
     @property
     def exhausted(self) -> bool:
-        """Whether too many buffers are in use."""
         return len(self._memory) - len(self._free) > MAX_BUFFERS
 
     def prepare(self) -> None:

@@ -43,7 +43,6 @@ class Cupti:
         return number.value
 
     def timestamp_ns(self) -> int:
-        """Return the time on the clock of the records."""
         now_ns = ctypes.c_uint64()
         self._call("cuptiGetTimestamp", ctypes.byref(now_ns))
         return now_ns.value
@@ -57,7 +56,6 @@ class Cupti:
         self._call("cuptiActivityRegisterCallbacks", request, complete)
 
     def enable(self, kind: int) -> None:
-        """Record this kind of activity from now on."""
         self._call("cuptiActivityEnable", ctypes.c_int(kind))
 
     def disable(self, kind: int) -> None:
@@ -72,7 +70,6 @@ class Cupti:
         self._call("cuptiActivityFlushAll", ctypes.c_uint32(forced))
 
     def dropped(self) -> int:
-        """Return the number of records dropped since the last call."""
         count = ctypes.c_size_t()
         no_context, no_stream = ctypes.c_void_p(None), ctypes.c_uint32(0)
         self._call("cuptiActivityGetNumDroppedRecords", no_context, no_stream, ctypes.byref(count))

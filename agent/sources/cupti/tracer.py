@@ -45,7 +45,6 @@ class Tracer:
 
     @property
     def exhausted(self) -> bool:
-        """Whether this trace has grown too long."""
         return self._buffers.exhausted
 
     def start(self) -> None:

@@ -82,7 +82,7 @@ HOOKS_AND_THREADS = [
     "sources.host.HostSource.take",
     "sources.host.HostSource.start",
     "measuring.Measuring._choose_source",
-    "agent.Agent._info",
+    "agent.Agent._introduce",
     "knobs.ddp_models.DdpModels._note",
     "knobs.ddp_models.DdpModels.note_step",
     "knobs.fsdp_units.FsdpUnits.install",
@@ -103,7 +103,7 @@ HOOKS_AND_THREADS = [
 ]
 
 
-UNABLE_TO_TELL = ("agent.Agent._info", "reporting.sender.Sender.put", "reporting.sender.Sender.pump")
+UNABLE_TO_TELL = ("agent.Agent._introduce", "reporting.sender.Sender.put", "reporting.sender.Sender.pump")
 """Without these there is no line to the dashboard: the log alone says it."""
 
 

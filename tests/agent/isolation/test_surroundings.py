@@ -193,14 +193,14 @@ def test_the_goodbye_comes_at_the_jobs_end_also_after_a_fault(run_ranks):
         import time
         import torch, overlaptop.agent
         from overlaptop.agent.agent import Agent
-        calls, info = 0, Agent._info
+        calls, introduce = 0, Agent._introduce
         def fault_later(*args):
             global calls
             calls += 1
             if calls > 3:
                 raise ArithmeticError("on purpose")
-            return info(*args)
-        Agent._info = fault_later
+            return introduce(*args)
+        Agent._introduce = fault_later
         while overlaptop.agent._agent.barrier.active:
             overlaptop.agent.step()
             time.sleep(0.01)

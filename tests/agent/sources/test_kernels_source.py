@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from overlaptop.agent.reporting import reporter
-from overlaptop.agent.sources import flight_recorder, kernel_steps, kernels
+from overlaptop.agent.sources import kernel_steps, kernels, naming
 from overlaptop.agent.sources.base import CollectiveCall, Edge
 from overlaptop.agent.sources.cupti.holders import TOOLS
 from overlaptop.agent.sources.cupti.layouts import UnknownRecordError
@@ -145,10 +145,10 @@ def install(patch, gpu):
     install_graphs(patch)
     patch.setattr(kernels, "Tracer", lambda: gpu)
     patch.setattr(kernels, "Marker", {0: gpu}.__getitem__)
-    patch.setattr(flight_recorder, "FlightRecorder", lambda: gpu)
+    patch.setattr(naming, "FlightRecorder", lambda: gpu)
     for module in (kernels, kernel_steps):
         patch.setattr(module, "now_ns", lambda: gpu.now_ns)
-    for module in (kernels, flight_recorder):
+    for module in (kernels, naming):
         patch.setattr(module, "monotonic", lambda: gpu.now_ns / 1e9)
 
 
@@ -332,7 +332,7 @@ def test_a_job_whose_steps_repeat_is_looked_up_as_rarely_as_where_nobody_watches
     job.until(lambda: len([each for each in job.detailed() if each.named]) > 20)
     dumps, seconds = gpu.dumps, 40
     job.run(seconds * 10**9 // job.step_ns)
-    assert 0 < gpu.dumps - dumps <= seconds / flight_recorder.PERIOD_S
+    assert 0 < gpu.dumps - dumps <= seconds / naming.PERIOD_S
 
 
 # Giving up.
@@ -400,7 +400,7 @@ def test_without_a_flight_recorder_collectives_go_by_their_kernels_and_the_reaso
 ):
     gpu.recorder_fault = "it is off"
     if at_once:
-        monkeypatch.setattr(flight_recorder, "FlightRecorder", lambda: gpu.read(0, 0))
+        monkeypatch.setattr(naming, "FlightRecorder", lambda: gpu.read(0, 0))
     job = MeasuredJob(gpu)
     job.run(400)
     assert gpu.dumps == 1  # it is not asked again
@@ -429,18 +429,14 @@ def test_a_window_of_which_something_was_lost_has_no_lane_totals(gpu, missing):
     assert job.source.lost == gpu.lost
 
 
-@pytest.mark.parametrize("times", [1, kernels.MAX_OVERFLOWS])
-def test_a_window_that_holds_more_than_can_be_kept_is_ended_and_several_are_given_up(gpu, times):
+def test_window_of_more_records_than_can_be_kept_is_given_up(gpu):
     job = MeasuredJob(gpu)
-    for _ in range(times):
-        assert not job.source.gave_up
-        job.until_tracing()
-        gpu.exhausted = True
-        job.take()
-        gpu.exhausted = False
-        assert not gpu.tracing
+    job.until_tracing()
+    gpu.exhausted = True
+    job.take()
+    assert not gpu.tracing
+    assert job.source.gave_up == kernels.OVERFLOWS
     job.run(2)
-    assert job.source.gave_up == ("" if times == 1 else kernels.OVERFLOWS)
     assert job.is_whole()
 
 
@@ -609,7 +605,7 @@ def test_a_flight_recorder_that_keeps_too_little_to_know_what_repeats_is_said_to
     job.run(100)
     assert any(each.named for each in job.detailed())
     assert not all(each.named for each in job.detailed())
-    assert job.source.reason == kernels.SELDOM_NAMED.format(12)
+    assert job.source.reason == naming.SELDOM_NAMED.format(12)
     gpu.recorder_keeps = 1000
     job.source.settings_changed(job.next_step)
     job.run(20)

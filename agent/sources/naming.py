@@ -1,0 +1,138 @@
+"""Names the collectives of traced steps: by the flight recorder, or as in a known step that they repeat."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from time import monotonic
+
+from overlaptop.agent.sources.base import CollectiveCall
+from overlaptop.agent.sources.collective_join import join
+from overlaptop.agent.sources.flight_recorder import FlightRecorder, FlightRecorderError
+from overlaptop.agent.sources.graph_captures import GraphCaptureWatch
+from overlaptop.agent.sources.kernel_steps import TracedStep
+from overlaptop.agent.sources.repeated_step import REPEATS, RepeatedStep
+from overlaptop.wire.messages import IssuedCall
+
+PERIOD_S, SHARE = 20.0, 0.005
+"""Shortest time between two look-ups, and the largest share of time for them: 2,000 entries take 20 ms."""
+WATCHED_PERIOD_S, WATCHED_SHARE = 3.0, 0.01
+"""The same while a dashboard shows this rank's timeline."""
+MOST_EARLY_READS, EARLY_PERIOD_S = 64, 30.0
+"""If steps repeat no known step, launches are looked up at once: in the first, second, fourth ... such
+read, up to this many. Counting restarts when a setting changes, or this long after the last early
+look-up."""
+SHORT = "the flight recorder is short: set TORCH_FR_BUFFER_SIZE"
+SELDOM_NAMED = "collectives have names in few steps: set TORCH_FR_BUFFER_SIZE={}"
+
+
+class CollectiveNaming:
+    """Looks up the launches of some steps, the same on all ranks. On the agent's thread."""
+
+    def __init__(self, captures: GraphCaptureWatch) -> None:
+        self._captures = captures
+        self._repeated = RepeatedStep()
+        self._recorder: FlightRecorder | None = None
+        self._refusal = self._seldom = ""
+        self._changed_step = 0
+        """Settings may differ from this step on. Set on the job's thread."""
+        self._read_step, self._took_s = -1, 0.0
+        """First step of the last look-up, and its duration."""
+        self._unknown_reads, self._early_s = 0, 0.0
+        """Reads of steps that repeat no known one, and the time of the last early look-up."""
+        try:
+            self._recorder = FlightRecorder()
+        except FlightRecorderError as refusal:
+            self._refusal = str(refusal)
+
+    @property
+    def reason(self) -> str:
+        """Why collectives have no names, or only in few steps; empty: they have."""
+        return f"collectives have no names: {self._refusal}" if self._refusal else self._seldom
+
+    def settings_changed(self, step: int) -> None:
+        """From this step on, which begins, steps may issue other collectives with the same kernels."""
+        self._changed_step = step
+
+    def name(self, steps: Sequence[TracedStep], host_step_ns: int, *, watched: bool) -> list[TracedStep]:
+        """Return these steps, read together, with their collectives where these are known.
+
+        ``host_step_ns``: length of a recent step by the host's clock.
+        """
+        if self._changed_step != self._repeated.from_step:
+            self._repeated.forget(self._changed_step)
+            self._unknown_reads = 0
+        launches = self._look_up(steps, host_step_ns, watched=watched)
+        named = [self._named(step, launches) for step in steps]
+        recorder = self._recorder
+        if launches and recorder and recorder.was_short and not any(map(self._repeated.knows, steps)):
+            most = max(step.collective_count or 0 for step in steps)
+            self._seldom = SELDOM_NAMED.format(2 * (REPEATS + 2) * most)
+        return named
+
+    def last_calls(self) -> dict[str, tuple[IssuedCall, ...]]:
+        """Return the last collectives of each group, oldest first; empty if unknown. This is slow."""
+        with self._captures.held_off() as free:
+            try:
+                return self._recorder.last_calls() if free and self._recorder is not None else {}
+            except FlightRecorderError:
+                return {}
+
+    def _named(self, step: TracedStep, looked_up: list[CollectiveCall] | None) -> TracedStep:
+        if looked_up is not None:
+            self._repeated.learn(step, looked_up)
+            return join(step, looked_up)
+        if self._refusal:  # never known: name collectives by their kernels
+            return replace(join(step, []), comm_kernels_ns=None, matched_ns=None)
+        repeated = self._repeated.launches(step)
+        return step if repeated is None else join(step, repeated)
+
+    def _look_up(
+        self, steps: Sequence[TracedStep], host_step_ns: int, *, watched: bool
+    ) -> list[CollectiveCall] | None:
+        """Return the launches in these steps and before; None if no look-up is due, or they are unknown."""
+        if not any(interval.kernels for step in steps for interval in step.intervals):
+            return []
+        early = self._is_early(steps)
+        # Repeating steps are looked up as rarely as unwatched ones: only to confirm that they repeat.
+        watched = watched and not all(map(self._repeated.knows, steps))
+        if self._recorder is None or not (self._is_due(steps, host_step_ns, watched=watched) or early):
+            return None
+        with self._captures.held_off() as free:
+            if not free:
+                return None
+            # On the host's clock: steps of equal GPU time may differ there.
+            longest_ns = max(s.intervals[-1].to_unix_ns - s.intervals[0].from_unix_ns for s in steps)
+            began_s = monotonic()
+            try:
+                launches = self._recorder.read(
+                    steps[0].intervals[0].from_unix_ns, (REPEATS + 2) * longest_ns
+                )
+            except FlightRecorderError as refusal:
+                self._recorder, self._refusal = None, str(refusal)
+                return None
+        self._refusal, self._seldom = SHORT if launches is None else "", ""
+        self._read_step, self._took_s = steps[0].step, monotonic() - began_s
+        return launches
+
+    def _is_due(self, steps: Sequence[TracedStep], host_step_ns: int, *, watched: bool) -> bool:
+        """Whether one of these steps lies on a grid of a period's steps, or a look-up is overdue."""
+        period_s, share = (WATCHED_PERIOD_S, WATCHED_SHARE) if watched else (PERIOD_S, SHARE)
+        period_steps = max(period_s, self._took_s / share) * 1e9 / max(host_step_ns, 1)
+        grid = 1 << max(0, math.ceil(math.log2(period_steps)))
+        first, last = steps[0].step, steps[-1].step
+        is_on_grid = math.ceil(first / grid) * grid <= last
+        return is_on_grid or self._read_step < 0 or first - self._read_step > 2 * grid
+
+    def _is_early(self, steps: Sequence[TracedStep]) -> bool:
+        """Whether to look up these steps early, as they repeat no known one."""
+        if self._refusal or any(map(self._repeated.knows, steps)):
+            return False
+        if monotonic() - self._early_s > EARLY_PERIOD_S:
+            self._unknown_reads = 0
+        self._unknown_reads += 1
+        early = self._unknown_reads <= MOST_EARLY_READS and self._unknown_reads.bit_count() == 1
+        if early:
+            self._early_s = monotonic()
+        return early

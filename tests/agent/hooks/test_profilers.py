@@ -1,0 +1,109 @@
+"""torch.profiler pauses the kernels source and lets it resume, whatever becomes of it."""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+import pytest
+import torch
+from torch import profiler
+
+from overlaptop.agent.hooks.profilers import ProfilerWatch
+
+CPU = [profiler.ProfilerActivity.CPU]
+FUNCTIONS = ("_prepare_profiler", "_enable_profiler", "_disable_profiler")
+
+
+class Watched:
+    """A watch, and what it says in order."""
+
+    def __init__(self, patch, failing=""):
+        """Torch's own functions, of which one may fail, are put back afterwards."""
+
+        def fails(*args, **kwargs):
+            raise RuntimeError("no profiler today")
+
+        module = torch.autograd.profiler
+        for name in FUNCTIONS:
+            patch.setattr(module, name, fails if name == failing else getattr(module, name))
+        self.said = []
+        self.watch = ProfilerWatch(self.said.append)
+        self.watch.install()
+
+    def changes(self):
+        """Whether it ran, without repetitions."""
+        return [running for running, _ in groupby(self.said)]
+
+
+@pytest.mark.parametrize(
+    "profile", [lambda: profiler.profile(activities=CPU), torch.autograd.profiler.profile]
+)
+def test_profiler_pauses_before_and_resumes_even_after_a_fault(monkeypatch, profile):
+    watched = Watched(monkeypatch)
+
+    def profiled():
+        with profile():
+            assert watched.changes() == [True]
+            assert watched.watch.job_profiles
+            raise ArithmeticError
+
+    with pytest.raises(ArithmeticError):
+        profiled()
+    assert watched.changes() == [True, False]
+    assert (watched.watch.running, watched.watch.job_profiles) == (False, False)
+
+
+def test_our_profiler_is_not_the_jobs_and_yields_to_it(monkeypatch):
+    watched = Watched(monkeypatch)
+    with watched.watch.ours():
+        ours = torch.autograd.profiler.profile().__enter__()
+    assert (watched.watch.running, watched.watch.job_profiles) == (True, False)
+
+    def give_way():
+        watched.watch.yield_to_job = None
+        ours.__exit__(None, None, None)
+
+    watched.watch.yield_to_job = give_way
+    with profiler.profile(activities=CPU):
+        assert (watched.watch.running, watched.watch.job_profiles) == (True, True)
+    assert watched.changes() == [True, False, True, False]
+
+
+def test_profiler_with_a_schedule_pauses_for_each_of_its_cycles(monkeypatch):
+    watched, ready = Watched(monkeypatch), []
+    with profiler.profile(
+        activities=CPU,
+        schedule=profiler.schedule(wait=1, warmup=1, active=2, repeat=2),
+        on_trace_ready=ready.append,
+        acc_events=True,
+    ) as profiled:
+        assert watched.said == []
+        states = []
+        for _ in range(10):
+            torch.ones(4).sum()
+            profiled.step()
+            states.append(watched.watch.running)
+    assert watched.changes() == [True, False] * 2
+    assert states == [True, True, True, False] * 2 + [False] * 2
+    assert len(ready) == 2
+
+
+@pytest.mark.parametrize("failing", FUNCTIONS[:2])
+def test_profiler_that_fails_to_start_leaves_nothing_paused(monkeypatch, failing):
+    watched = Watched(monkeypatch, failing)
+    with pytest.raises(RuntimeError, match="no profiler today"):
+        profiler.profile(activities=CPU).start()
+    assert watched.changes() == [True, False]
+    assert not watched.watch.running
+
+
+def test_function_that_this_torch_lacks_is_named_in_the_log(monkeypatch, caplog):
+    monkeypatch.delattr(torch.autograd.profiler, "_disable_profiler")
+    said = []
+    for name in FUNCTIONS[:2]:
+        monkeypatch.setattr(torch.autograd.profiler, name, lambda: "started")
+    ProfilerWatch(said.append).install()
+    (text,) = caplog.messages
+    assert "this torch has no torch.autograd.profiler._disable_profiler" in text
+    assert torch.autograd.profiler._prepare_profiler() == "started"
+    assert said == [True]
