@@ -6,7 +6,7 @@ import numpy as np
 
 from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.exposure import Exposure, StepCalls, all_totals, exposure, mean_ns, step_calls
-from overlaptop.findings.late import on_host
+from overlaptop.findings.measures import on_host
 from overlaptop.findings.settings import can_set, gradients_of, knob_of
 from overlaptop.models.buckets import MIB, EvenBuckets, Link, even_buckets, fewest, sweep
 from overlaptop.timeline.arrivals import Collective

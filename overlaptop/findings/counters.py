@@ -13,20 +13,18 @@ from overlaptop import text
 from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.finding import Certainty, Finding
 from overlaptop.findings.gains import EXPLAINS, gain_ns, own_times
-from overlaptop.findings.late import (
-    OF_THE_HOST,
-    Cause,
+from overlaptop.findings.late import OF_THE_HOST, Cause, Suspect, named_late
+from overlaptop.findings.lines import slow_line
+from overlaptop.findings.measures import (
     Measure,
+    cpu_ns,
     delayed_ns,
     each_excess,
     full_collections,
     loading_ns,
-    named_late,
     steady_excess,
 )
-from overlaptop.findings.lines import SlowLine, slow_line
 from overlaptop.fleet.wait_breakdown import hides_nothing
-from overlaptop.wire.messages import RankInfo, StepTotals
 
 LEAST_STEPS = 8
 ALONE_SHARE = 0.5
@@ -39,37 +37,18 @@ HALF_A_COLLECTION = 0.5
 """Steps have whole collections, but the others' median may lie between two numbers."""
 
 
-@dataclass(frozen=True, slots=True)
-class SlowHost:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlowHost(Suspect):
     """A rank whose counter is higher than the others' in nearly all steps."""
 
-    rank: int
-    cause: Cause
     longer_ns: int
     """Excess over the others: the median over steps; for samples, the mean."""
     certainty: Certainty
     gain_ns: int | None
-    line: SlowLine | None
-    others: tuple[int, ...]
     measured: str
 
-    @property
-    def versus(self) -> str:
-        """Return the ranks compared with: ``the others``, ``rank 0``."""
-        return text.named_ranks(self.others) if len(self.others) == 1 else "the others"
-
     def finding(self, does: str, advice: str) -> Finding:
-        """Return the finding that says why it is late. ``does``: the title after the rank's name."""
-        return Finding(
-            title=f"rank {self.rank}{does}",
-            measured=self.measured,
-            advice=advice,
-            certainty=self.certainty,
-            gain_ns=self.gain_ns,
-            ranks=(self.rank,),
-            why_late=True,
-            line=self.line.line if self.line is not None else "",
-        )
+        return self.blamed(does, self.measured, advice, self.certainty, self.gain_ns)
 
 
 @lru_cache(maxsize=1)
@@ -97,21 +76,24 @@ def slow_host(evidence: Evidence) -> SlowHost | None:
     if is_measured and evidence.most_wait_ns < EXPLAINS * longer_ns:
         return None
     others = tuple(sorted(evidence.ranks.keys() - {rank}))
-    own = own_times(evidence, (rank,), others) if is_measured else {}
     stands = cause is Cause.STANDING
     line = slow_line(evidence, rank, others, standing=stands) if cause in OF_THE_HOST else None
-    counted = f"by the counters of {text.plural(len(steps), 'step')}, measured or not"
+    measured = f"by the counters of {text.plural(len(steps), 'step')}, measured or not"
+    if line is not None and stands:
+        measured = f"by samples of its stack, ten a second: {line.in_words}"
+    gain = None
+    if is_measured:
+        own = own_times(evidence, (rank,), others)
+        gain = gain_ns(evidence.step_ns, (own[other] for other in others), own[rank], longer_ns)
     return SlowHost(
-        rank,
-        cause,
-        round(longer_ns),
-        Certainty.MEASURED if is_measured else Certainty.LIKELY,
-        gain_ns(evidence.step_ns, (own[other] for other in others), own[rank], longer_ns)
-        if is_measured
-        else None,
-        line,
-        others,
-        f"by samples of its stack, ten a second: {line.in_words}" if line and stands else counted,
+        rank=rank,
+        others=others,
+        cause=cause,
+        line=line,
+        longer_ns=round(longer_ns),
+        certainty=Certainty.MEASURED if is_measured else Certainty.LIKELY,
+        gain_ns=gain,
+        measured=measured,
     )
 
 
@@ -120,11 +102,7 @@ def slow_by(evidence: Evidence, cause: Cause) -> SlowHost | None:
     return found if found is not None and found.cause is cause else None
 
 
-def _cpu_ns(_info: RankInfo | None, step: StepTotals) -> int | None:
-    return step.cpu_ns
-
-
-_MEASURES = (loading_ns, delayed_ns, full_collections, _cpu_ns)
+_MEASURES = (loading_ns, delayed_ns, full_collections, cpu_ns)
 
 
 def _loses(
@@ -142,7 +120,7 @@ def _loses(
     yield loads_ns, Cause.LOADING
     yield more(delayed_ns, ALONE_SHARE * step_ns), Cause.DELAYED
     if more(full_collections, HALF_A_COLLECTION):
-        yield more(_cpu_ns, share * step_ns), Cause.COLLECTING
+        yield more(cpu_ns, share * step_ns), Cause.COLLECTING
         return
     others = evidence.ranks.keys() - {rank}
     if not loads_ns and (line := slow_line(evidence, rank, others, standing=True)) is not None:

@@ -5,12 +5,11 @@ loaded data, collected garbage, or slept. It computed longer. Or it waited for a
 group: then that rank is the late one (timeline/passed_on_waits.py).
 """
 
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
-from statistics import fmean, median, quantiles
+from statistics import median, quantiles
 
 from overlaptop import text
 from overlaptop.findings.evidence import Evidence, JobStep
@@ -18,11 +17,22 @@ from overlaptop.findings.finding import Certainty, Finding
 from overlaptop.findings.gains import EXPLAINS, STEADY, OwnTime, gain_ns, own_times
 from overlaptop.findings.launching import is_launch_bound, long_pauses_ns
 from overlaptop.findings.lines import SlowLine, slow_line
+from overlaptop.findings.measures import (
+    busy_ns,
+    computing_ns,
+    cpus_are_short,
+    delayed_ns,
+    excess,
+    full_collections,
+    loading_ns,
+    on_host,
+    standing_ns,
+    steady_excess,
+    unexplained_ns,
+)
 from overlaptop.fleet.snapshot import RankView
 from overlaptop.fleet.waits import LATE_SHARE
 from overlaptop.report.order import sees_gaps
-from overlaptop.timeline.averages import median_without
-from overlaptop.wire.messages import RankInfo, StepTotals
 
 VARIES = 1.2
 """Extra compute varies if its middle three fifths spread over more than this multiple of the median. A slow
@@ -31,10 +41,6 @@ SLACK_OF_WAIT, SLACK_OF_STEP = 0.25, 0.1
 """A wait costs nothing if the gain is below both shares."""
 LOW_CLOCK = 0.95
 """A clock is low below this share of the other ranks' median."""
-
-
-Measure = Callable[[RankInfo | None, StepTotals], int | None]
-"""A quantity of one rank in one step; None: not known."""
 
 
 class Cause(Enum):
@@ -64,14 +70,45 @@ OF_THE_HOST = (Cause.LOADING, Cause.STANDING, Cause.LAUNCHING, None)
 the GIL, so that no stack is sampled meanwhile, and another line would be named."""
 
 
-@dataclass(frozen=True, slots=True)
-class LateRank:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suspect:
+    """A rank that something takes longer on than on others."""
+
+    rank: int
+    others: tuple[int, ...]
+    cause: Cause | None
+    """None: nothing measured explains it."""
+    line: SlowLine | None
+    """If its host is late: the script line with the largest excess over the others."""
+    in_turn: tuple[int, ...] = ()
+    """Ranks that are late in turn, this one included; empty if only this one is late."""
+
+    @property
+    def versus(self) -> str:
+        """Return the ranks compared with: ``the others``, ``rank 0``; ``ranks 0, 3`` if more are late."""
+        named = len(self.others) == 1 or (self.others and self.in_turn)
+        return text.named_ranks(self.others) if named else "the others"
+
+    @property
+    def whose(self) -> str:
+        """Return such as ``the others'`` or ``rank 0's``."""
+        return text.possessive(self.versus)
+
+    def blamed(
+        self, does: str, measured: str, advice: str, certainty: Certainty, gain_ns: int | None
+    ) -> Finding:
+        """Return the finding that says why it is late. ``does``: the title after the rank's name."""
+        line = self.line.line if self.line is not None else ""
+        title, ranks = f"rank {self.rank}{does}", (self.rank,)
+        return Finding(title, measured, advice, certainty, gain_ns, ranks, why_late=True, line=line)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LateRank(Suspect):
     """A rank that the others wait for, and its excess over them per step: medians over steps, negative if
     shorter, None if not measured.
     """
 
-    rank: int
-    others: tuple[int, ...]
     late: int
     collectives: int
     step_ns: float
@@ -91,14 +128,8 @@ class LateRank:
     delays_ns: int | None
     collections: float | None
     """Full garbage collections per step."""
-    cause: Cause | None
-    """None: nothing measured explains it."""
-    passed_on_by: tuple[int, ...] = ()
+    passed_on_by: tuple[int, ...]
     """Ranks that are late because they wait for this one: each for the next, the last for this rank."""
-    in_turn: tuple[int, ...] = ()
-    """Ranks that are late in turn, this one included; empty if only this one is late."""
-    line: SlowLine | None = None
-    """If its host is late: the script line with the largest excess over the others."""
 
     def gain_ns(self, cause_ns: int | None = None) -> int:
         """Return how much shorter the step is without its cause; None: without any late rank."""
@@ -127,17 +158,6 @@ class LateRank:
         return f"{late}; {others}"
 
     @property
-    def versus(self) -> str:
-        """Return the ranks compared with: ``the others``, ``rank 0``; ``ranks 0, 3`` if more are late."""
-        named = len(self.others) == 1 or (self.others and self.in_turn)
-        return text.named_ranks(self.others) if named else "the others"
-
-    @property
-    def whose(self) -> str:
-        """Return such as ``the others'`` or ``rank 0's``."""
-        return text.possessive(self.versus)
-
-    @property
     def takes_ns(self) -> int:
         """Return its excess time between collectives, for any cause."""
         return max(self.busy_ns or 0, self.stands_ns or 0)
@@ -155,18 +175,8 @@ class LateRank:
         """``does``: the title after the rank's name; ``longer_ns``: the excess to remove; ``more``: further
         measurements.
         """
-        return Finding(
-            title=f"rank {self.rank}{does}",
-            measured="; ".join(
-                filter(None, (self.in_words, more, self.line.in_words if self.line else ""))
-            ),
-            advice=advice,
-            certainty=certainty,
-            gain_ns=self.gain_ns(longer_ns),
-            ranks=(self.rank,),
-            why_late=True,
-            line=self.line.line if self.line is not None else "",
-        )
+        measured = filter(None, (self.in_words, more, self.line.in_words if self.line else ""))
+        return self.blamed(does, "; ".join(measured), advice, certainty, self.gain_ns(longer_ns))
 
 
 def late_ranks(evidence: Evidence) -> tuple[LateRank, ...]:
@@ -194,9 +204,7 @@ def named_late(evidence: Evidence) -> tuple[LateRank, ...]:
         if each.rank in evidence.ranks
     }
     involved = frozenset(found).union(*found.values())
-    in_turn = tuple(sorted(found)) if len(found) > 1 else ()
-    late = (_late_rank(evidence, rank, chain, involved, found) for rank, chain in found.items())
-    return tuple(replace(each, in_turn=in_turn) for each in late)
+    return tuple(_late_rank(evidence, rank, chain, involved, found) for rank, chain in found.items())
 
 
 def late_by(evidence: Evidence, cause: Cause) -> list[LateRank]:
@@ -207,79 +215,6 @@ def caused_wait_ns(step: JobStep, ranks: Collection[int]) -> int:
     """Return the others' wait for these ranks in a step; 0 if not known."""
     lateness = step.waits.lateness if step.waits is not None else None
     return sum(each.caused_wait_ns for each in lateness.ranks if each.rank in ranks) if lateness else 0
-
-
-def on_host(info: RankInfo | None) -> bool:
-    """Return whether the rank's spans come from the host's clock: it has no GPU."""
-    return info is not None and info.source == "host"
-
-
-def computing_ns(info: RankInfo | None, step: StepTotals) -> int | None:
-    """Return compute time: of kernels; without a GPU, CPU time. None if the source does not see it."""
-    if info is None or info.compute_exact:
-        return step.compute_ns
-    return step.cpu_ns if on_host(info) else None
-
-
-def standing_ns(info: RankInfo | None, step: StepTotals) -> int | None:
-    """Return the GPU's idle time; without a GPU, the training thread's sleep except waits for other ranks.
-    None if the source does not see it.
-    """
-    if info is None or info.compute_exact:
-        return step.idle_ns
-    if not on_host(info) or step.cpu_ns is None or step.exposed_ns is None:
-        return None
-    return max(0, step.step_ns - step.exposed_ns - step.cpu_ns - (step.delayed_ns or 0))
-
-
-def loading_ns(_info: RankInfo | None, step: StepTotals) -> int | None:
-    """Return the training thread's time in a DataLoader's ``next``."""
-    return step.loading_ns
-
-
-def delayed_ns(_info: RankInfo | None, step: StepTotals) -> int | None:
-    """Return the training thread's wait for a CPU."""
-    return step.delayed_ns
-
-
-def full_collections(_info: RankInfo | None, step: StepTotals) -> int | None:
-    """Return the number of garbage collections of the oldest generation."""
-    return step.full_collections
-
-
-def _busy_ns(info: RankInfo | None, step: StepTotals) -> int | None:
-    """Return the compute time; without a GPU, including the wait for a CPU, which grows with it."""
-    own_ns = computing_ns(info, step)
-    if own_ns is None or not on_host(info):
-        return own_ns
-    return own_ns + (step.delayed_ns or 0)
-
-
-def _unexplained_ns(info: RankInfo | None, step: StepTotals) -> int | None:
-    """Return the part of `standing_ns` beyond data, a CPU and garbage: these may not be steady yet."""
-    stands_ns = standing_ns(info, step)
-    if stands_ns is None or step.full_collections:
-        return stands_ns and 0
-    delayed_ns = 0 if on_host(info) else step.delayed_ns or 0  # without a GPU it is subtracted already
-    return max(0, stands_ns - (step.loading_ns or 0) - delayed_ns)
-
-
-def cpus_are_short(evidence: Evidence) -> bool:
-    """Whether ranks without a GPU wait longer for a CPU than for each other: all else is noise then."""
-    return (cpu_delay_ns(evidence) or 0) > evidence.exposed_wait_ns
-
-
-def cpu_delay_ns(evidence: Evidence) -> float | None:
-    """Return the wait for a CPU per step of ranks without a GPU; 0: ranks have GPUs; None: not known."""
-    on_hosts = [
-        [totals.delayed_ns for totals in each.totals.values() if totals.delayed_ns is not None]
-        for each in evidence.steps
-        if all(on_host(evidence.ranks[rank].info) for rank in each.totals)
-    ]
-    delays_ns = [fmean(known) for known in on_hosts if known]
-    if on_hosts and not delays_ns:
-        return None
-    return median(delays_ns) if delays_ns else 0.0
 
 
 def misplacement(evidence: Evidence, rank: int, others: Collection[int]) -> str:
@@ -316,9 +251,9 @@ def _late_rank(
         name: excess(evidence, rank, others, measure, steps)
         for name, measure, steps in (
             ("computes", computing_ns, measured),
-            ("busy", _busy_ns, measured),
+            ("busy", busy_ns, measured),
             ("stands", standing_ns, measured),
-            ("unexplained", _unexplained_ns, measured),
+            ("unexplained", unexplained_ns, measured),
             ("loads", loading_ns, counted),
             ("delays", delayed_ns, counted),
             ("collections", full_collections, counted),
@@ -336,24 +271,25 @@ def _late_rank(
     if line is None and (cause in OF_THE_HOST or computes_there):
         line = slow_line(evidence, rank, others)
     return LateRank(
-        rank,
-        tuple(sorted(others)),
-        late.late,
-        late.collectives,
-        evidence.step_ns,
-        own,
-        evidence.wait_in_words,
-        slows_ns,
-        beside_ns,
-        middle["computes"],
-        middle["busy"],
-        middle["stands"],
-        middle["loads"],
-        middle["delays"],
-        sum(collections) / len(collections) if collections else None,
-        cause,
-        chain,
+        rank=rank,
+        others=tuple(sorted(others)),
+        cause=cause,
         line=line,
+        in_turn=tuple(sorted(found)) if len(found) > 1 else (),
+        late=late.late,
+        collectives=late.collectives,
+        step_ns=evidence.step_ns,
+        own=own,
+        wait_text=evidence.wait_in_words,
+        slows_ns=slows_ns,
+        beside_ns=beside_ns,
+        computes_ns=middle["computes"],
+        busy_ns=middle["busy"],
+        stands_ns=middle["stands"],
+        loads_ns=middle["loads"],
+        delays_ns=middle["delays"],
+        collections=sum(collections) / len(collections) if collections else None,
+        passed_on_by=chain,
     )
 
 
@@ -367,7 +303,7 @@ def _cause(
     sleeps: bool,
 ) -> Cause | None:
     """``sleeps``: samples find it asleep at a line longer than the others."""
-    busy_ns, stands_ns, loads_ns, delays_ns = (
+    works_ns, stands_ns, loads_ns, delays_ns = (
         steady_excess(longer[name]) for name in ("busy", "stands", "loads", "delays")
     )
     info = evidence.ranks[rank].info
@@ -375,16 +311,16 @@ def _cause(
         loads_ns = min(loads_ns, stands_ns)  # CPU time beside a busy GPU costs nothing
     if loads_ns >= enough_ns:
         return Cause.LOADING
-    if max(busy_ns, stands_ns) < enough_ns:
+    if max(works_ns, stands_ns) < enough_ns:
         return None
-    if stands_ns > busy_ns or on_host(info):
+    if stands_ns > works_ns or on_host(info):
         collects = longer["collections"]
         if collects and sum(each > 0 for each in collects) >= LATE_SHARE * len(collects):
             return Cause.COLLECTING
         if misplacement(evidence, rank, others):
             return Cause.PLACEMENT
     # Longer compute means a longer wait for a CPU, too.
-    if stands_ns > busy_ns or median(longer["computes"]) < enough_ns:
+    if stands_ns > works_ns or median(longer["computes"]) < enough_ns:
         # Sleep is the remainder of a step, so the noise of all other parts adds up in it.
         sleeps_ns = steady_excess(longer["unexplained"], enough_ns / 2 if on_host(info) else 0.0)
         if max(delays_ns, sleeps_ns) < enough_ns:
@@ -418,51 +354,9 @@ def _slows_ns(
     return round(-median(computes_ns)), round(-median(hides_ns))
 
 
-def steady_excess(more: list[float], least: float = 0.0) -> float:
-    """Return the median of `excess`; 0 if it is not steadily above ``least``, or not known."""
-    steady = more and sum(each > least for each in more) >= STEADY * len(more)
-    return median(more) if steady else 0.0
-
-
 def _varies(longer_ns: list[float]) -> bool:
     fifths = quantiles(longer_ns, n=5) if len(longer_ns) > 1 else [0.0]
     return fifths[-1] - fifths[0] > VARIES * median(longer_ns)
-
-
-def excess(
-    evidence: Evidence,
-    rank: int,
-    others: Collection[int],
-    measure: Measure,
-    steps: Iterable[Mapping[int, StepTotals]],
-) -> list[float]:
-    """Return the rank's excess over the others' median, for each step where it is known."""
-
-    def of(each: int, step: StepTotals) -> int | None:
-        return measure(evidence.ranks[each].info, step)
-
-    more: list[float] = []
-    for totals in steps:
-        own = of(rank, totals[rank])
-        theirs = [value for other in others if (value := of(other, totals[other])) is not None]
-        if own is not None and theirs:
-            more.append(own - median(theirs))
-    return more
-
-
-def each_excess(
-    evidence: Evidence, measure: Measure, steps: Iterable[Mapping[int, StepTotals]]
-) -> Mapping[int, list[float]]:
-    """Return `excess` of each rank over all other ranks, by rank."""
-    infos = {rank: view.info for rank, view in evidence.ranks.items()}
-    more: defaultdict[int, list[float]] = defaultdict(list)
-    for totals in steps:
-        every = [(rank, measure(infos[rank], step)) for rank, step in totals.items()]
-        known = [(rank, value) for rank, value in every if value is not None]
-        ordered = sorted(value for _, value in known)
-        for rank, value in known if len(known) > 1 else ():
-            more[rank].append(value - median_without(ordered, value))
-    return more
 
 
 def _cpus(view: RankView) -> int | None:

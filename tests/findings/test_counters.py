@@ -6,7 +6,7 @@ import pytest
 
 from overlaptop.findings.find import find
 from overlaptop.findings.finding import Certainty
-from overlaptop.findings.late import each_excess, excess, loading_ns
+from overlaptop.findings.measures import each_excess, excess, loading_ns
 from tests.fleet.builders import MS, stacks
 
 from .jobs import RANKS, healthy, job, rules, the
@@ -41,6 +41,7 @@ def test_a_counter_that_is_half_of_the_step_names_the_rank_before_any_step_is_me
     found = the(evidence, rule)
     assert (found.ranks, found.certainty, found.gain_ns) == ((LATE,), Certainty.LIKELY, None)
     assert found.why_late
+    assert found.title.endswith((" than the others", " than the others'"))
 
 
 @pytest.mark.parametrize("rule", COUNTERS)

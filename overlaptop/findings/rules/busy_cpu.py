@@ -19,7 +19,7 @@ def look(evidence: Evidence) -> Iterable[Finding]:
         does = _does(late.delays_ns, late.whose)
         yield late.finding(does, late.delays_ns, _advice(evidence, late.rank), Certainty.MEASURED)
     if (slow := slow_by(evidence, Cause.DELAYED)) is not None:
-        yield slow.finding(_does(slow.longer_ns, f"{slow.versus}'s"), _advice(evidence, slow.rank))
+        yield slow.finding(_does(slow.longer_ns, slow.whose), _advice(evidence, slow.rank))
 
 
 def _does(delays_ns: int | None, whose: str) -> str:

@@ -13,7 +13,8 @@ from overlaptop import text
 from overlaptop.findings.counters import slow_by
 from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.finding import Certainty, Finding
-from overlaptop.findings.late import Cause, late_by, on_host
+from overlaptop.findings.late import Cause, late_by
+from overlaptop.findings.measures import on_host
 from overlaptop.findings.stalls import STALL_SHARE, before_work_ns, may_load, on_each_rank_ns, stalled
 from overlaptop.wire.messages import RankInfo, StepDetail, StepTotals
 

@@ -12,9 +12,10 @@ from overlaptop import text
 from overlaptop.findings.counters import slow_by
 from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.finding import Certainty, Finding
-from overlaptop.findings.late import Cause, LateRank, late_by, on_host
+from overlaptop.findings.late import Cause, LateRank, late_by
 from overlaptop.findings.launching import is_launch_bound, longest_pause
 from overlaptop.findings.lines import SlowLine
+from overlaptop.findings.measures import on_host
 from overlaptop.wire.messages import RankInfo
 
 STANDS = "sleeping, reading, logging, a lock"
@@ -34,7 +35,7 @@ def look(evidence: Evidence) -> Iterable[Finding]:
     if (slow := slow_by(evidence, Cause.STANDING)) is not None:
         yield slow.finding(
             f"'s training thread stands still {text.duration(slow.longer_ns)} a step longer than "
-            f"{text.possessive(slow.versus)}",
+            f"{slow.whose}",
             _advice(slow.line, evidence.ranks[slow.rank].info),
         )
 

@@ -9,7 +9,8 @@ from statistics import median
 from overlaptop import text
 from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.finding import Certainty, Finding
-from overlaptop.findings.late import Cause, LateRank, late_by, on_host
+from overlaptop.findings.late import Cause, LateRank, late_by
+from overlaptop.findings.measures import on_host
 
 ON_GPU = (
     "nvidia-smi -q -d CLOCK,POWER,TEMPERATURE,PIDS shows whether its GPU is slower or shared; if it has "

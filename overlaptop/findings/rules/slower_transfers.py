@@ -15,7 +15,7 @@ from overlaptop import text
 from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.exposure import LEAST_BYTES, exposure
 from overlaptop.findings.finding import Certainty, Finding
-from overlaptop.findings.late import cpu_delay_ns
+from overlaptop.findings.measures import cpu_delay_ns
 from overlaptop.fleet.waits import StepTransfer
 
 SLOWER = 1.5
