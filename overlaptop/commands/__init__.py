@@ -1,4 +1,4 @@
-"""The command line: one command a file, with its options (``add_arguments``) and its work (``run``).
+"""The command line: one command a file, with its help, its options (``add_arguments``) and its ``run``.
 
 Nothing here imports torch, and Textual is imported only to open the dashboard.
 """

@@ -60,7 +60,6 @@ _PARTS = ("waiting", "of it exposed", "transferring", "of it exposed", "not attr
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description, parser.epilog = DESCRIPTION, EPILOG
     parser.add_argument("paths", type=Path, metavar="PATH", nargs="+", help="a trace, or a folder of them")
     parser.add_argument(
         "--json", action="store_true", help="print records instead of opening the dashboard"

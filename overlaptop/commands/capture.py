@@ -33,7 +33,6 @@ a capture under way go on).
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description, parser.epilog = DESCRIPTION, EPILOG
     parser.add_argument(
         "--steps", type=positive, default=5, metavar="N", help="steps to record, 1 to 100 (default 5)"
     )

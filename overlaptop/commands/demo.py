@@ -30,7 +30,6 @@ END_LIMIT_S = 15.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "overlaptop demo [WORKLOAD] [--nproc N] [--steps N] [--json] [-- workload options]"
-    parser.description = DESCRIPTION
     names = ", ".join(workload.name for workload in catalog.WORKLOADS)
     parser.add_argument(
         "workload", nargs="?", default="ddp", metavar="WORKLOAD", help=f"{names} (default: ddp)"

@@ -41,7 +41,6 @@ _NOTE = "OVERLAPTOP-NOTE "
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "overlaptop doctor [HOST ...] [--json]"
-    parser.description, parser.epilog = DESCRIPTION, EPILOG
     parser.add_argument("--json", action="store_true", help="print a record for each finding")
     add_hosts(parser, as_words=True)
 

@@ -19,8 +19,8 @@ environment: XDG_CONFIG_HOME, instead of ~/.config.
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description, parser.epilog = DESCRIPTION, EPILOG
+def add_arguments(_parser: argparse.ArgumentParser) -> None:
+    """It has none."""
 
 
 def run(_options: argparse.Namespace) -> int:

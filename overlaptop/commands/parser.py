@@ -55,6 +55,7 @@ def make_parser(complete: Collection[str] = COMMANDS) -> tuple[Parser, dict[str,
     }
     for name in complete:
         module = import_module(f"overlaptop.commands.{name}")
+        made[name].description, made[name].epilog = module.DESCRIPTION, getattr(module, "EPILOG", None)
         module.add_arguments(made[name])
         made[name].set_defaults(run=module.run)
     return parser, made

@@ -21,7 +21,6 @@ exit status: 0, or 2 for a usage error. environment: OVERLAPTOP_DIR.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description, parser.epilog = DESCRIPTION, EPILOG
     parser.add_argument(
         "--stdio", action="store_true", required=True, help="relay over standard input and output"
     )

@@ -45,7 +45,6 @@ KNOBS_S = 2.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description, parser.epilog = DESCRIPTION, EPILOG
     parser.add_argument(
         "change", type=_change, nargs="?", metavar="NAME=VALUE", help="the setting and its new value"
     )

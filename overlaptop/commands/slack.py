@@ -47,7 +47,6 @@ refused, somebody else changed it), 2 for a usage error, 130 after Ctrl-C.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description, parser.epilog = DESCRIPTION, EPILOG
     parser.add_argument(
         "job", nargs="?", type=job_key, metavar="JOB", help="as --list names it (default: the only one)"
     )

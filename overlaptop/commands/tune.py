@@ -61,7 +61,6 @@ KNOBS_S = 5.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "overlaptop tune [SCRIPT] [options] [-- script's options]"
-    parser.description, parser.epilog = DESCRIPTION, EPILOG
     parser.add_argument("script", nargs="?", metavar="SCRIPT", help="start this (default: a running job)")
     parser.add_argument(
         "--knob", default="bucket_cap_mb", metavar="NAME", help="the setting (default: %(default)s)"

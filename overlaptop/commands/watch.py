@@ -31,7 +31,6 @@ _ALSO_MEANT = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "overlaptop [watch] [HOST ...] [options]"
-    parser.description, parser.epilog = DESCRIPTION, EPILOG
     parser.add_argument("--job", type=job_key, metavar="KEY", help="the job to watch, as --list names it")
     parser.add_argument("--list", action="store_true", help="list the jobs that run here or there, and end")
     parser.add_argument(
