@@ -38,7 +38,7 @@ _NOT_COMPUTE = re.compile(r"(^nccl.*Kernel)|(.*(Memcpy)|(Memset))|(.*Sync)")
 _MOST_TIMES = 8
 """Maximum events of a launch: normally one or two. A malicious trace could make the join quadratic."""
 _MAX_US = float(1 << 52)
-"""Same bound as in our own reader, see kineto.MAX_NS."""
+"""Same bound as in our own reader, see trace_clock.MAX_NS."""
 
 Micros: TypeAlias = NDArray[np.float64]
 """Times in µs."""

@@ -219,7 +219,7 @@ def _read_trace(
     file: Path, place: int, job: str, rules: LaneRules, *, by_hta: bool, detailed: bool, alone: bool
 ) -> _ReadTrace | _Unusable:
     try:
-        traces = kineto.load_each(file, files.read(file), rules)
+        traces = kineto.load(file, files.read(file), rules)
         first = traces[0]
         if by_hta and first.on_host:
             return _Unusable("no GPU activity in it, and HolisticTraceAnalysis looks at nothing else")

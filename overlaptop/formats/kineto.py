@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from operator import itemgetter
 from pathlib import Path
 from typing import TypeAlias
@@ -32,15 +32,14 @@ from overlaptop.formats.chrome import (
     mended,
 )
 from overlaptop.formats.files import NoTraceOfARankError, TraceError
+from overlaptop.formats.step_marks import MAX_STEP_MARKS, STEP_NAME, Annotation, annotations_of
+from overlaptop.formats.trace_clock import FAR_AWAY, MAX_NS, Times, TraceClock
 from overlaptop.text import duration, plural
 from overlaptop.timeline import coherence
 from overlaptop.timeline.coherence import NOT_LAUNCHED_NS
 from overlaptop.timeline.lanes import Kind, Lane, LaneRules, describe_look_alikes
 from overlaptop.timeline.nesting import innermost
 from overlaptop.timeline.spans import Spans, empty, from_bounds, union
-
-Times: TypeAlias = NDArray[np.int64]
-"""Shape (n,), Unix time in ns."""
 
 KIND_OF_CATEGORY: dict[str, Kind] = {
     "kernel": "kernel",
@@ -73,16 +72,8 @@ PEER_COPY = "Memcpy PtoP"
 LANES = tuple(Lane)
 """`Activities.lane` holds indices into this."""
 
-_STEP_NAME = re.compile(r"ProfilerStep#(\d{1,15})", re.ASCII)
-MAX_STEP_MARKS = 20_000
 MAX_WORLD = 1_000_000
 """Maximum plausible number of ranks."""
-STEPS_TOUCH_NS = 100_000
-"""A step's annotation may begin this long before the previous one ends, at most a quarter of that step."""
-MAX_NS = 1 << 62
-"""Upper bound of all times, required by overlaptop.timeline.spans."""
-
-_FAR_AWAY = "a time in it lies centuries away"
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,15 +115,6 @@ class Activities:
 
 
 @dataclass(frozen=True, slots=True)
-class Annotation:
-    """A ProfilerStep#N interval on the script's thread, or on the GPU if the CPU's is missing."""
-
-    number: int
-    start_ns: int
-    end_ns: int
-
-
-@dataclass(frozen=True, slots=True)
 class RankTrace:
     """The data of one file."""
 
@@ -157,15 +139,7 @@ class RankTrace:
         return next((number for number in numbers if isinstance(number, int)), None)
 
 
-def load(path: Path, text: Text, rules: LaneRules) -> RankTrace:
-    """Parse one trace's text. If it holds several GPUs, return the one that computes most.
-
-    Raises: as `load_each`.
-    """
-    return load_each(path, text, rules)[0]
-
-
-def load_each(path: Path, text: Text, rules: LaneRules) -> tuple[RankTrace, ...]:
+def load(path: Path, text: Text, rules: LaneRules) -> tuple[RankTrace, ...]:
     """Parse one trace's text and return each of its GPUs, the one that computes most first.
 
     Raises:
@@ -179,7 +153,7 @@ def load_each(path: Path, text: Text, rules: LaneRules) -> tuple[RankTrace, ...]
         raise TraceError(path, f"its device events ({', '.join(unread)}) are not read")
     if len(marks) > MAX_STEP_MARKS:
         raise TraceError(path, f"more than {MAX_STEP_MARKS:,} ProfilerStep annotations: trace fewer steps")
-    clock = _Clock(path, trace)
+    clock = TraceClock(path, trace)
     rank = _rank(path, trace)
     if on_host:
         activities = _host_activities(trace, decode_threads(path, text), clock, rules)
@@ -198,16 +172,16 @@ def load_each(path: Path, text: Text, rules: LaneRules) -> tuple[RankTrace, ...]
         kind = NoTraceOfARankError if rank is None else TraceError
         raise kind(path, f"no {what} in it: trace with ProfilerActivity.{activity}")
     if activities.end_ns.max() >= MAX_NS:
-        raise TraceError(path, _FAR_AWAY)
+        raise TraceError(path, FAR_AWAY)
     remarks = (*coherence.describe(+found), *_look_alikes(activities, rules))
     if skew_ns:
         remarks += (f"the CPU's clock is {duration(skew_ns)} ahead of the GPU's: steps and launches moved",)
-    possible_marks = clock.possible(marks, near=activities)
+    possible_marks = clock.possible(marks, (int(activities.start_ns[0]), int(activities.end_ns.max())))
     if impossible := len(marks) - len(possible_marks):
         remarks += (f"{plural(impossible, 'ProfilerStep annotation')} left out: its time is impossible",)
     traces = []
     for device in _busiest_first(activities):
-        annotations, said = _annotations(_of_process(possible_marks, processes[device]), clock, skew_ns)
+        annotations, said = annotations_of(_of_process(possible_marks, processes[device]), clock, skew_ns)
         of_device = activities.chosen(activities.device == device) if len(processes) > 1 else activities
         own = _of_process(launches, processes[device])
         blocked = _blocked(clock.possible(own), clock, skew_ns)
@@ -248,7 +222,7 @@ def _of_process(marks: Sequence[Event], process: Scalar) -> Sequence[Event]:
 
 
 def _gpu_activities(
-    gpu: Sequence[Event], launches: Sequence[Event], clock: _Clock, rules: LaneRules
+    gpu: Sequence[Event], launches: Sequence[Event], clock: TraceClock, rules: LaneRules
 ) -> tuple[Activities, Processes, Counter[str], int]:
     """Return the consistent activities, the number of others by kind, and the CPU clock's lead in ns."""
     start_ns = clock.times_ns(gpu)
@@ -288,7 +262,7 @@ def _gpu_activities(
 
 
 def _host_activities(
-    trace: Trace, threads: Sequence[Scalar], clock: _Clock, rules: LaneRules
+    trace: Trace, threads: Sequence[Scalar], clock: TraceClock, rules: LaneRules
 ) -> Activities:
     """Return gloo's collectives, as kernels on their own stream, and the activities of each thread."""
     collectives = [
@@ -335,7 +309,7 @@ def _sort_out(events: Sequence[Event]) -> tuple[list[Event], list[Event], list[E
             gpu.append(event)
         elif category in LAUNCH_CATEGORIES:
             launches.append(event)
-        elif category in ANNOTATION_CATEGORIES and event.name and _STEP_NAME.fullmatch(event.name):
+        elif category in ANNOTATION_CATEGORIES and event.name and STEP_NAME.fullmatch(event.name):
             marks.append(event)
     return gpu, launches, marks
 
@@ -344,65 +318,6 @@ def _unread(trace: Trace) -> list[str]:
     """Return the categories of device events that this module does not read."""
     categories = {event.cat for event in trace.events if event.dur is not None and event.cat is not None}
     return sorted(each for each in categories - LAUNCH_CATEGORIES if _OF_A_DEVICE.fullmatch(each))
-
-
-class _Clock:
-    """Converts microseconds to Unix ns without loss. torch 2.4 and later count from a base time near the
-    trace; as Unix time, a float64 would be exact only to a quarter of a microsecond.
-    """
-
-    def __init__(self, path: Path, trace: Trace) -> None:
-        self._path = path
-        self._base_ns = trace.base_ns or 0
-        if abs(self._base_ns) >= MAX_NS:
-            raise TraceError(path, _FAR_AWAY)
-
-    def possible(self, events: Sequence[Event], near: Activities | None = None) -> Sequence[Event]:
-        """Return the events that begin before they end, lie in this century, and within an hour of GPU
-        activity.
-        """
-        limit_us = (MAX_NS - abs(self._base_ns)) / 1e3
-        first_us, last_us = -limit_us, limit_us
-        if near is not None:
-            first_us = (int(near.start_ns.min()) - coherence.FAR_NS - self._base_ns) / 1e3
-            last_us = (int(near.end_ns.max()) + coherence.FAR_NS - self._base_ns) / 1e3
-
-        def is_possible(event: Event) -> bool:
-            ts, dur = event.ts, event.dur
-            assert ts is not None
-            assert dur is not None
-            in_reach = abs(ts) < limit_us and dur < limit_us - abs(ts)
-            return dur >= 0 and in_reach and first_us <= ts <= last_us
-
-        return [event for event in events if is_possible(event)]
-
-    def times_ns(self, events: Sequence[Event]) -> Times:
-        return self._base_ns + _whole_ns(self._checked([event.ts for event in events], abs(self._base_ns)))
-
-    def durations_ns(self, events: Sequence[Event]) -> Times:
-        us = self._checked([event.dur for event in events])
-        if us.size and us.min() < 0:
-            event = events[int(us.argmin())]
-            raise TraceError(
-                self._path, f"an event ends before it starts: {(event.name or '')[:60]!r} at {event.ts} µs"
-            )
-        return _whole_ns(us)
-
-    def _checked(self, values_us: list[int | float | None], base_ns: int = 0) -> NDArray[np.float64]:
-        try:
-            us = np.array(values_us, dtype=np.float64)
-        except OverflowError:
-            us = np.full(1, np.inf)
-        if us.size and not np.abs(us).max() < (MAX_NS - base_ns) / 1e3:
-            raise TraceError(self._path, _FAR_AWAY)
-        return us
-
-
-def _whole_ns(us: NDArray[np.float64]) -> Times:
-    # us * 1000 would round twice. The whole part is exact, and so is the remainder.
-    whole = np.floor(us)
-    decimals_ns = np.rint((us - whole) * 1000).astype(np.int64)
-    return whole.astype(np.int64) * 1000 + decimals_ns
 
 
 def _kind(event: Event) -> Kind:
@@ -445,7 +360,7 @@ def _launched_ns(
     start_ns: Times,
     device: NDArray[np.int64],
     launches: Sequence[Event],
-    clock: _Clock,
+    clock: TraceClock,
 ) -> tuple[Times, Processes]:
     """Return when each activity was launched, and which process launched on each device.
 
@@ -476,7 +391,7 @@ def _launched_ns(
     return launched_ns, processes
 
 
-def _blocked(calls: Sequence[Event], clock: _Clock, skew_ns: int) -> Spans:
+def _blocked(calls: Sequence[Event], clock: TraceClock, skew_ns: int) -> Spans:
     """Return when calls waited for the GPU, or launches for a queue slot, shifted by `skew_ns`."""
     waits = [event for event in calls if _BLOCKS.fullmatch(event.name or "")]
     launches = [event for event in calls if _LAUNCHES.fullmatch(event.name or "")]
@@ -487,68 +402,6 @@ def _blocked(calls: Sequence[Event], clock: _Clock, skew_ns: int) -> Spans:
         return empty()
     start_ns = clock.times_ns(waits) - skew_ns
     return union(from_bounds(start_ns, start_ns + clock.durations_ns(waits)))
-
-
-def _annotations(
-    marks: Sequence[Event], clock: _Clock, skew_ns: int = 0
-) -> tuple[tuple[Annotation, ...], tuple[str, ...]]:
-    """Return each step once, by number, from the CPU if possible, else from the GPU. Also return remarks on
-    the annotations left out. CPU times are shifted by `skew_ns` to the GPU's clock.
-
-    Of several annotations of one step, the longest counts. A step within another is part of it, but one
-    around several steps is ignored. A step that overlaps the next one ends where that begins.
-    """
-    by_number: dict[int, list[Event]] = {}
-    for event in marks:
-        match = _STEP_NAME.fullmatch(event.name or "")
-        assert match is not None
-        by_number.setdefault(int(match[1]), []).append(event)
-    chosen: list[tuple[int, Event]] = []
-    again = 0
-    for number, events in sorted(by_number.items()):
-        on_cpu = [event for event in events if event.cat == "user_annotation"] or events
-        again += len(on_cpu) - 1
-        chosen.append((number, max(on_cpu, key=lambda event: event.dur or 0)))
-    events = [event for _, event in chosen]
-    of_cpu = np.array([event.cat == "user_annotation" for event in events], dtype=np.bool_)
-    starts_ns = clock.times_ns(events) - np.where(of_cpu, skew_ns, 0)
-    ends_ns = starts_ns + clock.durations_ns(events)
-    found = list(map(Annotation, [number for number, _ in chosen], starts_ns.tolist(), ends_ns.tolist()))
-    found.sort(key=lambda each: (each.start_ns, -each.end_ns))
-    narrow = [each for at, each in enumerate(found) if not _is_around(each, found[at + 1 : at + 3])]
-    apart: list[Annotation] = []
-    nested = cut = 0
-    for each in narrow:
-        if apart and each.end_ns <= apart[-1].end_ns:
-            nested += 1
-            continue
-        if apart and each.start_ns < apart[-1].end_ns - _touching_ns(apart[-1]):
-            apart[-1] = replace(apart[-1], end_ns=each.start_ns)
-            cut += 1
-        apart.append(each)
-    said = []
-    if again:
-        said.append(f"{plural(again, 'ProfilerStep annotation')} left out: of a step that is there twice")
-    if nested:
-        said.append(f"{plural(nested, 'ProfilerStep annotation')} left out: within another step")
-    if wide := len(found) - len(narrow):
-        said.append(f"{plural(wide, 'ProfilerStep annotation')} left out: around several steps")
-    if cut:
-        said.append(f"{plural(cut, 'ProfilerStep annotation')} cut: where the next step begins")
-    return tuple(sorted(apart, key=lambda each: each.number)), tuple(said)
-
-
-def _is_around(step: Annotation, following: Sequence[Annotation]) -> bool:
-    """Whether the next two steps follow one after the other within this one, and so are steps."""
-    if len(following) < 2:
-        return False
-    first, second = following
-    return second.start_ns >= first.end_ns - _touching_ns(first) and second.end_ns <= step.end_ns
-
-
-def _touching_ns(step: Annotation) -> int:
-    """Return how long before this step's end the next one may begin."""
-    return min(STEPS_TOUCH_NS, (step.end_ns - step.start_ns) // 4)
 
 
 _RANK_IN_NAME = re.compile(r"rank[-_. ]?(\d{1,6})(?!\d)", re.IGNORECASE | re.ASCII)

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from overlaptop.formats.kineto import LANES, Activities, Annotation
+from overlaptop.formats.kineto import LANES, Activities
+from overlaptop.formats.step_marks import Annotation
 from overlaptop.timeline.coherence import NOT_LAUNCHED_NS
 from overlaptop.timeline.lanes import Lane
 

@@ -1,1 +1,1 @@
-"""Models of communication: DDP's buckets, their duration, and the prefetch depth."""
+"""Models of communication: DDP's buckets and their duration."""

@@ -50,16 +50,9 @@ class EvenBuckets:
 
     cap_bytes: int
     count: int
-    bucket_ns: int
-    """Duration of each bucket."""
     comm_ns: int
     exposed_ns: int
     """Communication after backward, which makes the step longer by this time."""
-
-    @property
-    def hidden_ns(self) -> int:
-        """Communication beside backward."""
-        return self.comm_ns - self.exposed_ns
 
 
 def even_buckets(total_bytes: int, backward_ns: int, link: Link, cap_bytes: int) -> EvenBuckets:
@@ -75,11 +68,10 @@ def even_buckets(total_bytes: int, backward_ns: int, link: Link, cap_bytes: int)
     """
     count = -(-total_bytes // cap_bytes)
     comm_ns = count * link.alpha_ns + total_bytes / link.beta_bytes_per_s * 1e9
-    bucket_ns = comm_ns / count
-    end_ns = max(backward_ns / count + comm_ns, backward_ns + bucket_ns)
+    end_ns = max(backward_ns / count + comm_ns, backward_ns + comm_ns / count)
     if end_ns >= LONGEST_NS:
         raise ValueError("the communication would take more than 104 days")
-    return EvenBuckets(cap_bytes, count, round(bucket_ns), round(comm_ns), round(end_ns - backward_ns))
+    return EvenBuckets(cap_bytes, count, round(comm_ns), round(end_ns - backward_ns))
 
 
 def sweep(total_bytes: int, backward_ns: int, link: Link, grain_bytes: int) -> Iterator[EvenBuckets]:

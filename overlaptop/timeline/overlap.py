@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from overlaptop.timeline import ratios
 from overlaptop.timeline.spans import Spans, clip, difference, empty, from_pairs, length_ns, union
 
 NO_LEAD = 0.02
@@ -36,21 +35,6 @@ class Breakdown:
     idle_ns: int
     fused_ns: int = 0
     """Kernels that both compute and communicate: neither hidden nor exposed."""
-
-    @property
-    def overlap(self) -> float | None:
-        """As `ratios.overlap`."""
-        return ratios.overlap(self.hidden_ns, self.comm_ns)
-
-    @property
-    def speedup(self) -> float | None:
-        """As `ratios.speedup`."""
-        return ratios.speedup(self.compute_ns, self.comm_ns, self.fused_ns, self.step_ns)
-
-    @property
-    def attainable(self) -> float | None:
-        """As `ratios.attainable`."""
-        return ratios.attainable(self.compute_ns, self.comm_ns, self.fused_ns)
 
 
 def break_down(

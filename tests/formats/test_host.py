@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from overlaptop.formats import files, job, kineto
+from overlaptop.formats import files, job
 from overlaptop.formats.files import TraceError
 from overlaptop.formats.summary import summarize
 from overlaptop.timeline.lanes import LaneRules
@@ -154,7 +154,7 @@ def sampled(path):
 @pytest.mark.parametrize("rank", [0, 1])
 def test_recorded_jobs_have_each_collective_and_compute_in_what_is_innermost(name, collectives, rank):
     path = DATA / name / f"rank{rank}.json.gz"
-    found = summarize(kineto.load(path, files.read(path), LaneRules()), rank, name)
+    found = summarize(traces.read(files.read(path), path), rank, name)
     for each, expected in zip(found.steps, sampled(path), strict=True):
         times_ns = (each.compute_ns, each.comm_ns, each.hidden_ns)
         assert [ns / each.step_ns for ns in times_ns] == pytest.approx(expected, abs=0.02)

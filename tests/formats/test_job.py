@@ -169,7 +169,7 @@ def test_what_does_not_fit_into_memory_is_refused(tmp_path, monkeypatch):
     def too_much(*_):
         raise MemoryError
 
-    monkeypatch.setattr(job.kineto, "load_each", too_much)
+    monkeypatch.setattr(job.kineto, "load", too_much)
     path = write(tmp_path / "rank0.json", *EVENTS)
     assert fault_of(path) == f"{path}: does not fit into this machine's memory"
 

@@ -9,15 +9,16 @@ from hypothesis import strategies as st
 
 from overlaptop.formats import chrome, kineto
 from overlaptop.formats.files import TraceError
+from overlaptop.formats.step_marks import Annotation
 from overlaptop.formats.summary import summarize
 from overlaptop.timeline.coherence import NOT_LAUNCHED_NS
 from overlaptop.timeline.lanes import Lane, LaneRules
-from tests.formats.traces import BASE_NS, PATH, event, kernel, launch, load, mark, nccl, text
+from tests.formats.traces import BASE_NS, PATH, event, kernel, launch, load, mark, nccl, read, text
 
 
 def fault_of(content):
     with pytest.raises(TraceError) as caught:
-        kineto.load(PATH, content, LaneRules())
+        read(content)
     message = str(caught.value)
     assert message.startswith("some/trace.json: ")
     assert "\n" not in message
@@ -36,7 +37,7 @@ NEAR_NS = 2**43 * 1000 - 1
 
 @given(start_ns=st.integers(-NEAR_NS, NEAR_NS), length_ns=st.integers(0, NEAR_NS))
 def test_no_nanosecond_is_lost(start_ns, length_ns):
-    found = kineto.load(PATH, raw(_us(start_ns), _us(length_ns)), LaneRules()).activities
+    found = read(raw(_us(start_ns), _us(length_ns))).activities
     assert (found.start_ns.tolist(), found.end_ns.tolist()) == ([start_ns], [start_ns + length_ns])
 
 
@@ -87,7 +88,7 @@ def test_activities_come_by_start_with_one_number_a_stream():
 
 def test_each_gpu_of_a_trace_is_read_by_itself():
     events = kernel(1, 1, "a"), kernel(3, 9, "c", device=1), kernel(2, 1, "b"), nccl(1, 50)
-    found = kineto.load_each(PATH, text(*events), LaneRules())
+    found = kineto.load(PATH, text(*events), LaneRules())
     assert [each.activities.names for each in found] == [["c"], ["a", nccl(0, 0)["name"], "b"]]
 
 
@@ -102,9 +103,7 @@ def test_in_a_merged_trace_each_gpu_has_its_own_process():
         ]
         return [{**event, "pid": pid} for event in made]
 
-    first, second = kineto.load_each(
-        PATH, text(*process("[TP00] 7", 0), *process("[TP01] 8", 400)), LaneRules()
-    )
+    first, second = kineto.load(PATH, text(*process("[TP00] 7", 0), *process("[TP01] 8", 400)), LaneRules())
     assert (first.activities.names, second.activities.names) == (["of [TP00] 7"], ["of [TP01] 8"])
     assert [each.annotations[0].start_ns - BASE_NS for each in (first, second)] == [0, 400_000]
     assert second.activities.launched_ns.tolist() == [BASE_NS + 405_000]
@@ -168,8 +167,8 @@ def test_a_step_is_taken_from_the_cpu_before_the_gpu():
         mark(9, 30.0, 1.0, cat="gpu_user_annotation"), event("user_annotation", "ProfilerStep#x", 1, 1),
     )  # fmt: skip
     assert found.annotations == (
-        kineto.Annotation(8, BASE_NS + 2000, BASE_NS + 5000),
-        kineto.Annotation(9, BASE_NS + 30_000, BASE_NS + 31_000),
+        Annotation(8, BASE_NS + 2000, BASE_NS + 5000),
+        Annotation(9, BASE_NS + 30_000, BASE_NS + 31_000),
     )
 
 
@@ -242,7 +241,7 @@ def test_broken_text_of_an_event_that_does_not_count_is_no_hindrance(was, broken
     counts = [mark(1, 0, 90), launch(5, 1), kernel(10, 50, correlation=1), nccl(30, 40)]
     content = text(*([*counts, STACK] if last else [STACK, *counts]))
     assert was in content
-    fine, found = (kineto.load(PATH, each, LaneRules()) for each in (content, content.replace(was, broken)))
+    fine, found = map(read, (content, content.replace(was, broken)))
     assert found.activities.names == fine.activities.names
     assert found.activities.start_ns.tolist() == fine.activities.start_ns.tolist()
     assert found.activities.launched_ns.tolist() == fine.activities.launched_ns.tolist()

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 from overlaptop.formats import kineto
-from overlaptop.timeline.lanes import LaneRules, parse_rule
+from overlaptop.timeline.lanes import LaneRules
 
 BASE_NS = 1_790_857_026_000_000_000
 US = 1000
@@ -49,9 +49,14 @@ def text(*events, **more):
     return json.dumps(trace(*events, **more)).encode()
 
 
-def load(*events, rules=(), path=PATH, **more):
-    """The trace of these events, as kineto reads it."""
-    return kineto.load(path, text(*events, **more), LaneRules(map(parse_rule, rules)))
+def read(content, path=PATH):
+    """This text, as kineto reads it: its busiest GPU."""
+    return kineto.load(path, content, LaneRules())[0]
+
+
+def load(*events, path=PATH, **more):
+    """The trace of these events, likewise."""
+    return read(text(*events, **more), path)
 
 
 def write(path, *events, **more):

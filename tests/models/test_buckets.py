@@ -39,10 +39,8 @@ def test_even_buckets_take_what_one_stream_takes_to_send_them_in_order(total, ba
         start_ns = max(end_ns, backward_ns * (nth + 1) / found.count)
         end_ns = start_ns + each_ns
         exposed_ns += max(0, end_ns - max(start_ns, backward_ns))
-    assert found.bucket_ns == pytest.approx(each_ns, abs=1)
     assert found.comm_ns == pytest.approx(found.count * each_ns, rel=1e-9, abs=1)
     assert found.exposed_ns == pytest.approx(exposed_ns, rel=1e-9, abs=2)
-    assert found.hidden_ns == found.comm_ns - found.exposed_ns
 
 
 def test_the_best_count_of_even_buckets_is_as_calculus_has_it():

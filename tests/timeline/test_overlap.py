@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
+from overlaptop.timeline import ratios
 from overlaptop.timeline.overlap import Breakdown, break_down, launch_bound, stalls
 from overlaptop.timeline.spans import empty, from_pairs
 
@@ -41,32 +42,11 @@ def test_a_breakdown_is_what_a_sweep_of_every_ns_finds(
     assert all(type(part) is int for part in astuple(found))
 
 
-def test_overlap_is_the_hidden_fraction_of_communication():
-    found = break_down(0, 100, from_pairs([(0, 60)]), from_pairs([(45, 80)]), empty())
-    assert found.overlap == pytest.approx(15 / 35)
-    assert found.speedup == pytest.approx(95 / 100)
-    assert found.attainable == pytest.approx(95 / 60)
-
-
-def test_a_fused_kernel_is_neither_hidden_nor_exposed_and_counts_once_in_the_speed_up():
-    fused, beside = from_pairs([(20, 50)]), from_pairs([(40, 80)])
-    found = break_down(0, 100, from_pairs([(0, 20), (60, 70)]), beside, empty(), fused)
-    assert (found.fused_ns, found.hidden_ns, found.exposed_ns, found.idle_ns) == (30, 10, 20, 20)
-    assert found.overlap == pytest.approx(10 / 30)
-    assert found.speedup == pytest.approx((30 + 30 + 30) / 100)
-    assert found.attainable == pytest.approx((30 + 30 + 30) / (30 + 30))
-    alone = break_down(0, 100, empty(), empty(), empty(), fused)
-    assert (alone.overlap, alone.speedup, alone.attainable) == (None, 0.3, 1.0)
-
-
-def test_no_ratio_is_made_up_for_a_step_without_communication_or_in_which_nothing_ran():
-    alone = break_down(0, 100, from_pairs([(0, 60)]), empty(), empty())
-    assert (alone.overlap, alone.attainable) == (None, 1.0)
-    for found in (
-        break_down(0, 100, empty(), empty(), empty()),
-        break_down(5, 5, empty(), empty(), empty()),
-    ):
-        assert (found.overlap, found.speedup, found.attainable) == (None, None, None)
+def test_ratios_are_known_where_something_ran():
+    assert ratios.overlap(15, 35) == pytest.approx(15 / 35)
+    assert ratios.speedup(30, 30, 30, 100) == 0.9
+    assert ratios.attainable(60, 35, 10) == pytest.approx(105 / 70)
+    assert (ratios.overlap(0, 0), ratios.speedup(0, 0, 0, 5), ratios.attainable(0, 0, 0)) == (None,) * 3
 
 
 def test_a_step_that_ends_before_it_starts_is_an_error():
