@@ -14,7 +14,7 @@ one candidate.
 import random
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from statistics import fmean, median, pstdev
 
 from overlaptop.fleet.commands import FAILED, CommandView
@@ -70,15 +70,19 @@ class Tried:
     """A candidate and its results so far."""
 
     candidate: Candidate
-    pairs: tuple[Pair, ...]
+    pairs: tuple[Pair, ...] = ()
     """One for each trial."""
-    effect: Effect | None
+    effect: Effect | None = None
     """None before the first pair."""
-    known: bool
-    steps: int
+    known: bool = False
+    steps: int = 0
     """Number of steps that it was measured in."""
     refused: str = ""
     """Why the job refuses to try it. Empty if it does not."""
+
+    @property
+    def open(self) -> bool:
+        return not (self.known or self.refused or len(self.pairs) >= LOOKS[-1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,24 +106,11 @@ class TrialsState:
 
 
 @dataclass(slots=True)
-class _Progress:
-    candidate: Candidate
-    pairs: list[Pair] = field(default_factory=list)
-    effect: Effect | None = None
-    known: bool = False
-    steps: int = 0
-    refused: str = ""
-
-    @property
-    def open(self) -> bool:
-        return not (self.known or self.refused or len(self.pairs) >= LOOKS[-1])
-
-
-@dataclass(slots=True)
 class _Asked:
     """A requested trial."""
 
-    progress: _Progress
+    key: int
+    """The candidate's."""
     command: Command
     steps: int
     asked_before: int
@@ -155,11 +146,11 @@ class Trials:
         ``budget_steps``: no trial begins after this many. None: BUDGET_STEPS and BUDGET_NS apply.
         """
         self._session, self._measure, self._is_known = session, measure, is_known
-        self._all = [_Progress(candidate) for candidate in candidates]
+        self._all = {candidate.key: Tried(candidate) for candidate in candidates}
         self._budget_steps = budget_steps
         self._chance = random.Random(seed)  # noqa: S311 - an order, not a secret
-        self._round: list[_Progress] = []
-        """Candidates left in this round; the next one is last."""
+        self._round: list[int] = []
+        """Keys of the candidates left in this round; the next one is last."""
         self._reader = StepReader()
         self._steps: dict[int, JobStep] = {}
         """Steps since the last pair was measured."""
@@ -174,11 +165,7 @@ class Trials:
         self._pids: dict[int, int] = {}
         self._earlier: frozenset[str] | None = None
         self._own: set[str] = set()
-        self._doing, self._why, self._failed, self._over = "waits for the job's next step", "", False, False
-
-    @property
-    def over(self) -> bool:
-        return self._over
+        self._doing, self._why, self._failed, self.over = "waits for the job's next step", "", False, False
 
     def stop(self, why: str = "stopped") -> None:
         """Start no more trials. A trial under way ends by itself."""
@@ -186,7 +173,7 @@ class Trials:
 
     def tick(self, snapshot: Snapshot) -> None:
         """Read the job's new steps, and start the next trial if possible."""
-        if self._over or snapshot.job is None or snapshot.replaying:
+        if self.over or snapshot.job is None or snapshot.replaying:
             return
         if self._earlier is None:
             self._job = snapshot.job.job
@@ -205,20 +192,17 @@ class Trials:
         self._follow(snapshot)
         if self._asked is not None and self._asked.done:
             self._take_pair(self._asked)
-        if self._asked is None and not self._over:
+        if self._asked is None and not self.over:
             self._go_on(snapshot)
 
     @property
     def state(self) -> TrialsState:
-        pairs = [pair for each in self._all for pair in each.pairs]
+        pairs = [pair for each in self._all.values() for pair in each.pairs]
         return TrialsState(
-            tried=tuple(
-                Tried(each.candidate, tuple(each.pairs), each.effect, each.known, each.steps, each.refused)
-                for each in self._all
-            ),
+            tried=tuple(self._all.values()),
             present_ns=fmean(pair.present_ns for pair in pairs) if pairs else None,
             doing=self._doing,
-            over=self._over,
+            over=self.over,
             why=self._why,
             failed=self._failed,
             spent_steps=self._spent,
@@ -255,7 +239,7 @@ class Trials:
         if view.step is not None and asked.first is None:
             asked.first = view.step
             self._lags.append(view.step - asked.asked_before)
-            self._doing = f"tries {asked.progress.candidate.name} from step {view.step:,} on"
+            self._doing = f"tries {self._all[asked.key].candidate.name} from step {view.step:,} on"
         if view.state == TRIED:
             asked.done = view.done
             if is_delay(asked.command):
@@ -268,8 +252,9 @@ class Trials:
             self._wait_for_others(view, snapshot.at_ns)
         elif view.state == FAILED and view.step is not None:
             self._end(f"the trial failed: {view.reason}", failed=True)
-        elif not asked.progress.pairs and any(rank.state == "refused" for rank in view.ranks):
-            asked.progress.refused, self._asked = view.reason, None
+        elif not self._all[asked.key].pairs and any(rank.state == "refused" for rank in view.ranks):
+            self._refuse(asked.key, view.reason)
+            self._asked = None
         elif view.state == FAILED:
             self._fail(view.reason, snapshot.at_ns)
 
@@ -288,16 +273,16 @@ class Trials:
             self._end(why, failed=True)
 
     def _end(self, why: str, *, failed: bool) -> None:
-        if not self._over:
-            self._over, self._why, self._failed, self._doing = True, why, failed, why or "done"
+        if not self.over:
+            self.over, self._why, self._failed, self._doing = True, why, failed, why or "done"
 
     # Trying and measuring
 
     def _go_on(self, snapshot: Snapshot) -> None:
         """Request the next trial once there are enough steps of the present value."""
-        self._round = [each for each in self._round if each.open]
+        self._round = [key for key in self._round if self._all[key].open]
         if not self._round:
-            self._round = [each for each in self._all if each.open]
+            self._round = [key for key, each in self._all.items() if each.open]
             self._chance.shuffle(self._round)
         if not self._round:
             self._end("", failed=False)
@@ -320,19 +305,19 @@ class Trials:
             or self._reader.next is None
         ):
             return
-        progress = self._round.pop()
-        steps = trial_steps(step_ns)
+        key, steps = self._round.pop(), trial_steps(step_ns)
+        candidate = self._all[key].candidate
         try:
-            command = progress.candidate.make(steps)
+            command = candidate.make(steps)
         except ValueError as error:
-            progress.refused = str(error)
+            self._refuse(key, str(error))
             return
         if why := self._session.send(command):
             self._fail(why, snapshot.at_ns)
             return
         self._own.add(command.id)
-        self._asked = _Asked(progress, command, steps, self._reader.next)
-        self._doing = f"ranks agree on a step to try {progress.candidate.name}"
+        self._asked = _Asked(key, command, steps, self._reader.next)
+        self._doing = f"ranks agree on a step to try {candidate.name}"
 
     def _take_pair(self, asked: _Asked) -> None:
         """Measure the trial once it is followed by as many steps as count before it."""
@@ -346,16 +331,19 @@ class Trials:
             return
         if half >= BLOCK_STEPS // 4:
             around = (*before[-half:], *after[:half])
-            progress = asked.progress
             jitter_ns = pstdev(step.step_ns for step in around)
             pair = Pair(_mean_ns(tried[: 2 * half]), _mean_ns(around), asked.delay_ns, jitter_ns)
-            progress.pairs.append(pair)
-            progress.steps += 2 * half
-            progress.effect = self._measure(progress.pairs)
-            progress.known = progress.effect is not None and self._is_known(progress.effect)
+            known = self._all[asked.key]
+            pairs = (*known.pairs, pair)
+            effect = self._measure(pairs)
+            is_known = effect is not None and self._is_known(effect)
+            self._all[asked.key] = Tried(known.candidate, pairs, effect, is_known, known.steps + 2 * half)
         self._free_from = after[half - 1].number + 1 if half else end
         self._steps = {number: step for number, step in self._steps.items() if number >= self._free_from}
         self._asked = None
+
+    def _refuse(self, key: int, why: str) -> None:
+        self._all[key] = replace(self._all[key], refused=why)
 
     def _present(self, first: int, end: int | None, settle: int = 0) -> list[JobStep]:
         return _settled(self._between(first, end), settle, in_trial=False)
