@@ -54,6 +54,8 @@ class ChangePoints:
         self._columns: deque[tuple[int, Series]] = deque(maxlen=MOST_BEFORE + MOST_AFTER)
         """Newest steps since then that all these ranks know."""
         self._are_measured: deque[bool] = deque(maxlen=MOST_BEFORE)
+        self._unblocked = 0
+        """Newest steps of these that are in no block yet."""
         self._blocks: deque[Series] = deque(maxlen=MOST_BLOCKS)
         """Medians of blocks since then, a value for each row of `_rows`."""
         self._strays: deque[Series] = deque(maxlen=MOST_BLOCKS)
@@ -76,11 +78,12 @@ class ChangePoints:
             self._ranks, begin = ranks, max(self.first_step, min(unread, newest - MOST_BEFORE - MOST_AFTER))
             for each in (self._columns, self._blocks, self._strays):
                 each.clear()
-            self._wander = np.zeros(1 + len(ranks))
+            self._wander, self._unblocked = np.zeros(1 + len(ranks)), 0
         for number in range(begin, newest + 1):
             self._add(number, [step_of(view, number) for view in running])
             is_block = number % BLOCK_STEPS == 0
-            if is_block and len(self._columns) >= BLOCK_STEPS:
+            if is_block and self._unblocked >= BLOCK_STEPS:
+                self._unblocked = 0
                 self._blocks.append(np.median(self._rows()[:, -BLOCK_STEPS:], axis=1))
                 self._wander = self._deviation()
             if number >= unread and (is_block or number == newest):
@@ -93,12 +96,14 @@ class ChangePoints:
         if any(step.changes_setting for step in known):
             self.changed_setting, self.first_step = number, number + 1
             self._columns.clear()
+            self._begin_level()
         if len(known) < len(steps) or any(step.disturbed for step in known):
             return
         self._are_measured.append(any(step.measured for step in known))
         # Measuring makes the steps of a launch-bound job longer, which is no change.
         if not self._are_measured[-1] or 2 * sum(self._are_measured) >= len(self._are_measured):
             self._columns.append((number, np.array([_FIGURES(step) for step in known], dtype=np.float64)))
+            self._unblocked += 1
 
     def _rows(self) -> Series:
         """Return the step length, and the counters of each rank, of the newest steps."""
@@ -115,9 +120,13 @@ class ChangePoints:
             self.first_step = self._columns[at][0]
             for _ in range(at):
                 self._columns.popleft()
-            self._strays.extend(_strays(self._blocks))
-            self._blocks.clear()
-            self._wander = self._deviation()
+            self._begin_level()
+
+    def _begin_level(self) -> None:
+        """Compare the blocks so far with their own median only."""
+        self._strays.extend(_strays(self._blocks))
+        self._blocks.clear()
+        self._unblocked, self._wander = len(self._columns), self._deviation()
 
     def _deviation(self) -> Series:
         found = [*self._strays, *_strays(self._blocks)]
