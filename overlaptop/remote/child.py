@@ -5,37 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from types import FrameType
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 
 MAX_UNSENT_BYTES = 1 << 16
 _DISCARD_BYTES = 1 << 16
 _KEPT_ERROR_BYTES = 1 << 13
 _ERROR_READ_BYTES = 1 << 14
 _LOOK_S = 0.02
-
-
-@contextmanager
-def uninterrupted() -> Iterator[None]:
-    """Delay Ctrl-C until the block ends, so that no started process is forgotten.
-
-    This replaces the signal's handler. Blocking the signal would not work: the process would inherit that.
-    """
-    handler = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or not callable(handler):
-        yield  # no KeyboardInterrupt here
-        return
-    came: list[tuple[int, FrameType | None]] = []
-    signal.signal(signal.SIGINT, lambda number, at: came.append((number, at)))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, handler)
-        if came:
-            handler(*came[-1])
 
 
 class ChildProcess:

@@ -6,6 +6,7 @@ from collections import deque
 from typing import NamedTuple
 
 from overlaptop.wire.bounds import MAX_INT64
+from overlaptop.wire.joining import Pong
 
 KEPT = 64
 """Round trips kept. There is one a second."""
@@ -50,16 +51,16 @@ class ClockOffset:
         """
         return None if self._held is None else self._error_ns(self._held.offset_ns)
 
-    def add(self, sent_ns: int, received_ns: int, answered_ns: int, back_ns: int) -> None:
-        """Add a round trip: sent here, received and answered there, back here. Unix ns on each clock.
+    def add(self, pong: Pong, back_ns: int) -> None:
+        """Add a round trip that was back at this Unix time here.
 
         An impossible trip (a clock was set meanwhile) is skipped. A trip that contradicts the held offset
         means that a clock was set since, so all earlier trips are dropped.
         """
-        there_ns, all_ns = answered_ns - received_ns, back_ns - sent_ns
+        there_ns, all_ns = pong.answered_ns - pong.received_ns, back_ns - pong.sent_ns
         if there_ns < 0 or all_ns < there_ns:
             return
-        offset_ns = (received_ns - sent_ns + answered_ns - back_ns) // 2
+        offset_ns = (pong.received_ns - pong.sent_ns + pong.answered_ns - back_ns) // 2
         trip = _RoundTrip(offset_ns, (all_ns - there_ns + 1) // 2, back_ns)
         held = self._held
         self._now_ns = back_ns

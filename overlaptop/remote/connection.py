@@ -10,7 +10,7 @@ from selectors import EVENT_READ, BaseSelector
 
 from overlaptop.remote import failures
 from overlaptop.remote.attempt import ConnectionAttempt
-from overlaptop.remote.child import ChildProcess, end_all, uninterrupted
+from overlaptop.remote.child import ChildProcess, end_all
 from overlaptop.remote.failures import Failure
 from overlaptop.remote.targets import Target
 from overlaptop.remote.tunnel import Tunnel
@@ -162,14 +162,13 @@ class Connection:
         argv = self.target.argv(self._command, interactive=interactive)
         now_s = self.monotonic_s()
         try:
-            with uninterrupted():  # so that an interrupted caller can still end `processes`
-                process = ChildProcess(argv, interactive=interactive)
-                self._attempt = ConnectionAttempt(
-                    self.target, process, now_s, deliver=self.tunnel.receive, echo=echo
-                )
+            process = ChildProcess(argv, interactive=interactive)
         except OSError as error:
             self._lose(failures.of_start(argv[0], error), now_s)
             return
+        self._attempt = ConnectionAttempt(
+            self.target, process, now_s, deliver=self.tunnel.receive, echo=echo
+        )
         self.state, self.needs_terminal = ConnectionState.CONNECTING, False
         self._meter, self._open_due_s = (now_s, 0), now_s
         self._watch()

@@ -14,7 +14,6 @@ from overlaptop.remote.clock import ClockOffset
 from overlaptop.remote.host import RemoteHost, RemoteReader
 from overlaptop.text import printable
 from overlaptop.wire.gathering import GatheredHub
-from overlaptop.wire.joining import Pong
 
 if TYPE_CHECKING:
     from overlaptop.jobs.hub_connection import HubConnection
@@ -76,10 +75,6 @@ class GatheredHost:
         """Whether the root's processes are gone, without which no job goes on."""
         return self.root.is_gone(record)
 
-    def compare_clocks(self, pong: Pong, back_ns: int) -> None:
-        """Add one round trip to the clock offset."""
-        self.clock.add(pong.sent_ns, pong.received_ns, pong.answered_ns, back_ns)
-
     def close(self) -> None:
         """Do nothing: the connection is the root's."""
 
@@ -94,11 +89,11 @@ class GatheredHubConnection(RemoteReader):
 
     @property
     def alive(self) -> bool:
-        """As in HubConnection: the hub counts as alive while the job may."""
+        """Whether the job may be alive: then the hub counts as alive, too."""
         return not self._host.is_gone(self._record)
 
     def receive(self) -> None:
-        """As in RemoteReader. Follow the root to another connection."""
+        """Process messages. Follow the root to another connection."""
         super().receive()
         socket = self._host.root.hub_socket
         if socket is not self._socket:
@@ -106,5 +101,5 @@ class GatheredHubConnection(RemoteReader):
             self._socket = socket
             if socket is not None:
                 credit = Credit(time.monotonic, self._host.root.limit_bytes_per_s)
-                self._reader = socket.over(self._host.node, credit, self._host.compare_clocks)
+                self._reader = socket.over(self._host.node, credit, self._host.clock.add)
                 self._reader.watch(self._ranks, self._bursts)

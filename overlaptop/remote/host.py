@@ -1,4 +1,5 @@
 """One host's jobs, and the connection to the hub of one of them, over the connection to that host."""
+# ruff: noqa: D102 - the methods without a text are those of HubConnection, and of Connection
 
 from __future__ import annotations
 
@@ -20,7 +21,6 @@ from overlaptop.wire.codec import encode
 from overlaptop.wire.commands import Command
 from overlaptop.wire.devices import DeviceSample
 from overlaptop.wire.gathering import GatheredHub
-from overlaptop.wire.joining import Pong
 from overlaptop.wire.messages import (
     Found,
     GroupCalls,
@@ -63,38 +63,33 @@ class RemoteReader:
 
     @property
     def alive(self) -> bool:
-        """As in HubConnection."""
         raise NotImplementedError
 
     @property
     def last_received_s(self) -> float | None:
-        """As in HubConnection."""
         return None if self._received_at_s is None else self._monotonic_s() - self._received_at_s
 
     @property
     def dropped(self) -> int:
-        """As in HubConnection."""
         return self._dropped + (0 if self._reader is None else self._reader.dropped)
 
     def poll(self) -> list[Message]:
-        """As in HubConnection. Times are Unix times of this machine's clock."""
+        """Return the messages as in HubConnection, with Unix times of this machine's clock."""
         self.receive()
         messages, self._untaken = list(self._untaken), deque(maxlen=_MAX_WAITING)
         return messages
 
     def watch(self, ranks: Collection[int], bursts: int = 0) -> None:
-        """As in HubConnection."""
         self._ranks, self._bursts = frozenset(ranks), bursts
         if self._reader is not None:
             self._reader.watch(ranks, bursts)
 
     def send(self, message: Command | Found) -> bool:
-        """As in HubConnection."""
         encode(message)  # an invalid command is an error, with or without a connection
         return self._reader is not None and self.alive and self._reader.send(message)
 
     def close(self) -> None:
-        """As in HubConnection. The connection to the host stays."""
+        """Close it. The connection to the host stays."""
         self._untaken.clear()
         self.disconnect()
 
@@ -114,9 +109,7 @@ class RemoteReader:
             self._reader = None
 
     def _is_wanted(self, message: Message) -> bool:
-        """Whether to keep a message. False for ones that no real hub sends
-        and that could fill the memory.
-        """
+        """Whether to keep a message. False for those that no real hub sends, and that could fill memory."""
         match message:
             case StepDetail():
                 return message.rank in self._ranks
@@ -146,17 +139,16 @@ class RemoteHubConnection(RemoteReader):
 
     @property
     def alive(self) -> bool:
-        """As in HubConnection, according to the relay's last report."""
+        """Whether the hub is alive, by the relay's last report."""
         closed = self._host.tunnel.closed
         return closed is None or closed.alive
 
     def close(self) -> None:
-        """As in HubConnection. The connection to the host stays."""
         super().close()
         self._host.release(self)
 
     def receive(self) -> None:
-        """As in RemoteReader. Connect if necessary."""
+        """Process messages. Connect if necessary."""
         super().receive()
         over = self.socket is None or not self._host.tunnel.wanted.job
         if over and self._host.ready and self._host.monotonic_s() - self._joined_s > _REJOIN_S:
@@ -180,7 +172,7 @@ class RemoteHubConnection(RemoteReader):
         self._joined_s = self._host.monotonic_s()
         credit = Credit(time.monotonic, self._host.limit_bytes_per_s)
         path = self._host.tunnel.open(self.job)
-        self._reader = self.socket = HubSocket(path, credit=credit, on_pong=self._host.compare_clocks)
+        self._reader = self.socket = HubSocket(path, credit=credit, on_pong=self._host.clock.add)
         self.socket.watch(self._ranks, self._bursts)
         if self._host.selector is not None:
             self._descriptor = self.socket.descriptor
@@ -194,7 +186,6 @@ class RemoteHost(Connection):
     """Maximum rate at which a hub there may send."""
 
     def __init__(self, target: Target, command: tuple[str, ...], **options: Any) -> None:
-        """All arguments as in Connection."""
         super().__init__(target, command, **options)
         self.clock = ClockOffset()
         """Clock offset, measured over the connection to a hub there."""
@@ -241,7 +232,7 @@ class RemoteHost(Connection):
         return self.jobs.note if self.ready and self.jobs is not None else self.reason
 
     def receive(self) -> None:
-        """As in Connection. Also process the hub's messages."""
+        """Read the available data, and process the hub's messages."""
         super().receive()
         if self._hub is not None:
             self._hub.receive()
@@ -273,12 +264,7 @@ class RemoteHost(Connection):
             self._hub = None
             self.tunnel.closed = None
 
-    def compare_clocks(self, pong: Pong, back_ns: int) -> None:
-        """Add one round trip to the clock offset."""
-        self.clock.add(pong.sent_ns, pong.received_ns, pong.answered_ns, back_ns)
-
     def relay_lost(self) -> None:
-        """As in Connection."""
         super().relay_lost()
         if self._hub is not None:
             self._hub.disconnect()

@@ -19,7 +19,6 @@ COMMAND_PLACE = "{}"
 """Placeholder in --via's prefix for the command, as one line for a shell."""
 MAX_TARGETS = 256
 _MAX_WORD_CHARS = 512
-_MAX_HOSTS_FILE_BYTES = 1 << 20
 _SLURM_PATIENCE_S = 30.0
 
 # ssh inserts the host's name into the user's ProxyCommand, a shell line, so no shell syntax is allowed.
@@ -188,12 +187,8 @@ def _of_word(word: str) -> list[Target]:
 
 
 def _of_file(path: Path) -> list[Target]:
-    with path.open("rb") as file:
-        data = file.read(_MAX_HOSTS_FILE_BYTES + 1)
-    if len(data) > _MAX_HOSTS_FILE_BYTES:
-        raise ValueError(f"{path} is longer than {_MAX_HOSTS_FILE_BYTES} bytes: it is not a list of hosts")
     found = []
-    for number, line in enumerate(data.decode(errors="replace").splitlines(), 1):
+    for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
         if word := line.partition("#")[0].strip():
             try:
                 found += _of_word(word)

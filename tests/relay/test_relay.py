@@ -9,7 +9,6 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator
 
 import msgpack
 import pytest
@@ -35,16 +34,16 @@ GREETING = b"\xff\x00\x00\x00\x00\x00\x00\x00\x01\x7f"
 
 
 @pytest.fixture
-def make_relay(hubs) -> Iterator[Callable[..., RelayThread]]:
+def make_relay(hubs):
     yield from made_and_closed(RelayThread)
 
 
 @pytest.fixture
-def make_process(hubs) -> Iterator[Callable[..., RelayProcess]]:
+def make_process(hubs):
     yield from made_and_closed(RelayProcess)
 
 
-def test_it_says_who_it_is_and_which_jobs_there_are_and_again_when_that_changes(hubs, make_process):
+def test_jobs_are_listed_first_and_on_each_change(hubs, make_process):
     client = make_process().client
     first = client.receive(RelayJobs)
     assert client.messages[0] is first
@@ -58,7 +57,7 @@ def test_it_says_who_it_is_and_which_jobs_there_are_and_again_when_that_changes(
     assert record.hub_pid == job.hub_pid
 
 
-def test_it_carries_a_connection_to_the_hub_that_is_wanted_one_at_a_time(hubs, make_relay):
+def test_one_connection_at_a_time_is_carried_to_the_wanted_hub(hubs, make_relay):
     for key in (KEY, "job-2"):
         hubs.start(key=key)
     client = make_relay().client
@@ -75,7 +74,7 @@ def test_it_carries_a_connection_to_the_hub_that_is_wanted_one_at_a_time(hubs, m
     assert client.of(RelayClosed) == []
 
 
-def test_where_no_hub_is_or_it_closes_the_client_is_told_how_it_is(hubs, make_rank, make_relay):
+def test_client_is_told_why_a_hub_s_connection_closed(hubs, make_rank, make_relay):
     client = make_relay().client
     client.open(1, "job-7")
     assert client.receive(RelayClosed) == RelayClosed(1, alive=False, gone=True)
@@ -95,7 +94,7 @@ def test_where_no_hub_is_or_it_closes_the_client_is_told_how_it_is(hubs, make_ra
     assert client.receive(RelayClosed, lambda each: each.connection == 4) == RelayClosed(4, False, False)
 
 
-def test_its_output_carries_nothing_but_frames_and_it_ends_with_its_input(hubs, make_process):
+def test_output_is_frames_only_and_ends_with_the_input(hubs, make_process):
     process = make_process()
     process.client.receive(RelayJobs)
     process.client.close_input()

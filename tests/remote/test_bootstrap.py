@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -28,11 +27,11 @@ RECORD = record(script='", "python": "/bin/false', cwd='/w\n "python": "/bin/fal
 
 
 @pytest.fixture(params=SHELLS, ids=" ".join)
-def shell(request: pytest.FixtureRequest) -> list[str]:
+def shell(request):
     return request.param
 
 
-def executable(path: Path, body: str) -> Path:
+def executable(path, body):
     path.parent.mkdir(exist_ok=True)
     path.write_text(f"#!/bin/sh\n{body}\n")
     path.chmod(0o755)
@@ -40,14 +39,14 @@ def executable(path: Path, body: str) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def no_overlaptop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def no_overlaptop(tmp_path, monkeypatch):
     """Whatever this machine's python3 could import."""
     python3 = executable(tmp_path / "first on the PATH" / "python3", "exit 1")
     monkeypatch.setenv("PATH", f"{python3.parent}:/usr/bin:/bin")
 
 
 @pytest.fixture
-def socket_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def socket_dir(tmp_path, monkeypatch):
     path = tmp_path / "it's a $dir; with *"
     path.mkdir(mode=0o700)
     monkeypatch.setenv("OVERLAPTOP_DIR", str(path))
@@ -55,12 +54,12 @@ def socket_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def python(tmp_path: Path) -> Path:
+def python(tmp_path):
     """An interpreter that says how it was called, and ends."""
     return executable(tmp_path / "a python", 'echo "$0|$*|$PYTHONPATH|$OVERLAPTOP_DIR|$(cat)"')
 
 
-def write(key: str, age_s: int, **fields: object) -> None:
+def write(key, age_s, **fields):
     job_dir(key, create=True)
     write_job(replace(RECORD, job=key, **fields))
     path = job_dir(key) / "job.json"
@@ -70,7 +69,7 @@ def write(key: str, age_s: int, **fields: object) -> None:
 class Run:
     """What a run of the script has printed."""
 
-    def __init__(self, command: Sequence[str], written: str = "", **environment: str) -> None:
+    def __init__(self, command, written="", **environment):
         done = subprocess.run(
             command, input=written, capture_output=True, text=True, timeout=60,
             env={**os.environ, **environment}, check=False,
@@ -80,14 +79,12 @@ class Run:
         self.last = done.stdout.splitlines()[-1]
 
 
-def run(
-    shell: list[str], python: str = "", remote_dir: str = "", written: str = "", **environment: str
-) -> Run:
+def run(shell, python="", remote_dir="", written="", **environment):
     return Run([*shell, *remote_command(python, remote_dir)[1:]], written, **environment)
 
 
 @pytest.mark.parametrize("login_shell", LOGIN_SHELLS)
-def test_it_passes_through_any_login_shell_as_one_word(login_shell: str, python: Path) -> None:
+def test_it_passes_through_any_login_shell_as_one_word(login_shell, python):
     assert SCRIPT.isprintable()
     assert not re.search(r"['!\n]|\\\\", SCRIPT)
     line = shell_line(remote_command(str(python), "/tmp/a b/$x", readonly=True))
@@ -96,9 +93,7 @@ def test_it_passes_through_any_login_shell_as_one_word(login_shell: str, python:
     assert done.last == f"{python}|-P -m overlaptop relay --stdio --readonly||/tmp/a b/$x|frames"
 
 
-def test_the_newest_jobs_interpreter_and_folders_are_taken_and_broken_records_passed_over(
-    shell: list[str], socket_dir: Path, python: Path
-) -> None:
+def test_newest_job_s_interpreter_is_used_despite_broken_records(shell, socket_dir, python):
     write("old", 50, python="/bin/true", import_path=("/old",))
     write("new", 30, python=str(python), import_path=("/a b", "/c"))
     write("gone", 20, python="/nowhere/python")
@@ -114,7 +109,7 @@ def test_the_newest_jobs_interpreter_and_folders_are_taken_and_broken_records_pa
     assert run(shell, PYTHONPATH="/mine").last.split("|")[2] == "/mine"
 
 
-def test_an_interpreter_with_any_name_is_found(shell: list[str], socket_dir: Path, tmp_path: Path) -> None:
+def test_an_interpreter_with_any_name_is_found(shell, socket_dir, tmp_path):
     folder = tmp_path / 'Zo\u00eb "a" b\\c'
     python = executable(folder / "python", "echo found")
     write("named", 10, python=str(python))
@@ -123,9 +118,7 @@ def test_an_interpreter_with_any_name_is_found(shell: list[str], socket_dir: Pat
     assert run(shell).last == "found"
 
 
-def test_the_users_interpreter_comes_before_the_jobs(
-    shell: list[str], socket_dir: Path, python: Path
-) -> None:
+def test_the_users_interpreter_comes_before_the_jobs(shell, socket_dir, python):
     write("job-1", 0, python="/bin/true")
     assert run(shell, python=str(python)).notes[-1] == ("start", str(python))
     home = run(shell, python=f"~/{python.name}", HOME=str(python.parent))
@@ -136,9 +129,7 @@ def test_the_users_interpreter_comes_before_the_jobs(
 
 
 @pytest.mark.parametrize("exists", [True, False])
-def test_without_a_job_it_looks_again_for_each_line_and_ends_with_its_input(
-    shell: list[str], socket_dir: Path, exists: bool
-) -> None:
+def test_without_a_job_each_line_makes_it_look_again(shell, socket_dir, exists):
     if not exists:
         socket_dir.rmdir()
     done = run(shell, written="\n\n")
@@ -147,9 +138,7 @@ def test_without_a_job_it_looks_again_for_each_line_and_ends_with_its_input(
     assert (done.status, done.errors) == (0, "")
 
 
-def test_a_job_that_begins_later_is_found_and_no_byte_of_its_frames_is_eaten(
-    shell: list[str], socket_dir: Path, python: Path
-) -> None:
+def test_later_job_is_found_and_no_byte_of_its_frames_is_lost(shell, socket_dir, python):
     command = [*shell, *remote_command()[1:]]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as relay:
         assert relay.stdin is not None
@@ -163,20 +152,18 @@ def test_a_job_that_begins_later_is_found_and_no_byte_of_its_frames_is_eaten(
     assert rest.splitlines()[-1].endswith("|frames, and not one newline before them")
 
 
-def test_an_overlaptop_on_the_path_is_used_where_there_is_no_job(
-    shell: list[str], socket_dir: Path, tmp_path: Path
-) -> None:
+def test_an_overlaptop_on_the_path_is_used_where_there_is_no_job(shell, socket_dir, tmp_path):
     python3 = executable(tmp_path / "bin" / "python3", '[ "$2" = -c ] || echo "$*"')
     done = run(shell, PATH=f"{python3.parent}:/usr/bin:/bin")
     assert done.notes == [("here", ""), ("start", "python3")]
     assert done.last == "-P -m overlaptop relay --stdio"
 
 
-def make_link(path: Path) -> None:
+def make_link(path):
     path.symlink_to(path.rename(path.with_name("target")))
 
 
-def make_file(path: Path) -> None:
+def make_file(path):
     shutil.rmtree(path)
     path.write_text("")
 
@@ -194,9 +181,7 @@ def make_file(path: Path) -> None:
     ],
     ids=["open", "link", "file"],
 )
-def test_nothing_is_run_from_a_directory_that_others_could_have_made(
-    shell: list[str], socket_dir: Path, python: Path, spoil: Callable[[Path], None], why: str
-) -> None:
+def test_nothing_runs_from_a_directory_that_others_may_have_made(shell, socket_dir, python, spoil, why):
     write("job-1", 0, python=str(python))
     socket_dir.chmod(0o3700)  # bits that its parent may give on do no harm
     assert run(shell).notes[-1] == ("start", str(python))
@@ -207,10 +192,8 @@ def test_nothing_is_run_from_a_directory_that_others_could_have_made(
         assert done.status == 1
 
 
-def test_the_directory_is_the_one_named_or_the_default_of_the_host(
-    shell: list[str], tmp_path: Path
-) -> None:
-    def where(**environment: str) -> str:
+def test_directory_is_the_named_one_or_the_host_s_default(shell, tmp_path):
+    def where(**environment):
         return re.sub(", and no overlaptop.*", "", run(shell, **environment).notes[1][1])
 
     named = {"OVERLAPTOP_DIR": ""}
@@ -221,7 +204,7 @@ def test_the_directory_is_the_one_named_or_the_default_of_the_host(
 
 
 @pytest.mark.parametrize("word", ["it's", "a\\\\b", "a!b", "a\nb", "-x"])
-def test_names_that_a_shell_would_not_take_as_they_are_are_refused(word: str) -> None:
+def test_names_that_a_shell_would_change_are_refused(word):
     with pytest.raises(ValueError, match="--python"):
         remote_command(word)
     with pytest.raises(ValueError, match="--remote-dir"):

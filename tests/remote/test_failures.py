@@ -42,9 +42,7 @@ UNKNOWN = "Host key verification failed."
     ("ssh", "\x1b[2Jsomething\nnew\x07", RETRY, "it ended with status 255: new?"),
     ("ssh", "", RETRY, "it ended with status 255"),
 ])  # fmt: skip
-def test_what_was_written_becomes_one_line_with_a_remedy(
-    kind: str, written: str, remedy: str, reason: str
-) -> None:
+def test_what_was_written_becomes_one_line_with_a_remedy(kind, written, remedy, reason):
     failure = failures.of_ending(kind, "gpu-a", 255, written, "")
     assert reason in failure.reason
     assert (failure.lasting, failure.needs_terminal) == (remedy != RETRY, remedy == TERMINAL)

@@ -20,13 +20,13 @@ BANNERS = st.binary(max_size=200).filter(
 )
 
 
-def cut(data: bytes, places: list[int]) -> list[bytes]:
+def cut(data, places):
     edges = [0, *sorted(min(place, len(data)) for place in places), len(data)]
     return [data[start:end] for start, end in pairwise(edges)]
 
 
 @given(BANNERS, st.lists(st.binary(max_size=60), max_size=8), CUTS)
-def test_frames_come_out_whole_behind_any_banner_however_they_are_split(banner, payloads, places) -> None:
+def test_frames_behind_any_banner_come_out_whole(banner, payloads, places):
     stream = RelayStream()
     pieces = cut(banner + MAGIC + b"".join(map(frame, payloads)), places)
     assert [each for piece in pieces for each in stream.feed(piece)] == payloads
@@ -35,7 +35,7 @@ def test_frames_come_out_whole_behind_any_banner_however_they_are_split(banner, 
 
 
 @given(CUTS)
-def test_notes_are_found_between_the_lines_of_a_banner(places) -> None:
+def test_notes_are_found_between_the_lines_of_a_banner(places):
     stream = RelayStream()
     data = (
         b"Last login: today\r\n\nOVERLAPTOP-NOTE here\nno newline at its end caf\xe9"
@@ -51,7 +51,7 @@ def test_notes_are_found_between_the_lines_of_a_banner(places) -> None:
 
 
 @given(st.booleans(), st.lists(st.binary(max_size=5000), max_size=60))
-def test_any_bytes_give_notes_and_payloads_or_a_wire_error_and_nothing_else(begun, pieces) -> None:
+def test_any_bytes_give_notes_and_payloads_or_a_wire_error(begun, pieces):
     stream = RelayStream()
     with suppress(WireError):
         for piece in [MAGIC * begun, *pieces]:
@@ -62,7 +62,7 @@ def test_any_bytes_give_notes_and_payloads_or_a_wire_error_and_nothing_else(begu
 @pytest.mark.parametrize(
     "block", [b"y\n" * 500, b"x" * 1000, b"\n\x00OVERLAPTOP RELAY 1\n" * 50, b"\n" * 1000]
 )
-def test_a_preamble_without_end_is_given_up_but_notes_may_go_on_for_ever(block: bytes) -> None:
+def test_endless_preamble_is_given_up_but_not_endless_notes(block):
     stream, fed = RelayStream(), 0
     for _ in range(5000):
         assert stream.feed(b"\nOVERLAPTOP-NOTE wait no job yet\n") == [StartNote("wait", "no job yet")]

@@ -7,9 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 
@@ -17,11 +15,11 @@ from overlaptop.fleet.job_session import JobSelector
 from overlaptop.fleet.local_session import LocalSession
 from overlaptop.fleet.snapshot import HubState
 from overlaptop.jobs.gather_key import VARIABLE
-from overlaptop.jobs.record import JobRecord, list_jobs
+from overlaptop.jobs.record import list_jobs
 from overlaptop.wire.knobs import BUCKET_CAP_MB
 from tests.processes import eventually
 from tests.remote.watching import Watching
-from tests.warm import Warm, WarmProcess, environment, hold_port, place
+from tests.warm import environment, hold_port, place
 
 RANKS = 2
 LATE_S = 0.05
@@ -41,7 +39,7 @@ while True:
 """
 
 
-def own_address() -> str:
+def own_address():
     """This machine's on some network; empty if there is none."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
@@ -57,7 +55,7 @@ pytestmark = pytest.mark.skipif(not own_address(), reason="no address but the lo
 class Nodes:
     """A socket directory and a rank on each node. What a test does, it does on the first one."""
 
-    def __init__(self, warm: Warm, folder: Path) -> None:
+    def __init__(self, warm, folder):
         script = folder / "train.py"
         script.write_text(TRAINING)
         self.folders = [folder / f"node{number}" for number in range(RANKS)]
@@ -66,7 +64,7 @@ class Nodes:
         with self.log.open("wb") as log:
             self._processes = [self._start(warm, rank, script, log.fileno()) for rank in range(RANKS)]
 
-    def _start(self, warm: Warm, rank: int, script: Path, log: int) -> WarmProcess:
+    def _start(self, warm, rank, script, log):
         self.folders[rank].mkdir(mode=0o700)
         words = ["-m", "overlaptop.agent", "--gather", "--control", str(script)]
         variables = {
@@ -82,16 +80,16 @@ class Nodes:
         return warm.start(words, variables, script.parent, log, log)
 
     @property
-    def run(self) -> bool:
+    def run(self):
         return all(each.poll() is None for each in self._processes)
 
-    def record(self, node: int) -> JobRecord:
+    def record(self, node):
         """The record of the job on this node."""
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("OVERLAPTOP_DIR", str(self.folders[node]))
             return eventually(list_jobs)[0]
 
-    def close(self) -> None:
+    def close(self):
         for each in self._processes:
             each.kill()
             each.wait(60.0)
@@ -99,7 +97,7 @@ class Nodes:
 
 
 @pytest.fixture(scope="module")
-def nodes(warm: Warm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
+def nodes(warm, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         started = Nodes(warm, tmp_path_factory.mktemp("ot"))
         patch.setenv("OVERLAPTOP_DIR", str(started.folders[0]))
@@ -109,19 +107,19 @@ def nodes(warm: Warm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node
 
 
 @pytest.fixture
-def watching(nodes: Nodes) -> Iterator[Watching]:
+def watching(nodes):
     eventually(lambda: nodes.record(0).is_root)
     with Watching("local://").connect() as made:
         made.until_all_step(RANKS)
         yield made
 
 
-def overlaptop(*words: str) -> subprocess.CompletedProcess[str]:
+def overlaptop(*words):
     command = [sys.executable, "-m", "overlaptop", *words]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_all_nodes_are_seen_and_waits_between_them_attributed(watching: Watching) -> None:
+def test_all_nodes_are_seen_and_waits_between_them_attributed(watching):
     watching.session.watch([0, 1])
     # On a busy machine the other rank may be late now and then.
     snapshot = watching.until(lambda now: [step.main_late_rank for step in now.step_waits].count(1) >= 3)
@@ -133,7 +131,7 @@ def test_all_nodes_are_seen_and_waits_between_them_attributed(watching: Watching
     ]
 
 
-def test_a_local_dashboard_shows_all_nodes_of_a_gathered_job(nodes: Nodes) -> None:
+def test_a_local_dashboard_shows_all_nodes_of_a_gathered_job(nodes):
     with closing(LocalSession(JobSelector())) as session:
         session.watch([1])
         eventually(lambda: any(step.rank == 1 for step in session.tick().fresh))
@@ -141,14 +139,14 @@ def test_a_local_dashboard_shows_all_nodes_of_a_gathered_job(nodes: Nodes) -> No
         assert session.job_key == nodes.record(0).job
 
 
-def test_a_command_on_the_first_node_changes_all_ranks(watching: Watching) -> None:
+def test_a_command_on_the_first_node_changes_all_ranks(watching):
     changed = overlaptop("set", f"{BUCKET_CAP_MB}=2")
     assert changed.returncode == 0, changed.stderr
     assert changed.stdout.startswith(f"{BUCKET_CAP_MB} 1 → 2 at step ")
     watching.until(lambda snapshot: {knob.knob.value for knob in snapshot.knobs} == {2})
 
 
-def test_a_node_whose_hub_stops_is_lost_and_comes_back(nodes: Nodes, watching: Watching) -> None:
+def test_a_node_whose_hub_stops_is_lost_and_comes_back(nodes, watching):
     hub_pid = nodes.record(1).hub_pid
     os.kill(hub_pid, signal.SIGSTOP)
     try:

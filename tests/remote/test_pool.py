@@ -7,9 +7,7 @@ import pty
 import select
 import sys
 import time
-from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
 
@@ -66,7 +64,7 @@ pool.close()
 
 
 @pytest.fixture(autouse=True)
-def ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def ssh(tmp_path, monkeypatch):
     path = tmp_path / "ssh"
     path.write_text(SSH)
     path.chmod(0o755)
@@ -79,34 +77,34 @@ def ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 class Terminal:
     """A terminal on which these hosts are connected to."""
 
-    def __init__(self, *hosts: str) -> None:
+    def __init__(self, *hosts):
         self.pid, self._fd = pty.fork()
         if self.pid == 0:
             os.execv(sys.executable, [sys.executable, "-c", CONNECT, *hosts])
         self.shown = ""
 
-    def until(self, text: str) -> None:
+    def until(self, text):
         deadline_s = time.monotonic() + PATIENCE_S
         while text not in self.shown:
             assert time.monotonic() < deadline_s, self.shown
             if select.select([self._fd], [], [], 0.1)[0]:
                 self.shown += os.read(self._fd, 1 << 16).decode()
 
-    def type(self, text: str) -> None:
+    def type(self, text):
         os.write(self._fd, text.encode())
 
-    def close(self) -> int:
+    def close(self):
         _, status = os.waitpid(self.pid, 0)
         os.close(self._fd)
         return os.waitstatus_to_exitcode(status)
 
 
 @pytest.fixture
-def pool_of() -> Iterator[Callable[..., tuple[ConnectionPool, list[str]]]]:
+def pool_of():
     """Makes pools of these hosts, each with the list of what it reports."""
     with ExitStack() as pools:
 
-        def make(*words: str, **options: str) -> tuple[ConnectionPool, list[str]]:
+        def make(*words, **options):
             reported: list[str] = []
             pool = ConnectionPool([*map(Target.parse, words)], reported.append, **options)
             pools.callback(pool.close)
@@ -115,7 +113,7 @@ def pool_of() -> Iterator[Callable[..., tuple[ConnectionPool, list[str]]]]:
         yield make
 
 
-def test_each_host_is_tried_once_and_what_became_of_it_is_said(pool_of) -> None:
+def test_each_host_is_tried_once_and_what_became_of_it_is_said(pool_of):
     pool, reported = pool_of("plain-a", "refused-b", "waiting-c", "failing-d", "older-e")
     pool.connect(interactive=False)
     assert sorted(reported) == [
@@ -131,7 +129,7 @@ def test_each_host_is_tried_once_and_what_became_of_it_is_said(pool_of) -> None:
     assert pool.hosts[0].jobs == JOBS
 
 
-def test_at_most_four_are_logging_in_at_once_and_all_get_in(pool_of, tmp_path: Path) -> None:
+def test_at_most_four_are_logging_in_at_once_and_all_get_in(pool_of, tmp_path):
     pool, reported = pool_of(*(f"slow-{number}" for number in range(10)))
     pool.connect(interactive=False)
     assert len(reported) == 10
@@ -141,9 +139,7 @@ def test_at_most_four_are_logging_in_at_once_and_all_get_in(pool_of, tmp_path: P
     assert max(counted) <= AT_ONCE
 
 
-def test_who_does_not_answer_is_waited_for_no_longer_than_wanted_and_closing_leaves_nothing(
-    pool_of,
-) -> None:
+def test_connect_waits_no_longer_than_wanted_and_leaves_nothing(pool_of):
     pool, reported = pool_of("plain-a", "stubborn-b", "mute-c")
     pool.connect(interactive=False, patience_s=1.0)
     assert len(reported) <= 2
@@ -156,7 +152,7 @@ def test_who_does_not_answer_is_waited_for_no_longer_than_wanted_and_closing_lea
         pool.fileno()
 
 
-def test_one_descriptor_tells_an_event_loop_of_all_connections(pool_of) -> None:
+def test_one_descriptor_tells_an_event_loop_of_all_connections(pool_of):
     pool, _ = pool_of("plain-a", "plain-b", "dies-c")
     looked = pool.fileno()
     pool.connect(interactive=False)
@@ -168,7 +164,7 @@ def test_one_descriptor_tells_an_event_loop_of_all_connections(pool_of) -> None:
     eventually(lambda: pool.receive() or not select.select([looked], [], [], 0)[0])
 
 
-def test_what_would_ask_is_tried_again_on_the_terminal_one_host_after_the_other() -> None:
+def test_hosts_that_would_ask_are_retried_one_by_one():
     terminal = Terminal("locked-a", "plain-b", "rude-c", "locked-d", "refused-e")
     terminal.until("locked-a: once more, with your help")
     terminal.until("This host is watched.")
@@ -185,7 +181,7 @@ def test_what_would_ask_is_tried_again_on_the_terminal_one_host_after_the_other(
     assert terminal.close() == 0
 
 
-def test_an_interrupt_at_the_password_leaves_nothing() -> None:
+def test_an_interrupt_at_the_password_leaves_nothing():
     terminal = Terminal("plain-a", "locked-b")
     terminal.until("password for locked-b: ")
     terminal.type("\x03")
@@ -193,8 +189,8 @@ def test_an_interrupt_at_the_password_leaves_nothing() -> None:
     assert terminal.close() == 0
 
 
-def test_without_a_terminal_nobody_is_asked(pool_of, monkeypatch: pytest.MonkeyPatch) -> None:
-    def none(*_: object) -> int:
+def test_without_a_terminal_nobody_is_asked(pool_of, monkeypatch):
+    def none(*_):
         raise OSError("No such device or address")
 
     pool, reported = pool_of("locked-a")

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 
 import pytest
 
 from overlaptop.fleet.snapshot import HubState
 from tests.processes import eventually
-from tests.remote.hosts import PATIENCE_S, Lab, RemoteJob, Sshd, make_key, public_part, why_not
+from tests.remote.hosts import PATIENCE_S, RemoteJob, make_key, public_part, why_not
 from tests.remote.watching import Watching
-from tests.warm import Warm
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not() or "it can be")
 
@@ -24,14 +21,14 @@ printf "\\033[31m\\r\\n\\000"
 
 
 @pytest.fixture(scope="module")
-def job(lab: Lab, warm: Warm) -> Iterator[RemoteJob]:
+def job(lab, warm):
     """On host-a alone."""
     with alone(lab.servers["host-a"], lab.folder / "job", warm) as started:
         yield started
 
 
 @contextmanager
-def alone(server: Sshd, folder: Path, warm: Warm) -> Iterator[RemoteJob]:
+def alone(server, folder, warm):
     """A job of one process on this host, whose hub is there."""
     before = hubs(server)
     with RemoteJob([server], folder, warm) as started:
@@ -40,13 +37,11 @@ def alone(server: Sshd, folder: Path, warm: Warm) -> Iterator[RemoteJob]:
         assert started.runs, started.log.read_text()
 
 
-def hubs(server: Sshd) -> set[Path]:
+def hubs(server):
     return set(server.jobs_dir.glob("*/job.json"))
 
 
-def test_each_host_that_cannot_be_watched_says_why_in_a_line_and_the_others_go_on(
-    lab: Lab, job: RemoteJob
-) -> None:
+def test_unreachable_hosts_say_why_and_the_others_go_on(lab, job):
     good, other_key = lab.servers["host-a"], make_key(lab.folder / "other_key")
     lab.configure("wrong-key", good, key=other_key)
     lab.configure("unknown-key", good, known_by="\n")
@@ -79,9 +74,7 @@ def test_each_host_that_cannot_be_watched_says_why_in_a_line_and_the_others_go_o
         assert watching.rank(0).node == "noisy"
 
 
-def test_a_host_without_a_job_is_watched_and_a_job_that_starts_there_is_picked_up(
-    lab: Lab, tmp_path: Path, warm: Warm
-) -> None:
+def test_job_that_starts_on_a_watched_host_is_picked_up(lab, tmp_path, warm):
     later = lab.add_server("later", "host-b")
     with ExitStack() as jobs, Watching("later").connect() as watching:
         watching.until(lambda _: watching.hosts["later"].reason.startswith("no job in "))

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import pytest
 
-from overlaptop.fleet.knobs import JobKnob
-from overlaptop.fleet.snapshot import HubState, Snapshot
+from overlaptop.fleet.snapshot import HubState
 from overlaptop.wire import commands
 from overlaptop.wire.commands import CHANGED
 from overlaptop.wire.knobs import BUCKET_CAP_MB
-from tests.remote.hosts import NODES, Lab, RemoteJob, why_not
+from tests.remote.hosts import NODES, RemoteJob, why_not
 from tests.remote.watching import Watching
-from tests.warm import Warm
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not() or "it can be")
 
@@ -24,7 +21,7 @@ CANNOT = f"{B} cannot be reached: a change needs all ranks"
 
 
 @pytest.fixture(scope="module")
-def job(lab: Lab, warm: Warm) -> Iterator[RemoteJob]:
+def job(lab, warm):
     """A rank on each host."""
     with RemoteJob([lab.servers[name] for name in NODES], lab.folder / "job", warm) as started:
         yield started
@@ -32,29 +29,29 @@ def job(lab: Lab, warm: Warm) -> Iterator[RemoteJob]:
 
 
 @pytest.fixture
-def watching(lab: Lab, job: RemoteJob) -> Iterator[Watching]:
+def watching(lab, job):
     """Who sees all ranks step."""
     with Watching(*NODES).connect() as made:
         made.until_all_step(2)
         yield made
 
 
-def overlaptop(*words: str) -> subprocess.CompletedProcess[str]:
+def overlaptop(*words):
     command = [sys.executable, "-m", "overlaptop", *words]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
-def assert_complete(watching: Watching) -> None:
+def assert_complete(watching):
     """Each step that a rank has made since the first one came once, in order."""
     for view in watching.snapshot.ranks:
         steps = watching.of(view.rank)
         assert steps == list(range(steps[0], steps[-1] + 1)), f"rank {view.rank}"
 
 
-def bucket(watching: Watching) -> JobKnob:
+def bucket(watching):
     """The knob of the bucket size, once all ranks agree on its value."""
 
-    def agreed(snapshot: Snapshot) -> JobKnob | None:
+    def agreed(snapshot):
         return next(
             (each for each in snapshot.knobs if each.knob.name == BUCKET_CAP_MB and not each.differs), None
         )
@@ -64,7 +61,7 @@ def bucket(watching: Watching) -> JobKnob:
     return found
 
 
-def test_all_ranks_are_one_job_and_the_command_line_shows_it_once(watching: Watching) -> None:
+def test_ranks_of_both_hosts_are_one_job(watching):
     (job,) = watching.session.jobs
     assert job.host == f"{A}, {B}"
     snapshot = watching.snapshot
@@ -89,7 +86,7 @@ def test_all_ranks_are_one_job_and_the_command_line_shows_it_once(watching: Watc
     assert [line[:3] for line in lines if line and line[0] in NODES] == [[A, "●", "live"], [B, "●", "live"]]
 
 
-def test_a_bucket_size_changes_on_all_ranks_at_one_step(watching: Watching) -> None:
+def test_a_bucket_size_changes_on_all_ranks_at_one_step(watching):
     old = bucket(watching).knob.value
     assert old is not None
     assert bucket(watching).refusal == ""
@@ -102,7 +99,7 @@ def test_a_bucket_size_changes_on_all_ranks_at_one_step(watching: Watching) -> N
     assert {rank.text for rank in view.ranks} == {changed.stdout.strip()}
 
 
-def test_a_frozen_connection_is_noticed_and_comes_back_with_all_steps(lab: Lab, watching: Watching) -> None:
+def test_frozen_connection_is_noticed_and_returns_with_all_steps(lab, watching):
     knob = bucket(watching).knob
     before = watching.of(1)[-1]
     lab.cables[B].cut()

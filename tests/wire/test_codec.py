@@ -19,6 +19,7 @@ from overlaptop.wire.codec import FrameReader, WireError, decode, encode, frame
 from overlaptop.wire.commands import Argument
 from overlaptop.wire.devices import GpuLink
 from overlaptop.wire.messages import CollectiveSpan, Notice, PhaseSpan
+from overlaptop.wire.relaying import MAX_CHUNK_BYTES, RelayBytes, RelayJobs, RelayOpen
 from overlaptop.wire.schema import Message
 from tests.wire.examples import (
     COMMAND,
@@ -120,14 +121,6 @@ def test_a_mutated_message_is_a_message_or_refused(message, data):
     decodes_or_refuses(bytes(mutated))
 
 
-@settings(max_examples=100)
-@given(messages, st.data())
-def test_a_message_with_one_field_replaced_is_a_message_or_refused(message, data):
-    row = msgpack.unpackb(encode(message))
-    row[data.draw(st.integers(0, len(row) - 1))] = data.draw(plain)
-    decodes_or_refuses(msgpack.packb(row))
-
-
 @settings(max_examples=50)
 @given(messages, st.lists(plain, min_size=1, max_size=3))
 def test_fields_that_a_newer_peer_adds_are_ignored(message, added):
@@ -156,6 +149,10 @@ def test_fields_that_a_newer_peer_adds_are_ignored(message, added):
         (SAMPLE, "sm_activity", 1.01),
         (SAMPLE, "dram_activity", math.nan),
         (DEVICE, "links", (("wifi", "", None, ""),)),
+        (RelayOpen(1, "a"), "job", "/etc/passwd"),
+        (RelayOpen(1, ""), "job", "a\n"),
+        (RelayBytes(1, b""), "data", b"x" * (MAX_CHUNK_BYTES + 1)),
+        (RelayJobs(8, "", "", False, (), ""), "jobs", ((4, "../x", *[""] * 3, *[1] * 6, "", ()),)),
     ],
 )
 def test_what_is_out_of_bounds_is_refused_by_its_fields_name(message, field, value):
@@ -208,11 +205,15 @@ def test_what_is_no_message_is_refused(data, words):
         decode(data)
 
 
+def test_the_kind_of_a_message_is_known_without_decoding_it():
+    assert codec.kind(encode(Notice(0, 1, "info", ""))) is Notice
+    for payload in (b"", b"\x91", b"\x92\xff", b"\xdc\x00\x02", b"\xc1\xc1", b"\xdd" + b"\xff" * 8):
+        assert codec.kind(payload) is None
+
+
 BOMBS = {
     "arrays in arrays": b"\x91" * codec.MAX_FRAME_BYTES,
-    "an array said to be endless": b"\xdd\xff\xff\xff\xff",
     "a text said to be endless": b"\x92\x04\xdb\xff\xff\xff\xff",
-    "many empty maps": (b"\xdc\x20\x00" + b"\x80" * 8192) * 100,
     "one array of many arrays of maps": b"\xdc\x00\x7f" + (b"\xdc\x20\x00" + b"\x80" * 8192) * 127,
     "many short texts": b"\xdc\x00\x2a" + (b"\xdc\x20\x00" + b"\xa2ab" * 8192) * 42,
 }
@@ -259,14 +260,14 @@ def test_a_wrong_value_is_named_without_being_printed():
         encode(replace(STEP, step_ns=Tensor()))
 
 
-def test_text_that_is_too_long_or_not_unicode_is_sent_as_well_as_it_can_be():
+def test_long_text_is_cut_and_invalid_unicode_replaced():
     notice = decode(encode(Notice(0, 1, "error", "\udc80" + "x" * 5000)))
     assert notice.text == "?" + "x" * 4094 + "…"
 
 
 @settings(max_examples=100)
 @given(st.lists(st.binary(max_size=50), max_size=10), st.data())
-def test_frames_come_out_as_they_went_in_however_the_stream_was_cut(payloads, data):
+def test_frames_come_out_whole_however_the_stream_was_cut(payloads, data):
     stream = b"".join(map(frame, payloads))
     reader, received = FrameReader(), []
     while stream:

@@ -17,7 +17,7 @@ def knob(**changes):
     return replace(BUCKET_CAP_MB, **changes)
 
 
-def test_a_command_within_bounds_is_made_with_an_id_of_its_own_that_is_fit_for_a_folder():
+def test_command_within_bounds_has_a_unique_id_fit_for_a_folder():
     made = [commands.make(commands.CAPTURE, {"steps": steps}) for steps in range(1, 101)]
     assert [commands.argument(each, "steps") for each in made] == list(range(1, 101))
     assert commands.in_words(made[4]) == "capture (steps 5)"

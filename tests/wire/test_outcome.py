@@ -128,13 +128,13 @@ def test_the_slowest_rank_of_any_hub_counts(state, done):
         ([(2, "changed"), (3, "changed")], "unknown", "rank 0 ended before it reported"),
     ],
 )
-def test_ranks_that_ended_early_may_have_acted_if_those_of_another_hub_did(others, state, reason):
+def test_ended_ranks_may_have_acted_if_another_hub_s_did(others, state, reason):
     outcome = on_two_hubs([(0, "accepted"), (0, ENDED), (1, ENDED)], others)
     assert (outcome.stage, outcome.reason, outcome.done) == (state, reason, True)
 
 
 @pytest.mark.parametrize(("command", "state"), [(SETTING, "unknown"), (CAPTURE, "failed")])
-def test_what_ranks_out_of_reach_do_is_not_known_and_their_final_reports_count(command, state):
+def test_unreachable_ranks_are_unknown_unless_they_had_reported(command, state):
     final = "changed" if command is SETTING else "written"
     away = dict.fromkeys((2, 3), "rank 2 is on gpu-b")
     outcome = on_two_hubs([(0, final), (1, final)], [(2, "agreed"), (3, final)], away, command)
