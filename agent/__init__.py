@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from overlaptop.agent.isolation.fault_barrier import FaultBarrier
 from overlaptop.agent.options import AgentOptions
+from overlaptop.recording.keep import DEFAULT_KEEP
 from overlaptop.timeline.lanes import parse_rule
 
 if TYPE_CHECKING:  # the rest is imported inside the barrier: a broken installation ends no job
@@ -40,6 +41,7 @@ def attach(
     stacks: bool = True,
     gather: bool = False,
     record: str = "",
+    keep: str = DEFAULT_KEEP,
     script: str | None = None,
 ) -> None:
     """Start the agent in this process, for launchers where ``-m`` does not fit.
@@ -62,6 +64,7 @@ def attach(
         stacks=stacks,
         gather=gather,
         record=record,
+        keep=keep,
     )
 
     def start() -> None:

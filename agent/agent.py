@@ -109,7 +109,9 @@ class Agent:
         self.barrier.on_disabled = lambda: self._executor is None or self._executor.disable(AGENT_DISABLED)
         self._environment: EnvironmentFacts | None = None
         self._cwd = placement.working_directory()
-        self._record = str(self._cwd / options.record) if options.record else ""
+        self._recording: tuple[str, ...] = ()
+        if options.record:
+            self._recording = (f"--record={self._cwd / options.record}", f"--keep={options.keep}")
         self._hangs = HangWatch(self._cwd, self._notice)
         self._stacks = StackSampler(self._cwd)
         self._telemetry = Telemetry(self._notice, enabled=options.telemetry)
@@ -261,7 +263,7 @@ class Agent:
             on_end=self._knobs.refresh,
             speaks_for_node=found.starts_hub,
         )
-        self._sender = Sender(found, self._script, self._record)
+        self._sender = Sender(found, self._script, self._recording)
 
     def _present_place(self) -> RankPlacement | None:
         """From the process group, else from the launcher; a process with steps and neither is alone."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import dataclass, fields
 
+from overlaptop.recording.keep import DEFAULT_KEEP, Keep
 from overlaptop.timeline.lanes import LaneRule, parse_rule
 
 SOURCE_CHOICES = ("auto", "kernels", "events", "host")
@@ -35,6 +36,8 @@ class AgentOptions:
     """Let the first node's hub reach the other nodes' hubs over TCP, with the user's key."""
     record: str = ""
     """Folder in which the node's hub records the job, relative to the working directory."""
+    keep: str = DEFAULT_KEEP
+    """How much of the recording is kept, such as ``2h`` or ``1GB``."""
 
     def __post_init__(self) -> None:
         """Check the values; raises ValueError with one line."""
@@ -46,6 +49,7 @@ class AgentOptions:
             raise ValueError(f"every must be from 1 to 1000000, not {self.every}")
         if self.budget is not None and not 0 < self.budget <= 1:
             raise ValueError(f"budget must be above 0 and at most 1 (100 %), not {self.budget}")
+        Keep.parse(self.keep)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +141,12 @@ def parse(words: list[str]) -> CommandLine:
         metavar="DIR",
         help="record the job into this folder, from the start, for `overlaptop replay`: a process beside "
         "it does, a file for each node",
+    )
+    add(
+        "--keep",
+        default=DEFAULT_KEEP,
+        metavar="AMOUNT",
+        help="of a node's recording: at least the last 2h (s, m, h), or at most 1GB (MB, GB; default 2GB)",
     )
     add("-m", dest="module", action="store_true", help="the job is a module, as in python -m")
     add("target", metavar="script.py", help="the job; what follows is its own")

@@ -12,6 +12,7 @@ import errno
 import os
 import socket
 from collections import deque
+from collections.abc import Sequence
 from time import monotonic, sleep
 
 from overlaptop.agent.isolation.detached_process import start_detached
@@ -44,8 +45,8 @@ MAX_COMMANDS = 8
 class Sender:
     """Queues messages for the hub, keeps the connection, and starts a hub if there is none."""
 
-    def __init__(self, place: RankPlacement, script: str, record: str = "") -> None:
-        """``record``: folder in which the hub records the job; empty: it does not."""
+    def __init__(self, place: RankPlacement, script: str, recording: Sequence[str] = ()) -> None:
+        """``recording``: the hub's options for its recording of the job; empty: there is none."""
         self.place = place
         self.dropped = 0
         """Messages dropped since the start: they did not fit, or could not be encoded."""
@@ -57,7 +58,7 @@ class Sender:
         self.connections = 0
         self._states: dict[type, tuple[Message, bytes]] = {}
         """By message type: the newest state and its frame; the frame is empty if encoding failed."""
-        self._script, self._record = script, record
+        self._script, self._recording = script, recording
         self._queue: deque[bytes] = deque()
         self._queued_bytes = 0
         self._partial = b""
@@ -210,10 +211,8 @@ class Sender:
         argv, environment = hub_command(
             self.place.job, self._script, self.place.world_size, os.getpid(), str(working_directory())
         )
-        if self._record:
-            argv.append(f"--record={self._record}")
         try:
-            pid = start_detached(argv, environment)
+            pid = start_detached([*argv, *self._recording], environment)
         except OSError as fault:
             raise JobFolderError(f"no hub can be started: {fault.strerror}") from None
         with contextlib.suppress(OSError):  # no descriptor to look with

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 import signal
 import sys
 import time
@@ -15,12 +14,12 @@ from typing import TYPE_CHECKING
 from overlaptop.commands.arguments import add_hosts, hosts_of, job_key
 from overlaptop.commands.output import CommandError, print_message
 from overlaptop.fleet.recorder import Recorder, default_path
+from overlaptop.recording.keep import DEFAULT_KEEP, Keep
 from overlaptop.text import reason
 
 if TYPE_CHECKING:
     from overlaptop.fleet.session import Session
     from overlaptop.fleet.snapshot import Snapshot
-    from overlaptop.recording.writer import Keep
 
 DESCRIPTION = """\
 Record a running job until it ends or Ctrl-C: all that a dashboard would be sent, the timelines of its ranks
@@ -36,9 +35,6 @@ disk); 2 for a usage error.
 TICK_S = 0.05
 EXIT_S = 5.0
 """From the job's end to the exit status of its last process."""
-_KEEP = re.compile(r"([0-9]{1,6})(s|m|h|MB|GB)")
-_NS = {"s": 1_000_000_000, "m": 60_000_000_000, "h": 3_600_000_000_000}
-_BYTES = {"MB": 1_000_000, "GB": 1_000_000_000}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,10 +45,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="default: JOB-DATE-TIME.mcap")
     parser.add_argument(
         "--keep",
-        type=_keep,
+        default=DEFAULT_KEEP,
         metavar="AMOUNT",
-        help="at least the last 2h (s, m, h), or at most 1GB (MB, GB); what is older is in FILE with .1 "
-        "before its suffix, and what is older than that is deleted",
+        help="at least the last 2h (s, m, h), or at most 1GB (MB, GB; default 2GB). The part before is in "
+        "FILE with .1 before its suffix; older parts are deleted",
     )
     parser.add_argument("--wait", action="store_true", help="wait for a job where there is none")
     add_hosts(parser, as_words=True)
@@ -61,14 +57,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Record until the job ends."""
     from overlaptop.commands.jobs import join
-    from overlaptop.recording.writer import Keep
 
-    amount = options.keep or (None, None)
+    try:
+        keep = Keep.parse(options.keep)
+    except ValueError as fault:
+        raise CommandError(f"--{fault}", 2) from fault
     hosts, recorder = hosts_of(options), Recorder()
     signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
     with closing(join(options.job, hosts, wait=options.wait, tap=recorder)) as session:
         session.tick()
-        return record(session, recorder, options.output or default_path(session.job_key), Keep(*amount))
+        return record(session, recorder, options.output or default_path(session.job_key), keep)
 
 
 def record(session: Session, recorder: Recorder, path: Path, keep: Keep) -> int:
@@ -118,13 +116,3 @@ def _until_end(session: Session, pause: Callable[[], None]) -> Iterator[Snapshot
                 return
         require_connection(snapshot)
         pause()
-
-
-def _keep(words: str) -> tuple[int | None, int | None]:
-    found = _KEEP.fullmatch(words)
-    if found is None or int(found[1]) == 0:
-        raise argparse.ArgumentTypeError(
-            f"must be a length (30m, 2h) or a size (500MB, 1GB), not {words!r}"
-        )
-    number, unit = int(found[1]), found[2]
-    return (number * _NS[unit], None) if unit in _NS else (None, number * _BYTES[unit])

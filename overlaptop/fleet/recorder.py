@@ -14,7 +14,8 @@ from overlaptop.recording.batch import Keyframe, NodeClock
 from overlaptop.wire.schema import Message
 
 if TYPE_CHECKING:
-    from overlaptop.recording.writer import Keep, RecordingWriter
+    from overlaptop.recording.keep import Keep
+    from overlaptop.recording.writer import RecordingWriter
 
 
 def default_path(job: str | None) -> Path:

@@ -25,6 +25,7 @@ from overlaptop.jobs.descriptors import fill_standard
 from overlaptop.jobs.folder import JobFolderError, job_dir, try_lock
 from overlaptop.jobs.record import clean_stale, read_job
 from overlaptop.jobs.sockets import ranks_socket
+from overlaptop.recording.keep import DEFAULT_KEEP
 
 _BACKLOG = 1024
 _LOCK_TRIES = 20
@@ -68,6 +69,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--starter-pid", required=True, type=int, help="the process that asks for a hub")
     parser.add_argument("--cwd", default="", help="the job's working directory")
     parser.add_argument("--record", default="", help="folder in which to record the job")
+    parser.add_argument("--keep", default=DEFAULT_KEEP, help="how much of the recording")
     parser.add_argument("--linger-s", type=float, default=1.0, help="life after the last rank")
     parser.add_argument("--wait-s", type=float, default=30.0, help="life before the first rank")
     return parser

@@ -81,6 +81,8 @@ class HubOptions:
     """How long it waits for the first rank."""
     record: str
     """Folder in which the job is recorded. Empty: it is not."""
+    keep: str
+    """How much of the recording is kept, as in `Keep.parse`."""
 
 
 class Hub:
@@ -356,7 +358,8 @@ class Hub:
             return
         if self._recorder_due:  # the recorder finds the job by its record
             self._recorder_due = False
-            self._recorder = JobRecorder(self._record, self._options.record, self._complain)
+            folder, keep = self._options.record, self._options.keep
+            self._recorder = JobRecorder(self._record, folder, keep, self._complain)
 
     def _complain(self, why: str) -> None:
         """Log a line, and send it to all dashboards."""

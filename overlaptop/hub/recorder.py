@@ -16,7 +16,7 @@ from overlaptop.jobs.record import JobRecord
 class JobRecorder:
     """Runs ``overlaptop record`` on this hub's job. It ends by itself, after the job."""
 
-    def __init__(self, job: JobRecord, folder: str, complain: Callable[[str], None]) -> None:
+    def __init__(self, job: JobRecord, folder: str, keep: str, complain: Callable[[str], None]) -> None:
         """``complain``: called with one line if the recording cannot begin, or ends before the job."""
         self._complain = complain
         self._process: subprocess.Popen[str] | None = None
@@ -24,7 +24,7 @@ class JobRecorder:
         command = [sys.executable, "-P", "-m", "overlaptop", "record", "--job", job.job]
         try:
             self._process = subprocess.Popen(
-                [*command, f"--output={Path(folder) / name}"],
+                [*command, f"--output={Path(folder) / name}", f"--keep={keep}"],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 from mcap.writer import CompressionType, Writer
 
+from overlaptop import text
 from overlaptop.recording.batch import ENCODING, LIVE, NODE, PROFILE, STATE, Keyframe, NodeClock, packed
+from overlaptop.recording.keep import DEFAULT_KEEP, Keep
 from overlaptop.wire.protocol import PROTOCOL_VERSION
 from overlaptop.wire.schema import Message
 
@@ -20,19 +22,8 @@ CHUNK_NS = 5_000_000_000
 """A killed writer loses at most the batches of this time."""
 _CHUNK_BYTES = 1 << 20
 KEYFRAME_NS = 30_000_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class Keep:
-    """How much of a long recording is kept, in two files: all of the time, or half the bytes, in each."""
-
-    ns: int | None = None
-    bytes: int | None = None
-
-    def is_full(self, lasted_ns: int, size_bytes: int) -> bool:
-        """Whether a file of this length and size makes room for the next."""
-        too_long = self.ns is not None and lasted_ns >= self.ns
-        return too_long or (self.bytes is not None and 2 * size_bytes >= self.bytes)
+LEAST_FREE_BYTES = 1 << 30
+"""A recording ends where the disk has less, or less than 5 %: the job needs it for its own files."""
 
 
 def earlier_part(path: Path) -> Path:
@@ -50,7 +41,7 @@ class RecordingWriter:
 
         ``keyframes``: each node's state as of now; it is kept up to date.
         """
-        self._path, self._keep = path, keep or Keep()
+        self._path, self._keep = path, keep or Keep.parse(DEFAULT_KEEP)
         self._keyframes = {} if keyframes is None else keyframes
         self._clocks: dict[str, NodeClock] = {}
         self._begun_ns: int | None = None
@@ -72,6 +63,7 @@ class RecordingWriter:
         self._write(at_ns, f"{LIVE}/{node}", data)
         if at_ns - self._chunk_ns >= CHUNK_NS:
             self._chunk_ns = at_ns
+            self._require_space()
             self._writer.flush()  # type: ignore[no-untyped-call]
             if self._keep.is_full(at_ns - self._begun_ns, self.size_bytes):
                 self._rotate(at_ns)
@@ -105,6 +97,12 @@ class RecordingWriter:
         self._writer.start(profile=PROFILE)
         self._schema = self._writer.register_schema(f"{PROFILE}/{PROTOCOL_VERSION}", "", b"")
         self._channels: dict[str, int] = {}
+
+    def _require_space(self) -> None:
+        disk = os.fstatvfs(self._file.fileno())
+        free_bytes = disk.f_bavail * disk.f_frsize
+        if free_bytes < min(LEAST_FREE_BYTES, disk.f_blocks * disk.f_frsize // 20):
+            raise OSError(errno.ENOSPC, f"only {text.byte_count(free_bytes)} of the disk are free")
 
     def _rotate(self, at_ns: int) -> None:
         """Put this file aside, in place of the one before it, and begin another."""

@@ -12,8 +12,10 @@ from overlaptop.commands import record as command
 from overlaptop.commands.output import CommandError
 from overlaptop.commands.record import record
 from overlaptop.fleet.recorder import Recorder
+from overlaptop.recording import writer
+from overlaptop.recording.keep import Keep
 from overlaptop.recording.reader import RecordingError, open_recording
-from overlaptop.recording.writer import Keep, earlier_part
+from overlaptop.recording.writer import earlier_part
 from tests.commands.running import run_here
 from tests.fleet.builders import Clock, status
 from tests.recording.played import PlayedJob, lasting_s, played
@@ -191,6 +193,20 @@ def test_file_that_is_there_is_not_overwritten(tmp_path):
     assert path.read_text() == "mine"
 
 
-@pytest.mark.parametrize("amount", ["0h", "2", "1TB", "-1h", "h"])
-def test_keep_takes_a_length_or_a_size(amount):
-    assert run_here("record", f"--keep={amount}").returncode == 2
+def test_recording_ends_while_the_disk_has_room_for_the_job(tmp_path, monkeypatch):
+    path, clock = tmp_path / "run.mcap", Clock()
+    job = PlayedJob(clock, path)
+    job.step(0)
+    disk = os.statvfs(tmp_path)
+    values = [*disk]
+    values[4] = 1000  # blocks that are free
+    monkeypatch.setattr(writer.os, "fstatvfs", lambda _: os.statvfs_result(values))
+    with pytest.raises(OSError, match="of the disk are free"):
+        job.step(1, after_s=10)
+    job.recorder.end()
+    assert open_recording(path).damage == ()
+
+
+def test_bad_keep_is_a_usage_error():
+    done = run_here("record", "--keep=1TB")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)

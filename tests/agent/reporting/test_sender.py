@@ -48,11 +48,11 @@ def hub(sockets: Path) -> Iterator[socket.socket]:
 def test_hub_is_told_where_to_record(sockets, monkeypatch):
     started = []
     monkeypatch.setattr(sending, "start_detached", lambda argv, _: started.append(argv) or os.getpid())
-    for folder in ("", "/runs"):
-        sender = Sender(RankPlacement("job-1", 0, 0, 1, "h", starts_hub=True), "s.py", folder)
+    for recording in ((), ("--record=/runs", "--keep=2h")):
+        sender = Sender(RankPlacement("job-1", 0, 0, 1, "h", starts_hub=True), "s.py", recording)
         sender.introduce(INFO)
         sender.pump()
-    assert [[word for word in argv if "record" in word] for argv in started] == [[], ["--record=/runs"]]
+    assert started[1] == [*started[0], "--record=/runs", "--keep=2h"]
 
 
 class Reader:
