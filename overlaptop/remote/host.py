@@ -1,5 +1,4 @@
 """One host's jobs, and the connection to the hub of one of them, over the connection to that host."""
-# ruff: noqa: D102 - the methods without a text are those of HubConnection, and of Connection
 
 from __future__ import annotations
 
