@@ -87,14 +87,14 @@ def run(options: argparse.Namespace) -> int:
             stack.enter_context(_served(options, registry))
         if options.textfile is not None:
             stack.callback(_remove_files, options.textfile)
-        followed = FollowedJobs(options.job, hosts_of(options), detail=options.detail)
-        jobs = stack.enter_context(closing(followed))
+        jobs = FollowedJobs(options.job, hosts_of(options), detail=options.detail)
+        stack.enter_context(closing(jobs))
         write_at_s = 0.0
         while True:
-            snapshots = jobs.tick()
-            for snapshot in snapshots:
-                collector.add(snapshot)
-            collector.keep(snapshot.job.job for snapshot in snapshots if snapshot.job is not None)
+            followed = jobs.tick()
+            for session, snapshot in followed:
+                collector.add(snapshot, session.send)
+            collector.keep(snapshot.job.job for _, snapshot in followed if snapshot.job is not None)
             if options.textfile is not None and time.monotonic() >= write_at_s:
                 write_at_s = time.monotonic() + options.every
                 _write(options.textfile, registry)
@@ -110,14 +110,14 @@ class FollowedJobs:
         self._sessions: dict[str, Session] = {} if self._remote is None else {"": self._remote}
         self._look_at_s = 0.0
 
-    def tick(self) -> list[Snapshot]:
+    def tick(self) -> list[tuple[Session, Snapshot]]:
         """The jobs that run, and those of this machine that ended less than KEPT_S ago."""
         if self._remote is None and time.monotonic() >= self._look_at_s:
             self._look_at_s = time.monotonic() + LOOK_EVERY_S
             for record in find_jobs():
                 if record.job not in self._sessions and self._key in (None, record.job):
-                    self._sessions[record.job] = _session_of(record.job)
-        snapshots = []
+                    self._sessions[record.job] = self._session_of(record.job)
+        followed: list[tuple[Session, Snapshot]] = []
         for key, session in list(self._sessions.items()):
             snapshot = session.tick()
             if self._detail:
@@ -127,8 +127,13 @@ class FollowedJobs:
             if is_over and self._remote is None:
                 self._sessions.pop(key).close()
             else:
-                snapshots.append(snapshot)
-        return snapshots
+                followed.append((session, snapshot))
+        return followed
+
+    def _session_of(self, key: str) -> JobSession:
+        """Of this job alone: one that restarts it is another job here."""
+        selector = JobSelector(key=key, matches=lambda record: record.job == key)
+        return JobSession(selector, readonly=not self._detail)
 
     def pause(self) -> None:
         """Wait for more."""
@@ -141,11 +146,6 @@ class FollowedJobs:
         """Close all connections."""
         for session in self._sessions.values():
             session.close()
-
-
-def _session_of(key: str) -> JobSession:
-    """Of this job alone: one that restarts it is another job here."""
-    return JobSession(JobSelector(key=key, matches=lambda record: record.job == key), readonly=True)
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from overlaptop import text
 from overlaptop.findings.evidence import evidence_of
 from overlaptop.findings.find import find
 from overlaptop.findings.finding import Finding, Key, by_key
-from overlaptop.findings.steady import SteadyFindings
+from overlaptop.findings.watch import FindingsWatch
 from overlaptop.fleet.snapshot import Snapshot
 from overlaptop.records import FindingRecord
 
@@ -43,16 +43,13 @@ class FindingsLog:
     """
 
     def __init__(self) -> None:
-        self._steady = SteadyFindings()
-        self._due_ns = 0
+        self._watch = FindingsWatch(LOOK_EVERY_NS)
         self._written_ns: dict[Key, int] = {}
 
     def due(self, snapshot: Snapshot) -> list[FindingRecord]:
-        if snapshot.job is None or snapshot.replaying or snapshot.at_ns < self._due_ns:
-            return []
-        self._due_ns = snapshot.at_ns + LOOK_EVERY_NS
         records = []
-        for key, each in by_key(self._steady.take(snapshot, found_in(snapshot))).items():
+        for key, each in by_key(self._watch.look(snapshot) or ()).items():
+            assert snapshot.job is not None, "else there is no look"
             if snapshot.at_ns - self._written_ns.get(key, 0) >= SAY_AGAIN_NS:
                 self._written_ns[key] = snapshot.at_ns
                 records.append(each.record(snapshot.job.job))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from contextlib import closing
+from operator import attrgetter
 from pathlib import Path
 
 import msgspec
@@ -21,6 +22,12 @@ from overlaptop.wire.protocol import JOB_KEY
 _EVERY_NS = 400_000_000
 """Recording time that is read at once: a rank's timelines are kept until they are compared."""
 _MOST_REPORT_BYTES = 16 << 20
+_SAME = {
+    "late_ranks": attrgetter("rank"),
+    "findings": attrgetter("rule", "ranks"),
+    "troubles": attrgetter("kind", "ranks"),
+}
+"""What makes two entries of a report the same one."""
 
 
 def report_of(source: str | None) -> RunRecord:
@@ -40,7 +47,21 @@ def report_of(source: str | None) -> RunRecord:
     if not boxes:
         what = "no job runs here" if source is None else f"there is no job or file {source}"
         raise CommandError(f"{what}, and no black box is left (pip install 'overlaptop[record]')")
-    return _of_recording(boxes[0].path)
+    of_job = [box.path for box in boxes if box[:2] == boxes[0][:2]]
+    run = _of_recording(of_job[0])
+    for path in of_job[1:]:
+        run = _with_earlier(run, _of_recording(path))
+    return run
+
+
+def _with_earlier(run: RunRecord, earlier: RunRecord) -> RunRecord:
+    """Add late ranks, findings and troubles that only this black box of the same job shows."""
+    added: dict[str, list[object]] = {}
+    for name, key in _SAME.items():
+        known = list(map(key, getattr(run, name)))
+        more = (each for each in getattr(earlier, name) if key(each) not in known)
+        added[name] = [*getattr(run, name), *more]
+    return msgspec.structs.replace(run, **added)
 
 
 def _of_running(key: str) -> RunRecord:

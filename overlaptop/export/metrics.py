@@ -7,7 +7,7 @@ over that of "hidden" and "exposed" together. A rank has at most `SERIES_PER_RAN
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from threading import Lock
 
 from prometheus_client.core import (
@@ -19,14 +19,12 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from overlaptop.findings.evidence import evidence_of
-from overlaptop.findings.find import find
 from overlaptop.findings.finding import Finding
-from overlaptop.findings.steady import SteadyFindings
+from overlaptop.findings.watch import FindingsWatch
 from overlaptop.fleet.snapshot import HubState, RankView, Snapshot
 from overlaptop.fleet.trouble import trouble_of
 from overlaptop.fleet.waits import StepWaits
-from overlaptop.wire.messages import RankInfo, StepTotals
+from overlaptop.wire.messages import Found, RankInfo, StepTotals
 
 MAX_RANKS = 1024
 """Ranks of a job with series of their own; of more, those with the lowest numbers."""
@@ -77,7 +75,8 @@ _FAMILIES = {
 class JobMetrics:
     """What one job's Snapshots add up to since they were first read."""
 
-    def __init__(self) -> None:
+    def __init__(self, send: Callable[[Found], str] | None = None) -> None:
+        """``send``: as FindingsWatch has it."""
         self._snapshot: Snapshot | None = None
         self._lengths: Counter[int] = Counter()
         """Undisturbed steps by rank."""
@@ -88,9 +87,8 @@ class JobMetrics:
         self._caused_ns: Counter[int] = Counter()
         self._operations: dict[tuple[str, str], Counter[str]] = {}
         self._compared = False
-        self._steady = SteadyFindings()
+        self._watch = FindingsWatch(_FIND_EVERY_NS, send)
         self._found: tuple[Finding, ...] = ()
-        self._find_at_ns = 0
 
     def add(self, snapshot: Snapshot) -> None:
         """Count what arrived with this Snapshot."""
@@ -99,9 +97,8 @@ class JobMetrics:
             self._add_step(step)
         for waits in snapshot.fresh_waits:
             self._add_waits(waits)
-        if snapshot.job is not None and not snapshot.replaying and snapshot.at_ns >= self._find_at_ns:
-            self._find_at_ns = snapshot.at_ns + _FIND_EVERY_NS
-            self._found = self._steady.take(snapshot, find(evidence_of(snapshot)))
+        if (found := self._watch.look(snapshot)) is not None:
+            self._found = found
 
     def _add_step(self, step: StepTotals) -> None:
         if step.disturbed:
@@ -217,11 +214,11 @@ class JobsCollector(Collector):
         self._jobs: dict[str, JobMetrics] = {}
         self._lock = Lock()
 
-    def add(self, snapshot: Snapshot) -> None:
-        """Count what arrived with this Snapshot."""
+    def add(self, snapshot: Snapshot, send: Callable[[Found], str] | None = None) -> None:
+        """Count what arrived with this Snapshot. ``send``: of its session, to tell its hub of findings."""
         if snapshot.job is not None:
             with self._lock:
-                self._jobs.setdefault(snapshot.job.job, JobMetrics()).add(snapshot)
+                self._jobs.setdefault(snapshot.job.job, JobMetrics(send)).add(snapshot)
 
     def keep(self, jobs: Iterable[str]) -> None:
         """Forget all jobs but these keys: their series end."""

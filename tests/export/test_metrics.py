@@ -72,6 +72,12 @@ def test_who_is_late_and_what_it_costs() -> None:
     assert found["overlaptop_collective_bytes_total", *all_reduce] == STEPS * (3 << 20)
 
 
+def test_hub_is_told_of_findings() -> None:
+    session = waiting_job()
+    JobsCollector().add(session.tick(), session.send)
+    assert "slow_compute" in session.found
+
+
 def test_snapshots_add_up() -> None:
     session = FakeSession(welcome(), info(0), info(1), status(), step(0, 0), step(1, 0))
     first = session.tick()

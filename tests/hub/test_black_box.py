@@ -110,6 +110,21 @@ def test_hang_is_written_once_the_others_have_said_how_they_stand_and_not_again_
     assert len(black_boxes.found()) == 1
 
 
+def test_report_has_the_troubles_of_earlier_black_boxes(job):
+    job.steps(20)
+    job.pass_s(10)
+    stacks = [("train.py:8 backward",), ("train.py:57 collate",)]
+    job.say(*(RankStalled(rank, hung=True, stack=stacks[rank]) for rank in (0, 1)))
+    job.pass_s(SETTLE_S)
+    job.say(*(RankStalled(rank, hung=False) for rank in (0, 1)))
+    job.steps(200)
+    job.status = status(ended=True)
+    job.box.end(job.now_s)
+    assert [box.occasion for box in black_boxes.found()] == ["ended", "hung"]
+    run = report_of("job-1")
+    assert (run.steps, [each.kind for each in run.troubles]) == (200, ["no step"])
+
+
 def test_failure_is_written_with_its_reason(job):
     job.steps(3)
     job.say(RankEnd(1, 1, clean=True, failure="ValueError: no", exit_code=1))

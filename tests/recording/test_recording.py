@@ -16,10 +16,10 @@ from overlaptop.recording import writer
 from overlaptop.recording.keep import Keep
 from overlaptop.recording.reader import RecordingError, open_recording
 from overlaptop.recording.writer import earlier_part
+from overlaptop.wire.messages import RankEnd
 from tests.commands.running import run_here
 from tests.fleet.builders import Clock, status
 from tests.recording.played import PlayedJob, lasting_s, played
-from tests.tui.waits import split_step
 
 HEADER = (
     b"\x89MCAP0\r\n\x01\x1c\x00\x00\x00\x00\x00\x00\x00\x0a\x00\x00\x00overlaptop\x0a\x00\x00\x00python-lib"
@@ -148,35 +148,44 @@ def test_long_recording_keeps_its_last_part_and_the_one_before(tmp_path):
     ]
 
 
-def test_full_disk_ends_the_recording_with_one_line(tmp_path, capsys, monkeypatch):
+class Playing:
+    """A session in which each tick brings a step, rank 1 late, until the job ends."""
+
+    def __init__(self, job, steps):
+        self.job, self.steps, self.made = job, steps, 0
+        self.watch, self.send = job.session.watch, job.session.send
+
+    def tick(self):
+        self.made += 1
+        if self.made > self.steps:
+            ends = (RankEnd(rank, self.job.clock(), clean=True, exit_code=0) for rank in (0, 1))
+            self.job.send(*ends, status(ended=True))
+        else:
+            self.job.make(self.made, late=1, after_s=2.5)
+        return self.job.session.tick()
+
+
+@pytest.fixture
+def job(monkeypatch):
     monkeypatch.setattr(command, "TICK_S", 0.0)
+    return PlayedJob(Clock(), None)
+
+
+def test_recorder_tells_the_hub_of_each_finding_once(job, tmp_path):
+    assert record(Playing(job, 60), job.recorder, tmp_path / "run.mcap", Keep()) == 0
+    told = [each.rule for each in job.host.hub.sent]
+    assert "slow_compute" in told
+    assert len(told) == len(set(told))
+
+
+def test_full_disk_ends_the_recording_with_one_line(job, tmp_path, capsys):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     previous = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    job = PlayedJob(Clock(), None)
-
-    class Endless:
-        """Steps for ever; a disk that is full after the first chunks."""
-
-        def __init__(self):
-            self.number = 0
-            self.watched = frozenset()
-
-        def tick(self):
-            self.number += 1
-            job.clock.pass_s(2.5)
-            job.host.hub.say(
-                *(each for rank in range(2) for each in split_step(rank, self.number)), status()
-            )
-            return job.session.tick()
-
-        def watch(self, ranks, bursts=0):
-            self.watched = frozenset(ranks)
-
     path = tmp_path / "run.mcap"
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
     try:
         with pytest.raises(CommandError) as ended:
-            record(Endless(), job.recorder, path, Keep())
+            record(Playing(job, 10_000), job.recorder, path, Keep())
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         signal.signal(signal.SIGXFSZ, previous)
@@ -185,17 +194,17 @@ def test_full_disk_ends_the_recording_with_one_line(tmp_path, capsys, monkeypatc
     assert "run.mcap" in capsys.readouterr().err
 
 
-def test_file_that_is_there_is_not_overwritten(tmp_path):
+def test_file_that_is_there_is_not_overwritten(job, tmp_path):
     path = tmp_path / "run.mcap"
     path.write_text("mine")
     with pytest.raises(CommandError, match="file exists"):
-        record(None, Recorder(), path, Keep())
+        record(job.session, Recorder(), path, Keep())
     assert path.read_text() == "mine"
 
 
 def test_recording_ends_while_the_disk_has_room_for_the_job(tmp_path, monkeypatch):
-    path, clock = tmp_path / "run.mcap", Clock()
-    job = PlayedJob(clock, path)
+    path = tmp_path / "run.mcap"
+    job = PlayedJob(Clock(), path)
     job.step(0)
     disk = os.statvfs(tmp_path)
     values = [*disk]

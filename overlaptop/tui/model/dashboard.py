@@ -8,6 +8,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
+from overlaptop.findings.watch import FindingsTold
 from overlaptop.fleet.finished_session import FinishedSession
 from overlaptop.fleet.past import beside, slowest_step
 from overlaptop.fleet.replay_session import ReplaySession
@@ -27,7 +28,6 @@ from overlaptop.tui.model.options import TuiOptions
 from overlaptop.tui.model.recording import JobRecording
 from overlaptop.tui.model.state import ViewState
 from overlaptop.wire.commands import Command
-from overlaptop.wire.messages import Found
 
 MOST_SOUGHT_NS, SOUGHT_EVERY_NS = 600_000_000_000, 1_000_000_000
 """Of a recording: how far the next event is looked for, and how often on the way."""
@@ -58,8 +58,7 @@ class Dashboard:
         """Called when a request changes the state, to redraw. Set by the app."""
         self._comparing = Comparing(clock_s)
         self._findings = LatestFindings()
-        self._kept: set[tuple[str | None, str]] = set()
-        """Jobs and rules of the findings that their hubs know of."""
+        self._told = FindingsTold(session.send)
         self._watched: frozenset[int] | None = None
         self._bursts = 0
 
@@ -91,10 +90,7 @@ class Dashboard:
         state.compared = self._comparing.take(state.snapshot, self.jobs_seen)
         state.findings = self._findings.take(self.latest)
         state.first_line = self._findings.line(self.latest)
-        for each in state.findings or ():
-            found = self.session.job_key, each.rule
-            if each.warns and found not in self._kept and not self.session.send(Found(each.rule)):
-                self._kept.add(found)
+        self._told.tell(self.session.job_key or "", state.findings or ())
         self.look.faded = state.snapshot.hub_state in (HubState.LOST, HubState.STALE)
 
     def watch(self) -> None:
