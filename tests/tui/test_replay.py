@@ -4,6 +4,7 @@ import pytest
 
 from overlaptop.fleet.replay_session import ReplaySession
 from overlaptop.recording.reader import open_recording
+from overlaptop.tui.model import dashboard
 from tests.fleet.builders import Clock
 from tests.recording.played import PlayedJob, played
 
@@ -40,10 +41,29 @@ async def test_keys_go_back_and_on_in_the_recording(session):
 
 async def test_pausing_the_screen_stops_the_recording(session):
     async with opened(session, readonly=True) as (app, pilot):
-        await shown(app, pilot, "space")
+        assert "of the recording" in await shown(app, pilot, "space")
         assert session.paused
-        await shown(app, pilot, "space")
+        for keys in ((")", ")"), ("N",)):
+            assert "■ paused" in await shown(app, pilot, *keys)
+            assert session.paused
+        assert "recorded " in await shown(app, pilot, "space")
         assert not session.paused
+
+
+async def test_time_goes_on_from_where_no_event_was_found(tmp_path, monkeypatch):
+    monkeypatch.setattr(dashboard, "MOST_SOUGHT_NS", 20_000_000_000)
+    path, ours = tmp_path / "run.mcap", Clock()
+    job = PlayedJob(Clock(), path)
+    for number in range(50):
+        job.step(number, after_s=1.0)
+    job.recorder.end()
+    session = ReplaySession(open_recording(path), monotonic_s=ours.monotonic_s)
+    async with opened(session, readonly=True) as (app, pilot):
+        await shown(app, pilot, "N")
+        assert at_s(session) == 20
+        ours.pass_s(10)
+        await shown(app, pilot)
+        assert at_s(session) == 30
 
 
 async def test_next_event_is_the_next_finding(tmp_path):

@@ -128,8 +128,8 @@ class Dashboard:
     def seek(self, seconds: float) -> None:
         """Go on or back in a recording."""
         if self.replay is not None:
-            self.state.resume()
             self.latest = self.replay.seek(self.replay.at_ns + round(seconds * 1e9))
+            self._show_moved(self.replay)
 
     def seek_event(self) -> bool:
         """Go on in a recording to the next finding or trouble; False: none came within MOST_SOUGHT_NS."""
@@ -140,7 +140,6 @@ class Dashboard:
 
         if self.replay is None:
             return False
-        self.state.resume()
         steady, trouble = SteadyFindings(), trouble_of(self.latest)
         known = set(by_key(self.state.findings or ()))
         upto_ns = min(self.replay.at_ns + MOST_SOUGHT_NS, self.replay.recording.last_ns)
@@ -150,11 +149,18 @@ class Dashboard:
             found = by_key(steady.take(snapshot, find(evidence_of(snapshot))))
             is_other = trouble is not None and (before is None or before.kind is not trouble.kind)
             if is_other or found.keys() - known:
-                break
-        else:
-            return False
-        self.replay.pause(self.replay.paused)
-        return True
+                self._show_moved(self.replay)
+                return True
+        self._show_moved(self.replay)
+        return False
+
+    def _show_moved(self, replay: ReplaySession) -> None:
+        """Show another moment of a recording, paused if the one before was."""
+        self.state.resume()
+        replay.pause(replay.paused)  # its time goes on from there
+        if replay.paused:
+            self.update()
+            self.state.pause(self.latest.at_ns)
 
     def turn(self, steps: int) -> None:
         """Move by this many kept steps from the shown one; in a trace, by any steps."""

@@ -132,6 +132,8 @@ def _source_line(state: ViewState, width: int) -> StyledLine:
     if state.paused_at_ns is not None:
         since_s = (state.now_ns - state.paused_at_ns) / 1e9
         words = f" paused since {clock(state.paused_at_ns)} ({age(since_s)}): data is still being kept"
+        if snapshot.recorded:
+            words = f" paused at {clock(state.paused_at_ns)} of the recording"
         if state.past_step is not None:  # the line above names it
             words = " space: live, { }: other steps; all figures are of this step"
         left.append(Item((Segment(words, warning._replace(bold=True)),)))
