@@ -70,7 +70,10 @@ def compared(a: str, b: str) -> list[DifferenceRecord]:
     from overlaptop.commands.run_sources import report_of
     from overlaptop.runs.compare import differences, unlike
 
-    before, after = report_of(a), report_of(b)
+    try:
+        before, after = report_of(a), report_of(b)
+    except CommandError as fault:  # status 1 is for --fail-if alone
+        raise CommandError(str(fault), 2) from fault
     if why := unlike(before.work, after.work):
         raise CommandError(f"unlike work: {why}", 2)
     found = differences(before.figures, after.figures)

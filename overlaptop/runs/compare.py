@@ -47,9 +47,10 @@ def _difference(a: Figure, b: Figure, tests: int) -> DifferenceRecord:
     centre = low = high = None
     differs = False
     if effect is not None and a.median:
-        centre = effect.centre / a.median
+        # No figure is negative, so none falls by more than all of it.
+        centre = max(-1.0, effect.centre / a.median)
         if effect.bounded:
-            low, high = effect.low / a.median, effect.high / a.median
+            low, high = max(-1.0, effect.low / a.median), effect.high / a.median
             differs = effect.differs and abs(centre) >= SAME
     return DifferenceRecord(
         name=a.name,

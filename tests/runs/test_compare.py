@@ -1,12 +1,12 @@
 """What differs between two runs, and what is noise."""
 
 import random
-from statistics import fmean
+from statistics import fmean, median
 
 import pytest
 
 from overlaptop.fleet.waits import StepWaits
-from overlaptop.records import Work
+from overlaptop.records import Figure, Work
 from overlaptop.runs.compare import differences, unlike
 from overlaptop.runs.samples import Samples
 from overlaptop.timeline.arrivals import Collective, Part
@@ -67,6 +67,17 @@ def test_operation_that_is_ten_percent_slower_is_found_and_no_other():
     a, b = figures(1), figures(2, slower=1.1)
     assert differing(a, b) == {"op broadcast_", "bucket broadcast_ 1.00 MiB pg", "group pg"}
     assert named(differences(a, b))["op broadcast_"].difference == pytest.approx(0.1, abs=0.03)
+
+
+def test_no_figure_falls_by_more_than_all_of_it():
+    def noisy(scale):
+        dice = random.Random(scale)
+        blocks = [scale * dice.lognormvariate(0, 2) for _ in range(28)]
+        return [Figure("waiting", "ns", median(blocks), None, 56, blocks)]
+
+    (found,) = differences(noisy(1000), noisy(1))
+    assert found.differs
+    assert -1 <= found.difference_low <= found.difference <= found.difference_high
 
 
 def test_few_steps_say_nothing():

@@ -142,6 +142,7 @@ def test_compare_refuses_unlike_work(recorded, tmp_path):
     played(Clock(), path, 20, ranks=4)
     done = run_here("compare", recorded[0], path)
     assert (done.returncode, done.stderr) == (2, "overlaptop: unlike work: 2 and 4 ranks\n")
+    assert run_here("compare", recorded[0], "no-such-job").returncode == 2  # 1 is for --fail-if
 
 
 def test_traces_are_reported_and_compared_like_jobs():
