@@ -54,7 +54,7 @@ def moment_ns(words: str, recording: Recording) -> int:
             at = begun.replace(hour=hour, minute=minute, second=second, microsecond=0)
         except ValueError as fault:
             raise CommandError(f"{words}: no time of day", 2) from fault
-        if at < begun.replace(microsecond=0):
+        if at < begun.replace(second=begun.second if of_day[3] else 0, microsecond=0):
             at += timedelta(days=1)
         found_ns = max(recording.first_ns, round(at.timestamp() * 1e9))
     else:

@@ -1,6 +1,7 @@
 """A run's report, from whatever it is read from."""
 
 import json
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -100,6 +101,9 @@ def test_window_of_a_recording_has_its_steps_alone(recorded):
     assert 10e9 <= run["from_ns"] - Clock()() <= 10.7e9
     assert 19e9 <= run["to_ns"] - Clock()() <= 20.2e9
     assert {each["name"]: each["steps"] for each in run["figures"]}["step"] == 20
+    begun = datetime.fromtimestamp(Clock()() / 1e9)  # 20 s after a whole minute
+    of_day = f"{begun:%H:%M}-{begun + timedelta(seconds=10):%H:%M:%S}"
+    assert report_json(f"{recorded[0]}@{of_day}")["to_ns"] == pytest.approx(run["from_ns"], abs=1e9)
     for window in ("+20s-+10s", "+10s", "25:00-26:00", "+10h-+11h"):
         done = run_here("report", f"{recorded[0]}@{window}")
         assert (done.returncode, done.stderr.count("\n")) == (2, 1), window
