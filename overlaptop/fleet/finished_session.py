@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from overlaptop.fleet.job_state import RECENT_DETAILS, JobState
+from overlaptop.fleet.session import ReadSession
 from overlaptop.fleet.snapshot import WHOLE_TRACE, HubState, Snapshot
 from overlaptop.fleet.totals import total
 from overlaptop.fleet.wait_breakdown import show_step
 from overlaptop.fleet.waits import StepWaits
 from overlaptop.fleet.window import HISTORY_STEPS
-from overlaptop.jobs.record import JobRecord
 from overlaptop.wire.bounds import MAX_RANKS
-from overlaptop.wire.commands import Command
-from overlaptop.wire.messages import Found, Notice, RankInfo, StepDetail, StepTotals, Welcome
+from overlaptop.wire.messages import Notice, RankInfo, StepDetail, StepTotals, Welcome
 from overlaptop.wire.schema import Message
-
-_OVER = "this is the trace of a job that is over: it takes no commands"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +34,7 @@ class FinishedRank:
         return tuple(each for each in self.details if each.step != WHOLE_TRACE)[-RECENT_DETAILS:]
 
 
-class FinishedSession:
+class FinishedSession(ReadSession):
     """Constant Snapshots of the whole trace and of each step, all at the same time."""
 
     def __init__(
@@ -117,11 +114,6 @@ class FinishedSession:
             self._at, self._snapshot = at, self._snapshot_of(self._numbers[at])
 
     @property
-    def jobs(self) -> tuple[JobRecord, ...]:
-        """Empty: there is no other job."""
-        return ()
-
-    @property
     def job_key(self) -> str:
         """Key of the job that was read."""
         return self._welcome.job
@@ -129,17 +121,3 @@ class FinishedSession:
     def tick(self) -> Snapshot:
         """Return the Snapshot of the chosen step."""
         return self._snapshot
-
-    def watch(self, ranks: Collection[int], bursts: int = 0) -> None:
-        """Do nothing: all timelines are already here."""
-
-    def select(self, key: str) -> None:
-        """Do nothing: there is no other job."""
-
-    def send(self, message: Command | Found) -> str:
-        """Refuse the command: the job has ended."""
-        del message
-        return _OVER
-
-    def close(self) -> None:
-        """Do nothing: nothing is open."""

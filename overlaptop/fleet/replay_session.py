@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, cast
 
 from overlaptop.fleet.cluster_session import ClusterSession
 from overlaptop.fleet.job_session import JobSelector, JobSession
+from overlaptop.fleet.session import ReadSession
 from overlaptop.fleet.snapshot import Snapshot
 from overlaptop.jobs.record import JobRecord
 from overlaptop.recording.batch import LIVE, NODE, STATE, Batch, NodeClock
@@ -30,7 +31,6 @@ GAP_NS = 250_000_000
 """Maximum time between two ticks, so that stale ranks are noticed."""
 GAP_PARTS = 64
 """In a gap without messages, a tick lasts at most this part of the gap so far."""
-_OVER = "this is a recording: it takes no commands"
 
 
 class _ReplayedHost:
@@ -95,7 +95,7 @@ class _ReplayedHost:
         """Do nothing: nothing is open."""
 
 
-class ReplaySession:
+class ReplaySession(ReadSession):
     """A recorded job at one moment of its recording.
 
     Its time advances with ours, multiplied by the speed, unless it is paused. `seek` moves to any moment.
@@ -187,29 +187,9 @@ class ReplaySession:
         return self._latest
 
     @property
-    def jobs(self) -> tuple[JobRecord, ...]:
-        """The recorded job."""
-        return self._session.jobs
-
-    @property
     def job_key(self) -> str | None:
         """Key of that job."""
         return self._session.job_key
-
-    def watch(self, ranks: Collection[int], bursts: int = 0) -> None:
-        """Do nothing: only recorded timelines are available."""
-
-    def select(self, key: str) -> None:
-        """Do nothing: there is no other job."""
-
-    def send(self, message: Command | Found) -> str:
-        """Refuse the command: a recording takes none."""
-        del message
-        return _OVER
-
-    def close(self) -> None:
-        """Close the session behind it."""
-        self._session.close()
 
     # Internals
 

@@ -36,6 +36,26 @@ class Session(Protocol):
         """Close the connection to the job."""
 
 
+class ReadSession:
+    """The base of a Session whose job was read from files: nothing can be asked of it."""
+
+    jobs: tuple[JobRecord, ...] = ()
+
+    def watch(self, ranks: Collection[int], bursts: int = 0) -> None:
+        """Do nothing: all timelines were read."""
+
+    def send(self, message: Command | Found) -> str:
+        """Refuse the message."""
+        del message
+        return "this job was read from a file: it takes no commands"
+
+    def select(self, key: str) -> None:
+        """Do nothing: there is no other job."""
+
+    def close(self) -> None:
+        """Do nothing: nothing is open."""
+
+
 class Connections(Protocol):
     """The connections to other hosts. An event loop waits for their messages."""
 

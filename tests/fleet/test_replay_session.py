@@ -107,7 +107,7 @@ def test_recorded_end_of_a_job_is_an_end(clock, tmp_path):
     session = replay(path)
     snapshot = session.seek(clock())
     assert snapshot.hub_state is HubState.ENDED
-    assert session.send(None) == "this is a recording: it takes no commands"
+    assert session.send(None) == "this job was read from a file: it takes no commands"
 
 
 def test_recording_begun_in_mid_job_begins_with_its_state(clock, tmp_path):
