@@ -179,7 +179,9 @@ class _Scan:
         return _RECORD.unpack(header) if len(header) == _RECORD.size else (0, 0)
 
     def _is_chunk(self, at: int, length: int) -> bool:
-        """Whether a chunk's lengths agree: the record's and its content's."""
+        """Whether a chunk's lengths agree, the record's and its content's, and the file has all of it."""
+        if at + _RECORD.size + length > self._size:
+            return False
         head = os.pread(self._descriptor, _MARK_AT + len(_CHUNK_MARK) + 8, at)
         if len(head) < _MARK_AT + len(_CHUNK_MARK) + 8 or not head[_MARK_AT:].startswith(_CHUNK_MARK):
             return False

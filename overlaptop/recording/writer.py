@@ -12,7 +12,6 @@ from pathlib import Path
 import msgspec
 from mcap.writer import CompressionType, Writer
 
-from overlaptop import text
 from overlaptop.recording.batch import ENCODING, LIVE, NODE, PROFILE, STATE, Keyframe, NodeClock, packed
 from overlaptop.recording.keep import DEFAULT_KEEP, Keep
 from overlaptop.wire.protocol import PROTOCOL_VERSION
@@ -102,7 +101,7 @@ class RecordingWriter:
         disk = os.fstatvfs(self._file.fileno())
         free_bytes = disk.f_bavail * disk.f_frsize
         if free_bytes < min(LEAST_FREE_BYTES, disk.f_blocks * disk.f_frsize // 20):
-            raise OSError(errno.ENOSPC, f"only {text.byte_count(free_bytes)} of the disk are free")
+            raise OSError(errno.ENOSPC, "too little of the disk is left for the job")
 
     def _rotate(self, at_ns: int) -> None:
         """Put this file aside, in place of the one before it, and begin another."""
