@@ -1,7 +1,5 @@
 """``overlaptop compare A B``: what differs between two runs, beyond noise."""
 
-from __future__ import annotations
-
 import argparse
 import re
 
@@ -29,7 +27,6 @@ _CONDITION = re.compile(r"(.+?)\s*([<>])\s*(-?[0-9]{1,6}(?:\.[0-9]{1,6})?)\s*%")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Its options."""
     parser.description, parser.epilog = DESCRIPTION, EPILOG
     parser.add_argument("a", metavar="A", help="the run before")
     parser.add_argument("b", metavar="B", help="the run after")
@@ -47,7 +44,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the differences; return 1 if one exceeds its limit."""
     found = compared(options.a, options.b)
     names = {each.name for each in found}
     for name, _, _ in options.fail_if:
@@ -66,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def compared(a: str, b: str) -> list[DifferenceRecord]:
-    """The figures of two runs, each what `report` takes. CommandError with status 2 for unlike ones."""
+    """Return the figures of two sources of `report`. Raises CommandError with status 2 for unlike runs."""
     from overlaptop.commands.run_sources import report_of
     from overlaptop.runs.compare import differences, unlike
 
@@ -83,7 +79,7 @@ def compared(a: str, b: str) -> list[DifferenceRecord]:
 
 
 def _table(found: list[DifferenceRecord], *, every: bool) -> str:
-    """A row a figure: those of the job, and of others the ones that differ."""
+    """Return a row for each figure of the job, and for each other one that differs."""
     table = Table(["figure", "A", "±", "B", "±", "difference", "interval"], left={"figure"})
     shown = [each for each in found if every or each.differs or " " not in each.name]
     for each in shown:

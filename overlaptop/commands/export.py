@@ -33,7 +33,6 @@ _FORMATS = ("perfetto", "chrome", "html", "csv")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Its options."""
     parser.description, parser.epilog = DESCRIPTION, EPILOG
     parser.add_argument("paths", type=Path, metavar="PATH", nargs="*", help="a trace, or a folder of them")
     parser.add_argument(
@@ -53,7 +52,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Write the files that are asked for."""
     wanted = {name: path for name in _FORMATS if (path := vars(options)[name]) is not None}
     if not wanted:
         raise CommandError(f"name a file: {', '.join(f'--{name}' for name in _FORMATS)}", 2)

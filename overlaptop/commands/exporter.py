@@ -42,7 +42,6 @@ FILE_NAME = "overlaptop.prom"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Its options."""
     parser.description, parser.epilog = DESCRIPTION, EPILOG
     parser.add_argument("--port", type=_port, metavar="N", help="serve /metrics on this TCP port")
     parser.add_argument(
@@ -69,7 +68,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Serve until interrupted."""
     if options.port is None and options.textfile is None:
         raise CommandError("name where metrics go: --port N or --textfile DIR", 2)
     if (options.tls_cert is None) != (options.tls_key is None):
@@ -102,7 +100,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 class FollowedJobs:
-    """All jobs of this machine, or the one of a key, each with a session; with hosts, a job of theirs."""
+    """The followed jobs and their sessions: of this machine all or one, of other hosts one."""
 
     def __init__(self, key: str | None, hosts: Hosts | None, *, detail: bool) -> None:
         self._key, self._detail = key, detail
@@ -111,7 +109,7 @@ class FollowedJobs:
         self._look_at_s = 0.0
 
     def tick(self) -> list[tuple[Session, Snapshot]]:
-        """The jobs that run, and those of this machine that ended less than KEPT_S ago."""
+        """Return the running jobs, and those of this machine that ended less than KEPT_S ago."""
         if self._remote is None and time.monotonic() >= self._look_at_s:
             self._look_at_s = time.monotonic() + LOOK_EVERY_S
             for record in find_jobs():
@@ -131,19 +129,17 @@ class FollowedJobs:
         return followed
 
     def _session_of(self, key: str) -> JobSession:
-        """Of this job alone: one that restarts it is another job here."""
+        """Follow this job alone: a restart of it is another job here."""
         selector = JobSelector(key=key, matches=lambda record: record.job == key)
         return JobSession(selector, readonly=not self._detail)
 
     def pause(self) -> None:
-        """Wait for more."""
         if self._remote is not None:
             self._remote.pause(TICK_S)
         else:
             time.sleep(TICK_S)
 
     def close(self) -> None:
-        """Close all connections."""
         for session in self._sessions.values():
             session.close()
 
@@ -185,13 +181,13 @@ def _write(folder: Path, registry: CollectorRegistry) -> None:
 
 
 def _remove_files(folder: Path) -> None:
-    """What is stale from now on, and what a signal kept ``write_to_textfile`` from renaming."""
+    """Remove the metrics, and the file that a signal kept ``write_to_textfile`` from renaming."""
     for path in (folder / FILE_NAME, *folder.glob(f"{FILE_NAME}.{os.getpid()}.*")):
         path.unlink(missing_ok=True)
 
 
 def _port(text: str) -> int:
-    """0: any that is free."""
+    """Read a port. 0 stands for any free one."""
     if not (text.isascii() and text.isdecimal() and int(text) < 1 << 16):
         raise argparse.ArgumentTypeError(f"must be a port, 0 to 65535, not {text!r}")
     return int(text)

@@ -53,7 +53,6 @@ MAX_RANKS = 64
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Its options."""
     parser.description, parser.epilog = DESCRIPTION, EPILOG
     parser.add_argument(
         "--control", action="store_true", help="also offer trials of the job's settings, and of delays"
@@ -62,7 +61,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Serve until stdin ends."""
     make_server(hosts_of(options), control=options.control).run("stdio")
     return 0
 

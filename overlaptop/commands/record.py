@@ -41,7 +41,6 @@ EXIT_S = 5.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Its options."""
     parser.usage = "overlaptop record [HOST ...] [options]"
     parser.description, parser.epilog = DESCRIPTION, EPILOG
     parser.add_argument("--job", type=job_key, metavar="KEY", help="the job to record, as --list names it")
@@ -58,7 +57,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Record until the job ends."""
     from overlaptop.commands.jobs import join
 
     try:
@@ -102,7 +100,7 @@ def record(session: Session, recorder: Recorder, path: Path, keep: Keep) -> int:
 
 
 def _until_end(session: Session, pause: Callable[[], None]) -> Iterator[Snapshot]:
-    """The session's snapshots until its job has ended, and its processes are known to have."""
+    """Yield the session's Snapshots until its job and all processes have ended."""
     from overlaptop.commands.following import require_connection
     from overlaptop.fleet.snapshot import HubState
 

@@ -20,7 +20,7 @@ _OF_DAY = re.compile(r"([0-9]{1,2}):([0-9]{2})(?::([0-9]{2}))?")
 
 
 def is_recording(path: Path) -> bool:
-    """Whether this is one, by its name or its first bytes."""
+    """Return whether this is a recording, by its name or its first bytes."""
     if path.suffix == ".mcap" or not path.is_file():
         return path.suffix == ".mcap"
     with suppress(OSError), path.open("rb") as file:
@@ -29,7 +29,7 @@ def is_recording(path: Path) -> bool:
 
 
 def opened(path: Path) -> Recording:
-    """Open a recording and print its damage. Raises CommandError with status 2 if it is none."""
+    """Open a recording and print its damage. Raises CommandError with status 2 if it cannot be read."""
     from overlaptop.recording.reader import RecordingError, open_recording
 
     try:

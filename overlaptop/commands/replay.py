@@ -28,7 +28,6 @@ exit status: 0; 2 for a usage error and for a file that is no recording.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Its options."""
     parser.description, parser.epilog = DESCRIPTION, EPILOG
     parser.add_argument("file", type=Path, metavar="FILE", help="the recording")
     where = parser.add_mutually_exclusive_group()
@@ -52,7 +51,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Replay on the screen, or print."""
     from overlaptop.fleet.replay_session import ReplaySession
 
     recording = opened(options.file)

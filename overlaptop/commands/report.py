@@ -1,7 +1,5 @@
 """``overlaptop report``: how a job went."""
 
-from __future__ import annotations
-
 import argparse
 
 from overlaptop.commands.arguments import add_ascii
@@ -21,7 +19,6 @@ exit status: 0; 1 where there is no such job; 2 for a usage error and for a file
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Its options."""
     parser.description, parser.epilog = DESCRIPTION, EPILOG
     parser.add_argument("source", nargs="?", metavar="SOURCE", help="a job's key, or a file")
     parser.add_argument("--json", action="store_true", help="print a record")
@@ -29,7 +26,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the report."""
     from overlaptop.commands.run_sources import report_of
 
     found = report_of(options.source)

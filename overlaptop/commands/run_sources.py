@@ -1,7 +1,5 @@
 """What runs can be read from: a running job, recordings, traces, reports."""
 
-from __future__ import annotations
-
 import re
 from contextlib import closing
 from operator import attrgetter
@@ -65,7 +63,7 @@ def _with_earlier(run: RunRecord, earlier: RunRecord) -> RunRecord:
 
 
 def _of_running(key: str) -> RunRecord:
-    """The report of the job so far: of the minutes that its hub keeps."""
+    """Report the job so far: the minutes that its hub keeps."""
     from overlaptop.commands.following import settle_waits
     from overlaptop.commands.jobs import join
 
@@ -76,7 +74,7 @@ def _of_running(key: str) -> RunRecord:
 
 
 def _of_file(source: str) -> RunRecord:
-    """The report of a file: ``FILE`` or ``FILE@10:05-10:10``."""
+    """Report ``FILE`` or ``FILE@10:05-10:10``."""
     path, window = Path(source), ""
     if not path.exists() and "@" in source:
         name, _, window = source.rpartition("@")
@@ -114,7 +112,7 @@ def _of_recording(path: Path, window: str = "") -> RunRecord:
 
 
 def _of_report(path: Path) -> RunRecord | None:
-    """None: it is no report."""
+    """Return the saved report. None if the file is none."""
     if not path.is_file():  # opening a FIFO would wait for its other end
         return None
     try:

@@ -6,8 +6,6 @@ not known here. So each activity has one at its own start, of a category that `a
 and an annotation that it takes for no step follows the last one.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import os
@@ -81,7 +79,7 @@ def _marks(each: RankTimeline, base_ns: int) -> Iterator[_Event]:
 
 
 def _activities(job: JobTimeline, each: RankTimeline, base_ns: int) -> Iterator[_Event]:
-    """Each activity with its launch."""
+    """Yield each activity with its launch."""
     correlations = count(1)
 
     def activity(
@@ -144,7 +142,7 @@ def _arguments(found: Collective, rank: int) -> dict[str, object]:
 def _event(
     cat: str, name: str, at_ns: int, duration_ns: int, *, tid: int, args: _Event | None = None
 ) -> _Event:
-    """A complete event, `at_ns` from the trace's base. The format counts in microseconds."""
+    """Return a complete event, `at_ns` after the trace's base. The format counts in microseconds."""
     return {
         "ph": "X", "cat": cat, "name": name, "pid": 0, "tid": tid,
         "ts": at_ns / 1000, "dur": duration_ns / 1000, "args": args or {},

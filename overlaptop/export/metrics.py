@@ -4,8 +4,6 @@ Times are counters of seconds, so `rate()` gives shares over any window: overlap
 over that of "hidden" and "exposed" together. A rank has at most `SERIES_PER_RANK` series.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from threading import Lock
@@ -73,7 +71,7 @@ _FAMILIES = {
 
 
 class JobMetrics:
-    """What one job's Snapshots add up to since they were first read."""
+    """The sums over one job's Snapshots."""
 
     def __init__(self, send: Callable[[Found], str] | None = None) -> None:
         """``send``: as FindingsWatch has it."""
@@ -91,7 +89,6 @@ class JobMetrics:
         self._found: tuple[Finding, ...] = ()
 
     def add(self, snapshot: Snapshot) -> None:
-        """Count what arrived with this Snapshot."""
         self._snapshot = snapshot
         for step in snapshot.fresh:
             self._add_step(step)
@@ -132,7 +129,7 @@ class JobMetrics:
                 self._caused_ns[each.late_rank] += each.caused_wait_ns
 
     def samples(self) -> Iterator[tuple[str, tuple[str, ...], object]]:
-        """Each sample: a family's name, its labels, its value in base units."""
+        """Yield each sample: a family's name, its labels, its value in base units."""
         snapshot = self._snapshot
         if snapshot is None or snapshot.job is None:
             return
@@ -215,23 +212,22 @@ class JobsCollector(Collector):
         self._lock = Lock()
 
     def add(self, snapshot: Snapshot, send: Callable[[Found], str] | None = None) -> None:
-        """Count what arrived with this Snapshot. ``send``: of its session, to tell its hub of findings."""
+        """``send``: of the Snapshot's session, to tell its hub of findings."""
         if snapshot.job is not None:
             with self._lock:
                 self._jobs.setdefault(snapshot.job.job, JobMetrics(send)).add(snapshot)
 
     def keep(self, jobs: Iterable[str]) -> None:
-        """Forget all jobs but these keys: their series end."""
+        """Forget all other jobs: their series end."""
         kept = set(jobs)
         with self._lock:
             self._jobs = {key: each for key, each in self._jobs.items() if key in kept}
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing: a registry would collect once to learn the names."""
+        """Return nothing: a registry would collect once to learn the names."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        """All families that have samples."""
         with self._lock:
             samples = [sample for job in self._jobs.values() for sample in job.samples()]
         families = {}

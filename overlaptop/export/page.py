@@ -1,7 +1,5 @@
 """One HTML page: what a job did, its timeline to zoom, tables and findings. It loads nothing."""
 
-from __future__ import annotations
-
 import json
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
@@ -38,7 +36,7 @@ _FIGURES = {
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What the page says in words, as other commands say it."""
+    """The sentences and figures of the page, as other commands print them."""
 
     title: str
     sentence: str
@@ -94,7 +92,7 @@ def _worth(each: FindingRecord) -> str:
 
 
 def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, words: Sequence[str] = ()) -> str:
-    """`words`: columns of text, which begin at the left."""
+    """``words``: columns of text, aligned to the left."""
 
     def cells(tag: str, row: Sequence[str]) -> str:
         return "".join(
@@ -118,7 +116,7 @@ def _ranks(job: JobTimeline, records: Sequence[StepRecord]) -> str:
 
 
 def _steps(records: Sequence[StepRecord]) -> str:
-    """The slowest steps, in their order."""
+    """Return the slowest steps, in order."""
     of_step: dict[int, list[StepRecord]] = {}
     for record in records:
         of_step.setdefault(record.step, []).append(record)
@@ -132,7 +130,7 @@ def _steps(records: Sequence[StepRecord]) -> str:
 
 
 def _means(records: Sequence[StepRecord]) -> list[str]:
-    """The mean of each of `_FIGURES`; the overlap is that of the sums."""
+    """Return the mean of each of `_FIGURES`; the overlap is that of the sums."""
     measured = [(each.hidden_ns or 0, each.comm_ns) for each in records if each.comm_ns is not None]
     hidden_ns, comm_ns = map(sum, zip(*measured, strict=True)) if measured else (0, 0)
     overlap = text.percent(ratios.overlap(hidden_ns, comm_ns))
@@ -146,7 +144,7 @@ def _means(records: Sequence[StepRecord]) -> list[str]:
 
 
 def _collectives(job: JobTimeline) -> str:
-    """Those that most was waited in, in their order."""
+    """Return the collectives with the longest waits, in order."""
     costly = sorted(job.collectives, key=lambda each: each.caused_wait_ns, reverse=True)[:MAX_ROWS]
     rows = [
         [
@@ -171,7 +169,7 @@ def _more(there: int, shown: int, which: str) -> str:
 
 
 def _timeline(job: JobTimeline) -> tuple[str, dict[str, object]]:
-    """The drawn steps in words, and the drawing: times in ns from the first drawn step."""
+    """Return the drawn steps in words, and the drawing: times in ns from the first drawn step."""
     shown = _most_awaited(job)
     starts_ns = sorted({step.start_ns for each in shown for step in each.drawn})
     ends_ns = [step.start_ns + step.step_ns for each in shown for step in each.drawn]
@@ -214,7 +212,7 @@ def _timeline(job: JobTimeline) -> tuple[str, dict[str, object]]:
 
 
 def _most_awaited(job: JobTimeline) -> list[RankTimeline]:
-    """The ranks to draw, by number."""
+    """Return the ranks to draw, by number."""
     late = lateness(job.collectives)
     caused_ns = {each.rank: each.caused_wait_ns for each in late.ranks} if late is not None else {}
     order = sorted(job.ranks, key=lambda each: (-caused_ns.get(each.rank, 0), each.rank))
@@ -222,7 +220,7 @@ def _most_awaited(job: JobTimeline) -> list[RankTimeline]:
 
 
 def _lanes(each: RankTimeline) -> dict[str, Spans]:
-    """By the names that the page has for them."""
+    """Return the lanes by the page's names."""
     return {
         "compute": each.lanes.compute,
         "waiting": each.attribution.waiting,

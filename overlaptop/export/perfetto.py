@@ -97,14 +97,14 @@ def _arguments(found: Collective, rank: int) -> dict[str, object]:
 
 
 class _Writer:
-    """Tracks and events as packets."""
+    """Writes tracks and events as packets."""
 
     def __init__(self, out: IO[bytes]) -> None:
         self._builder = StreamingTraceProtoBuilder(out)
         self._uuids = count(1)
 
     def begin(self, at_ns: int) -> None:
-        """Say that the trace's clock shows Unix time."""
+        """Declare that the trace's clock shows Unix time."""
         packet = self._builder.create_packet()
         packet.trusted_packet_sequence_id = _SEQUENCE
         packet.timestamp = at_ns
@@ -113,7 +113,6 @@ class _Writer:
         self._builder.write_packet(packet)
 
     def process(self, pid: int, name: str) -> int:
-        """Return a new process's track."""
         descriptor = protos.TrackDescriptor(uuid=next(self._uuids))
         descriptor.process.pid = pid
         descriptor.process.process_name = printable(name)
@@ -128,7 +127,7 @@ class _Writer:
         )
 
     def spans(self, process: int, track: str, lanes: Mapping[str, Spans]) -> None:
-        """Write disjoint spans on a track of their own, in order; nothing where there are none."""
+        """Write disjoint spans in order on a track of their own, if there are any."""
         found = sorted((*span, name) for name, spans in lanes.items() for span in spans.tolist())
         if found:
             uuid = self.track(process, track)
@@ -155,7 +154,7 @@ class _Writer:
         self._put(end_ns, protos.TrackEvent(type=protos.TrackEvent.TYPE_SLICE_END, track_uuid=track))
 
     def counter(self, process: int, name: str, unit: str, values: Sequence[tuple[int, int]]) -> None:
-        """Write a counter's values at their times, Unix ns; nothing where there are none."""
+        """Write a counter's values at their Unix times in ns, if there are any."""
         if not values:
             return
         uuid = next(self._uuids)

@@ -1,7 +1,5 @@
 """CSV: the step records, a row for each rank and step."""
 
-from __future__ import annotations
-
 import csv
 import json
 from collections.abc import Iterable

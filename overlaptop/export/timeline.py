@@ -1,7 +1,5 @@
 """JobTimeline: the steps, lanes and collectives of all ranks on one clock, as every export takes them."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -29,7 +27,7 @@ class Attribution(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RankTimeline:
-    """One rank."""
+    """One rank's steps, lanes and attribution."""
 
     rank: int
     info: RankInfo
@@ -46,7 +44,7 @@ class RankTimeline:
 
 @dataclass(frozen=True, slots=True)
 class JobTimeline:
-    """All ranks."""
+    """The ranks of a job and their collectives."""
 
     job: str
     ranks: tuple[RankTimeline, ...]
@@ -64,7 +62,7 @@ class JobTimeline:
         return min(starts, default=0)
 
     def rows_of(self, rank: int) -> list[list[tuple[Part, Collective]]]:
-        """The rank's part in each collective, in as few rows as possible: no two of one row overlap."""
+        """Return the rank's part in each collective, in as few rows without overlaps as possible."""
         parts = [(part, each) for each in self.collectives if (part := each.part(rank)) is not None]
         rows: list[list[tuple[Part, Collective]]] = []
         for part, each in sorted(parts, key=lambda both: (both[0].start_ns, both[0].end_ns)):
@@ -75,7 +73,7 @@ class JobTimeline:
         return rows
 
     def step_records(self) -> list[StepRecord]:
-        """The records that ``--json`` prints for these steps, rank by rank."""
+        """Return the records that ``--json`` prints for these steps, rank by rank."""
         return [
             step_record(self.job, each.info, step, self.waits.get(step.step))
             for each in self.ranks
@@ -84,7 +82,7 @@ class JobTimeline:
 
 
 def from_traces(job: TracedJob) -> JobTimeline:
-    """The timeline of traces, every activity with its exact times."""
+    """Return the timeline of traces, with the exact times of every activity."""
     found = job.waits[WHOLE_TRACE].collectives if job.waits else ()
     ranks = tuple(
         _rank_timeline(

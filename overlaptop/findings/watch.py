@@ -1,7 +1,5 @@
 """Looks for the findings of a running job at intervals, and tells its hub of each rule that warns."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 
 from overlaptop.findings.finding import Finding

@@ -1,7 +1,5 @@
 """FinishedSession: a Session for a finished job that was read from files."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -30,7 +28,7 @@ class FinishedRank:
 
     @property
     def newest_details(self) -> tuple[StepDetail, ...]:
-        """As many timelines as a running job's rank has, oldest first."""
+        """Return as many timelines as a running job's rank has, oldest first."""
         return tuple(each for each in self.details if each.step != WHOLE_TRACE)[-RECENT_DETAILS:]
 
 
@@ -104,20 +102,17 @@ class FinishedSession(ReadSession):
 
     @property
     def steps(self) -> Sequence[int]:
-        """The numbers that `choose` accepts: the whole trace, then each step."""
+        """Return the numbers that `choose` accepts: the whole trace, then each step."""
         return self._numbers
 
     def choose(self, number: int) -> None:
-        """Show the step of this number."""
         at = self._numbers.index(number)
         if at != self._at:
             self._at, self._snapshot = at, self._snapshot_of(self._numbers[at])
 
     @property
     def job_key(self) -> str:
-        """Key of the job that was read."""
         return self._welcome.job
 
     def tick(self) -> Snapshot:
-        """Return the Snapshot of the chosen step."""
         return self._snapshot

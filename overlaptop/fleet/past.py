@@ -1,7 +1,5 @@
 """Looks back into a job's kept steps: one of them, or the figures over another window. Pure."""
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import replace

@@ -34,17 +34,16 @@ class Recorder:
         self._writer: RecordingWriter | None = None
 
     def __call__(self, node: str, messages: Sequence[Message]) -> None:
-        """Take what was read from this node's hub."""
         self._read.append((node, messages))
 
     @property
     def size_bytes(self) -> int | None:
-        """Bytes of the recording so far. None: nothing is recorded."""
+        """Return the bytes of the recording so far. None if nothing is recorded."""
         return None if self._writer is None else self._writer.size_bytes
 
     @property
     def summary(self) -> str:
-        """The last recording in words: ``run.mcap: 3.1 MB``."""
+        """Return the last recording in words: ``run.mcap: 3.1 MB``."""
         size_bytes = 0
         with suppress(OSError):
             size_bytes = self.path.stat().st_size

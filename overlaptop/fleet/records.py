@@ -1,7 +1,5 @@
 """The parts of a Snapshot as ``--json`` records. None means "not known", never zero."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from overlaptop.fleet.snapshot import RankView, Snapshot
@@ -80,7 +78,6 @@ def _waits(rank: int, waits: StepWaits | None) -> dict[str, int | None]:
 
 
 def collective_record(job: str, step: int, each: Collective) -> CollectiveRecord:
-    """Return the record of one collective on all its ranks."""
     ranks = [part.rank for part in each.parts]
     return CollectiveRecord(
         job=job,
@@ -138,12 +135,10 @@ def device_record(job: str, view: RankView, sample: DeviceSample | None) -> Devi
 
 
 def cost_record(job: str, cost: OwnCost) -> CostRecord:
-    """Return the record of one rank's agent overhead."""
     return CostRecord(job=job, **shared(CostRecord, cost))
 
 
 def notice_record(job: str, notice: Notice) -> NoticeRecord:
-    """Return the record of a hidden process or of a restart."""
     return NoticeRecord(job=job, **shared(NoticeRecord, notice))
 
 

@@ -55,7 +55,6 @@ class _ReplayedHost:
         self._job: JobRecord | None = None
 
     def take(self, batch: Batch) -> None:
-        """Add the messages that the recorder read at this moment."""
         if batch.kind == NODE:
             self.clock = batch.node_clock()
             return
@@ -117,21 +116,18 @@ class ReplaySession(ReadSession):
 
     @property
     def at_ns(self) -> int:
-        """The shown moment: Unix time on the recorder's clock."""
+        """Return the shown moment: Unix time on the recorder's clock."""
         return self._now_ns
 
     @property
     def over(self) -> bool:
-        """Whether the end of the recording is reached."""
         return self._next is None
 
     @property
     def paused(self) -> bool:
-        """Whether its time is paused."""
         return self._paused
 
     def pause(self, paused: bool) -> None:
-        """Pause or resume the recording's time."""
         self._paused = paused
         self._from_s, self._from_ns = self._monotonic_s(), self._now_ns
 
@@ -188,7 +184,6 @@ class ReplaySession(ReadSession):
 
     @property
     def job_key(self) -> str | None:
-        """Key of that job."""
         return self._session.job_key
 
     # Internals

@@ -2,8 +2,6 @@
 end.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from itertools import groupby
@@ -47,20 +45,18 @@ class HubBlackBox:
         self._refused = False
 
     def see(self, message: FromRank, now_s: float) -> None:
-        """Check whether this message reports a hang or a failure."""
         if isinstance(message, RankStalled) and message.hung:
             self._due_s.setdefault(HUNG, now_s + SETTLE_S)
         elif isinstance(message, RankEnd) and message.failed:
             self._due_s.setdefault(FAILED, now_s + SETTLE_S)
 
     def ask(self, rule: str, now_s: float) -> None:
-        """Have a recording written for a finding of this rule, unless it has one or there are enough."""
+        """Request a recording for the first finding of this rule, of MOST_FOUND rules."""
         if rule not in self._found and len(self._found) < MOST_FOUND:
             self._found.add(rule)
             self._due_s[FOUND + rule] = now_s
 
     def tick(self, now_s: float) -> None:
-        """Write the recording that is due."""
         for occasion in [each for each, due_s in self._due_s.items() if now_s >= due_s]:
             del self._due_s[occasion]
             if now_s - self._written_s.get(occasion, float("-inf")) >= AGAIN_S:
@@ -68,7 +64,6 @@ class HubBlackBox:
                 self._write(occasion, now_s)
 
     def end(self, now_s: float) -> None:
-        """Write the recording of the job's end."""
         self._write(ENDED, now_s)
         black_boxes.forget_old()
 

@@ -2,8 +2,6 @@
 disk nor a full one stops the hub.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time
@@ -35,7 +33,6 @@ class JobRecorder:
             complain(f"the job is not recorded: {fault.strerror}")
 
     def tick(self) -> None:
-        """Report the recording's end, if it failed."""
         process = self._process
         if process is None or process.poll() is None:
             return

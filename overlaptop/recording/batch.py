@@ -6,8 +6,6 @@ codec.frame makes them. The channel's topic says of what kind it is and whose: `
 as JSON. Imports no mcap.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -29,7 +27,7 @@ _MAX_COMMANDS = 128
 
 
 class NodeClock(msgspec.Struct, frozen=True):
-    """A host's clock against the recorder's, as NodeView has it."""
+    """A host's clock against the recorder's, as in NodeView."""
 
     offset_ns: int | None = None
     residual_ns: int | None = None
@@ -49,7 +47,7 @@ class Batch(NamedTuple):
     """Batches before it were lost."""
 
     def messages(self) -> list[Message]:
-        """The messages, oldest first. Those of a newer program that this one cannot read are left out."""
+        """Return the messages, oldest first, without those of a newer program that cannot be read."""
         found = []
         try:
             for payload in FrameReader().feed(self.data):
@@ -62,7 +60,7 @@ class Batch(NamedTuple):
         return found
 
     def node_clock(self) -> NodeClock:
-        """The clock of a batch of this kind; unknown where it cannot be read."""
+        """Return the clock of a NODE batch, unknown if it cannot be read."""
         try:
             return msgspec.json.decode(self.data, type=NodeClock)
         except (msgspec.MsgspecError, ValueError):
@@ -70,12 +68,12 @@ class Batch(NamedTuple):
 
 
 def packed(messages: Iterable[Message]) -> bytes:
-    """These messages as the data of a batch."""
+    """Encode messages as the data of a batch."""
     return b"".join(frame(encode(message)) for message in messages)
 
 
 class Keyframe:
-    """The messages that bring a new reader up to date, but for steps and samples."""
+    """The messages that bring a new reader up to date, without steps and samples."""
 
     def __init__(self) -> None:
         self._welcome: Welcome | None = None
@@ -92,7 +90,6 @@ class Keyframe:
         self._welcome = welcome
 
     def take(self, messages: Sequence[Message]) -> None:
-        """Fold these in."""
         for message in messages:
             match message:
                 case Welcome():
@@ -121,7 +118,7 @@ class Keyframe:
         self._of_ranks[info.rank, RankInfo] = info
 
     def messages(self) -> list[Message]:
-        """The state, ordered so that it can be applied; empty before the hub's first answer."""
+        """Return the state in the order in which to apply it. Empty before the hub's first answer."""
         if self._welcome is None or self._status is None:
             return []
         # Who a rank is comes first, how it ended last.

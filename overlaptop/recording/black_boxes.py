@@ -2,8 +2,6 @@
 directory. They are named by job, start and occasion; those of the newest jobs are kept. Imports no mcap.
 """
 
-from __future__ import annotations
-
 import re
 from contextlib import suppress
 from pathlib import Path
@@ -20,7 +18,7 @@ _NAME = re.compile(r"\A([a-z0-9-]{1,40})\.([0-9]{1,19})\.(ended|failed|hung|foun
 
 
 class BlackBox(NamedTuple):
-    """One file."""
+    """A black box on the disk."""
 
     started_ns: int
     """When the job's hub saw it first, Unix time."""
@@ -30,7 +28,7 @@ class BlackBox(NamedTuple):
 
 
 def path_of(job: str, started_ns: int, occasion: str) -> Path:
-    """Where such a file is to be written; makes the folder. Raises OSError or JobFolderError."""
+    """Return the path of a new black box, and make its folder. Raises OSError or JobFolderError."""
     folder = base_dir(create=False) / _FOLDER
     folder.mkdir(mode=0o700, exist_ok=True)
     return folder / f"{job}.{started_ns}.{occasion}.mcap"
@@ -55,7 +53,7 @@ def _order(occasion: str) -> int:
 
 
 def forget_old() -> None:
-    """Remove those of all but the newest KEPT_JOBS jobs."""
+    """Remove the black boxes of all but the newest KEPT_JOBS jobs."""
     with suppress(OSError, JobFolderError):
         boxes = found()
         jobs = dict.fromkeys((each.started_ns, each.job) for each in boxes)

@@ -5,8 +5,6 @@ chunk is checked by its CRC, so a flipped byte costs that chunk alone. Where a r
 damaged, the next chunk is searched for.
 """
 
-from __future__ import annotations
-
 import os
 import struct
 import zlib
@@ -42,7 +40,7 @@ _SEARCHED_BYTES = 1 << 20
 
 
 class RecordingError(Exception):
-    """A file is no recording that can be read; in one line."""
+    """A file cannot be read as a recording. The message is one line."""
 
 
 class _Place(NamedTuple):
@@ -84,7 +82,7 @@ class Recording:
         return tuple(dict.fromkeys(topic.partition("/")[2] for topic in self.topics.values())) or ("",)
 
     def batches(self, from_ns: int = 0) -> Iterator[Batch]:
-        """The batches in their order, from the last keyframe before `from_ns` on; without one, all."""
+        """Yield the batches in order, from the last keyframe before `from_ns`, or else from the start."""
         begins = (at for at, each in enumerate(self.places) if (each.keyframe_ns or from_ns) < from_ns)
         first = max(begins, default=0)
         begun = first == 0
@@ -127,7 +125,7 @@ def _open(path: Path) -> int:
 
 
 class _Scan:
-    """One look through a file."""
+    """One pass over a file."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self._path, self._descriptor = path, descriptor
@@ -156,7 +154,7 @@ class _Scan:
         return Recording(self._path, tuple(self._places), self._topics, tuple(self._damage))
 
     def _check_header(self) -> int:
-        """Offset of the first record after the header."""
+        """Return the offset of the first record after the header."""
         start = os.pread(self._descriptor, len(_MAGIC) + _RECORD.size + _MAX_HEADER_BYTES, 0)
         if not start.startswith(_MAGIC):
             raise RecordingError(f"{self._path}: not a recording (no MCAP file)")
@@ -174,12 +172,12 @@ class _Scan:
         return len(_MAGIC) + _RECORD.size + length
 
     def _record_at(self, at: int) -> tuple[int, int]:
-        """Opcode and length of the record there; opcode 0: the file ends before."""
+        """Return the opcode and length of the record there. Opcode 0: the file ends before it."""
         header = os.pread(self._descriptor, _RECORD.size, at)
         return _RECORD.unpack(header) if len(header) == _RECORD.size else (0, 0)
 
     def _is_chunk(self, at: int, length: int) -> bool:
-        """Whether a chunk's lengths agree, the record's and its content's, and the file has all of it."""
+        """Return whether the lengths of the record and of its content agree, and the file has all of it."""
         if at + _RECORD.size + length > self._size:
             return False
         head = os.pread(self._descriptor, _MARK_AT + len(_CHUNK_MARK) + 8, at)
@@ -205,7 +203,7 @@ class _Scan:
             self._damage.append(f"damaged at byte {at:,}: {text.byte_count(end - at)} lost")
 
     def _next_chunk(self, at: int) -> int:
-        """Offset of the first chunk from there on; the file's size: there is none."""
+        """Return the offset of the first chunk from there on, or the file's size if there is none."""
         while at < self._size:
             block = os.pread(self._descriptor, _SEARCHED_BYTES + _MARK_AT + len(_CHUNK_MARK), at)
             found = block.find(_CHUNK_MARK, _MARK_AT)
@@ -242,7 +240,7 @@ class _Scan:
 
 
 def _unpacked(content: bytes) -> list[McapRecord]:
-    """The records in a chunk. ValueError, McapError or struct.error where it is damaged."""
+    """Return the records in a chunk. Raises ValueError, McapError or struct.error if it is damaged."""
     chunk = Chunk.read(ReadDataStream(BytesIO(content)))
     if not 0 < chunk.uncompressed_size <= MAX_BATCH_BYTES:
         raise ValueError("its size")

@@ -1,7 +1,5 @@
 """RecordingWriter: batches into MCAP files, bounded on request."""
 
-from __future__ import annotations
-
 import errno
 import io
 import os
@@ -26,12 +24,12 @@ LEAST_FREE_BYTES = 1 << 30
 
 
 def earlier_part(path: Path) -> Path:
-    """Where the part before is kept: ``run.mcap`` -> ``run.1.mcap``."""
+    """Return where the earlier part is kept: ``run.mcap`` -> ``run.1.mcap``."""
     return path.with_name(f"{path.stem}.1{path.suffix}")
 
 
 class RecordingWriter:
-    """One recording. Each method raises OSError where the file cannot be written; then only close it."""
+    """One recording. Each method raises OSError if the file cannot be written; then only close it."""
 
     def __init__(
         self, path: Path, keep: Keep | None = None, keyframes: dict[str, Keyframe] | None = None
@@ -56,7 +54,7 @@ class RecordingWriter:
         self.add_frames(at_ns, node, packed(messages))
 
     def add_frames(self, at_ns: int, node: str, data: bytes) -> None:
-        """As `add`, of frames that nobody looks at: without keyframes, so for minutes only."""
+        """Append encoded messages as `add` does, but write no keyframes: for recordings of minutes."""
         if self._begun_ns is None:
             self._begun_ns = self._chunk_ns = at_ns
         self._write(at_ns, f"{LIVE}/{node}", data)
@@ -104,7 +102,7 @@ class RecordingWriter:
             raise OSError(errno.ENOSPC, "too little of the disk is left for the job")
 
     def _rotate(self, at_ns: int) -> None:
-        """Put this file aside, in place of the one before it, and begin another."""
+        """Replace the earlier part by this file, and begin another."""
         self.close()
         self._path.replace(earlier_part(self._path))
         self._begin()

@@ -5,8 +5,6 @@ it: of two runs that are alike a pair's difference is as likely negative as posi
 error of 5 %, since with dozens of them some would always seem to differ.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from statistics import median
 
@@ -16,7 +14,7 @@ from overlaptop.trials.effect import SAME, Pair, difference
 
 
 def unlike(a: Work, b: Work) -> str:
-    """In what two runs' work differs; empty: in nothing that is known of both."""
+    """Return how two runs' work differs. Empty if nothing that is known of both does."""
     if a.world_size != b.world_size:
         return f"{a.world_size} and {text.plural(b.world_size, 'rank')}"
     if None not in (a.comm_bytes, b.comm_bytes) and a.comm_bytes != b.comm_bytes:
@@ -31,7 +29,7 @@ def unlike(a: Work, b: Work) -> str:
 
 
 def differences(a: Sequence[Figure], b: Sequence[Figure]) -> list[DifferenceRecord]:
-    """The figures that both runs have, in A's order."""
+    """Return the differences of the figures that both runs have, in A's order."""
     others = {figure.name: figure for figure in b}
     both = [(figure, others[figure.name]) for figure in a if figure.name in others]
     return [_difference(before, after, len(both)) for before, after in both]
@@ -67,7 +65,7 @@ def _difference(a: Figure, b: Figure, tests: int) -> DifferenceRecord:
 
 
 def _merged(blocks: Sequence[float], number: int) -> list[float]:
-    """As many blocks as the other run has: 28 become 14 or 7."""
+    """Return as many blocks as the other run has: 28 become 14 or 7."""
     if not number:
         return []
     size = len(blocks) // number

@@ -1,7 +1,5 @@
 """RunLog: a run's Snapshots, folded into its report. Pure."""
 
-from __future__ import annotations
-
 from collections import Counter
 from statistics import median, quantiles
 
@@ -28,7 +26,7 @@ class RunLog:
     """Take each Snapshot of a run, or only the last; then ask for the report."""
 
     def __init__(self, samples: Samples | None = None) -> None:
-        """``samples``: what to collect steps in; those of the whole run by default."""
+        """``samples``: collects the steps; by default those of the whole run."""
         self.samples = samples or Samples()
         """Steps may be added that are in no Snapshot."""
         self._steady = SteadyFindings()
@@ -41,7 +39,6 @@ class RunLog:
         self._latest: Snapshot | None = None
 
     def take(self, snapshot: Snapshot) -> None:
-        """Fold in what came since the last one."""
         self._latest = snapshot
         self.samples.add_steps(snapshot.fresh)
         for waits in snapshot.fresh_waits:
@@ -51,7 +48,7 @@ class RunLog:
             self._look(snapshot, snapshot.job)
 
     def report(self) -> RunRecord | None:
-        """How the run went so far; None: no job was seen."""
+        """Return how the run went so far. None if no job was seen."""
         snapshot = self._latest
         if snapshot is None or snapshot.job is None:
             return None

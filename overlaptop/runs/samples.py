@@ -1,7 +1,5 @@
 """Samples: a run's steps, one value of each figure a step. Pure."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
@@ -26,10 +24,12 @@ _BLOCKS = tuple(number for number in LOOKS if number <= 28)
 
 
 class Samples:
-    """Add steps and their collectives in any order, each as often as it comes."""
+    """Steps and their collectives, added in any order and repeatedly."""
 
     def __init__(self, from_ns: int = 0, to_ns: int = MAX_INT64, *, first_step: int = FIRST_STEPS) -> None:
-        """Of steps that begin between these Unix times, and from `first_step` on where there are any."""
+        """Keep steps that begin between these Unix times. Steps before `first_step` count only if there are
+        no others.
+        """
         self._first_step = first_step
         self._from_ns, self._to_ns = from_ns, to_ns
         self._steps: dict[int, dict[int, StepTotals]] = {}
@@ -40,7 +40,6 @@ class Samples:
         self._going: dict[int, dict[int, StepTotals]] | None = None
 
     def add_steps(self, steps: Iterable[StepTotals]) -> None:
-        """Take these of any ranks."""
         self._going = None
         for step in steps:
             if self._from_ns <= step.start_ns < self._to_ns:
@@ -62,7 +61,6 @@ class Samples:
             kept.clear()
 
     def add_waits(self, waits: StepWaits) -> None:
-        """Take who waited in a step, and its collectives where they are there."""
         self._times[waits.step] = list(waits.times.values())
         if waits.collectives and waits.step not in self._operations:
             self._operations[waits.step] = _operations(waits)
@@ -86,18 +84,18 @@ class Samples:
         return self._going
 
     def lengths_ns(self) -> list[float]:
-        """Of each step, the mean over ranks."""
+        """Return the mean length over ranks of each step."""
         return [_length_ns(of_ranks) for of_ranks in self.going.values()]
 
     def overlap(self) -> float | None:
-        """Hidden of all communication in all measured steps."""
+        """Return the hidden share of communication in all measured steps."""
         measured = [step for of_ranks in self.going.values() for step in of_ranks.values() if step.measured]
         return ratios.overlap(
             sum(step.hidden_ns or 0 for step in measured), sum(step.comm_ns or 0 for step in measured)
         )
 
     def exposed_ns(self) -> float | None:
-        """The mean of all measured steps of all ranks."""
+        """Return the mean over all measured steps of all ranks."""
         known = [
             step.exposed_ns
             for of_ranks in self.going.values()
@@ -107,7 +105,7 @@ class Samples:
         return fmean(known) if known else None
 
     def exposed_times(self) -> WaitTimes | None:
-        """The mean over the steps that were compared, and their ranks; None: none was."""
+        """Return the mean over the compared steps and their ranks. None if no step was compared."""
         every = [times for step in self.going for times in self._times.get(step, ())]
         if not every:
             return None
@@ -115,7 +113,7 @@ class Samples:
         return WaitTimes(**{name: round(fmean(getattr(each, name) for each in every)) for name in fields})
 
     def work(self, world_size: int) -> Work:
-        """What most of the steps do."""
+        """Return what most steps do."""
         known = [
             step.comm_bytes
             for of_ranks in self.going.values()
@@ -132,7 +130,7 @@ class Samples:
         )
 
     def figures(self) -> list[Figure]:
-        """Every figure known for a step: of the job, then by operation, group, bucket and rank."""
+        """Return every figure known for a step: of the job, then by operation, group, bucket and rank."""
         values: defaultdict[str, list[float]] = defaultdict(list)
         for step, of_ranks in self.going.items():
             values["step"].append(_length_ns(of_ranks))
@@ -155,7 +153,7 @@ def _length_ns(of_ranks: Mapping[int, StepTotals]) -> float:
 
 
 def _of_step(measured: Sequence[StepTotals]) -> dict[str, float]:
-    """Of a step that all ranks have measured."""
+    """Return the figures of a step that all ranks have measured."""
     found = {}
     comm_ns = sum(step.comm_ns or 0 for step in measured)
     overlap = ratios.overlap(sum(step.hidden_ns or 0 for step in measured), comm_ns)
@@ -170,7 +168,7 @@ def _of_step(measured: Sequence[StepTotals]) -> dict[str, float]:
 
 
 def _operations(waits: StepWaits) -> tuple[str, ...]:
-    """The collectives in each group's own order: that of several groups may change from step to step."""
+    """Return the collectives in each group's own order: the order across groups may vary."""
     in_order = sorted(waits.collectives, key=lambda each: each.group)
     return tuple(f"{each.group}: {each.op} {each.bytes}" for each in in_order)
 
@@ -206,7 +204,7 @@ def _figure(name: str, values: Sequence[float]) -> Figure:
 
 
 def _blocks(values: Sequence[float]) -> list[float]:
-    """Medians of as many runs of consecutive steps as there are steps for; none with fewer than seven."""
+    """Return the medians of consecutive runs of steps, or nothing with fewer than seven steps."""
     number = max((each for each in _BLOCKS if len(values) >= _LEAST_OF_BLOCK * each), default=_BLOCKS[0])
     if len(values) < number:
         return []

@@ -1,7 +1,5 @@
 """A run's report as one screen of text. Pure."""
 
-from __future__ import annotations
-
 from overlaptop import text
 from overlaptop.records import LateRank, RunRecord
 from overlaptop.report.figures import exposed_in_words
@@ -12,7 +10,7 @@ _NAME_CHARS = 12
 
 
 def in_words(run: RunRecord) -> str:
-    """Lay a report out: the job, its figures, then late ranks, findings, troubles and changes, if any."""
+    """Return a report as text: the job, its figures, late ranks, findings, troubles and changes."""
     hosts = text.shortened(", ".join(run.hosts), 40)
     ranks = text.plural(run.work.world_size, "rank")
     made = text.plural(run.steps, "step")
@@ -69,7 +67,7 @@ def _section(title: str, entries: list[str]) -> list[str]:
 
 
 def _parts(run: RunRecord) -> str:
-    """``≈ waiting 3.20 + transfer 0.50``; empty where nothing was compared."""
+    """Return ``≈ waiting 3.20 + transfer 0.50``. Empty if no step was compared."""
     if run.exposed_not_attributed_ns is None:
         return ""
     wait_ns, transfer_ns = run.exposed_wait_ns or 0, run.exposed_transfer_ns or 0
