@@ -1,13 +1,13 @@
 """The ranks' rows: each rank's means over the window of the job's totals. Pure."""
 
 from collections.abc import Sequence
-from dataclasses import astuple, replace
+from dataclasses import replace
 from operator import attrgetter
 
 from msgspec.structs import replace as replace_fields
 
 from overlaptop.fleet.snapshot import RankView, Snapshot, Window
-from overlaptop.fleet.totals import counted_ranks
+from overlaptop.fleet.totals import WAITS, counted_ranks
 from overlaptop.fleet.waits import StepWaits
 from overlaptop.fleet.window import WindowSteps, in_window, steps_of
 from overlaptop.timeline.arrivals import WaitTimes
@@ -53,8 +53,8 @@ def _with_mean(steps: WindowSteps, step_waits: Sequence[StepWaits]) -> RankView:
 
 def _share_of(mean: StepTotals, waits: Sequence[WaitTimes]) -> WaitTimes | None:
     """Divide the mean step's communication in the proportion found in the compared steps."""
-    sums = WaitTimes(*map(sum, zip(*map(astuple, waits), strict=True))) if waits else None
+    sums = WaitTimes(*map(sum, zip(*map(WAITS, waits), strict=True))) if waits else None
     if sums is None or not mean.exposed_ns or not sums.exposed_ns:
-        return sums and WaitTimes(*(round(each / len(waits)) for each in astuple(sums)))
+        return sums and WaitTimes(*(round(each / len(waits)) for each in WAITS(sums)))
     scale = mean.exposed_ns / sums.exposed_ns
-    return WaitTimes(*(round(each * scale) for each in astuple(sums)))
+    return WaitTimes(*(round(each * scale) for each in WAITS(sums)))

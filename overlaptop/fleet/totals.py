@@ -20,7 +20,7 @@ from overlaptop.wire.messages import OwnCost, StepTotals
 
 _IS_MEASURED = attrgetter("measured")
 _NUMBER = attrgetter("step")
-_WAITS = attrgetter(*(field.name for field in fields(WaitTimes)))
+WAITS = attrgetter(*(field.name for field in fields(WaitTimes)))
 _MOST_LOOKS, _MOST_READ = 64, 4096
 """Steps looked at for one that all ranks know, and steps read, before each rank uses its newest."""
 
@@ -155,7 +155,7 @@ def of_one_step(ranks: Sequence[RankView], step: int | None = None) -> tuple[Ran
 
 
 def _mean_waits(times: Sequence[WaitTimes | None]) -> WaitTimes | None:
-    known = [_WAITS(each) for each in times if each is not None]
+    known = [WAITS(each) for each in times if each is not None]
     if not known or len(known) < len(times):
         return None
     return WaitTimes(*(round(sum(each) / len(known)) for each in zip(*known, strict=True)))
