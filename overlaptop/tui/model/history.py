@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
 from statistics import median
 
 from overlaptop.fleet.snapshot import RankView
-from overlaptop.tui.draw.bars import binned
 from overlaptop.wire.messages import StepTotals
 
 _COLUMN_S = 1.0
 _RECENT_STEPS, _ASKED_RANKS = 100, 64
 _STEPS_A_COLUMN = (1, 2, 5, 10, 20, 50)
 _FILLED = 0.75
+_NUMBER = attrgetter("step")
 
 
 def steps_a_column(typical_ns: float | None, *, moving: bool = True) -> int:
@@ -66,8 +68,14 @@ def columns(
 
     Columns begin at multiples of ``a_column`` steps, so that a finished column never changes.
     """
-    steps = ((step.step // a_column, value(step)) for step in reversed(history))
-    return binned(steps, max(width, 0), gather)
+    newest, end = history[-1].step // a_column if history else 0, len(history)
+    found: list[float | None] = []
+    for column in range(newest, newest - width, -1):
+        begin = bisect_left(history, column * a_column, max(0, end - a_column), end, key=_NUMBER)
+        known = [each for each in map(value, history[begin:end]) if each is not None]
+        found.append(gather(known) if known else None)
+        end = begin
+    return found[::-1]
 
 
 def column_of(history: Sequence[StepTotals], width: int, a_column: int, step: int | None) -> int | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
@@ -83,6 +84,8 @@ class Scales:
     """True if rows are means over a window."""
     slopes: Mapping[int, Effect] = field(default_factory=dict)
     """As in ViewState."""
+    slowest_ns: Mapping[int, Sequence[float | None]] = field(default_factory=dict)
+    """The slowest step of each column of the history, by rank, of the ranks that set its scale."""
 
     @classmethod
     def of(cls, state: ViewState, *, textured: bool, bar_before_ns: int = 0) -> Scales:
@@ -100,20 +103,20 @@ class Scales:
             bars_ns = [length_ns for length_ns in bars_ns if length_ns <= _FAR * usual_ns]
         bar_ns = history.bar_top_ns(max(bars_ns, default=0), bar_before_ns)
         a_column = history.steps_a_column(typical_ns, moving=state.moving)
+        slowest_ns = {
+            view.rank: _slowest(view, _HISTORY_COLUMNS, a_column) for view in ranks[:_SCALED_RANKS]
+        }
         return cls(
             bar_ns=bar_ns,
             unit=Unit.for_scale(max(bar_ns, round(typical_ns or 0)) or 1_000_000),
-            spark_top_ns=history.scale_top_ns(
-                slowest_ns
-                for view in ranks[:_SCALED_RANKS]
-                for slowest_ns in _slowest(view, _HISTORY_COLUMNS, a_column)
-            ),
+            spark_top_ns=history.scale_top_ns(chain.from_iterable(slowest_ns.values())),
             a_column=a_column,
             textured=textured,
             marked_step=state.marked_step,
             failure=first_failure(ranks),
             means=any(view.mean is not None for view in ranks),
             slopes=state.slopes,
+            slowest_ns=slowest_ns,
         )
 
 
@@ -211,7 +214,8 @@ def _slowest(view: RankView, columns: int, a_column: int) -> list[float | None]:
 
 
 def _history(view: RankView, scales: Scales, width: int) -> StyledLine:
-    values = _slowest(view, width, scales.a_column)
+    known = scales.slowest_ns.get(view.rank)
+    values = _slowest(view, width, scales.a_column) if known is None else known[-width:]
     marked = history.column_of(view.history, width, scales.a_column, scales.marked_step)
     return sparkline(values, scales.spark_top_ns, style=TextStyle("history"), marked=marked)
 
