@@ -27,7 +27,7 @@ STANDSTILL_NS, STANDSTILL_STEPS = 10_000_000_000, 5
 _MOST_SUMMED = {Window.SECONDS: 2048, Window.STEPS: 2048, Window.MINUTE: 8192}
 """Maximum steps of all ranks together. The first window is summed at each read."""
 _NUMBER, _START, _LENGTH = attrgetter("step"), attrgetter("start_ns"), attrgetter("step_ns")
-_DISTURBED, _CHANGES_SETTING = attrgetter("disturbed"), attrgetter("changes_setting")
+_DISTURBED = attrgetter("disturbed")
 
 
 def history_steps(ranks: int) -> int:
@@ -101,11 +101,9 @@ def _steps_of(view: RankView, newest: int, window: Window, most: int, kept: int,
     if first < changed < end:
         first, cut = changed, False
     steps: Sequence[StepTotals] = history[first:end]
-    if any(map(_CHANGES_SETTING, steps)):
-        after = _since_change(steps)
-        cut, steps = cut and len(after) == len(steps), after
     if any(map(_DISTURBED, steps)):
-        steps = [step for step in steps if not step.disturbed]
+        after = _since_change(steps)
+        cut, steps = cut and len(after) == len(steps), [step for step in after if not step.disturbed]
     lengths_ns = list(map(_LENGTH, steps))
     limit_ns, known = longest_going_ns(lengths_ns), len(steps)
     if lengths_ns and max(lengths_ns) > limit_ns:
