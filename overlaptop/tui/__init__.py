@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Collection
 
 from overlaptop.fleet.session import Session
@@ -18,8 +19,12 @@ def run(session: Session, options: TuiOptions | None = None, ending_signals: Col
     handles them while the dashboard runs: an exception raised in a signal handler is lost if it strikes in
     a finalizer. Afterwards they have their default action.
     """
+    gc.disable()  # modules stay: collections while they load, and of them later, find nothing
     from overlaptop.tui.app import OverlaptopApp
     from overlaptop.tui.terminal_driver import TerminalDriver
+
+    gc.freeze()
+    gc.enable()
 
     app = OverlaptopApp(session, options)
     app.driver_class = TerminalDriver
