@@ -28,7 +28,7 @@ class StartNote(NamedTuple):
 
 
 class RelayStream:
-    """Breakdowns arriving bytes into notes and payloads of frames, however they were chunked."""
+    """Split arriving bytes into notes and payloads of frames, however they were chunked."""
 
     def __init__(self) -> None:
         self.begun = False

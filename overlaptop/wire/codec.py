@@ -104,7 +104,7 @@ def frame(payload: bytes) -> bytes:
 
 
 class FrameReader:
-    """Breakdowns a stream into the payloads that :func:`frame` made, however the stream was chunked."""
+    """Split a stream into the payloads that :func:`frame` made, however the stream was chunked."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
