@@ -14,7 +14,8 @@ ASPLOS 2023).
 
 from __future__ import annotations
 
-from typing import Protocol
+from abc import ABC, abstractmethod
+from typing import TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -23,24 +24,27 @@ from torch import Tensor
 from overlaptop.workloads import job
 
 Group = dist.ProcessGroup
+Started: TypeAlias = tuple[Tensor, dist.Work | None]
+"""A tensor, and the Work that fills it."""
 
 
-class Way(Protocol):
+class Way(ABC):
     """An implementation of both products. Tensors are contiguous, (rows, columns)."""
 
-    def start_gather(self, rows: Tensor) -> tuple[Tensor, dist.Work | None]:
+    def start_gather(self, rows: Tensor) -> Started:
         """Start work that can run ahead of `gather_multiply`, which takes the result."""
+        return rows, None
 
-    def gather_multiply(
-        self, started: tuple[Tensor, dist.Work | None], weight: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    @abstractmethod
+    def gather_multiply(self, started: Started, weight: Tensor) -> tuple[Tensor, Tensor]:
         """Return all ranks' rows, and their product with `weight`."""
 
-    def multiply_scatter(self, rows: Tensor, weight: Tensor) -> tuple[Tensor, dist.Work | None]:
+    @abstractmethod
+    def multiply_scatter(self, rows: Tensor, weight: Tensor) -> Started:
         """Return this rank's rows of the sum over ranks of ``rows @ weight``, and the Work to wait for."""
 
 
-class Collectives:
+class Collectives(Way):
     """One collective before the product, one after it.
 
     Args:
@@ -53,21 +57,19 @@ class Collectives:
     def __init__(self, group: Group, *, asynchronous: bool, scattered: bool = True) -> None:
         self._group, self._asynchronous, self._scattered = group, asynchronous, scattered
 
-    def start_gather(self, rows: Tensor) -> tuple[Tensor, dist.Work | None]:
+    def start_gather(self, rows: Tensor) -> Started:
         if not self._scattered:
             return rows, None
         full = rows.new_empty(self._group.size() * len(rows), rows.shape[1])
         return full, job.all_gather(full, rows, group=self._group, async_op=self._asynchronous)
 
-    def gather_multiply(
-        self, started: tuple[Tensor, dist.Work | None], weight: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def gather_multiply(self, started: Started, weight: Tensor) -> tuple[Tensor, Tensor]:
         full, gathering = started
         if gathering is not None:
             gathering.wait()
         return full, full @ weight
 
-    def multiply_scatter(self, rows: Tensor, weight: Tensor) -> tuple[Tensor, dist.Work | None]:
+    def multiply_scatter(self, rows: Tensor, weight: Tensor) -> Started:
         product = rows @ weight
         if not self._scattered or product.device.type == "cpu":
             # Gloo hides when an asynchronous reduce-scatter ends, so each rank keeps its rows of a whole
@@ -79,18 +81,13 @@ class Collectives:
         return own, job.reduce_scatter(own, product, group=self._group, async_op=self._asynchronous)
 
 
-class Ring:
+class Ring(Way):
     """Ranks pass chunks on by send and receive, and multiply the previous chunk meanwhile."""
 
     def __init__(self, group: Group) -> None:
         self._group, self._rank, self._ranks = group, group.rank(), group.size()
 
-    def start_gather(self, rows: Tensor) -> tuple[Tensor, dist.Work | None]:
-        return rows, None
-
-    def gather_multiply(
-        self, started: tuple[Tensor, dist.Work | None], weight: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def gather_multiply(self, started: Started, weight: Tensor) -> tuple[Tensor, Tensor]:
         rows, _ = started
         full = rows.new_empty(self._ranks * len(rows), rows.shape[1])
         product = rows.new_empty(len(full), weight.shape[1])
@@ -103,7 +100,7 @@ class Ring:
             _wait(moving)
         return full, product
 
-    def multiply_scatter(self, rows: Tensor, weight: Tensor) -> tuple[Tensor, dist.Work | None]:
+    def multiply_scatter(self, rows: Tensor, weight: Tensor) -> Started:
         chunks = rows.chunk(self._ranks)
         arriving: Tensor | None = None
         moving: list[dist.Work] = []
@@ -128,7 +125,7 @@ class Ring:
         )
 
 
-class SymmetricMemory:
+class SymmetricMemory(Way):
     """torch's operators: ranks read each other's memory with the copy engine, beside the product's chunks.
 
     They need a GPU for each rank, connected by NVLink.
@@ -140,19 +137,14 @@ class SymmetricMemory:
         self._name = group.group_name
         enable_symm_mem_for_group(self._name)
 
-    def start_gather(self, rows: Tensor) -> tuple[Tensor, dist.Work | None]:
-        return rows, None
-
-    def gather_multiply(
-        self, started: tuple[Tensor, dist.Work | None], weight: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def gather_multiply(self, started: Started, weight: Tensor) -> tuple[Tensor, Tensor]:
         rows, _ = started
         full, (product,) = torch.ops.symm_mem.fused_all_gather_matmul(
             rows, [weight], gather_dim=0, group_name=self._name
         )
         return full, product
 
-    def multiply_scatter(self, rows: Tensor, weight: Tensor) -> tuple[Tensor, dist.Work | None]:
+    def multiply_scatter(self, rows: Tensor, weight: Tensor) -> Started:
         own = torch.ops.symm_mem.fused_matmul_reduce_scatter(
             rows, weight, "sum", scatter_dim=0, group_name=self._name
         )

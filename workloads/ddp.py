@@ -2,11 +2,16 @@
 
     torchrun --nproc-per-node=2 -m overlaptop.agent workloads/ddp.py
 
-With ``--mode bucketed`` DistributedDataParallel averages them. The other modes are implemented here. They
-give the same numbers to the last bit, and reduce other parts at other times.
+With ``--mode bucketed`` DistributedDataParallel averages them in buckets, while backward runs. The other
+modes are implemented here, with the same numbers to the last bit. ``bucketed-hooks`` does what DDP does,
+``per-parameter`` reduces each gradient as soon as it is computed, ``after-backward`` reduces all at the
+end.
 
 The knob ``accumulation`` sets the number of batches whose gradients are summed before they are reduced. A
 larger number means a smaller share of communication.
+
+On the screen, communication lies below backward. With ``after-backward`` it follows backward, and the step
+is longer by what was hidden. ``per-parameter`` has many short collectives with less bandwidth each.
 """
 
 from __future__ import annotations
@@ -20,18 +25,19 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.hooks import RemovableHandle
 
 from overlaptop.agent import knob
-from overlaptop.workloads import catalog, gpt, job
+from overlaptop.workloads import gpt, job
 
 ACCUMULATION = (1, 2, 4, 8)
 
 
 class Bucket:
-    """Some parameters, whose gradients are consecutive in one tensor."""
+    """Some parameters, whose gradients are consecutive in one tensor. ``group``: None for all ranks."""
 
-    def __init__(self, parameters: list[nn.Parameter], world_size: int) -> None:
-        self._parameters, self._world_size = parameters, world_size
+    def __init__(self, parameters: list[nn.Parameter], group: dist.ProcessGroup | None = None) -> None:
+        self._parameters, self._group = parameters, group
         first, sizes = parameters[0], [parameter.numel() for parameter in parameters]
         self.flat = torch.zeros(sum(sizes), dtype=first.dtype, device=first.device)
         self._pieces = self.flat.split_with_sizes(sizes)
@@ -45,12 +51,12 @@ class Bucket:
     def reduce(self, *, async_op: bool) -> dist.Work | None:
         """Average over the ranks."""
         # Divide before the sum, as DDP does, so that two ranks match it to the last bit.
-        self.flat /= self._world_size
-        work: dist.Work | None = dist.all_reduce(self.flat, async_op=async_op)
+        self.flat /= dist.get_world_size(self._group)
+        work: dist.Work | None = dist.all_reduce(self.flat, group=self._group, async_op=async_op)
         return work
 
 
-def whenever_complete(parameters: list[nn.Parameter], call: Callable[[], None]) -> None:
+def whenever_complete(parameters: list[nn.Parameter], call: Callable[[], None]) -> list[RemovableHandle]:
     """In each backward pass, call ``call`` as soon as all these parameters have their gradients."""
     missing = len(parameters)
 
@@ -61,8 +67,7 @@ def whenever_complete(parameters: list[nn.Parameter], call: Callable[[], None]) 
             missing = len(parameters)
             call()
 
-    for parameter in parameters:
-        parameter.register_post_accumulate_grad_hook(gradient_is_there)
+    return [each.register_post_accumulate_grad_hook(gradient_is_there) for each in parameters]
 
 
 class Reducer:
@@ -71,21 +76,24 @@ class Reducer:
     Args:
         model: its gradients become views into buckets; zero them with ``set_to_none=False``.
         cap_mb: MiB; a bucket ends at the parameter that reaches it. 0: one bucket for each parameter.
-        world_size: number of ranks.
+        group: the ranks; None for all.
         overlaps: reduce a bucket as soon as backward has filled it; otherwise reduce all after backward.
     """
 
-    def __init__(self, model: nn.Module, cap_mb: float, world_size: int, *, overlaps: bool) -> None:
+    def __init__(
+        self, model: nn.Module, cap_mb: float, group: dist.ProcessGroup | None = None, *, overlaps: bool
+    ) -> None:
         self._buckets: list[Bucket] = []
+        self._hooks: list[RemovableHandle] = []
         self._pending: list[dist.Work | None] = []
         self._overlaps = overlaps
         self.is_last_batch = True
         """Whether the next backward pass completes the gradients."""
         for parameters in in_buckets(model, cap_mb):
-            bucket = Bucket(parameters, world_size)
+            bucket = Bucket(parameters, group)
             self._buckets.append(bucket)
             if overlaps:
-                whenever_complete(parameters, partial(self._start, bucket))
+                self._hooks += whenever_complete(parameters, partial(self._start, bucket))
 
     def _start(self, bucket: Bucket) -> None:
         if self.is_last_batch:
@@ -100,6 +108,11 @@ class Reducer:
             if work is not None:
                 work.wait()
         self._pending.clear()
+
+    def close(self) -> None:
+        """Remove the hooks: through them the parameters would hold the group for good."""
+        for hook in self._hooks:
+            hook.remove()
 
 
 def in_buckets(model: nn.Module, cap_mb: float) -> list[list[nn.Parameter]]:
@@ -161,7 +174,7 @@ def train(options: argparse.Namespace, place: job.Place) -> None:
         )
     else:
         cap_mb = 0.0 if options.mode == "per-parameter" else options.bucket_cap_mb
-        reducer = Reducer(model, cap_mb, place.world_size, overlaps=options.mode != "after-backward")
+        reducer = Reducer(model, cap_mb, overlaps=options.mode != "after-backward")
     batches = gpt.Batches(options, place)
     report = job.Report(place, "loss", options.results)
     accumulation = knob(
@@ -182,4 +195,4 @@ def train(options: argparse.Namespace, place: job.Place) -> None:
 
 
 if __name__ == "__main__":
-    job.main(catalog.DDP, run)
+    job.main(__file__, run)

@@ -3,11 +3,14 @@ reduced while the next is computed.
 
     torchrun --nproc-per-node=2 -m overlaptop.agent workloads/double_buffer.py
 
-``--mode double-buffered`` loads the next batch on a thread and copies it on a separate stream. It waits for
-an all-reduce one step after its start, so the next step's forward and backward can hide it. ``--mode
-slow-loader`` does the same with gradients, but loads and copies each batch when it is needed. ``--mode
-sequential`` does one after another. Gradients are applied one step late in all three modes, so the numbers
-are the same.
+The model is a stack of linear layers. ``--mode double-buffered`` loads the next batch on a thread and
+copies it on a separate stream. It waits for an all-reduce one step after its start, so the next step's
+forward and backward can hide it. ``--mode slow-loader`` does the same with gradients, but loads and copies
+each batch when it is needed. ``--mode sequential`` does one after another. Gradients are applied one step
+late in all three modes, so the numbers are the same.
+
+On the screen, the all-reduce lies below the next step's forward and backward, and the copy beside them.
+With ``slow-loader`` both lanes are empty while a batch is loaded. On a CPU such gaps are drawn as compute.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from overlaptop.agent import step as mark_step
-from overlaptop.workloads import catalog, job
+from overlaptop.workloads import job
 from overlaptop.workloads.ddp import Bucket
 
 LEARNING_RATE = 0.1
@@ -85,7 +88,7 @@ def run(options: argparse.Namespace, place: job.Place) -> None:
         model = nn.Sequential(*(nn.Linear(options.width, options.width) for _ in range(options.layers)))
     model.to(job.DTYPES[options.dtype])
     optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
-    filling, reduced = (Bucket(list(model.parameters()), place.world_size) for _ in range(2))
+    filling, reduced = (Bucket(list(model.parameters())) for _ in range(2))
     reducing: dist.Work | None = None
     loader = Loader(options, place, ahead=options.mode == "double-buffered")
     report = job.Report(place, "loss", options.results)
@@ -111,4 +114,4 @@ def run(options: argparse.Namespace, place: job.Place) -> None:
 
 
 if __name__ == "__main__":
-    job.main(catalog.DOUBLE_BUFFER, run)
+    job.main(__file__, run)

@@ -4,6 +4,11 @@
 
 The first steps are unchanged and give the length of a step. From then on the late rank loses a share of
 that length in each step. The workload does not know: hooks of torch show where its steps end.
+
+On the screen, the first line names the late rank and how long the others wait for it. With ``sleep`` its
+lanes are empty in forward, with ``compute`` its compute is longer, with ``gc`` and ``loader`` it stops in
+forward or before it, with ``cpus`` all its CPU work takes longer. With ``batches`` the late rank changes
+from step to step, and nobody is to blame. On a CPU gaps are drawn as compute.
 """
 
 from __future__ import annotations
@@ -33,8 +38,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import DataLoader, IterableDataset
 
 import overlaptop.agent
-from overlaptop.workloads import catalog
-from overlaptop.workloads.entries.faults import what_runs
+from overlaptop.workloads.entries.faults import FAULTS, what_runs
 from overlaptop.workloads.options import OptionsError, complete
 
 PRODUCT = 4096
@@ -80,7 +84,6 @@ class Sleep(Cause):
     """The training thread sleeps, and so issues everything late."""
 
     def lose(self, lose_ns: int) -> None:
-        """Sleep."""
         time.sleep(lose_ns / 1e9)
 
 
@@ -95,7 +98,6 @@ class Compute(Cause):
         self._product_ns = 0.0
 
     def prepare(self, lose_ns: int) -> None:
-        """Time a product while the other ranks run as usual."""
         del lose_ns
         n = PRODUCT if self._on_gpu else PRODUCT // 16
         self._matrix = torch.ones(
@@ -110,7 +112,6 @@ class Compute(Cause):
             self._product_ns = (time.perf_counter_ns() - began_ns) / 10
 
     def lose(self, lose_ns: int) -> None:
-        """Multiply for `lose_ns`: by the clock on a CPU, by the number of products on a GPU."""
         if self._on_gpu:
             for _ in range(max(1, round(lose_ns / self._product_ns))):
                 self._matrix @ self._matrix
@@ -124,7 +125,6 @@ class Collect(Cause):
     """Python's garbage collector, in an interpreter that holds many objects."""
 
     def prepare(self, lose_ns: int) -> None:
-        """Make as many objects as the loss needs."""
         self._times = math.ceil(lose_ns / COLLECTION_NS)
         gc.freeze()  # exclude existing objects, which would add their own time
         count = 10_000
@@ -136,7 +136,6 @@ class Collect(Cause):
             count = max(1, round(count * lose_ns / self._times / (time.perf_counter_ns() - began_ns)))
 
     def lose(self, lose_ns: int) -> None:
-        """Collect."""
         del lose_ns
         for _ in range(self._times):
             gc.collect()
@@ -157,13 +156,11 @@ class Load(Cause):
     in_forward = False
 
     def prepare(self, lose_ns: int) -> None:
-        """Open the DataLoader."""
         del lose_ns
         self._data = _Slow()
         self._batches = iter(DataLoader(self._data, batch_size=None))
 
     def lose(self, lose_ns: int) -> None:
-        """Wait for a batch."""
         self._data.lose_ns = lose_ns
         next(self._batches)
 
@@ -178,7 +175,6 @@ class Cpus(Cause):
         self._nice = min(MAX_NICE, max(0, round(-math.log(share, NICE_STEP))))
 
     def prepare(self, lose_ns: int) -> None:
-        """Bind the rank to a CPU, and start the competitor."""
         del lose_ns
         cpu = max(os.sched_getaffinity(0))
         for thread in Path("/proc/self/task").iterdir():
@@ -190,7 +186,6 @@ class Cpus(Cause):
         )
 
     def lose(self, lose_ns: int) -> None:
-        """Do nothing: time is lost continuously."""
         del lose_ns
 
 
@@ -395,13 +390,13 @@ def _is_over(moment: Moment | None) -> bool:
 
 def main() -> None:
     """Run the workload."""
-    parser = catalog.FAULTS.parser()
+    parser = FAULTS.parser()
     options = parser.parse_args()
-    complete(catalog.FAULTS.options, options, "cpu")
+    complete(FAULTS.options, options, "cpu")
     try:
         run = what_runs(options)
         on_gpu = run.device == "cuda" or (run.device == "auto" and torch.cuda.is_available())
-        catalog.FAULTS.fits(options, int(os.environ.get("WORLD_SIZE", "1")), "cuda" if on_gpu else "cpu")
+        FAULTS.fits(options, int(os.environ.get("WORLD_SIZE", "1")), "cuda" if on_gpu else "cpu")
     except OptionsError as fault:
         parser.error(str(fault))
     device = torch.device("cuda" if on_gpu else "cpu")

@@ -8,10 +8,12 @@ depth. A greater depth hides more of the gathering behind compute, and takes mor
 
 With 0 a pass uses FSDP2's default. In forward, a block's weights are requested when the block is reached:
 on a GPU this overlaps if the CPU runs ahead, with gloo it does not overlap at all. In backward, weights are
-requested one block ahead.
+requested one block ahead. ``--limit-gathers`` limits how many blocks' weights exist at a time, and so the
+memory: the CPU waits until the GPU has finished an earlier block before it requests the next weights. With
+1 nothing overlaps.
 
-``--limit-gathers`` limits how many blocks' weights exist at a time, and so the memory: the CPU waits until
-the GPU has finished an earlier block before it requests the next weights. With 1 nothing overlaps.
+On the screen, gathers move away from the block that needs them as the depth grows, and exposed time falls.
+With ``--no-reshard-after-forward`` there are no gathers below backward.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ import torch.distributed.tensor.debug
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
-from overlaptop.workloads import catalog, gpt, job
+from overlaptop.workloads import gpt, job
 
 
 def shard(model: gpt.Gpt, place: job.Place, *, reshard_after_forward: bool) -> None:
@@ -143,4 +145,4 @@ def forget_group() -> None:
 
 
 if __name__ == "__main__":
-    job.main(catalog.FSDP, run)
+    job.main(__file__, run)

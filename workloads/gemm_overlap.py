@@ -10,6 +10,9 @@ user_buffers.py.
 With ``--method all`` each method in turn runs ``--iters`` steps. After each round the job prints for each:
 rank 0's median time, TFLOP/s, the hidden part of the collective's own time, and the speed-up over
 ``torch``. A method that cannot run here has a row with the reason.
+
+On the screen, ``ring`` has sends and receives below the products, ``symmetric-memory`` peer-to-peer copies,
+and ``transformer-engine`` userbuffers kernels.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 from typing import Any, TypeAlias
@@ -27,7 +30,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from overlaptop.agent import step as mark_step
-from overlaptop.workloads import catalog, job, user_buffers
+from overlaptop.workloads import job, user_buffers
 from overlaptop.workloads.collective_matmul import (
     Collectives,
     Group,
@@ -35,8 +38,8 @@ from overlaptop.workloads.collective_matmul import (
     SymmetricMemory,
     Way,
 )
-from overlaptop.workloads.entries.overlapped_products import why_no_method
-from overlaptop.workloads.entries.requirements import is_installed
+from overlaptop.workloads.entries.overlapped_products import GEMM_OVERLAP, why_no_method
+from overlaptop.workloads.entries.workload import is_installed
 
 WARM_UP = 2
 """Uncounted steps at the beginning of each method's turn."""
@@ -162,23 +165,14 @@ def methods(work: Work, group: Group, options: argparse.Namespace, place: job.Pl
     return {name: why_no_method(name, place.world_size, place.defaults) or every[name]() for name in wanted}
 
 
-@dataclass
-class Times:
-    """Step times of one method, for both products."""
+Times: TypeAlias = list[list[float]]
+"""Seconds between the moments of each step of one method."""
 
-    whole_s: tuple[list[float], list[float]] = field(default_factory=lambda: ([], []))
-    collective_s: tuple[list[float], list[float]] = field(default_factory=lambda: ([], []))
-    """Time of the collective itself; for ``torch`` only."""
 
-    def add(self, lengths_s: list[float]) -> None:
-        """Add one step, by the seconds between its moments."""
-        if len(lengths_s) > len(PRODUCTS):
-            gather_s, product_s, other_product_s, scatter_s = lengths_s
-            lengths_s = [gather_s + product_s, other_product_s + scatter_s]
-            self.collective_s[0].append(gather_s)
-            self.collective_s[1].append(scatter_s)
-        for known_s, length_s in zip(self.whole_s, lengths_s, strict=True):
-            known_s.append(length_s)
+def medians_s(times: Times) -> list[float]:
+    """Return the median time of both products with their collectives."""
+    half = len(times[0]) // 2
+    return [median(sum(step[part]) for step in times) for part in (slice(half), slice(half, None))]
 
 
 def table(times: Mapping[str, Times | str], tflop: float) -> str:
@@ -189,11 +183,11 @@ def table(times: Mapping[str, Times | str], tflop: float) -> str:
         if isinstance(found, str):
             lines.append(f"{name:20}not run: {found}")
             continue
-        for product, steps_s, at in zip(PRODUCTS, found.whole_s, range(2), strict=True):
-            whole_s = median(steps_s)
+        for product, whole_s, at in zip(PRODUCTS, medians_s(found), (0, 1), strict=True):
             hidden = gain = "–"
-            if isinstance(plain, Times) and plain is not found:
-                plain_s, collective_s = median(plain.whole_s[at]), median(plain.collective_s[at])
+            if isinstance(plain, list) and plain is not found:
+                plain_s = medians_s(plain)[at]
+                collective_s = median(step[-at] for step in plain)  # the first length, or the last
                 hidden = f"{min(1.0, max(0.0, (plain_s - whole_s) / collective_s)):.0%}"
                 gain = f"{plain_s / whole_s:.2f}×"
             lines.append(
@@ -237,9 +231,9 @@ def run(options: argparse.Namespace, place: job.Place) -> None:
         report.add(product.float().abs().mean() + own.float().abs().mean())
         mark_step()
         if at < WARM_UP:
-            times[name] = Times()
+            times[name] = []
             continue
-        times[name].add(clock.lengths_s())
+        times[name].append(clock.lengths_s())
         if place.rank == 0 and at == turn - 1 and name == list(can_run)[-1]:
             print(table({**times, **faults}, work.tflop), flush=True)
     report.close()
@@ -249,10 +243,10 @@ def run(options: argparse.Namespace, place: job.Place) -> None:
 
 def main() -> None:
     """Run the job."""
-    asked_for = catalog.GEMM_OVERLAP.parser().parse_args().method
+    asked_for = GEMM_OVERLAP.parser().parse_args().method
     if asked_for in (None, "all", "transformer-engine") and is_installed("transformer_engine"):
         user_buffers.prepare_environment()
-    job.main(catalog.GEMM_OVERLAP, run)
+    job.main(__file__, run)
 
 
 if __name__ == "__main__":

@@ -20,8 +20,8 @@ import torch.distributed as dist
 # aborts the process. Imported before a group exists, the module holds none.
 import torch.distributed.nn
 
-from overlaptop.workloads import shared_gpu
-from overlaptop.workloads.catalog import Workload
+from overlaptop.workloads import catalog, shared_gpu
+from overlaptop.workloads.entries.workload import Workload
 from overlaptop.workloads.options import Defaults, OptionsError, complete
 
 MIB = 1 << 20
@@ -121,14 +121,16 @@ def process_group(place: Place) -> Iterator[None]:
     dist.destroy_process_group()
 
 
-def main(workload: Workload, run: Callable[[argparse.Namespace, Place], None]) -> None:
+def main(script: str, run: Callable[[argparse.Namespace, Place], None]) -> None:
     """Run the job of this process's command line.
 
     Args:
-        workload: declares the options.
+        script: path of a bundled workload.
         run: works inside the process group until its steps or its time are over. Raises OptionsError, on
             all ranks alike, if it cannot do what the options ask for.
     """
+    workload = catalog.find(script)
+    assert workload is not None, script
     options, place = parse(workload)
     try:
         workload.fits(options, place.world_size, place.defaults)

@@ -15,6 +15,9 @@ Every few seconds the job prints the bubble by formula (p ranks, m micro-batches
 `bubble`) and as measured: the share of a step beyond the time of its micro-batches alone. So the measured
 bubble also contains exposed transfers, the optimizer, the loss's broadcast and, with ``zero-bubble``, the
 extra time of two half backward passes over a whole one.
+
+On the screen, the last rank is idle at a step's beginning and the first one in its middle, less with more
+``--microbatches``. The end of gloo's sends is not seen, so on a CPU steps have no lanes.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ from torch.distributed import pipelining
 from torch.nn import functional
 
 from overlaptop.agent import step as mark_step
-from overlaptop.workloads import catalog, job
+from overlaptop.workloads import job
 from overlaptop.workloads.entries.model_parallel import STAGES_A_RANK
 
 LEARNING_RATE = 0.05
@@ -285,4 +288,4 @@ def run(options: argparse.Namespace, place: job.Place) -> None:
 
 
 if __name__ == "__main__":
-    job.main(catalog.PIPELINE, run)
+    job.main(__file__, run)

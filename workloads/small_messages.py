@@ -7,6 +7,8 @@ operation, ``flat`` copies them into one tensor and back. Then the step multipli
 message. ``--wait at-once`` waits for each message directly after its start, so nothing overlaps. ``late``
 waits for one after each product, ``together`` for all after the last product. ``polling`` checks after each
 product which have arrived. The numbers are the same in all of them.
+
+On the screen, compare the number of collectives in a step and their summed time.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import _coalescing_manager  # torch has no public one
 
 from overlaptop.agent import step as mark_step
-from overlaptop.workloads import catalog, job
+from overlaptop.workloads import job
 
 
 class Messages:
@@ -100,4 +102,4 @@ def run(options: argparse.Namespace, place: job.Place) -> None:
 
 
 if __name__ == "__main__":
-    job.main(catalog.SMALL_MESSAGES, run)
+    job.main(__file__, run)

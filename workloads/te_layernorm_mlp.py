@@ -9,6 +9,9 @@ gradients.
 
 The job itself sets two environment variables (user_buffers.py says why): CUDA_DEVICE_MAX_CONNECTIONS=1 and
 UB_SKIPMC=1, which leaves NVLink multicast off.
+
+On the screen, userbuffers kernels lie below the products; with ``--no-overlap``, NCCL's kernels between
+them. The events source shows phases only: with one connection its events would destroy the overlap.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from overlaptop.agent import step as mark_step
-from overlaptop.workloads import catalog, job, user_buffers
+from overlaptop.workloads import job, user_buffers
 from overlaptop.workloads.collective_matmul import Group
 from overlaptop.workloads.tensor_parallel import groups
 
@@ -80,7 +83,7 @@ def run(options: argparse.Namespace, place: job.Place) -> None:
 def main() -> None:
     """Run the job."""
     user_buffers.prepare_environment()
-    job.main(catalog.TE_LAYERNORM_MLP, run)
+    job.main(__file__, run)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,11 @@ gradients. ``ring`` and ``symmetric-memory`` overlap within each product (collec
 ``--decode`` runs forward only, with one token of each request per step, as an LLM server does: collectives
 are small, and little work can hide them. With ``--replicas`` the ranks form that many groups, and gradients
 are averaged over the groups.
+
+On the screen, ``sync`` exposes every collective and ``async`` few. ``ring`` has many short sends and
+receives. Their end is not seen on gloo, so on a CPU such steps have no lanes. ``symmetric-memory`` has
+peer-to-peer copies below the products. With ``--decode`` the GPU waits for launches, of which ``async`` has
+twice as many.
 """
 
 from __future__ import annotations
@@ -29,14 +34,16 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from overlaptop.agent import step as mark_step
-from overlaptop.workloads import catalog, job
+from overlaptop.workloads import job
 from overlaptop.workloads.collective_matmul import (
     Collectives,
     Group,
     Ring,
+    Started,
     SymmetricMemory,
     Way,
 )
+from overlaptop.workloads.ddp import Reducer
 
 LEARNING_RATE = 0.02
 TOKENS_A_REQUEST = 32
@@ -58,9 +65,7 @@ class Up(torch.autograd.Function):
     """All tokens times this rank's columns."""
 
     @staticmethod
-    def forward(
-        ctx: Any, _own: Tensor, weight: Tensor, way: Way, started: tuple[Tensor, dist.Work | None]
-    ) -> Tensor:
+    def forward(ctx: Any, _own: Tensor, weight: Tensor, way: Way, started: Started) -> Tensor:
         full, product = way.gather_multiply(started, weight)
         ctx.save_for_backward(full, weight)
         ctx.way = way
@@ -118,7 +123,7 @@ class Half:
     def __init__(self, tokens: Tensor, way: Way) -> None:
         self.tokens, self.way = tokens, way
         self.summing: dist.Work | None = None
-        self.gathering_gradient: list[tuple[Tensor, dist.Work | None]] = []
+        self.gathering_gradient: list[Started] = []
         """The gather in progress in backward, one at most."""
         self._sum: Tensor | None = None
 
@@ -163,37 +168,6 @@ def forward(layers: Sequence[Layer], tokens: Tensor, way: Way, halves: int) -> T
     for half in every:
         half.collect()
     return torch.cat([half.tokens for half in every])
-
-
-class Replicas:
-    """The ranks with the same part of the weights; averages their gradients."""
-
-    def __init__(self, layers: nn.Module, group: Group, *, asynchronous: bool) -> None:
-        self._parameters, self._group, self._asynchronous = list(layers.parameters()), group, asynchronous
-        self._reducing: list[dist.Work] = []
-        hooked = self._parameters if asynchronous else []
-        self._hooks = [each.register_post_accumulate_grad_hook(self._reduce) for each in hooked]
-
-    def _reduce(self, parameter: Tensor) -> None:
-        assert parameter.grad is not None
-        parameter.grad /= self._group.size()
-        work = dist.all_reduce(parameter.grad, group=self._group, async_op=self._asynchronous)
-        if work is not None:
-            self._reducing.append(work)
-
-    def average(self) -> None:
-        """Average the gradients, after backward."""
-        if not self._asynchronous:
-            for parameter in self._parameters:
-                self._reduce(parameter)
-        for work in self._reducing:
-            work.wait()
-        self._reducing.clear()
-
-    def close(self) -> None:
-        """Remove the hooks: through them the parameters would hold the group for good."""
-        for hook in self._hooks:
-            hook.remove()
 
 
 def groups(place: job.Place, replicas: int) -> tuple[Group, Group | None]:
@@ -244,7 +218,7 @@ def run(options: argparse.Namespace, place: job.Place) -> None:
     model = nn.ModuleList(layers).to(job.DTYPES[options.dtype])
     replicas = None
     if alike is not None and not options.decode:
-        replicas = Replicas(model, alike, asynchronous=options.mode == "async")
+        replicas = Reducer(model, 0.0, alike, overlaps=options.mode == "async")
     optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
     batches = first_tokens(options, place, group)
     tokens = next(batches)
@@ -260,9 +234,9 @@ def run(options: argparse.Namespace, place: job.Place) -> None:
         else:
             (loss / (group.size() if options.sequence_parallel else 1)).backward()
             if replicas is not None:
-                replicas.average()
+                replicas.finish()
             optimizer.step()
-            optimizer.zero_grad()
+            optimizer.zero_grad(set_to_none=replicas is None)
             tokens = next(batches)
         report.add(loss)
         mark_step()
@@ -272,4 +246,4 @@ def run(options: argparse.Namespace, place: job.Place) -> None:
 
 
 if __name__ == "__main__":
-    job.main(catalog.TENSOR_PARALLEL, run)
+    job.main(__file__, run)

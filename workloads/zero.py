@@ -9,10 +9,11 @@ the mean of its share. The rank's optimizers step. Then the new weights are gath
 With ``--mode overlapped`` a bucket's gradients are reduce-scattered as soon as backward has filled it, the
 optimizers step in the order their shares arrive, and weights are gathered beside the next forward pass,
 each module waiting for its own. With ``--mode sequential`` one follows the other. The numbers are the same.
-``--stage 1`` keeps a bucket's gradients for good, ``--stage 2`` until they are reduced.
+``--stage 1`` keeps a bucket's gradients for good, ``--stage 2`` until they are reduced. gloo has no
+reduce-scatter: torch emulates it by an all-reduce, and hides when it ends. So the job uses an all-reduce.
 
-gloo has no reduce-scatter: torch emulates it by an all-reduce, and hides when it ends. So the job uses an
-all-reduce itself.
+On the screen, reduce-scatters lie below backward and all-gathers below forward. With ``sequential`` all of
+them lie between backward and forward, exposed.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from overlaptop.agent import step as mark_step
-from overlaptop.workloads import catalog, gpt, job
+from overlaptop.workloads import gpt, job
 from overlaptop.workloads.ddp import in_buckets, whenever_complete
 
 
@@ -210,4 +211,4 @@ def train_with_deepspeed(options: argparse.Namespace, place: job.Place) -> None:
 
 
 if __name__ == "__main__":
-    job.main(catalog.ZERO, run)
+    job.main(__file__, run)

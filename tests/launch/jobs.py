@@ -50,7 +50,7 @@ def workloads_in(folder: Path) -> list[Workload]:
         path = folder / f"{name}.py"
         path.write_text(HEAD.format(log=str(folder / LOG), name=name) + body + "\n")
         options = (Option("--size", "how large", positive_int, "N", default=1),)
-        found.append(Workload(name, path, f"{name} job", f"A {name} job.", options))
+        found.append(Workload(name, path, f"{name} job", options))
     return found
 
 

@@ -1,7 +1,6 @@
 """The launcher: what it runs, on what, what it reports, and that nothing of it stays."""
 
 import shlex
-from pathlib import Path
 
 import pytest
 from torch.distributed.run import get_args_parser
@@ -9,7 +8,7 @@ from torch.distributed.run import get_args_parser
 from overlaptop.launch import launcher
 from overlaptop.launch.launcher import JobPlacement, Launcher, place, visible_gpus
 from overlaptop.launch.supervised import complaint, how_it_ended
-from tests.processes import Traces, eventually
+from tests.processes import eventually
 
 TWO_ON_GLOO = JobPlacement(2, "gloo")
 
@@ -26,7 +25,7 @@ TWO_ON_GLOO = JobPlacement(2, "gloo")
         ("no", 0),
     ],
 )
-def test_cuda_visible_devices_is_read_as_cuda_reads_it(variable: str | None, count: int) -> None:
+def test_cuda_visible_devices_is_read_as_cuda_reads_it(variable, count):
     assert visible_gpus(4, variable) == count
 
 
@@ -41,9 +40,7 @@ def test_cuda_visible_devices_is_read_as_cuda_reads_it(variable: str | None, cou
         (4, 2, "cpu", JobPlacement(2, "gloo"), JobPlacement(2, "gloo")),
     ],
 )
-def test_ranks_go_to_gpus_share_them_or_go_to_the_cpu(
-    monkeypatch, gpus, nproc, device, expected, unshared
-) -> None:
+def test_ranks_go_to_gpus_share_them_or_go_to_the_cpu(monkeypatch, gpus, nproc, device, expected, unshared):
     monkeypatch.setattr(launcher, "usable_gpus", lambda: gpus)
     assert (place(nproc, device), place(nproc, device, may_share=False)) == (expected, unshared)
 
@@ -63,11 +60,11 @@ def test_ranks_go_to_gpus_share_them_or_go_to_the_cpu(
         (255, [], "exit status 255"),
     ],
 )
-def test_how_a_job_ended_is_how_its_first_rank_did(status: int, output: list[str], words: str) -> None:
+def test_how_a_job_ended_is_how_its_first_rank_did(status, output, words):
     assert how_it_ended(status, output) == words
 
 
-def test_the_command_line_is_what_one_would_type(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_line_is_what_one_would_type(monkeypatch):
     job = Launcher("my train.py", ["--size", "2"], TWO_ON_GLOO, agent_options=["--control"])
     typed = "torchrun --nproc-per-node=2 -m -- overlaptop.agent --control 'my train.py' --size 2"
     assert job.command_line == typed
@@ -75,7 +72,7 @@ def test_the_command_line_is_what_one_would_type(monkeypatch: pytest.MonkeyPatch
     assert job.command_line == f"CUDA_VISIBLE_DEVICES= {typed}"
 
 
-def test_torchrun_takes_no_option_of_the_script_for_one_of_its_own() -> None:
+def test_torchrun_takes_no_option_of_the_script():
     words = ["--m", "256", "--n", "512", "--numa", "bind"]
     job = Launcher("train.py", words, TWO_ON_GLOO, agent_options=["--numa", "bind"])
     typed = shlex.split(job.command_line)[1:]
@@ -86,7 +83,7 @@ def test_torchrun_takes_no_option_of_the_script_for_one_of_its_own() -> None:
         assert parsed.training_script_args == ["--numa", "bind", "train.py", *words]
 
 
-def test_of_a_failed_jobs_output_one_ranks_own_words_are_kept() -> None:
+def test_of_a_failed_jobs_output_one_ranks_own_words_are_kept():
     output = [
         "",
         "*****************************************",
@@ -110,13 +107,13 @@ def test_of_a_failed_jobs_output_one_ranks_own_words_are_kept() -> None:
     assert complaint(output[9:10], max_lines=12) == output[9:10], "where only torchrun speaks"
 
 
-def script(tmp_path: Path, body: str) -> Path:
+def script(tmp_path, body):
     path = tmp_path / "job.py"
     path.write_text(body)
     return path
 
 
-def ended(path: Path, *options: str) -> Launcher:
+def ended(path, *options):
     """A job that has run to its end."""
     job = Launcher(path, options, TWO_ON_GLOO)
     job.start()
@@ -124,9 +121,7 @@ def ended(path: Path, *options: str) -> Launcher:
     return job
 
 
-def test_a_job_that_fails_tells_its_status_and_its_reason(
-    tmp_path: Path, traces: Traces, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_that_fails_tells_its_status_and_its_reason(tmp_path, traces, monkeypatch):
     """Started in a folder whose modules nobody may take for the standard library's."""
     here = tmp_path / "here"
     here.mkdir()
@@ -141,16 +136,14 @@ def test_a_job_that_fails_tells_its_status_and_its_reason(
     assert traces.alive() == []
 
 
-def test_options_that_the_script_refuses_are_a_usage_error(tmp_path: Path) -> None:
+def test_options_that_the_script_refuses_are_a_usage_error(tmp_path):
     body = "import argparse; argparse.ArgumentParser(prog='job.py').parse_args()"
     with ended(script(tmp_path, body), "--nonsense") as job:
         assert (job.how_it_ended, job.usage_error) == ("exit status 2", True)
         assert job.complaint()[-1] == "job.py: error: unrecognized arguments: --nonsense"
 
 
-def test_a_job_that_writes_without_end_and_without_a_reader_goes_on_and_is_stopped(
-    tmp_path: Path, traces: Traces
-) -> None:
+def test_job_that_writes_without_end_runs_and_is_stopped(tmp_path, traces):
     body = "while True: print('x' * 10_000, flush=True)"
     with Launcher(script(tmp_path, body), placement=TWO_ON_GLOO) as job:
         job.start()

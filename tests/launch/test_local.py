@@ -7,9 +7,7 @@ import importlib.util
 import re
 import shlex
 import threading
-from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -17,13 +15,13 @@ from overlaptop.launch import launcher as launching
 from overlaptop.launch.local import LocalLauncher
 from overlaptop.launch.request import LaunchError, LaunchPhase, LaunchRequest
 from overlaptop.workloads.catalog import WORKLOADS
-from tests.processes import PATIENCE_S, Traces, eventually
+from tests.processes import PATIENCE_S, eventually
 
 from .jobs import LOG, Alone, launcher_in
 
 
 @pytest.fixture
-def launcher(tmp_path: Path, traces: Traces, short_grace: None) -> Iterator[LocalLauncher]:
+def launcher(tmp_path, traces, short_grace):
     made = launcher_in(tmp_path)
     yield made
     made.close()
@@ -31,10 +29,10 @@ def launcher(tmp_path: Path, traces: Traces, short_grace: None) -> Iterator[Loca
 
 
 @pytest.fixture
-def held(launcher: LocalLauncher, monkeypatch: pytest.MonkeyPatch) -> Callable[[], threading.Event]:
+def held(launcher, monkeypatch):
     """``held()``: what runs now is not ended before the event is set that this returns."""
 
-    def hold() -> threading.Event:
+    def hold():
         job, may_end = launcher.job, threading.Event()
         assert job is not None
         stop = job.stop
@@ -45,21 +43,21 @@ def held(launcher: LocalLauncher, monkeypatch: pytest.MonkeyPatch) -> Callable[[
 
 
 @pytest.fixture
-def written(tmp_path: Path) -> Callable[[], list[str]]:
+def written(tmp_path):
     """What the jobs have written so far."""
     log = tmp_path / LOG
     return lambda: log.read_text().splitlines() if log.exists() else []
 
 
-def start(launcher: LocalLauncher, name: str, *options: str) -> None:
+def start(launcher, name, *options):
     launcher.start(launcher.plan(LaunchRequest(name, options)))
 
 
-def phase_is(launcher: LocalLauncher, phase: LaunchPhase) -> bool:
+def phase_is(launcher, phase):
     return eventually(lambda: launcher.status().phase is phase)
 
 
-def test_a_plan_says_what_would_be_run_and_on_what() -> None:
+def test_a_plan_says_what_would_be_run_and_on_what():
     plan = LocalLauncher().plan(LaunchRequest("ddp", ("--bucket-cap-mb", "50", "--device", "cpu"), 3))
     assert plan.fault == ""
     assert plan.command_line.endswith("ddp.py --bucket-cap-mb 50 --device cpu")
@@ -83,9 +81,7 @@ def test_a_plan_says_what_would_be_run_and_on_what() -> None:
         ("nonsense", [], "no workload is called 'nonsense'; there are: ddp, fsdp, "),
     ],
 )
-def test_what_the_workload_would_refuse_is_refused_in_one_line_and_not_started(
-    name: str, options: list[str], fault: str
-) -> None:
+def test_options_that_the_workload_refuses_are_not_started(name, options, fault):
     launcher = LocalLauncher()
     plan = launcher.plan(LaunchRequest(name, tuple(options)))
     assert fault in plan.fault
@@ -118,9 +114,7 @@ def test_what_the_workload_would_refuse_is_refused_in_one_line_and_not_started(
         ("faults", 1, "--late-rank: must be below 1, the number of ranks"),
     ],
 )
-def test_what_the_workload_would_refuse_of_so_many_ranks_or_on_this_machine_is_refused_in_the_plan(
-    words: str, ranks: int, fault: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_plan_says_what_these_ranks_or_this_machine_cannot_run(words, ranks, fault, monkeypatch):
     find_spec = importlib.util.find_spec
     monkeypatch.setattr(
         importlib.util,
@@ -134,7 +128,7 @@ def test_what_the_workload_would_refuse_of_so_many_ranks_or_on_this_machine_is_r
     assert "\n" not in plan.fault
 
 
-def test_what_the_machine_has_not_is_refused_in_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_machine_has_not_is_refused_in_the_plan(monkeypatch):
     monkeypatch.setattr(launching, "usable_gpus", lambda: 2)
     on_gpus = LaunchRequest("ddp", ("--device", "cuda"), 2)
     assert LocalLauncher().plan(on_gpus).defaults == "cuda"
@@ -147,7 +141,7 @@ def test_what_the_machine_has_not_is_refused_in_the_plan(monkeypatch: pytest.Mon
     assert "torch is not installed here" in LocalLauncher().plan(LaunchRequest("ddp")).fault
 
 
-def test_a_request_is_read_as_a_shell_would_or_says_why_it_cannot_be() -> None:
+def test_request_is_parsed_as_a_shell_would():
     request = LaunchRequest.parse("ddp", "--losses 'my losses'  --layers 8", " 4 ")
     assert request == LaunchRequest("ddp", ("--losses", "my losses", "--layers", "8"), 4)
     assert request.label == "ddp --losses 'my losses' --layers 8 (4 processes)"
@@ -161,13 +155,7 @@ def test_a_request_is_read_as_a_shell_would_or_says_why_it_cannot_be() -> None:
             LaunchRequest.parse("ddp", options, nproc)
 
 
-def test_another_job_starts_only_when_nothing_is_left_of_the_one_before_and_others_go_on(
-    launcher: LocalLauncher,
-    tmp_path: Path,
-    held: Callable[[], threading.Event],
-    written: Callable[[], list[str]],
-    traces: Traces,
-) -> None:
+def test_next_job_starts_once_nothing_is_left_of_the_previous(launcher, tmp_path, held, written, traces):
     with Alone(tmp_path / "other.py", placement=launching.JobPlacement(1, "gloo")) as theirs:
         theirs.start()
         eventually(lambda: written() == ["other up"])
@@ -190,9 +178,7 @@ def test_another_job_starts_only_when_nothing_is_left_of_the_one_before_and_othe
         assert theirs.poll() is None
 
 
-def test_of_requests_that_come_while_a_job_is_being_ended_only_the_newest_is_run(
-    launcher: LocalLauncher, held: Callable[[], threading.Event], written: Callable[[], list[str]]
-) -> None:
+def test_only_the_newest_request_runs_after_a_job_has_ended(launcher, held, written):
     start(launcher, "other")
     eventually(lambda: written() == ["other up"])
     may_end = held()
@@ -213,14 +199,7 @@ def test_of_requests_that_come_while_a_job_is_being_ended_only_the_newest_is_run
         ("short", "exit status 0", None),
     ],
 )
-def test_a_job_that_ends_by_itself_tells_how_and_of_a_failure_its_last_lines(
-    launcher: LocalLauncher,
-    held: Callable[[], threading.Event],
-    traces: Traces,
-    name: str,
-    how: str,
-    last: str | None,
-) -> None:
+def test_job_that_ends_says_how_and_a_failure_its_last_lines(launcher, held, traces, name, how, last):
     start(launcher, name)
     assert phase_is(launcher, LaunchPhase.OVER)
     status = launcher.status()
@@ -237,18 +216,13 @@ def test_a_job_that_ends_by_itself_tells_how_and_of_a_failure_its_last_lines(
     assert traces.alive() == []
 
 
-def test_closing_the_launcher_in_the_middle_of_a_switch_starts_nothing(
-    launcher: LocalLauncher,
-    held: Callable[[], threading.Event],
-    written: Callable[[], list[str]],
-    traces: Traces,
-) -> None:
+def test_closing_in_the_middle_of_a_switch_starts_nothing(launcher, held, written, traces):
     start(launcher, "other")
     eventually(lambda: written() == ["other up"])
     may_end = held()
     closing = threading.Thread(target=launcher.close)
 
-    def is_too_late() -> bool:
+    def is_too_late():
         before = launcher.status().number
         start(launcher, "steady")
         return launcher.status().number == before

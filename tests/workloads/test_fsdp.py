@@ -27,7 +27,8 @@ SCRIPT = """
 import hashlib, json, os, sys
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
-from overlaptop.workloads import catalog, fsdp, gpt, job
+from overlaptop.workloads import fsdp, gpt, job
+from overlaptop.workloads.entries.data_parallel import FSDP
 
 def mark(name):
     def hook(*_):
@@ -46,7 +47,7 @@ def order(profiled):
     return " ".join(words)
 
 options, place = job.parse(
-    catalog.FSDP,
+    FSDP,
     "--device cpu --deterministic --layers 4 --width 64 --seq 16 --batch 2".split() + sys.argv[3:]
 )
 with gpt.arithmetic(options), job.process_group(place):
@@ -86,7 +87,7 @@ def told_by_two_ranks(run_warm, folder, depths, *options):
     return [json.loads((folder / str(rank)).read_text()) for rank in (0, 1)]
 
 
-def test_gathers_are_asked_for_as_far_ahead_as_the_depth_says_and_the_numbers_stay(run_warm, tmp_path):
+def test_gathers_follow_the_prefetch_depth_and_numbers_stay(run_warm, tmp_path):
     """To the last bit, from the next step on, and also where weights stay and are not gathered again."""
     told = told_by_two_ranks(run_warm, tmp_path, [*LIMITED, *DEPTHS, ()])
     expected = [

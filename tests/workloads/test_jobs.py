@@ -1,13 +1,13 @@
 import argparse
 import json
-import os
 import shlex
 import subprocess
 import sys
 
 import pytest
 
-from overlaptop.workloads.catalog import DDP, find
+from overlaptop.workloads.catalog import find
+from overlaptop.workloads.entries.data_parallel import DDP
 
 ON_CPU = ["--device", "cpu", "--dtype", "float32"]
 TINY_GPT = [*ON_CPU, "--layers", "2", "--width", "64", "--seq", "16", "--batch", "2"]
@@ -76,9 +76,7 @@ def test_a_fault_makes_one_rank_late_and_changes_no_result(by, workload, ddp_los
         assert all(note["at_ns"] + note["lost_ns"] <= note["arrived_ns"] for note in notes.values())
 
 
-def test_a_fault_takes_its_share_of_whole_steps_also_where_the_job_marks_them_behind_an_optimizer(
-    run_warm, tmp_path
-):
+def test_fault_takes_its_share_of_steps_that_the_job_marks(run_warm, tmp_path):
     run = shlex.join(["tensor_parallel", *ON_CPU, *shlex.split(TINY_TENSOR), "--data-ms", "50"])
     words = ["--untouched", "1", "--share", "1", "--steps", "5", "--record", "lost", "--workload", run]
     done = run_warm(find("faults").path, [*words, "--late-rank", "0"], tmp_path, 0)
@@ -111,7 +109,7 @@ def test_what_cannot_run_here_is_one_clear_line_and_status_2(run_warm, tmp_path,
 
 
 @pytest.mark.parametrize("slower_from", [None, 10, 100])
-def test_time_runs_out_within_a_step_also_where_steps_become_longer(monkeypatch, slower_from):
+def test_time_runs_out_within_a_step_even_if_steps_grow(monkeypatch, slower_from):
     """A step of eight batches takes eight times as long, from whichever step on."""
     from overlaptop.workloads import job
 
@@ -215,32 +213,6 @@ def test_a_rank_for_which_there_is_no_gpu_says_so(as_rank, capsys, world_size, h
     assert ended.value.code == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert complaint in line
-
-
-def test_ranks_that_share_a_gpu_are_hosts_of_their_own_to_nccl_and_the_job_says_so_once(
-    monkeypatch, capsys
-):
-    from overlaptop.workloads import job
-
-    monkeypatch.setattr(os, "environ", {"RANK": "0"})
-    for name in ("set_device", "synchronize"):
-        monkeypatch.setattr(job.torch.cuda, name, lambda *args: None)
-    monkeypatch.setattr(job.torch.cuda, "device_count", lambda: 1)
-    monkeypatch.setattr(job.dist, "destroy_process_group", lambda: None)
-    asked = []
-    monkeypatch.setattr(
-        job.dist, "init_process_group", lambda backend, device_id: asked.append((backend, dict(os.environ)))
-    )
-    for rank in (0, 1):
-        place = job.Place(rank, 2, job.torch.device("cuda", 0), shares_gpu=True)
-        with job.process_group(place):
-            pass
-    assert [backend for backend, _ in asked] == ["nccl", "nccl"]
-    first, second = (environment for _, environment in asked)
-    assert first["NCCL_HOSTID"] != second["NCCL_HOSTID"]
-    assert all(each["NCCL_SOCKET_IFNAME"] == "lo" for each in (first, second))
-    (line,) = capsys.readouterr().out.splitlines()
-    assert line.startswith("2 ranks share 1 GPU: ")
 
 
 def test_buckets_hold_every_parameter_once_from_last_to_first():

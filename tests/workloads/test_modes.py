@@ -309,7 +309,7 @@ def check_collectives(done, *, by_kernels=False):
         assert not [notice for notice in done.notices(rank) if notice.level == "error"]
 
 
-def test_each_mode_computes_what_a_plain_reference_does_and_the_agent_sees_its_collectives(warm, tmp_path):
+def test_each_mode_computes_the_reference_and_is_seen(warm, tmp_path):
     """In one job, and so in one test: torch, the ranks and their group are there once."""
     done = run_all(warm, tmp_path, "--device cpu")
     for at, mode in enumerate(MODES):

@@ -96,7 +96,7 @@ TE_GEMM = "1024 2048 1024 --dtype bfloat16"
         ),
     ],
 )  # fmt: skip
-def test_what_needs_a_gpu_for_each_rank_computes_what_a_reference_does(
+def test_modes_with_a_gpu_for_each_rank_compute_the_reference(
     warm, tmp_path, monkeypatch, package, environment, runs, rel
 ):
     import torch

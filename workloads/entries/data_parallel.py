@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from overlaptop.workloads.entries.requirements import is_installed
-from overlaptop.workloads.entries.workload import bundled, gpt
+from overlaptop.workloads.entries.workload import bundled, gpt, is_installed
 from overlaptop.workloads.options import Defaults, Option, OptionsError, count, positive_float, positive_int
 
 _BUCKETS = Option("--bucket-cap-mb", "bucket size in MiB", positive_float, "MB", on_gpu=25.0, on_cpu=2.0)
@@ -13,12 +12,6 @@ _BUCKETS = Option("--bucket-cap-mb", "bucket size in MiB", positive_float, "MB",
 DDP = bundled(
     "ddp",
     "a transformer under DDP: gradients in buckets, one by one, or after backward",
-    "Train a small GPT, whose gradients are averaged over the ranks. bucketed: DDP does it, in buckets, "
-    "while backward runs. The others are written out: bucketed-hooks does what DDP does; per-parameter "
-    "reduces each gradient by itself as soon as it is there; after-backward has no overlap.",
-    "in the timeline of a rank communication lies below backward, and with after-backward behind it: the "
-    "overlap falls to 0, and the step becomes longer by what was hidden. per-parameter: many short "
-    "collectives, less bandwidth in each. accumulation: communication in every Nth batch only.",
     Option(
         "--mode", "when gradients are reduced, and by whom",
         choices=("bucketed", "per-parameter", "bucketed-hooks", "after-backward"), default="bucketed",
@@ -44,12 +37,6 @@ def _zero_fits(options: argparse.Namespace, ranks: int, where: Defaults) -> None
 ZERO = bundled(
     "zero",
     "a transformer under ZeRO-1/2, written out: sharded gradients and optimizer",
-    "Train a small GPT. Each rank optimizes a share of it. overlapped: gradients are reduce-scattered in "
-    "buckets while backward runs, each share is optimized as it arrives, and weights are gathered beside "
-    "the next forward. sequential: one after the other, no overlap. gloo has no reduce-scatter: an "
-    "all-reduce takes its place.",
-    "reduce-scatters below backward and all-gathers below forward; with sequential all of them stand "
-    "between backward and forward, exposed.",
     Option(
         "--mode", "when ranks communicate", choices=("overlapped", "sequential"), default="overlapped",
     ),
@@ -68,11 +55,6 @@ ZERO = bundled(
 FSDP = bundled(
     "fsdp",
     "a transformer under FSDP2: weights gathered when a block needs them, or ahead",
-    "Train a small GPT under FSDP2 (ZeRO-3). Without options FSDP2 gathers as it does by itself; "
-    "prefetching gathers earlier; --limit-gathers 1 has no overlap.",
-    "gathers move to the left of the block that needs them as the prefetch gets deeper, and exposed time "
-    "falls. --limit-gathers 1: communication and compute take turns; 2: a block's gather begins below the "
-    "block before. --no-reshard-after-forward: no gathers below backward.",
     Option(
         "--prefetch-forward", "blocks whose weights are gathered ahead in forward; 0: as FSDP2 does by "
         "itself, none ahead", count, "N", default=0,

@@ -84,13 +84,6 @@ def _fits(options: argparse.Namespace, ranks: int, where: Defaults) -> None:
 FAULTS = bundled(
     "faults",
     "any of the others with one thing wrong on purpose: a rank that comes late",
-    "Run a workload with one late rank on purpose.",
-    "the first line of the overview names that rank and what the others wait for it; theirs is the exposed "
-    "communication, its "
-    "own is short; their timelines stand side by side. sleep: the rank's lanes are empty in forward; "
-    "compute: its compute is longer; gc, loader: it stands still in forward, or before it; cpus: all that "
-    "its CPU does takes longer; batches: the late rank changes from step to step, and nobody is to blame. "
-    "On a CPU gaps are drawn as compute.",
     Option(
         "--workload", "the workload or script, and its options, in quotation marks", command, "WORDS",
         default="ddp",

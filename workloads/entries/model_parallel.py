@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import argparse
 
-from overlaptop.workloads.entries.requirements import ranks_a_replica, require_multiple, why_no_gpu_each
-from overlaptop.workloads.entries.workload import REPLICAS, bundled, common
+from overlaptop.workloads.entries.workload import (
+    REPLICAS,
+    bundled,
+    common,
+    ranks_a_replica,
+    require_multiple,
+    why_no_gpu_each,
+)
 from overlaptop.workloads.options import Defaults, Option, OptionsError, non_negative_float, positive_int
 
 STAGES_A_RANK = {"interleaved": 2, "zero-bubble": 2}
@@ -42,16 +48,6 @@ def _pipeline_fits(options: argparse.Namespace, ranks: int, where: Defaults) -> 
 TENSOR_PARALLEL = bundled(
     "tensor_parallel",
     "layers split over the ranks, Megatron's way: collectives around each product, or inside it",
-    "Train layers whose weights are split over the ranks, with two collectives a layer each way. sync: "
-    "each is waited for at once, no overlap; async: two halves of the tokens by turns, one's collectives "
-    "beside the other's products; ring: products in chunks, the next chunk sent and received meanwhile; "
-    "symmetric-memory: torch's fused_all_gather_matmul and fused_matmul_reduce_scatter. On gloo, which "
-    "hides when a reduce-scatter ends, sums are all-reduces.",
-    "sync: every collective is exposed. async: most lie below products. ring: many short sends and "
-    "receives; the end of gloo's is not seen, so on a CPU such steps have no lanes. symmetric-memory: no "
-    "NCCL kernel, but peer-to-peer copies below the products. --decode: the GPU waits for launches, and "
-    "async has twice as many: its step is the longer one. --replicas: longer collectives of another "
-    "group below backward.",
     Option(
         "--mode", "how products and collectives overlap",
         choices=("sync", "async", "ring", "symmetric-memory"), default="async",
@@ -71,14 +67,6 @@ TENSOR_PARALLEL = bundled(
 PIPELINE = bundled(
     "pipeline",
     "layers behind one another on the ranks: micro-batches go through, and the bubble is printed",
-    "Train layers that the ranks have one behind the other. gpipe, 1f1b, interleaved (two stages a rank) "
-    "and zero-bubble (gradients of weights fill the gaps): torch's schedules; hand-written: a stage whose "
-    "sends and receives overlap the next micro-batch; blocking: the same without overlap.",
-    "the last rank stands idle at a step's beginning, the first one in its middle; both shrink with more "
-    "--microbatches. blocking: sends and receives between products, exposed. What the job prints as "
-    "measured is the formula's bubble, whatever transfer is not hidden, the optimizer, the loss's "
-    "broadcast and, with zero-bubble, what halves of a backward pass take longer than a whole one. The end "
-    "of gloo's sends is not seen, so on a CPU steps have no lanes.",
     Option(
         "--mode", "the schedule",
         choices=("gpipe", "1f1b", "interleaved", "zero-bubble", "hand-written", "blocking"), default="1f1b",
@@ -95,12 +83,6 @@ PIPELINE = bundled(
 EXPERT_PARALLEL = bundled(
     "expert_parallel",
     "a mixture of experts: tokens to their expert's rank and back, beside the shared expert or not",
-    "Train layers with an expert on each rank, to which tokens travel by all-to-all, and one that all "
-    "ranks share. sync: each all-to-all is waited for at once, no overlap; overlapped: the shared expert's "
-    "products run beside them.",
-    "sync: four all-to-alls a layer, all exposed. overlapped: the shared expert's products above them. "
-    "With --skew the first ranks' experts get more rows: they compute longer, come late, and the others "
-    "wait. The short all-to-alls carry counts only; the CPU waits for each, so a GPU has gaps behind them.",
     Option(
         "--mode", "whether the shared expert runs beside the transfers", choices=("sync", "overlapped"),
         default="overlapped",

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import argparse
 
-from overlaptop.workloads.entries.requirements import (
+from overlaptop.workloads.entries.workload import (
+    REPLICAS,
+    bundled,
+    common,
     is_installed,
     ranks_a_replica,
     require_multiple,
     why_no_gpu_each,
     why_no_transformer_engine,
 )
-from overlaptop.workloads.entries.workload import REPLICAS, bundled, common
 from overlaptop.workloads.options import Defaults, Option, OptionsError, positive_int
 
 
@@ -44,13 +46,6 @@ def _te_layernorm_mlp_fits(options: argparse.Namespace, ranks: int, where: Defau
 GEMM_OVERLAP = bundled(
     "gemm_overlap",
     "all-gather + product and product + reduce-scatter, by all ways to overlap them: a table",
-    "Gather tokens (M, K) and multiply them by a rank's part of a weight (K, N); multiply the outcome by a "
-    "part of one (N, K), sum and scatter. torch: collective and product one after the other, no overlap; "
-    "ring: in chunks, by send and receive; symmetric-memory: torch's fused operators; transformer-engine: "
-    "user buffers; all: by turns, and a table behind each round.",
-    "torch: products and collectives by turns. ring: sends and receives below products. symmetric-memory: "
-    "peer-to-peer copies below products. transformer-engine: userbuffers kernels below products. The table "
-    "is in the job's output.",
     Option(
         "--method", "by which",
         choices=("all", "torch", "ring", "symmetric-memory", "transformer-engine", "flux"), default="all",
@@ -71,11 +66,6 @@ GEMM_OVERLAP = bundled(
 TE_LAYERNORM_MLP = bundled(
     "te_layernorm_mlp",
     "TransformerEngine's LayerNormMLP, whose products overlap with transfers through user buffers",
-    "Train TransformerEngine's LayerNormMLP, tensor-parallel, with transfers beside its products. Sets "
-    "CUDA_DEVICE_MAX_CONNECTIONS=1, so that transfers get SMs before products take all, and UB_SKIPMC=1: "
-    "NVLink multicast stays off.",
-    "userbuffers kernels below products; with --no-overlap NCCL's kernels between them, exposed. The "
-    "events source shows phases only: with one connection its events would destroy the overlap.",
     Option("--overlap", "transfers beside products, through user buffers", default=True),
     Option("--fp8", "multiply in eight bits", default=False),
     REPLICAS,

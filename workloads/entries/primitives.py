@@ -8,12 +8,6 @@ from overlaptop.workloads.options import Option, count, new_folder, positive_flo
 ALLREDUCE_MATMUL = bundled(
     "allreduce_matmul",
     "an all-reduce beside matrix products and host-to-device copies",
-    "All-reduce beside matrix products and host-to-device copies. async: all three at once; sequential: "
-    "one after the other, no overlap; host-staged: gradients are exchanged through system memory beside "
-    "the products, as where GPUs have only PCIe.",
-    "with async the all-reduce lies below the products and the copy beside them; with sequential all three "
-    "lie one behind the other, and the overlap is 0. host-staged: copies both ways, and no NCCL kernel; "
-    "--lane comm=Memcpy on the agent counts copies as communication.",
     Option(
         "--mode", "how it is done", choices=("async", "sequential", "host-staged"), default="async",
     ),
@@ -34,13 +28,6 @@ ALLREDUCE_MATMUL = bundled(
 DOUBLE_BUFFER = bundled(
     "double_buffer",
     "batches and gradients twice: one is copied or reduced while the other is used",
-    "Train a stack of linear layers on batches that take a while to load. double-buffered: the next batch "
-    "is loaded and copied, and the last gradients are reduced, while this step computes; slow-loader: the "
-    "same, but each batch is loaded when it is needed; sequential: one after the other, no overlap. "
-    "Gradients are applied a step late in all of them.",
-    "double-buffered: the all-reduce lies below the next step's forward and backward, the copy beside "
-    "them. slow-loader: both lanes are empty while a batch is loaded. sequential: the all-reduce is "
-    "exposed, too. On a CPU gaps are drawn as compute.",
     Option(
         "--mode", "what overlaps", choices=("double-buffered", "slow-loader", "sequential"),
         default="double-buffered",
@@ -55,11 +42,6 @@ DOUBLE_BUFFER = bundled(
 SMALL_MESSAGES = bundled(
     "small_messages",
     "many small all-reduces: separate, coalesced or flat; four ways to wait",
-    "Reduce many small tensors beside matrix products. separate: each by itself; coalesced: as one "
-    "operation of the backend; flat: copied into one tensor. They are waited for at once (no overlap), "
-    "late (one behind each product), together, or by polling.",
-    "the number of collectives a step, and how long they take in all. at-once: nothing hidden; the others: "
-    "hidden behind the products.",
     Option("--send", "how", choices=("separate", "coalesced", "flat"), default="separate"),
     Option(
         "--wait", "when", choices=("at-once", "late", "together", "polling"), default="together",

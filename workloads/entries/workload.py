@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import ast
+import importlib.util
+import shutil
+import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +16,7 @@ from overlaptop.workloads.options import (
     Checker,
     Defaults,
     Option,
+    OptionsError,
     Parser,
     complete,
     count,
@@ -41,17 +46,17 @@ class Workload:
     """Absolute."""
     summary: str
     """One line for a list."""
-    description: str
-    """Its purpose and modes, for its ``--help``."""
     options: tuple[Option, ...]
-    look_for: str = ""
-    """What to look for on the screen, for its ``--help``."""
     fits: Fits = _whatever
 
     def parser(self) -> Parser:
-        """Return the parser for its script's command line."""
-        epilog = f"On the screen: {self.look_for}" if self.look_for else None
-        return self._told_to(Parser(prog=self.path.name, description=self.description, epilog=epilog))
+        """Return the parser for its script's command line. Its help begins with the script's docstring."""
+        text = ast.get_docstring(ast.parse(self.path.read_text(encoding="utf-8"))) or ""
+        width = shutil.get_terminal_size().columns - 2
+        paragraphs = text.replace("``", "").split("\n\n")
+        description = "\n\n".join(textwrap.fill(" ".join(each.split()), width) for each in paragraphs)
+        form = argparse.RawDescriptionHelpFormatter
+        return self._told_to(Parser(prog=self.path.name, description=description, formatter_class=form))
 
     def check(self, words: Sequence[str]) -> dict[str, object]:
         """Return the options in `words` by name; OptionsError if the script would refuse them."""
@@ -77,12 +82,10 @@ class Workload:
         return parser
 
 
-def bundled(
-    name: str, summary: str, description: str, look_for: str, *options: Option, fits: Fits = _whatever
-) -> Workload:
+def bundled(name: str, summary: str, *options: Option, fits: Fits = _whatever) -> Workload:
     """Return the workload whose script is ``workloads/NAME.py``."""
     path = Path(__file__).absolute().parent.with_name(f"{name}.py")
-    return Workload(name, path, summary, description, options, look_for, fits)
+    return Workload(name, path, summary, options, fits)
 
 
 def common(results: str) -> tuple[Option, ...]:
@@ -126,3 +129,38 @@ def gpt(*, gpu_layers: int, gpu_width: int) -> tuple[Option, ...]:
         Option("--deterministic", "the same bits in each run; slower", default=False),
         *common("--losses"),
     )  # fmt: skip
+
+
+# Requirements of modes on the ranks and the machine
+
+
+def require_multiple(option: str, value: int, unit: int, of: str = "") -> None:
+    """Raise OptionsError if the value of `option` is no multiple of `unit`, the number of ``of``."""
+    if value % unit:
+        raise OptionsError(f"{option}: must be a multiple of {unit}{of and f', the {of}'}")
+
+
+def ranks_a_replica(options: argparse.Namespace, ranks: int) -> int:
+    """Return the number of ranks that share the weights. Raises OptionsError if groups do not divide."""
+    if ranks % options.replicas:
+        raise OptionsError(f"--replicas: {ranks} ranks do not make {options.replicas} groups")
+    return int(ranks // options.replicas)
+
+
+def is_installed(package: str) -> bool:
+    """Whether a top-level package is installed; does not import it."""
+    return importlib.util.find_spec(package) is not None
+
+
+def why_no_gpu_each(ranks: int, where: Defaults) -> str:
+    """Why ranks cannot access each other's GPU; empty if they can."""
+    return "" if where == "cuda" else f"needs {ranks} GPUs, one for each rank"
+
+
+def why_no_transformer_engine(ranks: int, where: Defaults, *, overlaps: bool) -> str:
+    """Why TransformerEngine, or its overlap, cannot be used here; empty if it can."""
+    if not is_installed("transformer_engine"):
+        return "TransformerEngine is not installed here (pip install transformer-engine[pytorch])"
+    if where == "cpu":
+        return f"needs {ranks} GPUs"
+    return why_no_gpu_each(ranks, where) if overlaps else ""

@@ -34,12 +34,12 @@ def test_fifty_prefetch_depths_leave_no_trace(train_twice, ranks):
 
 BUNDLED = """
     import sys
-    from overlaptop.workloads import catalog, job, {workload} as workload
+    from overlaptop.workloads import job, {workload} as workload
     sys.argv[1:] = (
         "--device cuda --dtype float32 --deterministic --layers 4 --width 512 --seq 256 --batch 2 "
         f"--losses losses --steps {{sys.argv[1]}}"
     ).split()
-    job.main(catalog.find("{workload}"), workload.run)
+    job.main(workload.__file__, workload.run)
 """
 
 

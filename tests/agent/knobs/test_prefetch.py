@@ -18,12 +18,12 @@ def test_ranks_train_to_the_same_bits_and_gather_as_far_ahead_as_they_say(train_
 
 BUNDLED = """
     import sys
-    from overlaptop.workloads import catalog, fsdp, job
+    from overlaptop.workloads import fsdp, job
     sys.argv[1:] = (
         f"--device cpu --deterministic --layers 2 --width 64 --seq 16 --batch 2 --steps {sys.argv[1]} "
         "--data-ms 80 --prefetch-backward 2 --losses losses"
     ).split()
-    job.main(catalog.FSDP, fsdp.run)
+    job.main(fsdp.__file__, fsdp.run)
 """
 
 
