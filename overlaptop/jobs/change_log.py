@@ -2,15 +2,16 @@
 
 Each command about a knob adds one line of JSON to ``changes.jsonl`` in the socket directory. If its outcome
 becomes known only later, a second line replaces the first. The hubs of all of a user's jobs write there. A
-full file is moved to ``changes.jsonl.1`` and replaces the previous one.
+full file is moved to ``changes.jsonl.1`` and replaces the previous one. Two hubs that do so at the same
+moment lose the older lines.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import Annotated
 
 import msgspec
 
-from overlaptop.jobs.files import open_regular
+from overlaptop.jobs.files import open_regular, read_regular
 from overlaptop.jobs.folder import base_dir
 from overlaptop.wire.bounds import one_of
 from overlaptop.wire.commands import CHANGED, ENDED_BADLY, UNKNOWN
@@ -65,11 +66,15 @@ def path() -> Path:
 
 def append(change: LoggedChange) -> None:
     """Write one line. Never waits. Raises OSError or JobFolderError if it cannot be written."""
-    log = _open_for_writing(path())
+    log = path()
+    with suppress(FileNotFoundError):
+        if log.lstat().st_size >= MAX_BYTES:
+            log.replace(log.with_name(f"{NAME}.1"))
+    descriptor = open_regular(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     try:
-        os.write(log, _to_line(change))  # O_APPEND: one call, one whole line, even with other writers
+        os.write(descriptor, _to_line(change))  # O_APPEND: a whole line, even with other writers
     finally:
-        os.close(log)
+        os.close(descriptor)
 
 
 def read(job: str | None = None, newest: int = NEWEST) -> list[LoggedChange]:
@@ -93,36 +98,10 @@ def _latest_outcomes(latest_first: Iterable[LoggedChange]) -> Iterator[LoggedCha
             yield change
 
 
-def _open_for_writing(log: Path) -> int:
-    """Return a descriptor of the log, after moving a full one away."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-    descriptor = open_regular(log, flags)
-    if os.fstat(descriptor).st_size < MAX_BYTES:
-        return descriptor
-    try:
-        # If several hubs find it full, one moves it away, and the others write to the new one.
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.fstat(descriptor).st_ino == log.lstat().st_ino:
-            log.replace(log.with_name(f"{NAME}.1"))
-    except FileNotFoundError:
-        pass  # another hub has just moved it away
-    except BlockingIOError:
-        return descriptor  # another hub moves it away, together with this line
-    except OSError:
-        os.close(descriptor)
-        raise
-    os.close(descriptor)
-    return open_regular(log, flags)
-
-
 def _changes(log: Path) -> Iterator[LoggedChange]:
     """Yield the changes of one file, latest first. An unreadable file has none."""
     try:
-        with os.fdopen(open_regular(log, os.O_RDONLY), "rb") as file:
-            # While one hub moved it away, others may have appended: read its end.
-            most_bytes = MAX_BYTES + _MAX_LINE_BYTES
-            file.seek(max(0, os.fstat(file.fileno()).st_size - most_bytes))
-            data = file.read(most_bytes)
+        data = read_regular(log, 2 * MAX_BYTES)
     except OSError:
         return
     for line in reversed(data.splitlines()):

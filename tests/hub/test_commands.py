@@ -23,9 +23,7 @@ def capture(**changes):
     return replace(commands.make(commands.CAPTURE, {"steps": 5}), **changes)
 
 
-def test_a_command_reaches_every_rank_and_every_dashboard_once_and_a_late_one_with_its_outcome(
-    hubs, make_rank, make_viewer
-):
+def test_command_and_outcome_reach_ranks_and_dashboards_once(hubs, make_rank, make_viewer):
     hubs.start()
     ranks = [make_rank(0).greet(), make_rank(1).greet()]
     asking, watching = make_viewer(), make_viewer()
@@ -61,9 +59,7 @@ def test_a_command_reaches_every_rank_and_every_dashboard_once_and_a_late_one_wi
     assert kinds.index(Command) < kinds.index(CommandOutcome)
 
 
-def test_the_hub_passes_nothing_on_that_is_malformed_or_of_a_stranger_and_counts_it(
-    hubs, make_rank, make_viewer
-):
+def test_malformed_commands_are_counted_and_go_no_further(hubs, make_rank, make_viewer):
     record = hubs.start()
     rank = make_rank(0).greet()
     rank.next_watch()

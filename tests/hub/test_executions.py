@@ -66,7 +66,7 @@ def node(tmp_path):
     return Node(tmp_path / "commands.msgpack")
 
 
-def test_a_rank_that_ends_or_says_nothing_is_not_waited_for_and_nobody_says_that_it_failed(tmp_path):
+def test_outcome_is_unknown_once_a_rank_ends_or_is_silent(tmp_path):
     ended, silent, hangs = (Node(tmp_path / name) for name in "abc")
     for node in (ended, silent, hangs):
         node.begin()
@@ -112,7 +112,7 @@ def test_trial_of_long_steps_is_waited_for(node):
     assert node.ended == []
 
 
-def test_a_process_that_another_has_taken_the_place_of_is_not_waited_for(node):
+def test_replaced_process_of_a_rank_is_not_waited_for(node):
     node.receive(info(1, pid=41))
     node.begin()
     node.report(0, "changed")
@@ -122,7 +122,7 @@ def test_a_process_that_another_has_taken_the_place_of_is_not_waited_for(node):
     assert node.outcome == ("unknown", "rank 1 ended before it reported")
 
 
-def test_a_hub_that_takes_the_place_of_another_hears_the_rest_from_the_ranks(tmp_path):
+def test_next_hub_continues_the_commands_under_way(tmp_path):
     path = tmp_path / "commands.msgpack"
     first = Node(path)
     done, restoring = SETTING, commands.make_restoring(BUCKET_CAP_MB)
@@ -144,12 +144,12 @@ def test_a_hub_that_takes_the_place_of_another_hears_the_rest_from_the_ranks(tmp
     [b"", b"[3]", frame(b"\xc1"), frame(encode(SETTING))],
     ids=["empty", "cut off", "no message", "no outcome"],
 )
-def test_a_file_that_holds_no_command_with_its_outcome_is_passed_over(tmp_path, data):
+def test_unusable_file_of_commands_is_skipped(tmp_path, data):
     (tmp_path / "commands.msgpack").write_bytes(data)
     assert Node(tmp_path / "commands.msgpack").under_way == ()
 
 
-def test_without_ranks_nothing_is_changed_and_without_the_hub_nobody_knows(node, tmp_path):
+def test_command_fails_without_ranks_and_is_unknown_without_hub(node, tmp_path):
     node.begin(ranks=())
     assert node.outcome == ("failed", "no rank is there to answer")
     other = Node(tmp_path / "other.json")
@@ -178,14 +178,16 @@ def job(hubs, make_rank, make_viewer):
     return ranks, viewer
 
 
-def test_every_command_about_a_knob_is_logged_once_with_what_became_of_it(job, hubs):
+def test_each_permanent_change_is_logged_once_with_its_outcome(job, hubs):
     ranks, viewer = job
     began_ns = time.time_ns()
     ranks[0].send(KnobFacts(0, (BUCKET_CAP_MB,)))
     good, bad = SETTING, commands.make_restoring(BUCKET_CAP_MB)
     foreign = commands.make_setting(BUCKET_CAP_MB, 7)
     capture = commands.make(commands.CAPTURE, {"steps": 1})
-    for command, state in ((good, "changed"), (bad, "failed"), (capture, "written"), (foreign, "refused")):
+    trial = commands.make_trial(BUCKET_CAP_MB, 7, 20)
+    others = (capture, "written"), (trial, "tried")
+    for command, state in ((good, "changed"), (bad, "failed"), *others, (foreign, "refused")):
         viewer.ask(command)
         for rank in ranks:
             said = {"old": "25", "new": "50"} if state == "changed" else {"text": "why"}

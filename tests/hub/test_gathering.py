@@ -233,7 +233,7 @@ def test_strangers_get_nothing_and_the_job_goes_on(gathered, read):
             each.close()
 
 
-def test_a_replaced_root_binds_its_port_again_and_the_node_returns(gathered, read):
+def test_replaced_root_binds_its_port_again_and_the_node_returns(gathered, read):
     root, node, address = gathered
     local = read(node.control_path)
     root.die()

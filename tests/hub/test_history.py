@@ -42,7 +42,7 @@ def steps(received, rank=0):
     return [each.step for each in received if isinstance(each, StepTotals) and each.rank == rank]
 
 
-def test_steps_older_than_three_minutes_go_but_not_the_last_ones_of_a_rank_that_hangs(history):
+def test_three_minutes_of_steps_are_kept_also_of_a_hanging_rank(history):
     keep(history, totals(1, 5), now_s=0.0)
     for step in range(599):
         history.keep(totals(0, step), encode(totals(0, step)), float(step))
@@ -60,7 +60,7 @@ def test_steps_stay_within_their_number_and_bytes(history):
     assert sum(len(frame.payload) for frame in history.replay()) < 2 << 20
 
 
-def test_facts_the_newest_of_each_kind_come_after_who_the_ranks_are_and_the_rest_in_order(history):
+def test_replay_has_ranks_then_newest_facts_then_the_rest(history):
     other = replace(INFO, rank=1)
     end = RankEnd(0, 9, clean=True)
     older = replace(NUMA, state="unbound"), replace(DEVICE, pcie_generation=4)
@@ -71,7 +71,7 @@ def test_facts_the_newest_of_each_kind_come_after_who_the_ranks_are_and_the_rest
     assert received[5:] == [*happened, end]
 
 
-def test_a_minute_of_samples_is_kept_and_fewer_of_each_rank_where_there_are_many(history):
+def test_a_minute_of_samples_is_kept_or_less_of_many_ranks(history):
     received = keep(history, *(sample(number) for number in range(200)))
     assert samples(received) == list(range(72, 200))
     for rank in range(1, 2048):
@@ -80,7 +80,7 @@ def test_a_minute_of_samples_is_kept_and_fewer_of_each_rank_where_there_are_many
     assert samples(keep(history, sample(200))) == list(range(169, 201))
 
 
-def test_another_process_in_a_ranks_place_does_not_inherit_where_the_first_one_ran(history):
+def test_new_process_of_a_rank_inherits_no_facts(history):
     keep(history, INFO, NUMA, DEVICE, sample(1))
     assert len(keep(history, replace(INFO, backend="nccl"))) == 4
     again = replace(INFO, pid=2)

@@ -35,9 +35,7 @@ from tests.processes import eventually, runs
 KEY = "job-1"
 
 
-def test_the_hub_is_a_daemon_closed_to_others_whose_record_and_welcome_say_where_the_job_is(
-    hubs, make_rank, make_viewer, folder
-):
+def test_hub_is_a_private_daemon_with_record_and_welcome(hubs, make_rank, make_viewer, folder):
     record = hubs.start()
     assert make_rank().greet().next_watch() is False  # it listens as soon as the command has returned
     process = Path(f"/proc/{record.hub_pid}")
@@ -68,9 +66,7 @@ def test_the_hub_is_a_daemon_closed_to_others_whose_record_and_welcome_say_where
     assert 0 <= viewer.hub.last_received_s <= time.monotonic() - opened_s
 
 
-def test_who_joins_late_sees_history_then_live_with_nothing_missing_or_doubled(
-    hubs, make_rank, make_viewer
-):
+def test_late_dashboard_gets_history_then_live_without_gaps(hubs, make_rank, make_viewer):
     hubs.start()
     ranks = [make_rank(0).greet(), make_rank(1).greet()]
     last = 1500
@@ -109,9 +105,7 @@ def test_who_joins_late_sees_history_then_live_with_nothing_missing_or_doubled(
     job.join()
 
 
-def test_detail_is_asked_of_the_ranks_that_somebody_watches_and_goes_to_those_who_do(
-    hubs, make_rank, make_viewer
-):
+def test_detail_comes_from_watched_ranks_to_who_watches(hubs, make_rank, make_viewer):
     hubs.start()
     asking, plain = make_viewer(), make_viewer()
     asking.hub.watch([0])
@@ -179,9 +173,7 @@ def test_the_end_of_each_rank_is_followed_by_its_exit_code(hubs, make_rank, make
         assert of_rank[1].failed
 
 
-def test_how_the_last_job_ended_is_still_known_when_its_hub_has_gone_with_what_came_before_it(
-    hubs, make_rank
-):
+def test_last_end_has_ends_from_before_and_with_the_hub(hubs, make_rank):
     now_ns = time.time_ns()
     early = RankEnd(1, now_ns, True, "ModuleNotFoundError: nosuch")  # of a rank that the hub never saw
     record = hubs.start("--linger-s", "0")
@@ -196,7 +188,7 @@ def test_how_the_last_job_ended_is_still_known_when_its_hub_has_gone_with_what_c
         join(None)
 
 
-def test_a_rank_that_comes_back_takes_the_place_of_its_old_connection(hubs, make_rank, make_viewer):
+def test_rank_that_reconnects_replaces_its_old_connection(hubs, make_rank, make_viewer):
     hubs.start()
     old = make_rank(0).greet()
     viewer = make_viewer()
@@ -235,9 +227,7 @@ def test_a_hub_that_was_killed_is_replaced_and_its_leftovers_go(hubs, make_rank,
     ]
 
 
-def test_the_hub_lingers_reports_the_jobs_end_unless_a_rank_comes_back_and_removes_its_folder(
-    hubs, make_rank, make_viewer, folder
-):
+def test_hub_waits_for_a_rank_to_return_then_removes_its_folder(hubs, make_rank, make_viewer, folder):
     record = hubs.start("--linger-s", "2")
     process = subprocess.Popen(["sleep", "600"])  # while it lives, the hub lingers five times as long
     rank, again = make_rank(), make_rank()
@@ -282,9 +272,7 @@ def test_a_hub_to_which_no_rank_comes_ends(hubs, folder):
     eventually(lambda: not folder.exists())
 
 
-def test_a_hub_ends_with_its_starter_before_any_rank_has_come_and_not_once_the_job_runs(
-    hubs, make_rank, make_viewer, folder
-):
+def test_hub_ends_with_its_starter_unless_the_job_runs(hubs, make_rank, make_viewer, folder):
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as starter:
         running = hubs.start(starter_pid=starter.pid)
         waiting = hubs.start(key="other", starter_pid=starter.pid)
@@ -318,9 +306,7 @@ def is_hub_in(process, directory):
     return b"overlaptop.hub" in command and f"OVERLAPTOP_DIR={directory}\0".encode() in environment
 
 
-def test_several_jobs_stand_side_by_side_and_what_was_left_of_others_is_removed(
-    hubs, make_rank, make_viewer
-):
+def test_jobs_run_side_by_side_and_leftovers_are_removed(hubs, make_rank, make_viewer):
     left = job_dir("left", create=True)
     (left / "hub.log").touch()
     records = [hubs.start(key=key) for key in ("a", "b-2")]
@@ -334,7 +320,7 @@ def test_several_jobs_stand_side_by_side_and_what_was_left_of_others_is_removed(
     assert all(record.hub_alive and read_job(record.job) for record in records)
 
 
-def test_a_hub_whose_folder_is_deleted_ends_and_leaves_its_successor_alone(hubs, make_rank, folder):
+def test_hub_without_its_folder_ends_beside_its_successor(hubs, make_rank, folder):
     first = hubs.start()
     rank = make_rank().greet()
     rank.next_watch()
@@ -348,7 +334,7 @@ def test_a_hub_whose_folder_is_deleted_ends_and_leaves_its_successor_alone(hubs,
     make_rank().greet().next_watch()
 
 
-def test_a_dashboard_of_another_protocol_is_told_ours_alone_and_commands_nothing(hubs, make_rank):
+def test_dashboard_of_another_protocol_gets_only_welcome(hubs, make_rank):
     record = hubs.start()
     make_rank().greet().next_watch()
     received = []

@@ -28,7 +28,7 @@ NO_PID = 1 << 30
 class Node:
     """The ranks' side of a hub, and what it delivers."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         job_dir("job-1", create=True)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         listener.bind(str(ranks_socket("job-1")))
@@ -42,7 +42,7 @@ class Node:
             deliver=lambda message, _payload: self.received.append(message), clock_s=lambda: self.now_s,
         )  # fmt: skip
 
-    def work(self) -> None:
+    def work(self):
         while ready := self._selector.select(0):
             for key, events in ready:
                 key.data(events)
@@ -55,7 +55,7 @@ def node(socket_dir):
     made.server.close()
 
 
-def rank(number: int, pid: int | None = None, script: str = "train.py") -> Sender:
+def rank(number, pid=None, script="train.py"):
     sender = Sender(RankPlacement("job-1", number, number, 2, "h", starts_hub=False), script)
     sender.introduce(info(number, pid=pid or os.getpid(), script=script))
     sender.pump()
@@ -71,7 +71,7 @@ def ranks(node):
         each.disconnect()
 
 
-def test_a_rank_that_waits_says_that_it_is_there_and_one_that_is_stopped_does_not(node, ranks, monkeypatch):
+def test_stopped_rank_is_silent_and_waiting_rank_is_not(node, ranks, monkeypatch):
     assert node.server.silent == ()
     now_s = time.monotonic()
     monkeypatch.setattr(rank_side, "monotonic", lambda: now_s + LONG_S)

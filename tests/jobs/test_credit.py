@@ -15,7 +15,7 @@ TICK_S = 0.02
 class Line:
     """A hub that sends all it may, and a line that holds what it does not carry yet."""
 
-    def __init__(self, bytes_per_s: float, latency_s: float, limit_bytes_per_s: int = 512 << 10) -> None:
+    def __init__(self, bytes_per_s, latency_s, limit_bytes_per_s=512 << 10):
         self.now_s = 0.0
         self.bytes_per_s, self.latency_s = bytes_per_s, latency_s
         self.credit = Credit(lambda: self.now_s, limit_bytes_per_s)
@@ -25,11 +25,11 @@ class Line:
         self._free_s = 0.0
 
     @property
-    def behind_s(self) -> float:
+    def behind_s(self):
         """How late what is sent now arrives."""
         return max(self._free_s - self.now_s, 0.0) + self.latency_s
 
-    def run(self, seconds: float, produced_bytes_per_s: float = 1e9) -> list[float]:
+    def run(self, seconds, produced_bytes_per_s=1e9):
         """How late it was at each moment."""
         late, produced = [], float(self.sent_bytes)
         for _ in range(round(seconds / TICK_S)):
@@ -54,20 +54,12 @@ class Line:
 
 @pytest.mark.parametrize("bytes_per_s", [30_000, 100_000, 400_000])
 @pytest.mark.parametrize("latency_s", [0.005, 0.1])
-def test_a_line_is_filled_and_no_more_than_some_second_is_on_the_way(bytes_per_s, latency_s):
+def test_line_is_filled_with_at_most_a_second_in_flight(bytes_per_s, latency_s):
     line = Line(bytes_per_s, latency_s)
     line.run(5)
     before = line.received_bytes
     assert max(line.run(20)) < 1.3
     assert (line.received_bytes - before) / 20 > 0.9 * bytes_per_s
-
-
-def test_a_line_that_becomes_slow_is_found_out():
-    line = Line(400_000, 0.05)
-    line.run(10)
-    line.bytes_per_s = 30_000
-    line.run(20)
-    assert max(line.run(10)) < 1.3
 
 
 def test_after_a_pause_a_burst_is_let_through_soon():
@@ -86,7 +78,7 @@ def test_a_limit_holds_whatever_the_line_carries():
     assert (line.received_bytes - before) / 50 == pytest.approx(20_000, rel=0.05)
 
 
-def test_on_one_machine_the_window_is_wide_and_counted_anew_for_each_welcome():
+def test_local_window_is_wide_and_restarts_with_each_welcome():
     now_s = 0.0
     credit = Credit(lambda: now_s)
     assert credit.grant().window_bytes == LOCAL_WINDOW_BYTES

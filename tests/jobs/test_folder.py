@@ -13,7 +13,7 @@ from overlaptop.jobs.sockets import ranks_socket
 from overlaptop.jobs.trusted_folders import temporary_folder
 
 
-def test_the_directory_is_made_for_this_user_alone_and_not_by_looking(monkeypatch, socket_dir):
+def test_directory_is_private_and_not_made_by_looking(monkeypatch, socket_dir):
     monkeypatch.setenv("OVERLAPTOP_DIR", str(socket_dir / "new"))
     assert list_jobs() == []
     clean_stale()
@@ -25,9 +25,7 @@ def test_the_directory_is_made_for_this_user_alone_and_not_by_looking(monkeypatc
         base_dir()
 
 
-def test_without_the_variable_it_is_named_after_the_user_in_the_temporary_directory(
-    monkeypatch, socket_dir
-):
+def test_default_directory_is_named_after_the_user(monkeypatch, socket_dir):
     monkeypatch.delenv("OVERLAPTOP_DIR")
     monkeypatch.setenv("TMPDIR", str(socket_dir))
     temporary_folder.cache_clear()
@@ -36,7 +34,7 @@ def test_without_the_variable_it_is_named_after_the_user_in_the_temporary_direct
 
 
 @pytest.mark.parametrize("use", [base_dir, lambda: base_dir(create=False), list_jobs, clean_stale])
-def test_a_directory_that_others_could_have_laid_out_or_replace_is_refused(monkeypatch, socket_dir, use):
+def test_directory_that_others_could_replace_is_refused(monkeypatch, socket_dir, use):
     """test_trusted_folders.py has all that such a folder may be."""
     above = socket_dir / "above"
     above.mkdir()
@@ -61,7 +59,7 @@ def test_a_key_that_could_lead_elsewhere_is_refused(key):
     assert read_job(key) is None
 
 
-def test_a_path_too_long_for_a_socket_is_refused_with_the_way_out(monkeypatch, socket_dir):
+def test_path_too_long_for_a_socket_is_refused(monkeypatch, socket_dir):
     monkeypatch.setenv("OVERLAPTOP_DIR", str(socket_dir / ("d" * 100)))
     with pytest.raises(JobFolderError, match="set OVERLAPTOP_DIR to a shorter"):
         ranks_socket("a")

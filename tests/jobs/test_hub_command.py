@@ -11,7 +11,7 @@ import overlaptop
 from overlaptop.jobs.hub_command import hub_command, import_path
 
 
-def test_the_wire_in_a_rank_needs_neither_zmq_nor_numpy_nor_torch():
+def test_wire_in_a_rank_needs_neither_zmq_nor_numpy_nor_torch():
     code = (
         "import sys, overlaptop.wire, overlaptop.wire.messages\n"
         "import overlaptop.wire.codec, overlaptop.jobs.hub_command\n"
@@ -27,7 +27,7 @@ def test_a_relative_directory_means_the_same_to_the_hub(monkeypatch, socket_dir)
     assert environment["OVERLAPTOP_DIR"] == str(socket_dir / "here")
 
 
-def test_the_hub_is_started_by_this_interpreter_with_an_environment_of_its_own(monkeypatch):
+def test_hub_gets_this_interpreter_and_a_clean_environment(monkeypatch):
     monkeypatch.setenv("LD_PRELOAD", "")
     monkeypatch.setenv("PYTHONPATH", "/somewhere/with/a/queue.py")
     monkeypatch.setenv("PYTHONINSPECT", "1")
@@ -62,7 +62,7 @@ def test_the_hub_finds_its_packages_where_this_process_did(hubs, monkeypatch, so
     assert hubs.record().hub_alive
 
 
-def test_the_folders_that_the_hub_s_interpreter_needs_are_in_the_record(hubs, folder):
+def test_record_has_the_folders_that_the_hub_imports_from(hubs, folder):
     record = hubs.start()
     assert record.import_path == tuple(import_path())
     command = [record.python, "-P", "-c", "import overlaptop.hub.loop"]

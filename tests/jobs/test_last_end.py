@@ -6,7 +6,7 @@ from overlaptop.jobs.last_end import LastEnd
 from overlaptop.wire.messages import RankEnd
 
 
-def written(rank: int, at_ns: int, job: str = "job-1", since_ns: int = 100) -> list[int]:
+def written(rank, at_ns, job="job-1", since_ns=100):
     """Write that a rank ended; the ranks whose ends are known then."""
     end = RankEnd(rank, at_ns, clean=True, failure="ValueError")
     last_end.write(LastEnd("train.py", at_ns, 1, (end,), job), since_ns)
@@ -16,7 +16,7 @@ def written(rank: int, at_ns: int, job: str = "job-1", since_ns: int = 100) -> l
     return [end.rank for end in known.ends]
 
 
-def test_the_ends_of_other_ranks_of_the_same_job_stay() -> None:
+def test_the_ends_of_other_ranks_of_the_same_job_stay():
     assert last_end.read() is None
     assert written(2, 150) == [2]
     assert written(0, 200) == [2, 0]
@@ -25,7 +25,7 @@ def test_the_ends_of_other_ranks_of_the_same_job_stay() -> None:
     assert written(3, 500, job="job-2") == [3]
 
 
-def test_a_note_that_is_no_utf8_is_none_and_replaced() -> None:
+def test_a_note_that_is_no_utf8_is_none_and_replaced():
     written(0, 150)
     (base_dir() / "last_end.json").write_bytes(b'{"script":"tr\xe9in.py","ended_ns":1,"ranks":1,"ends":[]}')
     assert last_end.read() is None

@@ -40,7 +40,7 @@ def write_values(values):
     (job_dir("a") / "job.json").write_text(json.dumps(there))
 
 
-def test_a_record_reads_back_as_written_and_only_the_record_is_left(socket_dir):
+def test_record_reads_back_as_written(socket_dir):
     record = replace(written("a"), rank_pids=())
     write_job(record)
     assert read_job("a") == record
@@ -135,7 +135,7 @@ def test_a_job_is_gone_when_neither_starter_nor_any_rank_is_left(gone):
     assert start_ticks is not None
 
 
-def test_a_job_of_another_host_is_its_record_less_what_only_serves_there():
+def test_remote_record_leaves_out_what_only_serves_there():
     record = replace(record_of("a"), import_path=("/x",))
     assert JobRecord.of_remote(record.remote) == replace(record, python="", import_path=())
     many = replace(record, rank_pids=tuple(range(MAX_RANKS + 1)))

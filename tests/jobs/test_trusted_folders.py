@@ -56,7 +56,7 @@ def test_folder_of_ours_is_opened_also_through_a_link(base, monkeypatch):
     assert opened(Path("there")) == there.parent
 
 
-def test_folder_that_all_may_write_to_is_refused_unless_it_is_sticky(base):
+def test_folder_open_to_all_is_refused_unless_sticky(base):
     shared = folder(base / "shared", 0o777)
     before = open_descriptors()
     with pytest.raises(UntrustedFolderError) as refusal:
@@ -97,7 +97,7 @@ def test_one_of_another_user_is_refused_whatever_its_mode(base):
 
 
 @needs_root
-def test_in_a_container_that_does_not_know_root_the_machines_own_folders_are_trusted(base):
+def test_container_without_root_trusts_the_machine_s_folders(base):
     """There root's folders look as if they were nobody's."""
     folder(base, 0o1777)
     libc = ctypes.CDLL(None, use_errno=True)
@@ -159,7 +159,7 @@ def test_a_private_folder_is_made_once_and_found_again(base):
     private(base / "new")
 
 
-def test_it_lies_where_its_descriptor_says_even_if_the_path_has_been_given_to_another(base):
+def test_private_folder_follows_its_descriptor_not_its_path(base):
     above = open_trusted(folder(base / "above"))
     (base / "above").rename(base / "moved")
     (base / "above").symlink_to(folder(base / "elsewhere"))

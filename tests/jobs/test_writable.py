@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -17,7 +16,7 @@ LOCK = 'mount -o remount,ro "$OVERLAPTOP_DIR"'
 
 
 @functools.cache
-def why_no_mounts() -> str:
+def why_no_mounts():
     """Why this machine lets us mount nothing; empty: it does."""
     if os.geteuid() or shutil.which("unshare") is None:
         return "mounting a file system of its own needs root and unshare"
@@ -40,9 +39,7 @@ def why_no_mounts() -> str:
     ],
     ids=["full", "read-only"],
 )
-def test_a_directory_that_takes_nothing_is_named_in_the_jobs_log_and_in_the_list(
-    tmp_path: Path, spoil: str, in_log: str, in_list: str
-) -> None:
+def test_unwritable_directory_is_named_in_log_and_list(tmp_path, spoil, in_log, in_list):
     sockets = tmp_path / "s"
     sockets.mkdir()
     script = tmp_path / "train.py"
