@@ -13,7 +13,6 @@ kind only those steps count that are no longer than usual.
 
 from __future__ import annotations
 
-import argparse
 import json
 import signal
 import subprocess
@@ -24,7 +23,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from pairs import print_head, print_row, spread
+from pairs import options_of, print_head, print_row, spread
 from torchrun import OVERLAPTOP, WORKLOADS, job_folder, running, torchrun
 
 JOBS = ("ddp --bucket-cap-mb 1", "ddp --bucket-cap-mb 25", "ddp --bucket-cap-mb 400", "fsdp")
@@ -53,12 +52,8 @@ def figures(steps: Sequence[Record]) -> Figures:
 
 def compared(lines: Iterable[str]) -> list[Record]:
     """The records among these lines of steps with communication that were compared between ranks."""
-    records = (json.loads(line) for line in lines)
-    return [
-        each
-        for each in records
-        if each["type"] == "step" and each["comm_ns"] and each["wait_ns"] is not None
-    ]
+    steps = (each for each in map(json.loads, lines) if each["type"] == "step")
+    return [each for each in steps if each["comm_ns"] and each["wait_ns"] is not None]
 
 
 def live(seconds: float) -> list[Record]:
@@ -116,9 +111,7 @@ def compare(words: str, nproc: int, rounds: int, seconds: float) -> None:
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = options_of(__doc__)
     parser.add_argument("jobs", nargs="*", default=JOBS, help="workloads with their options")
     parser.add_argument("--nproc", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)

@@ -9,7 +9,6 @@ where their overlaps differ, or ours is not ten times as fast.
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import subprocess
@@ -17,7 +16,7 @@ import time
 from pathlib import Path
 from statistics import median
 
-from pairs import spread
+from pairs import options_of, spread
 
 from overlaptop.formats.job import analyze
 from overlaptop.timeline.lanes import LaneRules
@@ -64,9 +63,7 @@ def difference(ours: float | None, theirs: float) -> float:
 
 def main() -> int:
     """Print medians and ranges; return 1 where the overlaps differ or the ratio is too small."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = options_of(__doc__)
     parser.add_argument("traces", type=Path, metavar="TRACES", help="a folder with one trace a rank")
     parser.add_argument("--hta-python", type=Path, required=True, metavar="PYTHON")
     parser.add_argument("--repeats", type=int, default=9, help="rounds (default: %(default)s)")

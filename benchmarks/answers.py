@@ -24,7 +24,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pairs import UNKNOWN, number, print_head, print_row
+from pairs import UNKNOWN, number, options_of, print_head, print_row
 from torchrun import job_folder, running, torchrun, why_it_failed
 
 from overlaptop.fleet.job_session import JobSession
@@ -71,13 +71,11 @@ class Look(NamedTuple):
 
 
 class Row(NamedTuple):
-    """What came of one fault."""
+    """What came of one fault. ``is_line_right``: None if no line is to be named."""
 
     cells: tuple[str, ...]
     is_soon: bool
-    """Rank and cause were named within SOON_S."""
     is_line_right: bool | None
-    """None: no line is to be named."""
 
 
 class Screen:
@@ -104,9 +102,7 @@ class Screen:
 
 def main() -> None:
     """Run the jobs, print a line for each fault as its job ends, then how many were named soon."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = options_of(__doc__)
     parser.add_argument("--jobs", default=",".join(JOBS), help="default: %(default)s")
     parser.add_argument("--faults", default=",".join(RULES), help="default: %(default)s")
     parser.add_argument("--shares", default="0.2,0.5", help="of a step, default: %(default)s")
@@ -146,11 +142,10 @@ def watched(job: str, options: argparse.Namespace) -> tuple[list[Look], list[dic
         if options.gpus:
             environment["CUDA_VISIBLE_DEVICES"] = options.gpus
         for_all_s = options.healthy or len(plan) * (options.on_s + options.off_s) + START_S
+        command = torchrun(2, SCRIPTS / JOBS[job])
         with (
             log.open("wb") as output,
-            running(
-                torchrun(2, SCRIPTS / JOBS[job]), env=environment, stdout=output, stderr=output
-            ) as process,
+            running(command, env=environment, stdout=output, stderr=output) as process,
         ):
             looks = list(_looks(job, process, switches, for_all_s, len(plan)))
             has_failed = process.poll() is not None

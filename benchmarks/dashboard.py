@@ -32,7 +32,7 @@ from contextlib import contextmanager, suppress
 from itertools import chain, count
 from pathlib import Path
 
-from pairs import spread
+from pairs import options_of, spread
 from torchrun import OVERLAPTOP, job_folder, running
 
 from overlaptop.jobs.hub_command import hub_command
@@ -246,12 +246,7 @@ def peak_mib(pid: int) -> float:
 
 
 def measure_screen(
-    command: Sequence[str],
-    ages: Path,
-    hub_pids: Sequence[int],
-    size: str,
-    settle_s: float,
-    seconds: float,
+    command: Sequence[str], ages: Path, hub_pids: Sequence[int], size: str, settle_s: float, seconds: float
 ) -> None:
     """Print what the dashboard takes."""
     columns, rows = (int(part) for part in size.split("x"))
@@ -307,12 +302,6 @@ def measure_stream(
         print(f"line           {(bytes_of(counted) - from_bytes) / seconds / 1024:.1f} KiB/s")
 
 
-def hub_pids(hubs: int) -> list[int]:
-    """Return the process of each hub."""
-    records = [path for each in hub_folders(hubs) for path in Path(each).glob("*/job.json")]
-    return [json.loads(path.read_text())["hub_pid"] for path in records]
-
-
 def bytes_of(counted: Path) -> int:
     """Return what `slow_line` has counted; 0 where there is no line."""
     with suppress(OSError, ValueError):
@@ -322,9 +311,7 @@ def bytes_of(counted: Path) -> int:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = options_of(__doc__)
     parser.add_argument("--ranks", type=int, default=8)
     parser.add_argument("--steps-per-s", type=float, default=20.0)
     parser.add_argument("--seconds", type=float, default=10.0)
@@ -365,7 +352,8 @@ def main() -> None:
             ages = folder / "ages"
             command = [*this, "--show", str(ages), *where]
             settle_s = SETTLE_S + options.ranks / RANKS_SETTLED_A_S
-            pids = hub_pids(options.hubs)
+            records = [path for each in hub_folders(options.hubs) for path in Path(each).glob("*/job.json")]
+            pids = [json.loads(path.read_text())["hub_pid"] for path in records]
             measure_screen(command, ages, pids, options.size, settle_s, options.seconds)
             measure_stream(where, counted, options.seconds, step_ns, int(ready.read_text()))
 

@@ -9,14 +9,13 @@ half of the fault. With --both-ms both ranks also sleep as long in each step: ho
 
 from __future__ import annotations
 
-import argparse
 import os
 from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
 from answers import RULES, SLOW_RANK, Look, watched
-from pairs import UNKNOWN, number, print_head, print_row
+from pairs import UNKNOWN, number, options_of, print_head, print_row
 
 MOST_ERROR, LEAST_MS = 0.25, 0.5
 """An error above both, this share of the true loss and these ms, breaks the promise."""
@@ -24,9 +23,7 @@ MOST_ERROR, LEAST_MS = 0.25, 0.5
 
 def main() -> None:
     """Run the jobs, print a line for each fault, then the median error and how many promises broke."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = options_of(__doc__)
     parser.add_argument("--jobs", default="ddp,fsdp2", help="default: %(default)s")
     parser.add_argument("--faults", default="dataset,forward,gc,compute", help=f"of {', '.join(RULES)}")
     parser.add_argument("--shares", default="0.5", help="of a step, default: %(default)s")
@@ -69,11 +66,8 @@ def promised(
     rules: set[str] = set()
     for look in looks:
         if since_ns <= look.at_ns < off["at_ns"]:
-            known = {
-                rule: ns
-                for (rule, ranks), ns in look.gains_ns.items()
-                if SLOW_RANK in ranks and ns is not None
-            }
+            gained = look.gains_ns.items()
+            known = {rule: ns for (rule, ranks), ns in gained if SLOW_RANK in ranks and ns is not None}
             if known:
                 gains.append(max(known.values()) / 1e6)
                 rules |= known.keys()

@@ -38,6 +38,12 @@ WAYS: dict[str, tuple[str, ...] | None] = {
 """Options of the agent; None: no agent."""
 
 
+def options_of(text: str | None) -> argparse.ArgumentParser:
+    """A parser whose help is a script's docstring."""
+    form = argparse.RawDescriptionHelpFormatter
+    return argparse.ArgumentParser(description=text, formatter_class=form)
+
+
 def in_turn(ways: Sequence[T], rounds: int) -> Iterator[tuple[T, ...]]:
     """Yield the ways of each round, in an order that rotates: so a drift of the machine does not count."""
     for number in range(rounds):
@@ -111,9 +117,7 @@ def step_ms(way: str, options: argparse.Namespace) -> float:
 
 def main() -> None:
     """Run the jobs and print one row a way."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = options_of(__doc__)
     parser.add_argument("--pairs", type=int, default=6, metavar="N")
     parser.add_argument("--nproc", type=int, default=2, metavar="N")
     parser.add_argument("--seconds", type=float, default=30.0, help="of each job")

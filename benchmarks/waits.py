@@ -26,7 +26,7 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-from pairs import UNKNOWN, number, print_head, print_row
+from pairs import UNKNOWN, number, options_of, print_head, print_row
 from torchrun import RECORDS, WORKLOADS, job_folder, running, torchrun, why_it_failed
 
 RIGHT_WITHIN = 0.05
@@ -120,9 +120,7 @@ def error_of_median(values: np.ndarray) -> float:
 
 def main() -> None:
     """Print a row a case."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = options_of(__doc__)
     parser.add_argument("--by", default="sleep,compute,gc,loader", help="default: %(default)s")
     parser.add_argument("--shares", default="0.05,0.2,1", help="of a step, default: %(default)s")
     parser.add_argument("--ranks", type=int, default=2)

@@ -31,7 +31,7 @@ from itertools import groupby
 from statistics import fmean, median
 from typing import Any
 
-from pairs import UNKNOWN, number, print_head, print_row
+from pairs import UNKNOWN, number, options_of, print_head, print_row
 from torchrun import END_S, RECORDS, ROOT, job_folder, running, torchrun, why_it_failed
 
 IN_TURN = ROOT / "benchmarks" / "jobs" / "in_turn.py"
@@ -67,55 +67,36 @@ _LONG = "--seconds 12"
 """Its first step takes seconds."""
 _USER_BUFFERS = (("CUDA_DEVICE_MAX_CONNECTIONS", "1"), ("UB_SKIPMC", "1"))
 
+
+def modes(workload: str, *words: str) -> list[Run]:
+    """Return a run for each, of which a step does the same work."""
+    return [Run(workload, each) for each in words]
+
+
 RUNS = (
-    Run("ddp", "--mode after-backward"),
-    Run("ddp", "--mode bucketed"),
-    Run("ddp", "--mode bucketed-hooks"),
-    Run("ddp", "--mode per-parameter"),
+    *modes(
+        "ddp",
+        *(f"--mode {each}" for each in ("after-backward", "bucketed", "bucketed-hooks", "per-parameter")),
+    ),
     Run("ddp", "--mode bucketed --accumulation 4", "four batches a step", same_work=False),
-    Run("fsdp", "--limit-gathers 1"),
-    Run("fsdp", "--limit-gathers 2"),
-    Run("fsdp", ""),
-    Run("fsdp", "--prefetch-forward 1 --prefetch-backward 1"),
-    Run("fsdp", "--prefetch-forward 2 --prefetch-backward 2"),
-    Run("fsdp", "--no-reshard-after-forward"),
-    Run("zero", "--mode sequential"),
-    Run("zero", "--mode overlapped"),
-    Run("zero", "--mode overlapped --stage 1"),
-    Run("tensor_parallel", "--mode sync"),
-    Run("tensor_parallel", "--mode async"),
-    Run("tensor_parallel", "--mode ring"),
-    Run("tensor_parallel", "--mode symmetric-memory"),
-    Run("tensor_parallel", "--mode sync --no-sequence-parallel"),
-    Run("tensor_parallel", "--mode async --no-sequence-parallel"),
+    *modes("fsdp", "--limit-gathers 1", "--limit-gathers 2", ""),
+    *modes("fsdp", *(f"--prefetch-forward {each} --prefetch-backward {each}" for each in (1, 2))),
+    *modes("fsdp", "--no-reshard-after-forward"),
+    *modes("zero", "--mode sequential", "--mode overlapped", "--mode overlapped --stage 1"),
+    *modes("tensor_parallel", "--mode sync", "--mode async", "--mode ring", "--mode symmetric-memory"),
+    *modes("tensor_parallel", *(f"--mode {each} --no-sequence-parallel" for each in ("sync", "async"))),
     Run("tensor_parallel", "--mode sync --decode", "forward only, few tokens", same_work=False),
     Run("tensor_parallel", "--mode async --decode", "forward only, few tokens", same_work=False),
-    Run("pipeline", "--mode blocking"),
-    Run("pipeline", "--mode hand-written"),
-    Run("pipeline", "--mode gpipe"),
-    Run("pipeline", "--mode 1f1b"),
-    Run("pipeline", "--mode interleaved"),
-    Run("pipeline", "--mode zero-bubble"),
-    Run("expert_parallel", "--mode sync"),
-    Run("expert_parallel", "--mode overlapped"),
+    *modes("pipeline", "--mode blocking", "--mode hand-written", "--mode gpipe", "--mode 1f1b"),
+    *modes("pipeline", "--mode interleaved", "--mode zero-bubble"),
+    *modes("expert_parallel", "--mode sync", "--mode overlapped"),
     Run("expert_parallel", "--mode sync --skew 1", _SKEWED, same_work=False),
     Run("expert_parallel", "--mode overlapped --skew 1", _SKEWED, same_work=False),
-    Run("allreduce_matmul", "--mode sequential"),
-    Run("allreduce_matmul", "--mode async"),
-    Run("allreduce_matmul", "--mode host-staged"),
-    Run("double_buffer", "--mode sequential"),
-    Run("double_buffer", "--mode slow-loader"),
-    Run("double_buffer", "--mode double-buffered"),
-    Run("small_messages", "--wait at-once"),
-    Run("small_messages", "--wait late"),
-    Run("small_messages", "--wait together"),
-    Run("small_messages", "--wait polling"),
-    Run("small_messages", "--send coalesced"),
-    Run("small_messages", "--send flat"),
-    Run("gemm_overlap", "--method torch"),
-    Run("gemm_overlap", "--method ring"),
-    Run("gemm_overlap", "--method symmetric-memory"),
-    Run("gemm_overlap", "--method flux"),
+    *modes("allreduce_matmul", "--mode sequential", "--mode async", "--mode host-staged"),
+    *modes("double_buffer", "--mode sequential", "--mode slow-loader", "--mode double-buffered"),
+    *modes("small_messages", "--wait at-once", "--wait late", "--wait together", "--wait polling"),
+    *modes("small_messages", "--send coalesced", "--send flat"),
+    *modes("gemm_overlap", *(f"--method {each}" for each in ("torch", "ring", "symmetric-memory", "flux"))),
     Run("gemm_overlap", "--method transformer-engine", environment=_USER_BUFFERS),
     Run("te_layernorm_mlp", "--no-overlap", environment=_USER_BUFFERS, more=_LONG),
     Run("te_layernorm_mlp", "--overlap", environment=_USER_BUFFERS, more=_LONG),
@@ -181,9 +162,7 @@ def steps_of_runs(lines: str, ends: Sequence[int]) -> dict[int, list[dict[str, A
 
 
 def print_run(run: Run, records: Sequence[dict[str, Any]], reason: str, first_ns: FirstSteps) -> None:
-    """Print a run's row, compared with its workload's first; `reason`: why it did not run, empty where it
-    did.
-    """
+    """Print a run's row, compared with its workload's first. ``reason``: why it did not run."""
     step_ns = fmean(each["step_ns"] for each in records) if records and not reason else None
     is_first = run.workload not in first_ns
     without_ns = first_ns.setdefault(run.workload, step_ns)
@@ -217,9 +196,7 @@ def _ms(ns: float | None) -> str:
 
 def main() -> None:
     """Print the table as Markdown."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = options_of(__doc__)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--ranks", type=int, default=2, help="on fewer GPUs they share them")
     parser.add_argument("--seconds", type=float, default=4.0, help="of each run")

@@ -1,11 +1,8 @@
 """Draws the pictures of this folder: the real dashboard, without a terminal, beside a real job.
 
-python screenshots/make.py [--nproc N] [--only NAME ...] [--to DIR]
-python screenshots/make.py --png [--only NAME ...] [--to DIR]
+    python screenshots/make.py [--nproc N] [--only NAME ...] [--to DIR]
 
-Each scene is the app at a fixed size, shown once its figures are there and steady, as SVG and as PNG. A GPU
-machine often lacks cairo, which draws the PNGs: there only the SVGs are written, and ``--png`` makes PNGs
-of them elsewhere, without a job.
+Each scene is the app at a fixed size, drawn as SVG once its figures are known and steady.
 """
 
 from __future__ import annotations
@@ -17,13 +14,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from contextlib import chdir
+from contextlib import chdir, closing
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
 from overlaptop.fleet.job_session import JobSelector, JobSession
-from overlaptop.fleet.session import Session
 from overlaptop.fleet.snapshot import RankView
 from overlaptop.launch.launcher import Launcher, of_workload, place
 from overlaptop.report.who_is_late import Kind
@@ -42,11 +38,8 @@ SETTLE_S = 1.0
 """From a key to a picture: a redraw comes every quarter of a second."""
 LINKS_S = 25.0
 """Seconds of history before the links' rates are drawn."""
-CELL_PX, FONT_PX = 20, 20.264
-"""A cell of the PNG is so wide, and the font of the SVG so large, that DejaVu Sans Mono fills it exactly:
-lines and boxes then join."""
-SVG_CELL_PX, SVG_FONT = 12.2, "font-size: 20px"
-"""As Rich writes them."""
+RICH_FONT, FONT = "font-size: 20px", "font-size: 20.264px"
+"""Rich's, and the one at which DejaVu Sans Mono fills a cell exactly: lines and boxes then join."""
 WEB_FONT = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
 
 
@@ -123,47 +116,30 @@ SCENES = (
 
 
 async def take(scene: Scene, launcher: Launcher) -> str:
-    """One scene as SVG."""
-
-    def end() -> str:
-        return "" if launcher.poll() is None else "\n".join(["the job ended:", *launcher.complaint()])
-
-    session = JobSession(JobSelector(matches=launcher.owns))
-    try:
-        return await shoot(scene, session, TuiOptions(theme=scene.theme), end)
-    finally:
-        session.close()
-
-
-async def shoot(
-    scene: Scene,
-    session: Session,
-    look: TuiOptions,
-    end: Callable[[], str],
-) -> str:
-    """Return the picture of a session. ``end``: how the job ended; empty: it has not."""
-    app = OverlaptopApp(session, look)
-    async with app.run_test(size=(scene.columns, scene.rows)) as pilot:
-        deadline_s = time.monotonic() + START_LIMIT_S
-        while app.is_running and not steady(app.dashboard.latest.ranks, scene.links_s):
-            if words := end():
-                raise SystemExit(words)
-            if time.monotonic() > deadline_s:
-                raise SystemExit(f"{scene.name}: no steady figures in {START_LIMIT_S:.0f} s")
-            await pilot.pause(0.1)
-        if scene.keys:
-            await pilot.press(*scene.keys)
-        await pilot.pause(SETTLE_S)
-        deadline_s = time.monotonic() + CHANGE_LIMIT_S
-        while scene.until is not None and not scene.until(app):
-            if time.monotonic() > deadline_s:
-                raise SystemExit(f"{scene.name}: not there after {CHANGE_LIMIT_S:.0f} s")
-            await pilot.pause(0.1)
-        await pilot.pause(SETTLE_S)
-        svg = app.export_screenshot(title="overlaptop")
+    """Return one scene as SVG."""
+    with closing(JobSession(JobSelector(matches=launcher.owns))) as session:
+        app = OverlaptopApp(session, TuiOptions(theme=scene.theme))
+        async with app.run_test(size=(scene.columns, scene.rows)) as pilot:
+            deadline_s = time.monotonic() + START_LIMIT_S
+            while app.is_running and not steady(app.dashboard.latest.ranks, scene.links_s):
+                if launcher.poll() is not None:
+                    raise SystemExit("\n".join(["the job ended:", *launcher.complaint()]))
+                if time.monotonic() > deadline_s:
+                    raise SystemExit(f"{scene.name}: no steady figures in {START_LIMIT_S:.0f} s")
+                await pilot.pause(0.1)
+            if scene.keys:
+                await pilot.press(*scene.keys)
+            await pilot.pause(SETTLE_S)
+            deadline_s = time.monotonic() + CHANGE_LIMIT_S
+            while scene.until is not None and not scene.until(app):
+                if time.monotonic() > deadline_s:
+                    raise SystemExit(f"{scene.name}: not there after {CHANGE_LIMIT_S:.0f} s")
+                await pilot.pause(0.1)
+            await pilot.pause(SETTLE_S)
+            svg = app.export_screenshot(title="overlaptop")
     # Without its link to a font on the web the file is complete in itself.
     svg = WEB_FONT.sub("", svg)
-    return svg.replace("Fira Code", "DejaVu Sans Mono").replace(SVG_FONT, f"font-size: {FONT_PX}px")
+    return svg.replace("Fira Code", "DejaVu Sans Mono").replace(RICH_FONT, FONT)
 
 
 def steady(ranks: Sequence[RankView], links_s: float) -> bool:
@@ -180,45 +156,25 @@ def steady(ranks: Sequence[RankView], links_s: float) -> bool:
     return any(view.detail is not None for view in ranks)
 
 
-def png_writer() -> Callable[[Path], None] | None:
-    """What makes a PNG of an SVG file, beside it; None, with a line that says why: cairo is missing."""
-    try:
-        import cairosvg
-    except (ImportError, OSError) as fault:  # OSError: cairosvg is there, the library cairo is not
-        say(f"no PNG can be drawn here: {str(fault).splitlines()[0]}")
-        return None
-
-    def write(svg: Path) -> None:
-        scale = CELL_PX / SVG_CELL_PX
-        cairosvg.svg2png(bytestring=svg.read_bytes(), write_to=str(svg.with_suffix(".png")), scale=scale)
-
-    return write
-
-
 def main() -> None:
-    """Start each job, take its pictures, end it; or make PNGs of the pictures that are there."""
+    """Start each job, take its pictures, and end it."""
     parser = argparse.ArgumentParser(description="Draw the screenshots from a real job.")
     workloads = {each.name: each for each in catalog.WORKLOADS}
     parser.add_argument("--nproc", type=int, help="processes (default: as overlaptop demo)")
     parser.add_argument("--workload", choices=workloads, default="ddp", help="default: ddp")
     parser.add_argument("--only", nargs="+", choices=[scene.name for scene in SCENES], metavar="NAME")
     parser.add_argument("--to", type=Path, default=HERE, metavar="DIR", help="folder of the pictures")
-    parser.add_argument(
-        "--png", action="store_true", help="no job: make PNGs of the SVGs that are in the folder"
-    )
     options = parser.parse_args()
     scenes = [scene for scene in SCENES if options.only is None or scene.name in options.only]
-    if options.png:
-        redraw(scenes, options.to)
-        return
     options.to = options.to.resolve()
     options.to.mkdir(parents=True, exist_ok=True)
-    write_png = png_writer()
     for job, of_job in groupby(scenes, key=lambda scene: scene.job or (options.workload,)):
         is_tutorial = job[0] == "tutorial"
         with tempfile.TemporaryDirectory() as folder, chdir(folder if is_tutorial else "."):
             if is_tutorial:
-                Path("train.py").write_text(script_of_tutorial().replace(*job[1:]), encoding="utf-8")
+                _, _, script = TUTORIAL.read_text(encoding="utf-8").partition("```python\n")
+                script = script.partition("```")[0].replace(*job[1:])
+                Path("train.py").write_text(script, encoding="utf-8")
                 launched = Launcher("train.py", (), place(2, "cpu"), agent_options=("--control",))
             else:
                 launched = of_workload(workloads[job[0]], job[1:], place(options.nproc))
@@ -227,34 +183,7 @@ def main() -> None:
                 for scene in of_job:
                     path = options.to / f"{scene.name}.svg"
                     path.write_text(asyncio.run(take(scene, launcher)), encoding="utf-8")
-                    if write_png is not None:
-                        write_png(path)
-                    say(path.name)
-    if write_png is None:
-        say("only SVGs were written; on a machine with cairo, --png makes PNGs of them")
-
-
-def script_of_tutorial() -> str:
-    """Return the first block of Python in it."""
-    return TUTORIAL.read_text(encoding="utf-8").partition("```python\n")[2].partition("```")[0]
-
-
-def redraw(scenes: Sequence[Scene], folder: Path) -> None:
-    """Make PNGs of the scenes' SVGs. Raises SystemExit where there is none, or no cairo."""
-    there = [path for scene in scenes if (path := folder / f"{scene.name}.svg").is_file()]
-    if not there:
-        raise SystemExit(f"no SVG of a scene in {folder}")
-    write_png = png_writer()
-    if write_png is None:
-        raise SystemExit(1)
-    for path in there:
-        write_png(path)
-        say(path.with_suffix(".png").name)
-
-
-def say(words: str) -> None:
-    """To who waits for the pictures."""
-    print(words, file=sys.stderr)
+                    print(path.name, file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -191,11 +191,8 @@ def _plan() -> Iterator[None]:
     usual_s = yield from _steps(USUAL_STEPS)
     for name, _, share in (each.partition(":") for each in os.environ.get("ANSWERS_PLAN", "").split()):
         fault, function = FAULTS[name]
-        said = {
-            "fault": name,
-            "share": float(share),
-            "at": function and f"{Path(__file__).name} {function}",
-        }
+        at = function and f"{Path(__file__).name} {function}"
+        said = {"fault": name, "share": float(share), "at": at}
         with fault(float(share) * usual_s, float(share)) as _fault:
             _log(**said, on=True, step_ms=1e3 * usual_s)
             step_s = yield from _steps(1, float(os.environ["ANSWERS_ON_S"]))
