@@ -115,7 +115,6 @@ def trace(folder: Path | None, rank: int) -> Iterator[Callable[[], None]]:
 
 
 def run(options: argparse.Namespace, place: job.Place) -> None:
-    """Work until the steps or the time are over."""
     if options.mode == "host-staged" and not is_one_host(place.world_size):
         raise OptionsError("--mode host-staged: all ranks must run on one host")
     work = Work(options, place)

@@ -49,7 +49,6 @@ class Bucket:
             parameter.grad = piece.view_as(parameter)
 
     def reduce(self, *, async_op: bool) -> dist.Work | None:
-        """Average over the ranks."""
         # Divide before the sum, as DDP does, so that two ranks match it to the last bit.
         self.flat /= dist.get_world_size(self._group)
         work: dist.Work | None = dist.all_reduce(self.flat, group=self._group, async_op=async_op)
@@ -158,13 +157,11 @@ def train_on(model: nn.Module, reducer: Reducer | None, batches: gpt.Batches, co
 
 
 def run(options: argparse.Namespace, place: job.Place) -> None:
-    """Train until the steps or the time are over."""
     with gpt.arithmetic(options):
         train(options, place)
 
 
 def train(options: argparse.Namespace, place: job.Place) -> None:
-    """Train with the arithmetic that is set already."""
     model: nn.Module = gpt.build(options, place)
     optimizer = torch.optim.AdamW(model.parameters(), lr=gpt.LEARNING_RATE, fused=True)
     reducer = None

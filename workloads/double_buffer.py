@@ -76,13 +76,11 @@ class Loader:
         return batch
 
     def close(self) -> None:
-        """End the thread."""
         if self._thread is not None:
             self._thread.shutdown()
 
 
 def run(options: argparse.Namespace, place: job.Place) -> None:
-    """Train until the steps or the time are over."""
     torch.manual_seed(options.seed)
     with place.device:
         model = nn.Sequential(*(nn.Linear(options.width, options.width) for _ in range(options.layers)))

@@ -53,7 +53,6 @@ class Transfer:
         return self._rows
 
     def finish(self) -> Tensor:
-        """Return the received rows."""
         if self._work is not None:
             self._work.wait()
         rows, self._work, self._rows = self._rows, None, torch.empty(0)
@@ -141,7 +140,6 @@ def chances(ranks: int, skew: float) -> Tensor:
 
 
 def run(options: argparse.Namespace, place: job.Place) -> None:
-    """Train until the steps or the time are over."""
     dtype, ranks = job.DTYPES[options.dtype], place.world_size
     layers = [Layer(options, place, number).to(dtype) for number in range(options.layers)]
     model = nn.ModuleList(layers)

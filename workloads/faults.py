@@ -389,7 +389,6 @@ def _is_over(moment: Moment | None) -> bool:
 
 
 def main() -> None:
-    """Run the workload."""
     parser = FAULTS.parser()
     options = parser.parse_args()
     complete(FAULTS.options, options, "cpu")

@@ -105,14 +105,12 @@ class GatherLimit:
 
 
 def run(options: argparse.Namespace, place: job.Place) -> None:
-    """Train until the steps or the time are over."""
     with gpt.arithmetic(options):
         train(options, place)
     forget_group()
 
 
 def train(options: argparse.Namespace, place: job.Place) -> None:
-    """Train with the arithmetic that is set already."""
     model = gpt.build(options, place)
     shard(model, place, reshard_after_forward=options.reshard_after_forward)
     set_prefetch(model, options.prefetch_forward, options.prefetch_backward, options.limit_gathers)

@@ -73,7 +73,6 @@ class Clock:
         self._moments: list[Any] = []
 
     def mark(self) -> None:
-        """Record the present moment."""
         if self._on_gpu:
             moment = torch.cuda.Event(enable_timing=True)
             moment.record()
@@ -210,7 +209,6 @@ def operands(options: argparse.Namespace, place: job.Place) -> Work:
 
 
 def run(options: argparse.Namespace, place: job.Place) -> None:
-    """Work until the steps or the time are over."""
     group = dist.group.WORLD
     assert group is not None
     work = operands(options, place)
@@ -242,7 +240,6 @@ def run(options: argparse.Namespace, place: job.Place) -> None:
 
 
 def main() -> None:
-    """Run the job."""
     asked_for = GEMM_OVERLAP.parser().parse_args().method
     if asked_for in (None, "all", "transformer-engine") and is_installed("transformer_engine"):
         user_buffers.prepare_environment()

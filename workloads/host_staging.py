@@ -44,7 +44,6 @@ class HostStaging:
         self._addend = torch.empty_like(tensor[self._own])
 
     def close(self) -> None:
-        """Release the memory, once all ranks have finished with it."""
         dist.barrier(self._group)
         if self._stream is not None:
             torch.cuda.check_error(int(torch.cuda.cudart().cudaHostUnregister(self._shared.data_ptr())))
@@ -82,7 +81,6 @@ class HostStaging:
         return [rank for rank in range(len(self._bounds) - 1) if rank != self._rank]
 
     def _part(self, rank: int) -> slice:
-        """Return the part that `rank` adds up."""
         return slice(self._bounds[rank], self._bounds[rank + 1])
 
     def _note_written(self) -> None:

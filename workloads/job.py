@@ -205,7 +205,6 @@ class Report:
         self._since_s = time.monotonic()
 
     def add(self, figure: torch.Tensor) -> None:
-        """Add the figure of one step, a tensor of shape ()."""
         if not self._prints:
             return
         self._waiting.append(figure.detach())
@@ -213,7 +212,6 @@ class Report:
             self._print()
 
     def close(self) -> None:
-        """Report the remaining figures."""
         if self._waiting:
             self._print()
         if self._file:

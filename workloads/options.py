@@ -26,7 +26,6 @@ class Parser(argparse.ArgumentParser):
     """An argument parser with one-line errors, as each rank of a job prints them."""
 
     def error(self, message: str) -> NoReturn:
-        """Exit with status 2."""
         self.exit(2, f"{self.prog}: error: {message}\n")
 
 
@@ -34,17 +33,14 @@ class Checker(Parser):
     """Raises OptionsError where the script's parser would exit."""
 
     def error(self, message: str) -> NoReturn:
-        """Raise OptionsError."""
         raise OptionsError(message)
 
 
 def positive_int(text: str) -> int:
-    """Parse an option's value: 1, 2, 3, ..."""
     return _whole_number(text, 1, "a positive whole number")
 
 
 def count(text: str) -> int:
-    """Parse an option's value: 0, 1, 2, ..."""
     return _whole_number(text, 0, "a whole number, 0 or more")
 
 
@@ -55,7 +51,6 @@ def _whole_number(text: str, least: int, what: str) -> int:
 
 
 def positive_float(text: str) -> float:
-    """Parse an option's value: a finite number above 0."""
     value = non_negative_float(text, "a positive number")
     if not value:
         raise argparse.ArgumentTypeError(f"must be a positive number, not {text!r}")
@@ -63,7 +58,6 @@ def positive_float(text: str) -> float:
 
 
 def non_negative_float(text: str, what: str = "a number, 0 or more") -> float:
-    """Parse an option's value: a finite number, 0 or above."""
     try:
         value = float(text)
     except ValueError:
@@ -74,8 +68,6 @@ def non_negative_float(text: str, what: str = "a number, 0 or more") -> float:
 
 
 def multiple_of(unit: int) -> Callable[[str], int]:
-    """Return a parser for positive multiples of `unit`."""
-
     def multiple(text: str) -> int:
         value = positive_int(text)
         if value % unit:
@@ -86,7 +78,6 @@ def multiple_of(unit: int) -> Callable[[str], int]:
 
 
 def new_file(text: str) -> Path:
-    """Parse an option's value: a path for a new file."""
     path = Path(text)
     if path.is_dir() or not path.absolute().parent.is_dir():
         raise argparse.ArgumentTypeError(f"no file can be written at {text!r}")
@@ -94,7 +85,6 @@ def new_file(text: str) -> Path:
 
 
 def new_folder(text: str) -> Path:
-    """Parse an option's value: a folder that exists or can be made."""
     path = Path(text)
     if not path.is_dir() and (path.exists() or not path.absolute().parent.is_dir()):
         raise argparse.ArgumentTypeError(f"no folder can be made at {text!r}")
@@ -102,7 +92,6 @@ def new_folder(text: str) -> Path:
 
 
 def command(text: str) -> str:
-    """Parse an option's value: words as for a shell, at least one."""
     try:
         words = shlex.split(text)
     except ValueError as fault:
@@ -143,7 +132,6 @@ class Option:
 
     @property
     def is_switch(self) -> bool:
-        """Whether it takes no value."""
         return self.kind is None and not self.choices
 
     @property
@@ -162,7 +150,6 @@ class Option:
 
     @property
     def help(self) -> str:
-        """Its effect and its default."""
         if self.on_gpu is not None:
             on_gpu, on_cpu = value_text(self.on_gpu), value_text(self.on_cpu)
             shared = "" if self.on_shared is None else f"{value_text(self.on_shared)} on a shared one, "
@@ -188,7 +175,6 @@ class Option:
 
 
 def value_text(value: object) -> str:
-    """Return an option's value as a list shows it."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     return f"{value:g}" if isinstance(value, float) else str(value)

@@ -50,7 +50,6 @@ class Layer(nn.Module):
         self.product = nn.Linear(width, width)
 
     def forward(self, rows: Tensor) -> Tensor:
-        """Keep the shape (rows, width)."""
         return rows + functional.gelu(self.product(rows))
 
 
@@ -65,7 +64,6 @@ def build(options: argparse.Namespace, place: job.Place) -> list[nn.Sequential]:
 
 
 def mean_square(output: Tensor, target: Tensor) -> Tensor:
-    """Return the loss of a micro-batch."""
     return functional.mse_loss(output.float(), target.float())
 
 
@@ -97,12 +95,10 @@ class Neighbour:
         self._sending: list[dist.Work | None] = []
 
     def begin(self, count: int) -> None:
-        """Expect `count` micro-batches from the neighbour."""
         self._left = count
         self._ask()
 
     def receive(self) -> Tensor:
-        """Return the next micro-batch."""
         if self._arriving is None:
             rows = torch.empty_like(self._like)
             dist.recv(rows, self.rank)
@@ -121,14 +117,12 @@ class Neighbour:
             self._arriving = rows, dist.irecv(rows, self.rank)
 
     def send(self, rows: Tensor) -> None:
-        """Send these rows to the neighbour."""
         if self.rank is not None and self._overlaps:
             self._sending.append(dist.isend(rows, self.rank))
         elif self.rank is not None:
             dist.send(rows, self.rank)
 
     def settle(self) -> None:
-        """Wait until everything has been sent."""
         for work in self._sending:
             if work is not None:
                 work.wait()
@@ -223,7 +217,6 @@ class BubbleMeter:
         self._since_s = time.monotonic()
 
     def step(self, *, last: bool = False) -> None:
-        """A step has ended."""
         now_s = time.monotonic()
         self._steps += 1
         if self._steps == 0:
@@ -256,7 +249,6 @@ def time_alone(stages: list[nn.Sequential], options: argparse.Namespace, place: 
 
 
 def run(options: argparse.Namespace, place: job.Place) -> None:
-    """Train until the steps or the time are over."""
     stages = build(options, place)
     own = list(range(place.rank, len(stages), place.world_size))
     mine = [stages[at] for at in own]

@@ -30,7 +30,6 @@ def own_gpu(gpus: int) -> int:
 
 
 def in_words(ranks: int, gpus: int) -> str:
-    """Return one line for the job's output."""
     where = "1 GPU" if gpus == 1 else f"{gpus} GPUs"
     kernels = "take turns; under MPS (nvidia-cuda-mps-control -d) they would run at the same time"
     if under_mps():

@@ -89,7 +89,6 @@ def step(messages: Messages, matrix: Tensor, products: int, wait: str) -> Tensor
 
 
 def run(options: argparse.Namespace, place: job.Place) -> None:
-    """Work until the steps or the time are over."""
     random = torch.Generator().manual_seed(options.seed)
     n = options.matrix
     matrix = (torch.randn(n, n, generator=random) / n**0.5).to(place.device, job.DTYPES[options.dtype])

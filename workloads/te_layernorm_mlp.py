@@ -47,7 +47,6 @@ def build(
 
 
 def run(options: argparse.Namespace, place: job.Place) -> None:
-    """Train until the steps or the time are over."""
     te: Any = user_buffers.torch_layers()
     group, alike = groups(place, options.replicas)
     torch.manual_seed(options.seed + place.rank)
@@ -81,7 +80,6 @@ def run(options: argparse.Namespace, place: job.Place) -> None:
 
 
 def main() -> None:
-    """Run the job."""
     user_buffers.prepare_environment()
     job.main(__file__, run)
 

@@ -128,21 +128,17 @@ class Half:
         self._sum: Tensor | None = None
 
     def begin(self) -> None:
-        """Start to gather the tokens for the next layer."""
         self.collect()
         self._input = functional.layer_norm(self.tokens, self.tokens.shape[-1:])
         self._gathering = self.way.start_gather(self._input.detach())
 
     def up(self, layer: Layer) -> None:
-        """Run the first product."""
         self._hidden = functional.gelu(job.apply(Up, self._input, layer.up, self.way, self._gathering))
 
     def down(self, layer: Layer) -> None:
-        """Run the second product."""
         self._sum = job.apply(Down, self._hidden, layer.down, self.way, self)
 
     def collect(self) -> None:
-        """Add the layer's output to the tokens."""
         if self.summing is not None:
             with torch.no_grad():  # gloo writes into the result, which autograd would take for a new value
                 self.summing.wait()
@@ -184,7 +180,6 @@ def groups(place: job.Place, replicas: int) -> tuple[Group, Group | None]:
 
 
 def way_of(options: argparse.Namespace, group: Group) -> Way:
-    """Return the chosen mode's implementation of the products."""
     if options.mode == "ring":
         return Ring(group)
     if options.mode == "symmetric-memory":
@@ -209,7 +204,6 @@ def first_tokens(options: argparse.Namespace, place: job.Place, group: Group) ->
 
 
 def run(options: argparse.Namespace, place: job.Place) -> None:
-    """Work until the steps or the time are over."""
     group, alike = groups(place, options.replicas)
     way, halves = way_of(options, group), 2 if options.mode == "async" else 1
     random = torch.Generator(place.device).manual_seed(options.seed)

@@ -69,7 +69,6 @@ class Bucket:
         return [self._parameters[0].new_zeros(count)]
 
     def reduce(self, *, async_op: bool) -> None:
-        """Give each rank the mean of its share of the gradients."""
         flat = self._gradients
         if flat is None:
             gradients = [p.grad.flatten() for p in self._parameters if p.grad is not None]
@@ -96,11 +95,9 @@ class Bucket:
         self._reduced = None
 
     def gather(self, *, async_op: bool) -> None:
-        """Get the new weights from all ranks."""
         self._gathering = job.all_gather(self._weights, self._share.detach(), async_op=async_op)
 
     def wait_for_weights(self) -> None:
-        """Wait for the new weights, before their use."""
         if self._gathering is not None:
             self._gathering.wait()
             self._gathering = None
@@ -139,7 +136,6 @@ class Zero:
         self._arriving.clear()
 
     def gather(self) -> None:
-        """Get the new weights, in the order forward needs them."""
         for bucket in reversed(self._buckets):
             bucket.gather(async_op=self._overlaps)
 
@@ -150,7 +146,6 @@ class Zero:
 
 
 def run(options: argparse.Namespace, place: job.Place) -> None:
-    """Train until the steps or the time are over."""
     with gpt.arithmetic(options):
         if options.engine == "deepspeed":
             train_with_deepspeed(options, place)
@@ -159,7 +154,6 @@ def run(options: argparse.Namespace, place: job.Place) -> None:
 
 
 def train(options: argparse.Namespace, place: job.Place) -> None:
-    """Train with the implementation in this file."""
     model = gpt.build(options, place)
     zero = Zero(model, options, place)
     batches = gpt.Batches(options, place)
@@ -180,7 +174,6 @@ def train(options: argparse.Namespace, place: job.Place) -> None:
 
 
 def train_with_deepspeed(options: argparse.Namespace, place: job.Place) -> None:
-    """Train the same model with DeepSpeed's ZeRO."""
     import deepspeed  # type: ignore[import-not-found]
 
     bucket_elements = int(options.bucket_cap_mb * job.MIB) // job.DTYPES[options.dtype].itemsize

@@ -130,7 +130,6 @@ def _become_daemon(log: int) -> None:
 
 
 def _work(options: argparse.Namespace, listener: socket.socket, lock: int) -> None:
-    """Run the daemon. Does not return."""
     status = 1
     try:
         from overlaptop.hub.loop import Hub, HubOptions

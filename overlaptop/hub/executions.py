@@ -55,9 +55,7 @@ class HubExecution:
     reported_s: float
     """When a rank last reported, or the command was passed on."""
     knob: Knob | None
-    """The knob when the command was passed on."""
     outcome: CommandOutcome
-    """The newest outcome."""
     ended_as: str = ""
     """The last final state passed to ``ended``."""
     forgotten: bool = False
@@ -82,7 +80,6 @@ class CommandExecutions:
         self._knobs: dict[str, Knob] = {}
         self._pids: dict[int, int] = {}
         self._dirty: set[str] = set()
-        """Ids of the commands with new reports."""
         self._all: dict[str, HubExecution] = {
             execution.command.id: HubExecution(execution, now_s, None, execution.outcome())
             for execution in _kept(path)
@@ -94,7 +91,6 @@ class CommandExecutions:
         return tuple(each.execution.command for each in self._all.values() if not each.outcome.done)
 
     def knows(self, command_id: str) -> bool:
-        """Whether this command was passed on before."""
         return command_id in self._all
 
     def replay(self) -> list[bytes]:
@@ -106,7 +102,6 @@ class CommandExecutions:
         return frames
 
     def begin(self, command: Command, ranks: Collection[int], now_s: float) -> None:
-        """Record that a command is passed on to these ranks."""
         execution = CommandProgress.begin(command, ranks)
         self._all[command.id] = HubExecution(
             execution, now_s, self._knobs.get(command.knob), execution.outcome()
@@ -118,7 +113,6 @@ class CommandExecutions:
         self._keep()
 
     def receive(self, message: FromRank, now_s: float) -> None:
-        """Process a rank's message, or the hub's in its name."""
         match message:
             case KnobFacts() if self._knobs_of is None or message.rank <= self._knobs_of:
                 self._knobs_of = message.rank
@@ -168,7 +162,6 @@ class CommandExecutions:
                     self._dirty.add(key)
 
     def close(self) -> None:
-        """Finish because the hub ends first."""
         self.settle()
         for each in self._all.values():
             if not each.outcome.done:
@@ -187,7 +180,6 @@ class CommandExecutions:
             each.forgotten |= known is not None and known.reported != SENT
 
     def _keep(self) -> None:
-        """Drop the oldest finished commands, and write those under way for the next hub."""
         done = [key for key, each in self._all.items() if each.outcome.done and key not in self._dirty]
         for key in done[: max(0, len(done) - _MAX_DONE)]:
             del self._all[key]
@@ -238,7 +230,6 @@ def _encoded(outcome: CommandOutcome) -> bytes:
 
 
 def _kept(path: Path) -> Iterable[CommandProgress]:
-    """Yield the commands that were under way when the previous hub died."""
     command: Command | None = None
     try:
         for payload in FrameReader().feed(read_regular(path, _MAX_FILE_BYTES)):

@@ -93,7 +93,6 @@ class JobHistory:
         self._arrivals = itertools.count()
 
     def keep(self, message: FromRank, payload: bytes, now_s: float) -> Frame:
-        """Keep a frame of a rank, and return it."""
         number = next(self._arrivals)
         kept = (number, now_s, make_frame(message, payload, number))
         of_rank = self._ranks.setdefault(message.rank, _RankHistory())
@@ -152,7 +151,6 @@ class JobHistory:
 
     @property
     def ends(self) -> list[bytes]:
-        """Return the RankEnd of each rank that has ended."""
         return [of_rank.end for of_rank in self._in_order if of_rank.end is not None]
 
     @property
@@ -164,11 +162,9 @@ class JobHistory:
         return [of_rank.info for of_rank in self._in_order if of_rank.info is not None]
 
     def _recent(self, *extra: Iterable[_Kept]) -> Iterator[_Kept]:
-        """Yield steps, notices, samples and these in order of arrival."""
         kinds = ((each.steps.frames, each.notices, each.samples.frames) for each in self._in_order)
         return heapq.merge(*itertools.chain(*kinds), *extra, key=itemgetter(0))
 
     def detail(self, rank: int) -> Frame | None:
-        """Return the newest StepDetail of this rank."""
         of_rank = self._ranks.get(rank)
         return of_rank.detail if of_rank else None

@@ -21,7 +21,6 @@ def open_log(job: str) -> int:
 
 
 def log_line(text: str) -> None:
-    """Write one line to the hub's log while the log is small."""
     with suppress(OSError):
         if not _is_full(2):
             stamp = time.strftime("%Y-%m-%d %H:%M:%S")

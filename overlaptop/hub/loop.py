@@ -54,7 +54,6 @@ _TICK_S = 1.0
 _RETRY_S = 0.1
 """Interval of retries for a dashboard whose queue is full."""
 _RECORD_PAUSE_S = 0.2
-"""Minimum time between two writes of job.json."""
 _FRESHEN_S = 3600.0
 """Interval at which file times are renewed, so that cleaners of /tmp see that the files are in use."""
 _EXITING_FACTOR = 5
@@ -76,9 +75,7 @@ class HubOptions:
     starter_pid: int
     cwd: str
     linger_s: float
-    """How long the hub stays after its last rank."""
     wait_s: float
-    """How long it waits for the first rank."""
     record: str
     """Folder in which the job is recorded. Empty: it is not."""
     keep: str
@@ -314,7 +311,6 @@ class Hub:
         return there.st_ino == os.fstat(self._lock).st_ino
 
     def _previous_record(self) -> JobRecord | None:
-        """Return the previous hub's record if it was for the same job."""
         earlier = read_job(self._options.job)
         return earlier if earlier is not None and earlier.starter_alive else None
 
@@ -362,7 +358,6 @@ class Hub:
             self._recorder = JobRecorder(self._record, folder, keep, self._complain)
 
     def _complain(self, why: str) -> None:
-        """Log a line, and send it to all dashboards."""
         log_line(why)
         notice = Notice(0, time.time_ns(), "warning", why)
         self._deliver(notice, encode(notice))

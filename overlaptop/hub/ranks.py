@@ -26,11 +26,9 @@ from overlaptop.wire.messages import NOT_SHOWN, Notice, RankEnd, RankInfo
 
 _RECEIVE_BYTES = 1 << 16
 _MAX_BAD_FRAMES = 8
-"""Bad frames before a connection is closed."""
 _SILENT_AFTER_S = 4.0
 """An agent sends something each second. A connection that is silent for longer is reported."""
 _INTRODUCTION_S = 10.0
-"""Time within which a connection must send its RankInfo."""
 _REFUSED_FOR_S = 3.0
 """Time before a refusal is reported: a process may have the wrong rank until it has a process group."""
 _CREDENTIALS = (socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
@@ -64,7 +62,6 @@ class RankConnection:
                 self.pidfd = os.pidfd_open(self.info.pid)
 
     def close(self) -> None:
-        """Close its socket and descriptors."""
         self.sock.close()
         if self.pidfd is not None:
             os.close(self.pidfd)
@@ -117,7 +114,6 @@ class RankServer:
         clock_s: Callable[[], float],
     ) -> None:
         self.bad_frames = 0
-        """Total, including closed connections."""
         self._job = job
         self._listener = listener
         self._selector = selector
@@ -137,23 +133,19 @@ class RankServer:
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """Connected ranks that have sent their RankInfo, in order."""
         return tuple(sorted(self._by_rank))
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """Pids of the connected ranks, by rank."""
         infos = (self._by_rank[rank].info for rank in self.numbers)
         return tuple(info.pid for info in infos if info is not None)
 
     @property
     def ever_connected(self) -> bool:
-        """Whether any rank has sent its RankInfo."""
         return bool(self._seen)
 
     @property
     def exiting(self) -> bool:
-        """Whether processes with an ended connection still run."""
         return bool(self._exiting)
 
     @property
@@ -170,7 +162,6 @@ class RankServer:
             self._send(self._by_rank[rank])
 
     def command(self, payload: bytes) -> None:
-        """Pass a checked command on to every rank."""
         for connection in list(self._by_rank.values()):
             connection.commands.append(payload)
             self._send(connection)
@@ -185,7 +176,6 @@ class RankServer:
             self._selector.register(self._listener, EVENT_READ, self._on_listener)
 
     def close(self) -> None:
-        """Close all connections without a message to dashboards."""
         for connection in self._connections:
             connection.close()
         for descriptor in self._exiting.values():

@@ -66,7 +66,6 @@ def make_frame(message: Message, payload: bytes, sample_number: int = 0) -> Fram
 
 
 def _lowest_bit(number: int) -> int:
-    """Return the largest relevant power of two that divides a number."""
     return number & -number or MAX_EVERY
 
 
@@ -95,12 +94,10 @@ class ReaderQueue:
         """When the queue was last more than half full, or `every` changed."""
 
     def begin(self, history: list[Frame]) -> None:
-        """Queue the history."""
         self.history.extend(history)
         self._history_bytes = _size(self.history)
 
     def put(self, frame: Frame) -> None:
-        """Queue a new frame."""
         if frame.timeline_step is not None:
             self._details.append(frame)
             self._detail_bytes += len(frame.payload)
@@ -163,7 +160,6 @@ class ReaderQueue:
         return self._window_bytes * (2 if self.history else 1) // 2
 
     def _next(self) -> bytes:
-        """Return the next frame. Empty if there is none."""
         if self.history:
             frame = self.history.popleft()
             self._history_bytes -= len(frame.payload)

@@ -30,7 +30,6 @@ MAX_BYTES = 1 << 20
 NEWEST = 200
 OUTCOMES = (CHANGED, *ENDED_BADLY, UNKNOWN)
 _MS = 1_000_000
-"""A millisecond in ns. The log's times are whole milliseconds."""
 _MAX_TEXT_CHARS = 500
 _MAX_LINE_BYTES = 1 << 15
 
@@ -47,7 +46,6 @@ class LoggedChange(msgspec.Struct, frozen=True):
     """The sender's own description, as in Command.by."""
     knob: str
     old: str | None
-    """The old value. None if not known."""
     new: str | None
     """The new value, or the requested one if the change was not made."""
     step: int | None
@@ -89,7 +87,6 @@ def read(job: str | None = None, newest: int = NEWEST) -> list[LoggedChange]:
 
 
 def _latest_outcomes(latest_first: Iterable[LoggedChange]) -> Iterator[LoggedChange]:
-    """Skip lines that a later line has corrected."""
     seen: set[tuple[str, str, str]] = set()
     for change in latest_first:
         key = change.job, change.host, change.command

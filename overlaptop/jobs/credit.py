@@ -36,7 +36,6 @@ class Credit:
         self._now_s = self._sampled_s = monotonic_s()
         self._sample_bytes = 0
         self._rates_bytes_per_s = (0.0, 0.0)
-        """Rates of the two previous samples."""
         self._received_bytes = 0
         self._paced_bytes = 0.0
         """Those bytes, paced at the limit."""
@@ -45,13 +44,11 @@ class Credit:
         self._window_bytes = LOCAL_WINDOW_BYTES if limit_bytes_per_s is None else _FIRST_WINDOW_BYTES
 
     def restart(self) -> None:
-        """Start counting again, as the hub does."""
         self._received_bytes = 0
         self._paced_bytes = 0.0
         self._granted_bytes = -1
 
     def receive(self, size_bytes: int) -> None:
-        """Count received bytes."""
         self._received_bytes += size_bytes
         self._sample_bytes += size_bytes
         if self._limit_bytes_per_s is not None:

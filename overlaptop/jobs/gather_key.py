@@ -22,7 +22,6 @@ class GatherError(Exception):
 
 
 def key_path() -> Path:
-    """Return the path of the key's file, whether or not it exists."""
     config = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")  # noqa: PTH111 - no home, no error
     return Path(config) / "overlaptop" / "gather.key"
 

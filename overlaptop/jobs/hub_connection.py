@@ -73,5 +73,4 @@ class LocalHubConnection(HubSocket):
 
     @property
     def last_received_s(self) -> float | None:
-        """As in HubConnection."""
         return None if self.received_at_s is None else time.monotonic() - self.received_at_s

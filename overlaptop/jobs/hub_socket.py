@@ -33,7 +33,6 @@ _POLL_BUDGET_S = 0.05
 _MAX_UNSENT = 8
 _SEND_HIGH_WATER = 256
 _HIGH_WATER = 16
-"""Batches from the hub."""
 
 
 class HubReader(ABC):
@@ -44,7 +43,6 @@ class HubReader(ABC):
         and the Unix time of its arrival. None: no pings.
         """
         self.dropped = 0
-        """Frames from the hub that were not messages."""
         self.received_at_s: float | None = None
         """Monotonic time when the hub last sent something. None before that."""
         self._credit = credit
@@ -77,7 +75,6 @@ class HubReader(ABC):
             self._join_due_s = 0.0
 
     def send(self, message: Command | Found) -> bool:
-        """As in HubConnection."""
         payload = encode(message)
         if self.received_at_s is None or not self.is_trusted():
             return False
@@ -217,7 +214,6 @@ class HubSocket(HubReader):
     def over(
         self, node: bytes, credit: Credit, on_pong: Callable[[Pong, int], None] | None
     ) -> GatheredReader:
-        """Return a reader of another node's hub, over this connection."""
         self._readers[node] = GatheredReader(self, node, credit, on_pong)
         return self._readers[node]
 
@@ -230,7 +226,6 @@ class HubSocket(HubReader):
         self._dealer.send_multipart([b"", node, payload], zmq.NOBLOCK)
 
     def close(self) -> None:
-        """Close the connection. Afterwards, only close may be called."""
         if not self._dealer.closed:
             self._dealer.disable_monitor()
         self._connections.close(linger=0)  # otherwise the context would wait for it
@@ -281,16 +276,13 @@ class GatheredReader(HubReader):
         self._messages: list[Message] = []
 
     def poll(self) -> list[Message]:
-        """Return the messages that the root's connection has received, oldest first."""
         messages, self._messages = self._messages, []
         return messages
 
     def receive(self, parts: Sequence[bytes], back_ns: int) -> None:
-        """Keep the messages of a batch for `poll`."""
         self._messages += self.take(parts, back_ns)
 
     def close(self) -> None:
-        """Leave the hub. The connection stays."""
         self._root.leave(self._node)
 
     def is_trusted(self) -> bool:

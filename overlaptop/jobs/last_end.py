@@ -27,7 +27,6 @@ class LastEnd(msgspec.Struct, frozen=True):
     script: Text
     ended_ns: UnixNs
     ranks: Rank
-    """Ranks that the hub has seen."""
     ends: Annotated[tuple[RankEnd, ...], Meta(max_length=MAX_RANKS)]
     job: Text = ""
     """The job's key, which the next job may reuse."""

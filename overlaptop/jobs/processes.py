@@ -32,7 +32,6 @@ def process_start_time(pid: int) -> int | None:
 
 
 def parent_of(pid: int) -> int | None:
-    """Return the pid of a process's parent. None if the process has ended."""
     try:
         return int(_stat_fields(pid)[1])
     except OSError:

@@ -56,7 +56,6 @@ class JobRecord(msgspec.Struct, frozen=True):
     started_ns: Int64
     """Unix time when a hub first saw this job."""
     dashboard_socket: Annotated[str, Meta(pattern=OUR_FILES)]
-    """Name of the hub's ZeroMQ socket in the job's folder."""
     rank_pids: tuple[Int64, ...]
     """Pids of the connected ranks, by rank."""
     import_path: Annotated[tuple[Folder, ...], Meta(max_length=_MAX_FOLDERS)] = ()
@@ -74,7 +73,6 @@ class JobRecord(msgspec.Struct, frozen=True):
 
     @classmethod
     def of_remote(cls, job: RemoteJob) -> JobRecord:
-        """Return the record of a job on another host, which has its processes and its socket."""
         return cls(**msgspec.structs.asdict(job), python="")
 
     @property
@@ -98,27 +96,22 @@ class JobRecord(msgspec.Struct, frozen=True):
 
     @property
     def may_restart(self) -> bool:
-        """Whether a launcher that restarts failed ranks still runs."""
         return is_alive(self.restarter_pid, self.restarter_start_ticks)
 
     @property
     def starter_alive(self) -> bool:
-        """Whether the process that started the hub still runs."""
         return is_alive(self.starter_pid, self.starter_start_ticks)
 
     @property
     def hub_alive(self) -> bool:
-        """Whether the hub that wrote this still runs."""
         return is_alive(self.hub_pid, self.hub_start_ticks)
 
     @property
     def dashboard_path(self) -> Path:
-        """The hub's ZeroMQ socket."""
         return job_dir(self.job) / self.dashboard_socket
 
 
 def write_job(record: JobRecord) -> None:
-    """Write ``job.json``."""
     # The relay's start script reads it, and does not support \u escapes. json.loads accepts surrogates,
     # too.
     text = json.dumps(msgspec.structs.asdict(record), indent=1, ensure_ascii=False) + "\n"

@@ -43,7 +43,6 @@ def _socket(key: str, name: str) -> Path:
 
 
 def stream_socket() -> socket.socket:
-    """Return a new unix socket above the standard descriptors."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as made:
         return socket.socket(fileno=copy_above_standard(made.fileno()))
 

@@ -35,7 +35,6 @@ class JobPlacement:
 
     @property
     def defaults(self) -> Defaults:
-        """Which of a workload's defaults apply."""
         if self.backend == "gloo":
             return "cpu"
         return "shared" if self.shared_gpus else "cuda"
@@ -145,7 +144,6 @@ class Launcher(SupervisedJob):
 
     @property
     def command(self) -> list[str]:
-        """The torchrun command line."""
         nproc = f"--nproc-per-node={self.placement.nproc}"
         # Its own rendezvous on a free port, so that any number of jobs can run side by side.
         rendezvous = ("--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", f"--rdzv-id={self._rendezvous}")
@@ -161,7 +159,6 @@ class Launcher(SupervisedJob):
         return ("CUDA_VISIBLE_DEVICES= " if hides_gpus else "") + shlex.join(words)
 
     def start(self) -> None:
-        """Start the job. Raises LaunchError if it cannot start."""
         _torch_folder()
         self.supervise(self.command, self._environment())
 

@@ -43,7 +43,6 @@ class LocalLauncher:
         self._job: SupervisedJob | None = None
         """The job that runs or ran last. Replaced only after it has ended."""
         self._label = ""
-        """Plan of that job."""
         self._next: Launcher | None = None
         """Plan to start as soon as the previous job has ended completely."""
         self._worker: threading.Thread | None = None
@@ -72,14 +71,12 @@ class LocalLauncher:
             self._set_ending(plan)
 
     def stop(self) -> None:
-        """End the job, on a thread, and discard one that waits to be started."""
         with self._lock:
             if self._next is not None or self._runs():
                 self._next = None
                 self._set_ending(None)
 
     def status(self) -> LaunchStatus:
-        """Return the progress of the newest request."""
         with self._lock:
             status, job = self._status, self._job
             if status.phase is LaunchPhase.RUNNING and job is not None and job.poll() is not None:
@@ -95,7 +92,6 @@ class LocalLauncher:
         return job.complaint(OUTPUT_LINES) if job.poll() else job.output()[-OUTPUT_LINES:]
 
     def owns(self, record: JobRecord) -> bool:
-        """Whether `record` is the job that was started last."""
         return (job := self.job) is not None and job.owns(record)
 
     @property
@@ -106,7 +102,6 @@ class LocalLauncher:
 
     @property
     def job(self) -> SupervisedJob | None:
-        """The job that was started last."""
         with self._lock:
             return self._job
 

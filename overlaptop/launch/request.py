@@ -22,7 +22,6 @@ class LaunchRequest:
     """A workload with the requested options."""
 
     workload: str
-    """Its name."""
     options: tuple[str, ...] = ()
     """As on a command line, one word each."""
     nproc: int | None = None

@@ -43,7 +43,6 @@ class SupervisedJob:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._connection: socket.socket | None = None
-        """Connection to the supervisor."""
         self._process: subprocess.Popen[bytes] | None = None
         """The supervisor. Set while there is a connection."""
         self._log = -1
@@ -77,7 +76,6 @@ class SupervisedJob:
         self._connection = ours
 
     def poll(self) -> int | None:
-        """Return the job's exit status, or None while it runs."""
         with self._lock:
             if self._status is None and self._connection is not None and self._process is not None:
                 self._receive(self._connection, self._process)
@@ -189,7 +187,6 @@ def complaint(output: Iterable[str], max_lines: int) -> list[str]:
 
 
 def _await_data(connection: socket.socket, wait_s: float) -> None:
-    """Wait until there is data to receive, or the timeout is over."""
     if (descriptor := connection.fileno()) >= 0:
         poller = select.poll()
         poller.register(descriptor, select.POLLIN)

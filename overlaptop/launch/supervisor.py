@@ -177,7 +177,6 @@ def end_with_parent() -> None:
 
 
 def send(pid: int, signum: signal.Signals) -> None:
-    """Signal a process, if it still exists."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signum)
 

@@ -61,11 +61,9 @@ class Relay:
         self._list_jobs = list_jobs
         self._reader = FrameReader()
         self._unsent = bytearray(MAGIC)
-        """Pending output to the client."""
         self._hub: socket.socket | None = None
         self._wanted = RelayOpen(0, "")
         self._record: JobRecord | None = None
-        """Newest record of the requested job."""
         self._jobs: RelayJobs | None = None
         self._received_s = self._list_due_s = self._repeat_due_s = time.monotonic()
 
@@ -169,7 +167,6 @@ class Relay:
     # The hub
 
     def _open(self) -> None:
-        """Connect to the hub of the requested job."""
         if self._record is not None and self._record.job != self._wanted.job:
             self._record = None
         with suppress(JobFolderError, OSError):  # the hub is ending, or its folder has gone

@@ -56,7 +56,6 @@ class ConnectionAttempt:
         self._received_s = now_s
         self._fault: Failure | None = None
         self._reported_failure: Failure | None = None
-        """Error of the start script."""
         self._output_ended = False
         self._ask_due_s: float | None = None
 
@@ -67,7 +66,6 @@ class ConnectionAttempt:
 
     @property
     def frame_bytes(self) -> int:
-        """Bytes received from the relay."""
         return self._stream.frame_bytes
 
     @property

@@ -45,14 +45,12 @@ class ChildProcess:
         for pipe in self._pipes:
             os.set_blocking(pipe.fileno(), False)
         self.out_fd = self._out.fileno()
-        """Descriptor for `read`."""
         self._unsent = bytearray()
         self._errors = bytearray()
         self._input_closed = self._warned = self._closed = False
 
     @property
     def errors(self) -> str:
-        """The end of its standard error."""
         return self._errors.decode(errors="replace")
 
     @property
@@ -83,7 +81,6 @@ class ChildProcess:
         return True
 
     def flush(self) -> None:
-        """Write pending bytes until the pipe is full."""
         while self._unsent and not self._input_closed:
             try:
                 del self._unsent[: os.write(self._in.fileno(), self._unsent)]
@@ -107,7 +104,6 @@ class ChildProcess:
         self._warned = True
 
     def signal(self, number: signal.Signals) -> None:
-        """Signal the process and its children."""
         if not self._closed:
             with suppress(ProcessLookupError, PermissionError):  # sudo's child belongs to root
                 (os.kill if self.interactive else os.killpg)(self.pid, number)

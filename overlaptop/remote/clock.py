@@ -37,7 +37,6 @@ class ClockOffset:
         self._trips: deque[_RoundTrip] = deque(maxlen=KEPT)
         self._held: _RoundTrip | None = None
         self._now_ns = 0
-        """Unix time here of the newest trip."""
 
     @property
     def offset_ns(self) -> int | None:
@@ -84,7 +83,6 @@ class ClockOffset:
         return min(max(remote_ns - (self.offset_ns or 0), 0), MAX_INT64)
 
     def _error_ns(self, offset_ns: int) -> int:
-        """Return the possible error of this offset now, from all trips."""
         return min(abs(offset_ns - trip.offset_ns) + self._own_error_ns(trip) for trip in self._trips)
 
     def _own_error_ns(self, trip: _RoundTrip) -> int:

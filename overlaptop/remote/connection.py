@@ -33,7 +33,6 @@ class ConnectionState(Enum):
     """State of a connection."""
 
     CONNECTING = "connecting"
-    """An attempt is under way."""
     UP = "up"
     """The host answers, with a relay or while it waits for a job."""
     DOWN = "down"
@@ -80,7 +79,6 @@ class Connection:
         """Bytes received during the last second. None without a relay."""
         self.selector = selector
         self.tunnel = Tunnel(self.send, selector, self)
-        """Connection to one hub there."""
         self._command = command
         self._may_start = may_start
         self._attempt: ConnectionAttempt | None = None
@@ -96,7 +94,6 @@ class Connection:
 
     @property
     def ready(self) -> bool:
-        """Whether there is a relay to send to."""
         return self._attempt is not None and self._attempt.jobs is not None
 
     @property
@@ -196,7 +193,6 @@ class Connection:
     # State changes
 
     def _update(self, attempt: ConnectionAttempt, now_s: float) -> None:
-        """Copy the results of the attempt."""
         if not attempt.up:
             return
         if self.state is not ConnectionState.UP:
@@ -234,7 +230,6 @@ class Connection:
         self._due_s = now_s + pause_s * (1 + JITTER * random.random())  # noqa: S311 # no secret
 
     def _drop(self, attempt: ConnectionAttempt) -> ChildProcess:
-        """Drop an attempt. The caller ends its process."""
         self._attempt = None
         self._watch()
         self.relay_lost()

@@ -122,7 +122,6 @@ def of_ending(kind: str, place: str, status: int, errors: str, preamble: str) ->
 
 
 def of_start(program: str, error: OSError) -> Failure:
-    """Return why a connection's process could not even be started."""
     if isinstance(error, FileNotFoundError):
         return Failure(f"there is no {program} on this machine", lasting=True)
     if isinstance(error, PermissionError):
@@ -131,7 +130,6 @@ def of_start(program: str, error: OSError) -> Failure:
 
 
 def of_protocol(theirs: int, ours: int, version: str) -> Failure:
-    """Return the failure for a relay with an incompatible protocol."""
     older = "this one" if theirs > ours else "that one"
     return Failure(
         f"overlaptop {version} there speaks protocol {theirs}, this one {ours}: {older} is older, update it"

@@ -15,7 +15,6 @@ from overlaptop.wire.relaying import MAGIC
 MAX_PREAMBLE_BYTES = 1 << 16
 """Maximum foreign output before the first note, between two notes, or before MAGIC."""
 _KEPT_BYTES = 4096
-"""Bytes of the preamble kept for the text of an error."""
 _NOTE = re.compile(rb"OVERLAPTOP-NOTE ([a-z]{1,16})(?: ([^\r\n]{0,1000}))?[^\n]*")
 
 
@@ -32,9 +31,7 @@ class RelayStream:
 
     def __init__(self) -> None:
         self.begun = False
-        """MAGIC has arrived."""
         self.frame_bytes = 0
-        """Bytes received after MAGIC."""
         self._frames = FrameReader()
         self._line = bytearray()
         """The incomplete end of the preamble."""

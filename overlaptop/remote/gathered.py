@@ -39,12 +39,10 @@ class GatheredHost:
 
     @property
     def ready(self) -> bool:
-        """Whether the root is connected to the hub there."""
         return self.root.ready and any(hub.node == self.node for hub in self.root.gathered)
 
     @property
     def readonly(self) -> bool:
-        """Whether the hub there accepts no commands over this connection."""
         return self.root.readonly
 
     @property
@@ -55,7 +53,6 @@ class GatheredHost:
         return self.root.note or f"its hub is not connected to the one on {self.root.name}"
 
     def maintain(self) -> None:
-        """Note when the state changes."""
         if self.ready != self._was_ready:
             self._was_ready, self.since_s = self.ready, self.root.monotonic_s()
 
@@ -64,7 +61,6 @@ class GatheredHost:
         return [replace(each, host=self._own_name, rank_pids=()) for each in self.root.list_jobs()]
 
     def open_hub(self, record: JobRecord) -> HubConnection:
-        """Return the connection to the hub there."""
         if self._hub is not None:
             self._hub.close()
         self._hub = GatheredHubConnection(self, record)

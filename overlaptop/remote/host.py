@@ -88,12 +88,10 @@ class RemoteReader:
         return self._reader is not None and self.alive and self._reader.send(message)
 
     def close(self) -> None:
-        """Close it. The connection to the host stays."""
         self._untaken.clear()
         self.disconnect()
 
     def receive(self) -> None:
-        """Process messages when they arrive, for exact arrival times."""
         if self._reader is not None:
             for message in self._reader.poll():
                 self._received_at_s = self._monotonic_s()
@@ -101,7 +99,6 @@ class RemoteReader:
                     self._untaken.append(_shifted(message, self._clock.to_local_ns))
 
     def disconnect(self) -> None:
-        """Reset, because there is no connection any more."""
         if self._reader is not None:
             self._dropped += self._reader.dropped
             self._reader.close()
@@ -147,7 +144,6 @@ class RemoteHubConnection(RemoteReader):
         self._host.release(self)
 
     def receive(self) -> None:
-        """Process messages. Connect if necessary."""
         super().receive()
         over = self.socket is None or not self._host.tunnel.wanted.job
         if over and self._host.ready and self._host.monotonic_s() - self._joined_s > _REJOIN_S:
@@ -155,7 +151,6 @@ class RemoteHubConnection(RemoteReader):
                 self._connect()
 
     def disconnect(self) -> None:
-        """Reset, because there is no relay any more."""
         if self.socket is not None:
             if self._host.selector is not None:
                 self._host.selector.unregister(self._descriptor)
@@ -182,7 +177,6 @@ class RemoteHost(Connection):
     """One host for JobSession: its jobs, and the hub of one job at a time, over one connection."""
 
     limit_bytes_per_s = DEFAULT_BYTES_PER_S
-    """Maximum rate at which a hub there may send."""
 
     def __init__(self, target: Target, command: tuple[str, ...], **options: Any) -> None:
         super().__init__(target, command, **options)
@@ -192,7 +186,6 @@ class RemoteHost(Connection):
 
     @property
     def hub_socket(self) -> HubSocket | None:
-        """The connection to the hub there. None without one."""
         return None if self._hub is None else self._hub.socket
 
     @property
@@ -207,17 +200,14 @@ class RemoteHost(Connection):
 
     @property
     def name(self) -> str:
-        """The host as the user named it."""
         return self.target.name
 
     @property
     def known(self) -> bool:
-        """Whether the host has listed its jobs."""
         return self.jobs is not None
 
     @property
     def connecting(self) -> bool:
-        """Whether the first attempt is still under way."""
         return not self.known and self.state is not ConnectionState.FAILED
 
     @property
@@ -231,7 +221,6 @@ class RemoteHost(Connection):
         return self.jobs.note if self.ready and self.jobs is not None else self.reason
 
     def receive(self) -> None:
-        """Read the available data, and process the hub's messages."""
         super().receive()
         if self._hub is not None:
             self._hub.receive()
@@ -244,7 +233,6 @@ class RemoteHost(Connection):
         ]
 
     def open_hub(self, record: JobRecord) -> HubConnection:
-        """Return the connection to the hub of this job. It replaces the previous one."""
         if self._hub is not None:
             self._hub.close()
         self._hub = RemoteHubConnection(self, record.job)
@@ -258,7 +246,6 @@ class RemoteHost(Connection):
         return wanted and closed is not None and closed.gone
 
     def release(self, hub: RemoteHubConnection) -> None:
-        """Drop the connection to a hub."""
         if self._hub is hub:
             self._hub = None
             self.tunnel.closed = None

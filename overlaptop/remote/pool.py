@@ -66,7 +66,6 @@ class ConnectionPool:
             raise
 
     def poll(self) -> None:
-        """Process received data and retry lost connections."""
         for host in self.hosts:
             host.maintain()
 
@@ -93,7 +92,6 @@ class ConnectionPool:
         return sum(host.logging_in for host in self.hosts) < AT_ONCE
 
     def _settle(self, hosts: Sequence[RemoteHost], deadline_s: float) -> None:
-        """Wait until each host is up or has failed once, and report it."""
         waiting = list(hosts)
         while waiting and time.monotonic() < deadline_s:
             self.poll()  # all hosts: a relay ends if it receives no message for long

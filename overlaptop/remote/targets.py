@@ -66,7 +66,6 @@ class Target:
     name: str
     """As typed. The host reports its own name once it is reached."""
     kind: str
-    """One of KINDS."""
     place: str = ""
     """ssh: [USER@]HOST; docker: the container; kubectl: the pod; srun: the job's id; else empty."""
     port: str = ""
@@ -74,9 +73,7 @@ class Target:
     within: str = ""
     """kubectl: the container in the pod; srun: the node. Empty for the only one, or the first."""
     namespace: str = ""
-    """kubectl: empty for its default."""
     prefix: tuple[str, ...] = ()
-    """via: words of the command prefix."""
 
     @classmethod
     def parse(cls, word: str) -> Target:

@@ -59,7 +59,6 @@ class Tunnel:
         return path
 
     def pump(self) -> None:
-        """Pass on all available data."""
         if self._listener is not None:
             with suppress(BlockingIOError):
                 self._socket, _ = self._listener.accept()
@@ -84,7 +83,6 @@ class Tunnel:
             self._outgoing = b""
 
     def receive(self, message: RelayBytes | RelayClosed) -> None:
-        """Process a message from the relay."""
         if message.connection != self.wanted.connection or not self.wanted.job:
             return
         if isinstance(message, RelayBytes):

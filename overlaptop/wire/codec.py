@@ -56,7 +56,6 @@ def _packed(message: Message) -> bytes:
 
 
 def _with_clean_text(value: Any) -> Any:
-    """Cut texts that are too long, and replace invalid Unicode."""
     if type(value) is str:
         text = value.encode(errors="replace").decode()
         return text if len(text) <= MAX_TEXT_CHARS else text[: MAX_TEXT_CHARS - 1] + "…"

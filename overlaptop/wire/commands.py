@@ -250,14 +250,12 @@ def make(name: str, arguments: Mapping[str, int], *, knob: str = "") -> Command:
 
 
 def make_setting(knob: Knob, value: int) -> Command:
-    """Return the command that sets a knob. Raises ValueError with one line if the value is not allowed."""
     if why := knob.fault(value):
         raise ValueError(why)
     return make(SET, {"value": value}, knob=knob.name)
 
 
 def make_restoring(knob: Knob) -> Command:
-    """Return the command that restores a knob to the script's value."""
     return make(RESTORE, {}, knob=knob.name)
 
 
@@ -284,7 +282,6 @@ def names_a_rank(text: str) -> bool:
 
 
 def argument(command: Command, name: str) -> int:
-    """Return the value of an argument of a valid command."""
     return next(each.value for each in command.arguments if each.name == name)
 
 

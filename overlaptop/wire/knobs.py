@@ -33,7 +33,6 @@ TORCH_KNOBS = frozenset({BUCKET_CAP_MB, *PREFETCH.values()})
 
 
 def is_knob_name(name: str) -> bool:
-    """Whether a knob may have this name."""
     return re.match(_NAME, name) is not None
 
 

@@ -183,7 +183,6 @@ class StepTotals(Message, frozen=True, tag=2):
 
     @property
     def measured(self) -> bool:
-        """Whether this step has lane totals."""
         return self.comm_ns is not None
 
     def inconsistency(self) -> str:
@@ -404,7 +403,6 @@ class RankEnd(Message, frozen=True, tag=5):
 
     @property
     def interrupted(self) -> bool:
-        """Whether Ctrl-C ended it."""
         by_signal = self.exit_code in (-signal.SIGINT, 128 + signal.SIGINT)
         return by_signal or self.failure.startswith("KeyboardInterrupt")
 

@@ -58,12 +58,10 @@ class CommandProgress:
 
     @classmethod
     def begin(cls, command: Command, ranks: Iterable[int]) -> CommandProgress:
-        """Start a command that is sent to these ranks."""
         return cls(command, {rank: RankOutcome(rank, SENT, SENT, "") for rank in ranks})
 
     @classmethod
     def resume(cls, command: Command, outcome: CommandOutcome) -> CommandProgress:
-        """Continue the command that had this outcome."""
         known = {each.rank: each for each in outcome.ranks}
         return cls(command, known, outcome.step, outcome.old, outcome.new)
 
@@ -92,16 +90,13 @@ class CommandProgress:
         return True
 
     def unanswered(self) -> CommandOutcome:
-        """Return the outcome while no hub has named the ranks it asks."""
         return replace(self.outcome(), state=SENT, reason="", done=False)
 
     def lose_all(self, lost: str) -> None:
-        """Apply `lose` to every rank."""
         for rank in tuple(self.ranks):
             self.lose(rank, lost)
 
     def outcome(self) -> CommandOutcome:
-        """Return the present outcome."""
         numbers = sorted(self.ranks)
         return _judged(self.command, [self.ranks[rank] for rank in numbers], self.step, self.old, self.new)
 

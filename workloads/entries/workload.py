@@ -148,7 +148,6 @@ def ranks_a_replica(options: argparse.Namespace, ranks: int) -> int:
 
 
 def is_installed(package: str) -> bool:
-    """Whether a top-level package is installed; does not import it."""
     return importlib.util.find_spec(package) is not None
 
 
