@@ -89,15 +89,12 @@ class Warm:
         folder: Path,
         out: int,
         err: int,
-        machine: int | None = None,
     ) -> WarmProcess:
         """As ``python WORDS...`` in this folder; ``out`` and ``err``: descriptors of open files.
 
         OMP_NUM_THREADS is 1 whatever the environment says: it was read before.
-
-        ``machine``: a process in whose namespaces it is to be, as if nsenter had started it.
         """
-        request = words, environment, folder, machine, Output(out), Output(err)
+        request = words, environment, folder, Output(out), Output(err)
         started = self._context.Process(target=become, args=request, daemon=True)
         # Without a main module of its own it does not import that of the tests.
         with mock.patch.dict(sys.modules, __main__=ModuleType("__main__")):
@@ -199,9 +196,7 @@ def text_of(file: IO[str]) -> str:
     return file.read()
 
 
-def become(
-    words: list[str], variables: dict[str, str], folder: Path, machine: int | None, out: int, err: int
-) -> None:
+def become(words: list[str], variables: dict[str, str], folder: Path, out: int, err: int) -> None:
     """Be the process that was requested, to its end."""
     os.dup2(out, 1)
     os.dup2(err, 2)
@@ -213,8 +208,6 @@ def become(
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     os.environ.clear()
     os.environ.update(variables)
-    if machine is not None:
-        enter(machine)
     os.chdir(folder)
     status = 1
     try:
@@ -233,26 +226,6 @@ def become(
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
-
-
-def enter(pid: int) -> None:
-    """Be in the namespaces of this process. Returns in a new process alone: none can change its own pid.
-
-    The old one ends as the new one does, and the new one with the old one.
-    """
-    libc = ctypes.CDLL(None, use_errno=True)
-    spaces = [
-        os.open(f"/proc/{pid}/ns/{name}", os.O_RDONLY) for name in ("net", "uts", "ipc", "pid", "mnt")
-    ]
-    for space in spaces:
-        if libc.setns(space, 0):
-            raise OSError(ctypes.get_errno(), "cannot enter the namespaces")
-        os.close(space)
-    child = os.fork()
-    if child:
-        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        os._exit(status if status >= 0 else 128 - status)
-    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def run(first: str, *others: str) -> None:

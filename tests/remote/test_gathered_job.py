@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import subprocess
-import sys
 from contextlib import closing
 
 import pytest
@@ -15,28 +13,12 @@ from overlaptop.fleet.job_session import JobSelector
 from overlaptop.fleet.local_session import LocalSession
 from overlaptop.fleet.snapshot import HubState
 from overlaptop.jobs.gather_key import VARIABLE
-from overlaptop.jobs.record import list_jobs
 from overlaptop.wire.knobs import BUCKET_CAP_MB
 from tests.processes import eventually
-from tests.remote.watching import Watching
-from tests.warm import environment, hold_port, place
+from tests.remote.node_job import NodeJob
+from tests.remote.watching import Watching, overlaptop
 
 RANKS = 2
-LATE_S = 0.05
-TRAINING = f"""
-import time, torch, torch.distributed as dist
-from torch import nn
-
-dist.init_process_group("gloo")
-model = nn.Sequential(*(nn.Linear(512, 512) for _ in range(4)))
-model = nn.parallel.DistributedDataParallel(model, bucket_cap_mb=1)
-optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-while True:
-    time.sleep({LATE_S} * (1 + dist.get_rank()))  # rank 1 is late
-    model(torch.ones(2, 512)).square().mean().backward()
-    optimizer.step()
-    optimizer.zero_grad()
-"""
 
 
 def own_address():
@@ -52,71 +34,28 @@ def own_address():
 pytestmark = pytest.mark.skipif(not own_address(), reason="no address but the loopback's")
 
 
-class Nodes:
-    """A socket directory and a rank on each node. What a test does, it does on the first one."""
-
-    def __init__(self, warm, folder):
-        script = folder / "train.py"
-        script.write_text(TRAINING)
-        self.folders = [folder / f"node{number}" for number in range(RANKS)]
-        self.log = folder / "log"
-        self._port = hold_port()
-        with self.log.open("wb") as log:
-            self._processes = [self._start(warm, rank, script, log.fileno()) for rank in range(RANKS)]
-
-    def _start(self, warm, rank, script, log):
-        self.folders[rank].mkdir(mode=0o700)
-        words = ["-m", "overlaptop.agent", "--gather", "--control", str(script)]
-        variables = {
-            **environment(),
-            **place(rank, RANKS),
-            "LOCAL_RANK": "0",
-            "LOCAL_WORLD_SIZE": "1",
-            "MASTER_ADDR": own_address(),
-            "MASTER_PORT": str(self._port.getsockname()[1]),
-            "OVERLAPTOP_DIR": str(self.folders[rank]),
-            VARIABLE: "2a" * 32,
-        }
-        return warm.start(words, variables, script.parent, log, log)
-
-    @property
-    def run(self):
-        return all(each.poll() is None for each in self._processes)
-
-    def record(self, node):
-        """The record of the job on this node."""
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("OVERLAPTOP_DIR", str(self.folders[node]))
-            return eventually(list_jobs)[0]
-
-    def close(self):
-        for each in self._processes:
-            each.kill()
-            each.wait(60.0)
-        self._port.close()
-
-
 @pytest.fixture(scope="module")
-def nodes(warm, tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        started = Nodes(warm, tmp_path_factory.mktemp("ot"))
-        patch.setenv("OVERLAPTOP_DIR", str(started.folders[0]))
+def job(warm, tmp_path_factory):
+    """What a test does, it does on the first node."""
+    folder = tmp_path_factory.mktemp("ot")
+    nodes = [folder / f"node{number}" for number in range(RANKS)]
+    for node in nodes:
+        node.mkdir(mode=0o700)
+    variables = {"MASTER_ADDR": own_address(), VARIABLE: "2a" * 32}
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        NodeJob(warm, folder, nodes, "--gather", **variables) as started,
+    ):
+        patch.setenv("OVERLAPTOP_DIR", str(nodes[0]))
         yield started
-        assert started.run, started.log.read_text()
-        started.close()
 
 
 @pytest.fixture
-def watching(nodes):
-    eventually(lambda: nodes.record(0).is_root)
+def watching(job):
+    eventually(lambda: job.record(0).is_root)
     with Watching("local://").connect() as made:
         made.until_all_step(RANKS)
         yield made
-
-
-def overlaptop(*words):
-    command = [sys.executable, "-m", "overlaptop", *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
 def test_all_nodes_are_seen_and_waits_between_them_attributed(watching):
@@ -131,12 +70,12 @@ def test_all_nodes_are_seen_and_waits_between_them_attributed(watching):
     ]
 
 
-def test_a_local_dashboard_shows_all_nodes_of_a_gathered_job(nodes):
+def test_a_local_dashboard_shows_all_nodes_of_a_gathered_job(job):
     with closing(LocalSession(JobSelector())) as session:
         session.watch([1])
         eventually(lambda: any(step.rank == 1 for step in session.tick().fresh))
         eventually(lambda: session.tick().ranks[1].details)
-        assert session.job_key == nodes.record(0).job
+        assert session.job_key == job.record(0).job
 
 
 def test_a_command_on_the_first_node_changes_all_ranks(watching):
@@ -146,8 +85,8 @@ def test_a_command_on_the_first_node_changes_all_ranks(watching):
     watching.until(lambda snapshot: {knob.knob.value for knob in snapshot.knobs} == {2})
 
 
-def test_a_node_whose_hub_stops_is_lost_and_comes_back(nodes, watching):
-    hub_pid = nodes.record(1).hub_pid
+def test_a_node_whose_hub_stops_is_lost_and_comes_back(job, watching):
+    hub_pid = job.record(1).hub_pid
     os.kill(hub_pid, signal.SIGSTOP)
     try:
         watching.until(lambda snapshot: snapshot.ranks[1].node_lost, 10.0)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 
 import pytest
 
 from overlaptop.fleet.snapshot import HubState
-from tests.processes import eventually
-from tests.remote.hosts import PATIENCE_S, RemoteJob, make_key, public_part, why_not
+from tests.remote.hosts import make_key, public_part, why_not
+from tests.remote.node_job import NodeJob
 from tests.remote.watching import Watching
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not() or "it can be")
@@ -23,22 +23,9 @@ printf "\\033[31m\\r\\n\\000"
 @pytest.fixture(scope="module")
 def job(lab, warm):
     """On host-a alone."""
-    with alone(lab.servers["host-a"], lab.folder / "job", warm) as started:
+    with NodeJob(warm, lab.folder / "job", [lab.servers["host-a"].jobs_dir]) as started:
+        started.record()
         yield started
-
-
-@contextmanager
-def alone(server, folder, warm):
-    """A job of one process on this host, whose hub is there."""
-    before = hubs(server)
-    with RemoteJob([server], folder, warm) as started:
-        eventually(lambda: hubs(server) - before or not started.runs, PATIENCE_S)
-        yield started
-        assert started.runs, started.log.read_text()
-
-
-def hubs(server):
-    return set(server.jobs_dir.glob("*/job.json"))
 
 
 def test_unreachable_hosts_say_why_and_the_others_go_on(lab, job):
@@ -46,10 +33,9 @@ def test_unreachable_hosts_say_why_and_the_others_go_on(lab, job):
     lab.configure("wrong-key", good, key=other_key)
     lab.configure("unknown-key", good, known_by="\n")
     lab.configure("changed-key", good, known_by=f"changed-key {public_part(other_key)}\n")
-    lab.add_server("refuses", "host-b").kill()
-    lab.servers["host-b"].start()  # killed with it
-    lab.add_server("open-to-all", "host-b").jobs_dir.chmod(0o755)
-    noisy = lab.add_server("noisy", "host-a", good.jobs_dir)
+    lab.add_server("refuses").kill()
+    lab.add_server("open-to-all").jobs_dir.chmod(0o755)
+    noisy = lab.add_server("noisy", good.jobs_dir)
     (noisy.home / ".bashrc").write_text(NOISE)
     whys = {
         "wrong-key": "permission denied (publickey)",
@@ -75,15 +61,15 @@ def test_unreachable_hosts_say_why_and_the_others_go_on(lab, job):
 
 
 def test_job_that_starts_on_a_watched_host_is_picked_up(lab, tmp_path, warm):
-    later = lab.add_server("later", "host-b")
+    later = lab.add_server("later").jobs_dir
     with ExitStack() as jobs, Watching("later").connect() as watching:
         watching.until(lambda _: watching.hosts["later"].reason.startswith("no job in "))
-        jobs.enter_context(alone(later, tmp_path / "first", warm))
+        jobs.enter_context(NodeJob(warm, tmp_path / "first", [later]))
         watching.until_all_step(1)
         first_key = watching.session.job_key
         assert watching.node("later").hub_state is HubState.LIVE
 
-        jobs.enter_context(alone(later, tmp_path / "second", warm))
+        jobs.enter_context(NodeJob(warm, tmp_path / "second", [later]))
         watching.until(lambda _: len(watching.session.jobs) == 2)
         assert watching.session.job_key == first_key
         (second_key,) = {each.job for each in watching.session.jobs} - {first_key}

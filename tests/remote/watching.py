@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -88,3 +90,8 @@ class Watching:
 
     def __exit__(self, *_: object) -> None:
         self.session.close()
+
+
+def overlaptop(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "overlaptop", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
